@@ -1,5 +1,38 @@
-//! Safe Rust over libtorch's c10d.
+//! Safe Rust over libtorch's distributed engine, c10d: stores, process groups over Gloo, work handles, the DDP reducer.
+//!
+//! Nothing here computes or communicates by itself. A C++ shim (`shim/`) makes libtorch's classes callable; this crate gives
+//! them owners, types and errors. It is the one crate of the project that holds unsafe code.
+//!
+//! | module | duty |
+//! |---|---|
+//! | `rank` | [`Rank`], [`WorldSize`] |
+//! | `store` | [`Store`]: TCP, file, hash, prefix |
+//! | `group` | [`ProcessGroup`]: joining, names, subgroups |
+//! | `collectives`, `p2p` | what a group does |
+//! | `work` | [`Work`]: an operation under way, which owns its tensors |
+//! | `reducer` | [`Reducer`]: gradient buckets for DDP |
+//! | `roll_call` | [`RollCall`]: who is missing after a failure |
+//! | `error` | [`Error`], [`Fault`] |
+//! | `ffi` | the C boundary |
 
+mod collectives;
+mod error;
+mod ffi;
+mod group;
+mod p2p;
 mod rank;
+mod reducer;
+mod roll_call;
+mod store;
+mod work;
 
+pub use collectives::{ReduceOp, Splits};
+pub use error::{Error, Fault, Result};
+pub use group::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions, ProcessGroup};
 pub use rank::{Rank, WorldSize};
+pub use reducer::{
+    CommHook, Reducer, ReducerOptions, backward, broadcast_coalesced, bucket_assignment, clear_grad, verify_params,
+};
+pub use roll_call::{Call, RollCall, Whereabouts};
+pub use store::{DEFAULT_STORE_TIMEOUT, Store, TcpStoreOptions};
+pub use work::Work;

@@ -1,0 +1,2 @@
+// See ../algorithm.h: nothing of this header is needed.
+#pragma once

@@ -1,0 +1,16 @@
+// See ../algorithm.h. ProcessGroupGloo.hpp derives its GlooStore from this class; the shim never makes one.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+namespace gloo::rendezvous {
+class Store {
+ public:
+  virtual ~Store();
+  virtual void set(const std::string& key, const std::vector<char>& data) = 0;
+  virtual std::vector<char> get(const std::string& key) = 0;
+  virtual void wait(const std::vector<std::string>& keys) = 0;
+  virtual void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) = 0;
+};
+} // namespace gloo::rendezvous

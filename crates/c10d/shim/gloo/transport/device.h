@@ -1,0 +1,7 @@
+// See ../algorithm.h: only shared pointers to these types are held.
+#pragma once
+#include <memory>
+namespace gloo::transport {
+class Device;
+class UnboundBuffer;
+} // namespace gloo::transport

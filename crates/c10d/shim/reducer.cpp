@@ -1,0 +1,130 @@
+// The DDP reducer, and the few autograd calls that training needs with their errors told apart.
+
+#include "shim.hpp"
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/default_comm_hooks.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+using namespace shim;
+
+namespace {
+
+struct ReducerHandle {
+  std::shared_ptr<c10d::Reducer> reducer;
+};
+
+// Bucket lists cross the boundary flattened: the lengths of the buckets, then all indices in a row.
+std::vector<std::vector<size_t>> unflatten(const size_t* lengths, size_t n, const size_t* indices) {
+  std::vector<std::vector<size_t>> buckets;
+  buckets.reserve(n);
+  for (size_t i = 0; i < n; ++i) {
+    buckets.emplace_back(indices, indices + lengths[i]);
+    indices += lengths[i];
+  }
+  return buckets;
+}
+
+struct Options {
+  int64_t bucket_bytes_cap;
+  int64_t first_bucket_bytes_cap;
+  bool find_unused_parameters;
+  bool gradient_as_bucket_view;
+  bool static_graph;
+};
+
+} // namespace
+
+extern "C" {
+
+// `bucket_of` receives, for each tensor, the number of its bucket.
+Status lc_bucket_assignment(const at::Tensor* const* tensors, size_t n, const size_t* limits, size_t n_limits,
+                            size_t* bucket_of) noexcept {
+  return guard([&] {
+    const auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
+        to_tensors(tensors, n), std::vector<size_t>(limits, limits + n_limits)));
+    for (size_t b = 0; b < buckets.size(); ++b)
+      for (size_t index : buckets[b]) bucket_of[index] = b;
+  });
+}
+
+Status lc_reducer_new(GroupHandle* group, const at::Tensor* const* params, const Bytes* names, size_t n,
+                      const size_t* bucket_lengths, size_t n_buckets, const size_t* bucket_indices, const Options* options,
+                      ReducerHandle** out) noexcept {
+  return guard([&] {
+    std::unordered_map<size_t, std::string> param_names;
+    for (size_t i = 0; i < n; ++i) param_names[i] = to_string(names[i]);
+    auto reducer = std::make_shared<c10d::Reducer>(
+        to_tensors(params, n),
+        unflatten(bucket_lengths, n_buckets, bucket_indices),
+        group->group,
+        /*expect_sparse_gradients=*/std::vector<bool>(n, false),
+        options->bucket_bytes_cap,
+        options->find_unused_parameters,
+        options->gradient_as_bucket_view,
+        std::move(param_names),
+        options->first_bucket_bytes_cap,
+        /*skip_all_reduce_unused_params=*/false,
+        /*use_python_reducer=*/false,
+        /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+    if (options->static_graph) reducer->set_static_graph();
+    *out = new ReducerHandle{std::move(reducer)};
+  });
+}
+
+void lc_reducer_free(ReducerHandle* reducer) noexcept {
+  (void)guard([&] { delete reducer; });
+}
+
+Status lc_reducer_prepare_for_forward(ReducerHandle* reducer) noexcept {
+  return guard([&] { reducer->reducer->prepare_for_forward(); });
+}
+
+Status lc_reducer_rebuild_buckets(ReducerHandle* reducer, bool* rebuilt) noexcept {
+  return guard([&] { *rebuilt = reducer->reducer->rebuild_buckets(); });
+}
+
+Status lc_reducer_prepare_for_backward(ReducerHandle* reducer, const at::Tensor* const* outputs, size_t n) noexcept {
+  return guard([&] { reducer->reducer->prepare_for_backward(to_tensors(outputs, n)); });
+}
+
+Status lc_reducer_register_hook(ReducerHandle* reducer, uint8_t hook) noexcept {
+  return guard([&] {
+    reducer->reducer->register_builtin_comm_hook(static_cast<c10d::BuiltinCommHookType>(hook));
+  });
+}
+
+// Sizes in elements of the buckets' flat gradients, in the order in which they are reduced.
+Status lc_reducer_bucket_numels(ReducerHandle* reducer, int64_t* numels, size_t capacity, size_t* n) noexcept {
+  return guard([&] {
+    const auto buckets = reducer->reducer->get_grad_buckets();
+    *n = buckets.size();
+    for (size_t i = 0; i < buckets.size() && i < capacity; ++i) numels[i] = buckets[i].getBuffer().numel();
+  });
+}
+
+Status lc_verify_params(GroupHandle* group, const at::Tensor* const* params, size_t n) noexcept {
+  return guard([&] { c10d::verify_params_across_processes(group->group, to_tensors(params, n), {}); });
+}
+
+Status lc_broadcast_coalesced(GroupHandle* group, const at::Tensor* const* tensors, size_t n, size_t buffer_bytes,
+                              int32_t root) noexcept {
+  return guard([&] {
+    at::NoGradGuard no_grad;
+    const auto list = to_tensors(tensors, n);
+    c10d::broadcast_coalesced(group->group, list, buffer_bytes, root);
+  });
+}
+
+// tch's own backward loses the exception's class; this one keeps it.
+Status lc_backward(const at::Tensor* loss) noexcept {
+  return guard([&] { torch::autograd::backward({*loss}, {}); });
+}
+
+// Forgets the gradient, as zero_grad(set_to_none=True) does. tch has no such call.
+Status lc_grad_to_none(const at::Tensor* tensor) noexcept {
+  return guard([&] { tensor->mutable_grad() = at::Tensor(); });
+}
+
+} // extern "C"

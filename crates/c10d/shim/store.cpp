@@ -1,0 +1,170 @@
+// Stores, and what all parts share: statuses and byte strings.
+
+#include "shim.hpp"
+
+#include <cstdlib>
+#include <cstring>
+
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/exception.h>
+
+using namespace shim;
+
+namespace {
+
+Status failure(Kind kind, const char* what) noexcept {
+  const size_t size = std::strlen(what) + 1;
+  char* copy = static_cast<char*>(std::malloc(size));
+  if (copy != nullptr) std::memcpy(copy, what, size);
+  return {kind, copy};
+}
+
+} // namespace
+
+// The order matters: each class stands before the ones that it derives from.
+Status shim::current_exception() noexcept {
+  try {
+    throw;
+  } catch (const c10d::TimeoutError& e) {
+    return failure(Kind::Timeout, e.what_without_backtrace());
+  } catch (const c10::DistNetworkError& e) {
+    return failure(Kind::Network, e.what_without_backtrace());
+  } catch (const c10::DistStoreError& e) {
+    return failure(Kind::Store, e.what_without_backtrace());
+  } catch (const c10::ValueError& e) {
+    return failure(Kind::Argument, e.what_without_backtrace());
+  } catch (const c10::TypeError& e) {
+    return failure(Kind::Argument, e.what_without_backtrace());
+  } catch (const c10::IndexError& e) {
+    return failure(Kind::Argument, e.what_without_backtrace());
+  } catch (const c10::NotImplementedError& e) {
+    return failure(Kind::Argument, e.what_without_backtrace());
+  } catch (const c10::Error& e) {
+    return failure(Kind::Other, e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    return failure(Kind::Other, e.what());
+  } catch (...) {
+    return failure(Kind::Other, "an exception that is not a std::exception");
+  }
+}
+
+extern "C" {
+
+void lc_message_free(char* message) noexcept { std::free(message); }
+
+size_t lc_blobs_len(const Blobs* blobs) noexcept { return blobs->items.size(); }
+
+Bytes lc_blobs_at(const Blobs* blobs, size_t i) noexcept { return {blobs->items[i].data(), blobs->items[i].size()}; }
+
+void lc_blobs_free(Blobs* blobs) noexcept { delete blobs; }
+
+// ---- making stores
+
+Status lc_store_tcp(Bytes host, uint16_t port, bool is_server, int64_t world_size, bool wait_workers, bool multi_tenant,
+                    int64_t timeout_ms, StoreHandle** out, uint16_t* bound_port) noexcept {
+  return guard([&] {
+    c10d::TCPStoreOptions options;
+    options.port = port;
+    options.isServer = is_server;
+    if (world_size >= 0) options.numWorkers = static_cast<size_t>(world_size);
+    options.waitWorkers = wait_workers;
+    options.multiTenant = multi_tenant;
+    options.timeout = std::chrono::milliseconds(timeout_ms);
+    auto store = c10::make_intrusive<c10d::TCPStore>(to_string(host), options);
+    *bound_port = store->getPort();
+    *out = new StoreHandle{std::move(store)};
+  });
+}
+
+Status lc_store_file(Bytes path, int32_t num_workers, int64_t timeout_ms, StoreHandle** out) noexcept {
+  return guard([&] {
+    auto store = c10::make_intrusive<c10d::FileStore>(to_string(path), num_workers);
+    store->setTimeout(std::chrono::milliseconds(timeout_ms));
+    *out = new StoreHandle{std::move(store)};
+  });
+}
+
+Status lc_store_hash(int64_t timeout_ms, StoreHandle** out) noexcept {
+  return guard([&] {
+    auto store = c10::make_intrusive<c10d::HashStore>();
+    store->setTimeout(std::chrono::milliseconds(timeout_ms));
+    *out = new StoreHandle{std::move(store)};
+  });
+}
+
+Status lc_store_prefix(Bytes prefix, const StoreHandle* base, StoreHandle** out) noexcept {
+  return guard([&] { *out = new StoreHandle{c10::make_intrusive<c10d::PrefixStore>(to_string(prefix), base->store)}; });
+}
+
+// A handle of its own connection for stores that have one (TCPStore), else the same store again.
+Status lc_store_clone(const StoreHandle* store, StoreHandle** out) noexcept {
+  return guard([&] { *out = new StoreHandle{store->store->clone()}; });
+}
+
+void lc_store_free(StoreHandle* store) noexcept {
+  (void)guard([&] { delete store; });
+}
+
+// ---- using them
+
+Status lc_store_set(const StoreHandle* store, Bytes key, Bytes value) noexcept {
+  return guard([&] { store->store->set(to_string(key), to_vector(value)); });
+}
+
+Status lc_store_get(const StoreHandle* store, Bytes key, Blobs** out) noexcept {
+  return guard([&] { *out = new Blobs{{store->store->get(to_string(key))}}; });
+}
+
+Status lc_store_add(const StoreHandle* store, Bytes key, int64_t delta, int64_t* out) noexcept {
+  return guard([&] { *out = store->store->add(to_string(key), delta); });
+}
+
+Status lc_store_wait(const StoreHandle* store, const Bytes* keys, size_t n, int64_t timeout_ms) noexcept {
+  return guard([&] { store->store->wait(to_strings(keys, n), std::chrono::milliseconds(timeout_ms)); });
+}
+
+Status lc_store_check(const StoreHandle* store, const Bytes* keys, size_t n, bool* out) noexcept {
+  return guard([&] { *out = store->store->check(to_strings(keys, n)); });
+}
+
+Status lc_store_compare_set(const StoreHandle* store, Bytes key, Bytes expected, Bytes desired, Blobs** out) noexcept {
+  return guard([&] {
+    *out = new Blobs{{store->store->compareSet(to_string(key), to_vector(expected), to_vector(desired))}};
+  });
+}
+
+Status lc_store_delete(const StoreHandle* store, Bytes key, bool* out) noexcept {
+  return guard([&] { *out = store->store->deleteKey(to_string(key)); });
+}
+
+Status lc_store_append(const StoreHandle* store, Bytes key, Bytes value) noexcept {
+  return guard([&] { store->store->append(to_string(key), to_vector(value)); });
+}
+
+Status lc_store_multi_get(const StoreHandle* store, const Bytes* keys, size_t n, Blobs** out) noexcept {
+  return guard([&] { *out = new Blobs{store->store->multiGet(to_strings(keys, n))}; });
+}
+
+Status lc_store_multi_set(const StoreHandle* store, const Bytes* keys, const Bytes* values, size_t n) noexcept {
+  return guard([&] {
+    std::vector<std::vector<uint8_t>> items;
+    items.reserve(n);
+    for (size_t i = 0; i < n; ++i) items.push_back(to_vector(values[i]));
+    store->store->multiSet(to_strings(keys, n), items);
+  });
+}
+
+Status lc_store_num_keys(const StoreHandle* store, int64_t* out) noexcept {
+  return guard([&] { *out = store->store->getNumKeys(); });
+}
+
+int64_t lc_store_timeout_ms(const StoreHandle* store) noexcept { return store->store->getTimeout().count(); }
+
+Status lc_store_set_timeout(const StoreHandle* store, int64_t timeout_ms) noexcept {
+  return guard([&] { store->store->setTimeout(std::chrono::milliseconds(timeout_ms)); });
+}
+
+} // extern "C"

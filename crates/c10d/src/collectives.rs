@@ -1,0 +1,343 @@
+//! Collectives: every rank of the group calls the same one, with matching shapes and dtypes.
+//!
+//! Each comes in two forms. The blocking form borrows its tensors; the form that ends in `_async` takes them and gives them
+//! back from [`Work::wait`]. Gloo takes `Float`, `Double`, `Half`, `BFloat16`, `Uint8`, `Int8`, `Int`, `Int64` (and `Bool` where
+//! nothing is reduced); tensors must be dense and contiguous.
+
+use std::time::Duration;
+
+use tch::Tensor;
+
+use crate::error::{Error, Result};
+use crate::ffi::{self, GroupHandle, Status, TensorPtr, WorkHandle, pointers};
+use crate::store::millis;
+use crate::work::{Call, Pending, Work};
+use crate::{ProcessGroup, Rank};
+
+/// How values of different ranks become one; numbers are c10d's (Types.hpp).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ReduceOp {
+    /// The sum.
+    Sum = 0,
+    /// The mean.
+    Avg = 1,
+    /// The product.
+    Product = 2,
+    /// The least.
+    Min = 3,
+    /// The greatest.
+    Max = 4,
+}
+
+/// The group's own deadline, as the shim understands it.
+const GROUP_TIMEOUT: i64 = -1;
+
+impl ProcessGroup {
+    /// Copies the root's tensor to all.
+    pub fn broadcast(&self, tensor: &mut Tensor, root: Rank) -> Result<()> {
+        self.start_broadcast(tensor, root)?.wait(None)
+    }
+
+    /// As [`ProcessGroup::broadcast`].
+    pub fn broadcast_async(&self, tensor: Tensor, root: Rank) -> Result<Work<Tensor>> {
+        Ok(Work::new(self.start_broadcast(&tensor, root)?, tensor))
+    }
+
+    /// Reduces over all ranks, in place, on all.
+    pub fn all_reduce(&self, tensor: &mut Tensor, op: ReduceOp) -> Result<()> {
+        self.start_all_reduce(tensor, op)?.wait(None)
+    }
+
+    /// As [`ProcessGroup::all_reduce`].
+    pub fn all_reduce_async(&self, tensor: Tensor, op: ReduceOp) -> Result<Work<Tensor>> {
+        Ok(Work::new(self.start_all_reduce(&tensor, op)?, tensor))
+    }
+
+    /// Reduces over all ranks, in place, on the root; what the others' tensors hold afterwards is unspecified.
+    pub fn reduce(&self, tensor: &mut Tensor, root: Rank, op: ReduceOp) -> Result<()> {
+        self.start_reduce(tensor, root, op)?.wait(None)
+    }
+
+    /// As [`ProcessGroup::reduce`].
+    pub fn reduce_async(&self, tensor: Tensor, root: Rank, op: ReduceOp) -> Result<Work<Tensor>> {
+        Ok(Work::new(self.start_reduce(&tensor, root, op)?, tensor))
+    }
+
+    /// Collects every rank's `input`, all of one shape, into `outputs`, one tensor a rank, on all.
+    pub fn all_gather(&self, outputs: &mut [Tensor], input: &Tensor) -> Result<()> {
+        self.start_all_gather(outputs, input)?.wait(None)
+    }
+
+    /// As [`ProcessGroup::all_gather`]; gives the outputs back.
+    pub fn all_gather_async(&self, outputs: Vec<Tensor>, input: Tensor) -> Result<Work<Vec<Tensor>>> {
+        Ok(Work::new(self.start_all_gather(&outputs, &input)?, outputs))
+    }
+
+    /// As [`ProcessGroup::all_gather`], into one tensor: of `world × n` rows for inputs of `n`, or with a dimension of
+    /// size `world` in front.
+    pub fn all_gather_into_tensor(&self, output: &mut Tensor, input: &Tensor) -> Result<()> {
+        self.start_all_gather_into_tensor(output, input)?.wait(None)
+    }
+
+    /// As [`ProcessGroup::all_gather_into_tensor`].
+    pub fn all_gather_into_tensor_async(&self, output: Tensor, input: Tensor) -> Result<Work<Tensor>> {
+        Ok(Work::new(self.start_all_gather_into_tensor(&output, &input)?, output))
+    }
+
+    /// Collects every rank's `input` on the root, which gives one output tensor a rank; the others give none.
+    pub fn gather(&self, outputs: &mut [Tensor], input: &Tensor, root: Rank) -> Result<()> {
+        self.start_gather(outputs, input, root)?.wait(None)
+    }
+
+    /// As [`ProcessGroup::gather`].
+    pub fn gather_async(&self, outputs: Vec<Tensor>, input: Tensor, root: Rank) -> Result<Work<Vec<Tensor>>> {
+        Ok(Work::new(self.start_gather(&outputs, &input, root)?, outputs))
+    }
+
+    /// Deals the root's `inputs`, one tensor a rank, out into every rank's `output`; the others give no inputs.
+    pub fn scatter(&self, output: &mut Tensor, inputs: &[Tensor], root: Rank) -> Result<()> {
+        self.start_scatter(output, inputs, root)?.wait(None)
+    }
+
+    /// As [`ProcessGroup::scatter`].
+    pub fn scatter_async(&self, output: Tensor, inputs: Vec<Tensor>, root: Rank) -> Result<Work<Tensor>> {
+        Ok(Work::new(self.start_scatter(&output, &inputs, root)?, output))
+    }
+
+    /// Reduces `inputs`, one tensor a rank, over all ranks and leaves each rank the one of its own number.
+    pub fn reduce_scatter(&self, output: &mut Tensor, inputs: &[Tensor], op: ReduceOp) -> Result<()> {
+        self.start_reduce_scatter(output, inputs, op)?.wait(None)
+    }
+
+    /// As [`ProcessGroup::reduce_scatter`].
+    pub fn reduce_scatter_async(&self, output: Tensor, inputs: Vec<Tensor>, op: ReduceOp) -> Result<Work<Tensor>> {
+        Ok(Work::new(self.start_reduce_scatter(&output, &inputs, op)?, output))
+    }
+
+    /// As [`ProcessGroup::reduce_scatter`], from one tensor whose first dimension is cut into `world` equal parts.
+    pub fn reduce_scatter_tensor(&self, output: &mut Tensor, input: &Tensor, op: ReduceOp) -> Result<()> {
+        self.start_reduce_scatter_tensor(output, input, op)?.wait(None)
+    }
+
+    /// As [`ProcessGroup::reduce_scatter_tensor`].
+    pub fn reduce_scatter_tensor_async(&self, output: Tensor, input: Tensor, op: ReduceOp) -> Result<Work<Tensor>> {
+        Ok(Work::new(self.start_reduce_scatter_tensor(&output, &input, op)?, output))
+    }
+
+    /// Sends part `r` of `input` to rank `r` and receives its part for this rank, for every `r`. Dimension 0 is cut into
+    /// equal parts, or by `splits`.
+    pub fn all_to_all_single(&self, output: &mut Tensor, input: &Tensor, splits: &Splits) -> Result<()> {
+        self.start_all_to_all(output, input, splits)?.wait(None)
+    }
+
+    /// As [`ProcessGroup::all_to_all_single`].
+    pub fn all_to_all_single_async(&self, output: Tensor, input: Tensor, splits: &Splits) -> Result<Work<Tensor>> {
+        Ok(Work::new(self.start_all_to_all(&output, &input, splits)?, output))
+    }
+
+    /// Waits until all ranks are here.
+    pub fn barrier(&self) -> Result<()> {
+        self.start_barrier()?.wait(None)
+    }
+
+    /// As [`ProcessGroup::barrier`].
+    pub fn barrier_async(&self) -> Result<Work<()>> {
+        Ok(Work::new(self.start_barrier()?, ()))
+    }
+
+    /// A barrier with a deadline whose error names the ranks that did not come: on rank 0 all of them with
+    /// `wait_all_ranks`, else the first; on the others, that rank 0 gave up. Gloo only.
+    pub fn monitored_barrier(&self, timeout: Duration, wait_all_ranks: bool) -> Result<()> {
+        let call = Call::begin(self.inner(), "monitored_barrier".into(), None);
+        // SAFETY: the group is alive as long as self.
+        let status = unsafe { ffi::lc_monitored_barrier(self.as_ptr(), millis(timeout), wait_all_ranks) };
+        call.end(status.check())
+    }
+
+    fn start_broadcast(&self, tensor: &Tensor, root: Rank) -> Result<Pending> {
+        self.check_member("broadcast", root)?;
+        let call = format!("broadcast from rank {root} of {}", describe(tensor));
+        let tensor = tensor.as_ptr();
+        self.start(call, |group, out| {
+            // SAFETY: `start`'s contract, and the tensor is borrowed by the caller.
+            unsafe { ffi::lc_broadcast(group, tensor, root.get() as i64, GROUP_TIMEOUT, out) }
+        })
+    }
+
+    fn start_all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Pending> {
+        let call = format!("all_reduce({op:?}) of {}", describe(tensor));
+        let tensor = tensor.as_ptr();
+        self.start(call, |group, out| {
+            // SAFETY: `start`'s contract, and the tensor is borrowed by the caller.
+            unsafe { ffi::lc_all_reduce(group, tensor, op as u8, GROUP_TIMEOUT, out) }
+        })
+    }
+
+    fn start_reduce(&self, tensor: &Tensor, root: Rank, op: ReduceOp) -> Result<Pending> {
+        self.check_member("reduce", root)?;
+        let call = format!("reduce({op:?}) to rank {root} of {}", describe(tensor));
+        let tensor = tensor.as_ptr();
+        self.start(call, |group, out| {
+            // SAFETY: `start`'s contract, and the tensor is borrowed by the caller.
+            unsafe { ffi::lc_reduce(group, tensor, root.get() as i64, op as u8, GROUP_TIMEOUT, out) }
+        })
+    }
+
+    fn start_all_gather(&self, outputs: &[Tensor], input: &Tensor) -> Result<Pending> {
+        self.check_count("all_gather", "outputs", outputs.len(), self.size().get())?;
+        let call = format!("all_gather of {}", describe(input));
+        let (outputs, input) = (pointers(outputs), input.as_ptr());
+        self.start(call, |group, out| {
+            // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
+            unsafe { ffi::lc_all_gather(group, outputs.as_ptr(), outputs.len(), input, GROUP_TIMEOUT, out) }
+        })
+    }
+
+    fn start_all_gather_into_tensor(&self, output: &Tensor, input: &Tensor) -> Result<Pending> {
+        let call = format!("all_gather_into_tensor of {}", describe(input));
+        let (output, input) = (output.as_ptr(), input.as_ptr());
+        self.start(call, |group, out| {
+            // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
+            unsafe { ffi::lc_all_gather_into_tensor(group, output, input, GROUP_TIMEOUT, out) }
+        })
+    }
+
+    fn start_gather(&self, outputs: &[Tensor], input: &Tensor, root: Rank) -> Result<Pending> {
+        self.check_member("gather", root)?;
+        self.check_count("gather", "outputs", outputs.len(), self.only_at(root))?;
+        let call = format!("gather to rank {root} of {}", describe(input));
+        let (outputs, input) = (pointers(outputs), input.as_ptr());
+        self.start(call, |group, out| {
+            let (list, n) = (outputs.as_ptr(), outputs.len());
+            // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
+            unsafe { ffi::lc_gather(group, list, n, input, root.get() as i64, GROUP_TIMEOUT, out) }
+        })
+    }
+
+    fn start_scatter(&self, output: &Tensor, inputs: &[Tensor], root: Rank) -> Result<Pending> {
+        self.check_member("scatter", root)?;
+        self.check_count("scatter", "inputs", inputs.len(), self.only_at(root))?;
+        let call = format!("scatter from rank {root} of {}", describe(output));
+        let (output, inputs) = (output.as_ptr(), pointers(inputs));
+        self.start(call, |group, out| {
+            let (list, n) = (inputs.as_ptr(), inputs.len());
+            // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
+            unsafe { ffi::lc_scatter(group, output, list, n, root.get() as i64, GROUP_TIMEOUT, out) }
+        })
+    }
+
+    fn start_reduce_scatter(&self, output: &Tensor, inputs: &[Tensor], op: ReduceOp) -> Result<Pending> {
+        self.check_count("reduce_scatter", "inputs", inputs.len(), self.size().get())?;
+        let call = format!("reduce_scatter({op:?}) of {}", describe(output));
+        let (output, inputs) = (output.as_ptr(), pointers(inputs));
+        self.start(call, |group, out| {
+            let (list, n) = (inputs.as_ptr(), inputs.len());
+            // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
+            unsafe { ffi::lc_reduce_scatter(group, output, list, n, op as u8, GROUP_TIMEOUT, out) }
+        })
+    }
+
+    fn start_reduce_scatter_tensor(&self, output: &Tensor, input: &Tensor, op: ReduceOp) -> Result<Pending> {
+        let call = format!("reduce_scatter_tensor({op:?}) of {}", describe(input));
+        let (output, input) = (output.as_ptr(), input.as_ptr());
+        self.start(call, |group, out| {
+            // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
+            unsafe { ffi::lc_reduce_scatter_tensor(group, output, input, op as u8, GROUP_TIMEOUT, out) }
+        })
+    }
+
+    fn start_all_to_all(&self, output: &Tensor, input: &Tensor, splits: &Splits) -> Result<Pending> {
+        let (outputs, inputs) = splits.lists();
+        if let Splits::Sizes { .. } = splits {
+            self.check_count("all_to_all_single", "output splits", outputs.len(), self.size().get())?;
+            self.check_count("all_to_all_single", "input splits", inputs.len(), self.size().get())?;
+        }
+        // Sizes may differ from rank to rank here, so only the dtype is part of the call that ranks compare.
+        let call = format!("all_to_all_single of {:?}", input.kind());
+        let (output, input) = (output.as_ptr(), input.as_ptr());
+        self.start(call, |group, out| {
+            // SAFETY: `start`'s contract; tensors are borrowed by the caller, and the lists outlive the call.
+            unsafe {
+                ffi::lc_all_to_all_single(
+                    group,
+                    output,
+                    input,
+                    outputs.as_ptr(),
+                    outputs.len(),
+                    inputs.as_ptr(),
+                    inputs.len(),
+                    GROUP_TIMEOUT,
+                    out,
+                )
+            }
+        })
+    }
+
+    fn start_barrier(&self) -> Result<Pending> {
+        // SAFETY: `start`'s contract.
+        self.start("barrier".into(), |group, out| unsafe { ffi::lc_barrier(group, GROUP_TIMEOUT, out) })
+    }
+
+    /// Starts an operation. `launch` gets a group that is alive for the call, and a pointer that it may write; libtorch takes
+    /// references of its own to the tensors before it returns.
+    fn start(
+        &self,
+        operation: String,
+        launch: impl FnOnce(*mut GroupHandle, *mut *mut WorkHandle) -> Status,
+    ) -> Result<Pending> {
+        let call = Call::begin(self.inner(), operation, None);
+        Pending::start(call, |out| launch(self.as_ptr(), out))
+    }
+
+    fn check_member(&self, operation: &str, rank: Rank) -> Result<()> {
+        if self.size().contains(rank) {
+            return Ok(());
+        }
+        let detail = format!("rank {rank} is outside a group of {}", self.size());
+        Err(Error::bad_argument(operation, detail).at_rank(self.rank()))
+    }
+
+    fn check_count(&self, operation: &str, what: &str, given: usize, wanted: usize) -> Result<()> {
+        if given == wanted {
+            return Ok(());
+        }
+        let detail = format!("{given} {what} were given where rank {} of {} needs {wanted}", self.rank(), self.size());
+        Err(Error::bad_argument(operation, detail).at_rank(self.rank()))
+    }
+
+    fn only_at(&self, root: Rank) -> usize {
+        if self.rank() == root { self.size().get() } else { 0 }
+    }
+}
+
+/// How [`ProcessGroup::all_to_all_single`] cuts dimension 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Splits {
+    /// Into as many equal parts as there are ranks.
+    Equal,
+    /// Into parts of these sizes, one a rank: what this rank sends to each, and what it receives from each.
+    Sizes {
+        /// Rows of the input for each rank.
+        input: Vec<i64>,
+        /// Rows of the output from each rank.
+        output: Vec<i64>,
+    },
+}
+
+impl Splits {
+    fn lists(&self) -> (&[i64], &[i64]) {
+        match self {
+            Splits::Equal => (&[], &[]),
+            Splits::Sizes { input, output } => (output, input),
+        }
+    }
+}
+
+/// Shape and dtype, for messages and for the roll.
+pub(crate) fn describe(tensor: &Tensor) -> String {
+    format!("{:?} {:?}", tensor.size(), tensor.kind())
+}
+
+/// Keeps the two pointer types from drifting apart.
+const _: fn(&Tensor) -> TensorPtr = Tensor::as_ptr;

@@ -1,0 +1,349 @@
+//! The C boundary: what `shim/*.cpp` exports, and the few helpers that make one safe call out of each.
+//!
+//! Leaves out meaning: the modules above decide what an argument or a failure is.
+
+use std::ffi::{CStr, c_char};
+use std::ptr;
+
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+/// A pointer to a tensor that the callee only borrows.
+pub(crate) type TensorPtr = *const C_tensor;
+
+/// What kind of C++ exception was caught; the numbers are `shim::Kind`'s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Timeout,
+    Network,
+    Store,
+    Argument,
+    Other,
+}
+
+/// A C++ exception, as it arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct Exception {
+    pub(crate) kind: Kind,
+    pub(crate) message: String,
+}
+
+/// `shim::Status`.
+#[repr(C)]
+#[must_use]
+pub(crate) struct Status {
+    kind: i32,
+    message: *mut c_char,
+}
+
+impl Status {
+    /// Takes the message over and frees it.
+    pub(crate) fn check(self) -> Result<(), Exception> {
+        let kind = match self.kind {
+            0 => return Ok(()),
+            1 => Kind::Timeout,
+            2 => Kind::Network,
+            3 => Kind::Store,
+            4 => Kind::Argument,
+            _ => Kind::Other,
+        };
+        if self.message.is_null() {
+            return Err(Exception { kind, message: "out of memory while reporting an error".into() });
+        }
+        // SAFETY: a failed status carries a NUL-terminated string that the shim allocated for us alone.
+        let message = unsafe { CStr::from_ptr(self.message) }.to_string_lossy().into_owned();
+        // SAFETY: the shim made it with malloc, and this is its only release.
+        unsafe { lc_message_free(self.message) };
+        Err(Exception { kind, message })
+    }
+}
+
+/// `shim::Bytes`: a run of bytes that the caller lends for the length of the call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes {
+    data: *const u8,
+    size: usize,
+}
+
+impl Bytes {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        Bytes { data: bytes.as_ptr(), size: bytes.len() }
+    }
+
+    pub(crate) fn list<T: AsRef<[u8]>>(items: &[T]) -> Vec<Self> {
+        items.iter().map(|item| Bytes::new(item.as_ref())).collect()
+    }
+}
+
+/// Declares types that only C++ can look into.
+macro_rules! opaque {
+    ($($name:ident),*) => {$(
+        #[repr(C)]
+        pub(crate) struct $name {
+            _private: [u8; 0],
+        }
+    )*};
+}
+opaque!(StoreHandle, GroupHandle, WorkHandle, ReducerHandle, Blobs);
+
+/// `Options` of `shim/reducer.cpp`.
+#[repr(C)]
+pub(crate) struct ReducerOptions {
+    pub(crate) bucket_bytes_cap: i64,
+    pub(crate) first_bucket_bytes_cap: i64,
+    pub(crate) find_unused_parameters: bool,
+    pub(crate) gradient_as_bucket_view: bool,
+    pub(crate) static_graph: bool,
+}
+
+/// Pointers to tensors that stay borrowed for the length of the call.
+pub(crate) fn pointers(tensors: &[Tensor]) -> Vec<TensorPtr> {
+    tensors.iter().map(Tensor::as_ptr).collect()
+}
+
+/// Calls a constructor of the shim: `make` fills in a pointer when it succeeds.
+pub(crate) fn made<T>(make: impl FnOnce(*mut *mut T) -> Status) -> Result<ptr::NonNull<T>, Exception> {
+    let mut out = ptr::null_mut();
+    make(&mut out).check()?;
+    ptr::NonNull::new(out).ok_or_else(|| Exception { kind: Kind::Other, message: "the shim returned no object".into() })
+}
+
+/// Takes over byte strings that the shim made.
+pub(crate) fn blobs(make: impl FnOnce(*mut *mut Blobs) -> Status) -> Result<Vec<Vec<u8>>, Exception> {
+    let blobs = made(make)?;
+    // SAFETY: `made` gave us a live object, ours alone until it is freed below.
+    let n = unsafe { lc_blobs_len(blobs.as_ptr()) };
+    let items = (0..n)
+        .map(|i| {
+            // SAFETY: i < n, and the object is alive.
+            let bytes = unsafe { lc_blobs_at(blobs.as_ptr(), i) };
+            if bytes.size == 0 {
+                return Vec::new();
+            }
+            // SAFETY: the run belongs to the object, which is freed only after this copy.
+            unsafe { std::slice::from_raw_parts(bytes.data, bytes.size) }.to_vec()
+        })
+        .collect();
+    // SAFETY: freed once; nothing borrowed from it is left.
+    unsafe { lc_blobs_free(blobs.as_ptr()) };
+    Ok(items)
+}
+
+// Every function is noexcept on the C++ side. Pointers are borrowed for the call, except those named `out`.
+unsafe extern "C" {
+    pub(crate) fn lc_message_free(message: *mut c_char);
+    pub(crate) fn lc_blobs_len(blobs: *const Blobs) -> usize;
+    pub(crate) fn lc_blobs_at(blobs: *const Blobs, i: usize) -> Bytes;
+    pub(crate) fn lc_blobs_free(blobs: *mut Blobs);
+
+    pub(crate) fn lc_store_tcp(
+        host: Bytes,
+        port: u16,
+        is_server: bool,
+        world_size: i64,
+        wait_workers: bool,
+        multi_tenant: bool,
+        timeout_ms: i64,
+        out: *mut *mut StoreHandle,
+        bound_port: *mut u16,
+    ) -> Status;
+    pub(crate) fn lc_store_file(path: Bytes, workers: i32, timeout_ms: i64, out: *mut *mut StoreHandle) -> Status;
+    pub(crate) fn lc_store_hash(timeout_ms: i64, out: *mut *mut StoreHandle) -> Status;
+    pub(crate) fn lc_store_prefix(prefix: Bytes, base: *const StoreHandle, out: *mut *mut StoreHandle) -> Status;
+    pub(crate) fn lc_store_clone(store: *const StoreHandle, out: *mut *mut StoreHandle) -> Status;
+    pub(crate) fn lc_store_free(store: *mut StoreHandle);
+    pub(crate) fn lc_store_set(store: *const StoreHandle, key: Bytes, value: Bytes) -> Status;
+    pub(crate) fn lc_store_get(store: *const StoreHandle, key: Bytes, out: *mut *mut Blobs) -> Status;
+    pub(crate) fn lc_store_add(store: *const StoreHandle, key: Bytes, delta: i64, out: *mut i64) -> Status;
+    pub(crate) fn lc_store_wait(store: *const StoreHandle, keys: *const Bytes, n: usize, timeout_ms: i64) -> Status;
+    pub(crate) fn lc_store_check(store: *const StoreHandle, keys: *const Bytes, n: usize, out: *mut bool) -> Status;
+    pub(crate) fn lc_store_compare_set(
+        store: *const StoreHandle,
+        key: Bytes,
+        expected: Bytes,
+        desired: Bytes,
+        out: *mut *mut Blobs,
+    ) -> Status;
+    pub(crate) fn lc_store_delete(store: *const StoreHandle, key: Bytes, out: *mut bool) -> Status;
+    pub(crate) fn lc_store_append(store: *const StoreHandle, key: Bytes, value: Bytes) -> Status;
+    pub(crate) fn lc_store_multi_get(
+        store: *const StoreHandle,
+        keys: *const Bytes,
+        n: usize,
+        out: *mut *mut Blobs,
+    ) -> Status;
+    pub(crate) fn lc_store_multi_set(
+        store: *const StoreHandle,
+        keys: *const Bytes,
+        values: *const Bytes,
+        n: usize,
+    ) -> Status;
+    pub(crate) fn lc_store_num_keys(store: *const StoreHandle, out: *mut i64) -> Status;
+    pub(crate) fn lc_store_timeout_ms(store: *const StoreHandle) -> i64;
+    pub(crate) fn lc_store_set_timeout(store: *const StoreHandle, timeout_ms: i64) -> Status;
+
+    pub(crate) fn lc_group_new(store: *const StoreHandle, rank: i32, size: i32, out: *mut *mut GroupHandle) -> Status;
+    pub(crate) fn lc_group_add_gloo(
+        group: *mut GroupHandle,
+        store: *const StoreHandle,
+        name: Bytes,
+        interface: Bytes,
+        host: Bytes,
+        timeout_ms: i64,
+        global_ranks: *const u64,
+        n_global_ranks: usize,
+        detail: bool,
+    ) -> Status;
+    pub(crate) fn lc_group_free(group: *mut GroupHandle);
+    pub(crate) fn lc_set_debug_level(level: i32);
+
+    pub(crate) fn lc_broadcast(
+        group: *mut GroupHandle,
+        tensor: TensorPtr,
+        root: i64,
+        timeout_ms: i64,
+        out: *mut *mut WorkHandle,
+    ) -> Status;
+    pub(crate) fn lc_all_reduce(
+        group: *mut GroupHandle,
+        tensor: TensorPtr,
+        op: u8,
+        timeout_ms: i64,
+        out: *mut *mut WorkHandle,
+    ) -> Status;
+    pub(crate) fn lc_reduce(
+        group: *mut GroupHandle,
+        tensor: TensorPtr,
+        root: i64,
+        op: u8,
+        timeout_ms: i64,
+        out: *mut *mut WorkHandle,
+    ) -> Status;
+    pub(crate) fn lc_all_gather(
+        group: *mut GroupHandle,
+        outputs: *const TensorPtr,
+        n: usize,
+        input: TensorPtr,
+        timeout_ms: i64,
+        out: *mut *mut WorkHandle,
+    ) -> Status;
+    pub(crate) fn lc_all_gather_into_tensor(
+        group: *mut GroupHandle,
+        output: TensorPtr,
+        input: TensorPtr,
+        timeout_ms: i64,
+        out: *mut *mut WorkHandle,
+    ) -> Status;
+    pub(crate) fn lc_gather(
+        group: *mut GroupHandle,
+        outputs: *const TensorPtr,
+        n: usize,
+        input: TensorPtr,
+        root: i64,
+        timeout_ms: i64,
+        out: *mut *mut WorkHandle,
+    ) -> Status;
+    pub(crate) fn lc_scatter(
+        group: *mut GroupHandle,
+        output: TensorPtr,
+        inputs: *const TensorPtr,
+        n: usize,
+        root: i64,
+        timeout_ms: i64,
+        out: *mut *mut WorkHandle,
+    ) -> Status;
+    pub(crate) fn lc_reduce_scatter(
+        group: *mut GroupHandle,
+        output: TensorPtr,
+        inputs: *const TensorPtr,
+        n: usize,
+        op: u8,
+        timeout_ms: i64,
+        out: *mut *mut WorkHandle,
+    ) -> Status;
+    pub(crate) fn lc_reduce_scatter_tensor(
+        group: *mut GroupHandle,
+        output: TensorPtr,
+        input: TensorPtr,
+        op: u8,
+        timeout_ms: i64,
+        out: *mut *mut WorkHandle,
+    ) -> Status;
+    pub(crate) fn lc_all_to_all_single(
+        group: *mut GroupHandle,
+        output: TensorPtr,
+        input: TensorPtr,
+        output_splits: *const i64,
+        n_output: usize,
+        input_splits: *const i64,
+        n_input: usize,
+        timeout_ms: i64,
+        out: *mut *mut WorkHandle,
+    ) -> Status;
+    pub(crate) fn lc_barrier(group: *mut GroupHandle, timeout_ms: i64, out: *mut *mut WorkHandle) -> Status;
+    pub(crate) fn lc_monitored_barrier(group: *mut GroupHandle, timeout_ms: i64, wait_all_ranks: bool) -> Status;
+    pub(crate) fn lc_send(
+        group: *mut GroupHandle,
+        tensor: TensorPtr,
+        peer: i32,
+        tag: i32,
+        out: *mut *mut WorkHandle,
+    ) -> Status;
+    pub(crate) fn lc_recv(
+        group: *mut GroupHandle,
+        tensor: TensorPtr,
+        peer: i32,
+        tag: i32,
+        out: *mut *mut WorkHandle,
+    ) -> Status;
+
+    pub(crate) fn lc_work_wait(work: *mut WorkHandle, timeout_ms: i64) -> Status;
+    pub(crate) fn lc_work_is_completed(work: *mut WorkHandle, out: *mut bool) -> Status;
+    pub(crate) fn lc_work_source_rank(work: *const WorkHandle, out: *mut i32) -> Status;
+    pub(crate) fn lc_work_free(work: *mut WorkHandle);
+
+    pub(crate) fn lc_bucket_assignment(
+        tensors: *const TensorPtr,
+        n: usize,
+        limits: *const usize,
+        n_limits: usize,
+        bucket_of: *mut usize,
+    ) -> Status;
+    pub(crate) fn lc_reducer_new(
+        group: *mut GroupHandle,
+        params: *const TensorPtr,
+        names: *const Bytes,
+        n: usize,
+        bucket_lengths: *const usize,
+        n_buckets: usize,
+        bucket_indices: *const usize,
+        options: *const ReducerOptions,
+        out: *mut *mut ReducerHandle,
+    ) -> Status;
+    pub(crate) fn lc_reducer_free(reducer: *mut ReducerHandle);
+    pub(crate) fn lc_reducer_prepare_for_forward(reducer: *mut ReducerHandle) -> Status;
+    pub(crate) fn lc_reducer_rebuild_buckets(reducer: *mut ReducerHandle, rebuilt: *mut bool) -> Status;
+    pub(crate) fn lc_reducer_prepare_for_backward(
+        reducer: *mut ReducerHandle,
+        outputs: *const TensorPtr,
+        n: usize,
+    ) -> Status;
+    pub(crate) fn lc_reducer_register_hook(reducer: *mut ReducerHandle, hook: u8) -> Status;
+    pub(crate) fn lc_reducer_bucket_numels(
+        reducer: *mut ReducerHandle,
+        numels: *mut i64,
+        capacity: usize,
+        n: *mut usize,
+    ) -> Status;
+    pub(crate) fn lc_verify_params(group: *mut GroupHandle, params: *const TensorPtr, n: usize) -> Status;
+    pub(crate) fn lc_broadcast_coalesced(
+        group: *mut GroupHandle,
+        tensors: *const TensorPtr,
+        n: usize,
+        buffer_bytes: usize,
+        root: i32,
+    ) -> Status;
+    pub(crate) fn lc_backward(loss: TensorPtr) -> Status;
+    pub(crate) fn lc_grad_to_none(tensor: TensorPtr) -> Status;
+}

@@ -1,0 +1,69 @@
+//! Point-to-point messages. A message is matched by peer and tag; shapes and dtypes must agree on both sides.
+
+use tch::Tensor;
+
+use crate::collectives::describe;
+use crate::error::{Error, Result};
+use crate::ffi;
+use crate::work::{Call, Pending, Work};
+use crate::{ProcessGroup, Rank};
+
+impl ProcessGroup {
+    /// Sends, and returns when the buffer may be used again (which for large messages means: when the peer has received).
+    pub fn send(&self, tensor: &Tensor, to: Rank, tag: u16) -> Result<()> {
+        self.start_send("send", tensor, to, tag)?.wait(None)
+    }
+
+    /// Receives into `tensor`.
+    pub fn recv(&self, tensor: &mut Tensor, from: Rank, tag: u16) -> Result<()> {
+        self.start_recv("recv", tensor, Some(from), tag)?.wait(None)
+    }
+
+    /// Receives from whoever sends first with this tag, and says who it was.
+    pub fn recv_any(&self, tensor: &mut Tensor, tag: u16) -> Result<Rank> {
+        let pending = self.start_recv("recv_any", tensor, None, tag)?;
+        Work::new(pending, ()).wait_with_source().map(|((), source)| source)
+    }
+
+    /// Starts to send. The tensor comes back from [`Work::wait`].
+    pub fn isend(&self, tensor: Tensor, to: Rank, tag: u16) -> Result<Work<Tensor>> {
+        Ok(Work::new(self.start_send("isend", &tensor, to, tag)?, tensor))
+    }
+
+    /// Starts to receive. The tensor, filled, comes back from [`Work::wait`].
+    pub fn irecv(&self, tensor: Tensor, from: Rank, tag: u16) -> Result<Work<Tensor>> {
+        Ok(Work::new(self.start_recv("irecv", &tensor, Some(from), tag)?, tensor))
+    }
+
+    /// As [`ProcessGroup::irecv`], from any rank: [`Work::wait_with_source`] says from which.
+    pub fn irecv_any(&self, tensor: Tensor, tag: u16) -> Result<Work<Tensor>> {
+        Ok(Work::new(self.start_recv("irecv_any", &tensor, None, tag)?, tensor))
+    }
+
+    fn start_send(&self, name: &str, tensor: &Tensor, to: Rank, tag: u16) -> Result<Pending> {
+        let call = self.begin(name, tensor, Some(to), tag)?;
+        let (group, tensor) = (self.as_ptr(), tensor.as_ptr());
+        // SAFETY: the group is alive as long as self; libtorch takes its own reference to the tensor.
+        Pending::start(call, |out| unsafe { ffi::lc_send(group, tensor, to.get() as i32, i32::from(tag), out) })
+    }
+
+    fn start_recv(&self, name: &str, tensor: &Tensor, from: Option<Rank>, tag: u16) -> Result<Pending> {
+        let call = self.begin(name, tensor, from, tag)?;
+        let (group, tensor) = (self.as_ptr(), tensor.as_ptr());
+        let peer = from.map_or(-1, |rank| rank.get() as i32);
+        // SAFETY: the group is alive as long as self; libtorch takes its own reference to the tensor.
+        Pending::start(call, |out| unsafe { ffi::lc_recv(group, tensor, peer, i32::from(tag), out) })
+    }
+
+    /// Refuses what would wait for ever: a peer outside the group, or this rank itself.
+    fn begin(&self, name: &str, tensor: &Tensor, peer: Option<Rank>, tag: u16) -> Result<Call> {
+        let bad = |detail| Err(Error::bad_argument(name, detail).at_rank(self.rank()));
+        match peer {
+            Some(peer) if !self.size().contains(peer) => {
+                bad(format!("rank {peer} is outside a group of {}", self.size()))
+            }
+            Some(peer) if peer == self.rank() => bad(format!("rank {peer} cannot exchange messages with itself")),
+            _ => Ok(Call::begin(self.inner(), format!("{name} {} tag {tag}", describe(tensor)), peer)),
+        }
+    }
+}

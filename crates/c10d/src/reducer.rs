@@ -1,0 +1,246 @@
+//! The DDP reducer, and the collective calls that DDP makes around it.
+//!
+//! Leaves out the training loop's side of DDP: `lockstep::ddp`.
+
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::time::Instant;
+
+use tch::Tensor;
+
+use crate::error::{Error, Result};
+use crate::ffi::{self, Bytes, ReducerHandle, Status, pointers};
+use crate::work::Call;
+use crate::{ProcessGroup, Rank};
+
+/// Built-in ways to communicate a bucket; numbers are c10d's (default_comm_hooks.hpp).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CommHook {
+    /// Divide by the world size and all-reduce: what happens without a hook, too.
+    AllReduce = 1,
+    /// The same with half-precision numbers on the wire: half the bytes, 11 bits of mantissa.
+    Fp16Compress = 2,
+}
+
+/// The reducer's options; names and defaults are `torch.nn.parallel.DistributedDataParallel`'s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReducerOptions {
+    /// Capacity of a bucket in bytes.
+    pub bucket_bytes_cap: usize,
+    /// Capacity of the bucket that is ready first, in bytes: smaller, so that communication starts early.
+    pub first_bucket_bytes_cap: usize,
+    /// Searches the graph of each step for parameters that got no gradient, so that nobody waits for them.
+    pub find_unused_parameters: bool,
+    /// Makes each gradient a view into its bucket, which saves a copy of all gradients.
+    pub gradient_as_bucket_view: bool,
+    /// Promises that every step uses the same parameters in the same order.
+    pub static_graph: bool,
+}
+
+impl Default for ReducerOptions {
+    fn default() -> Self {
+        ReducerOptions {
+            bucket_bytes_cap: 25 * 1024 * 1024,
+            first_bucket_bytes_cap: 1024 * 1024,
+            find_unused_parameters: false,
+            gradient_as_bucket_view: false,
+            static_graph: false,
+        }
+    }
+}
+
+/// Reduces the gradients of one model over a group while backward is still computing the rest of them.
+///
+/// Autograd calls it through hooks on the parameters, so it belongs to the thread that trains: it is neither `Send` nor `Sync`.
+#[derive(Debug)]
+pub struct Reducer {
+    handle: NonNull<ReducerHandle>,
+    group: Rc<ProcessGroup>,
+}
+
+impl Reducer {
+    /// Hooks a reducer onto the parameters, in the order of their definition. All ranks must give the same shapes and
+    /// dtypes: see [`verify_params`].
+    pub fn new(group: Rc<ProcessGroup>, params: &[(String, Tensor)], options: &ReducerOptions) -> Result<Self> {
+        let tensors: Vec<Tensor> = params.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
+        let names: Vec<&[u8]> = params.iter().map(|(name, _)| name.as_bytes()).collect();
+        let mut buckets = bucket_assignment(&tensors, &first_limits(options))?;
+        // Gradients become ready roughly in the reverse order of definition.
+        buckets.reverse();
+        let lengths: Vec<usize> = buckets.iter().map(Vec::len).collect();
+        let indices: Vec<usize> = buckets.concat();
+        let (list, names, raw) = (pointers(&tensors), Bytes::list(&names), raw_options(options));
+        let handle = ffi::made(|out| {
+            // SAFETY: all lists outlive the call and have the lengths given; the reducer takes references of its own to the
+            // group and the tensors.
+            unsafe {
+                ffi::lc_reducer_new(
+                    group.as_ptr(),
+                    list.as_ptr(),
+                    names.as_ptr(),
+                    list.len(),
+                    lengths.as_ptr(),
+                    lengths.len(),
+                    indices.as_ptr(),
+                    &raw,
+                    out,
+                )
+            }
+        })
+        .map_err(|exception| Error::new("make a reducer", exception).at_rank(group.rank()))?;
+        Ok(Reducer { handle, group })
+    }
+
+    /// To be called before each forward pass whose gradients will be reduced.
+    pub fn prepare_for_forward(&self) -> Result<()> {
+        // SAFETY: the handle is alive as long as self.
+        self.call("prepare for forward", || unsafe { ffi::lc_reducer_prepare_for_forward(self.handle.as_ptr()) })
+    }
+
+    /// Once, after the first backward pass, orders the buckets by when gradients really became ready, as rank 0 saw it.
+    /// Whether it happened now.
+    pub fn rebuild_buckets(&self) -> Result<bool> {
+        let mut rebuilt = false;
+        self.call("rebuild buckets", || {
+            // SAFETY: the handle is alive as long as self; `rebuilt` is ours to be written.
+            unsafe { ffi::lc_reducer_rebuild_buckets(self.handle.as_ptr(), &mut rebuilt) }
+        })?;
+        Ok(rebuilt)
+    }
+
+    /// To be called between forward and backward. With `find_unused_parameters`, `outputs` are where the search begins.
+    pub fn prepare_for_backward(&self, outputs: &[Tensor]) -> Result<()> {
+        let outputs = pointers(outputs);
+        self.call("prepare for backward", || {
+            // SAFETY: the handle is alive as long as self, and the tensors are borrowed for the call.
+            unsafe { ffi::lc_reducer_prepare_for_backward(self.handle.as_ptr(), outputs.as_ptr(), outputs.len()) }
+        })
+    }
+
+    /// Runs backward from a scalar. Gradients are reduced on the way, and are the same on all ranks when it returns, if
+    /// [`Reducer::prepare_for_backward`] was called; else they only add up locally.
+    pub fn backward(&self, loss: &Tensor) -> Result<()> {
+        // SAFETY: the tensor is borrowed for the call.
+        self.call("backward with gradient all-reduce", || unsafe { ffi::lc_backward(loss.as_ptr()) })
+    }
+
+    /// Chooses how buckets are communicated; once, before the first backward pass.
+    pub fn register_comm_hook(&self, hook: CommHook) -> Result<()> {
+        self.call("register a communication hook", || {
+            // SAFETY: the handle is alive as long as self.
+            unsafe { ffi::lc_reducer_register_hook(self.handle.as_ptr(), hook as u8) }
+        })
+    }
+
+    /// How many gradient elements each bucket holds, in the order of reduction.
+    pub fn bucket_numels(&self) -> Result<Vec<usize>> {
+        let (mut n, mut numels) = (0, Vec::new());
+        loop {
+            let capacity = numels.len();
+            self.call("list buckets", || {
+                // SAFETY: the handle is alive as long as self; at most `capacity` numbers are written.
+                unsafe { ffi::lc_reducer_bucket_numels(self.handle.as_ptr(), numels.as_mut_ptr(), capacity, &mut n) }
+            })?;
+            if n <= capacity {
+                return Ok(numels[..n].iter().map(|&numel: &i64| usize::try_from(numel).unwrap_or(0)).collect());
+            }
+            numels.resize(n, 0);
+        }
+    }
+
+    /// The group that gradients are reduced over.
+    pub fn group(&self) -> &ProcessGroup {
+        &self.group
+    }
+
+    fn call(&self, operation: &str, call: impl FnOnce() -> Status) -> Result<()> {
+        let record = Call::begin(self.group.inner(), operation.into(), None);
+        record.end(call().check())
+    }
+}
+
+impl Drop for Reducer {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from the shim and is freed once; the reducer takes its hooks off the parameters.
+        unsafe { ffi::lc_reducer_free(self.handle.as_ptr()) };
+    }
+}
+
+fn raw_options(options: &ReducerOptions) -> ffi::ReducerOptions {
+    ffi::ReducerOptions {
+        bucket_bytes_cap: i64::try_from(options.bucket_bytes_cap).unwrap_or(i64::MAX),
+        first_bucket_bytes_cap: i64::try_from(options.first_bucket_bytes_cap).unwrap_or(i64::MAX),
+        find_unused_parameters: options.find_unused_parameters,
+        gradient_as_bucket_view: options.gradient_as_bucket_view,
+        static_graph: options.static_graph,
+    }
+}
+
+/// Before the first step: one bucket for all, unless parameters may be unused (DistributedDataParallel._ddp_init_helper).
+fn first_limits(options: &ReducerOptions) -> Vec<usize> {
+    if options.static_graph || !options.find_unused_parameters {
+        vec![i64::MAX as usize]
+    } else {
+        vec![options.first_bucket_bytes_cap, options.bucket_bytes_cap]
+    }
+}
+
+/// Packs tensors into buckets, in order, by dtype and device: a bucket is closed when it reaches its limit in bytes; the
+/// last limit holds for all that follow. Each bucket lists indices into `tensors`.
+pub fn bucket_assignment(tensors: &[Tensor], limits: &[usize]) -> Result<Vec<Vec<usize>>> {
+    if tensors.is_empty() || limits.is_empty() {
+        return Err(Error::bad_argument("assign buckets", "neither tensors nor limits may be empty"));
+    }
+    let list = pointers(tensors);
+    let mut bucket_of = vec![0; tensors.len()];
+    // SAFETY: both lists outlive the call; one number a tensor is written.
+    let status = unsafe {
+        ffi::lc_bucket_assignment(list.as_ptr(), list.len(), limits.as_ptr(), limits.len(), bucket_of.as_mut_ptr())
+    };
+    status.check().map_err(|exception| Error::new("assign buckets", exception))?;
+    let mut buckets = vec![Vec::new(); bucket_of.iter().max().map_or(0, |&last| last + 1)];
+    for (index, &bucket) in bucket_of.iter().enumerate() {
+        buckets[bucket].push(index);
+    }
+    Ok(buckets)
+}
+
+/// Checks that all ranks have the same parameters as rank 0: as many, of the same shapes, strides and dtypes.
+///
+/// # Errors
+/// `Mismatch` on the ranks that differ, and on rank 0.
+pub fn verify_params(group: &ProcessGroup, params: &[Tensor]) -> Result<()> {
+    let list = pointers(params);
+    let record = Call::begin(group.inner(), "compare parameter shapes".into(), None);
+    // SAFETY: the group is alive, and the tensors are borrowed for the call.
+    record.end(unsafe { ffi::lc_verify_params(group.as_ptr(), list.as_ptr(), list.len()) }.check())
+}
+
+/// Copies the root's tensors to all ranks, packed into messages of at most `buffer_bytes`.
+pub fn broadcast_coalesced(group: &ProcessGroup, tensors: &[Tensor], buffer_bytes: usize, root: Rank) -> Result<()> {
+    let list = pointers(tensors);
+    let record = Call::begin(group.inner(), format!("broadcast {} tensors from rank {root}", tensors.len()), None);
+    // SAFETY: the group is alive, and the tensors are borrowed for the call.
+    let status = unsafe {
+        ffi::lc_broadcast_coalesced(group.as_ptr(), list.as_ptr(), list.len(), buffer_bytes, root.get() as i32)
+    };
+    record.end(status.check())
+}
+
+/// Runs backward from a scalar without any group.
+pub fn backward(loss: &Tensor) -> Result<()> {
+    let begun = Instant::now();
+    // SAFETY: the tensor is borrowed for the call.
+    let status = unsafe { ffi::lc_backward(loss.as_ptr()) };
+    status.check().map_err(|exception| Error::new("backward", exception).after(begun.elapsed()))
+}
+
+/// Forgets a gradient, as `zero_grad(set_to_none=True)` does.
+///
+/// tch's own `zero_grad` detaches the gradient in place, which would cut it off from its bucket.
+pub fn clear_grad(tensor: &mut Tensor) -> Result<()> {
+    // SAFETY: the tensor is borrowed for the call, and alone.
+    let status = unsafe { ffi::lc_grad_to_none(tensor.as_ptr()) };
+    status.check().map_err(|exception| Error::new("clear a gradient", exception))
+}

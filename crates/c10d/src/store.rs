@@ -1,0 +1,321 @@
+//! Stores: the small shared maps through which ranks find each other.
+//!
+//! Leaves out the wire: TCPStore's server and client are libtorch's.
+
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::ffi::{self, Bytes, Exception, StoreHandle};
+
+/// c10d's default for every blocking call of a store (Store.hpp, `kDefaultTimeout`).
+pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// A key-value store that several processes (or, for [`Store::hash`], threads) share.
+///
+/// Keys and values are bytes; by convention keys are UTF-8. A value that [`add`](Store::add) made is a decimal string.
+#[derive(Debug)]
+pub struct Store {
+    handle: NonNull<StoreHandle>,
+    name: String,
+    port: Option<u16>,
+}
+
+// SAFETY: every c10d store guards its state with a mutex (TCPStore::activeOpLock_, FileStore::activeFileOpLock_, HashStore::m_;
+// PrefixStore only adds a prefix), and nothing in it is tied to the thread that made it.
+unsafe impl Send for Store {}
+// SAFETY: as above; `set_timeout`, which no mutex guards, takes `&mut self`.
+unsafe impl Sync for Store {}
+
+/// How to open a TCPStore.
+#[derive(Clone, Debug)]
+pub struct TcpStoreOptions {
+    /// Whether this process hosts the server.
+    pub host_server: bool,
+    /// How many clients, the host's own among them, the host waits for before the constructor returns; `None` waits for nobody.
+    pub wait_for: Option<usize>,
+    /// Deadline for connecting and default for every blocking call.
+    pub timeout: Duration,
+    /// Lets several hosts of the same process share one server at the same address, as `init_process_group` asks for.
+    pub multi_tenant: bool,
+}
+
+impl Default for TcpStoreOptions {
+    fn default() -> Self {
+        TcpStoreOptions { host_server: false, wait_for: None, timeout: DEFAULT_STORE_TIMEOUT, multi_tenant: false }
+    }
+}
+
+impl Store {
+    /// Opens a TCPStore at `host:port`. A hosting process may pass port 0 and read the real one from [`Store::port`].
+    ///
+    /// # Errors
+    /// `PeerGone` or `Timeout` when no server answers before the deadline, `PeerGone` when the port is taken.
+    pub fn tcp(host: &str, port: u16, options: &TcpStoreOptions) -> Result<Self> {
+        let name = format!("TCPStore at {host}:{port}");
+        let begun = Instant::now();
+        if port == 0 && !options.host_server {
+            return Err(Error::bad_argument(format!("connect to {name}"), "port 0 only makes sense for the host"));
+        }
+        let mut bound = 0;
+        let handle = ffi::made(|out| {
+            // SAFETY: `host` outlives the call; `out` and `bound` are ours to be written.
+            unsafe {
+                ffi::lc_store_tcp(
+                    Bytes::new(host.as_bytes()),
+                    port,
+                    options.host_server,
+                    options.wait_for.map_or(-1, |n| n as i64),
+                    options.wait_for.is_some(),
+                    options.multi_tenant,
+                    millis(options.timeout),
+                    out,
+                    &mut bound,
+                )
+            }
+        })
+        .map_err(|exception| {
+            let verb = if options.host_server { "host" } else { "connect to" };
+            Error::new(format!("{verb} {name}"), exception).after(begun.elapsed())
+        })?;
+        Ok(Store { handle, name: format!("TCPStore at {host}:{bound}"), port: Some(bound) })
+    }
+
+    /// Opens a store in one file that all processes can reach; `num_workers` processes share it, and the last one removes it.
+    pub fn file(path: &Path, num_workers: usize) -> Result<Self> {
+        let name = format!("FileStore at {}", path.display());
+        // c10d retries opening in a folder that does not exist until its timeout; say it at once.
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            return Err(Error::bad_argument(format!("open {name}"), format!("no folder {}", folder.display())));
+        }
+        let path = path.as_os_str().as_encoded_bytes();
+        let workers = i32::try_from(num_workers).unwrap_or(i32::MAX);
+        Self::made(name, |out| {
+            // SAFETY: `path` outlives the call and `out` is ours to be written.
+            unsafe { ffi::lc_store_file(Bytes::new(path), workers, millis(DEFAULT_STORE_TIMEOUT), out) }
+        })
+    }
+
+    /// Makes a store in this process's memory, for ranks that are threads.
+    pub fn hash() -> Result<Self> {
+        // SAFETY: `out` is ours to be written.
+        Self::made("HashStore".into(), |out| unsafe { ffi::lc_store_hash(millis(DEFAULT_STORE_TIMEOUT), out) })
+    }
+
+    /// A view of this store in which every key gets `prefix` and a slash in front.
+    pub fn prefix(&self, prefix: &str) -> Result<Self> {
+        let base = self.handle.as_ptr();
+        let mut store = Self::made(format!("{} under {prefix:?}", self.name), |out| {
+            // SAFETY: `base` is alive as long as self; the prefix store takes a reference of its own.
+            unsafe { ffi::lc_store_prefix(Bytes::new(prefix.as_bytes()), base, out) }
+        })?;
+        store.port = self.port;
+        Ok(store)
+    }
+
+    /// Another handle to the same data, with a connection of its own where the store has connections, so that a call that
+    /// blocks on one handle does not hold up the other.
+    pub fn try_clone(&self) -> Result<Self> {
+        let base = self.handle.as_ptr();
+        // SAFETY: `base` is alive as long as self, and `out` is ours to be written.
+        let mut store = Self::made(self.name.clone(), |out| unsafe { ffi::lc_store_clone(base, out) })?;
+        store.port = self.port;
+        Ok(store)
+    }
+
+    /// The TCP port, for a TCPStore and views of it.
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// What and where, for messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Writes a value.
+    pub fn set(&self, key: &str, value: impl AsRef<[u8]>) -> Result<()> {
+        self.call("set", key, |store| {
+            // SAFETY: handle and bytes outlive the call.
+            unsafe { ffi::lc_store_set(store, Bytes::new(key.as_bytes()), Bytes::new(value.as_ref())) }.check()
+        })
+    }
+
+    /// Reads a value, waiting for the key up to the store's timeout.
+    pub fn get(&self, key: &str) -> Result<Vec<u8>> {
+        self.call("get", key, |store| {
+            // SAFETY: handle and bytes outlive the call; `out` is ours to be written.
+            ffi::blobs(|out| unsafe { ffi::lc_store_get(store, Bytes::new(key.as_bytes()), out) }).map(only)
+        })
+    }
+
+    /// Adds to a counter, which starts at 0, and returns the new value.
+    pub fn add(&self, key: &str, delta: i64) -> Result<i64> {
+        let mut sum = 0;
+        self.call("add", key, |store| {
+            // SAFETY: handle and bytes outlive the call; `sum` is ours to be written.
+            unsafe { ffi::lc_store_add(store, Bytes::new(key.as_bytes()), delta, &mut sum) }.check()
+        })?;
+        Ok(sum)
+    }
+
+    /// Waits until all keys are there. On expiry the error names the keys that are not.
+    pub fn wait<K: AsRef<str>>(&self, keys: &[K], timeout: Duration) -> Result<()> {
+        let names: Vec<&[u8]> = keys.iter().map(|k| k.as_ref().as_bytes()).collect();
+        let list = Bytes::list(&names);
+        let waited = self.call("wait", &join(keys), |store| {
+            // SAFETY: handle and keys outlive the call.
+            unsafe { ffi::lc_store_wait(store, list.as_ptr(), list.len(), millis(timeout)) }.check()
+        });
+        waited.map_err(|error| match self.missing(keys) {
+            Ok(missing) if !missing.is_empty() => {
+                let detail = format!("still missing: {}: {}", missing.join(", "), error.detail());
+                Error::with_fault(error.fault(), error.operation(), detail).after(error.elapsed())
+            }
+            _ => error,
+        })
+    }
+
+    /// Whether all keys are there now.
+    pub fn check<K: AsRef<str>>(&self, keys: &[K]) -> Result<bool> {
+        let names: Vec<&[u8]> = keys.iter().map(|k| k.as_ref().as_bytes()).collect();
+        let list = Bytes::list(&names);
+        let mut there = false;
+        self.call("check", &join(keys), |store| {
+            // SAFETY: handle and keys outlive the call; `there` is ours to be written.
+            unsafe { ffi::lc_store_check(store, list.as_ptr(), list.len(), &mut there) }.check()
+        })?;
+        Ok(there)
+    }
+
+    /// Writes `desired` if the value is `expected` (empty: if there is none) and returns the value that stands afterwards.
+    pub fn compare_set(&self, key: &str, expected: impl AsRef<[u8]>, desired: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let (expected, desired) = (Bytes::new(expected.as_ref()), Bytes::new(desired.as_ref()));
+        self.call("compare_set", key, |store| {
+            // SAFETY: handle and bytes outlive the call; `out` is ours to be written.
+            ffi::blobs(|out| unsafe {
+                ffi::lc_store_compare_set(store, Bytes::new(key.as_bytes()), expected, desired, out)
+            })
+            .map(only)
+        })
+    }
+
+    /// Removes a key; whether it was there. A FileStore cannot tell.
+    pub fn delete(&self, key: &str) -> Result<bool> {
+        let mut was_there = false;
+        self.call("delete", key, |store| {
+            // SAFETY: handle and bytes outlive the call; `was_there` is ours to be written.
+            unsafe { ffi::lc_store_delete(store, Bytes::new(key.as_bytes()), &mut was_there) }.check()
+        })?;
+        Ok(was_there)
+    }
+
+    /// Appends to a value, which starts empty. A FileStore does not support it.
+    pub fn append(&self, key: &str, value: impl AsRef<[u8]>) -> Result<()> {
+        self.call("append", key, |store| {
+            // SAFETY: handle and bytes outlive the call.
+            unsafe { ffi::lc_store_append(store, Bytes::new(key.as_bytes()), Bytes::new(value.as_ref())) }.check()
+        })
+    }
+
+    /// Reads several values in one round trip. A FileStore does not support it.
+    pub fn multi_get<K: AsRef<str>>(&self, keys: &[K]) -> Result<Vec<Vec<u8>>> {
+        let names: Vec<&[u8]> = keys.iter().map(|k| k.as_ref().as_bytes()).collect();
+        let list = Bytes::list(&names);
+        self.call("multi_get", &join(keys), |store| {
+            // SAFETY: handle and keys outlive the call; `out` is ours to be written.
+            ffi::blobs(|out| unsafe { ffi::lc_store_multi_get(store, list.as_ptr(), list.len(), out) })
+        })
+    }
+
+    /// Writes several values in one round trip. A FileStore does not support it.
+    pub fn multi_set<K: AsRef<str>, V: AsRef<[u8]>>(&self, entries: &[(K, V)]) -> Result<()> {
+        let keys: Vec<&str> = entries.iter().map(|(k, _)| k.as_ref()).collect();
+        let values: Vec<&[u8]> = entries.iter().map(|(_, v)| v.as_ref()).collect();
+        let names: Vec<&[u8]> = keys.iter().map(|k| k.as_bytes()).collect();
+        let (key_list, value_list) = (Bytes::list(&names), Bytes::list(&values));
+        self.call("multi_set", &join(&keys), |store| {
+            // SAFETY: handle, keys and values outlive the call, and both lists are `entries.len()` long.
+            unsafe { ffi::lc_store_multi_set(store, key_list.as_ptr(), value_list.as_ptr(), key_list.len()) }.check()
+        })
+    }
+
+    /// How many keys the whole store has, whatever the prefix. TCPStore and FileStore count keys of their own, too.
+    pub fn num_keys(&self) -> Result<usize> {
+        let mut n = 0;
+        // SAFETY: the handle outlives the call; `n` is ours to be written.
+        self.call("num_keys", "", |store| unsafe { ffi::lc_store_num_keys(store, &mut n) }.check())?;
+        Ok(usize::try_from(n).unwrap_or(0))
+    }
+
+    /// How long [`Store::get`] waits.
+    pub fn timeout(&self) -> Duration {
+        // SAFETY: the handle is alive as long as self.
+        let ms = unsafe { ffi::lc_store_timeout_ms(self.handle.as_ptr()) };
+        Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+    }
+
+    /// Changes how long [`Store::get`] waits. A view made by [`Store::prefix`] changes the store beneath it.
+    pub fn set_timeout(&mut self, timeout: Duration) -> Result<()> {
+        // SAFETY: the handle is alive as long as self, and no other call runs on it: `&mut self`.
+        let status = unsafe { ffi::lc_store_set_timeout(self.handle.as_ptr(), millis(timeout)) };
+        status.check().map_err(|exception| Error::new(format!("set_timeout of {}", self.name), exception))
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const StoreHandle {
+        self.handle.as_ptr()
+    }
+
+    fn missing<K: AsRef<str>>(&self, keys: &[K]) -> Result<Vec<String>> {
+        let mut missing = Vec::new();
+        for key in keys {
+            if !self.check(&[key.as_ref()])? {
+                missing.push(key.as_ref().to_owned());
+            }
+        }
+        Ok(missing)
+    }
+
+    fn made(name: String, make: impl FnOnce(*mut *mut StoreHandle) -> ffi::Status) -> Result<Self> {
+        match ffi::made(make) {
+            Ok(handle) => Ok(Store { handle, name, port: None }),
+            Err(exception) => Err(Error::new(format!("open {name}"), exception)),
+        }
+    }
+
+    fn call<T>(
+        &self,
+        operation: &str,
+        key: &str,
+        call: impl FnOnce(*const StoreHandle) -> Result<T, Exception>,
+    ) -> Result<T> {
+        let begun = Instant::now();
+        call(self.handle.as_ptr()).map_err(|exception| {
+            let what = if key.is_empty() { operation.to_owned() } else { format!("{operation} {key:?}") };
+            Error::new(what, exception).with_peer(Some(self.name.clone())).after(begun.elapsed())
+        })
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from the shim and is freed once. Groups that use the store hold references of their own.
+        unsafe { ffi::lc_store_free(ptr::NonNull::as_ptr(self.handle)) };
+    }
+}
+
+/// Milliseconds for the shim, at least one: c10d takes 0 for "for ever".
+pub(crate) fn millis(timeout: Duration) -> i64 {
+    i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX).max(1)
+}
+
+fn join<K: AsRef<str>>(keys: &[K]) -> String {
+    keys.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ")
+}
+
+/// The single value of an answer that has one.
+fn only(mut values: Vec<Vec<u8>>) -> Vec<u8> {
+    values.pop().unwrap_or_default()
+}

@@ -1,0 +1,172 @@
+//! Work: an operation under way that owns its tensors until `wait` gives them back.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::Rank;
+use crate::error::{Error, Result};
+use crate::ffi::{self, Exception, Status, WorkHandle};
+use crate::group::Inner;
+use crate::roll_call::Ticket;
+
+/// An operation of a group from its start to its end: what an error message needs, and the note in the group's roll.
+#[derive(Debug)]
+pub(crate) struct Call {
+    group: Arc<Inner>,
+    operation: String,
+    peer: Option<Rank>,
+    begun: Instant,
+    ticket: Option<Ticket>,
+}
+
+impl Call {
+    pub(crate) fn begin(group: &Arc<Inner>, operation: String, peer: Option<Rank>) -> Self {
+        let ticket = group.enter(&operation);
+        Call { group: Arc::clone(group), operation, peer, begun: Instant::now(), ticket }
+    }
+
+    /// Ends the call, well or badly.
+    pub(crate) fn end<T>(mut self, result: Result<T, Exception>) -> Result<T> {
+        match result {
+            Ok(value) => Ok(value),
+            Err(exception) => Err(self.failed(exception)),
+        }
+    }
+
+    fn failed(&mut self, exception: Exception) -> Error {
+        let error = Error::new(std::mem::take(&mut self.operation), exception)
+            .at_rank(self.group.rank())
+            .with_peer(self.peer.map(|peer| format!("rank {peer}")))
+            .after(self.begun.elapsed());
+        match self.ticket.take() {
+            Some(ticket) => self.group.explain(error, ticket),
+            None => error,
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.group.leave(ticket);
+        }
+    }
+}
+
+/// A started operation without its tensors.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    handle: Handle,
+    call: Call,
+}
+
+#[derive(Debug)]
+struct Handle(NonNull<WorkHandle>);
+
+// SAFETY: c10d::Work guards its state with a mutex and may be waited for from any thread; the handle has one owner.
+unsafe impl Send for Handle {}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from the shim and is freed once; c10d keeps what an unfinished operation still needs.
+        unsafe { ffi::lc_work_free(self.0.as_ptr()) };
+    }
+}
+
+impl Pending {
+    pub(crate) fn start(call: Call, launch: impl FnOnce(*mut *mut WorkHandle) -> Status) -> Result<Self> {
+        match ffi::made(launch) {
+            Ok(handle) => Ok(Pending { handle: Handle(handle), call }),
+            Err(exception) => call.end(Err(exception)),
+        }
+    }
+
+    /// Waits; `None` leaves the deadline to the operation.
+    pub(crate) fn wait(self, timeout: Option<Duration>) -> Result<()> {
+        let Pending { handle, call } = self;
+        call.end(wait(&handle, timeout))
+    }
+
+    fn wait_with_source(self) -> Result<Rank> {
+        let Pending { handle, call } = self;
+        let mut source = -1;
+        let result = wait(&handle, None).and_then(|()| {
+            // SAFETY: the handle is alive and `source` is ours to be written.
+            unsafe { ffi::lc_work_source_rank(handle.0.as_ptr(), &mut source) }.check()
+        });
+        call.end(result)?;
+        Ok(Rank::new(usize::try_from(source).unwrap_or(0)))
+    }
+}
+
+fn wait(handle: &Handle, timeout: Option<Duration>) -> Result<(), Exception> {
+    let timeout_ms = timeout.map_or(0, crate::store::millis);
+    // SAFETY: the handle is alive, and only its one owner waits.
+    unsafe { ffi::lc_work_wait(handle.0.as_ptr(), timeout_ms) }.check()
+}
+
+/// An operation under way. It owns the tensors that it reads and writes, so that neither can be touched too early:
+///
+/// ```compile_fail
+/// # fn f(group: &c10d::ProcessGroup, buffer: tch::Tensor) -> c10d::Result<()> {
+/// let work = group.irecv(buffer, c10d::Rank::new(1), 0)?;
+/// buffer.print(); // moved into `work`: the message may not be there yet
+/// # Ok(()) }
+/// ```
+///
+/// ```no_run
+/// # fn f(group: &c10d::ProcessGroup, buffer: tch::Tensor) -> c10d::Result<()> {
+/// let work = group.irecv(buffer, c10d::Rank::new(1), 0)?;
+/// let buffer = work.wait()?;
+/// buffer.print();
+/// # Ok(()) }
+/// ```
+///
+/// Dropping it without waiting neither cancels the operation nor reports its failure; libtorch keeps the tensors alive until
+/// the operation is over.
+#[must_use = "the operation is not finished, and its tensors are not back, until `wait`"]
+pub struct Work<T> {
+    pending: Pending,
+    payload: T,
+}
+
+impl<T> Work<T> {
+    pub(crate) fn new(pending: Pending, payload: T) -> Self {
+        Work { pending, payload }
+    }
+
+    /// Waits for the end, as long as the operation's own timeout allows, and gives the tensors back.
+    pub fn wait(self) -> Result<T> {
+        self.pending.wait(None)?;
+        Ok(self.payload)
+    }
+
+    /// Waits for the end, but not longer than `timeout`. On expiry the tensors are gone: the operation may still write them.
+    pub fn wait_for(self, timeout: Duration) -> Result<T> {
+        self.pending.wait(Some(timeout))?;
+        Ok(self.payload)
+    }
+
+    /// As [`Work::wait`], for receive operations: also says who sent.
+    pub fn wait_with_source(self) -> Result<(T, Rank)> {
+        let source = self.pending.wait_with_source()?;
+        Ok((self.payload, source))
+    }
+
+    /// Whether `wait` would return at once. Gloo's sends and receives always say no: they complete in `wait`.
+    pub fn is_completed(&self) -> bool {
+        let mut completed = false;
+        // SAFETY: the handle is alive and `completed` is ours to be written.
+        let status = unsafe { ffi::lc_work_is_completed(self.pending.handle.0.as_ptr(), &mut completed) };
+        // A handle that cannot say (Gloo's sends and receives) is asked by waiting.
+        status.check().is_ok() && completed
+    }
+}
+
+impl<T> fmt::Debug for Work<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work").field("call", &self.pending.call).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,39 @@
+//! Ranks as threads of the test's own process: the quickest way to have several. They meet in a HashStore, talk over real Gloo
+//! connections on loopback, and a panic in one is the test's panic.
+#![allow(dead_code)] // each test binary uses its part
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use c10d::{Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize};
+
+/// Long enough for a busy machine, short enough to end a hang.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+pub fn options() -> GroupOptions {
+    GroupOptions { timeout: DEADLINE, endpoint: Endpoint::Interface("lo".into()), ..GroupOptions::default() }
+}
+
+/// Runs `body` once a rank and returns what each gave, in rank order.
+pub fn ranks<T: Send>(n: usize, body: impl Fn(ProcessGroup) -> T + Send + Sync) -> Vec<T> {
+    ranks_with(n, &options(), body)
+}
+
+pub fn ranks_with<T: Send>(n: usize, options: &GroupOptions, body: impl Fn(ProcessGroup) -> T + Send + Sync) -> Vec<T> {
+    let store = Arc::new(Store::hash().unwrap());
+    let world = WorldSize::new(n).unwrap();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = world
+            .ranks()
+            .map(|rank| {
+                let (store, body) = (Arc::clone(&store), &body);
+                scope.spawn(move || body(ProcessGroup::gloo(&store, rank, world, options).unwrap()))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
+    })
+}
+
+pub fn rank(n: usize) -> Rank {
+    Rank::new(n)
+}
