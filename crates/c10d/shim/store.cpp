@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <c10/util/Flags.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -12,6 +13,8 @@
 #include <torch/csrc/distributed/c10d/exception.h>
 
 using namespace shim;
+
+C10_DECLARE_int(caffe2_log_level);
 
 namespace {
 
@@ -52,6 +55,9 @@ Status shim::current_exception() noexcept {
 }
 
 extern "C" {
+
+// Levels as in glog: 3 is FATAL, above the warnings and errors that c10d prints beside the exceptions that it throws.
+void lc_quiet_logs() noexcept { FLAGS_caffe2_log_level = 3; }
 
 void lc_message_free(char* message) noexcept { std::free(message); }
 

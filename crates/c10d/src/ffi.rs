@@ -4,6 +4,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
+use std::sync::Once;
 
 use tch::Tensor;
 use torch_sys::C_tensor;
@@ -102,8 +103,21 @@ pub(crate) fn pointers(tensors: &[Tensor]) -> Vec<TensorPtr> {
     tensors.iter().map(Tensor::as_ptr).collect()
 }
 
+/// Stops libtorch from printing a warning and a C++ stack beside each exception that it throws: the errors of this crate carry
+/// the same words. Whoever wants its log sets `TORCH_CPP_LOG_LEVEL`.
+fn quiet_logs() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if std::env::var_os("TORCH_CPP_LOG_LEVEL").is_none() {
+            // SAFETY: writes one plain flag, before this crate has made any object whose threads read it.
+            unsafe { lc_quiet_logs() };
+        }
+    });
+}
+
 /// Calls a constructor of the shim: `make` fills in a pointer when it succeeds.
 pub(crate) fn made<T>(make: impl FnOnce(*mut *mut T) -> Status) -> Result<ptr::NonNull<T>, Exception> {
+    quiet_logs();
     let mut out = ptr::null_mut();
     make(&mut out).check()?;
     ptr::NonNull::new(out).ok_or_else(|| Exception { kind: Kind::Other, message: "the shim returned no object".into() })
@@ -132,6 +146,7 @@ pub(crate) fn blobs(make: impl FnOnce(*mut *mut Blobs) -> Status) -> Result<Vec<
 
 // Every function is noexcept on the C++ side. Pointers are borrowed for the call, except those named `out`.
 unsafe extern "C" {
+    pub(crate) fn lc_quiet_logs();
     pub(crate) fn lc_message_free(message: *mut c_char);
     pub(crate) fn lc_blobs_len(blobs: *const Blobs) -> usize;
     pub(crate) fn lc_blobs_at(blobs: *const Blobs, i: usize) -> Bytes;
