@@ -133,6 +133,11 @@ proptest! {
 fn finds_its_position_by_the_steps_taken() {
     let loader = in_order(10, 4);
     assert_eq!(loader.position(7), Some(Position { epoch: 2, step: 1 }));
+    assert_eq!(
+        loader.position(6),
+        Some(Position { epoch: 2, step: 0 }),
+        "an epoch that is done is the next one's start"
+    );
 }
 
 fn shuffled(len: usize, batch_size: usize) -> DataLoader {

@@ -86,6 +86,7 @@ fn visits_in_order_without_shuffling() {
 fn pads_again_and_again_when_ranks_outnumber_samples() {
     let shards = distributed(2, 5, |s| s.shuffle(false), 0);
     assert_eq!(shards.concat(), [0, 1, 0, 1, 0]);
+    assert_eq!(distributed(5, 2, |s| s.shuffle(false), 0)[1], [1, 3, 0]);
 }
 
 #[test]

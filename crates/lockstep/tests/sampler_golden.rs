@@ -60,6 +60,11 @@ enum Want {
 }
 
 #[test]
+fn draws_the_permutation_that_the_documentation_shows() {
+    assert_eq!(randperm(10, 0), [4, 1, 7, 5, 3, 9, 0, 8, 6, 2]);
+}
+
+#[test]
 fn draws_the_same_permutations_as_pytorch() {
     let golden = golden();
     assert!(golden.randperm.len() > 30);

@@ -33,7 +33,7 @@ use crate::sampler::Sampler;
 /// **Memory.** With workers, at most `workers × prefetch` batches are being made or wait to be taken, plus the one that
 /// was handed out last; without, only that one. What the caller keeps comes on top.
 ///
-/// **Threads.** Workers are started for each [`Epoch`] and joined at its end (some 50 µs a worker), so no thread
+/// **Threads.** Workers are started for each [`Epoch`] and joined at its end (some 20 µs a worker), so no thread
 /// outlives the iterator that it works for. Their libtorch calls run with the process's intra-op thread count, each
 /// worker with a team of its own: with two workers and four threads twelve threads may compete for the cores. The count
 /// belongs to the process, so workers leave it alone: `tch::set_num_threads` called from one would change it for

