@@ -1,0 +1,124 @@
+//! What to load and how: the loader's options.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::plan::Plan;
+use super::{Epoch, Position};
+use crate::data::Dataset;
+use crate::sampler::Sampler;
+
+/// Loads a data set in batches, in the order of a sampler, with the defaults of PyTorch's `DataLoader`.
+///
+/// ```no_run
+/// # fn train(set: std::sync::Arc<dyn lockstep::data::Dataset>) -> anyhow::Result<()> {
+/// use lockstep::loader::DataLoader;
+/// use lockstep::sampler::RandomSampler;
+///
+/// let sampler = RandomSampler::new(set.len());
+/// let loader = DataLoader::new(set, sampler, 64)?.workers(2);
+/// for epoch in 0..10 {
+///     for batch in loader.epoch(epoch) {
+///         let batch = batch?;
+///         println!("{:?} → {:?}", batch.inputs.size(), batch.targets.size());
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// **Order.** The batches and their order depend on the sampler, the batch size and the epoch alone: not on the number
+/// of workers, nor on which of them is quicker.
+///
+/// **Memory.** With workers, at most `workers × prefetch` batches are being made or wait to be taken, plus the one that
+/// was handed out last; without, only that one. What the caller keeps comes on top.
+///
+/// **Threads.** Workers are started for each [`Epoch`] and joined at its end (some 20 µs a worker), so no thread
+/// outlives the iterator that it works for. Their libtorch calls run with the process's intra-op thread count, each
+/// worker with a team of its own: with two workers and four threads twelve threads may compete for the cores. The count
+/// belongs to the process, so workers leave it alone: `tch::set_num_threads` called from one would change it for
+/// every thread that starts later. Set it once, in `main` or by `OMP_NUM_THREADS` (launchers set that to 1).
+pub struct DataLoader {
+    dataset: Arc<dyn Dataset>,
+    sampler: Box<dyn Sampler>,
+    batch_size: usize,
+    workers: usize,
+    prefetch: usize,
+    drop_last: bool,
+}
+
+/// A batch size of 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the batch size is 0: pass the number of samples that one step of one rank takes, 1 or more")]
+pub struct ZeroBatchSize;
+
+impl DataLoader {
+    /// Batches of `batch_size` samples (of this rank, not of all), loaded in the caller's thread; the last one of an
+    /// epoch may be smaller.
+    pub fn new(
+        dataset: Arc<dyn Dataset>,
+        sampler: impl Sampler + 'static,
+        batch_size: usize,
+    ) -> Result<Self, ZeroBatchSize> {
+        if batch_size == 0 {
+            return Err(ZeroBatchSize);
+        }
+        let sampler = Box::new(sampler);
+        Ok(DataLoader { dataset, sampler, batch_size, workers: 0, prefetch: 2, drop_last: false })
+    }
+
+    /// How many threads load ahead; 0, the default, loads each batch when it is asked for.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// How many batches each worker may be ahead, the one in the making included; 2 by default, and 0 counts as 1.
+    /// Of no effect without workers.
+    pub fn prefetch(mut self, prefetch: usize) -> Self {
+        self.prefetch = prefetch.max(1);
+        self
+    }
+
+    /// Whether to leave out a last batch that is not full. Unlike the sampler's option of that name this is about
+    /// batches: it keeps, for one, batch norm from seeing a batch of 1.
+    pub fn drop_last(mut self, drop_last: bool) -> Self {
+        self.drop_last = drop_last;
+        self
+    }
+
+    /// How many batches an epoch has; the same for every epoch.
+    pub fn steps(&self) -> usize {
+        let samples = self.sampler.len();
+        if self.drop_last { samples / self.batch_size } else { samples.div_ceil(self.batch_size) }
+    }
+
+    /// The batches of `epoch`, from the first.
+    pub fn epoch(&self, epoch: u64) -> Epoch {
+        self.epoch_from(epoch, 0)
+    }
+
+    /// The batches of `epoch` from `first_step` on, the same as [`epoch`](Self::epoch) gives after that many: how a
+    /// run goes on inside an epoch. What is skipped is not loaded.
+    ///
+    /// A `first_step` of [`steps`](Self::steps) gives no batch, a larger one an error.
+    pub fn epoch_from(&self, epoch: u64, first_step: usize) -> Epoch {
+        Epoch::start(self.plan(epoch), first_step, self.workers, self.prefetch)
+    }
+
+    /// Where a run stands after `global_step` steps over all its epochs; `None` if an epoch has no step at all.
+    pub fn position(&self, global_step: u64) -> Option<Position> {
+        Position::after(global_step, self.steps())
+    }
+
+    fn plan(&self, epoch: u64) -> Plan {
+        Plan {
+            dataset: Arc::clone(&self.dataset),
+            promised: self.sampler.len(),
+            indices: self.sampler.indices(epoch),
+            epoch,
+            batch_size: self.batch_size,
+            steps: self.steps(),
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Batches in a sampler's order, loaded ahead by worker threads.
+//!
+//! [`DataLoader`] holds what to load and how; [`Epoch`] is one pass, or the rest of one; [`Position`] says where a run
+//! stands. Which samples come is the business of [`crate::sampler`], what they hold that of [`crate::data`].
+
+mod data_loader;
+mod epoch;
+mod plan;
+mod position;
+mod workers;
+
+pub use data_loader::{DataLoader, ZeroBatchSize};
+pub use epoch::Epoch;
+pub use position::Position;

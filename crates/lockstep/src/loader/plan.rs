@@ -1,0 +1,94 @@
+//! One epoch's work: which samples make which step, and how a step is loaded with its faults caught.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, ensure};
+
+use crate::data::{Batch, Dataset};
+
+/// How many indices an error message lists before it only counts them.
+const LISTED: usize = 8;
+
+/// An epoch's order, cut into steps; shared by the workers.
+pub(super) struct Plan {
+    pub(super) dataset: Arc<dyn Dataset>,
+    /// How many indices the sampler said there would be.
+    pub(super) promised: usize,
+    pub(super) indices: Vec<usize>,
+    pub(super) epoch: u64,
+    pub(super) batch_size: usize,
+    pub(super) steps: usize,
+}
+
+impl Plan {
+    /// Refuses an order that the sampler or a snapshot got wrong, before any thread starts.
+    pub(super) fn check(&self, first_step: usize) -> anyhow::Result<()> {
+        ensure!(
+            self.indices.len() == self.promised,
+            "the sampler gave {} indices for epoch {} where its length says {}: make `indices` and `len` agree",
+            self.indices.len(),
+            self.epoch,
+            self.promised
+        );
+        ensure!(
+            first_step <= self.steps,
+            "cannot start at step {first_step} of epoch {}, which has {}: was the position taken with another batch \
+             size, world size or data set?",
+            self.epoch,
+            self.steps
+        );
+        Ok(())
+    }
+
+    /// Loads a step below `steps`. An error or panic of the data set becomes an error that names step and samples.
+    pub(super) fn load(&self, step: usize) -> anyhow::Result<Batch> {
+        let indices = self.samples(step);
+        self.load_samples(indices)
+            .with_context(|| format!("failed to load step {step} of epoch {} (samples {})", self.epoch, list(indices)))
+    }
+
+    fn samples(&self, step: usize) -> &[usize] {
+        let start = step * self.batch_size;
+        let end = self.indices.len().min(start + self.batch_size);
+        &self.indices[start..end]
+    }
+
+    fn load_samples(&self, indices: &[usize]) -> anyhow::Result<Batch> {
+        let samples = self.dataset.len();
+        if let Some(index) = indices.iter().find(|&&index| index >= samples) {
+            return Err(anyhow!(
+                "sample {index} is outside the data set of {samples}: was the sampler made for another?"
+            ));
+        }
+        let batch = catch_unwind(AssertUnwindSafe(|| self.dataset.batch(self.epoch, indices)))
+            .unwrap_or_else(|panic| Err(anyhow!("the data set panicked: {}", message(&*panic))))?;
+        check_size(&batch, indices.len())?;
+        Ok(batch)
+    }
+}
+
+/// Refuses a batch with more or fewer samples than were asked for: it would train on wrong pairs, silently.
+fn check_size(batch: &Batch, asked: usize) -> anyhow::Result<()> {
+    let (inputs, targets) = (batch.inputs.size(), batch.targets.size());
+    let fits = |size: &[i64]| size.first() == Some(&(asked as i64));
+    ensure!(
+        fits(&inputs) && fits(&targets),
+        "the data set answered inputs of shape {inputs:?} and targets of shape {targets:?} where dimension 0 of both \
+         must be {asked}"
+    );
+    Ok(())
+}
+
+/// What a panic said; `panic!` carries a `&str` or a `String`.
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+fn list(indices: &[usize]) -> String {
+    let shown: Vec<String> = indices.iter().take(LISTED).map(usize::to_string).collect();
+    let more = indices.len() - shown.len();
+    if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
+}

@@ -1,0 +1,148 @@
+//! The threads that load ahead, and the putting in order of what they bring.
+//!
+//! Steps are handed out as permits: a worker loads only a step that it was given, and a new step is given only when
+//! a batch is taken. So the number of permits bounds the batches in memory, and a queue never has to block. Any
+//! free worker takes the next step; a slow batch delays the order, not the other workers.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, anyhow};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use super::plan::Plan;
+use crate::data::Batch;
+
+type Loaded = (usize, anyhow::Result<Batch>);
+
+/// Threads at work on one epoch; dropping it joins them.
+pub(super) struct Workers {
+    /// `None` only while dropping.
+    lines: Option<Lines>,
+    /// The steps that nobody was given yet.
+    unassigned: Range<usize>,
+    /// Batches that came before their turn.
+    early: BTreeMap<usize, anyhow::Result<Batch>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// The caller's ends of the two queues.
+struct Lines {
+    steps: Sender<usize>,
+    loaded: Receiver<Loaded>,
+}
+
+impl Workers {
+    /// Starts `count` threads (no more than there are steps) that may be `prefetch` batches ahead each.
+    pub(super) fn start(plan: &Arc<Plan>, steps: Range<usize>, count: usize, prefetch: usize) -> anyhow::Result<Self> {
+        let count = count.min(steps.len());
+        let (give, take) = unbounded();
+        let (bring, loaded) = unbounded();
+        let lines = Some(Lines { steps: give, loaded });
+        let mut workers = Workers { lines, unassigned: steps, early: BTreeMap::new(), threads: Vec::new() };
+        for number in 0..count {
+            let thread = spawn(number, Arc::clone(plan), take.clone(), bring.clone());
+            workers.threads.push(thread.with_context(|| format!("failed to start loader worker {number} of {count}"))?);
+        }
+        (0..count.saturating_mul(prefetch)).take_while(|_| workers.assign()).for_each(drop);
+        Ok(workers)
+    }
+
+    /// Waits for `step`, which must be the one after that of the last call, and lets the workers go on by one.
+    pub(super) fn take(&mut self, step: usize) -> anyhow::Result<Batch> {
+        let loaded = loop {
+            if let Some(loaded) = self.early.remove(&step) {
+                break loaded;
+            }
+            let (ahead, loaded) =
+                self.receive().ok_or_else(|| anyhow!("all loader workers ended before step {step}"))?;
+            self.early.insert(ahead, loaded);
+        };
+        self.assign();
+        loaded
+    }
+
+    fn receive(&self) -> Option<Loaded> {
+        self.lines.as_ref()?.loaded.recv().ok()
+    }
+
+    /// Hands out one step; false when none is left.
+    fn assign(&mut self) -> bool {
+        match (&self.lines, self.unassigned.next()) {
+            (Some(lines), Some(step)) => lines.steps.send(step).is_ok(),
+            _ => false,
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.lines = None; // a worker ends at its next send, or at once if it waits for a step
+        for thread in self.threads.drain(..) {
+            let _ = thread.join(); // `work` cannot panic: the plan catches what the data set throws
+        }
+    }
+}
+
+fn spawn(number: usize, plan: Arc<Plan>, steps: Receiver<usize>, loaded: Sender<Loaded>) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name(format!("loader-{number}")).spawn(move || work(&plan, &steps, &loaded))
+}
+
+fn work(plan: &Plan, steps: &Receiver<usize>, loaded: &Sender<Loaded>) {
+    for step in steps {
+        if loaded.send((step, plan.load(step))).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tch::Tensor;
+
+    use super::*;
+    use crate::data::Dataset;
+
+    #[derive(Default)]
+    struct Counted(AtomicUsize);
+
+    impl Dataset for Counted {
+        fn len(&self) -> usize {
+            10
+        }
+
+        fn batch(&self, _epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            let numbers = Tensor::from_slice(&vec![0i64; indices.len()]);
+            Ok(Batch { inputs: numbers.shallow_clone(), targets: numbers })
+        }
+    }
+
+    #[test]
+    fn stops_at_the_first_batch_that_nobody_takes() {
+        let dataset = Arc::new(Counted::default());
+        let (give, steps) = unbounded();
+        (0..10).for_each(|step| give.send(step).unwrap());
+        let (bring, loaded) = unbounded();
+        drop((give, loaded));
+        work(&plan(&dataset), &steps, &bring);
+        assert_eq!(dataset.0.load(Ordering::SeqCst), 1, "the nine other steps were still queued");
+    }
+
+    #[test]
+    fn starts_no_more_threads_than_there_are_steps() {
+        let plan = Arc::new(plan(&Arc::default()));
+        assert_eq!(Workers::start(&plan, 7..10, 8, 2).unwrap().threads.len(), 3);
+        assert_eq!(Workers::start(&plan, 0..0, 8, 2).unwrap().threads.len(), 0);
+    }
+
+    fn plan(dataset: &Arc<Counted>) -> Plan {
+        let dataset: Arc<dyn Dataset> = Arc::clone(dataset) as _;
+        Plan { dataset, promised: 10, indices: (0..10).collect(), epoch: 0, batch_size: 1, steps: 10 }
+    }
+}

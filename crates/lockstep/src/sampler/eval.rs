@@ -1,0 +1,39 @@
+//! Shards for evaluation: no padding, no duplicates.
+
+use super::distributed::check_member;
+use super::{RankOutsideWorld, Sampler};
+use crate::{Rank, WorldSize};
+
+/// A rank's shard of an evaluation set: every sample is on exactly one rank, in the same place each epoch.
+///
+/// [`DistributedSampler`](super::DistributedSampler) makes its shards equally long by repeating samples, and an
+/// accuracy over them counts the repeated ones twice: with 5 samples on 4 ranks, 3 of the 8 answers are duplicates.
+/// Here rank `r` gets `r`, `r + world`, `r + 2 · world`, …, and nothing else.
+///
+/// So lengths differ by up to one, and a rank may have none. Do not call a collective per batch in the evaluation
+/// loop (also not DDP's forward with buffers to broadcast): the rank with a batch more would wait for ever. Sum
+/// what is correct and how many there were, locally, and all-reduce the two sums once after the loop.
+#[derive(Clone, Debug)]
+pub struct EvalSampler {
+    samples: usize,
+    rank: Rank,
+    world: WorldSize,
+}
+
+impl EvalSampler {
+    /// The shard of `rank` from a data set of `samples`.
+    pub fn new(samples: usize, rank: Rank, world: WorldSize) -> Result<Self, RankOutsideWorld> {
+        check_member(rank, world)?;
+        Ok(EvalSampler { samples, rank, world })
+    }
+}
+
+impl Sampler for EvalSampler {
+    fn indices(&self, _epoch: u64) -> Vec<usize> {
+        (self.rank.get()..self.samples).step_by(self.world.get()).collect()
+    }
+
+    fn len(&self) -> usize {
+        self.samples.saturating_sub(self.rank.get()).div_ceil(self.world.get())
+    }
+}

@@ -1,0 +1,68 @@
+//! Samplers: which samples a rank sees, and in which order.
+//!
+//! | sampler | order | for |
+//! |---|---|---|
+//! | [`SequentialSampler`] | 0, 1, 2, … | one process, no shuffling |
+//! | [`RandomSampler`] | a new permutation each epoch | one process |
+//! | [`DistributedSampler`] | PyTorch's own, bit for bit, one shard a rank | training on several ranks |
+//! | [`EvalSampler`] | each sample exactly once over all ranks | evaluation on several ranks |
+//!
+//! Nothing here loads data; [`crate::loader`] does.
+
+mod distributed;
+mod eval;
+mod randperm;
+mod single;
+
+use std::sync::Arc;
+
+pub use distributed::{DistributedSampler, RankOutsideWorld};
+pub use eval::EvalSampler;
+pub use randperm::randperm;
+pub use single::{RandomSampler, SequentialSampler};
+
+/// The order of the samples, as a pure function of the epoch.
+///
+/// PyTorch's samplers keep the epoch inside, and a training loop that forgets `sampler.set_epoch(epoch)` repeats one
+/// order for ever, without an error. Here the epoch is an argument: there is no call to forget.
+///
+/// A pure function has no position either. To resume inside an epoch, ask for the same epoch again and skip what was
+/// done: [`DataLoader::epoch_from`](crate::loader::DataLoader::epoch_from) takes the step.
+pub trait Sampler: Send + Sync {
+    /// The indices to visit in `epoch`, in that order: always the same answer for the same epoch, [`len`](Self::len)
+    /// of them.
+    fn indices(&self, epoch: u64) -> Vec<usize>;
+
+    /// How many indices an epoch has; it does not depend on the epoch.
+    fn len(&self) -> usize;
+
+    /// Whether an epoch has none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<S: Sampler + ?Sized> Sampler for Arc<S> {
+    fn indices(&self, epoch: u64) -> Vec<usize> {
+        (**self).indices(epoch)
+    }
+
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+}
+
+impl<S: Sampler + ?Sized> Sampler for Box<S> {
+    fn indices(&self, epoch: u64) -> Vec<usize> {
+        (**self).indices(epoch)
+    }
+
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+}
+
+/// The generator's seed for an epoch. PyTorch adds the two as well; a sum past 64 bits, which it refuses, wraps here.
+fn epoch_seed(seed: u64, epoch: u64) -> u64 {
+    seed.wrapping_add(epoch)
+}
