@@ -31,7 +31,6 @@ struct Options {
   int64_t first_bucket_bytes_cap;
   bool find_unused_parameters;
   bool gradient_as_bucket_view;
-  bool static_graph;
 };
 
 } // namespace
@@ -68,7 +67,6 @@ Status lc_reducer_new(GroupHandle* group, const at::Tensor* const* params, const
         /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false,
         /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
-    if (options->static_graph) reducer->set_static_graph();
     *out = new ReducerHandle{std::move(reducer)};
   });
 }

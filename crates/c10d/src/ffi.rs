@@ -95,7 +95,6 @@ pub(crate) struct ReducerOptions {
     pub(crate) first_bucket_bytes_cap: i64,
     pub(crate) find_unused_parameters: bool,
     pub(crate) gradient_as_bucket_view: bool,
-    pub(crate) static_graph: bool,
 }
 
 /// Pointers to tensors that stay borrowed for the length of the call.

@@ -34,8 +34,6 @@ pub struct ReducerOptions {
     pub find_unused_parameters: bool,
     /// Makes each gradient a view into its bucket, which saves a copy of all gradients.
     pub gradient_as_bucket_view: bool,
-    /// Promises that every step uses the same parameters in the same order.
-    pub static_graph: bool,
 }
 
 impl Default for ReducerOptions {
@@ -45,7 +43,6 @@ impl Default for ReducerOptions {
             first_bucket_bytes_cap: 1024 * 1024,
             find_unused_parameters: false,
             gradient_as_bucket_view: false,
-            static_graph: false,
         }
     }
 }
@@ -173,13 +170,12 @@ fn raw_options(options: &ReducerOptions) -> ffi::ReducerOptions {
         first_bucket_bytes_cap: i64::try_from(options.first_bucket_bytes_cap).unwrap_or(i64::MAX),
         find_unused_parameters: options.find_unused_parameters,
         gradient_as_bucket_view: options.gradient_as_bucket_view,
-        static_graph: options.static_graph,
     }
 }
 
 /// Before the first step: one bucket for all, unless parameters may be unused (DistributedDataParallel._ddp_init_helper).
 fn first_limits(options: &ReducerOptions) -> Vec<usize> {
-    if options.static_graph || !options.find_unused_parameters {
+    if !options.find_unused_parameters {
         vec![i64::MAX as usize]
     } else {
         vec![options.first_bucket_bytes_cap, options.bucket_bytes_cap]
