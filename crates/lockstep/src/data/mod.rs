@@ -1,6 +1,33 @@
 //! Data sets: what they promise the loader, and the ones that the labs use.
+//!
+//! | set | inputs of a batch of `n` | targets |
+//! |---|---|---|
+//! | [`Mnist`], read from IDX files or drawn by [`Digits`] | `Float [n, 1, H, W]` | `Int64 [n]` |
+//! | [`LinearRegression`] | `Float [n, features]` | `Float [n, 1]` |
+//! | [`Toy`] | `Float [n, 20]` | `Float [n, 1]` |
+//! | [`Subset`] of any set | as the whole set | as the whole set |
+//!
+//! The sets hold plain vectors, not tensors (a `Tensor` cannot be shared between threads), and build the tensors of a
+//! batch on the CPU. Order, shuffling and sharding are the sampler's duty, threads and prefetch the loader's.
+
+pub mod digits;
+pub mod idx;
+pub mod mnist;
+mod regression;
+pub mod rng;
+mod subset;
+mod toy;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tch::Tensor;
+
+pub use digits::Digits;
+pub use mnist::{Mnist, Split};
+pub use regression::LinearRegression;
+pub use subset::{Subset, SubsetError};
+pub use toy::Toy;
 
 /// Some samples, stacked along dimension 0.
 #[derive(Debug)]
@@ -26,4 +53,94 @@ pub trait Dataset: Send + Sync {
 
     /// The samples at `indices`, in that order, as they are in `epoch`.
     fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch>;
+}
+
+impl<D: Dataset + ?Sized> Dataset for Arc<D> {
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
+        (**self).batch(epoch, indices)
+    }
+}
+
+impl<D: Dataset + ?Sized> Dataset for Box<D> {
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
+        (**self).batch(epoch, indices)
+    }
+}
+
+/// A batch was asked for a sample that the set does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "take sample {index} of a data set of {len}: indices run from 0 below the length; check that the sampler was made \
+     for this set"
+)]
+pub struct IndexOutOfRange {
+    /// The index that was asked for.
+    pub index: usize,
+    /// How many samples the set has.
+    pub len: usize,
+}
+
+/// Fails with the first of `indices` that is not below `len`. For implementations of [`Dataset::batch`].
+pub fn check_indices(len: usize, indices: &[usize]) -> Result<(), IndexOutOfRange> {
+    match indices.iter().find(|&&index| index >= len) {
+        Some(&index) => Err(IndexOutOfRange { index, len }),
+        None => Ok(()),
+    }
+}
+
+/// Where real data lies on this machine, **for tests**: the folder that holds `mnist/` and its like.
+///
+/// It is the value of `LOCKSTEP_DATA` when that is set, else the folder `shared/data` beside the checkout when there is
+/// one. A test that finds none prints "not verified here: …" and passes.
+pub fn real_data_dir() -> Option<PathBuf> {
+    if let Some(dir) = std::env::var_os("LOCKSTEP_DATA") {
+        return Some(PathBuf::from(dir));
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2)?;
+    Some(workspace.parent()?.join("shared/data")).filter(|dir| dir.is_dir())
+}
+
+/// Rows of `width` numbers out of a flat table, stacked to `[indices.len(), width]`. The indices were checked.
+fn gather(table: &[f32], width: usize, indices: &[usize]) -> Tensor {
+    let mut rows = Vec::with_capacity(indices.len() * width);
+    for &index in indices {
+        rows.extend_from_slice(&table[index * width..(index + 1) * width]);
+    }
+    Tensor::from_slice(&rows).view([indices.len() as i64, width as i64])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_the_first_index_out_of_range_and_the_length() {
+        assert_eq!(check_indices(3, &[0, 2, 1]), Ok(()));
+        let error = check_indices(3, &[2, 3, 9]).unwrap_err();
+        assert_eq!(error, IndexOutOfRange { index: 3, len: 3 });
+        assert!(error.to_string().starts_with("take sample 3 of a data set of 3"), "{error}");
+    }
+
+    #[test]
+    fn gathers_rows_in_the_order_asked() {
+        let rows = gather(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 2, &[2, 0, 2]);
+        assert_eq!(rows.size(), [3, 2]);
+        assert_eq!(Vec::<f32>::try_from(rows.flatten(0, -1)).unwrap(), [4.0, 5.0, 0.0, 1.0, 4.0, 5.0]);
+    }
+
+    #[test]
+    fn shares_a_set_behind_a_pointer() {
+        let set: Arc<dyn Dataset> = Arc::new(Toy::new(1, 5));
+        let boxed: Box<dyn Dataset> = Box::new(Arc::clone(&set));
+        assert_eq!(boxed.len(), 5);
+        assert_eq!(boxed.batch(0, &[4]).unwrap().inputs, set.batch(0, &[4]).unwrap().inputs);
+    }
 }

@@ -1,0 +1,301 @@
+//! The IDX format, in which MNIST and its relatives are published: read, plain or gzipped, and written.
+//!
+//! Layout (Yann LeCun's MNIST page): two zero bytes, one byte for the element type, one for the number of dimensions,
+//! then each dimension as a big-endian `u32`, then the elements, the last dimension fastest. Only unsigned bytes are
+//! read here; the other types are told apart and named.
+//!
+//! A file is not trusted: memory grows with the bytes that come, never with what a header claims; a claim beyond
+//! [`MAX_BYTES`], or beyond what a file of that length can hold, is an error before any data is read. What the images
+//! mean is `mnist`'s duty.
+
+mod error;
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::bufread::MultiGzDecoder;
+use flate2::write::GzEncoder;
+
+pub use error::IdxError;
+
+/// The most data bytes that are read or written: 1 GiB. MNIST's training images are 47 MB, EMNIST's largest set 547 MB.
+pub const MAX_BYTES: u64 = 1 << 30;
+
+/// No deflate stream grows by more than this factor (zlib's documentation: 1032 to 1).
+const DEFLATE_MOST: u64 = 1032;
+
+/// How many bytes of a file that is not IDX are looked at to say what it is.
+const PEEK: usize = 64;
+
+/// Which file of a data set is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Bytes `[n, rows, columns]`.
+    Images,
+    /// Bytes `[n]`.
+    Labels,
+    /// Bytes of any number of dimensions.
+    Any,
+}
+
+/// An array of unsigned bytes, the last dimension fastest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idx {
+    dims: Vec<usize>,
+    data: Vec<u8>,
+}
+
+impl Idx {
+    /// An array of `dims` from its bytes.
+    ///
+    /// # Errors
+    /// When the product of `dims` is not the number of bytes, or when the format cannot say it: 1 to 255 dimensions,
+    /// each at most `u32::MAX`, at most [`MAX_BYTES`].
+    pub fn new(dims: Vec<usize>, data: Vec<u8>) -> Result<Self, IdxError> {
+        let why = if !(1..=255).contains(&dims.len()) {
+            "an IDX file has 1 to 255 dimensions"
+        } else if dims.iter().any(|&dim| u32::try_from(dim).is_err()) {
+            "a dimension is at most 4294967295"
+        } else if data.len() as u64 > MAX_BYTES {
+            "that is more than 1 GiB"
+        } else if product(&dims) != Some(data.len() as u64) {
+            "the product of the dimensions must be the number of bytes"
+        } else {
+            return Ok(Self { dims, data });
+        };
+        Err(IdxError::Shape { found: data.len(), dims, why })
+    }
+
+    /// Reads a file, gzipped or not: its first bytes tell, not its name.
+    ///
+    /// # Errors
+    /// Any [`IdxError`] of reading; the whole file is checked, up to its last byte and gzip's checksum.
+    pub fn read(path: &Path, kind: Kind) -> Result<Self, IdxError> {
+        let mut source = Source::open(path)?;
+        let header = source.header(kind)?;
+        let data = source.data(&header)?;
+        Ok(Self { dims: header.dims, data })
+    }
+
+    /// Writes a file, gzipped when the name ends with `.gz`. The file appears whole or not at all: it is written under
+    /// a temporary name in the same folder, synced and renamed.
+    ///
+    /// # Errors
+    /// [`IdxError::Write`].
+    pub fn write(&self, path: &Path) -> Result<(), IdxError> {
+        self.try_write(path).map_err(|source| IdxError::Write { path: path.into(), source })
+    }
+
+    /// The dimensions; for images `[n, rows, columns]`.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    /// The bytes.
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// Dimensions and bytes.
+    pub fn into_parts(self) -> (Vec<usize>, Vec<u8>) {
+        (self.dims, self.data)
+    }
+
+    fn try_write(&self, path: &Path) -> io::Result<()> {
+        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let readable = std::fs::Permissions::from_mode(0o666); // less the umask, as for any new file
+        let file = tempfile::Builder::new().prefix(".idx-").permissions(readable).tempfile_in(folder)?;
+        let mut out = BufWriter::new(file.as_file());
+        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz")) {
+            let mut gz = GzEncoder::new(&mut out, Compression::default());
+            self.encode(&mut gz)?;
+            gz.finish()?;
+        } else {
+            self.encode(&mut out)?;
+        }
+        out.flush()?;
+        drop(out);
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        Ok(())
+    }
+
+    fn encode(&self, out: &mut impl Write) -> io::Result<()> {
+        out.write_all(&[0, 0, ElementType::U8 as u8, self.dims.len() as u8])?;
+        for &dim in &self.dims {
+            out.write_all(&(dim as u32).to_be_bytes())?; // `new` and `read` let no larger one in
+        }
+        out.write_all(&self.data)
+    }
+}
+
+/// The element types of the format, by their code in the header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ElementType {
+    U8 = 0x08,
+    I8 = 0x09,
+    I16 = 0x0B,
+    I32 = 0x0C,
+    F32 = 0x0D,
+    F64 = 0x0E,
+}
+
+impl ElementType {
+    const ALL: [Self; 6] = [Self::U8, Self::I8, Self::I16, Self::I32, Self::F32, Self::F64];
+
+    fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|&kind| kind as u8 == code)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::U8 => "unsigned bytes",
+            Self::I8 => "signed bytes",
+            Self::I16 => "16-bit integers",
+            Self::I32 => "32-bit integers",
+            Self::F32 => "32-bit floats",
+            Self::F64 => "64-bit floats",
+        }
+    }
+}
+
+struct Header {
+    dims: Vec<usize>,
+    /// The product of `dims`, at most [`MAX_BYTES`].
+    bytes: u64,
+}
+
+/// A file being read, unpacked where it is gzipped.
+struct Source<'a> {
+    path: &'a Path,
+    reader: Box<dyn Read>,
+    gzip: bool,
+    /// The most bytes that can come out of it.
+    most: u64,
+}
+
+impl<'a> Source<'a> {
+    fn open(path: &'a Path) -> Result<Self, IdxError> {
+        let fail = |source| IdxError::Open { path: path.into(), source };
+        let about = std::fs::metadata(path).map_err(fail)?;
+        if !about.is_file() {
+            let found = if about.is_dir() { "a folder" } else { "a pipe, socket or device" };
+            return Err(IdxError::NotAFile { path: path.into(), found });
+        }
+        let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(fail)?);
+        let gzip = file
+            .fill_buf()
+            .map_err(|source| IdxError::Read { path: path.into(), done: 0, source })?
+            .starts_with(b"\x1f\x8b");
+        let most = if gzip { about.len().saturating_mul(DEFLATE_MOST) } else { about.len() };
+        let reader: Box<dyn Read> = if gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+        Ok(Self { path, reader, gzip, most })
+    }
+
+    fn header(&mut self, kind: Kind) -> Result<Header, IdxError> {
+        let magic = self.take(4, 0)?;
+        let &[0, 0, code, rank @ 1..=255] = &magic[..] else { return Err(self.not_idx(magic)) };
+        let Some(element) = ElementType::from_code(code) else { return Err(self.not_idx(magic)) };
+        if element != ElementType::U8 {
+            return Err(IdxError::UnsupportedType { path: self.path.into(), code, name: element.name() });
+        }
+        check_kind(self.path, kind, rank)?;
+        let (expected, sizes) = (4 + 4 * usize::from(rank), self.take(4 * usize::from(rank), 0)?);
+        if sizes.len() + 4 < expected {
+            return Err(IdxError::ShortHeader { path: self.path.into(), expected, found: sizes.len() + 4 });
+        }
+        let dims = sizes.chunks_exact(4).map(|be| be.iter().fold(0, |value, &byte| value << 8 | usize::from(byte)));
+        self.check_claim(dims.collect(), expected as u64)
+    }
+
+    /// Refuses dimensions that no file, or not this one, can hold.
+    fn check_claim(&self, dims: Vec<usize>, header: u64) -> Result<Header, IdxError> {
+        let path = self.path.to_path_buf();
+        let Some(bytes) = product(&dims).filter(|&bytes| bytes <= MAX_BYTES) else {
+            return Err(IdxError::Absurd { path, dims, limit: MAX_BYTES });
+        };
+        let most = self.most.saturating_sub(header);
+        match bytes > most {
+            true if self.gzip => Err(IdxError::TooSmall { path, dims, expected: bytes, most }),
+            true => Err(IdxError::Short { path, dims, expected: bytes, found: most }),
+            false => Ok(Header { dims, bytes }),
+        }
+    }
+
+    /// All data, and proof that nothing follows it.
+    fn data(&mut self, header: &Header) -> Result<Vec<u8>, IdxError> {
+        let (path, dims, expected) = (|| self.path.to_path_buf(), || header.dims.clone(), header.bytes);
+        let data = self.take(expected as usize, 0)?;
+        if (data.len() as u64) < expected {
+            return Err(IdxError::Short { path: path(), dims: dims(), expected, found: data.len() as u64 });
+        }
+        if !self.take(1, expected)?.is_empty() {
+            return Err(IdxError::Trailing { path: path(), dims: dims(), expected });
+        }
+        Ok(data)
+    }
+
+    /// Up to `count` bytes, fewer at the end of the file. The vector grows with what comes.
+    fn take(&mut self, count: usize, done: u64) -> Result<Vec<u8>, IdxError> {
+        let mut bytes = Vec::new();
+        match (&mut self.reader).take(count as u64).read_to_end(&mut bytes) {
+            Ok(_) => Ok(bytes),
+            Err(source) => Err(self.broken(done + bytes.len() as u64, source)),
+        }
+    }
+
+    fn broken(&self, done: u64, source: io::Error) -> IdxError {
+        let path = self.path.to_path_buf();
+        let what = match source.kind() {
+            io::ErrorKind::UnexpectedEof if self.gzip => "cut off",
+            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData if self.gzip => "damaged",
+            _ => return IdxError::Read { path, done, source },
+        };
+        IdxError::Gzip { path, what, done, source }
+    }
+
+    /// Says what the file is instead; a stream that breaks on the way is judged by what came.
+    fn not_idx(&mut self, mut start: Vec<u8>) -> IdxError {
+        if start.len() == 4 {
+            start.extend(self.take(PEEK, 4).unwrap_or_default());
+        }
+        if start.first() == Some(&0) && start.len() < 4 {
+            return IdxError::ShortHeader { path: self.path.into(), expected: 4, found: start.len() };
+        }
+        let (found, hint) = error::guess(&start);
+        IdxError::NotIdx { path: self.path.into(), found, hint }
+    }
+}
+
+/// The product of the dimensions, `None` when it passes `u64`. An empty dimension makes it 0 whatever the others are.
+fn product(dims: &[usize]) -> Option<u64> {
+    if dims.contains(&0) {
+        return Some(0);
+    }
+    dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64))
+}
+
+/// Compares the number of dimensions with the kind that was wanted.
+fn check_kind(path: &Path, kind: Kind, rank: u8) -> Result<(), IdxError> {
+    let expected = match kind {
+        Kind::Images if rank != 3 => "an image file (3 dimensions, magic 0x00000803)",
+        Kind::Labels if rank != 1 => "a label file (1 dimension, magic 0x00000801)",
+        _ => return Ok(()),
+    };
+    let (what, hint) = match rank {
+        1 => ("a label file", "the image and label files are probably swapped: give the images-idx3 file"),
+        3 => ("an image file", "the image and label files are probably swapped: give the labels-idx1 file"),
+        _ => (
+            "neither images nor labels",
+            "this is not a file of MNIST's layout: give its images-idx3 and labels-idx1 files",
+        ),
+    };
+    let found = format!("{what} ({rank} dimension{}, magic 0x000008{rank:02x})", if rank == 1 { "" } else { "s" });
+    Err(IdxError::WrongKind { path: path.into(), expected, found, hint })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,321 @@
+//! MNIST and everything in its four-file layout: read from a folder, checked, and served as normalised batches.
+//!
+//! Drawing digits where no files are at hand is `digits`' duty, the file format `idx`'s.
+
+use std::path::{Path, PathBuf};
+
+use tch::Tensor;
+
+use super::idx::{Idx, IdxError, Kind};
+use super::{Batch, Dataset, check_indices};
+
+/// The mean of MNIST's training pixels, as fractions of white. PyTorch's examples and the tutorials use this value.
+pub const MEAN: f32 = 0.1307;
+/// The standard deviation of MNIST's training pixels, as a fraction of white; from the same places.
+pub const STD: f32 = 0.3081;
+
+/// Training or held-out samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Split {
+    /// The samples to learn from: the files whose names begin with `train`.
+    Train,
+    /// The held-out samples: the files whose names begin with `t10k`.
+    Test,
+}
+
+impl Split {
+    /// How the names of its files begin.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Test => "t10k",
+        }
+    }
+}
+
+/// Grey pictures of digits with their labels, in memory, one byte a pixel.
+///
+/// A batch of `n` has inputs `Float [n, 1, rows, columns]`, `(pixel / 255 - MEAN) / STD`, and targets `Int64 [n]`,
+/// 0 to 9. The epoch does not matter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mnist {
+    images: Vec<u8>,
+    labels: Vec<u8>,
+    rows: usize,
+    columns: usize,
+}
+
+/// A folder or files that are not MNIST's.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MnistError {
+    /// None of the names of a file exists in the folder.
+    #[error("find the {what} in {}: none of {names} is there; {hint}", dir.display())]
+    Missing {
+        /// The folder.
+        dir: PathBuf,
+        /// Which of the four files.
+        what: String,
+        /// The names that were tried.
+        names: String,
+        /// What to do.
+        hint: String,
+    },
+    /// One of the files is not the IDX file that it should be.
+    #[error(transparent)]
+    Idx(#[from] IdxError),
+    /// Images and labels of different sets.
+    #[error("pair {images} images with {labels} labels: the files are of different sets, get both again")]
+    Counts {
+        /// How many images there are.
+        images: usize,
+        /// How many labels there are.
+        labels: usize,
+    },
+    /// Images without pixels, or a number of bytes that the shape does not give.
+    #[error(
+        "read images of {rows} x {columns} pixels from {bytes} bytes: the bytes must be whole images of 1 pixel or more"
+    )]
+    Shape {
+        /// Rows of an image.
+        rows: usize,
+        /// Columns of an image.
+        columns: usize,
+        /// How many bytes there are.
+        bytes: usize,
+    },
+    /// A label that is no digit.
+    #[error("read label {index}: expected a digit from 0 to 9, found {found}; the file is not MNIST's labels")]
+    Label {
+        /// Its position in the file.
+        index: usize,
+        /// Its value.
+        found: u8,
+    },
+}
+
+impl Mnist {
+    /// A set from its parts: images of `rows` x `columns` bytes one after another, and as many labels.
+    ///
+    /// # Errors
+    /// When the counts differ, the bytes are not whole images, or a label is above 9.
+    pub fn new(images: Vec<u8>, labels: Vec<u8>, rows: usize, columns: usize) -> Result<Self, MnistError> {
+        let pixels = rows.checked_mul(columns).filter(|&pixels| pixels > 0 && images.len().is_multiple_of(pixels));
+        let Some(pixels) = pixels else {
+            return Err(MnistError::Shape { rows, columns, bytes: images.len() });
+        };
+        if images.len() / pixels != labels.len() {
+            return Err(MnistError::Counts { images: images.len() / pixels, labels: labels.len() });
+        }
+        match labels.iter().position(|&label| label > 9) {
+            Some(index) => Err(MnistError::Label { index, found: labels[index] }),
+            None => Ok(Self { images, labels, rows, columns }),
+        }
+    }
+
+    /// Reads the images and labels of `split` from `dir`: `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or
+    /// `t10k-…`. A dot before `idx` and a `.gz` at the end are accepted too; the plain file goes first.
+    ///
+    /// # Errors
+    /// When a file is missing, is no good IDX file, or the two do not belong together.
+    pub fn from_dir(dir: &Path, split: Split) -> Result<Self, MnistError> {
+        let images = Idx::read(&find(dir, split, "images", 3)?, Kind::Images)?;
+        let labels = Idx::read(&find(dir, split, "labels", 1)?, Kind::Labels)?;
+        let (dims, images) = images.into_parts();
+        let (_, labels) = labels.into_parts();
+        Self::new(images, labels, dims[1], dims[2])
+    }
+
+    /// Writes the set as two gzipped files of MNIST's names to `dir`, which must exist. Each file appears whole or not
+    /// at all.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn write_idx(&self, dir: &Path, split: Split) -> Result<(), IdxError> {
+        let images = Idx::new(vec![self.labels.len(), self.rows, self.columns], self.images.clone())?;
+        images.write(&dir.join(format!("{}-images-idx3-ubyte.gz", split.prefix())))?;
+        let labels = Idx::new(vec![self.labels.len()], self.labels.clone())?;
+        labels.write(&dir.join(format!("{}-labels-idx1-ubyte.gz", split.prefix())))
+    }
+
+    /// Rows of an image.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns of an image.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// All labels, each 0 to 9.
+    pub fn labels(&self) -> &[u8] {
+        &self.labels
+    }
+
+    /// The pixels of image `index`, row by row, 0 black to 255 white.
+    ///
+    /// # Panics
+    /// When `index` is not below the length.
+    pub fn image(&self, index: usize) -> &[u8] {
+        let pixels = self.rows * self.columns;
+        &self.images[index * pixels..(index + 1) * pixels]
+    }
+}
+
+impl Dataset for Mnist {
+    fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    fn batch(&self, _epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
+        check_indices(self.len(), indices)?;
+        let mut pixels = Vec::with_capacity(indices.len() * self.rows * self.columns);
+        for &index in indices {
+            pixels.extend(self.image(index).iter().map(|&grey| NORMALISED[usize::from(grey)]));
+        }
+        let labels: Vec<i64> = indices.iter().map(|&index| i64::from(self.labels[index])).collect();
+        let shape = [indices.len() as i64, 1, self.rows as i64, self.columns as i64];
+        Ok(Batch { inputs: Tensor::from_slice(&pixels).view(shape), targets: Tensor::from_slice(&labels) })
+    }
+}
+
+/// What each grey value becomes, computed in the order of torchvision's `ToTensor` and `Normalize`.
+static NORMALISED: [f32; 256] = {
+    let mut table = [0.0; 256];
+    let mut grey = 0;
+    while grey < 256 {
+        table[grey] = (grey as f32 / 255.0 - MEAN) / STD;
+        grey += 1;
+    }
+    table
+};
+
+/// The first of a file's usual names that exists in `dir`.
+fn find(dir: &Path, split: Split, what: &str, dimensions: u8) -> Result<PathBuf, MnistError> {
+    let prefix = split.prefix();
+    let names: Vec<String> = ["", ".gz"]
+        .into_iter()
+        .flat_map(|end| ["-", "."].map(|dot| format!("{prefix}-{what}{dot}idx{dimensions}-ubyte{end}")))
+        .collect();
+    if let Some(name) = names.iter().find(|name| dir.join(name).exists()) {
+        return Ok(dir.join(name));
+    }
+    let inner = ["mnist", "MNIST/raw", "raw"].map(|inner| dir.join(inner));
+    let hint = match inner.iter().find(|inner| names.iter().any(|name| inner.join(name).exists())) {
+        _ if !dir.is_dir() => "that folder does not exist, check the path".into(),
+        Some(inner) => format!("it lies in {}, give that folder", inner.display()),
+        None => "give the folder that holds the four files of MNIST".into(),
+    };
+    Err(MnistError::Missing { dir: dir.into(), what: format!("{prefix} {what}"), names: names.join(", "), hint })
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{IndexOp, Kind as TensorKind};
+
+    use super::*;
+
+    fn small() -> Mnist {
+        Mnist::new((0..=255).chain(0..=43).collect(), vec![3, 1, 4], 10, 10).unwrap()
+    }
+
+    fn folder_with(names: [&str; 2]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        Idx::new(vec![3, 10, 10], small().images).unwrap().write(&folder.path().join(names[0])).unwrap();
+        Idx::new(vec![3], small().labels).unwrap().write(&folder.path().join(names[1])).unwrap();
+        folder
+    }
+
+    #[test]
+    fn normalises_as_torchvision_does() {
+        let set = Mnist::new((0..=255).collect(), vec![0], 16, 16).unwrap();
+        let batch = set.batch(0, &[0]).unwrap();
+        let bytes = Tensor::from_slice(set.image(0)).view([1, 1, 16, 16]).to_kind(TensorKind::Float);
+        let expected = bytes.divide_scalar(255.0) - f64::from(MEAN);
+        assert_eq!(batch.inputs, expected.divide_scalar(f64::from(STD)));
+        // From Python with PyTorch 2.11: (torch.tensor([0, 1, 128, 255.]) / 255 - 0.1307) / 0.3081
+        let four =
+            Vec::<f32>::try_from(batch.inputs.view([-1]).index_select(0, &Tensor::from_slice(&[0i64, 1, 128, 255])));
+        assert_eq!(four.unwrap(), [-0.424_212_96, -0.411_484_72, 1.205_001_1, 2.821_486_7]);
+    }
+
+    #[test]
+    fn stacks_images_and_labels_in_the_order_asked() {
+        let batch = small().batch(5, &[2, 0]).unwrap();
+        assert_eq!((batch.inputs.size(), batch.inputs.kind()), (vec![2, 1, 10, 10], TensorKind::Float));
+        assert_eq!((batch.targets.size(), batch.targets.kind()), (vec![2], TensorKind::Int64));
+        assert_eq!(Vec::<i64>::try_from(&batch.targets).unwrap(), [4, 3]);
+        assert_eq!(batch.inputs.i(0), small().batch(0, &[2]).unwrap().inputs.i(0));
+        assert_eq!(small().batch(0, &[]).unwrap().inputs.size(), [0, 1, 10, 10]);
+    }
+
+    #[test]
+    fn rejects_an_index_past_the_end() {
+        let error = small().batch(0, &[0, 3]).unwrap_err().to_string();
+        assert!(error.starts_with("take sample 3 of a data set of 3"), "{error}");
+    }
+
+    #[test]
+    fn accepts_the_names_seen_in_the_wild() {
+        for (split, names) in [
+            (Split::Train, ["train-images-idx3-ubyte", "train-labels-idx1-ubyte.gz"]),
+            (Split::Train, ["train-images.idx3-ubyte", "train-labels.idx1-ubyte"]),
+            (Split::Test, ["t10k-images.idx3-ubyte.gz", "t10k-labels-idx1-ubyte"]),
+        ] {
+            assert_eq!(Mnist::from_dir(folder_with(names).path(), split).unwrap(), small());
+        }
+    }
+
+    #[test]
+    fn reads_back_what_it_wrote() {
+        let folder = tempfile::tempdir().unwrap();
+        small().write_idx(folder.path(), Split::Test).unwrap();
+        assert_eq!(Mnist::from_dir(folder.path(), Split::Test).unwrap(), small());
+        let error = Mnist::from_dir(folder.path(), Split::Train).unwrap_err().to_string();
+        assert!(
+            error.starts_with("find the train images in ") && error.contains("train-images-idx3-ubyte,"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn says_where_the_files_lie_when_they_lie_deeper() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("MNIST/raw");
+        std::fs::create_dir_all(&inner).unwrap();
+        small().write_idx(&inner, Split::Train).unwrap();
+        let error = Mnist::from_dir(folder.path(), Split::Train).unwrap_err().to_string();
+        assert!(error.contains("it lies in ") && error.contains("MNIST/raw, give that folder"), "{error}");
+        let error = Mnist::from_dir(&folder.path().join("absent"), Split::Train).unwrap_err().to_string();
+        assert!(error.contains("that folder does not exist"), "{error}");
+    }
+
+    #[test]
+    fn rejects_images_and_labels_of_different_counts() {
+        let error = Mnist::new(vec![0; 300], vec![1, 2], 10, 10).unwrap_err();
+        assert!(matches!(error, MnistError::Counts { images: 3, labels: 2 }), "{error}");
+    }
+
+    #[test]
+    fn rejects_a_label_that_is_no_digit() {
+        let error = Mnist::new(vec![0; 3], vec![9, 10, 11], 1, 1).unwrap_err();
+        assert!(matches!(error, MnistError::Label { index: 1, found: 10 }), "{error}");
+    }
+
+    #[test]
+    fn rejects_images_without_pixels_and_parts_of_images() {
+        for (bytes, rows, columns) in [(0, 0, 28), (5, 2, 2), (4, usize::MAX, 2)] {
+            let error = Mnist::new(vec![0; bytes], vec![0], rows, columns).unwrap_err();
+            assert!(matches!(error, MnistError::Shape { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn rejects_label_files_under_the_names_of_images() {
+        let folder = tempfile::tempdir().unwrap();
+        Idx::new(vec![3], vec![1; 3]).unwrap().write(&folder.path().join("train-images-idx3-ubyte")).unwrap();
+        let error = Mnist::from_dir(folder.path(), Split::Train).unwrap_err().to_string();
+        assert!(error.contains("found a label file"), "{error}");
+    }
+}

@@ -1,0 +1,60 @@
+//! What drawn digits are for: a small convolutional network learns them, a linear model does not quite.
+//!
+//! One test in a binary of its own, because libtorch's seed and thread count belong to the whole process.
+
+use lockstep::data::{Batch, Dataset, Digits, Mnist, Split};
+use tch::nn::{self, Module, OptimizerConfig};
+use tch::{Device, no_grad};
+
+const BATCH: usize = 50;
+
+/// Trains `model` for `epochs` in the set's own order and returns its accuracy on `test`.
+fn accuracy(
+    store: &nn::VarStore,
+    model: &impl Module,
+    train: &Mnist,
+    test: &Mnist,
+    epochs: usize,
+) -> anyhow::Result<f64> {
+    let mut optimizer = nn::Adam::default().build(store, 2e-3)?;
+    for first in (0..epochs).flat_map(|_| (0..train.len()).step_by(BATCH)) {
+        let Batch { inputs, targets } = train.batch(0, &(first..first + BATCH).collect::<Vec<_>>())?;
+        optimizer.backward_step(&model.forward(&inputs).cross_entropy_for_logits(&targets));
+    }
+    let Batch { inputs, targets } = test.batch(0, &(0..test.len()).collect::<Vec<_>>())?;
+    Ok(no_grad(|| model.forward(&inputs).accuracy_for_logits(&targets).double_value(&[])))
+}
+
+fn convolutional(path: &nn::Path<'_>) -> impl Module {
+    let strided = nn::ConvConfig { stride: 2, ..Default::default() };
+    nn::seq()
+        .add(nn::conv2d(path / "c1", 1, 8, 5, strided))
+        .add_fn(|x| x.relu())
+        .add(nn::conv2d(path / "c2", 8, 16, 5, strided))
+        .add_fn(|x| x.relu().flatten(1, -1))
+        .add(nn::linear(path / "f1", 16 * 4 * 4, 64, Default::default()))
+        .add_fn(|x| x.relu())
+        .add(nn::linear(path / "f2", 64, 10, Default::default()))
+}
+
+fn linear(path: &nn::Path<'_>) -> impl Module {
+    nn::seq().add_fn(|x| x.flatten(1, -1)).add(nn::linear(path / "f", 28 * 28, 10, Default::default()))
+}
+
+#[test]
+fn a_convolutional_net_learns_drawn_digits_and_a_linear_model_falls_short() -> anyhow::Result<()> {
+    tch::set_num_threads(1);
+    tch::manual_seed(1);
+    let (train, test) = (Digits::generate(1, 4_000), Digits::new(1, Split::Test).first(1_000));
+
+    let store = nn::VarStore::new(Device::Cpu);
+    let net = accuracy(&store, &convolutional(&store.root()), &train, &test, 3)?;
+    let store = nn::VarStore::new(Device::Cpu);
+    let straight = accuracy(&store, &linear(&store.root()), &train, &test, 3)?;
+
+    println!("accuracy on 1,000 held-out digits: convolutional {net:.3}, linear {straight:.3}");
+    assert!(net > 0.97, "the convolutional net reaches {net} only");
+    assert!((0.5..0.97).contains(&straight), "a linear model reaches {straight}");
+    assert!(net > straight + 0.02, "convolutional {net}, linear {straight}");
+    Ok(())
+}
