@@ -1,7 +1,11 @@
-//! SGD, Adam and AdamW against ten steps of Python's PyTorch 2.11 (`golden/optim.json`, made by `scripts/golden/optim.py`).
+//! SGD, Adam and AdamW against ten steps of Python's PyTorch 2.11.
+//!
+//! The values are in `golden/optim.json`, made by `scripts/golden/optim.py`.
 //!
 //! The same kernels run on both sides, so the bits must be equal where the processor has AVX2, as the one that made the
 //! values had. Elsewhere libtorch picks other kernels, and values may differ by 1e-6 of the tensor's largest.
+
+#![allow(clippy::unwrap_used)] // the helpers are tests too
 
 use lockstep::optim::{
     Adam, AdamOptions, AdamW, AdamWOptions, FusedOptimizer, GroupOptions, Optimizer, Rule, Sgd, SgdOptions, State,

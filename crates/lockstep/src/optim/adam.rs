@@ -18,7 +18,9 @@ pub type Adam = FusedOptimizer<AdamOptions>;
 
 /// Adam with decoupled weight decay: the decay shrinks the parameter and does not enter the averages.
 ///
-/// State as [`Adam`]'s. Source: `torch/optim/adamw.py`; Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2017).
+/// State as [`Adam`]'s.
+///
+/// Source: `torch/optim/adamw.py`; Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2017).
 pub type AdamW = FusedOptimizer<AdamWOptions>;
 
 /// The options of `torch.optim.Adam`, with its defaults.
@@ -101,7 +103,9 @@ macro_rules! adam_rule {
                 let Self { lr, betas, eps, weight_decay, amsgrad, maximize } = *self;
                 let options = AdamOptions { lr, betas, eps, weight_decay, amsgrad, maximize };
                 let tensors = gather(slots, state_names(amsgrad))?;
-                kernels.adam(tensors, $decoupled, &options).map_err(OptimError::torch(concat!("run the ", $name, " kernel")))
+                kernels
+                    .adam(tensors, $decoupled, &options)
+                    .map_err(OptimError::torch(concat!("run the ", $name, " kernel")))
             }
 
             fn to_options(&self) -> GroupOptions {

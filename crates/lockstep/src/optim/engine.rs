@@ -1,6 +1,6 @@
 //! What all optimizers share: groups of parameters, which of them step, and their state.
 //!
-//! The arithmetic is not here: each optimizer's options know their rule (`sgd.rs`, `adam.rs`), and the rule calls a kernel.
+//! The arithmetic is not here: each optimizer's options know their rule (`sgd.rs`, `adam.rs`), which calls a kernel.
 
 use tch::{Device, Kind, Tensor};
 
@@ -25,9 +25,9 @@ pub trait Optimizer {
     /// Clears the gradients, so that the next backward pass starts from nothing.
     ///
     /// Gradients are zeroed in place and stay where they are in memory, so a gradient that is a view into a
-    /// communication bucket remains one. PyTorch's default sets them to none instead. The results are the same but for a
-    /// parameter that had a gradient once and takes no part in a later backward pass: here it steps with a gradient of
-    /// zero (momentum and weight decay still move it), there it is skipped.
+    /// communication bucket remains one. PyTorch's default sets them to none instead. The results are the same but for
+    /// a parameter that had a gradient once and takes no part in a later backward pass: here it steps with a gradient
+    /// of zero (momentum and weight decay still move it), there it is skipped.
     ///
     /// # Panics
     /// If libtorch fails, which means that the device is lost.
@@ -60,8 +60,8 @@ pub trait Optimizer {
     /// within their group; the state of each is copied to the parameter's device.
     ///
     /// # Errors
-    /// A state of another optimizer, another number of groups, other names, shapes or dtypes, tensors that are missing or
-    /// that nothing takes, and options that the constructor would refuse. The optimizer is then as it was.
+    /// A state of another optimizer, another number of groups, other names, shapes or dtypes, tensors that are missing
+    /// or that nothing takes, and options that the constructor would refuse. The optimizer is then as it was.
     fn load_state_dict(&mut self, state: State) -> Result<()>;
 }
 
@@ -317,8 +317,10 @@ fn own_options<R: Rule>(saved: &GroupMeta) -> Result<R> {
     R::from_options(&saved.options).cloned().ok_or_else(wrong)
 }
 
+/// Dtype, device, and strides of the dimensions that have any (one of size 1 may carry any stride, and autograd's do).
 fn layout(tensor: &Tensor) -> (Kind, Device, Vec<i64>) {
-    (tensor.kind(), tensor.device(), tensor.stride())
+    let dimensions = tensor.size().into_iter().zip(tensor.stride());
+    (tensor.kind(), tensor.device(), dimensions.filter(|(size, _)| *size != 1).map(|(_, stride)| stride).collect())
 }
 
 /// The batches that a kernel takes in one call, each in the parameters' order.

@@ -21,7 +21,9 @@ pub enum OptimError {
         must_be: &'static str,
     },
     /// Nesterov's momentum without momentum, or with dampening.
-    #[error("nesterov needs a momentum above 0 and a dampening of 0, got momentum {momentum} and dampening {dampening}")]
+    #[error(
+        "nesterov needs a momentum above 0 and a dampening of 0, got momentum {momentum} and dampening {dampening}"
+    )]
     Nesterov {
         /// The momentum given.
         momentum: f64,
@@ -91,7 +93,10 @@ pub enum OptimError {
         only_here: Vec<String>,
     },
     /// The saved tensors are not those that the saved steps call for.
-    #[error("the saved tensors do not fit the saved steps: missing: {}; not expected: {}", list(.missing), list(.unexpected))]
+    #[error(
+        "the saved tensors do not fit the saved steps: missing: {}; not expected: {}",
+        list(.missing), list(.unexpected)
+    )]
     Tensors {
         /// Tensors that a parameter with steps must have.
         missing: Vec<String>,

@@ -1,6 +1,6 @@
 //! Optimizers with PyTorch's names, defaults and results: [`Sgd`], [`Adam`], [`AdamW`].
 //!
-//! ```no_run
+//! ```no_run,standalone_crate
 //! # fn main() -> anyhow::Result<()> {
 //! # let vs = tch::nn::VarStore::new(tch::Device::Cpu);
 //! # let loss = tch::Tensor::zeros([], tch::kind::FLOAT_CPU);
@@ -24,8 +24,8 @@
 //!
 //! Differences from Python's, all on purpose:
 //! - A parameter whose first gradient comes late works under momentum; Python's fused SGD fails on it.
-//! - A gradient or state laid out in memory otherwise than its parameter is an error; the CPU kernels ignore strides, and
-//!   Python's fused SGD then writes to the wrong elements.
+//! - A gradient or state laid out in memory otherwise than its parameter is an error; the CPU kernels ignore strides,
+//!   and Python's fused SGD then writes to the wrong elements.
 //! - Sparse gradients are an error for SGD too; a learning rate must be finite.
 //! - State is matched by parameter name, not by position, and its dtype must be the parameter's.
 //!

@@ -77,7 +77,7 @@ impl sealed::Steps for SgdOptions {
         if self.momentum == 0.0 { &[] } else { &["momentum_buffer"] }
     }
 
-    /// The kernel takes one `is_first_step` for all its parameters: those without a buffer yet go in a call of their own.
+    /// The kernel takes one `is_first_step` for all its parameters: those without a buffer yet get a call of their own.
     fn update(&self, kernels: &Kernels, slots: &mut [(&mut Slot, Tensor)]) -> Result<()> {
         let (mut first, mut later): (Vec<_>, Vec<_>) =
             slots.iter_mut().partition(|(slot, _)| slot.state.is_empty() && self.momentum != 0.0);
@@ -89,7 +89,9 @@ impl sealed::Steps for SgdOptions {
             let grads = batch.iter().map(|(_, grad)| grad.shallow_clone()).collect();
             batch.iter_mut().try_for_each(|(slot, _)| slot.start(self.state_names()))?;
             let buffers = batch.iter().flat_map(|(slot, _)| slot.state.first()).map(Tensor::shallow_clone).collect();
-            kernels.sgd(params, grads, buffers, is_first_step, self).map_err(OptimError::torch("run the SGD kernel"))?;
+            kernels
+                .sgd(params, grads, buffers, is_first_step, self)
+                .map_err(OptimError::torch("run the SGD kernel"))?;
         }
         Ok(())
     }

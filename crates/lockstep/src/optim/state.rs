@@ -71,8 +71,8 @@ impl State {
         &self.meta
     }
 
-    /// The tensors, named `<state>.<parameter>` (as `exp_avg.fc1.weight`), of the parameter's shape and dtype, ordered by
-    /// group, parameter and state. They share the data of this state.
+    /// The tensors, named `<state>.<parameter>` (as `exp_avg.fc1.weight`), of the parameter's shape and dtype, ordered
+    /// by group, parameter and state. They share the data of this state.
     pub fn tensors(&self) -> Vec<(String, Tensor)> {
         self.tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
     }

@@ -5,7 +5,7 @@
 
 use flate2::Crc;
 
-/// `import.cpp` reads the module object from here. Pickle protocol 2: build `__torch__.Fused()` with an empty attribute table.
+/// The module object. Pickle protocol 2: build `__torch__.Fused()` with an empty attribute table.
 const MODULE: &[u8] = b"\x80\x02c__torch__\nFused\n)\x81}b.";
 /// An empty tuple: the source holds no tensor constants.
 const CONSTANTS: &[u8] = b"\x80\x02).";
@@ -49,16 +49,7 @@ pub(super) fn torchscript(source: &str) -> Vec<u8> {
     let (at, size, count) = (archive.len() as u32, directory.len() as u32, (entries.len() as u16).to_le_bytes());
     put(
         &mut archive,
-        &[
-            &directory,
-            &END.to_le_bytes(),
-            &[0; 4],
-            &count,
-            &count,
-            &size.to_le_bytes(),
-            &at.to_le_bytes(),
-            &[0; 2],
-        ],
+        &[&directory, &END.to_le_bytes(), &[0; 4], &count, &count, &size.to_le_bytes(), &at.to_le_bytes(), &[0; 2]],
     );
     archive
 }

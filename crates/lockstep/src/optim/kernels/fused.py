@@ -1,3 +1,5 @@
+# TorchScript, in the form in which torch.jit.save writes it; libtorch compiles it, Python never runs it.
+# One method a kernel. See torch/optim/{sgd,adam}.py, the functions _fused_sgd and _fused_adam.
 class Fused(Module):
   __parameters__ = []
   __buffers__ = []
