@@ -1,0 +1,153 @@
+//! Adam and AdamW, `torch.optim.Adam` and `torch.optim.AdamW`.
+
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+use super::engine::{FusedOptimizer, Rule, Slot, check_range, sealed};
+use super::error::{OptimError, Result};
+use super::kernels::{AdamTensors, Kernels};
+use super::state::GroupOptions;
+
+/// Adam: steps scaled by running averages of the gradient and of its square.
+///
+/// The state of a parameter is its step count and the tensors `exp_avg`, `exp_avg_sq` and, with amsgrad,
+/// `max_exp_avg_sq`.
+///
+/// Source: `torch/optim/adam.py`; Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2014).
+pub type Adam = FusedOptimizer<AdamOptions>;
+
+/// Adam with decoupled weight decay: the decay shrinks the parameter and does not enter the averages.
+///
+/// State as [`Adam`]'s.
+///
+/// Source: `torch/optim/adamw.py`; Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2017).
+pub type AdamW = FusedOptimizer<AdamWOptions>;
+
+/// The options of `torch.optim.Adam`, with its defaults.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdamOptions {
+    /// Learning rate; 1e-3.
+    pub lr: f64,
+    /// Decay rates of the two running averages; 0.9 and 0.999.
+    pub betas: (f64, f64),
+    /// Added to the denominator; 1e-8.
+    pub eps: f64,
+    /// Added to the gradient as `weight_decay * parameter` (an L2 penalty); 0.
+    pub weight_decay: f64,
+    /// Divide by the largest second average so far (Reddi et al., 2018); off.
+    pub amsgrad: bool,
+    /// Climb instead of descend; off.
+    pub maximize: bool,
+}
+
+/// The options of `torch.optim.AdamW`, with its defaults.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdamWOptions {
+    /// Learning rate; 1e-3.
+    pub lr: f64,
+    /// Decay rates of the two running averages; 0.9 and 0.999.
+    pub betas: (f64, f64),
+    /// Added to the denominator; 1e-8.
+    pub eps: f64,
+    /// The share `lr * weight_decay` of the parameter is taken off in each step; 1e-2.
+    pub weight_decay: f64,
+    /// Divide by the largest second average so far (Reddi et al., 2018); off.
+    pub amsgrad: bool,
+    /// Climb instead of descend; off.
+    pub maximize: bool,
+}
+
+impl Default for AdamOptions {
+    fn default() -> Self {
+        AdamOptions { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0, amsgrad: false, maximize: false }
+    }
+}
+
+impl Default for AdamWOptions {
+    fn default() -> Self {
+        let AdamOptions { lr, betas, eps, amsgrad, maximize, .. } = AdamOptions::default();
+        AdamWOptions { lr, betas, eps, weight_decay: 1e-2, amsgrad, maximize }
+    }
+}
+
+/// The two differ by name and kernel alone.
+macro_rules! adam_rule {
+    ($options:ident, $name:literal, $variant:ident, decoupled: $decoupled:literal) => {
+        impl Rule for $options {
+            const NAME: &'static str = $name;
+
+            fn lr(&self) -> f64 {
+                self.lr
+            }
+        }
+
+        impl sealed::Steps for $options {
+            fn set_lr(&mut self, lr: f64) {
+                self.lr = lr;
+            }
+
+            fn set_weight_decay(&mut self, weight_decay: f64) {
+                self.weight_decay = weight_decay;
+            }
+
+            fn check(&self) -> Result<()> {
+                check_range::<Self>(&[("lr", self.lr), ("eps", self.eps), ("weight_decay", self.weight_decay)])?;
+                check_betas(Self::NAME, self.betas)
+            }
+
+            fn state_names(&self) -> &'static [&'static str] {
+                state_names(self.amsgrad)
+            }
+
+            fn update(&self, kernels: &Kernels, slots: &mut [(&mut Slot, Tensor)]) -> Result<()> {
+                let Self { lr, betas, eps, weight_decay, amsgrad, maximize } = *self;
+                let options = AdamOptions { lr, betas, eps, weight_decay, amsgrad, maximize };
+                let tensors = gather(slots, state_names(amsgrad))?;
+                kernels
+                    .adam(tensors, $decoupled, &options)
+                    .map_err(OptimError::torch(concat!("run the ", $name, " kernel")))
+            }
+
+            fn to_options(&self) -> GroupOptions {
+                GroupOptions::$variant(self.clone())
+            }
+
+            fn from_options(options: &GroupOptions) -> Option<&Self> {
+                match options {
+                    GroupOptions::$variant(options) => Some(options),
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+adam_rule!(AdamOptions, "Adam", Adam, decoupled: false);
+adam_rule!(AdamWOptions, "AdamW", AdamW, decoupled: true);
+
+fn state_names(amsgrad: bool) -> &'static [&'static str] {
+    if amsgrad { &["exp_avg", "exp_avg_sq", "max_exp_avg_sq"] } else { &["exp_avg", "exp_avg_sq"] }
+}
+
+fn check_betas(optimizer: &'static str, betas: (f64, f64)) -> Result<()> {
+    for (option, value) in [("betas.0", betas.0), ("betas.1", betas.1)] {
+        if !(0.0..1.0).contains(&value) {
+            return Err(OptimError::Option { optimizer, option, value, must_be: "at least 0 and less than 1" });
+        }
+    }
+    Ok(())
+}
+
+/// The kernel's lists; a parameter that steps for the first time gets averages of zero.
+fn gather(slots: &mut [(&mut Slot, Tensor)], names: &[&str]) -> Result<AdamTensors> {
+    let mut lists = AdamTensors::default();
+    for (slot, grad) in slots {
+        slot.start(names)?;
+        lists.params.push(slot.param.shallow_clone());
+        lists.grads.push(grad.shallow_clone());
+        lists.steps.push(slot.counter()?);
+        let averages = [&mut lists.exp_avgs, &mut lists.exp_avg_sqs, &mut lists.max_exp_avg_sqs];
+        averages.into_iter().zip(&slot.state).for_each(|(list, tensor)| list.push(tensor.shallow_clone()));
+    }
+    Ok(lists)
+}

@@ -1,0 +1,345 @@
+//! What all optimizers share: groups of parameters, which of them step, and their state.
+//!
+//! The arithmetic is not here: each optimizer's options know their rule (`sgd.rs`, `adam.rs`), which calls a kernel.
+
+use tch::{Device, Kind, Tensor};
+
+use super::error::{OptimError, Result};
+use super::kernels::Kernels;
+use super::params::{self, ParamGroup};
+use super::state::{self, GroupMeta, ParamMeta, State, StateMeta};
+
+/// What a training loop asks of an optimizer.
+pub trait Optimizer {
+    /// Updates every parameter that has a gradient.
+    ///
+    /// A parameter whose gradient is undefined (it took part in no backward pass yet) is skipped as in PyTorch: neither
+    /// its value nor its state nor its step count changes. Its state is made with its first gradient.
+    ///
+    /// # Errors
+    /// A learning rate that is negative or not finite; a gradient that is sparse, or whose dtype, device or strides are
+    /// not the parameter's. These are found before anything is written. A failure of libtorch itself may leave some
+    /// parameters updated and others not.
+    fn step(&mut self) -> Result<()>;
+
+    /// Clears the gradients, so that the next backward pass starts from nothing.
+    ///
+    /// Gradients are zeroed in place and stay where they are in memory, so a gradient that is a view into a
+    /// communication bucket remains one. PyTorch's default sets them to none instead. The results are the same but for
+    /// a parameter that had a gradient once and takes no part in a later backward pass: here it steps with a gradient
+    /// of zero (momentum and weight decay still move it), there it is skipped.
+    ///
+    /// # Panics
+    /// If libtorch fails, which means that the device is lost.
+    fn zero_grad(&mut self);
+
+    /// The learning rate of the first group.
+    fn lr(&self) -> f64;
+
+    /// The learning rates of all groups, in order.
+    fn group_lrs(&self) -> Vec<f64>;
+
+    /// Sets the learning rate of all groups; [`step`](Self::step) refuses one that is negative or not finite.
+    fn set_lr(&mut self, lr: f64);
+
+    /// Sets the learning rate of one group, counted from 0.
+    ///
+    /// # Errors
+    /// No such group.
+    fn set_group_lr(&mut self, group: usize, lr: f64) -> Result<()>;
+
+    /// A copy of everything that the next step reads, except the parameters and their gradients.
+    ///
+    /// # Panics
+    /// If libtorch cannot copy a tensor, which means that memory ran out or the device is lost.
+    fn state_dict(&self) -> State;
+
+    /// Takes over a saved state: options (the learning rates of each group among them), step counts and tensors.
+    ///
+    /// As in PyTorch the saved options replace those that this optimizer was built with. Parameters are matched by name
+    /// within their group; the state of each is copied to the parameter's device.
+    ///
+    /// # Errors
+    /// A state of another optimizer, another number of groups, other names, shapes or dtypes, tensors that are missing
+    /// or that nothing takes, and options that the constructor would refuse. The optimizer is then as it was.
+    fn load_state_dict(&mut self, state: State) -> Result<()>;
+}
+
+/// The options of one kind of optimizer: [`SgdOptions`](super::SgdOptions), [`AdamOptions`](super::AdamOptions) or
+/// [`AdamWOptions`](super::AdamWOptions).
+pub trait Rule: sealed::Steps {
+    /// PyTorch's name of the optimizer.
+    const NAME: &'static str;
+
+    /// The learning rate.
+    fn lr(&self) -> f64;
+}
+
+/// An optimizer whose step is one of libtorch's fused kernels; see [`Sgd`](super::Sgd), [`Adam`](super::Adam) and
+/// [`AdamW`](super::AdamW).
+#[derive(Debug)]
+pub struct FusedOptimizer<R> {
+    groups: Vec<Group<R>>,
+    kernels: Kernels,
+}
+
+#[derive(Debug)]
+struct Group<R> {
+    options: R,
+    slots: Vec<Slot>,
+}
+
+/// One parameter with its state.
+#[derive(Debug)]
+pub struct Slot {
+    pub(super) name: String,
+    pub(super) param: Tensor,
+    /// How many updates the parameter has had.
+    pub(super) step: u64,
+    /// The tensors that the rule's `state_names` names, in that order; empty until the first update.
+    pub(super) state: Vec<Tensor>,
+    /// `step` as the Adam kernels want it: a float scalar on the parameter's device, which they raise themselves.
+    counter: Option<Tensor>,
+}
+
+pub(super) mod sealed {
+    //! The part of a rule that only this module's optimizers may implement.
+    use super::{Kernels, Result, Slot, Tensor};
+    use crate::optim::state::GroupOptions;
+
+    /// How options become steps.
+    pub trait Steps: Clone {
+        /// Replaces the learning rate, unchecked.
+        fn set_lr(&mut self, lr: f64);
+        /// Replaces the weight decay, unchecked.
+        fn set_weight_decay(&mut self, weight_decay: f64);
+        /// The checks of PyTorch's constructor.
+        fn check(&self) -> Result<()>;
+        /// The names of a parameter's state tensors.
+        fn state_names(&self) -> &'static [&'static str];
+        /// Updates parameters of one dtype and device with their gradients.
+        fn update(&self, kernels: &Kernels, slots: &mut [(&mut Slot, Tensor)]) -> Result<()>;
+        /// The options as they are saved.
+        fn to_options(&self) -> GroupOptions;
+        /// The options from a saved state, if they are this optimizer's.
+        fn from_options(options: &GroupOptions) -> Option<&Self>;
+    }
+}
+
+impl<R: Rule> FusedOptimizer<R> {
+    /// An optimizer of one group of named parameters.
+    ///
+    /// # Errors
+    /// Options out of PyTorch's range; no parameters; a parameter that is not a leaf, requires no gradient, is not of a
+    /// floating-point type, or occurs twice.
+    pub fn new(params: Vec<(String, Tensor)>, options: R) -> Result<Self> {
+        Self::with_groups(vec![ParamGroup::new(params)], options)
+    }
+
+    /// An optimizer of several groups, each of which may override the learning rate and the weight decay of `options`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), in any group.
+    pub fn with_groups(groups: Vec<ParamGroup>, options: R) -> Result<Self> {
+        options.check()?;
+        params::check(&groups)?;
+        let groups = groups.into_iter().map(|group| Group::new(group, &options)).collect::<Result<_>>()?;
+        Ok(FusedOptimizer { groups, kernels: Kernels::load().map_err(OptimError::torch("compile the fused kernels"))? })
+    }
+}
+
+impl<R: Rule> Optimizer for FusedOptimizer<R> {
+    fn step(&mut self) -> Result<()> {
+        let kernels = &self.kernels;
+        let work = self.groups.iter_mut().map(Group::ready).collect::<Result<Vec<_>>>()?;
+        for (options, slots) in work {
+            for mut batch in by_dtype_and_device(slots) {
+                options.update(kernels, &mut batch)?;
+                batch.iter_mut().for_each(|(slot, _)| slot.step += 1);
+            }
+        }
+        Ok(())
+    }
+
+    fn zero_grad(&mut self) {
+        self.groups.iter_mut().flat_map(|group| &mut group.slots).for_each(|slot| clear_grad(&mut slot.param));
+    }
+
+    fn lr(&self) -> f64 {
+        self.groups[0].options.lr() // the constructor refuses an optimizer without groups
+    }
+
+    fn group_lrs(&self) -> Vec<f64> {
+        self.groups.iter().map(|group| group.options.lr()).collect()
+    }
+
+    fn set_lr(&mut self, lr: f64) {
+        self.groups.iter_mut().for_each(|group| group.options.set_lr(lr));
+    }
+
+    fn set_group_lr(&mut self, group: usize, lr: f64) -> Result<()> {
+        let count = self.groups.len();
+        self.groups.get_mut(group).ok_or(OptimError::NoSuchGroup { group, count })?.options.set_lr(lr);
+        Ok(())
+    }
+
+    fn state_dict(&self) -> State {
+        let tensors = self.groups.iter().flat_map(Group::tensors).map(|(name, tensor)| (name, tensor.copy())).collect();
+        State::new(StateMeta { groups: self.groups.iter().map(Group::meta).collect() }, tensors)
+    }
+
+    fn load_state_dict(&mut self, state: State) -> Result<()> {
+        let (saved, mut tensors) = state.into_parts();
+        let options = saved.groups.iter().map(own_options).collect::<Result<Vec<R>>>()?;
+        if saved.groups.len() != self.groups.len() {
+            return Err(OptimError::GroupCount { saved: saved.groups.len(), here: self.groups.len() });
+        }
+        for (position, (group, saved)) in self.groups.iter().zip(&saved.groups).enumerate() {
+            state::check_names(position, saved, group.slots.iter().map(|slot| slot.name.as_str()))?;
+        }
+        let pairs = self.groups.iter().zip(&saved.groups).zip(options);
+        let loaded = pairs.map(|((group, saved), options)| group.restored(saved, options, &mut tensors));
+        let loaded = loaded.collect::<Result<Vec<_>>>()?;
+        if !tensors.is_empty() {
+            return Err(OptimError::Tensors { missing: Vec::new(), unexpected: tensors.names() });
+        }
+        self.groups = loaded;
+        Ok(())
+    }
+}
+
+impl<R: Rule> Group<R> {
+    fn new(group: ParamGroup, defaults: &R) -> Result<Self> {
+        let mut options = defaults.clone();
+        group.lr.into_iter().for_each(|lr| options.set_lr(lr));
+        group.weight_decay.into_iter().for_each(|weight_decay| options.set_weight_decay(weight_decay));
+        options.check()?;
+        let slots = group.params.into_iter().map(|(name, param)| Slot::new(name, param)).collect();
+        Ok(Group { options, slots })
+    }
+
+    /// The parameters that have a gradient, with it, all checked.
+    fn ready(&mut self) -> Result<(&R, Vec<(&mut Slot, Tensor)>)> {
+        self.options.check()?;
+        let with_grad = self.slots.iter_mut().map(|slot| {
+            let grad = slot.param.grad();
+            (slot, grad)
+        });
+        let ready: Vec<_> = with_grad.filter(|(_, grad)| grad.defined()).collect();
+        ready.iter().try_for_each(|(slot, grad)| slot.check(grad))?;
+        Ok((&self.options, ready))
+    }
+
+    fn meta(&self) -> GroupMeta {
+        let params = self.slots.iter().map(|slot| ParamMeta { name: slot.name.clone(), step: slot.step }).collect();
+        GroupMeta { options: self.options.to_options(), params }
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = (String, &Tensor)> {
+        let names = self.options.state_names();
+        self.slots.iter().flat_map(move |slot| {
+            names.iter().zip(&slot.state).map(|(name, tensor)| (state::tensor_name(name, &slot.name), tensor))
+        })
+    }
+
+    /// This group as `saved` has it; takes its tensors out of `tensors`. The names are known to agree.
+    fn restored(&self, saved: &GroupMeta, options: R, tensors: &mut state::Tensors) -> Result<Self> {
+        options.check()?;
+        let steps = saved.steps();
+        let slots = self.slots.iter().map(|slot| {
+            let step = steps.get(slot.name.as_str()).copied().unwrap_or(0);
+            let names = if step == 0 { &[] } else { options.state_names() };
+            let mut restored = Slot::new(slot.name.clone(), slot.param.shallow_clone());
+            restored.step = step;
+            restored.state = names.iter().map(|name| tensors.take(name, slot)).collect::<Result<_>>()?;
+            Ok(restored)
+        });
+        Ok(Group { slots: slots.collect::<Result<_>>()?, options })
+    }
+}
+
+impl Slot {
+    fn new(name: String, param: Tensor) -> Self {
+        Slot { name, param, step: 0, state: Vec::new(), counter: None }
+    }
+
+    /// Makes the state tensors, zero and laid out as the parameter, unless they are there.
+    pub(super) fn start(&mut self, names: &[&str]) -> Result<()> {
+        if self.state.is_empty() {
+            let zeros = names.iter().map(|_| tch::no_grad(|| self.param.f_zeros_like()));
+            self.state = zeros.collect::<Result<_, _>>().map_err(OptimError::torch("allocate optimizer state"))?;
+        }
+        Ok(())
+    }
+
+    /// The step count so far, on the parameter's device.
+    pub(super) fn counter(&mut self) -> Result<Tensor> {
+        if self.counter.is_none() {
+            let counter = Tensor::from(self.step as f32).f_to_device(self.param.device());
+            self.counter = Some(counter.map_err(OptimError::torch("move a step count to the parameter's device"))?);
+        }
+        Ok(self.counter.get_or_insert_default().shallow_clone())
+    }
+
+    /// The fused kernels walk memory in order: dtype, device and strides must be the parameter's.
+    fn check(&self, grad: &Tensor) -> Result<()> {
+        let refused = |why: String| Err(OptimError::Gradient { name: self.name.clone(), why });
+        if grad.is_sparse() {
+            return refused("its gradient is sparse; use a layer with dense gradients".to_owned());
+        }
+        let here = layout(&self.param);
+        for (what, tensor) in std::iter::once(("gradient", grad)).chain(self.state.iter().map(|t| ("state", t))) {
+            let there = layout(tensor);
+            if there != here {
+                return refused(format!(
+                    "its {what} is {there:?} (dtype, device, strides), the parameter {here:?}; move and convert the \
+                     model before the optimizer is built"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses values that are negative or not finite.
+pub(super) fn check_range<R: Rule>(options: &[(&'static str, f64)]) -> Result<()> {
+    match options.iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0)) {
+        None => Ok(()),
+        Some(&(option, value)) => {
+            Err(OptimError::Option { optimizer: R::NAME, option, value, must_be: "finite and not negative" })
+        }
+    }
+}
+
+/// The options of a saved group, if they are of this kind of optimizer.
+fn own_options<R: Rule>(saved: &GroupMeta) -> Result<R> {
+    let wrong = || OptimError::WrongOptimizer { saved: saved.options.optimizer(), here: R::NAME };
+    R::from_options(&saved.options).cloned().ok_or_else(wrong)
+}
+
+/// Dtype, device, and strides of the dimensions that have any (one of size 1 may carry any stride, and autograd's do).
+fn layout(tensor: &Tensor) -> (Kind, Device, Vec<i64>) {
+    let dimensions = tensor.size().into_iter().zip(tensor.stride());
+    (tensor.kind(), tensor.device(), dimensions.filter(|(size, _)| *size != 1).map(|(_, stride)| stride).collect())
+}
+
+/// The batches that a kernel takes in one call, each in the parameters' order.
+fn by_dtype_and_device(slots: Vec<(&mut Slot, Tensor)>) -> Vec<Vec<(&mut Slot, Tensor)>> {
+    let mut batches: Vec<((Kind, Device), Vec<_>)> = Vec::new();
+    for (slot, grad) in slots {
+        let key = (grad.kind(), grad.device());
+        match batches.iter_mut().find(|(there, _)| *there == key) {
+            Some((_, batch)) => batch.push((slot, grad)),
+            None => batches.push((key, vec![(slot, grad)])),
+        }
+    }
+    batches.into_iter().map(|(_, batch)| batch).collect()
+}
+
+/// Zeroes the gradient where it lies. The one place that decides what "cleared" means; see [`Optimizer::zero_grad`].
+fn clear_grad(param: &mut Tensor) {
+    let mut grad = param.grad();
+    if grad.defined() {
+        let _zeroed = tch::no_grad(|| grad.zero_());
+    }
+}

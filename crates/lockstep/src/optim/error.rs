@@ -1,0 +1,150 @@
+//! What can go wrong with an optimizer, by whose fault: its options, its parameters, their gradients, a saved state.
+
+use tch::{Kind, TchError};
+
+/// The result of an optimizer's operation.
+pub type Result<T, E = OptimError> = std::result::Result<T, E>;
+
+/// Why an optimizer refused.
+#[derive(Debug, thiserror::Error)]
+pub enum OptimError {
+    /// An option is outside of what PyTorch's constructor takes.
+    #[error("invalid {option} for {optimizer}: {value}; it must be {must_be}")]
+    Option {
+        /// "SGD", "Adam" or "AdamW".
+        optimizer: &'static str,
+        /// PyTorch's name of the option.
+        option: &'static str,
+        /// What was given.
+        value: f64,
+        /// The valid range, in words.
+        must_be: &'static str,
+    },
+    /// Nesterov's momentum without momentum, or with dampening.
+    #[error(
+        "nesterov needs a momentum above 0 and a dampening of 0, got momentum {momentum} and dampening {dampening}"
+    )]
+    Nesterov {
+        /// The momentum given.
+        momentum: f64,
+        /// The dampening given.
+        dampening: f64,
+    },
+    /// No parameter in any group, or none in this one.
+    #[error(
+        "the optimizer got an empty parameter list (group {group}); build the model before the optimizer and check \
+         that not every layer is frozen"
+    )]
+    NoParameters {
+        /// The group's position.
+        group: usize,
+    },
+    /// A group was asked for that is not there.
+    #[error("no parameter group {group}: the optimizer has {count}")]
+    NoSuchGroup {
+        /// The position asked for.
+        group: usize,
+        /// How many groups there are.
+        count: usize,
+    },
+    /// A parameter that cannot be trained.
+    #[error("cannot optimize the parameter {name}: {why}")]
+    Parameter {
+        /// The parameter's name.
+        name: String,
+        /// The reason and what to do.
+        why: String,
+    },
+    /// A gradient that the kernels cannot take.
+    #[error("cannot step the parameter {name}: {why}")]
+    Gradient {
+        /// The parameter's name.
+        name: String,
+        /// The reason and what to do.
+        why: String,
+    },
+    /// The saved state is another optimizer's.
+    #[error("the saved state is of {saved}, this optimizer is {here}; build the optimizer that the run was saved with")]
+    WrongOptimizer {
+        /// The saved state's optimizer.
+        saved: &'static str,
+        /// This one.
+        here: &'static str,
+    },
+    /// The saved state has another number of parameter groups.
+    #[error("the saved state has {saved} parameter groups, this optimizer has {here}")]
+    GroupCount {
+        /// Groups in the state.
+        saved: usize,
+        /// Groups here.
+        here: usize,
+    },
+    /// The names of parameters differ.
+    #[error(
+        "parameter group {group} differs: only in the saved state: {}; only in this optimizer: {}",
+        list(.only_saved), list(.only_here)
+    )]
+    Names {
+        /// The group's position.
+        group: usize,
+        /// Names that this optimizer lacks.
+        only_saved: Vec<String>,
+        /// Names that the state lacks.
+        only_here: Vec<String>,
+    },
+    /// The saved tensors are not those that the saved steps call for.
+    #[error(
+        "the saved tensors do not fit the saved steps: missing: {}; not expected: {}",
+        list(.missing), list(.unexpected)
+    )]
+    Tensors {
+        /// Tensors that a parameter with steps must have.
+        missing: Vec<String>,
+        /// Tensors that nothing here takes, or that came twice.
+        unexpected: Vec<String>,
+    },
+    /// A saved tensor has another shape than its parameter.
+    #[error("the saved {name} has shape {saved:?}, the parameter here has {here:?}")]
+    Shape {
+        /// The tensor's name, `exp_avg.<parameter>`.
+        name: String,
+        /// Its shape.
+        saved: Vec<i64>,
+        /// The parameter's shape.
+        here: Vec<i64>,
+    },
+    /// A saved tensor has another dtype than its parameter.
+    #[error("the saved {name} has dtype {saved:?}, the parameter here has {here:?}")]
+    Dtype {
+        /// The tensor's name, `exp_avg.<parameter>`.
+        name: String,
+        /// Its dtype.
+        saved: Kind,
+        /// The parameter's dtype.
+        here: Kind,
+    },
+    /// libtorch failed.
+    #[error("libtorch failed to {doing}")]
+    Torch {
+        /// The operation.
+        doing: &'static str,
+        /// What libtorch said.
+        #[source]
+        source: TchError,
+    },
+}
+
+impl OptimError {
+    pub(super) fn torch(doing: &'static str) -> impl FnOnce(TchError) -> Self {
+        move |source| OptimError::Torch { doing, source }
+    }
+}
+
+/// Names for people: at most five, then a count.
+fn list(names: &[String]) -> String {
+    match names {
+        [] => "none".to_owned(),
+        [first @ .., _] if names.len() > 5 => format!("{} and {} more", first[..4].join(", "), names.len() - 4),
+        _ => names.join(", "),
+    }
+}

@@ -1,0 +1,109 @@
+//! Stochastic gradient descent, `torch.optim.SGD`.
+
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+use super::engine::{FusedOptimizer, Rule, Slot, sealed};
+use super::error::{OptimError, Result};
+use super::kernels::Kernels;
+use super::state::GroupOptions;
+
+/// Stochastic gradient descent with momentum, weight decay and Nesterov's variant.
+///
+/// The state of a parameter is one tensor, `momentum_buffer`, and only under momentum. The first buffer is the
+/// parameter's first gradient, undampened, as PyTorch has it.
+///
+/// Source: `torch/optim/sgd.py`; Nesterov's form from Sutskever et al., "On the importance of initialization and
+/// momentum in deep learning" (2013).
+pub type Sgd = FusedOptimizer<SgdOptions>;
+
+/// The options of `torch.optim.SGD`, with its defaults.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SgdOptions {
+    /// Learning rate; 1e-3.
+    pub lr: f64,
+    /// Share of the last update that is kept; 0, off.
+    pub momentum: f64,
+    /// What is held back of each new gradient in the momentum buffer; 0.
+    pub dampening: f64,
+    /// Added to the gradient as `weight_decay * parameter` (an L2 penalty); 0.
+    pub weight_decay: f64,
+    /// Look ahead along the momentum; off.
+    pub nesterov: bool,
+    /// Climb instead of descend; off.
+    pub maximize: bool,
+}
+
+impl Default for SgdOptions {
+    fn default() -> Self {
+        SgdOptions { lr: 1e-3, momentum: 0.0, dampening: 0.0, weight_decay: 0.0, nesterov: false, maximize: false }
+    }
+}
+
+impl Rule for SgdOptions {
+    const NAME: &'static str = "SGD";
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+}
+
+impl sealed::Steps for SgdOptions {
+    fn set_lr(&mut self, lr: f64) {
+        self.lr = lr;
+    }
+
+    fn set_weight_decay(&mut self, weight_decay: f64) {
+        self.weight_decay = weight_decay;
+    }
+
+    fn check(&self) -> Result<()> {
+        super::engine::check_range::<Self>(&[
+            ("lr", self.lr),
+            ("momentum", self.momentum),
+            ("weight_decay", self.weight_decay),
+        ])?;
+        if !self.dampening.is_finite() {
+            let (option, value) = ("dampening", self.dampening);
+            return Err(OptimError::Option { optimizer: Self::NAME, option, value, must_be: "finite" });
+        }
+        if self.nesterov && (self.momentum <= 0.0 || self.dampening != 0.0) {
+            return Err(OptimError::Nesterov { momentum: self.momentum, dampening: self.dampening });
+        }
+        Ok(())
+    }
+
+    fn state_names(&self) -> &'static [&'static str] {
+        if self.momentum == 0.0 { &[] } else { &["momentum_buffer"] }
+    }
+
+    /// The kernel takes one `is_first_step` for all its parameters: those without a buffer yet get a call of their own.
+    fn update(&self, kernels: &Kernels, slots: &mut [(&mut Slot, Tensor)]) -> Result<()> {
+        let (mut first, mut later): (Vec<_>, Vec<_>) =
+            slots.iter_mut().partition(|(slot, _)| slot.state.is_empty() && self.momentum != 0.0);
+        for (batch, is_first_step) in [(&mut first, true), (&mut later, false)] {
+            if batch.is_empty() {
+                continue;
+            }
+            let params = batch.iter().map(|(slot, _)| slot.param.shallow_clone()).collect();
+            let grads = batch.iter().map(|(_, grad)| grad.shallow_clone()).collect();
+            batch.iter_mut().try_for_each(|(slot, _)| slot.start(self.state_names()))?;
+            let buffers = batch.iter().flat_map(|(slot, _)| slot.state.first()).map(Tensor::shallow_clone).collect();
+            kernels
+                .sgd(params, grads, buffers, is_first_step, self)
+                .map_err(OptimError::torch("run the SGD kernel"))?;
+        }
+        Ok(())
+    }
+
+    fn to_options(&self) -> GroupOptions {
+        GroupOptions::Sgd(self.clone())
+    }
+
+    fn from_options(options: &GroupOptions) -> Option<&Self> {
+        match options {
+            GroupOptions::Sgd(options) => Some(options),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The state of an optimizer as a value that can be saved: named tensors beside a small serialisable description.
+//!
+//! Left out: files. A snapshot writes the tensors as safetensors entries and the description into its header.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+use super::adam::{AdamOptions, AdamWOptions};
+use super::engine::{Rule, Slot};
+use super::error::{OptimError, Result};
+use super::sgd::SgdOptions;
+
+/// Everything that an optimizer's next step reads, except the parameters and their gradients.
+///
+/// A value: later steps of the optimizer it came from do not change it.
+#[derive(Debug)]
+pub struct State {
+    meta: StateMeta,
+    tensors: Vec<(String, Tensor)>,
+}
+
+/// The part of a [`State`] that is not tensors; for serde. Floats survive JSON when it is read with `float_roundtrip`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StateMeta {
+    /// The parameter groups, in order.
+    pub groups: Vec<GroupMeta>,
+}
+
+/// One parameter group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GroupMeta {
+    /// The optimizer's kind and its options in this group.
+    #[serde(flatten)]
+    pub options: GroupOptions,
+    /// The group's parameters, in order.
+    pub params: Vec<ParamMeta>,
+}
+
+/// The options of a group, tagged with the optimizer that they are for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "optimizer", content = "options")]
+pub enum GroupOptions {
+    /// Of `torch.optim.SGD`.
+    #[serde(rename = "SGD")]
+    Sgd(SgdOptions),
+    /// Of `torch.optim.Adam`.
+    Adam(AdamOptions),
+    /// Of `torch.optim.AdamW`.
+    AdamW(AdamWOptions),
+}
+
+/// One parameter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParamMeta {
+    /// Its name.
+    pub name: String,
+    /// How many updates it has had; 0 means that it has no tensors.
+    pub step: u64,
+}
+
+impl State {
+    /// Puts a state together from what was saved; it is checked when an optimizer loads it.
+    pub fn new(meta: StateMeta, tensors: Vec<(String, Tensor)>) -> Self {
+        State { meta, tensors }
+    }
+
+    /// The description.
+    pub fn meta(&self) -> &StateMeta {
+        &self.meta
+    }
+
+    /// The tensors, named `<state>.<parameter>` (as `exp_avg.fc1.weight`), of the parameter's shape and dtype, ordered
+    /// by group, parameter and state. They share the data of this state.
+    pub fn tensors(&self) -> Vec<(String, Tensor)> {
+        self.tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
+    }
+
+    pub(super) fn into_parts(self) -> (StateMeta, Tensors) {
+        (self.meta, Tensors(self.tensors))
+    }
+}
+
+impl GroupOptions {
+    /// PyTorch's name of the optimizer.
+    pub fn optimizer(&self) -> &'static str {
+        match self {
+            GroupOptions::Sgd(_) => SgdOptions::NAME,
+            GroupOptions::Adam(_) => AdamOptions::NAME,
+            GroupOptions::AdamW(_) => AdamWOptions::NAME,
+        }
+    }
+}
+
+impl GroupMeta {
+    pub(super) fn steps(&self) -> HashMap<&str, u64> {
+        self.params.iter().map(|param| (param.name.as_str(), param.step)).collect()
+    }
+}
+
+/// The tensors of a state that no parameter has taken yet.
+pub(super) struct Tensors(Vec<(String, Tensor)>);
+
+impl Tensors {
+    /// Takes the tensor `kind` of a parameter, as a copy laid out like the parameter and on its device.
+    pub(super) fn take(&mut self, kind: &str, slot: &Slot) -> Result<Tensor> {
+        let name = tensor_name(kind, &slot.name);
+        let Some(at) = self.0.iter().position(|(there, _)| *there == name) else {
+            return Err(OptimError::Tensors { missing: vec![name], unexpected: Vec::new() });
+        };
+        let (name, saved) = self.0.swap_remove(at);
+        if saved.size() != slot.param.size() {
+            return Err(OptimError::Shape { name, saved: saved.size(), here: slot.param.size() });
+        }
+        if saved.kind() != slot.param.kind() {
+            return Err(OptimError::Dtype { name, saved: saved.kind(), here: slot.param.kind() });
+        }
+        let copied = tch::no_grad(|| {
+            let mut tensor = slot.param.f_zeros_like()?;
+            tensor.f_copy_(&saved).map(|()| tensor)
+        });
+        copied.map_err(OptimError::torch("copy saved optimizer state"))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.0.iter().map(|(name, _)| name.clone()).collect()
+    }
+}
+
+/// The name of a state tensor: `exp_avg.fc1.weight`.
+pub(super) fn tensor_name(kind: &str, param: &str) -> String {
+    format!("{kind}.{param}")
+}
+
+/// Fails if a saved group and a group here have not the same parameter names; their order is free.
+pub(super) fn check_names<'a>(group: usize, saved: &'a GroupMeta, here: impl Iterator<Item = &'a str>) -> Result<()> {
+    let saved: BTreeSet<&str> = saved.params.iter().map(|param| param.name.as_str()).collect();
+    let here: BTreeSet<&str> = here.collect();
+    if saved == here {
+        return Ok(());
+    }
+    let only = |left: &BTreeSet<&str>, right| left.difference(right).map(|&name| name.to_owned()).collect();
+    Err(OptimError::Names { group, only_saved: only(&saved, &here), only_here: only(&here, &saved) })
+}
