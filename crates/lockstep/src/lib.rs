@@ -3,8 +3,10 @@
 //! Every module below does one thing of a training job; `labs/` shows them together.
 
 pub mod data;
+mod ddp;
 pub mod env;
 pub mod events;
+mod group;
 pub mod loader;
 pub mod optim;
 pub mod progress;
@@ -12,4 +14,6 @@ mod rank;
 pub mod sampler;
 pub mod spawn;
 
+pub use ddp::{DdpOptions, DistributedDataParallel};
+pub use group::init_process_group;
 pub use rank::{LocalRank, Rank, WorldSize};
