@@ -4,7 +4,9 @@
 
 pub mod data;
 pub mod env;
+pub mod error_file;
 pub mod events;
+pub mod exit;
 pub mod loader;
 pub mod optim;
 pub mod progress;
@@ -12,4 +14,6 @@ mod rank;
 pub mod sampler;
 pub mod spawn;
 
+pub use env::LaunchEnv;
+pub use error_file::record_error;
 pub use rank::{LocalRank, Rank, WorldSize};
