@@ -5,7 +5,9 @@
 pub mod data;
 mod ddp;
 pub mod env;
+pub mod error_file;
 pub mod events;
+pub mod exit;
 mod group;
 pub mod loader;
 pub mod optim;
@@ -15,5 +17,8 @@ pub mod sampler;
 pub mod spawn;
 
 pub use ddp::{DdpOptions, DistributedDataParallel};
+pub use env::LaunchEnv;
+pub use error_file::record_error;
 pub use group::init_process_group;
 pub use rank::{LocalRank, Rank, WorldSize};
+pub use spawn::spawn;
