@@ -16,6 +16,7 @@
 //! | `ffi` | the C boundary |
 
 mod collectives;
+pub mod cuda;
 mod error;
 mod ffi;
 mod group;
