@@ -77,7 +77,9 @@ pub enum EnvError {
         world_size: WorldSize,
     },
     /// The local rank does not exist on this node.
-    #[error("LOCAL_RANK is {local_rank} but LOCAL_WORLD_SIZE is {local_world_size}: local ranks run from 0 to LOCAL_WORLD_SIZE - 1")]
+    #[error(
+        "LOCAL_RANK is {local_rank} but LOCAL_WORLD_SIZE is {local_world_size}: local ranks run from 0 to LOCAL_WORLD_SIZE - 1"
+    )]
     LocalRankOutsideNode {
         /// `LOCAL_RANK`.
         local_rank: LocalRank,
@@ -85,7 +87,9 @@ pub enum EnvError {
         local_world_size: WorldSize,
     },
     /// The node has more processes than the whole job.
-    #[error("LOCAL_WORLD_SIZE is {local_world_size} but WORLD_SIZE is {world_size}: a node cannot hold more processes than the job; are the two swapped?")]
+    #[error(
+        "LOCAL_WORLD_SIZE is {local_world_size} but WORLD_SIZE is {world_size}: a node cannot hold more processes than the job; are the two swapped?"
+    )]
     NodeLargerThanWorld {
         /// `LOCAL_WORLD_SIZE`.
         local_world_size: WorldSize,
@@ -279,10 +283,7 @@ mod tests {
 
     #[test]
     fn counts_an_empty_variable_as_missing() {
-        assert_eq!(
-            with("MASTER_ADDR", ""),
-            Err(EnvError::Missing { names: vec!["MASTER_ADDR"], slurm: false })
-        );
+        assert_eq!(with("MASTER_ADDR", ""), Err(EnvError::Missing { names: vec!["MASTER_ADDR"], slurm: false }));
     }
 
     #[test]

@@ -91,9 +91,10 @@ pub fn record_error(env: &LaunchEnv, error: &anyhow::Error) -> io::Result<()> {
 /// # Errors
 /// When the file cannot be written.
 pub fn record(path: &Path, error: &anyhow::Error) -> io::Result<()> {
+    let unix_nanos = unix_nanos(); // before the backtrace, whose symbols take long to find
     let backtrace = error.backtrace();
     let trace = (backtrace.status() == BacktraceStatus::Captured).then(|| clip(backtrace.to_string()));
-    write(path, Extra { panic: false, text: clip(format!("{error:#}")), location: None, trace, unix_nanos: unix_nanos() })
+    write(path, Extra { panic: false, text: clip(format!("{error:#}")), location: None, trace, unix_nanos })
 }
 
 /// From now on, a panic of the *calling thread* is recorded at `path` before the stack unwinds.
@@ -163,6 +164,7 @@ impl Recorded {
 }
 
 fn record_panic(path: &Path, info: &PanicHookInfo<'_>) -> io::Result<()> {
+    let unix_nanos = unix_nanos();
     let payload = info.payload();
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
@@ -172,7 +174,7 @@ fn record_panic(path: &Path, info: &PanicHookInfo<'_>) -> io::Result<()> {
         text: clip(text.unwrap_or_else(|| "a panic whose payload is not a text".to_owned())),
         location: info.location().map(ToString::to_string),
         trace: (backtrace.status() == BacktraceStatus::Captured).then(|| clip(backtrace.to_string())),
-        unix_nanos: unix_nanos(),
+        unix_nanos,
     };
     write(path, extra)
 }

@@ -18,7 +18,11 @@ pub enum SpawnError {
     #[error("{0}")]
     Workers(Box<Report>),
     /// The workers had not ended in the time that the caller gave them.
-    #[error("the workers had not ended after {after:.1?}, the timeout of this call{}{}", also(also_failed), stops(stopped))]
+    #[error(
+        "the workers had not ended after {after:.1?}, the timeout of this call{}{}",
+        also(also_failed),
+        stops(stopped)
+    )]
     TimedOut {
         /// The timeout.
         after: Duration,
@@ -232,8 +236,12 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rank = self.rank();
         match self {
-            Failure::Raised { message, .. } => write!(f, "process {rank} terminated with the following error: {message}"),
-            Failure::Panicked { message, location: Some(at), .. } => write!(f, "process {rank} panicked at {at}: {message}"),
+            Failure::Raised { message, .. } => {
+                write!(f, "process {rank} terminated with the following error: {message}")
+            }
+            Failure::Panicked { message, location: Some(at), .. } => {
+                write!(f, "process {rank} panicked at {at}: {message}")
+            }
             Failure::Panicked { message, .. } => write!(f, "process {rank} panicked: {message}"),
             Failure::Exited { code: 0, stage: Stage::Started, .. } => write!(
                 f,

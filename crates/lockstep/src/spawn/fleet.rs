@@ -60,7 +60,8 @@ impl Fleet {
         reports: Reports,
         args: &impl AsFd,
     ) -> io::Result<()> {
-        let mut child = inheriting(&[reports.error.as_fd(), reports.progress.as_fd(), args.as_fd()], || command.spawn())?;
+        let mut child =
+            inheriting(&[reports.error.as_fd(), reports.progress.as_fd(), args.as_fd()], || command.spawn())?;
         match self.watch(rank, &child) {
             Ok(pidfd) => {
                 self.members.insert(rank.get(), Member { child, pidfd, reports });

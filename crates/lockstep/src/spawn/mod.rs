@@ -52,7 +52,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use error::{Failure, Report, SpawnError, Stage, Stopped};
+pub use error::{Failure, Report, SpawnError, Stage, Stopped, StoppedBy};
 pub use host::Hosted;
 pub(crate) use ticket::watch_parent;
 

@@ -56,14 +56,7 @@ fn supervise(fleet: &mut Fleet, mut machine: Machine) -> Result<(), SpawnError> 
     }
 }
 
-fn start(
-    fleet: &mut Fleet,
-    rank: Rank,
-    world: WorldSize,
-    call: &Call,
-    hosted: &Hosted,
-    args: &File,
-) -> io::Result<()> {
+fn start(fleet: &mut Fleet, rank: Rank, world: WorldSize, call: &Call, hosted: &Hosted, args: &File) -> io::Result<()> {
     let reports = Reports::new()?;
     let ticket = Ticket {
         parent: rustix::process::getpid().as_raw_nonzero().get(),
