@@ -35,7 +35,7 @@ struct Args {
     #[arg(long, default_value_t = 32)]
     batch_size: usize,
     /// Learning rate
-    #[arg(long, default_value_t = 0.05)]
+    #[arg(long, default_value_t = 0.01)]
     lr: f64,
     /// Seed of drawn digits, order and initial weights
     #[arg(long, default_value_t = 0)]
