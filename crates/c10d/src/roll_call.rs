@@ -128,7 +128,7 @@ impl fmt::Display for RollCall {
         for (rank, answer) in &self.answers {
             match answer {
                 None => parts.push(format!(
-                    "rank {rank} did not answer within {} s: it has exited, was killed, or is stopped",
+                    "rank {rank} did not answer within {} s: it has exited, was killed, is stopped, or keeps no roll",
                     PATIENCE.as_secs()
                 )),
                 Some(answer) if answer.call().is_some() && answer.call() == self.own.call() => {
