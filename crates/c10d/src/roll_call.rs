@@ -138,8 +138,8 @@ impl fmt::Display for RollCall {
             }
         }
         if !here.is_empty() {
-            let word = if here.len() == 1 { "rank" } else { "ranks" };
-            parts.push(format!("{word} {} were in the same call", here.join(", ")));
+            let (word, verb) = if here.len() == 1 { ("rank", "was") } else { ("ranks", "were") };
+            parts.push(format!("{word} {} {verb} in the same call", here.join(", ")));
         }
         if let Some(call) = self.own.call() {
             parts.push(format!("this rank was in {call}"));
