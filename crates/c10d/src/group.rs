@@ -334,7 +334,7 @@ fn announce(store: &Store, rank: Rank) -> Result<()> {
 
 /// A group that does not come together: names the ranks that never announced themselves.
 fn explain_absence(error: Error, store: &Store, size: WorldSize) -> Error {
-    if error.fault() == Fault::BadArgument {
+    if !matches!(error.fault(), Fault::Timeout | Fault::PeerGone) {
         return error;
     }
     let absent: Vec<Rank> =
