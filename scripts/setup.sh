@@ -215,7 +215,9 @@ use_existing() {
 
 # write_record SOURCE: last of all, in one step.
 write_record() {
-  printf 'source=%s\nversion=%s\n' "$1" "$(libtorch_version "$HOME_DIR/torch-lib/..")" >"$RECORD.partial"
+  local torch=$1
+  if [ "$torch" = own ]; then torch=$HOME_DIR/site/torch; fi
+  printf 'source=%s\nversion=%s\n' "$1" "$(libtorch_version "$torch")" >"$RECORD.partial"
   mv "$RECORD.partial" "$RECORD"
 }
 

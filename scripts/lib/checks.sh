@@ -50,7 +50,8 @@ check_compiler() {
     [ -n "${CXX:-}" ] || ! command -v g++ >/dev/null || hint="export CXX=g++, or $hint"
     problem "no C++ compiler: '$cxx' is not on PATH" "$hint"
   elif ! out=$(compile_probe "$cxx" 2>&1); then
-    problem "'$cxx' cannot compile and link a C++17 program with libgomp: $(head -n 1 <<<"$out")" "$hint"
+    out=${out:-no message}
+    problem "'$cxx' cannot compile and link a C++17 program with libgomp (${out%%$'\n'*})" "$hint"
   fi
   command -v cc >/dev/null || problem "rustc links with 'cc', which is not on PATH" "$(packages "gcc libc6-dev" "gcc glibc-devel")"
 }
@@ -100,11 +101,16 @@ check_python() {
     return 0
   done
   if [ -z "$PYTHON" ]; then
-    problem "torch 2.11 comes as a wheel for Python 3.$PYTHON_MIN to 3.$PYTHON_MAX; found ${1:-python3}: $("${1:-python3}" --version 2>&1 | head -n 1)" \
+    problem "torch 2.11 comes as a wheel for Python 3.$PYTHON_MIN to 3.$PYTHON_MAX; ${1:-python3} is $(python_called "${1:-python3}")" \
       "$(packages "python3 python3-venv" "python3 python3-pip"), or name another one with --python PATH"
   else
     problem "$PYTHON has neither venv nor pip" "$(packages "python3-venv" "python3-pip")"
   fi
+}
+
+python_called() {
+  command -v "$1" >/dev/null || { echo "not on PATH" && return; }
+  "$1" --version 2>&1 | awk 'NR == 1'
 }
 
 python_version_ok() {

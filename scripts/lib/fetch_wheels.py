@@ -9,6 +9,7 @@ Only Python's standard library is used. Authentication and mirrors with redirect
 """
 
 import concurrent.futures
+import errno
 import hashlib
 import json
 import os
@@ -57,7 +58,7 @@ class Progress:
 
     def show(self, done, last=False):
         now = time.monotonic()
-        if self.quiet or (not last and now - self.shown < (0.2 if self.terminal else 5)):
+        if self.quiet or self.fetched == 0 or (not last and now - self.shown < (0.2 if self.terminal else 5)):
             return
         self.shown = now
         rate = self.fetched / 1e6 / max(now - self.started, 0.001)
@@ -139,10 +140,13 @@ def fetch(net, wheel, progress, done_before):
             if isinstance(caught, urllib.error.HTTPError) and caught.code == 416:
                 wheel.part.unlink(missing_ok=True)
             error = caught
+            if caught.errno in (errno.ENOSPC, errno.EDQUOT):
+                break
         if attempt < ATTEMPTS:
             print(f"set-up: {wheel.path.name}: {error}; attempt {attempt + 1} of {ATTEMPTS}", file=sys.stderr, flush=True)
             time.sleep(min(2**attempt, 20))
-    raise SystemExit(f"set-up: error: could not fetch {wheel.path.name}: {error}\n    to fix it: run the same command again, it goes on from here")
+    hint = f"look at the network and the disk (df -h '{wheel.path.parent}'), then run the same command again: it goes on from here"
+    raise SystemExit(f"set-up: error: could not fetch {wheel.path.name}: {error}\n    to fix it: {hint}")
 
 
 def main():

@@ -101,13 +101,13 @@ pip_install() {
   say "unpacking"
   with_ticker "unpacked" "$HOME_DIR/tmp" \
     "${PIP[@]}" install --quiet --no-index --no-deps --no-compile --target "$target" "${WHEELS[@]}" >&2 ||
-    die "pip could not install the wheels (its message stands above)" "scripts/setup.sh --force"
+    die "pip could not install the wheels (its message stands above)" "look at the disk (df -h '$HOME_DIR'), then run the same command again"
 }
 
 # Sets PIP to a pip of the project's own where Python can make one, so that nothing of the user's is touched or in the way.
 prepare_pip() {
   local env=$HOME_DIR/tmp/pyenv
-  export TMPDIR=$HOME_DIR/tmp PIP_DISABLE_PIP_VERSION_CHECK=1
+  export TMPDIR=$HOME_DIR/tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
   PIP=("$PYTHON" -m pip)
   if [ "$PYTHON_HAS" = venv ] && "$PYTHON" -m venv "$env" >/dev/null 2>&1; then
     PIP=("$env/bin/python" -m pip)

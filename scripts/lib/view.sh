@@ -51,28 +51,28 @@ link_library() {
   local found
   found=$(
     cd "$HOME_DIR"
-    find -L "$1/lib" "$1"/../nvidia/*/lib -maxdepth 1 -name "$2" -print -quit 2>/dev/null
-  ) || true # a wheel without NVIDIA packages has no such folder
+    find -L "$1/lib" "$1"/lib/../../nvidia/*/lib -maxdepth 1 -name "$2" -print -quit 2>/dev/null
+  ) || true # a libtorch without NVIDIA packages has no such folder
   case $found in
   '') return 1 ;;
-  /*) ln -sf "$(realpath -s "$found")" "$HOME_DIR/lib/$2" ;;
-  *) ln -sf "../${found/torch\/..\//}" "$HOME_DIR/lib/$2" ;;
+  /*) ln -sf "$(cd "$(dirname "$found")" && pwd -P)/$2" "$HOME_DIR/lib/$2" ;;
+  *) ln -sf "../${found/torch\/lib\/..\/..\//}" "$HOME_DIR/lib/$2" ;;
   esac
 }
 
 # Links whatever libtorch_cpu.so needs and its installation brings: libgomp, and libcudart and libcupti of a CUDA build.
 # A library that was linked may need others, hence the rounds.
 link_needed() {
-  local name round missing
-  for round in 1 2 3; do
+  local name missing
+  for _ in 1 2 3; do
     for name in $(needed_libraries | awk '{ print $1 }'); do
       [ -e "$HOME_DIR/lib/$name" ] || link_library "$1" "$name" || true
     done
     missing=$(needed_libraries | awk '/not found/ { print $1 }' | paste -sd ' ')
     [ -n "$missing" ] || return 0
   done
-  die "after $round rounds libtorch_cpu.so in $1/lib still misses $missing: neither there nor in $1/../nvidia nor in the system" \
-    "scripts/setup.sh --cpu --force, or unset LIBTORCH"
+  die "libtorch_cpu.so in $1/lib needs $missing: neither there nor in the Python packages beside it nor in the system" \
+    "scripts/setup.sh --cpu, which installs a complete one"
 }
 
 needed_libraries() {
