@@ -17,10 +17,9 @@ RECORD=$HOME_DIR/installed
 # shellcheck source=scripts/lib/install.sh
 . "$LIB/install.sh"
 
-# Disk in MB, with the build in target/: what is fetched, what that becomes unpacked, and what cargo makes.
-DISK_SLIM=4000
-DISK_FULL=10000
-DISK_BUILD=1500
+# Disk in MB while the wheels are unpacked, and with what cargo makes in target/ for all tests (2,300 MB).
+declare -A DISK=([slim]=1900 [slim-built]=4000 [full]=7500 [full-built]=8500)
+
 # How long to wait for another set-up of the same checkout, in seconds.
 LOCK_SECONDS=1800
 
@@ -36,8 +35,8 @@ what to install
   --cpu                for the CPU only
   --cuda               for NVIDIA GPUs
   --slim               only what a CPU run loads: 545 MB to fetch, 1.2 GB on disk (the default for --cpu)
-  --full               PyTorch with all its packages: 2.6 GB to fetch, 4.7 GB on disk (always so for --cuda)
-  --nccl               also the headers that the cargo feature nccl is compiled against
+  --full               PyTorch with all its packages: 2.7 GB to fetch, 4.5 GB on disk (always so for --cuda)
+  --nccl               also the headers for the cargo feature nccl: 202 MB to fetch
   --force              install again, whatever is there
 
 an existing libtorch 2.11 instead
@@ -158,17 +157,16 @@ check_machine() {
   check_rust "$ROOT/rust-toolchain.toml"
   if [ "$1" = fetch ]; then
     check_python "$WANT_PYTHON"
-    check_disk "$HOME_DIR" "$(disk_needed)" "the $SIZE installation with the build in target/"
+    check_disk "$HOME_DIR" "$(disk_needed)" "the $SIZE installation"
   fi
   stop_on_problems
 }
 
 # A build that exists needs no second room.
 disk_needed() {
-  local need=$DISK_SLIM
-  [ "$SIZE" = slim ] || need=$DISK_FULL
-  [ ! -d "$ROOT/target/debug" ] || need=$((need - DISK_BUILD))
-  echo "$need"
+  local kind=$SIZE
+  [ -d "$ROOT/target/debug" ] || kind+=-built
+  echo $((DISK[$kind] + 500 * WANT_NCCL))
 }
 
 install_own() {

@@ -10,6 +10,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 . "$ROOT/scripts/lib/cargo.sh"
 
 SUMMARY=()
+PASSED=0
 FAILED=0
 
 # step NAME COMMAND...: runs COMMAND and notes how it ended; the other steps run all the same.
@@ -17,7 +18,7 @@ step() {
   local name=$1 start=$SECONDS verdict=passed
   shift
   printf '\ntest: %s: %s\n' "$name" "$*"
-  "$@" || { verdict=FAILED && FAILED=$((FAILED + 1)); }
+  if "$@"; then PASSED=$((PASSED + 1)); else verdict=FAILED FAILED=$((FAILED + 1)); fi
   SUMMARY+=("$(printf '%-14s %-7s %4d s   %s' "$name" "$verdict" $((SECONDS - start)) "$*")")
 }
 
@@ -52,7 +53,7 @@ summarize() {
   printf '\n'
   printf 'test: %s\n' "${SUMMARY[@]}"
   [ "$FAILED" = 0 ] || { printf 'test: FAILED: %d of %d steps\n' "$FAILED" "${#SUMMARY[@]}" && exit 1; }
-  printf 'test: passed: %d steps\n' "${#SUMMARY[@]}"
+  printf 'test: passed (%d of %d steps verified)\n' "$PASSED" "${#SUMMARY[@]}"
 }
 
 cd "$ROOT"

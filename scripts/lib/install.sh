@@ -31,7 +31,7 @@ pip_install_torch() {
     say "installing PyTorch's wheel without the packages that a CPU run does not load (slim, about 545 MB)"
     pip_install "$3" --no-deps "${SLIM[@]}"
   else
-    say "installing PyTorch's wheel with all its packages ($1, full, about 2.6 GB)"
+    say "installing PyTorch's wheel with all its packages ($1, full, about 2.7 GB)"
     pip_install "$3" "${TORCH[@]}"
   fi
 }
