@@ -51,7 +51,7 @@ fn names_the_file_that_is_cut_short() {
 fn trains_on_files_as_well_as_on_drawn_digits() {
     let lab = Lab::new();
     Digits::write_idx(&lab.path("digits"), 0, 20, 10).unwrap();
-    lab.run(mnist(), &["--data", "digits", "--epochs", "1", "--nprocs", "1"]).success();
+    lab.run(mnist(), &["--data", "digits", "--epochs", "1", "--nprocs", "1", "--device", "cpu"]).success();
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn refuses_bad_arguments_with_exit_code_2() {
 fn names_weights_that_it_cannot_write() {
     let lab = Lab::new();
     std::fs::write(lab.path("file"), "").unwrap();
-    let args = ["--samples", "8", "--epochs", "1", "--weights", "file/weights"];
+    let args = ["--samples", "8", "--epochs", "1", "--weights", "file/weights", "--device", "cpu"];
     let told = stderr(&lab.run(mnist(), &args).code(1));
     assert!(told.contains("failed to save a checkpoint to file/weights/rank-"), "{told}");
     assert_eq!(lab.names(), ["events", "file"]);
@@ -92,7 +92,7 @@ fn names_weights_that_it_cannot_write() {
 
 /// A run that would not end by itself, once both of its ranks train.
 fn endless(lab: &Lab) -> (Guarded, impl Read + Send + use<>) {
-    let mut command = lab.command(mnist(), &["--samples", "64", "--epochs", "1000000"]);
+    let mut command = lab.command(mnist(), &["--samples", "64", "--epochs", "1000000", "--device", "cpu"]);
     let mut child = Guarded(command.process_group(0).spawn().unwrap());
     let mut lines = BufReader::new(child.0.stdout.take().unwrap());
     let (sender, receiver) = channel();

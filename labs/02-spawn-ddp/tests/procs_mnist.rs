@@ -99,7 +99,8 @@ fn four_ranks_end_with_the_same_bits_and_see_every_digit() {
 #[test]
 fn more_ranks_than_digits_train_without_a_hang() {
     let lab = Lab::new();
-    lab.run(mnist(), &["--nprocs", "3", "--samples", "2", "--epochs", "1", "--weights", "weights"]).success();
+    let args = ["--nprocs", "3", "--samples", "2", "--epochs", "1", "--weights", "weights", "--device", "cpu"];
+    lab.run(mnist(), &args).success();
     let all = weights(&lab, 3);
     assert!(all.iter().all(|weights| *weights == all[0]));
     assert_eq!(evaluations(&lab.events()[&2]), evaluations(&lab.events()[&0]));
@@ -131,7 +132,8 @@ fn two_ranks_of_16_equal_one_rank_of_32() {
 #[test]
 fn learns_drawn_digits() {
     let lab = Lab::new();
-    let run = lab.run(mnist(), &["--samples", "1500", "--epochs", "3", "--batch-size", "16"]).success();
+    let args = ["--samples", "1500", "--epochs", "3", "--batch-size", "16", "--device", "cpu"];
+    let run = lab.run(mnist(), &args).success();
     let accuracy = evaluations(&lab.events()[&0]);
     assert!(accuracy[2].0 > 0.8, "{accuracy:?}");
     assert!(stdout(&run).contains(&format!("Epoch: 2, Accuracy: {:.4}, Loss: ", accuracy[2].0)));

@@ -34,7 +34,7 @@ struct Args {
     /// Samples in the data set
     #[arg(long, default_value = "1000")]
     samples: NonZeroUsize,
-    /// Seed of data and order
+    /// Seed of data, order and initial weights
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
@@ -54,6 +54,7 @@ fn train(env: &LaunchEnv, args: Args) -> Result<()> {
     let batch_size = args.batch_size.get();
     let loader = DataLoader::new(data.clone(), Arc::clone(&sampler), batch_size)?;
 
+    tch::manual_seed(args.seed as i64);
     let vs = VarStore::new(Device::Cpu);
     let line = nn::linear(vs.root(), 3, 1, Default::default());
     let mut optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: args.lr, ..Default::default() })?;
