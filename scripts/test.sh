@@ -38,6 +38,7 @@ check_sources() {
   else
     leave_out clippy "rustup component add clippy"
   fi
+  step book python3 scripts/record.py --check
 }
 
 run_tests() {
