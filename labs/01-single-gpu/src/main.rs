@@ -15,7 +15,7 @@ use lockstep::device::DeviceChoice;
 use lockstep::loader::DataLoader;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::RandomSampler;
-use lockstep::{LocalRank, Reporter, checkpoint, exit, progress};
+use lockstep::{LocalRank, Reporter, WorldSize, checkpoint, exit, progress};
 use tch::nn::{self, Module, VarStore};
 use tch::{Device, Reduction};
 
@@ -66,7 +66,7 @@ struct Trainer {
 impl Trainer {
     // ANCHOR: new
     fn new(args: &Args) -> Result<Self> {
-        let device = args.device.pick(LocalRank::new(0))?;
+        let device = args.device.pick(LocalRank::new(0), WorldSize::ONE)?;
         tch::manual_seed(args.seed as i64);
         let vs = VarStore::new(device);
         let model = nn::linear(vs.root(), Toy::FEATURES as i64, 1, Default::default());

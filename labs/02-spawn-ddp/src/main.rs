@@ -67,7 +67,7 @@ fn main() -> ExitCode {
 // ANCHOR: train
 fn train(env: &LaunchEnv, args: Args) -> Result<()> {
     // ANCHOR: join
-    let device = args.device.pick(env.local_rank)?;
+    let device = args.device.pick(env.local_rank, env.local_world_size)?;
     let group = Rc::new(init_process_group(env, &Default::default())?);
     // ANCHOR_END: join
     // ANCHOR: build
