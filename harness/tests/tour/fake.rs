@@ -110,7 +110,7 @@ impl Run {
     }
 
     fn loss(&self, epoch: u64) -> f64 {
-        let apart = if self.lie == "apart" && self.ranks == 1 { 1.001 } else { 1.0 };
+        let apart = if self.lie == "apart" && self.ranks == 1 { 1.01 } else { 1.0 };
         apart / (epoch + 1) as f64
     }
 
