@@ -3,7 +3,7 @@
 //!
 //! Equal in exact arithmetic; floats are summed in another order, so limits are needed. What they are set by: pairs of
 //! runs of lab 02 on the CPU, 2 and 4 ranks × 32 against one rank, on drawn digits of up to 40 seeds and on real ones (110
-//! pairs for the losses, 25 for the weights after 4 steps, 18 for those of long runs), and three pairs for each
+//! pairs for the losses, 25 for the weights after 4 steps, 16 for those of long runs), and one to three for each
 //! difference that was made on purpose.
 //!
 //! | largest difference | rounding alone | learning rate 1 % off | gradients summed, not averaged | limit |
