@@ -13,10 +13,10 @@
 //! | losses of the first 16 steps | 2e-7, once 1e-3 | | | none |
 //! | weights after 96 steps and more | 3e-7 to 2e-2 | 4e-2 | 8e-1 | 1e-1 |
 //!
-//! Training amplifies: an activation that rounding moves across zero switches a gradient on or off, for a whole
-//! background of equal pixels at once, and from there the runs part by a factor of ten in some dozen steps, until they
-//! have settled. When that happens is chance. The sharp test is therefore the first steps; the end is held to a coarse
-//! limit that gross faults break.
+//! Training amplifies: at some step, by chance, the runs begin to part by a factor of ten in some dozen steps, until they
+//! have settled. The likely cause, not proved here: an activation that rounding moves across zero switches a gradient on or
+//! off, for a whole background of equal pixels at once. The sharp test is therefore the first steps; the end is held to a
+//! coarse limit that gross faults break.
 
 use super::samples::padding;
 use super::{Doubt, Finding, counted};
