@@ -1,27 +1,31 @@
 //! Several ranks with a batch each train as one rank with all of it: averaging gradients over ranks is averaging over
 //! samples.
 //!
-//! Equal in exact arithmetic; floats are summed in another order, so limits are needed. What they are set by (40 seeds of
-//! drawn digits and the real ones, CPU, one thread each, 2 ranks × 32 against 1 × 64):
+//! Equal in exact arithmetic; floats are summed in another order, so limits are needed. What they are set by: pairs of
+//! runs of lab 02 on the CPU, 2 and 4 ranks × 32 against one rank, on drawn digits of up to 40 seeds and on real ones (110
+//! pairs for the losses, 25 for the weights after 4 steps, 16 for those of long runs), and one to three for each
+//! difference that was made on purpose.
 //!
-//! | | rounding alone | learning rate wrong by 0.1 % | gradients summed, not averaged |
-//! |---|---|---|---|
-//! | losses of the first 16 steps | ≤ 5e-7 of the loss | 5e-2 | 4e-1 |
-//! | weights after 16 steps | ≤ 1e-5 of the largest weight | 2e-2 | 9e-1 |
-//! | weights after 192 steps and more | 4e-7 to 2e-2 | 3e-2 | 8e-1 |
+//! | largest difference | rounding alone | learning rate 1 % off | gradients summed, not averaged | limit |
+//! |---|---|---|---|---|
+//! | losses of the first 4 steps, part of the loss | 1e-7, once 3e-6 | 2e-3 and more | 2e-1 and more | 1e-3 |
+//! | weights after 4 steps, part of the largest | 6e-7 | 1e-3 and more | 7e-2 and more | 1e-3 |
+//! | losses of the first 16 steps | 2e-7, once 1e-3 | | | none |
+//! | weights after 96 steps and more | 3e-7 to 2e-2 | 4e-2 | 8e-1 | 1e-1 |
 //!
-//! Training amplifies: an activation that rounding moves across zero switches a gradient on or off, for a whole
-//! background of equal pixels at once, and from there the runs part by a factor of ten in some dozen steps, until they
-//! have settled. The sharp test is therefore the first steps; the end is held to a coarse limit that gross faults break.
+//! Training amplifies: at some step, by chance, the runs begin to part by a factor of ten in some dozen steps, until they
+//! have settled. The likely cause, not proved here: an activation that rounding moves across zero switches a gradient on or
+//! off, for a whole background of equal pixels at once. The sharp test is therefore the first steps; the end is held to a
+//! coarse limit that gross faults break.
 
 use super::samples::padding;
 use super::{Doubt, Finding, counted};
 use crate::run::{Epoch, Evidence, Plan, Trace, Weights};
 
 /// Steps from the start within which rounding has not been amplified yet.
-const EARLY: usize = 16;
+const EARLY: usize = 4;
 /// For the losses of the first [`EARLY`] steps, as a part of the loss.
-const LOSS_LIMIT: f64 = 1e-4;
+const LOSS_LIMIT: f64 = 1e-3;
 /// For the weights of a run of no more than [`EARLY`] steps, as a part of the largest weight.
 const EARLY_WEIGHT_LIMIT: f64 = 1e-3;
 /// For the weights of a longer run.
@@ -50,7 +54,8 @@ fn prove(many: &Evidence, one: &Evidence) -> Result<String, Doubt> {
         return padded(&steps.0, alike, losses);
     }
     let weights = weights(many, one, steps.0.len())?;
-    Ok(format!("{} took the same samples; {losses}; {weights}", counted(alike, "step")))
+    let steps = counted(alike, "step");
+    Ok(format!("{steps} took the same samples; {losses}, {weights}: floats are summed in another order"))
 }
 
 /// A step of all ranks: which samples, sorted, and the loss over them.
@@ -105,14 +110,14 @@ fn losses(many: &[Whole], one: &[Whole]) -> Result<String, String> {
         let drift = relative(many.loss, one.loss);
         if !within(drift, LOSS_LIMIT) {
             return Err(format!(
-                "the loss of step {} of epoch {} is {} in A and {} in B: {drift:.1e} of it, the limit is {LOSS_LIMIT:.0e}",
+                "the loss of step {} of epoch {} is {} in A and {} in B: {drift:.1e} of it, the limit is {LOSS_LIMIT:e}",
                 many.step, many.epoch, many.loss, one.loss
             ));
         }
         largest = largest.max(drift);
     }
     let steps = counted(many.len().min(EARLY), "step");
-    Ok(format!("losses of the first {steps} differ by {largest:.1e} at most (limit {LOSS_LIMIT:.0e})"))
+    Ok(format!("the losses of the first {steps} differ by {} at most (limit {LOSS_LIMIT:e})", part(largest)))
 }
 
 /// What is not a number is not within any limit.
@@ -130,15 +135,19 @@ fn padded(steps: &[Whole], alike: usize, losses: String) -> Result<String, Doubt
         // The first loss is that of the initial weights: no gradient has been averaged yet.
         return Err(Doubt::NotVerified(format!("not comparable: from {first} on, A takes the sampler's padding too")));
     }
-    Ok(format!("{losses}; later ones and weights are not comparable: from {first} on, A takes padding too"))
+    Ok(format!("{losses}; later ones and weights are not comparable, since from {first} on A takes padding too"))
 }
 
 fn weights(many: &Evidence, one: &Evidence, steps: usize) -> Result<String, String> {
     let of = |run: &'_ Evidence| run.weights.first().cloned().unwrap_or_else(|| Err("no rank saved weights".into()));
     let drift = drift(&of(many)?, &of(one)?)?;
     let limit = if steps <= EARLY { EARLY_WEIGHT_LIMIT } else { WEIGHT_LIMIT };
-    let told = format!("weights at the end differ by {drift:.1e} of the largest (limit {limit:.0e})");
-    if within(drift, limit) { Ok(told) } else { Err(told) }
+    let told = format!("the final weights by {} of the largest (limit {limit:e})", part(drift));
+    if within(drift, limit) { Ok(told) } else { Err(format!("A and B differ in {told}")) }
+}
+
+fn part(drift: f64) -> String {
+    if drift == 0.0 { "0".to_owned() } else { format!("{drift:.1e}") }
 }
 
 /// The largest difference of two weights, as a part of the largest weight.
@@ -179,7 +188,7 @@ mod tests {
     }
 
     fn failure(falsify: impl FnOnce(&mut Run, &mut Run)) -> String {
-        let mut runs = pair(2, 4, 2, 40);
+        let mut runs = pair(2, 4, 2, 16);
         falsify(&mut runs.0, &mut runs.1);
         let finding = judged(&runs);
         assert_eq!(finding.verdict, Verdict::Failed, "{}", finding.evidence);
@@ -188,14 +197,14 @@ mod tests {
 
     #[test]
     fn passes_runs_that_agree_with_the_measured_drift() {
-        let mut runs = pair(2, 4, 2, 40);
+        let mut runs = pair(2, 4, 1, 32);
         runs.0.losses[0][0][1] *= 1.0 + 2e-5;
         runs.0.weights = weights(&[0.1, -0.2, 0.4, 0.0, 0.2501, -0.5]);
         let finding = judged(&runs);
         assert_eq!(finding.verdict, Verdict::Passed, "{}", finding.evidence);
         assert_eq!(finding.claim, "2 ranks × batch 4 train as 1 rank × batch 8");
-        let told = "10 steps took the same samples; losses of the first 10 steps differ by 1.0e-5 at most (limit 1e-4); \
-                    weights at the end differ by 1.0e-4 of the largest (limit 1e-3)";
+        let told = "4 steps took the same samples; the losses of the first 4 steps differ by 1.0e-5 at most (limit \
+                    1e-3), the final weights by 1.0e-4 of the largest (limit 1e-3): floats are summed in another order";
         assert_eq!(finding.evidence, told);
     }
 
@@ -207,7 +216,7 @@ mod tests {
 
     #[test]
     fn fails_when_an_early_loss_is_apart_or_no_number() {
-        let told = failure(|many, _| many.losses[0][1][1] *= 1.001);
+        let told = failure(|many, _| many.losses[0][1][1] *= 1.003);
         assert!(told.starts_with("the loss of step 1 of epoch 0 is 1.70"), "{told}");
         assert!(failure(|many, _| many.losses[1][0][0] = f64::NAN).contains("is NaN in A"));
         assert!(failure(|_, one| one.losses[1][0][0] = f64::INFINITY).contains("inf in B"));
@@ -216,7 +225,7 @@ mod tests {
     #[test]
     fn fails_when_a_weight_is_apart_or_no_number() {
         let told = failure(|many, _| many.weights = weights(&[0.1, -0.2, 0.4, 0.0, 0.25, -0.52]));
-        assert_eq!(told, "weights at the end differ by 2.0e-2 of the largest (limit 1e-3)");
+        assert_eq!(told, "A and B differ in the final weights by 2.0e-2 of the largest (limit 1e-3)");
         assert!(failure(|_, one| one.weights = weights(&[0.1, -0.2, 0.4, 0.0, 0.25, f32::NAN])).contains("NaN in B"));
         let told = failure(|many, one| {
             many.weights = weights(&[]);
@@ -233,15 +242,15 @@ mod tests {
             judged(&runs)
         };
         assert_eq!(long(-0.52).verdict, Verdict::Passed);
-        assert!(long(-0.52).evidence.contains("losses of the first 16 steps"), "{}", long(-0.52).evidence);
+        assert!(long(-0.52).evidence.contains("losses of the first 4 steps"), "{}", long(-0.52).evidence);
         assert_eq!(long(-0.7).verdict, Verdict::Failed);
     }
 
     #[test]
     fn fails_when_a_step_took_other_samples() {
         let told = failure(|many, _| {
-            let (first, second) = (many.shares[1][0][0], many.shares[1][0][9]);
-            (many.shares[1][0][0], many.shares[1][0][9]) = (second, first);
+            let (first, second) = (many.shares[1][0][0], many.shares[1][0][7]);
+            (many.shares[1][0][0], many.shares[1][0][7]) = (second, first);
         });
         assert_eq!(told, "step 0 of epoch 1 took other samples in A than in B");
     }
@@ -263,10 +272,10 @@ mod tests {
         let mut runs = pair(2, 4, 2, 41);
         let finding = judged(&runs);
         assert_eq!(finding.verdict, Verdict::Passed, "{}", finding.evidence);
-        let told = "losses of the first 5 steps differ by 0.0e0 at most (limit 1e-4); later ones and weights are not \
-                    comparable: from step 5 of epoch 0 on, A takes padding too";
+        let told = "the losses of the first 4 steps differ by 0 at most (limit 1e-3); later ones and weights are not \
+                    comparable, since from step 5 of epoch 0 on A takes padding too";
         assert_eq!(finding.evidence, told);
-        runs.0.losses[0][0][4] *= 1.001;
+        runs.0.losses[0][0][3] *= 1.003;
         assert_eq!(judged(&runs).verdict, Verdict::Failed);
     }
 

@@ -44,7 +44,8 @@ fn compare(first: &Weights, other: &Weights) -> Result<(), String> {
 
 /// The first value that differs, and how many do.
 fn at(name: &str, tensor: &Tensor, other: &Tensor, byte: usize) -> String {
-    let size = tensor.bytes.len() / tensor.len();
+    // Some types take less than a byte.
+    let size = (tensor.bytes.len() / tensor.len()).max(1);
     let pairs = || tensor.bytes.chunks(size).zip(other.bytes.chunks(size));
     let (differing, index) = (pairs().filter(|(one, other)| one != other).count(), byte / size);
     let (one, other) = (&tensor.bytes[index * size..][..size], &other.bytes[index * size..][..size]);

@@ -107,7 +107,7 @@ impl Stage {
         let folder = self.place.folder(name);
         let output = self.screen.for_child()?;
         let took = self.lab.run(&plan, self.data.as_deref(), &folder, output, self.timeout, &self.signals);
-        let seconds = took.with_context(|| format!("run {name} ({plan}) failed"))?.as_secs_f64();
+        let seconds = took.with_context(|| format!("run {name} ({plan}) did not finish"))?.as_secs_f64();
         Ok(Run { name, evidence: Evidence::read(plan, &folder), seconds })
     }
 

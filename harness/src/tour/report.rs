@@ -4,7 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use comfy_table::{Cell, CellAlignment};
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{Cell, CellAlignment, ColumnConstraint, LineStyle, Width};
 use serde::Serialize;
 
 use super::screen::Screen;
@@ -85,6 +86,7 @@ impl Report {
         let headings =
             ["epoch", &of("loss", a), &of("accuracy", a), &of("loss", b), &of("accuracy", b)].map(str::to_owned);
         let mut table = screen.table(&headings.each_ref().map(String::as_str));
+        table.load_style(UTF8_HORIZONTAL_ONLY.row_separator(LineStyle::none()));
         for epoch in 0..a.epochs.len().max(b.epochs.len()) {
             let cells =
                 self.runs.iter().flat_map(|run| run.epochs.get(epoch).map_or([dash(), dash()], EpochReport::cells));
@@ -96,6 +98,8 @@ impl Report {
 
     fn proofs(&self, screen: &Screen) -> comfy_table::Table {
         let mut table = screen.table(&["verdict", "claim", "evidence"]);
+        // The evidence is the longest.
+        table.set_constraints([ColumnConstraint::ContentWidth, ColumnConstraint::UpperBoundary(Width::Fixed(27))]);
         for finding in &self.findings {
             table.add_row([screen.verdict(finding.verdict), Cell::new(&finding.claim), Cell::new(&finding.evidence)]);
         }

@@ -5,16 +5,20 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 use std::{env, thread};
 
 use lockstep_events::{Event, EventSink, FOLDER};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-use crate::site::LAB;
+use crate::site::{LAB, LIMIT};
 
 /// The variable that names the lie.
 pub(crate) const LIE: &str = "FAKE_LAB";
+
+/// Longer than any test waits, but no process stays for ever where a test fails.
+const HANG: Duration = LIMIT.saturating_mul(2);
 
 struct Run {
     lie: String,
@@ -53,10 +57,10 @@ impl Run {
         match &*self.lie {
             "hangs" => {
                 println!("up");
-                forever()
+                thread::sleep(HANG);
             }
             "hangs with a child" => {
-                let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+                let mut child = Command::new("sleep").arg(HANG.as_secs().to_string()).spawn().unwrap();
                 println!("up");
                 child.wait().unwrap();
             }
@@ -110,7 +114,7 @@ impl Run {
     }
 
     fn loss(&self, epoch: u64) -> f64 {
-        let apart = if self.lie == "apart" && self.ranks == 1 { 1.001 } else { 1.0 };
+        let apart = if self.lie == "apart" && self.ranks == 1 { 1.01 } else { 1.0 };
         apart / (epoch + 1) as f64
     }
 
@@ -126,11 +130,5 @@ impl Run {
         let file = safetensors::serialize([("weight", tensor)], None).unwrap();
         fs::create_dir_all(&self.weights).unwrap();
         fs::write(self.weights.join(format!("rank-{rank}.safetensors")), file).unwrap();
-    }
-}
-
-fn forever() -> ! {
-    loop {
-        thread::park();
     }
 }

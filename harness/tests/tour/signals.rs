@@ -41,7 +41,7 @@ fn ends_at_timeout() {
     let site = Site::new();
     let assert = site.run("hangs with a child", &["--timeout", "1"]).code(1);
     let told = stderr(&assert);
-    assert!(told.contains("error: run A (2 ranks × batch 32) failed\n"), "{told}");
+    assert!(told.contains("error: run A (2 ranks × batch 32) did not finish\n"), "{told}");
     assert!(
         told.contains("did not end within 1 s (--timeout), and all its processes were killed: no rank wrote an event")
     );

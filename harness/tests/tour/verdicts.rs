@@ -65,7 +65,7 @@ fn fails_lies() {
     for (lie, broken, told) in [
         ("bit", vec![0], "rank 1 differs from rank 0: 1 value of weight, the first is value 0"),
         ("no weights", vec![0, 3], "cannot read the weights rank-1.safetensors"),
-        ("apart", vec![1], "the loss of step 0 of epoch 0 is 1 in A and 1.001 in B"),
+        ("apart", vec![1], "the loss of step 0 of epoch 0 is 1 in A and 1.01 in B"),
         ("twice", vec![1, 2], "step 0 of epoch 0 took other samples in A than in B"),
         ("nan", vec![1, 3], "the loss of step 0 of epoch 0 is NaN in A"),
         ("torn", vec![1, 2, 3], "rank 1's event file is torn at line"),
@@ -88,7 +88,7 @@ fn takes_padding() {
     let report = json(&Site::new().run("", &["--json", "--samples", "401", "--nprocs", "4"]).success());
     let told = |index: usize| report["findings"][index]["evidence"].as_str().unwrap();
     assert!(told(2).contains("401 samples on 4 ranks; 3 repeats an epoch are the sampler's padding"), "{}", told(2));
-    assert!(told(1).ends_with("from step 3 of epoch 0 on, A takes padding too"), "{}", told(1));
+    assert!(told(1).ends_with("from step 3 of epoch 0 on A takes padding too"), "{}", told(1));
     assert_eq!(report["verdict"], "passed");
     let report = json(&Site::new().run("", &["--json", "--samples", "15"]).success());
     assert_eq!(report["findings"][1]["verdict"], "not verified here");
@@ -115,7 +115,7 @@ fn reports_failure() {
     let told = stderr(&assert);
     assert!(told.contains("error: rank 1 panicked\n"), "{told}");
     assert!(
-        told.contains("error: run A (2 ranks × batch 32) failed\n  caused by: the lab ended with exit code 3"),
+        told.contains("error: run A (2 ranks × batch 32) did not finish\n  caused by: the lab ended with exit code 3"),
         "{told}"
     );
     assert_eq!((stdout(&assert), site.leftovers().len()), (String::new(), 0));

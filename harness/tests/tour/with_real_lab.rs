@@ -45,7 +45,7 @@ fn proves_uneven_run() {
     assert_eq!(report["verdict"], "passed", "{report:#}");
     let told = |index: usize| report["findings"][index]["evidence"].as_str().unwrap();
     assert!(told(2).contains("304 samples on 3 ranks; 2 repeats an epoch are the sampler's padding"), "{}", told(2));
-    assert!(told(1).contains("losses of the first 3 steps"), "{}", told(1));
+    assert!(told(1).contains("the losses of the first 3 steps"), "{}", told(1));
 }
 
 fn leaves_no_rank() {
