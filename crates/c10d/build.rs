@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 3] = ["shim/store.cpp", "shim/group.cpp", "shim/reducer.cpp"];
+const SOURCES: [&str; 4] = ["shim/store.cpp", "shim/group.cpp", "shim/reducer.cpp", "shim/optim.cpp"];
 
 fn main() {
     println!("cargo:rerun-if-changed=shim");

@@ -97,6 +97,31 @@ pub(crate) struct ReducerOptions {
     pub(crate) gradient_as_bucket_view: bool,
 }
 
+/// `SgdStep` of `shim/optim.cpp`.
+#[repr(C)]
+pub(crate) struct SgdStep {
+    pub(crate) lr: f64,
+    pub(crate) momentum: f64,
+    pub(crate) dampening: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) nesterov: bool,
+    pub(crate) maximize: bool,
+    pub(crate) is_first_step: bool,
+}
+
+/// `AdamStep` of `shim/optim.cpp`.
+#[repr(C)]
+pub(crate) struct AdamStep {
+    pub(crate) lr: f64,
+    pub(crate) beta1: f64,
+    pub(crate) beta2: f64,
+    pub(crate) eps: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) decoupled: bool,
+    pub(crate) amsgrad: bool,
+    pub(crate) maximize: bool,
+}
+
 /// Pointers to tensors that stay borrowed for the length of the call.
 pub(crate) fn pointers(tensors: &[Tensor]) -> Vec<TensorPtr> {
     tensors.iter().map(Tensor::as_ptr).collect()
@@ -360,4 +385,24 @@ unsafe extern "C" {
     ) -> Status;
     pub(crate) fn lc_backward(loss: TensorPtr) -> Status;
     pub(crate) fn lc_grad_to_none(tensor: TensorPtr) -> Status;
+
+    pub(crate) fn lc_fused_sgd(
+        params: *const TensorPtr,
+        grads: *const TensorPtr,
+        n: usize,
+        buffers: *const TensorPtr,
+        n_buffers: usize,
+        step: *const SgdStep,
+    ) -> Status;
+    pub(crate) fn lc_fused_adam(
+        params: *const TensorPtr,
+        grads: *const TensorPtr,
+        averages: *const TensorPtr,
+        squares: *const TensorPtr,
+        steps: *const TensorPtr,
+        n: usize,
+        max_squares: *const TensorPtr,
+        n_max: usize,
+        step: *const AdamStep,
+    ) -> Status;
 }

@@ -1,4 +1,5 @@
 //! Safe Rust over libtorch's distributed engine, c10d: stores, process groups over Gloo, work handles, the DDP reducer.
+//! Beside it the fused optimizer kernels, which tch lacks.
 //!
 //! Nothing here computes or communicates by itself. A C++ shim (`shim/`) makes libtorch's classes callable; this crate gives
 //! them owners, types and errors. It is the one crate of the project that holds unsafe code.
@@ -11,6 +12,7 @@
 //! | `collectives`, `p2p` | what a group does |
 //! | `work` | [`Work`]: an operation under way, which owns its tensors |
 //! | `reducer` | [`Reducer`]: gradient buckets for DDP |
+//! | `fused` | [`fused_sgd`], [`fused_adam`]: libtorch's optimizer kernels |
 //! | `roll_call` | [`RollCall`]: who is missing after a failure |
 //! | `error` | [`Error`], [`Fault`] |
 //! | `ffi` | the C boundary |
@@ -18,6 +20,7 @@
 mod collectives;
 mod error;
 mod ffi;
+mod fused;
 mod group;
 mod p2p;
 mod rank;
@@ -28,6 +31,7 @@ mod work;
 
 pub use collectives::{ReduceOp, Splits};
 pub use error::{Error, Fault, Result};
+pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};
 pub use group::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions, ProcessGroup};
 pub use rank::{Rank, WorldSize};
 pub use reducer::{
