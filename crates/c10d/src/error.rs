@@ -28,9 +28,7 @@ impl Fault {
     fn of(exception: &Exception) -> Fault {
         let text = exception.message.to_lowercase();
         let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
-        if says(&["detected mismatch", "collectives differ", "mismatch between collectives", "op.preamble"]) {
-            Fault::Mismatch
-        } else if says(&["doesn't match param", "appears not to match", "inconsistent"]) {
+        if says(&MISMATCH) {
             Fault::Mismatch
         } else if exception.kind == Kind::Timeout || says(&["timed out", "timeout"]) {
             Fault::Timeout
@@ -53,6 +51,10 @@ impl Fault {
         }
     }
 }
+
+/// What c10d's collective checks, its comparison of parameters, and Gloo say when ranks disagree.
+const MISMATCH: [&str; 5] =
+    ["detected mismatch", "collectives differ", "op.preamble", "appears not to match", "inconsistent"];
 
 /// What Gloo's TCP transport and c10d's sockets say when the other side is gone.
 const PEER_GONE: [&str; 9] = [

@@ -18,6 +18,7 @@
 //! | `ffi` | the C boundary |
 
 mod collectives;
+pub mod cuda;
 mod error;
 mod ffi;
 mod fused;

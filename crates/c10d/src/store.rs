@@ -33,7 +33,8 @@ unsafe impl Sync for Store {}
 pub struct TcpStoreOptions {
     /// Whether this process hosts the server.
     pub host_server: bool,
-    /// How many clients, the host's own among them, the host waits for before the constructor returns; `None` waits for nobody.
+    /// How many clients, the host's own among them, the host waits for before the constructor returns. Clients that set it
+    /// announce themselves and do not wait. `None` neither announces nor waits.
     pub wait_for: Option<usize>,
     /// Deadline for connecting and default for every blocking call.
     pub timeout: Duration,

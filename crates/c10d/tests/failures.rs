@@ -1,5 +1,7 @@
 //! What a rank is told when another one dies, stays away, or calls something else.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::sync::Arc;

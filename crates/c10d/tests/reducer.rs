@@ -1,5 +1,7 @@
 //! The reducer on raw tensors: gradients of a function whose derivative is known, on ranks with different inputs.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::rc::Rc;

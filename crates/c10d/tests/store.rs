@@ -1,5 +1,7 @@
 //! Stores: every operation on every kind, and the ways they fail.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,1 +1,338 @@
-//! To come.
+//! What a launcher tells a process: torchrun's variables, read once into one value.
+//!
+//! Parsing is a pure function of a lookup, so tests never touch the process's environment. Joining the group is not
+//! done here, and neither is starting processes: see [`crate::spawn`].
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::{LocalRank, Rank, WorldSize};
+
+/// The variable that holds the path of the file for a failing worker's error.
+pub const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
+
+/// Variables that only a launcher sets; their presence means that processes were started already.
+pub const LAUNCHER_VARIABLES: [&str; 3] = ["RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"];
+
+const REQUIRED: [&str; 6] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
+
+/// A worker's place in its job, as `lockstep run`, torchrun or [`crate::spawn`] hand it over.
+///
+/// Source of names and meaning: "Environment Variables" in `torch/distributed/run.py`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchEnv {
+    /// Position among all processes of the job (`RANK`).
+    pub rank: Rank,
+    /// Position among the processes of this node (`LOCAL_RANK`): the index of the device.
+    pub local_rank: LocalRank,
+    /// Processes in the job (`WORLD_SIZE`).
+    pub world_size: WorldSize,
+    /// Processes on this node (`LOCAL_WORLD_SIZE`).
+    pub local_world_size: WorldSize,
+    /// Position of this node's agent (`GROUP_RANK`); `None` where no agent set it.
+    pub group_rank: Option<usize>,
+    /// Host of the rendezvous store (`MASTER_ADDR`).
+    pub master_addr: String,
+    /// Port of the rendezvous store (`MASTER_PORT`), never 0.
+    pub master_port: u16,
+    /// How often the workers were started anew (`TORCHELASTIC_RESTART_COUNT`, 0 if unset).
+    pub restart_count: u32,
+    /// Whether the launcher hosts the store, so that rank 0 is a client like the others
+    /// (`TORCHELASTIC_USE_AGENT_STORE`, which torch compares with `True`).
+    pub agent_store: bool,
+    /// Where a failure is recorded for the launcher (`TORCHELASTIC_ERROR_FILE`).
+    pub error_file: Option<PathBuf>,
+    /// The job's name (`TORCHELASTIC_RUN_ID`).
+    pub run_id: Option<String>,
+}
+
+/// Why the environment does not describe a worker.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnvError {
+    /// Variables that every launcher sets are absent.
+    #[error("{} not set: {}", listed(names), start_hint(names, *slurm))]
+    Missing {
+        /// All absent names, in the order of [`LaunchEnv`].
+        names: Vec<&'static str>,
+        /// Whether Slurm started this process (`SLURM_PROCID` is set).
+        slurm: bool,
+    },
+    /// A value is not of the form that its variable has.
+    #[error("{name} is {value:?}, which is not {expected}: let the launcher set it, or unset it")]
+    Unparsable {
+        /// The variable.
+        name: &'static str,
+        /// Its value, lossily decoded.
+        value: String,
+        /// What it should have been.
+        expected: &'static str,
+    },
+    /// The rank does not exist in this world.
+    #[error("RANK is {rank} but WORLD_SIZE is {world_size}: ranks run from 0 to WORLD_SIZE - 1")]
+    RankOutsideWorld {
+        /// `RANK`.
+        rank: Rank,
+        /// `WORLD_SIZE`.
+        world_size: WorldSize,
+    },
+    /// The local rank does not exist on this node.
+    #[error(
+        "LOCAL_RANK is {local_rank} but LOCAL_WORLD_SIZE is {local_world_size}: local ranks run from 0 to LOCAL_WORLD_SIZE - 1"
+    )]
+    LocalRankOutsideNode {
+        /// `LOCAL_RANK`.
+        local_rank: LocalRank,
+        /// `LOCAL_WORLD_SIZE`.
+        local_world_size: WorldSize,
+    },
+    /// The node has more processes than the whole job.
+    #[error(
+        "LOCAL_WORLD_SIZE is {local_world_size} but WORLD_SIZE is {world_size}: a node cannot hold more processes than the job; are the two swapped?"
+    )]
+    NodeLargerThanWorld {
+        /// `LOCAL_WORLD_SIZE`.
+        local_world_size: WorldSize,
+        /// `WORLD_SIZE`.
+        world_size: WorldSize,
+    },
+}
+
+impl LaunchEnv {
+    /// Reads this process's environment.
+    ///
+    /// # Errors
+    /// [`EnvError::Missing`] names every absent variable at once; the others name the first bad value.
+    pub fn from_env() -> Result<Self, EnvError> {
+        Self::parse(|name| std::env::var_os(name))
+    }
+
+    /// Reads variables through `lookup`.
+    ///
+    /// # Errors
+    /// As [`LaunchEnv::from_env`].
+    pub fn parse(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, EnvError> {
+        let vars = Vars(lookup);
+        vars.check_present()?;
+        let env = LaunchEnv {
+            rank: Rank::new(vars.number("RANK")?),
+            local_rank: LocalRank::new(vars.number("LOCAL_RANK")?),
+            world_size: vars.world("WORLD_SIZE")?,
+            local_world_size: vars.world("LOCAL_WORLD_SIZE")?,
+            group_rank: vars.optional_number("GROUP_RANK")?,
+            master_addr: vars.address("MASTER_ADDR")?,
+            master_port: vars.port("MASTER_PORT")?,
+            restart_count: vars.optional_number("TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0),
+            agent_store: vars.python_bool("TORCHELASTIC_USE_AGENT_STORE")?,
+            error_file: vars.get(ERROR_FILE).map(PathBuf::from),
+            run_id: vars.get("TORCHELASTIC_RUN_ID").map(|id| id.to_string_lossy().into_owned()),
+        };
+        env.check_places()?;
+        Ok(env)
+    }
+
+    fn check_places(&self) -> Result<(), EnvError> {
+        let LaunchEnv { rank, local_rank, world_size, local_world_size, .. } = *self;
+        if !world_size.contains(rank) {
+            return Err(EnvError::RankOutsideWorld { rank, world_size });
+        }
+        if local_rank.get() >= local_world_size.get() {
+            return Err(EnvError::LocalRankOutsideNode { local_rank, local_world_size });
+        }
+        if local_world_size > world_size {
+            return Err(EnvError::NodeLargerThanWorld { local_world_size, world_size });
+        }
+        Ok(())
+    }
+}
+
+struct Vars<F>(F);
+
+impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
+    /// A variable that is set but empty counts as absent, as it does for a shell's `${VAR:?}`.
+    fn get(&self, name: &str) -> Option<OsString> {
+        (self.0)(name).filter(|value| !value.is_empty())
+    }
+
+    fn check_present(&self) -> Result<(), EnvError> {
+        let names: Vec<_> = REQUIRED.into_iter().filter(|name| self.get(name).is_none()).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        Err(EnvError::Missing { names, slurm: self.get("SLURM_PROCID").is_some() })
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.get(name).unwrap_or_default().to_string_lossy().trim().to_owned()
+    }
+
+    fn number<N: std::str::FromStr>(&self, name: &'static str) -> Result<N, EnvError> {
+        let value = self.text(name);
+        value.parse().map_err(|_| EnvError::Unparsable { name, value, expected: "a whole number of 0 or more" })
+    }
+
+    fn optional_number<N: std::str::FromStr>(&self, name: &'static str) -> Result<Option<N>, EnvError> {
+        self.get(name).map(|_| self.number(name)).transpose()
+    }
+
+    fn world(&self, name: &'static str) -> Result<WorldSize, EnvError> {
+        let bad = || EnvError::Unparsable { name, value: self.text(name), expected: "a whole number of 1 or more" };
+        self.number(name).ok().and_then(WorldSize::new).ok_or_else(bad)
+    }
+
+    fn port(&self, name: &'static str) -> Result<u16, EnvError> {
+        let value = self.text(name);
+        let port = value.parse().ok().filter(|port| *port != 0);
+        port.ok_or(EnvError::Unparsable { name, value, expected: "a port from 1 to 65535" })
+    }
+
+    fn address(&self, name: &'static str) -> Result<String, EnvError> {
+        let value = self.text(name);
+        let plain = !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || c == '/' || c == '\u{fffd}');
+        if plain { Ok(value) } else { Err(EnvError::Unparsable { name, value, expected: "a host name or an address" }) }
+    }
+
+    fn python_bool(&self, name: &'static str) -> Result<bool, EnvError> {
+        let value = self.text(name);
+        match value.as_str() {
+            "True" => Ok(true),
+            "" | "False" => Ok(false),
+            _ => Err(EnvError::Unparsable { name, value, expected: "True or False" }),
+        }
+    }
+}
+
+fn listed(names: &[&str]) -> String {
+    match names {
+        [one] => format!("{one} is"),
+        _ => format!("{} are", names.join(", ")),
+    }
+}
+
+fn start_hint(names: &[&str], slurm: bool) -> &'static str {
+    if slurm && names.contains(&"RANK") {
+        return "Slurm started this process (SLURM_PROCID is set), but ranks come from the launcher: \
+                let srun start one `lockstep run` or torchrun per node, and that start this program";
+    }
+    "start the program with `lockstep run` or torchrun, or use `lockstep::spawn`"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn worker() -> BTreeMap<&'static str, &'static str> {
+        BTreeMap::from([
+            ("RANK", "5"),
+            ("LOCAL_RANK", "1"),
+            ("WORLD_SIZE", "8"),
+            ("LOCAL_WORLD_SIZE", "4"),
+            ("MASTER_ADDR", "node-1"),
+            ("MASTER_PORT", "29500"),
+        ])
+    }
+
+    fn parse(vars: &BTreeMap<&'static str, &'static str>) -> Result<LaunchEnv, EnvError> {
+        LaunchEnv::parse(|name| vars.get(name).map(OsString::from))
+    }
+
+    fn with(name: &'static str, value: &'static str) -> Result<LaunchEnv, EnvError> {
+        let mut vars = worker();
+        vars.insert(name, value);
+        parse(&vars)
+    }
+
+    #[test]
+    fn reads_every_variable_that_torchrun_sets() {
+        let mut vars = worker();
+        vars.extend([
+            ("GROUP_RANK", "1"),
+            ("TORCHELASTIC_RESTART_COUNT", "2"),
+            ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+            ("TORCHELASTIC_ERROR_FILE", "/tmp/error.json"),
+            ("TORCHELASTIC_RUN_ID", "job-7"),
+        ]);
+        let env = parse(&vars).unwrap();
+        assert_eq!((env.rank.get(), env.local_rank.get(), env.group_rank), (5, 1, Some(1)));
+        assert_eq!((env.world_size.get(), env.local_world_size.get()), (8, 4));
+        assert_eq!((env.master_addr.as_str(), env.master_port), ("node-1", 29500));
+        assert_eq!((env.restart_count, env.agent_store), (2, true));
+        assert_eq!(env.error_file, Some(PathBuf::from("/tmp/error.json")));
+        assert_eq!(env.run_id.as_deref(), Some("job-7"));
+    }
+
+    #[test]
+    fn takes_torchs_defaults_for_what_only_an_agent_sets() {
+        let env = parse(&worker()).unwrap();
+        assert_eq!((env.group_rank, env.restart_count, env.agent_store), (None, 0, false));
+        assert_eq!((env.error_file, env.run_id), (None, None));
+    }
+
+    #[test]
+    fn names_all_missing_variables_at_once() {
+        let error = LaunchEnv::parse(|_| None).unwrap_err();
+        assert_eq!(error, EnvError::Missing { names: REQUIRED.to_vec(), slurm: false });
+        assert_eq!(
+            error.to_string(),
+            "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set: \
+             start the program with `lockstep run` or torchrun, or use `lockstep::spawn`"
+        );
+    }
+
+    #[test]
+    fn counts_an_empty_variable_as_missing() {
+        assert_eq!(with("MASTER_ADDR", ""), Err(EnvError::Missing { names: vec!["MASTER_ADDR"], slurm: false }));
+    }
+
+    #[test]
+    fn tells_a_bare_slurm_task_to_put_a_launcher_in_between() {
+        let error = LaunchEnv::parse(|name| (name == "SLURM_PROCID").then(|| "3".into())).unwrap_err();
+        assert!(error.to_string().contains("SLURM_PROCID is set"), "{error}");
+        assert!(error.to_string().contains("one `lockstep run` or torchrun per node"), "{error}");
+    }
+
+    #[test]
+    fn rejects_values_that_are_not_what_their_variable_holds() {
+        for (name, value) in [
+            ("RANK", "-1"),
+            ("RANK", "one"),
+            ("RANK", "99999999999999999999999"),
+            ("LOCAL_RANK", "0.5"),
+            ("WORLD_SIZE", "0"),
+            ("LOCAL_WORLD_SIZE", "0"),
+            ("MASTER_PORT", "0"),
+            ("MASTER_PORT", "65536"),
+            ("MASTER_PORT", "http"),
+            ("MASTER_ADDR", " "),
+            ("MASTER_ADDR", "http://node"),
+            ("GROUP_RANK", "x"),
+            ("TORCHELASTIC_RESTART_COUNT", "-2"),
+            ("TORCHELASTIC_USE_AGENT_STORE", "1"),
+        ] {
+            match with(name, value) {
+                Err(EnvError::Unparsable { name: blamed, .. }) => assert_eq!(blamed, name, "{value:?}"),
+                other => panic!("{name}={value:?} gave {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn rejects_a_value_that_is_not_text() {
+        use std::os::unix::ffi::OsStringExt;
+        let vars = worker();
+        let error = LaunchEnv::parse(|name| match name {
+            "MASTER_ADDR" => Some(OsString::from_vec(vec![0xff, 0xfe])),
+            _ => vars.get(name).map(OsString::from),
+        });
+        assert!(matches!(error, Err(EnvError::Unparsable { name: "MASTER_ADDR", .. })), "{error:?}");
+    }
+
+    #[test]
+    fn rejects_places_that_do_not_exist() {
+        assert!(matches!(with("RANK", "8"), Err(EnvError::RankOutsideWorld { .. })));
+        assert!(matches!(with("LOCAL_RANK", "4"), Err(EnvError::LocalRankOutsideNode { .. })));
+        assert!(matches!(with("LOCAL_WORLD_SIZE", "9"), Err(EnvError::NodeLargerThanWorld { .. })));
+    }
+}

@@ -1,1 +1,568 @@
-//! To come.
+//! What each rank did, as JSON lines: one file a rank, written for the harness and for plots, not for people.
+//!
+//! A line is `{"t": …, "rank": …, "restart": …, "event": "step", …}`. Each is appended with one write, so a process
+//! that is killed leaves at most one torn line, and a restarted one goes on behind it. Losing events never stops
+//! training. Prose for people is in [`crate::progress`].
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{LaunchEnv, Rank};
+
+/// The variable that names the folder for event files.
+pub const FOLDER: &str = "LOCKSTEP_EVENTS";
+
+/// One thing that a rank did. Counts start at 0; times are seconds, sizes bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
+#[allow(missing_docs)] // the fields are their names; the units stand above
+pub enum Event {
+    /// The process has joined its group. `device` as PyTorch writes it: `cpu`, `cuda:0`.
+    Start { world_size: usize, device: String, pid: u32 },
+    /// An epoch begins on this rank: its steps and its batch size.
+    Epoch { epoch: u64, steps: u64, batch_size: usize },
+    /// One optimizer step is done; `loss` is this rank's, over `samples` samples.
+    Step {
+        epoch: u64,
+        step: u64,
+        #[serde(with = "number")]
+        loss: f64,
+        samples: u64,
+    },
+    /// The model was evaluated, over `samples` samples of all ranks; `accuracy` from 0 to 1.
+    Eval {
+        epoch: u64,
+        #[serde(with = "number")]
+        accuracy: f64,
+        #[serde(with = "number")]
+        loss: f64,
+        samples: u64,
+    },
+    /// The samples that this rank took in an epoch, in order: by these one can tell that each was seen once.
+    Samples { epoch: u64, indices: Vec<u64> },
+    /// A snapshot is safely on disk; training would go on at `step`.
+    Snapshot { epoch: u64, step: u64, path: String, bytes: u64, seconds: f64 },
+    /// Training goes on from a snapshot, at `step`.
+    Resume { epoch: u64, step: u64, path: String },
+    /// A collective of `bytes` per rank took `seconds`. `op` as PyTorch writes it: `all_reduce`.
+    Collective { op: String, bytes: u64, seconds: f64 },
+    /// Something went wrong.
+    Fault { message: String },
+    /// The process is about to end.
+    Exit { code: i32 },
+    /// A kind that this version does not know, from a newer one. Only read, never written.
+    #[serde(skip)]
+    Other { kind: String, fields: Map<String, Value> },
+}
+
+/// An event with when and where it was.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Seconds since the Unix epoch, by the writing host's clock.
+    pub t: f64,
+    /// Who wrote it.
+    pub rank: Rank,
+    /// How often the workers had been restarted.
+    pub restart: u32,
+    /// What it did.
+    pub event: Event,
+}
+
+/// Where a rank writes its events. Shared by reference among threads.
+#[derive(Debug, Default)]
+pub struct EventSink {
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    path: PathBuf,
+    rank: Rank,
+    restart: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    file: File,
+    /// The last write may have left part of a line.
+    torn: bool,
+    lost: u64,
+}
+
+/// A rank's file, read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EventLog {
+    /// In the order of writing.
+    pub records: Vec<Record>,
+    /// Numbers (from 1) of lines that a killed or starved writer left unfinished.
+    pub torn: Vec<usize>,
+}
+
+/// Why event files cannot be opened or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EventsError {
+    /// The folder or the file cannot be made or opened for writing.
+    #[error("cannot open {} for events", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The file or the folder cannot be read.
+    #[error("cannot read events from {}", path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A whole line is no event: the file was damaged or written by something else.
+    #[error("line {line} of {} is not an event: {reason}", path.display())]
+    BadLine {
+        /// The file.
+        path: PathBuf,
+        /// The line's number, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl EventSink {
+    /// A sink that keeps nothing.
+    pub fn off() -> Self {
+        Self::default()
+    }
+
+    /// The sink that the environment asks for by `LOCKSTEP_EVENTS`; if it cannot be opened, a warning and no sink.
+    pub fn from_env(env: &LaunchEnv) -> Self {
+        let Some(folder) = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty()) else { return Self::off() };
+        Self::open(Path::new(&folder), env.rank, env.restart_count).unwrap_or_else(|error| {
+            let error = anyhow::Error::from(error);
+            eprintln!("warning: {error:#}; rank {} trains without an event file", env.rank);
+            Self::off()
+        })
+    }
+
+    /// Appends to `folder/rank-<rank>.jsonl`, making both as needed.
+    ///
+    /// # Errors
+    /// [`EventsError::Open`].
+    pub fn open(folder: &Path, rank: Rank, restart: u32) -> Result<Self, EventsError> {
+        let path = file_of(folder, rank);
+        let opened = fs::create_dir_all(folder).and_then(|()| append_to(&path));
+        let state = opened.map_err(|source| EventsError::Open { path: path.clone(), source })?;
+        Ok(EventSink { open: Some(Open { path, rank, restart, state: Mutex::new(state) }) })
+    }
+
+    /// Writes `event` with the present time. Failing to is reported on stderr once, and never again.
+    pub fn emit(&self, event: &Event) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.emit_at(since.as_secs_f64(), event);
+    }
+
+    /// Writes `event` with time `t`, in seconds since the Unix epoch.
+    pub fn emit_at(&self, t: f64, event: &Event) {
+        let Some(open) = &self.open else { return };
+        let mut state = open.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = Line { t, rank: open.rank, restart: open.restart, event };
+        if let Err(error) = state.write(&line) {
+            state.lost += 1;
+            if state.lost == 1 {
+                eprintln!("warning: cannot write events to {}: {error}; training goes on", open.path.display());
+            }
+        }
+    }
+
+    /// How many events could not be written.
+    pub fn lost(&self) -> u64 {
+        let lost = |open: &Open| open.state.lock().unwrap_or_else(PoisonError::into_inner).lost;
+        self.open.as_ref().map_or(0, lost)
+    }
+}
+
+impl Event {
+    /// The value of the field `event`.
+    pub fn kind(&self) -> &str {
+        match self {
+            Event::Start { .. } => "start",
+            Event::Epoch { .. } => "epoch",
+            Event::Step { .. } => "step",
+            Event::Eval { .. } => "eval",
+            Event::Samples { .. } => "samples",
+            Event::Snapshot { .. } => "snapshot",
+            Event::Resume { .. } => "resume",
+            Event::Collective { .. } => "collective",
+            Event::Fault { .. } => "fault",
+            Event::Exit { .. } => "exit",
+            Event::Other { kind, .. } => kind,
+        }
+    }
+}
+
+const KINDS: [&str; 10] =
+    ["start", "epoch", "step", "eval", "samples", "snapshot", "resume", "collective", "fault", "exit"];
+
+/// Reads one rank's file.
+///
+/// # Errors
+/// [`EventsError::BadLine`] for a line that is whole but no event; torn lines are listed instead.
+pub fn read(path: &Path) -> Result<EventLog, EventsError> {
+    let fail = |source| EventsError::Read { path: path.to_owned(), source };
+    let mut reader = BufReader::new(File::open(path).map_err(fail)?);
+    let (mut log, mut bytes) = (EventLog::default(), Vec::new());
+    for line in 1.. {
+        bytes.clear();
+        if reader.read_until(b'\n', &mut bytes).map_err(fail)? == 0 {
+            break;
+        }
+        match parse(bytes.strip_suffix(b"\n").unwrap_or(&bytes)) {
+            Parsed::Record(record) => log.records.push(record),
+            Parsed::Torn => log.torn.push(line),
+            Parsed::Bad(reason) => return Err(EventsError::BadLine { path: path.to_owned(), line, reason }),
+        }
+    }
+    Ok(log)
+}
+
+/// Reads the files of all ranks in `folder`; other files are left alone.
+///
+/// # Errors
+/// As [`read`], at the first file that fails.
+pub fn read_folder(folder: &Path) -> Result<BTreeMap<Rank, EventLog>, EventsError> {
+    let fail = |source| EventsError::Read { path: folder.to_owned(), source };
+    let mut logs = BTreeMap::new();
+    for entry in fs::read_dir(folder).map_err(fail)? {
+        let path = entry.map_err(fail)?.path();
+        if let Some(rank) = rank_of(&path) {
+            logs.insert(rank, read(&path)?);
+        }
+    }
+    Ok(logs)
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    t: f64,
+    rank: Rank,
+    restart: u32,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+#[derive(Deserialize)]
+struct Head {
+    t: f64,
+    rank: Rank,
+    restart: u32,
+    event: String,
+}
+
+enum Parsed {
+    Record(Record),
+    Torn,
+    Bad(String),
+}
+
+impl State {
+    fn write(&mut self, line: &Line<'_>) -> io::Result<()> {
+        let mut bytes = if self.torn { b"\n".to_vec() } else { Vec::new() };
+        serde_json::to_writer(&mut bytes, line)?;
+        bytes.push(b'\n');
+        self.torn = true;
+        self.file.write_all(&bytes)?;
+        self.torn = false;
+        Ok(())
+    }
+}
+
+fn file_of(folder: &Path, rank: Rank) -> PathBuf {
+    folder.join(format!("rank-{rank}.jsonl"))
+}
+
+fn rank_of(path: &Path) -> Option<Rank> {
+    let name = path.file_name()?.to_str()?;
+    name.strip_prefix("rank-")?.strip_suffix(".jsonl")?.parse().ok().map(Rank::new)
+}
+
+fn append_to(path: &Path) -> io::Result<State> {
+    let mut file = OpenOptions::new().append(true).read(true).create(true).open(path)?;
+    let mut last = [b'\n'];
+    if file.metadata()?.len() > 0 {
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+    }
+    Ok(State { file, torn: last != [b'\n'], lost: 0 })
+}
+
+fn parse(line: &[u8]) -> Parsed {
+    let value: Value = match serde_json::from_slice(line) {
+        Ok(value) => value,
+        Err(error) if error.is_eof() => return Parsed::Torn,
+        Err(error) => return Parsed::Bad(error.to_string()),
+    };
+    record(value).map_or_else(|error| Parsed::Bad(error.to_string()), Parsed::Record)
+}
+
+fn record(value: Value) -> serde_json::Result<Record> {
+    let Head { t, rank, restart, event: kind } = Head::deserialize(&value)?;
+    let event = if KINDS.contains(&kind.as_str()) {
+        Event::deserialize(value)?
+    } else {
+        let mut fields = Map::deserialize(value)?;
+        fields.retain(|name, _| !["t", "rank", "restart", "event"].contains(&name.as_str()));
+        Event::Other { kind, fields }
+    };
+    Ok(Record { t, rank, restart, event })
+}
+
+/// Floats that JSON has no numbers for are texts: a loss that became NaN is what one looks for in these files.
+mod number {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            value if value.is_finite() => serializer.serialize_f64(*value),
+            value => serializer.serialize_str(if value.is_nan() {
+                "NaN"
+            } else if *value > 0.0 {
+                "inf"
+            } else {
+                "-inf"
+            }),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Number {
+            Finite(f64),
+            Named(Named),
+        }
+        #[derive(Deserialize)]
+        enum Named {
+            NaN,
+            #[serde(rename = "inf")]
+            Inf,
+            #[serde(rename = "-inf")]
+            MinusInf,
+        }
+        Ok(match Number::deserialize(deserializer)? {
+            Number::Finite(value) => value,
+            Number::Named(Named::NaN) => f64::NAN,
+            Number::Named(Named::Inf) => f64::INFINITY,
+            Number::Named(Named::MinusInf) => f64::NEG_INFINITY,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one_of_each() -> Vec<Event> {
+        let text = || "a \"text\"\nwith é".to_owned();
+        vec![
+            Event::Start { world_size: 2, device: "cpu".into(), pid: 7 },
+            Event::Epoch { epoch: 0, steps: 64, batch_size: 32 },
+            Event::Step { epoch: 0, step: 1, loss: 0.1 + 0.2, samples: 32 },
+            Event::Eval { epoch: 0, accuracy: 0.9625, loss: f64::INFINITY, samples: 1000 },
+            Event::Samples { epoch: 0, indices: vec![3, 1, u64::MAX] },
+            Event::Snapshot { epoch: 1, step: 64, path: text(), bytes: 10, seconds: 0.5 },
+            Event::Resume { epoch: 1, step: 64, path: text() },
+            Event::Collective { op: "all_reduce".into(), bytes: 4, seconds: 1e-3 },
+            Event::Fault { message: text() },
+            Event::Exit { code: -9 },
+        ]
+    }
+
+    fn written(events: &[Event]) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("made/on/demand");
+        let sink = EventSink::open(&folder, Rank::new(3), 1).unwrap();
+        for (index, event) in events.iter().enumerate() {
+            sink.emit_at(1.763_635_200_123_456_7e9 + index as f64, event);
+        }
+        (dir, folder.join("rank-3.jsonl"))
+    }
+
+    #[test]
+    fn reads_back_every_kind_as_it_was_written() {
+        let events = one_of_each();
+        let (_dir, path) = written(&events);
+        let log = read(&path).unwrap();
+        assert!(log.torn.is_empty());
+        for (index, (record, event)) in log.records.iter().zip(&events).enumerate() {
+            let expected = Record {
+                t: 1.763_635_200_123_456_7e9 + index as f64,
+                rank: Rank::new(3),
+                restart: 1,
+                event: event.clone(),
+            };
+            assert_eq!(record, &expected);
+        }
+        assert_eq!(log.records.len(), events.len());
+    }
+
+    #[test]
+    fn knows_every_kind_that_it_writes() {
+        let kinds: Vec<_> = one_of_each().iter().map(|event| event.kind().to_owned()).collect();
+        assert_eq!(kinds, KINDS);
+        for event in one_of_each() {
+            assert_eq!(serde_json::to_value(&event).unwrap()["event"], event.kind());
+        }
+    }
+
+    #[test]
+    fn keeps_a_loss_that_is_not_a_number() {
+        let step = |loss| Event::Step { epoch: 0, step: 0, loss, samples: 1 };
+        let (_dir, path) = written(&[step(f64::NAN), step(f64::NEG_INFINITY)]);
+        let losses: Vec<f64> = read(&path)
+            .unwrap()
+            .records
+            .iter()
+            .map(|record| match record.event {
+                Event::Step { loss, .. } => loss,
+                ref other => panic!("{other:?}"),
+            })
+            .collect();
+        assert!(losses[0].is_nan());
+        assert_eq!(losses[1], f64::NEG_INFINITY);
+    }
+
+    #[test]
+    fn tolerates_a_last_line_torn_at_any_byte() {
+        let (_dir, path) = written(&one_of_each());
+        let whole = fs::read(&path).unwrap();
+        let (records, mut last) = (read(&path).unwrap().records, whole.len() - 1);
+        while whole[last - 1] != b'\n' {
+            last -= 1;
+            fs::write(&path, &whole[..last]).unwrap();
+            let log = read(&path).unwrap();
+            assert_eq!(log.records, records[..records.len() - 1], "cut at {last}");
+            assert_eq!(log.torn, if whole[last - 1] == b'\n' { vec![] } else { vec![records.len()] });
+        }
+    }
+
+    #[test]
+    fn goes_on_behind_a_torn_line_of_the_process_before() {
+        let (_dir, path) = written(&one_of_each());
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[..whole.len() - 5]).unwrap();
+        let again = EventSink::open(path.parent().unwrap(), Rank::new(3), 2).unwrap();
+        again.emit(&Event::Exit { code: 0 });
+        let log = read(&path).unwrap();
+        assert_eq!(log.torn, [10]);
+        assert_eq!((log.records.len(), log.records[9].restart), (10, 2));
+        assert_eq!(log.records[9].event, Event::Exit { code: 0 });
+    }
+
+    #[test]
+    fn takes_a_whole_last_line_that_only_lacks_its_end() {
+        let (_dir, path) = written(&one_of_each());
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+        assert_eq!(read(&path).unwrap().records.len(), 10);
+    }
+
+    #[test]
+    fn passes_on_kinds_and_fields_of_a_newer_version() {
+        let (_dir, path) = written(&[]);
+        let lines = r#"{"t":1.0,"rank":0,"restart":0,"event":"teleport","to":"mars"}
+{"t":2.0,"rank":0,"restart":0,"event":"exit","code":0,"why":"done"}
+"#;
+        fs::write(&path, lines).unwrap();
+        let records = read(&path).unwrap().records;
+        let fields = Map::from_iter([("to".to_owned(), Value::from("mars"))]);
+        assert_eq!(records[0].event, Event::Other { kind: "teleport".into(), fields });
+        assert_eq!(records[1].event, Event::Exit { code: 0 });
+    }
+
+    #[test]
+    fn reports_a_damaged_line_by_its_number() {
+        let good = r#"{"t":1.0,"rank":0,"restart":0,"event":"exit","code":0}"#;
+        for bad in [
+            "\0\0\0\0",
+            "}",
+            "[]",
+            "{} {}",
+            r#"{"rank":0,"restart":0,"event":"exit","code":0}"#,
+            r#"{"t":1.0,"rank":-1,"restart":0,"event":"exit","code":0}"#,
+            r#"{"t":1.0,"rank":0,"restart":0,"event":"exit"}"#,
+            r#"{"t":1.0,"rank":0,"restart":0,"event":"step","epoch":0,"step":0,"loss":"big","samples":1}"#,
+        ] {
+            let (_dir, path) = written(&[]);
+            fs::write(&path, format!("{good}\n{bad}\n{good}\n")).unwrap();
+            match read(&path) {
+                Err(EventsError::BadLine { line, .. }) => assert_eq!(line, 2, "{bad}"),
+                other => panic!("{bad:?} gave {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn reads_the_files_of_a_folder_by_rank() {
+        let dir = tempfile::tempdir().unwrap();
+        for rank in [11, 2] {
+            EventSink::open(dir.path(), Rank::new(rank), 0).unwrap().emit(&Event::Exit { code: 0 });
+        }
+        fs::write(dir.path().join("notes.txt"), "hello").unwrap();
+        let logs = read_folder(dir.path()).unwrap();
+        assert_eq!(logs.keys().map(|rank| rank.get()).collect::<Vec<_>>(), [2, 11]);
+        assert!(logs.values().all(|log| log.records.len() == 1));
+    }
+
+    #[test]
+    fn survives_a_full_disk_and_counts_what_it_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/full", dir.path().join("rank-0.jsonl")).unwrap();
+        let sink = EventSink::open(dir.path(), Rank::ZERO, 0).unwrap();
+        sink.emit(&Event::Exit { code: 0 });
+        sink.emit(&Event::Exit { code: 0 });
+        assert_eq!(sink.lost(), 2);
+    }
+
+    #[test]
+    fn keeps_the_lines_of_several_threads_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let sink = EventSink::open(dir.path(), Rank::ZERO, 0).unwrap();
+        std::thread::scope(|scope| {
+            for epoch in 0..4 {
+                let sink = &sink;
+                scope.spawn(move || {
+                    for _ in 0..50 {
+                        sink.emit(&Event::Samples { epoch, indices: (0..2000).collect() });
+                    }
+                });
+            }
+        });
+        assert_eq!(read(&dir.path().join("rank-0.jsonl")).unwrap().records.len(), 200);
+    }
+
+    #[test]
+    fn does_nothing_without_a_folder() {
+        let sink = EventSink::off();
+        sink.emit(&Event::Exit { code: 0 });
+        assert_eq!(sink.lost(), 0);
+    }
+
+    #[test]
+    fn rejects_a_folder_that_is_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(matches!(EventSink::open(&file, Rank::ZERO, 0), Err(EventsError::Open { .. })));
+    }
+}

@@ -1,1 +1,178 @@
-//! To come.
+//! What people see: the tutorials' lines, and a bar on rank 0's terminal.
+//!
+//! Lines go to stdout, the bar to stderr, so that a redirected run is free of it. What programs read is in
+//! [`crate::events`].
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tch::Device;
+
+use crate::Rank;
+
+const TEMPLATE: &str = "{prefix} {bar:30} {pos}/{len} {msg} {elapsed}";
+
+/// How a rank names itself at the start of a line: `[GPU0]`, or `[rank 0]` on the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tag {
+    /// The device, as the tutorials print it.
+    Gpu(usize),
+    /// The rank, where all share the CPU.
+    Cpu(Rank),
+}
+
+impl Tag {
+    /// The tag of `rank` on `device`.
+    pub fn new(rank: Rank, device: Device) -> Self {
+        match device {
+            Device::Cuda(index) => Tag::Gpu(index),
+            _ => Tag::Cpu(rank),
+        }
+    }
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Tag::Gpu(index) => write!(f, "[GPU{index}]"),
+            Tag::Cpu(rank) => write!(f, "[rank {rank}]"),
+        }
+    }
+}
+
+/// `[GPU0] Epoch 3 | Batchsize: 32 | Steps: 64`, at the start of an epoch.
+pub fn epoch_line(tag: Tag, epoch: u64, batch_size: usize, steps: u64) -> String {
+    format!("{tag} Epoch {epoch} | Batchsize: {batch_size} | Steps: {steps}")
+}
+
+/// `Epoch 3 | Training checkpoint saved at checkpoint.pt`, after a save; `what` is `checkpoint` or `snapshot`.
+pub fn saved_line(epoch: u64, what: &str, path: &std::path::Path) -> String {
+    format!("Epoch {epoch} | Training {what} saved at {}", path.display())
+}
+
+/// `Resuming training from snapshot at Epoch 3`, after a load.
+pub fn resumed_line(epoch: u64) -> String {
+    format!("Resuming training from snapshot at Epoch {epoch}")
+}
+
+/// `Epoch: 3, Accuracy: 0.9625, Loss: 0.1234`, after an evaluation; `accuracy` from 0 to 1.
+pub fn eval_line(epoch: u64, accuracy: f64, loss: f64) -> String {
+    format!("Epoch: {epoch}, Accuracy: {accuracy:.4}, Loss: {loss:.4}")
+}
+
+/// A bar over the steps of an epoch, seen only on rank 0 and only if stderr is a terminal; elsewhere every call is
+/// cheap and draws nothing. Dropping it clears the bar.
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// The bar of `rank`.
+    pub fn new(rank: Rank) -> Self {
+        let visible = rank.is_zero() && io::stderr().is_terminal();
+        Self::drawing_on(if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() })
+    }
+
+    fn drawing_on(target: ProgressDrawTarget) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(0), target);
+        // The template is a constant that a test draws with.
+        bar.set_style(ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Progress { bar }
+    }
+
+    /// Begins an epoch of `steps` steps.
+    pub fn epoch(&self, epoch: u64, steps: u64) {
+        self.bar.reset();
+        self.bar.set_length(steps);
+        self.bar.set_prefix(format!("Epoch {epoch}"));
+        self.bar.set_message("");
+    }
+
+    /// One step is done, with this loss.
+    pub fn step(&self, loss: f64) {
+        self.bar.set_message(format!("loss {loss:.4}"));
+        self.bar.inc(1);
+    }
+
+    /// Prints a line to stdout without tearing the bar, in one write, so that the lines of several ranks stay whole.
+    pub fn println(&self, line: impl AsRef<str>) {
+        self.bar.suspend(|| print_line(&mut io::stdout().lock(), line.as_ref()));
+    }
+
+    /// The time since the epoch began.
+    pub fn elapsed(&self) -> Duration {
+        self.bar.elapsed()
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A reader that went away (`… | head`) must not end training, so errors are not looked at.
+fn print_line(out: &mut impl Write, line: &str) {
+    let _ = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use indicatif::InMemoryTerm;
+
+    use super::*;
+
+    #[test]
+    fn prints_the_tutorials_lines() {
+        assert_eq!(epoch_line(Tag::Gpu(0), 3, 32, 64), "[GPU0] Epoch 3 | Batchsize: 32 | Steps: 64");
+        let cpu = Tag::new(Rank::new(1), Device::Cpu);
+        assert_eq!(epoch_line(cpu, 3, 32, 64), "[rank 1] Epoch 3 | Batchsize: 32 | Steps: 64");
+        assert_eq!(Tag::new(Rank::new(5), Device::Cuda(1)), Tag::Gpu(1));
+        assert_eq!(
+            saved_line(2, "checkpoint", "checkpoint.pt".as_ref()),
+            "Epoch 2 | Training checkpoint saved at checkpoint.pt"
+        );
+        assert_eq!(resumed_line(4), "Resuming training from snapshot at Epoch 4");
+        assert_eq!(eval_line(1, 0.30241, 2.0), "Epoch: 1, Accuracy: 0.3024, Loss: 2.0000");
+    }
+
+    #[test]
+    fn shows_epoch_steps_and_loss() {
+        let term = InMemoryTerm::new(3, 80);
+        let progress = Progress::drawing_on(ProgressDrawTarget::term_like(Box::new(term.clone())));
+        progress.epoch(2, 64);
+        progress.step(0.125);
+        progress.bar.force_draw();
+        let shown = term.contents();
+        assert!(shown.starts_with("Epoch 2 ") && shown.contains(" 1/64 loss 0.1250"), "{shown:?}");
+        drop(progress);
+        assert_eq!(term.contents(), "");
+    }
+
+    #[test]
+    fn draws_nothing_on_other_ranks() {
+        let progress = Progress::new(Rank::new(1));
+        assert!(progress.bar.is_hidden());
+        progress.epoch(0, 1);
+        progress.step(1.0);
+    }
+
+    #[test]
+    fn writes_each_line_whole() {
+        struct Writes(Vec<Vec<u8>>);
+        impl Write for Writes {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.push(bytes.to_vec());
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut writes = Writes(Vec::new());
+        print_line(&mut writes, "Epoch 1");
+        assert_eq!(writes.0, [b"Epoch 1\n".to_vec()]);
+    }
+}

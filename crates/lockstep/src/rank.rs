@@ -1,9 +1,25 @@
 //! The three numbers that tutorials mix up, as three types.
+//!
+//! Rank and world size come from `c10d`; the position on a node is ours, since c10d knows no nodes. How they are read
+//! from the environment stands in [`crate::env`].
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 pub use c10d::{Rank, WorldSize};
 
 /// A process's position among the processes of *its own node*: it picks the device, never the rank in the group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+///
+/// On one node it equals the rank, which is why `init_process_group(rank=LOCAL_RANK)` seems to work until a second
+/// node joins. As a type of its own it does not compile there:
+///
+/// ```compile_fail
+/// fn join(rank: lockstep::Rank) {}
+/// join(lockstep::LocalRank::new(0));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct LocalRank(usize);
 
 impl LocalRank {
@@ -12,8 +28,14 @@ impl LocalRank {
         LocalRank(position)
     }
 
-    /// The position as a plain number.
+    /// The position as a plain number: the index of the device to take.
     pub const fn get(self) -> usize {
         self.0
+    }
+}
+
+impl fmt::Display for LocalRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }

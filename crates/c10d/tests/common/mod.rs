@@ -1,6 +1,6 @@
 //! Ranks as threads of the test's own process: the quickest way to have several. They meet in a HashStore, talk over real Gloo
 //! connections on loopback, and a panic in one is the test's panic.
-#![allow(dead_code, unreachable_pub)] // each test binary uses its part
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses its part
 
 use std::sync::Arc;
 use std::time::Duration;

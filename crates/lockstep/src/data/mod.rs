@@ -15,17 +15,19 @@ pub mod idx;
 pub mod mnist;
 mod regression;
 pub mod rng;
+mod source;
 mod subset;
 mod toy;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 pub use digits::Digits;
 pub use mnist::{Mnist, Split};
 pub use regression::LinearRegression;
+pub use source::mnist_or_drawn;
 pub use subset::{Subset, SubsetError};
 pub use toy::Toy;
 
@@ -36,6 +38,24 @@ pub struct Batch {
     pub inputs: Tensor,
     /// What the model shall answer, shape `[n]` (class numbers, `Int64`) or `[n, …]` (`Float`).
     pub targets: Tensor,
+}
+
+impl Batch {
+    /// How many samples there are.
+    pub fn len(&self) -> usize {
+        self.targets.size().first().map_or(0, |&n| usize::try_from(n).unwrap_or(0))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The same samples on `device`.
+    #[must_use]
+    pub fn to(&self, device: Device) -> Batch {
+        Batch { inputs: self.inputs.to_device(device), targets: self.targets.to_device(device) }
+    }
 }
 
 /// A map-style data set: a known length, and any samples on demand, from any thread.

@@ -1,0 +1,98 @@
+//! Checkpoints: a model's weights in a safetensors file that Python's `safetensors` reads, replaced whole or not at all.
+//!
+//! Leaves out what a resumed run needs besides (optimizer, step, sampler).
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use tch::nn::VarStore;
+
+/// Writes all variables of `vs` to `path`, which ends in `.safetensors`, making the folder if it is missing.
+///
+/// The file is written under another name, synced, and renamed over the old one, so that a kill at any moment leaves either
+/// the old file or the new one.
+///
+/// # Errors
+/// When the folder cannot be made or written; the old file is then untouched.
+pub fn save(vs: &VarStore, path: &Path) -> anyhow::Result<()> {
+    let attempt = || -> anyhow::Result<()> {
+        let folder = folder_of(path);
+        fs::create_dir_all(&folder)?;
+        let partial = Partial(path.with_extension(format!("{}.partial.safetensors", std::process::id())));
+        vs.save(&partial.0)?;
+        File::open(&partial.0)?.sync_all()?;
+        fs::rename(&partial.0, path)?;
+        File::open(&folder)?.sync_all()?;
+        Ok(())
+    };
+    attempt().with_context(|| format!("failed to save a checkpoint to {}", path.display()))
+}
+
+/// Reads variables that [`save`] wrote into `vs`, which must have the same names and shapes.
+///
+/// # Errors
+/// No such file, no safetensors file, or other names or shapes.
+pub fn load(vs: &mut VarStore, path: &Path) -> anyhow::Result<()> {
+    vs.load(path).with_context(|| format!("failed to load a checkpoint from {}", path.display()))
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// A file that is removed again unless it was renamed.
+struct Partial(PathBuf);
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Gone after a rename, which is the good case.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tch::{Device, Tensor, nn};
+
+    fn store(value: f64) -> (VarStore, Tensor) {
+        let vs = VarStore::new(Device::Cpu);
+        let tensor = vs.root().var("w", &[3], nn::Init::Const(value));
+        (vs, tensor)
+    }
+
+    #[test]
+    fn a_checkpoint_comes_back_and_replaces_the_last_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/model.safetensors");
+        save(&store(1.0).0, &path).unwrap();
+        save(&store(2.0).0, &path).unwrap();
+        let (mut vs, tensor) = store(0.0);
+        load(&mut vs, &path).unwrap();
+        assert_eq!(tensor, Tensor::full_like(&tensor, 2.0));
+        let files: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().collect();
+        assert_eq!(files.len(), 1, "no partial file is left: {files:?}");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_named_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), "").unwrap();
+        let path = folder.path().join("file/model.safetensors");
+        let error = save(&store(1.0).0, &path).unwrap_err();
+        assert!(format!("{error:#}").contains("file/model.safetensors"), "{error:#}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_checkpoint_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        fs::write(&path, "not tensors").unwrap();
+        let error = load(&mut store(0.0).0, &path).unwrap_err();
+        assert!(format!("{error:#}").contains("model.safetensors"), "{error:#}");
+    }
+}

@@ -1,0 +1,205 @@
+//! `DistributedDataParallel`: one model on every rank, kept equal by averaging gradients while backward still runs.
+//!
+//! The work is done by libtorch's reducer ([`c10d::Reducer`]); this is the part that PyTorch has in Python
+//! (`torch/nn/parallel/distributed.py`): what is checked and copied at the start, and when the reducer is told what.
+//! Leaves out the optimizer and the data.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use c10d::{CommHook, ProcessGroup, Rank, Reducer, ReducerOptions, Result};
+use tch::nn::{ModuleT, VarStore};
+use tch::{Tensor, no_grad};
+
+use crate::optim::named_parameters;
+
+/// Messages of the first broadcast are at most this long, in bytes (`broadcast_bucket_size` in PyTorch).
+const BROADCAST_BYTES: usize = 250 * 1024 * 1024;
+
+/// What to choose about [`DistributedDataParallel`]; names and defaults are PyTorch's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DdpOptions {
+    /// Capacity of a gradient bucket, in MiB.
+    pub bucket_cap_mb: f64,
+    /// For models in which a step may leave out some parameters: costs a walk through the graph in each step.
+    pub find_unused_parameters: bool,
+    /// Makes gradients views into their buckets: saves a copy and the memory of all gradients.
+    pub gradient_as_bucket_view: bool,
+    /// Copies rank 0's buffers (batch norm's running statistics) to all before each training pass.
+    pub broadcast_buffers: bool,
+    /// How buckets travel; `None` is the plain all-reduce.
+    pub comm_hook: Option<CommHook>,
+}
+
+impl Default for DdpOptions {
+    fn default() -> Self {
+        DdpOptions {
+            bucket_cap_mb: 25.0,
+            find_unused_parameters: false,
+            gradient_as_bucket_view: false,
+            broadcast_buffers: true,
+            comm_hook: None,
+        }
+    }
+}
+
+impl DdpOptions {
+    /// The first bucket is small only while the capacity is left at its default, as in PyTorch.
+    fn reducer(&self) -> ReducerOptions {
+        let default = ReducerOptions::default();
+        let bucket_bytes_cap = (self.bucket_cap_mb * 1024.0 * 1024.0) as usize;
+        let is_default = bucket_bytes_cap == default.bucket_bytes_cap;
+        ReducerOptions {
+            bucket_bytes_cap,
+            first_bucket_bytes_cap: if is_default { default.first_bucket_bytes_cap } else { bucket_bytes_cap },
+            find_unused_parameters: self.find_unused_parameters,
+            gradient_as_bucket_view: self.gradient_as_bucket_view,
+        }
+    }
+}
+
+/// A model whose gradients are the mean over all ranks.
+///
+/// ```no_run
+/// # use std::rc::Rc;
+/// # use lockstep::{DistributedDataParallel, DdpOptions, optim::Optimizer};
+/// # use tch::{Tensor, nn::{Module, VarStore}};
+/// # fn step(
+/// #     model: impl Module, vs: &VarStore, group: Rc<c10d::ProcessGroup>, optimizer: &mut impl Optimizer,
+/// #     inputs: Tensor, targets: Tensor,
+/// # ) -> anyhow::Result<()> {
+/// let model = DistributedDataParallel::new(model, vs, group, &DdpOptions::default())?;
+/// optimizer.zero_grad();
+/// let loss = model.forward(&inputs)?.cross_entropy_for_logits(&targets);
+/// model.backward(&loss)?;
+/// optimizer.step()?;
+/// # Ok(()) }
+/// ```
+///
+/// Every rank must make the same calls. `loss` is the mean over the rank's own batch; with batches of one size the averaged
+/// gradient is that of the mean over all ranks' samples.
+#[derive(Debug)]
+pub struct DistributedDataParallel<M> {
+    module: M,
+    group: Rc<ProcessGroup>,
+    reducer: Reducer,
+    buffers: Vec<Tensor>,
+    options: DdpOptions,
+    /// Off inside [`DistributedDataParallel::no_sync`] (PyTorch's `require_backward_grad_sync`).
+    reduce_gradients: Cell<bool>,
+    /// Off after a pass that reduced nothing: the buffers are then the rank's own until it does (`require_forward_param_sync`).
+    broadcast_buffers: Cell<bool>,
+}
+
+impl<M> DistributedDataParallel<M> {
+    /// Takes a model whose variables are in `vs`: checks that all ranks have the same shapes, and copies rank 0's parameters
+    /// and buffers to all.
+    ///
+    /// # Errors
+    /// `Mismatch` when a rank's parameters differ in number, shape or dtype; `BadArgument` without any trainable one.
+    pub fn new(module: M, vs: &VarStore, group: Rc<ProcessGroup>, options: &DdpOptions) -> Result<Self> {
+        let params = named_parameters(vs);
+        let tensors: Vec<Tensor> = params.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
+        c10d::verify_params(&group, &tensors)?;
+        let buffers = buffers(vs);
+        let states: Vec<Tensor> = states(vs);
+        no_grad(|| c10d::broadcast_coalesced(&group, &states, BROADCAST_BYTES, Rank::ZERO))?;
+        let reducer = Reducer::new(Rc::clone(&group), &params, &options.reducer())?;
+        if let Some(hook) = options.comm_hook {
+            reducer.register_comm_hook(hook)?;
+        }
+        let (reduce_gradients, broadcast_buffers) = (Cell::new(true), Cell::new(true));
+        Ok(Self { module, group, reducer, buffers, options: *options, reduce_gradients, broadcast_buffers })
+    }
+
+    /// The model itself, for evaluation: nothing that is done with it communicates.
+    pub fn module(&self) -> &M {
+        &self.module
+    }
+
+    /// The group over which gradients are averaged.
+    pub fn group(&self) -> &ProcessGroup {
+        &self.group
+    }
+
+    /// The reducer, to look at its buckets.
+    pub fn reducer(&self) -> &Reducer {
+        &self.reducer
+    }
+
+    /// Runs a training pass that is more than one call of the model's `forward`; `body` returns the outputs from which
+    /// backward will start.
+    pub fn forward_with(&self, body: impl FnOnce(&M) -> Tensor) -> Result<Tensor> {
+        let reduce = self.reduce_gradients.get();
+        if reduce {
+            self.reducer.prepare_for_forward()?;
+        }
+        self.reducer.rebuild_buckets()?;
+        if self.options.broadcast_buffers && self.broadcast_buffers.get() {
+            self.sync_buffers()?;
+        }
+        let output = body(&self.module);
+        if reduce {
+            let outputs = if self.options.find_unused_parameters { std::slice::from_ref(&output) } else { &[] };
+            self.reducer.prepare_for_backward(outputs)?;
+        }
+        self.broadcast_buffers.set(reduce);
+        Ok(output)
+    }
+
+    /// Runs backward from a loss that [`DistributedDataParallel::forward`] led to. When it returns, every gradient is the mean
+    /// over all ranks; inside [`DistributedDataParallel::no_sync`] it is the rank's own sum so far.
+    ///
+    /// # Errors
+    /// Any failure of the gradients' all-reduce, with the ranks that are missing or elsewhere.
+    pub fn backward(&self, loss: &Tensor) -> Result<()> {
+        self.reducer.backward(loss)
+    }
+
+    /// Runs `body` without communication: gradients add up on each rank, and the next pass outside reduces the sum.
+    pub fn no_sync<T>(&self, body: impl FnOnce() -> T) -> T {
+        let _restore = Restore { flag: &self.reduce_gradients, value: self.reduce_gradients.replace(false) };
+        body()
+    }
+
+    /// Copies rank 0's buffers to all. Training passes do it by themselves; do it once before an evaluation, since the last
+    /// pass left every rank with statistics of its own batch.
+    pub fn sync_buffers(&self) -> Result<()> {
+        if self.buffers.is_empty() {
+            return Ok(());
+        }
+        no_grad(|| c10d::broadcast_coalesced(&self.group, &self.buffers, BROADCAST_BYTES, Rank::ZERO))
+    }
+}
+
+impl<M: ModuleT> DistributedDataParallel<M> {
+    /// The model's output in training mode, with everything in place for [`DistributedDataParallel::backward`].
+    pub fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
+        self.forward_with(|module| module.forward_t(inputs, true))
+    }
+}
+
+/// Sets a flag back, also when the body panics.
+struct Restore<'a> {
+    flag: &'a Cell<bool>,
+    value: bool,
+}
+
+impl Drop for Restore<'_> {
+    fn drop(&mut self) {
+        self.flag.set(self.value);
+    }
+}
+
+/// Every variable, in the order of names: what all ranks must start from, frozen parameters and buffers included.
+fn states(vs: &VarStore) -> Vec<Tensor> {
+    let mut named: Vec<(String, Tensor)> = vs.variables().into_iter().collect();
+    named.sort_by(|(a, _), (b, _)| a.cmp(b));
+    named.into_iter().map(|(_, tensor)| tensor).collect()
+}
+
+/// Variables that are no parameters, in the order of names.
+fn buffers(vs: &VarStore) -> Vec<Tensor> {
+    let parameters: Vec<usize> = vs.trainable_variables().iter().map(|p| p.data_ptr() as usize).collect();
+    states(vs).into_iter().filter(|t| !parameters.contains(&(t.data_ptr() as usize))).collect()
+}

@@ -1,0 +1,77 @@
+//! Which device a rank trains on: chosen before anything touches it.
+
+use std::path::Path;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use tch::{Cuda, Device};
+
+use crate::LocalRank;
+
+/// What the user asked for with `--device`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceChoice {
+    /// A GPU if this machine has one that libtorch can use, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU of the local rank's number; an error where there is none.
+    Cuda,
+}
+
+impl DeviceChoice {
+    /// The device of one rank of a node: every local rank its own GPU. CUDA's libraries are loaded only if a GPU is asked for,
+    /// or seen with `auto`.
+    ///
+    /// # Errors
+    /// With `cuda`: no usable GPU, or fewer than there are local ranks.
+    pub fn pick(self, local_rank: LocalRank) -> anyhow::Result<Device> {
+        match self {
+            DeviceChoice::Cpu => Ok(Device::Cpu),
+            DeviceChoice::Auto if !driver_is_loaded() => Ok(Device::Cpu),
+            // A machine with a GPU may still have the slim libtorch: then the CPU is what works.
+            DeviceChoice::Auto => Ok(cuda(local_rank).unwrap_or(Device::Cpu)),
+            DeviceChoice::Cuda => cuda(local_rank).context("cannot train on a GPU (--device cpu trains without)"),
+        }
+    }
+}
+
+/// Whether this machine has NVIDIA's kernel driver, without loading any library.
+fn driver_is_loaded() -> bool {
+    Path::new("/proc/driver/nvidia/version").exists() || Path::new("/dev/nvidiactl").exists()
+}
+
+fn cuda(local_rank: LocalRank) -> anyhow::Result<Device> {
+    c10d::cuda::load()?;
+    anyhow::ensure!(Cuda::is_available(), "libtorch finds no CUDA device (does nvidia-smi list one?)");
+    let (wanted, there) = (local_rank.get(), usize::try_from(Cuda::device_count()).unwrap_or(0));
+    anyhow::ensure!(
+        wanted < there,
+        "local rank {wanted} needs a GPU of its own, and this machine shows {there}: start {there} ranks a node"
+    );
+    Ok(Device::Cuda(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_needs_nothing() {
+        assert_eq!(DeviceChoice::Cpu.pick(LocalRank::new(7)).unwrap(), Device::Cpu);
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_an_error_and_auto_takes_the_cpu() {
+        if driver_is_loaded() {
+            println!("not verified here: this machine has a GPU");
+            return;
+        }
+        assert_eq!(DeviceChoice::Auto.pick(LocalRank::new(0)).unwrap(), Device::Cpu);
+        let error = DeviceChoice::Cuda.pick(LocalRank::new(0)).unwrap_err();
+        assert!(format!("{error:#}").contains("--device cpu"), "{error:#}");
+    }
+}

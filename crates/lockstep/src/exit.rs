@@ -1,0 +1,124 @@
+//! Exit codes, and a `main` that ends with them.
+//!
+//! | code | meaning | as torchrun |
+//! |---|---|---|
+//! | 0 | everything that was asked for was done | yes |
+//! | 1 | a failure: of a rank, of training, of the machine; also a configuration that turns out wrong | yes |
+//! | 2 | usage: bad arguments or bad input, nothing was started ([`Code::Usage`]; clap's own code for arguments) | yes |
+//! | 101 | the main thread panicked: a bug (Rust's own code) | no |
+//! | 128 + n | what a shell shows for a program that signal n ended | shell |
+//!
+//! The workers' own codes are never passed on: they stand in the error's text.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::env::{ERROR_FILE, EnvError};
+use crate::error_file;
+use crate::spawn::{self, SpawnError};
+
+/// What a program ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Code {
+    /// Done.
+    Success = 0,
+    /// Something failed.
+    Failure = 1,
+    /// The request was wrong.
+    Usage = 2,
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        ExitCode::from(code as u8)
+    }
+}
+
+/// An error of whoever called the program; ends it with [`Code::Usage`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+/// Runs a program: `run`'s error is printed once, with its chain, and becomes the exit code.
+///
+/// Where a launcher asked for it (`TORCHELASTIC_ERROR_FILE`), an error or a panic of this thread is also recorded there,
+/// as `torch.distributed.elastic.multiprocessing.errors.record` does. In a process that [`crate::spawn`] started, the
+/// process is tied to its parent's life first.
+///
+/// ```
+/// fn main() -> std::process::ExitCode {
+///     lockstep::exit::main(|| {
+///         println!("training");
+///         Ok(())
+///     })
+/// }
+/// ```
+pub fn main(run: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
+    spawn::watch_parent();
+    let record = std::env::var_os(ERROR_FILE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    if let Some(path) = &record {
+        error_file::record_panics(path.clone(), false);
+    }
+    let Err(error) = run() else { return Code::Success.into() };
+    eprintln!("{}", told(&error));
+    if let Some(path) = record
+        && let Err(failure) = error_file::record(&path, &error)
+    {
+        eprintln!("warning: cannot record the error in {}: {failure}", path.display());
+    }
+    code_of(&error).into()
+}
+
+/// The code for `error`, from any link of its chain.
+pub fn code_of(error: &anyhow::Error) -> Code {
+    if error.chain().any(is_usage) { Code::Usage } else { Code::Failure }
+}
+
+fn is_usage(error: &(dyn Error + 'static)) -> bool {
+    error.is::<UsageError>()
+        || error.is::<EnvError>()
+        || error.downcast_ref::<SpawnError>().is_some_and(SpawnError::is_usage)
+}
+
+/// The error and its causes, one a line.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = format!("error: {error}");
+    for cause in error.chain().skip(1) {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n  caused by: {cause}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn tells_a_chain_one_cause_a_line() {
+        let error = Err::<(), _>(std::io::Error::other("disk full")).context("cannot save").context("epoch 3 failed");
+        assert_eq!(
+            told(&error.unwrap_err()),
+            "error: epoch 3 failed\n  caused by: cannot save\n  caused by: disk full"
+        );
+    }
+
+    #[test]
+    fn ends_with_2_for_what_the_caller_got_wrong_and_1_for_the_rest() {
+        let usage: [anyhow::Error; 3] = [
+            UsageError("--epochs is 0".into()).into(),
+            SpawnError::NoProcesses.into(),
+            EnvError::Missing { names: vec!["RANK"], slurm: false }.into(),
+        ];
+        for error in usage {
+            assert_eq!(code_of(&error.context("cannot start")), Code::Usage);
+        }
+        assert_eq!(code_of(&anyhow::anyhow!("disk full")), Code::Failure);
+        assert_eq!(code_of(&SpawnError::Host(anyhow::anyhow!("no port")).into()), Code::Failure);
+    }
+}

@@ -1,0 +1,76 @@
+//! Metrics that are true of all ranks: sums over samples, added over ranks, and divided once.
+//!
+//! A rank's own accuracy is not everyone's, and the mean of the batches' means depends on the batch size; both are common in
+//! tutorials, and both keep the wrong model as the best.
+
+use c10d::{ProcessGroup, ReduceOp};
+use tch::{Kind, Tensor};
+
+/// Correct answers and loss over some samples, as sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Evaluation {
+    correct: f64,
+    loss: f64,
+    samples: f64,
+}
+
+impl Evaluation {
+    /// Adds a batch of a classifier: `logits` of shape `[n, classes]`, `targets` of shape `[n]`.
+    pub fn add(&mut self, logits: &Tensor, targets: &Tensor) {
+        let n = targets.size()[0] as f64;
+        self.correct += logits.argmax(-1, false).eq_tensor(targets).sum(Kind::Double).double_value(&[]);
+        self.loss += logits.cross_entropy_for_logits(targets).double_value(&[]) * n;
+        self.samples += n;
+    }
+
+    /// The sum over all ranks, which must all call it. Double precision counts exactly up to 2⁵³ samples.
+    ///
+    /// # Errors
+    /// As any collective's.
+    pub fn all_reduce(self, group: &ProcessGroup) -> c10d::Result<Self> {
+        let mut sums = Tensor::from_slice(&[self.correct, self.loss, self.samples]);
+        group.all_reduce(&mut sums, ReduceOp::Sum)?;
+        let sum = |i| sums.double_value(&[i]);
+        Ok(Evaluation { correct: sum(0), loss: sum(1), samples: sum(2) })
+    }
+
+    /// The share of correct answers, from 0 to 1; 0 over no sample.
+    pub fn accuracy(&self) -> f64 {
+        self.correct / self.samples.max(1.0)
+    }
+
+    /// The mean loss; 0 over no sample.
+    pub fn loss(&self) -> f64 {
+        self.loss / self.samples.max(1.0)
+    }
+
+    /// How many samples were counted.
+    pub fn samples(&self) -> u64 {
+        self.samples as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_of_any_size_give_the_same_numbers() {
+        let logits = Tensor::from_slice(&[2f32, 0., 0., 1., 3., 0., 1., 0.]).reshape([4, 2]);
+        let targets = Tensor::from_slice(&[0i64, 1, 1, 0]);
+        let mut whole = Evaluation::default();
+        whole.add(&logits, &targets);
+        let mut parts = Evaluation::default();
+        for (start, n) in [(0, 1), (1, 3)] {
+            parts.add(&logits.narrow(0, start, n), &targets.narrow(0, start, n));
+        }
+        assert_eq!((whole.accuracy(), whole.samples()), (0.75, 4));
+        assert_eq!((parts.accuracy(), parts.samples()), (0.75, 4));
+        assert!((whole.loss() - parts.loss()).abs() < 1e-6);
+    }
+
+    #[test]
+    fn no_sample_is_not_a_division_by_zero() {
+        assert_eq!((Evaluation::default().accuracy(), Evaluation::default().loss()), (0.0, 0.0));
+    }
+}

@@ -1,0 +1,371 @@
+//! What a call of spawn can fail with, in the words that torch uses for it.
+//!
+//! Who is to blame is decided in `machine`.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use super::MOST_PROCESSES;
+use crate::Rank;
+use crate::env::EnvError;
+
+/// Why [`Spawn::run`](super::Spawn::run) failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpawnError {
+    /// A worker failed, and the others were stopped.
+    #[error("{0}")]
+    Workers(Box<Report>),
+    /// The workers had not ended in the time that the caller gave them.
+    #[error(
+        "the workers had not ended after {after:.1?}, the timeout of this call{}{}",
+        also(also_failed),
+        stops(stopped)
+    )]
+    TimedOut {
+        /// The timeout.
+        after: Duration,
+        /// Those that failed by themselves while being stopped.
+        also_failed: Vec<Failure>,
+        /// Those that were stopped.
+        stopped: Vec<Stopped>,
+    },
+    /// Zero processes were asked for.
+    #[error("cannot spawn 0 processes: ask for 1 or more")]
+    NoProcesses,
+    /// More processes were asked for than any one node runs.
+    #[error("cannot spawn {nprocs} processes: at most {MOST_PROCESSES} are allowed on one node; is the number right?")]
+    TooManyProcesses {
+        /// The number.
+        nprocs: usize,
+    },
+    /// A launcher has started this program, once a rank.
+    #[error(
+        "cannot spawn under a launcher ({}): it has started this program once a rank, and each of those would start \
+         all ranks again and fight over one port; start it plainly, or read the ranks with `LaunchEnv::from_env` \
+         and do not spawn",
+        found.join(", ")
+    )]
+    UnderLauncher {
+        /// The variables that gave it away, as `NAME=value`.
+        found: Vec<String>,
+    },
+    /// The call was made in a worker, or in a program that a worker started.
+    #[error("cannot spawn inside a worker of another spawn: start all processes from the first one")]
+    Nested,
+    /// Another call runs in this process.
+    #[error("cannot spawn while another spawn runs in this process: make one call after the other")]
+    Concurrent,
+    /// In a worker process on its way to a later call: this call failed in the parent.
+    #[error("the call of spawn at {at} failed in the parent process")]
+    Earlier {
+        /// Its place in the source.
+        at: String,
+    },
+    /// The worker's arguments have no JSON form.
+    #[error("cannot write the worker's arguments as JSON")]
+    Args(#[source] serde_json::Error),
+    /// The rendezvous store did not open.
+    #[error("cannot open the rendezvous store of the workers: {0:#}")]
+    Host(anyhow::Error),
+    /// A process did not start; those before it were killed.
+    #[error("cannot start process {rank} of {nprocs}")]
+    Start {
+        /// Which.
+        rank: Rank,
+        /// Of how many.
+        nprocs: usize,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The system refused to wait for the workers or to signal them; they were killed.
+    #[error("cannot watch over the workers")]
+    Watch(#[source] io::Error),
+    /// A variable that only spawn sets holds something else.
+    #[error("LOCKSTEP_SPAWN is {value:?}, which no spawn has written: unset it")]
+    Ticket {
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The environment that the parent wrote was changed on the way.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+}
+
+/// A failed run: who, why, and what became of the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The failure that came first.
+    pub root: Failure,
+    /// Others that failed by themselves, in order of death; often because the first one was gone.
+    pub also_failed: Vec<Failure>,
+    /// Those that were well and that spawn stopped.
+    pub stopped: Vec<Stopped>,
+    /// What else was noticed, such as a record that cannot be read.
+    pub notes: Vec<String>,
+}
+
+/// How one worker failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The worker returned an error.
+    Raised {
+        /// The worker.
+        rank: Rank,
+        /// The error's chain in one line.
+        message: String,
+        /// Its backtrace, with `RUST_BACKTRACE=1`.
+        trace: Option<String>,
+    },
+    /// The worker panicked.
+    Panicked {
+        /// The worker.
+        rank: Rank,
+        /// The panic's message.
+        message: String,
+        /// `file:line:column`.
+        location: Option<String>,
+        /// Its backtrace, with `RUST_BACKTRACE=1`.
+        trace: Option<String>,
+    },
+    /// The process exited by itself and recorded nothing.
+    Exited {
+        /// The worker.
+        rank: Rank,
+        /// Its exit code; 0 only if the worker had not returned.
+        code: i32,
+        /// How far it had come.
+        stage: Stage,
+    },
+    /// A signal that spawn did not send ended the process.
+    Signalled {
+        /// The worker.
+        rank: Rank,
+        /// The signal's number; [`Failure::signal_name`] has its name.
+        signal: i32,
+    },
+    /// The process is gone and its status is not to be had.
+    Lost {
+        /// The worker.
+        rank: Rank,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// How far a worker process came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It ran, but never came to the call of spawn.
+    Started,
+    /// It came to the call and began its work.
+    Reached,
+    /// Its worker returned `Ok`.
+    Returned,
+}
+
+/// A worker that had not failed and was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// The worker.
+    pub rank: Rank,
+    /// What it took.
+    pub by: StoppedBy,
+}
+
+/// What ended a worker that was to be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoppedBy {
+    /// SIGTERM was enough.
+    Sigterm,
+    /// It was still there after the grace.
+    Sigkill,
+    /// Even SIGKILL was not enough: it hangs in the kernel and may still be there.
+    Nothing,
+}
+
+impl SpawnError {
+    /// The failure that came first, if it was a worker's.
+    pub fn root(&self) -> Option<&Failure> {
+        match self {
+            SpawnError::Workers(report) => Some(&report.root),
+            _ => None,
+        }
+    }
+
+    /// Whether the call was wrong, rather than something that happened in it.
+    pub fn is_usage(&self) -> bool {
+        use SpawnError::{Concurrent, Nested, NoProcesses, TooManyProcesses, UnderLauncher};
+        matches!(self, NoProcesses | TooManyProcesses { .. } | UnderLauncher { .. } | Nested | Concurrent)
+    }
+}
+
+impl Failure {
+    /// Whose it is.
+    pub fn rank(&self) -> Rank {
+        match *self {
+            Failure::Raised { rank, .. }
+            | Failure::Panicked { rank, .. }
+            | Failure::Exited { rank, .. }
+            | Failure::Signalled { rank, .. }
+            | Failure::Lost { rank, .. } => rank,
+        }
+    }
+
+    /// The name of the signal, such as `SIGKILL`, where a signal was the end.
+    pub fn signal_name(&self) -> Option<String> {
+        match *self {
+            Failure::Signalled { signal, .. } => Some(signal_name(signal)),
+            _ => None,
+        }
+    }
+
+    fn trace(&self) -> Option<&str> {
+        match self {
+            Failure::Raised { trace, .. } | Failure::Panicked { trace, .. } => trace.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rank = self.rank();
+        match self {
+            Failure::Raised { message, .. } => {
+                write!(f, "process {rank} terminated with the following error: {message}")
+            }
+            Failure::Panicked { message, location: Some(at), .. } => {
+                write!(f, "process {rank} panicked at {at}: {message}")
+            }
+            Failure::Panicked { message, .. } => write!(f, "process {rank} panicked: {message}"),
+            Failure::Exited { code: 0, stage: Stage::Started, .. } => write!(
+                f,
+                "process {rank} ended without coming to the call of spawn: the code before it must take the same path in \
+                 every process"
+            ),
+            Failure::Exited { code: 0, .. } => write!(
+                f,
+                "process {rank} terminated with exit code 0 before its worker returned: let the worker return instead of \
+                 exiting"
+            ),
+            Failure::Exited { code, stage: Stage::Started, .. } => {
+                write!(f, "process {rank} terminated with exit code {code} before it came to the call of spawn")
+            }
+            Failure::Exited { code, .. } => write!(f, "process {rank} terminated with exit code {code}"),
+            Failure::Signalled { signal, .. } => {
+                write!(f, "process {rank} terminated with signal {}{}", signal_name(*signal), signal_hint(*signal))
+            }
+            Failure::Lost { reason, .. } => write!(f, "process {rank} is gone: {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}{}", self.root, also(&self.also_failed), stops(&self.stopped))?;
+        self.notes.iter().try_for_each(|note| write!(f, "\nnote: {note}"))?;
+        match self.root.trace() {
+            Some(trace) => write!(f, "\ntrace of process {}:\n{}", self.root.rank(), trace.trim_end()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Stopped { rank, by } = self;
+        match by {
+            StoppedBy::Sigterm => write!(f, "process {rank} (SIGTERM)"),
+            StoppedBy::Sigkill => write!(f, "process {rank} (SIGKILL, since it did not heed SIGTERM)"),
+            StoppedBy::Nothing => write!(f, "process {rank} (still there after SIGKILL: it hangs in the kernel)"),
+        }
+    }
+}
+
+fn also(failures: &[Failure]) -> String {
+    failures.iter().map(|failure| format!("\nalso failed: {failure}")).collect()
+}
+
+fn stops(stopped: &[Stopped]) -> String {
+    if stopped.is_empty() {
+        return String::new();
+    }
+    let each: Vec<_> = stopped.iter().map(Stopped::to_string).collect();
+    format!("\nstopped because of it: {}", each.join(", "))
+}
+
+/// Names from signal(7), for Linux on x86 and ARM.
+#[rustfmt::skip]
+const SIGNALS: [&str; 31] = [
+    "SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL", "SIGUSR1", "SIGSEGV",
+    "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGSTKFLT", "SIGCHLD", "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN",
+    "SIGTTOU", "SIGURG", "SIGXCPU", "SIGXFSZ", "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGIO", "SIGPWR", "SIGSYS",
+];
+
+fn signal_name(signal: i32) -> String {
+    let index = usize::try_from(signal).ok().and_then(|signal| signal.checked_sub(1));
+    let name = index.and_then(|index| SIGNALS.get(index)).map(|name| (*name).to_owned());
+    name.unwrap_or_else(|| format!("<Unknown signal {signal}>"))
+}
+
+fn signal_hint(signal: i32) -> &'static str {
+    match signal {
+        9 => " (not sent by spawn: perhaps the kernel was out of memory; see `dmesg`)",
+        7 => " (perhaps /dev/shm is full; see `df /dev/shm`)",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speaks_torchs_words_of_exit_codes_and_signals() {
+        let rank = Rank::new(1);
+        let exited = Failure::Exited { rank, code: 3, stage: Stage::Reached };
+        assert_eq!(exited.to_string(), "process 1 terminated with exit code 3");
+        let killed = Failure::Signalled { rank, signal: 9 };
+        assert!(killed.to_string().starts_with("process 1 terminated with signal SIGKILL"), "{killed}");
+        assert_eq!(killed.signal_name().as_deref(), Some("SIGKILL"));
+    }
+
+    #[test]
+    fn names_signals_as_signal_7_does() {
+        for (number, name) in [(1, "SIGHUP"), (6, "SIGABRT"), (11, "SIGSEGV"), (15, "SIGTERM"), (31, "SIGSYS")] {
+            assert_eq!(signal_name(number), name);
+        }
+        assert_eq!(signal_name(64), "<Unknown signal 64>");
+        assert_eq!(signal_name(0), "<Unknown signal 0>");
+    }
+
+    #[test]
+    fn tells_who_failed_from_who_was_stopped() {
+        let raised = |rank, message: &str, trace: Option<&str>| Failure::Raised {
+            rank: Rank::new(rank),
+            message: message.into(),
+            trace: trace.map(str::to_owned),
+        };
+        let report = Report {
+            root: raised(1, "disk full", Some("0: main\n")),
+            also_failed: vec![raised(0, "peer 1 is gone", None)],
+            stopped: vec![
+                Stopped { rank: Rank::new(2), by: StoppedBy::Sigterm },
+                Stopped { rank: Rank::new(3), by: StoppedBy::Sigkill },
+            ],
+            notes: vec![],
+        };
+        assert_eq!(
+            SpawnError::Workers(Box::new(report)).to_string(),
+            "process 1 terminated with the following error: disk full\n\
+             also failed: process 0 terminated with the following error: peer 1 is gone\n\
+             stopped because of it: process 2 (SIGTERM), process 3 (SIGKILL, since it did not heed SIGTERM)\n\
+             trace of process 1:\n0: main"
+        );
+    }
+}

@@ -1,0 +1,430 @@
+//! What to do when a worker dies or a deadline passes, decided without processes, clocks or files.
+//!
+//! Time comes in as an argument and actions go out as values; `parent` carries them out.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::error::{Failure, Report, SpawnError, Stage, Stopped, StoppedBy};
+use crate::error_file::{Kind, Recorded};
+use crate::{Rank, WorldSize};
+
+/// How long after SIGKILL a process may still be there: one that sleeps in the kernel (a dead network file system, a
+/// GPU driver) takes no signal at all.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+
+/// What can happen.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// Processes ended, in this order; all before any signal that a later action asks for.
+    Died(Vec<(Rank, Ending)>),
+    /// [`Machine::deadline`] has passed.
+    DeadlinePassed,
+}
+
+/// What to do about it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Wait for the next event.
+    Wait,
+    /// Send this signal to these, then wait.
+    Signal(Signal, Vec<Rank>),
+    /// All is over: [`Machine::verdict`].
+    Finish,
+}
+
+/// How a process ended and what it left.
+#[derive(Clone, Debug)]
+pub(super) struct Ending {
+    pub(super) status: Status,
+    pub(super) stage: Stage,
+    pub(super) record: Option<Recorded>,
+    /// Why the record cannot be read, if there is one that cannot.
+    pub(super) note: Option<String>,
+}
+
+/// The exit status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    Code(i32),
+    Signal(i32),
+    /// Not to be had, with the reason.
+    Lost(String),
+}
+
+/// A call of spawn from the start of its processes to its result.
+pub(super) struct Machine {
+    alive: BTreeSet<Rank>,
+    deaths: Vec<Death>,
+    phase: Phase,
+    started: Instant,
+    timeout: Option<Duration>,
+    timed_out: bool,
+    grace: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// SIGTERM was sent; SIGKILL at this time.
+    Terminating(Instant),
+    /// SIGKILL was sent; given up at this time.
+    Killing(Instant),
+}
+
+struct Death {
+    rank: Rank,
+    ending: Ending,
+    phase: Phase,
+}
+
+impl Machine {
+    pub(super) fn new(world: WorldSize, grace: Duration, timeout: Option<Duration>, now: Instant) -> Self {
+        let alive = world.ranks().collect();
+        Machine { alive, deaths: Vec::new(), phase: Phase::Running, started: now, timeout, timed_out: false, grace }
+    }
+
+    /// When [`Event::DeadlinePassed`] is due; never while nothing limits the wait.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Running => self.timeout.and_then(|timeout| self.started.checked_add(timeout)),
+            Phase::Terminating(until) | Phase::Killing(until) => Some(until),
+        }
+    }
+
+    /// Takes in what happened at `now` and says what to do.
+    pub(super) fn handle(&mut self, event: Event, now: Instant) -> Action {
+        match event {
+            Event::Died(deaths) => self.died(deaths, now),
+            Event::DeadlinePassed => self.deadline_passed(now),
+        }
+    }
+
+    fn died(&mut self, deaths: Vec<(Rank, Ending)>, now: Instant) -> Action {
+        let failed = deaths.iter().any(|(_, ending)| !ending.is_success());
+        for (rank, ending) in deaths {
+            self.alive.remove(&rank);
+            self.deaths.push(Death { rank, ending, phase: self.phase });
+        }
+        if self.alive.is_empty() {
+            Action::Finish
+        } else if failed && self.phase == Phase::Running {
+            self.terminate(now)
+        } else {
+            Action::Wait
+        }
+    }
+
+    fn deadline_passed(&mut self, now: Instant) -> Action {
+        match self.phase {
+            Phase::Running => {
+                self.timed_out = true;
+                self.terminate(now)
+            }
+            Phase::Terminating(_) => {
+                self.phase = Phase::Killing(now + KILL_LIMIT);
+                Action::Signal(Signal::KILL, self.living())
+            }
+            Phase::Killing(_) => Action::Finish,
+        }
+    }
+
+    fn terminate(&mut self, now: Instant) -> Action {
+        self.phase = Phase::Terminating(now.checked_add(self.grace).unwrap_or(now));
+        Action::Signal(Signal::TERM, self.living())
+    }
+
+    fn living(&self) -> Vec<Rank> {
+        self.alive.iter().copied().collect()
+    }
+
+    /// What the caller of spawn gets.
+    pub(super) fn verdict(self) -> Result<(), SpawnError> {
+        let gone = |death: &Death| Some(Stopped { rank: death.rank, by: death.stopped_by()? });
+        let mut stopped: Vec<_> = self.deaths.iter().filter_map(gone).collect();
+        stopped.extend(self.alive.iter().map(|&rank| Stopped { rank, by: StoppedBy::Nothing }));
+        stopped.sort_by_key(|stopped| stopped.rank);
+        let note = |death: &Death| death.ending.note.as_ref().map(|note| format!("process {}: {note}", death.rank));
+        let notes = self.deaths.iter().filter_map(note).collect();
+        let mut own: Vec<_> = self.deaths.iter().filter(|death| death.is_own_failure()).collect();
+        if self.timed_out {
+            let also_failed = own.into_iter().map(Death::failure).collect();
+            return Err(SpawnError::TimedOut { after: self.timeout.unwrap_or_default(), also_failed, stopped });
+        }
+        if own.is_empty() {
+            return Ok(());
+        }
+        let root = own.remove(root_of(&own)).failure();
+        let also_failed = own.into_iter().map(Death::failure).collect();
+        Err(SpawnError::Workers(Box::new(Report { root, also_failed, stopped, notes })))
+    }
+}
+
+/// The place of the root cause among failures in order of death, of which there is at least one.
+///
+/// That is the first death. Only if that process and others recorded their errors, the earliest record counts
+/// instead: a panic is recorded before its process unwinds, closes connections and thereby fails its peers, of which
+/// one may be dead before it.
+fn root_of(own: &[&Death]) -> usize {
+    let recorded_at = |death: &&Death| death.record().and_then(|record| record.unix_nanos);
+    if own.first().and_then(recorded_at).is_none() {
+        return 0;
+    }
+    let stamped = own.iter().enumerate().filter_map(|(index, death)| Some((recorded_at(death)?, index)));
+    stamped.min().map_or(0, |(_, index)| index)
+}
+
+impl Ending {
+    /// Exit code 0 alone is no success: a process may have ended before its worker did.
+    fn is_success(&self) -> bool {
+        self.status == Status::Code(0) && self.stage == Stage::Returned
+    }
+}
+
+impl Death {
+    fn is_own_failure(&self) -> bool {
+        !self.ending.is_success() && self.stopped_by().is_none()
+    }
+
+    /// The signal of ours that ended it. One that recorded an error failed by itself, whatever ended it then.
+    fn stopped_by(&self) -> Option<StoppedBy> {
+        if self.ending.is_success() || self.record().is_some() {
+            return None;
+        }
+        match (self.phase, &self.ending.status) {
+            (Phase::Running, _) => None,
+            (Phase::Killing(_), Status::Signal(signal)) if *signal == Signal::KILL.as_raw() => Some(StoppedBy::Sigkill),
+            (_, Status::Signal(signal)) if *signal != Signal::TERM.as_raw() => None,
+            // It caught SIGTERM and left in its own way, or did not catch it.
+            _ => Some(StoppedBy::Sigterm),
+        }
+    }
+
+    /// The record, unless the process died of something else later: a panic that it caught says nothing about SIGKILL.
+    fn record(&self) -> Option<&Recorded> {
+        let record = self.ending.record.as_ref()?;
+        match self.ending.status {
+            Status::Signal(signal) if signal == Signal::ABORT.as_raw() => Some(record),
+            Status::Signal(_) if self.phase == Phase::Running => None,
+            Status::Signal(signal) if signal != Signal::TERM.as_raw() && signal != Signal::KILL.as_raw() => None,
+            _ => Some(record),
+        }
+    }
+
+    fn failure(&self) -> Failure {
+        let rank = self.rank;
+        if let Some(Recorded { message, kind, trace, .. }) = self.record().cloned() {
+            return match kind {
+                Kind::Error => Failure::Raised { rank, message, trace },
+                Kind::Panic(location) => Failure::Panicked { rank, message, location, trace },
+            };
+        }
+        match self.ending.status.clone() {
+            Status::Code(code) => Failure::Exited { rank, code, stage: self.ending.stage },
+            Status::Signal(signal) => Failure::Signalled { rank, signal },
+            Status::Lost(reason) => Failure::Lost { rank, reason },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(5);
+
+    fn ending(status: Status) -> Ending {
+        Ending { status, stage: Stage::Reached, record: None, note: None }
+    }
+
+    fn success() -> Ending {
+        Ending { stage: Stage::Returned, ..ending(Status::Code(0)) }
+    }
+
+    fn raised(message: &str, unix_nanos: u64) -> Ending {
+        let record = Recorded { message: message.into(), kind: Kind::Error, trace: None, unix_nanos: Some(unix_nanos) };
+        Ending { record: Some(record), ..ending(Status::Code(1)) }
+    }
+
+    fn signal(signal: Signal) -> Ending {
+        ending(Status::Signal(signal.as_raw()))
+    }
+
+    struct Run {
+        machine: Machine,
+        start: Instant,
+    }
+
+    fn run(nprocs: usize, timeout: Option<Duration>) -> Run {
+        let start = Instant::now();
+        Run { machine: Machine::new(WorldSize::new(nprocs).unwrap(), GRACE, timeout, start), start }
+    }
+
+    impl Run {
+        fn died<const N: usize>(&mut self, at: u64, deaths: [(usize, Ending); N]) -> Action {
+            let deaths = deaths.into_iter().map(|(rank, ending)| (Rank::new(rank), ending)).collect();
+            self.machine.handle(Event::Died(deaths), self.start + Duration::from_secs(at))
+        }
+
+        fn deadline(&mut self, at: u64) -> Action {
+            self.machine.handle(Event::DeadlinePassed, self.start + Duration::from_secs(at))
+        }
+
+        fn due(&self) -> Option<u64> {
+            self.machine.deadline().map(|deadline| (deadline - self.start).as_secs())
+        }
+
+        fn report(self) -> Report {
+            match self.machine.verdict() {
+                Err(SpawnError::Workers(report)) => *report,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn ranks<const N: usize>(ranks: [usize; N]) -> Vec<Rank> {
+        ranks.map(Rank::new).to_vec()
+    }
+
+    fn failed(failures: &[Failure]) -> Vec<usize> {
+        failures.iter().map(|failure| failure.rank().get()).collect()
+    }
+
+    fn stopped(stopped: &[Stopped]) -> Vec<(usize, StoppedBy)> {
+        stopped.iter().map(|stopped| (stopped.rank.get(), stopped.by)).collect()
+    }
+
+    #[test]
+    fn waits_without_a_deadline_until_all_have_returned() {
+        let mut run = run(2, None);
+        assert_eq!(run.due(), None);
+        assert_eq!(run.died(1, [(1, success())]), Action::Wait);
+        assert_eq!(run.died(2, [(0, success())]), Action::Finish);
+        assert!(run.machine.verdict().is_ok());
+    }
+
+    #[test]
+    fn stops_the_others_at_the_first_failure_and_blames_it() {
+        let mut run = run(3, None);
+        assert_eq!(run.died(1, [(1, ending(Status::Code(3)))]), Action::Signal(Signal::TERM, ranks([0, 2])));
+        assert_eq!(run.due(), Some(6));
+        assert_eq!(run.died(2, [(0, signal(Signal::TERM))]), Action::Wait);
+        assert_eq!(run.died(2, [(2, signal(Signal::TERM))]), Action::Finish);
+        let report = run.report();
+        assert_eq!(report.root, Failure::Exited { rank: Rank::new(1), code: 3, stage: Stage::Reached });
+        assert_eq!(stopped(&report.stopped), [(0, StoppedBy::Sigterm), (2, StoppedBy::Sigterm)]);
+        assert!(report.also_failed.is_empty());
+    }
+
+    #[test]
+    fn kills_after_the_grace_whoever_ignores_sigterm() {
+        let mut run = run(3, None);
+        run.died(0, [(0, signal(Signal::SEGV))]);
+        assert_eq!(run.died(1, [(1, signal(Signal::TERM))]), Action::Wait);
+        assert_eq!(run.deadline(5), Action::Signal(Signal::KILL, ranks([2])));
+        assert_eq!(run.due(), Some(15));
+        assert_eq!(run.died(5, [(2, signal(Signal::KILL))]), Action::Finish);
+        let report = run.report();
+        assert_eq!(failed(&[report.root]), [0]);
+        assert_eq!(stopped(&report.stopped), [(1, StoppedBy::Sigterm), (2, StoppedBy::Sigkill)]);
+    }
+
+    #[test]
+    fn gives_up_on_a_process_that_outlives_sigkill_and_says_so() {
+        let mut run = run(2, None);
+        run.died(0, [(0, ending(Status::Code(1)))]);
+        run.deadline(5);
+        assert_eq!(run.deadline(15), Action::Finish);
+        assert_eq!(stopped(&run.report().stopped), [(1, StoppedBy::Nothing)]);
+    }
+
+    #[test]
+    fn blames_the_first_death_of_two_that_come_together() {
+        let mut run = run(3, None);
+        let both = [(2, signal(Signal::KILL)), (0, ending(Status::Code(1)))];
+        assert_eq!(run.died(1, both), Action::Signal(Signal::TERM, ranks([1])));
+        run.died(1, [(1, signal(Signal::TERM))]);
+        let report = run.report();
+        assert_eq!(failed(&[report.root]), [2]);
+        assert_eq!(failed(&report.also_failed), [0]);
+        assert_eq!(stopped(&report.stopped), [(1, StoppedBy::Sigterm)]);
+    }
+
+    #[test]
+    fn blames_the_earliest_record_when_the_first_death_left_one_too() {
+        let mut run = run(2, None);
+        run.died(1, [(0, raised("peer closed the connection", 200))]);
+        let unwinding = Ending { status: Status::Signal(Signal::TERM.as_raw()), ..raised("the cause", 100) };
+        run.died(2, [(1, unwinding)]);
+        let report = run.report();
+        assert!(matches!(report.root, Failure::Raised { ref message, .. } if message == "the cause"));
+        assert_eq!(failed(&report.also_failed), [0]);
+        assert!(report.stopped.is_empty());
+    }
+
+    #[test]
+    fn blames_a_signal_that_came_first_over_any_record() {
+        let mut run = run(2, None);
+        run.died(1, [(1, signal(Signal::KILL)), (0, raised("peer closed the connection", 100))]);
+        let report = run.report();
+        assert_eq!(report.root, Failure::Signalled { rank: Rank::new(1), signal: 9 });
+        assert_eq!(failed(&report.also_failed), [0]);
+    }
+
+    #[test]
+    fn ignores_the_record_of_a_caught_panic_when_a_foreign_signal_kills() {
+        let mut run = run(1, None);
+        let killed = Ending { status: Status::Signal(9), ..raised("caught long ago", 1) };
+        assert_eq!(run.died(1, [(0, killed)]), Action::Finish);
+        assert_eq!(run.report().root, Failure::Signalled { rank: Rank::ZERO, signal: 9 });
+    }
+
+    #[test]
+    fn takes_exit_code_0_before_the_worker_returned_as_a_failure() {
+        for stage in [Stage::Started, Stage::Reached] {
+            let mut run = run(2, None);
+            let left = Ending { stage, ..ending(Status::Code(0)) };
+            assert_eq!(run.died(1, [(0, left)]), Action::Signal(Signal::TERM, ranks([1])));
+            run.died(1, [(1, success())]);
+            assert_eq!(run.report().root, Failure::Exited { rank: Rank::ZERO, code: 0, stage });
+        }
+    }
+
+    #[test]
+    fn counts_a_crash_during_the_stop_as_a_failure_of_its_own() {
+        let mut run = run(3, None);
+        run.died(1, [(0, ending(Status::Code(1)))]);
+        run.died(1, [(1, signal(Signal::SEGV))]);
+        run.died(1, [(2, ending(Status::Code(143)))]);
+        let report = run.report();
+        assert_eq!(failed(&report.also_failed), [1]);
+        assert_eq!(stopped(&report.stopped), [(2, StoppedBy::Sigterm)]);
+    }
+
+    #[test]
+    fn stops_everyone_when_the_time_is_up_and_names_them() {
+        let mut run = run(2, Some(Duration::from_secs(60)));
+        assert_eq!(run.due(), Some(60));
+        assert_eq!(run.died(1, [(0, success())]), Action::Wait);
+        assert_eq!(run.deadline(60), Action::Signal(Signal::TERM, ranks([1])));
+        assert_eq!(run.died(61, [(1, signal(Signal::TERM))]), Action::Finish);
+        match run.machine.verdict() {
+            Err(SpawnError::TimedOut { after, stopped: named, .. }) => {
+                assert_eq!(after, Duration::from_secs(60));
+                assert_eq!(stopped(&named), [(1, StoppedBy::Sigterm)]);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn reports_a_record_that_cannot_be_read_beside_the_exit_code() {
+        let mut run = run(1, None);
+        run.died(1, [(0, Ending { note: Some("not JSON".into()), ..ending(Status::Code(1)) })]);
+        let report = run.report();
+        assert!(matches!(report.root, Failure::Exited { code: 1, .. }));
+        assert_eq!(report.notes, ["process 0: not JSON"]);
+    }
+}

@@ -1,0 +1,150 @@
+//! Processes from one program, as `torch.multiprocessing.spawn` makes them.
+//!
+//! ```no_run
+//! use lockstep::{LaunchEnv, spawn::{Hosted, Spawn}};
+//!
+//! # fn open_store() -> anyhow::Result<Hosted> { anyhow::bail!("shown elsewhere") }
+//! fn main() -> anyhow::Result<()> {
+//!     Spawn::new(2, open_store).run(&0.01, train)?;
+//!     Ok(())
+//! }
+//!
+//! fn train(env: &LaunchEnv, learning_rate: f64) -> anyhow::Result<()> {
+//!     println!("rank {} of {} trains with {learning_rate}", env.rank, env.world_size);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # How one program becomes many processes
+//!
+//! A process with threads (libtorch has many) cannot be forked safely, so the caller starts **its own executable again**,
+//! with the same arguments and environment, once a rank. Each new process runs `main` from the top; when it comes
+//! to the same call of [`Spawn::run`] it takes its arguments, runs the worker and exits. It never returns from that call.
+//!
+//! So **the code before the call runs again in every process**, as with Python's spawn start method, where a
+//! module's top level does. Keep it cheap and free of effects: parse arguments, decide; do not train, delete or print.
+//! It must come to the same call in every process: calls are told apart by their order and their place in the
+//! source. An earlier call, which the caller has behind it, is passed over with the result that it had there (`Ok`, or
+//! [`SpawnError::Earlier`]). Values that the worker closes over are made anew in every process; only `args` travels.
+//!
+//! # What is certain
+//!
+//! - The caller hosts the rendezvous store, so the death of rank 0 does not take it away.
+//! - The first failure stops the others (SIGTERM, then SIGKILL after a grace) and is the error that the caller sees. The
+//!   order of deaths is the kernel's.
+//! - No worker outlives its caller, however that ends: each asks the kernel for a SIGKILL at its parent's death.
+//! - Nothing is left behind: arguments and errors travel in anonymous files that the workers inherit.
+//!
+//! Out of scope: several nodes and restarts (`lockstep run`), and joining the process group (the worker does that).
+
+mod call;
+mod error;
+mod fleet;
+mod host;
+mod machine;
+mod parent;
+mod ticket;
+mod worker;
+
+use std::panic::Location;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use error::{Failure, Report, SpawnError, Stage, Stopped, StoppedBy};
+pub use host::Hosted;
+pub(crate) use ticket::watch_parent;
+
+use crate::LaunchEnv;
+
+/// From SIGTERM to SIGKILL, unless chosen otherwise. (torch waits 30 s; a worker with a snapshot to finish needs less.)
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+/// More processes than this on one node are a mistake in the argument.
+pub const MOST_PROCESSES: usize = 1024;
+
+/// Processes from one program: how many, who hosts their store, and how long they may take to stop.
+pub struct Spawn<H> {
+    nprocs: usize,
+    host: H,
+    grace: Duration,
+    timeout: Option<Duration>,
+}
+
+impl<H> Spawn<H>
+where
+    H: FnOnce() -> anyhow::Result<Hosted>,
+{
+    /// `nprocs` processes that meet at the store which `host` opens. Only the caller opens it, the workers never do.
+    pub fn new(nprocs: usize, host: H) -> Self {
+        Spawn { nprocs, host, grace: DEFAULT_GRACE, timeout: None }
+    }
+
+    /// How long a worker may take to end after SIGTERM, before SIGKILL.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Stops all workers if they have not ended after `timeout`. There is no limit by default: training takes long.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Runs `worker(env, args)` in every process and waits for all of them. In a worker process it does not return.
+    ///
+    /// The workers get `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` and the rest
+    /// of torchrun's variables, share the caller's stdout and stderr, and have no stdin. `args` travels as JSON, so
+    /// it may be large, and a float that is not finite does not arrive.
+    ///
+    /// # Errors
+    /// - [`SpawnError::Workers`] when a worker failed; all others have been stopped by then.
+    /// - [`SpawnError::TimedOut`] after [`Spawn::timeout`].
+    /// - Bad use, before anything was started: no or too many processes, a call under a launcher, in a worker, or from two
+    ///   threads at once. The error says what to do.
+    #[track_caller]
+    pub fn run<A, W>(self, args: &A, worker: W) -> Result<(), SpawnError>
+    where
+        A: Serialize + DeserializeOwned,
+        W: FnOnce(&LaunchEnv, A) -> anyhow::Result<()>,
+    {
+        let at = Location::caller().to_string();
+        let place = ticket::Place::of_this_process()?;
+        let mut call = call::begin(at)?;
+        match call.role(place) {
+            call::Role::PassedOver(outcome) => outcome,
+            call::Role::Worker(ticket) => worker::run(ticket, worker),
+            call::Role::Elsewhere(ticket) => worker::refuse(ticket, &call),
+            call::Role::Parent => call.finish(|call| {
+                check(self.nprocs)?;
+                ticket::refuse_launcher(|name| std::env::var_os(name))?;
+                parent::run(self, call, args)
+            }),
+        }
+    }
+}
+
+fn check(nprocs: usize) -> Result<(), SpawnError> {
+    match nprocs {
+        0 => Err(SpawnError::NoProcesses),
+        1..=MOST_PROCESSES => Ok(()),
+        _ => Err(SpawnError::TooManyProcesses { nprocs }),
+    }
+}
+
+/// Runs `worker(env, args)` in `nprocs` new processes of this program, as `torch.multiprocessing.spawn` does, and waits for
+/// them: [`Spawn::run`] with a store of this process's own on a free loopback port.
+///
+/// # Errors
+/// As [`Spawn::run`].
+#[track_caller]
+pub fn spawn<A, W>(nprocs: usize, args: &A, worker: W) -> Result<(), SpawnError>
+where
+    A: Serialize + DeserializeOwned,
+    W: FnOnce(&LaunchEnv, A) -> anyhow::Result<()>,
+{
+    Spawn::new(nprocs, Hosted::store).run(args, worker)
+}

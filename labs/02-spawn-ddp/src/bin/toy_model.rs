@@ -1,0 +1,64 @@
+//! Lab 02, first part: one step of the tutorials' ToyModel on several processes.
+//!
+//! Follows `mp.py`: each rank has inputs and labels of its own, and after one step all ranks hold the same weights.
+
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use anyhow::{Result, ensure};
+use c10d::ReduceOp;
+use clap::Parser;
+use lockstep::models::ToyModel;
+use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
+use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, exit, init_process_group, spawn};
+use tch::nn::VarStore;
+use tch::{Device, Kind, Reduction, Tensor};
+
+/// Run one DDP step of a toy model on several processes
+#[derive(Parser)]
+struct Args {
+    /// Processes to start
+    #[arg(long, default_value_t = 2)]
+    nprocs: usize,
+}
+
+fn main() -> ExitCode {
+    exit::main(|| {
+        let args = Args::parse();
+        Ok(spawn(args.nprocs, &(), demo_basic)?)
+    })
+}
+
+// ANCHOR: demo
+fn demo_basic(env: &LaunchEnv, (): ()) -> Result<()> {
+    println!("Running basic DDP example on rank {}.", env.rank);
+    let group = Rc::new(init_process_group(env, &Default::default())?);
+
+    // Each rank begins with other weights and other data: the constructor makes the weights rank 0's.
+    tch::manual_seed(env.rank.get() as i64);
+    let vs = VarStore::new(Device::Cpu);
+    let model = DistributedDataParallel::new(ToyModel::new(&vs.root()), &vs, group, &DdpOptions::default())?;
+    let mut optimizer = Sgd::new(named_parameters(&vs), SgdOptions::default())?;
+
+    optimizer.zero_grad();
+    let outputs = model.forward(&Tensor::randn([20, 10], (Kind::Float, Device::Cpu)))?;
+    let labels = Tensor::randn([20, 5], (Kind::Float, Device::Cpu));
+    let loss = outputs.mse_loss(&labels, Reduction::Mean);
+    model.backward(&loss)?;
+    optimizer.step()?;
+
+    let spread = largest_difference(&model, &vs)?;
+    println!("Rank {}: loss {:.4}, weights differ between ranks by {spread}", env.rank, loss.double_value(&[]));
+    ensure!(spread == 0.0, "the ranks' weights differ by {spread} after a step that should have made them equal");
+    Ok(())
+}
+
+/// The greatest difference between the ranks' values of any weight: the greatest value less the least.
+fn largest_difference<M>(model: &DistributedDataParallel<M>, vs: &VarStore) -> Result<f64> {
+    let weights: Vec<Tensor> = named_parameters(vs).into_iter().map(|(_, w)| w.detach().flatten(0, -1)).collect();
+    let (mut most, mut least) = (Tensor::cat(&weights, 0), Tensor::cat(&weights, 0));
+    model.group().all_reduce(&mut most, ReduceOp::Max)?;
+    model.group().all_reduce(&mut least, ReduceOp::Min)?;
+    Ok((most - least).max().double_value(&[]))
+}
+// ANCHOR_END: demo
