@@ -1,7 +1,9 @@
 // The fused optimizer kernels, none of which tch binds: its generator leaves out operators that return nothing.
 
-#include "shim.hpp"
+#include "status.hpp"
+#include "tensors.hpp"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>

@@ -56,8 +56,8 @@ impl Fault {
 const MISMATCH: [&str; 5] =
     ["detected mismatch", "collectives differ", "op.preamble", "appears not to match", "inconsistent"];
 
-/// What Gloo's TCP transport and c10d's sockets say when the other side is gone.
-const PEER_GONE: [&str; 9] = [
+/// What Gloo's TCP transport, c10d's sockets and NCCL say when the other side is gone.
+const PEER_GONE: [&str; 10] = [
     "connection closed",
     "connection reset",
     "connection refused",
@@ -67,6 +67,7 @@ const PEER_GONE: [&str; 9] = [
     "socket closed",
     "pair closure",
     "failed to recv",
+    "ncclremoteerror",
 ];
 
 /// A failed operation: what, on which rank, towards whom, after how long, and what the other ranks said about it.

@@ -1,5 +1,5 @@
-//! Safe Rust over libtorch's distributed engine, c10d: stores, process groups over Gloo, work handles, the DDP reducer.
-//! Beside it the fused optimizer kernels, which tch lacks.
+//! Safe Rust over libtorch's distributed engine, c10d: stores, process groups over Gloo and NCCL, work handles, the DDP
+//! reducer. Beside it the fused optimizer kernels, which tch lacks.
 //!
 //! Nothing here computes or communicates by itself. A C++ shim (`shim/`) makes libtorch's classes callable; this crate gives
 //! them owners, types and errors. It is the one crate of the project that holds unsafe code.
@@ -9,6 +9,8 @@
 //! | `rank` | [`Rank`], [`WorldSize`] |
 //! | `store` | [`Store`]: TCP, file, hash, prefix |
 //! | `group` | [`ProcessGroup`]: joining, names, subgroups |
+//! | `backend` | [`Backend`]: Gloo or NCCL |
+//! | `cuda`, `nccl` | loading libtorch's CUDA half and the shim's NCCL part, when they are asked for |
 //! | `collectives`, `p2p` | what a group does |
 //! | `work` | [`Work`]: an operation under way, which owns its tensors |
 //! | `reducer` | [`Reducer`]: gradient buckets for DDP |
@@ -17,12 +19,14 @@
 //! | `error` | [`Error`], [`Fault`] |
 //! | `ffi` | the C boundary |
 
+mod backend;
 mod collectives;
 pub mod cuda;
 mod error;
 mod ffi;
 mod fused;
 mod group;
+mod nccl;
 mod p2p;
 mod rank;
 mod reducer;
@@ -30,6 +34,7 @@ mod roll_call;
 mod store;
 mod work;
 
+pub use backend::Backend;
 pub use collectives::{ReduceOp, Splits};
 pub use error::{Error, Fault, Result};
 pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};

@@ -1,6 +1,8 @@
 //! The optimizer kernels on numbers that are exact in binary, and what they refuse. Their results over many steps are checked
 //! against Python's in `lockstep`.
 
+#![allow(clippy::unwrap_used)]
+
 use c10d::{AdamTensors, Fault, FusedAdam, FusedSgd, fused_adam, fused_sgd};
 use tch::{Device, Kind, Tensor};
 
@@ -95,7 +97,8 @@ fn rejects_lists_of_other_lengths_naming_them() {
     assert_eq!(refused(&[], &mut [], 0.0), "0 gradients were given, 1 are needed");
     assert_eq!(refused(&[full(2, 0.0)], &mut [], 0.5), "0 momentum buffers were given, 1 are needed");
     assert_eq!(refused(&[full(2, 0.0)], &mut [full(2, 0.0)], 0.0), "1 momentum buffers were given, 0 are needed");
-    let cases: [(&str, fn(&mut AdamTensors)); 5] = [
+    type Spoil = fn(&mut AdamTensors);
+    let cases: [(&str, Spoil); 5] = [
         ("gradients", |t| t.grads.clear()),
         ("averages", |t| t.exp_avgs.clear()),
         ("averages of squares", |t| t.exp_avg_sqs.clear()),
