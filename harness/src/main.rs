@@ -1,2 +1,12 @@
-//! Placeholder until the lab lands.
-fn main() {}
+//! The `lockstep` command. It links no libtorch: it starts the labs as programs and reads the files that they leave.
+
+mod cli;
+mod exit;
+mod process;
+mod proofs;
+mod run;
+mod tour;
+
+fn main() -> std::process::ExitCode {
+    exit::main(|| <cli::Cli as clap::Parser>::parse().exec())
+}

@@ -77,7 +77,7 @@ pub struct GroupOptions {
     pub timeout: Duration,
     /// Where Gloo listens.
     pub endpoint: Endpoint,
-    /// How much to check; `None` asks `TORCH_DISTRIBUTED_DEBUG`.
+    /// How much to check; `None` asks `TORCH_DISTRIBUTED_DEBUG`, and in a subgroup takes the parent's.
     pub debug: Option<DebugLevel>,
     /// Whether the ranks keep a roll, so that errors say where the others are. Ranks of other programs do not answer it, and an
     /// NCCL group, whose ranks first meet in the store with it, does not come together with them.
@@ -94,9 +94,6 @@ impl Default for GroupOptions {
 ///
 /// All ranks must make the same calls in the same order. c10d asks for one thread per group, so this type is `Send` but not
 /// `Sync`.
-///
-/// A process in which several threads use groups *at the same time* must be started with `TORCH_FR_BUFFER_SIZE=0`: the flight
-/// recorder of libtorch 2.11 keeps a table of groups without a lock (FlightRecorderDetail.hpp, `all_pg_status_`).
 #[derive(Debug)]
 pub struct ProcessGroup {
     inner: Arc<Inner>,
@@ -169,7 +166,7 @@ impl ProcessGroup {
     /// NCCL makes its connections in the first operation. Operations are queued on the GPU: one is over for
     /// [`Work::wait`](crate::Work::wait) when what is queued after it on the GPU will see its result. A failure or a passed
     /// deadline shows later and then, by libtorch's default, ends the process; with `TORCH_NCCL_BLOCKING_WAIT=1` it is an error
-    /// of `wait`. Messages have no tags.
+    /// of `wait`. Messages have no tags. NCCL's flight recorder is off unless `TORCH_FR_BUFFER_SIZE` is set.
     ///
     /// # Errors
     /// As [`ProcessGroup::gloo`]; `BadArgument` for a device that is not there or a build without the cargo feature `nccl`,
@@ -214,7 +211,8 @@ impl ProcessGroup {
         // The default group is number 0; every rank counts every group, so that names agree.
         let name = job.groups_made.fetch_add(1, Ordering::Relaxed).to_string();
         let Some(position) = members.iter().position(|&rank| rank == job.rank) else { return Ok(None) };
-        Self::make(self.inner.backend, name, members, Rank::new(position), job, options).map(Some)
+        let options = GroupOptions { debug: options.debug.or(Some(self.inner.debug)), ..options.clone() };
+        Self::make(self.inner.backend, name, members, Rank::new(position), job, &options).map(Some)
     }
 
     fn make(
@@ -348,7 +346,7 @@ fn meet(seat: &Seat<'_>, size: WorldSize) -> Result<()> {
 
 /// A group that does not come together: names the ranks that never announced themselves.
 fn explain_absence(error: Error, store: &Store, size: WorldSize) -> Error {
-    if error.fault() == Fault::BadArgument {
+    if !matches!(error.fault(), Fault::Timeout | Fault::PeerGone) {
         return error;
     }
     let absent: Vec<Rank> =

@@ -8,7 +8,6 @@ mod ddp;
 pub mod device;
 pub mod env;
 pub mod error_file;
-pub mod events;
 pub mod exit;
 mod group;
 pub mod loader;
@@ -21,10 +20,12 @@ mod report;
 pub mod sampler;
 pub mod spawn;
 
+pub use lockstep_events as events;
+
 pub use ddp::{DdpOptions, DistributedDataParallel};
 pub use env::LaunchEnv;
 pub use error_file::record_error;
 pub use group::init_process_group;
-pub use report::Reporter;
 pub use rank::{LocalRank, Rank, WorldSize};
+pub use report::Reporter;
 pub use spawn::spawn;

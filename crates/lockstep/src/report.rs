@@ -20,12 +20,13 @@ pub struct Reporter {
 impl Reporter {
     /// For a rank of a job; events go where `LOCKSTEP_EVENTS` says.
     pub fn new(env: &LaunchEnv, device: Device) -> Self {
-        Self::start(env.rank, env.world_size, device, EventSink::from_env(env))
+        let events = EventSink::from_env(env.rank.get(), env.restart_count);
+        Self::start(env.rank, env.world_size, device, events)
     }
 
     /// For a process that is alone.
     pub fn alone(device: Device) -> Self {
-        Self::start(Rank::ZERO, WorldSize::ONE, device, EventSink::off())
+        Self::start(Rank::ZERO, WorldSize::ONE, device, EventSink::from_env(0, 0))
     }
 
     fn start(rank: Rank, world_size: WorldSize, device: Device, events: EventSink) -> Self {

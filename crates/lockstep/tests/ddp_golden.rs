@@ -48,10 +48,12 @@ impl Dataset for Formula {
 /// `make_model` of the script: parameter k of Python's order (weights before biases) has salt k + 1.
 fn model(vs: &VarStore) -> nn::Sequential {
     let root = vs.root();
-    let net = nn::seq()
-        .add(nn::linear(&root / "0", 20, 16, Default::default()))
-        .add_fn(|x| x.relu())
-        .add(nn::linear(&root / "2", 16, 4, Default::default()));
+    let net = nn::seq().add(nn::linear(&root / "0", 20, 16, Default::default())).add_fn(|x| x.relu()).add(nn::linear(
+        &root / "2",
+        16,
+        4,
+        Default::default(),
+    ));
     let variables = vs.variables();
     for (salt, name) in ["0.weight", "0.bias", "2.weight", "2.bias"].iter().enumerate() {
         let mut variable = variables[*name].shallow_clone();

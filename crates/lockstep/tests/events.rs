@@ -4,13 +4,10 @@
 
 mod program;
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::process::ExitCode;
 
 use lockstep::events::{self, Event, EventSink};
-use lockstep::{LaunchEnv, Rank};
 use program::{Guarded, finish, program, text};
 
 fn main() -> ExitCode {
@@ -25,15 +22,7 @@ fn main() -> ExitCode {
 }
 
 fn case(name: &str) -> anyhow::Result<()> {
-    let vars = BTreeMap::from([
-        ("RANK", "0"),
-        ("LOCAL_RANK", "0"),
-        ("WORLD_SIZE", "1"),
-        ("LOCAL_WORLD_SIZE", "1"),
-        ("MASTER_ADDR", "localhost"),
-        ("MASTER_PORT", "1"),
-    ]);
-    let sink = EventSink::from_env(&LaunchEnv::parse(|name| vars.get(name).map(OsString::from))?);
+    let sink = EventSink::from_env(0, 0);
     match name {
         "endless" => endless(&sink),
         _ => (0..3).for_each(|code| sink.emit(&Event::Exit { code })),
@@ -59,7 +48,7 @@ fn survives_kills() {
         BufReader::new(writer.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "wrote 20\n");
     }
-    let log = &events::read_folder(dir.path()).unwrap()[&Rank::ZERO];
+    let log = &events::read_folder(dir.path()).unwrap()[&0];
     assert!(log.torn.len() <= 3, "{:?}", log.torn);
     assert!(log.records.len() >= 60);
     let mut next = 0;

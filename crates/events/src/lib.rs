@@ -2,9 +2,13 @@
 //!
 //! A line is `{"t": …, "rank": …, "restart": …, "event": "step", …}`. Each is appended with one write, so a process
 //! that is killed leaves at most one torn line, and a restarted one goes on behind it. Losing events never stops
-//! training. Prose for people is in [`crate::progress`].
+//! training.
+//!
+//! A crate of its own, without libtorch: the runtime writes these files and the harness reads them, and this is all that
+//! the two share. Ranks are plain numbers here.
 
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -13,8 +17,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-
-use crate::{LaunchEnv, Rank};
 
 /// The variable that names the folder for event files.
 pub const FOLDER: &str = "LOCKSTEP_EVENTS";
@@ -69,7 +71,7 @@ pub struct Record {
     /// Seconds since the Unix epoch, by the writing host's clock.
     pub t: f64,
     /// Who wrote it.
-    pub rank: Rank,
+    pub rank: usize,
     /// How often the workers had been restarted.
     pub restart: u32,
     /// What it did.
@@ -85,7 +87,7 @@ pub struct EventSink {
 #[derive(Debug)]
 struct Open {
     path: PathBuf,
-    rank: Rank,
+    rank: usize,
     restart: u32,
     state: Mutex<State>,
 }
@@ -146,11 +148,11 @@ impl EventSink {
     }
 
     /// The sink that the environment asks for by `LOCKSTEP_EVENTS`; if it cannot be opened, a warning and no sink.
-    pub fn from_env(env: &LaunchEnv) -> Self {
+    pub fn from_env(rank: usize, restart: u32) -> Self {
         let Some(folder) = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty()) else { return Self::off() };
-        Self::open(Path::new(&folder), env.rank, env.restart_count).unwrap_or_else(|error| {
-            let error = anyhow::Error::from(error);
-            eprintln!("warning: {error:#}; rank {} trains without an event file", env.rank);
+        Self::open(Path::new(&folder), rank, restart).unwrap_or_else(|error| {
+            let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
+            eprintln!("warning: {error}{cause}; rank {rank} trains without an event file");
             Self::off()
         })
     }
@@ -159,7 +161,7 @@ impl EventSink {
     ///
     /// # Errors
     /// [`EventsError::Open`].
-    pub fn open(folder: &Path, rank: Rank, restart: u32) -> Result<Self, EventsError> {
+    pub fn open(folder: &Path, rank: usize, restart: u32) -> Result<Self, EventsError> {
         let path = file_of(folder, rank);
         let opened = fs::create_dir_all(folder).and_then(|()| append_to(&path));
         let state = opened.map_err(|source| EventsError::Open { path: path.clone(), source })?;
@@ -240,7 +242,7 @@ pub fn read(path: &Path) -> Result<EventLog, EventsError> {
 ///
 /// # Errors
 /// As [`read`], at the first file that fails.
-pub fn read_folder(folder: &Path) -> Result<BTreeMap<Rank, EventLog>, EventsError> {
+pub fn read_folder(folder: &Path) -> Result<BTreeMap<usize, EventLog>, EventsError> {
     let fail = |source| EventsError::Read { path: folder.to_owned(), source };
     let mut logs = BTreeMap::new();
     for entry in fs::read_dir(folder).map_err(fail)? {
@@ -255,7 +257,7 @@ pub fn read_folder(folder: &Path) -> Result<BTreeMap<Rank, EventLog>, EventsErro
 #[derive(Serialize)]
 struct Line<'a> {
     t: f64,
-    rank: Rank,
+    rank: usize,
     restart: u32,
     #[serde(flatten)]
     event: &'a Event,
@@ -264,7 +266,7 @@ struct Line<'a> {
 #[derive(Deserialize)]
 struct Head {
     t: f64,
-    rank: Rank,
+    rank: usize,
     restart: u32,
     event: String,
 }
@@ -287,13 +289,13 @@ impl State {
     }
 }
 
-fn file_of(folder: &Path, rank: Rank) -> PathBuf {
+fn file_of(folder: &Path, rank: usize) -> PathBuf {
     folder.join(format!("rank-{rank}.jsonl"))
 }
 
-fn rank_of(path: &Path) -> Option<Rank> {
+fn rank_of(path: &Path) -> Option<usize> {
     let name = path.file_name()?.to_str()?;
-    name.strip_prefix("rank-")?.strip_suffix(".jsonl")?.parse().ok().map(Rank::new)
+    name.strip_prefix("rank-")?.strip_suffix(".jsonl")?.parse().ok()
 }
 
 fn append_to(path: &Path) -> io::Result<State> {
@@ -391,7 +393,7 @@ mod tests {
     fn written(events: &[Event]) -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("made/on/demand");
-        let sink = EventSink::open(&folder, Rank::new(3), 1).unwrap();
+        let sink = EventSink::open(&folder, 3, 1).unwrap();
         for (index, event) in events.iter().enumerate() {
             sink.emit_at(1.763_635_200_123_456_7e9 + index as f64, event);
         }
@@ -405,12 +407,8 @@ mod tests {
         let log = read(&path).unwrap();
         assert!(log.torn.is_empty());
         for (index, (record, event)) in log.records.iter().zip(&events).enumerate() {
-            let expected = Record {
-                t: 1.763_635_200_123_456_7e9 + index as f64,
-                rank: Rank::new(3),
-                restart: 1,
-                event: event.clone(),
-            };
+            let expected =
+                Record { t: 1.763_635_200_123_456_7e9 + index as f64, rank: 3, restart: 1, event: event.clone() };
             assert_eq!(record, &expected);
         }
         assert_eq!(log.records.len(), events.len());
@@ -461,7 +459,7 @@ mod tests {
         let (_dir, path) = written(&one_of_each());
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() - 5]).unwrap();
-        let again = EventSink::open(path.parent().unwrap(), Rank::new(3), 2).unwrap();
+        let again = EventSink::open(path.parent().unwrap(), 3, 2).unwrap();
         again.emit(&Event::Exit { code: 0 });
         let log = read(&path).unwrap();
         assert_eq!(log.torn, [10]);
@@ -516,11 +514,11 @@ mod tests {
     fn reads_the_files_of_a_folder_by_rank() {
         let dir = tempfile::tempdir().unwrap();
         for rank in [11, 2] {
-            EventSink::open(dir.path(), Rank::new(rank), 0).unwrap().emit(&Event::Exit { code: 0 });
+            EventSink::open(dir.path(), rank, 0).unwrap().emit(&Event::Exit { code: 0 });
         }
         fs::write(dir.path().join("notes.txt"), "hello").unwrap();
         let logs = read_folder(dir.path()).unwrap();
-        assert_eq!(logs.keys().map(|rank| rank.get()).collect::<Vec<_>>(), [2, 11]);
+        assert_eq!(logs.keys().copied().collect::<Vec<_>>(), [2, 11]);
         assert!(logs.values().all(|log| log.records.len() == 1));
     }
 
@@ -528,7 +526,7 @@ mod tests {
     fn survives_a_full_disk_and_counts_what_it_lost() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/dev/full", dir.path().join("rank-0.jsonl")).unwrap();
-        let sink = EventSink::open(dir.path(), Rank::ZERO, 0).unwrap();
+        let sink = EventSink::open(dir.path(), 0, 0).unwrap();
         sink.emit(&Event::Exit { code: 0 });
         sink.emit(&Event::Exit { code: 0 });
         assert_eq!(sink.lost(), 2);
@@ -537,7 +535,7 @@ mod tests {
     #[test]
     fn keeps_the_lines_of_several_threads_apart() {
         let dir = tempfile::tempdir().unwrap();
-        let sink = EventSink::open(dir.path(), Rank::ZERO, 0).unwrap();
+        let sink = EventSink::open(dir.path(), 0, 0).unwrap();
         std::thread::scope(|scope| {
             for epoch in 0..4 {
                 let sink = &sink;
@@ -563,6 +561,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(matches!(EventSink::open(&file, Rank::ZERO, 0), Err(EventsError::Open { .. })));
+        assert!(matches!(EventSink::open(&file, 0, 0), Err(EventsError::Open { .. })));
     }
 }

@@ -1,0 +1,102 @@
+//! Exit codes of `lockstep`, all in this table, and the `main` that ends with them.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done; of a report: nothing failed (what could not be verified is named in it) |
+//! | 1 | something failed: a proof, a run, or the machine under way |
+//! | 2 | usage or environment: bad arguments, or something that is needed is missing; nothing was started |
+//! | 101 | a panic: a bug (Rust's own code) |
+//! | 128 + n | what a shell shows when signal n ended the command; it stops what it started and cleans up first |
+//!
+//! Codes of the programs that it starts are never passed on: they stand in the error's text.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+/// The table for `--help`.
+pub(crate) const HELP: &str = "\
+Exit codes: 0 nothing failed · 1 something failed · 2 usage, or something needed is missing · 128+n ended by signal n";
+
+/// What the command ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Code {
+    /// Nothing failed.
+    Success = 0,
+    /// Something failed.
+    Failure = 1,
+    /// It could not begin.
+    Usage = 2,
+}
+
+/// An error before anything was started; ends the command with [`Code::Usage`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Refused(pub(crate) String);
+
+/// A signal asked the command to end; everything that it had started is gone. Ends it by that signal.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped by {}", signal_name(*signal))]
+pub(crate) struct Interrupted {
+    /// The signal's number.
+    pub(crate) signal: i32,
+}
+
+/// Runs the command; an error is printed once, with its chain, and becomes the exit code.
+pub(crate) fn main(run: impl FnOnce() -> anyhow::Result<Code>) -> ExitCode {
+    let error = match run() {
+        Ok(code) => return ExitCode::from(code as u8),
+        Err(error) => error,
+    };
+    // Nobody may be listening any more; the code tells it too.
+    let _ = writeln!(std::io::stderr(), "{}", told(&error));
+    match error.downcast_ref() {
+        Some(Interrupted { signal }) => die_of(*signal),
+        None => ExitCode::from(code_of(&error) as u8),
+    }
+}
+
+fn code_of(error: &anyhow::Error) -> Code {
+    if error.chain().any(|cause| cause.is::<Refused>()) { Code::Usage } else { Code::Failure }
+}
+
+/// Ends this process as the signal alone would have, so that a shell's loop stops too.
+fn die_of(signal: i32) -> ExitCode {
+    let _ = signal_hook::low_level::emulate_default_handler(signal);
+    ExitCode::from(128_u8.wrapping_add(signal as u8))
+}
+
+/// The error and its causes, one a line.
+fn told(error: &anyhow::Error) -> String {
+    let causes = error.chain().skip(1).map(|cause| format!("\n  caused by: {cause}"));
+    format!("error: {error}{}", causes.collect::<String>())
+}
+
+fn signal_name(signal: i32) -> String {
+    signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn tells_a_chain_one_cause_a_line() {
+        let error = Err::<(), _>(std::io::Error::other("disk full")).context("cannot save").context("run A failed");
+        assert_eq!(told(&error.unwrap_err()), "error: run A failed\n  caused by: cannot save\n  caused by: disk full");
+    }
+
+    #[test]
+    fn ends_with_2_for_what_could_not_begin_and_with_1_for_the_rest() {
+        let refused = anyhow::Error::from(Refused("no lab".into())).context("cannot start");
+        assert_eq!(code_of(&refused), Code::Usage);
+        assert_eq!(code_of(&anyhow::anyhow!("disk full")), Code::Failure);
+    }
+
+    #[test]
+    fn names_the_signal_that_stopped_it() {
+        assert_eq!(Interrupted { signal: 15 }.to_string(), "stopped by SIGTERM");
+    }
+}

@@ -1,0 +1,126 @@
+//! What a run left behind, read from its files: events and weights of every rank.
+//!
+//! Reading never fails: what is missing or damaged is kept as such, for a proof to fail on. What the lab printed is not
+//! evidence. What it all means is `proofs`' to say.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use lockstep_events::EventLog;
+use safetensors::{Dtype, SafeTensors};
+
+use super::{Folder, Plan};
+
+/// The files of a run. An `Err` says what is wrong with them.
+#[derive(Clone, Debug)]
+pub(crate) struct Evidence {
+    /// What the run was to do.
+    pub(crate) plan: Plan,
+    /// The event files by rank.
+    pub(crate) logs: Result<BTreeMap<usize, EventLog>, String>,
+    /// The weights of rank 0, rank 1, ….
+    pub(crate) weights: Vec<Result<Weights, String>>,
+}
+
+/// A model's tensors by name.
+pub(crate) type Weights = BTreeMap<String, Tensor>;
+
+/// A tensor, bit for bit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tensor {
+    /// The type of its values.
+    pub(crate) dtype: Dtype,
+    /// Its shape.
+    pub(crate) shape: Vec<usize>,
+    /// Its values, row-major, little-endian.
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Evidence {
+    /// Reads what a run of `plan` left in `folder`.
+    pub(crate) fn read(plan: Plan, folder: &Folder) -> Self {
+        let weights = (0..plan.ranks).map(|rank| weights(&folder.weights_of(rank))).collect();
+        Evidence { plan, logs: lockstep_events::read_folder(&folder.events()).map_err(|error| chain(&error)), weights }
+    }
+}
+
+impl Tensor {
+    /// Its values as numbers; `None` for a type that is not a float of 32 or 64 bits.
+    pub(crate) fn values(&self) -> Option<Vec<f64>> {
+        // The chunks are exactly as long as the arrays.
+        let f32s = |bytes: &[u8]| f64::from(f32::from_le_bytes(bytes.try_into().unwrap_or_default()));
+        let f64s = |bytes: &[u8]| f64::from_le_bytes(bytes.try_into().unwrap_or_default());
+        match self.dtype {
+            Dtype::F32 => Some(self.bytes.chunks_exact(4).map(f32s).collect()),
+            Dtype::F64 => Some(self.bytes.chunks_exact(8).map(f64s).collect()),
+            _ => None,
+        }
+    }
+
+    /// How many values it has.
+    pub(crate) fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+fn weights(path: &Path) -> Result<Weights, String> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let bytes = fs::read(path).map_err(|error| format!("cannot read the weights {name}: {error}"))?;
+    let file = SafeTensors::deserialize(&bytes).map_err(|error| format!("{name} is no safetensors file: {error}"))?;
+    let tensor = |view: safetensors::tensor::TensorView<'_>| Tensor {
+        dtype: view.dtype(),
+        shape: view.shape().to_vec(),
+        bytes: view.data().to_vec(),
+    };
+    Ok(file.tensors().into_iter().map(|(name, view)| (name, tensor(view))).collect())
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    std::iter::successors(error.source(), |cause| cause.source())
+        .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Sizes;
+
+    fn plan() -> Plan {
+        Plan { ranks: 2, batch: 4, epochs: 1, seed: 0, sizes: Sizes::drawn(8) }
+    }
+
+    #[test]
+    fn keeps_what_is_missing_as_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let evidence = Evidence::read(plan(), &Folder::new(dir.path()));
+        assert_eq!(evidence.weights.len(), 2);
+        let told = evidence.weights[1].clone().unwrap_err();
+        assert!(told.contains("rank-1.safetensors: No such file"), "{told}");
+        let told = evidence.logs.unwrap_err();
+        assert!(told.contains("cannot read events") && told.contains("No such file"), "{told}");
+    }
+
+    #[test]
+    fn keeps_what_is_damaged_as_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::new(dir.path());
+        fs::create_dir_all(folder.weights()).unwrap();
+        fs::create_dir_all(folder.events()).unwrap();
+        fs::write(folder.weights_of(0), b"\xff\xff\xff\xff\xff\xff\xff\x7f{}").unwrap();
+        fs::write(folder.events().join("rank-0.jsonl"), "}\n").unwrap();
+        let evidence = Evidence::read(plan(), &folder);
+        assert!(evidence.weights[0].clone().unwrap_err().contains("rank-0.safetensors is no safetensors file"));
+        assert!(evidence.logs.unwrap_err().starts_with("line 1 of "));
+    }
+
+    #[test]
+    fn reads_the_values_of_floats_only() {
+        let tensor = |dtype, bytes: Vec<u8>| Tensor { dtype, shape: vec![2], bytes };
+        let singles = [1.5_f32, -2.0].map(f32::to_le_bytes).concat();
+        let doubles = [0.1_f64, -2.0].map(f64::to_le_bytes).concat();
+        assert_eq!(tensor(Dtype::F32, singles).values().unwrap(), [1.5, -2.0]);
+        assert_eq!(tensor(Dtype::F64, doubles).values().unwrap(), [0.1, -2.0]);
+        assert_eq!(tensor(Dtype::U8, vec![1, 2]).values(), None);
+    }
+}

@@ -1,0 +1,39 @@
+//! A run of a lab and what it left behind, whoever asks for it.
+//!
+//! - [`Plan`]: what the run was to do.
+//! - [`Lab`]: the program beside this one, and how to start it ([`lab`]).
+//! - [`Evidence`]: the files that it left, read ([`evidence`]); [`Trace`]: its event files in order ([`trace`]).
+
+mod data;
+mod evidence;
+mod lab;
+#[cfg(test)]
+pub(crate) mod testing;
+mod trace;
+
+pub(crate) use data::Sizes;
+pub(crate) use evidence::{Evidence, Tensor, Weights};
+pub(crate) use lab::{Folder, Lab};
+pub(crate) use trace::{Epoch, Eval, Trace};
+
+/// What a run was asked to do. Evidence is held against it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Processes.
+    pub(crate) ranks: usize,
+    /// Samples in a batch of one rank.
+    pub(crate) batch: usize,
+    /// Epochs.
+    pub(crate) epochs: u64,
+    /// The seed of data, order and initial weights.
+    pub(crate) seed: u64,
+    /// Samples in the data set.
+    pub(crate) sizes: Sizes,
+}
+
+impl std::fmt::Display for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ranks = if self.ranks == 1 { "rank" } else { "ranks" };
+        write!(f, "{} {ranks} × batch {}", self.ranks, self.batch)
+    }
+}

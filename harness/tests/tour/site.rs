@@ -1,0 +1,78 @@
+//! A folder with the command and a fake lab in it, as an installation has them, and the command made ready to run.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{env, fs};
+
+use assert_cmd::Command;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The name of the lab that the tour runs.
+pub(crate) const LAB: &str = "lab-02-spawn-ddp";
+/// No test waits longer; all end by an event long before.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+pub(crate) struct Site {
+    folder: TempDir,
+}
+
+impl Site {
+    /// The command and the fake lab.
+    pub(crate) fn new() -> Self {
+        let site = Self::without_lab();
+        fs::hard_link(env::current_exe().unwrap(), site.path(LAB)).unwrap();
+        site
+    }
+
+    /// The command alone. Linked, not copied: a file that was just written may still be open for writing in a process
+    /// that another test is starting, and then cannot be run.
+    pub(crate) fn without_lab() -> Self {
+        let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        fs::hard_link(env!("CARGO_BIN_EXE_lockstep"), folder.path().join("lockstep")).unwrap();
+        fs::create_dir(folder.path().join("tmp")).unwrap();
+        Site { folder }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `lockstep tour` with a lab that tells this lie; its temporary files go where [`Site::leftovers`] looks.
+    pub(crate) fn tour(&self, lie: &str) -> std::process::Command {
+        let mut command = std::process::Command::new(self.path("lockstep"));
+        command.arg("tour").env(crate::fake::LIE, lie).env("TMPDIR", self.path("tmp")).current_dir(self.folder.path());
+        command
+    }
+
+    /// The same, to be run to its end.
+    pub(crate) fn run(&self, lie: &str, args: &[&str]) -> assert_cmd::assert::Assert {
+        let mut command = self.tour(lie);
+        command.args(args);
+        Command::from_std(command).timeout(LIMIT).assert()
+    }
+
+    /// What the command left in its temporary folder.
+    pub(crate) fn leftovers(&self) -> Vec<PathBuf> {
+        entries(&self.path("tmp"))
+    }
+}
+
+pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
+    let mut entries: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    entries
+}
+
+/// The report on stdout.
+pub(crate) fn json(assert: &assert_cmd::assert::Assert) -> Value {
+    serde_json::from_slice(&assert.get_output().stdout).unwrap()
+}
+
+pub(crate) fn stdout(assert: &assert_cmd::assert::Assert) -> String {
+    String::from_utf8(assert.get_output().stdout.clone()).unwrap()
+}
+
+pub(crate) fn stderr(assert: &assert_cmd::assert::Assert) -> String {
+    String::from_utf8(assert.get_output().stderr.clone()).unwrap()
+}
