@@ -1,20 +1,28 @@
-//! Compiles the C++ shim against the headers of the libtorch that torch-sys links.
+//! Compiles the C++ shim against the headers of the libtorch that torch-sys links, and with the feature `nccl` its NCCL part as
+//! a shared library, which the crate carries as bytes.
 //!
-//! Leaves out linking: torch-sys names the libraries.
+//! Leaves out linking the shim: torch-sys names the libraries.
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 3] = ["shim/store.cpp", "shim/group.cpp", "shim/reducer.cpp"];
+const SOURCES: [&str; 5] =
+    ["shim/status.cpp", "shim/store.cpp", "shim/group.cpp", "shim/reducer.cpp", "shim/optim.cpp"];
+const NCCL_SOURCES: [&str; 2] = ["shim/status.cpp", "shim/nccl.cpp"];
 
 fn main() {
     println!("cargo:rerun-if-changed=shim");
-    let include = libtorch_dir().join("include");
+    let libtorch = libtorch_dir();
+    let include = libtorch.join("include");
     assert!(
         include.join("torch/csrc/distributed/c10d/ProcessGroup.hpp").exists(),
         "no libtorch headers in {}: run scripts/setup.sh",
         include.display()
     );
+    let nccl = std::env::var_os("CARGO_FEATURE_NCCL").map(|_| Nvidia::find(&libtorch));
     shim_build(&include).files(SOURCES).compile("lockstep_c10d");
+    if let Some(nvidia) = nccl {
+        nvidia.build_nccl(&include);
+    }
 }
 
 /// The folder that torch-sys was built with: the parent of the library folder that it hands to its dependents.
@@ -29,8 +37,54 @@ fn shim_build(include: &Path) -> cc::Build {
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").pic(true).include("shim").flag("-Wno-unused-parameter").opt_level(1).debug(false);
     for dir in [include.to_path_buf(), include.join("torch/csrc/api/include")] {
-        build.flag("-isystem").flag(dir.to_str().expect("a path in UTF-8"));
+        system_include(&mut build, &dir);
     }
     build.define("_GLIBCXX_USE_CXX11_ABI", "1").define("USE_DISTRIBUTED", None).define("USE_C10D_GLOO", None);
     build
+}
+
+fn system_include(build: &mut cc::Build, dir: &Path) {
+    build.flag("-isystem").flag(dir.to_str().expect("a path in UTF-8"));
+}
+
+/// What the NCCL part needs beyond libtorch's CPU half.
+struct Nvidia {
+    headers: [PathBuf; 2],
+    /// The real folder of libtorch's libraries; the one that cargo builds against leaves the CUDA half out.
+    libraries: PathBuf,
+}
+
+impl Nvidia {
+    fn find(libtorch: &Path) -> Self {
+        let folder = libtorch.join("nvidia");
+        let headers = [folder.join("nccl/include"), folder.join("cu13/include")];
+        assert!(
+            headers[0].join("nccl.h").exists() && headers[1].join("cuda_runtime_api.h").exists(),
+            "the feature nccl needs NVIDIA's headers, which are not in {}: run scripts/setup.sh --nccl",
+            folder.display()
+        );
+        let cpu = libtorch.join("lib/libtorch_cpu.so").canonicalize().expect("torch-sys found libtorch_cpu.so");
+        let libraries = cpu.parent().expect("a file has a folder").to_path_buf();
+        assert!(
+            libraries.join("libtorch_cuda.so").exists(),
+            "the feature nccl needs libtorch's CUDA half, which is not in {}: run scripts/setup.sh --cuda --nccl --force",
+            libraries.display()
+        );
+        Nvidia { headers, libraries }
+    }
+
+    /// `liblockstep_nccl.so`, with every symbol resolved, so that a libtorch that does not fit is noticed now and not in a run.
+    fn build_nccl(&self, include: &Path) {
+        let mut build = shim_build(include);
+        self.headers.iter().for_each(|dir| system_include(&mut build, dir));
+        // Last, so that a folder with NVIDIA's own headers of these names wins.
+        system_include(&mut build, Path::new("shim/cuda"));
+        let objects = build.define("USE_C10D_NCCL", None).files(NCCL_SOURCES).compile_intermediates();
+        let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo names it")).join("liblockstep_nccl.so");
+        let mut link = build.get_compiler().to_command();
+        link.arg("-shared").arg("-o").arg(&out).args(objects).arg("-L").arg(&self.libraries);
+        link.args(["-Wl,-z,defs", "-ltorch_cuda", "-lc10_cuda", "-ltorch_cpu", "-lc10"]);
+        let status = link.status().expect("the compiler that just compiled");
+        assert!(status.success(), "cannot link the NCCL part against {}: {status}", self.libraries.display());
+    }
 }

@@ -1,7 +1,9 @@
-// Process groups on Gloo, their collectives and point-to-point messages, and work handles.
+// Process groups: making them, on Gloo or on any backend that comes as a handle (NCCL's is in nccl.cpp); their collectives and
+// point-to-point messages; work handles.
 
 #include "shim.hpp"
 
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
@@ -13,8 +15,8 @@ using c10d::ProcessGroupGloo;
 
 namespace {
 
-c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(Bytes interface, Bytes host, int64_t timeout_ms) {
-  const auto timeout = std::chrono::milliseconds(timeout_ms);
+c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const Seat& seat, Bytes interface, Bytes host) {
+  const auto timeout = std::chrono::milliseconds(seat.timeout_ms);
   if (interface.size == 0 && host.size == 0) return ProcessGroupGloo::Options::create_default(timeout);
   auto options = ProcessGroupGloo::Options::create(timeout);
   const bool lazy = c10d::getDefaultGlooLazyInit();
@@ -38,36 +40,59 @@ Status start(WorkHandle** out, F&& launch) noexcept {
 
 extern "C" {
 
-Status lc_group_new(const StoreHandle* store, int32_t rank, int32_t size, GroupHandle** out) noexcept {
-  return guard([&] { *out = new GroupHandle{c10::make_intrusive<ProcessGroup>(store->store, rank, size)}; });
+// libtorch looks for its CUDA half once, at the first call of this kind, and never again: see getCUDAHooks.
+bool lc_cuda_is_hooked() noexcept {
+  bool hooked = false;
+  (void)guard([&] { hooked = at::detail::getCUDAHooks().hasCUDART(); });
+  return hooked;
 }
 
-// Gives the group a Gloo backend for CPU and CUDA tensors. `store` is the backend's own prefix store. With `detail`, the
-// backend is wrapped as torch.distributed wraps it under TORCH_DISTRIBUTED_DEBUG=DETAIL, and under the same store prefix.
-Status lc_group_add_gloo(GroupHandle* group, const StoreHandle* store, Bytes name, Bytes interface, Bytes host,
-                         int64_t timeout_ms, const uint64_t* global_ranks, size_t n_global_ranks, bool detail) noexcept {
+// ---- making groups
+
+// For CPU and CUDA tensors.
+Status lc_backend_gloo(const Seat* seat, Bytes interface, Bytes host, BackendHandle** out) noexcept {
   return guard([&] {
-    auto& pg = group->group;
-    auto options = gloo_options(interface, host, timeout_ms);
-    options->group_name = to_string(name);
-    options->global_ranks_in_group.assign(global_ranks, global_ranks + n_global_ranks);
-    auto gloo = c10::make_intrusive<ProcessGroupGloo>(store->store, pg->getRank(), pg->getSize(), options);
+    auto options = gloo_options(*seat, interface, host);
+    options->group_name = to_string(seat->group_name);
+    options->global_ranks_in_group = seat->members();
+    auto gloo = c10::make_intrusive<ProcessGroupGloo>(seat->store->store, seat->rank, seat->size, options);
     gloo->setSequenceNumberForGroup();
-    c10::intrusive_ptr<c10d::Backend> backend = gloo;
-    if (detail) {
-      auto helper_store = c10::make_intrusive<c10d::PrefixStore>("pg_wrapper:" + to_string(name), store->store);
-      auto helper = c10::make_intrusive<ProcessGroupGloo>(
-          helper_store, pg->getRank(), pg->getSize(), gloo_options(interface, host, timeout_ms));
-      backend = c10::make_intrusive<c10d::ProcessGroupWrapper>(gloo, helper);
-    }
-    pg->setDefaultBackend(ProcessGroup::BackendType::GLOO);
-    for (auto device : {c10::DeviceType::CPU, c10::DeviceType::CUDA})
-      pg->setBackend(device, ProcessGroup::BackendType::GLOO, backend);
-    pg->setGroupName(to_string(name));
+    *out = new BackendHandle{gloo, ProcessGroup::BackendType::GLOO, {c10::DeviceType::CPU, c10::DeviceType::CUDA}, {}, {}};
   });
 }
 
-void lc_group_free(GroupHandle* group) noexcept {
+// Wraps a backend as torch.distributed does under TORCH_DISTRIBUTED_DEBUG=DETAIL, and under the same store prefix: before each
+// collective the ranks compare their calls, over a Gloo group beside it.
+Status lc_backend_compare_calls(BackendHandle* backend, const Seat* seat, Bytes interface, Bytes host) noexcept {
+  return guard([&] {
+    auto store = c10::make_intrusive<c10d::PrefixStore>("pg_wrapper:" + to_string(seat->group_name), seat->store->store);
+    auto helper = c10::make_intrusive<ProcessGroupGloo>(
+        store, seat->rank, seat->size, gloo_options(*seat, interface, host));
+    backend->wrapper = c10::make_intrusive<c10d::ProcessGroupWrapper>(backend->backend, helper);
+  });
+}
+
+void lc_backend_free(BackendHandle* backend) noexcept {
+  (void)guard([&] { delete backend; });
+}
+
+// `store` is the group's, below which the backend's lies.
+Status lc_group_new(const StoreHandle* store, const Seat* seat, const BackendHandle* backend, GroupHandle** out) noexcept {
+  return guard([&] {
+    auto group = c10::make_intrusive<ProcessGroup>(store->store, seat->rank, seat->size);
+    group->setDefaultBackend(backend->type);
+    group->setBoundDeviceId(backend->bound);
+    const auto& called = backend->wrapper ? backend->wrapper : backend->backend;
+    for (auto device : backend->devices) group->setBackend(device, backend->type, called);
+    group->setGroupName(to_string(seat->group_name));
+    *out = new GroupHandle{std::move(group), backend->backend};
+  });
+}
+
+// Waits for operations under way where the backend wants that, unless the caller gives up on them. ProcessGroupWrapper does not
+// pass either call on, hence the backend itself.
+void lc_group_free(GroupHandle* group, bool give_up) noexcept {
+  (void)guard([&] { give_up ? group->backend->abort() : group->backend->shutdown(); });
   (void)guard([&] { delete group; });
 }
 
@@ -194,6 +219,7 @@ Status lc_barrier(GroupHandle* g, int64_t timeout_ms, WorkHandle** out) noexcept
   return start(out, [&] {
     c10d::BarrierOptions options;
     options.timeout = to_timeout(timeout_ms);
+    options.device = g->group->getBoundDeviceId();
     return g->group->barrier(options);
   });
 }

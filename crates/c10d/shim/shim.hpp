@@ -5,8 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "status.hpp"
+#include "tensors.hpp"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -14,21 +18,6 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 namespace shim {
-
-// What kind of exception was caught; src/error.rs knows the same numbers.
-enum class Kind : int32_t {
-  Ok = 0,
-  Timeout = 1,
-  Network = 2,
-  Store = 3,
-  Argument = 4,
-  Other = 5,
-};
-
-struct Status {
-  Kind kind;
-  char* message; // null when Ok, else owned by the caller: lc_message_free
-};
 
 // A run of bytes that the caller lends.
 struct Bytes {
@@ -40,8 +29,29 @@ struct StoreHandle {
   c10::intrusive_ptr<c10d::Store> store;
 };
 
+// One rank's place in a group: what every backend is made from.
+struct Seat {
+  const StoreHandle* store; // the backend's own prefix store
+  Bytes group_name;
+  int32_t rank;
+  int32_t size;
+  const uint64_t* global_ranks; // `size` of them, in group order
+  int64_t timeout_ms;
+
+  std::vector<uint64_t> members() const { return {global_ranks, global_ranks + size}; }
+};
+
+struct BackendHandle {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  c10d::ProcessGroup::BackendType type;
+  std::vector<c10::DeviceType> devices; // whose tensors it takes
+  std::optional<c10::Device> bound; // the one device that it works on, if so
+  c10::intrusive_ptr<c10d::Backend> wrapper; // what the group calls instead in debug mode
+};
+
 struct GroupHandle {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
+  c10::intrusive_ptr<c10d::Backend> backend;
 };
 
 struct WorkHandle {
@@ -52,19 +62,6 @@ struct WorkHandle {
 struct Blobs {
   std::vector<std::vector<uint8_t>> items;
 };
-
-// Turns the exception in flight into a status.
-Status current_exception() noexcept;
-
-template <class F>
-Status guard(F&& body) noexcept {
-  try {
-    body();
-    return {Kind::Ok, nullptr};
-  } catch (...) {
-    return current_exception();
-  }
-}
 
 inline std::string to_string(Bytes bytes) {
   return std::string(reinterpret_cast<const char*>(bytes.data), bytes.size);
@@ -78,14 +75,6 @@ inline std::vector<std::string> to_strings(const Bytes* keys, size_t n) {
   std::vector<std::string> out;
   out.reserve(n);
   for (size_t i = 0; i < n; ++i) out.push_back(to_string(keys[i]));
-  return out;
-}
-
-// tch's C_tensor is an at::Tensor.
-inline std::vector<at::Tensor> to_tensors(const at::Tensor* const* tensors, size_t n) {
-  std::vector<at::Tensor> out;
-  out.reserve(n);
-  for (size_t i = 0; i < n; ++i) out.push_back(*tensors[i]);
   return out;
 }
 

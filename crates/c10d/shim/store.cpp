@@ -1,58 +1,18 @@
-// Stores, and what all parts share: statuses and byte strings.
+// Stores, and the byte strings that they hand out.
 
 #include "shim.hpp"
 
 #include <cstdlib>
-#include <cstring>
 
 #include <c10/util/Flags.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <torch/csrc/distributed/c10d/exception.h>
 
 using namespace shim;
 
 C10_DECLARE_int(caffe2_log_level);
-
-namespace {
-
-Status failure(Kind kind, const char* what) noexcept {
-  const size_t size = std::strlen(what) + 1;
-  char* copy = static_cast<char*>(std::malloc(size));
-  if (copy != nullptr) std::memcpy(copy, what, size);
-  return {kind, copy};
-}
-
-} // namespace
-
-// The order matters: each class stands before the ones that it derives from.
-Status shim::current_exception() noexcept {
-  try {
-    throw;
-  } catch (const c10d::TimeoutError& e) {
-    return failure(Kind::Timeout, e.what_without_backtrace());
-  } catch (const c10::DistNetworkError& e) {
-    return failure(Kind::Network, e.what_without_backtrace());
-  } catch (const c10::DistStoreError& e) {
-    return failure(Kind::Store, e.what_without_backtrace());
-  } catch (const c10::ValueError& e) {
-    return failure(Kind::Argument, e.what_without_backtrace());
-  } catch (const c10::TypeError& e) {
-    return failure(Kind::Argument, e.what_without_backtrace());
-  } catch (const c10::IndexError& e) {
-    return failure(Kind::Argument, e.what_without_backtrace());
-  } catch (const c10::NotImplementedError& e) {
-    return failure(Kind::Argument, e.what_without_backtrace());
-  } catch (const c10::Error& e) {
-    return failure(Kind::Other, e.what_without_backtrace());
-  } catch (const std::exception& e) {
-    return failure(Kind::Other, e.what());
-  } catch (...) {
-    return failure(Kind::Other, "an exception that is not a std::exception");
-  }
-}
 
 extern "C" {
 

@@ -2,7 +2,7 @@
 //!
 //! Each comes in two forms. The blocking form borrows its tensors; the form that ends in `_async` takes them and gives them
 //! back from [`Work::wait`]. Gloo takes `Float`, `Double`, `Half`, `BFloat16`, `Uint8`, `Int8`, `Int`, `Int64` (and `Bool` where
-//! nothing is reduced); tensors must be dense and contiguous.
+//! nothing is reduced); NCCL takes the same on its GPU, and `Bool` everywhere. Tensors must be dense and contiguous.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{self, GroupHandle, Status, TensorPtr, WorkHandle, pointers};
 use crate::store::millis;
 use crate::work::{Call, Pending, Work};
-use crate::{ProcessGroup, Rank};
+use crate::{Backend, ProcessGroup, Rank};
 
 /// How values of different ranks become one; numbers are c10d's (Types.hpp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +149,10 @@ impl ProcessGroup {
     /// A barrier with a deadline whose error names the ranks that did not come: on rank 0 all of them with
     /// `wait_all_ranks`, else the first; on the others, that rank 0 gave up. Gloo only.
     pub fn monitored_barrier(&self, timeout: Duration, wait_all_ranks: bool) -> Result<()> {
+        if self.backend() != Backend::Gloo {
+            let detail = format!("{} has none: use barrier, or make a Gloo group beside it", self.backend().name());
+            return Err(Error::bad_argument("monitored_barrier", detail).at_rank(self.rank()));
+        }
         let call = Call::begin(self.inner(), "monitored_barrier".into(), None);
         // SAFETY: the group is alive as long as self.
         let status = unsafe { ffi::lc_monitored_barrier(self.as_ptr(), millis(timeout), wait_all_ranks) };

@@ -59,8 +59,8 @@ const MISMATCH: [&str; 5] =
 /// What c10d's checks of arguments say, and Gloo of an interface or host name that is not this machine's.
 const BAD_ARGUMENT: [&str; 4] = ["invalid", "does not support", "unsupported", "unable to find address"];
 
-/// What Gloo's TCP transport and c10d's sockets say when the other side is gone.
-const PEER_GONE: [&str; 9] = [
+/// What Gloo's TCP transport, c10d's sockets and NCCL say when the other side is gone.
+const PEER_GONE: [&str; 10] = [
     "connection closed",
     "connection reset",
     "connection refused",
@@ -70,6 +70,7 @@ const PEER_GONE: [&str; 9] = [
     "socket closed",
     "pair closure",
     "failed to recv",
+    "ncclremoteerror",
 ];
 
 /// A failed operation: what, on which rank, towards whom, after how long, and what the other ranks said about it.

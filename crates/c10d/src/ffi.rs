@@ -86,7 +86,18 @@ macro_rules! opaque {
         }
     )*};
 }
-opaque!(StoreHandle, GroupHandle, WorkHandle, ReducerHandle, Blobs);
+opaque!(StoreHandle, BackendHandle, GroupHandle, WorkHandle, ReducerHandle, Blobs);
+
+/// `shim::Seat`.
+#[repr(C)]
+pub(crate) struct Seat {
+    pub(crate) store: *const StoreHandle,
+    pub(crate) group_name: Bytes,
+    pub(crate) rank: i32,
+    pub(crate) size: i32,
+    pub(crate) global_ranks: *const u64,
+    pub(crate) timeout_ms: i64,
+}
 
 /// `Options` of `shim/reducer.cpp`.
 #[repr(C)]
@@ -95,6 +106,31 @@ pub(crate) struct ReducerOptions {
     pub(crate) first_bucket_bytes_cap: i64,
     pub(crate) find_unused_parameters: bool,
     pub(crate) gradient_as_bucket_view: bool,
+}
+
+/// `SgdStep` of `shim/optim.cpp`.
+#[repr(C)]
+pub(crate) struct SgdStep {
+    pub(crate) lr: f64,
+    pub(crate) momentum: f64,
+    pub(crate) dampening: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) nesterov: bool,
+    pub(crate) maximize: bool,
+    pub(crate) is_first_step: bool,
+}
+
+/// `AdamStep` of `shim/optim.cpp`.
+#[repr(C)]
+pub(crate) struct AdamStep {
+    pub(crate) lr: f64,
+    pub(crate) beta1: f64,
+    pub(crate) beta2: f64,
+    pub(crate) eps: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) decoupled: bool,
+    pub(crate) amsgrad: bool,
+    pub(crate) maximize: bool,
 }
 
 /// Pointers to tensors that stay borrowed for the length of the call.
@@ -206,19 +242,28 @@ unsafe extern "C" {
     pub(crate) fn lc_store_timeout_ms(store: *const StoreHandle) -> i64;
     pub(crate) fn lc_store_set_timeout(store: *const StoreHandle, timeout_ms: i64) -> Status;
 
-    pub(crate) fn lc_group_new(store: *const StoreHandle, rank: i32, size: i32, out: *mut *mut GroupHandle) -> Status;
-    pub(crate) fn lc_group_add_gloo(
-        group: *mut GroupHandle,
-        store: *const StoreHandle,
-        name: Bytes,
+    pub(crate) fn lc_cuda_is_hooked() -> bool;
+
+    pub(crate) fn lc_backend_gloo(
+        seat: *const Seat,
         interface: Bytes,
         host: Bytes,
-        timeout_ms: i64,
-        global_ranks: *const u64,
-        n_global_ranks: usize,
-        detail: bool,
+        out: *mut *mut BackendHandle,
     ) -> Status;
-    pub(crate) fn lc_group_free(group: *mut GroupHandle);
+    pub(crate) fn lc_backend_compare_calls(
+        backend: *mut BackendHandle,
+        seat: *const Seat,
+        interface: Bytes,
+        host: Bytes,
+    ) -> Status;
+    pub(crate) fn lc_backend_free(backend: *mut BackendHandle);
+    pub(crate) fn lc_group_new(
+        store: *const StoreHandle,
+        seat: *const Seat,
+        backend: *const BackendHandle,
+        out: *mut *mut GroupHandle,
+    ) -> Status;
+    pub(crate) fn lc_group_free(group: *mut GroupHandle, give_up: bool);
     pub(crate) fn lc_set_debug_level(level: i32);
 
     pub(crate) fn lc_broadcast(
@@ -369,4 +414,24 @@ unsafe extern "C" {
     ) -> Status;
     pub(crate) fn lc_backward(loss: TensorPtr) -> Status;
     pub(crate) fn lc_grad_to_none(tensor: TensorPtr) -> Status;
+
+    pub(crate) fn lc_fused_sgd(
+        params: *const TensorPtr,
+        grads: *const TensorPtr,
+        n: usize,
+        buffers: *const TensorPtr,
+        n_buffers: usize,
+        step: *const SgdStep,
+    ) -> Status;
+    pub(crate) fn lc_fused_adam(
+        params: *const TensorPtr,
+        grads: *const TensorPtr,
+        averages: *const TensorPtr,
+        squares: *const TensorPtr,
+        steps: *const TensorPtr,
+        n: usize,
+        max_squares: *const TensorPtr,
+        n_max: usize,
+        step: *const AdamStep,
+    ) -> Status;
 }

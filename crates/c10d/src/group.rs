@@ -1,6 +1,6 @@
 //! Process groups: making them, naming them as Python does, and taking subgroups.
 //!
-//! Leaves out what a group does: `collectives.rs` and `p2p.rs`.
+//! Leaves out what a group does (`collectives.rs` and `p2p.rs`) and what carries its messages (`backend.rs`).
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Fault, Result};
-use crate::ffi::{self, Bytes, GroupHandle};
-use crate::roll_call::{Roll, Ticket};
-use crate::store::millis;
-use crate::{Rank, Store, WorldSize};
+use tch::Device;
 
-/// c10d's default for Gloo (Backend.hpp, `kBackendDefaultTimeout`): 30 minutes.
+use crate::backend::Seat;
+use crate::error::{Error, Fault, Result};
+use crate::ffi::{self, GroupHandle};
+use crate::roll_call::{Roll, Ticket};
+use crate::{Backend, Rank, Store, WorldSize};
+
+/// c10d's default for Gloo (Backend.hpp, `kBackendDefaultTimeout`): 30 minutes. See [`Backend::default_timeout`].
 pub const DEFAULT_GROUP_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// How much c10d checks; as `TORCH_DISTRIBUTED_DEBUG`.
@@ -56,7 +58,7 @@ impl DebugLevel {
     }
 }
 
-/// Where Gloo listens.
+/// Where Gloo listens; beside NCCL it compares calls in debug mode. NCCL itself reads `NCCL_SOCKET_IFNAME`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Endpoint {
     /// `GLOO_SOCKET_IFNAME` if set (several with commas), else the address that this host's name resolves to, else loopback.
@@ -77,7 +79,8 @@ pub struct GroupOptions {
     pub endpoint: Endpoint,
     /// How much to check; `None` asks `TORCH_DISTRIBUTED_DEBUG`, and in a subgroup takes the parent's.
     pub debug: Option<DebugLevel>,
-    /// Whether the ranks keep a roll, so that errors say where the others are. Ranks of other programs do not answer it.
+    /// Whether the ranks keep a roll, so that errors say where the others are. Ranks of other programs do not answer it, and an
+    /// NCCL group, whose ranks first meet in the store with it, does not come together with them.
     pub roll_call: bool,
 }
 
@@ -104,6 +107,7 @@ pub(crate) struct Inner {
     name: String,
     rank: Rank,
     size: WorldSize,
+    backend: Backend,
     /// The members' ranks in the whole job, in group order.
     members: Vec<Rank>,
     job: Arc<Job>,
@@ -135,8 +139,10 @@ unsafe impl Sync for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        // A rank that panics leaves its operations; waiting for them could take for ever.
+        let give_up = std::thread::panicking();
         // SAFETY: the handle came from the shim and is freed once.
-        unsafe { ffi::lc_group_free(self.0.as_ptr()) };
+        unsafe { ffi::lc_group_free(self.0.as_ptr(), give_up) };
     }
 }
 
@@ -150,17 +156,43 @@ impl ProcessGroup {
     /// `BadArgument` for a rank outside the world or an unknown interface, `Timeout` naming the ranks that did not come,
     /// `PeerGone` when the store or a rank cannot be reached.
     pub fn gloo(store: &Store, rank: Rank, size: WorldSize, options: &GroupOptions) -> Result<Self> {
+        Self::new(Backend::Gloo, store, rank, size, options)
+    }
+
+    /// Joins the default group of a job on NCCL, as Python's `init_process_group("nccl")` does, with store prefix `cuda/`.
+    /// `device` is this rank's GPU, which no other rank may use; it becomes the calling thread's current one. CUDA's libraries
+    /// are loaded now, if they are not yet.
+    ///
+    /// NCCL makes its connections in the first operation. Operations are queued on the GPU: one is over for
+    /// [`Work::wait`](crate::Work::wait) when what is queued after it on the GPU will see its result. A failure or a passed
+    /// deadline shows later and then, by libtorch's default, ends the process; with `TORCH_NCCL_BLOCKING_WAIT=1` it is an error
+    /// of `wait`. Messages have no tags. NCCL's flight recorder is off unless `TORCH_FR_BUFFER_SIZE` is set.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::gloo`]; `BadArgument` for a device that is not there or a build without the cargo feature `nccl`,
+    /// `Internal` for CUDA libraries that are not there ([`cuda::load`](crate::cuda::load)).
+    pub fn nccl(store: &Store, rank: Rank, size: WorldSize, device: Device, options: &GroupOptions) -> Result<Self> {
+        let Device::Cuda(device) = device else {
+            let detail = format!("NCCL needs a CUDA device, not {device:?}: use Gloo for the CPU");
+            return Err(Error::bad_argument("init_process_group", detail).at_rank(rank));
+        };
+        Self::new(Backend::Nccl { device }, store, rank, size, options)
+    }
+
+    /// Joins the default group of a job on any backend: [`ProcessGroup::gloo`] or [`ProcessGroup::nccl`].
+    pub fn new(backend: Backend, store: &Store, rank: Rank, size: WorldSize, options: &GroupOptions) -> Result<Self> {
         if !size.contains(rank) {
             return Err(Error::bad_argument("init_process_group", format!("rank {rank} is outside a world of {size}")));
         }
+        backend.prepare().map_err(|error| error.at_rank(rank))?;
         let store = store.prefix("default_pg")?.prefix("0/")?;
         let roll = options.roll_call.then(|| Roll::start(&store, rank, size)).transpose()?;
         let job = Arc::new(Job { store, rank, size, groups_made: AtomicU64::new(1), roll });
-        Self::make("0".into(), size.ranks().collect(), rank, job, options)
+        Self::make(backend, "0".into(), size.ranks().collect(), rank, job, options)
     }
 
-    /// Makes a group of some of the job's ranks, which are sorted first, as Python's `new_group` does. **Every** rank of
-    /// the job must call it, in the same order; those outside get `None`.
+    /// Makes a group of some of the job's ranks on this group's backend. The ranks are sorted first, as Python's `new_group`
+    /// does. **Every** rank of the job must call it, in the same order; those outside get `None`.
     pub fn new_group(&self, ranks: &[Rank], options: &GroupOptions) -> Result<Option<ProcessGroup>> {
         let job = Arc::clone(&self.inner.job);
         let mut members = ranks.to_vec();
@@ -180,10 +212,11 @@ impl ProcessGroup {
         let name = job.groups_made.fetch_add(1, Ordering::Relaxed).to_string();
         let Some(position) = members.iter().position(|&rank| rank == job.rank) else { return Ok(None) };
         let options = GroupOptions { debug: options.debug.or(Some(self.inner.debug)), ..options.clone() };
-        Self::make(name, members, Rank::new(position), job, &options).map(Some)
+        Self::make(self.inner.backend, name, members, Rank::new(position), job, &options).map(Some)
     }
 
     fn make(
+        backend: Backend,
         name: String,
         members: Vec<Rank>,
         rank: Rank,
@@ -196,10 +229,15 @@ impl ProcessGroup {
         unsafe { ffi::lc_set_debug_level(debug as i32) };
         // The default group's store is `0/` itself; a subgroup's lies beneath it, as in Python.
         let group_store = if name == "0" { None } else { Some(job.store.prefix(&format!("{name}/"))?) };
-        let group_store = group_store.as_ref().unwrap_or(&job.store);
-        let handle = connect(group_store, &name, &members, rank, size, options, debug)
-            .map_err(|error| explain_absence(error.at_rank(rank), group_store, size))?;
-        let inner = Inner { handle, name, rank, size, members, job, options: options.clone(), debug };
+        let store = group_store.as_ref().unwrap_or(&job.store);
+        let seat = Seat { store, name: &name, members: &members, rank, options };
+        let meets = options.roll_call && !backend.connects_at_once();
+        let handle = announce(store, rank)
+            .and_then(|()| if meets { meet(&seat, size) } else { Ok(()) })
+            .and_then(|()| backend.connect(&seat, debug == DebugLevel::Detail))
+            .map(Handle)
+            .map_err(|error| explain_absence(error.at_rank(rank), store, size))?;
+        let inner = Inner { handle, name, rank, size, backend, members, job, options: options.clone(), debug };
         Ok(ProcessGroup { inner: Arc::new(inner), not_sync: PhantomData })
     }
 
@@ -221,6 +259,16 @@ impl ProcessGroup {
     /// The group's name: `0` for the default group, then numbers in the order of making.
     pub fn name(&self) -> &str {
         &self.inner.name
+    }
+
+    /// What carries its messages.
+    pub fn backend(&self) -> Backend {
+        self.inner.backend
+    }
+
+    /// Where the tensors of its operations lie.
+    pub fn device(&self) -> Device {
+        self.inner.backend.device()
     }
 
     /// Deadline of every operation that does not bring its own.
@@ -279,50 +327,6 @@ impl Inner {
     }
 }
 
-/// Gloo's full mesh among the members, over the backend's own part of the store.
-fn connect(
-    store: &Store,
-    name: &str,
-    members: &[Rank],
-    rank: Rank,
-    size: WorldSize,
-    options: &GroupOptions,
-    debug: DebugLevel,
-) -> Result<Handle> {
-    let begun = Instant::now();
-    let backend_store = store.prefix("cpu/")?;
-    announce(store, rank)?;
-    let operation = || format!("connect process group {name} of {size} ranks");
-    let global: Vec<u64> = members.iter().map(|rank| rank.get() as u64).collect();
-    let (rank_number, size_number) = (to_i32(rank.get(), &operation)?, to_i32(size.get(), &operation)?);
-    let fail = |exception| Error::new(operation(), exception).after(begun.elapsed());
-    // SAFETY: the store handle outlives the call (the group takes its own reference); `out` is ours to be written.
-    let handle = ffi::made(|out| unsafe { ffi::lc_group_new(store.as_ptr(), rank_number, size_number, out) })
-        .map(Handle)
-        .map_err(fail)?;
-    let (interface, host) = match &options.endpoint {
-        Endpoint::Default => ("", ""),
-        Endpoint::Interface(name) => (name.as_str(), ""),
-        Endpoint::Host(name) => ("", name.as_str()),
-    };
-    // SAFETY: handle, store, strings and the list of ranks outlive the call; the shim copies what it keeps.
-    let status = unsafe {
-        ffi::lc_group_add_gloo(
-            handle.0.as_ptr(),
-            backend_store.as_ptr(),
-            Bytes::new(name.as_bytes()),
-            Bytes::new(interface.as_bytes()),
-            Bytes::new(host.as_bytes()),
-            millis(options.timeout),
-            global.as_ptr(),
-            global.len(),
-            debug == DebugLevel::Detail,
-        )
-    };
-    status.check().map_err(fail)?;
-    Ok(handle)
-}
-
 fn present_key(rank: Rank) -> String {
     format!("lockstep/present/{rank}")
 }
@@ -330,6 +334,14 @@ fn present_key(rank: Rank) -> String {
 /// Leaves a note in the store that this rank is there, for the message of those who wait in vain.
 fn announce(store: &Store, rank: Rank) -> Result<()> {
     store.set(&present_key(rank), "1")
+}
+
+/// Waits until all ranks have announced themselves.
+fn meet(seat: &Seat<'_>, size: WorldSize) -> Result<()> {
+    let begun = Instant::now();
+    let keys: Vec<String> = size.ranks().map(present_key).collect();
+    let waited = seat.store.wait(&keys, seat.options.timeout);
+    waited.map_err(|error| Error::with_fault(error.fault(), seat.operation(), error.detail()).after(begun.elapsed()))
 }
 
 /// A group that does not come together: names the ranks that never announced themselves.
@@ -356,10 +368,6 @@ fn list(ranks: &[Rank]) -> String {
     format!("{word} {}", numbers.join(", "))
 }
 
-fn to_i32(n: usize, operation: &impl Fn() -> String) -> Result<i32> {
-    i32::try_from(n).map_err(|_| Error::bad_argument(operation(), format!("{n} is more than c10d counts to")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -371,5 +379,21 @@ mod tests {
         let error = DebugLevel::parse("VERBOSE").unwrap_err();
         assert_eq!(error.fault(), Fault::BadArgument);
         assert!(error.to_string().contains("OFF, INFO and DETAIL"), "{error}");
+    }
+
+    #[test]
+    fn ranks_that_do_not_meet_in_the_store_are_named() {
+        let (store, options) = (Store::hash().unwrap(), GroupOptions::default());
+        let options = GroupOptions { timeout: Duration::from_millis(100), ..options };
+        let (size, members) = (WorldSize::new(3).unwrap(), [0, 1, 2].map(Rank::new));
+        let seat = Seat { store: &store, name: "0", members: &members, rank: Rank::ZERO, options: &options };
+        announce(&store, Rank::ZERO).unwrap();
+        let error = explain_absence(meet(&seat, size).unwrap_err().at_rank(Rank::ZERO), &store, size);
+        assert_eq!(error.fault(), Fault::Timeout);
+        let text = error.to_string();
+        assert!(text.starts_with("connect process group 0 of 3 ranks on rank 0 timed out"), "{text}");
+        assert!(text.contains("never came: ranks 1, 2"), "{text}");
+        [1, 2].into_iter().for_each(|rank| announce(&store, Rank::new(rank)).unwrap());
+        meet(&seat, size).unwrap();
     }
 }

@@ -1,4 +1,5 @@
-//! Safe Rust over libtorch's distributed engine, c10d: stores, process groups over Gloo, work handles, the DDP reducer.
+//! Safe Rust over libtorch's distributed engine, c10d: stores, process groups over Gloo and NCCL, work handles, the DDP
+//! reducer. Beside it the fused optimizer kernels, which tch lacks.
 //!
 //! Nothing here computes or communicates by itself. A C++ shim (`shim/`) makes libtorch's classes callable; this crate gives
 //! them owners, types and errors. It is the one crate of the project that holds unsafe code.
@@ -8,18 +9,24 @@
 //! | `rank` | [`Rank`], [`WorldSize`] |
 //! | `store` | [`Store`]: TCP, file, hash, prefix |
 //! | `group` | [`ProcessGroup`]: joining, names, subgroups |
+//! | `backend` | [`Backend`]: Gloo or NCCL |
+//! | `cuda`, `nccl` | loading libtorch's CUDA half and the shim's NCCL part, when they are asked for |
 //! | `collectives`, `p2p` | what a group does |
 //! | `work` | [`Work`]: an operation under way, which owns its tensors |
 //! | `reducer` | [`Reducer`]: gradient buckets for DDP |
+//! | `fused` | [`fused_sgd`], [`fused_adam`]: libtorch's optimizer kernels |
 //! | `roll_call` | [`RollCall`]: who is missing after a failure |
 //! | `error` | [`Error`], [`Fault`] |
 //! | `ffi` | the C boundary |
 
+mod backend;
 mod collectives;
 pub mod cuda;
 mod error;
 mod ffi;
+mod fused;
 mod group;
+mod nccl;
 mod p2p;
 mod rank;
 mod reducer;
@@ -27,8 +34,10 @@ mod roll_call;
 mod store;
 mod work;
 
+pub use backend::Backend;
 pub use collectives::{ReduceOp, Splits};
 pub use error::{Error, Fault, Result};
+pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};
 pub use group::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions, ProcessGroup};
 pub use rank::{Rank, WorldSize};
 pub use reducer::{

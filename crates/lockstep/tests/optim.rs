@@ -160,6 +160,22 @@ fn zero_grad_lets_the_next_backward_start_from_nothing() {
 }
 
 #[test]
+fn zero_grad_forgets_so_that_a_parameter_out_of_use_is_skipped() {
+    let params = two_parameters();
+    let options = SgdOptions { momentum: 0.9, weight_decay: 0.1, ..Default::default() };
+    let mut optimizer = Sgd::new(shared(&params), options).unwrap();
+    train(&params, &mut optimizer, 0..2);
+    optimizer.zero_grad();
+    assert!(params.iter().all(|(_, p)| !p.grad().defined()));
+    let before = bits(&params);
+    give_gradient(&params[0].1, 1);
+    optimizer.step().unwrap();
+    assert_ne!(bits(&params)[0], before[0]);
+    assert_eq!(bits(&params)[1], before[1], "momentum and weight decay alone must not move it");
+    assert_eq!(optimizer.state_dict().meta().groups[0].params.iter().map(|p| p.step).collect::<Vec<_>>(), [3, 2]);
+}
+
+#[test]
 fn groups_have_their_own_learning_rate_and_weight_decay() {
     let (mut params, options) = (two_parameters(), SgdOptions { lr: 0.5, ..Default::default() });
     let all = shared(&params);

@@ -37,3 +37,9 @@ pub fn ranks_with<T: Send>(n: usize, options: &GroupOptions, body: impl Fn(Proce
 pub fn rank(n: usize) -> Rank {
     Rank::new(n)
 }
+
+/// Whether this process has a file of that name mapped.
+pub fn mapped(name: &str) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().any(|line| line.contains(&format!("/{name}")))
+}

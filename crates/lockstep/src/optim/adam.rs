@@ -1,11 +1,11 @@
 //! Adam and AdamW, `torch.optim.Adam` and `torch.optim.AdamW`.
 
+use c10d::{AdamTensors, FusedAdam, fused_adam};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::engine::{FusedOptimizer, Rule, Slot, check_range, sealed};
 use super::error::{OptimError, Result};
-use super::kernels::{AdamTensors, Kernels};
 use super::state::GroupOptions;
 
 /// Adam: steps scaled by running averages of the gradient and of its square.
@@ -99,13 +99,11 @@ macro_rules! adam_rule {
                 state_names(self.amsgrad)
             }
 
-            fn update(&self, kernels: &Kernels, slots: &mut [(&mut Slot, Tensor)]) -> Result<()> {
+            fn update(&self, slots: &mut [(&mut Slot, Tensor)]) -> Result<()> {
                 let Self { lr, betas, eps, weight_decay, amsgrad, maximize } = *self;
-                let options = AdamOptions { lr, betas, eps, weight_decay, amsgrad, maximize };
-                let tensors = gather(slots, state_names(amsgrad))?;
-                kernels
-                    .adam(tensors, $decoupled, &options)
-                    .map_err(OptimError::torch(concat!("run the ", $name, " kernel")))
+                let options = FusedAdam { lr, betas, eps, weight_decay, decoupled: $decoupled, amsgrad, maximize };
+                let mut tensors = gather(slots, state_names(amsgrad))?;
+                fused_adam(&mut tensors, &options).map_err(OptimError::Kernel)
             }
 
             fn to_options(&self) -> GroupOptions {

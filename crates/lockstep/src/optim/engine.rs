@@ -5,7 +5,6 @@
 use tch::{Device, Kind, Tensor};
 
 use super::error::{OptimError, Result};
-use super::kernels::Kernels;
 use super::params::{self, ParamGroup};
 use super::state::{self, GroupMeta, ParamMeta, State, StateMeta};
 
@@ -22,15 +21,14 @@ pub trait Optimizer {
     /// parameters updated and others not.
     fn step(&mut self) -> Result<()>;
 
-    /// Clears the gradients, so that the next backward pass starts from nothing.
+    /// Forgets the gradients, so that the next backward pass starts from nothing, as PyTorch's `set_to_none=True` does.
     ///
-    /// Gradients are zeroed in place and stay where they are in memory, so a gradient that is a view into a
-    /// communication bucket remains one. PyTorch's default sets them to none instead. The results are the same but for
-    /// a parameter that had a gradient once and takes no part in a later backward pass: here it steps with a gradient
-    /// of zero (momentum and weight decay still move it), there it is skipped.
+    /// A parameter that takes no part in the next backward pass has no gradient then, and the step skips it. Zeroing in
+    /// place would let momentum and weight decay move it. A gradient that is a view into a communication bucket is one
+    /// again after the next backward pass.
     ///
     /// # Panics
-    /// If libtorch fails, which means that the device is lost.
+    /// If libtorch fails, which means that memory ran out.
     fn zero_grad(&mut self);
 
     /// The learning rate of the first group.
@@ -80,7 +78,6 @@ pub trait Rule: sealed::Steps {
 #[derive(Debug)]
 pub struct FusedOptimizer<R> {
     groups: Vec<Group<R>>,
-    kernels: Kernels,
 }
 
 #[derive(Debug)]
@@ -104,7 +101,7 @@ pub struct Slot {
 
 pub(super) mod sealed {
     //! The part of a rule that only this module's optimizers may implement.
-    use super::{Kernels, Result, Slot, Tensor};
+    use super::{Result, Slot, Tensor};
     use crate::optim::state::GroupOptions;
 
     /// How options become steps.
@@ -118,7 +115,7 @@ pub(super) mod sealed {
         /// The names of a parameter's state tensors.
         fn state_names(&self) -> &'static [&'static str];
         /// Updates parameters of one dtype and device with their gradients.
-        fn update(&self, kernels: &Kernels, slots: &mut [(&mut Slot, Tensor)]) -> Result<()>;
+        fn update(&self, slots: &mut [(&mut Slot, Tensor)]) -> Result<()>;
         /// The options as they are saved.
         fn to_options(&self) -> GroupOptions;
         /// The options from a saved state, if they are this optimizer's.
@@ -144,17 +141,16 @@ impl<R: Rule> FusedOptimizer<R> {
         options.check()?;
         params::check(&groups)?;
         let groups = groups.into_iter().map(|group| Group::new(group, &options)).collect::<Result<_>>()?;
-        Ok(FusedOptimizer { groups, kernels: Kernels::load().map_err(OptimError::torch("compile the fused kernels"))? })
+        Ok(FusedOptimizer { groups })
     }
 }
 
 impl<R: Rule> Optimizer for FusedOptimizer<R> {
     fn step(&mut self) -> Result<()> {
-        let kernels = &self.kernels;
         let work = self.groups.iter_mut().map(Group::ready).collect::<Result<Vec<_>>>()?;
         for (options, slots) in work {
             for mut batch in by_dtype_and_device(slots) {
-                options.update(kernels, &mut batch)?;
+                options.update(&mut batch)?;
                 batch.iter_mut().for_each(|(slot, _)| slot.step += 1);
             }
         }
@@ -162,7 +158,10 @@ impl<R: Rule> Optimizer for FusedOptimizer<R> {
     }
 
     fn zero_grad(&mut self) {
-        self.groups.iter_mut().flat_map(|group| &mut group.slots).for_each(|slot| clear_grad(&mut slot.param));
+        for slot in self.groups.iter_mut().flat_map(|group| &mut group.slots) {
+            // Every parameter is a leaf tensor that is defined: the constructor checks it.
+            c10d::clear_grad(&mut slot.param).expect("libtorch forgets the gradient of a leaf");
+        }
     }
 
     fn lr(&self) -> f64 {
@@ -334,12 +333,4 @@ fn by_dtype_and_device(slots: Vec<(&mut Slot, Tensor)>) -> Vec<Vec<(&mut Slot, T
         }
     }
     batches.into_iter().map(|(_, batch)| batch).collect()
-}
-
-/// Zeroes the gradient where it lies. The one place that decides what "cleared" means; see [`Optimizer::zero_grad`].
-fn clear_grad(param: &mut Tensor) {
-    let mut grad = param.grad();
-    if grad.defined() {
-        let _zeroed = tch::no_grad(|| grad.zero_());
-    }
 }

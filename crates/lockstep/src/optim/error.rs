@@ -123,7 +123,10 @@ pub enum OptimError {
         /// The parameter's dtype.
         here: Kind,
     },
-    /// libtorch failed.
+    /// A fused kernel failed.
+    #[error("the step failed")]
+    Kernel(#[source] c10d::Error),
+    /// libtorch failed otherwise.
     #[error("libtorch failed to {doing}")]
     Torch {
         /// The operation.

@@ -35,7 +35,6 @@
 mod adam;
 mod engine;
 mod error;
-mod kernels;
 mod params;
 mod sgd;
 mod state;

@@ -1,11 +1,11 @@
 //! Stochastic gradient descent, `torch.optim.SGD`.
 
+use c10d::{FusedSgd, fused_sgd};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::engine::{FusedOptimizer, Rule, Slot, sealed};
 use super::error::{OptimError, Result};
-use super::kernels::Kernels;
 use super::state::GroupOptions;
 
 /// Stochastic gradient descent with momentum, weight decay and Nesterov's variant.
@@ -78,20 +78,19 @@ impl sealed::Steps for SgdOptions {
     }
 
     /// The kernel takes one `is_first_step` for all its parameters: those without a buffer yet get a call of their own.
-    fn update(&self, kernels: &Kernels, slots: &mut [(&mut Slot, Tensor)]) -> Result<()> {
+    fn update(&self, slots: &mut [(&mut Slot, Tensor)]) -> Result<()> {
         let (mut first, mut later): (Vec<_>, Vec<_>) =
             slots.iter_mut().partition(|(slot, _)| slot.state.is_empty() && self.momentum != 0.0);
         for (batch, is_first_step) in [(&mut first, true), (&mut later, false)] {
             if batch.is_empty() {
                 continue;
             }
-            let params = batch.iter().map(|(slot, _)| slot.param.shallow_clone()).collect();
-            let grads = batch.iter().map(|(_, grad)| grad.shallow_clone()).collect();
+            let mut params: Vec<Tensor> = batch.iter().map(|(slot, _)| slot.param.shallow_clone()).collect();
+            let grads: Vec<Tensor> = batch.iter().map(|(_, grad)| grad.shallow_clone()).collect();
             batch.iter_mut().try_for_each(|(slot, _)| slot.start(self.state_names()))?;
-            let buffers = batch.iter().flat_map(|(slot, _)| slot.state.first()).map(Tensor::shallow_clone).collect();
-            kernels
-                .sgd(params, grads, buffers, is_first_step, self)
-                .map_err(OptimError::torch("run the SGD kernel"))?;
+            let buffers = batch.iter().flat_map(|(slot, _)| slot.state.first());
+            let mut buffers: Vec<Tensor> = buffers.map(Tensor::shallow_clone).collect();
+            fused_sgd(&mut params, &grads, &mut buffers, &self.fused(is_first_step)).map_err(OptimError::Kernel)?;
         }
         Ok(())
     }
@@ -105,5 +104,12 @@ impl sealed::Steps for SgdOptions {
             GroupOptions::Sgd(options) => Some(options),
             _ => None,
         }
+    }
+}
+
+impl SgdOptions {
+    fn fused(&self, is_first_step: bool) -> FusedSgd {
+        let Self { lr, momentum, dampening, weight_decay, nesterov, maximize } = *self;
+        FusedSgd { lr, momentum, dampening, weight_decay, nesterov, maximize, is_first_step }
     }
 }

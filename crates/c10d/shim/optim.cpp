@@ -1,0 +1,109 @@
+// The fused optimizer kernels, none of which tch binds: its generator leaves out operators that return nothing.
+
+#include "status.hpp"
+#include "tensors.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+
+using namespace shim;
+
+namespace {
+
+struct SgdStep {
+  double lr, momentum, dampening, weight_decay;
+  bool nesterov, maximize, is_first_step;
+};
+
+struct AdamStep {
+  double lr, beta1, beta2, eps, weight_decay;
+  bool decoupled, amsgrad, maximize;
+};
+
+// Strides of the dimensions that have any: one of size 1 may carry any stride, and autograd's do.
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes()) return false;
+  for (int64_t d = 0; d < a.dim(); ++d)
+    if (a.size(d) != 1 && a.stride(d) != b.stride(d)) return false;
+  return true;
+}
+
+// The CPU kernels walk memory from the first element on, without a look at strides or bounds.
+void check_params(const std::vector<at::Tensor>& params) {
+  for (const auto& param : params) {
+    TORCH_CHECK_VALUE(param.layout() == at::kStrided && param.is_non_overlapping_and_dense(),
+                      "a parameter has gaps or overlaps in memory");
+    TORCH_CHECK_VALUE(param.scalar_type() == params[0].scalar_type() && param.device() == params[0].device(),
+                      "one call takes parameters of one dtype and device, not of ", params[0].scalar_type(), " on ",
+                      params[0].device(), " and ", param.scalar_type(), " on ", param.device());
+  }
+}
+
+void check_like(const std::vector<at::Tensor>& params, const std::vector<at::Tensor>& list, const char* what) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    const auto &param = params[i], &tensor = list[i];
+    TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && tensor.scalar_type() == param.scalar_type() &&
+                          tensor.device() == param.device() && same_layout(tensor, param),
+                      "the ", what, " of parameter ", i, " is not laid out as it: sizes ", tensor.sizes(), " of ",
+                      tensor.scalar_type(), " on ", tensor.device(), " against ", param.sizes(), " of ",
+                      param.scalar_type(), " on ", param.device());
+  }
+}
+
+void check_steps(const std::vector<at::Tensor>& params, const std::vector<at::Tensor>& steps) {
+  for (size_t i = 0; i < steps.size(); ++i)
+    TORCH_CHECK_VALUE(steps[i].scalar_type() == at::kFloat && steps[i].numel() == 1 &&
+                          steps[i].device() == params[i].device(),
+                      "the step count of parameter ", i, " is not one float on the parameter's device");
+}
+
+} // namespace
+
+extern "C" {
+
+// `buffers` are n, or none without momentum.
+Status lc_fused_sgd(const at::Tensor* const* params, const at::Tensor* const* grads, size_t n,
+                    const at::Tensor* const* buffers, size_t n_buffers, const SgdStep* step) noexcept {
+  return guard([&] {
+    if (n == 0) return;
+    at::NoGradGuard no_grad;
+    const auto p = to_tensors(params, n), g = to_tensors(grads, n), b = to_tensors(buffers, n_buffers);
+    check_params(p);
+    check_like(p, g, "gradient");
+    check_like(p, b, "momentum buffer");
+    at::_fused_sgd_(p, g, b, step->weight_decay, step->momentum, step->lr, step->dampening, step->nesterov,
+                    step->maximize, step->is_first_step);
+  });
+}
+
+// `max_squares` are n with amsgrad, else none. Raises the step counts by one first, as torch/optim/adam.py does.
+Status lc_fused_adam(const at::Tensor* const* params, const at::Tensor* const* grads, const at::Tensor* const* averages,
+                     const at::Tensor* const* squares, const at::Tensor* const* steps, size_t n,
+                     const at::Tensor* const* max_squares, size_t n_max, const AdamStep* step) noexcept {
+  return guard([&] {
+    if (n == 0) return;
+    at::NoGradGuard no_grad;
+    const auto p = to_tensors(params, n), g = to_tensors(grads, n), m = to_tensors(averages, n),
+               v = to_tensors(squares, n), t = to_tensors(steps, n), w = to_tensors(max_squares, n_max);
+    check_params(p);
+    check_like(p, g, "gradient");
+    check_like(p, m, "average");
+    check_like(p, v, "average of squares");
+    check_like(p, w, "largest average of squares");
+    check_steps(p, t);
+    at::_foreach_add_(t, 1);
+    const auto run = [&](auto&& kernel) {
+      kernel(p, g, m, v, w, t, step->lr, step->beta1, step->beta2, step->weight_decay, step->eps, step->amsgrad,
+             step->maximize);
+    };
+    if (step->decoupled)
+      run([](auto&&... args) { at::_fused_adamw_(args...); });
+    else
+      run([](auto&&... args) { at::_fused_adam_(args...); });
+  });
+}
+
+} // extern "C"

@@ -1,0 +1,36 @@
+// How a call ended. Apart from shim.hpp, whose headers take seconds to compile.
+#pragma once
+
+#include <cstdint>
+
+namespace shim {
+
+// What kind of exception was caught; src/error.rs knows the same numbers.
+enum class Kind : int32_t {
+  Ok = 0,
+  Timeout = 1,
+  Network = 2,
+  Store = 3,
+  Argument = 4,
+  Other = 5,
+};
+
+struct Status {
+  Kind kind;
+  char* message; // null when Ok, else owned by the caller: lc_message_free
+};
+
+// Turns the exception in flight into a status.
+Status current_exception() noexcept;
+
+template <class F>
+Status guard(F&& body) noexcept {
+  try {
+    body();
+    return {Kind::Ok, nullptr};
+  } catch (...) {
+    return current_exception();
+  }
+}
+
+} // namespace shim

@@ -1,0 +1,135 @@
+//! Asking for CUDA and NCCL, on whatever machine this is: what works where there is a GPU, and everywhere else the reason and a
+//! process that goes on. Several GPUs are not verified here.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::rc::Rc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use c10d::{
+    Backend, DebugLevel, Fault, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, WorldSize, cuda,
+};
+use common::{mapped, rank, ranks};
+use tch::{Cuda, Device, Kind, Tensor};
+
+/// A library that cannot be loaded is mapped for a moment; no other test may look then. Loads CUDA where it can be, as each test
+/// may be the first of its process, and later would be too late.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = cuda::load();
+    guard
+}
+
+fn join_nccl(options: &GroupOptions) -> c10d::Result<ProcessGroup> {
+    ProcessGroup::nccl(&Store::hash().unwrap(), rank(0), WorldSize::ONE, Device::Cuda(0), options)
+}
+
+/// Gloo, autograd and C++ exceptions work.
+fn still_works() {
+    let sums = ranks(2, |group| {
+        let mut t = Tensor::ones([2], (Kind::Float, Device::Cpu));
+        group.all_reduce(&mut t, ReduceOp::Sum).unwrap();
+        let odd = group.all_reduce(&mut Tensor::zeros([1], (Kind::Int16, Device::Cpu)), ReduceOp::Sum);
+        assert_eq!(odd.unwrap_err().fault(), Fault::BadArgument);
+        t.double_value(&[1])
+    });
+    assert_eq!(sums, [2.0, 2.0]);
+    let x = Tensor::ones([2], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+    c10d::backward(&(&x * 3.0).sum(Kind::Float)).unwrap();
+    assert_eq!(x.grad().double_value(&[0]), 3.0);
+}
+
+#[test]
+fn asking_for_cuda_loads_it_or_names_what_is_missing_and_the_process_goes_on() {
+    let _alone = alone();
+    match cuda::load() {
+        Ok(()) => {
+            println!("not verified here: the message of a libtorch without its CUDA half");
+            assert!(mapped("libtorch_cuda.so"));
+            cuda::load().unwrap();
+        }
+        Err(error) => {
+            assert_eq!(error.fault(), Fault::Internal);
+            let text = error.to_string();
+            assert!(text.starts_with("load CUDA failed: ") && text.contains(".so"), "{text}");
+            assert!(text.ends_with("run scripts/setup.sh --cuda --force"), "{text}");
+            assert!(!mapped("libtorch_cuda.so"), "a library that failed to load stayed");
+            assert_eq!(cuda::load().unwrap_err().to_string(), text, "the second answer differs");
+            assert!(!Cuda::is_available());
+        }
+    }
+    still_works();
+}
+
+#[test]
+fn nccl_works_or_says_what_is_missing_and_the_process_goes_on() {
+    let _alone = alone();
+    let missing = if cfg!(not(feature = "nccl")) {
+        Some("built without NCCL: run scripts/setup.sh --nccl, then build with --features nccl".to_owned())
+    } else if let Err(error) = cuda::load() {
+        Some(error.detail().to_owned())
+    } else if Cuda::device_count() == 0 {
+        Some("device cuda:0 is not there: libtorch sees 0 CUDA devices".to_owned())
+    } else {
+        None
+    };
+    match missing {
+        None => one_rank_on_a_gpu(&join_nccl(&common::options()).unwrap()),
+        Some(reason) => {
+            println!("not verified here: NCCL on a GPU ({reason})");
+            let error = join_nccl(&common::options()).unwrap_err();
+            assert!(error.detail().contains(&reason), "{error}");
+            assert_eq!(error.rank(), Some(rank(0)));
+        }
+    }
+    still_works();
+}
+
+fn one_rank_on_a_gpu(group: &ProcessGroup) {
+    let gpu = Device::Cuda(0);
+    assert_eq!((group.backend(), group.device()), (Backend::Nccl { device: 0 }, gpu));
+    let error = group.monitored_barrier(common::DEADLINE, false).unwrap_err();
+    assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+    let subgroup = group.new_group(&[rank(0)], &common::options()).unwrap().unwrap();
+    let debug = join_nccl(&GroupOptions { debug: Some(DebugLevel::Detail), ..common::options() }).unwrap();
+    assert_eq!(subgroup.backend(), group.backend());
+    for group in [group, &subgroup, &debug] {
+        let mut t = Tensor::full([4], 3.0, (Kind::Float, gpu));
+        group.all_reduce(&mut t, ReduceOp::Sum).unwrap();
+        group.broadcast(&mut t, rank(0)).unwrap();
+        group.barrier().unwrap();
+        assert_eq!(Vec::<f32>::try_from(&t.to_device(Device::Cpu)).unwrap(), [3.0; 4]);
+    }
+    let params = [("p".to_owned(), Tensor::ones([4], (Kind::Float, gpu)).set_requires_grad(true))];
+    let reducer = Reducer::new(Rc::new(subgroup), &params, &ReducerOptions::default()).unwrap();
+    reducer.prepare_for_forward().unwrap();
+    reducer.prepare_for_backward(&[]).unwrap();
+    reducer.backward(&(&params[0].1 * 2.0).sum(Kind::Float)).unwrap();
+    assert_eq!(params[0].1.grad().double_value(&[3]), 2.0);
+}
+
+#[test]
+fn nccl_refuses_a_device_that_is_no_gpu() {
+    let store = Store::hash().unwrap();
+    let error = ProcessGroup::nccl(&store, rank(0), WorldSize::ONE, Device::Cpu, &common::options()).unwrap_err();
+    assert_eq!(error.fault(), Fault::BadArgument);
+    assert!(error.detail().contains("NCCL needs a CUDA device, not Cpu: use Gloo"), "{error}");
+}
+
+#[cfg(feature = "nccl")]
+#[test]
+fn nccl_refuses_a_gpu_that_is_not_there() {
+    let _alone = alone();
+    if let Err(error) = cuda::load() {
+        println!("not verified here: {error}");
+        return;
+    }
+    let (store, beyond) = (Store::hash().unwrap(), Cuda::device_count() as usize);
+    let join = ProcessGroup::nccl(&store, rank(0), WorldSize::ONE, Device::Cuda(beyond), &common::options());
+    let error = join.unwrap_err();
+    assert_eq!(error.fault(), Fault::BadArgument);
+    assert!(error.detail().contains(&format!("device cuda:{beyond} is not there: libtorch sees {beyond}")), "{error}");
+}

@@ -1,0 +1,19 @@
+//! Asking for CUDA after libtorch has settled on there being none. Alone in its file: a process can make that mistake once.
+
+use c10d::{Fault, cuda};
+use tch::Cuda;
+
+#[test]
+fn cuda_that_is_asked_for_too_late_is_an_error_that_says_so() {
+    assert!(!Cuda::is_available(), "nothing has loaded CUDA");
+    let error = cuda::load().expect_err("libtorch never looks again");
+    assert_eq!(error.fault(), Fault::Internal);
+    let text = error.to_string();
+    if text.contains("scripts/setup.sh") {
+        println!("not verified here: this libtorch has no complete CUDA half ({text})");
+        assert!(text.contains("libtorch_cuda.so"), "{text}");
+    } else {
+        assert!(text.contains("call c10d::cuda::load before tch::Cuda"), "{text}");
+    }
+    assert!(!Cuda::is_available());
+}
