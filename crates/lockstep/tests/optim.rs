@@ -160,6 +160,22 @@ fn zero_grad_lets_the_next_backward_start_from_nothing() {
 }
 
 #[test]
+fn a_parameter_that_the_backward_after_zero_grad_leaves_out_stays_as_it_is() {
+    let params = two_parameters();
+    let options = SgdOptions { lr: 0.5, momentum: 0.9, weight_decay: 0.1, ..Default::default() };
+    let mut optimizer = Sgd::new(shared(&params), options).unwrap();
+    params.iter().for_each(|(_, p)| give_gradient(p, 1));
+    optimizer.step().unwrap();
+    let (first, second) = (bits(&params[..1]), bits(&params[1..]));
+    optimizer.zero_grad();
+    give_gradient(&params[0].1, 2);
+    optimizer.step().unwrap();
+    assert_ne!(bits(&params[..1]), first);
+    // With a gradient of zeros its momentum and the weight decay would have moved it.
+    assert_eq!(bits(&params[1..]), second);
+}
+
+#[test]
 fn groups_have_their_own_learning_rate_and_weight_decay() {
     let (mut params, options) = (two_parameters(), SgdOptions { lr: 0.5, ..Default::default() });
     let all = shared(&params);

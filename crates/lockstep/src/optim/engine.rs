@@ -22,12 +22,11 @@ pub trait Optimizer {
     /// parameters updated and others not.
     fn step(&mut self) -> Result<()>;
 
-    /// Clears the gradients, so that the next backward pass starts from nothing.
+    /// Forgets the gradients, so that the next backward pass starts from nothing: PyTorch's default (`set_to_none=True`).
     ///
-    /// Gradients are zeroed in place and stay where they are in memory, so a gradient that is a view into a
-    /// communication bucket remains one. PyTorch's default sets them to none instead. The results are the same but for
-    /// a parameter that had a gradient once and takes no part in a later backward pass: here it steps with a gradient
-    /// of zero (momentum and weight decay still move it), there it is skipped.
+    /// Backward then hands its new gradients over instead of adding them to zeros, which saves writing and reading all
+    /// of them once. A parameter that takes no part in the next backward pass has no gradient and is skipped by
+    /// [`step`](Self::step). A gradient that was a view into a communication bucket becomes one again in that pass.
     ///
     /// # Panics
     /// If libtorch fails, which means that the device is lost.
@@ -336,10 +335,7 @@ fn by_dtype_and_device(slots: Vec<(&mut Slot, Tensor)>) -> Vec<Vec<(&mut Slot, T
     batches.into_iter().map(|(_, batch)| batch).collect()
 }
 
-/// Zeroes the gradient where it lies. The one place that decides what "cleared" means; see [`Optimizer::zero_grad`].
+/// The one place that decides what "cleared" means; see [`Optimizer::zero_grad`].
 fn clear_grad(param: &mut Tensor) {
-    let mut grad = param.grad();
-    if grad.defined() {
-        let _zeroed = tch::no_grad(|| grad.zero_());
-    }
+    c10d::clear_grad(param).expect("forgetting a gradient only drops a reference to it");
 }
