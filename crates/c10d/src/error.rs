@@ -32,7 +32,7 @@ impl Fault {
             Fault::Mismatch
         } else if exception.kind == Kind::Timeout || says(&["timed out", "timeout"]) {
             Fault::Timeout
-        } else if exception.kind == Kind::Argument || says(&["invalid", "does not support", "unsupported"]) {
+        } else if exception.kind == Kind::Argument || says(&BAD_ARGUMENT) {
             Fault::BadArgument
         } else if exception.kind == Kind::Network || says(&PEER_GONE) {
             Fault::PeerGone
@@ -55,6 +55,9 @@ impl Fault {
 /// What c10d's collective checks, its comparison of parameters, and Gloo say when ranks disagree.
 const MISMATCH: [&str; 5] =
     ["detected mismatch", "collectives differ", "op.preamble", "appears not to match", "inconsistent"];
+
+/// What c10d's checks of arguments say, and Gloo of an interface or host name that is not this machine's.
+const BAD_ARGUMENT: [&str; 4] = ["invalid", "does not support", "unsupported", "unable to find address"];
 
 /// What Gloo's TCP transport and c10d's sockets say when the other side is gone.
 const PEER_GONE: [&str; 9] = [

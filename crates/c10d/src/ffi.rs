@@ -102,21 +102,30 @@ pub(crate) fn pointers(tensors: &[Tensor]) -> Vec<TensorPtr> {
     tensors.iter().map(Tensor::as_ptr).collect()
 }
 
-/// Stops libtorch from printing a warning and a C++ stack beside each exception that it throws: the errors of this crate carry
-/// the same words. Whoever wants its log sets `TORCH_CPP_LOG_LEVEL`.
-fn quiet_logs() {
+/// Two settings that libtorch reads once, made before this crate's first object; whoever set the variables keeps their values.
+///
+/// - `TORCH_CPP_LOG_LEVEL` unset: libtorch does not print a warning and a C++ stack beside each exception that it throws. The
+///   errors of this crate carry the same words.
+/// - `TORCH_FR_BUFFER_SIZE` unset: c10d's flight recorder is off. It is one object a process, and its table of groups is
+///   written without a lock when a group issues its first call: groups on several threads crash in it.
+fn prepare_process() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         if std::env::var_os("TORCH_CPP_LOG_LEVEL").is_none() {
             // SAFETY: writes one plain flag, before this crate has made any object whose threads read it.
             unsafe { lc_quiet_logs() };
         }
+        if std::env::var_os("TORCH_FR_BUFFER_SIZE").is_none() {
+            // SAFETY: std's own readers are locked out, and libtorch reads its variables under a lock of its own from
+            // objects that this crate makes, of which none exists yet: all constructors wait for this call.
+            unsafe { std::env::set_var("TORCH_FR_BUFFER_SIZE", "0") };
+        }
     });
 }
 
 /// Calls a constructor of the shim: `make` fills in a pointer when it succeeds.
 pub(crate) fn made<T>(make: impl FnOnce(*mut *mut T) -> Status) -> Result<ptr::NonNull<T>, Exception> {
-    quiet_logs();
+    prepare_process();
     let mut out = ptr::null_mut();
     make(&mut out).check()?;
     ptr::NonNull::new(out).ok_or_else(|| Exception { kind: Kind::Other, message: "the shim returned no object".into() })

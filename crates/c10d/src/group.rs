@@ -75,7 +75,7 @@ pub struct GroupOptions {
     pub timeout: Duration,
     /// Where Gloo listens.
     pub endpoint: Endpoint,
-    /// How much to check; `None` asks `TORCH_DISTRIBUTED_DEBUG`.
+    /// How much to check; `None` asks `TORCH_DISTRIBUTED_DEBUG`, and in a subgroup takes the parent's.
     pub debug: Option<DebugLevel>,
     /// Whether the ranks keep a roll, so that errors say where the others are. Ranks of other programs do not answer it.
     pub roll_call: bool,
@@ -179,7 +179,8 @@ impl ProcessGroup {
         // The default group is number 0; every rank counts every group, so that names agree.
         let name = job.groups_made.fetch_add(1, Ordering::Relaxed).to_string();
         let Some(position) = members.iter().position(|&rank| rank == job.rank) else { return Ok(None) };
-        Self::make(name, members, Rank::new(position), job, options).map(Some)
+        let options = GroupOptions { debug: options.debug.or(Some(self.inner.debug)), ..options.clone() };
+        Self::make(name, members, Rank::new(position), job, &options).map(Some)
     }
 
     fn make(
@@ -333,7 +334,7 @@ fn announce(store: &Store, rank: Rank) -> Result<()> {
 
 /// A group that does not come together: names the ranks that never announced themselves.
 fn explain_absence(error: Error, store: &Store, size: WorldSize) -> Error {
-    if error.fault() == Fault::BadArgument {
+    if !matches!(error.fault(), Fault::Timeout | Fault::PeerGone) {
         return error;
     }
     let absent: Vec<Rank> =

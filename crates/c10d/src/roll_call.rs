@@ -128,7 +128,7 @@ impl fmt::Display for RollCall {
         for (rank, answer) in &self.answers {
             match answer {
                 None => parts.push(format!(
-                    "rank {rank} did not answer within {} s: it has exited, was killed, or is stopped",
+                    "rank {rank} did not answer within {} s: it has exited, was killed, is stopped, or keeps no roll",
                     PATIENCE.as_secs()
                 )),
                 Some(answer) if answer.call().is_some() && answer.call() == self.own.call() => {
@@ -138,8 +138,8 @@ impl fmt::Display for RollCall {
             }
         }
         if !here.is_empty() {
-            let word = if here.len() == 1 { "rank" } else { "ranks" };
-            parts.push(format!("{word} {} were in the same call", here.join(", ")));
+            let (word, verb) = if here.len() == 1 { ("rank", "was") } else { ("ranks", "were") };
+            parts.push(format!("{word} {} {verb} in the same call", here.join(", ")));
         }
         if let Some(call) = self.own.call() {
             parts.push(format!("this rank was in {call}"));

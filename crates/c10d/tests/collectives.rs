@@ -252,3 +252,14 @@ fn subgroups_of_strangers_twins_or_nobody_are_refused() {
         }
     });
 }
+
+#[test]
+fn a_host_name_of_this_machine_serves_as_endpoint_like_an_interface() {
+    let options = c10d::GroupOptions { endpoint: c10d::Endpoint::Host("127.0.0.1".into()), ..common::options() };
+    let sums = common::ranks_with(2, &options, |group| {
+        let mut t = of(&[1.0]);
+        group.all_reduce(&mut t, ReduceOp::Sum).unwrap();
+        values(&t)
+    });
+    assert_eq!(sums, [[2.0], [2.0]]);
+}

@@ -174,5 +174,6 @@ fn an_unknown_interface_is_a_clear_error() {
     let store = Store::hash().unwrap();
     let options = GroupOptions { endpoint: c10d::Endpoint::Interface("nosuch0".into()), ..common::options() };
     let error = ProcessGroup::gloo(&store, rank(0), WorldSize::ONE, &options).unwrap_err();
+    assert_eq!(error.fault(), Fault::BadArgument, "{error}");
     assert!(error.to_string().contains("nosuch0"), "{error}");
 }

@@ -17,6 +17,7 @@ use tch::nn::VarStore;
 /// When the folder cannot be made or written; the old file is then untouched.
 pub fn save(vs: &VarStore, path: &Path) -> anyhow::Result<()> {
     let attempt = || -> anyhow::Result<()> {
+        refuse_what_is_no_file(path)?;
         let folder = folder_of(path);
         fs::create_dir_all(&folder)?;
         let partial = Partial(path.with_extension(format!("{}.partial.safetensors", std::process::id())));
@@ -35,6 +36,15 @@ pub fn save(vs: &VarStore, path: &Path) -> anyhow::Result<()> {
 /// No such file, no safetensors file, or other names or shapes.
 pub fn load(vs: &mut VarStore, path: &Path) -> anyhow::Result<()> {
     vs.load(path).with_context(|| format!("failed to load a checkpoint from {}", path.display()))
+}
+
+/// A rename would replace a device or a link to somewhere else without a word.
+fn refuse_what_is_no_file(path: &Path) -> anyhow::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(there) if !there.is_file() => anyhow::bail!("it exists and is not a regular file; name another path"),
+        _ if path.file_name().is_none() => anyhow::bail!("it does not end in a file name"),
+        _ => Ok(()),
+    }
 }
 
 fn folder_of(path: &Path) -> PathBuf {
@@ -85,6 +95,18 @@ mod tests {
         let path = folder.path().join("file/model.safetensors");
         let error = save(&store(1.0).0, &path).unwrap_err();
         assert!(format!("{error:#}").contains("file/model.safetensors"), "{error:#}");
+    }
+
+    #[test]
+    fn folders_and_links_are_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link.safetensors");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        for path in [folder.path(), &link, Path::new("..")] {
+            let error = save(&store(1.0).0, path).unwrap_err();
+            assert!(format!("{error:#}").contains("file"), "{error:#}");
+        }
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     }
 
     #[test]

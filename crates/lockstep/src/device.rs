@@ -7,13 +7,13 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use tch::{Cuda, Device};
 
-use crate::LocalRank;
+use crate::{LocalRank, WorldSize};
 
 /// What the user asked for with `--device`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceChoice {
-    /// A GPU if this machine has one that libtorch can use, else the CPU.
+    /// GPUs if this machine has one for each local rank and libtorch can use them, else the CPU: never some of both.
     #[default]
     Auto,
     /// The CPU.
@@ -28,13 +28,15 @@ impl DeviceChoice {
     ///
     /// # Errors
     /// With `cuda`: no usable GPU, or fewer than there are local ranks.
-    pub fn pick(self, local_rank: LocalRank) -> anyhow::Result<Device> {
+    pub fn pick(self, local_rank: LocalRank, local_world: WorldSize) -> anyhow::Result<Device> {
         match self {
             DeviceChoice::Cpu => Ok(Device::Cpu),
             DeviceChoice::Auto if !driver_is_loaded() => Ok(Device::Cpu),
             // A machine with a GPU may still have the slim libtorch: then the CPU is what works.
-            DeviceChoice::Auto => Ok(cuda(local_rank).unwrap_or(Device::Cpu)),
-            DeviceChoice::Cuda => cuda(local_rank).context("cannot train on a GPU (--device cpu trains without)"),
+            DeviceChoice::Auto => Ok(cuda(local_rank, local_world).unwrap_or(Device::Cpu)),
+            DeviceChoice::Cuda => {
+                cuda(local_rank, local_world).context("cannot train on a GPU (--device cpu trains without)")
+            }
         }
     }
 }
@@ -44,15 +46,15 @@ fn driver_is_loaded() -> bool {
     Path::new("/proc/driver/nvidia/version").exists() || Path::new("/dev/nvidiactl").exists()
 }
 
-fn cuda(local_rank: LocalRank) -> anyhow::Result<Device> {
+fn cuda(local_rank: LocalRank, local_world: WorldSize) -> anyhow::Result<Device> {
     c10d::cuda::load()?;
     anyhow::ensure!(Cuda::is_available(), "libtorch finds no CUDA device (does nvidia-smi list one?)");
-    let (wanted, there) = (local_rank.get(), usize::try_from(Cuda::device_count()).unwrap_or(0));
+    let there = usize::try_from(Cuda::device_count()).unwrap_or(0);
     anyhow::ensure!(
-        wanted < there,
-        "local rank {wanted} needs a GPU of its own, and this machine shows {there}: start {there} ranks a node"
+        local_world.get() <= there,
+        "{local_world} local ranks need a GPU each, and this machine shows {there}: start {there} ranks a node"
     );
-    Ok(Device::Cuda(wanted))
+    Ok(Device::Cuda(local_rank.get()))
 }
 
 #[cfg(test)]
@@ -61,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_cpu_needs_nothing() {
-        assert_eq!(DeviceChoice::Cpu.pick(LocalRank::new(7)).unwrap(), Device::Cpu);
+        assert_eq!(DeviceChoice::Cpu.pick(LocalRank::new(7), WorldSize::ONE).unwrap(), Device::Cpu);
     }
 
     #[test]
@@ -70,8 +72,8 @@ mod tests {
             println!("not verified here: this machine has a GPU");
             return;
         }
-        assert_eq!(DeviceChoice::Auto.pick(LocalRank::new(0)).unwrap(), Device::Cpu);
-        let error = DeviceChoice::Cuda.pick(LocalRank::new(0)).unwrap_err();
+        assert_eq!(DeviceChoice::Auto.pick(LocalRank::new(0), WorldSize::ONE).unwrap(), Device::Cpu);
+        let error = DeviceChoice::Cuda.pick(LocalRank::new(0), WorldSize::ONE).unwrap_err();
         assert!(format!("{error:#}").contains("--device cpu"), "{error:#}");
     }
 }

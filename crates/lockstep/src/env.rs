@@ -1,7 +1,7 @@
 //! What a launcher tells a process: torchrun's variables, read once into one value.
 //!
 //! Parsing is a pure function of a lookup, so tests never touch the process's environment. Joining the group is not
-//! done here, and neither is starting processes: see [`crate::spawn`].
+//! done here, and neither is starting processes: see [`crate::spawn()`].
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub const LAUNCHER_VARIABLES: [&str; 3] = ["RANK", "WORLD_SIZE", "TORCHELASTIC_R
 
 const REQUIRED: [&str; 6] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
 
-/// A worker's place in its job, as `lockstep run`, torchrun or [`crate::spawn`] hand it over.
+/// A worker's place in its job, as `lockstep run`, torchrun or [`crate::spawn()`] hand it over.
 ///
 /// Source of names and meaning: "Environment Variables" in `torch/distributed/run.py`.
 #[derive(Clone, Debug, PartialEq, Eq)]

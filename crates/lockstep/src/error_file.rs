@@ -1,6 +1,6 @@
 //! The file in which a failing worker leaves its error for whoever started it, in torchrun's JSON.
 //!
-//! Both ways of launching read the same file: [`crate::spawn`] and `lockstep run`. The format is
+//! Both ways of launching read the same file: [`crate::spawn()`] and `lockstep run`. The format is
 //! `torch/distributed/elastic/multiprocessing/errors/error_handler.py`'s:
 //! `{"message": {"message": "Type: text", "extraInfo": {"py_callstack": …, "timestamp": "<seconds>"}}}`, or the short
 //! `{"message": "text", "timestamp": <seconds>}`. We add `extraInfo.lockstep` with what torch's form cannot say: whether

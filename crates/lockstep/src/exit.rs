@@ -45,7 +45,7 @@ pub struct UsageError(pub String);
 /// Runs a program: `run`'s error is printed once, with its chain, and becomes the exit code.
 ///
 /// Where a launcher asked for it (`TORCHELASTIC_ERROR_FILE`), an error or a panic of this thread is also recorded there,
-/// as `torch.distributed.elastic.multiprocessing.errors.record` does. In a process that [`crate::spawn`] started, the
+/// as `torch.distributed.elastic.multiprocessing.errors.record` does. In a process that [`crate::spawn()`] started, the
 /// process is tied to its parent's life first.
 ///
 /// ```

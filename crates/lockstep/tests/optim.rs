@@ -166,13 +166,14 @@ fn a_parameter_that_the_backward_after_zero_grad_leaves_out_stays_as_it_is() {
     let mut optimizer = Sgd::new(shared(&params), options).unwrap();
     params.iter().for_each(|(_, p)| give_gradient(p, 1));
     optimizer.step().unwrap();
-    let (first, second) = (bits(&params[..1]), bits(&params[1..]));
+    let before = bits(&params);
     optimizer.zero_grad();
     give_gradient(&params[0].1, 2);
     optimizer.step().unwrap();
-    assert_ne!(bits(&params[..1]), first);
+    let after = bits(&params);
+    assert_ne!(after[0], before[0]);
     // With a gradient of zeros its momentum and the weight decay would have moved it.
-    assert_eq!(bits(&params[1..]), second);
+    assert_eq!(after[1], before[1]);
 }
 
 #[test]

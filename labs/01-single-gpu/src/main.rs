@@ -1,7 +1,9 @@
 //! Lab 01: a trainer on one device. Every later lab changes a few lines of this one.
 //!
-//! Follows the tutorial's `single_gpu.py`, with a target that can be learned and a loss whose gradient is not zero.
+//! Follows the tutorial's `single_gpu.py`, with a target that can be learned, a loss whose gradient is not zero, and a
+//! last epoch that is saved.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use lockstep::device::DeviceChoice;
 use lockstep::loader::DataLoader;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::RandomSampler;
-use lockstep::{LocalRank, Reporter, checkpoint, exit, progress};
+use lockstep::{LocalRank, Reporter, WorldSize, checkpoint, exit, progress};
 use tch::nn::{self, Module, VarStore};
 use tch::{Device, Reduction};
 
@@ -23,18 +25,19 @@ struct Args {
     /// Total epochs to train the model
     #[arg(default_value_t = 10)]
     total_epochs: u64,
-    /// How often to save a checkpoint, in epochs
+    /// Save a checkpoint after every so many epochs, and after the last one
     #[arg(default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     save_every: u64,
     /// Samples in a batch
-    #[arg(long, default_value_t = 32)]
-    batch_size: usize,
+    #[arg(long, default_value = "32")]
+    batch_size: NonZeroUsize,
     /// Learning rate
     #[arg(long, default_value_t = 1e-3)]
     lr: f64,
     /// Seed of data, order and initial weights
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Where to train
     #[arg(long, value_enum, default_value_t)]
     device: DeviceChoice,
     /// Where to save checkpoints
@@ -61,18 +64,22 @@ struct Trainer {
 }
 
 impl Trainer {
+    // ANCHOR: new
     fn new(args: &Args) -> Result<Self> {
-        let device = args.device.pick(LocalRank::new(0))?;
+        let device = args.device.pick(LocalRank::new(0), WorldSize::ONE)?;
         tch::manual_seed(args.seed as i64);
         let vs = VarStore::new(device);
         let model = nn::linear(vs.root(), Toy::FEATURES as i64, 1, Default::default());
         let optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: args.lr, ..Default::default() })?;
         let data = Arc::new(Toy::new(args.seed, Toy::TUTORIAL_LEN));
         let sampler = Arc::new(RandomSampler::new(data.len()).seed(args.seed));
-        let train_data = DataLoader::new(data, Arc::clone(&sampler), args.batch_size)?;
+        let train_data = DataLoader::new(data, Arc::clone(&sampler), args.batch_size.get())?;
         Ok(Trainer { device, vs, model, optimizer, sampler, train_data, report: Reporter::alone(device) })
     }
+    // ANCHOR_END: new
 
+    // ANCHOR: batch
+    /// One step on one batch; the mean loss over its samples, before the step.
     fn run_batch(&mut self, batch: &Batch) -> Result<f64> {
         self.optimizer.zero_grad();
         let loss = self.model.forward(&batch.inputs).mse_loss(&batch.targets, Reduction::Mean);
@@ -80,7 +87,9 @@ impl Trainer {
         self.optimizer.step()?;
         Ok(loss.double_value(&[]))
     }
+    // ANCHOR_END: batch
 
+    // ANCHOR: epoch
     /// One pass over the data; the mean loss over its samples.
     fn run_epoch(&mut self, epoch: u64, batch_size: usize) -> Result<f64> {
         self.report.epoch(epoch, &self.train_data, batch_size, &self.sampler);
@@ -94,17 +103,21 @@ impl Trainer {
         }
         Ok(sum / samples as f64)
     }
+    // ANCHOR_END: epoch
 
+    // ANCHOR: train
     fn train(&mut self, args: &Args) -> Result<()> {
         for epoch in 0..args.total_epochs {
-            let loss = self.run_epoch(epoch, args.batch_size)?;
+            let loss = self.run_epoch(epoch, args.batch_size.get())?;
             self.report.println(format!("Epoch {epoch} | Loss: {loss:.4}"));
-            if epoch % args.save_every == 0 {
+            let done = epoch + 1;
+            if done % args.save_every == 0 || done == args.total_epochs {
                 checkpoint::save(&self.vs, &args.checkpoint)?;
                 self.report.println(progress::saved_line(epoch, "checkpoint", &args.checkpoint));
             }
         }
         Ok(())
     }
+    // ANCHOR_END: train
 }
 // ANCHOR_END: trainer

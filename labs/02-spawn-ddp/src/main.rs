@@ -3,6 +3,7 @@
 //! `spawn` starts this program again, once a rank; each rank joins the process group, takes its share of the digits, and
 //! averages its gradients with the others' while backward is still running.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -32,8 +33,8 @@ struct Args {
     #[arg(long, default_value_t = 3)]
     epochs: u64,
     /// Samples in a batch of one rank
-    #[arg(long, default_value_t = 32)]
-    batch_size: usize,
+    #[arg(long, default_value = "32")]
+    batch_size: NonZeroUsize,
     /// Learning rate
     #[arg(long, default_value_t = 0.01)]
     lr: f64,
@@ -44,8 +45,8 @@ struct Args {
     #[arg(long)]
     data: Option<PathBuf>,
     /// Digits to draw for training; a quarter as many are drawn for the test
-    #[arg(long, default_value_t = 4096)]
-    samples: usize,
+    #[arg(long, default_value = "4096")]
+    samples: NonZeroUsize,
     /// A folder in which each rank saves its weights at the end
     #[arg(long)]
     weights: Option<PathBuf>,
@@ -65,9 +66,13 @@ fn main() -> ExitCode {
 
 // ANCHOR: train
 fn train(env: &LaunchEnv, args: Args) -> Result<()> {
-    let device = args.device.pick(env.local_rank)?;
+    // ANCHOR: join
+    let device = args.device.pick(env.local_rank, env.local_world_size)?;
     let group = Rc::new(init_process_group(env, &Default::default())?);
-    let (train_set, test_set) = mnist_or_drawn(args.data.as_deref(), args.seed, args.samples, args.samples / 4)?;
+    // ANCHOR_END: join
+    // ANCHOR: build
+    let (train_digits, test_digits) = (args.samples.get(), args.samples.get().div_ceil(4));
+    let (train_set, test_set) = mnist_or_drawn(args.data.as_deref(), args.seed, train_digits, test_digits)?;
 
     tch::manual_seed(args.seed as i64);
     let vs = VarStore::new(device);
@@ -75,14 +80,19 @@ fn train(env: &LaunchEnv, args: Args) -> Result<()> {
     let options = SgdOptions { lr: args.lr, momentum: 0.9, ..Default::default() };
     let mut optimizer = Sgd::new(named_parameters(&vs), options)?;
     let model = DistributedDataParallel::new(net, &vs, group, &DdpOptions::default())?;
+    // ANCHOR_END: build
 
+    // ANCHOR: data
+    let batch_size = args.batch_size.get();
     let sampler = Arc::new(DistributedSampler::new(train_set.len(), env.rank, env.world_size)?.seed(args.seed));
-    let loader = DataLoader::new(Arc::new(train_set), Arc::clone(&sampler), args.batch_size)?.workers(1);
+    let loader = DataLoader::new(Arc::new(train_set), Arc::clone(&sampler), batch_size)?.workers(1);
+    // ANCHOR_END: data
     let test_set = Arc::new(test_set);
     let report = Reporter::new(env, device);
 
+    // ANCHOR: loop
     for epoch in 0..args.epochs {
-        report.epoch(epoch, &loader, args.batch_size, &sampler);
+        report.epoch(epoch, &loader, batch_size, &sampler);
         for (step, batch) in loader.epoch(epoch).enumerate() {
             let batch = batch?.to(device);
             optimizer.zero_grad();
@@ -93,6 +103,7 @@ fn train(env: &LaunchEnv, args: Args) -> Result<()> {
         }
         report.eval(epoch, &evaluate(&model, Arc::clone(&test_set), device)?);
     }
+    // ANCHOR_END: loop
     if let Some(folder) = args.weights {
         checkpoint::save(&vs, &folder.join(format!("rank-{}.safetensors", env.rank)))?;
     }

@@ -1,5 +1,6 @@
 //! Lab 02, second part: linear regression on several processes, down to the weights that made the data.
 
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,15 +26,15 @@ struct Args {
     #[arg(long, default_value_t = 10)]
     epochs: u64,
     /// Samples in a batch of one rank
-    #[arg(long, default_value_t = 16)]
-    batch_size: usize,
+    #[arg(long, default_value = "16")]
+    batch_size: NonZeroUsize,
     /// Learning rate
     #[arg(long, default_value_t = 0.05)]
     lr: f64,
     /// Samples in the data set
-    #[arg(long, default_value_t = 1000)]
-    samples: usize,
-    /// Seed of data and order
+    #[arg(long, default_value = "1000")]
+    samples: NonZeroUsize,
+    /// Seed of data, order and initial weights
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
@@ -48,10 +49,12 @@ fn main() -> ExitCode {
 // ANCHOR: train
 fn train(env: &LaunchEnv, args: Args) -> Result<()> {
     let group = Rc::new(init_process_group(env, &Default::default())?);
-    let data = Arc::new(LinearRegression::new(args.seed, args.samples, 3, 0.1));
+    let data = Arc::new(LinearRegression::new(args.seed, args.samples.get(), 3, 0.1));
     let sampler = Arc::new(DistributedSampler::new(data.len(), env.rank, env.world_size)?.seed(args.seed));
-    let loader = DataLoader::new(data.clone(), Arc::clone(&sampler), args.batch_size)?;
+    let batch_size = args.batch_size.get();
+    let loader = DataLoader::new(data.clone(), Arc::clone(&sampler), batch_size)?;
 
+    tch::manual_seed(args.seed as i64);
     let vs = VarStore::new(Device::Cpu);
     let line = nn::linear(vs.root(), 3, 1, Default::default());
     let mut optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: args.lr, ..Default::default() })?;
@@ -59,7 +62,7 @@ fn train(env: &LaunchEnv, args: Args) -> Result<()> {
     let report = Reporter::new(env, Device::Cpu);
 
     for epoch in 0..args.epochs {
-        report.epoch(epoch, &loader, args.batch_size, &sampler);
+        report.epoch(epoch, &loader, batch_size, &sampler);
         for (step, batch) in loader.epoch(epoch).enumerate() {
             let batch = batch?;
             optimizer.zero_grad();

@@ -1,0 +1,174 @@
+//! What the surviving ranks of a real job are told when one dies or strays: each is a process of its own with no launcher
+//! above it that could stop the others, so that every survivor has to find out by itself.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+mod program;
+
+use std::process::{Command, ExitCode, Output};
+use std::rc::Rc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+use c10d::{Endpoint, GroupOptions, ReduceOp, Store, TcpStoreOptions};
+use lockstep::optim::named_parameters;
+use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, init_process_group, spawn};
+use program::{finish, program, text};
+use rustix::process::{Signal, getpid, kill_process};
+use tch::nn::{self, VarStore};
+use tch::{Device, Kind, Tensor};
+
+const WORLD: usize = 3;
+/// Longer than any step on a busy machine, much shorter than the tests' own limit.
+const TIMEOUT: Duration = Duration::from_secs(8);
+
+fn main() -> ExitCode {
+    program::main(
+        case,
+        [
+            ("survivors_name_a_rank_that_was_killed", || survivors_name("killed", "rank 1 did not answer")),
+            ("survivors_name_a_rank_that_exited", || survivors_name("exits", "rank 1 did not answer")),
+            ("survivors_name_a_rank_that_panicked", || survivors_name("panics", "rank 1 panicked")),
+            ("survivors_name_a_rank_that_returned_early", || survivors_name("returns", "rank 1 has left the group")),
+            ("survivors_name_a_rank_that_called_another_collective", || {
+                survivors_name("strays", "call 4, broadcast from rank 0 of [2] Float");
+            }),
+            ("survivors_of_a_backward_pass_name_the_killed_rank", || survivors_name("ddp", "rank 1 did not answer")),
+            ("a_lost_store_host_is_named_by_address", names_the_store),
+            ("a_rank_that_never_starts_is_named_when_the_others_give_up", names_who_never_came),
+            ("spawn_reports_the_rank_that_died_in_a_collective", spawn_reports),
+        ],
+    )
+}
+
+// ---- the program -------------------------------------------------------------------------------------------------
+
+fn case(name: &str) -> anyhow::Result<()> {
+    match name {
+        "spawned" => Ok(spawn(WORLD, &"killed".to_owned(), |env, fault| work(env, &fault))?),
+        _ => work(&LaunchEnv::from_env()?, name),
+    }
+}
+
+/// Three collectives that go well, then the fault on rank 1.
+fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
+    let options = GroupOptions { timeout: TIMEOUT, endpoint: Endpoint::Interface("lo".into()), ..Default::default() };
+    let group = Rc::new(init_process_group(env, &options)?);
+    let mut t = Tensor::ones([2], (Kind::Float, Device::Cpu));
+    for _ in 0..3 {
+        group.all_reduce(&mut t, ReduceOp::Max)?;
+    }
+    println!("rank {} is in step", env.rank);
+    if env.rank == Rank::new(1) {
+        match fault {
+            "killed" | "ddp" => kill_process(getpid(), Signal::KILL)?,
+            "exits" => std::process::exit(3),
+            "panics" => panic!("a bug in rank 1"),
+            "returns" => return Ok(()),
+            "strays" => group.broadcast(&mut t, Rank::ZERO)?,
+            "store" => {}
+            other => anyhow::bail!("no fault {other:?}"),
+        }
+    }
+    match fault {
+        "ddp" => backward(&group),
+        "store" => lose_the_store(env, &group),
+        _ => Ok(group.all_reduce(&mut t, ReduceOp::Sum)?),
+    }
+}
+
+fn backward(group: &Rc<c10d::ProcessGroup>) -> anyhow::Result<()> {
+    let vs = VarStore::new(Device::Cpu);
+    let net = nn::linear(vs.root(), 4, 1, Default::default());
+    let model = DistributedDataParallel::new(net, &vs, Rc::clone(group), &DdpOptions::default())?;
+    let loss = model.forward(&Tensor::ones([1, 4], (Kind::Float, Device::Cpu)))?.sum(Kind::Float);
+    model.backward(&loss)?;
+    anyhow::ensure!(named_parameters(&vs)[0].1.grad().defined());
+    Ok(())
+}
+
+/// Rank 0, which hosts the store here, goes; the others look for something in it.
+fn lose_the_store(env: &LaunchEnv, group: &c10d::ProcessGroup) -> anyhow::Result<()> {
+    if env.rank.is_zero() {
+        kill_process(getpid(), Signal::KILL)?;
+    }
+    group.store().get("never set").map(drop).context("the store")
+}
+
+// ---- the tests ---------------------------------------------------------------------------------------------------
+
+/// Starts the given ranks of a job of three and returns what each printed, in order.
+fn job(case: &str, ranks: &[usize], agent_store: bool, port: u16) -> Vec<Output> {
+    let start = |rank: &usize| {
+        let command = worker(case, *rank, agent_store, port);
+        thread::spawn(move || finish(command))
+    };
+    let ranks: Vec<_> = ranks.iter().map(start).collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+fn worker(case: &str, rank: usize, agent_store: bool, port: u16) -> Command {
+    let mut command = program(case);
+    command
+        .envs(
+            [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", WORLD), ("LOCAL_WORLD_SIZE", WORLD)]
+                .map(|(name, value)| (name, value.to_string())),
+        )
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", port.to_string())
+        .env("TORCHELASTIC_USE_AGENT_STORE", if agent_store { "True" } else { "False" });
+    command
+}
+
+fn host() -> (Store, u16) {
+    let options = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
+    let store = Store::tcp("127.0.0.1", 0, &options).unwrap();
+    let port = store.port().unwrap();
+    (store, port)
+}
+
+/// A free port below those that the kernel gives out by itself, so that nobody else gets it in the meantime.
+fn free_port() -> u16 {
+    let first = 20_000 + (std::process::id() % 12_000) as u16;
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    (first..32_000).chain(20_000..first).find(is_free).expect("a free port")
+}
+
+fn survivors_name(case: &str, words: &str) {
+    let (_store, port) = host();
+    let outputs = job(case, &[0, 1, 2], true, port);
+    for (rank, output) in outputs.iter().enumerate().filter(|(rank, _)| *rank != 1) {
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "rank {rank}: {error}");
+        assert!(text(&output.stdout).contains("is in step"), "rank {rank} failed before the fault: {error}");
+        assert!(error.contains(words), "rank {rank} does not say {words:?}: {error}");
+    }
+}
+
+fn names_the_store() {
+    // No launcher hosts it: rank 0 does, and the others must know the port beforehand.
+    let port = free_port();
+    let outputs = job("store", &[0, 1, 2], false, port);
+    for output in &outputs[1..] {
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(&format!("TCPStore at 127.0.0.1:{port}")), "{error}");
+    }
+}
+
+fn names_who_never_came() {
+    let (_store, port) = host();
+    for output in job("returns", &[0, 2], true, port) {
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("never came: rank 1"), "{error}");
+    }
+}
+
+fn spawn_reports() {
+    let output = finish(program("spawned"));
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("process 1 terminated with signal SIGKILL"), "{error}");
+}

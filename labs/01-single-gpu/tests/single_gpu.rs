@@ -1,0 +1,230 @@
+//! What lab 01 promises, seen from outside: its output, its checkpoint, its events, its exit codes.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use assert_cmd::Command;
+use assert_cmd::cargo::cargo_bin_cmd;
+use lockstep::events::{self, Event};
+use predicates::prelude::*;
+use safetensors::{Dtype, SafeTensors};
+use tempfile::TempDir;
+
+/// No run takes nearly this long.
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// A private folder in which the lab runs.
+struct Lab(TempDir);
+
+impl Lab {
+    fn new() -> Self {
+        Lab(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = cargo_bin_cmd!("lab-01-single-gpu");
+        command.current_dir(self.0.path()).args(args).timeout(LIMIT);
+        command.env("OMP_NUM_THREADS", "1").env(events::FOLDER, self.path("events")).env_remove("RUST_BACKTRACE");
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).args(["--device", "cpu"]).assert().success().get_output().clone()
+    }
+
+    fn events(&self) -> Vec<Event> {
+        let logs = events::read_folder(&self.path("events")).unwrap();
+        logs[&0].records.iter().map(|record| record.event.clone()).collect()
+    }
+
+    /// The bytes of the checkpoint after a run of its own.
+    fn checkpoint_of(args: &[&str]) -> Vec<u8> {
+        let lab = Lab::new();
+        lab.run(args);
+        fs::read(lab.path("checkpoint.safetensors")).unwrap()
+    }
+}
+
+/// A tensor of a checkpoint: shape and values.
+fn tensor(checkpoint: &[u8], name: &str) -> (Vec<usize>, Vec<f32>) {
+    let tensors = SafeTensors::deserialize(checkpoint).unwrap();
+    let view = tensors.tensor(name).unwrap();
+    assert_eq!(view.dtype(), Dtype::F32);
+    let values = view.data().chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+    (view.shape().to_vec(), values.collect())
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The numbers of the epochs after which the lab says that it saved.
+fn saved_after(output: &Output) -> Vec<u64> {
+    let line =
+        |line: &str| line.strip_suffix(" | Training checkpoint saved at checkpoint.safetensors").map(str::to_owned);
+    stdout(output).lines().filter_map(line).map(|line| line.strip_prefix("Epoch ").unwrap().parse().unwrap()).collect()
+}
+
+/// The mean loss of each epoch, as printed.
+fn losses(output: &Output) -> Vec<f64> {
+    let loss = |line: &str| line.split_once(" | Loss: ").map(|(_, loss)| loss.parse().unwrap());
+    stdout(output).lines().filter_map(loss).collect()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn lowers_the_loss_by_a_wide_factor() {
+    let output = Lab::new().run(&["10", "2"]);
+    assert!(stdout(&output).contains("[rank 0] Epoch 9 | Batchsize: 32 | Steps: 64\n"));
+    let losses = losses(&output);
+    assert_eq!(losses.len(), 10);
+    assert!(losses[9] < losses[0] / 10.0, "from {} to {} only", losses[0], losses[9]);
+    assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "{losses:?}");
+}
+
+#[test]
+fn saves_after_every_nth_epoch_and_the_last_and_never_else() {
+    assert_eq!(saved_after(&Lab::new().run(&["5", "2"])), [1, 3, 4]);
+    assert_eq!(saved_after(&Lab::new().run(&["4", "2"])), [1, 3]);
+    assert_eq!(saved_after(&Lab::new().run(&["2", "9"])), [1]);
+}
+
+#[test]
+fn writes_no_checkpoint_before_its_time() {
+    // The folder cannot be made, so the first attempt to save ends the run: after two epochs, not before.
+    let lab = Lab::new();
+    fs::write(lab.path("file"), "").unwrap();
+    let output = lab.command(&["5", "2", "--checkpoint", "file/c.safetensors"]).assert().code(1).get_output().clone();
+    assert_eq!(losses(&output).len(), 2);
+}
+
+#[test]
+fn overwrites_the_checkpoint_with_later_weights() {
+    assert_ne!(Lab::checkpoint_of(&["2", "2"]), Lab::checkpoint_of(&["4", "2"]));
+}
+
+#[test]
+fn saves_a_safetensors_file_with_pythons_names_and_shapes() {
+    let checkpoint = Lab::checkpoint_of(&["1", "1"]);
+    let mut names: Vec<String> =
+        SafeTensors::deserialize(&checkpoint).unwrap().names().into_iter().map(str::to_owned).collect();
+    names.sort();
+    assert_eq!(names, ["bias", "weight"]);
+    let ((weight, values), (bias, _)) = (tensor(&checkpoint, "weight"), tensor(&checkpoint, "bias"));
+    assert_eq!((weight, bias), (vec![1, 20], vec![1]));
+    assert!(values.iter().all(|value| value.is_finite()));
+}
+
+#[test]
+fn moves_every_weight_towards_the_rule_that_made_the_data() {
+    use lockstep::data::Toy;
+    // A learning rate of 0 keeps the initial weights.
+    let (before, after) =
+        (Lab::checkpoint_of(&["1", "1", "--lr", "0"]), Lab::checkpoint_of(&["40", "40", "--lr", "0.05"]));
+    let ((_, before), (_, after)) = (tensor(&before, "weight"), tensor(&after, "weight"));
+    assert!(before.iter().zip(&after).all(|(a, b)| a != b), "some weight did not move: {before:?} {after:?}");
+    let furthest = |weights: &[f32]| {
+        weights.iter().zip(Toy::weights()).map(|(weight, rule)| (weight - rule).abs()).fold(0.0, f32::max)
+    };
+    assert!(furthest(&before) > 0.5, "the initial weights are the rule already");
+    assert!(furthest(&after) < 0.05, "a weight is {} from the rule", furthest(&after));
+}
+
+#[test]
+fn gives_the_same_bits_for_the_same_seed_and_others_for_another() {
+    let seven = Lab::checkpoint_of(&["3", "3", "--seed", "7"]);
+    assert_eq!(seven, Lab::checkpoint_of(&["3", "3", "--seed", "7"]));
+    assert_ne!(seven, Lab::checkpoint_of(&["3", "3", "--seed", "8"]));
+}
+
+#[test]
+fn sees_every_sample_once_an_epoch_in_another_order() {
+    let lab = Lab::new();
+    lab.run(&["2", "2", "--batch-size", "100"]);
+    let orders: Vec<Vec<u64>> = lab
+        .events()
+        .into_iter()
+        .filter_map(|event| if let Event::Samples { indices, .. } = event { Some(indices) } else { None })
+        .collect();
+    assert_ne!(orders[0], orders[1]);
+    for mut order in orders {
+        order.sort_unstable();
+        assert_eq!(order, (0..2048).collect::<Vec<u64>>());
+    }
+    let trained = |event: &Event| if let Event::Step { epoch: 1, samples, .. } = event { Some(*samples) } else { None };
+    let batches: Vec<u64> = lab.events().iter().filter_map(trained).collect();
+    assert_eq!((batches.len(), batches[20], batches.iter().sum::<u64>()), (21, 48, 2048));
+}
+
+#[test]
+fn refuses_bad_arguments_with_exit_code_2_and_says_which() {
+    for (args, named) in [
+        (&["ten"][..], "'ten' for '[TOTAL_EPOCHS]'"),
+        (&["10", "0"], "'0' for '[SAVE_EVERY]'"),
+        (&["--batch-size", "0"], "'0' for '--batch-size <BATCH_SIZE>'"),
+        (&["--device", "abacus"], "'abacus' for '--device <DEVICE>'"),
+        (&["--rank", "0"], "'--rank'"),
+    ] {
+        let lab = Lab::new();
+        lab.command(args).assert().code(2).stdout("").stderr(predicate::str::contains(named));
+        assert!(names(lab.0.path()).is_empty());
+    }
+}
+
+#[test]
+fn refuses_a_learning_rate_that_is_no_number() {
+    let refusal = predicate::str::contains("invalid lr for SGD: NaN");
+    Lab::new().command(&["--lr", "nan", "--device", "cpu"]).assert().code(1).stderr(refusal);
+}
+
+#[test]
+fn names_a_checkpoint_that_it_cannot_write() {
+    let lab = Lab::new();
+    fs::write(lab.path("file"), "").unwrap();
+    lab.command(&["1", "1", "--device", "cpu", "--checkpoint", "file/c.safetensors"])
+        .assert()
+        .code(1)
+        .stderr(predicate::str::starts_with("error: failed to save a checkpoint to file/c.safetensors\n  caused by: "));
+}
+
+#[test]
+fn leaves_no_part_of_a_checkpoint_behind() {
+    let lab = Lab::new();
+    fs::create_dir(lab.path("checkpoint.safetensors")).unwrap();
+    lab.command(&["1", "1", "--device", "cpu"]).assert().code(1);
+    assert_eq!(names(lab.0.path()), ["checkpoint.safetensors", "events"]);
+    lab.run(&["1", "1", "--checkpoint", "kept.safetensors"]);
+    assert_eq!(names(lab.0.path()), ["checkpoint.safetensors", "events", "kept.safetensors"]);
+}
+
+#[test]
+fn keeps_the_last_good_checkpoint_when_the_next_cannot_be_written() {
+    use std::os::unix::process::CommandExt;
+    let lab = Lab::new();
+    lab.run(&["1", "1"]);
+    let good = fs::read(lab.path("checkpoint.safetensors")).unwrap();
+    // A limit on the size of files, as a full disk: the shell sets it, so that only the lab has it.
+    let lab_binary = assert_cmd::cargo::cargo_bin!("lab-01-single-gpu");
+    let mut shell = std::process::Command::new("sh");
+    shell.arg0("sh").args(["-c", "ulimit -f 0; trap '' XFSZ; exec \"$0\" \"$@\""]).arg(lab_binary);
+    shell.args(["1", "1", "--seed", "5", "--device", "cpu"]).current_dir(lab.0.path());
+    let command = Command::from_std(shell).timeout(LIMIT).assert().code(1).get_output().clone();
+    let told = String::from_utf8_lossy(&command.stderr).into_owned();
+    assert!(told.contains("failed to save a checkpoint to checkpoint.safetensors"), "{told}");
+    assert_eq!(fs::read(lab.path("checkpoint.safetensors")).unwrap(), good);
+    assert_eq!(names(lab.0.path()), ["checkpoint.safetensors", "events"]);
+}

@@ -1,0 +1,109 @@
+//! A private folder in which a program of this lab runs, and what it left there.
+
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses its part
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use assert_cmd::assert::{Assert, OutputAssertExt};
+use lockstep::events::{self, Event};
+use tempfile::TempDir;
+
+/// No wait is longer than this; all end by an event long before.
+pub const LIMIT: Duration = Duration::from_secs(100);
+
+/// What a launcher, or the developer's own shell, may have set.
+const FOREIGN: [&str; 6] =
+    ["RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "RUST_BACKTRACE"];
+
+pub struct Lab(TempDir);
+
+impl Lab {
+    pub fn new() -> Self {
+        Lab(tempfile::tempdir().unwrap())
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The program at `binary`, in this folder, with its output piped.
+    pub fn command(&self, binary: &Path, args: &[&str]) -> Command {
+        let mut command = Command::new(binary);
+        for name in FOREIGN {
+            command.env_remove(name);
+        }
+        command.env("OMP_NUM_THREADS", "1").env(events::FOLDER, self.path("events"));
+        command.args(args).current_dir(self.folder());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self, binary: &Path, args: &[&str]) -> Assert {
+        finish(self.command(binary, args)).assert()
+    }
+
+    /// What each rank wrote, by rank.
+    pub fn events(&self) -> BTreeMap<usize, Vec<Event>> {
+        let logs = events::read_folder(&self.path("events")).unwrap();
+        let events = |log: events::EventLog| log.records.into_iter().map(|record| record.event).collect();
+        logs.into_iter().map(|(rank, log)| (rank, events(log))).collect()
+    }
+
+    /// The names of all that lies in the folder.
+    pub fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.folder()).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// Runs `command` until it and all that inherited its output have ended: a worker left behind is a failure at the limit.
+pub fn finish(mut command: Command) -> Output {
+    let mut child = Guarded(command.spawn().unwrap());
+    let (stdout, stderr) = (drain(child.0.stdout.take().unwrap()), drain(child.0.stderr.take().unwrap()));
+    let wait = |pipe: Receiver<Vec<u8>>| pipe.recv_timeout(LIMIT).expect("the program or a worker did not end");
+    let (stdout, stderr) = (wait(stdout), wait(stderr));
+    Output { status: child.0.wait().unwrap(), stdout, stderr }
+}
+
+/// All that comes from `pipe` once every process that holds its other end is gone.
+pub fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        // The receiver is gone if it timed out.
+        let _ = sender.send(bytes);
+    });
+    receiver
+}
+
+/// A process that is killed and reaped when the test fails; its workers die with it.
+pub struct Guarded(pub Child);
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub fn stdout(run: &Assert) -> String {
+    String::from_utf8(run.get_output().stdout.clone()).unwrap()
+}
+
+pub fn stderr(run: &Assert) -> String {
+    String::from_utf8(run.get_output().stderr.clone()).unwrap()
+}

@@ -1,0 +1,153 @@
+//! What happens when training on MNIST goes wrong: which error, which exit code, and that nothing is left.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::sync::mpsc::channel;
+
+use assert_cmd::cargo::cargo_bin;
+use common::{Guarded, LIMIT, Lab, drain, finish, stderr};
+use lockstep::data::Digits;
+use lockstep::events::{self, Event};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+fn mnist() -> &'static Path {
+    cargo_bin!("lab-02-spawn-ddp")
+}
+
+#[test]
+fn names_a_data_folder_that_does_not_exist() {
+    let run = Lab::new().run(mnist(), &["--data", "absent"]).code(1);
+    let told = stderr(&run);
+    assert!(told.starts_with("error: process ") && told.contains("find the train images in absent"), "{told}");
+    assert!(told.contains("that folder does not exist, check the path"), "{told}");
+}
+
+#[test]
+fn names_the_file_that_is_missing() {
+    let lab = Lab::new();
+    Digits::write_idx(&lab.path("digits"), 0, 20, 10).unwrap();
+    std::fs::remove_file(lab.path("digits/t10k-labels-idx1-ubyte.gz")).unwrap();
+    let told = stderr(&lab.run(mnist(), &["--data", "digits"]).code(1));
+    assert!(told.contains("find the t10k labels in digits"), "{told}");
+}
+
+#[test]
+fn names_the_file_that_is_cut_short() {
+    let lab = Lab::new();
+    Digits::write_idx(&lab.path("digits"), 0, 20, 10).unwrap();
+    let broken = lab.path("digits/train-images-idx3-ubyte.gz");
+    let bytes = std::fs::read(&broken).unwrap();
+    std::fs::write(&broken, &bytes[..bytes.len() / 2]).unwrap();
+    let told = stderr(&lab.run(mnist(), &["--data", "digits"]).code(1));
+    assert!(told.contains("digits/train-images-idx3-ubyte.gz"), "{told}");
+}
+
+#[test]
+fn trains_on_files_as_well_as_on_drawn_digits() {
+    let lab = Lab::new();
+    Digits::write_idx(&lab.path("digits"), 0, 20, 10).unwrap();
+    lab.run(mnist(), &["--data", "digits", "--epochs", "1", "--nprocs", "1", "--device", "cpu"]).success();
+}
+
+#[test]
+fn refuses_to_run_under_a_launcher() {
+    let lab = Lab::new();
+    let mut command = lab.command(mnist(), &[]);
+    command.env("RANK", "1").env("WORLD_SIZE", "2");
+    let output = finish(command);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout), (Some(2), Vec::new()), "{told}");
+    assert!(told.starts_with("error: cannot spawn under a launcher (RANK=1, WORLD_SIZE=2)"), "{told}");
+    assert!(lab.names().is_empty());
+}
+
+#[test]
+fn refuses_bad_arguments_with_exit_code_2() {
+    for (args, named) in [
+        (["--nprocs", "0"], "cannot spawn 0 processes: ask for 1 or more"),
+        (["--nprocs", "100000"], "cannot spawn 100000 processes"),
+        (["--batch-size", "0"], "'0' for '--batch-size <BATCH_SIZE>'"),
+        (["--samples", "0"], "'0' for '--samples <SAMPLES>'"),
+        (["--data", ""], "--data"),
+    ] {
+        let told = stderr(&Lab::new().run(mnist(), &args).code(2).stdout(""));
+        assert!(told.contains(named), "{told}");
+    }
+}
+
+#[test]
+fn names_weights_that_it_cannot_write() {
+    let lab = Lab::new();
+    std::fs::write(lab.path("file"), "").unwrap();
+    let args = ["--samples", "8", "--epochs", "1", "--weights", "file/weights", "--device", "cpu"];
+    let told = stderr(&lab.run(mnist(), &args).code(1));
+    assert!(told.contains("failed to save a checkpoint to file/weights/rank-"), "{told}");
+    assert_eq!(lab.names(), ["events", "file"]);
+}
+
+/// A run that would not end by itself, once both of its ranks train.
+fn endless(lab: &Lab) -> (Guarded, impl Read + Send + use<>) {
+    let mut command = lab.command(mnist(), &["--samples", "64", "--epochs", "1000000", "--device", "cpu"]);
+    let mut child = Guarded(command.process_group(0).spawn().unwrap());
+    let mut lines = BufReader::new(child.0.stdout.take().unwrap());
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let (mut line, mut ranks) = (String::new(), [false; 2]);
+        while ranks != [true; 2] && lines.read_line(&mut line).unwrap() > 0 {
+            (0..2).for_each(|rank| ranks[rank] |= line.contains(&format!("[rank {rank}] Epoch 1")));
+        }
+        // The receiver is gone if it timed out.
+        let _ = sender.send((ranks, lines));
+    });
+    let (ranks, rest) = receiver.recv_timeout(LIMIT).expect("training did not begin");
+    assert_eq!(ranks, [true; 2], "the run ended by itself");
+    (child, rest)
+}
+
+/// Waits until the program and all its workers are gone; gives the signal that ended it and what it wrote on stderr.
+fn end_of(mut child: Guarded, stdout: impl Read + Send + 'static) -> (Option<i32>, String) {
+    let stderr = drain(child.0.stderr.take().unwrap());
+    drain(stdout).recv_timeout(LIMIT).expect("a worker is left");
+    let told = stderr.recv_timeout(LIMIT).expect("a worker is left");
+    (child.0.wait().unwrap().signal(), String::from_utf8(told).unwrap())
+}
+
+fn id_of(child: &Guarded) -> Pid {
+    Pid::from_child(&child.0)
+}
+
+#[test]
+fn leaves_nothing_after_ctrl_c() {
+    let lab = Lab::new();
+    let (child, stdout) = endless(&lab);
+    // As a terminal does: to all processes in the foreground.
+    kill_process_group(id_of(&child), Signal::INT).unwrap();
+    end_of(child, stdout);
+    assert_eq!(lab.names(), ["events"]);
+}
+
+#[test]
+fn leaves_nothing_after_sigterm() {
+    let lab = Lab::new();
+    let (child, stdout) = endless(&lab);
+    kill_process(id_of(&child), Signal::TERM).unwrap();
+    assert_eq!(end_of(child, stdout).0, Some(Signal::TERM.as_raw()));
+    assert_eq!(lab.names(), ["events"]);
+}
+
+#[test]
+fn names_the_rank_that_was_killed_and_stops_the_other() {
+    let lab = Lab::new();
+    let (child, stdout) = endless(&lab);
+    let started = |event: Event| if let Event::Start { pid, .. } = event { Some(pid) } else { None };
+    let log = events::read(&lab.path("events/rank-1.jsonl")).unwrap();
+    let pid = log.records.into_iter().find_map(|record| started(record.event)).unwrap();
+    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
+    let (_, told) = end_of(child, stdout);
+    assert!(told.starts_with("error: process 1 terminated with signal SIGKILL"), "{told}");
+}

@@ -1,0 +1,88 @@
+//! What the two small programs of lab 02 promise: the toy model and linear regression.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+mod common;
+
+use std::path::Path;
+
+use assert_cmd::cargo::cargo_bin;
+use common::{Lab, stderr, stdout};
+use lockstep::events::Event;
+
+fn toy_model() -> &'static Path {
+    cargo_bin!("lab-02-toy-model")
+}
+
+fn linear_regression() -> &'static Path {
+    cargo_bin!("lab-02-linear-regression")
+}
+
+/// The number behind `label` in each line that has it.
+fn numbers(text: &str, label: &str) -> Vec<f64> {
+    let number = |line: &str| line.split_once(label).map(|(_, rest)| rest.trim().parse().unwrap());
+    text.lines().filter_map(number).collect()
+}
+
+#[test]
+fn one_step_leaves_the_same_weights_on_one_to_four_ranks() {
+    for nprocs in 1..=4 {
+        let run = Lab::new().run(toy_model(), &["--nprocs", &nprocs.to_string()]).success();
+        assert_eq!(numbers(&stdout(&run), "weights differ between ranks by "), vec![0.0; nprocs]);
+    }
+}
+
+#[test]
+fn the_ranks_of_the_toy_model_have_data_of_their_own() {
+    let run = Lab::new().run(toy_model(), &["--nprocs", "2"]).success();
+    let text = stdout(&run);
+    let mut losses: Vec<&str> =
+        text.lines().filter_map(|line| Some(line.split_once(": loss ")?.1.split_once(',')?.0)).collect();
+    losses.dedup();
+    assert_eq!(losses.len(), 2, "{text}");
+}
+
+#[test]
+fn finds_the_true_line_on_one_and_three_ranks() {
+    for nprocs in ["1", "3"] {
+        let run = Lab::new().run(linear_regression(), &["--nprocs", nprocs, "--epochs", "6"]).success();
+        let far = numbers(&stdout(&run), "[rank 0] Epoch 5 | distance from the true line: ");
+        assert!(matches!(far[..], [far] if far < 0.05), "{}", stdout(&run));
+    }
+}
+
+#[test]
+fn all_ranks_have_the_same_line_after_each_epoch() {
+    let run = Lab::new().run(linear_regression(), &["--samples", "501", "--epochs", "3"]).success();
+    let of = |rank: u32| -> Vec<f64> {
+        let epochs = 0..3;
+        let label = |epoch| format!("[rank {rank}] Epoch {epoch} | distance from the true line: ");
+        epochs.flat_map(|epoch: u32| numbers(&stdout(&run), &label(epoch))).collect()
+    };
+    assert_eq!((of(0).len(), of(0)), (3, of(1)));
+}
+
+#[test]
+fn the_line_is_learned_from_every_sample() {
+    let lab = Lab::new();
+    lab.run(linear_regression(), &["--samples", "101", "--epochs", "1"]).success();
+    let samples = |event| if let Event::Samples { indices, .. } = event { Some(indices) } else { None };
+    let mut seen: Vec<u64> = lab.events().into_values().flatten().filter_map(samples).flatten().collect();
+    seen.sort_unstable();
+    assert_eq!(seen.len(), 102, "one sample pads the last turn");
+    seen.dedup();
+    assert_eq!(seen, (0..101).collect::<Vec<u64>>());
+}
+
+#[test]
+fn refuses_bad_arguments_with_exit_code_2() {
+    for (binary, args, named) in [
+        (toy_model(), ["--nprocs", "0"], "cannot spawn 0 processes"),
+        (toy_model(), ["--nprocs", "two"], "'two' for '--nprocs <NPROCS>'"),
+        (linear_regression(), ["--batch-size", "0"], "'0' for '--batch-size <BATCH_SIZE>'"),
+        (linear_regression(), ["--samples", "0"], "'0' for '--samples <SAMPLES>'"),
+    ] {
+        let run = Lab::new().run(binary, &args).code(2).stdout("");
+        assert!(stderr(&run).contains(named), "{}", stderr(&run));
+    }
+}

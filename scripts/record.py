@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Records what the labs print, for the book and the READMEs, and tells which recordings are stale.
+
+    scripts/record.py [NAME...]    run the labs again (all, or those named) and write book/src/recorded/NAME.txt
+    scripts/record.py --check      run nothing: is every recording of the present source, does every include and link resolve?
+
+A recording ends with a line that says where it comes from. It is stale when the lab's source has changed since: the line holds
+the first 12 hex digits of the source's SHA-256. Needs a finished set-up, and no package. CARGO names another cargo,
+LOCKSTEP_DATA the folder with the real digits; without it their recording stays as it is.
+"""
+
+import datetime
+import hashlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BOOK = ROOT / "book" / "src"
+READMES = sorted(ROOT.glob("labs/*/README.md"))
+LAB_1, LAB_2 = "labs/01-single-gpu/src/main.rs", "labs/02-spawn-ddp/src/main.rs"
+MNIST = "cargo run -q -p lab-02-spawn-ddp"
+
+# name: (command, source, ranks that it starts[, rank to kill once it prints this])
+RECORDINGS = {
+    "lab-01": ("cargo run -q -p lab-01-single-gpu -- 10 2 --checkpoint target/lab-01.safetensors", LAB_1, 1),
+    "lab-01-usage": ("cargo run -q -p lab-01-single-gpu -- 10 0", LAB_1, 0),
+    "lab-02-toy": (MNIST + " --bin lab-02-toy-model -- --nprocs 4", "labs/02-spawn-ddp/src/bin/toy_model.rs", 4),
+    "lab-02-line": (
+        MNIST + " --bin lab-02-linear-regression -- --epochs 3",
+        "labs/02-spawn-ddp/src/bin/linear_regression.rs",
+        2,
+    ),
+    "lab-02-mnist": (MNIST, LAB_2, 2),
+    "lab-02-one-rank": (MNIST + " -- --nprocs 1 --batch-size 64", LAB_2, 1),
+    "lab-02-four-ranks": (MNIST + " -- --nprocs 4", LAB_2, 4),
+    "lab-02-real": (MNIST + ' -- --epochs 5 --data "$LOCKSTEP_DATA/mnist"', LAB_2, 2),
+    "error-launcher": ("RANK=0 WORLD_SIZE=2 " + MNIST, LAB_2, 0),
+    "error-data": (MNIST + " -- --data absent", LAB_2, 2),
+    "error-killed": (MNIST + " -- --epochs 1000", LAB_2, 2, (1, "[rank 1] Epoch 1 ")),
+    "error-roll-call": (
+        MNIST + " --example rank_0_evaluates",
+        "labs/02-spawn-ddp/examples/rank_0_evaluates.rs",
+        2,
+    ),
+}
+
+PROVENANCE = re.compile(r"\[recorded (\S+) on (\S+), world size (\d+), exit code (\d+), (\S+) ([0-9a-f]{12})(, .*)?\]")
+INCLUDE = re.compile(r"\{\{#include ([^:}\s]+)(?::([\w-]+))?\}\}")
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+MARK = "<!-- recorded: {} -->\n"
+END_MARK = "<!-- end of recording -->\n"
+
+
+def main(arguments):
+    if arguments == ["--check"]:
+        return report(check())
+    unknown = [name for name in arguments if name not in RECORDINGS]
+    if unknown:
+        sys.exit(f"record: no recording is called {', '.join(unknown)}; there are {', '.join(RECORDINGS)}")
+    for name in arguments or RECORDINGS:
+        if "LOCKSTEP_DATA" in RECORDINGS[name][0] and not os.environ.get("LOCKSTEP_DATA"):
+            print(f"record: {name} is kept as it is: set LOCKSTEP_DATA to record it")
+            continue
+        print(f"record: {name}: {RECORDINGS[name][0]}", flush=True)
+        path_of(name).parent.mkdir(exist_ok=True)
+        path_of(name).write_text(record(*RECORDINGS[name]))
+    for readme in READMES:
+        readme.write_text(spliced(readme.read_text()))
+    return report(check())
+
+
+def report(faults):
+    for fault in faults:
+        print(f"record: {fault}", file=sys.stderr)
+    print(f"record: {len(faults)} faults in the book" if faults else "record: the book is in order")
+    return 1 if faults else 0
+
+
+# ---- recording
+
+
+def record(command, source, world_size, kill=None):
+    """Runs the command at the root of the checkout; gives its text with the line of provenance."""
+    with tempfile.TemporaryDirectory() as events:
+        process = start(command, events)
+        text = ""
+        for line in process.stdout:
+            text += line
+            if kill and line.startswith(kill[1]):
+                os.kill(first_event(events, kill[0])["pid"], signal.SIGKILL)
+        code = process.wait()
+        started = first_event(events, 0)
+    if started and started["world_size"] != world_size:
+        sys.exit(f"record: {command} ran on {started['world_size']} ranks, not {world_size}")
+    device = started["device"] if started else "cpu"
+    note = f", rank {kill[0]} was sent SIGKILL" if kill else ""
+    today = datetime.date.today().isoformat()
+    line = f"[recorded {today} on {device}, world size {world_size}, exit code {code}, {source} {digest(source)}{note}]"
+    return f"$ {command}\n{text}{line}\n"
+
+
+def start(command, events):
+    dropped = ("RUST_BACKTRACE", "OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+    environment = {name: value for name, value in os.environ.items() if name not in dropped}
+    environment["LOCKSTEP_EVENTS"] = events
+    cargo = os.environ.get("CARGO", "cargo")
+    shell = command.replace("cargo run", f"{cargo} run", 1)
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+    return subprocess.Popen(shell, shell=True, cwd=ROOT, env=environment, text=True, **pipe)
+
+
+def first_event(folder, rank):
+    """What a rank wrote about its start; nothing for programs that write no events."""
+    path = pathlib.Path(folder) / f"rank-{rank}.jsonl"
+    return json.loads(path.read_text().splitlines()[0]) if path.exists() else None
+
+
+def digest(source):
+    return hashlib.sha256((ROOT / source).read_bytes()).hexdigest()[:12]
+
+
+def path_of(name):
+    return BOOK / "recorded" / f"{name}.txt"
+
+
+def spliced(text):
+    """The text with every marked recording replaced by the present one."""
+    for name in re.findall(r"<!-- recorded: ([\w-]+) -->", text):
+        if not path_of(name).exists():
+            continue  # told as missing
+        begin = text.index(MARK.format(name)) + len(MARK.format(name))
+        end = text.index(END_MARK, begin)
+        text = f"{text[:begin]}\n```text\n{path_of(name).read_text()}```\n\n{text[end:]}"
+    return text
+
+
+# ---- checking
+
+
+def check():
+    faults = [fault for name in RECORDINGS for fault in stale(name)]
+    left = {path.stem for path in (BOOK / "recorded").glob("*.txt")} - set(RECORDINGS)
+    faults += [f"recorded/{name}.txt belongs to no recording" for name in sorted(left)]
+    pages = sorted(BOOK.glob("*.md"))
+    summary = (BOOK / "SUMMARY.md").read_text()
+    faults += [f"{page.name} is not in SUMMARY.md" for page in pages if page.name not in summary + "SUMMARY.md"]
+    for page in pages + READMES:
+        faults += [f"{page.relative_to(ROOT)}: {fault}" for fault in unresolved(page)]
+    old = [readme for readme in READMES if spliced(readme.read_text()) != readme.read_text()]
+    return faults + [f"{readme.relative_to(ROOT)} shows an old recording: scripts/record.py" for readme in old]
+
+
+def stale(name):
+    """Why a recording no longer shows what the lab would print."""
+    command, source, world_size = RECORDINGS[name][:3]
+    if not path_of(name).exists():
+        return [f"recorded/{name}.txt is missing: scripts/record.py {name}"]
+    lines = path_of(name).read_text().splitlines()
+    found = PROVENANCE.fullmatch(lines[-1])
+    if not found:
+        return [f"recorded/{name}.txt does not say where it comes from: scripts/record.py {name}"]
+    present = (f"$ {command}", str(world_size), source, digest(source))
+    recorded = (lines[0], found[3], found[5], found[6])
+    changed = [f"{old} is now {new}" for old, new in zip(recorded, present) if old != new]
+    return [f"recorded/{name}.txt is stale ({', '.join(changed)}): scripts/record.py {name}"] if changed else []
+
+
+def unresolved(page):
+    """Includes and links of a page that lead nowhere."""
+    text = page.read_text()
+    for target, anchor in INCLUDE.findall(text):
+        path = page.parent / target
+        if not path.exists():
+            yield f"includes {target}, which does not exist"
+        elif anchor and not re.search(rf"ANCHOR: {anchor}$", path.read_text(), re.M):
+            yield f"includes {target}:{anchor}, which has no such anchor"
+    for target in LINK.findall(text):
+        if not (page.parent / target).exists():
+            yield f"links to {target}, which does not exist"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

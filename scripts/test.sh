@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# scripts/test.sh [ARGS]: set-up, then the whole test run: format, clippy, tests, documentation tests. With ARGS, only the
+# tests: ARGS go to cargo-nextest where it is installed, else to `cargo test` (scripts/test.sh -p c10d).
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+# shellcheck source=scripts/lib/say.sh
+. "$ROOT/scripts/lib/say.sh"
+# shellcheck source=scripts/lib/cargo.sh
+. "$ROOT/scripts/lib/cargo.sh"
+
+SUMMARY=()
+PASSED=0
+FAILED=0
+
+# step NAME COMMAND...: runs COMMAND and notes how it ended; the other steps run all the same.
+step() {
+  local name=$1 start=$SECONDS verdict=passed
+  shift
+  printf '\ntest: %s: %s\n' "$name" "$*"
+  if "$@"; then PASSED=$((PASSED + 1)); else verdict=FAILED FAILED=$((FAILED + 1)); fi
+  SUMMARY+=("$(printf '%-14s %-7s %4d s   %s' "$name" "$verdict" $((SECONDS - start)) "$*")")
+}
+
+# leave_out NAME REASON: a step that cannot run here is told, never counted as passed.
+leave_out() {
+  SUMMARY+=("$(printf '%-14s %-14s   %s' "$1" 'not verified' "$2")")
+}
+
+has() {
+  cargo "$1" --version >/dev/null 2>&1
+}
+
+check_sources() {
+  if has fmt; then step format cargo fmt --check; else leave_out format "rustup component add rustfmt"; fi
+  if has clippy; then
+    step clippy cargo clippy --all-targets -- -D warnings
+  else
+    leave_out clippy "rustup component add clippy"
+  fi
+  step book python3 scripts/record.py --check
+}
+
+run_tests() {
+  if has nextest; then
+    step tests cargo nextest run --no-fail-fast "$@"
+    [ $# -gt 0 ] || step documentation cargo test --doc
+  else
+    step tests cargo test --no-fail-fast "$@" # these include the documentation's
+  fi
+}
+
+summarize() {
+  printf '\n'
+  printf 'test: %s\n' "${SUMMARY[@]}"
+  [ "$FAILED" = 0 ] || { printf 'test: FAILED: %d of %d steps\n' "$FAILED" "${#SUMMARY[@]}" && exit 1; }
+  printf 'test: passed (%d of %d steps verified)\n' "$PASSED" "${#SUMMARY[@]}"
+}
+
+cd "$ROOT"
+prepare_cargo
+scripts/setup.sh
+[ $# -gt 0 ] || check_sources
+run_tests "$@"
+summarize
