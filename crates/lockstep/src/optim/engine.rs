@@ -25,7 +25,8 @@ pub trait Optimizer {
     ///
     /// A parameter that takes no part in the next backward pass has no gradient then, and the step skips it. Zeroing in
     /// place would let momentum and weight decay move it. A gradient that is a view into a communication bucket is one
-    /// again after the next backward pass.
+    /// again after the next backward pass. Backward hands its new gradients over instead of adding them to zeros, which saves
+    /// writing and reading all of them once.
     ///
     /// # Panics
     /// If libtorch fails, which means that memory ran out.

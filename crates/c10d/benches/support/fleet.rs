@@ -1,0 +1,134 @@
+//! Ranks as processes, for criterion: rank 0 is the bench itself and decides what runs next, the others follow.
+//!
+//! Criterion knows only at run time how often it wants something done, and its command line may leave benches out. So
+//! before each measurement rank 0 broadcasts an order (which task, how many iterations), and all ranks do that. Leaves
+//! out the tasks themselves, and what their times mean: see `rounds`.
+
+use std::env;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use c10d::{Endpoint, GroupOptions, ProcessGroup, Rank, Store, TcpStoreOptions, WorldSize};
+use tch::Tensor;
+
+use super::Result;
+
+/// `rank/world/port of the store`, in a follower's environment only.
+const PLACE: &str = "LOCKSTEP_BENCH_PLACE";
+
+/// The order after which a follower ends; tasks count from 0.
+const END: i64 = -1;
+
+/// What the ranks can be asked to do. Every rank makes it for itself, with the same tasks in the same order.
+pub trait Tasks: Sized {
+    /// Joins whatever the tasks need; the group is complete.
+    fn new(group: Rc<ProcessGroup>) -> Result<Self>;
+
+    /// Does task number `task` `iterations` times.
+    fn run(&mut self, task: usize, iterations: u64) -> Result<()>;
+}
+
+/// The main function of a bench: `lead` in the process that was started by hand, orders until the end in a follower.
+pub fn main<T: Tasks>(lead: impl FnOnce() -> Result<()>) -> ExitCode {
+    tch::set_num_threads(1);
+    let result = match env::var(PLACE) {
+        Ok(place) => follow::<T>(&place),
+        Err(_) => lead(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench failed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Rank 0 with the processes that follow it; they end with it.
+pub struct Fleet<T> {
+    group: Rc<ProcessGroup>,
+    tasks: T,
+    followers: Followers,
+    _store: Store,
+}
+
+impl<T: Tasks> Fleet<T> {
+    /// Starts ranks 1 to `world` - 1 from this executable, with this process's arguments, one thread each.
+    pub fn start(world: usize) -> Result<Self> {
+        let options = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
+        let store = Store::tcp("127.0.0.1", 0, &options)?;
+        let port = store.port().ok_or("a store that hosts has a port")?;
+        let mut followers = Followers(Vec::new());
+        for rank in 1..world {
+            followers.0.push(follower(&format!("{rank}/{world}/{port}"))?);
+        }
+        let group = join(&store, 0, world)?;
+        let tasks = T::new(Rc::clone(&group))?;
+        Ok(Fleet { group, tasks, followers, _store: store })
+    }
+
+    /// How long `iterations` of a task take on rank 0, while all other ranks do the same.
+    pub fn time(&mut self, task: usize, iterations: u64) -> Result<Duration> {
+        broadcast(&self.group, [i64::try_from(task)?, i64::try_from(iterations)?])?;
+        self.group.barrier()?;
+        let begun = Instant::now();
+        self.tasks.run(task, iterations)?;
+        Ok(begun.elapsed())
+    }
+
+    /// Ends the followers and waits for them.
+    pub fn end(mut self) -> Result<()> {
+        broadcast(&self.group, [END, 0])?;
+        self.followers.0.drain(..).try_for_each(|mut child| match child.wait()? {
+            status if status.success() => Ok(()),
+            status => Err(format!("a follower ended with {status}").into()),
+        })
+    }
+}
+
+/// Processes that are killed and reaped if they were not waited for.
+struct Followers(Vec<Child>);
+
+impl Drop for Followers {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // It may have ended by itself; then there is nothing to kill.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn follower(place: &str) -> Result<Child> {
+    let mut command = Command::new(env::current_exe()?);
+    command.args(env::args_os().skip(1)).env(PLACE, place).env("OMP_NUM_THREADS", "1").stdin(Stdio::null());
+    Ok(command.spawn()?)
+}
+
+/// Obeys until the end; an error when rank 0 is gone.
+fn follow<T: Tasks>(place: &str) -> Result<()> {
+    let numbers: Vec<usize> = place.split('/').map(str::parse).collect::<std::result::Result<_, _>>()?;
+    let [rank, world, port] = numbers[..] else { return Err(format!("{PLACE} is {place:?}").into()) };
+    let store = Store::tcp("127.0.0.1", u16::try_from(port)?, &TcpStoreOptions::default())?;
+    let group = join(&store, rank, world)?;
+    let mut tasks = T::new(Rc::clone(&group))?;
+    loop {
+        let [task, iterations] = broadcast(&group, [0; 2])?;
+        let Ok(task) = usize::try_from(task) else { return Ok(()) };
+        group.barrier()?;
+        tasks.run(task, u64::try_from(iterations)?)?;
+    }
+}
+
+fn join(store: &Store, rank: usize, world: usize) -> Result<Rc<ProcessGroup>> {
+    let world = WorldSize::new(world).ok_or("a world of no ranks")?;
+    let options = GroupOptions { endpoint: Endpoint::Host("127.0.0.1".into()), ..GroupOptions::default() };
+    Ok(Rc::new(ProcessGroup::gloo(store, Rank::new(rank), world, &options)?))
+}
+
+fn broadcast(group: &ProcessGroup, order: [i64; 2]) -> Result<[i64; 2]> {
+    let mut tensor = Tensor::from_slice(&order);
+    group.broadcast(&mut tensor, Rank::ZERO)?;
+    Ok([tensor.int64_value(&[0]), tensor.int64_value(&[1])])
+}
