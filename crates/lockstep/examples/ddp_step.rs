@@ -50,7 +50,7 @@ fn main() -> ExitCode {
 
 fn work(env: &LaunchEnv, args: Args) -> anyhow::Result<()> {
     tch::set_num_threads(1);
-    let group = Rc::new(init_process_group(env, &Default::default())?);
+    let group = Rc::new(init_process_group(env, tch::Device::Cpu, &Default::default())?);
     let options = DdpOptions { gradient_as_bucket_view: args.bucket_view, ..DdpOptions::default() };
     let mut trainer = Trainer::together(Rc::clone(&group), &options, ZeroGrad::ToNone)?;
     time(&mut trainer, args.warmup)?;

@@ -2,20 +2,32 @@
 
 use std::time::Duration;
 
-use c10d::{DEFAULT_STORE_TIMEOUT, GroupOptions, ProcessGroup, Result, Store, TcpStoreOptions};
+use c10d::{Backend, DEFAULT_STORE_TIMEOUT, GroupOptions, ProcessGroup, Result, Store, TcpStoreOptions};
+
+use tch::Device;
 
 use crate::LaunchEnv;
 
 /// Joins the default group as the environment says, as `init_process_group(init_method="env://")` does: connects to the
 /// store at `MASTER_ADDR:MASTER_PORT`, hosting it on rank 0 unless the launcher does, and waits for all ranks.
 ///
+/// The group is for tensors on `device`: over NCCL for a GPU where this crate was built with the feature `nccl`, else over Gloo,
+/// which copies a GPU's tensors through host memory.
+///
 /// Rank and local rank are different types, so that the classical mistake of joining with `LOCAL_RANK` does not compile.
 ///
 /// # Errors
 /// `Timeout` and `PeerGone` name the store's address or the ranks that did not come.
-pub fn init_process_group(env: &LaunchEnv, options: &GroupOptions) -> Result<ProcessGroup> {
+pub fn init_process_group(env: &LaunchEnv, device: Device, options: &GroupOptions) -> Result<ProcessGroup> {
     let store = connect_store(env, options.timeout.min(DEFAULT_STORE_TIMEOUT))?;
-    ProcessGroup::gloo(&store, env.rank, env.world_size, options)
+    ProcessGroup::new(backend_for(device), &store, env.rank, env.world_size, options)
+}
+
+fn backend_for(device: Device) -> Backend {
+    match device {
+        Device::Cuda(device) if cfg!(feature = "nccl") => Backend::Nccl { device },
+        _ => Backend::Gloo,
+    }
 }
 
 /// This rank's end of the job's store.

@@ -28,7 +28,7 @@ impl Evaluation {
     /// # Errors
     /// As any collective's.
     pub fn all_reduce(self, group: &ProcessGroup) -> c10d::Result<Self> {
-        let mut sums = Tensor::from_slice(&[self.correct, self.loss, self.samples]);
+        let mut sums = Tensor::from_slice(&[self.correct, self.loss, self.samples]).to_device(group.device());
         group.all_reduce(&mut sums, ReduceOp::Sum)?;
         let sum = |i| sums.double_value(&[i]);
         Ok(Evaluation { correct: sum(0), loss: sum(1), samples: sum(2) })

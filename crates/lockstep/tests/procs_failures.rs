@@ -54,7 +54,7 @@ fn case(name: &str) -> anyhow::Result<()> {
 /// Three collectives that go well, then the fault on rank 1.
 fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
     let options = GroupOptions { timeout: TIMEOUT, endpoint: Endpoint::Interface("lo".into()), ..Default::default() };
-    let group = Rc::new(init_process_group(env, &options)?);
+    let group = Rc::new(init_process_group(env, Device::Cpu, &options)?);
     let mut t = Tensor::ones([2], (Kind::Float, Device::Cpu));
     for _ in 0..3 {
         group.all_reduce(&mut t, ReduceOp::Max)?;

@@ -19,7 +19,7 @@ fn main() -> ExitCode {
 fn train(env: &LaunchEnv, (): ()) -> Result<()> {
     // The default deadline is 30 minutes.
     let options = GroupOptions { timeout: Duration::from_secs(3), ..Default::default() };
-    let group = Rc::new(init_process_group(env, &options)?);
+    let group = Rc::new(init_process_group(env, Device::Cpu, &options)?);
     let vs = VarStore::new(Device::Cpu);
     let model = DistributedDataParallel::new(ToyModel::new(&vs.root()), &vs, group, &DdpOptions::default())?;
 

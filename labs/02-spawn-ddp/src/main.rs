@@ -68,7 +68,7 @@ fn main() -> ExitCode {
 fn train(env: &LaunchEnv, args: Args) -> Result<()> {
     // ANCHOR: join
     let device = args.device.pick(env.local_rank, env.local_world_size)?;
-    let group = Rc::new(init_process_group(env, &Default::default())?);
+    let group = Rc::new(init_process_group(env, device, &Default::default())?);
     // ANCHOR_END: join
     // ANCHOR: build
     let (train_digits, test_digits) = (args.samples.get(), args.samples.get().div_ceil(4));

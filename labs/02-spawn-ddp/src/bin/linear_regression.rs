@@ -8,13 +8,14 @@ use std::sync::Arc;
 use anyhow::Result;
 use clap::Parser;
 use lockstep::data::{Dataset, LinearRegression};
+use lockstep::device::DeviceChoice;
 use lockstep::loader::DataLoader;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::DistributedSampler;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, exit, init_process_group, spawn};
 use serde::{Deserialize, Serialize};
+use tch::Reduction;
 use tch::nn::{self, VarStore};
-use tch::{Device, Reduction};
 
 /// Fit a line on several processes
 #[derive(Parser, Serialize, Deserialize)]
@@ -37,6 +38,9 @@ struct Args {
     /// Seed of data, order and initial weights
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Where to train
+    #[arg(long, value_enum, default_value_t)]
+    device: DeviceChoice,
 }
 
 fn main() -> ExitCode {
@@ -48,23 +52,24 @@ fn main() -> ExitCode {
 
 // ANCHOR: train
 fn train(env: &LaunchEnv, args: Args) -> Result<()> {
-    let group = Rc::new(init_process_group(env, &Default::default())?);
+    let device = args.device.pick(env.local_rank, env.local_world_size)?;
+    let group = Rc::new(init_process_group(env, device, &Default::default())?);
     let data = Arc::new(LinearRegression::new(args.seed, args.samples.get(), 3, 0.1));
     let sampler = Arc::new(DistributedSampler::new(data.len(), env.rank, env.world_size)?.seed(args.seed));
     let batch_size = args.batch_size.get();
     let loader = DataLoader::new(data.clone(), Arc::clone(&sampler), batch_size)?;
 
     tch::manual_seed(args.seed as i64);
-    let vs = VarStore::new(Device::Cpu);
+    let vs = VarStore::new(device);
     let line = nn::linear(vs.root(), 3, 1, Default::default());
     let mut optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: args.lr, ..Default::default() })?;
     let model = DistributedDataParallel::new(line, &vs, group, &DdpOptions::default())?;
-    let report = Reporter::new(env, Device::Cpu);
+    let report = Reporter::new(env, device);
 
     for epoch in 0..args.epochs {
         report.epoch(epoch, &loader, batch_size, &sampler);
         for (step, batch) in loader.epoch(epoch).enumerate() {
-            let batch = batch?;
+            let batch = batch?.to(device);
             optimizer.zero_grad();
             let loss = model.forward(&batch.inputs)?.mse_loss(&batch.targets, Reduction::Mean);
             model.backward(&loss)?;

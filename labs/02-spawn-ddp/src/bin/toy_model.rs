@@ -8,11 +8,12 @@ use std::rc::Rc;
 use anyhow::{Result, ensure};
 use c10d::ReduceOp;
 use clap::Parser;
+use lockstep::device::DeviceChoice;
 use lockstep::models::ToyModel;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, exit, init_process_group, spawn};
 use tch::nn::VarStore;
-use tch::{Device, Kind, Reduction, Tensor};
+use tch::{Kind, Reduction, Tensor};
 
 /// Run one DDP step of a toy model on several processes
 #[derive(Parser)]
@@ -20,29 +21,33 @@ struct Args {
     /// Processes to start
     #[arg(long, default_value_t = 2)]
     nprocs: usize,
+    /// Where to train
+    #[arg(long, value_enum, default_value_t)]
+    device: DeviceChoice,
 }
 
 fn main() -> ExitCode {
     exit::main(|| {
         let args = Args::parse();
-        Ok(spawn(args.nprocs, &(), demo_basic)?)
+        Ok(spawn(args.nprocs, &args.device, demo_basic)?)
     })
 }
 
 // ANCHOR: demo
-fn demo_basic(env: &LaunchEnv, (): ()) -> Result<()> {
+fn demo_basic(env: &LaunchEnv, device: DeviceChoice) -> Result<()> {
     println!("Running basic DDP example on rank {}.", env.rank);
-    let group = Rc::new(init_process_group(env, &Default::default())?);
+    let device = device.pick(env.local_rank, env.local_world_size)?;
+    let group = Rc::new(init_process_group(env, device, &Default::default())?);
 
     // Each rank begins with other weights and other data: the constructor makes the weights rank 0's.
     tch::manual_seed(env.rank.get() as i64);
-    let vs = VarStore::new(Device::Cpu);
+    let vs = VarStore::new(device);
     let model = DistributedDataParallel::new(ToyModel::new(&vs.root()), &vs, group, &DdpOptions::default())?;
     let mut optimizer = Sgd::new(named_parameters(&vs), SgdOptions::default())?;
 
     optimizer.zero_grad();
-    let outputs = model.forward(&Tensor::randn([20, 10], (Kind::Float, Device::Cpu)))?;
-    let labels = Tensor::randn([20, 5], (Kind::Float, Device::Cpu));
+    let outputs = model.forward(&Tensor::randn([20, 10], (Kind::Float, device)))?;
+    let labels = Tensor::randn([20, 5], (Kind::Float, device));
     let loss = outputs.mse_loss(&labels, Reduction::Mean);
     model.backward(&loss)?;
     optimizer.step()?;
