@@ -15,6 +15,7 @@ fn training_on_the_cpu_never_loads_cuda() {
     ranks(2, |group| {
         assert_eq!((group.backend(), group.device()), (Backend::Gloo, Device::Cpu));
         let subgroup = group.new_group(&[rank(0), rank(1)], &common::options()).unwrap().unwrap();
+        assert_eq!(subgroup.backend(), group.backend());
         subgroup.barrier().unwrap();
         let weight = Tensor::ones([3], (Kind::Float, Device::Cpu)).set_requires_grad(true);
         let params = [("weight".to_owned(), weight)];
