@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 }
 
 fn bench(criterion: &mut Criterion, world: usize) -> Result<()> {
-    rounds::print_machine(world, "ranks");
+    rounds::print_machine(world, "rank");
     let mut fleet: Fleet<Sizes> = Fleet::start(world)?;
     let mut group = criterion.benchmark_group(format!("all_reduce/{world} ranks"));
     rounds::configure(&mut group);

@@ -39,7 +39,7 @@ fn variants() -> [(&'static str, DdpOptions, ZeroGrad); 6] {
 fn main() -> ExitCode {
     support::fleet::main::<Variants>(|| {
         let mut criterion = Criterion::default().configure_from_args();
-        rounds::print_machine(RANKS, "ranks");
+        rounds::print_machine(RANKS, "rank");
         let mut fleet: Fleet<Variants> = Fleet::start(RANKS)?;
         let mut group = criterion.benchmark_group("ddp_step");
         rounds::configure(&mut group);

@@ -29,10 +29,10 @@ fn main() {
     rounds::configure(&mut group);
     group.throughput(Throughput::Elements(SAMPLES as u64));
     for workers in [0, 1, 2] {
-        rounds::print_machine(1 + workers, "threads");
+        rounds::print_machine(1 + workers, "thread");
         let set = Arc::clone(&digits) as Arc<dyn Dataset>;
         let loader = DataLoader::new(set, Arc::clone(&sampler), BATCH).expect("64 is not 0").workers(workers);
-        rounds::bench(&mut group, &format!("{workers} workers"), &PEERS, |side, iterations| {
+        rounds::bench(&mut group, &format!("workers {workers}"), &PEERS, |side, iterations| {
             let begun = Instant::now();
             for epoch in 0..iterations {
                 if side == 0 { through(&loader, epoch) } else { directly(&digits, &sampler, epoch) }

@@ -38,13 +38,14 @@ pub fn bench(
     }
 }
 
-/// What a reader must know of the machine to judge the numbers; `what` is what `busy` counts.
+/// What a reader must know of the machine to judge the numbers; `busy` counts ranks or threads, `what` says which.
 pub fn print_machine(busy: usize, what: &str) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown");
     let warning = if busy > cores { ": not a scaling result" } else { "" };
-    println!("\n{busy} {what} on {cores} cores{warning}; load average of the last minute {load}");
+    let plural = if busy == 1 { "" } else { "s" };
+    println!("\n{busy} {what}{plural} on {cores} cores{warning}; load average of the last minute {load}");
 }
 
 fn print(name: &str, peers: &[&str], rounds: &[Vec<f64>]) {
