@@ -22,12 +22,13 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BOOK = ROOT / "book" / "src"
-READMES = sorted(ROOT.glob("labs/*/README.md"))
+READMES = [ROOT / "README.md", *sorted(ROOT.glob("labs/*/README.md"))]
 LAB_1, LAB_2 = "labs/01-single-gpu/src/main.rs", "labs/02-spawn-ddp/src/main.rs"
 MNIST = "cargo run -q -p lab-02-spawn-ddp"
 
 # name: (command, source, ranks that it starts[, rank to kill once it prints this])
 RECORDINGS = {
+    "tour": ("scripts/run.sh", LAB_2, 2),
     "lab-01": ("cargo run -q -p lab-01-single-gpu -- 10 2 --checkpoint target/lab-01.safetensors", LAB_1, 1),
     "lab-01-usage": ("cargo run -q -p lab-01-single-gpu -- 10 0", LAB_1, 0),
     "lab-02-toy": (MNIST + " --bin lab-02-toy-model -- --nprocs 4", "labs/02-spawn-ddp/src/bin/toy_model.rs", 4),
@@ -108,7 +109,7 @@ def record(command, source, world_size, kill=None):
 def start(command, events):
     dropped = ("RUST_BACKTRACE", "OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
-    environment["LOCKSTEP_EVENTS"] = events
+    environment.update(LOCKSTEP_EVENTS=events, CARGO_TERM_QUIET="true")
     cargo = os.environ.get("CARGO", "cargo")
     shell = command.replace("cargo run", f"{cargo} run", 1)
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
