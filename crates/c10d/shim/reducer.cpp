@@ -120,6 +120,8 @@ Status lc_backward(const at::Tensor* loss) noexcept {
   return guard([&] { torch::autograd::backward({*loss}, {}); });
 }
 
+bool lc_grad_enabled() noexcept { return at::GradMode::is_enabled(); }
+
 // Forgets the gradient, as zero_grad(set_to_none=True) does. tch has no such call.
 Status lc_grad_to_none(const at::Tensor* tensor) noexcept {
   return guard([&] { tensor->mutable_grad() = at::Tensor(); });

@@ -1,5 +1,5 @@
-// The C boundary between libtorch's c10d and the Rust side: every function here is noexcept, catches everything and returns
-// a Status by value. Ownership: a `T** out` receives a pointer that the caller frees with the `_free` function of that type;
+// The C boundary between libtorch's c10d and the Rust side: every function is noexcept and catches everything; those that can
+// fail return a Status by value. Ownership: a `T** out` receives a pointer that the caller frees with the `_free` function of that type;
 // every other pointer is borrowed for the length of the call.
 #pragma once
 

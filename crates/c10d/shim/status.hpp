@@ -5,7 +5,7 @@
 
 namespace shim {
 
-// What kind of exception was caught; src/error.rs knows the same numbers.
+// What kind of exception was caught; src/ffi.rs knows the same numbers.
 enum class Kind : int32_t {
   Ok = 0,
   Timeout = 1,

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include <c10/util/Flags.h>
+#include <c10/util/env.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -18,6 +19,11 @@ extern "C" {
 
 // Levels as in glog: 3 is FATAL, above the warnings and errors that c10d prints beside the exceptions that it throws.
 void lc_quiet_logs() noexcept { FLAGS_caffe2_log_level = 3; }
+
+// Read once, when the first group is made.
+void lc_no_flight_recorder() noexcept {
+  (void)guard([] { c10::utils::set_env("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/false); });
+}
 
 void lc_message_free(char* message) noexcept { std::free(message); }
 
@@ -128,9 +134,5 @@ Status lc_store_num_keys(const StoreHandle* store, int64_t* out) noexcept {
 }
 
 int64_t lc_store_timeout_ms(const StoreHandle* store) noexcept { return store->store->getTimeout().count(); }
-
-Status lc_store_set_timeout(const StoreHandle* store, int64_t timeout_ms) noexcept {
-  return guard([&] { store->store->setTimeout(std::chrono::milliseconds(timeout_ms)); });
-}
 
 } // extern "C"

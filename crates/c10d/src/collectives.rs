@@ -153,7 +153,7 @@ impl ProcessGroup {
             let detail = format!("{} has none: use barrier, or make a Gloo group beside it", self.backend().name());
             return Err(Error::bad_argument("monitored_barrier", detail).at_rank(self.rank()));
         }
-        let call = Call::begin(self.inner(), "monitored_barrier".into(), None);
+        let call = Call::collective(self.inner(), "monitored_barrier".into());
         // SAFETY: the group is alive as long as self.
         let status = unsafe { ffi::lc_monitored_barrier(self.as_ptr(), millis(timeout), wait_all_ranks) };
         call.end(status.check())
@@ -290,7 +290,7 @@ impl ProcessGroup {
         operation: String,
         launch: impl FnOnce(*mut GroupHandle, *mut *mut WorkHandle) -> Status,
     ) -> Result<Pending> {
-        let call = Call::begin(self.inner(), operation, None);
+        let call = Call::collective(self.inner(), operation);
         Pending::start(call, |out| launch(self.as_ptr(), out))
     }
 

@@ -130,11 +130,21 @@ impl Error {
         self
     }
 
+    /// The same error in other words.
+    pub(crate) fn with_detail(mut self, detail: String) -> Self {
+        self.0.detail = detail;
+        self
+    }
+
+    /// The same error, of whom one knows better whose it is.
+    pub(crate) fn with_verdict(mut self, fault: Fault) -> Self {
+        self.0.fault = fault;
+        self
+    }
+
     /// What the other ranks answered may say more than the exception: a timeout becomes a lost peer or a mismatch.
     pub(crate) fn with_roll_call(mut self, roll_call: RollCall) -> Self {
-        if let Some(fault) = roll_call.verdict() {
-            self.0.fault = fault;
-        }
+        self.0.fault = roll_call.verdict().unwrap_or(self.0.fault);
         self.0.roll_call = Some(roll_call);
         self
     }

@@ -152,9 +152,8 @@ fn prepare_process() {
             unsafe { lc_quiet_logs() };
         }
         if std::env::var_os("TORCH_FR_BUFFER_SIZE").is_none() {
-            // SAFETY: std's own readers are locked out, and libtorch reads its variables under a lock of its own from
-            // objects that this crate makes, of which none exists yet: all constructors wait for this call.
-            unsafe { std::env::set_var("TORCH_FR_BUFFER_SIZE", "0") };
+            // SAFETY: takes nothing; writes the variable under the lock that libtorch's own readers take.
+            unsafe { lc_no_flight_recorder() };
         }
     });
 }
@@ -191,6 +190,7 @@ pub(crate) fn blobs(make: impl FnOnce(*mut *mut Blobs) -> Status) -> Result<Vec<
 // Every function is noexcept on the C++ side. Pointers are borrowed for the call, except those named `out`.
 unsafe extern "C" {
     pub(crate) fn lc_quiet_logs();
+    pub(crate) fn lc_no_flight_recorder();
     pub(crate) fn lc_message_free(message: *mut c_char);
     pub(crate) fn lc_blobs_len(blobs: *const Blobs) -> usize;
     pub(crate) fn lc_blobs_at(blobs: *const Blobs, i: usize) -> Bytes;
@@ -240,7 +240,6 @@ unsafe extern "C" {
     ) -> Status;
     pub(crate) fn lc_store_num_keys(store: *const StoreHandle, out: *mut i64) -> Status;
     pub(crate) fn lc_store_timeout_ms(store: *const StoreHandle) -> i64;
-    pub(crate) fn lc_store_set_timeout(store: *const StoreHandle, timeout_ms: i64) -> Status;
 
     pub(crate) fn lc_cuda_is_hooked() -> bool;
 
@@ -413,6 +412,7 @@ unsafe extern "C" {
         root: i32,
     ) -> Status;
     pub(crate) fn lc_backward(loss: TensorPtr) -> Status;
+    pub(crate) fn lc_grad_enabled() -> bool;
     pub(crate) fn lc_grad_to_none(tensor: TensorPtr) -> Status;
 
     pub(crate) fn lc_fused_sgd(

@@ -14,7 +14,7 @@ use tch::Device;
 use crate::backend::Seat;
 use crate::error::{Error, Fault, Result};
 use crate::ffi::{self, GroupHandle};
-use crate::roll_call::{Roll, Ticket};
+use crate::roll_call::{Kind, Roll, Ticket};
 use crate::{Backend, Rank, Store, WorldSize};
 
 /// c10d's default for Gloo (Backend.hpp, `kBackendDefaultTimeout`): 30 minutes. See [`Backend::default_timeout`].
@@ -79,7 +79,7 @@ pub struct GroupOptions {
     pub endpoint: Endpoint,
     /// How much to check; `None` asks `TORCH_DISTRIBUTED_DEBUG`, and in a subgroup takes the parent's.
     pub debug: Option<DebugLevel>,
-    /// Whether the ranks keep a roll, so that errors say where the others are. Ranks of other programs do not answer it, and an
+    /// Whether the ranks keep a roll (one a job: a subgroup takes its parent's), so that errors say where the others are. Ranks of other programs do not answer it, and an
     /// NCCL group, whose ranks first meet in the store with it, does not come together with them.
     pub roll_call: bool,
 }
@@ -139,7 +139,7 @@ unsafe impl Sync for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // A rank that panics leaves its operations; waiting for them could take for ever.
+        // A rank that panics leaves its operations behind: waiting for them could take as long as their timeout.
         let give_up = std::thread::panicking();
         // SAFETY: the handle came from the shim and is freed once.
         unsafe { ffi::lc_group_free(self.0.as_ptr(), give_up) };
@@ -161,7 +161,8 @@ impl ProcessGroup {
 
     /// Joins the default group of a job on NCCL, as Python's `init_process_group("nccl")` does, with store prefix `cuda/`.
     /// `device` is this rank's GPU, which no other rank may use; it becomes the calling thread's current one. CUDA's libraries
-    /// are loaded now, if they are not yet.
+    /// are loaded now, if they are not yet. Python gives NCCL 10 minutes where Gloo has 30: set [`GroupOptions::timeout`] to
+    /// [`Backend::default_timeout`] for the same.
     ///
     /// NCCL makes its connections in the first operation. Operations are queued on the GPU: one is over for
     /// [`Work::wait`](crate::Work::wait) when what is queued after it on the GPU will see its result. A failure or a passed
@@ -225,7 +226,7 @@ impl ProcessGroup {
     ) -> Result<ProcessGroup> {
         let size = WorldSize::new(members.len()).unwrap_or(WorldSize::ONE);
         let debug = options.debug.map_or_else(DebugLevel::from_env, Ok)?;
-        // SAFETY: takes a number and has no other effect than on c10d's own level.
+        // SAFETY: takes a number and has no other effect than on c10d's own level, which is one a process: it words messages.
         unsafe { ffi::lc_set_debug_level(debug as i32) };
         // The default group's store is `0/` itself; a subgroup's lies beneath it, as in Python.
         let group_store = if name == "0" { None } else { Some(job.store.prefix(&format!("{name}/"))?) };
@@ -301,8 +302,8 @@ impl Inner {
         self.rank
     }
 
-    pub(crate) fn enter(&self, operation: &str) -> Option<Ticket> {
-        self.job.roll.as_ref().map(|roll| roll.enter(&self.name, operation))
+    pub(crate) fn enter(&self, operation: &str, kind: Kind) -> Option<Ticket> {
+        self.job.roll.as_ref().map(|roll| roll.enter(&self.name, operation, kind))
     }
 
     pub(crate) fn leave(&self, ticket: Ticket) {
@@ -311,8 +312,8 @@ impl Inner {
         }
     }
 
-    /// Adds what the other ranks say, where others can have a part in the failure.
-    pub(crate) fn explain(&self, error: Error, ticket: Ticket) -> Error {
+    /// Adds what the other ranks say, where others can have a part in the failure: the peer of a message, else all.
+    pub(crate) fn explain(&self, error: Error, ticket: Ticket, peer: Option<Rank>) -> Error {
         match &self.job.roll {
             Some(roll) if error.fault() == Fault::BadArgument || self.size == WorldSize::ONE => {
                 roll.leave(ticket);
@@ -320,7 +321,9 @@ impl Inner {
             }
             Some(roll) => {
                 let why = format!("{:?}", error.fault());
-                error.with_roll_call(roll.call(ticket, &why, &self.members))
+                let peer = peer.and_then(|peer| self.members.get(peer.get()));
+                let asked = peer.map_or(self.members.as_slice(), std::slice::from_ref);
+                error.with_roll_call(roll.call(ticket, &why, asked))
             }
             None => error,
         }
@@ -355,11 +358,7 @@ fn explain_absence(error: Error, store: &Store, size: WorldSize) -> Error {
         return error;
     }
     let detail = format!("never came: {}: {}", list(&absent), error.detail());
-    let explained = Error::with_fault(error.fault(), error.operation(), detail).after(error.elapsed());
-    match error.rank() {
-        Some(rank) => explained.at_rank(rank),
-        None => explained,
-    }
+    error.with_detail(detail)
 }
 
 fn list(ranks: &[Rank]) -> String {

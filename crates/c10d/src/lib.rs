@@ -41,8 +41,9 @@ pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};
 pub use group::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions, ProcessGroup};
 pub use rank::{Rank, WorldSize};
 pub use reducer::{
-    CommHook, Reducer, ReducerOptions, backward, broadcast_coalesced, bucket_assignment, clear_grad, verify_params,
+    CommHook, Reducer, ReducerOptions, backward, broadcast_coalesced, bucket_assignment, clear_grad, grad_enabled,
+    verify_params,
 };
 pub use roll_call::{Call, RollCall, Whereabouts};
 pub use store::{DEFAULT_STORE_TIMEOUT, Store, TcpStoreOptions};
-pub use work::Work;
+pub use work::{Receiving, Work};

@@ -4,7 +4,8 @@
 //! it linked, every run would load CUDA. As a file beside the program it could get lost, so its bytes are in the program, which
 //! maps them from memory when the first NCCL group is made. Without the feature that is an error.
 //!
-//! Compiled and linked against the real headers and libraries, and loaded with them; what happens on a GPU is not verified here.
+//! What needs no GPU (compiling, linking, loading, errors) is tested everywhere; `tests/cuda.rs` says what a machine without one
+//! could not verify.
 
 #[cfg(feature = "nccl")]
 pub(crate) use library::{make, prepare};

@@ -5,7 +5,7 @@ use tch::Tensor;
 use crate::collectives::describe;
 use crate::error::{Error, Result};
 use crate::ffi;
-use crate::work::{Call, Pending, Work};
+use crate::work::{Call, Pending, Receiving, Work};
 use crate::{ProcessGroup, Rank};
 
 impl ProcessGroup {
@@ -21,8 +21,7 @@ impl ProcessGroup {
 
     /// Receives from whoever sends first with this tag, and says who it was.
     pub fn recv_any(&self, tensor: &mut Tensor, tag: u16) -> Result<Rank> {
-        let pending = self.start_recv("recv_any", tensor, None, tag)?;
-        Work::new(pending, ()).wait_with_source().map(|((), source)| source)
+        self.start_recv("recv_any", tensor, None, tag)?.wait_with_source()
     }
 
     /// Starts to send. The tensor comes back from [`Work::wait`].
@@ -35,9 +34,9 @@ impl ProcessGroup {
         Ok(Work::new(self.start_recv("irecv", &tensor, Some(from), tag)?, tensor))
     }
 
-    /// As [`ProcessGroup::irecv`], from any rank: [`Work::wait_with_source`] says from which.
-    pub fn irecv_any(&self, tensor: Tensor, tag: u16) -> Result<Work<Tensor>> {
-        Ok(Work::new(self.start_recv("irecv_any", &tensor, None, tag)?, tensor))
+    /// As [`ProcessGroup::irecv`], from whoever sends first: [`Receiving::wait`] says who.
+    pub fn irecv_any(&self, tensor: Tensor, tag: u16) -> Result<Receiving> {
+        Ok(Receiving::new(self.start_recv("irecv_any", &tensor, None, tag)?, tensor))
     }
 
     fn start_send(&self, name: &str, tensor: &Tensor, to: Rank, tag: u16) -> Result<Pending> {
@@ -63,7 +62,7 @@ impl ProcessGroup {
                 bad(format!("rank {peer} is outside a group of {}", self.size()))
             }
             Some(peer) if peer == self.rank() => bad(format!("rank {peer} cannot exchange messages with itself")),
-            _ => Ok(Call::begin(self.inner(), format!("{name} {} tag {tag}", describe(tensor)), peer)),
+            _ => Ok(Call::message(self.inner(), format!("{name} {} tag {tag}", describe(tensor)), peer)),
         }
     }
 }

@@ -92,14 +92,14 @@ impl Reducer {
     /// To be called before each forward pass whose gradients will be reduced.
     pub fn prepare_for_forward(&self) -> Result<()> {
         // SAFETY: the handle is alive as long as self.
-        self.call("prepare for forward", || unsafe { ffi::lc_reducer_prepare_for_forward(self.handle.as_ptr()) })
+        self.local("prepare for forward", || unsafe { ffi::lc_reducer_prepare_for_forward(self.handle.as_ptr()) })
     }
 
     /// Once, after the first backward pass, orders the buckets by when gradients really became ready, as rank 0 saw it.
     /// Whether it happened now.
     pub fn rebuild_buckets(&self) -> Result<bool> {
         let mut rebuilt = false;
-        self.call("rebuild buckets", || {
+        self.collective("rebuild buckets", || {
             // SAFETY: the handle is alive as long as self; `rebuilt` is ours to be written.
             unsafe { ffi::lc_reducer_rebuild_buckets(self.handle.as_ptr(), &mut rebuilt) }
         })?;
@@ -109,7 +109,7 @@ impl Reducer {
     /// To be called between forward and backward. With `find_unused_parameters`, `outputs` are where the search begins.
     pub fn prepare_for_backward(&self, outputs: &[Tensor]) -> Result<()> {
         let outputs = pointers(outputs);
-        self.call("prepare for backward", || {
+        self.local("prepare for backward", || {
             // SAFETY: the handle is alive as long as self, and the tensors are borrowed for the call.
             unsafe { ffi::lc_reducer_prepare_for_backward(self.handle.as_ptr(), outputs.as_ptr(), outputs.len()) }
         })
@@ -119,12 +119,12 @@ impl Reducer {
     /// [`Reducer::prepare_for_backward`] was called; else they only add up locally.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
         // SAFETY: the tensor is borrowed for the call.
-        self.call("backward with gradient all-reduce", || unsafe { ffi::lc_backward(loss.as_ptr()) })
+        self.collective("backward with gradient all-reduce", || unsafe { ffi::lc_backward(loss.as_ptr()) })
     }
 
     /// Chooses how buckets are communicated; once, before the first backward pass.
     pub fn register_comm_hook(&self, hook: CommHook) -> Result<()> {
-        self.call("register a communication hook", || {
+        self.local("register a communication hook", || {
             // SAFETY: the handle is alive as long as self.
             unsafe { ffi::lc_reducer_register_hook(self.handle.as_ptr(), hook as u8) }
         })
@@ -135,7 +135,7 @@ impl Reducer {
         let (mut n, mut numels) = (0, Vec::new());
         loop {
             let capacity = numels.len();
-            self.call("list buckets", || {
+            self.local("list buckets", || {
                 // SAFETY: the handle is alive as long as self; at most `capacity` numbers are written.
                 unsafe { ffi::lc_reducer_bucket_numels(self.handle.as_ptr(), numels.as_mut_ptr(), capacity, &mut n) }
             })?;
@@ -151,9 +151,13 @@ impl Reducer {
         &self.group
     }
 
-    fn call(&self, operation: &str, call: impl FnOnce() -> Status) -> Result<()> {
-        let record = Call::begin(self.group.inner(), operation.into(), None);
+    fn collective(&self, operation: &str, call: impl FnOnce() -> Status) -> Result<()> {
+        let record = Call::collective(self.group.inner(), operation.into());
         record.end(call().check())
+    }
+
+    fn local(&self, operation: &str, call: impl FnOnce() -> Status) -> Result<()> {
+        Call::local(self.group.inner(), operation.into()).end(call().check())
     }
 }
 
@@ -205,10 +209,15 @@ pub fn bucket_assignment(tensors: &[Tensor], limits: &[usize]) -> Result<Vec<Vec
 /// Checks that all ranks have the same parameters as rank 0: as many, of the same shapes, strides and dtypes.
 ///
 /// # Errors
-/// `Mismatch` on the ranks that differ, and on rank 0.
+/// `Mismatch` on the ranks that differ, and on rank 0; `BadArgument` without any parameter, before anything is sent.
 pub fn verify_params(group: &ProcessGroup, params: &[Tensor]) -> Result<()> {
+    const OPERATION: &str = "compare parameter shapes";
+    if params.is_empty() {
+        // libtorch reads the first without looking.
+        return Err(Error::bad_argument(OPERATION, "there is no parameter to train").at_rank(group.rank()));
+    }
     let list = pointers(params);
-    let record = Call::begin(group.inner(), "compare parameter shapes".into(), None);
+    let record = Call::collective(group.inner(), OPERATION.into());
     // SAFETY: the group is alive, and the tensors are borrowed for the call.
     record.end(unsafe { ffi::lc_verify_params(group.as_ptr(), list.as_ptr(), list.len()) }.check())
 }
@@ -216,7 +225,7 @@ pub fn verify_params(group: &ProcessGroup, params: &[Tensor]) -> Result<()> {
 /// Copies the root's tensors to all ranks, packed into messages of at most `buffer_bytes`.
 pub fn broadcast_coalesced(group: &ProcessGroup, tensors: &[Tensor], buffer_bytes: usize, root: Rank) -> Result<()> {
     let list = pointers(tensors);
-    let record = Call::begin(group.inner(), format!("broadcast {} tensors from rank {root}", tensors.len()), None);
+    let record = Call::collective(group.inner(), format!("broadcast {} tensors from rank {root}", tensors.len()));
     // SAFETY: the group is alive, and the tensors are borrowed for the call.
     let status = unsafe {
         ffi::lc_broadcast_coalesced(group.as_ptr(), list.as_ptr(), list.len(), buffer_bytes, root.get() as i32)
@@ -230,6 +239,12 @@ pub fn backward(loss: &Tensor) -> Result<()> {
     // SAFETY: the tensor is borrowed for the call.
     let status = unsafe { ffi::lc_backward(loss.as_ptr()) };
     status.check().map_err(|exception| Error::new("backward", exception).after(begun.elapsed()))
+}
+
+/// Whether autograd records what this thread computes: off inside `tch::no_grad`.
+pub fn grad_enabled() -> bool {
+    // SAFETY: takes nothing and reads a flag of the calling thread.
+    unsafe { ffi::lc_grad_enabled() }
 }
 
 /// Forgets a gradient, as `zero_grad(set_to_none=True)` does.

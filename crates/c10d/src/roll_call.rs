@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -22,10 +22,20 @@ const POLL: Duration = Duration::from_millis(200);
 /// How long the asking rank waits for answers: several polls, so that a busy machine does not turn a live rank into a dead one.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long a group that ends waits for its answering thread, which may be blocked in a store whose host is stopped.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Counts the roll calls of the job.
 const ASKED: &str = "lockstep/roll_call/asked";
 
-fn answer_key(rank: Rank) -> String {
-    format!("lockstep/roll_call/{rank}")
+/// Where a rank answers one roll call.
+fn answer_key(round: i64, rank: Rank) -> String {
+    format!("lockstep/roll_call/{round}/{rank}")
+}
+
+/// What a rank leaves behind when it lets go of its groups, for roll calls to come.
+fn farewell_key(rank: Rank) -> String {
+    format!("lockstep/roll_call/farewell/{rank}")
 }
 
 /// What a rank says about itself.
@@ -59,19 +69,22 @@ pub enum Whereabouts {
 pub struct Call {
     /// The group's name: `0` is the whole job.
     pub group: String,
-    /// Which of the group's calls it is, counted from 1.
-    pub number: u64,
+    /// Which of the group's collectives it is, counted from 1; `None` for messages, which ranks do not count alike.
+    pub number: Option<u64>,
     /// Name and shapes.
     pub operation: String,
 }
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "call {}", self.number)?;
-        if self.group != "0" {
-            write!(f, " of group {}", self.group)?;
+        if let Some(number) = self.number {
+            write!(f, "call {number}, ")?;
         }
-        write!(f, ", {}", self.operation)
+        f.write_str(&self.operation)?;
+        if self.group != "0" {
+            write!(f, " (group {})", self.group)?;
+        }
+        Ok(())
     }
 }
 
@@ -111,7 +124,8 @@ impl RollCall {
     fn contradicts(&self, other: &Whereabouts) -> bool {
         match (self.own.call(), other.call()) {
             (Some(own), Some(other)) => {
-                own.group == other.group && own.number == other.number && own.operation != other.operation
+                let same_place = own.group == other.group && own.number.is_some() && own.number == other.number;
+                same_place && own.operation != other.operation
             }
             _ => false,
         }
@@ -192,7 +206,7 @@ struct Note {
 pub(crate) struct Ticket(u64);
 
 impl Note {
-    /// The first failure says most; else the oldest open operation is where the rank is held up.
+    /// A failure that nothing has followed says most; else the oldest open operation is where the rank is held up.
     fn whereabouts(&self) -> Whereabouts {
         if let Some((call, why)) = &self.failed {
             return Whereabouts::Failed { call: call.clone(), why: why.clone() };
@@ -220,101 +234,152 @@ impl Shared {
     }
 }
 
-/// Keeps a rank's note, answers roll calls, and calls the roll. One per group and rank.
+/// What a rank enters, as far as the roll is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// All ranks of the group make it, in the same order.
+    Collective,
+    /// Two ranks make it, or any sender and this rank.
+    Message {
+        /// The other side, by its rank in the group.
+        peer: Option<Rank>,
+    },
+}
+
+/// Keeps a rank's note, answers roll calls, and calls the roll. One per job and rank.
 #[derive(Debug)]
 pub(crate) struct Roll {
     rank: Rank,
-    store: Store,
+    store: Arc<Store>,
     shared: Arc<Shared>,
-    answering: Option<JoinHandle<()>>,
+    /// Closed when the answering thread has ended. The mutex only makes it `Sync`.
+    answering: Option<Mutex<Receiver<()>>>,
 }
 
 impl Roll {
     /// Starts the answering thread, which has a connection of its own to the store.
     pub(crate) fn start(store: &Store, rank: Rank, world: WorldSize) -> Result<Self> {
         let shared = Arc::new(Shared::default());
-        let (own, theirs) = (store.try_clone()?, store.try_clone()?);
+        let (own, theirs) = (Arc::new(store.try_clone()?), store.try_clone()?);
         let answering = (world.get() > 1).then(|| {
             let shared = Arc::clone(&shared);
-            std::thread::spawn(move || answer_until_stopped(&theirs, rank, &shared))
+            let (running, ended) = channel();
+            std::thread::spawn(move || {
+                answer_until_stopped(&theirs, rank, &shared);
+                drop(running);
+            });
+            Mutex::new(ended)
         });
         Ok(Roll { rank, store: own, shared, answering })
     }
 
     /// Notes that the rank enters an operation of a group.
-    pub(crate) fn enter(&self, group: &str, operation: &str) -> Ticket {
+    pub(crate) fn enter(&self, group: &str, operation: &str, kind: Kind) -> Ticket {
         let mut note = self.shared.note();
-        let number = note.issued.entry(group.to_owned()).or_default();
-        *number += 1;
-        let call = Call { group: group.to_owned(), number: *number, operation: operation.to_owned() };
+        let number = (kind == Kind::Collective).then(|| {
+            let number = note.issued.entry(group.to_owned()).or_default();
+            *number += 1;
+            *number
+        });
+        let call = Call { group: group.to_owned(), number, operation: operation.to_owned() };
         let ticket = note.next_ticket;
         note.next_ticket += 1;
         note.open.insert(ticket, call);
         Ticket(ticket)
     }
 
-    /// Notes that the operation is over.
+    /// Notes that the operation is over. A rank that goes on has left earlier failures behind.
     pub(crate) fn leave(&self, ticket: Ticket) {
         let mut note = self.shared.note();
         note.open.remove(&ticket.0);
         note.finished += 1;
+        note.failed = None;
     }
 
-    /// Notes that the operation failed, and asks the given ranks of the job where they are. Takes at most [`PATIENCE`] and a
-    /// last round trip.
+    /// Notes that the operation failed, and asks the given ranks of the job where they are. Takes hardly longer than
+    /// [`PATIENCE`], also when the store does not answer.
     pub(crate) fn call(&self, ticket: Ticket, why: &str, members: &[Rank]) -> RollCall {
         let own = {
             let mut note = self.shared.note();
-            if let Some(call) = note.open.remove(&ticket.0) {
-                note.failed.get_or_insert((call.clone(), why.to_owned()));
-                Whereabouts::Failed { call, why: why.to_owned() }
-            } else {
-                note.whereabouts()
+            match note.open.remove(&ticket.0) {
+                Some(call) => {
+                    note.failed = Some((call.clone(), why.to_owned()));
+                    Whereabouts::Failed { call, why: why.to_owned() }
+                }
+                None => note.whereabouts(),
             }
         };
-        match self.ask(&own, members) {
+        let others: Vec<Rank> = members.iter().copied().filter(|&rank| rank != self.rank).collect();
+        match self.ask_in_time(own.clone(), others) {
             Ok(answers) => RollCall { own, answers, store_error: None },
-            Err(error) => RollCall { own, answers: BTreeMap::new(), store_error: Some(error.detail().to_owned()) },
+            Err(why) => RollCall { own, answers: BTreeMap::new(), store_error: Some(why) },
         }
     }
 
-    fn ask(&self, own: &Whereabouts, members: &[Rank]) -> Result<BTreeMap<Rank, Option<Whereabouts>>> {
-        publish(&self.store, self.rank, own)?;
-        self.store.set(ASKED, "1")?;
-        let others = members.iter().copied().filter(|&rank| rank != self.rank);
-        let keys: BTreeMap<Rank, String> = others.map(|rank| (rank, answer_key(rank))).collect();
-        let all: Vec<&String> = keys.values().collect();
-        let deadline = Instant::now() + PATIENCE;
-        while Instant::now() < deadline && !self.store.check(&all)? {
-            std::thread::sleep(POLL / 10);
+    /// A store whose host is stopped blocks its callers for ever (c10d waits for its answers without a deadline), so somebody
+    /// else asks. That thread is given up with the store.
+    fn ask_in_time(&self, own: Whereabouts, others: Vec<Rank>) -> Result<BTreeMap<Rank, Option<Whereabouts>>, String> {
+        let (sender, receiver) = channel();
+        let (store, rank) = (Arc::clone(&self.store), self.rank);
+        std::thread::spawn(move || {
+            // Nobody listens any more if this comes too late.
+            let _ = sender.send(ask(&store, rank, &own, &others));
+        });
+        match receiver.recv_timeout(PATIENCE + 5 * POLL) {
+            Ok(asked) => asked.map_err(|error| error.detail().to_owned()),
+            Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
         }
-        keys.iter().map(|(&rank, key)| Ok((rank, self.read(key)?))).collect()
-    }
-
-    fn read(&self, key: &str) -> Result<Option<Whereabouts>> {
-        if !self.store.check(&[key])? {
-            return Ok(None);
-        }
-        Ok(serde_json::from_slice(&self.store.get(key)?).ok())
     }
 }
 
 impl Drop for Roll {
     fn drop(&mut self) {
-        let Some(thread) = self.answering.take() else { return };
+        let Some(ended) = self.answering.take() else { return };
         let mut note = self.shared.note();
         note.stop = true;
         note.panicking = std::thread::panicking();
         drop(note);
         self.shared.stopped.notify_all();
-        // A panic of the answering thread has been printed already, and there is nobody left to tell.
-        let _ = thread.join();
+        // Disconnected when the thread has ended; one that a stopped host holds up is left to end with the store.
+        let _ = ended.into_inner().unwrap_or_else(PoisonError::into_inner).recv_timeout(FAREWELL);
     }
 }
 
-/// Waits to be asked, then keeps the answer up to date; leaves a farewell. Ends early when the store is gone.
+/// Opens a new round, answers it, and collects what the others say.
+fn ask(store: &Store, rank: Rank, own: &Whereabouts, others: &[Rank]) -> Result<BTreeMap<Rank, Option<Whereabouts>>> {
+    let round = store.add(ASKED, 1)?;
+    publish(store, &answer_key(round, rank), own)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut answers = BTreeMap::new();
+        for &other in others {
+            let answer = match read(store, &answer_key(round, other))? {
+                Some(answer) => Some(answer),
+                None => read(store, &farewell_key(other))?,
+            };
+            answers.insert(other, answer);
+        }
+        if answers.values().all(Option::is_some) || Instant::now() >= deadline {
+            return Ok(answers);
+        }
+        std::thread::sleep(POLL / 10);
+    }
+}
+
+fn read(store: &Store, key: &str) -> Result<Option<Whereabouts>> {
+    if !store.check(&[key])? {
+        return Ok(None);
+    }
+    Ok(serde_json::from_slice(&store.get(key)?).ok())
+}
+
+fn publish(store: &Store, key: &str, whereabouts: &Whereabouts) -> Result<()> {
+    store.set(key, serde_json::to_vec(whereabouts).unwrap_or_default())
+}
+
+/// Answers every round once, until the rank lets go of its groups; then leaves a farewell. Ends early when the store is gone.
 fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared) {
-    let mut said = None;
+    let mut answered = 0;
     loop {
         let note = shared.note();
         let (note, _) =
@@ -323,27 +388,21 @@ fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared) {
         drop(note);
         if stop {
             // The store may have ended first; then nobody can read a farewell.
-            let _ = publish(store, rank, &now);
+            let _ = publish(store, &farewell_key(rank), &now);
             return;
         }
-        let asked = match said {
-            Some(_) => Ok(true),
-            None => store.check(&[ASKED]),
-        };
-        match asked {
-            Ok(true) if said.as_ref() != Some(&now) => {
-                if publish(store, rank, &now).is_err() {
-                    return;
-                }
-                said = Some(now);
-            }
-            Ok(_) => {}
+        match answer(store, rank, &now, answered) {
+            Ok(rounds) => answered = rounds,
             Err(_) => return,
         }
     }
 }
 
-fn publish(store: &Store, rank: Rank, whereabouts: &Whereabouts) -> Result<()> {
-    let text = serde_json::to_vec(whereabouts).unwrap_or_default();
-    store.set(&answer_key(rank), text)
+/// Answers the rounds after `answered`; gives the last one.
+fn answer(store: &Store, rank: Rank, now: &Whereabouts, answered: i64) -> Result<i64> {
+    let rounds = store.add(ASKED, 0)?;
+    for round in answered + 1..=rounds {
+        publish(store, &answer_key(round, rank), now)?;
+    }
+    Ok(rounds)
 }

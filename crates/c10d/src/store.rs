@@ -6,7 +6,7 @@ use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::ffi::{self, Bytes, Exception, StoreHandle};
 
 /// c10d's default for every blocking call of a store (Store.hpp, `kDefaultTimeout`).
@@ -25,7 +25,7 @@ pub struct Store {
 // SAFETY: every c10d store guards its state with a mutex (TCPStore::activeOpLock_, FileStore::activeFileOpLock_, HashStore::m_;
 // PrefixStore only adds a prefix), and nothing in it is tied to the thread that made it.
 unsafe impl Send for Store {}
-// SAFETY: as above; `set_timeout`, which no mutex guards, takes `&mut self`.
+// SAFETY: as above; the timeout, which no mutex guards, is written only before the store is handed out.
 unsafe impl Sync for Store {}
 
 /// How to open a TCPStore.
@@ -52,7 +52,7 @@ impl Store {
     /// Opens a TCPStore at `host:port`. A hosting process may pass port 0 and read the real one from [`Store::port`].
     ///
     /// # Errors
-    /// `PeerGone` or `Timeout` when no server answers before the deadline, `PeerGone` when the port is taken.
+    /// `PeerGone` or `Timeout` when no server answers before the deadline, `BadArgument` when the port to host on is taken.
     pub fn tcp(host: &str, port: u16, options: &TcpStoreOptions) -> Result<Self> {
         let name = format!("TCPStore at {host}:{port}");
         let begun = Instant::now();
@@ -78,7 +78,8 @@ impl Store {
         })
         .map_err(|exception| {
             let verb = if options.host_server { "host" } else { "connect to" };
-            Error::new(format!("{verb} {name}"), exception).after(begun.elapsed())
+            let error = Error::new(format!("{verb} {name}"), exception).after(begun.elapsed());
+            if options.host_server { explain_taken_port(error) } else { error }
         })?;
         Ok(Store { handle, name: format!("TCPStore at {host}:{bound}"), port: Some(bound) })
     }
@@ -173,7 +174,7 @@ impl Store {
         waited.map_err(|error| match self.missing(keys) {
             Ok(missing) if !missing.is_empty() => {
                 let detail = format!("still missing: {}: {}", missing.join(", "), error.detail());
-                Error::with_fault(error.fault(), error.operation(), detail).after(error.elapsed())
+                error.with_detail(detail)
             }
             _ => error,
         })
@@ -258,13 +259,6 @@ impl Store {
         Duration::from_millis(u64::try_from(ms).unwrap_or(0))
     }
 
-    /// Changes how long [`Store::get`] waits. A view made by [`Store::prefix`] changes the store beneath it.
-    pub fn set_timeout(&mut self, timeout: Duration) -> Result<()> {
-        // SAFETY: the handle is alive as long as self, and no other call runs on it: `&mut self`.
-        let status = unsafe { ffi::lc_store_set_timeout(self.handle.as_ptr(), millis(timeout)) };
-        status.check().map_err(|exception| Error::new(format!("set_timeout of {}", self.name), exception))
-    }
-
     pub(crate) fn as_ptr(&self) -> *const StoreHandle {
         self.handle.as_ptr()
     }
@@ -305,6 +299,15 @@ impl Drop for Store {
         // SAFETY: the handle came from the shim and is freed once. Groups that use the store hold references of their own.
         unsafe { ffi::lc_store_free(ptr::NonNull::as_ptr(self.handle)) };
     }
+}
+
+/// A port that somebody else listens on is the caller's to change.
+fn explain_taken_port(error: Error) -> Error {
+    if !error.detail().contains("EADDRINUSE") {
+        return error;
+    }
+    let detail = format!("the port is taken: choose another, or 0 for any free one: {}", error.detail());
+    error.with_detail(detail).with_verdict(Fault::BadArgument)
 }
 
 /// Milliseconds for the shim, at least one: c10d takes 0 for "for ever".

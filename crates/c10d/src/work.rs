@@ -5,11 +5,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tch::Tensor;
+
 use crate::Rank;
 use crate::error::{Error, Result};
 use crate::ffi::{self, Exception, Status, WorkHandle};
 use crate::group::Inner;
-use crate::roll_call::Ticket;
+use crate::roll_call::{Kind, Ticket};
 
 /// An operation of a group from its start to its end: what an error message needs, and the note in the group's roll.
 #[derive(Debug)]
@@ -22,9 +24,21 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(crate) fn begin(group: &Arc<Inner>, operation: String, peer: Option<Rank>) -> Self {
-        let ticket = group.enter(&operation);
+    /// A call that all ranks of the group make.
+    pub(crate) fn collective(group: &Arc<Inner>, operation: String) -> Self {
+        let ticket = group.enter(&operation, Kind::Collective);
+        Call { group: Arc::clone(group), operation, peer: None, begun: Instant::now(), ticket }
+    }
+
+    /// A message to or from `peer`, or from anybody.
+    pub(crate) fn message(group: &Arc<Inner>, operation: String, peer: Option<Rank>) -> Self {
+        let ticket = group.enter(&operation, Kind::Message { peer });
         Call { group: Arc::clone(group), operation, peer, begun: Instant::now(), ticket }
+    }
+
+    /// A call in which nobody else has a part.
+    pub(crate) fn local(group: &Arc<Inner>, operation: String) -> Self {
+        Call { group: Arc::clone(group), operation, peer: None, begun: Instant::now(), ticket: None }
     }
 
     /// Ends the call, well or badly.
@@ -41,7 +55,7 @@ impl Call {
             .with_peer(self.peer.map(|peer| format!("rank {peer}")))
             .after(self.begun.elapsed());
         match self.ticket.take() {
-            Some(ticket) => self.group.explain(error, ticket),
+            Some(ticket) => self.group.explain(error, ticket, self.peer),
             None => error,
         }
     }
@@ -89,15 +103,20 @@ impl Pending {
         call.end(wait(&handle, timeout))
     }
 
-    fn wait_with_source(self) -> Result<Rank> {
+    /// Waits for a receive operation, and says who sent.
+    pub(crate) fn wait_with_source(self) -> Result<Rank> {
         let Pending { handle, call } = self;
         let mut source = -1;
         let result = wait(&handle, None).and_then(|()| {
             // SAFETY: the handle is alive and `source` is ours to be written.
             unsafe { ffi::lc_work_source_rank(handle.0.as_ptr(), &mut source) }.check()
         });
-        call.end(result)?;
-        Ok(Rank::new(usize::try_from(source).unwrap_or(0)))
+        let result = result.and_then(|()| {
+            let unknown =
+                || Exception { kind: ffi::Kind::Other, message: format!("a message came from rank {source}") };
+            usize::try_from(source).map_err(|_| unknown())
+        });
+        call.end(result).map(Rank::new)
     }
 }
 
@@ -124,8 +143,8 @@ fn wait(handle: &Handle, timeout: Option<Duration>) -> Result<(), Exception> {
 /// # Ok(()) }
 /// ```
 ///
-/// Dropping it without waiting neither cancels the operation nor reports its failure; libtorch keeps the tensors alive until
-/// the operation is over.
+/// Dropping a collective without waiting neither cancels it nor reports its failure; libtorch keeps the tensors alive until it is
+/// over. A message that is dropped may be abandoned: with Gloo the peer can then wait in vain.
 #[must_use = "the operation is not finished, and its tensors are not back, until `wait`"]
 pub struct Work<T> {
     pending: Pending,
@@ -149,12 +168,6 @@ impl<T> Work<T> {
         Ok(self.payload)
     }
 
-    /// As [`Work::wait`], for receive operations: also says who sent.
-    pub fn wait_with_source(self) -> Result<(T, Rank)> {
-        let source = self.pending.wait_with_source()?;
-        Ok((self.payload, source))
-    }
-
     /// Whether `wait` would return at once. Gloo's sends and receives always say no: they complete in `wait`.
     pub fn is_completed(&self) -> bool {
         let mut completed = false;
@@ -168,5 +181,25 @@ impl<T> Work<T> {
 impl<T> fmt::Debug for Work<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Work").field("call", &self.pending.call).finish_non_exhaustive()
+    }
+}
+
+/// A message from anybody that is under way; like [`Work`] it owns the tensor until `wait`.
+#[must_use = "the message is not there, and its tensor is not back, until `wait`"]
+#[derive(Debug)]
+pub struct Receiving {
+    pending: Pending,
+    tensor: Tensor,
+}
+
+impl Receiving {
+    pub(crate) fn new(pending: Pending, tensor: Tensor) -> Self {
+        Receiving { pending, tensor }
+    }
+
+    /// Waits for the message, and gives the tensor back with the rank that sent it.
+    pub fn wait(self) -> Result<(Tensor, Rank)> {
+        let source = self.pending.wait_with_source()?;
+        Ok((self.tensor, source))
     }
 }

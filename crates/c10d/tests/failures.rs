@@ -177,3 +177,49 @@ fn an_unknown_interface_is_a_clear_error() {
     assert_eq!(error.fault(), Fault::BadArgument, "{error}");
     assert!(error.to_string().contains("nosuch0"), "{error}");
 }
+
+#[test]
+fn a_second_roll_call_asks_anew() {
+    // Rank 1 answers the first roll call and leaves before the second: the second must not show the first one's answer.
+    let (first, wait_for_first) = channel::<()>();
+    let (gone, wait_for_gone) = channel::<()>();
+    let first = std::sync::Mutex::new(Some(first));
+    let gone = std::sync::Mutex::new(Some(gone));
+    let (wait_for_first, wait_for_gone) = (std::sync::Mutex::new(wait_for_first), std::sync::Mutex::new(wait_for_gone));
+    ranks_with(2, &common::options(), |group| {
+        if group.rank().is_zero() {
+            let error = group.monitored_barrier(Duration::from_millis(300), true).unwrap_err();
+            assert_eq!(error.roll_call().unwrap().answers()[&rank(1)], Some(Whereabouts::Between { finished: 0 }));
+            drop(first.lock().unwrap().take());
+            wait_for_gone.lock().unwrap().recv_timeout(common::DEADLINE).unwrap_err();
+            let error = group.monitored_barrier(Duration::from_millis(300), true).unwrap_err();
+            let left = Whereabouts::Left { finished: 0, panicking: false };
+            assert_eq!(error.roll_call().unwrap().answers()[&rank(1)], Some(left), "{error}");
+        } else {
+            wait_for_first.lock().unwrap().recv_timeout(common::DEADLINE).unwrap_err();
+            drop(group);
+            drop(gone.lock().unwrap().take());
+        }
+    });
+}
+
+#[test]
+fn messages_do_not_count_as_calls_that_ranks_must_make_alike() {
+    // Rank 0 exchanges messages with rank 1 only, so it makes more calls than rank 2 before the same collective.
+    let errors = ranks_with(3, &short(), |group| {
+        match group.rank().get() {
+            0 => (0..3).for_each(|_| group.send(&zeros(1), rank(1), 0).unwrap()),
+            1 => (0..3).for_each(|_| group.recv(&mut zeros(1), rank(0), 0).unwrap()),
+            _ => {}
+        }
+        match group.rank().get() {
+            1 => None,
+            _ => Some(group.all_reduce(&mut zeros(1), ReduceOp::Sum).unwrap_err()),
+        }
+    });
+    for error in errors.into_iter().flatten() {
+        assert_eq!(error.fault(), Fault::PeerGone, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("rank 1 has left the group") && text.contains("call 1, all_reduce"), "{text}");
+    }
+}

@@ -53,7 +53,7 @@ fn receiving_from_any_rank_says_which() {
             let first = group.recv_any(&mut t, 3).unwrap();
             assert_eq!(t.double_value(&[0]) as usize, first.get());
             seen.push(first);
-            let (t, second) = group.irecv_any(number(0.0), 3).unwrap().wait_with_source().unwrap();
+            let (t, second) = group.irecv_any(number(0.0), 3).unwrap().wait().unwrap();
             assert_eq!(t.double_value(&[0]) as usize, second.get());
             seen.push(second);
             seen.sort_unstable();
@@ -87,6 +87,21 @@ fn a_message_to_oneself_or_outside_is_refused_at_once() {
         let outside = group.irecv(number(0.0), rank(9), 0).unwrap_err();
         assert!(outside.to_string().contains("rank 9 is outside a group of 2"), "{outside}");
     });
+}
+
+#[test]
+fn a_late_message_is_a_timeout_and_no_mismatch_when_the_peer_is_in_another_exchange() {
+    // Rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0: nobody strays, all are late.
+    let short = GroupOptions { timeout: Duration::from_millis(500), ..common::options() };
+    let errors = ranks_with(3, &short, |group| {
+        let me = group.rank().get();
+        let mut buffer = Tensor::zeros([1 + me as i64], (Kind::Float, tch::Device::Cpu));
+        group.recv(&mut buffer, rank((me + 1) % 3), 0).unwrap_err()
+    });
+    for error in &errors {
+        assert!(matches!(error.fault(), Fault::Timeout | Fault::PeerGone), "{error}");
+    }
+    assert!(errors.iter().any(|e| e.fault() == Fault::Timeout), "{errors:?}");
 }
 
 #[test]

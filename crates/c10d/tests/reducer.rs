@@ -225,6 +225,11 @@ fn ranks_with_different_shapes_are_told_so() {
 }
 
 #[test]
+fn no_parameters_at_all_are_a_bad_argument() {
+    ranks(1, |group| assert_eq!(verify_params(&group, &[]).unwrap_err().fault(), Fault::BadArgument));
+}
+
+#[test]
 fn coalesced_broadcast_copies_all_tensors_of_the_root() {
     ranks(3, |group| {
         let me = group.rank().get() as f64;

@@ -108,8 +108,9 @@ fn get_waits_for_a_key_that_comes_later() {
 
 #[test]
 fn get_ends_at_the_stores_own_timeout() {
-    let mut store = tcp_host();
-    store.set_timeout(Duration::from_millis(50)).unwrap();
+    let timeout = Duration::from_millis(50);
+    let options = TcpStoreOptions { host_server: true, timeout, ..TcpStoreOptions::default() };
+    let store = Store::tcp("127.0.0.1", 0, &options).unwrap();
     assert_eq!(store.timeout(), Duration::from_millis(50));
     assert_eq!(store.get("never").unwrap_err().fault(), Fault::Timeout);
 }
@@ -120,8 +121,9 @@ fn a_port_that_is_taken_is_reported_with_its_address() {
     let port = taken.local_addr().unwrap().port();
     let options = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
     let error = Store::tcp("127.0.0.1", port, &options).unwrap_err();
-    assert_eq!(error.fault(), Fault::PeerGone, "{error}");
+    assert_eq!(error.fault(), Fault::BadArgument, "{error}");
     assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+    assert!(error.detail().contains("the port is taken"), "{error}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use tch::nn::VarStore;
 /// When the folder cannot be made or written; the old file is then untouched.
 pub fn save(vs: &VarStore, path: &Path) -> anyhow::Result<()> {
     let attempt = || -> anyhow::Result<()> {
-        refuse_what_is_no_file(path)?;
+        check_name(path)?;
         let folder = folder_of(path);
         fs::create_dir_all(&folder)?;
         let partial = Partial(path.with_extension(format!("{}.partial.safetensors", std::process::id())));
@@ -38,11 +38,13 @@ pub fn load(vs: &mut VarStore, path: &Path) -> anyhow::Result<()> {
     vs.load(path).with_context(|| format!("failed to load a checkpoint from {}", path.display()))
 }
 
-/// A rename would replace a device or a link to somewhere else without a word.
-fn refuse_what_is_no_file(path: &Path) -> anyhow::Result<()> {
+/// Loading tells formats by the extension, and a rename would replace a device or a link to somewhere else without a word.
+fn check_name(path: &Path) -> anyhow::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) if !there.is_file() => anyhow::bail!("it exists and is not a regular file; name another path"),
-        _ if path.file_name().is_none() => anyhow::bail!("it does not end in a file name"),
+        _ if path.extension().is_none_or(|extension| extension != "safetensors") => {
+            anyhow::bail!("the name does not end in .safetensors, by which the file is told when it is loaded")
+        }
         _ => Ok(()),
     }
 }
@@ -98,13 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn folders_and_links_are_not_replaced() {
+    fn folders_and_links_are_not_replaced_and_other_names_refused() {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("link.safetensors");
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
-        for path in [folder.path(), &link, Path::new("..")] {
+        for path in [folder.path(), &link, Path::new(".."), &folder.path().join("model.pt")] {
             let error = save(&store(1.0).0, path).unwrap_err();
-            assert!(format!("{error:#}").contains("file"), "{error:#}");
+            let text = format!("{error:#}");
+            assert!(text.contains("not a regular file") || text.contains(".safetensors"), "{text}");
         }
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     }

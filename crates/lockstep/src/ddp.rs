@@ -128,13 +128,15 @@ impl<M> DistributedDataParallel<M> {
     }
 
     /// Runs a training pass that is more than one call of the model's `forward`; `body` returns the outputs from which
-    /// backward will start.
+    /// backward will start. Where autograd is off ([`tch::no_grad`]) nothing is prepared for a backward pass.
     pub fn forward_with(&self, body: impl FnOnce(&M) -> Tensor) -> Result<Tensor> {
-        let reduce = self.reduce_gradients.get();
+        let reduce = self.reduce_gradients.get() && c10d::grad_enabled();
         if reduce {
             self.reducer.prepare_for_forward()?;
         }
-        self.reducer.rebuild_buckets()?;
+        if c10d::grad_enabled() {
+            self.reducer.rebuild_buckets()?;
+        }
         if self.options.broadcast_buffers && self.broadcast_buffers.get() {
             self.sync_buffers()?;
         }
@@ -153,7 +155,8 @@ impl<M> DistributedDataParallel<M> {
     /// # Errors
     /// Any failure of the gradients' all-reduce, with the ranks that are missing or elsewhere.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
-        self.reducer.backward(loss)
+        // Inside no_sync nothing is sent, so it is no call that the ranks must make alike.
+        if self.reduce_gradients.get() { self.reducer.backward(loss) } else { c10d::backward(loss) }
     }
 
     /// Runs `body` without communication: gradients add up on each rank, and the next pass outside reduces the sum.

@@ -284,3 +284,30 @@ fn models_of_different_shape_are_refused() {
     });
     assert!(errors.contains(&Some(Fault::Mismatch)), "{errors:?}");
 }
+
+#[test]
+fn a_model_with_nothing_to_train_is_a_bad_argument() {
+    ranks(1, |group| {
+        let vs = VarStore::new(Device::Cpu);
+        let net = nn::linear(vs.root(), 2, 1, Default::default());
+        let mut vs = vs;
+        vs.freeze();
+        let error = DistributedDataParallel::new(net, &vs, group, &DdpOptions::default()).unwrap_err();
+        assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+    });
+}
+
+#[test]
+fn a_forward_pass_without_autograd_leaves_the_next_step_as_it_is() {
+    ranks(2, |group| {
+        let vs = VarStore::new(Device::Cpu);
+        let ddp = DistributedDataParallel::new(model(&vs), &vs, group, &DdpOptions::default()).unwrap();
+        let batch = data().batch(0, &[0, 1, 2, 3]).unwrap();
+        for _ in 0..3 {
+            let _looked_at = no_grad(|| ddp.forward(&batch.inputs).unwrap());
+            let output = ddp.forward(&batch.inputs).unwrap();
+            ddp.backward(&loss(&output, &batch)).unwrap();
+        }
+        assert!(named_parameters(&vs).iter().all(|(_, p)| p.grad().defined()));
+    });
+}
