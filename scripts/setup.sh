@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Puts libtorch 2.11 where this checkout's cargo configuration looks for it: .libtorch, a folder that git ignores. Nothing
-# outside the checkout is changed. It can be run again at any time: it goes on after an interruption and is done at once when
+# outside the checkout is changed, but for rustup's toolchain. It can be run again at any time: it goes on after an interruption and is done at once when
 # there is nothing to do. What it does not do: build anything.
 set -euo pipefail
 

@@ -33,7 +33,7 @@ check_system() {
   if [ -z "$glibc" ]; then
     problem "libtorch needs glibc $GLIBC_MIN or newer, found no glibc" "use a distribution with glibc (Alpine has musl)"
   elif ! version_at_least "$glibc" "$GLIBC_MIN"; then
-    problem "libtorch needs glibc $GLIBC_MIN or newer, found $glibc" "use a newer distribution or the container in containers/"
+    problem "libtorch needs glibc $GLIBC_MIN or newer, found $glibc" "use a newer distribution"
   fi
 }
 

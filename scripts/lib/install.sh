@@ -81,7 +81,7 @@ uv_install() {
   local deps=()
   [ "$1" = full ] || deps=(--no-deps)
   say "installing PyTorch's CPU-only wheel with uv ($1, about 200 MB)"
-  uv pip install "${deps[@]}" --python "$PYTHON" --torch-backend cpu --target "$2" "${TORCH[@]}" >&2 && return 0
+  UV_CACHE_DIR=$HOME_DIR/tmp/uv uv pip install "${deps[@]}" --python "$PYTHON" --torch-backend cpu --target "$2" "${TORCH[@]}" >&2 && return 0
   warn "uv failed; going on with pip"
   return 1
 }
@@ -107,7 +107,7 @@ pip_install() {
 # Sets PIP to a pip of the project's own where Python can make one, so that nothing of the user's is touched or in the way.
 prepare_pip() {
   local env=$HOME_DIR/tmp/pyenv
-  export TMPDIR=$HOME_DIR/tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+  export TMPDIR=$HOME_DIR/tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_CACHE_DIR=1
   PIP=("$PYTHON" -m pip)
   if [ "$PYTHON_HAS" = venv ] && "$PYTHON" -m venv "$env" >/dev/null 2>&1; then
     PIP=("$env/bin/python" -m pip)

@@ -187,6 +187,11 @@ impl EventSink {
         }
     }
 
+    /// Whether events are kept at all: what is costly to gather need not be gathered for nothing.
+    pub fn is_on(&self) -> bool {
+        self.open.is_some()
+    }
+
     /// How many events could not be written.
     pub fn lost(&self) -> u64 {
         let lost = |open: &Open| open.state.lock().unwrap_or_else(PoisonError::into_inner).lost;

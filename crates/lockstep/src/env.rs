@@ -212,9 +212,9 @@ fn listed(names: &[&str]) -> String {
 fn start_hint(names: &[&str], slurm: bool) -> &'static str {
     if slurm && names.contains(&"RANK") {
         return "Slurm started this process (SLURM_PROCID is set), but ranks come from the launcher: \
-                let srun start one `lockstep run` or torchrun per node, and that start this program";
+                let srun start one torchrun per node, and that start this program";
     }
-    "start the program with `lockstep run` or torchrun, or use `lockstep::spawn`"
+    "start the program with torchrun, or use `lockstep::spawn`"
 }
 
 #[cfg(test)]
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set: \
-             start the program with `lockstep run` or torchrun, or use `lockstep::spawn`"
+             start the program with torchrun, or use `lockstep::spawn`"
         );
     }
 
@@ -290,7 +290,7 @@ mod tests {
     fn tells_a_bare_slurm_task_to_put_a_launcher_in_between() {
         let error = LaunchEnv::parse(|name| (name == "SLURM_PROCID").then(|| "3".into())).unwrap_err();
         assert!(error.to_string().contains("SLURM_PROCID is set"), "{error}");
-        assert!(error.to_string().contains("one `lockstep run` or torchrun per node"), "{error}");
+        assert!(error.to_string().contains("one torchrun per node"), "{error}");
     }
 
     #[test]

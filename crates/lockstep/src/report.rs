@@ -44,8 +44,10 @@ impl Reporter {
         self.println(progress::epoch_line(self.tag, epoch, batch_size, steps));
         self.progress.epoch(epoch, steps);
         self.events.emit(&Event::Epoch { epoch, steps, batch_size });
-        let indices = sampler.indices(epoch).into_iter().map(|i| i as u64).collect();
-        self.events.emit(&Event::Samples { epoch, indices });
+        if self.events.is_on() {
+            let indices = sampler.indices(epoch).into_iter().map(|i| i as u64).collect();
+            self.events.emit(&Event::Samples { epoch, indices });
+        }
     }
 
     /// A step is done; `loss` is this rank's mean over `samples` samples.

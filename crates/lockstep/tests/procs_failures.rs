@@ -14,7 +14,7 @@ use anyhow::Context;
 use c10d::{Endpoint, GroupOptions, ReduceOp, Store, TcpStoreOptions};
 use lockstep::optim::named_parameters;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, init_process_group, spawn};
-use program::{finish, program, text};
+use program::{Guarded, finish, program, text};
 use rustix::process::{Signal, getpid, kill_process};
 use tch::nn::{self, VarStore};
 use tch::{Device, Kind, Tensor};
@@ -36,6 +36,7 @@ fn main() -> ExitCode {
             }),
             ("survivors_of_a_backward_pass_name_the_killed_rank", || survivors_name("ddp", "rank 1 did not answer")),
             ("a_lost_store_host_is_named_by_address", names_the_store),
+            ("a_stopped_store_host_does_not_hold_the_others_beyond_their_deadline", survives_a_stopped_host),
             ("a_rank_that_never_starts_is_named_when_the_others_give_up", names_who_never_came),
             ("spawn_reports_the_rank_that_died_in_a_collective", spawn_reports),
         ],
@@ -67,13 +68,14 @@ fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
             "panics" => panic!("a bug in rank 1"),
             "returns" => return Ok(()),
             "strays" => group.broadcast(&mut t, Rank::ZERO)?,
-            "store" => {}
+            "store" | "stopped" => {}
             other => anyhow::bail!("no fault {other:?}"),
         }
     }
     match fault {
         "ddp" => backward(&group),
         "store" => lose_the_store(env, &group),
+        "stopped" if env.rank.is_zero() => Ok(kill_process(getpid(), Signal::STOP)?),
         _ => Ok(group.all_reduce(&mut t, ReduceOp::Sum)?),
     }
 }
@@ -155,6 +157,17 @@ fn names_the_store() {
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(error.contains(&format!("TCPStore at 127.0.0.1:{port}")), "{error}");
     }
+}
+
+fn survives_a_stopped_host() {
+    let port = free_port();
+    let host = Guarded(worker("stopped", 0, false, port).spawn().unwrap());
+    for output in job("stopped", &[1, 2], false, port) {
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("the store did not answer a roll call either"), "{error}");
+    }
+    drop(host);
 }
 
 fn names_who_never_came() {

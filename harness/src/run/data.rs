@@ -25,7 +25,7 @@ const LABELS: [u8; 4] = [0, 0, 8, 1];
 impl Sizes {
     /// Of drawn digits: a quarter as many are drawn for the test.
     pub(crate) fn drawn(train: u64) -> Self {
-        Sizes { train, test: train / 4 }
+        Sizes { train, test: train.div_ceil(4) }
     }
 
     /// Of the MNIST files in `folder`.

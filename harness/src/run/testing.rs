@@ -25,7 +25,7 @@ impl Run {
         let share = |epoch, rank| share(samples, ranks, epoch, rank);
         let steps = (samples as usize).div_ceil(ranks).div_ceil(batch);
         let loss = |epoch: u64, step: usize| 1.7 / (epoch + 1) as f64 + 0.0 * step as f64;
-        let eval = Some(Eval { accuracy: 0.75, loss: 0.5, samples: samples / 4 });
+        let eval = Some(Eval { accuracy: 0.75, loss: 0.5, samples: samples.div_ceil(4) });
         Run {
             plan,
             shares: epoch_of_each().map(|epoch| (0..ranks).map(|rank| share(epoch, rank)).collect()).collect(),

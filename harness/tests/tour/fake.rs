@@ -110,7 +110,7 @@ impl Run {
             let loss = if self.is("nan", rank) && step == 0 { f64::NAN } else { self.loss(epoch) };
             sink.emit(&Event::Step { epoch, step, loss, samples: batch.len() as u64 });
         }
-        sink.emit(&Event::Eval { epoch, accuracy: 0.75, loss: 0.5, samples: self.samples / 4 });
+        sink.emit(&Event::Eval { epoch, accuracy: 0.75, loss: 0.5, samples: self.samples.div_ceil(4) });
     }
 
     fn loss(&self, epoch: u64) -> f64 {

@@ -78,6 +78,7 @@ pub(crate) fn watch_parent() {
 
 /// Refuses to spawn where processes were already started for this job.
 pub(super) fn refuse_launcher(lookup: impl Fn(&str) -> Option<OsString>) -> Result<(), SpawnError> {
+    let lookup = |name: &str| lookup(name).filter(|value| !value.is_empty());
     if lookup(TICKET).is_some() {
         return Err(SpawnError::Nested);
     }
