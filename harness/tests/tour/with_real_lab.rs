@@ -44,7 +44,7 @@ fn proves_uneven_run() {
     let Some(report) = report(&["--samples", "305", "--epochs", "2", "--nprocs", "3"]) else { return };
     assert_eq!(report["verdict"], "passed", "{report:#}");
     let told = |index: usize| report["findings"][index]["evidence"].as_str().unwrap();
-    assert!(told(2).contains("305 samples on 3 ranks; 1 repeats an epoch are the sampler's padding"), "{}", told(2));
+    assert!(told(2).contains("305 samples on 3 ranks; 1 repeat an epoch is the sampler's padding"), "{}", told(2));
     assert!(told(1).contains("the losses of the first 3 steps"), "{}", told(1));
 }
 
