@@ -240,10 +240,7 @@ pub(crate) enum Kind {
     /// All ranks of the group make it, in the same order.
     Collective,
     /// Two ranks make it, or any sender and this rank.
-    Message {
-        /// The other side, by its rank in the group.
-        peer: Option<Rank>,
-    },
+    Message,
 }
 
 /// Keeps a rank's note, answers roll calls, and calls the roll. One per job and rank.

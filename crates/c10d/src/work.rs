@@ -32,7 +32,7 @@ impl Call {
 
     /// A message to or from `peer`, or from anybody.
     pub(crate) fn message(group: &Arc<Inner>, operation: String, peer: Option<Rank>) -> Self {
-        let ticket = group.enter(&operation, Kind::Message { peer });
+        let ticket = group.enter(&operation, Kind::Message);
         Call { group: Arc::clone(group), operation, peer, begun: Instant::now(), ticket }
     }
 
