@@ -7,14 +7,19 @@
 A recording ends with a line that says where it comes from. It is stale when the lab's source has changed since: the line holds
 the first 12 hex digits of the source's SHA-256. Needs a finished set-up, and no package. CARGO names another cargo,
 LOCKSTEP_DATA the folder with the real digits; without it their recording stays as it is.
+
+What a program prints is recorded as it is, but for what says nothing and differs on each machine: the folders of the checkout
+and of temporary files, and the host's name where the launcher reports it (`places`). Ids and process numbers stay.
 """
 
 import datetime
+import functools
 import hashlib
 import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,10 +28,15 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BOOK = ROOT / "book" / "src"
 READMES = [ROOT / "README.md", *sorted(ROOT.glob("labs/*/README.md"))]
+# What a recorded command leaves behind goes in here; emptied before each recording, so that nothing is resumed from it.
+TRY = ROOT / "target" / "try"
 LAB_1, LAB_2 = "labs/01-single-gpu/src/main.rs", "labs/02-spawn-ddp/src/main.rs"
+LAB_3, LAB_6 = "labs/03-torchrun-env/src/main.rs", "labs/06-snapshot-resume/src/main.rs"
 MNIST = "cargo run -q -p lab-02-spawn-ddp"
+# The launcher and the labs by name, as set-up's chapter puts them into PATH.
+TWO_RANKS = "lockstep run --standalone --nproc-per-node=2"
 
-# name: (command, source, ranks that it starts[, rank to kill once it prints this])
+# name: (command, source, ranks that it starts[, (rank to kill, the begin of the line upon which it is killed)])
 RECORDINGS = {
     "tour": ("scripts/run.sh", "harness/src", 0),
     "lab-01": ("cargo run -q -p lab-01-single-gpu -- 10 2 --checkpoint target/lab-01.safetensors", LAB_1, 1),
@@ -49,6 +59,37 @@ RECORDINGS = {
         "labs/02-spawn-ddp/examples/rank_0_evaluates.rs",
         2,
     ),
+    "lab-03": (TWO_RANKS + " lab-03-torchrun-env", LAB_3, 2),
+    "lab-03-alone": ("lab-03-torchrun-env", LAB_3, 0),
+    "lab-03-two-nodes": (
+        "lockstep run --nnodes=2 --node-rank=0 --nproc-per-node=2 lab-03-torchrun-env --epochs 1 & "
+        "lockstep run --nnodes=2 --node-rank=1 lab-03-torchrun-env --epochs 1 & wait",
+        LAB_3,
+        3,
+    ),
+    "lab-06": (
+        TWO_RANKS + " --max-restarts=1 lab-06-snapshot-resume --epochs 2 --save-every-steps 32 --snapshots target/try/snapshots",
+        LAB_6,
+        2,
+        (1, "[default0]:Epoch 1 | Training snapshot saved at target/try/snapshots/snapshot-000001-00000032"),
+    ),
+    "lab-06-torn": (
+        "lab-06-snapshot-resume --epochs 2 --snapshots target/try/torn && "
+        "truncate --no-create --size=-1000 target/try/torn/snapshot-000002-00000000.safetensors && "
+        "lab-06-snapshot-resume --epochs 3 --snapshots target/try/torn",
+        LAB_6,
+        1,
+    ),
+    "launcher-failed": (TWO_RANKS + " lab-03-torchrun-env --data absent", "crates/launch/src/report", 0),
+    "launcher-missing-node": (
+        "lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=localhost --rdzv-conf=join_timeout=5 lab-03-torchrun-env",
+        "crates/launch/src/diagnose",
+        0,
+    ),
+    "inject-list": ("lockstep inject --list", "harness/scenarios", 0),
+    "inject-scenario": ("lockstep inject --show torn-snapshot", "harness/scenarios/torn-snapshot.toml", 0),
+    "inject": ("lockstep inject kill-one-worker kill-in-the-middle-of-a-save torn-snapshot", "harness/src/inject", 0),
+    "verify": ("lockstep verify 06", "harness/src/verify", 0),
 }
 
 PROVENANCE = re.compile(r"\[recorded ([^\s,]+)(?: on (\S+), world size (\d+))?, exit code (\d+), (\S+) ([0-9a-f]{12})(, .*)?\]")
@@ -92,15 +133,19 @@ def report(faults):
 
 def record(command, source, world_size, kill=None):
     """Runs the command at the root of the checkout; gives its text with the line of provenance."""
-    with tempfile.TemporaryDirectory() as events:
-        process = start(command, events)
-        text = ""
+    shutil.rmtree(TRY, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as events, tempfile.TemporaryDirectory() as temporary:
+        process = start(command, events, temporary)
+        text, due = "", kill
         for line in process.stdout:
             text += line
-            if kill and line.startswith(kill[1]):
-                os.kill(first_event(events, kill[0])["pid"], signal.SIGKILL)
+            if due and line.startswith(due[1]):
+                os.kill(first_event(events, due[0])["pid"], signal.SIGKILL)
+                due = None  # a restarted worker prints the line again, and lives
         code = process.wait()
         started = first_event(events, 0)
+    if due:
+        sys.exit(f"record: {command} never printed the line upon which rank {due[0]} is killed: {due[1]}")
     if started and started["world_size"] != world_size:
         sys.exit(f"record: {command} ran on {started['world_size']} ranks, not {world_size}")
     # Only what the run itself wrote in its event files: a program that writes none has no device and world size to state.
@@ -108,17 +153,46 @@ def record(command, source, world_size, kill=None):
     note = f", rank {kill[0]} was sent SIGKILL" if kill else ""
     today = datetime.date.today().isoformat()
     line = f"[recorded {today}{place}, exit code {code}, {source} {digest(source)}{note}]"
-    return f"$ {command}\n{text}{line}\n"
+    return f"$ {command}\n{places(text, temporary)}{line}\n"
 
 
-def start(command, events):
-    dropped = ("RUST_BACKTRACE", "OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
-    environment = {name: value for name, value in os.environ.items() if name not in dropped}
-    environment.update(LOCKSTEP_EVENTS=events, CARGO_TERM_QUIET="true")
-    cargo = os.environ.get("CARGO", "cargo")
-    shell = command.replace("cargo run", f"{cargo} run", 1)
+def start(command, events, temporary):
+    # What would change how a launcher or a rank behaves, or how much it says.
+    dropped = re.compile(r"RUST_BACKTRACE|OMP_NUM_THREADS|(LOCAL_)?RANK|WORLD_SIZE|(PET|TORCHELASTIC)_.*|LOCKSTEP_FAULTS")
+    environment = {name: value for name, value in os.environ.items() if not dropped.fullmatch(name)}
+    environment.update(LOCKSTEP_EVENTS=events, TMPDIR=temporary, CARGO_TERM_QUIET="true")
+    if "cargo" not in command:
+        environment["PATH"] = f"{built()}{os.pathsep}{os.environ['PATH']}"
+    shell = command.replace("cargo run", f"{cargo()} run", 1)
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
     return subprocess.Popen(shell, shell=True, cwd=ROOT, env=environment, text=True, **pipe)
+
+
+def cargo():
+    return os.environ.get("CARGO", "cargo")
+
+
+@functools.cache
+def target():
+    """Cargo's output folder."""
+    metadata = subprocess.check_output([cargo(), "metadata", "--no-deps", "--format-version=1"], cwd=ROOT)
+    return pathlib.Path(json.loads(metadata)["target_directory"])
+
+
+@functools.cache
+def built():
+    """The folder with `lockstep` and the labs, of the present source."""
+    subprocess.run([cargo(), "build", "--quiet"], cwd=ROOT, check=True)
+    return target() / "debug"
+
+
+def places(text, temporary):
+    """The text without the names of this machine and of its folders. The launcher's report and its account of a rendezvous name
+    the host; those two forms are all that is looked for, since the name itself may be any word."""
+    for folder, name in [(temporary, "/tmp"), (f"{target()}/", "target/"), (f"{ROOT}/", "")]:
+        text = text.replace(folder, name)
+    text = re.sub(r"^(  host      : ).+$", r"\1laptop", text, flags=re.M)
+    return re.sub(r"\([^\s()]+, pid (\d+)\)", r"(laptop, pid \1)", text)
 
 
 def first_event(folder, rank):
@@ -128,9 +202,9 @@ def first_event(folder, rank):
 
 
 def digest(source):
-    """Of a file, or of all Rust files of a folder."""
+    """Of a file, or of all Rust and TOML files of a folder."""
     path = ROOT / source
-    files = sorted(path.rglob("*.rs")) if path.is_dir() else [path]
+    files = sorted([*path.rglob("*.rs"), *path.rglob("*.toml")]) if path.is_dir() else [path]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::exit::Code;
-use crate::{process, tour};
+use crate::{inject, launch, process, tour, verify};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -15,17 +15,26 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(Box<launch::Options>),
     Tour(tour::Options),
+    Inject(inject::Options),
+    Verify(verify::Options),
     #[command(name = process::TIED, hide = true)]
-    Tied(process::Tied),
+    Tied(process::Helper),
+    #[command(name = process::WARDEN, hide = true)]
+    Warden(process::Helper),
 }
 
 impl Cli {
     /// Does what was asked for.
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         match self.command {
+            Command::Run(options) => options.exec(),
             Command::Tour(options) => options.exec(),
-            Command::Tied(options) => options.exec(),
+            Command::Inject(options) => options.exec(),
+            Command::Verify(options) => options.exec(),
+            Command::Tied(helper) => helper.exec(process::TIED),
+            Command::Warden(helper) => helper.exec(process::WARDEN),
         }
     }
 }

@@ -72,7 +72,8 @@ fn told(error: &anyhow::Error) -> String {
     format!("error: {error}{}", causes.collect::<String>())
 }
 
-fn signal_name(signal: i32) -> String {
+/// `SIGKILL`, or the number of a signal without a name.
+pub(crate) fn signal_name(signal: i32) -> String {
     signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 

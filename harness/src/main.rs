@@ -2,10 +2,14 @@
 
 mod cli;
 mod exit;
+mod inject;
+mod launch;
 mod process;
 mod proofs;
+mod report;
 mod run;
 mod tour;
+mod verify;
 
 fn main() -> std::process::ExitCode {
     exit::main(|| <cli::Cli as clap::Parser>::parse().exec())

@@ -4,19 +4,23 @@
 //! that is killed leaves at most one torn line, and a restarted one goes on behind it. Losing events never stops
 //! training.
 //!
-//! A crate of its own, without libtorch: the runtime writes these files and the harness reads them, and this is all that
-//! the two share. Ranks are plain numbers here.
+//! A crate of its own, without libtorch: the runtime writes these files and the harness reads them. Ranks are plain numbers
+//! here. Launching agents have files beside them: [`AgentEvent`].
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+mod agent;
+
+pub use agent::{AgentEvent, AgentLog, AgentRecord, AgentSink, read_agents};
 
 /// The variable that names the folder for event files.
 pub const FOLDER: &str = "LOCKSTEP_EVENTS";
@@ -86,9 +90,15 @@ pub struct EventSink {
 
 #[derive(Debug)]
 struct Open {
-    path: PathBuf,
     rank: usize,
     restart: u32,
+    file: Appender,
+}
+
+/// A file to which whole lines are added.
+#[derive(Debug)]
+struct Appender {
+    path: PathBuf,
     state: Mutex<State>,
 }
 
@@ -162,10 +172,8 @@ impl EventSink {
     /// # Errors
     /// [`EventsError::Open`].
     pub fn open(folder: &Path, rank: usize, restart: u32) -> Result<Self, EventsError> {
-        let path = file_of(folder, rank);
-        let opened = fs::create_dir_all(folder).and_then(|()| append_to(&path));
-        let state = opened.map_err(|source| EventsError::Open { path: path.clone(), source })?;
-        Ok(EventSink { open: Some(Open { path, rank, restart, state: Mutex::new(state) }) })
+        let file = Appender::open(folder, file_of(folder, rank))?;
+        Ok(EventSink { open: Some(Open { rank, restart, file }) })
     }
 
     /// Writes `event` with the present time. Failing to is reported on stderr once, and never again.
@@ -176,14 +184,8 @@ impl EventSink {
 
     /// Writes `event` with time `t`, in seconds since the Unix epoch.
     pub fn emit_at(&self, t: f64, event: &Event) {
-        let Some(open) = &self.open else { return };
-        let mut state = open.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = Line { t, rank: open.rank, restart: open.restart, event };
-        if let Err(error) = state.write(&line) {
-            state.lost += 1;
-            if state.lost == 1 {
-                eprintln!("warning: cannot write events to {}: {error}; training goes on", open.path.display());
-            }
+        if let Some(Open { rank, restart, file }) = &self.open {
+            file.append(&Line { t, rank: *rank, restart: *restart, event });
         }
     }
 
@@ -194,8 +196,30 @@ impl EventSink {
 
     /// How many events could not be written.
     pub fn lost(&self) -> u64 {
-        let lost = |open: &Open| open.state.lock().unwrap_or_else(PoisonError::into_inner).lost;
-        self.open.as_ref().map_or(0, lost)
+        self.open.as_ref().map_or(0, |open| open.file.state().lost)
+    }
+}
+
+impl Appender {
+    fn open(folder: &Path, path: PathBuf) -> Result<Self, EventsError> {
+        match fs::create_dir_all(folder).and_then(|()| append_to(&path)) {
+            Ok(state) => Ok(Appender { path, state: Mutex::new(state) }),
+            Err(source) => Err(EventsError::Open { path, source }),
+        }
+    }
+
+    fn append(&self, line: &impl Serialize) {
+        let mut state = self.state();
+        if let Err(error) = state.write(line) {
+            state.lost += 1;
+            if state.lost == 1 {
+                eprintln!("warning: cannot write events to {}: {error}; all else goes on", self.path.display());
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -226,21 +250,32 @@ const KINDS: [&str; 10] =
 /// # Errors
 /// [`EventsError::BadLine`] for a line that is whole but no event; torn lines are listed instead.
 pub fn read(path: &Path) -> Result<EventLog, EventsError> {
+    let mut log = EventLog::default();
+    log.torn = read_lines(path, |value| record(value).map(|record| log.records.push(record)))?;
+    Ok(log)
+}
+
+/// Hands every whole line of the file at `path` to `take`; the numbers (from 1) of those that are torn.
+fn read_lines(path: &Path, mut take: impl FnMut(Value) -> serde_json::Result<()>) -> Result<Vec<usize>, EventsError> {
     let fail = |source| EventsError::Read { path: path.to_owned(), source };
     let mut reader = BufReader::new(File::open(path).map_err(fail)?);
-    let (mut log, mut bytes) = (EventLog::default(), Vec::new());
+    let (mut torn, mut bytes) = (Vec::new(), Vec::new());
     for line in 1.. {
         bytes.clear();
         if reader.read_until(b'\n', &mut bytes).map_err(fail)? == 0 {
             break;
         }
-        match parse(bytes.strip_suffix(b"\n").unwrap_or(&bytes)) {
-            Parsed::Record(record) => log.records.push(record),
-            Parsed::Torn => log.torn.push(line),
-            Parsed::Bad(reason) => return Err(EventsError::BadLine { path: path.to_owned(), line, reason }),
-        }
+        let taken = match serde_json::from_slice(bytes.strip_suffix(b"\n").unwrap_or(&bytes)) {
+            Ok(value) => take(value),
+            Err(error) if error.is_eof() => {
+                torn.push(line);
+                continue;
+            }
+            Err(error) => Err(error),
+        };
+        taken.map_err(|error| EventsError::BadLine { path: path.to_owned(), line, reason: error.to_string() })?;
     }
-    Ok(log)
+    Ok(torn)
 }
 
 /// Reads the files of all ranks in `folder`; other files are left alone.
@@ -276,14 +311,8 @@ struct Head {
     event: String,
 }
 
-enum Parsed {
-    Record(Record),
-    Torn,
-    Bad(String),
-}
-
 impl State {
-    fn write(&mut self, line: &Line<'_>) -> io::Result<()> {
+    fn write(&mut self, line: &impl Serialize) -> io::Result<()> {
         let mut bytes = if self.torn { b"\n".to_vec() } else { Vec::new() };
         serde_json::to_writer(&mut bytes, line)?;
         bytes.push(b'\n');
@@ -311,15 +340,6 @@ fn append_to(path: &Path) -> io::Result<State> {
         file.read_exact(&mut last)?;
     }
     Ok(State { file, torn: last != [b'\n'], lost: 0 })
-}
-
-fn parse(line: &[u8]) -> Parsed {
-    let value: Value = match serde_json::from_slice(line) {
-        Ok(value) => value,
-        Err(error) if error.is_eof() => return Parsed::Torn,
-        Err(error) => return Parsed::Bad(error.to_string()),
-    };
-    record(value).map_or_else(|error| Parsed::Bad(error.to_string()), Parsed::Record)
 }
 
 fn record(value: Value) -> serde_json::Result<Record> {

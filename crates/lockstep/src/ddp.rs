@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use c10d::{CommHook, ProcessGroup, Rank, Reducer, ReducerOptions, Result};
 use tch::nn::{ModuleT, VarStore};
-use tch::{Tensor, no_grad};
+use tch::{Kind, Tensor, no_grad};
 
 use crate::optim::named_parameters;
 
@@ -29,6 +29,11 @@ pub struct DdpOptions {
     pub broadcast_buffers: bool,
     /// How buckets travel; `None` is the plain all-reduce.
     pub comm_hook: Option<CommHook>,
+    /// Lays the buckets out once, before the first step, in the reverse order of definition. PyTorch does it after the first
+    /// step of each *process*, by the order in which gradients came, so that a process that resumes takes one step with buckets
+    /// that the undisturbed one had no more: from three ranks on, the sums are then added in another order and differ in their
+    /// last bits. Off, as in PyTorch; on, it costs one all-reduce of zeros when the model is wrapped.
+    pub fixed_buckets: bool,
 }
 
 impl Default for DdpOptions {
@@ -39,6 +44,7 @@ impl Default for DdpOptions {
             gradient_as_bucket_view: false,
             broadcast_buffers: true,
             comm_hook: None,
+            fixed_buckets: false,
         }
     }
 }
@@ -107,6 +113,10 @@ impl<M> DistributedDataParallel<M> {
         let reducer = Reducer::new(Rc::clone(&group), &params, &options.reducer())?;
         if let Some(hook) = options.comm_hook {
             reducer.register_comm_hook(hook)?;
+        }
+        // Where a step may leave out parameters, the reducer never lays its buckets out anew.
+        if options.fixed_buckets && !options.find_unused_parameters {
+            fix_buckets(&reducer, tensors)?;
         }
         let (reduce_gradients, broadcast_buffers) = (Cell::new(true), Cell::new(true));
         Ok(Self { module, group, reducer, buffers, options: *options, reduce_gradients, broadcast_buffers })
@@ -180,6 +190,20 @@ impl<M: ModuleT> DistributedDataParallel<M> {
     pub fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
         self.forward_with(|module| module.forward_t(inputs, true))
     }
+}
+
+/// Has the reducer see every gradient once, the last parameter's first, and lay out its buckets by that order.
+fn fix_buckets(reducer: &Reducer, mut params: Vec<Tensor>) -> Result<()> {
+    reducer.prepare_for_forward()?;
+    // Backward takes what was computed last first. The gradients are zeros, whatever the parameters are.
+    let zeros = || params.iter().map(|param| param.sum(Kind::Float).to_device(reducer.group().device()) * 0.0);
+    let loss = tch::with_grad(|| zeros().reduce(|sum, zero| sum + zero));
+    reducer.prepare_for_backward(&[])?;
+    if let Some(loss) = loss {
+        reducer.backward(&loss)?;
+    }
+    params.iter_mut().try_for_each(c10d::clear_grad)?;
+    reducer.rebuild_buckets().map(drop)
 }
 
 /// Sets a flag back, also when the body panics.

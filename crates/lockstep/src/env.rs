@@ -14,6 +14,9 @@ pub const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
 /// Variables that only a launcher sets; their presence means that processes were started already.
 pub const LAUNCHER_VARIABLES: [&str; 3] = ["RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"];
 
+/// How many processes Slurm (srun(1)), Open MPI (mpirun(1)) and MPICH's Hydra say that they have started.
+const TASKS: [&str; 3] = ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
+
 const REQUIRED: [&str; 6] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
 
 /// A worker's place in its job, as `lockstep run`, torchrun or [`crate::spawn()`] hand it over.
@@ -33,7 +36,7 @@ pub struct LaunchEnv {
     pub group_rank: Option<usize>,
     /// Host of the rendezvous store (`MASTER_ADDR`).
     pub master_addr: String,
-    /// Port of the rendezvous store (`MASTER_PORT`), never 0.
+    /// Port of the rendezvous store (`MASTER_PORT`); 0, any free one, only for a process [`alone`](LaunchEnv::alone).
     pub master_port: u16,
     /// How often the workers were started anew (`TORCHELASTIC_RESTART_COUNT`, 0 if unset).
     pub restart_count: u32,
@@ -107,6 +110,33 @@ impl LaunchEnv {
         Self::parse(|name| std::env::var_os(name))
     }
 
+    /// Reads this process's environment; where no launcher has set anything, a process alone: rank 0 of a world of 1.
+    ///
+    /// # Errors
+    /// As [`LaunchEnv::from_env`], if a launcher has set something, and if Slurm or MPI has started more than one process: each
+    /// would train alone, on all of the data.
+    pub fn from_env_or_alone() -> Result<Self, EnvError> {
+        let lookup = |name: &str| std::env::var_os(name);
+        if is_one_of_many(lookup) { Self::parse(lookup) } else { Ok(Self::alone()) }
+    }
+
+    /// A process that is the whole job. It hosts its store itself, on a free port of the loopback interface.
+    pub fn alone() -> Self {
+        LaunchEnv {
+            rank: Rank::ZERO,
+            local_rank: LocalRank::new(0),
+            world_size: WorldSize::ONE,
+            local_world_size: WorldSize::ONE,
+            group_rank: None,
+            master_addr: "127.0.0.1".to_owned(),
+            master_port: 0,
+            restart_count: 0,
+            agent_store: false,
+            error_file: std::env::var_os(ERROR_FILE).filter(|path| !path.is_empty()).map(PathBuf::from),
+            run_id: None,
+        }
+    }
+
     /// Reads variables through `lookup`.
     ///
     /// # Errors
@@ -144,6 +174,13 @@ impl LaunchEnv {
         }
         Ok(())
     }
+}
+
+/// Whether something says that this process has others beside it.
+fn is_one_of_many(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
+    let vars = Vars(lookup);
+    let many = |name: &&str| vars.text(name).parse().is_ok_and(|tasks: u64| tasks > 1);
+    LAUNCHER_VARIABLES.iter().any(|name| vars.get(name).is_some()) || TASKS.iter().any(many)
 }
 
 struct Vars<F>(F);
@@ -212,9 +249,9 @@ fn listed(names: &[&str]) -> String {
 fn start_hint(names: &[&str], slurm: bool) -> &'static str {
     if slurm && names.contains(&"RANK") {
         return "Slurm started this process (SLURM_PROCID is set), but ranks come from the launcher: \
-                let srun start one torchrun per node, and that start this program";
+                let srun start one `lockstep run` per node, and that start this program";
     }
-    "start the program with torchrun, or use `lockstep::spawn`"
+    "start the program with `lockstep run --standalone --nproc-per-node=2 PROGRAM` (or torchrun), or use `lockstep::spawn`"
 }
 
 #[cfg(test)]
@@ -277,7 +314,8 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set: \
-             start the program with torchrun, or use `lockstep::spawn`"
+             start the program with `lockstep run --standalone --nproc-per-node=2 PROGRAM` (or torchrun), or use \
+             `lockstep::spawn`"
         );
     }
 
@@ -290,7 +328,17 @@ mod tests {
     fn tells_a_bare_slurm_task_to_put_a_launcher_in_between() {
         let error = LaunchEnv::parse(|name| (name == "SLURM_PROCID").then(|| "3".into())).unwrap_err();
         assert!(error.to_string().contains("SLURM_PROCID is set"), "{error}");
-        assert!(error.to_string().contains("one torchrun per node"), "{error}");
+        assert!(error.to_string().contains("one `lockstep run` per node"), "{error}");
+    }
+
+    #[test]
+    fn takes_a_process_for_alone_only_where_nobody_says_that_it_has_others() {
+        let with =
+            |set: &'static str, value: &'static str| is_one_of_many(move |name| (name == set).then(|| value.into()));
+        for name in ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"] {
+            assert!(with(name, "2") && !with(name, "1") && !with(name, "") && !with(name, "x"), "{name}");
+        }
+        assert!(with("RANK", "0") && with("WORLD_SIZE", "1") && !with("RANK", "") && !with("HOME", "2"));
     }
 
     #[test]

@@ -15,6 +15,8 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use lockstep_contract::fault::FaultError;
+
 use crate::env::{ERROR_FILE, EnvError};
 use crate::error_file;
 use crate::spawn::{self, SpawnError};
@@ -80,6 +82,7 @@ pub fn code_of(error: &anyhow::Error) -> Code {
 fn is_usage(error: &(dyn Error + 'static)) -> bool {
     error.is::<UsageError>()
         || error.is::<EnvError>()
+        || error.is::<FaultError>()
         || error.downcast_ref::<SpawnError>().is_some_and(SpawnError::is_usage)
 }
 

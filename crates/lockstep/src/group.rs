@@ -1,12 +1,25 @@
 //! Joining the job's process group, and the two stores that it takes: the worker's end and the launcher's.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use c10d::{Backend, DEFAULT_STORE_TIMEOUT, GroupOptions, ProcessGroup, Result, Store, TcpStoreOptions};
 
 use tch::Device;
 
 use crate::LaunchEnv;
+use crate::knock::{self, NobodyListens};
+
+/// Why joining the group failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The store is nowhere to be found.
+    #[error("failed to join the process group")]
+    NobodyListens(#[from] NobodyListens),
+    /// The store, or another rank.
+    #[error(transparent)]
+    Group(#[from] c10d::Error),
+}
 
 /// Joins the default group as the environment says, as `init_process_group(init_method="env://")` does: connects to the
 /// store at `MASTER_ADDR:MASTER_PORT`, hosting it on rank 0 unless the launcher does, and waits for all ranks.
@@ -17,10 +30,30 @@ use crate::LaunchEnv;
 /// Rank and local rank are different types, so that the classical mistake of joining with `LOCAL_RANK` does not compile.
 ///
 /// # Errors
-/// `Timeout` and `PeerGone` name the store's address or the ranks that did not come.
-pub fn init_process_group(env: &LaunchEnv, device: Device, options: &GroupOptions) -> Result<ProcessGroup> {
+/// [`JoinError::NobodyListens`] when no store answered before the deadline, of which stderr was told meanwhile. `Timeout` and
+/// `PeerGone` name the store's address or the ranks that did not come.
+pub fn init_process_group(env: &LaunchEnv, device: Device, options: &GroupOptions) -> Result<ProcessGroup, JoinError> {
     let store = connect_store(env, options.timeout.min(DEFAULT_STORE_TIMEOUT))?;
-    ProcessGroup::new(backend_for(device), &store, env.rank, env.world_size, options)
+    let ours = std::env::var_os(OUR_AGENT).is_some();
+    let store = match attempt_prefix(env).filter(|_| !ours) {
+        Some(prefix) => store.prefix(&prefix)?,
+        None => store,
+    };
+    Ok(ProcessGroup::new(backend_for(device), &store, env.rank, env.world_size, options)?)
+}
+
+/// `lockstep run` marks its workers by this variable. Its store is empty at each start of them, so that their keys can be Python's.
+const OUR_AGENT: &str = "LOCKSTEP_AGENT";
+
+/// What keeps the keys of restarted workers apart from those of the workers before them, where that takes something.
+///
+/// torchrun keeps one store for all attempts of a job. A restarted rank then finds the address of a dead one in it, and Gloo
+/// gives up after a few connections refused; Python's `init_process_group("gloo")` has that fault, in 2.11 too. The number of
+/// restarts tells attempts apart, but only among the workers of one agent: each agent counts its own. So on several nodes, and
+/// in a first attempt, the keys are Python's.
+fn attempt_prefix(env: &LaunchEnv) -> Option<String> {
+    let one_agent = env.local_world_size == env.world_size;
+    (env.agent_store && env.restart_count > 0 && one_agent).then(|| format!("attempt_{}", env.restart_count))
 }
 
 fn backend_for(device: Device) -> Backend {
@@ -31,15 +64,37 @@ fn backend_for(device: Device) -> Backend {
 }
 
 /// This rank's end of the job's store.
-fn connect_store(env: &LaunchEnv, timeout: Duration) -> Result<Store> {
-    let hosts = env.rank.is_zero() && !env.agent_store;
+fn connect_store(env: &LaunchEnv, timeout: Duration) -> Result<Store, JoinError> {
+    let (hosts, begun) = (env.rank.is_zero() && !env.agent_store, Instant::now());
+    if !hosts {
+        knock::until_somebody_listens(env, timeout)?;
+    }
+    // Somebody does, so a second is enough to connect where the wait took all the time.
+    let timeout = timeout.saturating_sub(begun.elapsed()).max(timeout.min(Duration::from_secs(1)));
     // As in Python, clients announce themselves and a host waits until all have.
     let wait_for = Some(env.world_size.get());
     let options = TcpStoreOptions { host_server: hosts, wait_for, timeout, multi_tenant: hosts };
-    Store::tcp(&env.master_addr, env.master_port, &options)
+    Ok(Store::tcp(&env.master_addr, env.master_port, &options)?)
 }
 
 /// A store on a free loopback port, for a launcher to keep open while its workers run.
 pub(crate) fn host_store() -> Result<Store> {
     Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::WorldSize;
+
+    #[test]
+    fn keeps_pythons_keys_but_for_restarted_workers_of_one_agent_in_its_store() {
+        let two = WorldSize::new(2).unwrap();
+        let one_node = LaunchEnv { world_size: two, local_world_size: two, agent_store: true, ..LaunchEnv::alone() };
+        let restarted = LaunchEnv { restart_count: 3, ..one_node.clone() };
+        assert_eq!(attempt_prefix(&restarted).as_deref(), Some("attempt_3"));
+        assert_eq!(attempt_prefix(&one_node), None);
+        assert_eq!(attempt_prefix(&LaunchEnv { agent_store: false, ..restarted.clone() }), None);
+        assert_eq!(attempt_prefix(&LaunchEnv { local_world_size: WorldSize::ONE, ..restarted }), None);
+    }
 }

@@ -82,10 +82,11 @@ impl Progress {
         Progress { bar }
     }
 
-    /// Begins an epoch of `steps` steps.
-    pub fn epoch(&self, epoch: u64, steps: u64) {
+    /// Begins an epoch of `steps` steps, of which `done` were done before.
+    pub fn epoch(&self, epoch: u64, done: u64, steps: u64) {
         self.bar.reset();
         self.bar.set_length(steps);
+        self.bar.set_position(done);
         self.bar.set_prefix(format!("Epoch {epoch}"));
         self.bar.set_message("");
     }
@@ -99,6 +100,11 @@ impl Progress {
     /// Prints a line to stdout without tearing the bar, in one write, so that the lines of several ranks stay whole.
     pub fn println(&self, line: impl AsRef<str>) {
         self.bar.suspend(|| print_line(&mut io::stdout().lock(), line.as_ref()));
+    }
+
+    /// The same to stderr.
+    pub fn eprintln(&self, line: impl AsRef<str>) {
+        self.bar.suspend(|| print_line(&mut io::stderr().lock(), line.as_ref()));
     }
 
     /// The time since the epoch began.
@@ -142,7 +148,7 @@ mod tests {
     fn shows_epoch_steps_and_loss() {
         let term = InMemoryTerm::new(3, 80);
         let progress = Progress::drawing_on(ProgressDrawTarget::term_like(Box::new(term.clone())));
-        progress.epoch(2, 64);
+        progress.epoch(2, 0, 64);
         progress.step(0.125);
         progress.bar.force_draw();
         let shown = term.contents();
@@ -155,7 +161,7 @@ mod tests {
     fn draws_nothing_on_other_ranks() {
         let progress = Progress::new(Rank::new(1));
         assert!(progress.bar.is_hidden());
-        progress.epoch(0, 1);
+        progress.epoch(0, 0, 1);
         progress.step(1.0);
     }
 

@@ -1,77 +1,162 @@
 //! What a training loop reports: lines and a bar for people, events for the harness, from one call each.
+//!
+//! It is also where faults on request strike ([`crate::faults`]), since it knows the step.
 
+use std::error::Error;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lockstep_contract::fault::{Armed, FaultError, Point};
 use tch::Device;
 
 use crate::events::{Event, EventSink};
-use crate::loader::DataLoader;
+use crate::loader::{DataLoader, Position};
 use crate::metrics::Evaluation;
 use crate::progress::{self, Progress, Tag};
 use crate::sampler::Sampler;
-use crate::{LaunchEnv, Rank, WorldSize};
+use crate::{LaunchEnv, Rank, WorldSize, faults};
 
 /// A rank's reporter. Rank 0 draws the bar and prints what is true of all; every rank prints its epochs and writes its events.
+///
+/// Clones report to the same places, from any thread.
+#[derive(Clone)]
 pub struct Reporter {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
     rank: Rank,
+    world_size: WorldSize,
     tag: Tag,
     progress: Progress,
     events: EventSink,
+    faults: Armed,
+    /// Where snapshots are saved, for the faults that harm them.
+    snapshots: Mutex<Option<PathBuf>>,
 }
 
 impl Reporter {
-    /// For a rank of a job; events go where `LOCKSTEP_EVENTS` says.
-    pub fn new(env: &LaunchEnv, device: Device) -> Self {
+    /// For a rank of a job; events go where `LOCKSTEP_EVENTS` says, and faults strike as `LOCKSTEP_FAULTS` says.
+    ///
+    /// # Errors
+    /// When `LOCKSTEP_FAULTS` names no plan of faults: training without them would prove what it does not.
+    pub fn new(env: &LaunchEnv, device: Device) -> Result<Self, FaultError> {
         let events = EventSink::from_env(env.rank.get(), env.restart_count);
         Self::start(env.rank, env.world_size, device, events)
     }
 
     /// For a process that is alone.
-    pub fn alone(device: Device) -> Self {
+    ///
+    /// # Errors
+    /// As [`Reporter::new`].
+    pub fn alone(device: Device) -> Result<Self, FaultError> {
         Self::start(Rank::ZERO, WorldSize::ONE, device, EventSink::from_env(0, 0))
     }
 
-    fn start(rank: Rank, world_size: WorldSize, device: Device, events: EventSink) -> Self {
+    fn start(rank: Rank, world_size: WorldSize, device: Device, events: EventSink) -> Result<Self, FaultError> {
+        let faults = Armed::from_env(rank.get())?;
         let name = match device {
             Device::Cuda(index) => format!("cuda:{index}"),
             _ => "cpu".to_owned(),
         };
         events.emit(&Event::Start { world_size: world_size.get(), device: name, pid: std::process::id() });
-        Reporter { rank, tag: Tag::new(rank, device), progress: Progress::new(rank), events }
+        let (tag, progress, snapshots) = (Tag::new(rank, device), Progress::new(rank), Mutex::default());
+        Ok(Reporter { shared: Arc::new(Shared { rank, world_size, tag, progress, events, faults, snapshots }) })
     }
 
     /// An epoch begins: how many steps, and, for the harness, which samples this rank will see.
     pub fn epoch(&self, epoch: u64, loader: &DataLoader, batch_size: usize, sampler: &impl Sampler) {
-        let steps = loader.steps() as u64;
-        self.println(progress::epoch_line(self.tag, epoch, batch_size, steps));
-        self.progress.epoch(epoch, steps);
-        self.events.emit(&Event::Epoch { epoch, steps, batch_size });
-        if self.events.is_on() {
-            let indices = sampler.indices(epoch).into_iter().map(|i| i as u64).collect();
-            self.events.emit(&Event::Samples { epoch, indices });
+        self.epoch_at(Position::start_of(epoch), loader, batch_size, sampler);
+    }
+
+    /// An epoch begins, or goes on at `from` after a resume: the samples told are those still to come.
+    pub fn epoch_at(&self, from: Position, loader: &DataLoader, batch_size: usize, sampler: &impl Sampler) {
+        let (epoch, steps) = (from.epoch, (from.step + loader.steps_at(from)) as u64);
+        self.println(progress::epoch_line(self.shared.tag, epoch, batch_size, steps));
+        self.shared.progress.epoch(epoch, from.step as u64, steps);
+        self.emit(&Event::Epoch { epoch, steps, batch_size });
+        if self.shared.events.is_on() {
+            let indices = sampler.indices_from(epoch, from.samples).into_iter().map(|i| i as u64).collect();
+            self.emit(&Event::Samples { epoch, indices });
         }
     }
 
     /// A step is done; `loss` is this rank's mean over `samples` samples.
     pub fn step(&self, epoch: u64, step: usize, loss: f64, samples: usize) {
-        self.progress.step(loss);
-        self.events.emit(&Event::Step { epoch, step: step as u64, loss, samples: samples as u64 });
+        self.shared.progress.step(loss);
+        self.emit(&Event::Step { epoch, step: step as u64, loss, samples: samples as u64 });
+        if self.has_faults()
+            && let Err(error) = self.strike(&Point::Step { epoch, step: step as u64 })
+        {
+            self.warn(format!("the fault was not inflicted: {error}"));
+        }
     }
 
     /// The model was evaluated, over all ranks. Rank 0 prints it.
     pub fn eval(&self, epoch: u64, all: &Evaluation) {
-        if self.rank.is_zero() {
+        if self.rank().is_zero() {
             self.println(progress::eval_line(epoch, all.accuracy(), all.loss()));
         }
         let (accuracy, loss, samples) = (all.accuracy(), all.loss(), all.samples());
-        self.events.emit(&Event::Eval { epoch, accuracy, loss, samples });
+        self.emit(&Event::Eval { epoch, accuracy, loss, samples });
     }
 
     /// Prints a line of this rank, tagged with it.
     pub fn say(&self, line: impl AsRef<str>) {
-        self.println(format!("{} {}", self.tag, line.as_ref()));
+        self.println(format!("{} {}", self.shared.tag, line.as_ref()));
     }
 
     /// Prints a line as it is, without tearing the bar.
     pub fn println(&self, line: impl AsRef<str>) {
-        self.progress.println(line);
+        self.shared.progress.println(line);
     }
+
+    /// Warns on stderr, and notes it in the events.
+    pub fn warn(&self, message: String) {
+        self.shared.progress.eprintln(format!("warning: {message}"));
+        self.emit(&Event::Fault { message });
+    }
+
+    pub(crate) fn rank(&self) -> Rank {
+        self.shared.rank
+    }
+
+    pub(crate) fn world_size(&self) -> WorldSize {
+        self.shared.world_size
+    }
+
+    pub(crate) fn emit(&self, event: &Event) {
+        self.shared.events.emit(event);
+    }
+
+    /// From now on, faults that harm a snapshot find it in `folder`.
+    pub(crate) fn snapshots_are_in(&self, folder: &Path) {
+        *self.shared.snapshots.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder.to_owned());
+    }
+
+    pub(crate) fn has_faults(&self) -> bool {
+        !self.shared.faults.is_empty()
+    }
+
+    /// Inflicts what is due at `point`, all of it.
+    ///
+    /// # Errors
+    /// The first that a fault makes.
+    pub(crate) fn strike(&self, point: &Point) -> io::Result<()> {
+        let folder = self.shared.snapshots.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut done = Ok(());
+        let due = self.shared.faults.due(point).map_err(|error| io::Error::other(with_cause(&error)))?;
+        for fault in due {
+            for act in &fault.acts {
+                self.emit(&Event::Fault { message: format!("injected: {} ({})", faults::name(act), fault.name) });
+                done = done.and(faults::inflict(act, folder.as_deref()));
+            }
+        }
+        done
+    }
+}
+
+fn with_cause(error: &FaultError) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }

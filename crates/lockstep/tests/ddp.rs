@@ -311,3 +311,74 @@ fn a_forward_pass_without_autograd_leaves_the_next_step_as_it_is() {
         assert!(named_parameters(&vs).iter().all(|(_, p)| p.grad().defined()));
     });
 }
+
+/// The gradients of a wide model, wrapped just now or a step ago, for the same weights and data: as a process that resumed and
+/// one that ran through compute them.
+fn gradients_of_a_process(group: &Rc<ProcessGroup>, steps_before: usize, options: &DdpOptions) -> Vec<Vec<u32>> {
+    let vs = store(Kind::Float);
+    let root = vs.root();
+    let mut net = nn::seq();
+    for (name, (from, to)) in [("a", (6, 31)), ("b", (31, 17)), ("c", (17, 1))] {
+        net = net.add(nn::linear(&root / name, from, to, Default::default())).add_fn(|x| x.tanh());
+    }
+    for (salt, (_, mut parameter)) in named_parameters(&vs).into_iter().enumerate() {
+        no_grad(|| parameter.copy_(&formula_tensor(&parameter.size(), salt as i64 + 1, 0.5)));
+    }
+    let ddp = DistributedDataParallel::new(net, &vs, Rc::clone(group), options).unwrap();
+    let inputs = formula_tensor(&[5, 6], 40 + group.rank().get() as i64, 1.0);
+    for _ in 0..=steps_before {
+        named_parameters(&vs).iter_mut().for_each(|(_, p)| c10d::clear_grad(p).unwrap());
+        ddp.backward(&ddp.forward(&inputs).unwrap().sum(Kind::Float)).unwrap();
+    }
+    named_parameters(&vs).iter().map(|(_, p)| bits(&p.grad())).collect()
+}
+
+#[test]
+fn fixed_buckets_give_a_process_that_resumed_the_same_bits_on_any_number_of_ranks() {
+    for world in 1..=4 {
+        for options in [
+            DdpOptions { fixed_buckets: true, ..Default::default() },
+            DdpOptions { fixed_buckets: true, gradient_as_bucket_view: true, ..Default::default() },
+            DdpOptions { fixed_buckets: true, find_unused_parameters: true, ..Default::default() },
+            DdpOptions { fixed_buckets: true, bucket_cap_mb: 0.001, ..Default::default() },
+        ] {
+            let equal = ranks(world, |group| {
+                gradients_of_a_process(&group, 0, &options) == gradients_of_a_process(&group, 1, &options)
+            });
+            assert_eq!(equal, vec![true; world], "{world} ranks, {options:?}");
+        }
+    }
+}
+
+#[test]
+fn buckets_that_are_laid_out_anew_after_a_step_change_bits_from_three_ranks_on() {
+    let equal = |world| {
+        ranks(world, |group| {
+            let options = DdpOptions::default();
+            gradients_of_a_process(&group, 0, &options) == gradients_of_a_process(&group, 1, &options)
+        })
+    };
+    assert_eq!((equal(2), equal(3), equal(4)), (vec![true; 2], vec![false; 3], vec![false; 4]));
+}
+
+#[test]
+fn fixed_buckets_are_cut_before_the_first_step_and_stay() {
+    let layout = |fixed_buckets| {
+        ranks(2, |group| {
+            let vs = store(Kind::Float);
+            let options = DdpOptions { bucket_cap_mb: 0.0001, fixed_buckets, ..Default::default() };
+            let ddp = DistributedDataParallel::new(model(&vs), &vs, group, &options).unwrap();
+            assert!(named_parameters(&vs).iter().all(|(_, p)| !p.grad().defined()), "no gradient is left over");
+            let before = ddp.reducer().bucket_numels().unwrap();
+            let inputs = formula_tensor(&[3, 6], 9, 1.0);
+            ddp.backward(&ddp.forward(&inputs).unwrap().sum(Kind::Float)).unwrap();
+            drop(ddp.forward(&inputs).unwrap());
+            (before, ddp.reducer().bucket_numels().unwrap())
+        })
+    };
+    // A bucket is closed by the first parameter that brings it to 104 bytes: the last layer (1 + 8), the first one's weight
+    // (48), and then its bias (8) has one of its own.
+    let fixed = layout(true);
+    assert_eq!(fixed, vec![(vec![57, 8], vec![57, 8]); 2]);
+    assert_eq!(layout(false)[0].0, [65], "PyTorch begins with one bucket for all");
+}

@@ -70,7 +70,6 @@ fn gives_no_batch_of_an_empty_set() {
         let loader = in_order(0, 4).workers(workers);
         assert_eq!(loader.steps(), 0);
         assert!(loader.epoch(0).next().is_none());
-        assert_eq!(loader.position(5), None);
     }
 }
 
@@ -120,24 +119,78 @@ fn rejects_a_batch_size_of_zero() {
     assert_eq!(refused, Some(ZeroBatchSize));
 }
 
+/// Every rank's loader, and the positions after each of its steps of an epoch entered at `from`, which all must agree on.
+fn walk(len: usize, world: usize, batch_size: usize, from: Position) -> (Vec<DataLoader>, Vec<Position>) {
+    let world = WorldSize::new(world).unwrap();
+    let make = |rank| {
+        let sampler = DistributedSampler::new(len, rank, world).unwrap().seed(3);
+        DataLoader::new(Arc::new(Numbers(len)), sampler, batch_size).unwrap()
+    };
+    let loaders: Vec<_> = world.ranks().map(make).collect();
+    let after = |loader: &DataLoader| -> Vec<Position> {
+        (from.step..).take(loader.steps_at(from)).map(|step| loader.after(from, step)).collect()
+    };
+    let positions = after(&loaders[0]);
+    assert!(loaders.iter().all(|loader| after(loader) == positions));
+    (loaders, positions)
+}
+
 proptest! {
     #[test]
-    fn splits_and_joins_positions(global_step in 0u64..1 << 60, steps in 1usize..10_000) {
-        let position = Position::after(global_step, steps).unwrap();
-        prop_assert!(position.step < steps);
-        prop_assert_eq!(position.global_step(steps), global_step);
+    fn goes_on_with_the_very_batches_that_were_to_come(len in 1usize..60, world in 1usize..5, batch in 1usize..6) {
+        let (loaders, positions) = walk(len, world, batch, Position::start_of(2));
+        for loader in &loaders {
+            let whole = samples(loader.epoch(2));
+            for (done, position) in positions.iter().enumerate().filter(|(_, position)| position.epoch == 2) {
+                prop_assert_eq!(position.step, done + 1);
+                prop_assert_eq!(&samples(loader.epoch_at(*position))[..], &whole[done + 1..]);
+            }
+        }
+        prop_assert_eq!(positions.last(), Some(&Position::start_of(3)));
+    }
+
+    #[test]
+    fn sees_each_sample_once_an_epoch_through_several_changes_of_world_and_batch(
+        len in 1usize..80,
+        legs in prop::collection::vec((1usize..6, 1usize..6, 1usize..4), 1..6),
+    ) {
+        let (mut at, mut seen, mut last_world) = (Position::start_of(1), Vec::new(), 1);
+        for (leg, &(world, batch, steps)) in legs.iter().enumerate() {
+            let (loaders, positions) = walk(len, world, batch, at);
+            // The last leg goes to the end of the epoch, the others are cut short.
+            let steps = if leg + 1 == legs.len() { positions.len() } else { steps.min(positions.len()) };
+            for loader in &loaders {
+                seen.extend(samples(loader.epoch_at(at)).into_iter().take(steps).flatten());
+            }
+            (at, last_world) = (positions[steps - 1], world);
+            if at.epoch == 2 {
+                break;
+            }
+            prop_assert_eq!(at.samples, seen.len(), "nothing is padded before the end");
+        }
+        prop_assert_eq!(at, Position::start_of(2));
+        prop_assert!(seen.len() - len < last_world, "{} visits of {} samples", seen.len(), len);
+        seen.sort_unstable();
+        seen.dedup();
+        prop_assert!(seen.into_iter().eq(0..len as i64));
     }
 }
 
 #[test]
-fn finds_its_position_by_the_steps_taken() {
-    let loader = in_order(10, 4);
-    assert_eq!(loader.position(7), Some(Position { epoch: 2, step: 1 }));
-    assert_eq!(
-        loader.position(6),
-        Some(Position { epoch: 2, step: 0 }),
-        "an epoch that is done is the next one's start"
-    );
+fn starts_the_next_epoch_where_too_few_samples_are_left_for_every_rank() {
+    let sampler = DistributedSampler::new(9, Rank::ZERO, WorldSize::new(4).unwrap()).unwrap().drop_last(true);
+    let loader = DataLoader::new(Arc::new(Numbers(9)), sampler, 2).unwrap();
+    let late = Position { epoch: 0, step: 5, samples: 6 };
+    assert_eq!((loader.steps_at(late), samples(loader.epoch_at(late)).len()), (0, 0));
+    assert_eq!(samples(loader.epoch_at(Position { epoch: 0, step: 5, samples: 5 })).len(), 1);
+}
+
+#[test]
+fn numbers_steps_on_from_its_position_in_errors() {
+    let sampler = SequentialSampler::new(9);
+    let loader = DataLoader::new(Arc::new(Numbers(8)), sampler, 4).unwrap();
+    let error = loader.epoch_at(Position { epoch: 1, step: 7, samples: 6 }).next().unwrap().unwrap_err();
+    assert!(error.to_string().contains("step 7 of epoch 1 (samples 6, 7, 8)"), "{error}");
 }
 
 fn shuffled(len: usize, batch_size: usize) -> DataLoader {

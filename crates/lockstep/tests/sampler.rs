@@ -42,6 +42,41 @@ proptest! {
     }
 
     #[test]
+    fn leaves_of_an_epoch_what_its_ranks_have_not_taken(
+        n in 1usize..200, world in 1usize..7, other in 1usize..7, turns in 0usize..40, seed: u64, drop_last: bool,
+    ) {
+        let make = |rank, world| DistributedSampler::new(n, rank, world).unwrap().seed(seed).drop_last(drop_last);
+        let taken = (turns * world).min(n / world * world);
+        let same = all_ranks(world, |rank, world| make(rank, world).indices_from(4, taken));
+        let whole = all_ranks(world, |rank, world| make(rank, world).indices(4));
+        prop_assert!(same.iter().zip(&whole).all(|(rest, whole)| rest[..] == whole[taken / world..]));
+
+        let elsewhere = all_ranks(other, make);
+        let rest: Vec<_> = elsewhere.iter().map(|sampler| sampler.indices_from(4, taken)).collect();
+        prop_assert!(elsewhere.iter().zip(&rest).all(|(sampler, rest)| sampler.len_from(taken) == rest.len()));
+        let before: Vec<_> = whole.iter().map(|whole| whole[..taken / world].to_vec()).collect();
+        let counts = visits(n, &[before, rest].concat());
+        if drop_last {
+            prop_assert!(counts.iter().all(|&count| count <= 1));
+            prop_assert!(counts.iter().filter(|&&count| count == 0).count() < other);
+        } else {
+            prop_assert!(counts.iter().all(|&count| count >= 1));
+            prop_assert!(counts.iter().sum::<usize>() - n < other);
+        }
+    }
+
+    #[test]
+    fn has_nothing_left_beyond_the_end(n in 0usize..50, beyond: usize) {
+        let world = WorldSize::new(3).unwrap();
+        let taken = n.saturating_add(beyond);
+        for rank in world.ranks() {
+            prop_assert!(DistributedSampler::new(n, rank, world).unwrap().indices_from(0, taken).is_empty());
+            prop_assert!(EvalSampler::new(n, rank, world).unwrap().indices_from(0, taken).is_empty());
+        }
+        prop_assert_eq!(RandomSampler::new(n).len_from(taken), 0);
+    }
+
+    #[test]
     fn evaluates_every_sample_exactly_once(n in 0usize..300, world in 1usize..9, epoch: u64) {
         let samplers = all_ranks(world, |rank, world| EvalSampler::new(n, rank, world).unwrap());
         let shards: Vec<_> = samplers.iter().map(|s| s.indices(epoch)).collect();

@@ -1,13 +1,25 @@
-//! Programs that are started with a leash: they end before this command does, however this one ends.
-//!
-//! - A **group** of its own holds the program and its children, so that one signal reaches all ([`group`]).
-//! - A **tie** to this process's life: the kernel kills the program if this process is killed ([`tied`]).
-//! - **Signals** to this command become events of the same wait as the program's end ([`signals`]).
+//! The hidden subcommands by which programs are started with a leash. The leash itself is [`lockstep_launch::process`]'s.
 
-mod group;
-mod signals;
-mod tied;
+use std::ffi::OsString;
 
-pub(crate) use group::{Group, Outcome};
-pub(crate) use signals::Signals;
-pub(crate) use tied::{TIED, Tied, tied};
+use clap::Args;
+use lockstep_launch::process::helper;
+
+use crate::exit::Code;
+
+pub(crate) use lockstep_launch::process::{Signals, TIED, WARDEN, tied};
+
+/// What a hidden subcommand was called with
+#[derive(Args)]
+pub(crate) struct Helper {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+impl Helper {
+    /// Does what the subcommand `name` is for. Comes back from [`TIED`] only if the program could not be started.
+    pub(crate) fn exec(&self, name: &str) -> anyhow::Result<Code> {
+        let done = helper(name, &self.args).unwrap_or_else(|| anyhow::bail!("there is no subcommand {name}"));
+        done.map(|()| if name == TIED { Code::Failure } else { Code::Success })
+    }
+}

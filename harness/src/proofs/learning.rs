@@ -31,7 +31,7 @@ fn prove(run: &Evidence) -> Result<String, Doubt> {
     }
 }
 
-fn check_losses(trace: &Trace) -> Result<(), String> {
+pub(super) fn check_losses(trace: &Trace) -> Result<(), String> {
     for (number, epoch) in trace.epochs.iter().enumerate() {
         for (step, ranks) in epoch.steps.iter().enumerate() {
             if let Some(rank) = ranks.iter().position(|step| !step.loss.is_finite()) {

@@ -25,7 +25,8 @@ fn prove(run: &Evidence) -> Result<String, Doubt> {
     Ok(format!("{tensors}, {values} on each of {ranks} ranks: no bit differs"))
 }
 
-fn compare(first: &Weights, other: &Weights) -> Result<(), String> {
+/// Says how `other` differs from `first`, if it does.
+pub(crate) fn compare(first: &Weights, other: &Weights) -> Result<(), String> {
     if let Some(name) = other.keys().find(|name| !first.contains_key(*name)) {
         return Err(format!("it alone has {name}"));
     }

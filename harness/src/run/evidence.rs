@@ -10,7 +10,7 @@ use std::path::Path;
 use lockstep_events::EventLog;
 use safetensors::{Dtype, SafeTensors};
 
-use super::{Folder, Plan};
+use super::Plan;
 
 /// The files of a run. An `Err` says what is wrong with them.
 #[derive(Clone, Debug)]
@@ -37,14 +37,6 @@ pub(crate) struct Tensor {
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Evidence {
-    /// Reads what a run of `plan` left in `folder`.
-    pub(crate) fn read(plan: Plan, folder: &Folder) -> Self {
-        let weights = (0..plan.ranks).map(|rank| weights(&folder.weights_of(rank))).collect();
-        Evidence { plan, logs: lockstep_events::read_folder(&folder.events()).map_err(|error| chain(&error)), weights }
-    }
-}
-
 impl Tensor {
     /// Its values as numbers; `None` for a type that is not a float of 32 or 64 bits.
     pub(crate) fn values(&self) -> Option<Vec<f64>> {
@@ -64,7 +56,8 @@ impl Tensor {
     }
 }
 
-fn weights(path: &Path) -> Result<Weights, String> {
+/// The tensors of a safetensors file; an `Err` says what is wrong with it.
+pub(crate) fn read_weights(path: &Path) -> Result<Weights, String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let bytes = fs::read(path).map_err(|error| format!("cannot read the weights {name}: {error}"))?;
     let file = SafeTensors::deserialize(&bytes).map_err(|error| format!("{name} is no safetensors file: {error}"))?;
@@ -76,42 +69,18 @@ fn weights(path: &Path) -> Result<Weights, String> {
     Ok(file.tensors().into_iter().map(|(name, view)| (name, tensor(view))).collect())
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
-    std::iter::successors(error.source(), |cause| cause.source())
-        .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Sizes;
-
-    fn plan() -> Plan {
-        Plan { ranks: 2, batch: 4, epochs: 1, seed: 0, sizes: Sizes::drawn(8) }
-    }
 
     #[test]
-    fn keeps_what_is_missing_as_missing() {
+    fn says_what_is_wrong_with_weights_that_are_missing_or_damaged() {
         let dir = tempfile::tempdir().unwrap();
-        let evidence = Evidence::read(plan(), &Folder::new(dir.path()));
-        assert_eq!(evidence.weights.len(), 2);
-        let told = evidence.weights[1].clone().unwrap_err();
+        let path = dir.path().join("rank-1.safetensors");
+        let told = read_weights(&path).unwrap_err();
         assert!(told.contains("rank-1.safetensors: No such file"), "{told}");
-        let told = evidence.logs.unwrap_err();
-        assert!(told.contains("cannot read events") && told.contains("No such file"), "{told}");
-    }
-
-    #[test]
-    fn keeps_what_is_damaged_as_damaged() {
-        let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::new(dir.path());
-        fs::create_dir_all(folder.weights()).unwrap();
-        fs::create_dir_all(folder.events()).unwrap();
-        fs::write(folder.weights_of(0), b"\xff\xff\xff\xff\xff\xff\xff\x7f{}").unwrap();
-        fs::write(folder.events().join("rank-0.jsonl"), "}\n").unwrap();
-        let evidence = Evidence::read(plan(), &folder);
-        assert!(evidence.weights[0].clone().unwrap_err().contains("rank-0.safetensors is no safetensors file"));
-        assert!(evidence.logs.unwrap_err().starts_with("line 1 of "));
+        fs::write(&path, b"\xff\xff\xff\xff\xff\xff\xff\x7f{}").unwrap();
+        assert!(read_weights(&path).unwrap_err().contains("rank-1.safetensors is no safetensors file"));
     }
 
     #[test]

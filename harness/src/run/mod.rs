@@ -1,7 +1,7 @@
 //! A run of a lab and what it left behind, whoever asks for it.
 //!
 //! - [`Plan`]: what the run was to do.
-//! - [`Lab`]: the program beside this one, and how to start it ([`lab`]).
+//! - [`program_beside`]: where a lab's program is ([`lab`]). How it is run is [`inject`](crate::inject)'s to say.
 //! - [`Evidence`]: the files that it left, read ([`evidence`]); [`Trace`]: its event files in order ([`trace`]).
 
 mod data;
@@ -12,8 +12,8 @@ pub(crate) mod testing;
 mod trace;
 
 pub(crate) use data::Sizes;
-pub(crate) use evidence::{Evidence, Tensor, Weights};
-pub(crate) use lab::{Folder, Lab};
+pub(crate) use evidence::{Evidence, Tensor, Weights, read_weights};
+pub(crate) use lab::program_beside;
 pub(crate) use trace::{Epoch, Eval, Trace};
 
 /// What a run was asked to do. Evidence is held against it.

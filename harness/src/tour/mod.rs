@@ -1,33 +1,37 @@
-//! `lockstep tour`: trains twice before the reader's eyes, then proves from the files that the claims are true.
+//! `lockstep tour`: trains before the reader's eyes, kills a rank in the middle, and shows that the result is the same to the bit.
 //!
-//! What is proved is `proofs`' to say, how it is shown `report`'s, how a lab is run `run`'s.
+//! It is one scenario of [`inject`](crate::inject)'s library with a little more to train, shown at length: what happened
+//! ([`story`]), what was learned ([`figures`]), and what the files prove.
 
-mod report;
-mod screen;
+mod figures;
+mod story;
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use clap::Args;
-use tempfile::TempDir;
 
-use crate::exit::{Code, Interrupted, Refused};
-use crate::process::Signals;
-use crate::proofs::{Finding, each_sample_once, grouped, learns, same_training, same_weights};
-use crate::run::{Evidence, Folder, Lab, Plan, Sizes};
-use report::{Report, Run};
-use screen::Screen;
+use crate::exit::{Code, Refused};
+use crate::inject::arena::{Arena, Played};
+use crate::inject::scenario::{RunSpec, Scenario, When, Who};
+use crate::inject::{self, case, from_library};
+use crate::proofs::{counted, grouped, learns};
+use crate::report::{Case, Screen, Table, Target, counts, findings_table, numbers_table, picture};
+use crate::run::{Evidence, Plan, Sizes};
+use figures::Epoch;
 
-/// The lab that the tour runs.
-const LAB: &str = "lab-02-spawn-ddp";
-/// Samples in a batch of one rank of the first run.
+/// The scenario that it plays.
+const SCENARIO: &str = "kill-one-worker";
+/// Samples in a batch of one rank.
 const BATCH: usize = 32;
+/// The page, if no other name is given.
+const PAGE: &str = "lockstep-tour.html";
 
-/// Trains MNIST with several ranks and again with one, shows losses and accuracy, and proves that both are right
+/// Trains MNIST on several ranks, kills one of them, and shows that the result is the same to the bit
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Ranks of the first run
+    /// Ranks
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
     nprocs: u16,
     /// Times to go through the training digits
@@ -42,132 +46,197 @@ pub(crate) struct Options {
     /// A folder with MNIST's four files; without one, digits are drawn
     #[arg(long, value_name = "DIR", conflicts_with = "samples")]
     data: Option<PathBuf>,
-    /// Keep event files and weights in this folder, which must be new or empty
+    /// Keep event files, snapshots and weights in this folder, which must be new or empty
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Seconds that one run may take
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
+    /// Where to write the page with the picture of both runs
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Print the report as JSON on stdout, and all else on stderr
     #[arg(long)]
     json: bool,
+    /// Another launcher with torchrun's flags, in place of `lockstep run`
+    #[arg(long, value_name = "PROGRAM")]
+    launcher: Option<PathBuf>,
 }
 
 impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let lab = Lab::beside_this_program(LAB)?;
-        let (data, sizes) = self.data_set()?;
-        let stage = Stage {
-            lab,
-            data,
-            place: Place::open(self.keep.as_deref())?,
-            screen: Screen::new(self.json),
-            signals: Signals::listen().context("cannot listen for signals")?,
-            timeout: Duration::from_secs(self.timeout),
+        let (begin, started) = (Instant::now(), SystemTime::now());
+        let targets = self.targets()?;
+        let sizes = self.sizes()?;
+        let scenario = self.scenario(sizes)?;
+        let mut stage = inject::stage(self.launcher.clone(), Some(Duration::from_secs(self.timeout)), true)?;
+        let (json, screen) = (self.json, Screen::new(self.json));
+        stage.listener = Some(Box::new(move |line| Screen::new(json).line(plain(line))));
+        let mut arena = Arena::open(stage, self.keep.as_deref())?;
+        self.introduce(&screen, sizes);
+        screen.line("\nRun A: nothing happens");
+        let undisturbed = arena.undisturbed(&scenario.run)?;
+        screen.line(format!("\nRun B: the same, but {}", plan_of(&scenario)));
+        let killed = arena.play(scenario)?;
+        let mut shown = Shown::new(&undisturbed.played, &killed);
+        shown.case.findings.push(learns(&evidence(&undisturbed.played, sizes)));
+        shown.show(&screen);
+        let report = inject::report("Lockstep tour", started, begin.elapsed(), vec![shown.case]);
+        let code = inject::finish(&screen, arena, &report, &targets)?;
+        screen.line(format!("the same as a page, with a picture: {}", self.page().display()));
+        Ok(code)
+    }
+
+    /// The page, and JSON if it is wanted.
+    fn targets(&self) -> anyhow::Result<Vec<Target>> {
+        let page = self.page().to_string_lossy().into_owned();
+        let names = std::iter::once(page).chain(self.json.then(|| "-".to_owned()));
+        let target =
+            |name: String| name.parse().map_err(|why| Refused(format!("cannot write the page to {name}: {why}")));
+        Ok(names.map(target).collect::<Result<_, _>>()?)
+    }
+
+    /// How many digits there are.
+    fn sizes(&self) -> anyhow::Result<Sizes> {
+        let Some(folder) = &self.data else { return Ok(Sizes::drawn(self.samples)) };
+        Ok(Sizes::of_folder(folder).map_err(|error| Refused(format!("cannot use --data: {error:#}")))?)
+    }
+
+    /// The library's scenario with this job: the last rank is killed well after the last snapshot.
+    fn scenario(&self, sizes: Sizes) -> anyhow::Result<Scenario> {
+        let mut scenario = from_library(SCENARIO)?;
+        let mut run = RunSpec {
+            ranks: usize::from(self.nprocs),
+            epochs: self.epochs,
+            batch_size: BATCH,
+            samples: sizes.train,
+            seed: self.seed,
+            ..scenario.run
         };
-        stage.introduce(sizes);
-        let ranks = usize::from(self.nprocs);
-        let plan = |ranks, batch| Plan { ranks, batch, epochs: self.epochs, seed: self.seed, sizes };
-        let a = stage.run("A", plan(ranks, BATCH))?;
-        let b = stage.run("B", plan(1, ranks * BATCH))?;
-        let report = Report::new(prove(&a, &b), [a, b], stage.place.kept());
-        report.show(&stage.screen)?;
-        stage.clear()?;
-        Ok(report.code())
+        let steps = run.steps_per_epoch();
+        run.save_every_steps = (steps / 2).max(1);
+        if let Some(data) = &self.data {
+            let data = data.canonicalize().context("cannot resolve --data")?;
+            run.args = vec!["--data".into(), data.to_string_lossy().into_owned()];
+        }
+        let (epoch, step) = (self.epochs / 2, steps * 5 / 8);
+        for fault in &mut scenario.faults {
+            fault.who = Who::Rank(run.ranks - 1);
+            fault.when = When { epoch: Some(epoch), step: Some(step), ..When::default() };
+        }
+        scenario.expect.root_cause = Some(run.ranks - 1);
+        // A snapshot that is still being written when the kill comes counts for nothing.
+        scenario.expect.steps_repeated_at_most = Some(2 * run.save_every_steps);
+        scenario.run = run;
+        Ok(scenario)
     }
 
-    /// Where the digits are, if they are not to be drawn, and how many there are.
-    fn data_set(&self) -> anyhow::Result<(Option<PathBuf>, Sizes)> {
-        let Some(folder) = &self.data else { return Ok((None, Sizes::drawn(self.samples))) };
-        let sizes = Sizes::of_folder(folder).map_err(|error| Refused(format!("cannot use --data: {error:#}")))?;
-        Ok((Some(folder.canonicalize().context("cannot resolve --data")?), sizes))
-    }
-}
-
-/// What both runs share.
-struct Stage {
-    lab: Lab,
-    data: Option<PathBuf>,
-    place: Place,
-    screen: Screen,
-    signals: Signals,
-    timeout: Duration,
-}
-
-impl Stage {
-    fn introduce(&self, Sizes { train, test }: Sizes) {
+    fn introduce(&self, screen: &Screen, Sizes { train, test }: Sizes) {
         let (train, test) = (grouped(train), grouped(test));
         let drawn = if self.data.is_some() { "" } else { "drawn " };
-        self.screen
-            .line(format!("Lockstep tour: two runs from one seed on {train} {drawn}digits, {test} more held out"));
+        let ranks = counted(usize::from(self.nprocs), "rank");
+        screen.line(format!("Lockstep tour: {ranks} learn {train} {drawn}digits, {test} more held out"));
+        screen.line("Twice from one seed; the second time a rank is killed. The result must be the same, to the bit.");
     }
 
-    fn run(&self, name: &'static str, plan: Plan) -> anyhow::Result<Run> {
-        self.screen.line(format!("\nRun {name}: {plan}"));
-        let folder = self.place.folder(name);
-        let output = self.screen.for_child()?;
-        let took = self.lab.run(&plan, self.data.as_deref(), &folder, output, self.timeout, &self.signals);
-        let seconds = took.with_context(|| format!("run {name} ({plan}) did not finish"))?.as_secs_f64();
-        Ok(Run { name, evidence: Evidence::read(plan, &folder), seconds })
-    }
-
-    /// Removes what nobody asked to keep. A signal that came after the runs is heeded here.
-    fn clear(self) -> anyhow::Result<()> {
-        self.place.close(&self.screen);
-        self.signals.arrived().map_or(Ok(()), |signal| Err(Interrupted { signal }.into()))
-    }
-}
-
-fn prove(a: &Run, b: &Run) -> Vec<Finding> {
-    let (many, one) = (&a.evidence, &b.evidence);
-    vec![same_weights(many), same_training(many, one), each_sample_once(&[(a.name, many), (b.name, one)]), learns(many)]
-}
-
-/// Where the runs leave their files.
-enum Place {
-    /// A private folder that goes when the tour ends.
-    Private(TempDir),
-    /// One that the user named.
-    Kept(PathBuf),
-}
-
-impl Place {
-    fn open(keep: Option<&Path>) -> anyhow::Result<Self> {
-        let Some(folder) = keep else {
-            let folder = tempfile::Builder::new().prefix("lockstep-tour-").tempdir();
-            return Ok(Place::Private(folder.context("cannot make a temporary folder (TMPDIR names another place)")?));
+    /// Beside the build's other products where there is a build, so that it gets into nobody's commit.
+    fn page(&self) -> PathBuf {
+        let built = || {
+            let this = std::env::current_exe().ok()?;
+            let target = this.parent()?.parent()?;
+            (target.file_name()? == "target").then(|| target.join(PAGE))
         };
-        let refused = |reason: String| Refused(format!("cannot keep files in {}: {reason}", folder.display()));
-        std::fs::create_dir_all(folder).map_err(|error| refused(error.to_string()))?;
-        let mut entries = std::fs::read_dir(folder).map_err(|error| refused(error.to_string()))?;
-        // Events of another run would be taken for this one's.
-        if entries.next().is_some() {
-            return Err(refused("it is not empty, name a new folder".into()).into());
-        }
-        Ok(Place::Kept(folder.canonicalize().context("cannot resolve --keep")?))
+        self.html.clone().or_else(built).unwrap_or_else(|| PAGE.into())
     }
+}
 
-    fn folder(&self, name: &str) -> Folder {
-        let root = match self {
-            Place::Private(folder) => folder.path(),
-            Place::Kept(folder) => folder,
+/// The line as its rank wrote it: the lab's lines name their ranks already, so the launcher's prefix, `[default0]:`, says nothing.
+fn plain(line: &str) -> &str {
+    let rest = line.strip_prefix("[default").and_then(|rest| rest.split_once("]:"));
+    rest.filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit())).map_or(line, |(_, rest)| rest)
+}
+
+fn plan_of(scenario: &Scenario) -> String {
+    let told = scenario.faults.iter().map(|fault| format!("{} is killed {}", fault.who, fault.when));
+    told.collect::<Vec<_>>().join(" and ")
+}
+
+fn evidence(played: &Played, sizes: Sizes) -> Evidence {
+    let RunSpec { ranks, batch_size: batch, epochs, seed, .. } = played.scenario.run;
+    let plan = Plan { ranks, batch, epochs, seed, sizes };
+    let none = "it was not run";
+    match &played.seen {
+        Some(seen) => Evidence { plan, logs: Ok(seen.ranks.clone()), weights: seen.weights.clone() },
+        None => Evidence { plan, logs: Err(none.into()), weights: vec![Err(none.into()); ranks] },
+    }
+}
+
+/// Both runs, for people.
+struct Shown {
+    case: Case,
+    story: Vec<story::Moment>,
+    epochs: [Vec<Epoch>; 2],
+    seconds: [f64; 2],
+}
+
+impl Shown {
+    fn new(undisturbed: &Played, killed: &Played) -> Self {
+        let epochs = |played: &Played| played.seen.as_ref().map_or_else(Vec::new, |seen| figures::epochs(&seen.ranks));
+        let seconds = |played: &Played| played.seen.as_ref().map_or(0.0, |seen| seen.seconds);
+        let seen = killed.seen.as_ref();
+        let mut shown = Shown {
+            case: case(killed, Some("lockstep tour".into()), Some(killed.scenario.run.seed)),
+            story: seen.map_or_else(Vec::new, |seen| story::story(&seen.ranks, &seen.agents)),
+            epochs: [epochs(undisturbed), epochs(killed)],
+            seconds: [seconds(undisturbed), seconds(killed)],
         };
-        Folder::new(root.join(format!("run-{name}")))
+        shown.case.tables = vec![shown.losses()];
+        shown
     }
 
-    fn kept(&self) -> Option<PathBuf> {
-        match self {
-            Place::Private(_) => None,
-            Place::Kept(folder) => Some(folder.clone()),
+    fn show(&self, screen: &Screen) {
+        let look = screen.look();
+        screen.line("\nWhat happened in run B");
+        for moment in &self.story {
+            screen.line(format!("{:>7.2} s  {}", moment.at, moment.what));
         }
+        if let Some(timeline) = &self.case.timeline {
+            screen.line(format!("\n{}", picture(timeline, look.width, look.unicode)));
+        }
+        let losses = self.losses();
+        screen.line(format!("\n{}\n{}", losses.title, numbers_table(&losses, look)));
+        screen.line("\nWhat the files prove");
+        screen.line(findings_table(&self.case.findings, look));
+        let [a, b] = self.seconds;
+        let verdicts: Vec<_> = self.case.findings.iter().map(|finding| finding.verdict).collect();
+        screen.line(format!("{}; run A took {a:.1} s, run B {b:.1} s", counts(&verdicts)));
     }
 
-    /// Removes the private folder; it is no reason to fail if that cannot be done.
-    fn close(self, screen: &Screen) {
-        let Place::Private(folder) = self else { return };
-        let path = folder.path().to_owned();
-        if let Err(error) = folder.close() {
-            screen.line(format!("warning: cannot remove {}: {error}", path.display()));
-        }
+    fn losses(&self) -> Table {
+        let headings = ["epoch", "loss A", "accuracy A", "loss B", "accuracy B"].map(str::to_owned).to_vec();
+        let [a, b] = &self.epochs;
+        let row = |epoch: usize| {
+            let cells = self.epochs.iter().flat_map(|run| cells(run.get(epoch)));
+            std::iter::once(epoch.to_string()).chain(cells).collect()
+        };
+        let title = "What was learned (of steps that were done twice, the last counts)".into();
+        Table { title, headings, rows: (0..a.len().max(b.len())).map(row).collect() }
+    }
+}
+
+fn cells(epoch: Option<&Epoch>) -> [String; 2] {
+    let dash = || "–".to_owned();
+    let accuracy = |epoch: &Epoch| epoch.accuracy.map(|accuracy| format!("{:.2} %", accuracy * 100.0));
+    [epoch.map_or_else(dash, |epoch| format!("{:.4}", epoch.loss)), epoch.and_then(accuracy).unwrap_or_else(dash)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_the_launchers_prefix_off_a_line() {
+        let lines = ["[default12]:a]: b", "[default]:x", "[defaultx]:x", "[rank 0] x", "[default0]:"].map(plain);
+        assert_eq!(lines, ["a]: b", "x", "[defaultx]:x", "[rank 0] x", ""]);
     }
 }

@@ -1,30 +1,37 @@
-//! `lockstep tour` from outside: the real command against a lab that tells the truth or lies, and against the real lab.
+//! `lockstep tour`, `inject` and `verify` from outside: the real command against labs that tell the truth or lie, and against
+//! the real labs.
 //!
-//! This executable is the fake lab too: a link to it by the lab's name, beside a link to the command, is what the tour
+//! This executable is the fake labs too: a link to it by a lab's name, beside a link to the command, is what the command
 //! finds and starts.
 
 #![allow(clippy::unwrap_used)] // a test may
 
-mod fake;
+mod fake_resume;
+mod fake_spawn;
+mod inject;
 mod signals;
 mod site;
-mod verdicts;
-mod with_real_lab;
+mod tour;
+mod verify;
+mod with_real_labs;
 
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
-    if fake::is_wanted() {
-        return fake::main();
+    let name = std::env::current_exe().unwrap();
+    match name.file_name().and_then(|name| name.to_str()) {
+        Some(site::SPAWN) => return fake_spawn::main(),
+        Some(site::RESUME) => return fake_resume::main(),
+        _ => {}
     }
-    let tests = verdicts::TESTS.iter().chain(signals::TESTS).chain(with_real_lab::TESTS);
-    let trial = |&(name, test): &(&str, fn())| {
+    let tests = [tour::TESTS, inject::TESTS, verify::TESTS, signals::TESTS, with_real_labs::TESTS].concat();
+    let trial = |(name, test): (&str, fn())| {
         Trial::test(name, move || {
             test();
             Ok(())
         })
     };
-    libtest_mimic::run(&Arguments::from_args(), tests.map(trial).collect()).exit_code()
+    libtest_mimic::run(&Arguments::from_args(), tests.into_iter().map(trial).collect()).exit_code()
 }

@@ -1,80 +1,73 @@
-//! What is left when the tour is ended from outside, or the lab does not end: nothing.
-//!
-//! Every process that the tour starts inherits the write end of its stdout; when the read end comes to its end, all of
-//! them are gone.
+//! What is left when a command is ended from outside: nothing. All processes of a run have the run's folder in their
+//! arguments, so that they are found in `/proc` whoever their parent is by then.
 
-use std::io::{BufRead, BufReader, Read};
+use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::site::{LIMIT, Site, stderr};
+use crate::site::{LIMIT, Site};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
-    ("ends_the_lab_and_its_children_at_a_signal_and_dies_of_it", ends_at_signal),
+    ("ends_all_that_it_started_at_a_signal_and_dies_of_it", ends_at_signal),
     ("leaves_no_process_when_it_is_killed", leaves_no_process),
-    ("kills_a_lab_that_does_not_end_in_time_and_says_who_was_silent", ends_at_timeout),
 ];
 
 fn ends_at_signal() {
-    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+    for (signal, args) in
+        [(Signal::INT, &["tour"][..]), (Signal::TERM, &["inject", "kill-one-worker"]), (Signal::HUP, &["verify", "06"])]
+    {
         let site = Site::new();
-        let mut tour = Running::start(site.tour("hangs with a child"));
-        tour.await_line("up");
-        let status = tour.ended_by(signal);
-        assert_eq!(status.signal(), Some(signal.as_raw()), "{status}");
-        assert_eq!(site.leftovers().len(), 0);
+        let mut command = Running::start(site.command("hangs", args));
+        // An agent and two ranks at least.
+        command.await_processes(&site.path("tmp"), |count| count > 2);
+        let status = command.ended_by(signal);
+        assert_eq!(status.signal(), Some(signal.as_raw()), "{args:?}: {status}");
+        assert_eq!(processes(&site.path("tmp")), 0, "{args:?}");
+        assert_eq!(site.leftovers().len(), 0, "{args:?}");
     }
 }
 
 fn leaves_no_process() {
     let site = Site::new();
-    let mut tour = Running::start(site.tour("hangs"));
-    tour.await_line("up");
-    tour.ended_by(Signal::KILL);
+    let mut command = Running::start(site.command("hangs", &["tour"]));
+    command.await_processes(&site.path("tmp"), |count| count > 2);
+    command.ended_by(Signal::KILL);
+    command.await_processes(&site.path("tmp"), |count| count == 0);
 }
 
-fn ends_at_timeout() {
-    let site = Site::new();
-    let assert = site.run("hangs with a child", &["--timeout", "1"]).code(1);
-    let told = stderr(&assert);
-    assert!(told.contains("error: run A (2 ranks × batch 32) did not finish\n"), "{told}");
-    assert!(
-        told.contains("did not end within 1 s (--timeout), and all its processes were killed: no rank wrote an event")
-    );
-    assert_eq!(site.leftovers().len(), 0);
-}
-
-/// A tour in the background, killed and reaped when a test fails.
+/// A command in the background, killed and reaped when a test fails.
 pub(crate) struct Running {
     child: Child,
-    output: Option<BufReader<ChildStdout>>,
 }
 
 impl Running {
     pub(crate) fn start(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let output = child.stdout.take().map(BufReader::new);
-        Running { child, output }
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        Running { child }
     }
 
-    /// Reads up to a line that begins so.
-    pub(crate) fn await_line(&mut self, begin: &str) {
-        let output = self.output.as_mut().unwrap();
-        let mut lines = output.lines().map(Result::unwrap);
-        assert!(lines.any(|line| line.starts_with(begin)), "the tour ended without a line {begin:?}");
+    /// Waits until the number of processes that have `folder` in their arguments is as wanted.
+    pub(crate) fn await_processes(&mut self, folder: &Path, wanted: impl Fn(usize) -> bool) {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let count = processes(folder);
+            if wanted(count) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{count} processes are at work in {}", folder.display());
+            // Processes of others give no event that could be waited for.
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
-    /// Sends the signal, and waits for the end of all that was started, and of the tour.
+    /// Sends the signal and waits for the command's end.
     pub(crate) fn ended_by(&mut self, signal: Signal) -> ExitStatus {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
-        let (sender, receiver) = mpsc::channel();
-        let mut output = self.output.take().unwrap();
-        thread::spawn(move || sender.send(output.read_to_end(&mut Vec::new()).unwrap()));
-        receiver.recv_timeout(LIMIT).expect("a process that the tour had started is left");
         self.child.wait().unwrap()
     }
 }
@@ -84,4 +77,12 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// How many have `folder` in their arguments.
+pub(crate) fn processes(folder: &Path) -> usize {
+    let folder = folder.to_string_lossy();
+    let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let arguments = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    arguments.filter(|text| String::from_utf8_lossy(text).contains(&*folder)).count()
 }

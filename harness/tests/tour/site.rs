@@ -1,4 +1,4 @@
-//! A folder with the command and a fake lab in it, as an installation has them, and the command made ready to run.
+//! A folder with the command and fake labs in it, as an installation has them, and the command made ready to run.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,8 +8,10 @@ use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The name of the lab that the tour runs.
-pub(crate) const LAB: &str = "lab-02-spawn-ddp";
+/// Lab 02.
+pub(crate) const SPAWN: &str = "lab-02-spawn-ddp";
+/// Lab 06.
+pub(crate) const RESUME: &str = "lab-06-snapshot-resume";
 /// No test waits longer; all end by an event long before.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
@@ -18,16 +20,16 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// The command and the fake lab.
+    /// The command and the fake labs.
     pub(crate) fn new() -> Self {
-        let site = Self::without_lab();
-        fs::hard_link(env::current_exe().unwrap(), site.path(LAB)).unwrap();
+        let site = Self::without_labs();
+        [SPAWN, RESUME].iter().for_each(|lab| fs::hard_link(env::current_exe().unwrap(), site.path(lab)).unwrap());
         site
     }
 
     /// The command alone. Linked, not copied: a file that was just written may still be open for writing in a process
     /// that another test is starting, and then cannot be run.
-    pub(crate) fn without_lab() -> Self {
+    pub(crate) fn without_labs() -> Self {
         let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         fs::hard_link(env!("CARGO_BIN_EXE_lockstep"), folder.path().join("lockstep")).unwrap();
         fs::create_dir(folder.path().join("tmp")).unwrap();
@@ -38,18 +40,17 @@ impl Site {
         self.folder.path().join(name)
     }
 
-    /// `lockstep tour` with a lab that tells this lie; its temporary files go where [`Site::leftovers`] looks.
-    pub(crate) fn tour(&self, lie: &str) -> std::process::Command {
+    /// `lockstep` with labs that tell this lie; its temporary files go where [`Site::leftovers`] looks.
+    pub(crate) fn command(&self, lie: &str, args: &[&str]) -> std::process::Command {
         let mut command = std::process::Command::new(self.path("lockstep"));
-        command.arg("tour").env(crate::fake::LIE, lie).env("TMPDIR", self.path("tmp")).current_dir(self.folder.path());
+        command.args(args).env(crate::fake_spawn::LIE, lie).env("TMPDIR", self.path("tmp"));
+        command.env("LC_ALL", "C.UTF-8").current_dir(self.folder.path());
         command
     }
 
-    /// The same, to be run to its end.
+    /// The same, run to its end.
     pub(crate) fn run(&self, lie: &str, args: &[&str]) -> assert_cmd::assert::Assert {
-        let mut command = self.tour(lie);
-        command.args(args);
-        Command::from_std(command).timeout(LIMIT).assert()
+        Command::from_std(self.command(lie, args)).timeout(LIMIT).assert()
     }
 
     /// What the command left in its temporary folder.
@@ -67,6 +68,13 @@ pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
 /// The report on stdout.
 pub(crate) fn json(assert: &assert_cmd::assert::Assert) -> Value {
     serde_json::from_slice(&assert.get_output().stdout).unwrap()
+}
+
+/// The finding of the report's case number `case` whose claim has these words in it.
+pub(crate) fn finding<'a>(report: &'a Value, case: usize, words: &str) -> &'a Value {
+    let findings = report["cases"][case]["findings"].as_array().unwrap();
+    let found = findings.iter().find(|finding| finding["claim"].as_str().unwrap().contains(words));
+    found.unwrap_or_else(|| panic!("no claim has {words:?} in it: {findings:#?}"))
 }
 
 pub(crate) fn stdout(assert: &assert_cmd::assert::Assert) -> String {

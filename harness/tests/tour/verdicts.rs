@@ -11,6 +11,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("prints_help_without_arguments", prints_help),
     ("passes_a_lab_that_does_what_it_claims", passes_truth),
     ("prints_json_alone_on_stdout", prints_json),
+    ("writes_the_report_in_every_form_that_is_asked_for", writes_reports),
     ("fails_the_claim_that_each_lie_breaks", fails_lies),
     ("takes_padding_for_what_it_is", takes_padding),
     ("finds_the_lab_through_a_link_to_the_command", follows_link),
@@ -58,6 +59,24 @@ fn prints_json() {
     assert_eq!((&report["runs"][1]["ranks"], &report["runs"][1]["train_samples"]), (&1.into(), &200.into()));
     let told = stderr(&assert);
     assert!(told.contains("[rank 1] trains") && told.contains("4 passed"), "{told}");
+}
+
+fn writes_reports() {
+    let site = Site::new();
+    let files = ["page.html", "all.json", "ci/junit.xml", "all.txt"].map(|name| site.path(name));
+    let args = files.iter().flat_map(|file| ["--report", file.to_str().unwrap()]);
+    let told = stdout(&site.run("", &args.collect::<Vec<_>>()).success());
+    assert!(told.contains("4 passed"), "{told}");
+    let [page, all, junit, text] = files.map(|file| fs::read_to_string(file).unwrap());
+    let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+    assert_eq!((&all["verdict"], &all["counts"]["passed"]), (&"passed".into(), &1.into()));
+    assert_eq!(all["cases"][0]["timeline"]["nodes"][0]["rows"].as_array().unwrap().len(), 2);
+    for claim in CLAIMS {
+        assert!(page.contains(claim) && junit.contains(claim), "{claim}");
+    }
+    assert!(text.contains("\nrank 1 ") && text.contains("\n4 passed in "), "{text}");
+    let assert = site.run("", &["--report", "report.pdf"]).code(2);
+    assert!(stderr(&assert).contains("its ending does not say a form"), "{}", stderr(&assert));
 }
 
 fn fails_lies() {

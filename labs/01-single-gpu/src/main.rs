@@ -74,7 +74,7 @@ impl Trainer {
         let data = Arc::new(Toy::new(args.seed, Toy::TUTORIAL_LEN));
         let sampler = Arc::new(RandomSampler::new(data.len()).seed(args.seed));
         let train_data = DataLoader::new(data, Arc::clone(&sampler), args.batch_size.get())?;
-        Ok(Trainer { device, vs, model, optimizer, sampler, train_data, report: Reporter::alone(device) })
+        Ok(Trainer { device, vs, model, optimizer, sampler, train_data, report: Reporter::alone(device)? })
     }
     // ANCHOR_END: new
 

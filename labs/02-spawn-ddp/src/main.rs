@@ -88,7 +88,7 @@ fn train(env: &LaunchEnv, args: Args) -> Result<()> {
     let loader = DataLoader::new(Arc::new(train_set), Arc::clone(&sampler), batch_size)?.workers(1);
     // ANCHOR_END: data
     let test_set = Arc::new(test_set);
-    let report = Reporter::new(env, device);
+    let report = Reporter::new(env, device)?;
 
     // ANCHOR: loop
     for epoch in 0..args.epochs {

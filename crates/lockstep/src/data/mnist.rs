@@ -178,6 +178,15 @@ impl Dataset for Mnist {
         let shape = [indices.len() as i64, 1, self.rows as i64, self.columns as i64];
         Ok(Batch { inputs: Tensor::from_slice(&pixels).view(shape), targets: Tensor::from_slice(&labels) })
     }
+
+    /// Of all pixels and labels: MNIST's 47 MB take some milliseconds.
+    fn fingerprint(&self) -> anyhow::Result<u32> {
+        let mut hasher = crc32fast::Hasher::new();
+        [self.len(), self.rows, self.columns].iter().for_each(|number| hasher.update(&(*number as u64).to_le_bytes()));
+        hasher.update(&self.labels);
+        hasher.update(&self.images);
+        Ok(hasher.finalize())
+    }
 }
 
 /// What each grey value becomes, computed in the order of torchvision's `ToTensor` and `Normalize`.

@@ -73,6 +73,33 @@ pub trait Dataset: Send + Sync {
 
     /// The samples at `indices`, in that order, as they are in `epoch`.
     fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch>;
+
+    /// A number that tells this set from others, also of the same length: a CRC-32 of its length and of some samples, spread
+    /// evenly over it. A set that can look at more of its data cheaply should.
+    ///
+    /// # Errors
+    /// When the samples cannot be had.
+    fn fingerprint(&self) -> anyhow::Result<u32> {
+        let len = self.len();
+        let indices: Vec<usize> = (0..len.min(PROBES)).map(|probe| len / len.min(PROBES) * probe).collect();
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&(len as u64).to_le_bytes());
+        if !indices.is_empty() {
+            let Batch { inputs, targets } = self.batch(0, &indices)?;
+            hasher.update(&bytes(&inputs)?);
+            hasher.update(&bytes(&targets)?);
+        }
+        Ok(hasher.finalize())
+    }
+}
+
+/// How many samples a fingerprint looks at.
+const PROBES: usize = 64;
+
+fn bytes(tensor: &Tensor) -> Result<Vec<u8>, tch::TchError> {
+    let mut bytes = vec![0; tensor.numel() * tensor.kind().elt_size_in_bytes()];
+    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
+    Ok(bytes)
 }
 
 impl<D: Dataset + ?Sized> Dataset for Arc<D> {
@@ -83,6 +110,10 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
     fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
         (**self).batch(epoch, indices)
     }
+
+    fn fingerprint(&self) -> anyhow::Result<u32> {
+        (**self).fingerprint()
+    }
 }
 
 impl<D: Dataset + ?Sized> Dataset for Box<D> {
@@ -92,6 +123,10 @@ impl<D: Dataset + ?Sized> Dataset for Box<D> {
 
     fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
         (**self).batch(epoch, indices)
+    }
+
+    fn fingerprint(&self) -> anyhow::Result<u32> {
+        (**self).fingerprint()
     }
 }
 
@@ -154,6 +189,22 @@ mod tests {
         let rows = gather(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 2, &[2, 0, 2]);
         assert_eq!(rows.size(), [3, 2]);
         assert_eq!(Vec::<f32>::try_from(rows.flatten(0, -1)).unwrap(), [4.0, 5.0, 0.0, 1.0, 4.0, 5.0]);
+    }
+
+    #[test]
+    fn tells_sets_of_the_same_length_apart_by_their_fingerprints() {
+        let of = |set: &dyn Dataset| set.fingerprint().unwrap();
+        assert_eq!(of(&Toy::new(1, 500)), of(&Arc::new(Toy::new(1, 500))));
+        assert_ne!(of(&Toy::new(1, 500)), of(&Toy::new(2, 500)));
+        assert_ne!(of(&Toy::new(1, 500)), of(&Toy::new(1, 501)));
+        assert_ne!(
+            of(&Subset::new(Toy::new(1, 9), vec![1]).unwrap()),
+            of(&Subset::new(Toy::new(1, 9), vec![2]).unwrap())
+        );
+        let digits = |label, pixel| Mnist::new(vec![pixel; 8], vec![0, label], 2, 2).unwrap();
+        assert_eq!(of(&digits(1, 5)), of(&digits(1, 5)));
+        assert_ne!(of(&digits(1, 5)), of(&digits(2, 5)));
+        assert_ne!(of(&digits(1, 5)), of(&digits(1, 6)));
     }
 
     #[test]

@@ -89,8 +89,7 @@ impl DataLoader {
 
     /// How many batches an epoch has; the same for every epoch.
     pub fn steps(&self) -> usize {
-        let samples = self.sampler.len();
-        if self.drop_last { samples / self.batch_size } else { samples.div_ceil(self.batch_size) }
+        self.batches(self.sampler.len())
     }
 
     /// The batches of `epoch`, from the first.
@@ -98,27 +97,54 @@ impl DataLoader {
         self.epoch_from(epoch, 0)
     }
 
-    /// The batches of `epoch` from `first_step` on, the same as [`epoch`](Self::epoch) gives after that many: how a
-    /// run goes on inside an epoch. What is skipped is not loaded.
+    /// The batches of `epoch` from `first_step` on, the same as [`epoch`](Self::epoch) gives after that many. What is skipped
+    /// is not loaded. It counts in steps of this world and batch size; a run that may have had others resumes by
+    /// [`epoch_at`](Self::epoch_at).
     ///
     /// A `first_step` of [`steps`](Self::steps) gives no batch, a larger one an error.
     pub fn epoch_from(&self, epoch: u64, first_step: usize) -> Epoch {
-        Epoch::start(self.plan(epoch), first_step, self.workers, self.prefetch)
+        Epoch::start(self.plan(Position::start_of(epoch)), first_step, self.workers, self.prefetch)
     }
 
-    /// Where a run stands after `global_step` steps over all its epochs; `None` if an epoch has no step at all.
-    pub fn position(&self, global_step: u64) -> Option<Position> {
-        Position::after(global_step, self.steps())
+    /// The batches of an epoch from a position on: how a run goes on inside an epoch, also in a world of another size than
+    /// it was in before. Where the size is the same, these are the batches that were still to come.
+    pub fn epoch_at(&self, from: Position) -> Epoch {
+        Epoch::start(self.plan(from), from.step, self.workers, self.prefetch)
     }
 
-    fn plan(&self, epoch: u64) -> Plan {
+    /// How many batches [`epoch_at`](Self::epoch_at) gives.
+    pub fn steps_at(&self, from: Position) -> usize {
+        self.batches(self.sampler.len_from(from.samples))
+    }
+
+    /// Where a run stands after step number `step`, in an epoch that it entered at `from`: before the next step, or at the
+    /// start of the next epoch.
+    pub fn after(&self, from: Position, step: usize) -> Position {
+        let done = (step + 1).saturating_sub(from.step);
+        if done >= self.steps_at(from) {
+            return Position::start_of(from.epoch + 1);
+        }
+        Position { epoch: from.epoch, step: step + 1, samples: from.samples + done * self.samples_per_step() }
+    }
+
+    /// Samples that all ranks together take in a step, but for the last.
+    fn samples_per_step(&self) -> usize {
+        self.batch_size * self.sampler.shards()
+    }
+
+    fn batches(&self, samples: usize) -> usize {
+        if self.drop_last { samples / self.batch_size } else { samples.div_ceil(self.batch_size) }
+    }
+
+    fn plan(&self, from: Position) -> Plan {
         Plan {
             dataset: Arc::clone(&self.dataset),
-            promised: self.sampler.len(),
-            indices: self.sampler.indices(epoch),
-            epoch,
+            promised: self.sampler.len_from(from.samples),
+            indices: self.sampler.indices_from(from.epoch, from.samples),
+            epoch: from.epoch,
             batch_size: self.batch_size,
-            steps: self.steps(),
+            first: from.step,
+            steps: from.step + self.steps_at(from),
         }
     }
 }

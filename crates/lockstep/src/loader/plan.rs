@@ -19,6 +19,9 @@ pub(super) struct Plan {
     pub(super) indices: Vec<usize>,
     pub(super) epoch: u64,
     pub(super) batch_size: usize,
+    /// The number of the step that takes the first of `indices`.
+    pub(super) first: usize,
+    /// The number after the last step's.
     pub(super) steps: usize,
 }
 
@@ -42,7 +45,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Loads a step below `steps`. An error or panic of the data set becomes an error that names step and samples.
+    /// Loads a step from `first` to below `steps`. An error or panic of the data set becomes an error that names step and samples.
     pub(super) fn load(&self, step: usize) -> anyhow::Result<Batch> {
         let indices = self.samples(step);
         self.load_samples(indices)
@@ -50,7 +53,7 @@ impl Plan {
     }
 
     fn samples(&self, step: usize) -> &[usize] {
-        let start = step * self.batch_size;
+        let start = (step - self.first) * self.batch_size;
         let end = self.indices.len().min(start + self.batch_size);
         &self.indices[start..end]
     }

@@ -1,35 +1,43 @@
-//! Where a run stands: an epoch, and a step in it.
+//! Where a run stands: an epoch, a step in it, and how many samples of the epoch are taken.
 
 use serde::{Deserialize, Serialize};
 
 /// The next step that a run takes. It is all that a snapshot needs of the loader, since the order of an epoch
 /// is a pure function of its number.
 ///
-/// A step is a batch of one rank. A position therefore holds for the batch size and world size under which it was
-/// taken; with others it names other samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A step is a batch of one rank, so its number alone says nothing to a run with another batch size or world size. The
+/// samples do: all ranks together have taken the first [`samples`](Self::samples) of the epoch's order, and what is left of
+/// it can be dealt out over any number of ranks ([`Sampler::indices_from`](crate::sampler::Sampler::indices_from)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Position {
     /// The epoch, from 0.
     pub epoch: u64,
-    /// The step in it, from 0, always less than the steps of an epoch.
+    /// How many steps of the epoch every rank has done, under whatever world sizes.
     pub step: usize,
+    /// How many samples of the epoch's order all ranks together have taken; less than it has.
+    pub samples: usize,
 }
 
 impl Position {
-    /// The position after `global_step` steps over all epochs, where each has `steps`; `None` if that is 0.
+    /// Before the first step of `epoch`.
+    pub const fn start_of(epoch: u64) -> Self {
+        Position { epoch, step: 0, samples: 0 }
+    }
+
+    /// Whether no step of the epoch is done.
+    pub fn is_start(self) -> bool {
+        self.step == 0 && self.samples == 0
+    }
+
+    /// Where the loop over epochs enters `epoch`: here, if this is the one, else at its start.
     ///
     /// ```no_run
     /// # use lockstep::loader::Position;
-    /// assert_eq!(Position::after(23, 10), Some(Position { epoch: 2, step: 3 }));
-    /// assert_eq!(Position::after(20, 10), Some(Position { epoch: 2, step: 0 }));
+    /// let resumed = Position { epoch: 2, step: 3, samples: 96 };
+    /// assert_eq!(resumed.within(2), resumed);
+    /// assert_eq!(resumed.within(3), Position::start_of(3));
     /// ```
-    pub fn after(global_step: u64, steps: usize) -> Option<Self> {
-        let epoch = global_step.checked_div(steps as u64)?;
-        Some(Position { epoch, step: (global_step % steps as u64) as usize })
-    }
-
-    /// How many steps were taken before this one, over all epochs of `steps` each.
-    pub fn global_step(self, steps: usize) -> u64 {
-        self.epoch * steps as u64 + self.step as u64
+    pub fn within(self, epoch: u64) -> Self {
+        if self.epoch == epoch { self } else { Position::start_of(epoch) }
     }
 }

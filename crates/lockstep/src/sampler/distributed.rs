@@ -14,6 +14,11 @@ use crate::{Rank, WorldSize};
 /// collectives in a training step need. "Divisible" means either *padding*, which repeats the first indices (the
 /// default), or *dropping* the tail ([`drop_last`](Self::drop_last)).
 ///
+/// **In the middle of an epoch** ([`indices_from`](Sampler::indices_from)) the same is done with what is left of the order: rank
+/// `r` of `W` takes the places `taken + r`, `taken + r + W`, …, and places past the end are padding, the order's first indices
+/// again. In the world that the epoch began with, that is what was left of each shard; in another one, each sample still comes
+/// once in the epoch, and the padding is at most one sample less than the *last* world has ranks.
+///
 /// Padding counts some samples twice: for evaluation take [`EvalSampler`](super::EvalSampler).
 ///
 /// ```no_run
@@ -81,14 +86,30 @@ impl DistributedSampler {
 
 impl Sampler for DistributedSampler {
     fn indices(&self, epoch: u64) -> Vec<usize> {
-        let order = self.order(epoch);
-        // Padding starts over at the front, as often as it takes when there are more ranks than samples.
-        order.iter().cycle().skip(self.rank.get()).step_by(self.world.get()).take(self.len()).copied().collect()
+        self.indices_from(epoch, 0)
     }
 
     fn len(&self) -> usize {
-        let world = self.world.get();
-        if self.drop_last { self.samples / world } else { self.samples.div_ceil(world) }
+        self.len_from(0)
+    }
+
+    fn shards(&self) -> usize {
+        self.world.get()
+    }
+
+    fn indices_from(&self, epoch: u64, taken: usize) -> Vec<usize> {
+        let (left, world) = (self.len_from(taken), self.world.get());
+        if left == 0 {
+            return Vec::new();
+        }
+        let order = self.order(epoch);
+        // Padding starts over at the front, as often as it takes when there are more ranks than samples.
+        (0..left).map(|turn| order[(taken + self.rank.get() + turn * world) % self.samples]).collect()
+    }
+
+    fn len_from(&self, taken: usize) -> usize {
+        let (left, world) = (self.samples.saturating_sub(taken), self.world.get());
+        if self.drop_last { left / world } else { left.div_ceil(world) }
     }
 }
 

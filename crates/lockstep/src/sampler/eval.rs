@@ -29,11 +29,23 @@ impl EvalSampler {
 }
 
 impl Sampler for EvalSampler {
-    fn indices(&self, _epoch: u64) -> Vec<usize> {
-        (self.rank.get()..self.samples).step_by(self.world.get()).collect()
+    fn indices(&self, epoch: u64) -> Vec<usize> {
+        self.indices_from(epoch, 0)
     }
 
     fn len(&self) -> usize {
-        self.samples.saturating_sub(self.rank.get()).div_ceil(self.world.get())
+        self.len_from(0)
+    }
+
+    fn shards(&self) -> usize {
+        self.world.get()
+    }
+
+    fn indices_from(&self, _epoch: u64, taken: usize) -> Vec<usize> {
+        (taken.saturating_add(self.rank.get())..self.samples).step_by(self.world.get()).collect()
+    }
+
+    fn len_from(&self, taken: usize) -> usize {
+        self.samples.saturating_sub(taken).saturating_sub(self.rank.get()).div_ceil(self.world.get())
     }
 }

@@ -26,8 +26,8 @@ pub use single::{RandomSampler, SequentialSampler};
 /// PyTorch's samplers keep the epoch inside, and a training loop that forgets `sampler.set_epoch(epoch)` repeats one
 /// order for ever, without an error. Here the epoch is an argument: there is no call to forget.
 ///
-/// A pure function has no position either. To resume inside an epoch, ask for the same epoch again and skip what was
-/// done: [`DataLoader::epoch_from`](crate::loader::DataLoader::epoch_from) takes the step.
+/// A pure function has no position either. To resume inside an epoch, ask for the rest of the same epoch:
+/// [`indices_from`](Self::indices_from), which [`DataLoader::epoch_at`](crate::loader::DataLoader::epoch_at) calls.
 pub trait Sampler: Send + Sync {
     /// The indices to visit in `epoch`, in that order: always the same answer for the same epoch, [`len`](Self::len)
     /// of them.
@@ -40,27 +40,54 @@ pub trait Sampler: Send + Sync {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-}
 
-impl<S: Sampler + ?Sized> Sampler for Arc<S> {
-    fn indices(&self, epoch: u64) -> Vec<usize> {
-        (**self).indices(epoch)
+    /// How many ranks share the order of an epoch, each taking every so-manieth index; 1 for a process alone.
+    fn shards(&self) -> usize {
+        1
     }
 
-    fn len(&self) -> usize {
-        (**self).len()
-    }
-}
-
-impl<S: Sampler + ?Sized> Sampler for Box<S> {
-    fn indices(&self, epoch: u64) -> Vec<usize> {
-        (**self).indices(epoch)
+    /// What is left of this rank's [`indices`](Self::indices) when all ranks together have taken the first `taken` of the
+    /// epoch's order, in a world of whatever size: the rest is dealt out anew over the ranks that are there now. Nothing is
+    /// left when `taken` is the whole order or more.
+    fn indices_from(&self, epoch: u64, taken: usize) -> Vec<usize> {
+        self.indices(epoch).into_iter().skip(taken).collect()
     }
 
-    fn len(&self) -> usize {
-        (**self).len()
+    /// How many indices [`indices_from`](Self::indices_from) gives; it does not depend on the epoch.
+    fn len_from(&self, taken: usize) -> usize {
+        self.len().saturating_sub(taken)
     }
 }
+
+/// A pointer to a sampler is one.
+macro_rules! forward {
+    ($pointer:ident) => {
+        impl<S: Sampler + ?Sized> Sampler for $pointer<S> {
+            fn indices(&self, epoch: u64) -> Vec<usize> {
+                (**self).indices(epoch)
+            }
+
+            fn len(&self) -> usize {
+                (**self).len()
+            }
+
+            fn shards(&self) -> usize {
+                (**self).shards()
+            }
+
+            fn indices_from(&self, epoch: u64, taken: usize) -> Vec<usize> {
+                (**self).indices_from(epoch, taken)
+            }
+
+            fn len_from(&self, taken: usize) -> usize {
+                (**self).len_from(taken)
+            }
+        }
+    };
+}
+
+forward!(Arc);
+forward!(Box);
 
 /// The generator's seed for an epoch. PyTorch adds the two as well; a sum past 64 bits, which it refuses, wraps here.
 fn epoch_seed(seed: u64, epoch: u64) -> u64 {

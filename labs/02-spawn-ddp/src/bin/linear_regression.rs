@@ -64,7 +64,7 @@ fn train(env: &LaunchEnv, args: Args) -> Result<()> {
     let line = nn::linear(vs.root(), 3, 1, Default::default());
     let mut optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: args.lr, ..Default::default() })?;
     let model = DistributedDataParallel::new(line, &vs, group, &DdpOptions::default())?;
-    let report = Reporter::new(env, device);
+    let report = Reporter::new(env, device)?;
 
     for epoch in 0..args.epochs {
         report.epoch(epoch, &loader, batch_size, &sampler);

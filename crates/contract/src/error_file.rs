@@ -1,0 +1,291 @@
+//! The file in which a failing worker leaves its error for whoever started it, in torchrun's JSON.
+//!
+//! Both ways of launching read the same file: `lockstep::spawn` and `lockstep run`. The format is
+//! `torch/distributed/elastic/multiprocessing/errors/error_handler.py`'s:
+//! `{"message": {"message": "Type: text", "extraInfo": {"py_callstack": …, "timestamp": "<seconds>"}}}`, or the short
+//! `{"message": "text", "timestamp": <seconds>}`. We add `extraInfo.lockstep` with what torch's form cannot say: whether
+//! it was a panic, where, and when to the nanosecond. What a failure means for a job is not decided here.
+
+use std::backtrace::BacktraceStatus;
+use std::fs;
+use std::io::{self, Read};
+use std::panic::PanicHookInfo;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Texts longer than this many bytes are cut, so that no error can fill a disk.
+const LONGEST_TEXT: usize = 64 * 1024;
+/// A file larger than this many bytes was not written by [`record`] and is not read whole.
+const LARGEST_FILE: u64 = 4 * 1024 * 1024;
+
+/// What a worker left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// The error in one line: an error's chain, or a panic's message. From Python, `Type: text`.
+    pub message: String,
+    /// Whether a panic or an error ended the worker.
+    pub kind: Kind,
+    /// The stack, where one was captured (`RUST_BACKTRACE=1`, or a Python worker).
+    pub trace: Option<String>,
+    /// Nanoseconds since the Unix epoch; `None` from writers that keep whole seconds only.
+    pub unix_nanos: Option<u64>,
+}
+
+/// How a worker failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It returned an error, or a Python worker raised an exception.
+    Error,
+    /// It panicked, at `file:line:column` if known.
+    Panic(Option<String>),
+}
+
+/// Why an error file says nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorFileError {
+    /// The file could not be read.
+    #[error("cannot read the error file {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The file is not torchrun's JSON: perhaps its writer was killed meanwhile.
+    #[error("the error file is not in torchrun's format ({reason}); it begins with {head:?}")]
+    Malformed {
+        /// What the parser objected to.
+        reason: String,
+        /// The first 80 characters.
+        head: String,
+    },
+}
+
+/// Extra facts, under `extraInfo.lockstep`.
+#[derive(Serialize, Deserialize)]
+struct Extra {
+    panic: bool,
+    text: String,
+    location: Option<String>,
+    trace: Option<String>,
+    unix_nanos: u64,
+}
+
+/// Records `error` at `path`, replacing what stood there.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn record(path: &Path, error: &anyhow::Error) -> io::Result<()> {
+    let unix_nanos = unix_nanos(); // before the backtrace, whose symbols take long to find
+    let backtrace = error.backtrace();
+    let trace = (backtrace.status() == BacktraceStatus::Captured).then(|| clip(backtrace.to_string()));
+    write(path, Extra { panic: false, text: clip(format!("{error:#}")), location: None, trace, unix_nanos })
+}
+
+/// Records a failure of which the text says all, at `path`, replacing what stood there.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn record_text(path: &Path, text: &str) -> io::Result<()> {
+    let text = clip(text.to_owned());
+    write(path, Extra { panic: false, text, location: None, trace: None, unix_nanos: unix_nanos() })
+}
+
+/// From now on, a panic of the *calling thread* is recorded at `path` before the stack unwinds.
+///
+/// With `quiet`, a panic that was recorded is not printed as well: the launcher prints it. Panics of other threads
+/// go to the hook that was set before.
+pub fn record_panics(path: PathBuf, quiet: bool) {
+    let thread = thread::current().id();
+    let previous = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let recorded = thread::current().id() == thread && record_panic(&path, info).is_ok();
+        if !(recorded && quiet) {
+            previous(info);
+        }
+    }));
+}
+
+/// Reads the file at `path`; `None` if it is absent or empty.
+///
+/// # Errors
+/// [`ErrorFileError`] if it cannot be read or is not in torchrun's format.
+pub fn read(path: &Path) -> Result<Option<Recorded>, ErrorFileError> {
+    let fail = |source| ErrorFileError::Read { path: path.to_owned(), source };
+    match fs::File::open(path) {
+        Ok(file) => parse(&read_bounded(file).map_err(fail)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(fail(error)),
+    }
+}
+
+/// At most as many bytes of `reader` as an error file may have: 4 MiB.
+///
+/// # Errors
+/// The reader's.
+pub fn read_bounded(reader: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader.take(LARGEST_FILE).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads either of torch's two forms; `None` for an empty file.
+///
+/// # Errors
+/// [`ErrorFileError::Malformed`].
+pub fn parse(bytes: &[u8]) -> Result<Option<Recorded>, ErrorFileError> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let malformed = |reason: String| ErrorFileError::Malformed { reason, head: head(bytes) };
+    let file: Value = serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string()))?;
+    match &file["message"] {
+        Value::String(text) => Ok(Some(Recorded::foreign(text, None))),
+        Value::Object(outer) => {
+            let text = outer.get("message").and_then(Value::as_str);
+            let text = text.ok_or_else(|| malformed("message.message is not a text".to_owned()))?;
+            let info = outer.get("extraInfo").unwrap_or(&Value::Null);
+            Ok(Some(Recorded::ours(info).unwrap_or_else(|| Recorded::foreign(text, info["py_callstack"].as_str()))))
+        }
+        _ => Err(malformed("no field `message`".to_owned())),
+    }
+}
+
+impl Recorded {
+    fn foreign(text: &str, trace: Option<&str>) -> Self {
+        Recorded { message: text.to_owned(), kind: Kind::Error, trace: trace.map(str::to_owned), unix_nanos: None }
+    }
+
+    fn ours(info: &Value) -> Option<Self> {
+        let extra = Extra::deserialize(info.get("lockstep")?).ok()?;
+        let kind = if extra.panic { Kind::Panic(extra.location) } else { Kind::Error };
+        Some(Recorded { message: extra.text, kind, trace: extra.trace, unix_nanos: Some(extra.unix_nanos) })
+    }
+}
+
+fn record_panic(path: &Path, info: &PanicHookInfo<'_>) -> io::Result<()> {
+    let unix_nanos = unix_nanos();
+    let payload = info.payload();
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    let backtrace = std::backtrace::Backtrace::capture();
+    let extra = Extra {
+        panic: true,
+        text: clip(text.unwrap_or_else(|| "a panic whose payload is not a text".to_owned())),
+        location: info.location().map(ToString::to_string),
+        trace: (backtrace.status() == BacktraceStatus::Captured).then(|| clip(backtrace.to_string())),
+        unix_nanos,
+    };
+    write(path, extra)
+}
+
+/// One plain write: the path may be a `/proc/self/fd/N`, beside which no temporary file can be renamed.
+fn write(path: &Path, extra: Extra) -> io::Result<()> {
+    let kind = if extra.panic { "panic" } else { "Error" };
+    let callstack = [Some(extra.text.as_str()), extra.location.as_deref(), extra.trace.as_deref()];
+    let file = json!({"message": {
+        "message": format!("{kind}: {}", extra.text),
+        "extraInfo": {
+            "py_callstack": callstack.into_iter().flatten().collect::<Vec<_>>().join("\n"),
+            "timestamp": (extra.unix_nanos / 1_000_000_000).to_string(),
+            "lockstep": extra,
+        },
+    }});
+    fs::write(path, file.to_string())
+}
+
+fn unix_nanos() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn clip(mut text: String) -> String {
+    if text.len() > LONGEST_TEXT {
+        text.truncate(text.floor_char_boundary(LONGEST_TEXT));
+        text.push_str(" … (cut)");
+    }
+    text
+}
+
+fn head(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(400)]).chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    fn written(error: &anyhow::Error) -> Vec<u8> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("error.json");
+        record(&path, error).unwrap();
+        fs::read(path).unwrap()
+    }
+
+    #[test]
+    fn reads_back_the_chain_of_an_error() {
+        let error = Err::<(), _>(anyhow::anyhow!("disk full")).context("cannot save step 3").unwrap_err();
+        let recorded = parse(&written(&error)).unwrap().unwrap();
+        assert_eq!(recorded.message, "cannot save step 3: disk full");
+        assert_eq!(recorded.kind, Kind::Error);
+        assert!(recorded.unix_nanos.unwrap() > 1_600_000_000_000_000_000);
+    }
+
+    #[test]
+    fn writes_the_fields_that_torchruns_agent_reads() {
+        let file: Value = serde_json::from_slice(&written(&anyhow::anyhow!("boom"))).unwrap();
+        let message = &file["message"];
+        assert_eq!(message["message"], "Error: boom");
+        assert!(message["extraInfo"]["py_callstack"].as_str().unwrap().starts_with("boom"));
+        // torch converts it with int(): whole seconds, as a text.
+        message["extraInfo"]["timestamp"].as_str().unwrap().parse::<u64>().unwrap();
+    }
+
+    #[test]
+    fn reads_both_forms_that_torch_writes() {
+        // Recorded from torch 2.11's ErrorHandler.record_exception, callstack shortened.
+        let long = br#"{"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "Traceback: x", "timestamp": "1763635200"}}}"#;
+        let recorded = parse(long).unwrap().unwrap();
+        assert_eq!((recorded.message.as_str(), recorded.trace.as_deref()), ("ValueError: no", Some("Traceback: x")));
+        let short = br#"{"message": "out of memory", "timestamp": 1763635200}"#;
+        assert_eq!(parse(short).unwrap().unwrap().message, "out of memory");
+    }
+
+    #[test]
+    fn reports_a_file_cut_at_any_byte_with_its_head() {
+        let whole = written(&anyhow::anyhow!("boom"));
+        for end in 1..whole.len() {
+            let error = parse(&whole[..end]).unwrap_err();
+            assert!(matches!(error, ErrorFileError::Malformed { .. }), "cut at {end}: {error}");
+        }
+        assert_eq!(parse(b"").unwrap(), None);
+    }
+
+    #[test]
+    fn reports_json_of_another_shape() {
+        for bytes in [&b"[]"[..], b"{}", b"3", br#"{"message": 3}"#, br#"{"message": {"text": "x"}}"#] {
+            let error = parse(bytes).unwrap_err().to_string();
+            assert!(error.contains("torchrun's format"), "{error}");
+        }
+    }
+
+    #[test]
+    fn says_nothing_of_a_file_that_is_absent() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read(&dir.path().join("none.json")).unwrap(), None);
+    }
+
+    #[test]
+    fn cuts_a_text_that_would_fill_the_disk() {
+        let recorded = parse(&written(&anyhow::anyhow!("é".repeat(LONGEST_TEXT)))).unwrap().unwrap();
+        assert!(recorded.message.len() < LONGEST_TEXT + 20);
+        assert!(recorded.message.ends_with("(cut)"));
+    }
+}

@@ -1,0 +1,320 @@
+//! Faults on request: a worker does harm to itself at an exact rank, epoch and step, so that a test of recovery is exact.
+//!
+//! `LOCKSTEP_FAULTS` names a JSON file with a [`Plan`]. A worker that reads its own rank in it inflicts each fault **once a
+//! job**: before the act it makes the empty file `<plan>.fired-<name>`, so that the restarted worker, which comes by the
+//! same point again, goes on. Nobody who does not set the variable pays for this. What a fault is to prove is not said here:
+//! that is the scenario's.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The variable that names the plan's file.
+pub const FAULTS: &str = "LOCKSTEP_FAULTS";
+
+/// The numbers of Linux's signals but for the real-time ones (signal(7)).
+const SIGNALS: RangeInclusive<i32> = 1..=31;
+
+/// The faults of a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// In the order in which they are inflicted where two have the same point.
+    pub faults: Vec<Fault>,
+}
+
+/// What one rank does to itself, where.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// Unique in the plan; part of a file's name.
+    pub name: String,
+    /// Who.
+    pub rank: usize,
+    /// When.
+    pub at: Point,
+    /// What, one after the other.
+    pub acts: Vec<Act>,
+}
+
+/// A place in a training run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "point", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Point {
+    /// Right after this rank's optimizer step, before anything else is done with it. Both count from 0.
+    Step {
+        /// The epoch.
+        epoch: u64,
+        /// The step in it.
+        step: u64,
+    },
+    /// While a snapshot is saved from which training would go on at `step` of `epoch`. Only rank 0 saves.
+    Save {
+        /// The epoch.
+        epoch: u64,
+        /// The step in it.
+        step: u64,
+        /// How far saving has come.
+        phase: Phase,
+    },
+}
+
+/// How far the saving of a snapshot has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Half of the bytes are written to the temporary file.
+    HalfWritten,
+    /// All bytes are written, the file has not got its name.
+    Written,
+    /// The file has its name.
+    Named,
+}
+
+/// What is inflicted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Act {
+    /// The process sends itself this signal: 9 is a kill, 11 what a segmentation fault ends with, 19 a stop.
+    Signal(i32),
+    /// It exits with this code, without clean-up.
+    Exit(i32),
+    /// It panics.
+    Panic,
+    /// The newest snapshot loses its second half, as a file system may leave it after a power cut.
+    TearSnapshot,
+    /// One bit of the newest snapshot flips, as on a bad disk.
+    FlipSnapshotBit,
+    /// Writing the snapshot fails as on a full disk (a stand-in: the error is made, the disk is not full). Only at a
+    /// [`Point::Save`] before the file has its name.
+    NoSpace,
+}
+
+/// The faults of one rank, ready to be met.
+#[derive(Debug, Default)]
+pub struct Armed {
+    path: PathBuf,
+    faults: Vec<Fault>,
+}
+
+/// Why there are no faults although they were asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FaultError {
+    /// The file cannot be read.
+    #[error("cannot read the faults in {} (LOCKSTEP_FAULTS)", path.display())]
+    Read {
+        /// The plan's file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// It is not a plan.
+    #[error("{} (LOCKSTEP_FAULTS) is not a plan of faults", path.display())]
+    Malformed {
+        /// The plan's file.
+        path: PathBuf,
+        /// What the parser objected to.
+        source: serde_json::Error,
+    },
+    /// A fault could never be inflicted as it is written.
+    #[error("the fault {name} in {} (LOCKSTEP_FAULTS) cannot be inflicted: {why}", path.display())]
+    Misplaced {
+        /// The plan's file.
+        path: PathBuf,
+        /// The fault's name.
+        name: String,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// Whether it was inflicted before cannot be noted, so it was not inflicted now.
+    #[error("cannot note that the fault {name} is inflicted in {}", path.display())]
+    Note {
+        /// The fault's name.
+        name: String,
+        /// The file that was to be made.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl Fault {
+    /// Why this fault could never be inflicted, if so: a test of recovery must not pass because nothing happened.
+    fn misplaced(&self) -> Option<&'static str> {
+        let unnamed = matches!(self.at, Point::Save { phase: Phase::HalfWritten | Phase::Written, .. });
+        if self.name.is_empty() || self.name.contains('/') {
+            Some("its name is empty or has a slash in it, and it is part of a file's name")
+        } else if self.acts.is_empty() {
+            Some("it has no acts")
+        } else if self.acts.iter().any(|act| matches!(act, Act::Signal(number) if !SIGNALS.contains(number))) {
+            Some("a signal has a number from 1 to 31")
+        } else if self.acts.contains(&Act::NoSpace) && !unnamed {
+            Some("no_space needs a point at which a snapshot is being written")
+        } else if self.rank != 0 && matches!(self.at, Point::Save { .. }) {
+            Some("only rank 0 saves snapshots")
+        } else {
+            None
+        }
+    }
+}
+
+impl Plan {
+    /// A name that two faults have, so that the second would count as inflicted with the first.
+    fn double(&self) -> Option<(String, &'static str)> {
+        let mut names = BTreeSet::new();
+        let double = self.faults.iter().find(|fault| !names.insert(&fault.name))?;
+        Some((double.name.clone(), "another fault has its name"))
+    }
+}
+
+impl Armed {
+    /// The faults of `rank` in the plan that the environment names; none if it names none.
+    ///
+    /// # Errors
+    /// [`FaultError`].
+    pub fn from_env(rank: usize) -> Result<Self, FaultError> {
+        match std::env::var_os(FAULTS).filter(|path| !path.is_empty()) {
+            Some(path) => Self::read(Path::new(&path), rank),
+            None => Ok(Self::default()),
+        }
+    }
+
+    /// The faults of `rank` in the plan at `path`.
+    ///
+    /// # Errors
+    /// [`FaultError`].
+    pub fn read(path: &Path, rank: usize) -> Result<Self, FaultError> {
+        let text = fs::read(path).map_err(|source| FaultError::Read { path: path.to_owned(), source })?;
+        let plan: Plan =
+            serde_json::from_slice(&text).map_err(|source| FaultError::Malformed { path: path.to_owned(), source })?;
+        let wrong = plan.faults.iter().find_map(|fault| Some((fault.name.clone(), fault.misplaced()?)));
+        if let Some((name, why)) = wrong.or_else(|| plan.double()) {
+            return Err(FaultError::Misplaced { path: path.to_owned(), name, why });
+        }
+        let faults = plan.faults.into_iter().filter(|fault| fault.rank == rank).collect();
+        Ok(Armed { path: path.to_owned(), faults })
+    }
+
+    /// Whether there is any; where this is false, nothing else need be asked.
+    pub fn is_empty(&self) -> bool {
+        self.faults.is_empty()
+    }
+
+    /// What is due at `point` and was not inflicted before. From now on it counts as inflicted.
+    ///
+    /// # Errors
+    /// [`FaultError::Note`] where that cannot be noted; nothing is to be inflicted then.
+    pub fn due(&self, point: &Point) -> Result<Vec<&Fault>, FaultError> {
+        let mut due = Vec::new();
+        for fault in self.faults.iter().filter(|fault| fault.at == *point) {
+            if self.fires(fault)? {
+                due.push(fault);
+            }
+        }
+        Ok(due)
+    }
+
+    /// The first to make the file inflicts the fault.
+    fn fires(&self, fault: &Fault) -> Result<bool, FaultError> {
+        let path = fired(&self.path, &fault.name);
+        match OpenOptions::new().write(true).create_new(true).open(&path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(source) => Err(FaultError::Note { name: fault.name.clone(), path, source }),
+        }
+    }
+}
+
+/// The file whose presence says that the fault `name` of the plan at `plan` was inflicted.
+pub fn fired(plan: &Path, name: &str) -> PathBuf {
+    let mut file = plan.as_os_str().to_owned();
+    file.push(format!(".fired-{name}"));
+    PathBuf::from(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(name: &str, rank: usize, step: u64) -> Fault {
+        Fault { name: name.into(), rank, at: Point::Step { epoch: 1, step }, acts: vec![Act::Signal(9)] }
+    }
+
+    fn written(plan: &Plan) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("faults.json");
+        fs::write(&path, serde_json::to_vec(plan).unwrap()).unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn inflicts_a_fault_once_even_when_its_point_is_passed_again_after_a_restart() {
+        let plan = Plan { faults: vec![fault("a", 0, 3), fault("b", 1, 3)] };
+        let (_dir, path) = written(&plan);
+        let armed = Armed::read(&path, 1).unwrap();
+        assert!(armed.due(&Point::Step { epoch: 1, step: 2 }).unwrap().is_empty());
+        assert_eq!(armed.due(&Point::Step { epoch: 1, step: 3 }).unwrap(), [&plan.faults[1]]);
+        assert!(fired(&path, "b").exists() && !fired(&path, "a").exists());
+        assert!(Armed::read(&path, 1).unwrap().due(&Point::Step { epoch: 1, step: 3 }).unwrap().is_empty());
+    }
+
+    #[test]
+    fn inflicts_nothing_and_says_so_when_it_cannot_be_noted() {
+        let (dir, path) = written(&Plan { faults: vec![fault("a", 0, 3)] });
+        let armed = Armed::read(&path, 0).unwrap();
+        drop(dir);
+        let error = armed.due(&Point::Step { epoch: 1, step: 3 }).unwrap_err();
+        assert!(matches!(&error, FaultError::Note { name, .. } if name == "a"), "{error}");
+    }
+
+    #[test]
+    fn reads_every_point_and_act_back() {
+        let save = |phase| Point::Save { epoch: 0, step: 8, phase };
+        let acts = [Act::Exit(3), Act::Panic, Act::TearSnapshot, Act::FlipSnapshotBit, Act::NoSpace];
+        let phases = [Phase::HalfWritten, Phase::Written, Phase::Named];
+        let faults =
+            phases.map(|phase| Fault { name: format!("{phase:?}"), rank: 0, at: save(phase), acts: acts.to_vec() });
+        let plan = Plan { faults: faults.to_vec() };
+        let text = serde_json::to_string(&plan).unwrap();
+        assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
+    }
+
+    #[test]
+    fn rejects_faults_that_could_never_be_inflicted() {
+        let save = |phase| Point::Save { epoch: 0, step: 8, phase };
+        let step = fault("a", 0, 3);
+        let (no_space, elsewhere) = (vec![Act::NoSpace], "../a".to_owned());
+        for (bad, words) in [
+            (Fault { acts: no_space.clone(), ..step.clone() }, "being written"),
+            (Fault { acts: no_space.clone(), at: save(Phase::Named), ..step.clone() }, "being written"),
+            (Fault { rank: 1, at: save(Phase::Written), ..step.clone() }, "only rank 0"),
+            (Fault { name: elsewhere, ..step.clone() }, "slash"),
+            (Fault { acts: Vec::new(), name: "b".into(), ..step.clone() }, "no acts"),
+            (Fault { acts: vec![Act::Signal(0)], name: "b".into(), ..step.clone() }, "from 1 to 31"),
+            (Fault { acts: vec![Act::Panic, Act::Signal(99)], name: "b".into(), ..step.clone() }, "from 1 to 31"),
+            (Fault { rank: 1, ..step.clone() }, "another fault has its name"),
+        ] {
+            let (_dir, path) = written(&Plan { faults: vec![step.clone(), bad] });
+            let error = Armed::read(&path, 0).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        let good = Fault { acts: no_space, at: save(Phase::Written), ..step };
+        let (_dir, path) = written(&Plan { faults: vec![good] });
+        assert!(!Armed::read(&path, 0).unwrap().is_empty());
+    }
+
+    #[test]
+    fn rejects_a_plan_that_is_missing_or_malformed_by_its_name() {
+        let (dir, path) = written(&Plan::default());
+        assert!(Armed::read(&path, 0).unwrap().is_empty());
+        let error = Armed::read(&dir.path().join("none"), 0).unwrap_err().to_string();
+        assert!(error.contains("none") && error.contains(FAULTS), "{error}");
+        fs::write(&path, r#"{"faults": [{"name": "a", "rank": 0, "when": 3}]}"#).unwrap();
+        assert!(matches!(Armed::read(&path, 0), Err(FaultError::Malformed { .. })));
+    }
+}

@@ -1,0 +1,161 @@
+//! What a launching agent did, in the same folder and form as the ranks' files: `agent-<node>.jsonl`.
+//!
+//! The agent sees what a dying rank cannot tell: that it died, of what, and who stopped it. Lines are
+//! `{"t": …, "node": …, "event": "ended", …}`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Appender, EventsError, read_lines};
+
+/// One thing that an agent did or saw. `attempt` counts the starts of this agent's workers from 0: it names the log folder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
+#[allow(missing_docs)] // the fields are their names
+pub enum AgentEvent {
+    /// The nodes agreed on a group; `round` counts the agreements from 0.
+    Formed { round: u64, attempt: u64, group_rank: usize, nodes: usize, world_size: usize },
+    /// A worker runs.
+    Started { attempt: u64, rank: usize, local_rank: usize, pid: u32 },
+    /// A worker has ended: its exit code, or minus the signal's number. `stopped`: this agent had asked it to.
+    Ended { attempt: u64, rank: usize, local_rank: usize, pid: u32, code: i32, stopped: bool },
+    /// All of this agent's workers will be started anew, because of `reason`.
+    Restarting { attempt: u64, restarts_left: u32, reason: String },
+    /// The agent was sent a signal that asks it to end.
+    Signalled { signal: i32 },
+    /// The agent ends with this code.
+    Finished { code: i32 },
+}
+
+/// An event with when and where it was.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgentRecord {
+    /// Seconds since the Unix epoch, by the writing host's clock.
+    pub t: f64,
+    /// Who wrote it.
+    pub node: String,
+    /// What it did.
+    #[serde(flatten)]
+    pub event: AgentEvent,
+}
+
+/// Where an agent writes its events; keeps nothing where none are wanted.
+#[derive(Debug, Default)]
+pub struct AgentSink {
+    open: Option<(String, Appender)>,
+}
+
+/// An agent's file, read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AgentLog {
+    /// In the order of writing; events of kinds that this version does not know are left out.
+    pub records: Vec<AgentRecord>,
+    /// Numbers (from 1) of lines that a killed or starved writer left unfinished.
+    pub torn: Vec<usize>,
+}
+
+impl AgentSink {
+    /// Appends to `folder/agent-<node>.jsonl`, making both as needed. Characters of `node` that a file's name should not
+    /// have become `_` there.
+    ///
+    /// # Errors
+    /// [`EventsError::Open`].
+    pub fn open(folder: &Path, node: &str) -> Result<Self, EventsError> {
+        let appender = Appender::open(folder, file_of(folder, node))?;
+        Ok(AgentSink { open: Some((node.to_owned(), appender)) })
+    }
+
+    /// Writes `event` with the present time. Failing to is reported on stderr once, and never again.
+    pub fn emit(&self, event: &AgentEvent) {
+        if let Some((node, appender)) = &self.open {
+            let t = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+            appender.append(&AgentRecord { t, node: node.clone(), event: event.clone() });
+        }
+    }
+}
+
+/// Reads the files of all agents in `folder`, by node.
+///
+/// # Errors
+/// [`EventsError::Read`]; [`EventsError::BadLine`] for a line that is whole but no event.
+pub fn read_agents(folder: &Path) -> Result<BTreeMap<String, AgentLog>, EventsError> {
+    let fail = |source| EventsError::Read { path: folder.to_owned(), source };
+    let mut logs = BTreeMap::new();
+    for entry in fs::read_dir(folder).map_err(fail)? {
+        let path = entry.map_err(fail)?.path();
+        if let Some(node) = node_of(&path) {
+            logs.insert(node, read_one(&path)?);
+        }
+    }
+    Ok(logs)
+}
+
+fn read_one(path: &Path) -> Result<AgentLog, EventsError> {
+    let mut log = AgentLog::default();
+    log.torn = read_lines(path, |value| {
+        let known = value["event"].as_str().is_some_and(|kind| KINDS.contains(&kind));
+        if known || value.get("event").is_none() {
+            log.records.push(AgentRecord::deserialize(&value)?);
+        }
+        Ok(())
+    })?;
+    Ok(log)
+}
+
+const KINDS: [&str; 6] = ["formed", "started", "ended", "restarting", "signalled", "finished"];
+
+fn file_of(folder: &Path, node: &str) -> PathBuf {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
+    folder.join(format!("agent-{}.jsonl", node.chars().map(safe).collect::<String>()))
+}
+
+fn node_of(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    name.strip_prefix("agent-")?.strip_suffix(".jsonl").map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one_of_each() -> Vec<AgentEvent> {
+        vec![
+            AgentEvent::Formed { round: 0, attempt: 0, group_rank: 0, nodes: 1, world_size: 2 },
+            AgentEvent::Started { attempt: 0, rank: 1, local_rank: 1, pid: 7 },
+            AgentEvent::Ended { attempt: 0, rank: 1, local_rank: 1, pid: 7, code: -9, stopped: false },
+            AgentEvent::Restarting { attempt: 1, restarts_left: 2, reason: "rank 1 ended by SIGKILL".into() },
+            AgentEvent::Signalled { signal: 15 },
+            AgentEvent::Finished { code: 1 },
+        ]
+    }
+
+    #[test]
+    fn reads_back_what_each_agent_wrote() {
+        let dir = tempfile::tempdir().unwrap();
+        let sink = AgentSink::open(dir.path(), "node/0").unwrap();
+        one_of_each().iter().for_each(|event| sink.emit(event));
+        let logs = read_agents(dir.path()).unwrap();
+        let log = &logs["node_0"];
+        assert_eq!(log.records.iter().map(|record| record.event.clone()).collect::<Vec<_>>(), one_of_each());
+        assert!(log.records.iter().all(|record| record.node == "node/0" && record.t > 1.6e9));
+        let kind = |event: &AgentEvent| serde_json::to_value(event).unwrap()["event"].as_str().unwrap().to_owned();
+        assert_eq!(one_of_each().iter().map(kind).collect::<Vec<_>>(), KINDS);
+    }
+
+    #[test]
+    fn leaves_out_kinds_it_does_not_know_and_rejects_what_is_no_event() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent-a.jsonl");
+        fs::write(&path, "{\"t\":1,\"node\":\"a\",\"event\":\"slept\"}\n{\"t\":2,\"node\":\"a\",\"event\":\"fin")
+            .unwrap();
+        let logs = read_agents(dir.path()).unwrap();
+        assert_eq!(logs["a"], AgentLog { records: vec![], torn: vec![2] });
+        fs::write(&path, "{\"t\":1,\"node\":\"a\"}\n").unwrap();
+        assert!(matches!(read_agents(dir.path()), Err(EventsError::BadLine { line: 1, .. })));
+    }
+}

@@ -1,0 +1,52 @@
+//! What the agent does step by step, on stderr, for those who set LOGLEVEL as for torchrun.
+
+use std::io::{self, Write};
+
+use tracing::level_filters::LevelFilter;
+
+use crate::output::{Console, Stream};
+
+/// From now on what is logged from LOGLEVEL's level on is shown by `console`; warnings and errors if it is not set.
+pub(super) fn to(console: &Console) {
+    let level = std::env::var("LOGLEVEL").map_or(LevelFilter::WARN, |name| level(&name));
+    let console = console.clone();
+    let log = tracing_subscriber::fmt().with_max_level(level).with_target(false).with_ansi(false).without_time();
+    // Whoever embeds the agent and logs by other means keeps their own.
+    let _ = log.with_writer(move || Lines(console.clone())).try_init();
+}
+
+/// Python's names and numbers (logging.getLevelName); what is none of them is torchrun's default.
+fn level(name: &str) -> LevelFilter {
+    match name.to_ascii_uppercase().as_str() {
+        "DEBUG" | "10" => LevelFilter::DEBUG,
+        "INFO" | "20" => LevelFilter::INFO,
+        "ERROR" | "CRITICAL" | "FATAL" | "40" | "50" => LevelFilter::ERROR,
+        _ => LevelFilter::WARN,
+    }
+}
+
+/// One logged line becomes one of the console's.
+struct Lines(Console);
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.line(Stream::Stderr, &[b"lockstep: ", line].concat());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_pythons_names_of_levels() {
+        let names = ["INFO", "debug", "Warning", "CRITICAL", "10", "loud"].map(level);
+        let [info, debug, warn, error] = [LevelFilter::INFO, LevelFilter::DEBUG, LevelFilter::WARN, LevelFilter::ERROR];
+        assert_eq!(names, [info, debug, warn, error, debug, warn]);
+    }
+}

@@ -1,0 +1,169 @@
+//! torchrun's flags as texts, before anything is checked, and where each text came from.
+//!
+//! The command line fills this; what the texts mean is said by [`Config::from_flags`](super::Config::from_flags). Names
+//! and defaults are torchrun's (torch/distributed/run.py); `PET_<NAME>` stands in for a flag that was not given
+//! (torch/distributed/argparse_util.py).
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::PathBuf;
+
+use super::error::ConfigError;
+
+/// How variables are looked up: `std::env::var_os`, or a test's own.
+pub type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// The text of one flag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// The flag's name without dashes in front, such as `nproc-per-node`.
+    pub flag: &'static str,
+    /// Its value.
+    pub text: String,
+    /// Who said so.
+    pub source: Source,
+}
+
+/// Where a flag's text came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The command line.
+    CommandLine,
+    /// The variable `PET_<NAME>`.
+    Variable,
+    /// Nobody: the default.
+    Default,
+}
+
+/// Everything that the command line of `lockstep run` says.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)] // the fields are torchrun's flags
+pub struct Flags {
+    pub nnodes: Given,
+    pub nproc_per_node: Given,
+    pub rdzv_backend: Given,
+    pub rdzv_endpoint: Given,
+    pub rdzv_id: Given,
+    pub rdzv_conf: Given,
+    pub standalone: bool,
+    pub max_restarts: Given,
+    pub monitor_interval: Given,
+    pub start_method: Given,
+    pub event_log_handler: Given,
+    pub role: Given,
+    pub module: bool,
+    pub no_python: bool,
+    pub run_path: bool,
+    pub log_dir: Option<PathBuf>,
+    pub redirects: Given,
+    pub tee: Given,
+    pub local_ranks_filter: Given,
+    pub duplicate_stdout_filters: Given,
+    pub duplicate_stderr_filters: Given,
+    pub node_rank: Given,
+    pub master_addr: Given,
+    pub master_port: Given,
+    pub local_addr: Given,
+    pub logs_specs: Option<String>,
+    pub numa_binding: Option<String>,
+    pub signals_to_handle: Given,
+    pub virtual_local_rank: bool,
+    /// Not torchrun's: seconds between the request to end and SIGKILL.
+    pub stop_timeout: Given,
+    /// Not torchrun's: seconds that agents wait for each other at the end.
+    pub exit_barrier_timeout: Given,
+    /// Not torchrun's: keep a temporary log folder.
+    pub keep_logs: bool,
+    /// Not torchrun's: live status on a terminal.
+    pub status: Given,
+    /// Not torchrun's: who printed a line, in front of it.
+    pub prefix: Given,
+    /// The script, module or program.
+    pub program: OsString,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+}
+
+impl Given {
+    /// The command line's text, else the variable's, else the default.
+    pub fn pick(flag: &'static str, command_line: Option<String>, default: &str, env: Env<'_>) -> Self {
+        let variable = || env(&variable(flag)).map(|value| (value.to_string_lossy().into_owned(), Source::Variable));
+        let (text, source) = command_line
+            .map(|text| (text, Source::CommandLine))
+            .or_else(variable)
+            .unwrap_or_else(|| (default.to_owned(), Source::Default));
+        Given { flag, text, source }
+    }
+}
+
+impl fmt::Display for Given {
+    /// As its user wrote it: `--nnodes=2`, or `PET_NNODES=2 (in place of --nnodes)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.source {
+            Source::Variable => write!(f, "{}={} (in place of --{})", variable(self.flag), self.text, self.flag),
+            _ => write!(f, "--{}={}", self.flag, self.text),
+        }
+    }
+}
+
+/// A switch: on by the command line, else by a variable that is a whole number other than 0, else off.
+///
+/// # Errors
+/// [`ConfigError::NotOfType`] when the variable is not a number.
+pub fn switch(flag: &'static str, command_line: bool, env: Env<'_>) -> Result<bool, ConfigError> {
+    let Some(value) = env(&variable(flag)).filter(|_| !command_line) else { return Ok(command_line) };
+    let number = value.to_str().and_then(|text| text.trim().parse::<i64>().ok());
+    let given = || Given { flag, text: value.to_string_lossy().into_owned(), source: Source::Variable };
+    number.map(|number| number != 0).ok_or_else(|| ConfigError::NotOfType { given: given(), expected: "0 or 1" })
+}
+
+/// A path: the command line's, else the variable's. An empty one is none.
+pub fn path(flag: &'static str, command_line: Option<PathBuf>, env: Env<'_>) -> Option<PathBuf> {
+    let path = command_line.or_else(|| env(&variable(flag)).map(PathBuf::from));
+    path.filter(|path| path.as_os_str() != OsStr::new(""))
+}
+
+/// The variable that stands in for a flag.
+pub fn variable(flag: &str) -> String {
+    format!("PET_{}", flag.to_ascii_uppercase().replace('-', "_"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(name: &str) -> Option<OsString> {
+        let values =
+            [("PET_NPROC_PER_NODE", "3"), ("PET_STANDALONE", "1"), ("PET_MODULE", "0"), ("PET_RUN_PATH", "yes")];
+        values.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_variable_and_that_over_the_default() {
+        let from_line = Given::pick("nproc-per-node", Some("2".into()), "1", &env);
+        assert_eq!((from_line.text.as_str(), from_line.source), ("2", Source::CommandLine));
+        let from_variable = Given::pick("nproc-per-node", None, "1", &env);
+        assert_eq!((from_variable.text.as_str(), from_variable.source), ("3", Source::Variable));
+        assert_eq!(from_variable.to_string(), "PET_NPROC_PER_NODE=3 (in place of --nproc-per-node)");
+        let default = Given::pick("nnodes", None, "1:1", &env);
+        assert_eq!((default.to_string().as_str(), default.source), ("--nnodes=1:1", Source::Default));
+    }
+
+    #[test]
+    fn switches_take_numbers_and_nothing_else() {
+        assert!(switch("standalone", false, &env).unwrap());
+        assert!(!switch("module", false, &env).unwrap());
+        assert!(switch("module", true, &env).unwrap());
+        assert!(!switch("no-python", false, &env).unwrap());
+        assert!(switch("run-path", true, &env).unwrap());
+        let error = switch("run-path", false, &env).unwrap_err();
+        assert!(error.is_usage());
+        assert_eq!(error.to_string(), "PET_RUN_PATH=yes (in place of --run-path): expected 0 or 1");
+    }
+
+    #[test]
+    fn an_empty_path_is_none() {
+        assert_eq!(path("log-dir", Some("".into()), &|_| None), None);
+        assert_eq!(path("log-dir", None, &|_| Some("/x".into())), Some("/x".into()));
+    }
+}

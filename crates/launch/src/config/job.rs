@@ -1,0 +1,455 @@
+//! A job as this agent runs it: torchrun's flags, checked and given their meaning (`config_from_args` of
+//! torch/distributed/run.py).
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::endpoint::{self, Endpoint};
+use super::error::ConfigError;
+use super::flags::{Flags, Given, Source};
+use super::logs::{self, LogBase, Logs, PrefixWhen, Streams};
+use super::machine::Machine;
+use super::nodes::{self, Nodes};
+use super::program::{How, Program};
+use super::signals::Signals;
+
+/// A job as this agent runs it. Every value is checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How many agents take part.
+    pub nodes: Nodes,
+    /// How many workers this agent runs; at least 1.
+    pub local_world_size: usize,
+    /// How the agents find each other.
+    pub rendezvous: Rendezvous,
+    /// What the workers are called.
+    pub role: String,
+    /// How often this agent's workers may be started anew after a failure.
+    pub max_restarts: u32,
+    /// How often torchrun looks at its workers. Deaths are known from the kernel here, so it is no delay.
+    pub monitor_interval: Duration,
+    /// What a worker runs.
+    pub program: Program,
+    /// What is done with its output.
+    pub logs: Logs,
+    /// Which signals end the job in order.
+    pub signals: Signals,
+    /// Each worker sees one GPU only, as its device 0.
+    pub virtual_local_rank: bool,
+    /// Between the request to end and SIGKILL.
+    pub stop_timeout: Duration,
+    /// How long agents wait for each other once their own workers have succeeded.
+    pub exit_barrier_timeout: Duration,
+    /// Live status on a terminal.
+    pub status: StatusWhen,
+}
+
+/// How the agents of a job find each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendezvous {
+    /// By which rules.
+    pub backend: Backend,
+    /// Where the store is.
+    pub endpoint: Endpoint,
+    /// What tells this job from others.
+    pub run_id: String,
+    /// `--rdzv-conf`, each key once.
+    pub conf: Vec<(String, String)>,
+    /// The address under which this agent is reached; `None`: to be found out.
+    pub local_addr: Option<String>,
+    /// One agent, one machine: nobody else may reach the store.
+    pub standalone: bool,
+}
+
+/// The rules of a rendezvous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// A fixed set of nodes, of which this one is told its number.
+    Static {
+        /// `--node-rank`; 0 hosts the store.
+        node_rank: usize,
+    },
+    /// Nodes come and go.
+    C10d,
+}
+
+/// When status is shown live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusWhen {
+    /// When stderr is a terminal.
+    Auto,
+    /// Never.
+    Never,
+}
+
+impl Config {
+    /// Checks `flags` and gives them their meaning on `machine`. The list holds what the user should know although it is
+    /// no error, one sentence each.
+    ///
+    /// # Errors
+    /// [`ConfigError`], which names the flag or variable, its text, and what would do.
+    pub fn from_flags(flags: &Flags, machine: &Machine<'_>) -> Result<(Config, Vec<String>), ConfigError> {
+        let nodes = Nodes::parse(&flags.nnodes)?;
+        let local_world_size = nodes::workers(&flags.nproc_per_node, machine)?;
+        let (signals, mut notices) = Signals::parse(&flags.signals_to_handle)?;
+        let (rendezvous, more) = rendezvous(flags, nodes, machine)?;
+        notices.extend(more);
+        let config = Config {
+            nodes,
+            local_world_size,
+            rendezvous,
+            role: flags.role.text.clone(),
+            max_restarts: max_restarts(&flags.max_restarts)?,
+            monitor_interval: seconds(&flags.monitor_interval)?,
+            program: program(flags, machine)?,
+            logs: output(flags, machine)?,
+            signals,
+            virtual_local_rank: flags.virtual_local_rank,
+            stop_timeout: seconds(&flags.stop_timeout)?,
+            exit_barrier_timeout: seconds(&flags.exit_barrier_timeout)?,
+            status: choice(
+                &flags.status,
+                &[("auto", StatusWhen::Auto), ("never", StatusWhen::Never)],
+                "auto or never",
+            )?,
+        };
+        check_devices(&config, machine)?;
+        notices.extend(without_meaning(flags)?);
+        notices.extend(unused_ranks(flags, &config));
+        Ok((config, notices))
+    }
+}
+
+impl Backend {
+    /// torchrun's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Static { .. } => "static",
+            Backend::C10d => "c10d",
+        }
+    }
+}
+
+fn rendezvous(flags: &Flags, nodes: Nodes, machine: &Machine<'_>) -> Result<(Rendezvous, Vec<String>), ConfigError> {
+    // Both are read in any case: a text that is no number is an error even where nothing depends on it.
+    let (node_rank, port) = (whole(&flags.node_rank)?, whole(&flags.master_port)?);
+    let conf = endpoint::pairs(&flags.rdzv_conf)?;
+    let mut notices = Vec::new();
+    let (backend, endpoint) = match flags.rdzv_backend.text.as_str() {
+        _ if flags.standalone => (Backend::C10d, standalone(nodes)?),
+        "static" => {
+            let port = u16::try_from(port);
+            let port =
+                port.map_err(|_| ConfigError::not_allowed(&flags.master_port, "a port is a number from 0 to 65535"))?;
+            let node_rank = static_rank(&flags.node_rank, node_rank, nodes)?;
+            (Backend::Static { node_rank }, Endpoint::fixed(&flags.rdzv_endpoint, &flags.master_addr, port)?)
+        }
+        "c10d" => {
+            notices.extend(unused_master(flags));
+            (Backend::C10d, Endpoint::c10d(&flags.rdzv_endpoint)?)
+        }
+        other => return Err(unknown_backend(&flags.rdzv_backend, other)),
+    };
+    let run_id = run_id(flags, machine);
+    let local_addr = Some(flags.local_addr.text.clone()).filter(|addr| !addr.is_empty());
+    Ok((Rendezvous { backend, endpoint, run_id, conf, local_addr, standalone: flags.standalone }, notices))
+}
+
+/// As in torch, explicit rendezvous values do not count.
+fn standalone(nodes: Nodes) -> Result<Endpoint, ConfigError> {
+    if nodes.min > 1 {
+        let told = format!(
+            "--standalone is for one node, but --nnodes asks for {nodes}: give --rdzv-backend=c10d and --rdzv-endpoint=HOST:PORT instead"
+        );
+        return Err(ConfigError::Clash(told));
+    }
+    Ok(Endpoint { host: "localhost".into(), port: 0 })
+}
+
+fn static_rank(given: &Given, rank: i64, nodes: Nodes) -> Result<usize, ConfigError> {
+    let fits = usize::try_from(rank).ok().filter(|rank| *rank < nodes.max);
+    let why = || format!("with --nnodes={nodes} it must be from 0 to {}", nodes.max - 1);
+    fits.ok_or_else(|| ConfigError::not_allowed(given, why()))
+}
+
+fn unknown_backend(given: &Given, name: &str) -> ConfigError {
+    let why = if name.starts_with("etcd") {
+        "etcd is not supported; c10d needs no server of its own: --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT"
+    } else {
+        "expected static or c10d"
+    };
+    ConfigError::not_allowed(given, why)
+}
+
+fn unused_master(flags: &Flags) -> Option<String> {
+    let master = [&flags.master_addr, &flags.master_port].into_iter().find(|given| given.source != Source::Default)?;
+    let empty = flags.rdzv_endpoint.text.trim().is_empty();
+    empty.then(|| format!("{master}: only a static rendezvous uses it; c10d goes to localhost:{} unless --rdzv-endpoint says otherwise", endpoint::DEFAULT_PORT))
+}
+
+/// A random one for `--standalone` and where the id is empty.
+fn run_id(flags: &Flags, machine: &Machine<'_>) -> String {
+    if !flags.standalone && !flags.rdzv_id.text.is_empty() {
+        return flags.rdzv_id.text.clone();
+    }
+    // A version 4 UUID (RFC 9562, section 5.4), as torchrun's.
+    let bits = machine.random & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
+    let hex = format!("{bits:032x}");
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+fn program(flags: &Flags, machine: &Machine<'_>) -> Result<Program, ConfigError> {
+    if flags.module && flags.no_python && !flags.run_path {
+        return Err(ConfigError::Clash("--module and --no-python contradict each other: give one of them".into()));
+    }
+    let how = How { module: flags.module, no_python: flags.no_python, run_path: flags.run_path };
+    Ok(Program::resolve(&flags.program, &flags.args, how, machine.env)?)
+}
+
+fn output(flags: &Flags, machine: &Machine<'_>) -> Result<Logs, ConfigError> {
+    let base = match &flags.log_dir {
+        None => LogBase::Temporary,
+        Some(folder) if folder == Path::new("/dev/null") => LogBase::Nowhere,
+        Some(folder) => LogBase::Folder(folder.clone()),
+    };
+    let template = (machine.env)("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").filter(|template| !template.is_empty());
+    let when = [
+        ("auto", PrefixWhen::Auto),
+        ("always", PrefixWhen::Always),
+        ("tee", PrefixWhen::Tee),
+        ("never", PrefixWhen::Never),
+    ];
+    Ok(Logs {
+        base,
+        keep: flags.keep_logs,
+        redirects: Streams::parse(&flags.redirects)?,
+        tee: Streams::parse(&flags.tee)?,
+        shown: logs::shown(&flags.local_ranks_filter)?,
+        duplicate_stdout: logs::filters(&flags.duplicate_stdout_filters),
+        duplicate_stderr: logs::filters(&flags.duplicate_stderr_filters),
+        prefix: choice(&flags.prefix, &when, "auto, always, tee or never")?,
+        prefix_template: template.map(|template| template.to_string_lossy().into_owned()),
+    })
+}
+
+/// Each worker must find an entry of its own.
+fn check_devices(config: &Config, machine: &Machine<'_>) -> Result<(), ConfigError> {
+    let Some(visible) = (machine.env)("CUDA_VISIBLE_DEVICES").filter(|_| config.virtual_local_rank) else {
+        return Ok(());
+    };
+    let visible = visible.to_string_lossy();
+    let entries = visible.split(',').count();
+    if config.local_world_size <= entries {
+        return Ok(());
+    }
+    let workers = config.local_world_size;
+    Err(ConfigError::Clash(format!(
+        "--virtual-local-rank gives each worker a GPU, but CUDA_VISIBLE_DEVICES={visible} has {entries} for {workers} workers: \
+         lower --nproc-per-node or name more"
+    )))
+}
+
+/// Flags that make sense for Python's agent only.
+fn without_meaning(flags: &Flags) -> Result<Vec<String>, ConfigError> {
+    let methods = [("spawn", ()), ("fork", ()), ("forkserver", ())];
+    choice(&flags.start_method, &methods, "spawn, fork or forkserver")?;
+    let mut notices = Vec::new();
+    let mut told = |given: String, why: &str| notices.push(format!("{given} has no effect here: {why}"));
+    if flags.start_method.source != Source::Default {
+        told(flags.start_method.to_string(), "workers are programs of their own, not Python processes of the agent");
+    }
+    if flags.event_log_handler.text != "null" {
+        let why = "handlers are Python objects; set LOCKSTEP_EVENTS=FOLDER for event files";
+        told(flags.event_log_handler.to_string(), why);
+    }
+    if let Some(name) = &flags.logs_specs {
+        told(format!("--logs-specs={name}"), "it names a Python object; see --log-dir, --redirects and --tee");
+    }
+    if let Some(mode) = &flags.numa_binding {
+        told(
+            format!("--numa-binding={mode}"),
+            "start the program through `numactl` or your scheduler's binding instead",
+        );
+    }
+    Ok(notices)
+}
+
+/// Local ranks that are named and do not exist.
+fn unused_ranks(flags: &Flags, config: &Config) -> Vec<String> {
+    let workers = config.local_world_size;
+    let highest = [
+        (&flags.redirects, config.logs.redirects.highest()),
+        (&flags.tee, config.logs.tee.highest()),
+        (&flags.local_ranks_filter, config.logs.shown.as_ref().and_then(|shown| shown.last().copied())),
+    ];
+    let beyond = highest.iter().filter_map(|(given, highest)| Some((given, highest.filter(|rank| *rank >= workers)?)));
+    beyond
+        .map(|(given, rank)| format!("{given}: there is no local rank {rank}, the last one is {}", workers - 1))
+        .collect()
+}
+
+fn max_restarts(given: &Given) -> Result<u32, ConfigError> {
+    u32::try_from(whole(given)?).map_err(|_| ConfigError::not_allowed(given, format!("expected 0 to {}", u32::MAX)))
+}
+
+fn whole(given: &Given) -> Result<i64, ConfigError> {
+    let number = given.text.trim().parse();
+    number.map_err(|_| ConfigError::NotOfType { given: given.clone(), expected: "a whole number" })
+}
+
+/// Whole or broken seconds, at most ten years, so that no sum of them overflows a clock.
+fn seconds(given: &Given) -> Result<Duration, ConfigError> {
+    let number: f64 = given
+        .text
+        .trim()
+        .parse()
+        .map_err(|_| ConfigError::NotOfType { given: given.clone(), expected: "a number of seconds" })?;
+    if !(0.0..=315_360_000.0).contains(&number) {
+        return Err(ConfigError::not_allowed(given, "expected seconds from 0 to 315360000"));
+    }
+    Ok(Duration::from_secs_f64(number))
+}
+
+fn choice<T: Copy>(given: &Given, known: &[(&str, T)], expected: &'static str) -> Result<T, ConfigError> {
+    let found = known.iter().find(|(name, _)| *name == given.text).map(|(_, value)| *value);
+    found.ok_or_else(|| ConfigError::NotOfType { given: given.clone(), expected })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::super::machine::Gpus;
+    use super::super::testing::{config, flags, refused, try_config, try_config_in};
+    use super::*;
+
+    #[test]
+    fn without_flags_has_torchruns_defaults() {
+        let config = config(&[]);
+        assert_eq!((config.nodes, config.local_world_size), (Nodes { min: 1, max: 1 }, 1));
+        assert_eq!(config.rendezvous.backend, Backend::Static { node_rank: 0 });
+        assert_eq!(config.rendezvous.endpoint.to_string(), "127.0.0.1:29500");
+        assert_eq!((config.rendezvous.run_id.as_str(), config.role.as_str()), ("none", "default"));
+        assert_eq!((config.max_restarts, config.monitor_interval), (0, Duration::from_millis(100)));
+        assert_eq!((config.stop_timeout.as_secs(), config.exit_barrier_timeout.as_secs()), (30, 300));
+        assert_eq!(config.signals.numbers, [15, 2, 1, 3]);
+        assert_eq!((config.logs.base.clone(), config.rendezvous.local_addr.clone()), (LogBase::Temporary, None));
+        assert!(!config.virtual_local_rank && !config.rendezvous.standalone);
+    }
+
+    #[test]
+    fn standalone_overrides_explicit_rendezvous_values() {
+        let config = config(&["--standalone", "--rdzv-backend=etcd", "--rdzv-endpoint=node1:7", "--rdzv-id=mine"]);
+        let rendezvous = config.rendezvous;
+        assert_eq!((rendezvous.backend, rendezvous.endpoint.to_string()), (Backend::C10d, "localhost:0".into()));
+        assert_eq!(rendezvous.run_id, "01234567-89ab-4def-8123-456789abcdef", "a version 4 UUID");
+        assert!(rendezvous.standalone);
+        assert!(
+            refused(&["--standalone", "--nnodes=2"]).to_string().contains("is for one node, but --nnodes asks for 2")
+        );
+        assert!(try_config(&["--standalone", "--nnodes=1:2"]).is_ok());
+    }
+
+    #[test]
+    fn an_empty_id_becomes_a_random_one() {
+        assert_eq!(config(&["--rdzv-id="]).rendezvous.run_id.len(), 36);
+    }
+
+    #[test]
+    fn finds_the_endpoint_by_the_backends_rules() {
+        let endpoint = |flags: &[&str]| config(flags).rendezvous.endpoint.to_string();
+        assert_eq!(endpoint(&["--master-addr=10.0.0.1", "--master-port=7"]), "10.0.0.1:7");
+        assert_eq!(endpoint(&["--rdzv-backend=c10d"]), "localhost:29400");
+        assert_eq!(endpoint(&["--rdzv-backend=c10d", "--rdzv-endpoint=[::1]"]), "[::1]:29400");
+        assert_eq!(endpoint(&["--rdzv-endpoint=node1:5"]), "node1:5");
+        assert!(refused(&["--rdzv-endpoint=node1"]).to_string().contains("needs the port too"));
+        assert!(refused(&["--master-port=70000"]).to_string().contains("from 0 to 65535"));
+        assert!(
+            refused(&["--rdzv-backend=etcd-v2"]).to_string().contains("etcd is not supported; c10d needs no server")
+        );
+        assert!(refused(&["--rdzv-backend=mpi"]).to_string().ends_with("expected static or c10d"));
+    }
+
+    #[test]
+    fn a_static_nodes_rank_must_exist() {
+        let backend = config(&["--nnodes=2", "--node-rank=1"]).rendezvous.backend;
+        assert_eq!((backend, backend.name()), (Backend::Static { node_rank: 1 }, "static"));
+        assert!(
+            refused(&["--nnodes=2", "--node-rank=2"]).to_string().ends_with("with --nnodes=2 it must be from 0 to 1")
+        );
+        assert!(!refused(&["--node-rank=-1"]).is_usage());
+        assert!(try_config(&["--rdzv-backend=c10d", "--node-rank=9"]).is_ok(), "c10d gives the ranks");
+    }
+
+    #[test]
+    fn tells_wrong_types_from_wrong_values_as_torchrun_does() {
+        for flag in [
+            "max-restarts",
+            "node-rank",
+            "master-port",
+            "monitor-interval",
+            "stop-timeout",
+            "status",
+            "prefix",
+            "start-method",
+        ] {
+            let error = refused(&[&format!("--{flag}=x")]);
+            assert!(error.is_usage() && error.to_string().starts_with(&format!("--{flag}=x: expected ")), "{error}");
+        }
+        for flag in
+            ["max-restarts=-1", "monitor-interval=-1", "monitor-interval=nan", "nnodes=x", "nproc-per-node=x", "tee=9"]
+        {
+            assert!(!refused(&[&format!("--{flag}")]).is_usage(), "{flag}");
+        }
+    }
+
+    #[test]
+    fn says_which_flags_have_no_meaning_and_accepts_them() {
+        let (_, notices) = try_config(&[
+            "--start-method=fork",
+            "--event-log-handler=console",
+            "--logs-specs=x",
+            "--numa-binding=node",
+        ])
+        .unwrap();
+        let names = ["--start-method=fork", "--event-log-handler=console", "--logs-specs=x", "--numa-binding=node"];
+        assert_eq!(notices.len(), 4, "{notices:?}");
+        assert!(
+            notices.iter().zip(names).all(|(told, name)| told.starts_with(&format!("{name} has no effect here: ")))
+        );
+        assert_eq!(try_config(&[]).unwrap().1, [""; 0]);
+    }
+
+    #[test]
+    fn says_what_of_the_flags_is_not_used() {
+        let (_, notices) =
+            try_config(&["--rdzv-backend=c10d", "--master-addr=node1", "--tee=0:1,4:1", "--local-ranks-filter=1"])
+                .unwrap();
+        assert!(notices[0].starts_with("--master-addr=node1: only a static rendezvous uses it"), "{notices:?}");
+        assert_eq!(notices[1], "--tee=0:1,4:1: there is no local rank 4, the last one is 0");
+        assert_eq!(notices[2], "--local-ranks-filter=1: there is no local rank 1, the last one is 0");
+    }
+
+    #[test]
+    fn rejects_flags_that_contradict_each_other() {
+        let error = refused(&["--module", "--no-python"]);
+        assert_eq!(error.to_string(), "--module and --no-python contradict each other: give one of them");
+        let machine = Machine {
+            cpus: 1,
+            gpus: Gpus { count: 0, hidden_by: None },
+            env: &|name| (name == "CUDA_VISIBLE_DEVICES").then(|| OsString::from("0,1")),
+            random: 0,
+        };
+        let three = flags(&["--virtual-local-rank", "--nproc-per-node=3"]);
+        let error = try_config_in(&three, &machine).unwrap_err().to_string();
+        assert!(error.contains("CUDA_VISIBLE_DEVICES=0,1 has 2 for 3 workers"), "{error}");
+    }
+
+    #[test]
+    fn reads_where_logs_go() {
+        let base = |flags: &[&str]| config(flags).logs.base;
+        assert_eq!(base(&["--log-dir=/dev/null"]), LogBase::Nowhere);
+        assert_eq!(base(&["--log-dir=logs"]), LogBase::Folder("logs".into()));
+        assert!(config(&["--keep-logs"]).logs.keep);
+    }
+}

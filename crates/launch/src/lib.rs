@@ -1,0 +1,18 @@
+//! The elastic agent behind `lockstep run`: workers, restarts, rendezvous, logs. It links no libtorch.
+//!
+//! - [`config`]: what is to be run, as torchrun's flags say it, and the environment of each worker.
+//! - [`process`]: worker processes: started tied to the agent's life, watched by the kernel, ended with all their children.
+//! - [`output`]: what workers print: whole lines to console and files.
+//! - [`report`]: how workers failed, and the final report.
+//! - [`rendezvous`]: how agents agree on who takes part.
+//! - [`diagnose`]: what to tell when they do not.
+//! - [`status`]: what the running job looks like, in one line.
+
+pub mod agent;
+pub mod config;
+pub mod diagnose;
+pub mod output;
+pub mod process;
+pub mod rendezvous;
+pub mod report;
+pub mod status;

@@ -1,0 +1,239 @@
+//! One stream of one worker, on its way from the pipe to console, files and the last lines.
+
+use std::fs::File;
+use std::io::{self, PipeReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::console::Console;
+use super::lane::{Entry, Owner, What};
+use super::lines::{LONGEST, Line, Lines};
+use super::plan::{Stream, StreamPlan};
+use super::tail::Tail;
+
+/// A line that has not ended is shown after this pause: a prompt, a row of dots, a progress bar.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A stream that is being read.
+pub(super) struct Source {
+    pub(super) local_rank: usize,
+    pub(super) stream: Stream,
+    /// Ended or given up when there is none.
+    pub(super) pipe: Option<PipeReader>,
+    /// Its share of the console is used up.
+    pub(super) parked: bool,
+    plan: StreamPlan,
+    raw: bool,
+    live: bool,
+    file: Log,
+    filtered: Log,
+    lines: Lines,
+    unshown_since: Option<Instant>,
+}
+
+/// A file that is written to until that fails.
+pub(super) struct Log(Option<(PathBuf, File)>);
+
+/// Where what is read goes.
+pub(super) struct Sinks<'a> {
+    pub(super) console: &'a Console,
+    pub(super) tail: &'a mut Tail,
+    /// Files that could not be written, with the system's reason.
+    pub(super) failed: &'a mut Vec<(PathBuf, String)>,
+}
+
+impl Source {
+    /// A stream as its plan says. `raw`: on the console, every byte as it is.
+    pub(super) fn open(
+        local_rank: usize,
+        stream: Stream,
+        plan: StreamPlan,
+        raw: bool,
+        pipe: PipeReader,
+        console: &Console,
+    ) -> io::Result<Self> {
+        let file = Log::open(plan.file.as_deref())?;
+        let filtered = Log::open(plan.filtered.as_deref().filter(|_| plan.is_filtered()))?;
+        let live = plan.console && !raw && console.shows_open_lines(stream);
+        let pipe = Some(pipe);
+        let (parked, lines, unshown_since) = (false, Lines::default(), None);
+        Ok(Source { local_rank, stream, pipe, parked, plan, raw, live, file, filtered, lines, unshown_since })
+    }
+
+    /// Who it is on the console.
+    pub(super) fn owner(&self) -> Owner {
+        self.local_rank as Owner + 1
+    }
+
+    /// Whether it goes to the console at all.
+    pub(super) fn is_shown(&self) -> bool {
+        self.plan.console
+    }
+
+    /// Reads what is there, up to the buffer's size. Whether the stream goes on.
+    pub(super) fn read(&mut self, now: Instant, buffer: &mut [u8], sinks: &mut Sinks<'_>) -> bool {
+        let Some(pipe) = &mut self.pipe else { return false };
+        match pipe.read(buffer) {
+            Ok(0) => self.finish(sinks),
+            Ok(count) => self.take(now, &buffer[..count], sinks),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => self.finish(sinks),
+        }
+        self.pipe.is_some()
+    }
+
+    fn take(&mut self, now: Instant, chunk: &[u8], sinks: &mut Sinks<'_>) {
+        self.file.write(chunk, sinks.failed);
+        if self.plan.console && self.raw {
+            sinks.console.push(self.entry(What::Raw(chunk.to_vec())));
+        }
+        let mut lines = std::mem::take(&mut self.lines);
+        lines.push(chunk, |line| self.line(line, sinks));
+        self.lines = lines;
+        self.unshown_since = (self.live && !self.lines.open().is_empty()).then_some(now);
+    }
+
+    /// The stream has ended, or nobody waits for it any more: what is left is a line.
+    pub(super) fn finish(&mut self, sinks: &mut Sinks<'_>) {
+        self.pipe = None;
+        let mut lines = std::mem::take(&mut self.lines);
+        lines.finish(|line| self.line(line, sinks));
+        self.unshown_since = None;
+    }
+
+    fn line(&mut self, line: Line<'_>, sinks: &mut Sinks<'_>) {
+        sinks.tail.push(line.bytes);
+        if self.plan.console && !self.raw {
+            sinks.console.push(self.entry(What::Line(marked(line))));
+        }
+        if self.plan.is_filtered() && self.plan.filters.iter().any(|needle| contains(line.bytes, needle.as_bytes())) {
+            let whole = [self.plan.prefix.as_bytes(), &marked(line), b"\n"].concat();
+            self.filtered.write(&whole, sinks.failed);
+        }
+    }
+
+    /// When an open line is to be shown.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.unshown_since.map(|since| since + PAUSE)
+    }
+
+    /// Shows the open line if its time has come.
+    pub(super) fn show_open(&mut self, now: Instant, console: &Console) {
+        if self.due().is_some_and(|due| due <= now) {
+            self.unshown_since = None;
+            let open = self.lines.open().to_vec();
+            console.push(self.entry(if self.lines.is_update() { What::State(open) } else { What::Open(open) }));
+        }
+    }
+
+    fn entry(&self, what: What) -> Entry {
+        Entry { owner: self.owner(), stream: self.stream, prefix: self.plan.prefix.as_bytes().to_vec(), what }
+    }
+}
+
+impl Log {
+    fn open(path: Option<&Path>) -> io::Result<Self> {
+        Ok(Log(path.map(|path| Ok::<_, io::Error>((path.to_owned(), open_log(path)?))).transpose()?))
+    }
+
+    fn write(&mut self, bytes: &[u8], failed: &mut Vec<(PathBuf, String)>) {
+        let Some((path, file)) = &mut self.0 else { return };
+        if let Err(error) = file.write_all(bytes) {
+            failed.push((std::mem::take(path), error.to_string()));
+            self.0 = None;
+        }
+    }
+}
+
+/// Opens a log so that several may write to it, each line as a whole.
+pub(super) fn open_log(path: &Path) -> io::Result<File> {
+    let opened = File::options().append(true).create(true).open(path);
+    opened.map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot open {} for the workers' output: {error}", path.display()))
+    })
+}
+
+fn marked(line: Line<'_>) -> Vec<u8> {
+    let mut bytes = line.bytes.to_vec();
+    if line.broken {
+        bytes.extend_from_slice(format!(" [lockstep: broken here, after {} KiB]", LONGEST >> 10).as_bytes());
+    }
+    bytes
+}
+
+/// Whether `needle` occurs. torchrun's filters are plain texts, too.
+fn contains(line: &[u8], needle: &[u8]) -> bool {
+    needle.is_empty() || line.windows(needle.len()).any(|window| window == needle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Prefix;
+
+    /// What a terminal sees of one rank among several that prints these, each followed by a pause of that length.
+    fn seen(chunks: &[(&[u8], Duration)]) -> String {
+        let (mut read, write) = io::pipe().unwrap();
+        let console = Console::to(write.into(), File::options().write(true).open("/dev/null").unwrap().into()).unwrap();
+        let (pipe, mut worker) = io::pipe().unwrap();
+        let plan = StreamPlan { console: true, prefix: Prefix::Always("[0]:".into()), ..StreamPlan::default() };
+        let mut source = Source::open(0, Stream::Stdout, plan, false, pipe, &console).unwrap();
+        source.live = true;
+        let (mut tail, mut failed, mut now) = (Tail::default(), vec![], Instant::now());
+        for (chunk, pause) in chunks {
+            worker.write_all(chunk).unwrap();
+            let mut sinks = Sinks { console: &console, tail: &mut tail, failed: &mut failed };
+            assert!(source.read(now, &mut [0; 100], &mut sinks));
+            now += *pause;
+            source.show_open(now, &console);
+        }
+        drop(console);
+        let mut seen = String::new();
+        read.read_to_string(&mut seen).unwrap();
+        seen
+    }
+
+    #[test]
+    fn a_terminal_sees_an_open_line_after_a_pause() {
+        let short = PAUSE - Duration::from_nanos(1);
+        assert_eq!(seen(&[(b"Name: ", short)]), "");
+        assert_eq!(seen(&[(b"Name: ", PAUSE), (b"x\n", short)]), "[0]:Name: x\n");
+        assert_eq!(seen(&[(b".", PAUSE), (b".", short), (b".", PAUSE)]), "[0]:...");
+    }
+
+    #[test]
+    fn a_terminal_sees_only_the_state_at_which_a_progress_bar_rests() {
+        assert_eq!(
+            seen(&[(b"\r 1%\r 2%", PAUSE), (b"\r 3%", Duration::ZERO), (b"\r 4%\n", PAUSE)]),
+            "[0]: 2%\r\x1b[K[0]: 4%\n"
+        );
+    }
+
+    #[test]
+    fn finds_a_text_anywhere_in_a_line() {
+        assert!(contains(b"step 4 loss", b"step") && contains(b"a loss", b"loss") && contains(b"x", b""));
+        assert!(!contains(b"los", b"loss") && !contains(b"", b"a"));
+    }
+
+    #[test]
+    fn marks_a_broken_line() {
+        assert_eq!(marked(Line { bytes: b"x", broken: true }), b"x [lockstep: broken here, after 1024 KiB]");
+        assert_eq!(marked(Line { bytes: b"x", broken: false }), b"x");
+    }
+
+    #[test]
+    fn names_the_log_that_cannot_be_opened() {
+        let error = open_log(Path::new("/no/such/folder/stdout.log")).unwrap_err().to_string();
+        assert!(error.starts_with("cannot open /no/such/folder/stdout.log for the workers' output: "), "{error}");
+    }
+
+    #[test]
+    fn a_log_that_fails_is_told_once() {
+        let mut log = Log::open(Some(Path::new("/dev/full"))).unwrap();
+        let mut failed = vec![];
+        log.write(b"x", &mut failed);
+        log.write(b"y", &mut failed);
+        assert_eq!(failed.len(), 1);
+        assert_eq!(failed[0].0, Path::new("/dev/full"));
+    }
+}

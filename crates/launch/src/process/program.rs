@@ -1,0 +1,285 @@
+//! Finds the program that is to be run, and tells in words why one cannot be.
+//!
+//! It looks the way `execvp(3)` does. What only the kernel can judge (security modules, a full process table) is left
+//! to the start itself.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
+
+/// Where `execvp(3)` looks when PATH is not set.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+/// As much as the kernel reads of a first line (`BINPRM_BUF_SIZE`, linux/binfmts.h), in bytes.
+const FIRST_LINE: u64 = 256;
+/// Where the kernel lists handlers for further kinds of programs.
+const OTHER_KINDS: &str = "/proc/sys/fs/binfmt_misc";
+
+/// Why a program cannot be run, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// No folder in PATH has it.
+    #[error("cannot find the program {} in the folders of PATH ({path}){hint}", program.display())]
+    NotInPath {
+        /// The name that was looked for.
+        program: PathBuf,
+        /// The folders, as in PATH.
+        path: String,
+        /// What else to try.
+        hint: String,
+    },
+    /// The path leads nowhere.
+    #[error("{} does not exist (the current folder is {folder}): check its path", path.display())]
+    Missing {
+        /// The program's path.
+        path: PathBuf,
+        /// The current folder.
+        folder: String,
+    },
+    /// The path leads to a folder.
+    #[error("{} is a folder, not a program: give the path of a file in it", path.display())]
+    Folder {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The permission to execute is missing.
+    #[error("{} is not executable: run `chmod +x {}`", path.display(), path.display())]
+    NotExecutable {
+        /// The program's path.
+        path: PathBuf,
+    },
+    /// Its file system is mounted so that nothing on it can be executed.
+    #[error("{} lies on a file system that is mounted noexec: copy it to another one", path.display())]
+    NoExecMount {
+        /// The program's path.
+        path: PathBuf,
+    },
+    /// The interpreter that the first line names does not exist.
+    #[error("the first line of {} names the interpreter {interpreter}, which does not exist: {advice}", path.display())]
+    NoInterpreter {
+        /// The program's path.
+        path: PathBuf,
+        /// As the first line has it.
+        interpreter: String,
+        /// What to do.
+        advice: String,
+    },
+    /// Neither a binary for this machine nor a script with a first line.
+    #[error("{} is no program for this machine: {advice}", path.display())]
+    NotAProgram {
+        /// The program's path.
+        path: PathBuf,
+        /// What to do.
+        advice: String,
+    },
+    /// The system's own words.
+    #[error("cannot execute {}: {source}", path.display())]
+    Other {
+        /// The program's path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// The file that `execvp(3)` would execute for `program` with this PATH.
+///
+/// # Errors
+/// When there is none, or it cannot be executed; with the file's name and what to do.
+pub fn find_program(program: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError> {
+    if program.as_bytes().contains(&b'/') {
+        let file = PathBuf::from(program);
+        return check(&file).map(|()| file);
+    }
+    let folders = path.unwrap_or(OsStr::new(DEFAULT_PATH));
+    let candidates = folders.as_bytes().split(|byte| *byte == b':').map(|folder| in_folder(folder, program));
+    let mut refused = None;
+    for candidate in candidates.filter(|candidate| candidate.is_file()) {
+        match check(&candidate) {
+            Ok(()) => return Ok(candidate),
+            // One in a later folder may do: it is what execvp would take.
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    Err(refused.unwrap_or_else(|| not_in_path(program, folders)))
+}
+
+/// Why executing `path` failed with `source`: the reason in words if it can be seen, else the system's.
+pub(super) fn explain(path: &Path, source: io::Error) -> ProgramError {
+    check(path).err().unwrap_or(ProgramError::Other { path: path.to_owned(), source })
+}
+
+fn in_folder(folder: &[u8], program: &OsStr) -> PathBuf {
+    // An empty part of PATH is the current folder.
+    let folder = if folder.is_empty() { OsStr::new(".") } else { OsStr::from_bytes(folder) };
+    Path::new(folder).join(program)
+}
+
+fn not_in_path(program: &OsStr, folders: &OsStr) -> ProgramError {
+    let here = Path::new(program).is_file() && !program.is_empty();
+    let hint = if here {
+        format!(": one lies in the current folder, give it as ./{}", program.display())
+    } else {
+        String::new()
+    };
+    let hint = if hint.is_empty() { ": check its name, or give its path".to_owned() } else { hint };
+    ProgramError::NotInPath { program: program.into(), path: folders.to_string_lossy().into_owned(), hint }
+}
+
+fn check(path: &Path) -> Result<(), ProgramError> {
+    let owned = || path.to_owned();
+    let about = match fs::metadata(path) {
+        Ok(about) => about,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(ProgramError::Missing { path: owned(), folder: current_folder() });
+        }
+        Err(source) => return Err(ProgramError::Other { path: owned(), source }),
+    };
+    if about.is_dir() {
+        return Err(ProgramError::Folder { path: owned() });
+    }
+    if about.permissions().mode() & 0o111 == 0 {
+        return Err(ProgramError::NotExecutable { path: owned() });
+    }
+    if let Err(error) = access(path, Access::EXEC_OK) {
+        return Err(denied(path, error.into()));
+    }
+    check_kind(path)
+}
+
+fn denied(path: &Path, source: io::Error) -> ProgramError {
+    match statvfs(path) {
+        Ok(system) if system.f_flag.contains(StatVfsMountFlags::NOEXEC) => {
+            ProgramError::NoExecMount { path: path.to_owned() }
+        }
+        _ if source.kind() == io::ErrorKind::PermissionDenied => ProgramError::NotExecutable { path: path.to_owned() },
+        _ => ProgramError::Other { path: path.to_owned(), source },
+    }
+}
+
+/// Looks at the first bytes. A program that may be executed but not read is left to the kernel.
+fn check_kind(path: &Path) -> Result<(), ProgramError> {
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(FIRST_LINE).read_to_end(&mut head));
+    if read.is_err() {
+        return Ok(());
+    }
+    if let Some(line) = head.strip_prefix(b"#!") {
+        return interpreter_exists(path, line);
+    }
+    if is_binary_for_this_machine(&head) || kernel_knows_other_kinds() {
+        return Ok(());
+    }
+    let advice = if head.starts_with(ELF) {
+        "it is a binary for another processor; build it here, or take the one for this machine".to_owned()
+    } else {
+        "it has no first line such as `#!/bin/sh`; add one, or give the interpreter as the program and this file as its \
+         first argument"
+            .to_owned()
+    };
+    Err(ProgramError::NotAProgram { path: path.to_owned(), advice })
+}
+
+const ELF: &[u8] = b"\x7fELF";
+
+/// The field `e_machine` and the class of an ELF file must be those of this very program (elf(5)).
+fn is_binary_for_this_machine(head: &[u8]) -> bool {
+    let mut own = [0; 20];
+    let known = File::open("/proc/self/exe").and_then(|mut exe| exe.read_exact(&mut own)).is_ok();
+    head.starts_with(ELF) && (!known || head.get(4) == own.get(4) && head.get(18..20) == own.get(18..20))
+}
+
+fn kernel_knows_other_kinds() -> bool {
+    let entries = fs::read_dir(OTHER_KINDS).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name()).any(|name| name != "register" && name != "status")
+}
+
+fn interpreter_exists(path: &Path, line: &[u8]) -> Result<(), ProgramError> {
+    let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let words = line.split(|byte| matches!(byte, b' ' | b'\t')).find(|word| !word.is_empty());
+    let interpreter = OsStr::from_bytes(words.unwrap_or_default());
+    if !interpreter.is_empty() && Path::new(interpreter).exists() {
+        return Ok(());
+    }
+    let advice = if line.ends_with(b"\r") {
+        format!("the line ends as on Windows, run `sed -i 's/\\r$//' {}`", path.display())
+    } else {
+        "correct the line, or install it".to_owned()
+    };
+    let interpreter = interpreter.to_string_lossy().trim_end().to_owned();
+    Err(ProgramError::NoInterpreter { path: path.to_owned(), interpreter, advice })
+}
+
+fn current_folder() -> String {
+    std::env::current_dir().map_or_else(|_| "gone".to_owned(), |folder| folder.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(folder: &Path, name: &str, content: &[u8], mode: u32) -> PathBuf {
+        let path = folder.join(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    fn refusal(program: &Path) -> String {
+        let error = find_program(program.as_os_str(), Some(OsStr::new("/nowhere"))).unwrap_err().to_string();
+        error.replace(&format!("{}", program.display()), "THIS")
+    }
+
+    #[test]
+    fn finds_what_execvp_finds() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (folder.path().join("a"), folder.path().join("b"));
+        fs::create_dir(&first).unwrap();
+        fs::create_dir(&second).unwrap();
+        file(&first, "tool", b"#!/bin/sh\n", 0o644);
+        let good = file(&second, "tool", b"#!/bin/sh\n", 0o755);
+        let path = std::env::join_paths([&first, &second]).unwrap();
+        assert_eq!(find_program(OsStr::new("tool"), Some(&path)).unwrap(), good);
+        assert_eq!(find_program(good.as_os_str(), None).unwrap(), good);
+        assert!(find_program(OsStr::new("sh"), None).is_ok());
+    }
+
+    #[test]
+    fn says_why_a_file_is_no_program_and_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        assert!(refusal(&folder.join("gone")).starts_with("THIS does not exist (the current folder is /"));
+        assert_eq!(refusal(folder), "THIS is a folder, not a program: give the path of a file in it");
+        let plain = file(folder, "plain", b"#!/bin/sh\n", 0o644);
+        assert_eq!(refusal(&plain), "THIS is not executable: run `chmod +x THIS`");
+        let lost = file(folder, "lost", b"#! /no/such/python3 -u\nprint()\n", 0o755);
+        assert_eq!(
+            refusal(&lost),
+            "the first line of THIS names the interpreter /no/such/python3, which does not exist: correct the line, or \
+             install it"
+        );
+        let windows = file(folder, "windows", b"#!/bin/sh\r\necho\r\n", 0o755);
+        assert!(refusal(&windows).ends_with("the line ends as on Windows, run `sed -i 's/\\r$//' THIS`"));
+        let empty = file(folder, "empty", b"", 0o755);
+        if !kernel_knows_other_kinds() {
+            assert!(refusal(&empty).contains("it has no first line such as `#!/bin/sh`"));
+            let mut foreign = fs::read("/proc/self/exe").unwrap()[..64].to_vec();
+            foreign[18] ^= 0x55;
+            let foreign = file(folder, "foreign", &foreign, 0o755);
+            assert!(refusal(&foreign).contains("it is a binary for another processor"));
+        }
+    }
+
+    #[test]
+    fn names_where_it_looked_for_a_program() {
+        let error = find_program(OsStr::new("no-such-tool"), Some(OsStr::new("/bin:/opt"))).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "cannot find the program no-such-tool in the folders of PATH (/bin:/opt): check its name, or give its path"
+        );
+    }
+}

@@ -1,0 +1,324 @@
+//! What `join` may end with, and what may happen to a round that runs.
+
+use std::fmt;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::node::{Difference, Node};
+use super::state::{Closing, Lost};
+
+/// Why no round came about, or why this node is not let in.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RendezvousError {
+    /// This node must not take part.
+    #[error("{0}")]
+    Refused(Box<Refusal>),
+    /// The job was ended by one of its nodes.
+    #[error("the rendezvous is closed: {}", .0.text())]
+    Closed(Box<Closing>),
+    /// The workers of all nodes have succeeded already.
+    #[error(
+        "the rendezvous is over: the workers of all its nodes have succeeded; to run the job once more, give it another --rdzv-id"
+    )]
+    Finished,
+    /// Too few came in time.
+    #[error("{0}")]
+    Timeout(Box<Absence>),
+    /// The store does not answer.
+    #[error("{0}")]
+    StoreLost(Box<StoreLost>),
+    /// The round ended while it was being set up.
+    #[error("the round ended before its workers' store was known: {0}")]
+    Changed(Box<Change>),
+    /// Group rank 0 did not say in time where the workers' store is.
+    #[error("{host} (group rank 0) did not say within {} where the workers' store is", seconds(*.waited))]
+    NoMaster {
+        /// Group rank 0.
+        host: Box<Node>,
+        /// For how long it was waited for.
+        waited: Duration,
+    },
+}
+
+/// Why a node is not let in at all.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// Agents of another job are there.
+    #[error(
+        "another job uses this rendezvous ({}); give each job its own --rdzv-id, or its own port in --rdzv-endpoint",
+        join(.0)
+    )]
+    OtherJob(Vec<Difference>),
+    /// Agents of another version are there.
+    #[error("the rendezvous is of schema {theirs}, this agent is of schema {ours}: run the same version on all nodes")]
+    Schema {
+        /// Of this agent.
+        ours: u32,
+        /// In the store.
+        theirs: u32,
+    },
+    /// The store holds something else under our key.
+    #[error(
+        "the rendezvous holds no state of ours ({why}; it starts with `{head}`): does something else use this port?"
+    )]
+    Corrupt {
+        /// What is wrong with it.
+        why: String,
+        /// Its first characters.
+        head: String,
+    },
+    /// Another live node insists on the same rank.
+    #[error("node_rank {rank} is taken: {holder} has it, and {mine} wants it; give each node its own --node-rank")]
+    RankTaken {
+        /// The rank.
+        rank: usize,
+        /// Who has it.
+        holder: Box<Node>,
+        /// This node.
+        mine: Box<Node>,
+    },
+    /// There is no such rank.
+    #[error("--node-rank is {rank}, but with --nnodes={nodes} it must be less than {nodes}")]
+    RankTooLarge {
+        /// The rank.
+        rank: usize,
+        /// The number of nodes.
+        nodes: usize,
+    },
+    /// The job cannot be.
+    #[error("{0}")]
+    BadJob(String),
+}
+
+/// What was seen when too few had come in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absence {
+    /// How long this node waited.
+    pub waited: Duration,
+    /// The round that did not come about.
+    pub round: u64,
+    /// The job's minimum of nodes.
+    pub min_nodes: usize,
+    /// The job's maximum of nodes.
+    pub max_nodes: usize,
+    /// Who came, this node among them.
+    pub came: Vec<Seen>,
+    /// Members of the round before that did not come back, though they live.
+    pub expected: Vec<Seen>,
+    /// Nodes that were struck out.
+    pub lost: Vec<Lost>,
+}
+
+/// A node, and when it was seen first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Who.
+    pub node: Node,
+    /// How long ago, by this node's clock.
+    pub ago: Duration,
+}
+
+/// What ends this node's part in a running round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A node gave no sign of life: stop the workers and join again. No restart is used up.
+    NodeLost {
+        /// Who.
+        node: Node,
+        /// Why it counts as lost.
+        why: String,
+    },
+    /// A node went of its own accord: stop the workers and join again. No restart is used up.
+    NodeLeft {
+        /// Who.
+        node: Node,
+        /// What it said.
+        why: String,
+    },
+    /// Somebody asks in: stop the workers and join again. No restart is used up.
+    Newcomers {
+        /// Who came first.
+        node: Node,
+    },
+    /// Workers of another node failed: stop the workers and join again. No restart of this agent is used up.
+    PeerRestarts {
+        /// Whose.
+        node: Node,
+        /// What it said.
+        reason: String,
+    },
+    /// The others struck this node out: stop the workers and join again. No restart is used up.
+    Evicted {
+        /// Why, as far as known.
+        why: String,
+    },
+    /// A node ended the job: stop the workers, and fail.
+    Closed(Closing),
+    /// The workers of all nodes have succeeded.
+    AllDone,
+    /// The store does not answer: stop the workers, and fail.
+    StoreLost(StoreLost),
+}
+
+/// The store does not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreLost {
+    /// Its address, as configured.
+    pub address: String,
+    /// The node in which it lived, where that is known.
+    pub host: Option<Node>,
+    /// How long ago it answered last.
+    pub since: Duration,
+    /// What the last request ended with.
+    pub error: String,
+}
+
+impl From<Refusal> for RendezvousError {
+    fn from(refusal: Refusal) -> Self {
+        RendezvousError::Refused(Box::new(refusal))
+    }
+}
+
+impl Closing {
+    /// In words: who, why, and the worker at fault.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = format!("{} ended the job: {}", self.by, self.reason);
+        if let Some(root) = &self.root_cause {
+            let how = match root.exit_code {
+                code if code < 0 => format!("was ended by signal {}", code.unsigned_abs()),
+                code => format!("exited with code {code}"),
+            };
+            text += &format!(
+                "; root cause: rank {} (local_rank {}, pid {}) on {} {how}",
+                root.rank, root.local_rank, root.pid, root.host
+            );
+            if !root.message.is_empty() {
+                text += &format!(": {}", root.message);
+            }
+        }
+        text
+    }
+}
+
+impl fmt::Display for Absence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let needed = match self.min_nodes == self.max_nodes {
+            true => self.min_nodes.to_string(),
+            false => format!("{} to {}", self.min_nodes, self.max_nodes),
+        };
+        let waited = seconds(self.waited);
+        write!(
+            f,
+            "round {} did not come about within {waited}: {} of {needed} nodes came",
+            self.round,
+            self.came.len()
+        )?;
+        list(f, "came", &self.came)?;
+        list(f, "expected back", &self.expected)?;
+        for lost in &self.lost {
+            write!(f, "; lost in round {}: {}: {}", lost.round, lost.node, lost.why)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::NodeLost { node, why } => write!(f, "{node} was lost: {why}"),
+            Change::NodeLeft { node, why } => write!(f, "{node} left: {why}"),
+            Change::Newcomers { node } => write!(f, "{node} came to take part"),
+            Change::PeerRestarts { node, reason } => write!(f, "{node} starts its workers again: {reason}"),
+            Change::Evicted { why } => write!(f, "the others gave up on this node: {why}"),
+            Change::Closed(closing) => f.write_str(&closing.text()),
+            Change::AllDone => f.write_str("the workers of all nodes have succeeded"),
+            Change::StoreLost(lost) => lost.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for StoreLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the rendezvous' store at {} does not answer", self.address)?;
+        match &self.host {
+            Some(host) => write!(f, "; it was hosted by {host}")?,
+            None => f.write_str("; which agent hosted it is not known")?,
+        }
+        write!(f, "; it answered last {} ago ({})", seconds(self.since), self.error)?;
+        f.write_str(
+            "; see that agent's own output for why it ended, then start the job again: it resumes from its snapshot",
+        )
+    }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, what: &str, seen: &[Seen]) -> fmt::Result {
+    for (at, one) in seen.iter().enumerate() {
+        let lead = if at == 0 { format!("; {what}: ") } else { ", ".to_owned() };
+        write!(f, "{lead}{} {} ago", one.node, seconds(one.ago))?;
+    }
+    Ok(())
+}
+
+fn join(differences: &[Difference]) -> String {
+    differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// A span as people say it.
+pub(crate) fn seconds(span: Duration) -> String {
+    match span.as_millis() {
+        ms if ms < 10_000 && ms % 1000 != 0 => format!("{:.1} s", span.as_secs_f64()),
+        _ => format!("{} s", span.as_secs_f64().round()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::node::tests::node;
+    use super::super::state::RootCause;
+    use super::*;
+
+    #[test]
+    fn tells_who_came_who_is_expected_and_who_was_lost() {
+        let seen = |id, host, ago| Seen { node: node(id, host), ago: Duration::from_millis(ago) };
+        let absence = Absence {
+            waited: Duration::from_secs(600),
+            round: 1,
+            min_nodes: 3,
+            max_nodes: 3,
+            came: vec![seen(1, "a", 600_000)],
+            expected: vec![seen(2, "b", 1500)],
+            lost: vec![Lost { node: node(3, "c"), why: "no heartbeat for 15.2 s".into(), round: 0 }],
+        };
+        assert_eq!(
+            absence.to_string(),
+            "round 1 did not come about within 600 s: 1 of 3 nodes came; came: node 1 (a, pid 100) 600 s ago; expected \
+             back: node 2 (b, pid 100) 1.5 s ago; lost in round 0: node 3 (c, pid 100): no heartbeat for 15.2 s"
+        );
+    }
+
+    #[test]
+    fn tells_the_root_cause_of_a_closing() {
+        let message = "loss is NaN".to_owned();
+        let root = RootCause { rank: 3, local_rank: 1, host: "b".into(), pid: 7, exit_code: -9, message };
+        let closing = Closing { by: node(2, "b"), reason: "no restarts are left".into(), root_cause: Some(root) };
+        assert_eq!(
+            RendezvousError::Closed(Box::new(closing)).to_string(),
+            "the rendezvous is closed: node 2 (b, pid 100) ended the job: no restarts are left; root cause: rank 3 \
+             (local_rank 1, pid 7) on b was ended by signal 9: loss is NaN"
+        );
+    }
+
+    #[test]
+    fn tells_who_hosted_a_store_that_is_lost_and_since_when() {
+        let (host, error) = (Some(node(1, "a")), "connection reset by peer".to_owned());
+        let lost = StoreLost { address: "a:29500".into(), host, since: Duration::from_millis(300), error };
+        assert_eq!(
+            lost.to_string(),
+            "the rendezvous' store at a:29500 does not answer; it was hosted by node 1 (a, pid 100); it answered last \
+             0.3 s ago (connection reset by peer); see that agent's own output for why it ended, then start the job \
+             again: it resumes from its snapshot"
+        );
+    }
+}

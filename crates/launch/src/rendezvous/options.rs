@@ -1,0 +1,212 @@
+//! Intervals and deadlines, as torchrun's `--rdzv-conf` says them.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Intervals and deadlines of a rendezvous. Defaults are torch's (dynamic_rendezvous.py, c10d_rendezvous_backend.py).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long `join` may wait for a round; the wait as a spare does not count.
+    pub join_timeout: Duration,
+    /// How long the first gathering waits for more nodes once the minimum has come.
+    pub last_call_timeout: Duration,
+    /// How long closing, leaving and waiting for the others' farewells may take.
+    pub close_timeout: Duration,
+    /// How long one heartbeat may take.
+    pub heartbeat_timeout: Duration,
+    /// How often each node counts up its heartbeat.
+    pub keep_alive_interval: Duration,
+    /// For how many intervals a node may be silent.
+    pub keep_alive_max_attempt: u32,
+    /// How long connecting to the store, and one request to it, may take.
+    pub read_timeout: Duration,
+    /// Whether this agent is to host the store; by the endpoint's address where unsaid.
+    pub is_host: Option<bool>,
+}
+
+/// Why a `--rdzv-conf` was rejected.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum OptionsError {
+    /// The value cannot be one of this key.
+    #[error("--rdzv-conf: `{key}` is `{value}`, but must be {expected}")]
+    BadValue {
+        /// The key, as given.
+        key: String,
+        /// The value, as given.
+        value: String,
+        /// What would do.
+        expected: &'static str,
+    },
+    /// The store cannot be of this type.
+    #[error("--rdzv-conf: store_type `{0}` is not supported here: the store is always tcp; leave store_type out")]
+    StoreType(String),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            join_timeout: Duration::from_secs(600),
+            last_call_timeout: Duration::from_secs(30),
+            close_timeout: Duration::from_secs(30),
+            heartbeat_timeout: Duration::from_secs(5),
+            keep_alive_interval: Duration::from_secs(5),
+            keep_alive_max_attempt: 3,
+            read_timeout: Duration::from_secs(60),
+            is_host: None,
+        }
+    }
+}
+
+impl Options {
+    /// Reads `--rdzv-conf`'s pairs over the defaults. The list that comes with the options holds one warning for each
+    /// key that nobody reads.
+    ///
+    /// # Errors
+    /// [`OptionsError`] names the key and the value.
+    pub fn from_conf(conf: &[(String, String)]) -> Result<(Self, Vec<String>), OptionsError> {
+        Options::default().with_conf(conf)
+    }
+
+    /// As [`Options::from_conf`], over the defaults of a static rendezvous: `timeout` (or 900 s) to join, and no last call.
+    ///
+    /// # Errors
+    /// [`OptionsError`] names the key and the value.
+    pub fn from_static_conf(conf: &[(String, String)]) -> Result<(Self, Vec<String>), OptionsError> {
+        Options { join_timeout: Duration::from_secs(900), ..Options::default() }.with_conf(conf)
+    }
+
+    fn with_conf(mut self, conf: &[(String, String)]) -> Result<(Self, Vec<String>), OptionsError> {
+        let mut warnings = Vec::new();
+        for (key, value) in conf {
+            if !self.set(key, value)? {
+                warnings.push(unknown(key));
+            }
+        }
+        Ok((self, warnings))
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<bool, OptionsError> {
+        match key {
+            "join_timeout" | "timeout" => self.join_timeout = seconds(key, value)?,
+            "last_call_timeout" => self.last_call_timeout = seconds(key, value)?,
+            "close_timeout" => self.close_timeout = seconds(key, value)?,
+            "heartbeat_timeout" => self.heartbeat_timeout = seconds(key, value)?,
+            "keep_alive_interval" => self.keep_alive_interval = seconds(key, value)?,
+            "keep_alive_max_attempt" => self.keep_alive_max_attempt = attempts(key, value)?,
+            "read_timeout" => self.read_timeout = seconds(key, value)?,
+            "is_host" => self.is_host = Some(boolean(key, value)?),
+            "store_type" if value == "tcp" => {}
+            "store_type" => return Err(OptionsError::StoreType(value.to_owned())),
+            "rank" => {} // torchrun itself puts --node-rank here
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// How long a node may be silent before it is given up.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        self.keep_alive_interval.saturating_mul(self.keep_alive_max_attempt)
+    }
+
+    /// How often a node looks at the store when nothing rings: half the heartbeat's interval, from 20 ms to 1 s.
+    #[must_use]
+    pub fn poll(&self) -> Duration {
+        (self.keep_alive_interval / 2).clamp(Duration::from_millis(20), Duration::from_secs(1))
+    }
+
+    /// How long one request may take before the store counts as lost: a lease, and never more than `read_timeout`.
+    #[must_use]
+    pub fn request_timeout(&self) -> Duration {
+        self.read_timeout.min(self.lease().max(self.heartbeat_timeout))
+    }
+}
+
+const KEYS: &str = "join_timeout, last_call_timeout, close_timeout, heartbeat_timeout, keep_alive_interval, \
+                    keep_alive_max_attempt, read_timeout, timeout, is_host, store_type";
+
+fn unknown(key: &str) -> String {
+    format!("--rdzv-conf: nobody reads the key `{key}`; the keys are {KEYS}")
+}
+
+fn bad(key: &str, value: &str, expected: &'static str) -> OptionsError {
+    OptionsError::BadValue { key: key.to_owned(), value: value.to_owned(), expected }
+}
+
+/// Whole or broken seconds, at least 1 ms and at most 10 years, so that no sum of them overflows a clock.
+fn seconds(key: &str, value: &str) -> Result<Duration, OptionsError> {
+    let parsed = value.trim().parse::<f64>().ok().filter(|s| (0.001..=315_360_000.0).contains(s));
+    let expected = "a number of seconds from 0.001 to 315360000, like 30 or 0.5";
+    parsed.map(Duration::from_secs_f64).ok_or_else(|| bad(key, value, expected))
+}
+
+fn attempts(key: &str, value: &str) -> Result<u32, OptionsError> {
+    let parsed = value.trim().parse().ok().filter(|n| (1..=1000).contains(n));
+    parsed.ok_or_else(|| bad(key, value, "a whole number from 1 to 1000"))
+}
+
+fn boolean(key: &str, value: &str) -> Result<bool, OptionsError> {
+    match value.trim().to_ascii_lowercase().as_str() {
+        "1" | "true" | "t" | "yes" | "y" => Ok(true),
+        "0" | "false" | "f" | "no" | "n" => Ok(false),
+        _ => Err(bad(key, value, "true or false")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conf(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn reads_torch_keys_over_torch_defaults() {
+        let pairs = conf(&[("join_timeout", "7"), ("keep_alive_interval", "0.5"), ("is_host", "True")]);
+        let (options, warnings) = Options::from_conf(&pairs).unwrap();
+        assert_eq!(warnings, [""; 0]);
+        let expected = Options {
+            join_timeout: Duration::from_secs(7),
+            keep_alive_interval: Duration::from_millis(500),
+            is_host: Some(true),
+            ..Options::default()
+        };
+        assert_eq!(options, expected);
+        assert_eq!(options.lease(), Duration::from_millis(1500));
+    }
+
+    #[test]
+    fn gives_a_static_rendezvous_its_own_timeout() {
+        assert_eq!(Options::from_static_conf(&[]).unwrap().0.join_timeout, Duration::from_secs(900));
+        let (options, _) = Options::from_static_conf(&conf(&[("timeout", "20"), ("rank", "1")])).unwrap();
+        assert_eq!(options.join_timeout, Duration::from_secs(20));
+    }
+
+    #[test]
+    fn warns_of_keys_that_nobody_reads() {
+        let (_, warnings) = Options::from_conf(&conf(&[("joint_imeout", "7")])).unwrap();
+        assert!(
+            warnings[0].starts_with("--rdzv-conf: nobody reads the key `joint_imeout`; the keys are join_timeout, ")
+        );
+    }
+
+    #[test]
+    fn rejects_bad_values_by_name() {
+        for (key, value) in [
+            ("join_timeout", "-1"),
+            ("join_timeout", "NaN"),
+            ("last_call_timeout", "1e300"),
+            ("close_timeout", ""),
+            ("keep_alive_interval", "0"),
+            ("keep_alive_max_attempt", "0"),
+            ("keep_alive_max_attempt", "1.5"),
+            ("is_host", "perhaps"),
+        ] {
+            let told = Options::from_conf(&conf(&[(key, value)])).unwrap_err().to_string();
+            assert!(told.starts_with(&format!("--rdzv-conf: `{key}` is `{value}`, but must be ")), "{told}");
+        }
+        assert!(Options::from_conf(&conf(&[("store_type", "file")])).unwrap_err().to_string().contains("always tcp"));
+    }
+}

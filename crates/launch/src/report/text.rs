@@ -1,0 +1,56 @@
+//! Foreign texts made fit for a terminal: bounded, and without control characters.
+
+/// Longer texts lose their middle; in bytes. Python's tracebacks end with what matters and begin with where it happened.
+const LONGEST: usize = 16 * 1024;
+/// As much of the beginning is kept.
+const HEAD: usize = 4 * 1024;
+
+/// `text` with its middle cut out if it is huge, and with control characters (but for line ends and tabs) escaped.
+pub(super) fn fit(text: &str) -> String {
+    let text = text.trim_end();
+    if text.len() <= LONGEST {
+        return escaped(text);
+    }
+    let head = &text[..text.floor_char_boundary(HEAD)];
+    let tail = &text[text.ceil_char_boundary(text.len() - (LONGEST - HEAD))..];
+    let cut = text.len() - head.len() - tail.len();
+    format!("{}\n… ({cut} bytes left out) …\n{}", escaped(head), escaped(tail))
+}
+
+/// All lines but the first begin with two spaces, as in torch's report.
+pub(super) fn indented(text: &str) -> String {
+    text.replace('\n', "\n  ")
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => out.push(c),
+            '\r' => {}
+            c if c.is_control() => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_beginning_and_the_end_of_a_huge_text() {
+        let huge = format!("first\n{}\nlast", "é".repeat(100_000));
+        let fitted = fit(&huge);
+        assert!(fitted.starts_with("first\né") && fitted.ends_with("é\nlast"), "{}", &fitted[..40]);
+        assert!(fitted.len() < LONGEST + 100, "{}", fitted.len());
+        assert!(fitted.contains(" bytes left out) …"));
+        assert_eq!(fit("short\n\n"), "short");
+    }
+
+    #[test]
+    fn escapes_what_would_drive_the_terminal() {
+        assert_eq!(fit("a\x1b[31mb\0\tc\r\nd\u{9b}e"), "a\\u{1b}[31mb\\u{0}\tc\nd\\u{9b}e");
+    }
+}

@@ -1,0 +1,144 @@
+//! The words of a status line: a pure function.
+
+use std::collections::BTreeMap;
+
+use super::{AgentView, Phase, Progress};
+
+/// `4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · loss 0.0412 · slowest rank 3 (step 138) · 12.3 s`, in at most
+/// `width` characters: what matters less goes first. Epochs count from 0 as in the event files, steps are those done.
+pub fn line(view: &AgentView, progress: &BTreeMap<usize, Progress>, width: usize) -> String {
+    // What is known of ranks that are gone, or of how far they were before they were restarted, is of no use any more.
+    let restart = progress.values().map(|of| of.restart).max();
+    let of_now = |(rank, of): &(&usize, &Progress)| **rank < view.ranks && Some(of.restart) == restart;
+    let ranks: Vec<(usize, &Progress)> = progress.iter().filter(of_now).map(|(rank, of)| (*rank, of)).collect();
+    let steps = if view.phase == Phase::Running { training(&ranks) } else { None };
+    let [position, loss, slowest] = steps.unwrap_or_else(|| [Some(phase(view.phase).to_owned()), None, None]);
+    // In the order of reading, each with what it counts: the highest number goes first.
+    let parts = [
+        (1, Some(who(view))),
+        (3, (view.restarts > 0).then(|| format!("restart {}/{}", view.restarts, view.max_restarts))),
+        (0, position),
+        (4, loss),
+        (5, slowest),
+        (2, Some(format!("{:.1} s", view.elapsed.as_secs_f64()))),
+    ];
+    fit(parts.into_iter().filter_map(|(rank, part)| Some((rank, part?))).collect(), width)
+}
+
+fn who(view: &AgentView) -> String {
+    let counted = |count, noun| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+    match view.ranks {
+        0 => "no group yet".into(),
+        ranks => format!("{} on {}", counted(ranks, "rank"), counted(view.nodes, "node")),
+    }
+}
+
+fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Forming => "waiting for all nodes",
+        Phase::Running => "running",
+        Phase::Stopping => "stopping the workers",
+        Phase::Ending => "all workers have ended",
+    }
+}
+
+/// Where the first rank is, the mean of all ranks' losses, and the last rank where it is behind.
+fn training(ranks: &[(usize, &Progress)]) -> Option<[Option<String>; 3]> {
+    let at = |of: &Progress| Some((of.epoch?, of.step?));
+    let placed = || ranks.iter().filter_map(|(rank, of)| Some((at(of)?, *rank, *of)));
+    let ((epoch, step), _, first) = placed().max_by_key(|(place, ..)| *place)?;
+    let ((last_epoch, last_step), last, _) = placed().min_by_key(|(place, ..)| *place)?;
+    let of = first.steps.map_or(String::new(), |steps| format!("/{steps}"));
+    let done = step.saturating_add(1);
+    let losses: Vec<f64> = placed().filter_map(|(.., of)| of.loss).collect();
+    let mean = losses.iter().sum::<f64>() / losses.len() as f64;
+    let behind = match (last_epoch, last_step) {
+        place if place == (epoch, step) => None,
+        (of, step) if of == epoch => Some(format!("slowest rank {last} (step {})", step.saturating_add(1))),
+        (of, step) => Some(format!("slowest rank {last} (epoch {of} step {})", step.saturating_add(1))),
+    };
+    let loss = (!losses.is_empty()).then(|| format!("loss {mean:.4}"));
+    Some([Some(format!("epoch {epoch} step {done}{of}")), loss, behind])
+}
+
+fn fit(mut parts: Vec<(u8, String)>, width: usize) -> String {
+    loop {
+        let text = parts.iter().map(|(_, part)| part.as_str()).collect::<Vec<_>>().join(" · ");
+        let Some(least) = parts.iter().map(|(rank, _)| *rank).max() else { return text };
+        if text.chars().count() <= width {
+            return text;
+        }
+        if parts.len() == 1 {
+            return text.chars().take(width).collect();
+        }
+        parts.retain(|(rank, _)| *rank != least);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn view() -> AgentView {
+        let elapsed = Duration::from_millis(12_340);
+        AgentView { phase: Phase::Running, ranks: 4, nodes: 2, restarts: 1, max_restarts: 3, elapsed }
+    }
+
+    fn at(restart: u32, epoch: u64, step: u64, loss: f64) -> Progress {
+        Progress { restart, epoch: Some(epoch), step: Some(step), steps: Some(192), loss: Some(loss) }
+    }
+
+    fn four() -> BTreeMap<usize, Progress> {
+        let loss = 0.0412;
+        BTreeMap::from([
+            (0, at(1, 2, 139, loss)),
+            (1, at(1, 2, 139, loss)),
+            (2, at(1, 2, 138, loss)),
+            (3, at(1, 2, 137, loss)),
+        ])
+    }
+
+    #[test]
+    fn tells_where_training_is_and_who_is_behind() {
+        let expected = "4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · loss 0.0412 · slowest rank 3 (step 138) · 12.3 s";
+        assert_eq!(line(&view(), &four(), 200), expected);
+        let mut progress = four();
+        progress.insert(1, at(1, 1, 191, f64::NAN));
+        assert!(line(&view(), &progress, 200).contains("loss NaN · slowest rank 1 (epoch 1 step 192)"));
+    }
+
+    #[test]
+    fn leaves_out_what_matters_less_until_it_fits() {
+        let texts = [85, 64, 63, 42, 20, 5].map(|width| line(&view(), &four(), width));
+        let expected = [
+            "4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · loss 0.0412 · 12.3 s",
+            "4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · 12.3 s",
+            "4 ranks on 2 nodes · epoch 2 step 140/192 · 12.3 s",
+            "4 ranks on 2 nodes · epoch 2 step 140/192",
+            "epoch 2 step 140/192",
+            "epoch",
+        ];
+        assert_eq!(texts, expected);
+    }
+
+    #[test]
+    fn forgets_ranks_that_are_gone_and_steps_before_the_restart() {
+        let mut progress = four();
+        progress.insert(7, at(1, 9, 9, 9.0));
+        progress.insert(3, at(0, 8, 8, 8.0));
+        let text = line(&view(), &progress, 200);
+        assert!(text.contains("epoch 2 step 140/192 · loss 0.0412 · slowest rank 2 (step 139)"), "{text}");
+    }
+
+    #[test]
+    fn tells_the_phase_where_there_is_no_step_to_tell() {
+        let mut view = AgentView { restarts: 0, ..view() };
+        assert_eq!(line(&view, &BTreeMap::new(), 200), "4 ranks on 2 nodes · running · 12.3 s");
+        view.phase = Phase::Stopping;
+        assert_eq!(line(&view, &four(), 200), "4 ranks on 2 nodes · stopping the workers · 12.3 s");
+        (view.phase, view.ranks) = (Phase::Forming, 0);
+        assert_eq!(line(&view, &four(), 200), "no group yet · waiting for all nodes · 12.3 s");
+    }
+}

@@ -1,0 +1,124 @@
+//! What a running job looks like, in one line: on a terminal redrawn in place, elsewhere a plain line when the phase changes.
+//!
+//! How far training is comes from the ranks' event files ([`Tail`]), what becomes of the job from its agent
+//! ([`AgentView`]); how both become words is [`line`]'s to say, without a clock and without a terminal.
+
+mod line;
+mod tail;
+
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+pub use line::line;
+pub use tail::{Progress, Tail};
+
+/// How often the event files are looked at: ten times as fast as a reader's eye needs is of no use.
+const EVERY: Duration = Duration::from_millis(250);
+
+/// What an agent knows of its job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentView {
+    /// What it is doing.
+    pub phase: Phase,
+    /// Ranks of the job; 0 as long as no group has been formed.
+    pub ranks: usize,
+    /// Nodes of the job.
+    pub nodes: usize,
+    /// How often the workers have been restarted.
+    pub restarts: u32,
+    /// How often they may be.
+    pub max_restarts: u32,
+    /// Since the agent began.
+    pub elapsed: Duration,
+}
+
+/// What an agent is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Waiting for the other nodes.
+    Forming,
+    /// The workers run.
+    Running,
+    /// The workers are asked to end.
+    Stopping,
+    /// The workers have ended.
+    Ending,
+}
+
+/// A status line, kept up to date.
+#[derive(Debug)]
+pub struct Status {
+    tail: Option<Tail>,
+    looked: Option<Duration>,
+    /// Redrawn in place, on stderr.
+    bar: ProgressBar,
+}
+
+impl Status {
+    /// A status on this process's stderr, over what ranks write to `events_folder` from now on. Where stderr is no terminal it
+    /// draws nothing.
+    pub fn new(events_folder: Option<&Path>) -> Self {
+        Self::on(events_folder, ProgressDrawTarget::stderr_with_hz(10))
+    }
+
+    fn on(events_folder: Option<&Path>, target: ProgressDrawTarget) -> Self {
+        let bar = ProgressBar::with_draw_target(None, target);
+        // The template is a constant: without a style the message would only lack its cut at the edge.
+        let bar = ProgressStyle::with_template("{wide_msg}").map_or(bar.clone(), |style| bar.with_style(style));
+        Status { tail: events_folder.map(Tail::new), looked: None, bar }
+    }
+
+    /// The bar that is drawn: whoever else writes to the terminal suspends it meanwhile.
+    pub fn bar(&self) -> ProgressBar {
+        self.bar.clone()
+    }
+
+    /// Shows `view`. May be called as often as one likes: files are read four times a second.
+    pub fn update(&mut self, view: &AgentView) {
+        let due = self.looked.is_none_or(|looked| view.elapsed.saturating_sub(looked) >= EVERY);
+        if let Some(tail) = self.tail.as_mut().filter(|_| due) {
+            tail.poll();
+            self.looked = Some(view.elapsed);
+        }
+        let none = Default::default();
+        let progress = self.tail.as_ref().map_or(&none, Tail::progress);
+        self.bar.set_message(line(view, progress, width()));
+    }
+
+    /// Takes the status away.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Of the terminal, in columns; more than any has if it does not say.
+fn width() -> usize {
+    let columns = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_col);
+    if columns == 0 { usize::MAX } else { usize::from(columns) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(phase: Phase, restarts: u32) -> AgentView {
+        AgentView { phase, ranks: 2, nodes: 1, restarts, max_restarts: 3, elapsed: Duration::from_secs(1) }
+    }
+
+    #[test]
+    fn reads_the_files_only_when_it_is_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut status = Status::on(Some(dir.path()), ProgressDrawTarget::hidden());
+        let message = |status: &Status| status.bar.message();
+        status.update(&view(Phase::Running, 0));
+        let sink = lockstep_events::EventSink::open(dir.path(), 0, 0).unwrap();
+        sink.emit(&lockstep_events::Event::Step { epoch: 0, step: 6, loss: 0.5, samples: 1 });
+        status.update(&AgentView { elapsed: Duration::from_millis(1249), ..view(Phase::Running, 0) });
+        assert!(!message(&status).contains("epoch"), "{}", message(&status));
+        status.update(&AgentView { elapsed: Duration::from_millis(1250), ..view(Phase::Running, 0) });
+        assert!(message(&status).contains("epoch 0 step 7 · loss 0.5000"), "{}", message(&status));
+        status.finish();
+    }
+}

@@ -1,0 +1,255 @@
+//! Follows the ranks' event files while they grow.
+//!
+//! Only whole lines are taken; what a rank has begun to write is read again later. Files may come late, shrink, or hold
+//! lines that are no events: nothing here fails, since a status line must never end a job.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Bytes that are read of one file at a time. A file that grew by more is taken up again near its end.
+const PIECE: u64 = 1 << 20;
+
+/// How far a rank is, as far as its file tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// How often the workers had been restarted.
+    pub restart: u32,
+    /// Counted from 0.
+    pub epoch: Option<u64>,
+    /// The last step that is done, counted from 0 in its epoch.
+    pub step: Option<u64>,
+    /// Steps of the epoch.
+    pub steps: Option<u64>,
+    /// Of the last step, on this rank.
+    pub loss: Option<f64>,
+}
+
+/// The event files of a folder.
+#[derive(Debug)]
+pub struct Tail {
+    folder: PathBuf,
+    files: BTreeMap<usize, Place>,
+    progress: BTreeMap<usize, Progress>,
+}
+
+/// How far a file has been read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    offset: u64,
+    /// The line at `offset` is one whose beginning was left out.
+    inside: bool,
+}
+
+impl Tail {
+    /// Follows what is written to `folder` from now on; it may not exist yet. What is in it already is another run's.
+    pub fn new(folder: &Path) -> Self {
+        let mut tail = Tail { folder: folder.to_owned(), files: BTreeMap::new(), progress: BTreeMap::new() };
+        for (rank, _, length) in tail.list() {
+            tail.files.insert(rank, Place { offset: length, inside: false });
+        }
+        tail
+    }
+
+    /// How far each rank is, as of the last [`poll`](Self::poll).
+    pub fn progress(&self) -> &BTreeMap<usize, Progress> {
+        &self.progress
+    }
+
+    /// Takes in what was written since the last time.
+    pub fn poll(&mut self) {
+        for (rank, path, length) in self.list() {
+            let place = self.files.entry(rank).or_default();
+            if length < place.offset {
+                *place = Place::default();
+                self.progress.remove(&rank);
+            }
+            if length > place.offset
+                && let Ok(bytes) = piece(&path, place, length)
+            {
+                let progress = self.progress.entry(rank).or_default();
+                lines(place, &bytes).for_each(|line| progress.take(line));
+            }
+        }
+    }
+
+    /// The ranks' files with their lengths. What is no regular file is left alone: reading a pipe may wait for ever.
+    fn list(&self) -> Vec<(usize, PathBuf, u64)> {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return vec![] };
+        let files = entries.flatten().filter_map(|entry| {
+            let name = entry.file_name();
+            let rank = name.to_str()?.strip_prefix("rank-")?.strip_suffix(".jsonl")?.parse().ok()?;
+            let metadata = fs::metadata(entry.path()).ok().filter(fs::Metadata::is_file)?;
+            Some((rank, entry.path(), metadata.len()))
+        });
+        files.collect()
+    }
+}
+
+/// What stands at `place`, at most [`PIECE`] bytes of it; far from the end, `place` moves towards it.
+fn piece(path: &Path, place: &mut Place, length: u64) -> io::Result<Vec<u8>> {
+    if length - place.offset > PIECE {
+        *place = Place { offset: length - PIECE, inside: true };
+    }
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(place.offset))?;
+    let mut bytes = vec![];
+    file.take(PIECE).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The whole lines of `bytes`, which stood at `place`; `place` moves behind them.
+fn lines<'a>(place: &mut Place, bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let skip = usize::from(place.inside && end > 0);
+    if end > 0 {
+        *place = Place { offset: place.offset + end as u64, inside: false };
+    } else if bytes.len() as u64 >= PIECE {
+        // One line longer than all that is read at once: its end is what is waited for.
+        *place = Place { offset: place.offset + bytes.len() as u64, inside: true };
+    }
+    bytes[..end].split(|byte| *byte == b'\n').skip(skip)
+}
+
+/// What of a line is of interest.
+#[derive(Deserialize)]
+struct Line {
+    event: String,
+    #[serde(default)]
+    restart: u32,
+    epoch: Option<u64>,
+    step: Option<u64>,
+    steps: Option<u64>,
+    loss: Option<Value>,
+}
+
+impl Progress {
+    fn take(&mut self, line: &[u8]) {
+        let Ok(line) = serde_json::from_slice::<Line>(line) else { return };
+        if line.restart != self.restart || line.event == "start" {
+            *self = Progress { restart: line.restart, ..Progress::default() };
+        }
+        match line.event.as_str() {
+            "epoch" => *self = Progress { epoch: line.epoch, steps: line.steps, step: None, ..*self },
+            "step" => {
+                let steps = self.steps.filter(|_| self.epoch == line.epoch);
+                *self =
+                    Progress { epoch: line.epoch, step: line.step, steps, loss: line.loss.and_then(number), ..*self };
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Floats that JSON has no numbers for are texts.
+fn number(value: Value) -> Option<f64> {
+    value.as_f64().or_else(|| value.as_str()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use lockstep_events::{Event, EventSink};
+
+    use super::*;
+
+    fn step(step: u64) -> Event {
+        Event::Step { epoch: 1, step, loss: 0.25, samples: 4 }
+    }
+
+    fn at(step: u64) -> Progress {
+        Progress { restart: 0, epoch: Some(1), step: Some(step), steps: None, loss: Some(0.25) }
+    }
+
+    fn polled(tail: &mut Tail) -> Vec<(usize, Progress)> {
+        tail.poll();
+        tail.progress().iter().map(|(rank, progress)| (*rank, *progress)).collect()
+    }
+
+    fn append(path: &Path, bytes: &[u8]) {
+        fs::OpenOptions::new().append(true).create(true).open(path).unwrap().write_all(bytes).unwrap();
+    }
+
+    #[test]
+    fn follows_files_that_come_later_in_a_folder_that_comes_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("events");
+        let mut tail = Tail::new(&folder);
+        assert!(polled(&mut tail).is_empty());
+        let sink = EventSink::open(&folder, 3, 0).unwrap();
+        sink.emit(&Event::Epoch { epoch: 1, steps: 9, batch_size: 4 });
+        sink.emit(&step(0));
+        assert_eq!(polled(&mut tail), [(3, Progress { steps: Some(9), ..at(0) })]);
+        sink.emit(&Event::Step { epoch: 2, step: 0, loss: f64::NAN, samples: 4 });
+        let (_, progress) = polled(&mut tail)[0];
+        assert!(progress.loss.unwrap().is_nan());
+        assert_eq!((progress.epoch, progress.steps), (Some(2), None));
+        EventSink::open(&folder, 3, 1).unwrap().emit(&Event::Start { world_size: 4, device: "cpu".into(), pid: 1 });
+        assert_eq!(polled(&mut tail), [(3, Progress { restart: 1, ..Progress::default() })]);
+    }
+
+    #[test]
+    fn takes_a_line_when_it_is_whole_wherever_it_was_torn() {
+        let line = br#"{"t":1.0,"rank":0,"restart":0,"event":"step","epoch":1,"step":7,"loss":0.25,"samples":4}"#;
+        for cut in 0..=line.len() {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("rank-0.jsonl");
+            let mut tail = Tail::new(dir.path());
+            append(&path, &line[..cut]);
+            assert!(polled(&mut tail).iter().all(|(_, progress)| progress.step.is_none()), "{cut}");
+            append(&path, &line[cut..]);
+            append(&path, b"\n");
+            assert_eq!(polled(&mut tail), [(0, at(7))], "{cut}");
+        }
+    }
+
+    #[test]
+    fn goes_on_behind_lines_that_are_no_events() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rank-0.jsonl");
+        let mut tail = Tail::new(dir.path());
+        append(&path, b"\xff\0{\n[]\n{\"event\":7}\n\n{\"event\":\"step\",\"epoch\":-1}\n");
+        EventSink::open(dir.path(), 0, 0).unwrap().emit(&step(2));
+        assert_eq!(polled(&mut tail), [(0, at(2))]);
+    }
+
+    #[test]
+    fn leaves_out_what_another_run_wrote_and_starts_over_when_a_file_shrinks() {
+        let dir = tempfile::tempdir().unwrap();
+        let sink = EventSink::open(dir.path(), 0, 0).unwrap();
+        sink.emit(&step(5));
+        sink.emit(&step(6));
+        let mut tail = Tail::new(dir.path());
+        assert!(polled(&mut tail).is_empty());
+        fs::write(dir.path().join("rank-0.jsonl"), "").unwrap();
+        sink.emit(&step(1));
+        assert_eq!(polled(&mut tail), [(0, at(1))]);
+    }
+
+    #[test]
+    fn skips_lines_beyond_measure_and_never_holds_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rank-0.jsonl");
+        let mut tail = Tail::new(dir.path());
+        append(&path, &vec![b'x'; 3 * PIECE as usize + 5]);
+        polled(&mut tail);
+        append(&path, b"yyy\n");
+        EventSink::open(dir.path(), 0, 0).unwrap().emit(&step(4));
+        assert_eq!(polled(&mut tail), [(0, at(4))]);
+    }
+
+    #[test]
+    fn waits_for_no_pipe_and_minds_no_other_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("rank-0.jsonl");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+        fs::create_dir(dir.path().join("rank-1.jsonl")).unwrap();
+        append(&dir.path().join("agent-a.jsonl"), b"{}\n");
+        assert!(polled(&mut Tail::new(dir.path())).is_empty());
+    }
+}

@@ -1,0 +1,138 @@
+//! Waiting until somebody listens where the job's store should be, and saying so while nobody does.
+//!
+//! libtorch's client waits in silence, and longer than its deadline. Connecting for good, and all that is said over the
+//! connection, is left to it.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::LaunchEnv;
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The longest that one attempt may take, for an address that swallows packets.
+const ATTEMPT: Duration = Duration::from_secs(3);
+/// A wait that lasts so long is told of; a slow start of the host is shorter.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// And from then on it is told so often.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// Nobody listened there until the deadline.
+#[derive(Debug, thiserror::Error)]
+#[error("nobody listens at {address} (MASTER_ADDR:MASTER_PORT) after {waited:.0?}: {hint}")]
+pub struct NobodyListens {
+    /// Host and port.
+    pub address: String,
+    /// How long was waited.
+    pub waited: Duration,
+    /// Who should listen there, and what to check.
+    pub hint: &'static str,
+    /// What the last attempt met.
+    pub source: io::Error,
+}
+
+/// What to do after an attempt that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Knock,
+    TellAndKnock,
+    GiveUp,
+}
+
+/// Returns once somebody listens at the store's address.
+///
+/// # Errors
+/// [`NobodyListens`] at the deadline.
+pub(crate) fn until_somebody_listens(env: &LaunchEnv, deadline: Duration) -> Result<(), NobodyListens> {
+    let (begun, mut told) = (Instant::now(), None);
+    let address = format!("{}:{}", env.master_addr, env.master_port);
+    loop {
+        let left = deadline.saturating_sub(begun.elapsed());
+        let Err(source) = knock(&env.master_addr, env.master_port, left.clamp(PAUSE, ATTEMPT)) else { return Ok(()) };
+        let waited = begun.elapsed();
+        match next(waited, told, deadline) {
+            Next::GiveUp => return Err(NobodyListens { address, waited, hint: hint(env), source }),
+            Next::TellAndKnock => {
+                told = Some(waited);
+                eprintln!(
+                    "[rank {}] waiting for the store: nobody listens at {address} for {waited:.0?} ({source}); {}; giving up \
+                     after {deadline:.0?}",
+                    env.rank,
+                    hint(env)
+                );
+            }
+            Next::Knock => {}
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn next(waited: Duration, told: Option<Duration>, deadline: Duration) -> Next {
+    let silent_since = told.map_or(waited, |told| waited.saturating_sub(told));
+    if waited >= deadline {
+        Next::GiveUp
+    } else if silent_since >= if told.is_some() { AGAIN } else { PATIENCE } {
+        Next::TellAndKnock
+    } else {
+        Next::Knock
+    }
+}
+
+/// A connection that is closed at once.
+fn knock(host: &str, port: u16, limit: Duration) -> io::Result<()> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, limit) {
+            Ok(_) => return Ok(()),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn hint(env: &LaunchEnv) -> &'static str {
+    if env.agent_store {
+        "the launcher hosts the store there: is it alive, and can this node reach it?"
+    } else {
+        "rank 0 hosts the store there: is it started, with the same address, and can this node reach it?"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::Rank;
+
+    fn client_of(port: u16) -> LaunchEnv {
+        LaunchEnv { rank: Rank::new(1), master_port: port, ..LaunchEnv::alone() }
+    }
+
+    #[test]
+    fn is_silent_at_first_then_tells_now_and_then_and_gives_up_at_the_deadline() {
+        let (s, deadline) = (Duration::from_secs, Duration::from_secs(300));
+        assert_eq!(next(s(4), None, deadline), Next::Knock);
+        assert_eq!(next(s(5), None, deadline), Next::TellAndKnock);
+        assert_eq!(next(s(34), Some(s(5)), deadline), Next::Knock);
+        assert_eq!(next(s(35), Some(s(5)), deadline), Next::TellAndKnock);
+        assert_eq!(next(s(300), Some(s(290)), deadline), Next::GiveUp);
+        assert_eq!(next(s(2), None, s(2)), Next::GiveUp);
+    }
+
+    #[test]
+    fn finds_who_listens_and_names_who_should_where_nobody_does() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        until_somebody_listens(&client_of(port), Duration::from_secs(60)).unwrap();
+        drop(listener);
+        let told = until_somebody_listens(&client_of(port), Duration::ZERO).unwrap_err().to_string();
+        assert!(told.contains(&format!("nobody listens at 127.0.0.1:{port}")), "{told}");
+        assert!(told.contains("rank 0 hosts the store there"), "{told}");
+        let launched = LaunchEnv { agent_store: true, ..client_of(port) };
+        let told = until_somebody_listens(&launched, Duration::ZERO).unwrap_err().to_string();
+        assert!(told.contains("the launcher hosts the store there"), "{told}");
+    }
+}

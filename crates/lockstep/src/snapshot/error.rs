@@ -1,0 +1,193 @@
+//! What can be wrong with a snapshot: the file itself, its fit to this run, or the saving of it.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use safetensors::Dtype;
+use tch::TchError;
+
+use super::file::SCHEMA;
+use crate::loader::Position;
+use crate::optim::OptimError;
+
+/// How many names a message lists before it only counts them.
+const LISTED: usize = 6;
+
+/// Why saving or resuming failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// A good snapshot that this run cannot go on from.
+    #[error("cannot resume from {}: {why}; name another folder to start anew", path.display())]
+    Unfit {
+        /// The snapshot.
+        path: PathBuf,
+        /// What does not fit.
+        why: Unfit,
+    },
+    /// Rank 0, which reads the snapshots, refused; its words.
+    #[error("rank 0 refused to resume: {0}")]
+    RefusedByRank0(String),
+    /// Another job, which is still running, has the folder.
+    #[error(
+        "another job is saving its snapshots in {}; wait until it has ended, end it (`lsof +D {}` names its process), or name \
+         another folder", folder.display(), folder.display()
+    )]
+    Taken {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The folder cannot be listed.
+    #[error("cannot look for snapshots in {}", folder.display())]
+    List {
+        /// The folder.
+        folder: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Writing failed; the snapshots that were there still are.
+    #[error("failed to save the snapshot {}; those that were there still are", path.display())]
+    Save {
+        /// The file that was to be written.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The thread that writes panicked: a bug.
+    #[error("the thread that writes the snapshot {} panicked: {message}", path.display())]
+    Panic {
+        /// The file that was to be written.
+        path: PathBuf,
+        /// What it said.
+        message: String,
+    },
+    /// The ranks could not agree on what to resume from.
+    #[error("failed to share a snapshot with all ranks")]
+    Group(#[from] c10d::Error),
+    /// libtorch could not copy a tensor.
+    #[error("failed to copy the tensor {name}")]
+    Tensor {
+        /// Its name in the file.
+        name: String,
+        /// libtorch's reason.
+        source: TchError,
+    },
+    /// A tensor of a kind that the format has not.
+    #[error("cannot save the tensor {name}: safetensors has no dtype {kind:?}")]
+    Kind {
+        /// Its name in the file.
+        name: String,
+        /// Its dtype.
+        kind: tch::Kind,
+    },
+}
+
+/// Why a file is no good snapshot.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadSnapshot {
+    /// It cannot be read.
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+    /// It ends too early, as after a power cut.
+    #[error("it is torn: {has} bytes where its header says {wants}")]
+    Torn {
+        /// Bytes in the file.
+        has: u64,
+        /// Bytes that there should be.
+        wants: u64,
+    },
+    /// Its bytes are not those that were written.
+    #[error("it is damaged: its checksum is {found} where {written} was written")]
+    Damaged {
+        /// The checksum of the bytes, in hexadecimal digits.
+        found: String,
+        /// The checksum in the header.
+        written: String,
+    },
+    /// It was not written by this module, or its header is damaged.
+    #[error("it is no snapshot, or its header is damaged: {0}")]
+    NotOurs(String),
+    /// It is whole, in another version of the format.
+    #[error(
+        "it has schema {found:?}, and this program reads {SCHEMA}; use the program that wrote it, or another folder"
+    )]
+    Schema {
+        /// What the header says.
+        found: String,
+    },
+}
+
+/// What about a good snapshot does not fit this run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unfit {
+    /// The model has other variables.
+    #[error("it is of another model: {}", differences(missing, unexpected, different))]
+    Model {
+        /// Variables of the model here that the snapshot lacks.
+        missing: Vec<String>,
+        /// Variables of the snapshot that the model here lacks.
+        unexpected: Vec<String>,
+        /// Variables of other shape or dtype.
+        different: Vec<Difference>,
+    },
+    /// The optimizer is another one, or has other parameters.
+    #[error("{0}")]
+    Optimizer(#[from] OptimError),
+    /// It stands inside an epoch whose order cannot be repeated.
+    #[error(
+        "it stands inside an epoch, whose order depends on the seed and the data set: {what} was {saved} there and is \
+         {here} here"
+    )]
+    Run {
+        /// What differs.
+        what: &'static str,
+        /// Its value in the snapshot.
+        saved: String,
+        /// Its value here.
+        here: String,
+    },
+    /// Its position is outside the data set: its writer was wrong.
+    #[error("it stands after {} steps and {} samples of an epoch of {samples} samples", position.step, position.samples)]
+    Position {
+        /// Where it stands.
+        position: Position,
+        /// Samples in the epoch.
+        samples: usize,
+    },
+    /// There are snapshots, but all good ones are in another version of the format.
+    #[error("{0}")]
+    Schema(BadSnapshot),
+}
+
+/// A variable that both sides have, with another shape or dtype.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Its name.
+    pub name: String,
+    /// Dtype and shape in the snapshot.
+    pub saved: (Dtype, Vec<usize>),
+    /// Dtype and shape here.
+    pub here: (Dtype, Vec<usize>),
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Difference { name, saved, here } = self;
+        write!(f, "{name} is {:?} {:?} there and {:?} {:?} here", saved.0, saved.1, here.0, here.1)
+    }
+}
+
+fn differences(missing: &[String], unexpected: &[String], different: &[Difference]) -> String {
+    let different: Vec<String> = different.iter().map(ToString::to_string).collect();
+    let parts = [("it lacks", missing), ("only it has", unexpected), ("", &different)];
+    let told = parts.iter().filter(|(_, names)| !names.is_empty());
+    told.map(|(label, names)| format!("{label} {}", listed(names)).trim().to_owned()).collect::<Vec<_>>().join("; ")
+}
+
+fn listed(names: &[String]) -> String {
+    let shown = names.iter().take(LISTED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if names.len() > LISTED { format!("{shown} and {} more", names.len() - LISTED) } else { shown }
+}

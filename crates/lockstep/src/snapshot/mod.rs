@@ -1,0 +1,41 @@
+//! Snapshots: everything that a run needs to go on as if nothing had happened, in one file that is either whole or not there.
+//!
+//! A safetensors file, which Python's `safetensors` reads, `snapshot-<epoch>-<step>.safetensors`, named after the step that
+//! training would go on with:
+//!
+//! | entry | what |
+//! |---|---|
+//! | `model.<name>` | every variable of the model, buffers included |
+//! | `optimizer.<state>.<name>` | every tensor that the optimizer's next step reads |
+//! | metadata `lockstep.snapshot` | a [`Meta`] as JSON: position, seed, world size, the optimizer's options and step counts |
+//! | metadata `lockstep.schema` | [`SCHEMA`] |
+//! | metadata `lockstep.crc32` | the CRC-32 of the whole file, with eight zeros in this place |
+//!
+//! Random numbers need no entry: they are keyed by seed, epoch, step and rank ([`crate::rng`]), as is the order of the data.
+//!
+//! **Writing** ([`Snapshots::save`]): rank 0 copies the tensors, and a thread writes them to a temporary file, syncs it, renames
+//! it, and syncs the folder. A kill at any moment leaves the snapshots that were there, or those and the new one.
+//!
+//! **Reading** ([`Snapshots::resume`]): rank 0 looks for the newest good file and broadcasts it to the others, so that all ranks
+//! resume from the same snapshot, or none does, also where the folder is on a disk of one node.
+//!
+//! Why CRC-32: it notices every flipped bit and every damaged stretch of up to 32 bits, and other damage but for one case in four
+//! billion; it runs at the speed of memory, Python has it (`zlib.crc32`), and the crate, `crc32fast`, is in the tree already. It is
+//! no protection against someone who means to deceive.
+//!
+//! Left out: weights alone ([`crate::checkpoint`]), and copies to other machines.
+
+mod agree;
+mod error;
+mod file;
+mod fit;
+mod folder;
+mod lock;
+mod snapshots;
+mod source;
+mod writer;
+
+pub use error::{BadSnapshot, SnapshotError, Unfit};
+pub use file::{Meta, Run, SCHEMA, Snapshot};
+pub use folder::{Found, list};
+pub use snapshots::{OnSaveError, SnapshotOptions, Snapshots};

@@ -1,0 +1,90 @@
+//! Reading a snapshot's file with care: its name says nothing about what it is.
+//!
+//! A pipe or a device under that name is never waited for, and a file is read only as far as it has proved to be what it
+//! says. What the bytes mean is told in [`super::file`].
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+use super::error::BadSnapshot;
+use super::file::{self, LENGTH};
+
+/// How much of a header is looked at to know whose it is, in bytes: the metadata come first in it.
+const GLANCE: u64 = 64 * 1024;
+
+/// The file's bytes: first its header, and the rest only if the file is as long as the header says.
+pub(super) fn read_whole(path: &Path) -> Result<Vec<u8>, BadSnapshot> {
+    let mut file = open_regular(path)?;
+    let has = file.metadata()?.len();
+    let mut bytes = Vec::new();
+    append(&mut file, LENGTH as u64, &mut bytes)?;
+    let header = file::header_length(&bytes, has)?;
+    append(&mut file, header as u64, &mut bytes)?;
+    file::check_ends(&bytes[LENGTH..], has)?;
+    append(&mut file, has.saturating_sub(bytes.len() as u64), &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Opens `path` for reading, if it is a regular file; a pipe without a writer is not waited for.
+pub(super) fn open_regular(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+}
+
+/// Whether this module wrote the file at `path`, in this schema; it may be torn or damaged.
+pub(super) fn is_ours(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = open_regular(path).and_then(|file| file.take(LENGTH as u64 + GLANCE).read_to_end(&mut start));
+    read.is_ok() && start.get(LENGTH..).is_some_and(file::is_our_header)
+}
+
+fn append(file: &mut File, count: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let fits = usize::try_from(count).is_ok_and(|count| bytes.try_reserve_exact(count).is_ok());
+    if !fits {
+        return Err(io::Error::new(io::ErrorKind::OutOfMemory, format!("{count} bytes do not fit into memory")));
+    }
+    file.take(count).read_to_end(bytes).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn does_not_wait_for_a_pipe_nor_read_a_device() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        for path in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
+            let bad = read_whole(path).unwrap_err();
+            assert!(matches!(bad, BadSnapshot::Unreadable(_)), "{}: {bad}", path.display());
+            assert!(bad.to_string().contains("no regular file"), "{bad}");
+            assert!(!is_ours(path));
+        }
+    }
+
+    #[test]
+    fn reads_no_more_of_an_absurdly_long_file_than_its_header() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sparse");
+        let header = br#"{"model.w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+        for start in [vec![0; 8], [&(header.len() as u64).to_le_bytes()[..], header].concat(), vec![0xff; 8]] {
+            fs::write(&path, &start).unwrap();
+            // 8 TiB, of which none is on the disk: reading it would take all memory.
+            File::options().write(true).open(&path).unwrap().set_len(1 << 43).unwrap();
+            let bad = read_whole(&path).unwrap_err();
+            assert!(matches!(bad, BadSnapshot::NotOurs(_)), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Writing one snapshot, whole or not at all, and then removing those that are too many.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, Permissions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use lockstep_contract::fault::{Phase, Point};
+use tempfile::NamedTempFile;
+
+use super::file;
+use super::folder::{self, TEMPORARY};
+use super::source;
+use crate::Reporter;
+use crate::events::Event;
+use crate::loader::Position;
+use crate::progress;
+
+/// What is to be written.
+pub(super) struct Job {
+    pub(super) folder: PathBuf,
+    pub(super) position: Position,
+    /// The file, not yet sealed.
+    pub(super) bytes: Vec<u8>,
+    pub(super) keep: usize,
+    pub(super) bad: BTreeSet<PathBuf>,
+    pub(super) foreign: BTreeSet<PathBuf>,
+    pub(super) report: Reporter,
+}
+
+impl Job {
+    pub(super) fn path(&self) -> PathBuf {
+        folder::path_of(&self.folder, self.position)
+    }
+
+    /// Writes the file, tells it, and removes old ones.
+    ///
+    /// # Errors
+    /// When it cannot be written; what was there is then untouched, and no temporary file is left.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        let begun = Instant::now();
+        file::seal(&mut self.bytes);
+        let path = self.path();
+        self.write(&path)?;
+        let Position { epoch, step, .. } = self.position;
+        let (bytes, seconds) = (self.bytes.len() as u64, begun.elapsed().as_secs_f64());
+        let shown = path.display().to_string();
+        self.report.emit(&Event::Snapshot { epoch, step: step as u64, path: shown, bytes, seconds });
+        // Before an epoch's first step, the epoch that was trained is the one before.
+        let trained = if self.position.is_start() { epoch.saturating_sub(1) } else { epoch };
+        self.report.println(progress::saved_line(trained, "snapshot", &path));
+        self.prune();
+        Ok(())
+    }
+
+    fn write(&self, path: &Path) -> io::Result<()> {
+        folder::make(&self.folder)?;
+        self.check_place(path)?;
+        let mut partial = self.temporary()?;
+        let (first, second) = self.bytes.split_at(self.bytes.len() / 2);
+        partial.write_all(first)?;
+        self.strike(Phase::HalfWritten)?;
+        partial.write_all(second)?;
+        partial.as_file().sync_all()?;
+        self.strike(Phase::Written)?;
+        let _open = partial.persist(path).map_err(|error| error.error)?;
+        File::open(&self.folder)?.sync_all()?;
+        self.strike(Phase::Named)
+    }
+
+    /// Replaces nobody else's file: an empty one, and one of ours, may be.
+    fn check_place(&self, path: &Path) -> io::Result<()> {
+        let taken = fs::symlink_metadata(path).is_ok_and(|there| there.len() > 0 || !there.is_file());
+        if taken && !source::is_ours(path) {
+            let why = "a file that is no snapshot of this program has its name; move it away";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+        }
+        Ok(())
+    }
+
+    /// A file of a name of its own in the folder, readable as any other, and locked for as long as this process lives.
+    fn temporary(&self) -> io::Result<NamedTempFile> {
+        let (prefix, suffix) = TEMPORARY;
+        loop {
+            let mut builder = tempfile::Builder::new();
+            builder.prefix(prefix).suffix(suffix).permissions(Permissions::from_mode(0o666)); // less the umask
+            let file = builder.tempfile_in(&self.folder)?;
+            // Where locks are not to be had, nobody can take it for a dead writer's either. Where another process has it, that
+            // one is about to sweep it away; and between making and locking it, one may have done so.
+            let swept = matches!(file.as_file().try_lock(), Err(TryLockError::WouldBlock));
+            if !swept && file.as_file().metadata()?.nlink() > 0 {
+                return Ok(file);
+            }
+        }
+    }
+
+    fn strike(&self, phase: Phase) -> io::Result<()> {
+        if !self.report.has_faults() {
+            return Ok(());
+        }
+        let Position { epoch, step, .. } = self.position;
+        self.report.strike(&Point::Save { epoch, step: step as u64, phase })
+    }
+
+    /// Failing to remove an old file harms nobody: the next save tries again.
+    fn prune(&self) {
+        let Ok(found) = folder::list(&self.folder) else { return };
+        let mut bad = self.bad.clone();
+        bad.remove(&self.path()); // it has just been replaced by a good one
+        // What others put under such a name is neither counted nor removed, also where a resume did not come by it.
+        let others = found.iter().map(|one| &one.path).filter(|path| !source::is_ours(path));
+        let foreign = others.chain(&self.foreign).cloned().collect();
+        for path in folder::superfluous(found, self.position, self.keep, &bad, &foreign) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! One connection of a client: connecting, opening, sending and receiving. Left out: what is asked on it, and who asks.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::error::Kind;
+use crate::wire::{Expect, Limits, MAGIC, Reader, Reply, Request, WireError};
+
+/// Pauses between attempts to connect: the first, and the longest. Each is shortened at random by up to half.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+/// How long one attempt may take when a host does not answer at all, so that its other addresses get their turn.
+const ATTEMPT: Duration = Duration::from_secs(5);
+
+/// Where to connect, and how patiently.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// How long a server that accepted may take to answer.
+    pub(super) handshake_timeout: Duration,
+    pub(super) limits: Limits,
+}
+
+/// A connection that has been opened.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+    input: Vec<u8>,
+    limits: Limits,
+}
+
+impl Connection {
+    /// Connects, again and again until `deadline` while nobody listens. What is not a TCPStore is told at once.
+    pub(super) async fn open(target: &Target, deadline: Instant) -> Result<Self, Kind> {
+        let mut pause = PAUSE.0;
+        let mut hung_up_since = None;
+        let mut refused = false;
+        loop {
+            let kind = match Self::attempt(target, deadline).await {
+                Ok(connection) => return Ok(connection),
+                Err(kind) => kind,
+            };
+            let now = Instant::now();
+            refused |= matches!(kind, Kind::Refused);
+            let until = match kind {
+                Kind::Unresolved(_) | Kind::Refused | Kind::Unreachable(_) => deadline,
+                // A server whose queue of newcomers is full does so; for how long depends on it.
+                Kind::HungUp => deadline.min(*hung_up_since.get_or_insert(now) + target.handshake_timeout),
+                _ => return Err(kind),
+            };
+            let next = now + pause.mul_f64(1.0 - random_fraction() / 2.0);
+            if next >= until {
+                // An attempt that the deadline cut short says less than those before it.
+                let cut_short = matches!(kind, Kind::Unreachable(_)) && now >= deadline;
+                return Err(if refused && cut_short { Kind::Refused } else { kind });
+            }
+            sleep_until(next).await;
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+
+    /// Tries every address of the host once.
+    async fn attempt(target: &Target, deadline: Instant) -> Result<Self, Kind> {
+        let lookup = tokio::net::lookup_host((target.host.as_str(), target.port));
+        let addresses = timeout_at(deadline, lookup).await.unwrap_or_else(|late| Err(late.into()));
+        let mut outcome = Kind::Unresolved(io::Error::other("no address"));
+        for address in addresses.map_err(Kind::Unresolved)? {
+            match Self::try_address(address, target, deadline).await {
+                Err(kind @ (Kind::Refused | Kind::Unreachable(_))) => outcome = kind,
+                done => return done,
+            }
+        }
+        Err(outcome)
+    }
+
+    async fn try_address(address: SocketAddr, target: &Target, deadline: Instant) -> Result<Self, Kind> {
+        let attempt = deadline.min(Instant::now() + ATTEMPT);
+        let stream = match timeout_at(attempt, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => return Err(Kind::Refused),
+            Ok(Err(error)) => return Err(Kind::Unreachable(error)),
+            Err(late) => return Err(Kind::Unreachable(late.into())),
+        };
+        // On loopback a socket can meet itself if the port is one of those that the kernel gives out.
+        if stream.local_addr().ok() == stream.peer_addr().ok() {
+            return Err(Kind::Refused);
+        }
+        let _ = stream.set_nodelay(true);
+        let mut connection = Self { stream, input: Vec::new(), limits: target.limits };
+        let answer_by = deadline.min(Instant::now() + target.handshake_timeout);
+        timeout_at(answer_by, connection.handshake()).await.unwrap_or(Err(Kind::Mute))?;
+        Ok(connection)
+    }
+
+    /// Says VALIDATE and PING, and reads the nonce back.
+    async fn handshake(&mut self) -> Result<(), Kind> {
+        let nonce = random() as u32;
+        let mut opening = Vec::new();
+        Request::Validate { magic: MAGIC }.encode(&mut opening);
+        Request::Ping { nonce }.encode(&mut opening);
+        match self.say(&opening).await {
+            Err(Kind::Closed) if self.input.is_empty() => Err(Kind::HungUp),
+            Ok(()) | Err(Kind::Closed) if self.input != nonce.to_le_bytes() => Err(self.stranger(&opening)),
+            other => other.map(|()| self.input.clear()),
+        }
+    }
+
+    /// Sends the opening, and reads until four bytes are there.
+    async fn say(&mut self, opening: &[u8]) -> Result<(), Kind> {
+        self.send(opening).await?;
+        while self.input.len() < 4 {
+            self.fill().await?;
+        }
+        Ok(())
+    }
+
+    /// What a server said that is no store.
+    fn stranger(&self, opening: &[u8]) -> Kind {
+        const SHOWN: usize = 60;
+        let got = match opening.starts_with(&self.input) {
+            true => "an echo of what was sent".into(),
+            false => String::from_utf8_lossy(&self.input[..self.input.len().min(SHOWN)]),
+        };
+        Kind::Stranger { got: got.into_owned() }
+    }
+
+    /// Sends bytes.
+    pub(super) async fn send(&mut self, bytes: &[u8]) -> Result<(), Kind> {
+        Ok(self.stream.write_all(bytes).await?)
+    }
+
+    /// Receives the reply that is expected. What arrived of it is kept if the future is dropped; the reply itself is taken
+    /// from the buffer only when it is whole.
+    pub(super) async fn receive(&mut self, expect: Expect) -> Result<Reply, Kind> {
+        let mut needs = 0;
+        loop {
+            if self.input.len() >= needs {
+                let mut reader = Reader::new(&self.input);
+                match Reply::read(expect, &mut reader, &self.limits) {
+                    Ok(reply) => {
+                        let taken = reader.position();
+                        self.input.drain(..taken);
+                        return Ok(reply);
+                    }
+                    Err(WireError::Truncated { need }) => needs = need,
+                    Err(error) => return Err(Kind::Protocol(error)),
+                }
+            }
+            self.fill().await?;
+        }
+    }
+
+    /// Reads what comes next.
+    async fn fill(&mut self) -> Result<(), Kind> {
+        match self.stream.read_buf(&mut self.input).await? {
+            0 => Err(Kind::Closed),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A random number; good enough for a nonce and for spreading clients over time.
+pub(super) fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// A random number from 0 to 1.
+fn random_fraction() -> f64 {
+    random() as f64 / u64::MAX as f64
+}

@@ -1,0 +1,276 @@
+//! The client: every operation of a store, with a deadline each. Left out: rendezvous, and prefixes for keys.
+//!
+//! A client has one connection for what is answered at once, and opens further ones for waits, since a connection that waits
+//! can carry nothing else. So several tasks share a client without holding each other up. A future that is dropped takes its
+//! connection with it and leaves the others as they are.
+
+mod calls;
+mod connection;
+mod error;
+
+pub use error::{Error, Kind};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::wire::{KEY_PREFIX, Limits, Reply, Request, user_key, wire_key};
+use calls::{Call, Inner, odd_answer};
+use connection::{Connection, Target, random};
+
+/// How a client works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// How long a server that accepted the connection may take for its first answer, before it is said to be no store. 5 s.
+    pub handshake_timeout: Duration,
+    /// How long an operation may take that the server answers at once. 30 s.
+    pub operation_timeout: Duration,
+    /// What is not sent (keys, values) since the server would refuse it, and the largest reply that is taken.
+    pub limits: Limits,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            handshake_timeout: Duration::from_secs(5),
+            operation_timeout: Duration::from_secs(30),
+            limits: Limits { max_reply: 1 << 30, ..Limits::default() },
+        }
+    }
+}
+
+/// A client of a store. Clones share its connections.
+///
+/// Keys are named as libtorch's clients name them. Operations that change something return when the server has done them
+/// (libtorch's own `set` does not wait for that). Once the server has closed the connection, every operation fails: a store
+/// that comes back at the same address is another store.
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: Arc<Inner>,
+    operation_timeout: Duration,
+}
+
+impl Client {
+    /// Connects to a store that may not be up yet: tries again until `timeout`.
+    ///
+    /// # Errors
+    /// After `timeout`: nobody listens, the host cannot be reached or its name does not resolve. Within
+    /// [`ClientOptions::handshake_timeout`] of being connected: what listens is no store.
+    pub async fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self, Error> {
+        Self::connect_with(host, port, timeout, ClientOptions::default()).await
+    }
+
+    /// [`Self::connect`] with options.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn connect_with(host: &str, port: u16, timeout: Duration, options: ClientOptions) -> Result<Self, Error> {
+        let call = Call::new("connect to", &[]);
+        let ClientOptions { handshake_timeout, operation_timeout, limits } = options;
+        let target = Target { host: host.to_owned(), port, handshake_timeout, limits };
+        let peer = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let opened = Connection::open(&target, call.started + timeout).await;
+        let main = opened.map_err(|kind| call.failed(&peer, kind))?;
+        Ok(Self { inner: Arc::new(Inner::new(target, peer, main)), operation_timeout })
+    }
+
+    /// The same client, with another time limit for operations that the server answers at once.
+    #[must_use]
+    pub fn with_operation_timeout(&self, operation_timeout: Duration) -> Self {
+        Self { inner: Arc::clone(&self.inner), operation_timeout }
+    }
+
+    /// The store's address, as `host:port`.
+    pub fn peer(&self) -> &str {
+        &self.inner.peer
+    }
+
+    /// Sets a key.
+    ///
+    /// # Errors
+    /// As of every operation: the server does not answer in time, the connection is lost, or a key or value is too large.
+    pub async fn set(&self, key: &str, value: &[u8]) -> Result<(), Error> {
+        self.confirmed("set", &[key], Request::Set { key: wire_key(key), value: value.to_vec() }).await
+    }
+
+    /// Sets several keys.
+    ///
+    /// # Errors
+    /// As of [`Self::set`].
+    pub async fn multi_set(&self, entries: &[(&str, &[u8])]) -> Result<(), Error> {
+        let keys: Vec<&str> = entries.iter().map(|&(key, _)| key).collect();
+        let entries = entries.iter().map(|&(key, value)| (wire_key(key), value.to_vec())).collect();
+        self.confirmed("set", &keys, Request::MultiSet { entries }).await
+    }
+
+    /// Appends to what a key holds (nothing, if it is missing).
+    ///
+    /// # Errors
+    /// As of [`Self::set`].
+    pub async fn append(&self, key: &str, value: &[u8]) -> Result<(), Error> {
+        self.confirmed("append to", &[key], Request::Append { key: wire_key(key), value: value.to_vec() }).await
+    }
+
+    /// Puts a value at the end of a queue.
+    ///
+    /// # Errors
+    /// As of [`Self::set`].
+    pub async fn queue_push(&self, key: &str, value: &[u8]) -> Result<(), Error> {
+        self.confirmed("push to the queue", &[key], Request::QueuePush { key: wire_key(key), value: value.to_vec() })
+            .await
+    }
+
+    /// The value of a key, waited for if it is missing.
+    ///
+    /// # Errors
+    /// [`Kind::Missing`] after `timeout`, and as of [`Self::set`].
+    pub async fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, Error> {
+        let keys = [key];
+        let call = Call::new("get", &keys);
+        let mut values = self.get_all(&call, timeout).await?;
+        values.pop().ok_or_else(|| call.failed(self.peer(), odd_answer()))
+    }
+
+    /// The values of several keys, waited for if some are missing.
+    ///
+    /// # Errors
+    /// As of [`Self::get`].
+    pub async fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>, Error> {
+        self.get_all(&Call::new("get", keys), timeout).await
+    }
+
+    /// The value of a key, if it is there now.
+    ///
+    /// # Errors
+    /// As of [`Self::set`].
+    pub async fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
+        let keys = [key];
+        let call = Call::new("get", &keys);
+        let found = self.look(&call.wire_keys(), call.started + self.operation_timeout).await;
+        found.map(|found| found.and_then(|mut values| values.pop())).map_err(|kind| call.failed(self.peer(), kind))
+    }
+
+    /// Adds to the number that a key holds (0 if it is missing), and returns the sum.
+    ///
+    /// # Errors
+    /// As of [`Self::set`]; a value that is no number makes the server close the connection. After an error it is unknown
+    /// whether the number was added.
+    pub async fn add(&self, key: &str, amount: i64) -> Result<i64, Error> {
+        self.number("add to", &[key], Request::Add { key: wire_key(key), amount }).await
+    }
+
+    /// Sets a key to `desired` if it holds `expected`, or if it is missing and nothing is expected. Returns what it holds
+    /// then; for a missing key of which something was expected, that is `expected`, though it stays missing.
+    ///
+    /// # Errors
+    /// As of [`Self::set`].
+    pub async fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>, Error> {
+        let request =
+            Request::CompareSet { key: wire_key(key), expected: expected.to_vec(), desired: desired.to_vec() };
+        match self.quick("compare and set", &[key], request).await? {
+            (Reply::Value(value), _) => Ok(value),
+            (_, call) => Err(call.failed(self.peer(), odd_answer())),
+        }
+    }
+
+    /// Whether all these keys are there (a queue that holds something is).
+    ///
+    /// # Errors
+    /// As of [`Self::set`].
+    pub async fn check(&self, keys: &[&str]) -> Result<bool, Error> {
+        let request = Request::Check { keys: Call::new("check", keys).wire_keys() };
+        match self.quick("check", keys, request).await? {
+            (Reply::Ready(ready), _) => Ok(ready),
+            (_, call) => Err(call.failed(self.peer(), odd_answer())),
+        }
+    }
+
+    /// Waits until all these keys are there. A wait that runs out is called off, and the client goes on.
+    ///
+    /// # Errors
+    /// [`Kind::Missing`] after `timeout` (2 s later at most, if the server does not answer), and as of [`Self::set`].
+    pub async fn wait(&self, keys: &[&str], timeout: Duration) -> Result<(), Error> {
+        let call = Call::new("wait for", keys);
+        let waited = self.wait_for(&call.wire_keys(), call.started + timeout).await;
+        waited.map_err(|kind| call.failed(self.peer(), kind))
+    }
+
+    /// The number of keys, `init/` included, queues not.
+    ///
+    /// # Errors
+    /// As of [`Self::set`].
+    pub async fn num_keys(&self) -> Result<i64, Error> {
+        self.number("count the keys of", &[], Request::NumKeys).await
+    }
+
+    /// Deletes a key; whether it was there.
+    ///
+    /// # Errors
+    /// As of [`Self::set`].
+    pub async fn delete(&self, key: &str) -> Result<bool, Error> {
+        Ok(self.number("delete", &[key], Request::Delete { key: wire_key(key) }).await? > 0)
+    }
+
+    /// The number of values in a queue.
+    ///
+    /// # Errors
+    /// As of [`Self::set`].
+    pub async fn queue_len(&self, key: &str) -> Result<i64, Error> {
+        self.number("measure the queue", &[key], Request::QueueLen { key: wire_key(key) }).await
+    }
+
+    /// Takes the value at the front of a queue, waited for if it is empty.
+    ///
+    /// # Errors
+    /// As of [`Self::get`].
+    pub async fn queue_pop(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, Error> {
+        let keys = [key];
+        let call = Call::new("pop from the queue", &keys);
+        let deadline = call.started + timeout;
+        loop {
+            if let Some(value) = self.try_queue_pop(key).await? {
+                return Ok(value);
+            }
+            // Another client may be quicker than we are after the wait.
+            self.wait_for(&call.wire_keys(), deadline).await.map_err(|kind| call.failed(self.peer(), kind))?;
+        }
+    }
+
+    /// Takes the value at the front of a queue, if there is one now.
+    ///
+    /// # Errors
+    /// As of [`Self::set`].
+    pub async fn try_queue_pop(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
+        match self.quick("pop from the queue", &[key], Request::QueuePop { key: wire_key(key) }).await? {
+            (Reply::Popped { value, .. }, _) => Ok(value),
+            (_, call) => Err(call.failed(self.peer(), odd_answer())),
+        }
+    }
+
+    /// The names of all keys, sorted, without queues and without `init/`.
+    ///
+    /// # Errors
+    /// As of [`Self::set`].
+    pub async fn list_keys(&self) -> Result<Vec<String>, Error> {
+        match self.quick("list the keys of", &[], Request::ListKeys).await? {
+            (Reply::Keys(keys), _) => {
+                let mut keys: Vec<String> =
+                    keys.iter().filter(|key| key.starts_with(KEY_PREFIX)).map(|key| user_key(key)).collect();
+                keys.sort();
+                Ok(keys)
+            }
+            (_, call) => Err(call.failed(self.peer(), odd_answer())),
+        }
+    }
+
+    /// Asks whether the server still answers; the time that it took.
+    ///
+    /// # Errors
+    /// As of [`Self::set`].
+    pub async fn ping(&self) -> Result<Duration, Error> {
+        let nonce = random() as u32;
+        match self.quick("ping", &[], Request::Ping { nonce }).await? {
+            (Reply::Nonce(answer), call) if answer == nonce => Ok(call.started.elapsed()),
+            (_, call) => Err(call.failed(self.peer(), odd_answer())),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! One connection's socket and deadlines. Left out: what the bytes mean ([`Session`]).
+//!
+//! The loop is: do the requests that are there, send the replies, wait for bytes, a wake-up or a deadline. While replies are
+//! unsent nothing more is done and nothing more is read, so that a peer that does not read fills no memory but its own
+//! socket's.
+
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::{sleep_until, timeout};
+
+use super::session::Violation;
+use super::shared::Shared;
+use super::{ConnectionId, Options, Session};
+
+/// Requests that are done at a time before others get their turn.
+const BATCH: usize = 64;
+/// Unsent bytes beyond which replies are sent before more is done.
+const OUT_HIGH: usize = 64 << 10;
+/// Bytes that are read at a time: few for a small request, more in the middle of a large one.
+const READ: (usize, usize) = (2 << 10, 64 << 10);
+/// A buffer that is larger is given back when it is empty.
+const KEEP: usize = 4 << 10;
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+enum Ending {
+    #[error("it closed the connection")]
+    Closed,
+    #[error(transparent)]
+    Violation(#[from] Violation),
+    #[error("it did not open with validate within {0:?}: port scanner, or half-open connection")]
+    Mute(Duration),
+    #[error("its request was not complete after {0:?}")]
+    Slow(Duration),
+    #[error("it took none of its replies for {0:?}")]
+    Deaf(Duration),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// The ending when a time limit is over.
+type TooLate = fn(Duration) -> Ending;
+
+/// Serves a connection to its end, and remembers why it ended if its peer is to blame.
+pub(super) async fn serve(
+    stream: TcpStream,
+    address: SocketAddr,
+    id: ConnectionId,
+    wake: Arc<Notify>,
+    all: Arc<Shared>,
+) {
+    let _leave = Leave { id, all: Arc::clone(&all) };
+    let accepted = Instant::now();
+    let mut connection = Connection {
+        stream,
+        wake,
+        id,
+        session: Session::new(id, all.options.limits),
+        input: Vec::new(),
+        needs: 1,
+        out: Vec::new(),
+        begun: accepted,
+    };
+    let Err(ending) = connection.run(&all).await else { return };
+    if !matches!(ending, Ending::Closed | Ending::Io(_)) {
+        all.lock().refuse(address, Instant::now(), ending.to_string());
+    }
+}
+
+/// Forgets the connection however its task ends.
+struct Leave {
+    id: ConnectionId,
+    all: Arc<Shared>,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.all.lock().dismiss(self.id);
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    wake: Arc<Notify>,
+    id: ConnectionId,
+    session: Session,
+    input: Vec<u8>,
+    /// Bytes of input that the next request needs at least.
+    needs: usize,
+    out: Vec<u8>,
+    /// When the request that is under way began, or the connection.
+    begun: Instant,
+}
+
+impl Connection {
+    /// Never returns but with an ending.
+    async fn run(&mut self, all: &Shared) -> Result<(), Ending> {
+        loop {
+            if let Err(ending) = self.work(all) {
+                let _ = self.stream.try_write(&self.out); // what it asked before it went wrong
+                return Err(ending);
+            }
+            if !self.out.is_empty() {
+                self.flush(all.options.write_timeout).await?;
+            } else if self.input.len() >= self.needs {
+                tokio::task::yield_now().await;
+            } else {
+                self.wait(all).await?;
+            }
+        }
+    }
+
+    /// Does requests that are there whole, a batch at most.
+    fn work(&mut self, all: &Shared) -> Result<(), Ending> {
+        let now = Instant::now();
+        let mut state = all.lock();
+        self.session.tell_if_woken(&state.data, &mut self.out);
+        let mut done = 0;
+        let mut start = 0;
+        while done < BATCH && self.out.len() < OUT_HIGH && self.input.len() - start >= self.needs {
+            let turn = self.session.turn(&mut state.data, &self.input[start..], &mut self.out)?;
+            state.wake(&turn.woken);
+            start += turn.consumed;
+            self.needs = turn.needs;
+            done += usize::from(turn.progress);
+        }
+        if done > 0 {
+            state.note(self.id, &self.session, now);
+            drop(state);
+            self.begun = now;
+            self.discard(start);
+        }
+        Ok(())
+    }
+
+    /// Drops input that is done with, and a buffer that has become too large for an idle connection.
+    fn discard(&mut self, count: usize) {
+        self.input.drain(..count);
+        if self.input.is_empty() && self.input.capacity() > KEEP {
+            self.input = Vec::new();
+        }
+    }
+
+    /// Sends the replies. The time counts anew with every byte that the peer takes.
+    async fn flush(&mut self, limit: Duration) -> Result<(), Ending> {
+        let mut sent = 0;
+        while sent < self.out.len() {
+            let write = self.stream.write(&self.out[sent..]);
+            sent += timeout(limit, write).await.map_err(|_| Ending::Deaf(limit))??;
+        }
+        self.out.clear();
+        self.out.shrink_to(KEEP);
+        Ok(())
+    }
+
+    /// Waits for bytes, a wake-up, or the deadline.
+    async fn wait(&mut self, all: &Shared) -> Result<(), Ending> {
+        let deadline = self.deadline(&all.options);
+        let expires = async {
+            match deadline {
+                Some((limit, _)) => sleep_until((self.begun + limit).into()).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            readable = self.stream.readable() => {
+                readable?;
+                self.read()
+            }
+            () = self.wake.notified() => Ok(()),
+            () = expires => Err(deadline.map_or(Ending::Closed, |(limit, ending)| ending(limit))),
+        }
+    }
+
+    /// How long after the beginning the peer must have done what, if it must.
+    fn deadline(&self, options: &Options) -> Option<(Duration, TooLate)> {
+        if !self.session.validated() {
+            Some((options.handshake_timeout, Ending::Mute))
+        } else if !self.input.is_empty() {
+            Some((options.request_timeout, Ending::Slow))
+        } else {
+            None
+        }
+    }
+
+    /// Takes what has arrived, up to a chunk. Room is made for bytes that are expected, but never more than a chunk.
+    fn read(&mut self) -> Result<(), Ending> {
+        if self.input.is_empty() && self.session.validated() {
+            self.begun = Instant::now();
+        }
+        let missing = self.needs.saturating_sub(self.input.len());
+        self.input.reserve(missing.clamp(READ.0, READ.1));
+        match self.stream.try_read_buf(&mut self.input) {
+            Ok(0) => Err(Ending::Closed),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! What the store holds and what each operation does to it. Pure: left out are sockets, clocks, and the order of replies.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::ConnectionId;
+use super::waiters::Waiters;
+use crate::wire::{Key, Limits, Reply, Request, Value};
+
+/// Bytes that an entry costs beside its key and value, roughly: the tables' own.
+const ENTRY_OVERHEAD: usize = 64;
+
+/// Keys, queues and waits.
+///
+/// It does what libtorch's server does (`TCPStoreLibUvBackend.cpp` of PyTorch 2.11), oddities included: GET of a missing key
+/// answers with an empty value, COMPARE_SET of a missing key with the value that was expected, queues count as keys for CHECK
+/// and WAIT but for no other operation. In three cases in which libtorch's server harms its clients it does better:
+/// - A COMPARE_SET that set nothing does not end waits for the key, which is still missing.
+/// - A WAIT for a queue that holds values and for a missing key ends when the key comes, not when the queue grows once more.
+/// - Of several clients that wait for one queue, the one that began first gets the value, also after one waited before.
+#[derive(Debug)]
+pub struct Data {
+    limits: Limits,
+    max_bytes: usize,
+    bytes: usize,
+    values: HashMap<Key, Value>,
+    queues: HashMap<Key, VecDeque<Value>>,
+    waiters: Waiters,
+}
+
+/// What a request came to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// What to answer, if anything.
+    pub reply: Option<Reply>,
+    /// Other connections whose wait is over.
+    pub woken: Vec<ConnectionId>,
+}
+
+/// Why a request cannot be done. The connection that asked is closed, since the protocol has no reply for it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The store would grow beyond its limit.
+    #[error("the store would hold more than {max} bytes")]
+    Full {
+        /// The limit.
+        max: usize,
+    },
+    /// The reply, or a value that grows by APPEND, would be beyond its limit.
+    #[error("the answer or the grown value would have {got} bytes, more than {max}")]
+    ReplyTooLarge {
+        /// Its bytes.
+        got: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// ADD to what is no number.
+    #[error("add to a value that is no decimal number of 64 bits: {0:?}")]
+    NotANumber(String),
+}
+
+impl Data {
+    /// An empty store that holds at most `max_bytes` of keys and values.
+    pub fn new(limits: Limits, max_bytes: usize) -> Self {
+        Self {
+            limits,
+            max_bytes,
+            bytes: 0,
+            values: HashMap::new(),
+            queues: HashMap::new(),
+            waiters: Waiters::default(),
+        }
+    }
+
+    /// Does what a connection asks.
+    ///
+    /// # Errors
+    /// What it may not have; then nothing is changed.
+    pub fn apply(&mut self, connection: ConnectionId, request: Request) -> Result<Outcome, Refused> {
+        match request {
+            Request::Validate { .. } => Ok(Outcome::default()),
+            Request::Ping { nonce } => Ok(answer(Reply::Nonce(nonce))),
+            Request::Set { key, value } => Ok(woke(self.set(key, value)?)),
+            Request::CompareSet { key, expected, desired } => self.compare_set(key, expected, desired),
+            Request::Get { key } => self.multi_get(&[key]).map(|mut one| answer(Reply::Value(one.remove(0)))),
+            Request::Add { key, amount } => self.add(key, amount),
+            Request::Check { keys } => Ok(answer(Reply::Ready(keys.iter().all(|key| self.has(key))))),
+            Request::Wait { keys } => Ok(self.wait(connection, keys)),
+            Request::NumKeys => Ok(answer(Reply::Number(self.values.len() as i64))),
+            Request::Delete { key } => Ok(answer(Reply::Number(i64::from(self.delete(&key))))),
+            Request::Append { key, value } => self.append(key, value),
+            Request::MultiGet { keys } => Ok(answer(Reply::Values(self.multi_get(&keys)?))),
+            Request::MultiSet { entries } => self.multi_set(entries),
+            Request::CancelWait => {
+                self.waiters.end(connection);
+                Ok(answer(Reply::WaitCanceled))
+            }
+            Request::QueuePush { key, value } => self.queue_push(key, value),
+            Request::QueuePop { key } => Ok(answer(self.queue_pop(&key))),
+            Request::QueueLen { key } => {
+                Ok(answer(Reply::Number(self.queues.get(&key).map_or(0, VecDeque::len) as i64)))
+            }
+            Request::ListKeys => self.list_keys(),
+        }
+    }
+
+    /// Forgets a connection that is gone.
+    pub fn leave(&mut self, connection: ConnectionId) {
+        self.waiters.end(connection);
+    }
+
+    /// Whether the connection waits for keys.
+    pub fn waits(&self, connection: ConnectionId) -> bool {
+        self.waiters.waits(connection)
+    }
+
+    /// The keys that the connection waits for.
+    pub fn waited_for(&self, connection: ConnectionId) -> Vec<Key> {
+        self.waiters.missing(connection)
+    }
+
+    /// The value of a key.
+    pub fn value(&self, key: &[u8]) -> Option<&Value> {
+        self.values.get(key)
+    }
+
+    /// The names of all keys, in no order.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.values.keys()
+    }
+
+    /// Bytes that keys and values take, with what their tables take.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Deletes the keys and queues whose names `goes` picks, and counts them. No wait ends.
+    pub fn delete_where(&mut self, goes: impl Fn(&[u8]) -> bool) -> usize {
+        let before = self.values.len() + self.queues.len();
+        self.values.retain(|key, _| !goes(key));
+        self.queues.retain(|key, _| !goes(key));
+        let values = self.values.iter().map(|(key, value)| cost(key, value));
+        let queued = self.queues.iter().flat_map(|(key, queue)| queue.iter().map(|value| cost(key, value)));
+        self.bytes = values.chain(queued).sum();
+        before - self.values.len() - self.queues.len()
+    }
+
+    fn has(&self, key: &[u8]) -> bool {
+        self.values.contains_key(key) || self.queues.contains_key(key)
+    }
+
+    fn set(&mut self, key: Key, value: Value) -> Result<Vec<ConnectionId>, Refused> {
+        let old = self.values.get(&key).map_or(0, |old| cost(&key, old));
+        self.charge(cost(&key, &value), old)?;
+        let woken = self.waiters.came(&key);
+        self.values.insert(key, value);
+        Ok(woken)
+    }
+
+    fn compare_set(&mut self, key: Key, expected: Value, desired: Value) -> Result<Outcome, Refused> {
+        match self.values.get(&key) {
+            None if !expected.is_empty() => Ok(answer(Reply::Value(expected))),
+            Some(current) if *current != expected => Ok(answer(Reply::Value(current.clone()))),
+            _ => {
+                let woken = self.set(key, desired.clone())?;
+                Ok(Outcome { reply: Some(Reply::Value(desired)), woken })
+            }
+        }
+    }
+
+    fn add(&mut self, key: Key, amount: i64) -> Result<Outcome, Refused> {
+        let held = self.values.get(&key).map_or(Ok(0), |value| number(value))?;
+        let sum = held.wrapping_add(amount);
+        let woken = self.set(key, sum.to_string().into_bytes())?;
+        Ok(Outcome { reply: Some(Reply::Number(sum)), woken })
+    }
+
+    fn wait(&mut self, connection: ConnectionId, keys: Vec<Key>) -> Outcome {
+        let missing: Vec<Key> = keys.into_iter().filter(|key| !self.has(key)).collect();
+        if missing.is_empty() {
+            return answer(Reply::StopWaiting);
+        }
+        self.waiters.begin(connection, missing.into_iter());
+        Outcome::default()
+    }
+
+    fn delete(&mut self, key: &[u8]) -> bool {
+        let gone = self.values.remove(key);
+        self.bytes -= gone.as_ref().map_or(0, |value| cost(key, value));
+        gone.is_some()
+    }
+
+    fn append(&mut self, key: Key, value: Value) -> Result<Outcome, Refused> {
+        let Some(held) = self.values.get(&key) else { return Ok(woke(self.set(key, value)?)) };
+        self.fits_a_reply(held.len() + value.len())?;
+        self.charge(value.len(), 0)?;
+        self.values.entry(key).or_default().extend_from_slice(&value);
+        Ok(Outcome::default())
+    }
+
+    fn multi_get(&self, keys: &[Key]) -> Result<Vec<Value>, Refused> {
+        let found = || keys.iter().map(|key| self.values.get(key).map_or(&[][..], Vec::as_slice));
+        self.fits_a_reply(found().map(|value| value.len() + 8).sum())?;
+        Ok(found().map(<[u8]>::to_vec).collect())
+    }
+
+    fn multi_set(&mut self, entries: Vec<(Key, Value)>) -> Result<Outcome, Refused> {
+        // All or nothing: counted as if all its keys were new.
+        let sum = entries.iter().map(|(key, value)| cost(key, value)).sum();
+        self.charge(sum, 0)?;
+        self.bytes -= sum;
+        let mut woken = Vec::new();
+        for (key, value) in entries {
+            woken.append(&mut self.set(key, value)?);
+        }
+        Ok(woke(woken))
+    }
+
+    fn queue_push(&mut self, key: Key, value: Value) -> Result<Outcome, Refused> {
+        self.charge(cost(&key, &value), 0)?;
+        let woken = self.waiters.came_for_one(&key);
+        self.queues.entry(key).or_default().push_back(value);
+        Ok(woke(woken.into_iter().collect()))
+    }
+
+    fn queue_pop(&mut self, key: &[u8]) -> Reply {
+        let Some(queue) = self.queues.get_mut(key) else { return Reply::Popped { before: 0, value: None } };
+        let before = queue.len() as i64;
+        let value = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(key);
+        }
+        self.bytes -= value.as_ref().map_or(0, |value| cost(key, value));
+        Reply::Popped { before, value }
+    }
+
+    fn list_keys(&self) -> Result<Outcome, Refused> {
+        self.fits_a_reply(8 + self.values.keys().map(|key| key.len() + 8).sum::<usize>())?;
+        let mut keys: Vec<Key> = self.values.keys().cloned().collect();
+        keys.sort_unstable(); // any order will do; this one is the same every time
+        Ok(answer(Reply::Keys(keys)))
+    }
+
+    /// Takes `more` bytes in place of `less`.
+    fn charge(&mut self, more: usize, less: usize) -> Result<(), Refused> {
+        let bytes = self.bytes + more - less;
+        if bytes > self.max_bytes && more > less {
+            return Err(Refused::Full { max: self.max_bytes });
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    fn fits_a_reply(&self, got: usize) -> Result<(), Refused> {
+        let max = self.limits.max_reply;
+        if got > max { Err(Refused::ReplyTooLarge { got, max }) } else { Ok(()) }
+    }
+}
+
+fn answer(reply: Reply) -> Outcome {
+    Outcome { reply: Some(reply), woken: Vec::new() }
+}
+
+fn woke(woken: Vec<ConnectionId>) -> Outcome {
+    Outcome { reply: None, woken }
+}
+
+fn cost(key: &[u8], value: &[u8]) -> usize {
+    key.len() + value.len() + ENTRY_OVERHEAD
+}
+
+/// The number at the front of a value, read as C++'s `std::stoll` reads it: after white space, a sign and digits; what follows
+/// is passed over.
+fn number(value: &[u8]) -> Result<i64, Refused> {
+    let spaces = value.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count();
+    let text = &value[spaces..];
+    let sign = usize::from(matches!(text.first(), Some(b'+' | b'-')));
+    let digits = text[sign..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let parsed = std::str::from_utf8(&text[..sign + digits]).ok().and_then(|text| text.parse().ok());
+    parsed.ok_or_else(|| Refused::NotANumber(String::from_utf8_lossy(&value[..value.len().min(40)]).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: ConnectionId = ConnectionId(1);
+    const OTHER: ConnectionId = ConnectionId(2);
+
+    fn store(max_bytes: usize) -> Data {
+        Data::new(Limits::default(), max_bytes)
+    }
+
+    fn set(key: &str, value: &str) -> Request {
+        Request::Set { key: key.into(), value: value.into() }
+    }
+
+    fn wait(keys: &[&str]) -> Request {
+        Request::Wait { keys: keys.iter().map(|&key| key.into()).collect() }
+    }
+
+    #[test]
+    fn reads_numbers_as_stoll_does() {
+        for (text, expected) in [("5", 5), (" \t\x0b-12abc", -12), ("+7", 7), ("9223372036854775807", i64::MAX)] {
+            assert_eq!(number(text.as_bytes()), Ok(expected), "{text}");
+        }
+        for text in ["", "abc", "-", "9223372036854775808", "\u{e9}5"] {
+            assert!(number(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn wakes_nobody_when_compare_set_sets_nothing() {
+        let mut data = store(1 << 20);
+        data.apply(ME, wait(&["k"])).unwrap();
+        let request = Request::CompareSet { key: b"k".into(), expected: b"e".into(), desired: b"d".into() };
+        assert_eq!(data.apply(OTHER, request), Ok(answer(Reply::Value(b"e".into()))));
+        assert!(data.waits(ME));
+    }
+
+    #[test]
+    fn does_not_count_a_filled_queue_as_missing() {
+        let mut data = store(1 << 20);
+        data.apply(OTHER, Request::QueuePush { key: b"q".into(), value: b"v".into() }).unwrap();
+        data.apply(ME, wait(&["q", "k"])).unwrap();
+        assert_eq!(data.waited_for(ME), [b"k"]);
+        assert_eq!(data.apply(OTHER, set("k", "")), Ok(woke(vec![ME])));
+    }
+
+    #[test]
+    fn refuses_to_grow_beyond_its_limit_and_stays_usable() {
+        let mut data = store(200);
+        data.apply(ME, set("k", "v")).unwrap();
+        assert_eq!(data.apply(ME, set("big", &"x".repeat(200))), Err(Refused::Full { max: 200 }));
+        assert_eq!(data.apply(ME, Request::Get { key: b"k".into() }), Ok(answer(Reply::Value(b"v".into()))));
+        data.apply(ME, Request::Delete { key: b"k".into() }).unwrap();
+        assert_eq!(data.bytes(), 0);
+    }
+
+    #[test]
+    fn refuses_an_answer_that_would_not_fit() {
+        let limits = Limits { max_reply: 100, ..Limits::default() };
+        let mut data = Data::new(limits, 1 << 20);
+        data.apply(ME, set("k", &"x".repeat(60))).unwrap();
+        let twice = Request::MultiGet { keys: vec![b"k".into(), b"k".into()] };
+        assert_eq!(data.apply(ME, twice), Err(Refused::ReplyTooLarge { got: 136, max: 100 }));
+        let more = Request::Append { key: b"k".into(), value: vec![0; 60] };
+        assert_eq!(data.apply(ME, more), Err(Refused::ReplyTooLarge { got: 120, max: 100 }));
+    }
+
+    #[test]
+    fn counts_every_byte_that_comes_and_goes() {
+        let mut data = store(1 << 20);
+        for (key, value) in [("a", "1"), ("b/c", "22"), ("a", "333")] {
+            data.apply(ME, set(key, value)).unwrap();
+        }
+        data.apply(ME, Request::QueuePush { key: b"b/q".into(), value: b"4444".into() }).unwrap();
+        assert_eq!(data.bytes(), (1 + 3 + 64) + (3 + 2 + 64) + (3 + 4 + 64));
+        assert_eq!(data.delete_where(|key| key.starts_with(b"b/")), 2);
+        assert_eq!(data.bytes(), 1 + 3 + 64);
+    }
+}

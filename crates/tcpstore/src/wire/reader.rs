@@ -1,0 +1,179 @@
+//! A reader that can only take what exists. Left out: what the fields mean.
+
+use super::{Key, Limits, Value};
+
+/// Why bytes are not a message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The message goes on: at least so many bytes in all are needed.
+    #[error("the message ends early: it takes at least {need} bytes")]
+    Truncated {
+        /// Bytes from the start of the message.
+        need: usize,
+    },
+    /// Bytes are left over behind the message.
+    #[error("{left} bytes are left over behind the message")]
+    Trailing {
+        /// How many.
+        left: usize,
+    },
+    /// The first byte names no operation.
+    #[error("no operation has the number {0}: this is not PyTorch's TCPStore protocol, or a newer one")]
+    UnknownOperation(u8),
+    /// A reply of one byte has a value that is not one of its kind.
+    #[error("{0} is no answer to this operation")]
+    UnknownAnswer(u8),
+    /// A length or count is beyond its limit.
+    #[error("{what} of {got}, at most {max} is accepted")]
+    TooLarge {
+        /// What was measured, with its unit.
+        what: &'static str,
+        /// What the bytes say.
+        got: u64,
+        /// The limit.
+        max: usize,
+    },
+    /// A count is below zero.
+    #[error("a count of {0}")]
+    NegativeCount(i64),
+}
+
+/// Takes fields from the front of a slice.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    position: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader at the first byte.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, position: 0 }
+    }
+
+    /// Bytes taken so far.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Takes `count` bytes.
+    pub fn take(&mut self, count: usize) -> Result<&'a [u8], WireError> {
+        let end = self.position.saturating_add(count);
+        let taken = self.bytes.get(self.position..end).ok_or(WireError::Truncated { need: end })?;
+        self.position = end;
+        Ok(taken)
+    }
+
+    /// Takes one byte.
+    pub fn u8(&mut self) -> Result<u8, WireError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    /// Takes a number of 32 bits.
+    pub fn u32(&mut self) -> Result<u32, WireError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    /// Takes a number of 64 bits without sign.
+    pub fn u64(&mut self) -> Result<u64, WireError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// Takes a number of 64 bits with sign.
+    pub fn i64(&mut self) -> Result<i64, WireError> {
+        Ok(i64::from_le_bytes(self.array()?))
+    }
+
+    /// Takes a key's length and the key.
+    pub fn key(&mut self, limits: &Limits) -> Result<&'a [u8], WireError> {
+        self.string("a key with a length in bytes", limits.max_key)
+    }
+
+    /// Takes a value's length and the value.
+    pub fn value(&mut self, limits: &Limits) -> Result<&'a [u8], WireError> {
+        self.string("a value with a length in bytes", limits.max_value)
+    }
+
+    /// Takes a number of keys. It promises nothing: nothing is reserved for them.
+    pub fn count(&mut self, limits: &Limits) -> Result<usize, WireError> {
+        let count = self.u64()?;
+        within("a number of keys", count, limits.max_keys)
+    }
+
+    /// Takes a length of at most `max`, and so many bytes.
+    pub fn string(&mut self, what: &'static str, max: usize) -> Result<&'a [u8], WireError> {
+        let length = self.u64()?;
+        let length = within(what, length, max)?;
+        self.take(length)
+    }
+
+    /// Ends the reading: nothing may be left.
+    pub fn finish(self) -> Result<(), WireError> {
+        match self.bytes.len() - self.position {
+            0 => Ok(()),
+            left => Err(WireError::Trailing { left }),
+        }
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+}
+
+/// `got` as a length, if `max` allows it.
+pub(super) fn within(what: &'static str, got: u64, max: usize) -> Result<usize, WireError> {
+    match usize::try_from(got) {
+        Ok(length) if length <= max => Ok(length),
+        _ => Err(WireError::TooLarge { what, got, max }),
+    }
+}
+
+/// Appends a length and the bytes.
+pub(super) fn put_string(out: &mut Vec<u8>, string: &[u8]) {
+    out.extend_from_slice(&(string.len() as u64).to_le_bytes());
+    out.extend_from_slice(string);
+}
+
+/// Appends a number of keys and the keys.
+pub(super) fn put_keys(out: &mut Vec<u8>, keys: &[Key]) {
+    out.extend_from_slice(&(keys.len() as u64).to_le_bytes());
+    keys.iter().for_each(|key| put_string(out, key));
+}
+
+/// Appends a number of entries, and each entry's key and value.
+pub(super) fn put_entries(out: &mut Vec<u8>, entries: &[(Key, Value)]) {
+    out.extend_from_slice(&(entries.len() as u64).to_le_bytes());
+    for (key, value) in entries {
+        put_string(out, key);
+        put_string(out, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_only_what_exists() {
+        let mut reader = Reader::new(&[1, 2, 3]);
+        assert_eq!(reader.u8(), Ok(1));
+        assert_eq!(reader.take(3), Err(WireError::Truncated { need: 4 }));
+        assert_eq!(reader.take(2), Ok(&[2, 3][..]));
+        assert_eq!(reader.take(usize::MAX), Err(WireError::Truncated { need: usize::MAX }));
+        assert_eq!(reader.finish(), Ok(()));
+    }
+
+    #[test]
+    fn refuses_what_is_left_over() {
+        assert_eq!(Reader::new(&[7]).finish(), Err(WireError::Trailing { left: 1 }));
+    }
+
+    #[test]
+    fn refuses_an_absurd_length_before_its_bytes_arrive() {
+        let bytes = u64::MAX.to_le_bytes();
+        let refused = Reader::new(&bytes).key(&Limits::default());
+        assert!(matches!(refused, Err(WireError::TooLarge { got: u64::MAX, max: 8192, .. })), "{refused:?}");
+    }
+}

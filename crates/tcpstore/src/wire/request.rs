@@ -1,0 +1,336 @@
+//! What a client asks. Left out: what it does to the data, and whether the connection may ask it.
+
+use super::reader::{put_entries, put_keys, put_string};
+use super::{Key, Limits, Reader, Value, WireError};
+
+/// A request with its fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are the keys and values that the variant's text speaks of")]
+pub enum Request {
+    /// Opens a connection: the magic number. No reply.
+    Validate { magic: u32 },
+    /// Sets a key. No reply.
+    Set { key: Key, value: Value },
+    /// Sets a key if it holds what is expected (nothing expected: if it is missing).
+    CompareSet { key: Key, expected: Value, desired: Value },
+    /// Reads a key: nothing if it is missing. Clients WAIT before.
+    Get { key: Key },
+    /// Adds to the decimal number that the key holds (0 if it is missing).
+    Add { key: Key, amount: i64 },
+    /// Are all these keys there?
+    Check { keys: Vec<Key> },
+    /// Answers once all these keys were there.
+    Wait { keys: Vec<Key> },
+    /// The number of keys.
+    NumKeys,
+    /// Deletes a key.
+    Delete { key: Key },
+    /// Appends to what a key holds. No reply.
+    Append { key: Key, value: Value },
+    /// Reads several keys.
+    MultiGet { keys: Vec<Key> },
+    /// Sets several keys. No reply.
+    MultiSet { entries: Vec<(Key, Value)> },
+    /// Gives up the wait that is going on.
+    CancelWait,
+    /// Answers with the same nonce.
+    Ping { nonce: u32 },
+    /// Puts a value at the end of a queue. No reply.
+    QueuePush { key: Key, value: Value },
+    /// Takes the value at the front of a queue.
+    QueuePop { key: Key },
+    /// The number of values in a queue.
+    QueueLen { key: Key },
+    /// The names of all keys.
+    ListKeys,
+}
+
+/// An operation's name and its number on the wire (`QueryType` in `TCPStoreBackend.hpp`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "they are those of Request")]
+#[repr(u8)]
+pub enum Operation {
+    Validate = 0,
+    Set = 1,
+    CompareSet = 2,
+    Get = 3,
+    Add = 4,
+    Check = 5,
+    Wait = 6,
+    NumKeys = 7,
+    Delete = 8,
+    Append = 9,
+    MultiGet = 10,
+    MultiSet = 11,
+    CancelWait = 12,
+    Ping = 13,
+    QueuePush = 14,
+    QueuePop = 15,
+    QueueLen = 16,
+    ListKeys = 17,
+}
+
+/// Whether the bytes hold a whole request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// The first so many bytes are one request.
+    Whole(usize),
+    /// There is none before so many bytes are there.
+    Needs(usize),
+}
+
+/// A field of a request.
+enum Field {
+    U32,
+    I64,
+    Key,
+    Value,
+    Keys,
+    Entries,
+}
+
+impl Operation {
+    /// All, by number.
+    pub const ALL: [Self; 18] = [
+        Self::Validate,
+        Self::Set,
+        Self::CompareSet,
+        Self::Get,
+        Self::Add,
+        Self::Check,
+        Self::Wait,
+        Self::NumKeys,
+        Self::Delete,
+        Self::Append,
+        Self::MultiGet,
+        Self::MultiSet,
+        Self::CancelWait,
+        Self::Ping,
+        Self::QueuePush,
+        Self::QueuePop,
+        Self::QueueLen,
+        Self::ListKeys,
+    ];
+
+    /// The operation with that number.
+    pub fn from_number(number: u8) -> Result<Self, WireError> {
+        Self::ALL.get(usize::from(number)).copied().ok_or(WireError::UnknownOperation(number))
+    }
+
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Validate => "validate",
+            Self::Set => "set",
+            Self::CompareSet => "compare_set",
+            Self::Get => "get",
+            Self::Add => "add",
+            Self::Check => "check",
+            Self::Wait => "wait",
+            Self::NumKeys => "num_keys",
+            Self::Delete => "delete",
+            Self::Append => "append",
+            Self::MultiGet => "multi_get",
+            Self::MultiSet => "multi_set",
+            Self::CancelWait => "cancel_wait",
+            Self::Ping => "ping",
+            Self::QueuePush => "queue_push",
+            Self::QueuePop => "queue_pop",
+            Self::QueueLen => "queue_len",
+            Self::ListKeys => "list_keys",
+        }
+    }
+
+    fn fields(self) -> &'static [Field] {
+        match self {
+            Self::Validate | Self::Ping => &[Field::U32],
+            Self::Set | Self::Append | Self::QueuePush => &[Field::Key, Field::Value],
+            Self::CompareSet => &[Field::Key, Field::Value, Field::Value],
+            Self::Get | Self::Delete | Self::QueuePop | Self::QueueLen => &[Field::Key],
+            Self::Add => &[Field::Key, Field::I64],
+            Self::Check | Self::Wait | Self::MultiGet => &[Field::Keys],
+            Self::MultiSet => &[Field::Entries],
+            Self::NumKeys | Self::CancelWait | Self::ListKeys => &[],
+        }
+    }
+}
+
+impl Frame {
+    /// Finds the end of the request at the front of `bytes`, without allocating anything. Until [`Frame::Needs`] bytes are
+    /// there, asking again finds nothing new: a peer that sends byte by byte buys no work with it.
+    ///
+    /// # Errors
+    /// An unknown operation, or a length beyond its limit. Never [`WireError::Truncated`].
+    pub fn find(bytes: &[u8], limits: &Limits) -> Result<Self, WireError> {
+        let found = match measure(bytes, limits) {
+            Ok(length) => Self::Whole(length),
+            Err(WireError::Truncated { need }) => Self::Needs(need),
+            Err(error) => return Err(error),
+        };
+        let (Self::Whole(length) | Self::Needs(length)) = found;
+        if length > limits.max_request {
+            return Err(WireError::TooLarge {
+                what: "a request with a length in bytes",
+                got: length as u64,
+                max: limits.max_request,
+            });
+        }
+        Ok(found)
+    }
+}
+
+fn measure(bytes: &[u8], limits: &Limits) -> Result<usize, WireError> {
+    let mut reader = Reader::new(bytes);
+    let operation = Operation::from_number(reader.u8()?)?;
+    for field in operation.fields() {
+        match field {
+            Field::U32 => drop(reader.u32()?),
+            Field::I64 => drop(reader.i64()?),
+            Field::Key => drop(reader.key(limits)?),
+            Field::Value => drop(reader.value(limits)?),
+            Field::Keys => measure_many(&mut reader, limits, false)?,
+            Field::Entries => measure_many(&mut reader, limits, true)?,
+        }
+    }
+    Ok(reader.position())
+}
+
+/// Walks over a count of keys, with values or without. What is missing counts the lengths of all that follow, too.
+fn measure_many(reader: &mut Reader<'_>, limits: &Limits, with_values: bool) -> Result<(), WireError> {
+    let count = reader.count(limits)?;
+    let lengths = if with_values { 16 } else { 8 };
+    for index in 0..count {
+        let follow = (count - index - 1) * lengths;
+        let mut one = || {
+            reader.key(limits)?;
+            if with_values {
+                reader.value(limits)?;
+            }
+            Ok(())
+        };
+        one().map_err(|error| match error {
+            WireError::Truncated { need } => WireError::Truncated { need: need.saturating_add(follow) },
+            other => other,
+        })?;
+    }
+    Ok(())
+}
+
+impl Request {
+    /// Its operation.
+    pub fn operation(&self) -> Operation {
+        match self {
+            Self::Validate { .. } => Operation::Validate,
+            Self::Set { .. } => Operation::Set,
+            Self::CompareSet { .. } => Operation::CompareSet,
+            Self::Get { .. } => Operation::Get,
+            Self::Add { .. } => Operation::Add,
+            Self::Check { .. } => Operation::Check,
+            Self::Wait { .. } => Operation::Wait,
+            Self::NumKeys => Operation::NumKeys,
+            Self::Delete { .. } => Operation::Delete,
+            Self::Append { .. } => Operation::Append,
+            Self::MultiGet { .. } => Operation::MultiGet,
+            Self::MultiSet { .. } => Operation::MultiSet,
+            Self::CancelWait => Operation::CancelWait,
+            Self::Ping { .. } => Operation::Ping,
+            Self::QueuePush { .. } => Operation::QueuePush,
+            Self::QueuePop { .. } => Operation::QueuePop,
+            Self::QueueLen { .. } => Operation::QueueLen,
+            Self::ListKeys => Operation::ListKeys,
+        }
+    }
+
+    /// The key that it is about, the first if there are several.
+    pub fn key(&self) -> Option<&Key> {
+        match self {
+            Self::Set { key, .. }
+            | Self::CompareSet { key, .. }
+            | Self::Get { key }
+            | Self::Add { key, .. }
+            | Self::Delete { key }
+            | Self::Append { key, .. }
+            | Self::QueuePush { key, .. }
+            | Self::QueuePop { key }
+            | Self::QueueLen { key } => Some(key),
+            Self::Check { keys } | Self::Wait { keys } | Self::MultiGet { keys } => keys.first(),
+            Self::MultiSet { entries } => entries.first().map(|(key, _)| key),
+            Self::Validate { .. } | Self::NumKeys | Self::CancelWait | Self::Ping { .. } | Self::ListKeys => None,
+        }
+    }
+
+    /// Reads the one request that `bytes` are.
+    ///
+    /// # Errors
+    /// Bytes that are missing or left over, an unknown operation, a length beyond its limit.
+    pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Self, WireError> {
+        let mut reader = Reader::new(bytes);
+        let request = Self::read(&mut reader, limits)?;
+        reader.finish()?;
+        Ok(request)
+    }
+
+    fn read(r: &mut Reader<'_>, limits: &Limits) -> Result<Self, WireError> {
+        let key = |r: &mut Reader<'_>| r.key(limits).map(<[u8]>::to_vec);
+        let value = |r: &mut Reader<'_>| r.value(limits).map(<[u8]>::to_vec);
+        Ok(match Operation::from_number(r.u8()?)? {
+            Operation::Validate => Self::Validate { magic: r.u32()? },
+            Operation::Set => Self::Set { key: key(r)?, value: value(r)? },
+            Operation::CompareSet => Self::CompareSet { key: key(r)?, expected: value(r)?, desired: value(r)? },
+            Operation::Get => Self::Get { key: key(r)? },
+            Operation::Add => Self::Add { key: key(r)?, amount: r.i64()? },
+            Operation::Check => Self::Check { keys: keys(r, limits)? },
+            Operation::Wait => Self::Wait { keys: keys(r, limits)? },
+            Operation::NumKeys => Self::NumKeys,
+            Operation::Delete => Self::Delete { key: key(r)? },
+            Operation::Append => Self::Append { key: key(r)?, value: value(r)? },
+            Operation::MultiGet => Self::MultiGet { keys: keys(r, limits)? },
+            Operation::MultiSet => Self::MultiSet { entries: entries(r, limits)? },
+            Operation::CancelWait => Self::CancelWait,
+            Operation::Ping => Self::Ping { nonce: r.u32()? },
+            Operation::QueuePush => Self::QueuePush { key: key(r)?, value: value(r)? },
+            Operation::QueuePop => Self::QueuePop { key: key(r)? },
+            Operation::QueueLen => Self::QueueLen { key: key(r)? },
+            Operation::ListKeys => Self::ListKeys,
+        })
+    }
+
+    /// Appends its bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.operation() as u8);
+        match self {
+            Self::Validate { magic: number } | Self::Ping { nonce: number } => {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+            Self::Set { key, value } | Self::Append { key, value } | Self::QueuePush { key, value } => {
+                put_string(out, key);
+                put_string(out, value);
+            }
+            Self::CompareSet { key, expected, desired } => {
+                put_string(out, key);
+                put_string(out, expected);
+                put_string(out, desired);
+            }
+            Self::Get { key } | Self::Delete { key } | Self::QueuePop { key } | Self::QueueLen { key } => {
+                put_string(out, key);
+            }
+            Self::Add { key, amount } => {
+                put_string(out, key);
+                out.extend_from_slice(&amount.to_le_bytes());
+            }
+            Self::Check { keys } | Self::Wait { keys } | Self::MultiGet { keys } => put_keys(out, keys),
+            Self::MultiSet { entries } => put_entries(out, entries),
+            Self::NumKeys | Self::CancelWait | Self::ListKeys => {}
+        }
+    }
+}
+
+fn keys(reader: &mut Reader<'_>, limits: &Limits) -> Result<Vec<Key>, WireError> {
+    let count = reader.count(limits)?;
+    (0..count).map(|_| reader.key(limits).map(<[u8]>::to_vec)).collect()
+}
+
+fn entries(reader: &mut Reader<'_>, limits: &Limits) -> Result<Vec<(Key, Value)>, WireError> {
+    let count = reader.count(limits)?;
+    (0..count).map(|_| Ok((reader.key(limits)?.to_vec(), reader.value(limits)?.to_vec()))).collect()
+}

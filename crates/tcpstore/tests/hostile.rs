@@ -1,0 +1,206 @@
+//! Peers that are broken or hostile: each costs itself its connection, and a well-behaved client beside it notices nothing.
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod support;
+
+use std::time::Duration;
+
+use support::{LONG, Raw, client, encode, resident, server, until};
+use tcpstore::wire::{Limits, MAGIC, Request, wire_key};
+use tcpstore::{Client, Options, Server};
+
+/// Patience that is meant to run out.
+const SHORT: Duration = Duration::from_millis(20);
+
+fn set(key: &str, value: Vec<u8>) -> Request {
+    Request::Set { key: wire_key(key), value }
+}
+
+/// The server turned somebody away for this reason, and serves others.
+async fn turned_away(server: &Server, bystander: &Client, reason: &str) {
+    until(reason, || server.refusals().iter().any(|refusal| refusal.reason.contains(reason))).await;
+    bystander.set("bystander", b"served").await.unwrap();
+    assert_eq!(bystander.get("bystander", LONG).await.unwrap(), b"served");
+}
+
+#[tokio::test]
+async fn turns_strangers_away_at_the_first_byte() {
+    let server = server(Options::default());
+    let bystander = client(&server).await;
+    for (said, reason) in [
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "it opened with 0x47, not with validate"),
+        (encode(&[Request::Ping { nonce: 1 }]), "it opened with 0x0d"),
+        (encode(&[Request::Validate { magic: 0x1234_5678 }]), "validate came with 0x12345678, not with 0x3c85f7ce"),
+        (encode(&[Request::Validate { magic: MAGIC }, Request::Validate { magic: MAGIC }]), "it validated twice"),
+        ([encode(&[Request::Validate { magic: MAGIC }]), vec![18]].concat(), "no operation has the number 18"),
+    ] {
+        let mut stranger = Raw::connect(&server).await;
+        stranger.say_bytes(&said).await;
+        assert!(stranger.closed().await.is_empty());
+        turned_away(&server, &bystander, reason).await;
+    }
+}
+
+#[tokio::test]
+async fn forgets_whoever_leaves_in_the_middle_of_a_request() {
+    let server = server(Options::default());
+    let bystander = client(&server).await;
+    let opening = Request::Validate { magic: MAGIC };
+    let entries = vec![(wire_key("a"), b"value".to_vec()), (wire_key("b"), b"value".to_vec())];
+    let bytes = encode(&[opening, Request::MultiSet { entries }]);
+    for end in 0..bytes.len() {
+        let mut peer = Raw::connect(&server).await;
+        peer.say_bytes(&bytes[..end]).await;
+    }
+    until("all are gone", || server.connections() == 1).await;
+    assert!(bystander.list_keys().await.unwrap().is_empty(), "half a request changes nothing");
+}
+
+#[tokio::test]
+async fn reserves_nothing_for_lengths_that_are_only_promised() {
+    let server = server(Options::default());
+    let bystander = client(&server).await;
+    let before = resident();
+    let mut peers = Vec::new();
+    for _ in 0..200 {
+        // 8 MiB are promised by each, which the limits allow: 1.6 GB in all.
+        let mut peer = Raw::open(&server).await;
+        let promise = &encode(&[set("key", vec![0; 8 << 20])])[..100];
+        peer.say_bytes(promise).await;
+        peers.push(peer);
+    }
+    until("all have opened", || server.peers().iter().filter(|peer| peer.validated).count() == 201).await;
+    bystander.ping().await.unwrap();
+    assert!(resident() < before + (100 << 20), "{before} bytes grew to {}", resident());
+    for length in [u64::MAX, i64::MAX as u64, (8 << 10) + 1] {
+        let mut peer = Raw::open(&server).await;
+        peer.say_bytes(&[&[1][..], &length.to_le_bytes()].concat()).await;
+        assert!(peer.closed().await.is_empty());
+    }
+    turned_away(&server, &bystander, "a key with a length in bytes of 18446744073709551615, at most 8192").await;
+}
+
+#[tokio::test]
+async fn waits_for_no_slow_opening_and_lets_idle_clients_be() {
+    let server = server(Options { handshake_timeout: SHORT, ..Options::default() });
+    let bystander = client(&server).await;
+    let mute = Raw::connect(&server).await;
+    let mut slow = Raw::connect(&server).await;
+    slow.say_bytes(&[0, 0xCE]).await;
+    assert!(mute.closed().await.is_empty());
+    assert!(slow.closed().await.is_empty());
+    turned_away(&server, &bystander, "it did not open with validate within 20ms").await;
+    assert_eq!(server.refusals().len(), 2);
+}
+
+#[tokio::test]
+async fn waits_for_no_slow_request() {
+    let server = server(Options { request_timeout: SHORT, ..Options::default() });
+    let bystander = client(&server).await;
+    let mut slow = Raw::open(&server).await;
+    slow.say_bytes(&encode(&[Request::Get { key: wire_key("key") }])[..5]).await;
+    assert!(slow.closed().await.is_empty());
+    turned_away(&server, &bystander, "its request was not complete after 20ms").await;
+}
+
+#[tokio::test]
+async fn a_client_that_reads_no_replies_fills_no_memory() {
+    let server = server(Options { write_timeout: SHORT, ..Options::default() });
+    let bystander = client(&server).await;
+    bystander.set("large", &vec![7; 1 << 20]).await.unwrap();
+    let before = resident();
+    let mut deaf = Raw::open(&server).await;
+    let greedy = encode(&vec![Request::Get { key: wire_key("large") }; 2000]); // 2 GB of replies
+    deaf.say_bytes(&greedy).await;
+    turned_away(&server, &bystander, "it took none of its replies for 20ms").await;
+    assert!(resident() < before + (100 << 20), "{before} bytes grew to {}", resident());
+}
+
+#[tokio::test]
+async fn serves_others_beside_a_flood() {
+    let server = server(Options { worker_threads: 1, ..Options::default() });
+    let bystander = client(&server).await;
+    let flood = encode(&vec![Request::Append { key: wire_key("flood"), value: Vec::new() }; 10_000]);
+    let floods: Vec<_> = (0..4)
+        .map(|_| {
+            let flood = flood.clone();
+            let address = server.local_addr();
+            tokio::spawn(async move {
+                let mut raw = Raw(tokio::net::TcpStream::connect(address).await.unwrap());
+                raw.say(&[Request::Validate { magic: MAGIC }]).await;
+                loop {
+                    raw.say_bytes(&flood).await;
+                }
+            })
+        })
+        .collect();
+    until("it floods", || server.get("flood").is_some()).await;
+    for round in 0..100 {
+        assert_eq!(bystander.add("counter", 1).await.unwrap(), round + 1);
+    }
+    floods.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn a_client_that_fills_the_store_goes_alone() {
+    let server = server(Options { max_bytes: 10_000, ..Options::default() });
+    let bystander = client(&server).await;
+    let mut greedy = Raw::open(&server).await;
+    for index in 0..200 {
+        greedy.say_bytes(&encode(&[set(&format!("greedy/{index}"), vec![0; 100])])).await;
+    }
+    greedy.closed().await;
+    until("it is turned away", || !server.refusals().is_empty()).await;
+    assert_eq!(server.refusals()[0].reason, "the store would hold more than 10000 bytes");
+    assert!(server.delete_prefix("greedy/") > 40);
+    bystander.set("room", &[0; 5000]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_adds_to_text_goes_alone() {
+    let server = server(Options::default());
+    let bystander = client(&server).await;
+    let careless = client(&server).await;
+    careless.set("text", b"abc").await.unwrap();
+    careless.add("text", 1).await.unwrap_err();
+    turned_away(&server, &bystander, "add to a value that is no decimal number of 64 bits: \"abc\"").await;
+}
+
+#[tokio::test]
+async fn answers_what_was_asked_before_the_fault() {
+    let server = server(Options::default());
+    let mut peer = Raw::open(&server).await;
+    peer.say_bytes(&[encode(&[Request::Ping { nonce: 7 }]), vec![99]].concat()).await;
+    assert_eq!(peer.closed().await, 7u32.to_le_bytes());
+}
+
+#[tokio::test]
+async fn takes_no_more_connections_than_allowed() {
+    let server = server(Options { max_connections: Some(2), ..Options::default() });
+    let bystander = client(&server).await;
+    let second = Raw::open(&server).await;
+    until("two are there", || server.connections() == 2).await;
+    let third = Raw::connect(&server).await;
+    assert!(third.closed().await.is_empty());
+    turned_away(&server, &bystander, "there are 2 connections already").await;
+    drop(second);
+    until("one has left", || server.connections() == 1).await;
+    client(&server).await.ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn keeps_to_the_limits_that_the_host_sets() {
+    let limits = Limits { max_key: 10, max_value: 20, max_keys: 2, ..Limits::default() };
+    let server = server(Options { limits, ..Options::default() });
+    let bystander = client(&server).await;
+    for (request, reason) in [
+        (set("0123456789", Vec::new()), "a key with a length in bytes of 11, at most 10"),
+        (set("key", vec![0; 21]), "a value with a length in bytes of 21, at most 20"),
+        (Request::Wait { keys: vec![wire_key("k"); 3] }, "a number of keys of 3, at most 2"),
+    ] {
+        let mut peer = Raw::open(&server).await;
+        peer.say_bytes(&encode(&[request])).await;
+        assert!(peer.closed().await.is_empty());
+        turned_away(&server, &bystander, reason).await;
+    }
+}

@@ -1,0 +1,20 @@
+//! The server's threads end with it. Alone in its file, since it counts the threads of its process.
+
+mod support;
+
+use support::{server, until};
+use tcpstore::Options;
+
+fn store_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux lists a process's threads").flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("tcpstore")).count()
+}
+
+#[tokio::test]
+async fn leaves_no_thread_behind() {
+    let server = server(Options { worker_threads: 3, ..Options::default() });
+    until("it runs on threads of its own", || store_threads() == 4).await;
+    drop(server);
+    until("they end with it", || store_threads() == 0).await;
+}

@@ -1,0 +1,228 @@
+//! `lockstep inject`: breaks a training run on purpose, and demands that nothing of it shows in the result.
+//!
+//! - [`scenario`]: the file format; [`library`]: the scenarios that come with the command; [`soak`]: random ones.
+//! - [`stage`]: one run with its faults; [`arena`]: a series of them, each held against an undisturbed run.
+//! - [`recovery`] and [`judge`]: what the files tell of a run, and whether it is what was expected. Pure.
+
+pub(crate) mod arena;
+pub(crate) mod judge;
+mod library;
+mod recovery;
+pub(crate) mod scenario;
+mod soak;
+pub(crate) mod stage;
+mod told;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context;
+use clap::Args;
+
+use crate::exit::{Code, Refused};
+use crate::process::Signals;
+use crate::report::{Case, Finding, Machine, Report, Screen, Target, Verdict, command_line, counts};
+use crate::run::program_beside;
+use arena::{Arena, Played};
+use scenario::{Scenario, parse};
+use stage::{LAB, Launcher, Stage};
+
+pub(crate) use library::scenario as from_library;
+pub(crate) use told::case;
+use told::figures;
+
+/// Breaks training runs on purpose, and demands the very bits of a run in which nothing happened
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Scenarios of the library by name, or files that end with .toml
+    #[arg(value_name = "SCENARIO")]
+    scenarios: Vec<String>,
+    /// Every scenario of the library
+    #[arg(long, conflicts_with_all = ["scenarios", "soak"])]
+    all: bool,
+    /// List the library
+    #[arg(long, exclusive = true)]
+    list: bool,
+    /// Print a scenario's file: a place to begin one of your own
+    #[arg(long, value_name = "NAME", exclusive = true)]
+    show: Option<String>,
+    /// So many random scenarios, drawn from the seed
+    #[arg(long, value_name = "COUNT", conflicts_with = "scenarios")]
+    soak: Option<u64>,
+    /// Seed of the random scenarios
+    #[arg(long, default_value_t = 0, requires = "soak", conflicts_with_all = ["scenarios", "all"])]
+    seed: u64,
+    /// Random scenarios to pass over first
+    #[arg(long, value_name = "COUNT", default_value_t = 0, requires = "soak", conflicts_with_all = ["scenarios", "all"])]
+    skip: u64,
+    /// Ranks of the random scenarios
+    #[arg(long, default_value_t = 2, requires = "soak", conflicts_with_all = ["scenarios", "all"], value_parser = clap::value_parser!(u16).range(1..=64))]
+    ranks: u16,
+    /// Go on after a random scenario that failed
+    #[arg(long, requires = "soak", conflicts_with_all = ["scenarios", "all"])]
+    keep_going: bool,
+    /// Keep the files of all runs in this folder, which must be new or empty; those of failed runs are kept anyway
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Seconds that one run may take, in place of the scenarios' own
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
+    /// Another launcher with torchrun's flags, in place of `lockstep run`
+    #[arg(long, value_name = "PROGRAM")]
+    launcher: Option<PathBuf>,
+    /// Write a report: a page (.html), .json, JUnit's .xml, .txt, or JSON on stdout (-); several times for several
+    #[arg(long = "report", value_name = "FILE")]
+    reports: Vec<Target>,
+}
+
+/// A scenario to play, and how to play just it again.
+struct Entry {
+    scenario: Scenario,
+    replay: String,
+    seed: Option<u64>,
+}
+
+impl Options {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        if self.list {
+            return list();
+        }
+        if let Some(name) = &self.show {
+            return print(library::text(name)?);
+        }
+        let entries = self.entries()?;
+        let needs_lab = entries.iter().any(|entry| entry.scenario.run.program.is_none());
+        let stage = stage(self.launcher.clone(), self.timeout.map(Duration::from_secs), needs_lab)?;
+        let stdout_is_taken = self.reports.iter().any(Target::is_stdout);
+        let arena = Arena::open(stage, self.keep.as_deref())?;
+        let series = Series { screen: Screen::new(stdout_is_taken), arena, cases: Vec::new() };
+        series.play(entries, self.soak.is_some() && !self.keep_going, &self.reports)
+    }
+
+    fn entries(&self) -> anyhow::Result<Vec<Entry>> {
+        if let Some(count) = self.soak {
+            let places = self.skip..self.skip.saturating_add(count);
+            return Ok(places.map(|index| self.drawn(index)).collect());
+        }
+        let named: Vec<String> =
+            if self.all { library::names().map(str::to_owned).collect() } else { self.scenarios.clone() };
+        if named.is_empty() {
+            return Err(Refused(
+                "name a scenario, or --all, or --soak COUNT; `lockstep inject --list` lists them".into(),
+            )
+            .into());
+        }
+        let entry = |name: &String| {
+            find(name).map(|scenario| Entry { scenario, replay: format!("lockstep inject {name}"), seed: None })
+        };
+        Ok(named.iter().map(entry).collect::<Result<_, _>>()?)
+    }
+
+    fn drawn(&self, index: u64) -> Entry {
+        let ranks = usize::from(self.ranks);
+        let replay = format!("lockstep inject {}", soak::replay(self.seed, index, ranks));
+        Entry { scenario: soak::draw(self.seed, index, ranks), replay, seed: Some(self.seed) }
+    }
+}
+
+/// What all runs share.
+///
+/// # Errors
+/// When the lab is needed and not built.
+pub(crate) fn stage(launcher: Option<PathBuf>, timeout: Option<Duration>, needs_lab: bool) -> anyhow::Result<Stage> {
+    let lab = if needs_lab { program_beside(LAB)? } else { PathBuf::new() };
+    let launcher = launcher.map_or(Launcher::Own, Launcher::Other);
+    Ok(Stage {
+        launcher,
+        lab,
+        signals: Signals::listen().context("cannot listen for signals")?,
+        timeout,
+        listener: None,
+    })
+}
+
+/// A file, or a scenario of the library.
+fn find(name: &str) -> Result<Scenario, Refused> {
+    if !name.ends_with(".toml") {
+        return library::scenario(name);
+    }
+    let text = std::fs::read_to_string(Path::new(name));
+    parse(name, &text.map_err(|error| Refused(format!("cannot read the scenario {name}: {error}")))?)
+}
+
+fn list() -> anyhow::Result<Code> {
+    let width = library::names().map(str::len).max().unwrap_or(0);
+    let lines = library::names().map(|name| Ok(format!("{name:width$}  {}\n", library::scenario(name)?.title)));
+    print(&lines.collect::<Result<String, Refused>>()?)
+}
+
+fn print(text: &str) -> anyhow::Result<Code> {
+    std::io::stdout().write_all(text.as_bytes()).context("cannot write to stdout")?;
+    Ok(Code::Success)
+}
+
+/// Scenarios that are played one after the other, with a line for each.
+struct Series {
+    screen: Screen,
+    arena: Arena,
+    cases: Vec<Case>,
+}
+
+impl Series {
+    fn play(mut self, entries: Vec<Entry>, stops_at_failure: bool, reports: &[Target]) -> anyhow::Result<Code> {
+        let (begin, started, count) = (Instant::now(), SystemTime::now(), entries.len());
+        for (number, Entry { scenario, replay, seed }) in (1..).zip(entries) {
+            let played = self.arena.play(scenario)?;
+            let made = case(&played, Some(replay), seed);
+            self.tell(&played, &made, number, count);
+            let failed = made.verdict() == Verdict::Failed;
+            self.cases.push(made);
+            if failed && stops_at_failure {
+                break;
+            }
+        }
+        let Series { screen, arena, cases } = self;
+        let report = report("Lockstep inject", started, begin.elapsed(), cases);
+        let verdicts: Vec<_> = report.cases.iter().map(Case::verdict).collect();
+        screen.line(format!("{} in {:.1} s", counts(&verdicts), report.took.as_secs_f64()));
+        finish(&screen, arena, &report, reports)
+    }
+
+    fn tell(&self, played: &Played, made: &Case, number: usize, count: usize) {
+        let (verdict, title, figures) = (made.verdict(), &played.scenario.title, figures(played));
+        let symbol = verdict.symbol();
+        self.screen.line(format!("{number:>3}/{count} {symbol} {verdict}  {}: {title}  ({figures})", made.name));
+        for Finding { claim, verdict, evidence } in &made.findings {
+            if *verdict != Verdict::Passed {
+                self.screen.line(format!("        {verdict}: {claim}: {evidence}"));
+            }
+        }
+        if let (Some(replay), Verdict::Failed) = (&made.replay, verdict) {
+            self.screen.line(format!("        again: {replay}"));
+        }
+    }
+}
+
+/// A report of this command, which runs here.
+pub(crate) fn report(title: &str, started: SystemTime, took: Duration, cases: Vec<Case>) -> Report {
+    let machine = Machine::here();
+    let untried = cases.iter().filter(|case| case.verdict() == Verdict::NotVerified && case.timeline.is_none());
+    let told =
+        untried.flat_map(|case| case.findings.iter().map(|finding| format!("{}: {}", case.name, finding.evidence)));
+    let not_verified = machine.not_verified().into_iter().chain(told).collect();
+    Report { title: title.into(), command: command_line(), started, took, machine, not_verified, cases }
+}
+
+/// Writes the report, says where the runs' files are, and gives the exit code. A signal that came after the runs is heeded here.
+///
+/// # Errors
+/// When a report cannot be written.
+pub(crate) fn finish(screen: &Screen, arena: Arena, report: &Report, targets: &[Target]) -> anyhow::Result<Code> {
+    targets.iter().try_for_each(|target| report.write(target))?;
+    arena.heed_signals()?;
+    if let Some(folder) = arena.close() {
+        screen.line(format!("files in {}", folder.display()));
+    }
+    Ok(if report.verdict() == Verdict::Failed { Code::Failure } else { Code::Success })
+}

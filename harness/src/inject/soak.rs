@@ -1,0 +1,177 @@
+//! Random scenarios from a seed: each is a function of the seed and of its place in the series, so that one can be replayed alone.
+
+use rand_mt::Mt64;
+
+use super::scenario::{Deed, Expect, Fault, Phase, RunSpec, Scenario, What, When, Who};
+
+/// Steps from one snapshot to the next.
+const SAVE_EVERY: u64 = 3;
+
+/// Number `index` of the series that `seed` gives, for so many ranks.
+pub(crate) fn draw(seed: u64, index: u64, ranks: usize) -> Scenario {
+    // An odd factor spreads neighbours over the whole range (Knuth, TAOCP 6.4: the golden ratio times 2^64).
+    let mut dice = Dice(Mt64::new(seed ^ index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+    let run = spec(ranks);
+    // Two faults are what recovery is tested with least.
+    let count = if dice.below(3) == 0 { 2 } else { 1 };
+    let mut faults: Vec<Fault> = Vec::new();
+    let mut from = 0;
+    for _ in 0..count {
+        let last = run.epochs * run.steps_per_epoch() - 1;
+        if from > last {
+            break;
+        }
+        let (fault, at) = one(&mut dice, &run, from);
+        faults.push(fault);
+        from = at + 1;
+    }
+    let expect = expected(&faults);
+    let told: Vec<_> = faults.iter().map(Fault::to_string).collect();
+    Scenario {
+        name: format!("soak-{seed}-{index}"),
+        title: told.join("; "),
+        shows: format!("Drawn at random: `lockstep inject {}`.", replay(seed, index, ranks)),
+        run,
+        expect,
+        faults,
+    }
+}
+
+/// The arguments that run just this one again.
+pub(crate) fn replay(seed: u64, index: u64, ranks: usize) -> String {
+    format!("--soak 1 --seed {seed} --skip {index} --ranks {ranks}")
+}
+
+/// 2 epochs of 8 steps, whatever the number of ranks.
+fn spec(ranks: usize) -> RunSpec {
+    let default = RunSpec::default();
+    let samples = 8 * (default.batch_size * ranks) as u64;
+    RunSpec { ranks, epochs: 2, samples, save_every_steps: SAVE_EVERY, max_restarts: 4, ..default }
+}
+
+/// A fault at step `from` of the job or later, counted over all epochs, and its step.
+fn one(dice: &mut Dice, run: &RunSpec, from: u64) -> (Fault, u64) {
+    let (steps, last) = (run.steps_per_epoch(), run.epochs * run.steps_per_epoch() - 1);
+    let saves: Vec<u64> = (from..=last).filter(|step| is_saved_after(*step, steps)).collect();
+    if !saves.is_empty() && dice.below(3) == 0 {
+        let at = saves[dice.below(saves.len() as u64) as usize];
+        return (at_save(dice, at, steps), at);
+    }
+    let at = from + dice.below(last - from + 1);
+    let rank = dice.below(run.ranks as u64) as usize;
+    let when = When { epoch: Some(at / steps), step: Some(at % steps), ..When::default() };
+    let what = match dice.below(8) {
+        // A snapshot must be there to be harmed, and rank 0 is the one that saves it.
+        0 if at > SAVE_EVERY => return (fault(0, when, vec![Deed::TearSnapshot, Deed::Kill]), at),
+        1 if at > SAVE_EVERY => return (fault(0, when, vec![Deed::FlipSnapshotBit, Deed::Kill]), at),
+        2 => Deed::Term,
+        3 => Deed::Segfault,
+        4 => Deed::Panic,
+        5 => Deed::Exit(1 + dice.below(120) as i32),
+        _ => Deed::Kill,
+    };
+    (fault(rank, when, vec![what]), at)
+}
+
+/// In the midst of the save that follows step `at`.
+fn at_save(dice: &mut Dice, at: u64, steps: u64) -> Fault {
+    let next = at + 1;
+    let phases = [Phase::HalfWritten, Phase::Written, Phase::Named];
+    let phase = phases[dice.below(3) as usize];
+    let when = When { epoch: Some(next / steps), step: Some(next % steps), save: Some(phase), ..When::default() };
+    let fails = phase != Phase::Named && dice.below(4) == 0;
+    fault(0, when, vec![if fails { Deed::NoSpace } else { Deed::Kill }])
+}
+
+/// As lab 06 does it: every so many steps of an epoch, and at its end.
+fn is_saved_after(step: u64, steps: u64) -> bool {
+    let next = step % steps + 1;
+    next == steps || next.is_multiple_of(SAVE_EVERY)
+}
+
+/// A restart for each death. But a snapshot is saved in the background: by the time a save is struck, the next fault may have
+/// come too, and one restart answers both.
+fn expected(faults: &[Fault]) -> Expect {
+    let deaths = faults.iter().filter(|fault| is_deadly(fault)).count() as u64;
+    let overlap = deaths > 1 && faults.iter().rev().skip(1).any(|fault| fault.when.save.is_some());
+    let (restarts, restarts_at_most) = if overlap { (None, Some(deaths)) } else { (Some(deaths), None) };
+    Expect { restarts, restarts_at_most, ..Expect::default() }
+}
+
+fn is_deadly(fault: &Fault) -> bool {
+    fault.what.0.iter().any(|deed| *deed != Deed::NoSpace)
+}
+
+fn fault(rank: usize, when: When, deeds: Vec<Deed>) -> Fault {
+    Fault { who: Who::Rank(rank), when, what: What(deeds), for_seconds: None, replace_after_seconds: None }
+}
+
+struct Dice(Mt64);
+
+impl Dice {
+    /// From 0 to `end` - 1; `end` is small, so that the remainder's bias does not matter.
+    fn below(&mut self, end: u64) -> u64 {
+        self.0.next_u64() % end.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::inject::scenario::parse;
+
+    #[test]
+    fn draws_the_same_scenario_for_the_same_place_and_others_for_others() {
+        assert_eq!(draw(7, 3, 2), draw(7, 3, 2));
+        let titles: BTreeSet<_> = (0..50).map(|index| draw(7, index, 2).title).collect();
+        assert!(titles.len() > 40, "{titles:#?}");
+        assert_ne!(draw(8, 3, 2).title, draw(7, 3, 2).title);
+    }
+
+    #[test]
+    fn draws_only_scenarios_that_can_be_written_and_read() {
+        for index in 0..500 {
+            let scenario = draw(1, index, 1 + index as usize % 4);
+            assert_eq!(parse("x", &scenario.to_toml()).unwrap(), scenario);
+            assert_eq!(scenario.outside().count(), 0, "exact faults only: a replay must be the same");
+        }
+    }
+
+    #[test]
+    fn draws_every_deed_saves_and_pairs() {
+        let drawn: Vec<_> = (0..500).map(|index| draw(2, index, 2)).collect();
+        let has = |deed: &Deed| drawn.iter().any(|scenario| scenario.has(|one| one == deed));
+        for deed in [
+            Deed::Kill,
+            Deed::Term,
+            Deed::Segfault,
+            Deed::Panic,
+            Deed::TearSnapshot,
+            Deed::FlipSnapshotBit,
+            Deed::NoSpace,
+        ] {
+            assert!(has(&deed), "{deed}");
+        }
+        let faults: Vec<_> = drawn.iter().flat_map(|scenario| &scenario.faults).collect();
+        for phase in [Phase::HalfWritten, Phase::Written, Phase::Named] {
+            assert!(faults.iter().any(|fault| fault.when.save == Some(phase)), "{phase:?}");
+        }
+        let pairs = drawn.iter().filter(|scenario| scenario.faults.len() == 2).count();
+        assert!((100..300).contains(&pairs), "{pairs}");
+        assert!([0, 1].iter().all(|rank| faults.iter().any(|fault| fault.who == Who::Rank(*rank))));
+    }
+
+    #[test]
+    fn expects_a_restart_for_each_death() {
+        for index in 0..200 {
+            let scenario = draw(3, index, 2);
+            let deaths = scenario.faults.iter().filter(|fault| fault.what.0 != [Deed::NoSpace]).count();
+            let overlap = deaths == 2 && scenario.faults[0].when.save.is_some();
+            let Expect { restarts, restarts_at_most, .. } = scenario.expect;
+            assert_eq!(if overlap { restarts_at_most } else { restarts }, Some(deaths as u64), "{index}");
+            assert_ne!(restarts.is_some(), restarts_at_most.is_some());
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! When the harness strikes: a pure function of the clock and of what was seen of the run so far.
+
+use std::time::Duration;
+
+use regex::Regex;
+
+use crate::inject::scenario::{Deed, Fault, Scenario, When, Who};
+
+/// The faults that are still to come, and the cures of those that were.
+pub(super) struct Director {
+    pending: Vec<Pending>,
+    cures: Vec<(Duration, Order)>,
+}
+
+struct Pending {
+    index: usize,
+    fault: Fault,
+    line: Option<Regex>,
+}
+
+/// What has been seen of a run.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Whole lines that were printed since the last look, of all nodes.
+    pub(super) lines: Vec<String>,
+    /// The last step, as (epoch, step), that any rank told of.
+    pub(super) steps: Option<(u64, u64)>,
+}
+
+/// What the harness is to do now.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Order {
+    /// Inflict `deed`, of the scenario's fault number `fault`.
+    Strike { fault: usize, who: Who, deed: Deed },
+    /// Undo it.
+    Cure { who: Who, deed: Deed },
+    /// Start another agent in place of the node's.
+    Replace { node: usize },
+}
+
+impl Director {
+    /// Takes the scenario's faults that the ranks do not see to themselves.
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        let pending = scenario.outside().map(|(index, fault)| Pending {
+            index,
+            fault: fault.clone(),
+            // A scenario that was read has only sound expressions.
+            line: fault.when.log_line.as_deref().and_then(|text| Regex::new(text).ok()),
+        });
+        Director { pending: pending.collect(), cures: Vec::new() }
+    }
+
+    /// What is due `now`, counted from the start of the run. A line is asked for once.
+    pub(super) fn due(&mut self, now: Duration, seen: &Seen) -> Vec<Order> {
+        let (due, pending) = std::mem::take(&mut self.pending).into_iter().partition(|one| is_due(one, now, seen));
+        self.pending = pending;
+        let due: Vec<Pending> = due;
+        let mut orders = Vec::new();
+        for Pending { index, fault, .. } in due {
+            self.cures.extend(cures(now, &fault));
+            let strike = |deed: &Deed| Order::Strike { fault: index, who: fault.who, deed: deed.clone() };
+            orders.extend(fault.what.0.iter().map(strike));
+        }
+        let (due, later) = std::mem::take(&mut self.cures).into_iter().partition(|(at, _)| *at <= now);
+        self.cures = later;
+        let due: Vec<(Duration, Order)> = due;
+        orders.extend(due.into_iter().map(|(_, order)| order));
+        orders
+    }
+
+    /// Whether an agent is still to be started, or a stopped process to go on: then the run is not over.
+    pub(super) fn owes(&self) -> bool {
+        self.cures.iter().any(|(_, order)| matches!(order, Order::Replace { .. }))
+    }
+
+    /// Whether nothing is left to do.
+    pub(super) fn is_done(&self) -> bool {
+        self.pending.is_empty() && self.cures.is_empty()
+    }
+}
+
+fn is_due(Pending { fault, line, .. }: &Pending, now: Duration, seen: &Seen) -> bool {
+    let When { after_seconds, epoch, step, .. } = &fault.when;
+    let by_clock = after_seconds.is_some_and(|seconds| now.as_secs_f64() >= seconds);
+    let by_line = line.as_ref().is_some_and(|line| seen.lines.iter().any(|text| line.is_match(text)));
+    let by_step = epoch.zip(*step).is_some_and(|point| seen.steps.is_some_and(|reached| reached >= point));
+    by_clock || by_line || by_step
+}
+
+fn cures(now: Duration, fault: &Fault) -> Vec<(Duration, Order)> {
+    let at = |seconds: f64| now + Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    let mut cures = Vec::new();
+    if let Some(seconds) = fault.for_seconds {
+        cures.extend(fault.what.0.iter().map(|deed| (at(seconds), Order::Cure { who: fault.who, deed: deed.clone() })));
+    }
+    if let (Some(seconds), Who::Agent(node) | Who::Node(node)) = (fault.replace_after_seconds, fault.who) {
+        cures.push((at(seconds), Order::Replace { node }));
+    }
+    cures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inject::scenario::parse;
+
+    fn director(faults: &str) -> Director {
+        let head = "name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n[run]\nnodes = 2\n";
+        Director::new(&parse("x", &format!("{head}{faults}")).unwrap())
+    }
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    fn strike(fault: usize, who: Who, deed: Deed) -> Order {
+        Order::Strike { fault, who, deed }
+    }
+
+    #[test]
+    fn strikes_by_the_clock_once_and_replaces_the_agent_later() {
+        let mut director = director(
+            "[[fault]]\nwho = { node = 1 }\nwhen = { after-seconds = 2 }\nwhat = \"kill\"\nreplace-after-seconds = 1\n",
+        );
+        let mut due = |now| director.due(seconds(now), &Seen::default());
+        assert_eq!(due(1.9), []);
+        assert_eq!(due(2.1), [strike(0, Who::Node(1), Deed::Kill)]);
+        assert_eq!(due(3.0), []);
+        assert_eq!(due(3.2), [Order::Replace { node: 1 }]);
+        assert!(due(99.0).is_empty() && director.is_done());
+    }
+
+    #[test]
+    fn strikes_at_a_line_and_cures_after_the_time() {
+        let mut director = director(
+            "[[fault]]\nwho = { rank = 1 }\nwhen = { log-line = \"^Epoch [1-9]\" }\nwhat = \"stop\"\nfor-seconds = 1\n",
+        );
+        let mut due =
+            |now, line: &str| director.due(seconds(now), &Seen { lines: vec![line.into()], ..Seen::default() });
+        assert_eq!(due(0.1, "an Epoch 1"), []);
+        assert_eq!(due(0.2, "Epoch 1"), [strike(0, Who::Rank(1), Deed::Stop)]);
+        assert_eq!(due(0.3, "Epoch 1"), []);
+        assert_eq!(due(1.2, ""), [Order::Cure { who: Who::Rank(1), deed: Deed::Stop }]);
+    }
+
+    #[test]
+    fn strikes_from_outside_once_a_step_is_reached_or_passed() {
+        let fault = "[[fault]]\nwho = { agent = 0 }\nwhen = { epoch = 1, step = 2 }\nwhat = \"kill\"\n";
+        for (reached, expected) in
+            [(None, 0), (Some((0, 7)), 0), (Some((1, 1)), 0), (Some((1, 2)), 1), (Some((2, 0)), 1)]
+        {
+            let seen = Seen { steps: reached, ..Seen::default() };
+            assert_eq!(director(fault).due(seconds(0.0), &seen).len(), expected, "{reached:?}");
+        }
+    }
+
+    #[test]
+    fn leaves_exact_faults_to_the_ranks() {
+        let fault = "[[fault]]\nwho = { rank = 0 }\nwhen = { epoch = 0, step = 0 }\nwhat = \"kill\"\n";
+        assert!(director(fault).is_done());
+    }
+}

@@ -1,0 +1,211 @@
+//! One run of a scenario: agents are started, struck, watched and ended; what was seen is handed on as [`Observed`].
+//!
+//! Judging it is [`judge`](super::judge)'s. When to strike is the [`director`]'s to say; how the command lines look,
+//! [`launch`]'s; what lies where, [`folder`]'s; networks and disks, [`places`]'. Nothing of a run is left when [`Stage::run`] returns,
+//! however it returns; [`processes`] and [`ports`] look for what should not be.
+
+mod director;
+mod folder;
+mod launch;
+mod nodes;
+mod places;
+mod ports;
+mod processes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use lockstep_contract::fault;
+use lockstep_events::{AgentLog, Event, EventLog};
+
+use super::scenario::{Scenario, Who};
+use crate::exit::Interrupted;
+use crate::process::Signals;
+use crate::report::Timeline;
+use crate::run::{Weights, read_weights};
+use director::{Director, Order, Seen};
+use nodes::Nodes;
+
+pub(crate) use folder::RunFolder;
+pub(crate) use launch::{LAB, Launcher};
+
+/// How often the run is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+/// How often its listening ports are.
+const LOOK_AT_PORTS: Duration = Duration::from_millis(250);
+
+/// What all runs share.
+pub(crate) struct Stage {
+    pub(crate) launcher: Launcher,
+    /// The lab's program.
+    pub(crate) lab: PathBuf,
+    pub(crate) signals: Signals,
+    /// In place of the scenarios' own.
+    pub(crate) timeout: Option<Duration>,
+    /// Takes every line that is printed.
+    pub(crate) listener: Option<Listener>,
+}
+
+/// What is told of a printed line.
+type Listener = Box<dyn Fn(&str)>;
+
+/// What was seen of a run, and what it left.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observed {
+    /// The exit code of each agent that ended by itself, by node; `None` for a signal.
+    pub(crate) codes: BTreeMap<usize, Option<i32>>,
+    /// It was ended because it took this long.
+    pub(crate) timed_out: Option<Duration>,
+    /// From start to end.
+    pub(crate) seconds: f64,
+    pub(crate) ranks: BTreeMap<usize, EventLog>,
+    pub(crate) agents: BTreeMap<String, AgentLog>,
+    /// What became of every rank.
+    pub(crate) timeline: Timeline,
+    /// Event files that cannot be read.
+    pub(crate) unreadable: Vec<String>,
+    /// The final weights of rank 0, rank 1, ….
+    pub(crate) weights: Vec<Result<Weights, String>>,
+    /// What the nodes printed, one after the other.
+    pub(crate) output: String,
+    /// What the harness did, with the time since the Unix epoch.
+    pub(crate) strikes: Vec<Strike>,
+    /// Numbers of the scenario's faults whose moment never came.
+    pub(crate) missed: Vec<usize>,
+    /// What should be gone and is not, a sentence each.
+    pub(crate) leaks: Vec<String>,
+}
+
+/// Something that the harness did.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Strike {
+    pub(crate) t: f64,
+    /// The fault's number in the scenario; `None` for what follows from one.
+    pub(crate) fault: Option<usize>,
+    pub(crate) who: Who,
+    pub(crate) what: String,
+    /// Why it could not be done.
+    pub(crate) failed: Option<String>,
+}
+
+/// Why there is nothing to judge.
+pub(crate) enum NoRun {
+    /// This machine cannot do what the scenario needs.
+    NotHere(String),
+    /// Something is broken, or a signal came.
+    Failed(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for NoRun {
+    fn from(error: E) -> Self {
+        NoRun::Failed(error.into())
+    }
+}
+
+impl Stage {
+    /// Runs `scenario` in `folder`, which must not exist, under `launcher`.
+    pub(crate) fn run(&self, launcher: &Launcher, scenario: &Scenario, folder: &Path) -> Result<Observed, NoRun> {
+        let folder = RunFolder::make(folder.to_owned()).with_context(|| format!("cannot make {}", folder.display()))?;
+        let plan = scenario.plan();
+        let text = serde_json::to_vec(&plan).context("cannot write the faults")?;
+        fs::write(folder.faults(), text).context("cannot write the faults")?;
+        let program = scenario.run.program.as_deref().unwrap_or(&self.lab);
+        let nodes = Nodes::start(launcher, scenario, program, folder)?;
+        self.watch(scenario, nodes)
+    }
+
+    fn watch(&self, scenario: &Scenario, mut nodes: Nodes<'_>) -> Result<Observed, NoRun> {
+        let begin = Instant::now();
+        let limit = self.timeout.unwrap_or_else(|| Duration::from_secs_f64(scenario.run.timeout_seconds));
+        let (mut director, mut strikes, mut looked) = (Director::new(scenario), Vec::new(), None::<Instant>);
+        let mut listeners = BTreeSet::new();
+        let timed_out = loop {
+            nodes.wait(LOOK)?;
+            if let Some(signal) = self.signals.arrived() {
+                return Err(anyhow::Error::from(Interrupted { signal }).into());
+            }
+            let lines = nodes.new_lines();
+            if let Some(listener) = &self.listener {
+                // A private folder's name tells nobody anything.
+                let folder = format!("{}/", nodes.folder.path().display());
+                lines.iter().for_each(|line| listener(&line.replace(&folder, "")));
+            }
+            if !director.is_done() {
+                let seen = Seen { lines, steps: last_step(&nodes.folder) };
+                let orders = director.due(begin.elapsed(), &seen);
+                strikes.extend(orders.into_iter().map(|order| strike(&mut nodes, order)));
+            }
+            if looked.is_none_or(|at| at.elapsed() >= LOOK_AT_PORTS) {
+                looked = Some(Instant::now());
+                listeners.extend(nodes.listeners());
+            }
+            if nodes.all_ended() && !director.owes() {
+                break None;
+            }
+            if begin.elapsed() >= limit {
+                break Some(limit);
+            }
+        };
+        let seconds = begin.elapsed().as_secs_f64();
+        let leaks = if timed_out.is_none() { nodes.leaks(&listeners) } else { Vec::new() };
+        nodes.end();
+        let mut observed = Observed { timed_out, seconds, strikes, leaks, ..gather(scenario, &nodes) };
+        let struck = |index: &usize| observed.strikes.iter().any(|strike| strike.fault == Some(*index));
+        let missed = scenario.outside().map(|(index, _)| index).filter(|index| !struck(index));
+        observed.missed.extend(missed.collect::<Vec<_>>());
+        Ok(observed)
+    }
+}
+
+/// Does what the director says.
+fn strike(nodes: &mut Nodes<'_>, order: Order) -> Strike {
+    let t = now();
+    let (fault, who, what, done) = match order {
+        Order::Strike { fault, who, deed } => (Some(fault), who, deed.to_string(), nodes.strike(who, &deed)),
+        Order::Cure { who, deed } => (None, who, format!("{deed}: undone"), nodes.cure(who, &deed)),
+        Order::Replace { node } => (None, Who::Agent(node), "another agent starts".into(), nodes.replace(node)),
+    };
+    Strike { t, fault, who, what, failed: done.err() }
+}
+
+/// What the run left in its files.
+fn gather(scenario: &Scenario, nodes: &Nodes<'_>) -> Observed {
+    let folder = &nodes.folder;
+    let mut unreadable = Vec::new();
+    let ranks = lockstep_events::read_folder(&folder.events());
+    let ranks = ranks.map_err(|error| unreadable.push(error.to_string())).unwrap_or_default();
+    let agents = lockstep_events::read_agents(&folder.events());
+    let agents = agents.map_err(|error| unreadable.push(error.to_string())).unwrap_or_default();
+    let weight = |rank| read_weights(&folder.weights().join(format!("rank-{rank}.safetensors")));
+    let inside = scenario.plan().faults.into_iter();
+    let missed = inside.filter(|one| !fault::fired(&folder.faults(), &one.name).exists());
+    Observed {
+        codes: nodes.codes(),
+        timeline: Timeline::read(&folder.events()),
+        ranks,
+        agents,
+        unreadable,
+        weights: (0..scenario.run.ranks).map(weight).collect(),
+        output: nodes.output(),
+        missed: missed.filter_map(|one| one.name.strip_prefix("fault-")?.parse().ok()).collect(),
+        ..Observed::default()
+    }
+}
+
+/// The furthest step that any rank told of.
+fn last_step(folder: &RunFolder) -> Option<(u64, u64)> {
+    let logs = lockstep_events::read_folder(&folder.events()).ok()?;
+    let steps = logs.values().flat_map(|log| &log.records).filter_map(|record| match record.event {
+        Event::Step { epoch, step, .. } => Some((epoch, step)),
+        _ => None,
+    });
+    steps.max()
+}
+
+/// Seconds since the Unix epoch.
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}

@@ -1,0 +1,72 @@
+//! `--dry-run`: what would be run, as lines of a name and a value.
+
+use std::io::{Write, stdout};
+
+use anyhow::Context;
+use lockstep_launch::config::{Backend, Config, LogBase};
+
+use crate::exit::Code;
+
+pub(super) fn show(config: &Config) -> anyhow::Result<Code> {
+    let lines = lines(config).into_iter().map(|(name, value)| format!("{name:<12} {value}\n"));
+    stdout().write_all(lines.collect::<String>().as_bytes()).context("cannot print the plan")?;
+    Ok(Code::Success)
+}
+
+fn lines(config: &Config) -> Vec<(&'static str, String)> {
+    let rendezvous = &config.rendezvous;
+    let node = match rendezvous.backend {
+        Backend::Static { node_rank } => format!(", this is node {node_rank}"),
+        Backend::C10d => String::new(),
+    };
+    let mut lines = vec![
+        ("program", config.program.name.clone()),
+        ("nodes", config.nodes.to_string()),
+        ("workers here", config.local_world_size.to_string()),
+        (
+            "rendezvous",
+            format!("{} at {}{node}, id {}", rendezvous.backend.name(), rendezvous.endpoint, rendezvous.run_id),
+        ),
+        ("restarts", config.max_restarts.to_string()),
+        ("logs", logs(&config.logs.base)),
+    ];
+    lines.extend((0..config.local_world_size).map(|rank| ("command", command(config, rank))));
+    lines
+}
+
+fn logs(base: &LogBase) -> String {
+    match base {
+        LogBase::Temporary => "in a temporary folder".to_owned(),
+        LogBase::Folder(folder) => format!("in {}", folder.display()),
+        LogBase::Nowhere => "none".to_owned(),
+    }
+}
+
+/// As a shell would take it.
+fn command(config: &Config, local_rank: usize) -> String {
+    let args = config.program.args(local_rank);
+    let words = std::iter::once(&config.program.file).chain(&args);
+    words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_what_a_shell_would_split() {
+        assert_eq!(
+            [quoted("--lr=0.1"), quoted("a b"), quoted(""), quoted("it's"), quoted("$x")],
+            ["--lr=0.1", "'a b'", "''", r"'it'\''s'", "'$x'"]
+        );
+    }
+}

@@ -1,0 +1,108 @@
+//! A claim and how it was judged: one type for proofs, scenarios and labs.
+
+use serde::Serialize;
+
+/// A claim, judged.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Finding {
+    /// What was to be shown.
+    pub(crate) claim: String,
+    /// Whether it was.
+    pub(crate) verdict: Verdict,
+    /// The numbers that show it, or what is wrong, or why this run cannot tell.
+    pub(crate) evidence: String,
+}
+
+/// How a claim was judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Verdict {
+    /// The evidence shows it.
+    #[serde(rename = "passed")]
+    Passed,
+    /// The evidence contradicts it, or is missing although the run is over.
+    #[serde(rename = "FAILED")]
+    Failed,
+    /// This run cannot tell.
+    #[serde(rename = "not verified here")]
+    NotVerified,
+}
+
+/// Why a claim was not shown.
+#[derive(Debug)]
+pub(crate) enum Doubt {
+    /// The evidence contradicts it.
+    Failed(String),
+    /// This run cannot tell.
+    NotVerified(String),
+}
+
+impl Verdict {
+    /// All that there are, the good one first.
+    pub(crate) const ALL: [Verdict; 3] = [Verdict::Passed, Verdict::Failed, Verdict::NotVerified];
+
+    /// A sign of another shape for each, so that none is told by its colour alone.
+    pub(crate) fn symbol(self) -> &'static str {
+        match self {
+            Verdict::Passed => "✓",
+            Verdict::Failed => "✗",
+            Verdict::NotVerified => "?",
+        }
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Verdict::Passed => "passed",
+            Verdict::Failed => "FAILED",
+            Verdict::NotVerified => "not verified here",
+        })
+    }
+}
+
+/// A contradiction is what most checks find, so `?` takes a plain sentence for one.
+impl From<String> for Doubt {
+    fn from(contradiction: String) -> Self {
+        Doubt::Failed(contradiction)
+    }
+}
+
+impl Finding {
+    /// What a proof of `claim` came to.
+    pub(crate) fn of(claim: String, proof: Result<String, Doubt>) -> Self {
+        let (verdict, evidence) = match proof {
+            Ok(evidence) => (Verdict::Passed, evidence),
+            Err(Doubt::Failed(evidence)) => (Verdict::Failed, evidence),
+            Err(Doubt::NotVerified(evidence)) => (Verdict::NotVerified, evidence),
+        };
+        Finding { claim, verdict, evidence }
+    }
+}
+
+/// Failed if any failed, else not verified if any was not or there is none: nothing shows nothing.
+pub(crate) fn overall(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
+    let verdicts: Vec<_> = verdicts.into_iter().collect();
+    let worst = [Verdict::Failed, Verdict::NotVerified].into_iter().find(|verdict| verdicts.contains(verdict));
+    worst.unwrap_or(if verdicts.is_empty() { Verdict::NotVerified } else { Verdict::Passed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Verdict::{Failed, NotVerified, Passed};
+    use super::*;
+
+    #[test]
+    fn tells_a_verdict_in_the_same_words_to_people_and_to_programs() {
+        for verdict in Verdict::ALL {
+            assert_eq!(serde_json::to_value(verdict).unwrap(), verdict.to_string());
+        }
+    }
+
+    #[test]
+    fn lets_one_failure_fail_all_and_counts_nothing_as_not_verified() {
+        assert_eq!(overall([Passed, Passed]), Passed);
+        assert_eq!(overall([Passed, NotVerified, Failed]), Failed);
+        assert_eq!(overall([Passed, NotVerified]), NotVerified);
+        assert_eq!(overall([]), NotVerified);
+    }
+}

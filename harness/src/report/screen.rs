@@ -1,0 +1,146 @@
+//! Where prose goes, stdout, or stderr when stdout is kept for a program; and how tables look there.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::presets::{ASCII_HORIZONTAL_ONLY, UTF8_HORIZONTAL_ONLY};
+use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, TableStyle};
+
+use super::Verdict;
+
+/// Widths of text, in columns: without a terminal, and the least and most on one.
+const WIDTH: (u16, u16, u16) = (88, 60, 100);
+
+/// A place for lines and tables that people read.
+pub(crate) struct Screen {
+    /// Stdout is a program's.
+    stdout_is_taken: bool,
+    look: Look,
+}
+
+/// What text may look like in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// In columns.
+    pub(crate) width: u16,
+    /// Colours are wanted.
+    pub(crate) coloured: bool,
+    /// Characters beyond ASCII are shown as what they are.
+    pub(crate) unicode: bool,
+}
+
+impl Screen {
+    /// Stderr if `stdout_is_taken`. Coloured on a terminal, unless `NO_COLOR` is set (no-color.org).
+    pub(crate) fn new(stdout_is_taken: bool) -> Self {
+        let terminal = if stdout_is_taken { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
+        let (plain, least, most) = WIDTH;
+        let mut table = Table::new();
+        if stdout_is_taken {
+            table.use_stderr();
+        }
+        let look = Look {
+            width: table.width().map_or(plain, |width| width.clamp(least, most)),
+            coloured: terminal && !refuses_colour(std::env::var_os("NO_COLOR")),
+            unicode: speaks_unicode(["LC_ALL", "LC_CTYPE", "LANG"].map(std::env::var_os)),
+        };
+        Screen { stdout_is_taken, look }
+    }
+
+    /// What text may look like here.
+    pub(crate) fn look(&self) -> Look {
+        self.look
+    }
+
+    /// Prints a line. A reader that went away must not stop the command, so errors are not looked at.
+    pub(crate) fn line(&self, text: impl std::fmt::Display) {
+        let _ = if self.stdout_is_taken { writeln!(io::stderr(), "{text}") } else { writeln!(io::stdout(), "{text}") };
+    }
+}
+
+impl Look {
+    /// Of a text file.
+    pub(crate) const FILE: Look = Look { width: WIDTH.2, coloured: false, unicode: true };
+
+    /// Of tables.
+    pub(crate) fn style(self) -> TableStyle {
+        if self.unicode { UTF8_HORIZONTAL_ONLY } else { ASCII_HORIZONTAL_ONLY }
+    }
+
+    /// An empty table that fits.
+    pub(crate) fn table(self, headings: &[&str]) -> Table {
+        let mut table = Table::new();
+        table
+            .load_style(self.style())
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(self.width)
+            .set_header(headings);
+        // The colours below are asked for only where they are wanted.
+        if self.coloured {
+            table.enforce_styling()
+        } else {
+            table.force_no_tty()
+        };
+        table
+    }
+
+    /// A verdict's word, coloured where that is wanted.
+    pub(crate) fn verdict(self, verdict: Verdict) -> Cell {
+        let cell = Cell::new(verdict);
+        if !self.coloured {
+            return cell;
+        }
+        match verdict {
+            Verdict::Passed => cell.fg(Color::Green),
+            Verdict::Failed => cell.fg(Color::Red).add_attribute(Attribute::Bold),
+            Verdict::NotVerified => cell.fg(Color::Yellow),
+        }
+    }
+}
+
+/// no-color.org: any value but none and the empty one.
+fn refuses_colour(no_color: Option<OsString>) -> bool {
+    no_color.is_some_and(|value| !value.is_empty())
+}
+
+/// By the first variable that says something, as locale(7) has it. Where none does, as in most containers, nobody chose
+/// against it.
+fn speaks_unicode(locale: [Option<OsString>; 3]) -> bool {
+    let chosen = locale.into_iter().flatten().find(|value| !value.is_empty());
+    chosen.is_none_or(|value| {
+        let value = value.to_string_lossy().to_lowercase();
+        value.contains("utf-8") || value.contains("utf8")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heeds_no_color_with_any_value() {
+        assert_eq!(
+            [None, Some(""), Some("0")].map(|value| refuses_colour(value.map(Into::into))),
+            [false, false, true]
+        );
+    }
+
+    #[test]
+    fn writes_ascii_where_the_locale_asks_for_it() {
+        let speaks = |values: [&str; 3]| speaks_unicode(values.map(|value| Some(value.into())));
+        assert!(speaks(["", "", ""]) && speaks_unicode([None, None, None]));
+        assert!(speaks(["de_DE.UTF-8", "C", "C"]) && speaks(["", "C.utf8", ""]) && !speaks(["C", "", "de_DE.UTF-8"]));
+        assert!(!speaks(["", "", "POSIX"]));
+    }
+
+    #[test]
+    fn colours_the_word_and_keeps_it() {
+        let shown = |coloured| {
+            let look = Look { coloured, ..Look::FILE };
+            let mut table = look.table(&["verdict"]);
+            table.add_row([look.verdict(Verdict::Failed)]);
+            table.to_string()
+        };
+        assert!(shown(false).contains(" FAILED ") && !shown(false).contains('\x1b'));
+        assert!(shown(true).contains("FAILED") && shown(true).contains("\x1b["));
+    }
+}

@@ -1,0 +1,247 @@
+//! Rows of the picture: what one rank on one node did, from its processes.
+
+use std::collections::BTreeMap;
+
+use lockstep_events::{AgentEvent, Event};
+
+use super::lives::{AgentRecords, End, Life};
+use super::{Mark, MarkKind, Node, Redone, Row, Span, State};
+use crate::exit::signal_name;
+use crate::proofs::counted;
+
+/// A pause between steps is a standstill from this many seconds on, and from this many times the usual one.
+const STANDSTILL: (f64, f64) = (1.0, 10.0);
+
+/// The generation that did each step first; a step is (epoch, step in it).
+type FirstDone = BTreeMap<(u64, u64), u64>;
+
+/// What all rows share.
+pub(super) struct Scene<'a> {
+    /// The first and the last word of all, in seconds since the Unix epoch.
+    pub(super) began: f64,
+    pub(super) ended: f64,
+    pub(super) agents: &'a AgentRecords<'a>,
+    pub(super) lives: &'a [Life<'a>],
+}
+
+impl Scene<'_> {
+    /// All nodes with their rows; `missing` ranks never started and have empty ones.
+    pub(super) fn nodes(&self, missing: &[usize]) -> Vec<Node> {
+        let mut places: BTreeMap<(Option<&str>, usize), Vec<&Life<'_>>> = BTreeMap::new();
+        self.lives.iter().for_each(|life| places.entry((life.node, life.rank)).or_default().push(life));
+        for rank in missing {
+            places.entry((None, *rank)).or_default();
+        }
+        let mut nodes: BTreeMap<Option<&str>, Node> = BTreeMap::new();
+        for name in self.agents.keys() {
+            nodes.insert(Some(name), Node { name: Some((*name).to_owned()), marks: self.agent(name), rows: vec![] });
+        }
+        let (pause, first_done) = (self.longest_pause(), self.first_done());
+        for ((name, rank), lives) in places {
+            let row = self.row(rank, &lives, pause, &first_done);
+            let node = nodes.entry(name).or_insert_with(|| Node { name: None, marks: vec![], rows: vec![] });
+            node.rows.push(row);
+        }
+        let unknown = nodes.remove(&None);
+        nodes.into_values().chain(unknown).collect()
+    }
+
+    /// Seconds between two events of a rank from which on it is said to stand still.
+    fn longest_pause(&self) -> f64 {
+        let mut pauses: Vec<f64> = vec![];
+        for life in self.lives {
+            let times: Vec<f64> = life.steps().map(|(t, _)| t).collect();
+            pauses.extend(times.windows(2).map(|pair| pair[1] - pair[0]));
+        }
+        pauses.sort_by(f64::total_cmp);
+        let usual = pauses.get(pauses.len() / 2).copied().unwrap_or_default();
+        STANDSTILL.0.max(STANDSTILL.1 * usual)
+    }
+
+    /// In which generation each step was done first.
+    fn first_done(&self) -> FirstDone {
+        let mut first = FirstDone::new();
+        for life in self.lives {
+            for (_, step) in life.steps() {
+                let generation = first.entry(step).or_insert(life.generation);
+                *generation = life.generation.min(*generation);
+            }
+        }
+        first
+    }
+
+    fn row(&self, rank: usize, lives: &[&Life<'_>], pause: f64, first_done: &FirstDone) -> Row {
+        let mut row = Row { rank, spans: vec![], marks: vec![], redone: vec![] };
+        for (index, life) in lives.iter().enumerate() {
+            let next = lives.get(index + 1).map(|life| life.first());
+            let mut pen = Pen { scene: self, row: &mut row, attempt: index as u32 };
+            pen.life(life, next, pause);
+            pen.redone(life, first_done);
+        }
+        row.marks.sort_by(|one, other| one.at.total_cmp(&other.at));
+        row
+    }
+
+    /// When an agent decided to start its workers again, between two times.
+    fn restart(&self, node: &str, from: f64, to: f64) -> Option<f64> {
+        let mut records = self.agents.get(node)?.iter();
+        let decides = |(t, event): &&(f64, &AgentEvent)| {
+            (from..=to).contains(t) && matches!(event, AgentEvent::Restarting { .. })
+        };
+        records.find(decides).map(|(t, _)| *t)
+    }
+
+    /// What an agent did.
+    fn agent(&self, node: &str) -> Vec<Mark> {
+        let records = self.agents.get(node).map_or(&[][..], Vec::as_slice);
+        let mut marks: Vec<Mark> = records.iter().filter_map(|(t, event)| self.agent_mark(*t, event)).collect();
+        let at_end = [MarkKind::Finished, MarkKind::Lost];
+        if !marks.iter().any(|mark| at_end.contains(&mark.kind)) {
+            let detail = "no more word of this agent: it was lost, or still runs".into();
+            marks.push(Mark {
+                at: last_word(node, self.agents, self.lives) - self.began,
+                kind: MarkKind::Lost,
+                detail,
+            });
+        }
+        marks
+    }
+
+    fn agent_mark(&self, t: f64, event: &AgentEvent) -> Option<Mark> {
+        let (kind, detail) = match event {
+            AgentEvent::Formed { round, nodes, world_size, group_rank, .. } => {
+                let (nodes, ranks) = (counted(*nodes, "node"), counted(*world_size, "rank"));
+                (MarkKind::Formed, format!("round {round}: {nodes} with {ranks}, this is node {group_rank}"))
+            }
+            AgentEvent::Restarting { restarts_left, reason, .. } => {
+                (MarkKind::Restarting, format!("{reason}; restarts left: {restarts_left}"))
+            }
+            AgentEvent::Signalled { signal } => (MarkKind::Signalled, format!("sent {}", signal_name(*signal))),
+            AgentEvent::Finished { code: 0 } => (MarkKind::Finished, "the agent ended well".into()),
+            AgentEvent::Finished { code } => (MarkKind::Lost, format!("the agent ended with exit code {code}")),
+            _ => return None,
+        };
+        Some(Mark { at: t - self.began, kind, detail })
+    }
+}
+
+/// When a node is last heard of, by its agent or its ranks.
+pub(super) fn last_word(node: &str, agents: &AgentRecords<'_>, lives: &[Life<'_>]) -> f64 {
+    let agent = agents.get(node).and_then(|records| records.last()).map(|(t, _)| *t);
+    let ranks = lives.iter().filter(|life| life.node == Some(node)).map(Life::last);
+    ranks.chain(agent).fold(0.0, f64::max)
+}
+
+/// `ended by SIGKILL`, `ended with exit code 1`.
+pub(super) fn manner(end: End) -> String {
+    let by = if end.stopped { "was stopped by its agent" } else { "ended" };
+    match end.code {
+        code if code < 0 => {
+            format!("{by}{}{}", if end.stopped { ", " } else { " by " }, signal_name(code.saturating_neg()))
+        }
+        code => format!("{by} with exit code {code}"),
+    }
+}
+
+/// Draws one life after the other onto a row.
+struct Pen<'a> {
+    scene: &'a Scene<'a>,
+    row: &'a mut Row,
+    attempt: u32,
+}
+
+impl Pen<'_> {
+    fn life(&mut self, life: &Life<'_>, next: Option<f64>, pause: f64) {
+        // Where two attempts overlap, the later one is drawn.
+        let until = next.unwrap_or(f64::INFINITY);
+        let end = life.last().min(until);
+        let joined = life.records.iter().find(|(_, event)| matches!(event, Event::Start { .. }));
+        let joined = joined.or(life.records.first()).map_or(end, |record| record.0).max(life.first()).min(end);
+        if life.started.is_some() {
+            let waits = if life.records.is_empty() { "never joined its group" } else { "joins its group" };
+            self.span(life.first(), joined, State::Starting, waits.into());
+        }
+        self.running(life, joined, end, pause);
+        life.records.iter().for_each(|(t, event)| self.mark(*t, event));
+        self.end(life, end, next);
+    }
+
+    /// What it did between joining and ending, cut where it stood still.
+    fn running(&mut self, life: &Life<'_>, joined: f64, end: f64, pause: f64) {
+        let mut steps = 0;
+        let (mut from, mut last) = (joined, joined);
+        let words = life.records.iter().map(|(t, event)| (*t, Some(*event))).chain([(end, None)]);
+        for (t, event) in words {
+            let t = t.clamp(last, end.max(last));
+            if steps > 0 && t - last >= pause {
+                self.span(from, last, State::Running, counted(steps, "step"));
+                self.span(last, t, State::Stalled, format!("no event for {:.1} s", t - last));
+                (from, steps) = (t, 0);
+            }
+            last = t;
+            steps += usize::from(matches!(event, Some(Event::Step { .. })));
+        }
+        self.span(from, end, State::Running, counted(steps, "step"));
+    }
+
+    fn mark(&mut self, t: f64, event: &Event) {
+        let (kind, detail) = match event {
+            Event::Epoch { epoch, steps, .. } => (MarkKind::Epoch, format!("epoch {epoch} begins, {steps} steps")),
+            Event::Snapshot { epoch, step, path, seconds, .. } => {
+                (MarkKind::Snapshot, format!("saved for epoch {epoch} step {step} in {seconds:.3} s: {path}"))
+            }
+            Event::Resume { epoch, step, path } => {
+                (MarkKind::Resumed, format!("resumed at epoch {epoch} step {step} from {path}"))
+            }
+            Event::Fault { message } => (MarkKind::Fault, message.clone()),
+            _ => return,
+        };
+        self.put(t, kind, detail);
+    }
+
+    /// How it ended, and what became of its place until `next`.
+    fn end(&mut self, life: &Life<'_>, end: f64, next: Option<f64>) {
+        let (state, detail) = match life.ended {
+            Some(End { code: 0, stopped: false, .. }) => return self.put(end, MarkKind::Finished, "finished".into()),
+            Some(known) if known.stopped => (State::Stopped, manner(known)),
+            Some(known) => (State::Dead, manner(known)),
+            None => (State::Dead, "no more word of it".to_owned()),
+        };
+        if state == State::Dead {
+            self.put(end, MarkKind::Died, detail.clone());
+        }
+        let until = next.unwrap_or(self.scene.ended).max(end);
+        let restart = life.node.and_then(|node| self.scene.restart(node, end, until)).unwrap_or(until);
+        self.span(end, restart, state, detail);
+        self.span(restart, until, State::Restarting, "waits to be started again".into());
+    }
+
+    fn redone(&mut self, life: &Life<'_>, first_done: &FirstDone) {
+        let began = self.scene.began;
+        let mut last = life.first();
+        let mut open: Option<Redone> = None;
+        for (t, event) in &life.records {
+            if let Event::Step { epoch, step, .. } = event {
+                if first_done.get(&(*epoch, *step)).is_some_and(|generation| *generation < life.generation) {
+                    let redone = open.get_or_insert(Redone { from: last - began, to: 0.0, steps: 0 });
+                    (redone.to, redone.steps) = (t.max(last) - began, redone.steps + 1);
+                } else {
+                    self.row.redone.extend(open.take());
+                }
+            }
+            last = t.max(last);
+        }
+        self.row.redone.extend(open);
+    }
+
+    fn span(&mut self, from: f64, to: f64, state: State, detail: String) {
+        let began = self.scene.began;
+        if to > from {
+            self.row.spans.push(Span { from: from - began, to: to - began, state, attempt: self.attempt, detail });
+        }
+    }
+
+    fn put(&mut self, t: f64, kind: MarkKind, detail: String) {
+        self.row.marks.push(Mark { at: t - self.scene.began, kind, detail });
+    }
+}

@@ -1,0 +1,159 @@
+//! Where a report goes: a file whose ending says its form, or stdout.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::Context;
+
+use super::{Look, Report, html, json, junit, table};
+
+/// A file or stdout, and the form in which a report is written there. Parsed from the command line, so that a wrong name
+/// is refused before anything runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// None for stdout.
+    path: Option<PathBuf>,
+    form: Form,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Html,
+    Json,
+    Junit,
+    Text,
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    /// By the ending; `-` is stdout, as JSON.
+    fn from_str(name: &str) -> Result<Self, String> {
+        if name == "-" {
+            return Ok(Target { path: None, form: Form::Json });
+        }
+        let path = PathBuf::from(name);
+        let ending = path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+        let form = match ending.as_str() {
+            "html" | "htm" => Form::Html,
+            "json" => Form::Json,
+            "xml" => Form::Junit,
+            "txt" => Form::Text,
+            _ => return Err(
+                "its ending does not say a form: .html (a page), .json, .xml (JUnit), .txt, or - for JSON on stdout"
+                    .into(),
+            ),
+        };
+        Ok(Target { path: Some(path), form })
+    }
+}
+
+impl Target {
+    /// Whether stdout will carry the report, and prose must go elsewhere.
+    pub(crate) fn is_stdout(&self) -> bool {
+        self.path.is_none()
+    }
+}
+
+impl Report {
+    /// Writes the report in the target's form. A file is there as a whole or not at all; its folder is made if need be.
+    ///
+    /// # Errors
+    /// Names the file and the system's reason.
+    pub(crate) fn write(&self, target: &Target) -> anyhow::Result<()> {
+        let text = self.render(target.form).context("cannot put the report into its form")?;
+        match &target.path {
+            None => io::stdout().lock().write_all(text.as_bytes()).context("cannot write the report to stdout"),
+            Some(path) => write(path, &text).with_context(|| format!("cannot write the report to {}", path.display())),
+        }
+    }
+
+    /// What a person at a terminal wants to see of the report.
+    #[allow(dead_code)] // the tour has one case and its own words
+    pub(crate) fn brief(&self, look: Look) -> String {
+        table::brief(self, look)
+    }
+
+    fn render(&self, form: Form) -> anyhow::Result<String> {
+        Ok(match form {
+            Form::Html => html::render(self),
+            Form::Json => json::render(self)?,
+            Form::Junit => junit::render(self)?,
+            Form::Text => table::render(self, Look::FILE),
+        })
+    }
+}
+
+/// By a temporary file beside it, renamed. What is there and no file, such as a pipe, is written to.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
+        return fs::write(path, text);
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    // As any other new file: what the umask takes away is taken away.
+    let mode = fs::Permissions::from_mode(0o666);
+    let mut file = tempfile::Builder::new().prefix(".report-").permissions(mode).tempfile_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::sample;
+    use super::*;
+
+    fn target(path: &Path) -> Target {
+        path.to_str().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn takes_the_form_from_the_ending() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, begins) in [
+            ("a.html", "<!DOCTYPE html>"),
+            ("b.JSON", "{\n"),
+            ("new/folder/c.xml", "<?xml "),
+            ("d.txt", "Lockstep inject"),
+        ] {
+            let path = dir.path().join(name);
+            sample().write(&target(&path)).unwrap();
+            assert!(fs::read_to_string(&path).unwrap().starts_with(begins), "{name}");
+        }
+        assert!("-".parse::<Target>().unwrap().is_stdout());
+    }
+
+    #[test]
+    fn refuses_a_name_without_a_known_ending() {
+        for name in ["report", "report.pdf", "", ".html", "folder/"] {
+            assert!(name.parse::<Target>().unwrap_err().contains(".html (a page)"), "{name}");
+        }
+    }
+
+    #[test]
+    fn replaces_an_older_report_and_leaves_nothing_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("report.json");
+        fs::write(&path, "old").unwrap();
+        sample().write(&target(&path)).unwrap();
+        assert!(fs::read_to_string(&path).unwrap().contains("lockstep-report"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn names_the_file_that_it_cannot_write_and_leaves_nothing_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("report.json");
+        fs::create_dir(&path).unwrap();
+        let error = sample().write(&target(&path)).unwrap_err();
+        assert!(
+            format!("{error:#}").starts_with(&format!("cannot write the report to {}: ", path.display())),
+            "{error:#}"
+        );
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,192 @@
+//! `lockstep verify`: runs the labs and holds what they left against what they promise.
+//!
+//! What is proved is `proofs`' to say; how a run is started, watched and searched for leaks, [`inject`](crate::inject)'s stage. Which labs
+//! there are and how to ask them: [`labs`].
+
+mod labs;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Args;
+
+use crate::exit::Code;
+use crate::inject::arena::{Arena, Played};
+use crate::inject::scenario::Expect;
+use crate::inject::stage::{Launcher, Observed};
+use crate::inject::{self, case, from_library, judge};
+use crate::proofs::{each_sample_once, learns, loss_falls, same_training, same_weights};
+use crate::report::{Case, Finding, Screen, Target, Verdict, counts, findings_table, overall};
+use crate::run::{Evidence, Plan, program_beside};
+use labs::Lab;
+
+/// Samples in a batch of one rank where there are several.
+const BATCH: usize = 32;
+/// The scenario that stands for all faults: `lockstep inject` has the others.
+const SCENARIO: &str = "kill-one-worker";
+
+/// Runs the labs and checks what each promises
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Labs by number or name; all that are built, if none is named
+    #[arg(value_name = "LAB")]
+    labs: Vec<String>,
+    /// Ranks of the runs with several
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
+    nprocs: u16,
+    /// Keep the files of all runs in this folder, which must be new or empty; those of failed runs are kept anyway
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Seconds that one run may take
+    #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+    /// Another launcher with torchrun's flags, in place of `lockstep run`
+    #[arg(long, value_name = "PROGRAM")]
+    launcher: Option<PathBuf>,
+    /// Write a report: a page (.html), .json, JUnit's .xml, .txt, or JSON on stdout (-); several times for several
+    #[arg(long = "report", value_name = "FILE")]
+    reports: Vec<Target>,
+}
+
+impl Options {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let labs = self.labs.iter().map(|text| Lab::find(text)).collect::<Result<Vec<_>, _>>()?;
+        let labs = if labs.is_empty() { Lab::ALL.to_vec() } else { labs };
+        // A lab that was asked for by name must be there; of the others, those that are.
+        let programs: Vec<_> = labs.iter().map(|lab| (*lab, program_beside(&lab.program()))).collect();
+        if !self.labs.is_empty() || programs.iter().all(|(_, program)| program.is_err()) {
+            programs.iter().try_for_each(|(_, program)| match program {
+                Ok(_) => Ok(()),
+                Err(error) => Err(anyhow::Error::from(crate::exit::Refused(error.to_string()))),
+            })?;
+        }
+        let (begin, started) = (Instant::now(), SystemTime::now());
+        let stage = inject::stage(self.launcher.clone(), Some(Duration::from_secs(self.timeout)), false)?;
+        let launcher = stage.launcher.clone();
+        let arena = Arena::open(stage, self.keep.as_deref())?;
+        let mut series = Series {
+            arena,
+            launcher,
+            ranks: usize::from(self.nprocs),
+            screen: Screen::new(self.reports.iter().any(Target::is_stdout)),
+        };
+        let cases = programs.into_iter().map(|(lab, program)| series.verify(lab, program));
+        let cases = cases.collect::<anyhow::Result<Vec<_>>>()?;
+        let Series { arena, screen, .. } = series;
+        let report = inject::report("Lockstep verify", started, begin.elapsed(), cases);
+        let verdicts: Vec<_> = report.cases.iter().map(Case::verdict).collect();
+        screen.line(format!("labs: {} in {:.1} s", counts(&verdicts), report.took.as_secs_f64()));
+        inject::finish(&screen, arena, &report, &self.reports)
+    }
+}
+
+/// Labs that are verified one after the other.
+struct Series {
+    arena: Arena,
+    launcher: Launcher,
+    ranks: usize,
+    screen: Screen,
+}
+
+impl Series {
+    fn verify(&mut self, lab: Lab, program: anyhow::Result<PathBuf>) -> anyhow::Result<Case> {
+        let begin = Instant::now();
+        let mut made = match program {
+            Ok(program) => self.prove(lab, program)?,
+            Err(error) => Case { findings: vec![missing(&error)], ..Case::default() },
+        };
+        made.name = lab.name().into();
+        made.shows = lab.shows().into();
+        made.took = begin.elapsed();
+        made.replay = Some(format!("lockstep verify {}", lab.name()));
+        self.tell(&made);
+        Ok(made)
+    }
+
+    fn prove(&mut self, lab: Lab, program: PathBuf) -> anyhow::Result<Case> {
+        let ranks = if lab.is_distributed() { self.ranks } else { 1 };
+        let (many, mut made) = self.run(lab, lab.plan(ranks, BATCH), program.clone())?;
+        if !lab.is_distributed() {
+            made.findings.extend([each_sample_once(&[("its run", &many)]), loss_falls(&many)]);
+            return Ok(made);
+        }
+        let (one, alone) = self.run(lab, lab.plan(1, ranks * BATCH), program.clone())?;
+        made.findings = made.findings.into_iter().zip(alone.findings).map(|(one, other)| both(one, other)).collect();
+        made.findings.push(same_weights(&many));
+        made.findings.push(same_training(&many, &one));
+        made.findings.push(each_sample_once(&[("A", &many), ("B", &one)]));
+        made.findings.push(learns(&many));
+        if lab == Lab::SnapshotResume {
+            self.kill_and_resume(program, &mut made)?;
+        }
+        Ok(made)
+    }
+
+    /// A run in which nothing happens, and what is to be said of it without knowing the lab.
+    fn run(&mut self, lab: Lab, plan: Plan, program: PathBuf) -> anyhow::Result<(Evidence, Case)> {
+        let scenario = lab.scenario(&plan, program);
+        let name = scenario.title.clone();
+        let judge = |_: &_, seen: &Observed, _: &_| {
+            let findings = [judge::ended(&Expect::default(), seen), judge::nothing_leaked(seen)];
+            let of_run = |found: Finding| Finding { evidence: format!("{name}: {}", found.evidence), ..found };
+            findings.into_iter().map(of_run).collect()
+        };
+        let played = self.arena.play_with(&lab.launcher(&self.launcher), scenario, judge)?;
+        let made = case(&played, None, None);
+        Ok((evidence(plan, played), made))
+    }
+
+    fn kill_and_resume(&mut self, program: PathBuf, made: &mut Case) -> anyhow::Result<()> {
+        let mut scenario = from_library(SCENARIO)?;
+        scenario.run.program = None;
+        self.arena.set_lab(program);
+        let played = self.arena.play(scenario)?;
+        let killed = case(&played, None, None);
+        made.findings.extend(killed.findings.into_iter().map(|finding| of_run("Killed", finding)));
+        made.timeline = killed.timeline;
+        made.log = killed.log;
+        Ok(())
+    }
+
+    fn tell(&self, made: &Case) {
+        let (symbol, seconds) = (made.verdict().symbol(), made.took.as_secs_f64());
+        self.screen.line(format!("\n{symbol} {}: {} ({seconds:.1} s)", made.name, made.shows));
+        self.screen.line(findings_table(&made.findings, self.screen.look()));
+    }
+}
+
+fn missing(error: &anyhow::Error) -> Finding {
+    Finding { claim: "The lab is built".into(), verdict: Verdict::NotVerified, evidence: error.to_string() }
+}
+
+/// The same claim about two runs.
+fn both(one: Finding, other: Finding) -> Finding {
+    Finding {
+        verdict: overall([one.verdict, other.verdict]),
+        evidence: format!("{}; {}", one.evidence, other.evidence),
+        claim: one.claim,
+    }
+}
+
+/// The finding with the run that it is about.
+fn of_run(run: &str, finding: Finding) -> Finding {
+    Finding { claim: format!("{run}: {}", lower(&finding.claim)), ..finding }
+}
+
+/// With a small letter at the begin, to stand behind a colon.
+fn lower(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+}
+
+fn evidence(plan: Plan, played: Played) -> Evidence {
+    match played.seen {
+        Some(seen) if seen.unreadable.is_empty() => Evidence { plan, logs: Ok(seen.ranks), weights: seen.weights },
+        Some(seen) => Evidence { plan, logs: Err(seen.unreadable.join("; ")), weights: seen.weights },
+        None => Evidence {
+            plan,
+            logs: Err("it was not run".into()),
+            weights: vec![Err("it was not run".into()); plan.ranks],
+        },
+    }
+}

@@ -1,0 +1,158 @@
+//! Nodes that come, go, die and fall silent while the others' workers live.
+
+use rustix::process::Signal;
+
+use crate::nodes::{Job, SOON};
+use crate::running::Running;
+use crate::site::Site;
+
+/// Tells its world and stays until told to go.
+const STAYS: &str = "echo world $WORLD_SIZE count $TORCHELASTIC_RESTART_COUNT; while [ ! -e go ]; do sleep 0.02; done";
+
+#[test]
+fn a_late_node_joins_and_nobody_counts_that_as_a_restart() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let words = ["--nnodes=1:3", "--max-restarts=0", "--nproc-per-node=2", "--prefix=never", "sh", "-c", STAYS];
+    let first = Running::start(job.c10d(0, &words));
+    first.await_out("world 2 count 0", 2);
+    let second = Running::start(job.c10d(1, &words));
+    second.await_out("world 4 count 0", 2);
+    first.await_out("world 4 count 0", 2);
+    let third = Running::start(job.c10d(2, &words));
+    for node in [&first, &second, &third] {
+        node.await_out("world 6 count 0", 2);
+    }
+    site.file("go", "");
+    first.ended().code(0).says(&["came to take part", "not counted as a restart"]);
+    second.ended().code(0);
+    third.ended().code(0);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_node_beyond_the_maximum_waits_and_takes_the_place_of_one_that_dies() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let words = ["--nnodes=2", "sh", "-c", STAYS];
+    let [first, second] = [0, 1].map(|n| Running::start(job.c10d(n, &words)));
+    second.await_out("world 2", 1);
+    first.await_out("world 2", 1);
+    let spare = Running::start(job.c10d(2, &words));
+    spare.await_err("waiting for other nodes");
+    second.signal(Signal::KILL);
+    spare.await_out("world 2", 1);
+    first.await_out("world 2", 2);
+    site.file("go", "");
+    first.ended().code(0);
+    spare.ended().code(0);
+    second.ended().killed_by(Signal::KILL);
+    site.await_no_process();
+}
+
+#[test]
+fn the_death_of_an_agent_is_seen_from_its_connection_and_the_survivors_go_on() {
+    let site = Site::new();
+    // With torch's intervals: a missed heartbeat would take 15 s to be missed.
+    let job = Job { conf: "last_call_timeout=0.1,join_timeout=60", ..Job::new(&site) };
+    let words = ["--nnodes=1:2", "sh", "-c", STAYS];
+    let first = Running::start(job.c10d(0, &words));
+    first.await_out("world 1", 1);
+    let second = Running::start(job.c10d(1, &words));
+    first.await_out("world 2", 1);
+    second.await_out("world 2", 1);
+    second.signal(Signal::KILL);
+    first.await_out("world 1 count 0", 2);
+    site.file("go", "");
+    first.ended().code(0).says(&["was lost: its connection to the store was closed", "not counted as a restart"]);
+    second.ended().killed_by(Signal::KILL);
+    site.await_no_process();
+}
+
+#[test]
+fn an_agent_that_dies_while_the_others_gather_anew_is_not_waited_for() {
+    let site = Site::new();
+    let job = Job { conf: "last_call_timeout=0.1,join_timeout=60", ..Job::new(&site) };
+    // The second agent's workers cling to life, so that it is still stopping them when it dies.
+    let words = ["--nnodes=1:2", "--max-restarts=1", "--stop-timeout=1000", "sh", "-c", CLINGS];
+    let first = Running::start(job.c10d(0, &words));
+    first.await_out("world 1", 1);
+    let second = Running::start(job.c10d(1, &words));
+    first.await_out("world 2", 1);
+    second.await_out("world 2", 1);
+    site.file("fail", "");
+    second.await_err("stopping all workers");
+    second.signal(Signal::KILL);
+    first.await_out("world 1 count 1", 1);
+    site.file("go", "");
+    first.ended().code(0);
+    second.ended().killed_by(Signal::KILL);
+    site.await_no_process();
+}
+
+const CLINGS: &str = "trap '[ $RANK = 1 ] || exit 1' TERM; echo world $WORLD_SIZE count $TORCHELASTIC_RESTART_COUNT; \
+    while [ ! -e go ]; do sleep 0.02; \
+    if [ $RANK = 0 ] && [ $WORLD_SIZE = 2 ] && [ -e fail ]; then exit 3; fi; done";
+
+#[test]
+fn a_silent_agent_is_given_up_after_its_lease_and_comes_back_when_it_wakes() {
+    let site = Site::new();
+    let job = Job { conf: SOON, ..Job::new(&site) };
+    let words = ["--nnodes=1:2", "sh", "-c", STAYS];
+    let first = Running::start(job.c10d(0, &words));
+    first.await_out("world 1", 1);
+    let second = Running::start(job.c10d(1, &words));
+    first.await_out("world 2", 1);
+    second.await_out("world 2", 1);
+    second.signal(Signal::STOP);
+    first.await_out("world 1 count 0", 2);
+    second.signal(Signal::CONT);
+    first.await_out("world 2 count 0", 2);
+    second.await_out("world 2 count 0", 2);
+    site.file("go", "");
+    first.ended().code(0).says(&["no heartbeat for"]);
+    second.ended().code(0).says(&["the others gave up on this node"]);
+    site.assert_no_process();
+}
+
+#[test]
+fn an_agent_that_is_asked_to_end_leaves_and_the_others_go_on() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let words = ["--nnodes=1:2", "sh", "-c", STAYS];
+    let first = Running::start(job.c10d(0, &words));
+    first.await_out("world 1", 1);
+    let second = Running::start(job.c10d(1, &words));
+    first.await_out("world 2", 1);
+    second.await_out("world 2", 1);
+    second.signal(Signal::TERM);
+    second.ended().code(1).says(&["SIGTERM came"]);
+    first.await_out("world 1 count 0", 2);
+    site.file("go", "");
+    first.ended().code(0).says(&["left: it was asked to end"]);
+    site.assert_no_process();
+}
+
+#[test]
+fn the_end_of_the_stores_host_ends_all_and_is_said_to_be_it() {
+    for signal in [Signal::KILL, Signal::TERM] {
+        for fixed in [false, true] {
+            let site = Site::new();
+            let job = Job::new(&site);
+            let words = ["--nnodes=2", "--max-restarts=3", "sh", "-c", STAYS];
+            let [first, second] =
+                [0, 1].map(|n| Running::start(if fixed { job.fixed(n, &words) } else { job.c10d(n, &words) }));
+            first.await_out("world 2", 1);
+            second.await_out("world 2", 1);
+            first.signal(signal);
+            let told = if signal == Signal::KILL {
+                "does not answer; it was hosted by node"
+            } else {
+                "the store lives in this agent"
+            };
+            second.ended().code(1).says(&[told]);
+            drop(first);
+            site.await_no_process();
+        }
+    }
+}

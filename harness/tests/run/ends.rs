@@ -1,0 +1,222 @@
+//! Ends from outside: signals to the agent, its own death, and what workers leave behind.
+
+use std::os::unix::process::CommandExt;
+
+use rustix::process::Signal;
+
+use crate::running::Running;
+use crate::site::Site;
+
+/// A worker that tells which signal it got, and ends with a code of its own.
+const TELLS: &str = r#"
+import os, signal, sys, time
+def told(number, frame):
+    print("got", signal.Signals(number).name, flush=True)
+    sys.exit(7)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, told)
+print("up", flush=True)
+time.sleep(1000)
+"#;
+
+#[test]
+fn signals_are_passed_on_as_they_are_and_the_command_ends_with_1() {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
+        let site = Site::new();
+        let script = site.file("tells.py", TELLS);
+        let running = site.start(&["--standalone", "--nproc-per-node=2", &script]);
+        running.await_out("up", 2);
+        running.signal(signal);
+        let ended = running.ended().code(1);
+        let name =
+            ["HUP", "INT", "QUIT", "TERM"].into_iter().find(|name| ended.err.contains(&format!("SIG{name} came")));
+        let name = name.unwrap_or_else(|| panic!("{}", ended.err));
+        assert_eq!(ended.out.matches(&format!("got SIG{name}")).count(), 2, "{}", ended.out);
+        site.assert_no_process();
+    }
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_workers_that_ignore_the_first() {
+    let site = Site::new();
+    let stubborn = "trap '' TERM INT; echo up; while :; do sleep 1; done";
+    let running = site.start(&["--standalone", "--nproc-per-node=2", "--stop-timeout=1000", "sh", "-c", stubborn]);
+    running.await_out("up", 2);
+    running.signal(Signal::INT);
+    running.await_err("SIGINT came");
+    running.signal(Signal::INT);
+    running.ended().code(1);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_worker_that_ignores_sigterm_is_killed_after_the_stop_timeout() {
+    let site = Site::new();
+    let stubborn = "trap '' TERM; echo up; while :; do sleep 1; done";
+    let running = site.start(&["--standalone", "--stop-timeout=0.2", "sh", "-c", stubborn]);
+    running.await_out("up", 1);
+    running.signal(Signal::TERM);
+    running.ended().code(1);
+    site.assert_no_process();
+}
+
+#[test]
+fn only_the_signals_that_were_asked_for_are_handled() {
+    let site = Site::new();
+    let running =
+        site.start(&["--standalone", "--signals-to-handle=SIGTERM,SIGUSR1", "sh", "-c", "echo up; exec sleep 1000"]);
+    running.await_out("up", 1);
+    running.signal(Signal::USR1);
+    running.ended().code(1).says(&["SIGUSR1 came"]);
+    let running = site.start(&["--standalone", "--signals-to-handle=SIGTERM", "sh", "-c", "echo up; exec sleep 1000"]);
+    running.await_out("up", 1);
+    running.signal(Signal::INT);
+    running.ended().killed_by(Signal::INT);
+    site.await_no_process();
+}
+
+/// Starts a child, one in a session of its own, and a daemon that closed all its files.
+const FAMILY: &str = r#"
+import os, subprocess, sys, time
+subprocess.Popen(["sleep", "1000"])
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() != 0: os._exit(0)
+    os.chdir("/")
+    os.closerange(0, 256)
+    time.sleep(1000)
+os.wait()
+print("up", flush=True)
+if sys.argv[1] == "stay": time.sleep(1000)
+sys.exit(int(sys.argv[1]))
+"#;
+
+#[test]
+fn what_workers_started_goes_with_them_after_success_and_failure() {
+    let site = Site::new();
+    let script = site.file("family.py", FAMILY);
+    for code in ["0", "5"] {
+        let ended = site.run(&["--standalone", "--nproc-per-node=2", &script, code]);
+        ended.code(i32::from(code != "0"));
+        site.assert_no_process();
+    }
+}
+
+#[test]
+fn nothing_survives_an_agent_that_is_killed() {
+    let site = Site::new();
+    let script = site.file("family.py", FAMILY);
+    let running = site.start(&["--standalone", "--nproc-per-node=2", &script, "stay"]);
+    running.await_out("up", 2);
+    assert!(site.processes().len() > 8, "{:?}", site.processes());
+    running.signal(Signal::KILL);
+    running.ended().killed_by(Signal::KILL);
+    site.await_no_process();
+    site.until("the temporary logs are gone", || site.leftovers().is_empty());
+}
+
+#[test]
+fn a_restart_leaves_no_process_of_the_attempt_before() {
+    let site = Site::new();
+    let script = site.file("family.py", FAMILY);
+    let words = format!(
+        "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then echo anew; exec sleep 1001; fi; exec \"$PYTHON_EXEC\" {script} 5"
+    );
+    let running = site.start(&["--standalone", "--max-restarts=1", "sh", "-c", &words]);
+    running.await_out("anew", 1);
+    let sleeps = || site.processes().into_iter().filter(|(_, words)| words.contains("sleep 1000")).collect::<Vec<_>>();
+    assert_eq!(sleeps(), []);
+    running.signal(Signal::TERM);
+    running.ended().code(1);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_signal_before_the_workers_live_ends_the_command_too() {
+    let site = Site::new();
+    let address = site.address(0);
+    let endpoint = format!("--rdzv-endpoint={address}:{}", site.free_port(&address));
+    let words = ["--nnodes=2", "--rdzv-backend=c10d", &endpoint, "true"];
+    let running = site.start(&words);
+    running.await_err("waiting for other nodes");
+    running.signal(Signal::TERM);
+    running.ended().code(1).says(&["SIGTERM"]);
+    let [port, address] = site.master();
+    let words = ["--nnodes=2", "--node-rank=1", &port, &address, "true"];
+    let running = site.start(&words);
+    running.await_err("waiting for the rendezvous");
+    running.signal(Signal::INT);
+    running.ended().code(1).says(&["stopped by SIGINT"]);
+    site.assert_no_process();
+    assert_eq!(site.leftovers().len(), 0);
+}
+
+#[test]
+fn a_terminals_interrupt_of_the_whole_group_ends_all_in_order() {
+    let site = Site::new();
+    let script = site.file("tells.py", TELLS);
+    let mut command = site.lockstep(&["--standalone", "--nproc-per-node=2", &script]);
+    command.process_group(0);
+    let running = Running::start(command);
+    running.await_out("up", 2);
+    let group = rustix::process::Pid::from_raw(running.pid() as i32).unwrap();
+    rustix::process::kill_process_group(group, Signal::INT).unwrap();
+    let ended = running.ended().code(1);
+    assert_eq!(ended.out.matches("got SIGINT").count(), 2, "{}", ended.out);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_stopped_worker_is_ended_too() {
+    let site = Site::new();
+    let script = "echo up; [ $RANK = 0 ] && kill -STOP $$$$; while [ ! -e go ]; do sleep 0.01; done; exit 3";
+    let running = site.start(&["--standalone", "--nproc-per-node=2", "--stop-timeout=1000", "sh", "-c", script]);
+    running.await_out("up", 2);
+    site.until("rank 0 is stopped", || {
+        let stopped =
+            |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "));
+        site.processes().iter().any(|(pid, _)| stopped(pid))
+    });
+    site.file("go", "");
+    running.ended().code(1).says(&["exitcode  : 3 ", "rank 0 (local_rank: 0, pid: "]);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_job_inside_a_job_goes_with_it() {
+    let site = Site::new();
+    let script = site.file("family.py", FAMILY);
+    let inner = assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap().to_owned();
+    let words =
+        ["--standalone", &inner, "run", "--standalone", "--nproc-per-node=2", "--prefix=never", &script, "stay"];
+    for signal in [Signal::KILL, Signal::TERM] {
+        let running = site.start(&words);
+        running.await_out("up", 2);
+        running.signal(signal);
+        let ended = running.ended();
+        match signal {
+            Signal::KILL => drop(ended.killed_by(Signal::KILL)),
+            _ => drop(ended.code(1)),
+        }
+        site.await_no_process();
+    }
+    let words = [&words[..7], &["5"]].concat();
+    site.run(&words).code(1).says(&["exitcode  : 5 ", "exitcode  : 1 "]);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_job_without_standard_files_runs_all_the_same() {
+    let site = Site::new();
+    let done = site.word("done");
+    let lockstep = assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap().to_owned();
+    let text = format!(
+        "{lockstep} run --standalone --nproc-per-node=2 sh -c 'cat; echo said; echo $RANK >> {done}' <&- >&- 2>&-; echo code $?"
+    );
+    let mut shell = std::process::Command::new("sh");
+    site.prepare(shell.args(["-c", &text]));
+    assert_eq!(Running::start(shell).ended().code(0).out, "code 0\n");
+    assert_eq!(site.read("done").lines().count(), 2);
+    site.assert_no_process();
+}

@@ -1,0 +1,175 @@
+//! Workers that fail: what the command's exit code, report, restarts and files then are.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::running::Running;
+use crate::site::Site;
+
+#[test]
+fn a_workers_own_code_is_told_but_never_the_commands() {
+    let site = Site::new();
+    for code in [1, 2, 3, 77, 255] {
+        let told = format!("exitcode  : {code} (pid: ");
+        site.run(&["--standalone", "sh", "-c", &format!("exit {code}")]).code(1).says(&[&told, "sh FAILED"]);
+    }
+    site.run(&["--standalone", "sh", "-c", "kill -KILL $$$$"]).code(1).says(&["exitcode  : -9 (pid: ", "(SIGKILL)"]);
+    site.run(&["--standalone", "--no-such-flag", "true"]).code(2);
+    site.run(&["--standalone", "--nproc-per-node=many", "true"]).code(1);
+    site.assert_no_process();
+}
+
+#[test]
+fn the_report_has_torchruns_form() {
+    let site = Site::new();
+    let fail = "[ $RANK = 1 ] || exec sleep 1000; echo to stdout; echo step 8 >&2; echo step 9 >&2; exit 3";
+    let ended = site.run(&["--standalone", "--nproc-per-node=2", "sh", "-c", fail]).code(1);
+    let report = ended.err.split_once("sh FAILED\n").unwrap().1;
+    let words = [
+        "Failures:\n  <NO_OTHER_FAILURES>\n",
+        "Root Cause (first observed failure):\n[0]:\n  time      : 20",
+        "  host      : ",
+        "  rank      : 1 (local_rank: 1)\n  exitcode  : 3 (pid: ",
+        "  error_file: <N/A>\n  traceback : To enable traceback see: https://",
+        "Stopped by the agent because of this (no failures of their own):\n  rank 0 (local_rank: 0, pid: ",
+        "Last lines of rank 1:\n  step 8\n  step 9\n",
+    ];
+    let mut rest = report;
+    for word in words {
+        let (_, after) = rest.split_once(word).unwrap_or_else(|| panic!("no `{word}` at its place in:\n{report}"));
+        rest = after;
+    }
+    assert!(!rest.contains("Logs: "), "nothing was logged, so no folder stays: {rest}");
+    site.assert_no_process();
+}
+
+#[test]
+fn of_two_deaths_at_once_the_kernels_first_is_blamed_and_both_are_failures() {
+    let site = Site::new();
+    // Rank 0 dies as soon as rank 1 has, and the agent sleeps all the while.
+    let script = "echo $$$$ > new.$RANK; mv new.$RANK pid.$RANK; echo up; while [ ! -e go ]; do sleep 0.01; done; \
+        [ $RANK = 1 ] && exit 5; until grep -q ') Z ' /proc/$(cat pid.1)/stat; do :; done; exit 6";
+    let running = site.start(&["--standalone", "--nproc-per-node=2", "sh", "-c", script]);
+    running.await_out("up", 2);
+    running.signal(Signal::STOP);
+    site.file("go", "");
+    let dead = |rank: u8| {
+        let pid = site.read(&format!("pid.{rank}"));
+        fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap().contains(") Z ")
+    };
+    site.until("both are dead", || dead(0) && dead(1));
+    running.signal(Signal::CONT);
+    let ended = running.ended().code(1).never_says(&["Stopped by the agent", "NO_OTHER_FAILURES"]);
+    let (others, root) = ended.err.split_once("Root Cause").unwrap();
+    assert!(root.contains("rank      : 1 (local_rank: 1)\n  exitcode  : 5"), "{}", ended.err);
+    assert!(others.contains("rank      : 0 (local_rank: 0)\n  exitcode  : 6"), "{}", ended.err);
+}
+
+#[test]
+fn a_worker_that_a_signal_of_others_ended_was_not_stopped_by_the_agent() {
+    let site = Site::new();
+    // Rank 1 hears SIGTERM and dies of something else.
+    let script = "if [ $RANK = 0 ]; then while [ ! -e up ]; do sleep 0.01; done; exit 4; fi; \
+        trap 'trap - ABRT; kill -ABRT $$$$' TERM; ulimit -c 0; : > up; while :; do sleep 0.02; done";
+    let ended = site.run(&["--standalone", "--nproc-per-node=2", "sh", "-c", script]).code(1);
+    let (others, root) = ended.err.split_once("Root Cause").unwrap();
+    assert!(root.contains("rank      : 0 (local_rank: 0)\n  exitcode  : 4"), "{}", ended.err);
+    assert!(others.contains("rank      : 1 (local_rank: 1)\n  exitcode  : -6"), "{}", ended.err);
+}
+
+#[test]
+fn all_workers_start_anew_as_often_as_allowed_and_know_it() {
+    let site = Site::new();
+    let script = "echo rank $RANK attempt $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; \
+                  [ $TORCHELASTIC_RESTART_COUNT = 2 ] && exit 0; [ $RANK = 1 ] && exit 9; exec sleep 1000";
+    let flags = ["--standalone", "--nproc-per-node=2", "--prefix=never", "--max-restarts=2"];
+    let ended = site.run(&[&flags[..], &["sh", "-c", script]].concat()).code(0);
+    let said = ended.sorted();
+    let of = |rank, attempt| format!("rank {rank} attempt {attempt} of 2");
+    for (rank, attempt) in [(1, 0), (1, 1), (0, 2), (1, 2)] {
+        assert_eq!(said.iter().filter(|line| **line == of(rank, attempt)).count(), 1, "{said:?}");
+    }
+    assert_eq!(ended.err.matches("stopping all workers of this node to start them anew").count(), 2, "{}", ended.err);
+    site.assert_no_process();
+    assert_eq!(site.leftovers().len(), 0);
+}
+
+#[test]
+fn when_no_restart_is_left_the_report_tells_of_the_last_attempt() {
+    let site = Site::new();
+    let script = "exit $((10 + TORCHELASTIC_RESTART_COUNT))";
+    let ended = site.run(&["--standalone", "--max-restarts=2", "sh", "-c", script]).code(1);
+    ended
+        .says(&["ended with exit code 10", "ended with exit code 11", "exitcode  : 12 "])
+        .never_says(&["exitcode  : 10"]);
+}
+
+#[test]
+fn an_error_that_python_recorded_is_the_traceback_and_is_handed_up() {
+    let site = Site::new();
+    let recorded = json!({"message": {"message": "ValueError: no such layer",
+        "extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File \"x.py\"\nValueError: no such layer\n",
+                      "timestamp": "1763635203"}}});
+    let file = site.file("recorded.json", &recorded.to_string());
+    let mut command =
+        site.lockstep(&["--standalone", "sh", "-c", &format!("cp {file} $TORCHELASTIC_ERROR_FILE; exit 1")]);
+    command.env("TORCHELASTIC_ERROR_FILE", site.path("handed-up.json"));
+    let ended = Running::start(command).ended().code(1);
+    ended.says(&[
+        "traceback : Traceback (most recent call last):\n    File \"x.py\"\n  ValueError: no such layer",
+        "/attempt_0/0/error.json",
+    ]);
+    let handed: Value = serde_json::from_str(&site.read("handed-up.json")).unwrap();
+    assert_eq!(handed["message"]["message"], "ValueError: no such layer");
+    assert_eq!(handed["message"]["errorCode"], 1);
+    let mut command = site.lockstep(&["--standalone", "false"]);
+    command.env("TORCHELASTIC_ERROR_FILE", site.path("no/such/folder/error.json"));
+    Running::start(command).ended().code(1).says(&["cannot write the root cause to ", "no/such/folder/error.json"]);
+}
+
+#[test]
+fn an_error_file_of_any_content_is_survived_and_told() {
+    let site = Site::new();
+    let cases = [
+        ("printf 'not json' > $TORCHELASTIC_ERROR_FILE", "not json"),
+        ("printf '' > $TORCHELASTIC_ERROR_FILE", "exitcode  : 1 "),
+        (r#"printf '{"message": "plain text", "timestamp": 1}' > $TORCHELASTIC_ERROR_FILE"#, "plain text"),
+        ("head -c 50000000 /dev/zero | tr '\\0' x > $TORCHELASTIC_ERROR_FILE", "xxxx"),
+        ("head -c 1000 /dev/urandom > $TORCHELASTIC_ERROR_FILE", "exitcode  : 1 "),
+        ("mkdir $TORCHELASTIC_ERROR_FILE", "it is no file"),
+        ("mkfifo $TORCHELASTIC_ERROR_FILE", "it is no file"),
+    ];
+    for (write, told) in cases {
+        let ended = site.run(&["--standalone", "sh", "-c", &format!("{write}; exit 1")]).code(1).says(&[told]);
+        assert!(ended.err.len() < 20_000, "{write}: {} bytes", ended.err.len());
+    }
+}
+
+#[test]
+fn a_command_that_cannot_begin_says_so_in_the_error_file_of_its_own() {
+    let site = Site::new();
+    let mut command = site.lockstep(&["--standalone", "no-such-program-anywhere"]);
+    command.env("TORCHELASTIC_ERROR_FILE", site.path("mine.json"));
+    Running::start(command).ended().code(1).says(&["no-such-program-anywhere"]);
+    assert!(site.read("mine.json").contains("no-such-program-anywhere"));
+}
+
+#[test]
+fn one_that_fails_while_another_is_stopped_is_told_apart_from_those_that_were_asked_to_end() {
+    let site = Site::new();
+    // Rank 2 heeds the request by a code of its own; rank 1 does not mind and is killed.
+    let script = r#"case $RANK in
+        0) while [ ! -e up.1 ] || [ ! -e up.2 ]; do sleep 0.01; done; exit 4;;
+        1) trap '' TERM; : > up.1; while :; do sleep 1; done;;
+        2) trap 'exit 6' TERM; : > up.2; while :; do sleep 0.05; done;;
+    esac"#;
+    let flags = ["--standalone", "--nproc-per-node=3", "--stop-timeout=0.3", "sh", "-c", script];
+    let ended = site.run(&flags).code(1);
+    let stopped = ended.err.split_once("Stopped by the agent because of this").unwrap().1;
+    assert!(stopped.contains("rank 1 (local_rank: 1, pid: ") && stopped.contains("): SIGKILL"), "{stopped}");
+    assert!(stopped.contains("rank 2 (local_rank: 2, pid: ") && stopped.contains("): exit code 6"), "{stopped}");
+    assert!(ended.err.contains("rank      : 0 (local_rank: 0)\n  exitcode  : 4"));
+    site.assert_no_process();
+}

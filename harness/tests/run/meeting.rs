@@ -1,0 +1,134 @@
+//! Nodes that do not meet: what is said, and that it is said soon.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::Command;
+use std::thread;
+
+use rustix::process::Signal;
+
+use crate::nodes::Job;
+use crate::running::Running;
+use crate::site::Site;
+
+#[test]
+fn who_came_and_who_is_missing_is_said_when_the_time_is_over() {
+    let site = Site::new();
+    let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
+    for fixed in [false, true] {
+        let words = ["--nnodes=2", "true"];
+        let ended = Running::start(if fixed { job.fixed(0, &words) } else { job.c10d(0, &words) }).ended().code(1);
+        ended.says(&["1 of 2", &job.endpoint]);
+    }
+    site.assert_no_process();
+    assert_eq!(site.leftovers().len(), 0);
+}
+
+#[test]
+fn in_a_batch_job_the_starter_of_one_agent_for_each_node_is_named() {
+    let site = Site::new();
+    let job = Job { conf: "join_timeout=0.5", ..Job::new(&site) };
+    let batch: [(&[(&str, &str)], &str); 2] = [
+        (&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "2"), ("SLURM_NNODES", "2")], "srun"),
+        (&[("PBS_JOBID", "7.server"), ("PBS_NODEFILE", &site.file("nodes", "n1\nn2\n"))], "pbsdsh"),
+    ];
+    for (variables, told) in batch {
+        let mut command = job.c10d(0, &["--nnodes=2", "true"]);
+        command.envs(variables.iter().copied());
+        Running::start(command).ended().code(1).says(&[told]);
+    }
+}
+
+#[test]
+fn a_job_that_differs_is_refused_and_the_difference_named() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let first = Running::start(job.c10d(0, &["--nnodes=2", "sh", "-c", "exit 0"]));
+    first.await_err("waiting for other nodes");
+    let other = |words: &[&str]| Running::start(job.c10d(1, words)).ended().code(1);
+    other(&["--nnodes=2", "sh", "-c", "exit 1"]).says(&["another job uses this rendezvous", "exit 1", "--rdzv-id"]);
+    other(&["--nnodes=3", "sh", "-c", "exit 0"]).says(&["another job uses this rendezvous", "nnodes"]);
+    first.signal(Signal::TERM);
+    first.ended().code(1);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_node_rank_that_is_taken_is_refused_and_its_holder_named() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let words = ["--nnodes=3", "true"];
+    let first = Running::start(job.fixed(0, &words));
+    first.await_err("waiting for other nodes");
+    let second = Running::start(job.fixed(1, &words));
+    let again = Running::start(job.fixed(1, &words));
+    // Which of the two came first is anybody's guess.
+    let refused = [&second, &again];
+    site.until("one of two is refused", || refused.iter().any(|node| node.err.now().contains("node_rank 1 is taken")));
+    first.signal(Signal::TERM);
+    for node in [first, second, again] {
+        node.ended().code(1);
+    }
+    Running::start(job.fixed(3, &words)).ended().code(1).says(&["--node-rank"]);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_port_that_another_program_has_is_told_with_its_owner() {
+    let site = Site::new();
+    let address = site.address(0);
+    let taken = TcpListener::bind((&*address, 0)).unwrap();
+    let endpoint = taken.local_addr().unwrap().to_string();
+    let ended = Running::start(Job { endpoint, ..Job::new(&site) }.fixed(0, &["true"])).ended().code(1);
+    ended.says(&[&format!("pid {}", std::process::id())]);
+}
+
+#[test]
+fn a_server_that_says_nothing_or_something_else_is_told_within_seconds() {
+    let site = Site::new();
+    let address = site.address(0);
+    for answer in [None, Some("SSH-2.0-OpenSSH_9.9\r\n")] {
+        let mute = TcpListener::bind((&*address, 0)).unwrap();
+        let endpoint = mute.local_addr().unwrap().to_string();
+        // It serves until the test ends.
+        thread::spawn(move || {
+            for connection in mute.incoming() {
+                let mut connection = connection.unwrap();
+                thread::spawn(move || {
+                    if let Some(answer) = answer {
+                        std::io::Write::write_all(&mut connection, answer.as_bytes()).unwrap();
+                    }
+                    let _ = connection.read_to_end(&mut Vec::new());
+                });
+            }
+        });
+        let job = Job { endpoint, conf: "join_timeout=600", ..Job::new(&site) };
+        let ended = Running::start(job.c10d(1, &["--nnodes=2", "true"])).ended().code(1).says(&[&job.endpoint]);
+        if answer.is_some() {
+            ended.says(&["SSH-2.0"]);
+        }
+    }
+}
+
+#[test]
+fn a_name_without_address_and_an_address_of_another_machine_are_told() {
+    let site = Site::new();
+    let endpoint = "no-such-host.invalid:29500".to_owned();
+    let job = Job { endpoint, conf: "join_timeout=1", ..Job::new(&site) };
+    Running::start(job.c10d(1, &["--nnodes=2", "true"])).ended().code(1).says(&["no-such-host.invalid"]);
+    let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
+    let mut command: Command = site.lockstep(&["--rdzv-backend=c10d", "--local-addr=192.0.2.1", "--nnodes=1"]);
+    command.arg(format!("--rdzv-endpoint={}", job.endpoint)).arg("true");
+    Running::start(command).ended().code(1).says(&["192.0.2.1", "ip -brief address"]);
+}
+
+/// It was tried for all that time.
+const NOBODY: &str = "nobody listened on port";
+
+#[test]
+fn a_host_that_is_not_there_is_told_after_the_time_to_join() {
+    let site = Site::new();
+    let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
+    Running::start(job.c10d(1, &["--nnodes=2", "true"])).ended().code(1).says(&[&job.endpoint, NOBODY]);
+    Running::start(job.fixed(1, &["--nnodes=2", "true"])).ended().code(1).says(&[&job.endpoint, NOBODY]);
+}

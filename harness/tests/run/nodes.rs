@@ -1,0 +1,181 @@
+//! Several agents, each with a loopback address of its own: ranks, the workers' store, restarts and failures of all.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::environment::REACH;
+use crate::running::Running;
+use crate::site::Site;
+
+/// One job's agents: where they meet, and what they have in common.
+pub(crate) struct Job<'a> {
+    pub(crate) site: &'a Site,
+    pub(crate) endpoint: String,
+    /// For `--rdzv-conf`.
+    pub(crate) conf: &'static str,
+}
+
+/// Signs of life often enough that a node which gives none is missed soon.
+pub(crate) const SOON: &str = "keep_alive_interval=0.2,keep_alive_max_attempt=3,last_call_timeout=0.1";
+
+impl<'a> Job<'a> {
+    pub(crate) fn new(site: &'a Site) -> Self {
+        let address = site.address(0);
+        let endpoint = format!("{address}:{}", site.free_port(&address));
+        Job { site, endpoint, conf: SOON }
+    }
+
+    /// Agent `n` with c10d; the first hosts the store.
+    pub(crate) fn c10d(&self, n: u8, words: &[&str]) -> Command {
+        let conf = format!("--rdzv-conf=is_host={},{}", u8::from(n == 0), self.conf);
+        let (endpoint, local) =
+            (format!("--rdzv-endpoint={}", self.endpoint), format!("--local-addr={}", self.site.address(n)));
+        self.site.lockstep(&[&["--rdzv-backend=c10d", &endpoint, &local, &conf], words].concat())
+    }
+
+    /// Agent `n` with a static rendezvous.
+    pub(crate) fn fixed(&self, n: u8, words: &[&str]) -> Command {
+        let (address, port) = self.endpoint.split_once(':').unwrap();
+        let (address, port) = (format!("--master-addr={address}"), format!("--master-port={port}"));
+        let (rank, conf) = (format!("--node-rank={n}"), format!("--rdzv-conf={}", self.conf));
+        self.site.lockstep(&[&[&*address, &*port, &*rank, &*conf], words].concat())
+    }
+}
+
+/// Prints who it is, after the store was reached.
+const WHO: &str = r#"
+print(*[os.environ[name] for name in ("GROUP_RANK", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE",
+    "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR")])
+"#;
+
+#[test]
+fn nodes_with_unequal_numbers_of_workers_are_one_world_that_meets_at_one_store() {
+    for fixed in [false, true] {
+        let site = Site::new();
+        let job = Job::new(&site);
+        let script = site.file("who.py", &format!("{REACH}{WHO}"));
+        let start = |n: u8| {
+            let workers = format!("--nproc-per-node={}", n + 1);
+            let words = ["--nnodes=3", &workers, "--prefix=never", &script];
+            Running::start(if fixed { job.fixed(n, &words) } else { job.c10d(n, &words) })
+        };
+        let nodes = [2, 0, 1].map(start);
+        let ended = nodes.map(|node| node.ended().code(0));
+        let mut workers: BTreeMap<u32, Vec<Vec<String>>> = BTreeMap::new();
+        for line in ended.iter().flat_map(|ended| ended.out.lines()).filter(|line| *line != "reached") {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            workers.entry(words[0].parse().unwrap()).or_default().push(words);
+        }
+        let mut next = 0;
+        for (group_rank, mut node) in workers {
+            node.sort();
+            let size = node.len();
+            for (local_rank, words) in node.into_iter().enumerate() {
+                let (group_rank, rank, local_rank) = (group_rank.to_string(), next.to_string(), local_rank.to_string());
+                let size = size.to_string();
+                let expected = [&*group_rank, &rank, &local_rank, &size, "6", "3", &rank, "6", &site.address(0)];
+                assert_eq!(words, expected);
+                next += 1;
+            }
+        }
+        assert_eq!(next, 6);
+        site.assert_no_process();
+    }
+}
+
+/// Rank 1 fails once, as soon as rank 0 is up; rank 0 ends when the second attempt has.
+const FAILS_ONCE: &str = "echo rank $RANK count $TORCHELASTIC_RESTART_COUNT; \
+    wait_for() { while [ ! -e $1 ]; do sleep 0.02; done; }; \
+    if [ $RANK = 0 ]; then : > up; wait_for second; exit 0; fi; \
+    if [ ! -e failed ]; then wait_for up; : > failed; exit 9; fi; \
+    : > second";
+
+#[test]
+fn a_worker_that_fails_on_one_node_starts_all_nodes_workers_anew() {
+    for fixed in [false, true] {
+        let site = Site::new();
+        let job = Job::new(&site);
+        let words = ["--nnodes=2", "--max-restarts=1", "sh", "-c", FAILS_ONCE];
+        let [first, second] =
+            [0, 1].map(|n| Running::start(if fixed { job.fixed(n, &words) } else { job.c10d(n, &words) }));
+        let (first, second) = (first.ended().code(0), second.ended().code(0));
+        // Only the agent whose worker failed has used up a restart.
+        assert_eq!(first.out, "rank 0 count 0\n".repeat(2));
+        assert_eq!(second.out, "rank 1 count 0\nrank 1 count 1\n");
+        second.says(&["local rank 0 ended with exit code 9: stopping all workers", "(0 restarts left)"]);
+        first.says(&["not counted as a restart"]);
+        site.assert_no_process();
+    }
+}
+
+#[test]
+fn a_node_that_fails_for_good_ends_the_others_which_say_who_it_was() {
+    for fixed in [false, true] {
+        let site = Site::new();
+        let job = Job::new(&site);
+        let words = ["--nnodes=2", "sh", "-c", "[ $RANK = 0 ] && exec sleep 1000; echo out of luck >&2; exit 9"];
+        let [first, second] =
+            [0, 1].map(|n| Running::start(if fixed { job.fixed(n, &words) } else { job.c10d(n, &words) }));
+        second.ended().code(1).says(&["exitcode  : 9 ", "Last lines of rank 1:\n  out of luck"]);
+        first.ended().code(1).says(&["ended the job", "root cause: rank 1 (local_rank 0, pid ", "exited with code 9"]);
+        site.assert_no_process();
+    }
+}
+
+#[test]
+fn a_node_whose_workers_are_done_waits_for_the_others() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let words = ["--nnodes=2", "sh", "-c", "while [ $RANK = 1 ] && [ ! -e go ]; do sleep 0.02; done; echo $RANK ends"];
+    let [first, second] = [0, 1].map(|n| Running::start(job.c10d(n, &words)));
+    first.await_out("0 ends", 1);
+    first.await_err("waiting for other nodes");
+    site.file("go", "");
+    second.ended().code(0);
+    first.ended().code(0);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_node_waits_for_the_others_no_longer_than_asked_and_says_for_whom() {
+    let site = Site::new();
+    let job = Job { conf: "keep_alive_interval=0.2", ..Job::new(&site) };
+    let words = ["--nnodes=2", "--exit-barrier-timeout=0.3", "sh", "-c", "[ $RANK = 0 ] && exec sleep 1000; exit 0"];
+    let [first, second] = [0, 1].map(|n| Running::start(job.c10d(n, &words)));
+    // As under torchrun, its own workers' success is this node's.
+    second.ended().code(0).says(&["have not ended in time (--exit-barrier-timeout)", &site.address(0)]);
+    first.signal(Signal::TERM);
+    first.ended().code(1);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_failure_after_another_node_was_done_ends_the_job_and_is_told_on_both() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let fail = "[ $RANK = 0 ] && exit 0; while [ ! -e go ]; do sleep 0.02; done; exit 9";
+    let words = ["--nnodes=2", "--max-restarts=5", "sh", "-c", fail];
+    let [first, second] = [0, 1].map(|n| Running::start(job.c10d(n, &words)));
+    first.await_err("waiting for other nodes");
+    site.file("go", "");
+    second.ended().code(1).says(&["exitcode  : 9 ", "already finished"]);
+    first.ended().code(1).says(&["already finished"]);
+    site.assert_no_process();
+}
+
+#[test]
+fn one_node_alone_may_meet_at_a_port_of_the_systems_choice() {
+    let site = Site::new();
+    let words = ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "sh", "-c", "echo $MASTER_PORT"];
+    let port: u16 = site.run(&words).code(0).out.trim().parse().unwrap();
+    assert_ne!(port, 0);
+}
+
+#[test]
+fn a_key_of_the_rendezvous_that_nobody_reads_is_told_and_does_no_harm() {
+    let site = Site::new();
+    let words = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-conf=joint_timeout=5", "true"];
+    site.run(&words).code(0).says(&["joint_timeout"]);
+}

@@ -1,0 +1,76 @@
+//! Which programs can be run, how, and what is said of those that cannot.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::running::Running;
+use crate::site::Site;
+
+#[test]
+fn a_python_script_is_run_unbuffered_by_the_chosen_python() {
+    let site = Site::new();
+    let script = site.file("train.py", "import sys; print(sys.flags.unbuffered if hasattr(sys.flags, 'unbuffered') else '', sys.argv)\nprint(sys.stdout.write_through)");
+    let ended = site.run(&["--standalone", &script, "--lr", "1"]).code(0);
+    assert!(ended.out.ends_with(&format!("['{script}', '--lr', '1']\nTrue\n")), "{}", ended.out);
+    let mut command = site.lockstep(&["--standalone", &script]);
+    let other = site.file("other-python", "#!/bin/sh\necho other python: \"$@\"\n");
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
+    command.env("PYTHON_EXEC", &other);
+    assert_eq!(Running::start(command).ended().code(0).out, format!("other python: -u {script}\n"));
+}
+
+#[test]
+fn a_module_is_run_by_its_name() {
+    let site = Site::new();
+    fs::create_dir(site.path("package")).unwrap();
+    site.file("package/__init__.py", "");
+    site.file("package/train.py", "import sys; print(__name__, __spec__.name, sys.argv[1:])");
+    let ended = site.run(&["--standalone", "-m", "package.train", "-m", "x"]).code(0);
+    assert_eq!(ended.out, "__main__ package.train ['-m', 'x']\n");
+}
+
+#[test]
+fn run_path_runs_a_script_under_runpy() {
+    let site = Site::new();
+    let script = site.file("train.py", "import sys; print(__name__, sys.argv)");
+    let ended = site.run(&["--standalone", "--run-path", &script, "7"]).code(0);
+    assert_eq!(ended.out, format!("__main__ ['{script}', '7']\n"));
+}
+
+#[test]
+fn executables_and_names_in_the_path_are_run_as_they_are() {
+    let site = Site::new();
+    let tool = site.file("tool", "#!/bin/sh\necho tool \"$1\"\n");
+    fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+    for words in [
+        &["--standalone", &tool, "x"][..],
+        &["--standalone", "./tool", "x"],
+        &["--standalone", "--no-python", &tool, "x"],
+    ] {
+        assert_eq!(site.run(words).code(0).out, "tool x\n", "{words:?}");
+    }
+    assert_eq!(site.run(&["--standalone", "echo", "x"]).code(0).out, "x\n");
+}
+
+#[test]
+fn what_cannot_be_run_is_named_before_anything_starts() {
+    let site = Site::new();
+    site.run(&["--standalone", "no-such-program"]).code(1).says(&["no-such-program"]).never_says(&["FAILED"]);
+    site.run(&["--standalone", "./no/such.py"]).code(1).says(&["no/such.py"]).never_says(&["FAILED", "Traceback"]);
+    let plain = site.file("plain", "#!/bin/sh\necho hi\n");
+    site.run(&["--standalone", "--no-python", &plain]).code(1).says(&[&plain, "chmod +x"]).never_says(&["FAILED"]);
+    let folder = site.word("tmp");
+    site.run(&["--standalone", "--no-python", &folder]).code(1).says(&[&folder]).never_says(&["FAILED"]);
+    site.assert_no_process();
+    assert_eq!(site.leftovers().len(), 0);
+}
+
+#[test]
+fn a_program_with_a_missing_interpreter_is_not_tried_again() {
+    let site = Site::new();
+    let tool = site.file("tool", "#!/no/such/interpreter\n");
+    fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+    let ended = site.run(&["--standalone", "--max-restarts=3", "--no-python", &tool]).code(1);
+    ended.says(&["/no/such/interpreter"]).never_says(&["start them anew"]);
+    site.assert_no_process();
+}

@@ -1,0 +1,195 @@
+//! A command in the background: its output as it comes, its end, and signals to it.
+
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::site::LIMIT;
+
+pub(crate) struct Running {
+    child: Child,
+    pub(crate) out: Text,
+    pub(crate) err: Text,
+}
+
+/// How a command ended, and all that it said.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) raw: Vec<u8>,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (out, err) = (Text::of(child.stdout.take().unwrap()), Text::of(child.stderr.take().unwrap()));
+        Running { child, out, err }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits until stdout has this text so many times.
+    pub(crate) fn await_out(&self, text: &str, times: usize) {
+        self.await_in(&self.out, text, times);
+    }
+
+    /// Waits until stderr has this text.
+    pub(crate) fn await_err(&self, text: &str) {
+        self.await_in(&self.err, text, 1);
+    }
+
+    fn await_in(&self, place: &Text, text: &str, times: usize) {
+        if !place.until(|told| told.matches(text).count() >= times) {
+            panic!("`{text}` did not come {times} times\n{}", self.told());
+        }
+    }
+
+    fn told(&self) -> String {
+        format!("--- stdout\n{}\n--- stderr\n{}", self.out.now(), self.err.now())
+    }
+
+    pub(crate) fn write_stdin(&mut self, bytes: &[u8]) {
+        let mut stdin = self.child.stdin.take().unwrap();
+        stdin.write_all(bytes).unwrap();
+    }
+
+    /// Waits until it and all that could write to its output have ended.
+    pub(crate) fn ended(mut self) -> Ended {
+        for text in [&self.out, &self.err] {
+            assert!(
+                text.until_closed(),
+                "after {} s something still holds the output\n{}",
+                LIMIT.as_secs(),
+                self.told()
+            );
+        }
+        let status = self.child.wait().unwrap();
+        let lossy = |text: &Text| String::from_utf8_lossy(&text.bytes()).into_owned();
+        Ended { status, out: lossy(&self.out), err: lossy(&self.err), raw: self.out.bytes() }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ended {
+    /// It ended by itself with this code.
+    #[track_caller]
+    pub(crate) fn code(self, code: i32) -> Self {
+        assert_eq!(
+            self.status.code(),
+            Some(code),
+            "{}\n--- stdout\n{}\n--- stderr\n{}",
+            self.status,
+            self.out,
+            self.err
+        );
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn killed_by(self, signal: Signal) -> Self {
+        assert_eq!(self.status.signal(), Some(signal.as_raw()), "{}", self.err);
+        self
+    }
+
+    /// stderr has all these texts.
+    #[track_caller]
+    pub(crate) fn says(self, texts: &[&str]) -> Self {
+        for text in texts {
+            assert!(self.err.contains(text), "`{text}` is not in stderr:\n{}", self.err);
+        }
+        self
+    }
+
+    /// stderr has none of these texts.
+    #[track_caller]
+    pub(crate) fn never_says(self, texts: &[&str]) -> Self {
+        for text in texts {
+            assert!(!self.err.contains(text), "`{text}` is in stderr:\n{}", self.err);
+        }
+        self
+    }
+
+    /// The lines of stdout, sorted.
+    pub(crate) fn sorted(&self) -> Vec<&str> {
+        let mut lines: Vec<&str> = self.out.lines().collect();
+        lines.sort_unstable();
+        lines
+    }
+}
+
+/// What came out of a pipe so far, gathered by a thread.
+pub(crate) struct Text(Arc<(Mutex<Gathered>, Condvar)>);
+
+#[derive(Default)]
+struct Gathered {
+    bytes: Vec<u8>,
+    closed: bool,
+}
+
+impl Text {
+    fn of(mut pipe: impl Read + Send + 'static) -> Self {
+        let shared = Arc::new((Mutex::new(Gathered::default()), Condvar::new()));
+        let text = Text(Arc::clone(&shared));
+        thread::spawn(move || {
+            let mut chunk = [0; 65536];
+            loop {
+                let read = pipe.read(&mut chunk).unwrap_or(0);
+                let mut gathered = shared.0.lock().unwrap();
+                gathered.bytes.extend_from_slice(&chunk[..read]);
+                gathered.closed = read == 0;
+                shared.1.notify_all();
+                if read == 0 {
+                    return;
+                }
+            }
+        });
+        text
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.0.0.lock().unwrap().bytes.clone()
+    }
+
+    pub(crate) fn now(&self) -> String {
+        String::from_utf8_lossy(&self.bytes()).into_owned()
+    }
+
+    /// Whether it came to hold what is asked before the limit and the end.
+    fn until(&self, holds: impl Fn(&str) -> bool) -> bool {
+        self.wait(|gathered| holds(&String::from_utf8_lossy(&gathered.bytes)) || gathered.closed);
+        holds(&self.now())
+    }
+
+    fn until_closed(&self) -> bool {
+        self.wait(|gathered| gathered.closed);
+        self.0.0.lock().unwrap().closed
+    }
+
+    fn wait(&self, over: impl Fn(&Gathered) -> bool) {
+        let begun = Instant::now();
+        let mut gathered = self.0.0.lock().unwrap();
+        while !over(&gathered) && begun.elapsed() < LIMIT {
+            let left = LIMIT.saturating_sub(begun.elapsed());
+            gathered = self.0.1.wait_timeout(gathered, left).unwrap().0;
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A place for one test: a folder of its own, addresses of its own, and the command as a user has it, in the background or
+//! to its end. Whatever it started is found by a mark in its environment, and ended with the test.
+
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::running::{Ended, Running};
+
+/// No test waits longer for one thing; each ends by an event long before.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+/// Every process that a test starts has this variable, with the test's folder as its value.
+const MARK: &str = "LOCKSTEP_TEST_SITE";
+
+pub(crate) struct Site {
+    folder: TempDir,
+    /// The third byte of this test's loopback addresses.
+    net: u8,
+}
+
+impl Site {
+    pub(crate) fn new() -> Self {
+        static TESTS: AtomicU8 = AtomicU8::new(1);
+        let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        fs::create_dir(folder.path().join("tmp")).unwrap();
+        Site { folder, net: TESTS.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The path as a word of a command line.
+    pub(crate) fn word(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// Writes a file; its path as a word of a command line.
+    pub(crate) fn file(&self, name: &str, text: &str) -> String {
+        fs::write(self.path(name), text).unwrap();
+        self.word(name)
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        let bytes = fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Loopback address of node `n`, which no other test has.
+    pub(crate) fn address(&self, n: u8) -> String {
+        let process = u8::try_from(std::process::id() % 250).unwrap();
+        Ipv4Addr::new(127, process + 1, self.net, n + 1).to_string()
+    }
+
+    /// A port that is free on the address.
+    pub(crate) fn free_port(&self, address: &str) -> u16 {
+        let address: IpAddr = address.parse().unwrap();
+        TcpListener::bind((address, 0)).unwrap().local_addr().unwrap().port()
+    }
+
+    /// The flags of a static rendezvous on this test's first address.
+    pub(crate) fn master(&self) -> [String; 2] {
+        let address = self.address(0);
+        [format!("--master-port={}", self.free_port(&address)), format!("--master-addr={address}")]
+    }
+
+    /// `lockstep run` with these words, in the environment that a user without any setting has.
+    pub(crate) fn lockstep(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
+        command.arg("run").args(words);
+        self.prepare(&mut command);
+        command
+    }
+
+    /// Makes a command one of this place: marked, in its folder, with an environment that says nothing of any job.
+    pub(crate) fn prepare(&self, command: &mut Command) {
+        command.env_clear().env("PATH", env::var_os("PATH").unwrap()).env("HOME", self.folder.path());
+        command.env(MARK, self.folder.path()).env("TMPDIR", self.path("tmp")).env("PYTHON_EXEC", python());
+        command.env("PYTHONDONTWRITEBYTECODE", "1").env("LC_ALL", "C.UTF-8");
+        command.current_dir(self.folder.path()).stdin(Stdio::null());
+    }
+
+    /// Runs to the end.
+    pub(crate) fn run(&self, words: &[&str]) -> Ended {
+        self.start(words).ended()
+    }
+
+    /// Runs in the background.
+    pub(crate) fn start(&self, words: &[&str]) -> Running {
+        Running::start(self.lockstep(words))
+    }
+
+    /// What was left in the folder for temporary files.
+    pub(crate) fn leftovers(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.path("tmp")).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    /// The processes of this test that live: number and command line.
+    pub(crate) fn processes(&self) -> Vec<(i32, String)> {
+        let mark = [MARK.as_bytes(), b"=", self.folder.path().as_os_str().as_bytes()].concat();
+        let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+        let ours = pids.filter(|pid: &i32| {
+            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environ.split(|byte| *byte == 0).any(|variable| variable == mark)
+        });
+        let named = |pid: i32| {
+            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            (pid, String::from_utf8_lossy(&words).replace('\0', " "))
+        };
+        ours.map(named).collect()
+    }
+
+    /// Nothing that the test started lives.
+    pub(crate) fn assert_no_process(&self) {
+        assert_eq!(self.processes(), [], "processes are left");
+    }
+
+    /// The same after a kill that none of ours could foresee: it takes the warden a moment.
+    pub(crate) fn await_no_process(&self) {
+        self.until("no process is left", || self.processes().is_empty());
+    }
+
+    /// Waits until it holds.
+    pub(crate) fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < LIMIT, "waited for `{what}` in vain; alive: {:?}", self.processes());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let begun = Instant::now();
+        loop {
+            let left = self.processes();
+            if left.is_empty() || begun.elapsed() > LIMIT {
+                return;
+            }
+            for (pid, _) in left {
+                let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// The Python that scripts are run by: the executable itself, since a wrapper of it costs time at every start.
+pub(crate) fn python() -> &'static str {
+    static PYTHON: OnceLock<String> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let asked = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+        let asked = asked.expect("these tests need a python3 in PATH");
+        String::from_utf8(asked.stdout).unwrap().trim().to_owned()
+    })
+}

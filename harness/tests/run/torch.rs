@@ -1,0 +1,131 @@
+//! Python's PyTorch under `lockstep run`, its scripts unchanged. Python is LOCKSTEP_PYTHON, else python3; where that has no
+//! torch, it is said that this was not verified.
+
+use std::env;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::nodes::Job;
+use crate::running::Running;
+use crate::site::{Site, python};
+
+/// The Python that has torch.
+fn with_torch() -> Option<String> {
+    let python = env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| python().to_owned());
+    let has = Command::new(&python).args(["-c", "import torch.distributed.elastic"]).output();
+    let has = has.is_ok_and(|told| told.status.success());
+    if !has {
+        println!(
+            "not verified here: Python's PyTorch under lockstep run (no torch in {python}; LOCKSTEP_PYTHON names another)"
+        );
+    }
+    has.then_some(python)
+}
+
+/// Trains by DDP; all ranks end with the same weights. Rank 1 fails once where an argument names the file that keeps this in mind.
+const DDP: &str = r#"
+import os, sys, torch, torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+@record
+def main():
+    torch.manual_seed(int(os.environ["RANK"]))
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    model = DDP(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(5):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).pow(2).mean().backward()
+        optimizer.step()
+        if sys.argv[1:] and rank == 1 and step == 2 and not os.path.exists(sys.argv[1]):
+            open(sys.argv[1], "w").close()
+            raise ValueError("no more steps")
+    weights = [torch.zeros(1, 4) for _ in range(world)]
+    dist.all_gather(weights, model.module.weight.data)
+    same = all(torch.equal(weights[0], other) for other in weights)
+    print("rank", rank, "of", world, "attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], "same" if same else "different")
+    dist.destroy_process_group()
+
+main()
+"#;
+
+fn start(python: &str, mut command: Command) -> Running {
+    command.env("PYTHON_EXEC", python).env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo");
+    Running::start(command)
+}
+
+#[test]
+fn a_ddp_script_trains_and_all_ranks_have_the_same_weights() {
+    let Some(python) = with_torch() else { return };
+    let site = Site::new();
+    let script = site.file("ddp.py", DDP);
+    let words = ["--standalone", "--nproc-per-node=2", "--prefix=never", &script];
+    let ended = start(&python, site.lockstep(&words)).ended().code(0);
+    assert_eq!(ended.sorted(), ["rank 0 of 2 attempt 0 same", "rank 1 of 2 attempt 0 same"]);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_ddp_script_that_fails_once_is_started_anew_in_a_store_of_its_own() {
+    fails_once(|_| ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"].map(str::to_owned));
+}
+
+#[test]
+fn a_ddp_script_that_fails_once_is_started_anew_in_a_store_that_was_cleared() {
+    fails_once(Site::master);
+}
+
+fn fails_once(place: fn(&Site) -> [String; 2]) {
+    let Some(python) = with_torch() else { return };
+    let site = Site::new();
+    let script = site.file("ddp.py", DDP);
+    let [first, second] = place(&site);
+    let words = [&first, &second, "--nproc-per-node=2", "--max-restarts=1", "--prefix=never", &script, "failed"];
+    let ended = start(&python, site.lockstep(&words)).ended().code(0);
+    assert_eq!(ended.sorted(), ["rank 0 of 2 attempt 1 same", "rank 1 of 2 attempt 1 same"]);
+    ended.says(&["local rank 1 ended with exit code 1"]);
+    site.assert_no_process();
+}
+
+#[test]
+fn two_agents_with_c10d_run_one_ddp_job_and_restart_it_together() {
+    two_agents(|job, n, words| job.c10d(n, words));
+}
+
+#[test]
+fn two_agents_with_a_static_rendezvous_run_one_ddp_job_and_restart_it_together() {
+    two_agents(|job, n, words| job.fixed(n, words));
+}
+
+fn two_agents(agent: fn(&Job<'_>, u8, &[&str]) -> Command) {
+    let Some(python) = with_torch() else { return };
+    let site = Site::new();
+    let job = Job::new(&site);
+    let script = site.file("ddp.py", DDP);
+    let words = ["--nnodes=2", "--max-restarts=1", "--prefix=never", &script, "failed"];
+    let [first, second] = [0, 1].map(|n| start(&python, agent(&job, n, &words)));
+    let (first, second) = (first.ended().code(0), second.ended().code(0));
+    // Which agent's worker was seen to fail first, and so whose restart counted, is not said.
+    assert!(first.out.starts_with("rank 0 of 2 attempt ") && first.out.ends_with(" same\n"), "{first:?}");
+    assert!(second.out.starts_with("rank 1 of 2 attempt ") && second.out.ends_with(" same\n"), "{second:?}");
+    site.assert_no_process();
+}
+
+#[test]
+fn a_recorded_error_is_in_the_report_with_its_stack_and_names_the_culprit() {
+    let Some(python) = with_torch() else { return };
+    let site = Site::new();
+    let script = site.file("ddp.py", DDP);
+    let mut command = site.lockstep(&["--standalone", "--nproc-per-node=2", &script, "failed"]);
+    command.env("TORCHELASTIC_ERROR_FILE", site.path("root.json"));
+    let ended = start(&python, command).ended().code(1);
+    let root = ended.err.split_once("Root Cause").unwrap().1;
+    for told in ["rank      : 1 (local_rank: 1)", "Traceback (most recent call last):", "ValueError: no more steps"] {
+        assert!(root.contains(told), "`{told}` is not told of the root cause:\n{}", ended.err);
+    }
+    let root: Value = serde_json::from_str(&site.read("root.json")).unwrap();
+    assert!(root["message"]["message"].as_str().unwrap().contains("ValueError: no more steps"), "{root}");
+}

@@ -1,0 +1,187 @@
+//! Lab 06 without libtorch: one rank that a launcher started. It trains a number, saves it, resumes from it, inflicts faults on
+//! request, and writes the files that the real one would; all in truth, or with the one lie that `FAKE_LAB` names.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use lockstep_contract::fault::{Act, Armed, Phase, Point};
+use lockstep_events::{Event, EventSink};
+use rustix::process::{Signal, getpid, kill_process};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
+use crate::fake_spawn::LIE;
+use crate::site::LIMIT;
+
+/// Longer than any test waits, but no process stays for ever where a test fails.
+const HANG: Duration = LIMIT.saturating_mul(2);
+
+struct Rank {
+    lie: String,
+    rank: usize,
+    restart: u32,
+    world_size: usize,
+    epochs: u64,
+    steps: u64,
+    save_every: u64,
+    samples: u64,
+    batch: usize,
+    snapshots: PathBuf,
+    weights: PathBuf,
+    faults: Armed,
+    events: EventSink,
+}
+
+pub(crate) fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let options: HashMap<&str, &str> = args.chunks(2).map(|pair| (&*pair[0], &*pair[1])).collect();
+    if let Some(data) = options.get("--data") {
+        assert!(Path::new(data).is_absolute() && Path::new(data).is_dir(), "got --data {data}");
+    }
+    let number = |name: &str| options[name].parse::<u64>().unwrap();
+    let variable = |name: &str| env::var(name).unwrap().parse::<usize>().unwrap();
+    let (rank, restart, world_size) =
+        (variable("RANK"), variable("TORCHELASTIC_RESTART_COUNT") as u32, variable("WORLD_SIZE"));
+    let (samples, batch) = (number("--samples"), number("--batch-size"));
+    Rank {
+        lie: env::var(LIE).unwrap_or_default(),
+        rank,
+        restart,
+        world_size,
+        epochs: number("--epochs"),
+        steps: samples.div_ceil(world_size as u64).div_ceil(batch),
+        save_every: options.get("--save-every-steps").map_or(u64::MAX, |every| every.parse().unwrap()),
+        samples,
+        batch: batch as usize,
+        snapshots: options["--snapshots"].into(),
+        weights: options["--weights"].into(),
+        faults: Armed::from_env(rank).unwrap(),
+        events: EventSink::from_env(rank, restart),
+    }
+    .run()
+}
+
+impl Rank {
+    fn run(&self) -> ExitCode {
+        println!("[rank {}] up", self.rank);
+        match &*self.lie {
+            "fails" => {
+                eprintln!("error: no digits");
+                return ExitCode::from(3);
+            }
+            "hangs" => thread::sleep(HANG),
+            _ => {}
+        }
+        self.events.emit(&Event::Start { world_size: self.world_size, device: "cpu".into(), pid: std::process::id() });
+        let (mut at, mut state) = self.resume();
+        while at < self.epochs * self.steps {
+            let (epoch, step) = (at / self.steps, at % self.steps);
+            if step == 0 || self.restart > 0 && state == 0 {
+                self.begin(epoch);
+            }
+            state = train(state, at);
+            self.events.emit(&Event::Step { epoch, step, loss: 1.0 / (epoch + 1) as f64, samples: self.batch as u64 });
+            self.strike(&Point::Step { epoch, step });
+            // So that no rank is far ahead of the others: there is no collective here.
+            thread::sleep(Duration::from_millis(10));
+            at += 1;
+            if at.is_multiple_of(self.steps) {
+                self.events.emit(&Event::Eval { epoch, accuracy: 0.75, loss: 0.5, samples: self.samples.div_ceil(4) });
+            }
+            if at.is_multiple_of(self.steps) || (at % self.steps).is_multiple_of(self.save_every) {
+                self.save(at, state);
+            }
+        }
+        self.end(state)
+    }
+
+    fn begin(&self, epoch: u64) {
+        println!("[rank {}] Epoch {epoch}", self.rank);
+        let share = 0..self.samples.div_ceil(self.world_size as u64);
+        let indices = share.map(|place| (place * self.world_size as u64 + self.rank as u64) % self.samples).collect();
+        self.events.emit(&Event::Epoch { epoch, steps: self.steps, batch_size: self.batch });
+        self.events.emit(&Event::Samples { epoch, indices });
+    }
+
+    fn end(&self, state: u64) -> ExitCode {
+        let lies = |lie: &str| self.lie == lie && self.restart > 0;
+        if lies("leaves a process") && self.rank == 0 {
+            // In a session of its own, as a daemon.
+            let quiet = || Stdio::null();
+            let seconds = HANG.as_secs().to_string();
+            Command::new("setsid")
+                .args(["-f", "sleep", &seconds])
+                .stdin(quiet())
+                .stdout(quiet())
+                .stderr(quiet())
+                .status()
+                .unwrap();
+        }
+        if lies("leaves a file") {
+            fs::write(env::temp_dir().join("left"), "").unwrap();
+        }
+        let state = if lies("other bits") { state ^ 1 } else { state };
+        if !(lies("no weights") && self.rank == 0) {
+            let bytes = [(state as u32 as f32).to_le_bytes(), ((state >> 32) as u32 as f32).to_le_bytes()].concat();
+            let flipped: Vec<u8> = if lies("other bits") { bytes.iter().map(|byte| byte ^ 1).collect() } else { bytes };
+            let tensor = TensorView::new(Dtype::F32, vec![2], &flipped).unwrap();
+            let file = safetensors::serialize([("weight", tensor)], None).unwrap();
+            fs::write(self.weights.join(format!("rank-{}.safetensors", self.rank)), file).unwrap();
+        }
+        ExitCode::SUCCESS
+    }
+
+    /// The newest snapshot: its step and its number.
+    fn resume(&self) -> (u64, u64) {
+        let text = fs::read_to_string(self.snapshots.join("snapshot")).unwrap_or_default();
+        let numbers: Vec<u64> = text.split(' ').filter_map(|number| number.parse().ok()).collect();
+        let [at, state] = numbers[..] else { return (0, 0) };
+        // A rank that comes late finds what the others have saved meanwhile: there is no collective here.
+        if self.restart == 0 || self.lie == "forgets" {
+            return (0, 0);
+        }
+        let path = "snapshot".into();
+        self.events.emit(&Event::Resume { epoch: at / self.steps, step: at % self.steps, path });
+        (at, state)
+    }
+
+    fn save(&self, at: u64, state: u64) {
+        if self.rank != 0 {
+            return;
+        }
+        let point = |phase| Point::Save { epoch: at / self.steps, step: at % self.steps, phase };
+        let partial = self.snapshots.join(".snapshot.partial");
+        let mut file = fs::File::create(&partial).unwrap();
+        let text = format!("{at} {state} ");
+        file.write_all(&text.as_bytes()[..text.len() / 2]).unwrap();
+        self.strike(&point(Phase::HalfWritten));
+        file.write_all(&text.as_bytes()[text.len() / 2..]).unwrap();
+        self.strike(&point(Phase::Written));
+        fs::rename(partial, self.snapshots.join("snapshot")).unwrap();
+        self.strike(&point(Phase::Named));
+    }
+
+    fn strike(&self, point: &Point) {
+        for act in self.faults.due(point).unwrap().into_iter().flat_map(|fault| fault.acts.clone()) {
+            match act {
+                Act::Signal(number) => {
+                    kill_process(getpid(), Signal::from_named_raw(number).unwrap()).unwrap();
+                    thread::sleep(Duration::from_millis(500));
+                }
+                Act::Exit(code) => std::process::exit(code),
+                Act::Panic => panic!("a panic was asked for"),
+                other => panic!("no test asks for {other:?}"),
+            }
+        }
+    }
+}
+
+/// One step: a number that all steps before have a part in (splitmix64's mixing).
+fn train(state: u64, at: u64) -> u64 {
+    let mixed = (state ^ at).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    (mixed ^ (mixed >> 27)).wrapping_add(1)
+}

@@ -1,0 +1,181 @@
+//! What `lockstep inject` says of scenarios that hold, that do not, that cannot be played, and that cannot be read.
+
+use std::fs;
+
+use crate::site::{Site, entries, finding, json, stderr, stdout};
+
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("lists_and_shows_the_library", lists),
+    ("plays_scenarios_of_every_kind_of_fault", plays),
+    ("fails_a_lab_that_forgets_its_snapshots", fails_forgetting),
+    ("leaves_no_daemon_of_a_run_behind", finds_leak),
+    ("reads_a_file_and_runs_the_program_that_it_names", runs_file),
+    ("fails_a_fault_that_never_comes", fails_missed_fault),
+    ("ends_a_run_that_takes_too_long_with_all_its_processes", ends_late_run),
+    ("replays_one_of_the_random_scenarios_alone", replays),
+    ("stops_the_soak_at_the_first_failure_and_says_how_to_replay_it", stops_soak),
+    ("names_the_line_of_a_broken_file", names_line),
+    ("refuses_what_makes_no_sense", refuses),
+    ("says_what_cannot_be_tried_here", not_here),
+    ("writes_the_report_in_every_form", writes_reports),
+];
+
+fn lists() {
+    let site = Site::without_labs();
+    let told = stdout(&site.run("", &["inject", "--list"]).success());
+    assert!(told.lines().count() >= 20 && told.starts_with("kill-one-worker "), "{told}");
+    let file = stdout(&site.run("", &["inject", "--show", "lost-node"]).success());
+    assert!(file.contains("name = \"lost-node\"") && file.contains("replace-after-seconds"), "{file}");
+}
+
+fn plays() {
+    let site = Site::new();
+    let names = [
+        "kill-one-worker",
+        "kill-twice",
+        "kill-in-the-middle-of-a-save",
+        "panic",
+        "exit-code",
+        "kill-at-a-line",
+        "stop-for-a-while",
+        "out-of-restarts",
+        "crash-loop",
+    ];
+    let assert = site.run("", &[&["inject", "--report", "-"], &names[..]].concat());
+    let report = json(&assert);
+    for (index, name) in names.iter().enumerate() {
+        assert_eq!(report["cases"][index]["verdict"], "passed", "{name}: {:#}", report["cases"][index]["findings"]);
+    }
+    assert_eq!(report["counts"]["passed"], names.len());
+    assert_eq!(site.leftovers().len(), 0);
+}
+
+fn fails_forgetting() {
+    let site = Site::new();
+    let report = json(&site.run("forgets", &["inject", "kill-one-worker", "--report", "-"]).code(1));
+    assert_eq!(finding(&report, 0, "are done again")["verdict"], "FAILED");
+    assert_eq!(finding(&report, 0, "bit for bit")["verdict"], "passed");
+}
+
+/// Started without a launcher's care: whoever shakes off the launcher's marks is still found by the run's folder in its
+/// arguments, if not by the launcher itself, which may end it first.
+fn finds_leak() {
+    let site = Site::new();
+    let script = "setsid -f sh -c 'sleep 300; : {folder}' </dev/null >/dev/null 2>&1; exit 0";
+    let file = format!(
+        "name = \"leak\"\ntitle = \"A daemon stays\"\nshows = \"x\"\n[run]\nprogram = \"/bin/sh\"\nranks = 1\n\
+         args = [\"-c\", \"{script}\"]\n[expect]\nsame-weights = false\n"
+    );
+    fs::write(site.path("leak.toml"), file).unwrap();
+    let report = json(&site.run("", &["inject", "leak.toml", "--report", "-"]).code(1));
+    assert_eq!(finding(&report, 0, "same weights")["evidence"], "no rank saved weights");
+    let left = finding(&report, 0, "is left");
+    let evidence = left["evidence"].as_str().unwrap();
+    assert!(left["verdict"] == "passed" || evidence.contains("runs: sh -c sleep 300"), "{left:#}");
+    assert_eq!(crate::signals::processes(&site.path("tmp")), 0);
+}
+
+/// No lab is needed, and none is there.
+fn runs_file() {
+    let site = Site::without_labs();
+    // Rank 1 fails once rank 0 has said its word.
+    let script = "if test $RANK = 0; then echo rank 0 of $WORLD_SIZE in {folder}; touch {folder}/said; \
+                  else until test -e {folder}/said; do sleep 0.01; done; exit 5; fi";
+    let program = format!(
+        "name = \"own\"\ntitle = \"Its own program\"\nshows = \"x\"\n[run]\nprogram = \"/bin/sh\"\nmax-restarts = 0\n\
+         args = [\"-c\", \"{script}\"]\n[expect]\nexit-code = 1\nroot-cause = 1\nsays = [\"rank 0 of 2 in /\"]\n"
+    );
+    fs::write(site.path("own.toml"), program).unwrap();
+    let told = stdout(&site.run("", &["inject", "own.toml"]).success());
+    assert!(told.contains("1/1 ✓ passed  own: Its own program") && told.contains("1 passed in"), "{told}");
+}
+
+fn fails_missed_fault() {
+    let site = Site::new();
+    let file = "name = \"late\"\ntitle = \"Too late\"\nshows = \"x\"\n[[fault]]\nwho = { rank = 0 }\n\
+                when = { log-line = \"never printed\" }\nwhat = \"kill\"\n";
+    fs::write(site.path("late.toml"), file).unwrap();
+    let report = json(&site.run("", &["inject", "late.toml", "--report", "-"]).code(1));
+    let came = finding(&report, 0, "faults came");
+    assert_eq!(came["evidence"], "never came: rank 0: SIGKILL at a line like \"never printed\"");
+    assert_eq!(finding(&report, 0, "bit for bit")["verdict"], "passed");
+}
+
+fn ends_late_run() {
+    let site = Site::new();
+    let told = stdout(&site.run("hangs", &["inject", "out-of-restarts", "--timeout", "1"]).code(1));
+    assert!(told.contains("it had not ended after 1 s and was killed: its last lines: "), "{told}");
+    assert!(told.contains("again: lockstep inject out-of-restarts"), "{told}");
+    assert_eq!(entries(&site.leftovers()[0]).len(), 1, "the failed run is kept");
+}
+
+fn replays() {
+    let site = Site::new();
+    // The scenario's name and what happens, without the run's times.
+    let line = |told: String, name: &str| {
+        let line = told.lines().find_map(|line| line.find(name).map(|at| line[at..].to_owned()));
+        line.unwrap_or_else(|| panic!("{told}")).split_once("  (").unwrap().0.to_owned()
+    };
+    let alone = stdout(&site.run("", &["inject", "--soak", "1", "--seed", SEED, "--skip", "1"]).success());
+    let series = stdout(&site.run("", &["inject", "--soak", "2", "--seed", SEED]).success());
+    let name = format!("soak-{SEED}-1");
+    assert_eq!(line(alone, &name), line(series, &name));
+}
+
+/// A seed whose first two scenarios the fake lab can do.
+const SEED: &str = "3";
+
+fn stops_soak() {
+    let site = Site::new();
+    let told = stdout(&site.run("other bits", &["inject", "--soak", "2", "--seed", SEED]).code(1));
+    assert!(told.contains(&format!("again: lockstep inject --soak 1 --seed {SEED} --skip 0 --ranks 2")), "{told}");
+    assert!(!told.contains("2/2") && told.contains("files in "), "{told}");
+}
+
+fn names_line() {
+    let site = Site::new();
+    fs::write(site.path("x.toml"), "name = \"x\"\ntitle = \"x\"\nshows = \"x\"\n[run]\nrank = 2\n").unwrap();
+    let told = stderr(&site.run("", &["inject", "x.toml"]).code(2));
+    assert!(told.starts_with("error: x.toml:5:1: unknown field `rank`, expected one of `program`, `ranks`"), "{told}");
+    let told = stderr(&site.run("", &["inject", "gone.toml"]).code(2));
+    assert!(told.starts_with("error: cannot read the scenario gone.toml: No such file"), "{told}");
+}
+
+fn refuses() {
+    let site = Site::new();
+    let told = |args: &[&str]| stderr(&site.run("", &[&["inject"], args].concat()).code(2));
+    assert!(told(&[]).contains("name a scenario, or --all, or --soak COUNT"));
+    assert!(told(&["kill-one-wroker"]).contains("did you mean kill-one-worker?"));
+    assert!(told(&["--seed", "1", "panic"]).contains("--soak"));
+    assert!(told(&["panic", "--report", "x.pdf"]).contains(".html (a page)"));
+    let bare = Site::without_labs();
+    assert!(stderr(&bare.run("", &["inject", "panic"]).code(2)).contains("cannot find the program lab-06"));
+}
+
+/// Without the system's programs there are no namespaces.
+fn not_here() {
+    let site = Site::new();
+    let mut command = site.command("", &["inject", "slow-network", "full-disk", "--report", "-"]);
+    command.env("PATH", site.path("tmp"));
+    let report = json(&assert_cmd::Command::from_std(command).timeout(crate::site::LIMIT).assert().success());
+    for case in [0, 1] {
+        let found = finding(&report, case, "This machine can do what the scenario needs");
+        assert_eq!(found["verdict"], "not verified here");
+        assert!(found["evidence"].as_str().unwrap().contains("cannot start unshare"), "{found:#}");
+    }
+    assert_eq!(report["verdict"], "not verified here");
+}
+
+fn writes_reports() {
+    let site = Site::new();
+    let reports = ["--report", "r.json", "--report", "r.xml", "--report", "r.html", "--report", "r.txt"];
+    site.run("", &[&["inject", "kill-one-worker"], &reports[..]].concat()).success();
+    for (file, text) in [
+        ("r.json", "lockstep-report"),
+        ("r.xml", "<testsuite"),
+        ("r.html", "kill-one-worker"),
+        ("r.txt", "kill-one-worker"),
+    ] {
+        assert!(fs::read_to_string(site.path(file)).unwrap().contains(text), "{file}");
+    }
+}

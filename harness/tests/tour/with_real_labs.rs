@@ -1,0 +1,76 @@
+//! The commands with the labs that train, where they were built; small runs, and the same verdicts.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::signals::Running;
+use crate::site::{LIMIT, RESUME, SPAWN, finding, json};
+
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("shows_that_a_kill_changes_no_bit_of_a_real_run", real_tour),
+    ("recovers_real_runs_from_random_faults", real_soak),
+    ("recovers_real_runs_from_damaged_snapshots_full_disks_and_a_death_on_another_node", real_disks),
+    ("verifies_real_labs", real_verify),
+    ("leaves_no_rank_behind_when_it_is_killed", leaves_no_rank),
+];
+
+/// The command beside real labs; `None`, with a word about it, where one was not built.
+fn command(labs: &[&str], args: &[&str]) -> Option<Command> {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_lockstep"));
+    for lab in labs.iter().map(|lab| program.with_file_name(lab)) {
+        if !lab.exists() {
+            println!("not verified here: {} is not built (`cargo build` builds it)", lab.display());
+            return None;
+        }
+    }
+    let mut command = Command::new(program);
+    command.args(args).env("OMP_NUM_THREADS", "1");
+    Some(command)
+}
+
+fn report(labs: &[&str], args: &[&str]) -> Option<serde_json::Value> {
+    let command = command(labs, args)?;
+    Some(json(&assert_cmd::Command::from_std(command).timeout(LIMIT).assert().success()))
+}
+
+fn real_tour() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let args = ["tour", "--json", "--samples", "512", "--epochs", "2", "--html", page.to_str().unwrap()];
+    let Some(report) = report(&[RESUME], &args) else { return };
+    assert_eq!(report["verdict"], "passed", "{report:#}");
+    assert_eq!(finding(&report, 0, "bit for bit")["evidence"], "105,866 values on each of 2 ranks");
+    assert!(page.is_file());
+}
+
+fn real_soak() {
+    let Some(report) = report(&[RESUME], &["inject", "--soak", "6", "--seed", "11", "--report", "-"]) else { return };
+    assert_eq!(report["counts"]["passed"], 6, "{report:#}");
+}
+
+fn real_disks() {
+    let names =
+        ["torn-snapshot", "flipped-bit", "full-disk", "read-only-disk", "segfault", "two-nodes-one-worker-killed"];
+    let Some(report) = report(&[RESUME], &[&["inject", "--report", "-"], &names[..]].concat()) else { return };
+    for case in report["cases"].as_array().unwrap().iter().filter(|case| case["verdict"] != "passed") {
+        println!("not verified here: {}: {}", case["name"], case["findings"][0]["evidence"]);
+    }
+    assert_eq!(report["counts"]["failed"], 0, "{report:#}");
+}
+
+fn real_verify() {
+    let Some(report) = report(&[SPAWN, RESUME], &["verify", "02", "06", "--report", "-"]) else { return };
+    assert_eq!(report["counts"]["passed"], 2, "{report:#}");
+}
+
+fn leaves_no_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut command) = command(&[RESUME], &["tour", "--samples", "64", "--epochs", "10000"]) else { return };
+    command.env("TMPDIR", folder.path()).current_dir(folder.path());
+    let mut tour = Running::start(command);
+    tour.await_processes(folder.path(), |count| count > 2);
+    tour.ended_by(Signal::KILL);
+    tour.await_processes(folder.path(), |count| count == 0);
+}

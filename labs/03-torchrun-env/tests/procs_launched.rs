@@ -1,0 +1,146 @@
+//! What lab 03 promises: ranks that some launcher started train together, and a start without one says what to do.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use assert_cmd::cargo::cargo_bin;
+use c10d::{Store, TcpStoreOptions};
+use tempfile::TempDir;
+
+/// No run takes nearly this long.
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// What a launcher, or the developer's own shell, may have set.
+const FOREIGN: [&str; 8] = [
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_ERROR_FILE",
+];
+
+const MNIST: [&str; 8] = ["--samples", "37", "--batch-size", "4", "--epochs", "1", "--device", "cpu"];
+const LINE: [&str; 6] = ["--samples", "1000", "--epochs", "5", "--device", "cpu"];
+
+fn mnist() -> &'static Path {
+    cargo_bin!("lab-03-torchrun-env")
+}
+
+fn line() -> &'static Path {
+    cargo_bin!("lab-03-linear-regression")
+}
+
+fn command(program: impl AsRef<std::ffi::OsStr>, folder: &TempDir) -> Command {
+    let mut command = Command::new(program);
+    for name in FOREIGN {
+        command.env_remove(name);
+    }
+    command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo").current_dir(folder.path());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn finish(command: Command) -> Output {
+    assert_cmd::Command::from_std(command).timeout(LIMIT).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs `world` ranks as a launcher would, which hosts their store.
+fn launch(program: &'static Path, world: usize, args: &[&str], folder: &TempDir) -> Vec<Output> {
+    let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
+    let port = store.port().unwrap().to_string();
+    let start = |rank: usize| {
+        let mut command = command(program, folder);
+        let numbers = [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", world), ("LOCAL_WORLD_SIZE", world)];
+        command.args(args).envs(numbers.map(|(name, number)| (name, number.to_string())));
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port).env("TORCHELASTIC_USE_AGENT_STORE", "True");
+        std::thread::spawn(|| finish(command))
+    };
+    let ranks: Vec<_> = (0..world).map(start).collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+/// The last distance from the true line that a rank printed.
+fn distance(printed: &str, rank: usize) -> f64 {
+    let label = format!("[rank {rank}] Epoch 4 | distance from the true line: ");
+    let line = printed.lines().find_map(|line| line.strip_prefix(&label));
+    line.unwrap_or_else(|| panic!("{printed}")).parse().unwrap()
+}
+
+#[test]
+fn ranks_from_the_environment_train_digits_to_the_same_weights() {
+    for world in [1, 3] {
+        let folder = tempfile::tempdir().unwrap();
+        let outputs = launch(mnist(), world, &[&MNIST[..], &["--weights", "weights"]].concat(), &folder);
+        assert!(outputs.iter().all(|output| output.status.success()), "{}", text(&outputs[0].stderr));
+        assert!(text(&outputs[0].stdout).contains("Epoch: 0, Accuracy: "));
+        let of = |rank| std::fs::read(folder.path().join(format!("weights/rank-{rank}.safetensors"))).unwrap();
+        assert!((1..world).all(|rank| of(rank) == of(0)));
+    }
+}
+
+#[test]
+fn ranks_from_the_environment_find_the_true_line_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let outputs = launch(line(), 2, &LINE, &folder);
+    let distances = [0, 1].map(|rank| distance(&text(&outputs[rank].stdout), rank));
+    assert!(distances[0] < 0.5 && distances[0] == distances[1], "{distances:?}");
+}
+
+#[test]
+fn a_start_without_a_launcher_names_the_command_to_use() {
+    for program in [mnist(), line()] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = finish(command(program, &folder));
+        let told = text(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{told}");
+        assert!(told.starts_with("error: RANK, LOCAL_RANK, WORLD_SIZE, "), "{told}");
+        assert!(told.contains("`lockstep run --standalone --nproc-per-node=2 PROGRAM`"), "{told}");
+    }
+}
+
+#[test]
+fn refuses_bad_arguments_with_exit_code_2() {
+    for (program, args, named) in [
+        (mnist(), ["--batch-size", "0"], "'0' for '--batch-size <BATCH_SIZE>'"),
+        (line(), ["--samples", "0"], "'0' for '--samples <SAMPLES>'"),
+        (mnist(), ["--nprocs", "2"], "'--nprocs'"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = command(program, &folder);
+        command.args(args);
+        let output = finish(command);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains(named), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn pythons_torchrun_starts_both_programs() {
+    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
+    let check = Command::new(&python).args(["-c", "import torch.distributed.run"]).stderr(Stdio::null()).status();
+    if !check.is_ok_and(|status| status.success()) {
+        println!("not verified here: the labs under torchrun (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11)");
+        return;
+    }
+    for (program, args) in [(mnist(), &MNIST[..]), (line(), &LINE[..])] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut torchrun = command(&python, &folder);
+        torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]);
+        torchrun.arg(program).args(args);
+        let output = finish(torchrun);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let printed = text(&output.stdout);
+        assert!(printed.contains("[rank 1] Epoch 0 | Batchsize: "), "{printed}");
+        assert!(program != line() || distance(&printed, 0) < 0.5, "{printed}");
+    }
+}

@@ -1,0 +1,149 @@
+//! Lab 06: fault tolerance. Kill this program anywhere, start it again, and it ends with the same bits.
+//!
+//! Runs under `lockstep run` or torchrun, which start it again by themselves, or alone. Against lab 03: snapshots are resumed from
+//! and saved, random numbers are keyed by the step, and the gradient buckets are laid out once for all.
+
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::Parser;
+use lockstep::data::{Dataset, Mnist, mnist_or_drawn};
+use lockstep::device::DeviceChoice;
+use lockstep::loader::{DataLoader, Position};
+use lockstep::metrics::Evaluation;
+use lockstep::models::{DigitModel, DigitNet};
+use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
+use lockstep::rng::seed_step;
+use lockstep::sampler::{DistributedSampler, EvalSampler};
+use lockstep::snapshot::{OnSaveError, Run, SnapshotOptions, Snapshots};
+use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
+use tch::nn::{ModuleT, VarStore};
+use tch::{Device, no_grad};
+
+/// Train MNIST so that a kill costs no more than the steps since the last snapshot
+#[derive(Parser)]
+struct Args {
+    /// Total epochs to train the model
+    #[arg(long, default_value_t = 3)]
+    epochs: u64,
+    /// The folder of snapshots: training goes on from the newest good one in it
+    #[arg(long, default_value = "snapshots")]
+    snapshots: PathBuf,
+    /// Save a snapshot after every so many epochs, and after the last one
+    #[arg(long, default_value = "1")]
+    save_every: NonZeroU64,
+    /// Save a snapshot after every so many steps of an epoch, too
+    #[arg(long)]
+    save_every_steps: Option<NonZeroUsize>,
+    /// How many snapshots to keep
+    #[arg(long, default_value = "2")]
+    keep: NonZeroUsize,
+    /// What to do when a snapshot cannot be saved
+    #[arg(long, value_enum, default_value_t)]
+    on_save_error: OnSaveError,
+    /// The network
+    #[arg(long, value_enum, default_value_t)]
+    model: DigitModel,
+    /// Samples in a batch of one rank
+    #[arg(long, default_value = "32")]
+    batch_size: NonZeroUsize,
+    /// Learning rate
+    #[arg(long, default_value_t = 0.01)]
+    lr: f64,
+    /// Seed of drawn digits, order, initial weights and dropout
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// A folder with MNIST's four files; without one, digits are drawn
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// Digits to draw for training; a quarter as many are drawn for the test
+    #[arg(long, default_value = "4096")]
+    samples: NonZeroUsize,
+    /// A folder in which each rank saves its weights at the end
+    #[arg(long)]
+    weights: Option<PathBuf>,
+    /// Where to train
+    #[arg(long, value_enum, default_value_t)]
+    device: DeviceChoice,
+}
+
+fn main() -> ExitCode {
+    exit::main(|| {
+        let args = Args::parse();
+        train(&LaunchEnv::from_env_or_alone()?, &args)
+    })
+}
+
+// ANCHOR: train
+fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
+    let device = args.device.pick(env.local_rank, env.local_world_size)?;
+    let group = Rc::new(init_process_group(env, device, &Default::default())?);
+    let (train_digits, test_digits) = (args.samples.get(), args.samples.get().div_ceil(4));
+    let (train_set, test_set) = mnist_or_drawn(args.data.as_deref(), args.seed, train_digits, test_digits)?;
+    let (samples, test_set, batch_size) = (train_set.len(), Arc::new(test_set), args.batch_size.get());
+    let data = train_set.fingerprint()?;
+
+    tch::manual_seed(args.seed as i64);
+    let vs = VarStore::new(device);
+    let net = args.model.build(&vs.root());
+    let options = SgdOptions { lr: args.lr, momentum: 0.9, ..Default::default() };
+    let mut optimizer = Sgd::new(named_parameters(&vs), options)?;
+    let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
+    let model = DistributedDataParallel::new(net, &vs, group, &fixed)?;
+    let sampler = Arc::new(DistributedSampler::new(samples, env.rank, env.world_size)?.seed(args.seed));
+    let loader = DataLoader::new(Arc::new(train_set), Arc::clone(&sampler), batch_size)?.workers(1);
+    let report = Reporter::new(env, device)?;
+
+    // ANCHOR: resume
+    let run = Run { seed: args.seed, samples, data, batch_size };
+    let options = SnapshotOptions { keep: args.keep, on_error: args.on_save_error, ..Default::default() };
+    let mut snapshots = Snapshots::new(&args.snapshots, run, options, &report);
+    let start = snapshots.resume(&vs, &mut optimizer, model.group())?;
+    // ANCHOR_END: resume
+
+    // ANCHOR: loop
+    for epoch in start.epoch..args.epochs {
+        let from = start.within(epoch);
+        report.epoch_at(from, &loader, batch_size, &sampler);
+        for (step, batch) in (from.step..).zip(loader.epoch_at(from)) {
+            let batch = batch?.to(device);
+            seed_step(args.seed, epoch, step, env.rank);
+            optimizer.zero_grad();
+            let loss = model.forward(&batch.inputs)?.cross_entropy_for_logits(&batch.targets);
+            model.backward(&loss)?;
+            optimizer.step()?;
+            report.step(epoch, step, loss.double_value(&[]), batch.len());
+            let next = loader.after(from, step);
+            if !next.is_start() && args.save_every_steps.is_some_and(|every| next.step % every == 0) {
+                snapshots.save(next, &vs, &optimizer)?;
+            }
+        }
+        report.eval(epoch, &evaluate(&model, Arc::clone(&test_set), device)?);
+        if (epoch + 1) % args.save_every == 0 || epoch + 1 == args.epochs {
+            snapshots.save(Position::start_of(epoch + 1), &vs, &optimizer)?;
+        }
+    }
+    snapshots.finish()?;
+    // ANCHOR_END: loop
+    if let Some(folder) = &args.weights {
+        checkpoint::save(&vs, &folder.join(format!("rank-{}.safetensors", env.rank)))?;
+    }
+    Ok(())
+}
+// ANCHOR_END: train
+
+/// Every rank takes a share of the test digits, none twice; the sums are added over all ranks.
+fn evaluate(model: &DistributedDataParallel<DigitNet>, test_set: Arc<Mnist>, device: Device) -> Result<Evaluation> {
+    let group = model.group();
+    let share = EvalSampler::new(test_set.len(), group.rank(), group.size())?;
+    let mut mine = Evaluation::default();
+    for batch in DataLoader::new(test_set, share, 256)?.epoch(0) {
+        let batch = batch?.to(device);
+        no_grad(|| mine.add(&model.module().forward_t(&batch.inputs, false), &batch.targets));
+    }
+    Ok(mine.all_reduce(group)?)
+}

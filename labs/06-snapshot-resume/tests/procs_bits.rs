@@ -1,0 +1,154 @@
+//! The lab's promise: whatever is killed, and wherever, the run ends with the bits of one in which nothing failed.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+mod common;
+
+use common::{Job, kill, quick, undisturbed, while_saving};
+use lockstep::events::Event;
+use lockstep_contract::fault::{Act, Phase};
+
+/// Kills ranks at six points, one attempt after the other: before the first snapshot, right after one, at an epoch's ends.
+fn survives_kills(world: usize) {
+    let (last, args) = (world - 1, quick("mlp", "2"));
+    let steps = 50_usize.div_ceil(world).div_ceil(2) as u64;
+    let faults = [
+        kill(last, 0, 1),
+        kill(0, 0, 3),
+        kill(last, 0, steps - 1),
+        kill(0, 1, 0),
+        kill(last, 1, 4),
+        kill(0, 1, steps - 1),
+    ];
+    let mut job = Job::with(&faults);
+    assert_eq!(job.finish(world, &args), 7);
+    assert_eq!(job.inflicted(), 6);
+    assert!(job.weights(world) == undisturbed(world, &args), "the weights have other bits");
+}
+
+#[test]
+fn kills_of_a_process_alone_change_no_bit() {
+    survives_kills(1);
+}
+
+#[test]
+fn kills_of_either_of_two_ranks_change_no_bit() {
+    survives_kills(2);
+}
+
+#[test]
+fn kills_among_three_ranks_change_no_bit() {
+    survives_kills(3);
+}
+
+#[test]
+fn kills_among_four_ranks_change_no_bit() {
+    survives_kills(4);
+}
+
+#[test]
+fn the_convolutional_network_survives_kills_on_three_ranks() {
+    let args = quick("conv", "2");
+    let mut job = Job::with(&[kill(1, 0, 4), kill(2, 1, 2)]);
+    assert_eq!(job.finish(3, &args), 3);
+    assert!(job.weights(3) == undisturbed(3, &args), "the weights have other bits");
+}
+
+#[test]
+fn a_kill_in_any_phase_of_saving_leaves_a_good_snapshot_and_no_other_file() {
+    let args = quick("mlp", "2");
+    let phases = [Phase::HalfWritten, Phase::Written, Phase::Named];
+    let faults = phases.map(|phase| while_saving(0, 6, phase, &[Act::Signal(9)]));
+    let mut job = Job::with(&faults);
+    for (phase, newest) in phases.into_iter().zip(["000000-00000003", "000000-00000003", "000000-00000006"]) {
+        assert!(!job.attempt(2, &args).succeeded());
+        let names = job.snapshots();
+        let (temporary, saved): (Vec<_>, Vec<_>) = names.iter().partition(|name| name.ends_with(".partial"));
+        assert_eq!(saved.last().unwrap().as_str(), format!("snapshot-{newest}.safetensors"));
+        assert_eq!(temporary.len(), usize::from(phase != Phase::Named), "{names:?}");
+    }
+    assert_eq!(job.finish(2, &args), 1);
+    assert_eq!(job.snapshots(), ["snapshot-000001-00000012.safetensors", "snapshot-000002-00000000.safetensors"]);
+    assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
+}
+
+/// The newest snapshot is harmed right after it was saved, and its writer killed.
+fn resumes_from_the_one_before(harm: Act, told: &str) {
+    let args = quick("mlp", "2");
+    let mut job = Job::with(&[while_saving(1, 6, Phase::Named, &[harm, Act::Signal(9)])]);
+    assert!(!job.attempt(2, &args).succeeded());
+    let resumed = job.attempt(2, &args);
+    assert!(resumed.succeeded(), "{}", resumed.told());
+    let warning = format!("skipped the snapshot snapshots/snapshot-000001-00000006.safetensors: it is {told}");
+    assert!(resumed.told().contains(&warning), "{}", resumed.told());
+    assert!(
+        resumed.printed().starts_with("Resuming training from snapshot at Epoch 1, step 3\n"),
+        "{}",
+        resumed.printed()
+    );
+    assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
+    assert_eq!(job.snapshots(), ["snapshot-000001-00000012.safetensors", "snapshot-000002-00000000.safetensors"]);
+    for (rank, events) in job.events() {
+        let resumes = events
+            .iter()
+            .filter(|(restart, event)| *restart == 1 && matches!(event, Event::Resume { epoch: 1, step: 3, .. }));
+        assert_eq!(resumes.count(), 1, "rank {rank}");
+    }
+}
+
+#[test]
+fn a_torn_snapshot_is_skipped_for_the_one_before() {
+    resumes_from_the_one_before(Act::TearSnapshot, "torn: ");
+}
+
+#[test]
+fn a_snapshot_with_a_flipped_bit_is_skipped_for_the_one_before() {
+    resumes_from_the_one_before(Act::FlipSnapshotBit, "damaged: its checksum is ");
+}
+
+#[test]
+fn starts_anew_when_the_only_snapshot_is_torn() {
+    let args = quick("mlp", "2");
+    let mut job = Job::with(&[while_saving(0, 3, Phase::Named, &[Act::TearSnapshot, Act::Signal(9)])]);
+    assert_eq!(job.finish(2, &args), 2);
+    assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
+}
+
+#[test]
+fn exits_and_panics_are_survived_too() {
+    let args = quick("mlp", "2");
+    let fault = |rank, act| common::while_saving(0, rank, Phase::Written, &[act]);
+    let mut panics = kill(1, 0, 4);
+    panics.acts = vec![Act::Panic];
+    let mut job = Job::with(&[panics, fault(6, Act::Exit(7))]);
+    let first = job.attempt(2, &args);
+    assert!(first.told().contains("a panic was asked for"), "{}", first.told());
+    let second = job.attempt(2, &args);
+    assert_eq!(second.0[0].status.code(), Some(7), "{}", second.told());
+    assert_eq!(job.finish(2, &args), 1);
+    assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
+    let told = |event: &Event| if let Event::Fault { message } = event { Some(message.clone()) } else { None };
+    let of_rank_0: Vec<_> = job.events()[&0].iter().filter_map(|(_, event)| told(event)).collect();
+    assert_eq!(of_rank_0, ["injected: exit 7 (save-0-6-Written)"]);
+}
+
+#[test]
+fn a_finished_run_that_is_started_again_only_writes_its_weights_again() {
+    let args = quick("mlp", "2");
+    let mut job = Job::new();
+    assert!(job.attempt(2, &args).succeeded());
+    let weights = job.weights(2);
+    std::fs::remove_dir_all(job.path("weights")).unwrap();
+    let again = job.attempt(2, &args);
+    assert_eq!(again.printed(), "Resuming training from snapshot at Epoch 2\n");
+    assert!(job.weights(2) == weights);
+}
+
+#[test]
+fn more_epochs_go_on_where_the_run_ended() {
+    let mut job = Job::new();
+    assert!(job.attempt(2, &quick("mlp", "2")).succeeded());
+    let three = quick("mlp", "3");
+    assert!(job.attempt(2, &three).succeeded());
+    assert!(job.weights(2) == undisturbed(2, &three));
+}

@@ -1,0 +1,272 @@
+//! What the lab does when snapshots cannot be saved, are another run's, or another number of ranks goes on.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+mod common;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use common::{Job, Running, kill, lab, quick, undisturbed, while_saving};
+use lockstep::data::Digits;
+use lockstep::events::Event;
+use lockstep_contract::fault::{Act, Phase};
+
+/// The quick job with more arguments.
+fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [quick("mlp", "2"), more.to_vec()].concat()
+}
+
+#[test]
+fn trains_on_with_a_warning_when_there_is_no_space_and_keeps_the_old_snapshot() {
+    let args = with(&[]);
+    let mut job = Job::with(&[
+        while_saving(0, 6, Phase::HalfWritten, &[Act::NoSpace]),
+        while_saving(0, 9, Phase::Written, &[Act::NoSpace]),
+        while_saving(0, 12, Phase::HalfWritten, &[Act::NoSpace]),
+        while_saving(1, 0, Phase::HalfWritten, &[Act::Signal(9)]),
+    ]);
+    let first = job.attempt(2, &args);
+    assert!(!first.succeeded());
+    assert_eq!(first.told().matches("No space left on device").count(), 3, "{}", first.told());
+    assert!(first.told().contains("those that were there still are"), "{}", first.told());
+    let names = job.snapshots();
+    assert!(names.len() == 2 && names[0].ends_with(".partial"), "what the killed writer left, and one more: {names:?}");
+    assert_eq!(names[1], "snapshot-000000-00000003.safetensors");
+    assert_eq!(job.finish(2, &args), 1);
+    assert!(job.weights(2) == undisturbed(2, &args));
+}
+
+#[test]
+fn stops_when_there_is_no_space_if_asked_to() {
+    let mut job = Job::with(&[while_saving(0, 6, Phase::Written, &[Act::NoSpace])]);
+    let ended = job.attempt(2, &with(&["--on-save-error", "stop"]));
+    let told = String::from_utf8_lossy(&ended.0[0].stderr).into_owned();
+    assert_eq!(ended.0[0].status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("error: failed to save the snapshot snapshots/snapshot-000000-00000006.safetensors"),
+        "{told}"
+    );
+    assert!(told.contains("caused by: No space left on device"), "{told}");
+    assert_eq!(job.snapshots(), ["snapshot-000000-00000003.safetensors"]);
+}
+
+/// A process alone, in a name space of its own where `snapshots` is a file system of 500 KiB: two snapshots fit, three do not.
+#[test]
+fn trains_on_with_a_real_full_disk() {
+    let job = Job::new();
+    fs::create_dir(job.path("snapshots")).unwrap();
+    let mut trial = job.command("unshare");
+    trial.args(["-Urm", "sh", "-c", "mount -t tmpfs -o size=500k none snapshots"]);
+    if !trial.status().is_ok_and(|status| status.success()) {
+        println!("not verified here: a full disk (no file system can be mounted without privileges)");
+        return;
+    }
+    let mut command = job.command("unshare");
+    let script = "mount -t tmpfs -o size=500k none snapshots; \"$0\" \"$@\"; code=$?; ls -A snapshots; exit $code";
+    command.args(["-Urm", "sh", "-c", script]).arg(lab()).args(with(&[]));
+    let output = Running::start(command).end();
+    let (printed, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(told.contains("No space left on device") && told.contains("training goes on"), "{told}");
+    let left: Vec<&str> = printed.lines().rev().take(2).collect();
+    assert_eq!(left, ["snapshot-000000-00000006.safetensors", "snapshot-000000-00000003.safetensors"], "{printed}");
+    assert!(job.weights(1) == undisturbed(1, &with(&[])));
+}
+
+#[test]
+fn trains_on_when_the_folder_cannot_be_written() {
+    let mut job = Job::new();
+    fs::write(job.path("snapshots"), "").unwrap();
+    let args = with(&["--snapshots", "snapshots/inside"]);
+    let ended = job.attempt(2, &args);
+    assert!(
+        !ended.succeeded() && ended.told().contains("cannot look for snapshots in snapshots/inside"),
+        "{}",
+        ended.told()
+    );
+
+    let mut job = Job::new();
+    std::os::unix::fs::symlink("/proc", job.path("readonly")).unwrap();
+    let args = with(&["--snapshots", "readonly/snapshots"]);
+    let ended = job.attempt(2, &args);
+    assert!(ended.succeeded(), "{}", ended.told());
+    assert_eq!(ended.told().matches("; training goes on").count(), 10, "{}", ended.told());
+    assert!(job.weights(2) == undisturbed(2, &with(&[])));
+}
+
+#[test]
+fn refuses_the_snapshots_of_another_model_on_every_rank_with_both_sides_named() {
+    let mut job = Job::new();
+    assert!(job.attempt(2, &with(&[])).succeeded());
+    let ended = job.attempt(2, &quick("conv", "2"));
+    for output in &ended.0 {
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        for words in [
+            "snapshots/snapshot-000002-00000000.safetensors: it is of another model: it lacks conv1.bias, conv1.weight",
+            "fc1.weight is F32 [32, 784] there and F32 [64, 1568] here",
+            "name another folder to start anew",
+        ] {
+            assert!(told.contains(words), "{words}: {told}");
+        }
+    }
+}
+
+#[test]
+fn refuses_another_seed_inside_an_epoch() {
+    let mut job = Job::with(&[while_saving(0, 3, Phase::Named, &[Act::Signal(9)])]);
+    assert!(!job.attempt(1, &with(&[])).succeeded());
+    let ended = job.attempt(1, &with(&["--seed", "5"]));
+    let refused = "the seed was 0 there and is 5 here";
+    assert!(!ended.succeeded() && ended.told().contains(refused), "{}", ended.told());
+    assert_eq!(job.finish(1, &with(&[])), 1);
+}
+
+#[test]
+fn refuses_other_data_of_the_same_length_inside_an_epoch() {
+    let mut job = Job::with(&[while_saving(0, 3, Phase::Named, &[Act::Signal(9)])]);
+    assert!(!job.attempt(1, &with(&[])).succeeded());
+    fs::create_dir(job.path("data")).unwrap();
+    Digits::write_idx(&job.path("data"), 9, 50, 13).unwrap();
+    let ended = job.attempt(1, &with(&["--data", "data"]));
+    let refused = "the data set's fingerprint was ";
+    assert!(!ended.succeeded() && ended.told().contains(refused), "{}", ended.told());
+}
+
+#[test]
+fn warns_of_a_learning_rate_and_a_batch_size_that_are_not_the_snapshots() {
+    let mut job = Job::with(&[while_saving(0, 3, Phase::Named, &[Act::Signal(9)])]);
+    assert!(!job.attempt(1, &with(&[])).succeeded());
+    let batches_of_3: Vec<&str> =
+        with(&["--lr", "0.5"]).into_iter().map(|arg| if arg == "2" { "3" } else { arg }).collect();
+    let ended = job.attempt(1, &batches_of_3);
+    assert!(ended.succeeded(), "{}", ended.told());
+    for words in
+        ["goes on as the snapshot's, 0.01, and is not 0.5", "2 samples in a rank's batch and training goes on with 3"]
+    {
+        assert_eq!(ended.told().matches(words).count(), 1, "{}", ended.told());
+    }
+}
+
+#[test]
+fn a_segmentation_fault_on_request_kills() {
+    let mut fault = kill(0, 0, 2);
+    fault.acts = vec![Act::Signal(11)];
+    let mut job = Job::with(&[fault]);
+    let ended = job.attempt(1, &with(&[]));
+    assert_eq!(ended.0[0].status.signal(), Some(11), "{}", ended.told());
+}
+
+#[test]
+fn a_plan_of_faults_that_is_none_ends_the_program_with_a_clear_error() {
+    let job = Job::new();
+    fs::write(job.path("faults.json"), "{").unwrap();
+    let mut command = job.command(lab());
+    command.args(with(&[]));
+    let output = Running::start(command).end();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(
+        told.starts_with("error: ") && told.contains("is not a plan of faults") && !told.contains("panicked"),
+        "{told}"
+    );
+}
+
+#[test]
+fn does_not_train_alone_as_one_of_several_tasks() {
+    let job = Job::new();
+    let mut command = job.command(lab());
+    command.args(with(&[])).env("SLURM_NTASKS", "2").env("SLURM_PROCID", "1");
+    let output = Running::start(command).end();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.starts_with("error: RANK, LOCAL_RANK, ") && told.contains("one `lockstep run` per node"), "{told}");
+}
+
+#[test]
+fn runs_alone_without_a_launcher_and_resumes() {
+    let job = Job::with(&[while_saving(1, 3, Phase::Named, &[Act::Signal(9)])]);
+    let run = || {
+        let mut command = job.command(lab());
+        command.args(with(&[]));
+        Running::start(command).end()
+    };
+    assert!(!run().status.success());
+    assert!(run().status.success());
+    assert!(job.weights(1) == undisturbed(1, &with(&[])));
+}
+
+/// Which samples an epoch really took, over all attempts: of each attempt the steps up to where the next one resumed.
+fn taken(job: &Job, wanted: u64) -> Vec<u64> {
+    let mut taken = Vec::new();
+    let resumed: Vec<(u32, (u64, u64))> = job.events()[&0]
+        .iter()
+        .filter_map(|(attempt, event)| match event {
+            Event::Resume { epoch, step, .. } => Some((*attempt, (*epoch, *step))),
+            _ => None,
+        })
+        .collect();
+    let from = |attempt: u32| resumed.iter().find(|(n, _)| *n == attempt).map_or((0, 0), |(_, at)| *at);
+    for events in job.events().values() {
+        let mut batch = 0;
+        for (attempt, event) in events {
+            match event {
+                Event::Epoch { batch_size, .. } => batch = *batch_size as u64,
+                Event::Samples { epoch, indices } if *epoch == wanted => {
+                    let first = if from(*attempt).0 == wanted { from(*attempt).1 } else { 0 };
+                    let next = resumed.iter().find(|(n, _)| n > attempt).map(|(_, at)| *at);
+                    let steps = match next {
+                        Some((epoch, step)) if epoch == wanted => step.saturating_sub(first),
+                        Some((epoch, _)) if epoch < wanted => 0,
+                        _ => u64::MAX,
+                    };
+                    let count = usize::try_from(steps.saturating_mul(batch)).unwrap_or(usize::MAX);
+                    taken.extend(indices.iter().take(count));
+                }
+                _ => {}
+            }
+        }
+    }
+    taken.sort_unstable();
+    taken
+}
+
+#[test]
+fn other_world_sizes_go_on_with_each_sample_once_an_epoch() {
+    let killed = |step| while_saving(0, step, Phase::Named, &[Act::Signal(9)]);
+    let (mut job, args) = (Job::with(&[killed(3), killed(6)]), with(&[]));
+    // 50 samples in batches of 2: 3 steps of 2 ranks are saved, then 3 of 3 ranks, and 20 samples are left to 4 ranks.
+    assert!(!job.attempt(2, &args).succeeded());
+    let second = job.attempt(3, &args);
+    assert!(second.told().contains("taken with 2 ranks and training goes on with 3"), "{}", second.told());
+    let third = job.attempt(4, &args);
+    assert!(third.succeeded(), "{}", third.told());
+    assert!(third.printed().contains("Resuming training from snapshot at Epoch 0, step 6\n"), "{}", third.printed());
+    assert!(third.printed().contains("[rank 3] Epoch 0 | Batchsize: 2 | Steps: 9\n"), "{}", third.printed());
+    assert_eq!(taken(&job, 0), (0..50).collect::<Vec<u64>>());
+    let mut second_epoch = taken(&job, 1);
+    assert_eq!(second_epoch.len(), 52, "two samples pad the last turn of four ranks");
+    second_epoch.dedup();
+    assert_eq!(second_epoch, (0..50).collect::<Vec<u64>>());
+    job.weights(4);
+}
+
+#[test]
+fn pythons_torchrun_restarts_the_lab_and_no_bit_changes() {
+    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
+    let check = Command::new(&python).args(["-c", "import torch.distributed.run"]).stderr(Stdio::null()).status();
+    if !check.is_ok_and(|status| status.success()) {
+        println!("not verified here: the lab under torchrun (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11)");
+        return;
+    }
+    let job = Job::with(&[kill(1, 0, 4), kill(0, 1, 7)]);
+    let mut torchrun = job.command(&python);
+    torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]);
+    torchrun.arg("--no-python").arg(lab()).args(with(&[]));
+    let output = Running::start(torchrun).end();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(job.inflicted(), 2);
+    assert!(job.weights(2) == undisturbed(2, &with(&[])), "the weights have other bits");
+}
