@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use tch::nn::VarStore;
 
+use crate::Rank;
+
 /// Writes all variables of `vs` to `path`, which ends in `.safetensors`, making the folder if it is missing.
 ///
 /// The file is written under another name, synced, and renamed over the old one, so that a kill at any moment leaves either
@@ -28,6 +30,14 @@ pub fn save(vs: &VarStore, path: &Path) -> anyhow::Result<()> {
         Ok(())
     };
     attempt().with_context(|| format!("failed to save a checkpoint to {}", path.display()))
+}
+
+/// Writes a rank's weights to `rank-R.safetensors` in `folder`, where the harness looks for them to compare.
+///
+/// # Errors
+/// As [`save`].
+pub fn save_of_rank(vs: &VarStore, folder: &Path, rank: Rank) -> anyhow::Result<()> {
+    save(vs, &folder.join(format!("rank-{rank}.safetensors")))
 }
 
 /// Reads variables that [`save`] wrote into `vs`, which must have the same names and shapes.

@@ -3,8 +3,19 @@
 //! A rank's own accuracy is not everyone's, and the mean of the batches' means depends on the batch size; both are common in
 //! tutorials, and both keep the wrong model as the best.
 
+use std::sync::Arc;
+
 use c10d::{ProcessGroup, ReduceOp};
-use tch::{Kind, Tensor};
+use tch::nn::ModuleT;
+use tch::{Device, Kind, Tensor, no_grad};
+
+use crate::DistributedDataParallel;
+use crate::data::Dataset;
+use crate::loader::DataLoader;
+use crate::sampler::EvalSampler;
+
+/// Samples in a batch of an evaluation; no result depends on it but for rounding.
+const EVAL_BATCH: usize = 256;
 
 /// Correct answers and loss over some samples, as sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -49,6 +60,29 @@ impl Evaluation {
         self.samples as u64
     }
 }
+
+// ANCHOR: evaluate
+/// Evaluates a classifier on `test_set`, over all ranks, which must all call it: every rank takes a share of the samples,
+/// none twice, and the sums are added.
+///
+/// # Errors
+/// Those of the data set, and any collective's.
+pub fn evaluate<M: ModuleT>(
+    model: &DistributedDataParallel<M>,
+    test_set: Arc<dyn Dataset>,
+    device: Device,
+) -> anyhow::Result<Evaluation> {
+    model.sync_buffers()?;
+    let group = model.group();
+    let share = EvalSampler::new(test_set.len(), group.rank(), group.size())?;
+    let mut mine = Evaluation::default();
+    for batch in DataLoader::new(test_set, share, EVAL_BATCH)?.epoch(0) {
+        let batch = batch?.to(device);
+        no_grad(|| mine.add(&model.module().forward_t(&batch.inputs, false), &batch.targets));
+    }
+    Ok(mine.all_reduce(group)?)
+}
+// ANCHOR_END: evaluate
 
 #[cfg(test)]
 mod tests {

@@ -11,16 +11,15 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Parser;
-use lockstep::data::{Dataset, Mnist, mnist_or_drawn};
+use lockstep::data::{Dataset, mnist_or_drawn};
 use lockstep::device::DeviceChoice;
 use lockstep::loader::DataLoader;
-use lockstep::metrics::Evaluation;
+use lockstep::metrics::evaluate;
 use lockstep::models::ConvNet;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
-use lockstep::sampler::{DistributedSampler, EvalSampler};
+use lockstep::sampler::DistributedSampler;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
-use tch::nn::{ModuleT, VarStore};
-use tch::{Device, no_grad};
+use tch::nn::VarStore;
 
 /// Train MNIST on the ranks that a launcher starts: lockstep run --standalone --nproc-per-node=2 PROGRAM
 #[derive(Parser)]
@@ -92,23 +91,11 @@ fn train(env: &LaunchEnv, args: Args) -> Result<()> {
             optimizer.step()?;
             report.step(epoch, step, loss.double_value(&[]), batch.len());
         }
-        report.eval(epoch, &evaluate(&model, Arc::clone(&test_set), device)?);
+        report.eval(epoch, &evaluate(&model, test_set.clone(), device)?);
     }
     if let Some(folder) = args.weights {
-        checkpoint::save(&vs, &folder.join(format!("rank-{}.safetensors", env.rank)))?;
+        checkpoint::save_of_rank(&vs, &folder, env.rank)?;
     }
     Ok(())
 }
 // ANCHOR_END: train
-
-/// Every rank takes a share of the test digits, none twice; the sums are added over all ranks.
-fn evaluate(model: &DistributedDataParallel<ConvNet>, test_set: Arc<Mnist>, device: Device) -> Result<Evaluation> {
-    let group = model.group();
-    let share = EvalSampler::new(test_set.len(), group.rank(), group.size())?;
-    let mut mine = Evaluation::default();
-    for batch in DataLoader::new(test_set, share, 256)?.epoch(0) {
-        let batch = batch?.to(device);
-        no_grad(|| mine.add(&model.module().forward_t(&batch.inputs, false), &batch.targets));
-    }
-    Ok(mine.all_reduce(group)?)
-}

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::process::{Pid, Signal, WaitOptions, getpid, getsid, kill_process_group, pidfd_send_signal, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, pidfd_send_signal, waitpid};
 use tokio::time::{Instant, timeout_at};
 
 use super::proc::{self, Stat};
@@ -98,8 +98,10 @@ pub(super) fn reap_dead(known: &dyn Fn(i32) -> bool) {
     }
 }
 
+/// The agent's own session; 0 when its leader is outside the agent's process id namespace, as in a container.
 fn own_session() -> i32 {
-    getsid(None).unwrap_or(getpid()).as_raw_pid()
+    let own = getpid().as_raw_pid();
+    Stat::of(own).map_or(own, |stat| stat.session)
 }
 
 fn children() -> Vec<Stat> {
