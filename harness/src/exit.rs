@@ -13,6 +13,8 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use lockstep_launch::process::signal_name;
+
 /// The table for `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes: 0 nothing failed · 1 something failed · 2 usage, or something needed is missing · 128+n ended by signal n";
@@ -70,11 +72,6 @@ fn die_of(signal: i32) -> ExitCode {
 fn told(error: &anyhow::Error) -> String {
     let causes = error.chain().skip(1).map(|cause| format!("\n  caused by: {cause}"));
     format!("error: {error}{}", causes.collect::<String>())
-}
-
-/// `SIGKILL`, or the number of a signal without a name.
-pub(crate) fn signal_name(signal: i32) -> String {
-    signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
 #[cfg(test)]

@@ -8,12 +8,12 @@ use std::rc::Rc;
 use anyhow::Context;
 use tempfile::TempDir;
 
-use super::judge::{Reference, judge, overall};
+use super::judge::{Reference, judge};
 use super::recovery::Recovery;
 use super::scenario::{Expect, RunSpec, Scenario};
 use super::stage::{Launcher, NoRun, Observed, Stage};
 use crate::exit::{Interrupted, Refused};
-use crate::report::{Finding, Verdict};
+use crate::report::{Finding, Verdict, overall};
 
 /// Runs scenarios.
 pub(crate) struct Arena {
@@ -99,7 +99,7 @@ impl Arena {
         };
         let recovery = Recovery::of(&seen.ranks, &seen.agents);
         let findings = judge(&scenario, &seen, &recovery);
-        let failed = overall(&findings) == Verdict::Failed;
+        let failed = overall(findings.iter().map(|finding| finding.verdict)) == Verdict::Failed;
         if failed {
             // So that exactly this can be run again, a drawn one too.
             fs::write(folder.join("scenario.toml"), scenario.to_toml()).context("cannot keep the scenario")?;

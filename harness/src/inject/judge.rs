@@ -6,7 +6,7 @@ use super::recovery::Recovery;
 use super::scenario::{Expect, Scenario};
 use super::stage::Observed;
 use crate::proofs::{compare_weights, counted};
-use crate::report::{self, Finding, Verdict};
+use crate::report::{Finding, Verdict};
 use crate::run::Weights;
 
 /// The final weights of an undisturbed run, by rank.
@@ -33,11 +33,6 @@ pub(crate) fn judge(
         findings.push(nothing_leaked(seen));
     }
     findings
-}
-
-/// The verdict of all together.
-pub(crate) fn overall(findings: &[Finding]) -> Verdict {
-    report::overall(findings.iter().map(|finding| finding.verdict))
 }
 
 fn finding(claim: impl Into<String>, proof: Result<String, String>) -> Finding {

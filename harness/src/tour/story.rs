@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use lockstep_events::{AgentEvent, AgentLog, Event, EventLog, Record};
+use lockstep_launch::process::signal_name;
 
 use crate::proofs::counted;
 
@@ -69,9 +70,7 @@ fn deaths(ranks: &BTreeMap<usize, EventLog>, agents: &BTreeMap<String, AgentLog>
 
 /// `SIGKILL`, `exit code 3`.
 fn how(code: i32) -> String {
-    let name = code.checked_neg().filter(|signal| *signal > 0).map(|signal| {
-        signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
-    });
+    let name = code.checked_neg().filter(|signal| *signal > 0).map(signal_name);
     name.unwrap_or_else(|| format!("exit code {code}"))
 }
 

@@ -1,6 +1,7 @@
 //! Ends from outside: signals to the agent, its own death, and what workers leave behind.
 
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use rustix::process::Signal;
 
@@ -100,6 +101,35 @@ fn what_workers_started_goes_with_them_after_success_and_failure() {
         let ended = site.run(&["--standalone", "--nproc-per-node=2", &script, code]);
         ended.code(i32::from(code != "0"));
         site.assert_no_process();
+    }
+}
+
+/// As in a container: the session's leader is outside the process id namespace, so the session's number reads 0.
+#[test]
+fn works_where_its_session_began_outside_the_container() {
+    const CONTAINER: [&str; 4] = ["-Ur", "--pid", "--fork", "--mount-proc"];
+    /// Runs its arguments, and ends with 99 if a child of theirs lives.
+    const WATCH: &str = r#""$@"; code=$?; grep -l sleep /proc/[0-9]*/comm && exit 99; exit $code"#;
+    let site = Site::new();
+    let mut probe = Command::new("unshare");
+    site.prepare(&mut probe);
+    let probed = probe.args(CONTAINER).args(["cut", "-d ", "-f6", "/proc/self/stat"]).output();
+    if !probed.is_ok_and(|output| output.stdout == b"0\n") {
+        println!("not verified here: a process id namespace (unshare {})", CONTAINER.join(" "));
+        return;
+    }
+    let script = site.file("family.py", FAMILY);
+    let lockstep = assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap();
+    let job = [lockstep, "run", "--standalone", "--nproc-per-node=2", &script];
+    for code in ["0", "5"] {
+        for words in [vec![], vec!["sh", "-c", WATCH, "watch"]] {
+            let mut command = Command::new("unshare");
+            site.prepare(&mut command);
+            command.args(CONTAINER).args(words).args(job).arg(code);
+            let ended = Running::start(command).ended().code(i32::from(code != "0"));
+            assert_eq!(ended.out.matches("up").count(), 2, "{}", ended.out);
+            site.assert_no_process();
+        }
     }
 }
 
@@ -214,7 +244,7 @@ fn a_job_without_standard_files_runs_all_the_same() {
     let text = format!(
         "{lockstep} run --standalone --nproc-per-node=2 sh -c 'cat; echo said; echo $RANK >> {done}' <&- >&- 2>&-; echo code $?"
     );
-    let mut shell = std::process::Command::new("sh");
+    let mut shell = Command::new("sh");
     site.prepare(shell.args(["-c", &text]));
     assert_eq!(Running::start(shell).ended().code(0).out, "code 0\n");
     assert_eq!(site.read("done").lines().count(), 2);

@@ -98,7 +98,7 @@ async fn on_this_node(config: &Config) -> anyhow::Result<Verdict> {
     }
     let (node, site, keeps_store) = (met.node(config, &hostname), met.site, met.server);
     let folder = std::env::var_os(lockstep_events::FOLDER).filter(|folder| !folder.is_empty()).map(PathBuf::from);
-    let events = events(&hostname, folder.as_deref());
+    let events = events(&hostname, folder.as_deref(), &console);
     let status = LiveStatus::on(config, &console, folder, logs.path());
     let rendezvous = Rendezvous::new(met.store, node, job(config), options.clone());
     let reasons = rendezvous.reasons();
@@ -316,11 +316,12 @@ fn user() -> String {
     format!("uid {}", rustix::process::getuid().as_raw())
 }
 
-fn events(hostname: &str, folder: Option<&Path>) -> AgentSink {
+fn events(hostname: &str, folder: Option<&Path>, console: &Console) -> AgentSink {
     let Some(folder) = folder else { return AgentSink::default() };
     let node = format!("{hostname}-{}", std::process::id());
     AgentSink::open(folder, &node).unwrap_or_else(|error| {
-        eprintln!("warning: {error}; the agent runs without an event file");
+        let warning = format!("warning: {error}; the agent runs without an event file");
+        console.line(Stream::Stderr, warning.as_bytes());
         AgentSink::default()
     })
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tcpstore::{Error, Kind, Server};
+use tcpstore::Server;
 
 use super::endpoint::NoMeeting;
 use super::master::Master;
@@ -44,7 +44,7 @@ pub(super) fn not_met(error: NoMeeting, endpoint: &Master) -> String {
         }
         NoMeeting::NotHosted { address, why } => return format!("cannot host the rendezvous on {address}: {why}"),
         NoMeeting::NotReached { endpoint, error } => {
-            Observed { connect: Some(connect_failure(&error)), port_owner: port_owner(endpoint.port), ..at(&endpoint) }
+            Observed { connect: Some(error.as_ref().into()), port_owner: port_owner(endpoint.port), ..at(&endpoint) }
         }
     };
     diagnose(&seen).to_string()
@@ -59,18 +59,5 @@ fn at(endpoint: &Master) -> Observed {
         resolved: resolved.iter().map(SocketAddr::ip).collect(),
         batch: Batch::here(),
         ..Observed::default()
-    }
-}
-
-fn connect_failure(error: &Error) -> ConnectFailure {
-    let tried = error.elapsed;
-    match &error.kind {
-        Kind::Unresolved(why) => ConnectFailure::Unresolved { error: why.to_string() },
-        Kind::Refused => ConnectFailure::Refused { tried },
-        Kind::Unreachable(why) => ConnectFailure::Unreachable { error: why.to_string(), tried },
-        Kind::Mute => ConnectFailure::Mute { tried },
-        Kind::Stranger { got } => ConnectFailure::Stranger { got: got.clone() },
-        Kind::HungUp => ConnectFailure::HungUp,
-        other => ConnectFailure::Other { error: other.to_string() },
     }
 }

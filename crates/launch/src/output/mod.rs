@@ -2,7 +2,6 @@
 //!
 //! - [`Outputs`] takes in what the workers of one attempt print, as each one's [`Plan`] says, and keeps the last lines.
 //! - [`Console`] is where it is shown: one thread a device writes, so that lines never mix.
-//! - [`Template`] makes the prefix of a worker's lines, as torchrun's variable of that name says.
 //!
 //! Reading and writing happen in threads of their own: a slow console or file system stalls neither the agent's loop nor
 //! the news of a death. Of each worker and stream at most 256 KiB and a line wait for the console; then the worker itself
@@ -13,14 +12,13 @@
 //!
 //! ```no_run
 //! # use std::time::Duration;
-//! # use lockstep_launch::output::{Console, Outputs, Plan, Prefix, Stream, StreamPlan, Template};
+//! # use lockstep_launch::output::{Console, Outputs, Plan, Prefix, Stream, StreamPlan};
 //! # use lockstep_launch::process::{Sink, Spec, Workers};
 //! # async fn attempt(workers: &mut Workers, spec: impl Fn(usize, Sink, Sink) -> Spec) -> std::io::Result<()> {
 //! let console = Console::of_this_process()?;
-//! let template = Template::default();
 //! let shown = |local_rank: usize| StreamPlan {
 //!     console: true,
-//!     prefix: Prefix::Always(template.render("default", local_rank, local_rank)),
+//!     prefix: Prefix::Always(format!("[default{local_rank}]:")),
 //!     ..StreamPlan::default()
 //! };
 //! let plans = (0..2).map(|rank| Plan { stdout: shown(rank), stderr: shown(rank) }).collect();
@@ -43,9 +41,7 @@ mod plan;
 mod reader;
 mod source;
 mod tail;
-mod template;
 
 pub use console::Console;
 pub use outputs::{Finished, Outputs};
 pub use plan::{Plan, Prefix, Stream, StreamPlan};
-pub use template::Template;

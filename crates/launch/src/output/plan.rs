@@ -45,7 +45,7 @@ pub enum Prefix {
     /// Nothing.
     #[default]
     Never,
-    /// This text, as [`Template::render`](super::Template::render) makes it.
+    /// This text.
     Always(String),
 }
 

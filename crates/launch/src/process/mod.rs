@@ -4,7 +4,7 @@
 //! - Nothing outlives the agent. A worker leads a session of its own and gets a parent-death signal ([`tied`]); what it
 //!   leaves behind comes to the agent, which ends it (`stray`); if the agent is killed, its warden does (`warden`, `guard`).
 //! - [`find_program`] says in words why a program cannot be run.
-//! - [`Ending`] decides when to ask and when to kill; [`SignalStream`] tells what the agent itself is asked.
+//! - [`SignalStream`] tells what the agent itself is asked; when to ask workers and when to kill them is the agent's to decide.
 //! - [`Group`] and [`Signals`] serve those who run one program and wait for it.
 //!
 //! Everything happens on the process's **main thread**: the kernel ties a worker's life to the thread that started it.
@@ -31,7 +31,6 @@
 //! # }
 //! ```
 
-mod ending;
 mod exit;
 mod group;
 mod guard;
@@ -48,7 +47,6 @@ mod workers;
 
 use std::ffi::OsString;
 
-pub use ending::{Ending, GRACE, Step, Why};
 pub use exit::{Exit, signal_name};
 pub use group::{Group, Outcome};
 pub use mark::MARKER;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use lockstep_events::{AgentEvent, Event};
+use lockstep_launch::process::signal_name;
 
 use super::lives::{AgentRecords, End, Life};
 use super::{Mark, MarkKind, Node, Redone, Row, Span, State};
-use crate::exit::signal_name;
 use crate::proofs::counted;
 
 /// A pause between steps is a standstill from this many seconds on, and from this many times the usual one.
