@@ -174,7 +174,11 @@ fn weights_of(Played { seen, findings, folder, .. }: &Played) -> Result<Referenc
     let flaws: Vec<_> = flaws.map(|finding| format!("{}: {}", finding.claim, finding.evidence)).collect();
     let kept = folder.as_ref().map_or(String::new(), |folder| format!(" (files in {})", folder.display()));
     match seen {
-        Some(seen) if flaws.is_empty() => seen.weights.iter().cloned().collect(),
+        Some(seen) if flaws.is_empty() => {
+            let models = seen.models.iter().map(|(name, model)| Ok((name.clone(), model.clone()?)));
+            let weights = seen.weights.iter().cloned().collect::<Result<_, String>>()?;
+            Ok(Reference { weights, models: models.collect::<Result<_, String>>()? })
+        }
         _ => Err(format!("{}{kept}", flaws.join("; "))),
     }
 }

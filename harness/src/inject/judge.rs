@@ -1,5 +1,7 @@
 //! Whether a scenario's expectations hold: a pure function from what was seen to findings.
 
+use std::collections::BTreeMap;
+
 use regex::Regex;
 
 use super::recovery::Recovery;
@@ -9,8 +11,14 @@ use crate::proofs::{compare_weights, counted};
 use crate::report::{Finding, Verdict};
 use crate::run::Weights;
 
-/// The final weights of an undisturbed run, by rank.
-pub(crate) type Reference = Vec<Weights>;
+/// What an undisturbed run ends with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reference {
+    /// The final weights by rank.
+    pub(crate) weights: Vec<Weights>,
+    /// Other models that it keeps, as the best one, by the names of their files.
+    pub(crate) models: BTreeMap<String, Weights>,
+}
 
 /// Holds what was seen against what was expected. `reference`: the undisturbed run's weights, or why there are none.
 pub(crate) fn judge(
@@ -103,18 +111,25 @@ fn weights(scenario: &Scenario, seen: &Observed, reference: Result<&Reference, &
 }
 
 fn same_as(reference: &Reference, seen: &Observed) -> Result<String, String> {
-    if seen.weights.len() != reference.len() {
-        return Err(format!("{} ranks, the undisturbed run had {}", seen.weights.len(), reference.len()));
+    let Reference { weights, models } = reference;
+    if seen.weights.len() != weights.len() {
+        return Err(format!("{} ranks, the undisturbed run had {}", seen.weights.len(), weights.len()));
     }
-    for (rank, (own, due)) in seen.weights.iter().zip(reference).enumerate() {
+    for (rank, (own, due)) in seen.weights.iter().zip(weights).enumerate() {
         let own = own.as_ref().map_err(String::clone)?;
         compare_weights(due, own).map_err(|difference| format!("rank {rank}: {difference}"))?;
     }
-    let values: usize = reference.first().map_or(0, |weights| weights.values().map(crate::run::Tensor::len).sum());
+    for (name, due) in models {
+        let own = seen.models.get(name).ok_or_else(|| format!("{name} was not kept"))?;
+        compare_weights(due, own.as_ref().map_err(String::clone)?)
+            .map_err(|difference| format!("{name}: {difference}"))?;
+    }
+    let values: usize = weights.first().map_or(0, |weights| weights.values().map(crate::run::Tensor::len).sum());
     if values == 0 {
         return Err("the undisturbed run saved no weights".into());
     }
-    Ok(format!("{} on each of {}", counted(values, "value"), counted(reference.len(), "rank")))
+    let kept: String = models.keys().map(|name| format!(", and all of {name}")).collect();
+    Ok(format!("{} on each of {}{kept}", counted(values, "value"), counted(weights.len(), "rank")))
 }
 
 fn agree(seen: &Observed) -> Result<String, String> {

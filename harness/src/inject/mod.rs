@@ -92,7 +92,8 @@ impl Options {
             return print(library::text(name)?);
         }
         let entries = self.entries()?;
-        let needs_lab = entries.iter().any(|entry| entry.scenario.run.program.is_none());
+        let needs_lab =
+            entries.iter().any(|entry| entry.scenario.run.program.is_none() && entry.scenario.run.lab.is_none());
         let stage = stage(self.launcher.clone(), self.timeout.map(Duration::from_secs), needs_lab)?;
         let stdout_is_taken = self.reports.iter().any(Target::is_stdout);
         let arena = Arena::open(stage, self.keep.as_deref())?;

@@ -127,7 +127,8 @@ fn works_where_its_session_began_outside_the_container() {
             site.prepare(&mut command);
             command.args(CONTAINER).args(words).args(job).arg(code);
             let ended = Running::start(command).ended().code(i32::from(code != "0"));
-            assert_eq!(ended.out.matches("up").count(), 2, "{}", ended.out);
+            // A worker that fails takes the other with it, which may not have come as far.
+            assert!(ended.out.matches("up").count() >= if code == "0" { 2 } else { 1 }, "{}", ended.out);
             site.assert_no_process();
         }
     }

@@ -136,7 +136,7 @@ fn names_line() {
     let site = Site::new();
     fs::write(site.path("x.toml"), "name = \"x\"\ntitle = \"x\"\nshows = \"x\"\n[run]\nrank = 2\n").unwrap();
     let told = stderr(&site.run("", &["inject", "x.toml"]).code(2));
-    assert!(told.starts_with("error: x.toml:5:1: unknown field `rank`, expected one of `program`, `ranks`"), "{told}");
+    assert!(told.starts_with("error: x.toml:5:1: unknown field `rank`, expected one of `lab`, `program`"), "{told}");
     let told = stderr(&site.run("", &["inject", "gone.toml"]).code(2));
     assert!(told.starts_with("error: cannot read the scenario gone.toml: No such file"), "{told}");
 }

@@ -38,9 +38,22 @@ pub(super) fn flaws(scenario: &Scenario) -> Vec<Flaw> {
     flaws
 }
 
+fn lab(run: &RunSpec) -> Option<String> {
+    let name = run.lab.as_ref()?;
+    if run.program.is_some() {
+        return Some("lab and program are two things to run: name one of them".into());
+    }
+    (!is_name(name))
+        .then(|| format!("the lab {name:?} must be the name of a lab's folder, such as \"07-cifar-resnet\""))
+}
+
 fn head(name: &str) -> Option<String> {
-    let fine = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-    (!fine).then(|| format!("the name {name:?} must be of letters, digits and dashes: folders are called by it"))
+    (!is_name(name))
+        .then(|| format!("the name {name:?} must be of letters, digits and dashes: folders are called by it"))
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
 
 fn run(run: &RunSpec) -> Vec<String> {
@@ -55,6 +68,7 @@ fn run(run: &RunSpec) -> Vec<String> {
         flaws.push("epochs, samples, batch-size, save-every-steps and keep must be 1 or more".into());
     }
     flaws.extend(seconds("timeout-seconds", Some(run.timeout_seconds)));
+    flaws.extend(lab(run));
     flaws
 }
 
@@ -172,6 +186,14 @@ mod tests {
     fn told(run: &str, fault: &str) -> String {
         let text = format!("name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n[run]\n{run}\n[[fault]]\n{fault}\n");
         parse("x", &text).map_or_else(|refused| refused.to_string(), |_| "fine".into())
+    }
+
+    #[test]
+    fn rejects_a_lab_that_is_none() {
+        let kill = "who = { rank = 0 }\nwhen = { epoch = 0, step = 1 }\nwhat = \"kill\"";
+        assert_eq!(told("lab = \"07-cifar-resnet\"", kill), "fine");
+        assert!(told("lab = \"../x\"", kill).contains("must be the name of a lab's folder"));
+        assert!(told("lab = \"07-x\"\nprogram = \"y\"", kill).contains("name one of them"));
     }
 
     #[test]

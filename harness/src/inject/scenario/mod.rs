@@ -37,7 +37,10 @@ pub(crate) struct Scenario {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct RunSpec {
-    /// Another program than lab 06; `{snapshots}`, `{weights}` and `{folder}` in its arguments become folders of the run.
+    /// Another lab than 06, by the name of its folder: it takes lab 06's arguments for what both have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lab: Option<String>,
+    /// Another program than a lab; `{snapshots}`, `{weights}` and `{folder}` in its arguments become folders of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) program: Option<PathBuf>,
     /// Processes, on all nodes together.
@@ -46,7 +49,7 @@ pub(crate) struct RunSpec {
     pub(crate) nodes: usize,
     /// As `lockstep run` takes it.
     pub(crate) max_restarts: u32,
-    /// How often lab 06 goes through its samples.
+    /// How often the lab goes through its samples.
     pub(crate) epochs: u64,
     /// Samples in a batch of one rank.
     pub(crate) batch_size: usize,
@@ -210,7 +213,7 @@ impl RunSpec {
         self.ranks / self.nodes
     }
 
-    /// Steps of an epoch of lab 06.
+    /// Steps of an epoch of a lab.
     pub(crate) fn steps_per_epoch(&self) -> u64 {
         self.samples.div_ceil(self.ranks as u64).div_ceil(self.batch_size as u64)
     }
@@ -227,6 +230,7 @@ impl Default for RunSpec {
     /// A job of a second: 2 ranks, 3 epochs of 8 steps, a snapshot every 4.
     fn default() -> Self {
         RunSpec {
+            lab: None,
             program: None,
             ranks: 2,
             nodes: 1,

@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn names_file_line_and_what_is_allowed() {
         let told = error("[run]\nrank = 2\n");
-        assert!(told.starts_with("x.toml:5:1: unknown field `rank`, expected one of `program`, `ranks`"), "{told}");
+        assert!(told.starts_with("x.toml:5:1: unknown field `rank`, expected one of `lab`, `program`"), "{told}");
         let fault = "[[fault]]\nwho = { rank = 1 }\nwhen = { epoch = 0, step = 1 }\n";
         let told = error(&format!("{fault}what = \"explode\"\n"));
         assert!(told.starts_with("x.toml:7:"), "{told}");

@@ -35,6 +35,13 @@ impl RunFolder {
         self.0.join("weights")
     }
 
+    /// Models in that folder that are not the ranks' final weights, such as the best one.
+    pub(crate) fn models(&self) -> Vec<PathBuf> {
+        let is_model =
+            |name: &String| name.ends_with(".safetensors") && !name.starts_with("rank-") && !is_temporary(name);
+        names(&self.weights()).into_iter().filter(is_model).map(|name| self.weights().join(name)).collect()
+    }
+
     /// Where snapshots are saved.
     pub(crate) fn snapshots(&self) -> PathBuf {
         self.0.join("snapshots")
@@ -65,8 +72,11 @@ impl RunFolder {
     pub(crate) fn leftovers(&self, finished: bool) -> Vec<String> {
         let left = |(folder, name): (&str, String)| format!("{folder}/{name}");
         let tmp = names(&self.tmp()).into_iter().map(|name| ("tmp", name));
-        let halves = names(&self.snapshots()).into_iter().filter(|name| finished && is_temporary(name));
-        tmp.chain(halves.map(|name| ("snapshots", name))).map(left).collect()
+        let halves =
+            [("snapshots", self.snapshots()), ("weights", self.weights())].into_iter().flat_map(|(part, folder)| {
+                names(&folder).into_iter().filter(|name| finished && is_temporary(name)).map(move |name| (part, name))
+            });
+        tmp.chain(halves).map(left).collect()
     }
 }
 
@@ -86,6 +96,17 @@ fn names(folder: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn finds_models_beside_the_final_weights() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::make(dir.path().join("run")).unwrap();
+        for name in ["rank-0.safetensors", "best.safetensors", ".best.tmp.safetensors", "notes.txt"] {
+            fs::write(folder.weights().join(name), "").unwrap();
+        }
+        assert_eq!(folder.models(), [folder.weights().join("best.safetensors")]);
+        assert_eq!(folder.leftovers(true), ["weights/.best.tmp.safetensors"]);
+    }
 
     #[test]
     fn tells_which_temporary_files_are_left() {

@@ -101,7 +101,7 @@ fn this(prefix: &Prefix) -> OsString {
     if prefix.is_empty() { link } else { std::env::current_exe().map_or(link, OsString::from) }
 }
 
-/// The arguments of the program: lab 06's, or the scenario's own with the run's folders in the place of their names.
+/// The arguments of the program: those that the labs with snapshots share, or the scenario's own with the run's folders in the place of their names.
 fn arguments(spec: &RunSpec, folder: &RunFolder) -> Vec<String> {
     let own = spec.args.iter().map(|arg| filled(arg, folder));
     if spec.program.is_some() {

@@ -21,11 +21,11 @@ use anyhow::Context;
 use lockstep_contract::fault;
 use lockstep_events::{AgentLog, Event, EventLog};
 
-use super::scenario::{Scenario, Who};
+use super::scenario::{RunSpec, Scenario, Who};
 use crate::exit::Interrupted;
 use crate::process::Signals;
 use crate::report::Timeline;
-use crate::run::{Weights, read_weights};
+use crate::run::{Weights, program_beside, read_weights};
 use director::{Director, Order, Seen};
 use nodes::Nodes;
 
@@ -69,6 +69,8 @@ pub(crate) struct Observed {
     pub(crate) unreadable: Vec<String>,
     /// The final weights of rank 0, rank 1, ….
     pub(crate) weights: Vec<Result<Weights, String>>,
+    /// Other models that were kept beside them, by the names of their files.
+    pub(crate) models: BTreeMap<String, Result<Weights, String>>,
     /// What the nodes printed, one after the other.
     pub(crate) output: String,
     /// What the harness did, with the time since the Unix epoch.
@@ -112,9 +114,19 @@ impl Stage {
         let plan = scenario.plan();
         let text = serde_json::to_vec(&plan).context("cannot write the faults")?;
         fs::write(folder.faults(), text).context("cannot write the faults")?;
-        let program = scenario.run.program.as_deref().unwrap_or(&self.lab);
-        let nodes = Nodes::start(launcher, scenario, program, folder)?;
+        let program = self.program(&scenario.run)?;
+        let nodes = Nodes::start(launcher, scenario, &program, folder)?;
         self.watch(scenario, nodes)
+    }
+
+    fn program(&self, run: &RunSpec) -> Result<PathBuf, NoRun> {
+        match (&run.program, &run.lab) {
+            (Some(program), _) => Ok(program.clone()),
+            (None, Some(lab)) => {
+                program_beside(&format!("lab-{lab}")).map_err(|error| NoRun::NotHere(error.to_string()))
+            }
+            (None, None) => Ok(self.lab.clone()),
+        }
     }
 
     fn watch(&self, scenario: &Scenario, mut nodes: Nodes<'_>) -> Result<Observed, NoRun> {
@@ -189,10 +201,15 @@ fn gather(scenario: &Scenario, nodes: &Nodes<'_>) -> Observed {
         agents,
         unreadable,
         weights: (0..scenario.run.ranks).map(weight).collect(),
+        models: folder.models().into_iter().map(|path| (file_name(&path), read_weights(&path))).collect(),
         output: nodes.output(),
         missed: missed.filter_map(|one| one.name.strip_prefix("fault-")?.parse().ok()).collect(),
         ..Observed::default()
     }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// The furthest step that any rank told of.
