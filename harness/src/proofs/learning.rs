@@ -17,6 +17,10 @@ fn prove(run: &Evidence) -> Result<String, Doubt> {
         let eval = check_eval(&epoch.evals, run.plan.sizes.test).map_err(|flaw| format!("in epoch {number} {flaw}"))?;
         last = Some(eval);
     }
+    if trace.last_evals.iter().any(Option::is_some) {
+        let eval = check_eval(&trace.last_evals, run.plan.sizes.test);
+        last = Some(eval.map_err(|flaw| format!("after the last epoch {flaw}"))?);
+    }
     let (Some(first), Some(final_), Some(eval)) = (trace.epochs.first(), trace.epochs.last(), last) else {
         return Err(Doubt::NotVerified("no epoch was asked for".into()));
     };
@@ -92,6 +96,15 @@ mod tests {
         assert_eq!(finding.verdict, Verdict::Passed);
         let told = "loss 1.7000 in the first epoch, 0.8500 in the last; 75.00 % of 5 held-out samples right";
         assert_eq!(finding.evidence, told);
+    }
+
+    #[test]
+    fn tells_of_the_evaluation_after_the_last_epoch_where_there_is_one() {
+        let mut run = Run::of(2, 4, 2, 20);
+        run.evals.push(vec![Some(Eval { accuracy: 0.8, ..run.evals[1][0].unwrap() }); 2]);
+        assert!(learns(&run.evidence()).evidence.contains("80.00 % of 5 held-out samples"));
+        run.evals[2][1] = None;
+        assert!(learns(&run.evidence()).evidence.starts_with("after the last epoch rank 1 reports no evaluation"));
     }
 
     #[test]

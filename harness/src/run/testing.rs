@@ -14,6 +14,7 @@ pub(crate) struct Run {
     pub(crate) shares: Vec<Vec<Vec<u64>>>,
     /// By step too.
     pub(crate) losses: Vec<Vec<Vec<f64>>>,
+    /// One more than epochs where the lab evaluates before each, and once more in the end.
     pub(crate) evals: Vec<Vec<Option<Eval>>>,
     pub(crate) weights: Weights,
 }
@@ -56,6 +57,7 @@ impl Run {
         for epoch in 0..self.plan.epochs {
             self.epoch(rank, epoch, &mut events);
         }
+        events.extend(self.eval(rank, self.plan.epochs));
         let record = |event| Record { t: 0.0, rank, restart: 0, event };
         EventLog { records: events.into_iter().map(record).collect(), torn: vec![] }
     }
@@ -69,9 +71,12 @@ impl Run {
         for (step, (batch, loss)) in indices.chunks(batch_size).zip(losses).enumerate() {
             events.push(Event::Step { epoch, step: step as u64, loss: *loss, samples: batch.len() as u64 });
         }
-        if let Some(Eval { accuracy, loss, samples }) = self.evals[at][rank] {
-            events.push(Event::Eval { epoch, accuracy, loss, samples });
-        }
+        events.extend(self.eval(rank, epoch));
+    }
+
+    fn eval(&self, rank: usize, epoch: u64) -> Option<Event> {
+        let Eval { accuracy, loss, samples } = (*self.evals.get(epoch as usize)?)[rank]?;
+        Some(Event::Eval { epoch, accuracy, loss, samples })
     }
 }
 

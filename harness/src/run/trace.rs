@@ -15,6 +15,8 @@ use super::{Evidence, Plan};
 pub(crate) struct Trace {
     /// Epoch 0, 1, ….
     pub(crate) epochs: Vec<Epoch>,
+    /// What rank 0, 1, … recorded of an evaluation after the last epoch, where a lab evaluates before each.
+    pub(crate) last_evals: Vec<Option<Eval>>,
 }
 
 /// One epoch of all ranks.
@@ -63,8 +65,9 @@ impl Trace {
             None => Err(format!("rank {rank} left no event file")),
         });
         let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
+        let (ranks, last_evals): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
         let epochs = (0..plan.epochs as usize).map(|epoch| across(&ranks, epoch)).collect::<Result<_, _>>()?;
-        Ok(Trace { epochs })
+        Ok(Trace { epochs, last_evals })
     }
 }
 
@@ -96,7 +99,14 @@ struct Part {
     eval: Option<Eval>,
 }
 
-fn of_rank(plan: &Plan, rank: usize, log: &EventLog) -> Result<Vec<Part>, String> {
+impl Part {
+    fn is_empty(&self) -> bool {
+        self.planned.is_none() && self.share.is_none() && self.steps.is_empty() && self.eval.is_none()
+    }
+}
+
+/// The epochs of a rank, and its evaluation after the last.
+fn of_rank(plan: &Plan, rank: usize, log: &EventLog) -> Result<(Vec<Part>, Option<Eval>), String> {
     if let Some(line) = log.torn.first() {
         return Err(format!("is torn at line {line}"));
     }
@@ -108,10 +118,13 @@ fn of_rank(plan: &Plan, rank: usize, log: &EventLog) -> Result<Vec<Part>, String
     if !started {
         return Err("does not tell of a start".into());
     }
+    let last = parts.get_mut(&plan.epochs).and_then(|part| part.eval.take());
+    parts.retain(|epoch, part| *epoch != plan.epochs || !part.is_empty());
     if let Some(epoch) = parts.keys().find(|&&epoch| epoch >= plan.epochs) {
         return Err(format!("tells of epoch {epoch}, the run had {}", plan.epochs));
     }
-    (0..plan.epochs).map(|epoch| whole(plan, epoch, parts.remove(&epoch))).collect()
+    let epochs = (0..plan.epochs).map(|epoch| whole(plan, epoch, parts.remove(&epoch)));
+    Ok((epochs.collect::<Result<_, _>>()?, last))
 }
 
 fn check_origin(rank: usize, record: &Record) -> Result<(), String> {
