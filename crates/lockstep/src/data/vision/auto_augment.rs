@@ -226,6 +226,6 @@ mod tests {
         (0..10_000).for_each(|key| *counts.entry(drawn(key).get_pixel(0, 0).0[0]).or_insert(0) += 1);
         let near = |value: u8, due: i32| (counts[&value] - due).abs() < 200;
         // Inverted: 1/2 × 1/4; darker and brighter: 1/2 × 8/10 × 1/2 each.
-        assert!(near(155, 1_250) && near(9, 2_000) && near(190, 2_000), "{counts:?}");
+        assert!(near(155, 1_250) && near(10, 2_000) && near(190, 2_000), "{counts:?}");
     }
 }
