@@ -42,6 +42,8 @@ const LIBRARY: &[(&str, &str)] = library![
     "lost-node",
     "slow-network",
     "cut-network-for-a-moment",
+    "resnet-killed-in-an-epoch",
+    "killed-after-the-best-model",
 ];
 
 /// All names, in order.

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use lockstep_events::EventLog;
 use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
 
 use super::Plan;
 
@@ -67,6 +68,16 @@ pub(crate) fn read_weights(path: &Path) -> Result<Weights, String> {
         bytes: view.data().to_vec(),
     };
     Ok(file.tensors().into_iter().map(|(name, view)| (name, tensor(view))).collect())
+}
+
+/// What a rank held after each lesson, by the lesson's name: a number, a list of them, or a list of lists.
+pub(crate) type Results = BTreeMap<String, Value>;
+
+/// What rank number `rank` of a lab without weights left in `folder`; an `Err` says what is wrong with it.
+pub(crate) fn read_results(folder: &Path, rank: usize) -> Result<Results, String> {
+    let name = format!("rank-{rank}.json");
+    let bytes = fs::read(folder.join(&name)).map_err(|error| format!("cannot read the results {name}: {error}"))?;
+    serde_json::from_slice(&bytes).map_err(|error| format!("{name} holds no results: {error}"))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub(crate) mod testing;
 mod trace;
 
 pub(crate) use data::Sizes;
-pub(crate) use evidence::{Evidence, Tensor, Weights, read_weights};
+pub(crate) use evidence::{Evidence, Results, Tensor, Weights, read_results, read_weights};
 pub(crate) use lab::program_beside;
 pub(crate) use trace::{Epoch, Eval, Trace};
 

@@ -16,12 +16,25 @@ pub(super) enum Lab {
     SingleGpu,
     SpawnDdp,
     TorchrunEnv,
+    PointToPoint,
+    Collectives,
     SnapshotResume,
+    CifarResnet,
+    ImageFolder,
 }
 
 impl Lab {
     /// All that there are, in the course's order.
-    pub(super) const ALL: [Lab; 4] = [Lab::SingleGpu, Lab::SpawnDdp, Lab::TorchrunEnv, Lab::SnapshotResume];
+    pub(super) const ALL: [Lab; 8] = [
+        Lab::SingleGpu,
+        Lab::SpawnDdp,
+        Lab::TorchrunEnv,
+        Lab::PointToPoint,
+        Lab::Collectives,
+        Lab::SnapshotResume,
+        Lab::CifarResnet,
+        Lab::ImageFolder,
+    ];
 
     /// The name of its folder and, after `lab-`, of its program.
     pub(super) fn name(self) -> &'static str {
@@ -29,7 +42,11 @@ impl Lab {
             Lab::SingleGpu => "01-single-gpu",
             Lab::SpawnDdp => "02-spawn-ddp",
             Lab::TorchrunEnv => "03-torchrun-env",
+            Lab::PointToPoint => "04-point-to-point",
+            Lab::Collectives => "05-collectives",
             Lab::SnapshotResume => "06-snapshot-resume",
+            Lab::CifarResnet => "07-cifar-resnet",
+            Lab::ImageFolder => "08-image-folder",
         }
     }
 
@@ -39,7 +56,13 @@ impl Lab {
             Lab::SingleGpu => "A trainer on one device goes through its samples and learns from them",
             Lab::SpawnDdp => "Processes of one program train as one would",
             Lab::TorchrunEnv => "Processes that a launcher starts train as one would",
+            Lab::PointToPoint => "Messages between two ranks and around a ring bring what was sent",
+            Lab::Collectives => "Each collective leaves on each rank what it promises, by hand as by the engine",
             Lab::SnapshotResume => "Training that is killed goes on from its snapshot, to the same bits",
+            Lab::CifarResnet => {
+                "A ResNet with batch normalisation over all ranks trains as on one, and survives a kill"
+            }
+            Lab::ImageFolder => "The best model on a folder of photographs is the same whatever was killed",
         }
     }
 
@@ -66,7 +89,17 @@ impl Lab {
     pub(super) fn launcher(self, usual: &Launcher) -> Launcher {
         match self {
             Lab::SingleGpu | Lab::SpawnDdp => Launcher::Nobody,
-            Lab::TorchrunEnv | Lab::SnapshotResume => usual.clone(),
+            _ => usual.clone(),
+        }
+    }
+
+    /// The scenario of the library that kills it, if it survives that.
+    pub(super) fn killed_by(self) -> Option<&'static str> {
+        match self {
+            Lab::SnapshotResume => Some("kill-one-worker"),
+            Lab::CifarResnet => Some("resnet-killed-in-an-epoch"),
+            Lab::ImageFolder => Some("killed-after-the-best-model"),
+            _ => None,
         }
     }
 
@@ -74,6 +107,9 @@ impl Lab {
     pub(super) fn plan(self, ranks: usize, batch: usize) -> Plan {
         match self {
             Lab::SingleGpu => Plan { ranks, batch, epochs: 5, seed: 0, sizes: Sizes { train: TOY_SAMPLES, test: 0 } },
+            // Networks of the size that photographs take, on few of them.
+            Lab::CifarResnet => Plan { ranks, batch, epochs: 2, seed: 0, sizes: Sizes::drawn(512) },
+            Lab::ImageFolder => Plan { ranks, batch, epochs: 2, seed: 0, sizes: Sizes::drawn(256) },
             _ => Plan { ranks, batch, epochs: 3, seed: 0, sizes: Sizes::drawn(1024) },
         }
     }
@@ -103,6 +139,7 @@ impl Lab {
 
     fn arguments(self, plan: &Plan) -> Vec<String> {
         let text = |text: &str| text.to_owned();
+        let words = |text: &'static str| text.split(' ').map(str::to_owned);
         let common = || {
             let pairs = [
                 ("--epochs", plan.epochs.to_string()),
@@ -127,7 +164,14 @@ impl Lab {
             }
             Lab::SpawnDdp => common().chain([text("--nprocs"), plan.ranks.to_string()]).collect(),
             Lab::TorchrunEnv => common().collect(),
-            Lab::SnapshotResume => common().chain([text("--snapshots"), text("{snapshots}")]).collect(),
+            Lab::PointToPoint | Lab::Collectives => vec![text("--results"), text("{results}")],
+            Lab::SnapshotResume => common().chain(words("--snapshots {snapshots}")).collect(),
+            // Batch normalisation over all ranks is what makes several ranks train as one.
+            Lab::CifarResnet => common().chain(words("--snapshots {snapshots} --width 8 --sync-batch-norm")).collect(),
+            Lab::ImageFolder => {
+                let own = "--snapshots {snapshots} --width 8 --sync-batch-norm --image-size 32 --lr 0.001";
+                common().chain(words(own)).collect()
+            }
         }
     }
 }

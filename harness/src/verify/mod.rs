@@ -22,8 +22,6 @@ use labs::Lab;
 
 /// Samples in a batch of one rank where there are several.
 const BATCH: usize = 32;
-/// The scenario that stands for all faults: `lockstep inject` has the others.
-const SCENARIO: &str = "kill-one-worker";
 
 /// Runs the labs and checks what each promises
 #[derive(Args)]
@@ -116,8 +114,8 @@ impl Series {
         made.findings.push(same_training(&many, &one));
         made.findings.push(each_sample_once(&[("A", &many), ("B", &one)]));
         made.findings.push(learns(&many));
-        if lab == Lab::SnapshotResume {
-            self.kill_and_resume(program, &mut made)?;
+        if let Some(scenario) = lab.killed_by() {
+            self.kill_and_resume(scenario, program, &mut made)?;
         }
         Ok(made)
     }
@@ -136,9 +134,10 @@ impl Series {
         Ok((evidence(plan, played), made))
     }
 
-    fn kill_and_resume(&mut self, program: PathBuf, made: &mut Case) -> anyhow::Result<()> {
-        let mut scenario = from_library(SCENARIO)?;
-        scenario.run.program = None;
+    /// Plays the scenario that stands for all faults: `lockstep inject` has the others.
+    fn kill_and_resume(&mut self, scenario: &str, program: PathBuf, made: &mut Case) -> anyhow::Result<()> {
+        let mut scenario = from_library(scenario)?;
+        (scenario.run.program, scenario.run.lab) = (None, None);
         self.arena.set_lab(program);
         let played = self.arena.play(scenario)?;
         let killed = case(&played, None, None);

@@ -42,6 +42,11 @@ impl RunFolder {
         names(&self.weights()).into_iter().filter(is_model).map(|name| self.weights().join(name)).collect()
     }
 
+    /// Where the ranks of labs without weights save what they held.
+    pub(crate) fn results(&self) -> PathBuf {
+        self.0.join("results")
+    }
+
     /// Where snapshots are saved.
     pub(crate) fn snapshots(&self) -> PathBuf {
         self.0.join("snapshots")

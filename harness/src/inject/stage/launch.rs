@@ -122,8 +122,12 @@ fn arguments(spec: &RunSpec, folder: &RunFolder) -> Vec<String> {
 }
 
 fn filled(arg: &str, folder: &RunFolder) -> String {
-    let places =
-        [("{snapshots}", folder.snapshots()), ("{weights}", folder.weights()), ("{folder}", folder.path().into())];
+    let places = [
+        ("{snapshots}", folder.snapshots()),
+        ("{weights}", folder.weights()),
+        ("{results}", folder.results()),
+        ("{folder}", folder.path().into()),
+    ];
     places.iter().fold(arg.to_owned(), |text, (name, path)| text.replace(name, &path.to_string_lossy()))
 }
 

@@ -25,7 +25,7 @@ use super::scenario::{RunSpec, Scenario, Who};
 use crate::exit::Interrupted;
 use crate::process::Signals;
 use crate::report::Timeline;
-use crate::run::{Weights, program_beside, read_weights};
+use crate::run::{Results, Weights, program_beside, read_results, read_weights};
 use director::{Director, Order, Seen};
 use nodes::Nodes;
 
@@ -69,6 +69,8 @@ pub(crate) struct Observed {
     pub(crate) unreadable: Vec<String>,
     /// The final weights of rank 0, rank 1, ….
     pub(crate) weights: Vec<Result<Weights, String>>,
+    /// What rank 0, rank 1, … of a lab without weights held, by the lesson.
+    pub(crate) results: Vec<Result<Results, String>>,
     /// Other models that were kept beside them, by the names of their files.
     pub(crate) models: BTreeMap<String, Result<Weights, String>>,
     /// What the nodes printed, one after the other.
@@ -201,6 +203,7 @@ fn gather(scenario: &Scenario, nodes: &Nodes<'_>) -> Observed {
         agents,
         unreadable,
         weights: (0..scenario.run.ranks).map(weight).collect(),
+        results: (0..scenario.run.ranks).map(|rank| read_results(&folder.results(), rank)).collect(),
         models: folder.models().into_iter().map(|path| (file_name(&path), read_weights(&path))).collect(),
         output: nodes.output(),
         missed: missed.filter_map(|one| one.name.strip_prefix("fault-")?.parse().ok()).collect(),
