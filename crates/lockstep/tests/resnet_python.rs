@@ -36,7 +36,9 @@ fn export(folder: &std::path::Path) -> bool {
     let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
     let command = |code| Command::new(&python).args(["-c", code]).arg(folder).output();
     if !command("import torch, torchvision").is_ok_and(|output| output.status.success()) {
-        println!("not verified here: torchvision's own weights (no torchvision in {python}; LOCKSTEP_PYTHON names another)");
+        println!(
+            "not verified here: torchvision's own weights (no torchvision in {python}; LOCKSTEP_PYTHON names another)"
+        );
         return false;
     }
     let output = command(EXPORT).unwrap();
