@@ -36,6 +36,8 @@ struct Network {
 }
 
 fn golden() -> Golden {
+    // Tests run beside each other; threads of all of them would wait for each other.
+    tch::set_num_threads(1);
     let golden: Golden = serde_json::from_str(include_str!("../golden/resnet.json")).unwrap();
     assert_eq!((golden.torch.as_str(), golden.torchvision.as_str()), ("2.11.0", "0.26.0"));
     golden

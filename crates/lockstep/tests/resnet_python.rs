@@ -15,6 +15,7 @@ const EXPORT: &str = r#"
 import json, struct, sys, torch, torchvision
 assert torch.__version__.startswith("2.11.")
 for name in ("resnet18", "resnet34"):
+    torch.set_num_threads(1)
     torch.manual_seed(7)
     model = getattr(torchvision.models, name)(weights=None).eval()
     inputs = torch.randn(2, 3, 64, 64)
@@ -48,6 +49,8 @@ fn export(folder: &std::path::Path) -> bool {
 
 #[test]
 fn weights_from_torchvision_give_its_logits_within_1e_5() {
+    // Tests run beside each other; threads of all of them would wait for each other.
+    tch::set_num_threads(1);
     let folder = tempfile::tempdir().unwrap();
     if !export(folder.path()) {
         return;
