@@ -117,7 +117,8 @@ fn parameters_have_torchvisions_names_order_and_sizes() {
         assert_eq!(sizes, network.sizes);
         let mut all: Vec<String> = vs.variables().into_keys().collect();
         let mut theirs = [network.parameters.clone(), network.buffers.clone()].concat();
-        (all.sort(), theirs.sort());
+        all.sort();
+        theirs.sort();
         assert_eq!(all, theirs);
     }
 }
