@@ -15,6 +15,7 @@ pub mod loader;
 pub mod metrics;
 pub mod models;
 pub mod optim;
+pub mod pretrained;
 pub mod progress;
 mod rank;
 mod report;
