@@ -116,8 +116,16 @@ impl LaunchEnv {
     /// As [`LaunchEnv::from_env`], if a launcher has set something, and if Slurm or MPI has started more than one process: each
     /// would train alone, on all of the data.
     pub fn from_env_or_alone() -> Result<Self, EnvError> {
+        Ok(Self::from_env_if_launched()?.unwrap_or_else(Self::alone))
+    }
+
+    /// Reads this process's environment; `None` where no launcher has set anything.
+    ///
+    /// # Errors
+    /// As [`LaunchEnv::from_env_or_alone`].
+    pub fn from_env_if_launched() -> Result<Option<Self>, EnvError> {
         let lookup = |name: &str| std::env::var_os(name);
-        if is_one_of_many(lookup) { Self::parse(lookup) } else { Ok(Self::alone()) }
+        is_one_of_many(lookup).then(|| Self::parse(lookup)).transpose()
     }
 
     /// A process that is the whole job. It hosts its store itself, on a free port of the loopback interface.

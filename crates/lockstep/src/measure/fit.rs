@@ -1,0 +1,199 @@
+//! The α–β model: a message of n bytes takes t = α + β·n.
+//!
+//! α is what a message costs however short it is (latency), 1/β the rate at which long ones flow (bandwidth). Source: R. W.
+//! Hockney, "The communication challenge for MPP", Parallel Computing 20 (1994).
+
+/// A cost model of messages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AlphaBeta {
+    /// Microseconds for a message of no bytes.
+    pub alpha: f64,
+    /// Microseconds a byte.
+    pub beta: f64,
+}
+
+/// Why no line goes through the points.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum FitError {
+    /// One size, or none: α and β cannot be told apart.
+    #[error("the α–β model needs times for at least 2 message sizes, and there are {0}")]
+    TooFewSizes(usize),
+    /// Something that no clock has shown.
+    #[error("{time} µs for {bytes} bytes is no time")]
+    NoTime {
+        /// The size.
+        bytes: f64,
+        /// The time.
+        time: f64,
+    },
+}
+
+/// A size in bytes and its time in microseconds.
+type Sample = (f64, f64);
+
+/// Rounds of reweighting; the weights stand still long before.
+const ROUNDS: usize = 50;
+
+impl AlphaBeta {
+    /// The line through `samples` of (bytes, microseconds) with the least relative errors. Neither α nor β is below 0.
+    ///
+    /// A least-squares fit to absolute errors would serve the longest messages alone, whose times are a thousand times the
+    /// shortest ones'. So errors are divided by the time. Outliers count less: weights are Huber's, found in rounds.
+    ///
+    /// # Errors
+    /// [`FitError`], if the sizes are fewer than two or a time is not above 0.
+    pub fn fit(samples: &[Sample]) -> Result<Self, FitError> {
+        check(samples)?;
+        let mut doubts = vec![1.0; samples.len()];
+        let mut line = least_squares(samples, &doubts);
+        for _ in 0..ROUNDS {
+            let errors: Vec<f64> = samples.iter().map(|sample| line.error(*sample)).collect();
+            doubts = huber(&errors);
+            line = least_squares(samples, &doubts);
+        }
+        Ok(line)
+    }
+
+    /// Microseconds for a message of `bytes`.
+    pub fn time(&self, bytes: f64) -> f64 {
+        self.alpha + self.beta * bytes
+    }
+
+    /// What long messages come to: 10^6 bytes a second. Infinite if bytes cost nothing.
+    pub fn bandwidth(&self) -> f64 {
+        1.0 / self.beta
+    }
+
+    /// The size in bytes from which a message spends more time on its bytes than on being a message (n½ of Hockney).
+    pub fn half_size(&self) -> f64 {
+        self.alpha / self.beta
+    }
+
+    /// The greatest relative error at any of the points: 0.25 where the model is a quarter off.
+    pub fn worst(&self, samples: &[Sample]) -> f64 {
+        samples.iter().map(|sample| self.error(*sample).abs()).fold(0.0, f64::max)
+    }
+
+    fn error(&self, (bytes, time): Sample) -> f64 {
+        self.time(bytes) / time - 1.0
+    }
+
+    fn cost(&self, samples: &[Sample], weights: &[f64]) -> f64 {
+        samples.iter().zip(weights).map(|(sample, weight)| weight * self.error(*sample).powi(2)).sum()
+    }
+}
+
+fn check(samples: &[Sample]) -> Result<(), FitError> {
+    let usable = |&&(bytes, time): &&Sample| bytes.is_finite() && bytes >= 0.0 && time.is_finite() && time > 0.0;
+    if let Some(&(bytes, time)) = samples.iter().find(|sample| !usable(sample)) {
+        return Err(FitError::NoTime { bytes, time });
+    }
+    let mut sizes: Vec<f64> = samples.iter().map(|(bytes, _)| *bytes).collect();
+    sizes.sort_unstable_by(f64::total_cmp);
+    sizes.dedup();
+    if sizes.len() < 2 { Err(FitError::TooFewSizes(sizes.len())) } else { Ok(()) }
+}
+
+/// The line of least weighted squares of relative errors with α, β ≥ 0: where the free optimum has one below 0, the best line lies
+/// on an edge, with one of them 0.
+fn least_squares(samples: &[Sample], weights: &[f64]) -> AlphaBeta {
+    // Σ w·x·y over the samples, with x and y relative to the time: 1/t for α, n/t for β, 1 for the target.
+    let sum = |of: fn(f64, f64) -> f64| -> f64 {
+        samples.iter().zip(weights).map(|(&(n, t), w)| w * of(1.0 / t, n / t)).sum()
+    };
+    let (aa, ab, bb) = (sum(|a, _| a * a), sum(|a, b| a * b), sum(|_, b| b * b));
+    let (ay, by) = (sum(|a, _| a), sum(|_, b| b));
+    let determinant = aa * bb - ab * ab;
+    let free = AlphaBeta { alpha: (ay * bb - by * ab) / determinant, beta: (by * aa - ay * ab) / determinant };
+    if free.alpha >= 0.0 && free.beta >= 0.0 {
+        return free;
+    }
+    let edges = [AlphaBeta { alpha: ay / aa, beta: 0.0 }, AlphaBeta { alpha: 0.0, beta: by / bb }];
+    let [flat, steep] = edges;
+    if flat.cost(samples, weights) < steep.cost(samples, weights) { flat } else { steep }
+}
+
+/// Huber's weights: 1 up to 1.345 standard deviations, then less the further off (P. J. Huber, "Robust Estimation of a Location
+/// Parameter", 1964). The deviation is taken from the median error, which outliers do not move.
+fn huber(errors: &[f64]) -> Vec<f64> {
+    const FLOOR: f64 = 1e-6; // below this all errors are rounding
+    let mut sizes: Vec<f64> = errors.iter().map(|error| error.abs()).collect();
+    sizes.sort_unstable_by(f64::total_cmp);
+    let limit = (1.345 * 1.4826 * sizes[sizes.len() / 2]).max(FLOOR);
+    errors.iter().map(|error| (limit / error.abs()).min(1.0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::rng::KeyedRng;
+
+    fn samples(time: impl Fn(f64) -> f64) -> Vec<Sample> {
+        (2..=22).map(|power| f64::from(1u32 << power)).map(|bytes| (bytes, time(bytes))).collect()
+    }
+
+    fn close(got: f64, wanted: f64, within: f64) {
+        assert!((got / wanted - 1.0).abs() < within, "{got}, not {wanted}");
+    }
+
+    #[test]
+    fn finds_the_line_that_made_the_points() {
+        let line = AlphaBeta::fit(&samples(|n| 40.0 + 0.001 * n)).unwrap();
+        close(line.alpha, 40.0, 1e-6);
+        close(line.beta, 0.001, 1e-6);
+        close(line.bandwidth(), 1000.0, 1e-6);
+        close(line.half_size(), 40_000.0, 1e-6);
+        assert!(line.worst(&samples(|n| 40.0 + 0.001 * n)) < 1e-6);
+    }
+
+    #[test]
+    fn finds_it_through_noise_of_a_tenth() {
+        let mut rng = KeyedRng::new(&[7]);
+        let points: Vec<Sample> = samples(|n| 40.0 + 0.001 * n)
+            .into_iter()
+            .map(|(n, t)| (n, t * (0.9 + 0.2 * f64::from(rng.uniform()))))
+            .collect();
+        let line = AlphaBeta::fit(&points).unwrap();
+        close(line.alpha, 40.0, 0.1);
+        close(line.beta, 0.001, 0.1);
+    }
+
+    #[test]
+    fn one_time_that_is_wildly_off_hardly_moves_it() {
+        let mut points = samples(|n| 40.0 + 0.001 * n);
+        points[3].1 *= 50.0;
+        let line = AlphaBeta::fit(&points).unwrap();
+        close(line.alpha, 40.0, 0.01);
+        close(line.beta, 0.001, 0.01);
+    }
+
+    #[test]
+    fn an_intercept_below_zero_becomes_zero() {
+        let line = AlphaBeta::fit(&[(10.0, 5.0), (20.0, 15.0), (30.0, 25.0)]).unwrap();
+        assert_eq!(line.alpha, 0.0);
+        assert!(line.beta > 0.5 && line.beta < 1.0, "{line:?}");
+    }
+
+    #[test]
+    fn times_that_fall_with_size_give_a_flat_line() {
+        let line = AlphaBeta::fit(&[(10.0, 5.0), (20.0, 4.0), (30.0, 3.0)]).unwrap();
+        assert_eq!((line.beta, line.bandwidth()), (0.0, f64::INFINITY));
+        assert!(line.alpha >= 3.0 && line.alpha <= 5.0, "{line:?}");
+    }
+
+    #[test]
+    fn two_sizes_are_enough_and_one_is_not() {
+        let line = AlphaBeta::fit(&[(0.0, 2.0), (10.0, 12.0)]).unwrap();
+        close(line.alpha, 2.0, 1e-9);
+        close(line.beta, 1.0, 1e-9);
+        assert_eq!(AlphaBeta::fit(&[(8.0, 2.0), (8.0, 3.0)]), Err(FitError::TooFewSizes(1)));
+        assert_eq!(AlphaBeta::fit(&[]), Err(FitError::TooFewSizes(0)));
+    }
+
+    #[test]
+    fn refuses_what_is_no_time() {
+        for time in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(matches!(AlphaBeta::fit(&[(4.0, 1.0), (8.0, time)]), Err(FitError::NoTime { bytes: 8.0, .. })));
+        }
+    }
+}

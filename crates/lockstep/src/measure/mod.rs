@@ -1,0 +1,31 @@
+//! Measuring messages: a sweep of sizes, times with their spread, the α–β model through them, a table and a plot.
+//!
+//! Units are those of the field: bytes, microseconds, and MB/s for 10^6 bytes a second. Leaves out what is measured: the caller
+//! hands in the operation.
+//!
+//! ```no_run
+//! use lockstep::measure::{Repeats, Series, Sizes, plot, time};
+//! # fn f(group: &c10d::ProcessGroup) -> anyhow::Result<()> {
+//! let mut series = Series::new("all_reduce");
+//! for bytes in Sizes::new(4, 1 << 20)?.iter() {
+//!     let mut tensor = tch::Tensor::zeros([bytes as i64 / 4], (tch::Kind::Float, group.device()));
+//!     let spread = time(group, &Repeats::for_bytes(bytes), || Ok(group.all_reduce(&mut tensor, c10d::ReduceOp::Sum)?))?;
+//!     series.push(bytes, spread);
+//! }
+//! println!("{}", series.table());
+//! std::fs::write("all_reduce.svg", plot::svg("all_reduce on 2 ranks", &[series])?)?;
+//! # Ok(()) }
+//! ```
+
+mod fit;
+pub mod plot;
+mod series;
+mod sizes;
+mod table;
+mod timing;
+
+pub use fit::{AlphaBeta, FitError};
+pub use series::{Point, Series, table_of};
+pub use sizes::Sizes;
+pub use table::Table;
+pub use timing::{Repeats, Spread, time};

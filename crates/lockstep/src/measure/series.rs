@@ -1,0 +1,150 @@
+//! Series: an operation's times by message size, and how they are told in text.
+
+use super::{AlphaBeta, FitError, Spread, Table};
+
+/// One size's times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// The message, in bytes.
+    pub bytes: u64,
+    /// Its times.
+    pub time: Spread,
+}
+
+impl Point {
+    /// Bytes by the median time, in MB/s: 10^6 bytes a second.
+    pub fn bandwidth(&self) -> f64 {
+        self.bytes as f64 / self.time.median
+    }
+}
+
+/// An operation's times by message size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// The operation, for the legend and the table's head.
+    pub name: String,
+    /// By rising size.
+    pub points: Vec<Point>,
+}
+
+impl Series {
+    /// Without points yet.
+    pub fn new(name: impl Into<String>) -> Self {
+        Series { name: name.into(), points: Vec::new() }
+    }
+
+    /// Adds a size's times.
+    pub fn push(&mut self, bytes: u64, time: Spread) {
+        self.points.push(Point { bytes, time });
+    }
+
+    /// The α–β model through the median times.
+    ///
+    /// # Errors
+    /// As [`AlphaBeta::fit`].
+    pub fn fit(&self) -> Result<AlphaBeta, FitError> {
+        AlphaBeta::fit(&self.samples())
+    }
+
+    /// The model in a line: latency, bandwidth, and how far it is off at worst; or why there is none.
+    pub fn fit_line(&self) -> String {
+        match self.fit() {
+            Ok(line) => format!(
+                "{}: t = α + β·n with α = {} µs, 1/β = {} MB/s; off by {:.0} % at most",
+                self.name,
+                number(line.alpha),
+                number(line.bandwidth()),
+                100.0 * line.worst(&self.samples())
+            ),
+            Err(error) => format!("{}: {error}", self.name),
+        }
+    }
+
+    /// A row for each size: bytes, median, 10th and 90th percentile in µs, MB/s.
+    pub fn table(&self) -> Table {
+        let mut table = Table::new(["bytes", "median µs", "10 %", "90 %", "MB/s"]);
+        for point in &self.points {
+            let Spread { median, p10, p90 } = point.time;
+            let cells = [median, p10, p90, point.bandwidth()].map(number);
+            table.row([point.bytes.to_string()].into_iter().chain(cells));
+        }
+        table
+    }
+
+    fn samples(&self) -> Vec<(f64, f64)> {
+        self.points.iter().map(|point| (point.bytes as f64, point.time.median)).collect()
+    }
+}
+
+/// Several operations side by side: a row for each size that any of them has, with their median times in µs.
+pub fn table_of(series: &[Series]) -> Table {
+    let mut table =
+        Table::new(std::iter::once("bytes".to_owned()).chain(series.iter().map(|s| format!("{} µs", s.name))));
+    let mut sizes: Vec<u64> = series.iter().flat_map(|s| &s.points).map(|point| point.bytes).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    for bytes in sizes {
+        let cell =
+            |s: &Series| s.points.iter().find(|p| p.bytes == bytes).map_or(String::new(), |p| number(p.time.median));
+        table.row(std::iter::once(bytes.to_string()).chain(series.iter().map(cell)));
+    }
+    table
+}
+
+/// Three digits that count: 0.123, 12.3, 1230.
+fn number(value: f64) -> String {
+    let places = if value < 1.0 {
+        3
+    } else if value < 10.0 {
+        2
+    } else if value < 100.0 {
+        1
+    } else {
+        0
+    };
+    format!("{value:.places$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &str, sizes: &[u64]) -> Series {
+        let mut series = Series::new(name);
+        for &bytes in sizes {
+            let median = 10.0 + bytes as f64 / 100.0;
+            series.push(bytes, Spread { median, p10: median * 0.9, p90: median * 1.1 });
+        }
+        series
+    }
+
+    #[test]
+    fn tells_bytes_times_and_bandwidth_a_row() {
+        let told = line("send", &[4, 1_000_000]).table().to_string();
+        assert_eq!(told.lines().count(), 3, "{told}");
+        assert_eq!(
+            told.lines().last().unwrap().split_whitespace().collect::<Vec<_>>(),
+            ["1000000", "10010", "9009", "11011", "99.9"]
+        );
+    }
+
+    #[test]
+    fn sets_operations_side_by_side_also_where_one_lacks_a_size() {
+        let told = table_of(&[line("ring", &[4, 400]), line("engine", &[400])]).to_string();
+        let cells: Vec<Vec<&str>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(
+            cells,
+            [vec!["bytes", "ring", "µs", "engine", "µs"], vec!["4", "10.0"], vec!["400", "14.0", "14.0"]]
+        );
+    }
+
+    #[test]
+    fn tells_the_model_or_why_there_is_none() {
+        assert_eq!(
+            line("send", &[4, 400, 40_000]).fit_line(),
+            "send: t = α + β·n with α = 10.0 µs, 1/β = 100 MB/s; off by 0 % at most"
+        );
+        let told = line("send", &[4]).fit_line();
+        assert!(told.contains("at least 2 message sizes, and there are 1"), "{told}");
+    }
+}

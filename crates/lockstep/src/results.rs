@@ -1,0 +1,97 @@
+//! What a rank held at the end of each part of a lab, in a file: for a harness, or a curious reader, to check independently.
+//!
+//! `rank-R.json` in the folder that the user named holds one JSON object, from the part's name to numbers: a list for one tensor
+//! (flattened, in row order), a list of lists for several. Leaves out what they should have been: who checks must know.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tch::{Kind, Tensor};
+
+use crate::Rank;
+
+/// A rank's results so far.
+#[derive(Debug)]
+pub struct Results {
+    rank: Rank,
+    parts: Map<String, Value>,
+}
+
+impl Results {
+    /// Of a rank that has none yet.
+    pub fn new(rank: Rank) -> Self {
+        Results { rank, parts: Map::new() }
+    }
+
+    /// Notes what the rank holds after `part`: a number, or lists of numbers. A part that is noted twice keeps the later ones.
+    ///
+    /// # Errors
+    /// For values that JSON has no form for.
+    pub fn note(&mut self, part: &str, held: impl Serialize) -> Result<()> {
+        let value = serde_json::to_value(held).with_context(|| format!("cannot note the result of {part}"))?;
+        self.parts.insert(part.to_owned(), value);
+        Ok(())
+    }
+
+    /// Notes a tensor's elements, flattened.
+    ///
+    /// # Errors
+    /// For elements that are no numbers, and what libtorch says.
+    pub fn note_tensor(&mut self, part: &str, held: &Tensor) -> Result<()> {
+        self.note(part, numbers(held)?)
+    }
+
+    /// Writes `rank-R.json` in `folder`, making the folder if it is missing, beside the old file first: a reader finds all of it
+    /// or none.
+    ///
+    /// # Errors
+    /// When the folder cannot be made or written.
+    pub fn save(&self, folder: &Path) -> Result<()> {
+        let path = folder.join(format!("rank-{}.json", self.rank));
+        let attempt = || -> Result<()> {
+            fs::create_dir_all(folder)?;
+            let mut file = tempfile::NamedTempFile::new_in(folder)?;
+            serde_json::to_writer(&mut file, &self.parts)?;
+            file.persist(&path)?;
+            Ok(())
+        };
+        attempt().with_context(|| format!("failed to save results to {}", path.display()))
+    }
+}
+
+/// A tensor's elements in row order, from any device.
+///
+/// # Errors
+/// What libtorch says of a tensor that has no elements of a number's kind.
+pub fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
+    Ok(Vec::try_from(tensor.to_device(tch::Device::Cpu).to_kind(Kind::Double).flatten(0, -1))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_an_object_from_part_to_numbers_and_keeps_the_later_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut results = Results::new(Rank::new(3));
+        results.note_tensor("ring", &Tensor::from_slice2(&[[1i64, 2], [3, 4]])).unwrap();
+        results.note("gather", [[0.0], [1.5]]).unwrap();
+        results.note("gather", [[0.0], [2.5]]).unwrap();
+        results.save(&folder.path().join("new")).unwrap();
+        results.save(&folder.path().join("new")).unwrap();
+        let read: Value = serde_json::from_slice(&fs::read(folder.path().join("new/rank-3.json")).unwrap()).unwrap();
+        assert_eq!(read, serde_json::json!({"ring": [1.0, 2.0, 3.0, 4.0], "gather": [[0.0], [2.5]]}));
+        assert_eq!(fs::read_dir(folder.path().join("new")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn names_the_file_that_cannot_be_written() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let told = format!("{:#}", Results::new(Rank::ZERO).save(file.path()).unwrap_err());
+        assert!(told.starts_with("failed to save results to ") && told.contains("rank-0.json"), "{told}");
+    }
+}

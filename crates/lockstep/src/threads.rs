@@ -1,0 +1,226 @@
+//! Ranks that are threads of one process: the quickest way to have several, for programs that talk more than they compute.
+//!
+//! They meet in a store of their own on a free loopback port and join their group as processes do, so that a program reads the
+//! same whoever started it. Leaves out what only processes give: a rank that can be killed, and memory that nobody else writes.
+//! See [`crate::spawn()`] for those.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use c10d::{Fault, Store};
+
+use crate::exit::UsageError;
+use crate::group::host_store;
+use crate::{LaunchEnv, LocalRank, Rank, WorldSize};
+
+/// Ranks where nobody says how many.
+pub const DEFAULT_RANKS: usize = 2;
+
+/// More threads than this are a slip of the keyboard: each rank keeps a connection to each other one.
+pub const MOST_RANKS: usize = 64;
+
+/// How long the other ranks may go on once one has failed, before the store in which they may be waiting is closed.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Runs `body` as the rank that a launcher made of this process; where there was no launcher, as `nprocs` ranks that are threads.
+///
+/// Gives what the ranks returned, in rank order: one value under a launcher. `nprocs` is the program's flag; `None` stands for
+/// [`DEFAULT_RANKS`].
+///
+/// # Errors
+/// The body's, with its rank where it ran in a thread (see [`run_threads`]); [`EnvError`](crate::env::EnvError) for half an
+/// environment; [`UsageError`] for an `nprocs` of 0 or more than [`MOST_RANKS`], or one that contradicts the launcher.
+pub fn run<T: Send>(nprocs: Option<usize>, body: impl Fn(&LaunchEnv) -> Result<T> + Sync) -> Result<Vec<T>> {
+    match LaunchEnv::from_env_if_launched()? {
+        Some(env) => {
+            agree(nprocs, env.world_size)?;
+            Ok(vec![body(&env)?])
+        }
+        None => run_threads(nprocs.unwrap_or(DEFAULT_RANKS), body),
+    }
+}
+
+/// Runs `body` on `nprocs` threads, each with a [`LaunchEnv`] of its own, and waits for all. A thread that joins a group with it
+/// ([`crate::init_process_group`]) finds the others there.
+///
+/// Each thread computes with one libtorch thread where `OMP_NUM_THREADS` says nothing else, as launchers set it for processes.
+/// `tch::no_grad` and its like hold for one thread, `tch::manual_seed` for all.
+///
+/// # Errors
+/// Of several failed ranks the first whose error does not merely say that another rank was gone; a panic counts as an error. The
+/// others are waited for: their operations fail when the failed rank's group is dropped, and their meeting place is closed.
+pub fn run_threads<T: Send>(nprocs: usize, body: impl Fn(&LaunchEnv) -> Result<T> + Sync) -> Result<Vec<T>> {
+    let world = world(nprocs)?;
+    let store = host_store().context("cannot open the store in which the ranks meet")?;
+    let port = store.port().context("the store of the ranks has no port")?;
+    thread::scope(|scope| {
+        let (sender, ended) = channel();
+        for rank in world.ranks() {
+            let (sender, body, env) = (sender.clone(), &body, env_of(rank, world, port));
+            let run = move || {
+                let result =
+                    catch_unwind(AssertUnwindSafe(|| one_rank(&env, body))).unwrap_or_else(|p| Err(panicked(p)));
+                // The receiver waits until every sender is gone.
+                let _ = sender.send((rank, result));
+            };
+            let thread = thread::Builder::new().name(format!("rank {rank}"));
+            thread.spawn_scoped(scope, run).with_context(|| format!("cannot start a thread for rank {rank}"))?;
+        }
+        drop(sender);
+        collect(&ended, store)
+    })
+}
+
+fn world(nprocs: usize) -> Result<WorldSize, UsageError> {
+    let usage = |words: &str| UsageError(format!("cannot run {nprocs} ranks as threads: {words}"));
+    match WorldSize::new(nprocs) {
+        None => Err(usage("ask for 1 or more")),
+        Some(_) if nprocs > MOST_RANKS => Err(usage("at most 64 are allowed in one process; is the number right?")),
+        Some(world) => Ok(world),
+    }
+}
+
+fn agree(nprocs: Option<usize>, launched: WorldSize) -> Result<(), UsageError> {
+    match nprocs.filter(|&nprocs| nprocs != launched.get()) {
+        Some(nprocs) => Err(UsageError(format!(
+            "{nprocs} ranks were asked for, but a launcher has started {launched}: leave the number out under a launcher"
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn env_of(rank: Rank, world: WorldSize, port: u16) -> LaunchEnv {
+    LaunchEnv {
+        rank,
+        local_rank: LocalRank::new(rank.get()),
+        world_size: world,
+        local_world_size: world,
+        master_port: port,
+        agent_store: true,
+        ..LaunchEnv::alone()
+    }
+}
+
+fn one_rank<T>(env: &LaunchEnv, body: impl Fn(&LaunchEnv) -> Result<T>) -> Result<T> {
+    if env.world_size.get() > 1 && std::env::var_os("OMP_NUM_THREADS").is_none() {
+        tch::set_num_threads(1);
+    }
+    body(env)
+}
+
+fn panicked(payload: Box<dyn Any + Send>) -> anyhow::Error {
+    let words =
+        payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    anyhow!("panicked: {}", words.unwrap_or("with a payload that is no text"))
+}
+
+/// What the ranks returned, in rank order, once all have ended. Closes the store when the others have outlived a failure.
+fn collect<T>(ended: &Receiver<(Rank, Result<T>)>, store: Store) -> Result<Vec<T>> {
+    let (mut store, mut good, mut failures) = (Some(store), Vec::new(), Vec::new());
+    loop {
+        let next = match &store {
+            Some(_) if !failures.is_empty() => ended.recv_timeout(GRACE),
+            _ => ended.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match next {
+            Ok((rank, Ok(value))) => good.push((rank, value)),
+            Ok((rank, Err(error))) => failures.push((rank, error)),
+            Err(RecvTimeoutError::Timeout) => drop(store.take()),
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    if let Some((rank, error)) = root_cause(failures) {
+        return Err(error.context(format!("rank {rank} failed")));
+    }
+    good.sort_unstable_by_key(|(rank, _)| *rank);
+    Ok(good.into_iter().map(|(_, value)| value).collect())
+}
+
+/// The first failure that is not the echo of another one; if all are, the first.
+fn root_cause(mut failures: Vec<(Rank, anyhow::Error)>) -> Option<(Rank, anyhow::Error)> {
+    let place = failures.iter().position(|(_, error)| !is_echo(error)).unwrap_or(0);
+    (!failures.is_empty()).then(|| failures.swap_remove(place))
+}
+
+fn is_echo(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.downcast_ref::<c10d::Error>().is_some_and(|e| e.fault() == Fault::PeerGone))
+}
+
+#[cfg(test)]
+mod tests {
+    use c10d::{Endpoint, GroupOptions, ProcessGroup, ReduceOp};
+    use tch::{Device, Tensor};
+
+    use super::*;
+    use crate::init_process_group;
+
+    fn join(env: &LaunchEnv) -> Result<ProcessGroup> {
+        let timeout = Duration::from_secs(60);
+        let options = GroupOptions { timeout, endpoint: Endpoint::Interface("lo".into()), ..Default::default() };
+        Ok(init_process_group(env, Device::Cpu, &options)?)
+    }
+
+    fn told<T: std::fmt::Debug>(result: Result<T>) -> String {
+        format!("{:#}", result.unwrap_err())
+    }
+
+    #[test]
+    fn threads_join_one_group_and_give_their_values_in_rank_order() {
+        let sums = run_threads(3, |env| {
+            let mut sum = Tensor::from(env.rank.get() as i64 + 1);
+            join(env)?.all_reduce(&mut sum, ReduceOp::Sum)?;
+            Ok((env.rank.get(), sum.int64_value(&[])))
+        });
+        assert_eq!(sums.unwrap(), [(0, 6), (1, 6), (2, 6)]);
+    }
+
+    #[test]
+    fn an_error_is_told_with_its_rank_and_not_as_the_echo_that_others_hear() {
+        let result: Result<Vec<()>> = run_threads(3, |env| {
+            let group = join(env)?;
+            anyhow::ensure!(env.rank.get() != 2, "the disk is full");
+            Ok(group.barrier()?)
+        });
+        assert_eq!(told(result), "rank 2 failed: the disk is full");
+    }
+
+    #[test]
+    fn a_panic_is_an_error_with_its_rank() {
+        let result: Result<Vec<()>> = run_threads(2, |env| {
+            let group = join(env)?;
+            assert!(env.rank.is_zero(), "rank {} has had enough", env.rank);
+            Ok(group.barrier()?)
+        });
+        assert_eq!(told(result), "rank 1 failed: panicked: rank 1 has had enough");
+    }
+
+    #[test]
+    fn a_rank_that_never_joins_does_not_keep_the_others() {
+        let result: Result<Vec<()>> = run_threads(3, |env| match env.rank.get() {
+            1 => Err(UsageError("rank 1 does not like its arguments".into()).into()),
+            _ => Ok(join(env)?.barrier()?),
+        });
+        let error = result.unwrap_err();
+        assert_eq!(crate::exit::code_of(&error), crate::exit::Code::Usage);
+        assert_eq!(format!("{error:#}"), "rank 1 failed: rank 1 does not like its arguments");
+    }
+
+    #[test]
+    fn refuses_no_ranks_and_far_too_many() {
+        for (nprocs, words) in [(0, "ask for 1 or more"), (65, "at most 64")] {
+            assert!(told(run_threads(nprocs, |_| Ok(()))).contains(words));
+        }
+    }
+
+    #[test]
+    fn a_number_of_ranks_may_not_contradict_the_launchers() {
+        let two = WorldSize::new(2).unwrap();
+        assert!(agree(None, two).is_ok() && agree(Some(2), two).is_ok());
+        let told = agree(Some(3), two).unwrap_err().to_string();
+        assert_eq!(told, "3 ranks were asked for, but a launcher has started 2: leave the number out under a launcher");
+    }
+}
