@@ -20,6 +20,7 @@ mod source;
 pub mod storm;
 mod subset;
 mod toy;
+pub mod vision;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
