@@ -3,6 +3,7 @@
 //! | set | inputs of a batch of `n` | targets |
 //! |---|---|---|
 //! | [`Mnist`], read from IDX files or drawn by [`Digits`] | `Float [n, 1, H, W]` | `Int64 [n]` |
+//! | [`Transformed`](vision::Transformed) pictures: an [`ImageFolder`] of photographs, or drawn by [`Storm`] | `Float [n, 3, H, W]` | `Int64 [n]` |
 //! | [`LinearRegression`] | `Float [n, features]` | `Float [n, 1]` |
 //! | [`Toy`] | `Float [n, 20]` | `Float [n, 1]` |
 //! | [`Subset`] of any set | as the whole set | as the whole set |
@@ -11,11 +12,13 @@
 //! batch on the CPU. Order, shuffling and sharding are the sampler's duty, threads and prefetch the loader's.
 
 pub mod digits;
+pub mod folder;
 pub mod idx;
 pub mod mnist;
 mod regression;
 pub mod rng;
 mod source;
+pub mod storm;
 mod subset;
 mod toy;
 pub mod vision;
@@ -26,9 +29,11 @@ use std::sync::Arc;
 use tch::{Device, Tensor};
 
 pub use digits::Digits;
+pub use folder::{FolderError, ImageFolder};
 pub use mnist::{Mnist, Split};
 pub use regression::LinearRegression;
 pub use source::mnist_or_drawn;
+pub use storm::Storm;
 pub use subset::{Subset, SubsetError};
 pub use toy::Toy;
 
