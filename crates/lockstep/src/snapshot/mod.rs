@@ -36,6 +36,8 @@ mod source;
 mod writer;
 
 pub use error::{BadSnapshot, SnapshotError, Unfit};
+pub(crate) use file::View;
 pub use file::{Meta, Run, SCHEMA, Snapshot};
 pub use folder::{Found, list};
 pub use snapshots::{OnSaveError, SnapshotOptions, Snapshots};
+pub(crate) use source::read_whole;
