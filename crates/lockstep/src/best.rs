@@ -38,8 +38,8 @@ pub struct Best {
     pub epoch: u64,
     /// Its validation accuracy, from 0 to 1.
     pub accuracy: f64,
-    /// Its mean validation loss.
-    pub loss: f64,
+    /// Its mean validation loss; none if that was not finite, which JSON cannot write.
+    pub loss: Option<f64>,
     /// How many samples it was validated on.
     pub samples: u64,
 }
@@ -100,10 +100,11 @@ impl BestModel {
     /// # Errors
     /// With [`OnSaveError::Stop`], on every rank, when it cannot be saved; else that is warned of, and the best one so far stays.
     pub fn offer(&mut self, epoch: u64, all: &Evaluation, vs: &VarStore, group: &ProcessGroup) -> anyhow::Result<bool> {
-        let (accuracy, loss, samples) = (all.accuracy(), all.loss(), all.samples());
+        let (accuracy, samples) = (all.accuracy(), all.samples());
         if self.best.is_some_and(|best| accuracy <= best.accuracy) {
             return Ok(false);
         }
+        let loss = Some(all.loss()).filter(|loss| loss.is_finite());
         let new = Best { epoch, accuracy, loss, samples };
         let saved = self.report.rank().is_zero().then(|| self.save(new, vs).map_err(|error| format!("{error:#}")));
         match agree::words::<Result<(), String>>(group, saved.as_ref())? {
