@@ -18,6 +18,7 @@ pub mod rng;
 mod source;
 mod subset;
 mod toy;
+pub mod vision;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
