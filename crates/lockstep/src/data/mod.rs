@@ -11,11 +11,13 @@
 //! batch on the CPU. Order, shuffling and sharding are the sampler's duty, threads and prefetch the loader's.
 
 pub mod digits;
+pub mod folder;
 pub mod idx;
 pub mod mnist;
 mod regression;
 pub mod rng;
 mod source;
+pub mod storm;
 mod subset;
 mod toy;
 pub mod vision;
@@ -26,9 +28,11 @@ use std::sync::Arc;
 use tch::{Device, Tensor};
 
 pub use digits::Digits;
+pub use folder::{FolderError, ImageFolder};
 pub use mnist::{Mnist, Split};
 pub use regression::LinearRegression;
 pub use source::mnist_or_drawn;
+pub use storm::Storm;
 pub use subset::{Subset, SubsetError};
 pub use toy::Toy;
 
