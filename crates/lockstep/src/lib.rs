@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod models;
 pub mod nn;
 pub mod optim;
+pub mod pretrained;
 pub mod progress;
 mod rank;
 mod report;

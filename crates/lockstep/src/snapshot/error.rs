@@ -74,6 +74,14 @@ pub enum SnapshotError {
         /// libtorch's reason.
         source: TchError,
     },
+    /// The state that was given beside model and optimizer cannot be written so that it can be read again.
+    #[error("cannot save the run's own state, a {type_name}: {why}")]
+    State {
+        /// Its type.
+        type_name: &'static str,
+        /// What is wrong.
+        why: String,
+    },
     /// A tensor of a kind that the format has not.
     #[error("cannot save the tensor {name}: safetensors has no dtype {kind:?}")]
     Kind {
@@ -157,6 +165,16 @@ pub enum Unfit {
         position: Position,
         /// Samples in the epoch.
         samples: usize,
+    },
+    /// The state beside model and optimizer is of another shape.
+    #[error("the run's own state in it is {saved}, which is no {type_name} as this program keeps it: {why}")]
+    State {
+        /// What the snapshot has, shortened.
+        saved: String,
+        /// The type here.
+        type_name: &'static str,
+        /// What does not fit.
+        why: String,
     },
     /// There are snapshots, but all good ones are in another version of the format.
     #[error("{0}")]
