@@ -2,6 +2,8 @@
 //!
 //! Every module below does one thing of a training job; `labs/` shows them together.
 
+mod agree;
+pub mod best;
 pub mod checkpoint;
 pub mod data;
 mod ddp;
@@ -13,6 +15,7 @@ mod group;
 mod knock;
 pub mod loader;
 pub mod measure;
+pub mod loss;
 pub mod metrics;
 pub mod models;
 pub mod nn;
@@ -31,6 +34,8 @@ pub mod threads;
 pub use lockstep_contract::error_file;
 pub use lockstep_events as events;
 
+pub use agree::AgreeError;
+pub use best::BestModel;
 pub use ddp::{DdpOptions, DistributedDataParallel};
 pub use env::LaunchEnv;
 pub use group::{JoinError, init_process_group};

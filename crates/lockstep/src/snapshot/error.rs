@@ -8,6 +8,7 @@ use safetensors::Dtype;
 use tch::TchError;
 
 use super::file::SCHEMA;
+use crate::agree::AgreeError;
 use crate::loader::Position;
 use crate::optim::OptimError;
 
@@ -64,7 +65,7 @@ pub enum SnapshotError {
     },
     /// The ranks could not agree on what to resume from.
     #[error("failed to share a snapshot with all ranks")]
-    Group(#[from] c10d::Error),
+    Group(#[from] AgreeError),
     /// libtorch could not copy a tensor.
     #[error("failed to copy the tensor {name}")]
     Tensor {

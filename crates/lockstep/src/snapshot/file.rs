@@ -2,6 +2,7 @@
 //!
 //! No files are touched: see [`super::source`].
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -217,6 +218,44 @@ fn header(meta: &Meta, extra: Option<&str>, infos: &[(String, TensorInfo)]) -> V
     let mut header = json(Value::Object(entries)).into_bytes();
     header.resize(header.len().next_multiple_of(LENGTH), b' ');
     [&(header.len() as u64).to_le_bytes()[..], &header].concat()
+}
+
+/// A tensor's bytes on the CPU, as safetensors' own writer takes them.
+pub(crate) struct View {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    data: Vec<u8>,
+}
+
+impl View {
+    /// Copies the tensor that a file is to have under `name`.
+    ///
+    /// # Errors
+    /// A kind that the format has not, or a tensor that cannot be copied.
+    pub(crate) fn new(name: &str, tensor: &Tensor) -> Result<Self, SnapshotError> {
+        let TensorInfo { dtype, shape, .. } = info(name, tensor)?;
+        let mut data = Vec::new();
+        append(&mut data, tensor).map_err(|source| SnapshotError::Tensor { name: name.to_owned(), source })?;
+        Ok(View { dtype, shape, data })
+    }
+}
+
+impl safetensors::View for View {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        (&self.data).into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.data.len()
+    }
 }
 
 /// Its second offset is its length for now.
