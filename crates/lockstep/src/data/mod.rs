@@ -3,6 +3,7 @@
 //! | set | inputs of a batch of `n` | targets |
 //! |---|---|---|
 //! | [`Mnist`], read from IDX files or drawn by [`Digits`] | `Float [n, 1, H, W]` | `Int64 [n]` |
+//! | [`Cifar10`], read from CIFAR-10's binary files or drawn by [`Objects`] | through `vision` |  |
 //! | [`LinearRegression`] | `Float [n, features]` | `Float [n, 1]` |
 //! | [`Toy`] | `Float [n, 20]` | `Float [n, 1]` |
 //! | [`Subset`] of any set | as the whole set | as the whole set |
@@ -10,6 +11,7 @@
 //! The sets hold plain vectors, not tensors (a `Tensor` cannot be shared between threads), and build the tensors of a
 //! batch on the CPU. Order, shuffling and sharding are the sampler's duty, threads and prefetch the loader's.
 
+pub mod cifar;
 pub mod digits;
 pub mod idx;
 pub mod mnist;
@@ -18,16 +20,18 @@ pub mod rng;
 mod source;
 mod subset;
 mod toy;
+mod whole;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tch::{Device, Tensor};
 
+pub use cifar::{Cifar10, Objects};
 pub use digits::Digits;
 pub use mnist::{Mnist, Split};
 pub use regression::LinearRegression;
-pub use source::mnist_or_drawn;
+pub use source::{cifar_or_drawn, mnist_or_drawn};
 pub use subset::{Subset, SubsetError};
 pub use toy::Toy;
 
