@@ -20,6 +20,7 @@ pub mod rng;
 mod source;
 mod subset;
 mod toy;
+pub mod vision;
 mod whole;
 
 use std::path::{Path, PathBuf};

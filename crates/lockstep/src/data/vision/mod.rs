@@ -1,0 +1,22 @@
+//! Pictures: sets of them, and what is done to a picture before a network sees it.
+//!
+//! - [`Pictures`] is a labelled set of pictures; [`Transformed`] makes the [`Dataset`](super::Dataset) of it that a loader takes.
+//! - [`Transform`]s change a picture: [`Pipeline`] does several, [`AutoAugment`] one of a learned policy, drawn at random.
+//! - [`Normalize`] makes numbers of its pixels.
+//!
+//! They equal torchvision's of the same name on PIL pictures (torchvision 0.26, Pillow 13), pixel for pixel; [`Resize`] within
+//! one grey level. Random choices come from a [`KeyedRng`](super::rng::KeyedRng) of (seed, epoch, index): the stream is ours, not Python's, and
+//! a resumed run draws the same.
+
+mod auto_augment;
+mod op;
+mod pictures;
+mod pixels;
+mod transform;
+
+pub use auto_augment::{AutoAugment, SubPolicy};
+pub use image::RgbImage;
+pub use op::Op;
+pub use pictures::{OnBroken, Pictures, Transformed};
+pub use pixels::Normalize;
+pub use transform::{Pipeline, RandomCrop, RandomHorizontalFlip, Resize, Transform};

@@ -1,0 +1,297 @@
+//! Labelled sets of pictures, and the data set that a loader takes of one.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::ensure;
+use clap::ValueEnum;
+use image::RgbImage;
+use tch::Tensor;
+
+use super::pixels::Normalize;
+use super::transform::{Pipeline, Transform};
+use crate::data::rng::KeyedRng;
+use crate::data::{Batch, Dataset, check_indices};
+
+/// Keeps the random numbers of transforms apart from other streams of the same seed.
+const AUGMENT: u64 = u64::from_be_bytes(*b"augments");
+
+/// A labelled set of pictures, of which any can be had at any time, from any thread.
+pub trait Pictures: Send + Sync {
+    /// How many pictures there are.
+    fn len(&self) -> usize;
+
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The names of the classes, in the order of their numbers.
+    fn classes(&self) -> &[String];
+
+    /// The class of a picture: a place in [`classes`](Self::classes). `index` is below [`len`](Self::len).
+    fn label(&self, index: usize) -> i64;
+
+    /// A picture. `index` is below [`len`](Self::len).
+    ///
+    /// # Errors
+    /// When it cannot be read: the error names its file.
+    fn picture(&self, index: usize) -> anyhow::Result<RgbImage>;
+
+    /// A number that tells this set from others: see [`Dataset::fingerprint`].
+    ///
+    /// # Errors
+    /// When what it is made of cannot be read.
+    fn fingerprint(&self) -> anyhow::Result<u32>;
+}
+
+/// What to do about a picture that cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OnBroken {
+    /// Stop with an error that names it.
+    #[default]
+    Stop,
+    /// Leave it out of its batch, and name it once on stderr.
+    Skip,
+}
+
+/// A set of pictures as a network takes them: each transformed, then made numbers.
+///
+/// Batches hold inputs of shape `[n, 3, height, width]` (`Float`) and targets of shape `[n]` (`Int64`). What is random about a
+/// picture depends on the seed, the epoch and its index alone.
+pub struct Transformed<P> {
+    pictures: P,
+    normalize: Normalize,
+    pipeline: Pipeline,
+    seed: u64,
+    on_broken: OnBroken,
+    /// Whom everybody knows to be broken.
+    told: Mutex<BTreeSet<usize>>,
+}
+
+impl<P: Pictures> Transformed<P> {
+    /// The pictures as they are, normalised.
+    pub fn new(pictures: P, normalize: Normalize) -> Self {
+        let (pipeline, told) = (Pipeline::new(), Mutex::default());
+        Transformed { pictures, normalize, pipeline, seed: 0, on_broken: OnBroken::Stop, told }
+    }
+
+    /// What is done to each picture first.
+    #[must_use]
+    pub fn pipeline(mut self, pipeline: Pipeline) -> Self {
+        self.pipeline = pipeline;
+        self
+    }
+
+    /// The seed of what is random; 0 if not told.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// What to do about a picture that cannot be read; [`OnBroken::Stop`] if not told.
+    #[must_use]
+    pub fn on_broken(mut self, on_broken: OnBroken) -> Self {
+        self.on_broken = on_broken;
+        self
+    }
+
+    /// The set that was given.
+    pub fn pictures(&self) -> &P {
+        &self.pictures
+    }
+
+    /// The picture as it is in `epoch`; `None` where it is to be left out.
+    fn transformed(&self, epoch: u64, index: usize) -> anyhow::Result<Option<RgbImage>> {
+        match self.pictures.picture(index) {
+            Ok(picture) => {
+                let mut rng = KeyedRng::new(&[self.seed, AUGMENT, epoch, index as u64]);
+                Ok(Some(self.pipeline.apply(picture, &mut rng)))
+            }
+            Err(error) if self.on_broken == OnBroken::Skip => {
+                self.tell(index, &error);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn tell(&self, index: usize, error: &anyhow::Error) {
+        if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(index) {
+            eprintln!("warning: left out: {error:#}");
+        }
+    }
+}
+
+impl<P: Pictures> Dataset for Transformed<P> {
+    fn len(&self) -> usize {
+        self.pictures.len()
+    }
+
+    fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
+        check_indices(self.len(), indices)?;
+        let mut batch = Stack::default();
+        for &index in indices {
+            if let Some(picture) = self.transformed(epoch, index)? {
+                batch.add(&picture, self.pictures.label(index), &self.normalize, indices.len())?;
+            }
+        }
+        ensure!(
+            !batch.labels.is_empty() || indices.is_empty(),
+            "none of the {} pictures of a batch can be read (each is named above): mend or remove them",
+            indices.len()
+        );
+        Ok(batch.finish())
+    }
+
+    fn fingerprint(&self) -> anyhow::Result<u32> {
+        self.pictures.fingerprint()
+    }
+}
+
+/// The numbers of pictures of one size.
+#[derive(Default)]
+struct Stack {
+    numbers: Vec<f32>,
+    labels: Vec<i64>,
+    /// Width and height.
+    size: (u32, u32),
+}
+
+impl Stack {
+    /// Adds one of a batch of `of`.
+    fn add(&mut self, picture: &RgbImage, label: i64, normalize: &Normalize, of: usize) -> anyhow::Result<()> {
+        let size = picture.dimensions();
+        let numbers = picture.as_raw().len();
+        if self.labels.is_empty() {
+            self.size = size;
+            self.numbers.reserve_exact(numbers * of);
+        }
+        let (first, here) = (self.size, size);
+        ensure!(
+            first == here,
+            "pictures of {} × {} and {} × {} pixels cannot be in one batch: add a Resize to the transforms",
+            first.0,
+            first.1,
+            here.0,
+            here.1
+        );
+        let begin = self.numbers.len();
+        self.numbers.resize(begin + numbers, 0.0);
+        normalize.write(picture, &mut self.numbers[begin..]);
+        self.labels.push(label);
+        Ok(())
+    }
+
+    fn finish(self) -> Batch {
+        let (width, height) = self.size;
+        let shape = [self.labels.len() as i64, 3, height.into(), width.into()];
+        Batch { inputs: Tensor::from_slice(&self.numbers).view(shape), targets: Tensor::from_slice(&self.labels) }
+    }
+}
+
+impl<P: Pictures + ?Sized> Pictures for Box<P> {
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn classes(&self) -> &[String] {
+        (**self).classes()
+    }
+
+    fn label(&self, index: usize) -> i64 {
+        (**self).label(index)
+    }
+
+    fn picture(&self, index: usize) -> anyhow::Result<RgbImage> {
+        (**self).picture(index)
+    }
+
+    fn fingerprint(&self) -> anyhow::Result<u32> {
+        (**self).fingerprint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+    use image::Rgb;
+
+    use super::*;
+    use crate::data::vision::RandomHorizontalFlip;
+
+    /// Pictures of 2 × 1 pixels whose left one is as red as their number; number 3 cannot be read, number 4 is larger.
+    struct Six(Vec<String>);
+
+    impl Pictures for Six {
+        fn len(&self) -> usize {
+            6
+        }
+
+        fn classes(&self) -> &[String] {
+            &self.0
+        }
+
+        fn label(&self, index: usize) -> i64 {
+            index as i64 % 2
+        }
+
+        fn picture(&self, index: usize) -> anyhow::Result<RgbImage> {
+            match index {
+                3 => bail!("cannot read three.png"),
+                4 => Ok(RgbImage::new(3, 1)),
+                _ => Ok(RgbImage::from_fn(2, 1, |x, _| Rgb([if x == 0 { index as u8 } else { 0 }, 0, 0]))),
+            }
+        }
+
+        fn fingerprint(&self) -> anyhow::Result<u32> {
+            Ok(6)
+        }
+    }
+
+    fn six() -> Transformed<Six> {
+        Transformed::new(Six(vec!["even".into(), "odd".into()]), Normalize::NONE)
+    }
+
+    fn reds(batch: &Batch) -> Vec<f32> {
+        Vec::try_from(batch.inputs.select(1, 0).flatten(0, -1) * 255.0).unwrap()
+    }
+
+    #[test]
+    fn stacks_pictures_and_labels_in_the_order_asked() {
+        let batch = six().batch(0, &[5, 1]).unwrap();
+        assert_eq!(batch.inputs.size(), [2, 3, 1, 2]);
+        assert_eq!(reds(&batch), [5.0, 0.0, 1.0, 0.0]);
+        assert_eq!(Vec::<i64>::try_from(&batch.targets).unwrap(), [1, 1]);
+    }
+
+    #[test]
+    fn stops_at_a_broken_picture_or_leaves_it_out() {
+        let error = six().batch(0, &[0, 3]).unwrap_err();
+        assert!(error.to_string().contains("three.png"), "{error}");
+        let skips = six().on_broken(OnBroken::Skip);
+        assert_eq!(skips.batch(0, &[0, 3, 1]).unwrap().len(), 2);
+        let error = skips.batch(0, &[3]).unwrap_err();
+        assert!(error.to_string().starts_with("none of the 1 pictures"), "{error}");
+    }
+
+    #[test]
+    fn refuses_pictures_of_two_sizes_and_numbers_that_are_not_there() {
+        let error = six().batch(0, &[0, 4]).unwrap_err().to_string();
+        assert!(error.contains("2 × 1 and 3 × 1") && error.contains("Resize"), "{error}");
+        assert!(six().batch(0, &[6]).is_err());
+    }
+
+    #[test]
+    fn draws_by_seed_epoch_and_index_whatever_was_asked_before() {
+        let flips = |seed| six().pipeline(Pipeline::new().then(RandomHorizontalFlip { p: 0.5 })).seed(seed);
+        let of = |seed, epoch: u64| reds(&flips(seed).batch(epoch, &[1, 2, 5]).unwrap());
+        let set = flips(1);
+        let together = reds(&set.batch(7, &[1, 2, 5]).unwrap());
+        let apart: Vec<f32> =
+            [5, 2, 1].iter().rev().flat_map(|index| reds(&set.batch(7, &[*index]).unwrap())).collect();
+        assert_eq!(together, apart);
+        assert!((0..20).any(|epoch| of(1, epoch) != of(1, 0)) && (0..20).any(|epoch| of(2, epoch) != of(1, epoch)));
+    }
+}

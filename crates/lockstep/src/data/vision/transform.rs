@@ -1,0 +1,186 @@
+//! Transforms that crop, flip and resize, and the pipeline of several.
+
+use std::cell::RefCell;
+
+use fast_image_resize::images::{Image, ImageRef};
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use image::RgbImage;
+use image::imageops;
+
+use crate::data::rng::KeyedRng;
+
+/// Changes a picture. All that is random in it is drawn from `rng`.
+pub trait Transform: Send + Sync {
+    /// The picture after it.
+    fn apply(&self, picture: RgbImage, rng: &mut KeyedRng) -> RgbImage;
+}
+
+/// Transforms one after the other (`torchvision.transforms.Compose`).
+///
+/// ```
+/// use lockstep::data::vision::{Pipeline, RandomCrop, RandomHorizontalFlip};
+/// let train = Pipeline::new().then(RandomCrop { size: 32, padding: 4 }).then(RandomHorizontalFlip { p: 0.5 });
+/// ```
+#[derive(Default)]
+pub struct Pipeline(Vec<Box<dyn Transform>>);
+
+impl Pipeline {
+    /// One that changes nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a transform after the others.
+    #[must_use]
+    pub fn then(mut self, transform: impl Transform + 'static) -> Self {
+        self.0.push(Box::new(transform));
+        self
+    }
+}
+
+impl Transform for Pipeline {
+    fn apply(&self, picture: RgbImage, rng: &mut KeyedRng) -> RgbImage {
+        self.0.iter().fold(picture, |picture, transform| transform.apply(picture, rng))
+    }
+}
+
+/// A square of `size` pixels from a random place of the picture with `padding` black pixels around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RandomCrop {
+    /// Pixels along each side of the result.
+    pub size: u32,
+    /// Black pixels that are added on each of the four sides first.
+    pub padding: u32,
+}
+
+impl RandomCrop {
+    /// The square whose upper left corner is at (`left`, `top`) of the padded picture. What lies outside of it is black.
+    pub fn at(&self, picture: &RgbImage, left: u32, top: u32) -> RgbImage {
+        let mut square = RgbImage::new(self.size, self.size);
+        let (x, y) = (i64::from(self.padding) - i64::from(left), i64::from(self.padding) - i64::from(top));
+        imageops::replace(&mut square, picture, x, y);
+        square
+    }
+}
+
+impl Transform for RandomCrop {
+    /// # Panics
+    /// When the padded picture is smaller than the square.
+    fn apply(&self, picture: RgbImage, rng: &mut KeyedRng) -> RgbImage {
+        let (width, height) = picture.dimensions();
+        let mut place = |side: u32| {
+            let padded = side + 2 * self.padding;
+            assert!(padded >= self.size, "cannot crop {0} x {0} pixels from a side of {padded}", self.size);
+            rng.below((padded - self.size + 1) as usize) as u32
+        };
+        let (top, left) = (place(height), place(width));
+        self.at(&picture, left, top)
+    }
+}
+
+/// Swaps left and right with a probability.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RandomHorizontalFlip {
+    /// From 0 to 1; torchvision's default is 0.5.
+    pub p: f32,
+}
+
+impl Transform for RandomHorizontalFlip {
+    fn apply(&self, mut picture: RgbImage, rng: &mut KeyedRng) -> RgbImage {
+        if rng.uniform() < self.p {
+            imageops::flip_horizontal_in_place(&mut picture);
+        }
+        picture
+    }
+}
+
+/// Makes a picture this large, whatever its shape was: Pillow's `BILINEAR`, which averages over what a pixel covers when it
+/// makes smaller (antialiasing), within one grey level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resize {
+    /// Pixels, 1 or more.
+    pub width: u32,
+    /// Pixels, 1 or more.
+    pub height: u32,
+}
+
+impl Resize {
+    /// A square, as the tutorials' `Resize((side, side))`.
+    pub fn square(side: u32) -> Self {
+        Resize { width: side, height: side }
+    }
+}
+
+impl Transform for Resize {
+    fn apply(&self, picture: RgbImage, _: &mut KeyedRng) -> RgbImage {
+        if picture.dimensions() == (self.width, self.height) {
+            return picture;
+        }
+        thread_local! {
+            // It keeps its buffers from picture to picture.
+            static RESIZER: RefCell<Resizer> = RefCell::new(Resizer::new());
+        }
+        let (width, height) = picture.dimensions();
+        let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).use_alpha(false);
+        let mut resized = Image::new(self.width, self.height, PixelType::U8x3);
+        let done = ImageRef::new(width, height, picture.as_raw(), PixelType::U8x3)
+            .map(|source| RESIZER.with_borrow_mut(|resizer| resizer.resize(&source, &mut resized, &options)));
+        // Both pictures are of this type, and their buffers of the length that it takes.
+        done.expect("a picture has as many bytes as pixels take").expect("both pictures are of one type");
+        RgbImage::from_raw(self.width, self.height, resized.into_vec()).expect("the length that the type takes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use image::Rgb;
+
+    use super::*;
+
+    /// Red tells the column, green the row.
+    fn numbered(width: u32, height: u32) -> RgbImage {
+        RgbImage::from_fn(width, height, |x, y| Rgb([x as u8 + 1, y as u8 + 1, 0]))
+    }
+
+    #[test]
+    fn crops_from_the_padded_picture() {
+        let crop = RandomCrop { size: 3, padding: 1 };
+        let cut = crop.at(&numbered(3, 3), 0, 2);
+        assert_eq!(cut.get_pixel(0, 0).0, [0, 0, 0], "left of the picture");
+        assert_eq!(cut.get_pixel(1, 0).0, [1, 2, 0]);
+        assert_eq!(cut.get_pixel(2, 1).0, [2, 3, 0]);
+        assert_eq!(cut.get_pixel(2, 2).0, [0, 0, 0], "below it");
+    }
+
+    #[test]
+    fn reaches_every_place_of_a_crop_alike() {
+        let crop = RandomCrop { size: 32, padding: 4 };
+        let picture = numbered(32, 32);
+        let mut counts = [[0u32; 9]; 9];
+        for index in 0..8_100 {
+            let cut = crop.apply(picture.clone(), &mut KeyedRng::new(&[index]));
+            // Row and column 4 of the square are inside the picture wherever it was cut.
+            let [column, row, _] = cut.get_pixel(4, 4).0;
+            counts[usize::from(row) - 1][usize::from(column) - 1] += 1;
+        }
+        assert!(counts.iter().flatten().all(|count| (55..150).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn flips_as_often_as_it_is_told() {
+        let picture = numbered(2, 1);
+        let flipped = |p: f32| {
+            let flip = RandomHorizontalFlip { p };
+            (0..2_000).filter(|key| flip.apply(picture.clone(), &mut KeyedRng::new(&[*key])) != picture).count()
+        };
+        assert_eq!((flipped(0.0), flipped(1.0)), (0, 2_000));
+        assert!((900..1_100).contains(&flipped(0.5)));
+    }
+
+    #[test]
+    fn does_transforms_in_their_order() {
+        let pipeline = Pipeline::new().then(Resize { width: 4, height: 2 }).then(RandomCrop { size: 2, padding: 0 });
+        let picture = pipeline.apply(numbered(9, 9), &mut KeyedRng::new(&[1]));
+        assert_eq!(picture.dimensions(), (2, 2));
+    }
+}
