@@ -32,6 +32,7 @@ READMES = [ROOT / "README.md", *sorted(ROOT.glob("labs/*/README.md"))]
 TRY = ROOT / "target" / "try"
 LAB_1, LAB_2 = "labs/01-single-gpu/src/main.rs", "labs/02-spawn-ddp/src/main.rs"
 LAB_3, LAB_6 = "labs/03-torchrun-env/src/main.rs", "labs/06-snapshot-resume/src/main.rs"
+LAB_8 = "labs/08-image-folder/src"
 MNIST = "cargo run -q -p lab-02-spawn-ddp"
 # The launcher and the labs by name, as set-up's chapter puts them into PATH.
 TWO_RANKS = "lockstep run --standalone --nproc-per-node=2"
@@ -78,6 +79,18 @@ RECORDINGS = {
         "truncate --no-create --size=-1000 target/try/torn/snapshot-000002-00000000.safetensors && "
         "lab-06-snapshot-resume --epochs 3 --snapshots target/try/torn",
         LAB_6,
+        1,
+    ),
+    "lab-08": (TWO_RANKS + " lab-08-image-folder --snapshots target/try/snapshots", LAB_8, 2),
+    "lab-08-frozen": (
+        TWO_RANKS + " lab-08-image-folder --snapshots target/try/snapshots --freeze --epochs 1",
+        LAB_8,
+        2,
+    ),
+    "lab-08-broken": (
+        "lab-08-draw-houses target/try/houses --samples 24 && truncate --size=1000 target/try/houses/Train/C4/00000.jpg && "
+        "lab-08-image-folder --data target/try/houses --snapshots target/try/snapshots",
+        LAB_8,
         1,
     ),
     "launcher-failed": (TWO_RANKS + " lab-03-torchrun-env --data absent", "crates/launch/src/report", 0),

@@ -2,13 +2,16 @@
 //!
 //! Leaves out what a resumed run needs besides (optimizer, step, sampler).
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use safetensors::SafeTensors;
 use tch::nn::VarStore;
 
 use crate::Rank;
+use crate::snapshot::{self, View};
 
 /// Writes all variables of `vs` to `path`, which ends in `.safetensors`, making the folder if it is missing.
 ///
@@ -18,14 +21,71 @@ use crate::Rank;
 /// # Errors
 /// When the folder cannot be made or written; the old file is then untouched.
 pub fn save(vs: &VarStore, path: &Path) -> anyhow::Result<()> {
+    let partial = Partial(path.with_extension(format!("{}.partial.safetensors", std::process::id())));
+    replace(path, &partial, None, |partial| Ok(vs.save(partial)?))
+}
+
+/// [`save`] with a text in the file's metadata under `key`, and with the file that was there kept under the name `before`, if one
+/// is given. The same weights and text make the same bytes. What a kill leaves is removed by [`sweep`].
+///
+/// # Errors
+/// As [`save`].
+pub(crate) fn save_with_note(
+    vs: &VarStore,
+    path: &Path,
+    (key, text): (&str, &str),
+    before: Option<&Path>,
+) -> anyhow::Result<()> {
+    replace(path, &noted_partial(path), before, |partial| {
+        let views = vs.variables().into_iter().map(|(name, tensor)| View::new(&name, &tensor).map(|view| (name, view)));
+        let views = views.collect::<Result<Vec<_>, _>>()?;
+        // One entry: the order of several would not be the same each time.
+        let note = HashMap::from([(key.to_owned(), text.to_owned())]);
+        Ok(fs::write(partial, safetensors::serialize(views, Some(note))?)?)
+    })
+}
+
+/// The text that [`save_with_note`] wrote under `key`; none if the file has none.
+///
+/// # Errors
+/// No such file, or no whole safetensors file.
+pub(crate) fn note(path: &Path, key: &str) -> anyhow::Result<Option<String>> {
+    let bytes = snapshot::read_whole(path)?;
+    let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
+    Ok(metadata.metadata().as_ref().and_then(|texts| texts.get(key).cloned()))
+}
+
+/// Removes what a process that was killed in [`save_with_note`] has left.
+pub(crate) fn sweep(path: &Path) {
+    drop(noted_partial(path));
+}
+
+/// One name for all processes, of which one at a time writes `path`.
+fn noted_partial(path: &Path) -> Partial {
+    Partial(path.with_extension("partial.safetensors"))
+}
+
+/// Has `write` make the file `partial`, and renames that to `path`. What was there is renamed to `before`, if that is given.
+fn replace(
+    path: &Path,
+    partial: &Partial,
+    before: Option<&Path>,
+    write: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let attempt = || -> anyhow::Result<()> {
         check_name(path)?;
         let folder = folder_of(path);
         fs::create_dir_all(&folder)?;
-        let partial = Partial(path.with_extension(format!("{}.partial.safetensors", std::process::id())));
-        vs.save(&partial.0)?;
+        write(&partial.0)?;
         File::open(&partial.0)?.sync_all()?;
-        fs::rename(&partial.0, path)?;
+        let moved = before.filter(|_| path.exists());
+        if let Some(before) = moved {
+            fs::rename(path, before)?;
+        }
+        if let Err(error) = fs::rename(&partial.0, path) {
+            moved.map(|before| fs::rename(before, path)).transpose()?;
+            return Err(error.into());
+        }
         File::open(&folder)?.sync_all()?;
         Ok(())
     };

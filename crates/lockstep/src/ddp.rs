@@ -109,8 +109,7 @@ impl<M> DistributedDataParallel<M> {
         let tensors: Vec<Tensor> = params.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
         c10d::verify_params(&group, &tensors)?;
         let buffers = buffers(vs);
-        let states: Vec<Tensor> = states(vs);
-        no_grad(|| c10d::broadcast_coalesced(&group, &states, BROADCAST_BYTES, Rank::ZERO))?;
+        broadcast_states(vs, &group)?;
         let reducer = Reducer::new(Rc::clone(&group), &params, &options.reducer())?;
         if let Some(hook) = options.comm_hook {
             reducer.register_comm_hook(hook)?;
@@ -220,6 +219,12 @@ impl Drop for Restore<'_> {
     fn drop(&mut self) {
         self.flag.set(self.value);
     }
+}
+
+/// Copies rank 0's variables to all ranks, which must all call it.
+pub(crate) fn broadcast_states(vs: &VarStore, group: &ProcessGroup) -> Result<()> {
+    let states: Vec<Tensor> = states(vs);
+    no_grad(|| c10d::broadcast_coalesced(group, &states, BROADCAST_BYTES, Rank::ZERO))
 }
 
 /// Every variable, in the order of names: what all ranks must start from, frozen parameters and buffers included.

@@ -2,6 +2,8 @@
 //!
 //! Every module below does one thing of a training job; `labs/` shows them together.
 
+mod agree;
+pub mod best;
 pub mod checkpoint;
 pub mod data;
 mod ddp;
@@ -12,10 +14,12 @@ mod faults;
 mod group;
 mod knock;
 pub mod loader;
+pub mod loss;
 pub mod metrics;
 pub mod models;
 pub mod nn;
 pub mod optim;
+pub mod pretrained;
 pub mod progress;
 mod rank;
 mod report;
@@ -27,6 +31,8 @@ pub mod spawn;
 pub use lockstep_contract::error_file;
 pub use lockstep_events as events;
 
+pub use agree::AgreeError;
+pub use best::BestModel;
 pub use ddp::{DdpOptions, DistributedDataParallel};
 pub use env::LaunchEnv;
 pub use group::{JoinError, init_process_group};

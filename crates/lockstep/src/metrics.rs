@@ -3,6 +3,8 @@
 //! A rank's own accuracy is not everyone's, and the mean of the batches' means depends on the batch size; both are common in
 //! tutorials, and both keep the wrong model as the best.
 
+mod confusion;
+
 use std::sync::Arc;
 
 use c10d::{ProcessGroup, ReduceOp};
@@ -12,10 +14,27 @@ use tch::{Device, Kind, Tensor, no_grad};
 use crate::DistributedDataParallel;
 use crate::data::Dataset;
 use crate::loader::DataLoader;
+use crate::loss::CrossEntropy;
 use crate::sampler::EvalSampler;
 
-/// Samples in a batch of an evaluation; no result depends on it but for rounding.
-const EVAL_BATCH: usize = 256;
+pub use confusion::Confusion;
+
+/// How to evaluate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EvalOptions {
+    /// Which loss is summed; plain cross entropy.
+    pub criterion: CrossEntropy,
+    /// Samples in a batch, of which nothing depends but memory, speed and rounding; 256.
+    pub batch_size: usize,
+    /// Threads that load ahead; none.
+    pub workers: usize,
+}
+
+impl Default for EvalOptions {
+    fn default() -> Self {
+        EvalOptions { criterion: CrossEntropy::default(), batch_size: 256, workers: 0 }
+    }
+}
 
 /// Correct answers and loss over some samples, as sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -26,11 +45,12 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Adds a batch of a classifier: `logits` of shape `[n, classes]`, `targets` of shape `[n]`.
-    pub fn add(&mut self, logits: &Tensor, targets: &Tensor) {
+    /// Adds a batch of a classifier: `logits` of shape `[n, classes]`, `targets` of shape `[n]`, and their mean loss.
+    pub fn add(&mut self, logits: &Tensor, targets: &Tensor, loss: f64) {
         let n = targets.size()[0] as f64;
         self.correct += logits.argmax(-1, false).eq_tensor(targets).sum(Kind::Double).double_value(&[]);
-        self.loss += logits.cross_entropy_for_logits(targets).double_value(&[]) * n;
+        // The mean over no sample is not a number.
+        self.loss += if n > 0.0 { loss * n } else { 0.0 };
         self.samples += n;
     }
 
@@ -61,7 +81,6 @@ impl Evaluation {
     }
 }
 
-// ANCHOR: evaluate
 /// Evaluates a classifier on `test_set`, over all ranks, which must all call it: every rank takes a share of the samples,
 /// none twice, and the sums are added.
 ///
@@ -72,17 +91,63 @@ pub fn evaluate<M: ModuleT>(
     test_set: Arc<dyn Dataset>,
     device: Device,
 ) -> anyhow::Result<Evaluation> {
-    model.sync_buffers()?;
-    let group = model.group();
-    let share = EvalSampler::new(test_set.len(), group.rank(), group.size())?;
+    evaluate_with(model, test_set, device, &EvalOptions::default())
+}
+
+// ANCHOR: evaluate
+/// [`evaluate`] with another loss, another batch size or threads that load.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn evaluate_with<M: ModuleT>(
+    model: &DistributedDataParallel<M>,
+    test_set: Arc<dyn Dataset>,
+    device: Device,
+    options: &EvalOptions,
+) -> anyhow::Result<Evaluation> {
     let mut mine = Evaluation::default();
-    for batch in DataLoader::new(test_set, share, EVAL_BATCH)?.epoch(0) {
+    over_my_share(model, test_set, device, options, |logits, targets| {
+        mine.add(logits, targets, options.criterion.loss(logits, targets).double_value(&[]));
+    })?;
+    Ok(mine.all_reduce(model.group())?)
+}
+
+/// Calls `body` with the logits and targets of this rank's share of `test_set`, batch by batch.
+fn over_my_share<M: ModuleT>(
+    model: &DistributedDataParallel<M>,
+    test_set: Arc<dyn Dataset>,
+    device: Device,
+    options: &EvalOptions,
+    mut body: impl FnMut(&Tensor, &Tensor),
+) -> anyhow::Result<()> {
+    model.sync_buffers()?;
+    let share = EvalSampler::new(test_set.len(), model.group().rank(), model.group().size())?;
+    for batch in DataLoader::new(test_set, share, options.batch_size)?.workers(options.workers).epoch(0) {
         let batch = batch?.to(device);
-        no_grad(|| mine.add(&model.module().forward_t(&batch.inputs, false), &batch.targets));
+        no_grad(|| body(&model.module().forward_t(&batch.inputs, false), &batch.targets));
     }
-    Ok(mine.all_reduce(group)?)
+    Ok(())
 }
 // ANCHOR_END: evaluate
+
+/// [`evaluate_with`], and which of `classes` was taken for which.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn evaluate_classes<M: ModuleT>(
+    model: &DistributedDataParallel<M>,
+    test_set: Arc<dyn Dataset>,
+    device: Device,
+    options: &EvalOptions,
+    classes: &[String],
+) -> anyhow::Result<(Evaluation, Confusion)> {
+    let (mut mine, mut confusion) = (Evaluation::default(), Confusion::new(classes));
+    over_my_share(model, test_set, device, options, |logits, targets| {
+        mine.add(logits, targets, options.criterion.loss(logits, targets).double_value(&[]));
+        confusion.add(logits, targets);
+    })?;
+    Ok((mine.all_reduce(model.group())?, confusion.all_reduce(model.group())?))
+}
 
 #[cfg(test)]
 mod tests {
@@ -92,11 +157,14 @@ mod tests {
     fn batches_of_any_size_give_the_same_numbers() {
         let logits = Tensor::from_slice(&[2f32, 0., 0., 1., 3., 0., 1., 0.]).reshape([4, 2]);
         let targets = Tensor::from_slice(&[0i64, 1, 1, 0]);
-        let mut whole = Evaluation::default();
-        whole.add(&logits, &targets);
-        let mut parts = Evaluation::default();
-        for (start, n) in [(0, 1), (1, 3)] {
-            parts.add(&logits.narrow(0, start, n), &targets.narrow(0, start, n));
+        let add = |to: &mut Evaluation, start, n| {
+            let (logits, targets) = (logits.narrow(0, start, n), targets.narrow(0, start, n));
+            to.add(&logits, &targets, CrossEntropy::default().loss(&logits, &targets).double_value(&[]));
+        };
+        let (mut whole, mut parts) = (Evaluation::default(), Evaluation::default());
+        add(&mut whole, 0, 4);
+        for (start, n) in [(0, 1), (1, 3), (4, 0)] {
+            add(&mut parts, start, n);
         }
         assert_eq!((whole.accuracy(), whole.samples()), (0.75, 4));
         assert_eq!((parts.accuracy(), parts.samples()), (0.75, 4));

@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tch::Device;
 
 use crate::Rank;
+use crate::metrics::Evaluation;
 
 const TEMPLATE: &str = "{prefix} {bar:30} {pos}/{len} {msg} {elapsed}";
 
@@ -60,6 +61,23 @@ pub fn resumed_line(epoch: u64) -> String {
 /// `Epoch: 3, Accuracy: 0.9625, Loss: 0.1234`, after an evaluation; `accuracy` from 0 to 1.
 pub fn eval_line(epoch: u64, accuracy: f64, loss: f64) -> String {
     format!("Epoch: {epoch}, Accuracy: {accuracy:.4}, Loss: {loss:.4}")
+}
+
+/// `(Epoch 4/5) Average train loss: 0.1234, Average train accuracy: 0.9625, over 512 samples`, after `epoch` of `epochs`.
+pub fn training_line(epoch: u64, epochs: u64, all: &Evaluation) -> String {
+    let (loss, accuracy, samples) = (all.loss(), all.accuracy(), all.samples());
+    let of = of_epochs(epoch, epochs);
+    format!("{of} Average train loss: {loss:.4}, Average train accuracy: {accuracy:.4}, over {samples} samples")
+}
+
+/// `(Epoch 4/5) Val loss: 0.1234, Val accuracy: 0.9625`, after a validation.
+pub fn validation_line(epoch: u64, epochs: u64, all: &Evaluation) -> String {
+    format!("{} Val loss: {:.4}, Val accuracy: {:.4}", of_epochs(epoch, epochs), all.loss(), all.accuracy())
+}
+
+/// `(Epoch 4/5)`: people count from 1.
+pub fn of_epochs(epoch: u64, epochs: u64) -> String {
+    format!("(Epoch {}/{epochs})", epoch + 1)
 }
 
 /// A bar over the steps of an epoch, seen only on rank 0 and only if stderr is a terminal; elsewhere every call is

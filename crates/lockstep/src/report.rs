@@ -95,11 +95,31 @@ impl Reporter {
 
     /// The model was evaluated, over all ranks. Rank 0 prints it.
     pub fn eval(&self, epoch: u64, all: &Evaluation) {
-        if self.rank().is_zero() {
-            self.println(progress::eval_line(epoch, all.accuracy(), all.loss()));
-        }
+        self.say_once(progress::eval_line(epoch, all.accuracy(), all.loss()));
+        self.emit_eval(epoch, all);
+    }
+
+    /// `epoch` of `epochs` was trained, with these sums over all ranks' steps in it. Rank 0 prints them.
+    pub fn trained(&self, epoch: u64, epochs: u64, all: &Evaluation) {
+        self.say_once(progress::training_line(epoch, epochs, all));
+    }
+
+    /// As [`eval`](Self::eval), in the words of the tutorial's classifier.
+    pub fn validated(&self, epoch: u64, epochs: u64, all: &Evaluation) {
+        self.say_once(progress::validation_line(epoch, epochs, all));
+        self.emit_eval(epoch, all);
+    }
+
+    fn emit_eval(&self, epoch: u64, all: &Evaluation) {
         let (accuracy, loss, samples) = (all.accuracy(), all.loss(), all.samples());
         self.emit(&Event::Eval { epoch, accuracy, loss, samples });
+    }
+
+    /// Prints a line that is true of all ranks, once: on rank 0.
+    pub fn say_once(&self, line: impl AsRef<str>) {
+        if self.rank().is_zero() {
+            self.println(line);
+        }
     }
 
     /// Prints a line of this rank, tagged with it.

@@ -4,9 +4,10 @@
 
 mod common;
 
-use common::{Job, kill, quick, undisturbed, while_saving};
+use common::{job_with, new_job, quick, undisturbed};
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Phase};
+use lockstep_trials::{kill, while_saving};
 
 /// Kills ranks at six points, one attempt after the other: before the first snapshot, right after one, at an epoch's ends.
 fn survives_kills(world: usize) {
@@ -20,7 +21,7 @@ fn survives_kills(world: usize) {
         kill(last, 1, 4),
         kill(0, 1, steps - 1),
     ];
-    let mut job = Job::with(&faults);
+    let mut job = job_with(&faults);
     assert_eq!(job.finish(world, &args), 7);
     assert_eq!(job.inflicted(), 6);
     assert!(job.weights(world) == undisturbed(world, &args), "the weights have other bits");
@@ -49,7 +50,7 @@ fn kills_among_four_ranks_change_no_bit() {
 #[test]
 fn the_convolutional_network_survives_kills_on_three_ranks() {
     let args = quick("conv", "2");
-    let mut job = Job::with(&[kill(1, 0, 4), kill(2, 1, 2)]);
+    let mut job = job_with(&[kill(1, 0, 4), kill(2, 1, 2)]);
     assert_eq!(job.finish(3, &args), 3);
     assert!(job.weights(3) == undisturbed(3, &args), "the weights have other bits");
 }
@@ -59,7 +60,7 @@ fn a_kill_in_any_phase_of_saving_leaves_a_good_snapshot_and_no_other_file() {
     let args = quick("mlp", "2");
     let phases = [Phase::HalfWritten, Phase::Written, Phase::Named];
     let faults = phases.map(|phase| while_saving(0, 6, phase, &[Act::Signal(9)]));
-    let mut job = Job::with(&faults);
+    let mut job = job_with(&faults);
     for (phase, newest) in phases.into_iter().zip(["000000-00000003", "000000-00000003", "000000-00000006"]) {
         assert!(!job.attempt(2, &args).succeeded());
         let names = job.snapshots();
@@ -75,7 +76,7 @@ fn a_kill_in_any_phase_of_saving_leaves_a_good_snapshot_and_no_other_file() {
 /// The newest snapshot is harmed right after it was saved, and its writer killed.
 fn resumes_from_the_one_before(harm: Act, told: &str) {
     let args = quick("mlp", "2");
-    let mut job = Job::with(&[while_saving(1, 6, Phase::Named, &[harm, Act::Signal(9)])]);
+    let mut job = job_with(&[while_saving(1, 6, Phase::Named, &[harm, Act::Signal(9)])]);
     assert!(!job.attempt(2, &args).succeeded());
     let resumed = job.attempt(2, &args);
     assert!(resumed.succeeded(), "{}", resumed.told());
@@ -109,7 +110,7 @@ fn a_snapshot_with_a_flipped_bit_is_skipped_for_the_one_before() {
 #[test]
 fn starts_anew_when_the_only_snapshot_is_torn() {
     let args = quick("mlp", "2");
-    let mut job = Job::with(&[while_saving(0, 3, Phase::Named, &[Act::TearSnapshot, Act::Signal(9)])]);
+    let mut job = job_with(&[while_saving(0, 3, Phase::Named, &[Act::TearSnapshot, Act::Signal(9)])]);
     assert_eq!(job.finish(2, &args), 2);
     assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
 }
@@ -117,10 +118,10 @@ fn starts_anew_when_the_only_snapshot_is_torn() {
 #[test]
 fn exits_and_panics_are_survived_too() {
     let args = quick("mlp", "2");
-    let fault = |rank, act| common::while_saving(0, rank, Phase::Written, &[act]);
+    let fault = |rank, act| while_saving(0, rank, Phase::Written, &[act]);
     let mut panics = kill(1, 0, 4);
     panics.acts = vec![Act::Panic];
-    let mut job = Job::with(&[panics, fault(6, Act::Exit(7))]);
+    let mut job = job_with(&[panics, fault(6, Act::Exit(7))]);
     let first = job.attempt(2, &args);
     assert!(first.told().contains("a panic was asked for"), "{}", first.told());
     let second = job.attempt(2, &args);
@@ -135,7 +136,7 @@ fn exits_and_panics_are_survived_too() {
 #[test]
 fn a_finished_run_that_is_started_again_only_writes_its_weights_again() {
     let args = quick("mlp", "2");
-    let mut job = Job::new();
+    let mut job = new_job();
     assert!(job.attempt(2, &args).succeeded());
     let weights = job.weights(2);
     std::fs::remove_dir_all(job.path("weights")).unwrap();
@@ -146,7 +147,7 @@ fn a_finished_run_that_is_started_again_only_writes_its_weights_again() {
 
 #[test]
 fn more_epochs_go_on_where_the_run_ended() {
-    let mut job = Job::new();
+    let mut job = new_job();
     assert!(job.attempt(2, &quick("mlp", "2")).succeeded());
     let three = quick("mlp", "3");
     assert!(job.attempt(2, &three).succeeded());

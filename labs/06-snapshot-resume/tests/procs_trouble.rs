@@ -8,10 +8,11 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
-use common::{Job, Running, kill, lab, quick, undisturbed, while_saving};
+use common::{job_with, lab, new_job, quick, undisturbed};
 use lockstep::data::Digits;
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Phase};
+use lockstep_trials::{Job, Running, kill, while_saving};
 
 /// The quick job with more arguments.
 fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -21,7 +22,7 @@ fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn trains_on_with_a_warning_when_there_is_no_space_and_keeps_the_old_snapshot() {
     let args = with(&[]);
-    let mut job = Job::with(&[
+    let mut job = job_with(&[
         while_saving(0, 6, Phase::HalfWritten, &[Act::NoSpace]),
         while_saving(0, 9, Phase::Written, &[Act::NoSpace]),
         while_saving(0, 12, Phase::HalfWritten, &[Act::NoSpace]),
@@ -40,7 +41,7 @@ fn trains_on_with_a_warning_when_there_is_no_space_and_keeps_the_old_snapshot() 
 
 #[test]
 fn stops_when_there_is_no_space_if_asked_to() {
-    let mut job = Job::with(&[while_saving(0, 6, Phase::Written, &[Act::NoSpace])]);
+    let mut job = job_with(&[while_saving(0, 6, Phase::Written, &[Act::NoSpace])]);
     let ended = job.attempt(2, &with(&["--on-save-error", "stop"]));
     let told = String::from_utf8_lossy(&ended.0[0].stderr).into_owned();
     assert_eq!(ended.0[0].status.code(), Some(1), "{told}");
@@ -55,7 +56,7 @@ fn stops_when_there_is_no_space_if_asked_to() {
 /// A process alone, in a name space of its own where `snapshots` is a file system of 500 KiB: two snapshots fit, three do not.
 #[test]
 fn trains_on_with_a_real_full_disk() {
-    let job = Job::new();
+    let job = new_job();
     fs::create_dir(job.path("snapshots")).unwrap();
     let mut trial = job.command("unshare");
     trial.args(["-Urm", "sh", "-c", "mount -t tmpfs -o size=500k none snapshots"]);
@@ -77,7 +78,7 @@ fn trains_on_with_a_real_full_disk() {
 
 #[test]
 fn trains_on_when_the_folder_cannot_be_written() {
-    let mut job = Job::new();
+    let mut job = new_job();
     fs::write(job.path("snapshots"), "").unwrap();
     let args = with(&["--snapshots", "snapshots/inside"]);
     let ended = job.attempt(2, &args);
@@ -87,7 +88,7 @@ fn trains_on_when_the_folder_cannot_be_written() {
         ended.told()
     );
 
-    let mut job = Job::new();
+    let mut job = new_job();
     std::os::unix::fs::symlink("/proc", job.path("readonly")).unwrap();
     let args = with(&["--snapshots", "readonly/snapshots"]);
     let ended = job.attempt(2, &args);
@@ -98,7 +99,7 @@ fn trains_on_when_the_folder_cannot_be_written() {
 
 #[test]
 fn refuses_the_snapshots_of_another_model_on_every_rank_with_both_sides_named() {
-    let mut job = Job::new();
+    let mut job = new_job();
     assert!(job.attempt(2, &with(&[])).succeeded());
     let ended = job.attempt(2, &quick("conv", "2"));
     for output in &ended.0 {
@@ -116,7 +117,7 @@ fn refuses_the_snapshots_of_another_model_on_every_rank_with_both_sides_named() 
 
 #[test]
 fn refuses_another_seed_inside_an_epoch() {
-    let mut job = Job::with(&[while_saving(0, 3, Phase::Named, &[Act::Signal(9)])]);
+    let mut job = job_with(&[while_saving(0, 3, Phase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(1, &with(&[])).succeeded());
     let ended = job.attempt(1, &with(&["--seed", "5"]));
     let refused = "the seed was 0 there and is 5 here";
@@ -126,7 +127,7 @@ fn refuses_another_seed_inside_an_epoch() {
 
 #[test]
 fn refuses_other_data_of_the_same_length_inside_an_epoch() {
-    let mut job = Job::with(&[while_saving(0, 3, Phase::Named, &[Act::Signal(9)])]);
+    let mut job = job_with(&[while_saving(0, 3, Phase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(1, &with(&[])).succeeded());
     fs::create_dir(job.path("data")).unwrap();
     Digits::write_idx(&job.path("data"), 9, 50, 13).unwrap();
@@ -137,7 +138,7 @@ fn refuses_other_data_of_the_same_length_inside_an_epoch() {
 
 #[test]
 fn warns_of_a_learning_rate_and_a_batch_size_that_are_not_the_snapshots() {
-    let mut job = Job::with(&[while_saving(0, 3, Phase::Named, &[Act::Signal(9)])]);
+    let mut job = job_with(&[while_saving(0, 3, Phase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(1, &with(&[])).succeeded());
     let batches_of_3: Vec<&str> =
         with(&["--lr", "0.5"]).into_iter().map(|arg| if arg == "2" { "3" } else { arg }).collect();
@@ -154,14 +155,14 @@ fn warns_of_a_learning_rate_and_a_batch_size_that_are_not_the_snapshots() {
 fn a_segmentation_fault_on_request_kills() {
     let mut fault = kill(0, 0, 2);
     fault.acts = vec![Act::Signal(11)];
-    let mut job = Job::with(&[fault]);
+    let mut job = job_with(&[fault]);
     let ended = job.attempt(1, &with(&[]));
     assert_eq!(ended.0[0].status.signal(), Some(11), "{}", ended.told());
 }
 
 #[test]
 fn a_plan_of_faults_that_is_none_ends_the_program_with_a_clear_error() {
-    let job = Job::new();
+    let job = new_job();
     fs::write(job.path("faults.json"), "{").unwrap();
     let mut command = job.command(lab());
     command.args(with(&[]));
@@ -176,7 +177,7 @@ fn a_plan_of_faults_that_is_none_ends_the_program_with_a_clear_error() {
 
 #[test]
 fn does_not_train_alone_as_one_of_several_tasks() {
-    let job = Job::new();
+    let job = new_job();
     let mut command = job.command(lab());
     command.args(with(&[])).env("SLURM_NTASKS", "2").env("SLURM_PROCID", "1");
     let output = Running::start(command).end();
@@ -187,7 +188,7 @@ fn does_not_train_alone_as_one_of_several_tasks() {
 
 #[test]
 fn runs_alone_without_a_launcher_and_resumes() {
-    let job = Job::with(&[while_saving(1, 3, Phase::Named, &[Act::Signal(9)])]);
+    let job = job_with(&[while_saving(1, 3, Phase::Named, &[Act::Signal(9)])]);
     let run = || {
         let mut command = job.command(lab());
         command.args(with(&[]));
@@ -236,7 +237,7 @@ fn taken(job: &Job, wanted: u64) -> Vec<u64> {
 #[test]
 fn other_world_sizes_go_on_with_each_sample_once_an_epoch() {
     let killed = |step| while_saving(0, step, Phase::Named, &[Act::Signal(9)]);
-    let (mut job, args) = (Job::with(&[killed(3), killed(6)]), with(&[]));
+    let (mut job, args) = (job_with(&[killed(3), killed(6)]), with(&[]));
     // 50 samples in batches of 2: 3 steps of 2 ranks are saved, then 3 of 3 ranks, and 20 samples are left to 4 ranks.
     assert!(!job.attempt(2, &args).succeeded());
     let second = job.attempt(3, &args);
@@ -261,7 +262,7 @@ fn pythons_torchrun_restarts_the_lab_and_no_bit_changes() {
         println!("not verified here: the lab under torchrun (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11)");
         return;
     }
-    let job = Job::with(&[kill(1, 0, 4), kill(0, 1, 7)]);
+    let job = job_with(&[kill(1, 0, 4), kill(0, 1, 7)]);
     let mut torchrun = job.command(&python);
     torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]);
     torchrun.arg("--no-python").arg(lab()).args(with(&[]));

@@ -3,7 +3,7 @@
 //! | set | inputs of a batch of `n` | targets |
 //! |---|---|---|
 //! | [`Mnist`], read from IDX files or drawn by [`Digits`] | `Float [n, 1, H, W]` | `Int64 [n]` |
-//! | [`Cifar10`], read from CIFAR-10's binary files or drawn by [`Objects`] | through `vision` |  |
+//! | [`Cifar10`], read from CIFAR-10's binary files or drawn by [`Objects`], through [`Transformed`](vision::Transformed) | `Float [n, 3, 32, 32]` | `Int64 [n]` |
 //! | [`LinearRegression`] | `Float [n, features]` | `Float [n, 1]` |
 //! | [`Toy`] | `Float [n, 20]` | `Float [n, 1]` |
 //! | [`Subset`] of any set | as the whole set | as the whole set |
@@ -13,11 +13,13 @@
 
 pub mod cifar;
 pub mod digits;
+pub mod folder;
 pub mod idx;
 pub mod mnist;
 mod regression;
 pub mod rng;
 mod source;
+pub mod storm;
 mod subset;
 mod toy;
 pub mod vision;
@@ -30,9 +32,11 @@ use tch::{Device, Tensor};
 
 pub use cifar::{Cifar10, Objects};
 pub use digits::Digits;
+pub use folder::{FolderError, ImageFolder};
 pub use mnist::{Mnist, Split};
 pub use regression::LinearRegression;
 pub use source::{cifar_or_drawn, mnist_or_drawn};
+pub use storm::Storm;
 pub use subset::{Subset, SubsetError};
 pub use toy::Toy;
 

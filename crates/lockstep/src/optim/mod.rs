@@ -29,13 +29,16 @@
 //! - Sparse gradients are an error for SGD too; a learning rate must be finite.
 //! - State is matched by parameter name, not by position, and its dtype must be the parameter's.
 //!
-//! Left out: learning-rate schedules (they call [`Optimizer::set_group_lr`]), `foreach`, `capturable`,
+//! Learning-rate schedules are in [`schedule`].
+//!
+//! Left out: `foreach`, `capturable`,
 //! `differentiable`, gradient scaling, closures.
 
 mod adam;
 mod engine;
 mod error;
 mod params;
+pub mod schedule;
 mod sgd;
 mod state;
 

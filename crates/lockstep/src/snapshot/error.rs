@@ -8,6 +8,7 @@ use safetensors::Dtype;
 use tch::TchError;
 
 use super::file::SCHEMA;
+use crate::agree::AgreeError;
 use crate::loader::Position;
 use crate::optim::OptimError;
 
@@ -64,7 +65,7 @@ pub enum SnapshotError {
     },
     /// The ranks could not agree on what to resume from.
     #[error("failed to share a snapshot with all ranks")]
-    Group(#[from] c10d::Error),
+    Group(#[from] AgreeError),
     /// libtorch could not copy a tensor.
     #[error("failed to copy the tensor {name}")]
     Tensor {
@@ -72,6 +73,14 @@ pub enum SnapshotError {
         name: String,
         /// libtorch's reason.
         source: TchError,
+    },
+    /// The state that was given beside model and optimizer cannot be written so that it can be read again.
+    #[error("cannot save the run's own state, a {type_name}: {why}")]
+    State {
+        /// Its type.
+        type_name: &'static str,
+        /// What is wrong.
+        why: String,
     },
     /// A tensor of a kind that the format has not.
     #[error("cannot save the tensor {name}: safetensors has no dtype {kind:?}")]
@@ -156,6 +165,16 @@ pub enum Unfit {
         position: Position,
         /// Samples in the epoch.
         samples: usize,
+    },
+    /// The state beside model and optimizer is of another shape.
+    #[error("the run's own state in it is {saved}, which is no {type_name} as this program keeps it: {why}")]
+    State {
+        /// What the snapshot has, shortened.
+        saved: String,
+        /// The type here.
+        type_name: &'static str,
+        /// What does not fit.
+        why: String,
     },
     /// There are snapshots, but all good ones are in another version of the format.
     #[error("{0}")]

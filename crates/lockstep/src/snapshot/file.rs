@@ -2,6 +2,7 @@
 //!
 //! No files are touched: see [`super::source`].
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -22,6 +23,8 @@ pub const SCHEMA: u32 = 1;
 
 const SCHEMA_KEY: &str = "lockstep.schema";
 const META_KEY: &str = "lockstep.snapshot";
+/// Behind the others in the order of names, in which they are written: a glance at a header's beginning finds those first.
+const STATE_KEY: &str = "lockstep.state";
 const CHECKSUM_KEY: &str = "lockstep.crc32";
 /// Stands for the checksum while it is computed.
 const UNSEALED: &str = "00000000";
@@ -67,6 +70,9 @@ pub struct Snapshot {
     pub model: BTreeMap<String, Tensor>,
     /// The optimizer's tensors, as [`State::tensors`](crate::optim::State::tensors) names them.
     pub optimizer: Vec<(String, Tensor)>,
+    /// The state of the run beside these, as the JSON text that [`Snapshots::save_with`](super::Snapshots::save_with) made of it;
+    /// without it in a snapshot of [`Snapshots::save`](super::Snapshots::save).
+    pub extra: Option<String>,
 }
 
 impl Snapshot {
@@ -80,6 +86,8 @@ impl Snapshot {
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, BadSnapshot> {
         let meta = check(bytes)?;
+        let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(not_ours)?;
+        let extra = metadata.metadata().as_ref().and_then(|texts| texts.get(STATE_KEY).cloned());
         let file = SafeTensors::deserialize(bytes).map_err(not_ours)?;
         let (mut model, mut optimizer) = (BTreeMap::new(), Vec::new());
         for (name, view) in file.tensors() {
@@ -91,19 +99,23 @@ impl Snapshot {
                 _ => return Err(BadSnapshot::NotOurs(format!("{name} is neither of a model nor of an optimizer"))),
             }
         }
-        Ok(Snapshot { meta, model, optimizer })
+        Ok(Snapshot { meta, model, optimizer, extra })
     }
 }
 
 /// The file's bytes but for the checksum, which [`seal`] adds. The tensors are copied now, one after the other.
-pub(super) fn encode(meta: &Meta, tensors: Vec<(String, Tensor)>) -> Result<Vec<u8>, SnapshotError> {
+pub(super) fn encode(
+    meta: &Meta,
+    extra: Option<&str>,
+    tensors: Vec<(String, Tensor)>,
+) -> Result<Vec<u8>, SnapshotError> {
     let infos = tensors.iter().map(|(name, tensor)| Ok((name.clone(), info(name, tensor)?)));
     let mut infos: Vec<(String, TensorInfo)> = infos.collect::<Result<_, SnapshotError>>()?;
     let end = infos.iter_mut().fold(0, |at, (_, info)| {
         info.data_offsets = (at, at + info.data_offsets.1);
         info.data_offsets.1
     });
-    let mut bytes = header(meta, &infos);
+    let mut bytes = header(meta, extra, &infos);
     bytes.reserve_exact(end);
     for (name, tensor) in tensors {
         append(&mut bytes, &tensor).map_err(|source| SnapshotError::Tensor { name, source })?;
@@ -192,12 +204,13 @@ fn not_ours(error: impl std::fmt::Display) -> BadSnapshot {
 }
 
 /// The length and the header, padded so that the data begins at a multiple of 8 bytes.
-fn header(meta: &Meta, infos: &[(String, TensorInfo)]) -> Vec<u8> {
+fn header(meta: &Meta, extra: Option<&str>, infos: &[(String, TensorInfo)]) -> Vec<u8> {
     // Numbers, texts and lists with texts as keys: JSON has them all.
     let json = |value| serde_json::to_string(&value).expect("a snapshot's description is JSON");
     let meta = serde_json::to_string(meta).expect("a snapshot's description is JSON");
     let texts = [("format", "pt"), (CHECKSUM_KEY, UNSEALED), (SCHEMA_KEY, &SCHEMA.to_string()), (META_KEY, &meta)];
-    let texts: Map<String, Value> = texts.into_iter().map(|(key, text)| (key.to_owned(), text.into())).collect();
+    let texts = texts.into_iter().chain(extra.map(|extra| (STATE_KEY, extra)));
+    let texts: Map<String, Value> = texts.map(|(key, text)| (key.to_owned(), text.into())).collect();
     let mut entries: Map<String, Value> = Map::from_iter([("__metadata__".to_owned(), Value::Object(texts))]);
     for (name, info) in infos {
         entries.insert(name.clone(), serde_json::json!(info));
@@ -205,6 +218,44 @@ fn header(meta: &Meta, infos: &[(String, TensorInfo)]) -> Vec<u8> {
     let mut header = json(Value::Object(entries)).into_bytes();
     header.resize(header.len().next_multiple_of(LENGTH), b' ');
     [&(header.len() as u64).to_le_bytes()[..], &header].concat()
+}
+
+/// A tensor's bytes on the CPU, as safetensors' own writer takes them.
+pub(crate) struct View {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    data: Vec<u8>,
+}
+
+impl View {
+    /// Copies the tensor that a file is to have under `name`.
+    ///
+    /// # Errors
+    /// A kind that the format has not, or a tensor that cannot be copied.
+    pub(crate) fn new(name: &str, tensor: &Tensor) -> Result<Self, SnapshotError> {
+        let TensorInfo { dtype, shape, .. } = info(name, tensor)?;
+        let mut data = Vec::new();
+        append(&mut data, tensor).map_err(|source| SnapshotError::Tensor { name: name.to_owned(), source })?;
+        Ok(View { dtype, shape, data })
+    }
+}
+
+impl safetensors::View for View {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        (&self.data).into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.data.len()
+    }
 }
 
 /// Its second offset is its length for now.
@@ -265,7 +316,7 @@ mod tests {
     }
 
     fn sealed(meta: &Meta, tensors: Vec<(String, Tensor)>) -> Vec<u8> {
-        let mut bytes = encode(meta, tensors).unwrap();
+        let mut bytes = encode(meta, None, tensors).unwrap();
         seal(&mut bytes);
         bytes
     }
@@ -413,7 +464,8 @@ mod tests {
     #[test]
     fn names_a_tensor_that_the_format_cannot_hold() {
         let complex = Tensor::zeros([1], (Kind::ComplexFloat, Device::Cpu));
-        let error = encode(&meta(StateMeta { groups: Vec::new() }), vec![("model.z".into(), complex)]).unwrap_err();
+        let error =
+            encode(&meta(StateMeta { groups: Vec::new() }), None, vec![("model.z".into(), complex)]).unwrap_err();
         assert!(error.to_string().contains("model.z"), "{error}");
     }
 

@@ -8,6 +8,7 @@
 //! | `model.<name>` | every variable of the model, buffers included |
 //! | `optimizer.<state>.<name>` | every tensor that the optimizer's next step reads |
 //! | metadata `lockstep.snapshot` | a [`Meta`] as JSON: position, seed, world size, the optimizer's options and step counts |
+//! | metadata `lockstep.state` | whatever else the run must remember, as JSON; only where it was given ([`Snapshots::save_with`]) |
 //! | metadata `lockstep.schema` | [`SCHEMA`] |
 //! | metadata `lockstep.crc32` | the CRC-32 of the whole file, with eight zeros in this place |
 //!
@@ -27,15 +28,20 @@
 
 mod agree;
 mod error;
+mod extra;
 mod file;
 mod fit;
 mod folder;
 mod lock;
+mod options;
 mod snapshots;
 mod source;
 mod writer;
 
 pub use error::{BadSnapshot, SnapshotError, Unfit};
+pub(crate) use file::View;
 pub use file::{Meta, Run, SCHEMA, Snapshot};
 pub use folder::{Found, list};
-pub use snapshots::{OnSaveError, SnapshotOptions, Snapshots};
+pub use options::{OnSaveError, SnapshotOptions};
+pub use snapshots::Snapshots;
+pub(crate) use source::read_whole;

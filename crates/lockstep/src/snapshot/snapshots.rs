@@ -5,57 +5,28 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs::File;
 use std::iter;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use c10d::ProcessGroup;
-use clap::ValueEnum;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tch::Tensor;
 use tch::nn::VarStore;
 
 use super::agree::{self, Decision};
 use super::error::{BadSnapshot, SnapshotError, Unfit};
+use super::extra;
 use super::file::{self, Meta, Run, Snapshot};
 use super::fit::{self, Here};
 use super::folder::{self, Good, Search};
 use super::lock::{self, Claim};
+use super::options::{OnSaveError, SnapshotOptions};
 use super::writer::Job;
 use crate::events::Event;
 use crate::loader::Position;
 use crate::optim::{Optimizer, State};
 use crate::{Reporter, progress};
-
-/// What to do when a snapshot cannot be saved, because the disk is full for one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum OnSaveError {
-    /// Warn and train on; a failure later costs more steps.
-    #[default]
-    Continue,
-    /// End training with the error, at the next save or at the end.
-    Stop,
-}
-
-/// How to save.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SnapshotOptions {
-    /// How many of the newest to keep; 2, so that there is one when the newest turns out bad.
-    pub keep: NonZeroUsize,
-    /// What to do when one cannot be saved; train on.
-    pub on_error: OnSaveError,
-    /// Whether a thread writes while training goes on; yes.
-    pub background: bool,
-}
-
-impl Default for SnapshotOptions {
-    fn default() -> Self {
-        SnapshotOptions {
-            keep: NonZeroUsize::MIN.saturating_add(1),
-            on_error: OnSaveError::default(),
-            background: true,
-        }
-    }
-}
 
 /// The snapshots of a run. Every rank has one and makes the same calls; rank 0 alone touches the folder.
 ///
@@ -112,6 +83,7 @@ impl Snapshots {
     /// the start. A collective: rank 0 reads, and all ranks get the same bytes. Why a newer file was skipped is warned of.
     ///
     /// As in PyTorch the saved options of the optimizer (its learning rate among them) replace those that it was built with.
+    /// A state that was saved beside them ([`save_with`](Self::save_with)) is not looked at.
     ///
     /// # Errors
     /// On every rank when the newest good snapshot is of another model or optimizer, stands inside an epoch of another seed or
@@ -122,25 +94,52 @@ impl Snapshots {
         optimizer: &mut impl Optimizer,
         group: &ProcessGroup,
     ) -> Result<Position, SnapshotError> {
+        self.resume_reading(vs, optimizer, group, &|_| Ok(())).map(|(position, _)| position)
+    }
+
+    /// As [`resume`](Self::resume), and gives back the state that was saved beside model and optimizer; `None` where training
+    /// starts anew, and where the snapshot is of [`save`](Self::save).
+    ///
+    /// # Errors
+    /// As [`resume`](Self::resume), and on every rank when the saved state is of another shape than `E`: when it lacks a field, or
+    /// has one that an `E` would lose.
+    pub fn resume_with<E: Serialize + DeserializeOwned>(
+        &mut self,
+        vs: &VarStore,
+        optimizer: &mut impl Optimizer,
+        group: &ProcessGroup,
+    ) -> Result<(Position, Option<E>), SnapshotError> {
+        let read = |saved: Option<&str>| saved.map(extra::decode).transpose();
+        self.resume_reading(vs, optimizer, group, &read).map(|(position, extra)| (position, extra.flatten()))
+    }
+
+    /// Both kinds of resume; `read` makes of the saved state what they give back, before anything is changed.
+    fn resume_reading<T>(
+        &mut self,
+        vs: &VarStore,
+        optimizer: &mut impl Optimizer,
+        group: &ProcessGroup,
+        read: Read<'_, T>,
+    ) -> Result<(Position, Option<T>), SnapshotError> {
         let rank0 = self.report.rank().is_zero();
-        let read = if rank0 { Some(self.read(vs, optimizer)) } else { None };
-        let mine = read.as_ref().map(|read| match read {
-            Ok(Some(good)) => Decision::Resume(good.path.display().to_string(), good.bytes.len()),
+        let found = if rank0 { Some(self.read(vs, optimizer, read)) } else { None };
+        let mine = found.as_ref().map(|found| match found {
+            Ok(Some((good, _))) => Decision::Resume(good.path.display().to_string(), good.bytes.len()),
             Ok(None) => Decision::Anew,
             Err(error) => Decision::Refuse(with_causes(error)),
         });
         let decision = agree::decision(group, mine.as_ref())?;
-        let good = read.transpose()?.flatten();
+        let found = found.transpose()?.flatten();
         match decision {
-            Decision::Anew => Ok(Position::default()),
+            Decision::Anew => Ok((Position::default(), None)),
             Decision::Refuse(why) => Err(SnapshotError::RefusedByRank0(why)),
             Decision::Resume(path, length) => {
-                let (taken_over, bytes) = good.map(|good| (good.meta, good.bytes)).unzip();
+                let (bytes, taken_over) = found.map(|(good, extra)| (good.bytes, (good.meta, extra))).unzip();
                 let path = PathBuf::from(path);
                 let bytes = agree::bytes(group, bytes.unwrap_or_else(|| vec![0; length]))?;
-                let meta = taken_over.map_or_else(|| take_over(&path, &bytes, vs, optimizer), Ok)?;
+                let (meta, extra) = taken_over.map_or_else(|| take_over(&path, &bytes, vs, optimizer, read), Ok)?;
                 self.tell(meta.position, &path);
-                Ok(meta.position)
+                Ok((meta.position, Some(extra)))
             }
         }
     }
@@ -153,12 +152,64 @@ impl Snapshots {
     /// # Errors
     /// With [`OnSaveError::Stop`], why this save, or the one before in the background, failed.
     pub fn save(&mut self, position: Position, vs: &VarStore, optimizer: &impl Optimizer) -> Result<(), SnapshotError> {
+        self.save_all(position, vs, optimizer, || Ok(None))
+    }
+
+    /// As [`save`](Self::save), with whatever else the run must remember: a scheduler's state, the best accuracy so far.
+    /// [`resume_with`](Self::resume_with) gives it back.
+    ///
+    /// It is kept as JSON, which has all bits of finite floats and no others: a type may keep an infinite one as `None`, or as
+    /// [`PlateauState`](crate::optim::schedule::PlateauState) does.
+    ///
+    /// ```no_run
+    /// # use lockstep::{loader::Position, optim::schedule::{PlateauState, ReduceLrOnPlateau}, snapshot::Snapshots};
+    /// # fn train(
+    /// #     mut snapshots: Snapshots, vs: &tch::nn::VarStore, mut optimizer: lockstep::optim::Sgd, group: &c10d::ProcessGroup,
+    /// #     mut schedule: ReduceLrOnPlateau,
+    /// # ) -> anyhow::Result<()> {
+    /// #[derive(serde::Serialize, serde::Deserialize)]
+    /// struct SoFar {
+    ///     schedule: PlateauState,
+    ///     best_accuracy: Option<f64>,
+    /// }
+    ///
+    /// let (start, so_far) = snapshots.resume_with::<SoFar>(vs, &mut optimizer, group)?;
+    /// let best_accuracy = so_far.as_ref().and_then(|so_far| so_far.best_accuracy);
+    /// if let Some(SoFar { schedule: state, .. }) = so_far {
+    ///     schedule.load_state(state)?;
+    /// }
+    /// // an epoch, which may find a better one
+    /// let so_far = SoFar { schedule: schedule.state(), best_accuracy };
+    /// snapshots.save_with(Position::start_of(start.epoch + 1), vs, &optimizer, &so_far)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`save`](Self::save), and always when `extra` cannot be read back from what would be written.
+    pub fn save_with<E: Serialize + DeserializeOwned>(
+        &mut self,
+        position: Position,
+        vs: &VarStore,
+        optimizer: &impl Optimizer,
+        extra: &E,
+    ) -> Result<(), SnapshotError> {
+        self.save_all(position, vs, optimizer, || extra::encode(extra).map(Some))
+    }
+
+    fn save_all(
+        &mut self,
+        position: Position,
+        vs: &VarStore,
+        optimizer: &impl Optimizer,
+        extra: impl FnOnce() -> Result<Option<String>, SnapshotError>,
+    ) -> Result<(), SnapshotError> {
         if !self.report.rank().is_zero() {
             return Ok(());
         }
+        let extra = extra()?;
         self.claim()?;
         self.settle()?;
-        let job = self.job(position, vs, optimizer)?;
+        let job = self.job(position, vs, optimizer, extra.as_deref())?;
         let (path, stop, report) = (job.path(), self.options.on_error == OnSaveError::Stop, self.report.clone());
         let write = {
             let path = path.clone();
@@ -188,7 +239,13 @@ impl Snapshots {
         thread.join().unwrap_or_else(|panic| Err(SnapshotError::Panic { path, message: message(&*panic) }))
     }
 
-    fn job(&self, position: Position, vs: &VarStore, optimizer: &impl Optimizer) -> Result<Job, SnapshotError> {
+    fn job(
+        &self,
+        position: Position,
+        vs: &VarStore,
+        optimizer: &impl Optimizer,
+        extra: Option<&str>,
+    ) -> Result<Job, SnapshotError> {
         let state = optimizer.state_dict();
         let meta = Meta {
             position,
@@ -198,12 +255,17 @@ impl Snapshots {
             optimizer: state.meta().clone(),
         };
         let (folder, keep, report) = (self.folder.clone(), self.options.keep.get(), self.report.clone());
-        let bytes = file::encode(&meta, tensors(vs, state))?;
+        let bytes = file::encode(&meta, extra, tensors(vs, state))?;
         Ok(Job { folder, position, bytes, keep, bad: self.bad.clone(), foreign: self.foreign.clone(), report })
     }
 
     /// Rank 0's part of a resume: finds the newest good snapshot and takes it over.
-    fn read(&mut self, vs: &VarStore, optimizer: &mut impl Optimizer) -> Result<Option<Good>, SnapshotError> {
+    fn read<T>(
+        &mut self,
+        vs: &VarStore,
+        optimizer: &mut impl Optimizer,
+        read: Read<'_, T>,
+    ) -> Result<Option<(Good, T)>, SnapshotError> {
         self.claim()?;
         let listed = |source| SnapshotError::List { folder: self.folder.clone(), source };
         let Search { good, skipped } = folder::search(&self.folder).map_err(listed)?;
@@ -213,10 +275,10 @@ impl Snapshots {
         let unfit = |why| SnapshotError::Unfit { path: good.path.clone(), why };
         let notes = fit::check_run(&good.meta, &here).map_err(unfit)?;
         let built_with = optimizer.group_lrs();
-        take_over(&good.path, &good.bytes, vs, optimizer)?;
+        let (_, extra) = take_over(&good.path, &good.bytes, vs, optimizer, read)?;
         let rates = fit::replaced_rates(&built_with, &optimizer.group_lrs());
         notes.into_iter().chain(rates).for_each(|note| self.report.warn(note));
-        Ok(Some(good))
+        Ok(Some((good, extra)))
     }
 
     /// Makes sure that no other job saves into the folder for as long as this lives.
@@ -286,10 +348,20 @@ fn judge(written: std::io::Result<()>, path: PathBuf, stop: bool, report: &Repor
     Ok(())
 }
 
+/// Makes something of a snapshot's own state, if it has one.
+type Read<'a, T> = &'a dyn Fn(Option<&str>) -> Result<T, Unfit>;
+
 /// Sets model and optimizer to what the file at `path` holds, or leaves both.
-fn take_over(path: &Path, bytes: &[u8], vs: &VarStore, optimizer: &mut impl Optimizer) -> Result<Meta, SnapshotError> {
+fn take_over<T>(
+    path: &Path,
+    bytes: &[u8],
+    vs: &VarStore,
+    optimizer: &mut impl Optimizer,
+    read: Read<'_, T>,
+) -> Result<(Meta, T), SnapshotError> {
     let unfit = |why| SnapshotError::Unfit { path: path.to_owned(), why };
     let snapshot = Snapshot::decode(bytes).map_err(|bad| unfit(Unfit::Schema(bad)))?;
+    let extra = read(snapshot.extra.as_deref()).map_err(unfit)?;
     let variables = vs.variables();
     fit::check_model(&snapshot.model, &variables).map_err(unfit)?;
     let state = State::new(snapshot.meta.optimizer.clone(), snapshot.optimizer);
@@ -299,7 +371,7 @@ fn take_over(path: &Path, bytes: &[u8], vs: &VarStore, optimizer: &mut impl Opti
         let Some(mut variable) = variables.get(&name).map(Tensor::shallow_clone) else { continue };
         tch::no_grad(|| variable.f_copy_(&saved)).map_err(|source| SnapshotError::Tensor { name, source })?;
     }
-    Ok(snapshot.meta)
+    Ok((snapshot.meta, extra))
 }
 
 /// All tensors with their names in the file: those of wide elements first, so that each begins at a multiple of its width.

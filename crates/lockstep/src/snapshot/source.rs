@@ -17,7 +17,7 @@ use super::file::{self, LENGTH};
 const GLANCE: u64 = 64 * 1024;
 
 /// The file's bytes: first its header, and the rest only if the file is as long as the header says.
-pub(super) fn read_whole(path: &Path) -> Result<Vec<u8>, BadSnapshot> {
+pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>, BadSnapshot> {
     let mut file = open_regular(path)?;
     let has = file.metadata()?.len();
     let mut bytes = Vec::new();

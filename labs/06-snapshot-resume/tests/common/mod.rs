@@ -1,35 +1,11 @@
-//! Jobs of this lab, their ranks started by hand and started again after a fault, as a launcher would.
+//! Jobs of this lab.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses its part
+#![allow(dead_code, unreachable_pub)] // each test binary uses its part
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io::Read;
-use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::path::Path;
 
-use c10d::{Store, TcpStoreOptions};
-use lockstep::events::{self, Event};
-use lockstep_contract::fault::{Act, FAULTS, Fault, Phase, Plan, Point};
-use tempfile::TempDir;
-
-/// No wait is longer than this; all end by an event long before.
-const LIMIT: Duration = Duration::from_secs(100);
-
-/// What a launcher, or the developer's own shell, may have set.
-const FOREIGN: [&str; 8] = [
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_ERROR_FILE",
-    "RUST_BACKTRACE",
-    FAULTS,
-    "TORCHELASTIC_RESTART_COUNT",
-];
+use lockstep_contract::fault::Fault;
+use lockstep_trials::Job;
 
 /// The arguments of a job that takes a second. An epoch has 25 steps for 1 rank, 13 for 2, 9 for 3, 7 for 4; a snapshot is saved
 /// after every 3 of them and at the epochs' ends.
@@ -39,205 +15,18 @@ pub fn quick(model: &'static str, epochs: &'static str) -> Vec<&'static str> {
     [&sizes[..], &rest].concat()
 }
 
-/// A private folder for a job.
-pub struct Job {
-    folder: TempDir,
-    attempts: u32,
-}
-
-/// How one attempt ended, rank by rank.
-pub struct Attempt(pub Vec<Output>);
-
-impl Job {
-    pub fn new() -> Self {
-        Job { folder: tempfile::tempdir().unwrap(), attempts: 0 }
-    }
-
-    /// A job whose ranks inflict these faults on themselves.
-    pub fn with(faults: &[Fault]) -> Self {
-        let job = Self::new();
-        fs::write(job.path("faults.json"), serde_json::to_vec(&Plan { faults: faults.to_vec() }).unwrap()).unwrap();
-        job
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// `program` in this folder, free of any launcher's variables, with its output piped.
-    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new(program);
-        for name in FOREIGN {
-            command.env_remove(name);
-        }
-        if self.path("faults.json").exists() {
-            command.env(FAULTS, self.path("faults.json"));
-        }
-        command.env("OMP_NUM_THREADS", "1").env(events::FOLDER, self.path("events"));
-        command.current_dir(self.folder.path());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    /// Starts all ranks and waits until all have ended. Once one was killed, the others are: a launcher does not wait for them
-    /// to find out, either.
-    pub fn attempt(&mut self, world: usize, args: &[&str]) -> Attempt {
-        let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
-        let port = store.port().unwrap();
-        let command = |rank: usize| {
-            let numbers = [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", world), ("LOCAL_WORLD_SIZE", world)];
-            let mut command = self.command(lab());
-            command.args(args).envs(numbers.map(|(name, number)| (name, number.to_string())));
-            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-            command.env("TORCHELASTIC_USE_AGENT_STORE", "True").env("GLOO_SOCKET_IFNAME", "lo");
-            command.env("TORCHELASTIC_RESTART_COUNT", self.attempts.to_string());
-            command
-        };
-        let commands = (0..world).map(command).collect();
-        self.attempts += 1;
-        Attempt(run_all(commands))
-    }
-
-    /// Starts the job again and again until every rank succeeds; how often it had to be started.
-    pub fn finish(&mut self, world: usize, args: &[&str]) -> usize {
-        for attempt in 1..10 {
-            let ended = self.attempt(world, args);
-            if ended.succeeded() {
-                return attempt;
-            }
-            assert!(!ended.told().contains("not inflicted"), "{}", ended.told());
-        }
-        panic!("the job never succeeded");
-    }
-
-    /// The one set of weights that all ranks saved.
-    pub fn weights(&self, world: usize) -> Vec<u8> {
-        let of = |rank| fs::read(self.path(&format!("weights/rank-{rank}.safetensors"))).unwrap();
-        let weights = of(0);
-        assert!((1..world).all(|rank| of(rank) == weights), "the ranks' weights differ");
-        weights
-    }
-
-    /// The names in the folder of snapshots, sorted.
-    pub fn snapshots(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.path("snapshots")).unwrap();
-        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-
-    /// What each rank wrote, with the number of the attempt.
-    pub fn events(&self) -> BTreeMap<usize, Vec<(u32, Event)>> {
-        let logs = events::read_folder(&self.path("events")).unwrap();
-        let of = |log: events::EventLog| log.records.into_iter().map(|record| (record.restart, record.event)).collect();
-        logs.into_iter().map(|(rank, log)| (rank, of(log))).collect()
-    }
-
-    /// How many faults were inflicted.
-    pub fn inflicted(&self) -> usize {
-        let names = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
-        names.filter(|name| name.to_string_lossy().starts_with("faults.json.fired-")).count()
-    }
-}
-
-impl Attempt {
-    pub fn succeeded(&self) -> bool {
-        self.0.iter().all(|output| output.status.success())
-    }
-
-    /// Everything that was printed on stderr.
-    pub fn told(&self) -> String {
-        self.0.iter().map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).collect()
-    }
-
-    /// Everything that was printed on stdout.
-    pub fn printed(&self) -> String {
-        self.0.iter().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).collect()
-    }
-}
-
 pub fn lab() -> &'static Path {
     assert_cmd::cargo::cargo_bin!("lab-06-snapshot-resume")
 }
 
-/// The weights after a run in which nothing failed.
+pub fn new_job() -> Job {
+    Job::new(lab())
+}
+
+pub fn job_with(faults: &[Fault]) -> Job {
+    Job::with(lab(), faults)
+}
+
 pub fn undisturbed(world: usize, args: &[&str]) -> Vec<u8> {
-    let mut job = Job::new();
-    let ended = job.attempt(world, args);
-    assert!(ended.succeeded(), "{}", ended.told());
-    job.weights(world)
-}
-
-pub fn kill(rank: usize, epoch: u64, step: u64) -> Fault {
-    let at = Point::Step { epoch, step };
-    Fault { name: format!("kill-{rank}-{epoch}-{step}"), rank, at, acts: vec![Act::Signal(9)] }
-}
-
-pub fn while_saving(epoch: u64, step: u64, phase: Phase, acts: &[Act]) -> Fault {
-    let name = format!("save-{epoch}-{step}-{phase:?}");
-    Fault { name, rank: 0, at: Point::Save { epoch, step, phase }, acts: acts.to_vec() }
-}
-
-/// A process with its output on the way, killed and reaped when the test fails.
-pub struct Running {
-    child: Child,
-    stdout: Receiver<Vec<u8>>,
-    stderr: Receiver<Vec<u8>>,
-}
-
-impl Running {
-    pub fn start(command: Command) -> Self {
-        Self::telling(command, || ())
-    }
-
-    /// Calls `at_end` when the process has closed its output.
-    fn telling(mut command: Command, at_end: impl FnOnce() + Send + 'static) -> Self {
-        let mut child = command.spawn().unwrap();
-        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        Running { child, stdout: drain(stdout, at_end), stderr: drain(stderr, || ()) }
-    }
-
-    /// Waits until it and all that inherited its output have ended.
-    pub fn end(mut self) -> Output {
-        let wait = |pipe: &Receiver<Vec<u8>>| pipe.recv_timeout(LIMIT).expect("a process did not end");
-        let (stdout, stderr) = (wait(&self.stdout), wait(&self.stderr));
-        Output { status: self.child.wait().unwrap(), stdout, stderr }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Runs all to their ends; once one was killed, the others are, too.
-fn run_all(commands: Vec<Command>) -> Vec<Output> {
-    let (sender, ends) = channel();
-    let start = |(rank, command)| {
-        let sender = sender.clone();
-        // The receiver is gone if the test has failed.
-        Running::telling(command, move || sender.send(rank).unwrap_or(()))
-    };
-    let mut running: Vec<Running> = commands.into_iter().enumerate().map(start).collect();
-    for _ in 0..running.len() {
-        let rank: usize = ends.recv_timeout(LIMIT).expect("a rank did not end");
-        if running[rank].child.wait().unwrap().signal().is_some() {
-            running.iter_mut().for_each(|other| drop(other.child.kill()));
-        }
-    }
-    running.into_iter().map(Running::end).collect()
-}
-
-fn drain(mut pipe: impl Read + Send + 'static, at_end: impl FnOnce() + Send + 'static) -> Receiver<Vec<u8>> {
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        pipe.read_to_end(&mut bytes).unwrap();
-        // The receiver is gone if it timed out.
-        let _ = sender.send(bytes);
-        at_end();
-    });
-    receiver
+    lockstep_trials::undisturbed(lab(), world, args)
 }

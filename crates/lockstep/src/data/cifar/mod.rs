@@ -18,6 +18,7 @@ pub use error::{CifarError, RecordError};
 pub use objects::Objects;
 
 use super::Split;
+use super::vision::Pictures;
 
 /// Pixels along each side of a picture.
 pub const SIDE: usize = 32;
@@ -115,11 +116,6 @@ impl Cifar10 {
         })
     }
 
-    /// The names of the classes, by label.
-    pub fn class_names(&self) -> &[String] {
-        &self.classes
-    }
-
     fn record(&self, index: usize) -> &[u8] {
         &self.records[index * RECORD..(index + 1) * RECORD]
     }
@@ -130,6 +126,28 @@ impl Cifar10 {
         self.classes.iter().for_each(|name| hasher.update(format!("{name}\n").as_bytes()));
         hasher.update(&self.records);
         hasher.finalize()
+    }
+}
+
+impl Pictures for Cifar10 {
+    fn len(&self) -> usize {
+        self.count()
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn label(&self, index: usize) -> i64 {
+        self.kind(index).into()
+    }
+
+    fn picture(&self, index: usize) -> anyhow::Result<RgbImage> {
+        Ok(self.picture(index))
+    }
+
+    fn fingerprint(&self) -> anyhow::Result<u32> {
+        Ok(self.checksum())
     }
 }
 

@@ -181,7 +181,7 @@ fn reads_the_names_of_the_classes_or_rejects_them() {
         Cifar10::from_dir(&path, Split::Test)
     };
     let set = named(b"a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n\n").unwrap();
-    assert_eq!((set.class_names()[0].as_str(), set.class_names()[9].as_str()), ("a", "j"));
+    assert_eq!((set.classes()[0].as_str(), set.classes()[9].as_str()), ("a", "j"));
     for (names, found) in [(&b"a\nb\n"[..], "found 2;"), (b"", "found 0;"), (b"\xff\xfe", "found what is not text;")] {
         let told = named(names).unwrap_err().to_string();
         assert!(told.contains("batches.meta.txt: expected the names of ten classes") && told.contains(found), "{told}");
@@ -194,9 +194,9 @@ fn reads_the_names_of_the_classes_or_rejects_them() {
 fn tells_sets_apart_by_their_checksums() {
     let mut other = records(3);
     other[RECORD + 5] ^= 1;
-    assert_ne!(set(3).checksum(), Cifar10::new(other).unwrap().checksum());
-    assert_ne!(set(3).checksum(), set(4).checksum());
-    assert_eq!(set(3).checksum(), set(3).checksum());
+    assert_ne!(set(3).fingerprint().unwrap(), Cifar10::new(other).unwrap().fingerprint().unwrap());
+    assert_ne!(set(3).fingerprint().unwrap(), set(4).fingerprint().unwrap());
+    assert_eq!(set(3).fingerprint().unwrap(), set(3).fingerprint().unwrap());
 }
 
 #[test]

@@ -1,0 +1,186 @@
+//! The best model of a run, by validation accuracy, in a file of its own that is right after a kill at any moment.
+//!
+//! Two files say what was best: the model's own ([`checkpoint`], with a [`Best`] in its metadata), and each snapshot, which
+//! says which best model there was when it was taken. They are written one after the other, so a kill can come between, and then
+//! the snapshot counts: the epochs after it are done again, and with them the finding of a better model.
+//!
+//! | written, in this order | a kill right after leaves |
+//! |---|---|
+//! | the new model to a temporary file | the model before, in its place |
+//! | the model before is renamed, `.before` | no model in place, and the one before beside it |
+//! | the new model takes the place | a model that is newer than the snapshot, and the one before beside it |
+//! | the snapshot, which says that it is the best | model and snapshot that agree |
+//!
+//! [`BestModel::resume`] takes the file that the snapshot speaks of, and puts it back into its place. So a resumed run ends with the
+//! best model of one that was not killed, to the bit.
+//!
+//! Leaves out what a run needs to go on ([`crate::snapshot`]): a run that went on from its best model would do all epochs since
+//! again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use c10d::ProcessGroup;
+use serde::{Deserialize, Serialize};
+use tch::nn::VarStore;
+
+use crate::metrics::Evaluation;
+use crate::snapshot::OnSaveError;
+use crate::{Reporter, agree, checkpoint, ddp};
+
+/// Where the metadata have a [`Best`], as JSON.
+const KEY: &str = "lockstep.best";
+
+/// What is known of the best model.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// The epoch after which it was found, from 0.
+    pub epoch: u64,
+    /// Its validation accuracy, from 0 to 1.
+    pub accuracy: f64,
+    /// Its mean validation loss; none if that was not finite, which JSON cannot write.
+    pub loss: Option<f64>,
+    /// How many samples it was validated on.
+    pub samples: u64,
+}
+
+/// The keeper of the best model's file. Every rank has one and makes the same calls; rank 0 alone touches the file.
+///
+/// ```no_run
+/// # use lockstep::{BestModel, Reporter, metrics::Evaluation};
+/// # fn epoch(
+/// #     vs: &mut tch::nn::VarStore, group: &c10d::ProcessGroup, all: &Evaluation, report: &Reporter,
+/// # ) -> anyhow::Result<()> {
+/// let mut best = BestModel::new("best_model.safetensors", Default::default(), report);
+/// best.resume(None, group)?; // or what the snapshot says
+/// best.offer(0, all, vs, group)?;
+/// // Save a snapshot now, and best.best() with it.
+/// best.finish(vs, group)?;
+/// # Ok(()) }
+/// ```
+pub struct BestModel {
+    path: PathBuf,
+    on_error: OnSaveError,
+    report: Reporter,
+    best: Option<Best>,
+}
+
+impl BestModel {
+    /// For a model in the file `path`, which ends in `.safetensors`.
+    pub fn new(path: impl AsRef<Path>, on_error: OnSaveError, report: &Reporter) -> Self {
+        BestModel { path: path.as_ref().to_owned(), on_error, report: report.clone(), best: None }
+    }
+
+    /// Where the model is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The best model so far; none before the first.
+    pub fn best(&self) -> Option<Best> {
+        self.best
+    }
+
+    /// Goes on with the best model that a snapshot speaks of, or with none: from then on the file, if it is used, is that one.
+    /// A collective.
+    ///
+    /// Where neither the file nor the one beside it is that model, there is a warning, and the best of the epochs that come is kept.
+    ///
+    /// # Errors
+    /// When the file that is wanted cannot be put back into its place, and those of a broadcast.
+    pub fn resume(&mut self, saved: Option<Best>, group: &ProcessGroup) -> anyhow::Result<()> {
+        let found = self.report.rank().is_zero().then(|| self.find(saved).map_err(|error| format!("{error:#}")));
+        self.best = agree::words(group, found.as_ref())?.map_err(anyhow::Error::msg)?;
+        Ok(())
+    }
+
+    /// Keeps the model in `vs` if it is better than the best so far; of equal ones the first stays. Says whether it was kept.
+    /// A collective, for which all ranks have the same `all`.
+    ///
+    /// # Errors
+    /// With [`OnSaveError::Stop`], on every rank, when it cannot be saved; else that is warned of, and the best one so far stays.
+    pub fn offer(&mut self, epoch: u64, all: &Evaluation, vs: &VarStore, group: &ProcessGroup) -> anyhow::Result<bool> {
+        let (accuracy, samples) = (all.accuracy(), all.samples());
+        if self.best.is_some_and(|best| accuracy <= best.accuracy) {
+            return Ok(false);
+        }
+        let loss = Some(all.loss()).filter(|loss| loss.is_finite());
+        let new = Best { epoch, accuracy, loss, samples };
+        let saved = self.report.rank().is_zero().then(|| self.save(new, vs).map_err(|error| format!("{error:#}")));
+        match agree::words::<Result<(), String>>(group, saved.as_ref())? {
+            Ok(()) => self.best = Some(new),
+            Err(why) if self.on_error == OnSaveError::Stop => anyhow::bail!(why),
+            Err(why) if self.report.rank().is_zero() => self.report.warn(format!("{why}; training goes on")),
+            Err(_) => {}
+        }
+        Ok(self.best == Some(new))
+    }
+
+    /// Sets `vs` to the best model on all ranks, from the file that rank 0 has, and says what is known of it. None if no model was
+    /// kept; `vs` is then left. The model before it is removed, so the last snapshot must be on disk. A collective.
+    ///
+    /// # Errors
+    /// On every rank when the file is gone, or another than was saved.
+    pub fn finish(self, vs: &mut VarStore, group: &ProcessGroup) -> anyhow::Result<Option<Best>> {
+        let Some(best) = self.best else { return Ok(None) };
+        let taken = self.report.rank().is_zero().then(|| self.take(best, vs).map_err(|error| format!("{error:#}")));
+        agree::words::<Result<(), String>>(group, taken.as_ref())?.map_err(anyhow::Error::msg)?;
+        ddp::broadcast_states(vs, group)?;
+        Ok(Some(best))
+    }
+
+    /// Rank 0's part of the end.
+    fn take(&self, best: Best, vs: &mut VarStore) -> anyhow::Result<()> {
+        let path = self.path.display();
+        anyhow::ensure!(is_of(&self.path, best), "{path} is not the best model any more: was it moved or replaced?");
+        checkpoint::load(vs, &self.path)?;
+        // There is none if the first was the best.
+        let _ = fs::remove_file(self.before());
+        Ok(())
+    }
+
+    /// Rank 0's part of a resume.
+    fn find(&self, saved: Option<Best>) -> anyhow::Result<Option<Best>> {
+        checkpoint::sweep(&self.path);
+        let (Some(best), before) = (saved, self.before()) else { return Ok(None) };
+        if is_of(&self.path, best) {
+            return Ok(saved);
+        }
+        if is_of(&before, best) {
+            fs::rename(&before, &self.path)?;
+            return Ok(saved);
+        }
+        let Best { epoch, accuracy, .. } = best;
+        self.report.warn(format!(
+            "the best model so far, of epoch {epoch} with accuracy {accuracy:.4}, is not in {} any more; the best of the epochs from \
+             here on is kept",
+            self.path.display()
+        ));
+        Ok(None)
+    }
+
+    fn save(&self, new: Best, vs: &VarStore) -> anyhow::Result<()> {
+        if let Some(best) = self.best {
+            self.report
+                .println(format!("\nPrev best val acc: {:.4} < Cur val acc: {:.4}", best.accuracy, new.accuracy));
+        }
+        self.report.println("Saving the new best model...");
+        let note = serde_json::to_string(&new)?;
+        // A file of another run is none that a resume would want back.
+        let before = self.best.map(|_| self.before());
+        checkpoint::save_with_note(vs, &self.path, (KEY, &note), before.as_deref())?;
+        self.report.println("Finished saving model");
+        Ok(())
+    }
+
+    /// The name of the model that was the best until the last one.
+    fn before(&self) -> PathBuf {
+        self.path.with_extension("before.safetensors")
+    }
+}
+
+/// Whether the file at `path` is the model of which `best` is known.
+fn is_of(path: &Path, best: Best) -> bool {
+    let note = checkpoint::note(path, KEY).ok().flatten();
+    note.and_then(|text| serde_json::from_str::<Best>(&text).ok()) == Some(best)
+}

@@ -1,0 +1,230 @@
+//! From a file's bytes to pixels: JPEG by zune-jpeg and PNG by png, both strict, whatever the file's name says.
+//!
+//! The result is what Pillow's `Image.open(…).convert("RGB")` gives, which torchvision's `ImageFolder` calls: grey is repeated,
+//! palettes are looked up, of 16 bits the upper 8 stay, transparency is dropped without blending, CMYK and YCCK are converted
+//! without a colour profile, and EXIF's orientation is **not** applied. PNG gives the same bytes; JPEG decoders may round
+//! differently, so pixels there are a few grey levels off. One difference is on purpose: of grey pictures of 16 bits, Pillow
+//! clips all above 255 to white, which leaves no picture.
+//!
+//! `image`'s own JPEG decoder is not used: it is lenient, and paints what is missing of a truncated file grey without a word.
+//! Here the end-of-image marker must be there, and data that cannot be decoded is an error, as a truncated file is with Pillow.
+
+use std::any::Any;
+use std::fs::File;
+use std::io::{Cursor, Read};
+use std::panic::catch_unwind;
+use std::path::Path;
+
+use image::RgbImage;
+use png::{ColorType, Transformations};
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
+
+use super::BrokenPicture;
+
+/// The longest file that is read: 256 MiB. Photographs have some megabytes.
+pub const MAX_BYTES: u64 = 256 << 20;
+/// The most pixels that are decoded: 89,478,485, from where on Pillow warns of a decompression bomb (`Image.MAX_IMAGE_PIXELS`).
+/// The largest cameras give 60 million; in RGB it is a quarter of a gigabyte.
+pub const MAX_PIXELS: usize = (1 << 30) / 4 / 3;
+
+const JPEG: &str = "JPEG";
+const PNG: &str = "PNG";
+const JPEG_START: &[u8] = &[0xFF, 0xD8, 0xFF];
+const PNG_START: &[u8] = b"\x89PNG\r\n\x1a\n";
+
+/// How files of other kinds begin.
+const OTHERS: [(&[u8], &str); 11] = [
+    (b"GIF8", "a GIF picture"),
+    (b"BM", "a BMP picture"),
+    (b"II*\0", "a TIFF picture"),
+    (b"MM\0*", "a TIFF picture"),
+    (b"RIFF", "a RIFF file (a WebP picture?)"),
+    (b"<", "HTML or XML (a web page that says that the download failed?)"),
+    (b"{", "JSON"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"%PDF", "a PDF document"),
+    (b"version https://git-lfs", "a Git LFS pointer (the file itself was not fetched)"),
+];
+
+/// The pixels of a JPEG or PNG file.
+///
+/// # Errors
+/// When it is neither, ends too early, is damaged, claims more than [`MAX_PIXELS`], or is of a kind that is not read here (arithmetic
+/// coding, 12 bits, lossless JPEG).
+pub fn decode(bytes: &[u8]) -> Result<RgbImage, BrokenPicture> {
+    let (format, decoder): (_, fn(&[u8]) -> _) = match bytes {
+        _ if bytes.starts_with(JPEG_START) => (JPEG, jpeg),
+        _ if bytes.starts_with(PNG_START) => (PNG, png),
+        _ => return Err(BrokenPicture::NotAPicture { found: guess(bytes) }),
+    };
+    // Both decoders are meant never to panic; where one does, the other pictures of the run shall not suffer from it.
+    catch_unwind(|| decoder(bytes))
+        .unwrap_or_else(|panic| Err(damaged(format, format!("the decoder panicked: {}", message(&*panic)))))
+}
+
+/// Reads and decodes a file, of at most [`MAX_BYTES`].
+pub(super) fn read(path: &Path) -> Result<RgbImage, BrokenPicture> {
+    let file = File::open(path)?;
+    let claimed = file.metadata()?.len();
+    if claimed > MAX_BYTES {
+        return Err(BrokenPicture::TooManyBytes { bytes: claimed, limit: MAX_BYTES });
+    }
+    let mut bytes = Vec::with_capacity(claimed as usize + 1); // room for the read that finds the end
+    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    decode(&bytes)
+}
+
+fn jpeg(bytes: &[u8]) -> Result<RgbImage, BrokenPicture> {
+    if !ends(bytes) {
+        return Err(BrokenPicture::Truncated { bytes: bytes.len() });
+    }
+    let broken = |error: zune_jpeg::errors::DecodeErrors| damaged(JPEG, error.to_string());
+    let options = DecoderOptions::default()
+        .set_strict_mode(true)
+        .set_max_width(usize::from(u16::MAX))
+        .set_max_height(usize::from(u16::MAX))
+        .jpeg_set_out_colorspace(ColorSpace::RGB);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    decoder.decode_headers().map_err(broken)?;
+    let (width, height) = decoder.dimensions().unwrap_or_default();
+    let inks = decoder.info().is_some_and(|info| info.components == 4)
+        && decoder.input_colorspace() == Some(ColorSpace::CMYK);
+    if !inks {
+        let mut pixels = pixels(width, height, 3)?;
+        decoder.decode_into(&mut pixels).map_err(broken)?;
+        return picture(width, height, pixels);
+    }
+    decoder.set_options(options.jpeg_set_out_colorspace(ColorSpace::CMYK));
+    let mut raw = pixels(width, height, 4)?;
+    decoder.decode_into(&mut raw).map_err(broken)?;
+    picture(width, height, from_inks(&raw, is_adobe(bytes)))
+}
+
+/// Whether the marker is there that ends the picture. Nothing else in a JPEG file can be taken for it: in the coded data a byte
+/// 0xFF is followed by 0, and other segments are passed over by their lengths. What follows the marker does not matter
+/// (cameras append previews there).
+fn ends(bytes: &[u8]) -> bool {
+    bytes.ends_with(&[0xFF, 0xD9]) || segments(bytes).any(|(marker, _)| marker == 0xD9)
+}
+
+/// Whether Adobe's segment is there: its inks are stored the other way round.
+fn is_adobe(bytes: &[u8]) -> bool {
+    segments(bytes).take_while(|(marker, _)| *marker != 0xDA).any(|(marker, body)| marker == 0xEE && body.starts_with(b"Adobe"))
+}
+
+/// The markers of a JPEG file with their segments' contents, to the end of the file; coded data between them is passed over.
+fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let at = rest.windows(2).position(|pair| pair[0] == 0xFF && !matches!(pair[1], 0 | 0xFF))?;
+        let marker = rest[at + 1];
+        rest = &rest[at + 2..];
+        if matches!(marker, 0x01 | 0xD0..=0xD9) {
+            return Some((marker, &rest[..0])); // these stand alone
+        }
+        let length = usize::from(u16::from_be_bytes(*rest.first_chunk()?));
+        let (body, after) = rest.split_at_checked(length.max(2))?;
+        rest = after;
+        Some((marker, &body[2..]))
+    })
+}
+
+/// Pillow's `cmyk2rgb` (`libImaging/Convert.c`), for inks that Adobe's programs store inverted.
+fn from_inks(raw: &[u8], inverted: bool) -> Vec<u8> {
+    let flip = if inverted { 255 } else { 0 };
+    let of_pixel = |inks: &[u8; 4]| {
+        let [c, m, y, k] = inks.map(|ink| ink ^ flip);
+        let light = 255 - k;
+        [c, m, y].map(|ink| light.saturating_sub(part(ink, light)))
+    };
+    raw.as_chunks::<4>().0.iter().flat_map(of_pixel).collect()
+}
+
+/// `a * b / 255`, rounded as Pillow's `MULDIV255`.
+fn part(a: u8, b: u8) -> u8 {
+    let product = u32::from(a) * u32::from(b) + 128;
+    (((product >> 8) + product) >> 8) as u8
+}
+
+fn png(bytes: &[u8]) -> Result<RgbImage, BrokenPicture> {
+    let broken = |error| of_png(error, bytes.len());
+    let mut decoder = png::Decoder::new(Cursor::new(bytes));
+    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+    decoder.set_ignore_text_chunk(true);
+    decoder.set_ignore_iccp_chunk(true);
+    let header = decoder.read_header_info().map_err(broken)?;
+    let (width, height) = (header.width as usize, header.height as usize);
+    check_size(width, height)?;
+    let mut reader = decoder.read_info().map_err(broken)?;
+    let (colour, _) = reader.output_color_type();
+    let mut raw = pixels(width, height, colour.samples())?;
+    reader.next_frame(&mut raw).map_err(broken)?;
+    reader.finish().map_err(broken)?;
+    picture(width, height, to_rgb(raw, colour))
+}
+
+fn to_rgb(raw: Vec<u8>, colour: ColorType) -> Vec<u8> {
+    match colour {
+        ColorType::Grayscale => raw.iter().flat_map(|&grey| [grey; 3]).collect(),
+        ColorType::GrayscaleAlpha => raw.as_chunks::<2>().0.iter().flat_map(|&[grey, _]| [grey; 3]).collect(),
+        ColorType::Rgba => raw.as_chunks::<4>().0.iter().flat_map(|&[r, g, b, _]| [r, g, b]).collect(),
+        ColorType::Rgb | ColorType::Indexed => raw, // the decoder has looked palettes up
+    }
+}
+
+fn of_png(error: png::DecodingError, bytes: usize) -> BrokenPicture {
+    match error {
+        png::DecodingError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            BrokenPicture::Truncated { bytes }
+        }
+        error => damaged(PNG, error.to_string()),
+    }
+}
+
+/// Room for a picture whose header claims this size.
+fn pixels(width: usize, height: usize, samples: usize) -> Result<Vec<u8>, BrokenPicture> {
+    check_size(width, height)?;
+    Ok(vec![0; width * height * samples])
+}
+
+fn check_size(width: usize, height: usize) -> Result<(), BrokenPicture> {
+    match width.checked_mul(height) {
+        Some(1..=MAX_PIXELS) => Ok(()),
+        _ => Err(BrokenPicture::Size { width, height, limit: MAX_PIXELS }),
+    }
+}
+
+fn picture(width: usize, height: usize, pixels: Vec<u8>) -> Result<RgbImage, BrokenPicture> {
+    let sides = (u32::try_from(width).ok(), u32::try_from(height).ok());
+    let picture = match sides {
+        (Some(width), Some(height)) => RgbImage::from_raw(width, height, pixels),
+        _ => None,
+    };
+    picture.ok_or(BrokenPicture::Size { width, height, limit: MAX_PIXELS })
+}
+
+fn damaged(format: &'static str, reason: String) -> BrokenPicture {
+    BrokenPicture::Damaged { format, reason }
+}
+
+/// What a file that is no picture looks like.
+fn guess(bytes: &[u8]) -> &'static str {
+    match OTHERS.iter().find(|(start, _)| bytes.starts_with(start)) {
+        _ if bytes.is_empty() => "an empty file",
+        Some((_, what)) => what,
+        None if bytes.get(4..8) == Some(b"ftyp") => "an HEIF or AVIF picture, or a film",
+        None if bytes.iter().all(|byte| *byte == 0) => "zeros only (an interrupted copy?)",
+        None if std::str::from_utf8(&bytes[..bytes.len().min(64)]).is_ok() => "text",
+        None => "something else",
+    }
+}
+
+/// What a panic said; `panic!` carries a `&str` or a `String`.
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}

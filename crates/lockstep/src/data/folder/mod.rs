@@ -1,0 +1,144 @@
+//! Photographs in a folder per class, as torchvision's `ImageFolder` reads them, with checks that it lacks.
+//!
+//! `walk` finds the samples, `decode` makes pixels of a file, [`Splits`] finds `Train` and `Validation`. Transforming
+//! pictures and making tensors of them is `vision`'s duty.
+//!
+//! As in torchvision (`torchvision/datasets/folder.py`), the folders of the root are the classes, sorted by name; all files below
+//! a class's folder whose names end in a picture's extension are its samples, sorted by path, through symbolic links too. On purpose
+//! other than there:
+//! - names that begin with a dot are no samples (`._photo.jpg`) and no classes (`.ipynb_checkpoints`);
+//! - `.jpg`, `.jpeg` and `.png` alone are read, not the six rarer formats;
+//! - a file that may not be read, a link without end and a pipe are found when the folder is opened, not an hour into the training.
+//!
+//! What is passed over is listed by [`ImageFolder::skipped`].
+
+mod decode;
+mod error;
+mod splits;
+mod walk;
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use image::RgbImage;
+
+pub use decode::{MAX_BYTES, MAX_PIXELS, decode};
+pub use error::{BrokenPicture, FolderError, PictureError};
+pub use splits::Splits;
+
+/// Labelled pictures in files: a folder per class.
+#[derive(Debug, Clone)]
+pub struct ImageFolder {
+    root: PathBuf,
+    classes: Vec<String>,
+    samples: Vec<Sample>,
+    skipped: Vec<Skipped>,
+}
+
+#[derive(Debug, Clone)]
+struct Sample {
+    path: PathBuf,
+    class: usize,
+    /// The file's length when the folder was opened.
+    bytes: u64,
+}
+
+/// A file or folder that was passed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The reason.
+    pub why: Why,
+}
+
+/// Why a file or folder is no sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Why {
+    /// Its name begins with a dot.
+    Hidden,
+    /// A file beside the class folders.
+    OutsideOfClasses,
+    /// Its name is of a picture format that torchvision reads and this does not.
+    OtherFormat,
+    /// Its name is not a picture's.
+    NotAPicture,
+}
+
+impl ImageFolder {
+    /// Finds the classes and their pictures in `dir`, and checks that each file is there and may be read. No picture is decoded.
+    ///
+    /// # Errors
+    /// When there is no class folder, a class has no picture, something cannot be read, a link leads round in a circle, or the
+    /// folder holds `Train` and `Validation` instead of classes (for those: [`Splits::open`]).
+    pub fn open(dir: &Path) -> Result<Self, FolderError> {
+        let walk::Found { classes, samples, skipped } = walk::walk(dir)?;
+        Ok(Self { root: dir.into(), classes, samples, skipped })
+    }
+
+    /// The folder that was opened.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The file of picture `index`.
+    ///
+    /// # Panics
+    /// When `index` is not below the length.
+    pub fn path(&self, index: usize) -> &Path {
+        &self.samples[index].path
+    }
+
+    /// How many pictures there are of each class.
+    pub fn counts(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.classes.len()];
+        self.samples.iter().for_each(|sample| counts[sample.class] += 1);
+        counts
+    }
+
+    /// The files and folders that were passed over, with the reason.
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
+    }
+}
+// [pictures]
+impl ImageFolder {
+    /// How many pictures there are.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// The class folders' names, sorted.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// The number of picture `index`'s class.
+    pub fn label(&self, index: usize) -> i64 {
+        self.samples[index].class as i64
+    }
+
+    /// Reads and decodes a picture; see [`decode`].
+    pub fn picture(&self, index: usize) -> anyhow::Result<RgbImage> {
+        let path = &self.samples[index].path;
+        Ok(decode::read(path).map_err(|source| PictureError { path: path.clone(), source })?)
+    }
+
+    /// Of the classes' names and each file's path below the root, class and length: the pictures are not read.
+    pub fn fingerprint(&self) -> anyhow::Result<u32> {
+        let mut hasher = crc32fast::Hasher::new();
+        let mut text = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        self.classes.iter().for_each(|class| text(class.as_bytes()));
+        for sample in &self.samples {
+            let path = sample.path.strip_prefix(&self.root).unwrap_or(&sample.path);
+            text(path.as_os_str().as_bytes());
+            text(&sample.bytes.to_le_bytes());
+        }
+        Ok(hasher.finalize())
+    }
+}

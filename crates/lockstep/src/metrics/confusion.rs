@@ -1,0 +1,81 @@
+//! Which class was taken for which: what an accuracy does not tell.
+
+use std::fmt;
+
+use c10d::{ProcessGroup, ReduceOp};
+use tch::{Device, Kind, Tensor};
+
+/// Counts of samples by what they are and what a classifier told.
+#[derive(Debug)]
+pub struct Confusion {
+    classes: Vec<String>,
+    /// `Int64 [is, told]`, on the CPU.
+    counts: Tensor,
+}
+
+impl Confusion {
+    /// No sample of these classes yet.
+    pub fn new(classes: &[String]) -> Self {
+        let n = classes.len() as i64;
+        Confusion { classes: classes.to_vec(), counts: Tensor::zeros([n, n], (Kind::Int64, Device::Cpu)) }
+    }
+
+    /// Adds a batch: `logits` of shape `[n, classes]`, `targets` of shape `[n]` below the number of classes.
+    pub fn add(&mut self, logits: &Tensor, targets: &Tensor) {
+        let n = self.classes.len() as i64;
+        let places = (targets * n + logits.argmax(-1, false)).to_device(Device::Cpu);
+        self.counts += places.bincount(None::<&Tensor>, n * n).view([n, n]);
+    }
+
+    /// The sum over all ranks, which must all call it.
+    ///
+    /// # Errors
+    /// As any collective's.
+    pub fn all_reduce(self, group: &ProcessGroup) -> c10d::Result<Self> {
+        let mut counts = self.counts.to_device(group.device());
+        group.all_reduce(&mut counts, ReduceOp::Sum)?;
+        Ok(Confusion { counts: counts.to_device(Device::Cpu), ..self })
+    }
+
+    /// How many samples of class `is` were told to be of class `told`.
+    ///
+    /// # Panics
+    /// When one of them is no class.
+    pub fn count(&self, is: usize, told: usize) -> i64 {
+        self.counts.int64_value(&[is as i64, told as i64])
+    }
+}
+
+/// A table, a line for each class that samples are of and a column for each that they were told to be of.
+impl fmt::Display for Confusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers = 0..self.classes.len();
+        let width = self.classes.iter().map(String::len).max().unwrap_or(0).max(5);
+        write!(f, "{:<width$}  ", "is")?;
+        self.classes.iter().try_for_each(|class| write!(f, " told {class:>width$}"))?;
+        for is in numbers.clone() {
+            write!(f, "\n{:<width$}  ", self.classes[is])?;
+            numbers.clone().try_for_each(|told| write!(f, "      {:>width$}", self.count(is, told)))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_what_was_taken_for_what() {
+        let classes = ["C0", "C2", "C4"].map(str::to_owned);
+        let mut confusion = Confusion::new(&classes);
+        let logits = |told: &[i64]| Tensor::from_slice(told).one_hot(3).to_kind(Kind::Float);
+        confusion.add(&logits(&[0, 0, 2]), &Tensor::from_slice(&[0i64, 1, 2]));
+        confusion.add(&logits(&[1]), &Tensor::from_slice(&[1i64]));
+        confusion.add(&logits(&[2]).narrow(0, 0, 0), &Tensor::from_slice::<i64>(&[]));
+        let counts: Vec<_> = (0..3).map(|is| [0, 1, 2].map(|told| confusion.count(is, told))).collect();
+        assert_eq!(counts, [[1, 0, 0], [1, 1, 0], [0, 0, 1]]);
+        let table = confusion.to_string();
+        assert_eq!(table.lines().nth(2), Some("C2               1          1          0"), "{table}");
+    }
+}

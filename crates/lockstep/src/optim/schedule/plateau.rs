@@ -1,0 +1,372 @@
+//! A lower learning rate when a metric has stopped to improve, `torch.optim.lr_scheduler.ReduceLROnPlateau`.
+
+use std::fmt;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::error::ScheduleError;
+use crate::optim::Optimizer;
+
+/// What counts as better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Less, as for a loss.
+    #[default]
+    Min,
+    /// More, as for an accuracy.
+    Max,
+}
+
+/// What the threshold is a part of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ThresholdMode {
+    /// Of the best value: better is beyond `best * (1 ∓ threshold)`.
+    #[default]
+    Rel,
+    /// Of nothing: better is beyond `best ∓ threshold`.
+    Abs,
+}
+
+/// The options of `ReduceLROnPlateau`, with its defaults.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PlateauOptions {
+    /// What counts as better; [`Mode::Min`].
+    pub mode: Mode,
+    /// What a learning rate is multiplied with, at least 0 and less than 1; 0.1.
+    pub factor: f64,
+    /// How many calls in a row may go by without an improvement before the one that reduces; 10.
+    pub patience: u64,
+    /// How much better a metric must be to count; 1e-4.
+    pub threshold: f64,
+    /// What `threshold` is a part of; [`ThresholdMode::Rel`].
+    pub threshold_mode: ThresholdMode,
+    /// How many calls after a reduction count no bad one; 0.
+    pub cooldown: u64,
+    /// The lowest learning rate: one for all parameter groups, or one for each; 0.
+    pub min_lr: Vec<f64>,
+    /// A learning rate that would fall by no more than this is left; 1e-8.
+    pub eps: f64,
+}
+
+impl Default for PlateauOptions {
+    fn default() -> Self {
+        PlateauOptions {
+            mode: Mode::default(),
+            factor: 0.1,
+            patience: 10,
+            threshold: 1e-4,
+            threshold_mode: ThresholdMode::default(),
+            cooldown: 0,
+            min_lr: vec![0.0],
+            eps: 1e-8,
+        }
+    }
+}
+
+/// Multiplies the learning rates with a factor once a metric has not improved for longer than its patience.
+///
+/// Every rank must give the same metric (an all-reduced one), or the ranks' learning rates part.
+///
+/// ```
+/// use lockstep::optim::schedule::{PlateauOptions, ReduceLrOnPlateau};
+/// use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
+///
+/// # fn main() -> anyhow::Result<()> {
+/// let vs = tch::nn::VarStore::new(tch::Device::Cpu);
+/// let _weight = vs.root().zeros("weight", &[2]);
+/// let mut optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: 0.1, ..Default::default() })?;
+/// let mut schedule = ReduceLrOnPlateau::new(PlateauOptions { factor: 0.5, patience: 1, ..Default::default() })?;
+/// for validation_loss in [1.0, 0.8, 0.8, 0.9] {
+///     for reduced in schedule.step(validation_loss, &mut optimizer)? {
+///         println!("{reduced}"); // parameter group 0: learning rate 0.1 -> 0.05
+///     }
+/// }
+/// assert_eq!(optimizer.lr(), 0.05);
+/// # Ok(()) }
+/// ```
+///
+/// A metric that is NaN is never better, as in PyTorch.
+///
+/// Source: `torch/optim/lr_scheduler.py`.
+#[derive(Clone, Debug)]
+pub struct ReduceLrOnPlateau {
+    options: PlateauOptions,
+    state: PlateauState,
+}
+
+/// What a [`ReduceLrOnPlateau`] remembers from call to call; for serde, JSON among its formats.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlateauState {
+    /// The direction in which `best` is the best.
+    pub mode: Mode,
+    /// The best metric so far; infinite (the worst) before the first.
+    #[serde(with = "any_float")]
+    pub best: f64,
+    /// How many calls in a row were no better.
+    pub num_bad_epochs: u64,
+    /// How many calls the cooldown still lasts.
+    pub cooldown_counter: u64,
+    /// How many calls there were.
+    pub last_epoch: u64,
+}
+
+/// A learning rate that was reduced.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reduced {
+    /// The parameter group, counted from 0.
+    pub group: usize,
+    /// Its learning rate before.
+    pub from: f64,
+    /// And after.
+    pub to: f64,
+}
+
+impl fmt::Display for Reduced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "parameter group {}: learning rate {} -> {}", self.group, self.from, self.to)
+    }
+}
+
+impl ReduceLrOnPlateau {
+    /// A schedule that has seen no metric yet.
+    ///
+    /// # Errors
+    /// A factor that is not at least 0 and less than 1 (PyTorch's check), and numbers that are not finite or negative.
+    pub fn new(options: PlateauOptions) -> Result<Self, ScheduleError> {
+        options.check()?;
+        let state = PlateauState {
+            mode: options.mode,
+            best: options.mode.worst(),
+            num_bad_epochs: 0,
+            cooldown_counter: 0,
+            last_epoch: 0,
+        };
+        Ok(ReduceLrOnPlateau { options, state })
+    }
+
+    /// Takes the metric of an epoch, and reduces the learning rates of `optimizer` when it is time. Says which; often none.
+    ///
+    /// # Errors
+    /// Another number of lower bounds than of parameter groups; neither the schedule nor a learning rate has changed then.
+    pub fn step(&mut self, metric: f64, optimizer: &mut impl Optimizer) -> Result<Vec<Reduced>, ScheduleError> {
+        let rates = optimizer.group_lrs();
+        let bounds = self.bounds(rates.len())?;
+        if !self.is_time(metric) {
+            return Ok(Vec::new());
+        }
+        let mut reduced = Vec::new();
+        for (group, (from, bound)) in rates.into_iter().zip(bounds).enumerate() {
+            let to = lowered(from, self.options.factor, bound);
+            if from - to > self.options.eps {
+                optimizer.set_group_lr(group, to)?;
+                reduced.push(Reduced { group, from, to });
+            }
+        }
+        Ok(reduced)
+    }
+
+    /// What the next call depends on, beside the options and the optimizer's learning rates.
+    pub fn state(&self) -> PlateauState {
+        self.state
+    }
+
+    /// Goes on from a saved state. The options stay this schedule's own.
+    ///
+    /// # Errors
+    /// A state of the other [`Mode`]; this schedule is then as it was.
+    pub fn load_state(&mut self, state: PlateauState) -> Result<(), ScheduleError> {
+        if state.mode != self.options.mode {
+            return Err(ScheduleError::Mode { saved: state.mode, here: self.options.mode });
+        }
+        self.state = state;
+        Ok(())
+    }
+
+    /// The options.
+    pub fn options(&self) -> &PlateauOptions {
+        &self.options
+    }
+
+    /// Counts the metric, and says whether patience is at its end.
+    fn is_time(&mut self, metric: f64) -> bool {
+        let state = &mut self.state;
+        state.last_epoch += 1;
+        if self.options.is_better(metric, state.best) {
+            state.best = metric;
+            state.num_bad_epochs = 0;
+        } else {
+            state.num_bad_epochs += 1;
+        }
+        if state.cooldown_counter > 0 {
+            state.cooldown_counter -= 1;
+            state.num_bad_epochs = 0;
+        }
+        let time = state.num_bad_epochs > self.options.patience;
+        if time {
+            state.cooldown_counter = self.options.cooldown;
+            state.num_bad_epochs = 0;
+        }
+        time
+    }
+
+    fn bounds(&self, groups: usize) -> Result<Vec<f64>, ScheduleError> {
+        match self.options.min_lr[..] {
+            [bound] => Ok(vec![bound; groups]),
+            ref bounds if bounds.len() == groups => Ok(bounds.to_vec()),
+            ref bounds => Err(ScheduleError::Bounds { bounds: bounds.len(), groups }),
+        }
+    }
+}
+
+impl PlateauOptions {
+    fn is_better(&self, metric: f64, best: f64) -> bool {
+        match (self.mode, self.threshold_mode) {
+            (Mode::Min, ThresholdMode::Rel) => metric < best * (1.0 - self.threshold),
+            (Mode::Min, ThresholdMode::Abs) => metric < best - self.threshold,
+            (Mode::Max, ThresholdMode::Rel) => metric > best * (self.threshold + 1.0),
+            (Mode::Max, ThresholdMode::Abs) => metric > best + self.threshold,
+        }
+    }
+
+    fn check(&self) -> Result<(), ScheduleError> {
+        let refused =
+            |option, value, must_be| ScheduleError::Option { schedule: "ReduceLrOnPlateau", option, value, must_be };
+        if !(0.0..1.0).contains(&self.factor) {
+            return Err(refused("factor", self.factor, "at least 0 and less than 1"));
+        }
+        let bounds = self.min_lr.iter().map(|&bound| ("min_lr", bound));
+        let mut others = bounds.chain([("threshold", self.threshold), ("eps", self.eps)]);
+        others
+            .find(|(_, value)| !(value.is_finite() && *value >= 0.0))
+            .map_or(Ok(()), |(option, value)| Err(refused(option, value, "finite and at least 0")))
+    }
+}
+
+impl Mode {
+    /// Whatever comes first is better.
+    fn worst(self) -> f64 {
+        match self {
+            Mode::Min => f64::INFINITY,
+            Mode::Max => f64::NEG_INFINITY,
+        }
+    }
+}
+
+/// Python's `max`, which keeps its first argument unless the second is greater.
+fn lowered(rate: f64, factor: f64, bound: f64) -> f64 {
+    let lower = rate * factor;
+    if bound > lower { bound } else { lower }
+}
+
+mod any_float {
+    //! A float that may be infinite: JSON has finite numbers only, so others are written as text.
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(f64),
+        Text(String),
+    }
+
+    pub(super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        let written = if value.is_finite() { Written::Number(*value) } else { Written::Text(value.to_string()) };
+        written.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        match Written::deserialize(deserializer)? {
+            Written::Number(value) => Ok(value),
+            Written::Text(text) => text.parse().map_err(de::Error::custom),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, nn::VarStore};
+
+    use super::*;
+    use crate::optim::{ParamGroup, Sgd, SgdOptions};
+
+    /// Two groups, of rates 0.1 and 0.01.
+    fn optimizer() -> Sgd {
+        let vs = VarStore::new(Device::Cpu);
+        let group = |name: &str, lr| ParamGroup::new(vec![(name.to_owned(), vs.root().zeros(name, &[1]))]).lr(lr);
+        Sgd::with_groups(vec![group("a", 0.1), group("b", 0.01)], SgdOptions::default()).unwrap()
+    }
+
+    fn impatient() -> PlateauOptions {
+        PlateauOptions { patience: 0, factor: 0.5, ..Default::default() }
+    }
+
+    #[test]
+    fn says_which_groups_it_reduced() {
+        let mut optimizer = optimizer();
+        let options = PlateauOptions { min_lr: vec![0.07, 0.01], ..impatient() };
+        let mut schedule = ReduceLrOnPlateau::new(options).unwrap();
+        assert_eq!(schedule.step(1.0, &mut optimizer).unwrap(), []);
+        let reduced = schedule.step(1.0, &mut optimizer).unwrap();
+        assert_eq!(reduced, [Reduced { group: 0, from: 0.1, to: 0.07 }]);
+        assert_eq!(reduced[0].to_string(), "parameter group 0: learning rate 0.1 -> 0.07");
+        assert_eq!(optimizer.group_lrs(), [0.07, 0.01]);
+    }
+
+    #[test]
+    fn a_state_survives_json_at_any_moment_and_goes_on_alike() {
+        let metrics = [f64::INFINITY, 1.0, f64::NAN, 1.0, f64::NEG_INFINITY, 0.5, 0.5, 0.5];
+        let options = PlateauOptions { cooldown: 1, ..impatient() };
+        let (mut whole, mut rates) = (ReduceLrOnPlateau::new(options.clone()).unwrap(), optimizer());
+        for (at, &metric) in metrics.iter().enumerate() {
+            let json = serde_json::to_string(&whole.state()).unwrap();
+            let mut resumed = ReduceLrOnPlateau::new(options.clone()).unwrap();
+            resumed.load_state(serde_json::from_str(&json).unwrap()).unwrap();
+            assert_eq!(resumed.state(), whole.state(), "call {at}: {json}");
+            let mut copy = optimizer();
+            rates.group_lrs().into_iter().enumerate().for_each(|(group, lr)| copy.set_group_lr(group, lr).unwrap());
+            assert_eq!(resumed.step(metric, &mut copy).unwrap(), whole.step(metric, &mut rates).unwrap());
+        }
+        assert!(rates.group_lrs()[0] < 0.1);
+    }
+
+    #[test]
+    fn refuses_options_out_of_range_and_names_them() {
+        for (options, told) in [
+            (PlateauOptions { factor: 1.0, ..Default::default() }, "factor for ReduceLrOnPlateau: 1;"),
+            (PlateauOptions { factor: f64::NAN, ..Default::default() }, "factor"),
+            (PlateauOptions { threshold: -1.0, ..Default::default() }, "threshold"),
+            (PlateauOptions { min_lr: vec![f64::INFINITY], ..Default::default() }, "min_lr"),
+            (PlateauOptions { eps: f64::NAN, ..Default::default() }, "eps"),
+        ] {
+            let refused = ReduceLrOnPlateau::new(options).unwrap_err().to_string();
+            assert!(refused.contains(told), "{refused}");
+        }
+    }
+
+    #[test]
+    fn changes_nothing_when_the_bounds_are_not_one_for_each_group() {
+        for min_lr in [vec![], vec![0.0; 3]] {
+            let mut optimizer = optimizer();
+            let mut schedule = ReduceLrOnPlateau::new(PlateauOptions { min_lr, ..impatient() }).unwrap();
+            let before = schedule.state();
+            let refused = schedule.step(1.0, &mut optimizer).unwrap_err();
+            assert!(matches!(refused, ScheduleError::Bounds { groups: 2, .. }), "{refused}");
+            assert_eq!((schedule.state(), optimizer.group_lrs()), (before, vec![0.1, 0.01]));
+        }
+    }
+
+    #[test]
+    fn refuses_a_state_of_the_other_mode() {
+        let saved = ReduceLrOnPlateau::new(PlateauOptions { mode: Mode::Max, ..Default::default() }).unwrap().state();
+        let mut schedule = ReduceLrOnPlateau::new(PlateauOptions::default()).unwrap();
+        let before = schedule.state();
+        let told = schedule.load_state(saved).unwrap_err().to_string();
+        assert!(told.contains("Max") && told.contains("Min"), "{told}");
+        assert_eq!(schedule.state(), before);
+    }
+}

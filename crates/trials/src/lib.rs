@@ -1,0 +1,243 @@
+//! For labs' tests: jobs in private folders, their ranks started by hand and started again after a fault, as a launcher would.
+//!
+//! Failures of the machine are panics, as a test wants them. Leaves out launchers themselves, and what a lab promises.
+
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // for tests alone
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use c10d::{Store, TcpStoreOptions};
+use lockstep_contract::fault::{Act, FAULTS, Fault, Phase, Plan, Point};
+use lockstep_events::{self as events, Event};
+use tempfile::TempDir;
+
+/// No wait is longer than this; all end by an event long before.
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// What a launcher, or the developer's own shell, may have set.
+const FOREIGN: [&str; 8] = [
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_ERROR_FILE",
+    "RUST_BACKTRACE",
+    FAULTS,
+    "TORCHELASTIC_RESTART_COUNT",
+];
+
+/// A private folder for a job.
+///
+/// Where the job is given `--weights weights` and `--snapshots snapshots`, [`weights`](Self::weights) and
+/// [`snapshots`](Self::snapshots) find them.
+pub struct Job {
+    program: PathBuf,
+    folder: TempDir,
+    attempts: u32,
+}
+
+/// How one attempt ended, rank by rank.
+pub struct Attempt(pub Vec<Output>);
+
+impl Job {
+    /// A job of ranks that are this lab's program.
+    pub fn new(program: &Path) -> Self {
+        Job { program: program.to_owned(), folder: tempfile::tempdir().unwrap(), attempts: 0 }
+    }
+
+    /// A job whose ranks inflict these faults on themselves.
+    pub fn with(program: &Path, faults: &[Fault]) -> Self {
+        let job = Self::new(program);
+        fs::write(job.path("faults.json"), serde_json::to_vec(&Plan { faults: faults.to_vec() }).unwrap()).unwrap();
+        job
+    }
+
+    /// Where `name` is in the job's folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `program` in this folder, free of any launcher's variables, with its output piped.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        for name in FOREIGN {
+            command.env_remove(name);
+        }
+        if self.path("faults.json").exists() {
+            command.env(FAULTS, self.path("faults.json"));
+        }
+        command.env("OMP_NUM_THREADS", "1").env(events::FOLDER, self.path("events"));
+        command.current_dir(self.folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Starts all ranks and waits until all have ended. Once one was killed, the others are: a launcher does not wait for them
+    /// to find out, either.
+    pub fn attempt(&mut self, world: usize, args: &[&str]) -> Attempt {
+        let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
+        let port = store.port().unwrap();
+        let command = |rank: usize| {
+            let numbers = [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", world), ("LOCAL_WORLD_SIZE", world)];
+            let mut command = self.command(&self.program);
+            command.args(args).envs(numbers.map(|(name, number)| (name, number.to_string())));
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+            command.env("TORCHELASTIC_USE_AGENT_STORE", "True").env("GLOO_SOCKET_IFNAME", "lo");
+            command.env("TORCHELASTIC_RESTART_COUNT", self.attempts.to_string());
+            command
+        };
+        let commands = (0..world).map(command).collect();
+        self.attempts += 1;
+        Attempt(run_all(commands))
+    }
+
+    /// Starts the job again and again until every rank succeeds; how often it had to be started.
+    pub fn finish(&mut self, world: usize, args: &[&str]) -> usize {
+        for attempt in 1..10 {
+            let ended = self.attempt(world, args);
+            if ended.succeeded() {
+                return attempt;
+            }
+            assert!(!ended.told().contains("not inflicted"), "{}", ended.told());
+        }
+        panic!("the job never succeeded");
+    }
+
+    /// The one set of weights that all ranks saved.
+    pub fn weights(&self, world: usize) -> Vec<u8> {
+        let of = |rank| fs::read(self.path(&format!("weights/rank-{rank}.safetensors"))).unwrap();
+        let weights = of(0);
+        assert!((1..world).all(|rank| of(rank) == weights), "the ranks' weights differ");
+        weights
+    }
+
+    /// The names in the folder of snapshots, sorted.
+    pub fn snapshots(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path("snapshots")).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// What each rank wrote, with the number of the attempt.
+    pub fn events(&self) -> BTreeMap<usize, Vec<(u32, Event)>> {
+        let logs = events::read_folder(&self.path("events")).unwrap();
+        let of = |log: events::EventLog| log.records.into_iter().map(|record| (record.restart, record.event)).collect();
+        logs.into_iter().map(|(rank, log)| (rank, of(log))).collect()
+    }
+
+    /// How many faults were inflicted.
+    pub fn inflicted(&self) -> usize {
+        let names = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("faults.json.fired-")).count()
+    }
+}
+
+impl Attempt {
+    /// Whether every rank ended with code 0.
+    pub fn succeeded(&self) -> bool {
+        self.0.iter().all(|output| output.status.success())
+    }
+
+    /// Everything that was printed on stderr.
+    pub fn told(&self) -> String {
+        self.0.iter().map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).collect()
+    }
+
+    /// Everything that was printed on stdout.
+    pub fn printed(&self) -> String {
+        self.0.iter().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).collect()
+    }
+}
+
+/// The weights after a run in which nothing failed.
+pub fn undisturbed(program: &Path, world: usize, args: &[&str]) -> Vec<u8> {
+    let mut job = Job::new(program);
+    let ended = job.attempt(world, args);
+    assert!(ended.succeeded(), "{}", ended.told());
+    job.weights(world)
+}
+
+/// A rank kills itself after a step.
+pub fn kill(rank: usize, epoch: u64, step: u64) -> Fault {
+    let at = Point::Step { epoch, step };
+    Fault { name: format!("kill-{rank}-{epoch}-{step}"), rank, at, acts: vec![Act::Signal(9)] }
+}
+
+/// Rank 0 harms itself while it saves the snapshot that training would go on from at `epoch` and `step`.
+pub fn while_saving(epoch: u64, step: u64, phase: Phase, acts: &[Act]) -> Fault {
+    let name = format!("save-{epoch}-{step}-{phase:?}");
+    Fault { name, rank: 0, at: Point::Save { epoch, step, phase }, acts: acts.to_vec() }
+}
+
+/// A process with its output on the way, killed and reaped when the test fails.
+pub struct Running {
+    child: Child,
+    stdout: Receiver<Vec<u8>>,
+    stderr: Receiver<Vec<u8>>,
+}
+
+impl Running {
+    /// Starts it.
+    pub fn start(command: Command) -> Self {
+        Self::telling(command, || ())
+    }
+
+    /// Calls `at_end` when the process has closed its output.
+    fn telling(mut command: Command, at_end: impl FnOnce() + Send + 'static) -> Self {
+        let mut child = command.spawn().unwrap();
+        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        Running { child, stdout: drain(stdout, at_end), stderr: drain(stderr, || ()) }
+    }
+
+    /// Waits until it and all that inherited its output have ended.
+    pub fn end(mut self) -> Output {
+        let wait = |pipe: &Receiver<Vec<u8>>| pipe.recv_timeout(LIMIT).expect("a process did not end");
+        let (stdout, stderr) = (wait(&self.stdout), wait(&self.stderr));
+        Output { status: self.child.wait().unwrap(), stdout, stderr }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs all to their ends; once one was killed, the others are, too.
+fn run_all(commands: Vec<Command>) -> Vec<Output> {
+    let (sender, ends) = channel();
+    let start = |(rank, command)| {
+        let sender = sender.clone();
+        // The receiver is gone if the test has failed.
+        Running::telling(command, move || sender.send(rank).unwrap_or(()))
+    };
+    let mut running: Vec<Running> = commands.into_iter().enumerate().map(start).collect();
+    for _ in 0..running.len() {
+        let rank: usize = ends.recv_timeout(LIMIT).expect("a rank did not end");
+        if running[rank].child.wait().unwrap().signal().is_some() {
+            running.iter_mut().for_each(|other| drop(other.child.kill()));
+        }
+    }
+    running.into_iter().map(Running::end).collect()
+}
+
+fn drain(mut pipe: impl Read + Send + 'static, at_end: impl FnOnce() + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        // The receiver is gone if it timed out.
+        let _ = sender.send(bytes);
+        at_end();
+    });
+    receiver
+}

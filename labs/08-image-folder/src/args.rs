@@ -1,0 +1,71 @@
+//! What can be asked of the lab. The defaults are the tutorial's where it has one.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+
+use clap::Parser;
+use lockstep::data::vision::OnBroken;
+use lockstep::device::DeviceChoice;
+use lockstep::snapshot::OnSaveError;
+
+/// Train a classifier of storm damage on a folder of photographs for each class
+#[derive(Parser)]
+pub(crate) struct Args {
+    /// Total epochs to train the model
+    #[arg(long, default_value_t = 5)]
+    pub(crate) epochs: u64,
+    /// Photographs in a batch of one rank
+    #[arg(long, default_value = "16")]
+    pub(crate) batch_size: NonZeroUsize,
+    /// Learning rate to begin with
+    #[arg(long, default_value_t = 1e-4)]
+    pub(crate) lr: f64,
+    /// A folder with Train/ and Validation/, and perhaps Test/, with a folder per class in each; without one, houses are drawn
+    #[arg(long)]
+    pub(crate) data: Option<PathBuf>,
+    /// Houses to draw for training; a quarter as many are drawn for validation
+    #[arg(long, default_value = "512")]
+    pub(crate) samples: NonZeroUsize,
+    /// What to do with a photograph that cannot be read
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) on_broken_image: OnBroken,
+    /// Width and height that photographs are resized to
+    #[arg(long, default_value = "244")]
+    pub(crate) image_size: NonZeroU32,
+    /// Threads of each rank that read photographs ahead
+    #[arg(long, default_value_t = 1)]
+    pub(crate) workers: usize,
+    /// Weights to begin with, all but the head's: a .safetensors file, or a .pth as torchvision publishes
+    #[arg(long)]
+    pub(crate) pretrained: Option<PathBuf>,
+    /// Train the head alone
+    #[arg(long)]
+    pub(crate) freeze: bool,
+    /// Channels of the network's first stage; pretrained weights have 64
+    #[arg(long, default_value_t = 64)]
+    pub(crate) width: i64,
+    /// Normalize over the batches of all ranks, not each rank over its own
+    #[arg(long)]
+    pub(crate) sync_batch_norm: bool,
+    /// The folder of snapshots: training goes on from the newest good one in it
+    #[arg(long, default_value = "snapshots")]
+    pub(crate) snapshots: PathBuf,
+    /// Save a snapshot after every so many steps of an epoch, too
+    #[arg(long)]
+    pub(crate) save_every_steps: Option<NonZeroUsize>,
+    /// What to do when a snapshot or the best model cannot be saved
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) on_save_error: OnSaveError,
+    /// The best model's file; best_model.safetensors in the folder of snapshots, if none is named
+    #[arg(long)]
+    pub(crate) best: Option<PathBuf>,
+    /// A folder in which each rank saves its last weights
+    #[arg(long)]
+    pub(crate) weights: Option<PathBuf>,
+    /// Seed of drawn houses, order, augmentation and initial weights
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Where to train
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) device: DeviceChoice,
+}

@@ -1,0 +1,95 @@
+//! The lab's promise: whatever is killed, and wherever, the run ends with the weights, the best model's file and the report of one
+//! in which nothing failed, to the bit.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+mod common;
+
+use std::fs;
+
+use common::{best, job_with, lines, new_job, quick, succeeds};
+use lockstep_contract::fault::{Act, Fault, Phase};
+use lockstep_trials::{Job, kill, while_saving};
+
+/// What a run leaves: the weights, the best model, and the words of its report.
+type Left = (Vec<u8>, Vec<u8>, Vec<String>);
+
+fn args() -> Vec<&'static str> {
+    quick(&["--epochs", "3", "--save-every-steps", "2"])
+}
+
+fn left(job: &Job, world: usize, printed: &str) -> Left {
+    let report = lines(printed, "Best model").into_iter().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(report.len(), 1, "{printed}");
+    (job.weights(world), best(job), report)
+}
+
+fn undisturbed(world: usize) -> Left {
+    let mut job = new_job();
+    let ended = succeeds(&mut job, world, &args());
+    left(&job, world, &ended.printed())
+}
+
+/// Starts the job again after each fault, until it succeeds.
+fn survives(world: usize, faults: &[Fault]) {
+    let mut job = job_with(faults);
+    for attempt in 0..=faults.len() {
+        let ended = job.attempt(world, &args());
+        assert!(!ended.told().contains("is not in"), "no best model may get lost: {}", ended.told());
+        assert_eq!((attempt, ended.succeeded()), (attempt, attempt == faults.len()), "{}", ended.told());
+        if ended.succeeded() {
+            let (left, undisturbed) = (left(&job, world, &ended.printed()), undisturbed(world));
+            assert!(left.0 == undisturbed.0, "the weights have other bits");
+            assert!(left.1 == undisturbed.1, "the best model has other bits");
+            assert_eq!(left.2, undisturbed.2);
+        }
+    }
+    assert_eq!(job.inflicted(), faults.len());
+    assert!(!job.path("snapshots/best_model.before.safetensors").exists());
+}
+
+/// Kills the writer of the snapshot of `epoch`'s end, which comes right after the epoch's best model.
+fn after_the_best(epoch: u64, phase: Phase) -> Fault {
+    while_saving(epoch + 1, 0, phase, &[Act::Signal(9)])
+}
+
+#[test]
+fn kills_of_either_of_two_ranks_change_no_bit() {
+    survives(2, &[kill(1, 0, 0), kill(0, 0, 2), kill(1, 1, 1), kill(0, 2, 2)]);
+}
+
+#[test]
+fn kills_between_the_best_model_and_the_snapshot_change_no_bit() {
+    let faults = [Phase::HalfWritten, Phase::Written, Phase::Named].into_iter().zip(0..);
+    survives(2, &faults.map(|(phase, epoch)| after_the_best(epoch, phase)).collect::<Vec<_>>());
+}
+
+#[test]
+fn kills_of_a_process_alone_change_no_bit() {
+    survives(1, &[after_the_best(0, Phase::Written), kill(0, 1, 3), after_the_best(1, Phase::HalfWritten)]);
+}
+
+#[test]
+fn a_torn_snapshot_costs_an_epoch_and_no_bit() {
+    survives(2, &[while_saving(3, 0, Phase::Named, &[Act::TearSnapshot, Act::Signal(9)])]);
+}
+
+#[test]
+fn a_finished_run_that_is_started_again_reports_the_same() {
+    let mut job = new_job();
+    let first = succeeds(&mut job, 2, &args());
+    let first = left(&job, 2, &first.printed());
+    let again = succeeds(&mut job, 2, &args());
+    assert!(lines(&again.printed(), "[rank").is_empty(), "no epoch is trained again: {}", again.printed());
+    assert!(left(&job, 2, &again.printed()) == first);
+}
+
+#[test]
+fn a_best_model_that_was_moved_away_is_told_and_the_run_goes_on() {
+    let mut job = job_with(&[kill(1, 2, 0)]);
+    assert!(!job.attempt(2, &args()).succeeded());
+    fs::remove_file(job.path("snapshots/best_model.safetensors")).unwrap();
+    let ended = succeeds(&mut job, 2, &args());
+    assert!(ended.told().contains("is not in snapshots/best_model.safetensors any more"), "{}", ended.told());
+    assert_eq!(lines(&ended.printed(), "Best model").len(), 1);
+}

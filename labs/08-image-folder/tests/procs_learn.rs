@@ -1,0 +1,22 @@
+//! The lab's claim: two ranks on CPUs learn to sort drawn houses, 85 % of those held out, in five epochs.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+mod common;
+
+use common::{new_job, succeeds};
+use lockstep::events::Event;
+
+#[test]
+fn two_ranks_reach_85_percent_in_five_epochs() {
+    let args = ["--epochs", "5", "--image-size", "64", "--width", "16", "--samples", "1536", "--lr", "0.001", "--device", "cpu"];
+    let mut job = new_job();
+    succeeds(&mut job, 2, &args);
+    let accuracies: Vec<f64> = job.events()[&0]
+        .iter()
+        .filter_map(|(_, event)| if let Event::Eval { accuracy, .. } = event { Some(*accuracy) } else { None })
+        .collect();
+    assert_eq!(accuracies.len(), 5);
+    let best = accuracies.iter().copied().fold(0.0, f64::max);
+    assert!(best >= 0.85, "the best of {accuracies:?}");
+}

@@ -1,0 +1,189 @@
+//! What is trained, what is frozen, what weights it begins with, and what becomes of photographs that cannot be read.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use common::{alone, best, draw_houses, lines, new_job, quick, succeeds, tensors};
+use lockstep::events::Event;
+use lockstep::loss::CrossEntropy;
+use tch::{Kind, Tensor};
+
+const WEIGHTS: &str = "weights/rank-0.safetensors";
+/// Trained numbers of the quick job's network, and of its head alone: 32 × 32 + 32 and 32 × 3 + 3.
+const ALL: usize = 84_559;
+const HEAD: usize = 1155;
+
+fn same(a: &Tensor, b: &Tensor) -> bool {
+    a.size() == b.size() && a.equal(b)
+}
+
+/// The names whose tensors differ.
+fn moved<'a>(before: &'a BTreeMap<String, Tensor>, after: &BTreeMap<String, Tensor>) -> Vec<&'a str> {
+    let differ = before.iter().filter(|(name, tensor)| !same(tensor, &after[*name]));
+    differ.map(|(name, _)| name.as_str()).collect()
+}
+
+fn is_running(name: &str) -> bool {
+    name.contains("running_")
+}
+
+#[test]
+fn ranks_end_with_the_same_weights_and_every_parameter_and_buffer_has_moved() {
+    let mut job = new_job();
+    succeeds(&mut job, 2, &quick(&["--epochs", "0"]));
+    let before = tensors(&job, WEIGHTS);
+    let ended = succeeds(&mut job, 2, &quick(&["--epochs", "2", "--snapshots", "other"]));
+    job.weights(2);
+    let after = tensors(&job, WEIGHTS);
+    assert_eq!(moved(&before, &after).len(), before.len());
+    assert_eq!(lines(&ended.printed(), "Trainable parameters"), [format!("Trainable parameters: {ALL} of {ALL}")]);
+    let parameters = after.iter().filter(|(name, _)| !is_running(name)).map(|(_, tensor)| tensor.numel());
+    assert_eq!(parameters.sum::<usize>(), ALL);
+}
+
+#[test]
+fn validation_counts_every_house_once_and_its_loss_is_one_that_there_can_be() {
+    // Nine houses to validate on: padded shards of two ranks would count ten.
+    let mut job = new_job();
+    let args = quick(&["--epochs", "2"]);
+    let args: Vec<&str> = args.into_iter().map(|arg| if arg == "24" { "36" } else { arg }).collect();
+    succeeds(&mut job, 2, &args);
+    let evaluations = job.events()[&1].clone().into_iter().filter_map(|(_, event)| match event {
+        Event::Eval { epoch, samples, loss, accuracy } => Some((epoch, samples, loss, accuracy)),
+        _ => None,
+    });
+    let evaluations: Vec<_> = evaluations.collect();
+    assert_eq!(evaluations.len(), 2);
+    for (epoch, samples, loss, accuracy) in evaluations {
+        assert_eq!(samples, 9, "epoch {epoch}");
+        assert!(loss > CrossEntropy { label_smoothing: 0.1 }.floor(3), "{loss}");
+        assert!((accuracy * 9.0).fract().min(1.0 - (accuracy * 9.0).fract()) < 1e-9, "{accuracy}");
+    }
+}
+
+#[test]
+fn freezing_leaves_every_bit_but_the_heads_and_the_running_statistics() {
+    let mut job = new_job();
+    succeeds(&mut job, 2, &quick(&["--epochs", "0"]));
+    let before = tensors(&job, WEIGHTS);
+    let ended = succeeds(&mut job, 2, &quick(&["--epochs", "1", "--snapshots", "other", "--freeze"]));
+    job.weights(2);
+    let after = tensors(&job, WEIGHTS);
+    let expected: Vec<&str> =
+        before.keys().map(String::as_str).filter(|name| name.starts_with("fc.") || is_running(name)).collect();
+    assert_eq!(moved(&before, &after), expected);
+    assert_eq!(lines(&ended.printed(), "Trainable parameters"), [format!("Trainable parameters: {HEAD} of {ALL}")]);
+    assert_eq!(ended.told().matches("--freeze without --pretrained").count(), 1, "{}", ended.told());
+}
+
+#[test]
+fn begins_with_the_weights_of_a_file_and_says_what_did_not_match() {
+    let mut job = new_job();
+    succeeds(&mut job, 2, &quick(&["--epochs", "1"]));
+    // As if it had been trained on ImageNet: one linear layer for a thousand classes, and a layer of another width.
+    let mut published = tensors(&job, WEIGHTS);
+    published.retain(|name, _| !name.starts_with("fc."));
+    published.insert("fc.weight".into(), Tensor::zeros([1000, 32], tch::kind::FLOAT_CPU));
+    published.insert("fc.bias".into(), Tensor::zeros([1000], tch::kind::FLOAT_CPU));
+    let good: Vec<(&String, &Tensor)> = published.iter().collect();
+    Tensor::write_safetensors(&good, job.path("published.safetensors")).unwrap();
+
+    let args = ["--epochs", "0", "--snapshots", "other", "--seed", "9", "--pretrained", "published.safetensors", "--freeze"];
+    let ended = succeeds(&mut job, 2, &quick(&args));
+    let after = tensors(&job, WEIGHTS);
+    for (name, tensor) in published.iter().filter(|(name, _)| !name.starts_with("fc.")) {
+        assert!(same(tensor, &after[name]), "{name}");
+    }
+    let printed = ended.printed();
+    for words in ["published.safetensors", "fc.0.weight", "fc.weight"] {
+        assert!(printed.contains(words), "{words}: {printed}");
+    }
+    assert!(!ended.told().contains("--freeze without"), "{}", ended.told());
+
+    let other = Tensor::zeros([4, 3, 3, 3], tch::kind::FLOAT_CPU);
+    published.insert("conv1.weight".into(), other);
+    let bad: Vec<(&String, &Tensor)> = published.iter().collect();
+    Tensor::write_safetensors(&bad, job.path("published.safetensors")).unwrap();
+    let output = alone(&job, &quick(&args));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("conv1.weight") && told.contains("published.safetensors"), "{told}");
+}
+
+#[test]
+fn normalizing_over_all_ranks_gives_the_weights_of_one_rank_with_the_whole_batch() {
+    let args = |batch: &'static str| {
+        let args = quick(&["--epochs", "1", "--sync-batch-norm"]);
+        let at = args.iter().position(|arg| *arg == "--batch-size").unwrap() + 1;
+        args.into_iter().enumerate().map(|(i, arg)| if i == at { batch } else { arg }).collect::<Vec<_>>()
+    };
+    let [two, one] = [(2, "4"), (1, "8")].map(|(world, batch)| {
+        let mut job = new_job();
+        succeeds(&mut job, world, &args(batch));
+        tensors(&job, WEIGHTS)
+    });
+    for (name, tensor) in &two {
+        let difference = (tensor - &one[name]).abs().max().double_value(&[]);
+        assert!(difference < 2e-3, "{name}: {difference}");
+    }
+}
+
+#[test]
+fn reads_a_folder_of_photographs_and_reports_on_its_test_split_too() {
+    let mut job = new_job();
+    draw_houses(&job);
+    let args = quick(&["--epochs", "1", "--data", "houses"]);
+    let ended = succeeds(&mut job, 2, &args);
+    let printed = ended.printed();
+    assert_eq!(lines(&printed, "Best model (").len(), 1, "{printed}");
+    assert_eq!(lines(&printed, "Best model on the test").len(), 1, "{printed}");
+    assert!(lines(&printed, "is ").iter().all(|line| line.contains("told C0") && line.contains("told C4")), "{printed}");
+    let best_before = best(&job);
+    job.weights(2);
+
+    // The same from PNG or JPEG, on one rank or two: only the classes' folders count. A class that one split lacks is refused.
+    fs::remove_dir_all(job.path("houses/Validation/C2")).unwrap();
+    let output = alone(&job, &args);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("houses/Validation") && told.contains("C0, C4") && told.contains("C0, C2, C4"), "{told}");
+    assert!(best(&job) == best_before);
+}
+
+#[test]
+fn a_broken_photograph_stops_the_run_with_its_path_or_is_left_out_with_a_warning() {
+    let mut job = new_job();
+    draw_houses(&job);
+    let folder = job.path("houses/Train/C4");
+    let broken = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).min().unwrap();
+    let bytes = fs::read(&broken).unwrap();
+    fs::write(&broken, &bytes[..bytes.len() / 3]).unwrap();
+    let name = format!("houses/Train/C4/{}", broken.file_name().unwrap().to_str().unwrap());
+
+    let args = quick(&["--epochs", "1", "--data", "houses"]);
+    let ended = job.attempt(2, &args);
+    let codes: Vec<_> = ended.0.iter().map(|output| output.status.code()).collect();
+    assert!(codes.contains(&Some(1)) && !codes.contains(&Some(0)), "{codes:?}");
+    assert!(ended.told().contains(&name), "{}", ended.told());
+
+    let args = [&args[..], &["--on-broken-image", "skip"]].concat();
+    let ended = succeeds(&mut job, 2, &args);
+    assert!(ended.told().contains("warning: ") && ended.told().contains(&name), "{}", ended.told());
+    job.weights(2);
+}
+
+#[test]
+fn the_schedule_reduces_the_rate_on_all_ranks_and_says_so() {
+    let mut job = new_job();
+    // With a rate of 0 validation never gets better, but for the running statistics in the first epochs.
+    let args = quick(&["--epochs", "14", "--freeze", "--snapshots", "other"]);
+    let args: Vec<&str> = args.into_iter().map(|arg| if arg == "0.001" { "1e-7" } else { arg }).collect();
+    let ended = succeeds(&mut job, 2, &args);
+    assert!(ended.printed().matches("learning rate").count() >= 1, "{}", ended.printed());
+    job.weights(2);
+    let _ = Kind::Float;
+}
