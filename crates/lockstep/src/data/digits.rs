@@ -70,9 +70,7 @@ impl Digits {
     /// so that small sets are balanced and every other sample is no biased choice.
     pub fn label(self, index: usize) -> u8 {
         let mut rng = KeyedRng::new(&[self.seed, LABELS, self.split, (index / 10) as u64]);
-        let mut order: [u8; 10] = std::array::from_fn(|digit| digit as u8);
-        (1..10).rev().for_each(|i| order.swap(i, rng.below(i + 1)));
-        order[index % 10]
+        rng.shuffled::<10>()[index % 10]
     }
 
     /// The picture of digit number `index`: 28 x 28 pixels row by row, 0 paper to 255 ink.

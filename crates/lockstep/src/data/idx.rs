@@ -11,8 +11,7 @@
 mod error;
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 
 use flate2::Compression;
@@ -20,6 +19,8 @@ use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
 pub use error::IdxError;
+
+use super::whole;
 
 /// The most data bytes that are read or written: 1 GiB. MNIST's training images are 47 MB, EMNIST's largest set 547 MB.
 pub const MAX_BYTES: u64 = 1 << 30;
@@ -105,22 +106,15 @@ impl Idx {
     }
 
     fn try_write(&self, path: &Path) -> io::Result<()> {
-        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let readable = std::fs::Permissions::from_mode(0o666); // less the umask, as for any new file
-        let file = tempfile::Builder::new().prefix(".idx-").permissions(readable).tempfile_in(folder)?;
-        let mut out = BufWriter::new(file.as_file());
-        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz")) {
-            let mut gz = GzEncoder::new(&mut out, Compression::default());
+        let packed = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
+        whole::write(path, |out| {
+            if !packed {
+                return self.encode(out);
+            }
+            let mut gz = GzEncoder::new(out, Compression::default());
             self.encode(&mut gz)?;
-            gz.finish()?;
-        } else {
-            self.encode(&mut out)?;
-        }
-        out.flush()?;
-        drop(out);
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        Ok(())
+            gz.finish().map(drop)
+        })
     }
 
     fn encode(&self, out: &mut impl Write) -> io::Result<()> {

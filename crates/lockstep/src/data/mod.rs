@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`Mnist`], read from IDX files or drawn by [`Digits`] | `Float [n, 1, H, W]` | `Int64 [n]` |
 //! | [`Transformed`](vision::Transformed) pictures: an [`ImageFolder`] of photographs, or drawn by [`Storm`] | `Float [n, 3, H, W]` | `Int64 [n]` |
+//! | [`Cifar10`], read from CIFAR-10's binary files or drawn by [`Objects`], through [`Transformed`](vision::Transformed) | `Float [n, 3, 32, 32]` | `Int64 [n]` |
 //! | [`LinearRegression`] | `Float [n, features]` | `Float [n, 1]` |
 //! | [`Toy`] | `Float [n, 20]` | `Float [n, 1]` |
 //! | [`Subset`] of any set | as the whole set | as the whole set |
@@ -11,6 +12,7 @@
 //! The sets hold plain vectors, not tensors (a `Tensor` cannot be shared between threads), and build the tensors of a
 //! batch on the CPU. Order, shuffling and sharding are the sampler's duty, threads and prefetch the loader's.
 
+pub mod cifar;
 pub mod digits;
 pub mod folder;
 pub mod idx;
@@ -22,17 +24,19 @@ pub mod storm;
 mod subset;
 mod toy;
 pub mod vision;
+mod whole;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tch::{Device, Tensor};
 
+pub use cifar::{Cifar10, Objects};
 pub use digits::Digits;
 pub use folder::{FolderError, ImageFolder};
 pub use mnist::{Mnist, Split};
 pub use regression::LinearRegression;
-pub use source::mnist_or_drawn;
+pub use source::{cifar_or_drawn, mnist_or_drawn};
 pub use storm::Storm;
 pub use subset::{Subset, SubsetError};
 pub use toy::Toy;

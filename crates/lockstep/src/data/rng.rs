@@ -54,6 +54,13 @@ impl KeyedRng {
         ((u128::from(self.next_u64()) * n as u128) >> 64) as usize
     }
 
+    /// The numbers below `N` in random order (Fisher and Yates; Durstenfeld, 1964). `N` is 256 at most.
+    pub fn shuffled<const N: usize>(&mut self) -> [u8; N] {
+        let mut order: [u8; N] = std::array::from_fn(|number| number as u8);
+        (1..N).rev().for_each(|i| order.swap(i, self.below(i + 1)));
+        order
+    }
+
     /// Near normal: mean 0, variance 1, never beyond ±6. The sum of twelve uniform numbers less 6 (Irwin–Hall),
     /// which, unlike Box–Muller, needs no logarithm.
     pub fn normal(&mut self) -> f32 {

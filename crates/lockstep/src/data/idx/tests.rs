@@ -1,5 +1,7 @@
 //! Tests of the IDX reader and writer: round trips, and files that lie.
 
+use std::os::unix::fs::PermissionsExt;
+
 use proptest::prelude::*;
 
 use super::*;
