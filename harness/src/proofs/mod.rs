@@ -5,6 +5,7 @@
 
 mod falls;
 mod learning;
+mod messages;
 mod same_training;
 mod same_weights;
 mod samples;
@@ -14,6 +15,7 @@ use crate::report::Verdict;
 use crate::report::{Doubt, Finding};
 pub(crate) use falls::loss_falls;
 pub(crate) use learning::learns;
+pub(crate) use messages::{collectives_hold, messages_arrive};
 pub(crate) use same_training::same_training;
 pub(crate) use same_weights::{compare as compare_weights, same_weights};
 pub(crate) use samples::each_sample_once;

@@ -164,7 +164,9 @@ impl Lab {
             }
             Lab::SpawnDdp => common().chain([text("--nprocs"), plan.ranks.to_string()]).collect(),
             Lab::TorchrunEnv => common().collect(),
-            Lab::PointToPoint | Lab::Collectives => vec![text("--results"), text("{results}")],
+            // What is checked are the messages, not what they cost.
+            Lab::PointToPoint => words("--results {results} --patience 0.3 --max-bytes 16384").collect(),
+            Lab::Collectives => words("--results {results} --max-bytes 16384 --repeats 2").collect(),
             Lab::SnapshotResume => common().chain(words("--snapshots {snapshots}")).collect(),
             // Batch normalisation over all ranks is what makes several ranks train as one.
             Lab::CifarResnet => common().chain(words("--snapshots {snapshots} --width 8 --sync-batch-norm")).collect(),

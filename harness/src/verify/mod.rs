@@ -12,16 +12,20 @@ use clap::Args;
 
 use crate::exit::Code;
 use crate::inject::arena::{Arena, Played};
-use crate::inject::scenario::Expect;
+use crate::inject::scenario::{Expect, Scenario};
 use crate::inject::stage::{Launcher, Observed};
 use crate::inject::{self, case, from_library, judge};
-use crate::proofs::{each_sample_once, learns, loss_falls, same_training, same_weights};
+use crate::proofs::{
+    collectives_hold, each_sample_once, learns, loss_falls, messages_arrive, same_training, same_weights,
+};
 use crate::report::{Case, Finding, Screen, Target, Verdict, counts, findings_table, overall};
-use crate::run::{Evidence, Plan, program_beside};
+use crate::run::{Evidence, Plan, Results, program_beside};
 use labs::Lab;
 
 /// Samples in a batch of one rank where there are several.
 const BATCH: usize = 32;
+/// Ranks of the runs with threads: more than two, so that a ring is one.
+const THREADS: usize = 4;
 
 /// Runs the labs and checks what each promises
 #[derive(Args)]
@@ -102,6 +106,11 @@ impl Series {
     }
 
     fn prove(&mut self, lab: Lab, program: PathBuf) -> anyhow::Result<Case> {
+        match lab {
+            Lab::PointToPoint => return self.prove_messages(lab, program, messages_arrive),
+            Lab::Collectives => return self.prove_messages(lab, program, collectives_hold),
+            _ => {}
+        }
         let ranks = if lab.is_distributed() { self.ranks } else { 1 };
         let (many, mut made) = self.run(lab, lab.plan(ranks, BATCH), program.clone())?;
         if !lab.is_distributed() {
@@ -109,7 +118,7 @@ impl Series {
             return Ok(made);
         }
         let (one, alone) = self.run(lab, lab.plan(1, ranks * BATCH), program.clone())?;
-        made.findings = made.findings.into_iter().zip(alone.findings).map(|(one, other)| both(one, other)).collect();
+        made.findings = merged(made.findings, alone.findings);
         made.findings.push(same_weights(&many));
         made.findings.push(same_training(&many, &one));
         made.findings.push(each_sample_once(&[("A", &many), ("B", &one)]));
@@ -120,18 +129,52 @@ impl Series {
         Ok(made)
     }
 
+    /// Under the launcher, and as threads of one process.
+    fn prove_messages(
+        &mut self,
+        lab: Lab,
+        program: PathBuf,
+        prove: impl Fn(&[(&str, &[Result<Results, String>])]) -> Finding,
+    ) -> anyhow::Result<Case> {
+        let mut runs = Vec::new();
+        for (name, ranks, launcher) in
+            [("processes", self.ranks, self.launcher.clone()), ("threads", THREADS, Launcher::Nobody)]
+        {
+            let plan = lab.plan(ranks, BATCH);
+            let mut scenario = lab.scenario(&plan, program.clone());
+            scenario.title = name.into();
+            if matches!(launcher, Launcher::Nobody) {
+                scenario.run.args.extend(["--nprocs".to_owned(), ranks.to_string()]);
+            }
+            let (played, made) = self.play(scenario, &launcher)?;
+            let none = || vec![Err("it was not run".into()); ranks];
+            runs.push((name, played.seen.map_or_else(none, |seen| seen.results), made));
+        }
+        let results: Vec<_> = runs.iter().map(|(name, results, _)| (*name, &**results)).collect();
+        let proved = prove(&results);
+        let cases = runs.into_iter().map(|(_, _, made)| made);
+        let mut made = cases.reduce(|one, other| Case { findings: merged(one.findings, other.findings), ..one });
+        let made = made.get_or_insert_default();
+        made.findings.push(proved);
+        Ok(std::mem::take(made))
+    }
+
     /// A run in which nothing happens, and what is to be said of it without knowing the lab.
     fn run(&mut self, lab: Lab, plan: Plan, program: PathBuf) -> anyhow::Result<(Evidence, Case)> {
-        let scenario = lab.scenario(&plan, program);
+        let (played, made) = self.play(lab.scenario(&plan, program), &lab.launcher(&self.launcher))?;
+        Ok((evidence(plan, played), made))
+    }
+
+    fn play(&mut self, scenario: Scenario, launcher: &Launcher) -> anyhow::Result<(Played, Case)> {
         let name = scenario.title.clone();
         let judge = |_: &_, seen: &Observed, _: &_| {
             let findings = [judge::ended(&Expect::default(), seen), judge::nothing_leaked(seen)];
             let of_run = |found: Finding| Finding { evidence: format!("{name}: {}", found.evidence), ..found };
             findings.into_iter().map(of_run).collect()
         };
-        let played = self.arena.play_with(&lab.launcher(&self.launcher), scenario, judge)?;
+        let played = self.arena.play_with(launcher, scenario, judge)?;
         let made = case(&played, None, None);
-        Ok((evidence(plan, played), made))
+        Ok((played, made))
     }
 
     /// Plays the scenario that stands for all faults: `lockstep inject` has the others.
@@ -156,6 +199,11 @@ impl Series {
 
 fn missing(error: &anyhow::Error) -> Finding {
     Finding { claim: "The lab is built".into(), verdict: Verdict::NotVerified, evidence: error.to_string() }
+}
+
+/// The same claims about two runs.
+fn merged(one: Vec<Finding>, other: Vec<Finding>) -> Vec<Finding> {
+    one.into_iter().zip(other).map(|(one, other)| both(one, other)).collect()
 }
 
 /// The same claim about two runs.

@@ -18,11 +18,13 @@ fn verifies() {
     assert_eq!(told(0), ("01-single-gpu", "not verified here"));
     assert_eq!(told(1), ("02-spawn-ddp", "passed"), "{:#}", report["cases"][1]);
     assert_eq!(told(2), ("03-torchrun-env", "not verified here"));
-    assert_eq!(told(3), ("06-snapshot-resume", "passed"), "{:#}", report["cases"][3]["findings"]);
+    assert_eq!(told(3), ("04-point-to-point", "not verified here"));
+    assert_eq!(told(5), ("06-snapshot-resume", "passed"), "{:#}", report["cases"][5]["findings"]);
+    assert_eq!(told(7), ("08-image-folder", "not verified here"));
     assert!(finding(&report, 0, "is built")["evidence"].as_str().unwrap().contains("build it with `cargo build`"));
     let claims = ["exit code 0", "is left", "same weights, to the bit", "train as", "Every sample", "learns"];
     claims.iter().for_each(|claim| assert_eq!(finding(&report, 1, claim)["verdict"], "passed"));
-    assert_eq!(finding(&report, 3, "Killed: the final weights are bit for bit")["verdict"], "passed");
+    assert_eq!(finding(&report, 5, "Killed: the final weights are bit for bit")["verdict"], "passed");
 }
 
 fn fails_lies() {
@@ -60,8 +62,8 @@ fn fails_resume() {
 
 fn refuses() {
     let site = Site::new();
-    let told = stderr(&site.run("", &["verify", "07"]).code(2));
-    assert!(told.contains("there is no lab \"07\" to verify: there are 01-single-gpu, 02-spawn-ddp"), "{told}");
+    let told = stderr(&site.run("", &["verify", "09"]).code(2));
+    assert!(told.contains("there is no lab \"09\" to verify: there are 01-single-gpu, 02-spawn-ddp"), "{told}");
     let told = stderr(&site.run("", &["verify", "03"]).code(2));
     assert!(told.contains("cannot find the program lab-03-torchrun-env"), "{told}");
     stderr(&Site::without_labs().run("", &["verify"]).code(2));

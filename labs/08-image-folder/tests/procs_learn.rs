@@ -9,7 +9,20 @@ use lockstep::events::Event;
 
 #[test]
 fn two_ranks_reach_85_percent_in_five_epochs() {
-    let args = ["--epochs", "5", "--image-size", "64", "--width", "16", "--samples", "1536", "--lr", "0.001", "--device", "cpu"];
+    let args = [
+        "--epochs",
+        "5",
+        "--image-size",
+        "64",
+        "--width",
+        "16",
+        "--samples",
+        "1536",
+        "--lr",
+        "0.001",
+        "--device",
+        "cpu",
+    ];
     let mut job = new_job();
     succeeds(&mut job, 2, &args);
     let accuracies: Vec<f64> = job.events()[&0]

@@ -92,7 +92,8 @@ fn begins_with_the_weights_of_a_file_and_says_what_did_not_match() {
     let good: Vec<(&String, &Tensor)> = published.iter().collect();
     Tensor::write_safetensors(&good, job.path("published.safetensors")).unwrap();
 
-    let args = ["--epochs", "0", "--snapshots", "other", "--seed", "9", "--pretrained", "published.safetensors", "--freeze"];
+    let args =
+        ["--epochs", "0", "--snapshots", "other", "--seed", "9", "--pretrained", "published.safetensors", "--freeze"];
     let ended = succeeds(&mut job, 2, &quick(&args));
     let after = tensors(&job, WEIGHTS);
     for (name, tensor) in published.iter().filter(|(name, _)| !name.starts_with("fc.")) {
@@ -141,7 +142,10 @@ fn reads_a_folder_of_photographs_and_reports_on_its_test_split_too() {
     let printed = ended.printed();
     assert_eq!(lines(&printed, "Best model (").len(), 1, "{printed}");
     assert_eq!(lines(&printed, "Best model on the test").len(), 1, "{printed}");
-    assert!(lines(&printed, "is ").iter().all(|line| line.contains("told C0") && line.contains("told C4")), "{printed}");
+    assert!(
+        lines(&printed, "is ").iter().all(|line| line.contains("told C0") && line.contains("told C4")),
+        "{printed}"
+    );
     let best_before = best(&job);
     job.weights(2);
 

@@ -1,0 +1,168 @@
+//! What each rank must hold after the lessons on messages and collectives, worked out anew from what the labs' READMEs say that
+//! ranks start with. Nothing of libtorch is in it: whole numbers, added up in a loop.
+
+use serde_json::{Value, json};
+
+use super::{Doubt, Finding, counted};
+use crate::run::Results;
+
+/// What a rank must hold after a lesson; `None` where that is nobody's promise.
+type Due = fn(rank: usize, ranks: usize) -> Option<Value>;
+
+/// Lab 04's parts.
+const MESSAGES: &[(&str, Due)] = &[
+    ("send-recv", |rank, _| Some(json!([u8::from(rank < 2)]))),
+    ("isend-irecv", |rank, _| Some(json!([u8::from(rank < 2)]))),
+    ("ring", |rank, ranks| Some(visited(if rank == 0 { ranks } else { rank + 1 }))),
+    ("deadlock", |rank, ranks| Some(json!([(rank + ranks - 1) % ranks]))),
+];
+
+/// Lab 05's lessons.
+const COLLECTIVES: &[(&str, Due)] = &[
+    ("broadcast", |_, _| Some(json!(start(0, 4)))),
+    ("scatter", |rank, ranks| Some(json!([start(0, ranks)[rank]]))),
+    ("gather", |rank, ranks| Some(if rank == 0 { json!(all(2, ranks)) } else { json!([]) })),
+    ("reduce", |rank, ranks| (rank == 0).then(|| json!(sum(0..ranks, 4)))),
+    ("all_reduce", |_, ranks| Some(json!(sum(0..ranks, 4)))),
+    ("all_gather", |_, ranks| Some(json!(all(2, ranks)))),
+    ("reduce_scatter", |rank, ranks| Some(json!([sum(0..ranks, ranks)[rank]]))),
+    ("all_to_all", |rank, ranks| Some(json!(all(ranks, ranks).iter().map(|of| of[rank]).collect::<Vec<_>>()))),
+    ("barrier", |_, ranks| Some(json!([ranks]))),
+    ("ops", |_, ranks| Some(json!(ops(ranks)))),
+    ("groups", |rank, ranks| Some(json!(sum((rank % 2..ranks).step_by(2), 4)))),
+    ("group_broadcast", |rank, _| Some(json!(start(rank.min(1), 4)))),
+    ("ring", |_, ranks| Some(json!(sum(0..ranks, ranks)))),
+    ("doubling", |_, ranks| Some(json!(sum(0..ranks, 4)))),
+];
+
+/// Holds what ranks 0, 1, … left after lab 04 against what was sent.
+pub(crate) fn messages_arrive(runs: &[(&str, &[Result<Results, String>])]) -> Finding {
+    Finding::of("Each rank holds what was sent to it".into(), prove(MESSAGES, runs))
+}
+
+/// The same for lab 05 and the definitions of the collectives.
+pub(crate) fn collectives_hold(runs: &[(&str, &[Result<Results, String>])]) -> Finding {
+    Finding::of("Each rank holds what the collectives promise".into(), prove(COLLECTIVES, runs))
+}
+
+fn prove(lessons: &[(&str, Due)], runs: &[(&str, &[Result<Results, String>])]) -> Result<String, Doubt> {
+    let mut told = Vec::new();
+    for (name, ranks) in runs {
+        for (rank, results) in ranks.iter().enumerate() {
+            let results = results.as_ref().map_err(|flaw| format!("{name}: {flaw}"))?;
+            check(lessons, results, rank, ranks.len()).map_err(|flaw| format!("{name}: {flaw}"))?;
+        }
+        told.push(format!("{name}: {} on each of {}", counted(lessons.len(), "lesson"), counted(ranks.len(), "rank")));
+    }
+    Ok(told.join("; "))
+}
+
+fn check(lessons: &[(&str, Due)], results: &Results, rank: usize, ranks: usize) -> Result<(), String> {
+    for (lesson, due) in lessons {
+        let held = results.get(*lesson).ok_or_else(|| format!("rank {rank} tells nothing of {lesson}"))?;
+        let Some(due) = due(rank, ranks) else { continue };
+        if !equal(held, &due) {
+            return Err(format!("after {lesson} rank {rank} holds {held}, {due} is due"));
+        }
+    }
+    Ok(())
+}
+
+/// As numbers: 3 and 3.0 are one.
+fn equal(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| equal(one, other))
+        }
+        _ => one.as_f64().is_some() && one.as_f64() == other.as_f64(),
+    }
+}
+
+/// The token after so many visits: the sum of the ranks, and their number.
+fn visited(visits: usize) -> Value {
+    json!([(0..visits).sum::<usize>(), visits])
+}
+
+/// What rank r starts with in lab 05: 10r + 1, 10r + 2, ….
+fn start(rank: usize, length: usize) -> Vec<usize> {
+    (1..=length).map(|place| 10 * rank + place).collect()
+}
+
+fn all(length: usize, ranks: usize) -> Vec<Vec<usize>> {
+    (0..ranks).map(|rank| start(rank, length)).collect()
+}
+
+fn sum(ranks: impl Iterator<Item = usize>, length: usize) -> Vec<usize> {
+    let tensors = ranks.map(|rank| start(rank, length));
+    tensors.fold(vec![0; length], |sum, tensor| sum.iter().zip(tensor).map(|(sum, value)| sum + value).collect())
+}
+
+/// Sum, product, least and greatest of (r + 1, r + 2).
+fn ops(ranks: usize) -> [Vec<usize>; 4] {
+    let places = |of: fn(std::ops::RangeInclusive<usize>) -> usize| vec![of(1..=ranks), of(2..=ranks + 1)];
+    [
+        places(|values| values.sum()),
+        places(|values| values.product()),
+        places(|values| *values.start()),
+        places(|values| *values.end()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Verdict;
+
+    /// What ranks that did everything right left.
+    fn truth(lessons: &[(&str, Due)], ranks: usize) -> Vec<Result<Results, String>> {
+        let of = |rank| {
+            let told = lessons.iter().map(|(name, due)| ((*name).to_owned(), due(rank, ranks).unwrap_or(json!([9]))));
+            Ok(told.collect())
+        };
+        (0..ranks).map(of).collect()
+    }
+
+    #[test]
+    fn works_out_what_a_reader_would() {
+        let due = |lesson: &str, rank| {
+            let (_, due) = COLLECTIVES.iter().find(|(name, _)| *name == lesson).unwrap();
+            due(rank, 3).unwrap().to_string()
+        };
+        assert_eq!(due("scatter", 2), "[3]");
+        assert_eq!(due("all_reduce", 0), "[33,36,39,42]");
+        assert_eq!(due("gather", 0), "[[1,2],[11,12],[21,22]]");
+        assert_eq!(due("reduce_scatter", 1), "[36]");
+        assert_eq!(due("all_to_all", 1), "[2,12,22]");
+        assert_eq!(due("ops", 0), "[[6,9],[6,24],[1,2],[3,4]]");
+        assert_eq!((due("groups", 2), due("groups", 1)), ("[22,24,26,28]".into(), "[11,12,13,14]".into()));
+        let (_, ring) = MESSAGES[2];
+        assert_eq!(
+            (ring(0, 3), ring(2, 3), ring(1, 3)),
+            (Some(json!([3, 3])), Some(json!([3, 3])), Some(json!([1, 2])))
+        );
+    }
+
+    #[test]
+    fn passes_what_is_due_whatever_a_number_is_written_like() {
+        let mut ranks = truth(MESSAGES, 2);
+        ranks[0].as_mut().unwrap().insert("ring".into(), json!([1.0, 2.0]));
+        assert_eq!(messages_arrive(&[("A", &ranks)]).verdict, Verdict::Passed);
+        let told = collectives_hold(&[("A", &truth(COLLECTIVES, 4)), ("B", &truth(COLLECTIVES, 1))]);
+        assert_eq!(told.evidence, "A: 14 lessons on each of 4 ranks; B: 14 lessons on each of 1 rank");
+    }
+
+    #[test]
+    fn fails_a_wrong_a_missing_and_an_unreadable_result() {
+        let told = |falsify: &dyn Fn(&mut Vec<Result<Results, String>>)| {
+            let mut ranks = truth(COLLECTIVES, 2);
+            falsify(&mut ranks);
+            let finding = collectives_hold(&[("A", &ranks)]);
+            assert_eq!(finding.verdict, Verdict::Failed);
+            finding.evidence
+        };
+        let wrong = told(&|ranks| drop(ranks[1].as_mut().unwrap().insert("all_reduce".into(), json!([12, 14, 16]))));
+        assert_eq!(wrong, "A: after all_reduce rank 1 holds [12,14,16], [12,14,16,18] is due");
+        assert!(told(&|ranks| drop(ranks[0].as_mut().unwrap().remove("ops"))).ends_with("rank 0 tells nothing of ops"));
+        assert_eq!(told(&|ranks| ranks[1] = Err("cannot read".into())), "A: cannot read");
+    }
+}
