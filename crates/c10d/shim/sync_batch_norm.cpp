@@ -1,5 +1,6 @@
 // Batch normalization over the samples of all ranks, as an autograd function: what PyTorch has in Python in
-// torch/nn/modules/_functions.py. Its kernels there exist for CUDA only; those used here, ordinary batch norm's, for all devices.
+// torch/nn/modules/_functions.py. Its kernels there exist for CUDA only; those used here, ordinary batch norm's, for
+// all devices.
 
 #include "shim.hpp"
 
@@ -54,12 +55,12 @@ Statistics all_statistics(c10d::ProcessGroup& group, const at::Tensor& input) {
 
 struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
   // Gives the output, and the mean and unbiased variance over all ranks.
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& given, const at::Tensor& weight, const at::Tensor& bias,
-                               double eps, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& given, const at::Tensor& weight,
+                               const at::Tensor& bias, double eps, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
     const auto input = dense(given);
     const auto all = all_statistics(*group, input);
-    TORCH_CHECK_VALUE(all.count > 1, "expected more than 1 value per channel when training, over all ranks; the input here is of shape ",
-                      input.sizes());
+    TORCH_CHECK_VALUE(all.count > 1, "expected more than 1 value per channel when training, over all ranks; ",
+                      "the input here is of shape ", input.sizes());
     const auto mean = as(all.mean, input), var = as(all.var, input);
     ctx->save_for_backward({input, weight, mean, var});
     ctx->saved_data["group"] = c10::IValue::make_capsule(group);
@@ -113,11 +114,11 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
 extern "C" {
 
 // Three tensors: the output, and the mean and unbiased variance over all ranks. Each is the caller's, as tch's tensors are.
-Status lc_sync_batch_norm(GroupHandle* g, const at::Tensor* input, const at::Tensor* weight, const at::Tensor* bias, double eps,
-                          at::Tensor** out) noexcept {
+Status lc_sync_batch_norm(GroupHandle* g, const at::Tensor* input, const at::Tensor* weight, const at::Tensor* bias,
+                          double eps, at::Tensor** out) noexcept {
   return guard([&] {
     TORCH_CHECK_VALUE(input->dim() >= 2 && input->size(1) == weight->numel() && weight->sizes() == bias->sizes(),
-                      "expected inputs of shape [n, ", weight->numel(), ", …], not ", input->sizes());
+                      "expected inputs of shape [n, ", weight->numel(), ", ...], not ", input->sizes());
     auto results = SyncBatchNorm::apply(*input, *weight, *bias, eps, g->group);
     for (size_t i = 0; i < results.size(); ++i) out[i] = new at::Tensor(std::move(results[i]));
   });

@@ -26,7 +26,9 @@ pub struct DdpOptions {
     pub find_unused_parameters: bool,
     /// Makes gradients views into their buckets: saves a copy and the memory of all gradients.
     pub gradient_as_bucket_view: bool,
-    /// Copies rank 0's buffers (batch norm's running statistics) to all before each training pass.
+    /// Copies rank 0's buffers (batch norm's running statistics) to all before each training pass. After the pass each rank has
+    /// followed its own batch again, until the next pass or [`DistributedDataParallel::sync_buffers`]; with
+    /// [`SyncBatchNorm2d`](crate::nn::SyncBatchNorm2d) all have followed the same.
     pub broadcast_buffers: bool,
     /// How buckets travel; `None` is the plain all-reduce.
     pub comm_hook: Option<CommHook>,

@@ -1,5 +1,5 @@
-//! Batch normalization over several ranks: synchronized, where N ranks must compute what one computes on the whole batch; and each
-//! rank's own under DDP, whose running statistics must follow rank 0's.
+//! Batch normalization over several ranks: synchronized, where N ranks must compute what one computes on the whole
+//! batch; and each rank's own under DDP, whose running statistics must follow rank 0's.
 
 #![allow(clippy::unwrap_used)]
 
@@ -186,6 +186,8 @@ type Trained = (Vec<(String, Vec<f64>)>, f64);
 
 /// Five steps of a narrow ResNet-18 in double precision on this rank's share of each step's batch, under DDP.
 fn train_resnet(group: &Rc<ProcessGroup>, norm: Norm, split: &[i64]) -> Trained {
+    // The ranks are threads: those of all of them would wait for each other.
+    tch::set_num_threads(1);
     let n: i64 = split.iter().sum();
     let me = group.rank().get();
     let (start, count) = (split[..me].iter().sum::<i64>(), split[me]);
@@ -229,7 +231,7 @@ fn set_by_formula(vs: &VarStore) {
 #[test]
 fn ddp_with_synchronized_batch_norm_trains_as_one_rank_on_the_whole_batch() {
     let alone = ranks(1, |group| train_resnet(&group, Norm::Batch, &[12])).remove(0);
-    for split in [&[6, 6][..], &[3, 8, 1]] {
+    for split in [&[6, 6][..], &[3, 9, 0]] {
         let together = ranks(split.len(), |group| train_resnet(&group, Norm::Sync(Rc::clone(&group)), split));
         for (variables, loss) in together {
             assert!((loss - alone.1).abs() < 1e-9, "{split:?}: loss {loss} against {}", alone.1);
@@ -249,15 +251,28 @@ fn without_synchronization_ranks_train_something_else() {
     assert!((together.1 - alone.1).abs() > 1e-4);
 }
 
-#[test]
-fn a_peer_that_is_missing_is_an_error_of_the_forward_pass() {
+/// Rank 0's error of a step in which rank 1 takes no part, or only in the forward pass.
+fn error_without_peer(peer_comes_to_forward: bool) -> String {
     let errors = ranks(2, |group| {
         let vs = VarStore::new(Device::Cpu);
         let norm = SyncBatchNorm2d::new(&vs.root(), CHANNELS, Rc::clone(&group), &Default::default());
         let options = DdpOptions { broadcast_buffers: false, ..DdpOptions::default() };
         let ddp = DistributedDataParallel::new(norm, &vs, Rc::clone(&group), &options).unwrap();
-        group.rank().is_zero().then(|| ddp.forward(&samples(4)).unwrap_err().to_string())
+        if !group.rank().is_zero() && !peer_comes_to_forward {
+            return None;
+        }
+        let output = ddp.forward(&samples(4).set_requires_grad(true));
+        let result = output
+            .and_then(|output| if group.rank().is_zero() { ddp.backward(&output.sum(Kind::Float)) } else { Ok(()) });
+        result.err().map(|error| error.to_string())
     });
-    let error = errors[0].as_deref().unwrap();
+    errors[0].clone().unwrap()
+}
+
+#[test]
+fn a_peer_that_is_missing_is_an_error_of_the_pass_that_needs_it() {
+    let error = error_without_peer(false);
     assert!(error.contains("sync_batch_norm of 3 channels") && error.contains("rank 1"), "{error}");
+    let error = error_without_peer(true);
+    assert!(error.contains("backward") && error.contains("rank 1"), "{error}");
 }

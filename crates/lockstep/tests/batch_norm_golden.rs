@@ -31,8 +31,8 @@ struct Run {
     evaluated: Vec<f64>,
 }
 
-/// What a rank has at the end: losses, running statistics, outputs in evaluation mode, and running statistics when DDP has brought
-/// rank 0's to all.
+/// What a rank has at the end: losses, running statistics, outputs in evaluation mode, and running statistics when DDP
+/// has brought rank 0's to all.
 type Mine = (Vec<f64>, Vec<f64>, Vec<f64>, Vec<f64>);
 
 fn values(tensor: &Tensor) -> Vec<f64> {

@@ -1,5 +1,5 @@
-//! ResNet-18 and ResNet-34 at full width against torchvision's: names, logits, and the losses of five training steps. Weights and
-//! pictures are drawn alike on both sides: scripts/golden/resnet.py says how.
+//! ResNet-18 and ResNet-34 at full width against torchvision's: names, logits, and the losses of five training steps.
+//! Weights and pictures are drawn alike on both sides: scripts/golden/resnet.py says how.
 
 #![allow(clippy::unwrap_used)]
 

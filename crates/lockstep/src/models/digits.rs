@@ -43,7 +43,8 @@ impl ModuleT for ConvNet {
     }
 }
 
-/// Two linear layers for 28 × 28 digits, with dropout between them, which draws random numbers in each step; small and quick. Input `[n, 1, 28, 28]`, output `[n, 10]` logits; 25,450 parameters.
+/// Two linear layers for 28 × 28 digits, with dropout between them, which draws random numbers in each step; small and
+/// quick. Input `[n, 1, 28, 28]`, output `[n, 10]` logits; 25,450 parameters.
 #[derive(Debug)]
 pub struct Mlp {
     fc1: nn::Linear,

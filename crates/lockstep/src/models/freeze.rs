@@ -1,19 +1,22 @@
 //! Which parameters are trained: freezing all but some, and counting those that are left.
 //!
-//! A frozen parameter is one whose `requires_grad` is off: [`named_parameters`] leaves it out, so that neither optimizer nor DDP
-//! has it, and snapshots keep it with the rest. Leaves out telling from a file which parameters to freeze.
+//! A frozen parameter is one whose `requires_grad` is off: [`named_parameters`] leaves it out, so that neither
+//! optimizer nor DDP has it, and snapshots keep it with the rest. Leaves out telling from a file which parameters to
+//! freeze.
 
 use tch::nn::VarStore;
 
 use crate::optim::named_parameters;
 
-/// Freezes every parameter but those of the modules that `trained` names (`fc`: `fc.weight`, `fc.0.bias` …, not `fc2.weight`), which
-/// are thawed if they were frozen. Returns how many tensors are trained now: 0 says that no module is called so.
+/// Freezes every parameter but those of the modules that `trained` names (`fc`: `fc.weight`, `fc.0.bias` …, not
+/// `fc2.weight`), which are thawed if they were frozen. Returns how many tensors are trained now: 0 says that no module
+/// is called so.
 ///
 /// To be done before the optimizer and DDP are made, which take the parameters that are trained then.
 ///
-/// As in PyTorch, freezing is about gradients alone: batch normalization in a training pass goes on normalizing with the batch's
-/// statistics and updating its running ones, frozen or not, until the whole model is put into evaluation mode.
+/// As in PyTorch, freezing is about gradients alone: batch normalization in a training pass goes on normalizing with
+/// the batch's statistics and updating its running ones, frozen or not, until the whole model is put into evaluation
+/// mode.
 pub fn freeze_all_but(vs: &VarStore, trained: &[&str]) -> usize {
     let inside = |name: &str| trained.iter().any(|module| is_part_of(name, module));
     let parameters: Vec<usize> = vs.trainable_variables().iter().map(|tensor| tensor.data_ptr() as usize).collect();

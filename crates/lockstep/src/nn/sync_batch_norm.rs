@@ -25,14 +25,14 @@ impl Default for SyncBatchNormOptions {
     }
 }
 
-/// `torch.nn.SyncBatchNorm` for pictures: normalizes each channel by mean and variance over the samples of all ranks, so that N
-/// ranks compute what one would on the whole batch. Input and output `[n, channels, H, W]`, where `n` may differ from rank to
-/// rank and be 0.
+/// `torch.nn.SyncBatchNorm` for pictures: normalizes each channel by mean and variance over the samples of all ranks,
+/// so that N ranks compute what one would on the whole batch. Input and output `[n, channels, H, W]`, where `n` may
+/// differ from rank to rank and be 0.
 ///
-/// Variables are `weight` (ones), `bias` (zeros), `running_mean` and `running_var`, as with batch normalization, so that one's
-/// weights load into the other; the running variance is unbiased, by the count over all ranks. A training pass communicates
-/// twice in each layer, once forward and once backward; an evaluation pass never does. The gradients of weight and bias are the
-/// rank's own share, as those of all parameters: DDP averages them.
+/// Variables are `weight` (ones), `bias` (zeros), `running_mean` and `running_var`, as with batch normalization, so
+/// that one's weights load into the other; the running variance is unbiased, by the count over all ranks. A training
+/// pass communicates twice in each layer, once forward and once backward; an evaluation pass never does. The gradients
+/// of weight and bias are the rank's own share, as those of all parameters: DDP averages them.
 ///
 /// Python's offers it on GPUs only; this one works wherever the group does, on CPUs with Gloo too.
 #[derive(Debug)]
@@ -61,8 +61,8 @@ impl SyncBatchNorm2d {
     /// [`forward_t`](ModuleT::forward_t) with its failures as errors.
     ///
     /// # Errors
-    /// `BadArgument` for inputs of another shape, on another thread than the one that made the layer, and on all ranks for fewer than two values a channel over all of them; any
-    /// failure of a collective.
+    /// `BadArgument` for inputs of another shape, on another thread than the one that made the layer, and on all ranks
+    /// for fewer than two values a channel over all of them; any failure of a collective.
     pub fn try_forward_t(&self, inputs: &Tensor, train: bool) -> Result<Tensor> {
         let SyncBatchNormOptions { eps, momentum } = self.options;
         if !train {
