@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use lockstep_contract::fault::{Act, Armed, Phase, Point};
@@ -86,9 +86,9 @@ impl Rank {
             state = train(state, at);
             self.events.emit(&Event::Step { epoch, step, loss: 1.0 / (epoch + 1) as f64, samples: self.batch as u64 });
             self.strike(&Point::Step { epoch, step });
-            // So that no rank is far ahead of the others: there is no collective here.
             thread::sleep(Duration::from_millis(10));
             at += 1;
+            self.meet(at);
             if at.is_multiple_of(self.steps) {
                 self.events.emit(&Event::Eval { epoch, accuracy: 0.75, loss: 0.5, samples: self.samples.div_ceil(4) });
             }
@@ -97,6 +97,18 @@ impl Rank {
             }
         }
         self.end(state)
+    }
+
+    /// Waits until all ranks of this life have done so many steps, as a collective would: none goes on without the others.
+    fn meet(&self, at: u64) {
+        let path = |rank: usize| self.snapshots.join(format!("done-{}-{rank}", self.restart));
+        fs::write(path(self.rank), at.to_string()).unwrap();
+        let done = |rank| fs::read_to_string(path(rank)).ok()?.parse::<u64>().ok();
+        let begun = Instant::now();
+        while !(0..self.world_size).all(|rank| done(rank).is_some_and(|done| done >= at)) {
+            assert!(begun.elapsed() < HANG, "rank {} waited for the others in vain", self.rank);
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn begin(&self, epoch: u64) {
