@@ -411,6 +411,14 @@ unsafe extern "C" {
         buffer_bytes: usize,
         root: i32,
     ) -> Status;
+    pub(crate) fn lc_sync_batch_norm(
+        group: *mut GroupHandle,
+        input: TensorPtr,
+        weight: TensorPtr,
+        bias: TensorPtr,
+        eps: f64,
+        out: *mut *mut C_tensor,
+    ) -> Status;
     pub(crate) fn lc_backward(loss: TensorPtr) -> Status;
     pub(crate) fn lc_grad_enabled() -> bool;
     pub(crate) fn lc_grad_to_none(tensor: TensorPtr) -> Status;

@@ -1,7 +1,7 @@
 //! Safe Rust over libtorch's distributed engine, c10d: stores, process groups over Gloo and NCCL, work handles, the DDP
-//! reducer. Beside it the fused optimizer kernels, which tch lacks.
+//! reducer. Beside it the fused optimizer kernels, which tch lacks, and batch normalization over all ranks.
 //!
-//! Nothing here computes or communicates by itself. A C++ shim (`shim/`) makes libtorch's classes callable; this crate gives
+//! Nothing here computes or communicates by itself, but for that normalization, which PyTorch has in Python. A C++ shim (`shim/`) makes libtorch's classes callable; this crate gives
 //! them owners, types and errors. It is the one crate of the project that holds unsafe code.
 //!
 //! | module | duty |
@@ -15,6 +15,8 @@
 //! | `work` | [`Work`]: an operation under way, which owns its tensors |
 //! | `reducer` | [`Reducer`]: gradient buckets for DDP |
 //! | `fused` | [`fused_sgd`], [`fused_adam`]: libtorch's optimizer kernels |
+//! | `sync_batch_norm` | [`sync_batch_norm`]: batch normalization over the samples of all ranks |
+//! | `own_thread` | [`OwnThread`]: how a layer holds a group |
 //! | `roll_call` | [`RollCall`]: who is missing after a failure |
 //! | `error` | [`Error`], [`Fault`] |
 //! | `ffi` | the C boundary |
@@ -27,11 +29,13 @@ mod ffi;
 mod fused;
 mod group;
 mod nccl;
+mod own_thread;
 mod p2p;
 mod rank;
 mod reducer;
 mod roll_call;
 mod store;
+mod sync_batch_norm;
 mod work;
 
 pub use backend::Backend;
@@ -39,6 +43,7 @@ pub use collectives::{ReduceOp, Splits};
 pub use error::{Error, Fault, Result};
 pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};
 pub use group::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions, ProcessGroup};
+pub use own_thread::OwnThread;
 pub use rank::{Rank, WorldSize};
 pub use reducer::{
     CommHook, Reducer, ReducerOptions, backward, broadcast_coalesced, bucket_assignment, clear_grad, grad_enabled,
@@ -46,4 +51,5 @@ pub use reducer::{
 };
 pub use roll_call::{Call, RollCall, Whereabouts};
 pub use store::{DEFAULT_STORE_TIMEOUT, Store, TcpStoreOptions};
+pub use sync_batch_norm::{SyncBatchNorm, sync_batch_norm};
 pub use work::{Receiving, Work};

@@ -11,6 +11,7 @@ use c10d::{CommHook, ProcessGroup, Rank, Reducer, ReducerOptions, Result};
 use tch::nn::{ModuleT, VarStore};
 use tch::{Kind, Tensor, no_grad};
 
+use crate::nn;
 use crate::optim::named_parameters;
 
 /// Messages of the first broadcast are at most this long, in bytes (`broadcast_bucket_size` in PyTorch).
@@ -139,6 +140,9 @@ impl<M> DistributedDataParallel<M> {
 
     /// Runs a training pass that is more than one call of the model's `forward`; `body` returns the outputs from which
     /// backward will start. Where autograd is off ([`tch::no_grad`]) nothing is prepared for a backward pass.
+    ///
+    /// # Errors
+    /// Any failure of the broadcast of buffers, or of a layer that communicates (`SyncBatchNorm2d`).
     pub fn forward_with(&self, body: impl FnOnce(&M) -> Tensor) -> Result<Tensor> {
         let reduce = self.reduce_gradients.get() && c10d::grad_enabled();
         if reduce {
@@ -150,7 +154,7 @@ impl<M> DistributedDataParallel<M> {
         if self.options.broadcast_buffers && self.broadcast_buffers.get() {
             self.sync_buffers()?;
         }
-        let output = body(&self.module);
+        let output = nn::failure::caught(|| body(&self.module))?;
         if reduce {
             let outputs = if self.options.find_unused_parameters { std::slice::from_ref(&output) } else { &[] };
             self.reducer.prepare_for_backward(outputs)?;

@@ -14,6 +14,7 @@ mod knock;
 pub mod loader;
 pub mod metrics;
 pub mod models;
+pub mod nn;
 pub mod optim;
 pub mod pretrained;
 pub mod progress;

@@ -1,4 +1,4 @@
-//! The small networks that several labs train.
+//! The networks that read digits, and the choice among them for a command line.
 
 use clap::ValueEnum;
 use tch::Tensor;
@@ -107,32 +107,10 @@ impl ModuleT for DigitNet {
     }
 }
 
-/// The tutorials' ToyModel: `[n, 10]` to `[n, 5]` through ten hidden units.
-#[derive(Debug)]
-pub struct ToyModel {
-    net1: nn::Linear,
-    net2: nn::Linear,
-}
-
-impl ToyModel {
-    /// Makes the variables under `vs`, with random initial weights.
-    pub fn new(vs: &Path<'_>) -> Self {
-        ToyModel {
-            net1: nn::linear(vs / "net1", 10, 10, Default::default()),
-            net2: nn::linear(vs / "net2", 10, 5, Default::default()),
-        }
-    }
-}
-
-impl ModuleT for ToyModel {
-    fn forward_t(&self, inputs: &Tensor, _train: bool) -> Tensor {
-        inputs.apply(&self.net1).relu().apply(&self.net2)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::models::count_trainable;
     use tch::nn::VarStore;
     use tch::{Device, Kind};
 
@@ -142,10 +120,7 @@ mod tests {
             let vs = VarStore::new(Device::Cpu);
             let digits = Tensor::zeros([3, 1, 28, 28], (Kind::Float, Device::Cpu));
             assert_eq!(model.build(&vs.root()).forward_t(&digits, true).size(), [3, 10]);
-            assert_eq!(vs.trainable_variables().iter().map(Tensor::numel).sum::<usize>(), parameters);
+            assert_eq!(count_trainable(&vs), parameters);
         }
-        let vs = VarStore::new(Device::Cpu);
-        let output = ToyModel::new(&vs.root()).forward_t(&Tensor::zeros([3, 10], (Kind::Float, Device::Cpu)), true);
-        assert_eq!(output.size(), [3, 5]);
     }
 }

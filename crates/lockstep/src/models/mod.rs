@@ -1,0 +1,17 @@
+//! The networks that the labs train, and which of their parameters are trained.
+//!
+//! | network | input | output |
+//! |---|---|---|
+//! | [`ToyModel`] | `Float [n, 10]` | `Float [n, 5]` |
+//! | [`ConvNet`], [`Mlp`]; [`DigitNet`] is the one that a flag chooses | `Float [n, 1, 28, 28]` | `Float [n, 10]` |
+//! | [`ResNet`], 18 or 34 layers deep | `Float [n, 3, H, W]` | `Float [n, classes]` |
+
+mod digits;
+mod freeze;
+mod resnet;
+mod toy;
+
+pub use digits::{ConvNet, DigitModel, DigitNet, Mlp};
+pub use freeze::{count_trainable, freeze_all_but};
+pub use resnet::{Depth, Head, Norm, ResNet, ResNetOptions};
+pub use toy::ToyModel;
