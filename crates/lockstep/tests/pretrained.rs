@@ -1,5 +1,7 @@
 //! Weights from files as PyTorch writes them, into a model.
 //!
+//! Files that mean harm, or are damaged, are in `pretrained_hostile.rs`.
+//!
 //! The files are in `golden/pretrained`, made by `scripts/golden/pretrained.py`, which says what each is.
 
 #![allow(clippy::unwrap_used)] // the helpers are tests too
@@ -9,8 +11,10 @@ mod common;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use common::bits;
+use lockstep::models::{Depth, Head, ResNet, ResNetOptions};
 use lockstep::pretrained::{self, BadFile, LoadOptions, Loaded, PretrainedError, Weights};
 use serde::Deserialize;
 use tch::nn::{self, VarStore};
@@ -174,7 +178,7 @@ fn names_what_either_side_lacks_and_goes_on_when_not_strict() {
 #[test]
 fn says_when_nothing_matches_and_when_a_name_to_leave_out_is_a_slip() {
     let other = VarStore::new(Device::Cpu);
-    let _w = other.root().zeros("head.weight", &[1]);
+    let _w = (other.root() / "head").zeros("weight", &[1]);
     let told = refused(&other, &golden("zip.pth"), &loose());
     assert!(told.contains("the file has conv.bias,") && told.contains("the model has head.weight"), "{told}");
     let loaded = pretrained::load(&net(3), &golden("zip.pth"), &skipping(&["cf."])).unwrap();
@@ -264,4 +268,46 @@ fn names_several_dtypes_that_were_converted() {
     let mut loaded = Loaded::default();
     loaded.converted = converted;
     assert!(loaded.to_string().contains("2 converted from several to the model's"), "{loaded}");
+}
+
+/// Of random weights, since real ones are large and somebody else's; names, shapes and formats are torchvision's.
+#[test]
+fn takes_every_variable_of_torchvisions_resnet18() {
+    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
+    let check = Command::new(&python).args(["-c", "import torchvision"]).stderr(Stdio::null()).status();
+    if !check.is_ok_and(|status| status.success()) {
+        println!(
+            "not verified here: torchvision's resnet18 (set LOCKSTEP_PYTHON to one that has torch and torchvision)"
+        );
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"
+import sys, torch, torchvision
+torch.manual_seed(1)
+state = torchvision.models.resnet18().state_dict()
+for name, new in ("zip.pth", True), ("legacy.pth", False):
+    torch.save(state, f"{sys.argv[1]}/{name}", _use_new_zipfile_serialization=new)
+print(float(sum(value.double().sum() for name, value in state.items() if "tracked" not in name)))
+"#;
+    let output = Command::new(&python).args(["-c", script]).arg(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let sum: f64 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
+    for name in ["zip.pth", "legacy.pth"] {
+        let path = folder.path().join(name);
+        let vs = VarStore::new(Device::Cpu);
+        let _net = ResNet::resnet18(&vs.root(), 1000);
+        let loaded = pretrained::load(&vs, &path, &LoadOptions::default()).unwrap();
+        assert_eq!((loaded.matched.len(), loaded.notes.len()), (vs.len(), 0), "{loaded}");
+        let here: f64 = vs.variables().values().map(|one| one.sum(Kind::Double).double_value(&[])).sum();
+        assert!((here - sum).abs() < 1e-6 * sum.abs().max(1.0), "{here} {sum}");
+        // Another head: what it lacks is named, and left out by name.
+        let vs = VarStore::new(Device::Cpu);
+        let _net =
+            ResNet::new(&vs.root(), Depth::Eighteen, &ResNetOptions { head: Head::TwoLayers, ..ResNetOptions::new(3) });
+        let told = pretrained::load(&vs, &path, &LoadOptions::default()).unwrap_err().to_string();
+        assert!(told.contains("the file lacks fc.0.bias") && told.contains("only the file has fc.bias"), "{told}");
+        let loaded = pretrained::load(&vs, &path, &skipping(&["fc."])).unwrap();
+        assert!(loaded.matched.len() == 100 && loaded.skipped.len() == 4, "{loaded}");
+    }
 }

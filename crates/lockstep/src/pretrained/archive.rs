@@ -90,7 +90,7 @@ impl<R: Read + Seek> Archive<R> {
 
 impl<R: Read + Seek> Storages for Archive<R> {
     fn bytes(&mut self, key: &str, kind: Kind, count: usize) -> Result<Vec<u8>, BadFile> {
-        let mut bytes = self.entry(&format!("data/{key}"), count as u64)?;
+        let mut bytes = self.entry(&format!("data/{key}"), u64::MAX)?;
         if bytes.len() != count {
             let has = bytes.len();
             return Err(BadFile::Damaged(format!(

@@ -98,6 +98,10 @@ impl From<BadSnapshot> for BadFile {
 }
 
 impl BadFile {
+    pub(super) fn damaged(why: impl Into<String>) -> Self {
+        BadFile::Damaged(why.into())
+    }
+
     /// Adds where in the pickle it was found.
     pub(super) fn at_byte(self, at: usize) -> Self {
         match self {

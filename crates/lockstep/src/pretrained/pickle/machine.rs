@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::atoms::{bytes, integer, number, text, utf8};
 use super::globals::{self, Global};
 use super::reader::Reader;
 use super::value::{Id, Pickle, Storage, Strided, Value};
@@ -75,7 +76,7 @@ impl Machine {
             b'b' => self.build(),       // BUILD
             b'Q' => self.persistent(),  // BINPERSID
             0x82..=0x84 => Err(globals::refused("what the registry copyreg has under a number")), // EXT1, EXT2, EXT4
-            other => Err(damaged(format!("it has the opcode {other:#04x}, which no state dict needs"))),
+            other => Err(BadFile::damaged(format!("it has the opcode {other:#04x}, which no state dict needs"))),
         }
     }
 
@@ -107,7 +108,7 @@ impl Machine {
     }
 
     fn top(&self) -> Result<Id, BadFile> {
-        self.stack[self.floor()..].last().copied().ok_or_else(|| damaged("a value is missing on its stack"))
+        self.stack[self.floor()..].last().copied().ok_or_else(|| BadFile::damaged("a value is missing on its stack"))
     }
 
     fn pop(&mut self) -> Result<Id, BadFile> {
@@ -121,7 +122,7 @@ impl Machine {
     }
 
     fn above_mark(&mut self) -> Result<Vec<Id>, BadFile> {
-        let mark = self.marks.pop().ok_or_else(|| damaged("a mark is missing on its stack"))?;
+        let mark = self.marks.pop().ok_or_else(|| BadFile::damaged("a mark is missing on its stack"))?;
         Ok(self.stack.split_off(mark))
     }
 
@@ -141,7 +142,7 @@ impl Machine {
         let onto = self.top()?;
         match &mut self.values[onto] {
             Value::List(list) => list.extend(items),
-            _ => return Err(damaged("it appends to something that is no list")),
+            _ => return Err(BadFile::damaged("it appends to something that is no list")),
         }
         Ok(())
     }
@@ -155,7 +156,7 @@ impl Machine {
         let into = self.top()?;
         match &mut self.values[into] {
             Value::Dict(dict) => dict.extend(items),
-            _ => return Err(damaged("it sets an item of something that is no dict")),
+            _ => return Err(BadFile::damaged("it sets an item of something that is no dict")),
         }
         Ok(())
     }
@@ -179,7 +180,7 @@ impl Machine {
             _ => number(reader.line()?)?,
         };
         let id = self.memo.get(&place).copied();
-        id.map_or_else(|| Err(damaged("it recalls a value that it has not remembered")), |id| self.lay(id))
+        id.map_or_else(|| Err(BadFile::damaged("it recalls a value that it has not remembered")), |id| self.lay(id))
     }
 
     /// Looks a name up; that alone may end the reading.
@@ -200,7 +201,7 @@ impl Machine {
     fn call(&mut self) -> Result<(), BadFile> {
         let (args, callable) = (self.pop()?, self.pop()?);
         let Value::Global(global) = self.values[callable] else {
-            return Err(damaged("it calls something that cannot be called"));
+            return Err(BadFile::damaged("it calls something that cannot be called"));
         };
         let args = self.items(args)?;
         match (global, &args[..]) {
@@ -211,7 +212,7 @@ impl Machine {
             (Global::RebuildParameter | Global::Parameter, &[data, ..]) => self.lay(data),
             (Global::Size, &[sizes]) => self.lay(sizes),
             (Global::Device, _) => self.push(Value::Other),
-            (global, args) => Err(damaged(format!("it calls {global:?} with {} arguments", args.len()))),
+            (global, args) => Err(BadFile::damaged(format!("it calls {global:?} with {} arguments", args.len()))),
         }
     }
 
@@ -227,7 +228,7 @@ impl Machine {
                 self.values[object] = Value::Parameter(data);
                 Ok(())
             }
-            _ => Err(damaged("it sets attributes of something that has none")),
+            _ => Err(BadFile::damaged("it sets attributes of something that has none")),
         }
     }
 
@@ -236,10 +237,10 @@ impl Machine {
         let id = self.pop()?;
         let parts = self.items(id)?;
         let &[tag, kind, key, _location, numel, ..] = &parts[..] else {
-            return Err(damaged("a reference to a storage is incomplete"));
+            return Err(BadFile::damaged("a reference to a storage is incomplete"));
         };
         let (Value::Global(Global::Storage(kind)), "storage") = (&self.values[kind], self.text(tag)?) else {
-            return Err(damaged("a reference is to something else than a storage"));
+            return Err(BadFile::damaged("a reference is to something else than a storage"));
         };
         self.text(key)?;
         let (kind, numel) = (*kind, self.count(numel)?);
@@ -255,13 +256,13 @@ impl Machine {
         }
         match self.items(view)?[..] {
             [_key, offset, numel] => Ok(Storage { part: (self.count(offset)?, self.count(numel)?), ..storage }),
-            _ => Err(damaged("a view of a storage is incomplete")),
+            _ => Err(BadFile::damaged("a view of a storage is incomplete")),
         }
     }
 
     fn tensor(&mut self, storage: Id, offset: Id, size: Id, stride: Id) -> Result<(), BadFile> {
         let Value::Storage(storage) = self.values[storage] else {
-            return Err(damaged("a tensor has no storage"));
+            return Err(BadFile::damaged("a tensor has no storage"));
         };
         let (size, stride) = (self.dimensions(size)?, self.dimensions(stride)?);
         let offset = self.int(offset)?;
@@ -271,7 +272,7 @@ impl Machine {
     fn dimensions(&mut self, id: Id) -> Result<Vec<i64>, BadFile> {
         let items = self.items(id)?;
         if items.len() > MOST_DIMENSIONS {
-            return Err(damaged(format!("a tensor has {} dimensions", items.len())));
+            return Err(BadFile::damaged(format!("a tensor has {} dimensions", items.len())));
         }
         items.into_iter().map(|item| self.int(item)).collect()
     }
@@ -282,7 +283,7 @@ impl Machine {
         let mut dict = Vec::new();
         for item in lists {
             let items = self.items(item)?;
-            dict.push(pair(items).ok_or_else(|| damaged("an item of an OrderedDict is no pair"))?);
+            dict.push(pair(items).ok_or_else(|| BadFile::damaged("an item of an OrderedDict is no pair"))?);
         }
         self.push(Value::Dict(dict))
     }
@@ -290,7 +291,7 @@ impl Machine {
     /// The items of a tuple or list, as a copy, which is charged: a pickle may ask for many copies in few bytes.
     fn items(&mut self, id: Id) -> Result<Vec<Id>, BadFile> {
         let (Value::Tuple(items) | Value::List(items)) = &self.values[id] else {
-            return Err(damaged("it has something else where a tuple belongs"));
+            return Err(BadFile::damaged("it has something else where a tuple belongs"));
         };
         let items = if items.len() <= MOST_VALUES - self.charged { items.clone() } else { return Err(too_much()) };
         self.charge(items.len())?;
@@ -300,98 +301,170 @@ impl Machine {
     fn text(&self, id: Id) -> Result<&str, BadFile> {
         match &self.values[id] {
             Value::Text(text) => Ok(text),
-            _ => Err(damaged("it has something else where a text belongs")),
+            _ => Err(BadFile::damaged("it has something else where a text belongs")),
         }
     }
 
     fn int(&self, id: Id) -> Result<i64, BadFile> {
         match self.values[id] {
             Value::Int(value) => Ok(value),
-            _ => Err(damaged("it has something else where a number belongs")),
+            _ => Err(BadFile::damaged("it has something else where a number belongs")),
         }
     }
 
     fn count(&self, id: Id) -> Result<u64, BadFile> {
-        u64::try_from(self.int(id)?).map_err(|_| damaged("a length is negative"))
+        u64::try_from(self.int(id)?).map_err(|_| BadFile::damaged("a length is negative"))
     }
 }
 
 fn pairs(items: Vec<Id>) -> Result<Vec<(Id, Id)>, BadFile> {
     let (pairs, rest) = items.as_chunks::<2>();
     if !rest.is_empty() {
-        return Err(damaged("a key of a dict has no value"));
+        return Err(BadFile::damaged("a key of a dict has no value"));
     }
     Ok(pairs.iter().map(|&[key, value]| (key, value)).collect())
 }
 
-fn integer(opcode: u8, reader: &mut Reader<'_>) -> Result<Value, BadFile> {
-    Ok(match opcode {
-        b'K' => Value::Int(reader.byte()?.into()),
-        b'M' => Value::Int(u16::from_le_bytes(reader.array()?).into()),
-        b'J' => Value::Int(i32::from_le_bytes(reader.array()?).into()),
-        b'I' => match reader.line()? {
-            b"00" | b"01" => Value::Other, // truth values
-            digits => Value::Int(number(digits)?),
-        },
-        b'L' => reader.line().and_then(|digits| number(digits.strip_suffix(b"L").unwrap_or(digits))).map(Value::Int)?,
-        0x8a => long(reader.counted::<1>()?),
-        _ => long(reader.counted::<4>()?),
-    })
-}
-
-/// Little-endian, two's complement, of any length.
-fn long(bytes: &[u8]) -> Value {
-    if bytes.len() > 8 {
-        return Value::Long(bytes.to_vec());
-    }
-    let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
-    let mut wide = [if negative { 0xff } else { 0 }; 8];
-    wide[..bytes.len()].copy_from_slice(bytes);
-    Value::Int(i64::from_le_bytes(wide))
-}
-
-fn text(opcode: u8, reader: &mut Reader<'_>) -> Result<Value, BadFile> {
-    let bytes = match opcode {
-        0x8c | b'U' => reader.counted::<1>()?,
-        b'X' | b'T' => reader.counted::<4>()?,
-        0x8d => reader.counted::<8>()?,
-        b'V' => reader.line()?,
-        _ => unquoted(reader.line()?)?,
-    };
-    utf8(bytes).map(Value::Text)
-}
-
-fn bytes(opcode: u8, reader: &mut Reader<'_>) -> Result<(), BadFile> {
-    match opcode {
-        b'C' => reader.counted::<1>(),
-        b'B' => reader.counted::<4>(),
-        _ => reader.counted::<8>(),
-    }
-    .map(drop)
-}
-
-/// A text of protocol 0, which stands as Python's source has it; names of weights need no escapes.
-fn unquoted(line: &[u8]) -> Result<&[u8], BadFile> {
-    match line {
-        [b'\'', inner @ .., b'\''] | [b'"', inner @ .., b'"'] if !inner.contains(&b'\\') => Ok(inner),
-        _ => Err(damaged("a text is not quoted as it should be")),
-    }
-}
-
-fn utf8(bytes: &[u8]) -> Result<String, BadFile> {
-    let text = std::str::from_utf8(bytes).map_err(|_| damaged("a text is not UTF-8"))?;
-    Ok(text.to_owned())
-}
-
-fn number<N: std::str::FromStr>(digits: &[u8]) -> Result<N, BadFile> {
-    let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-    number.ok_or_else(|| damaged("it has something else where digits belong"))
-}
-
-fn damaged(why: impl Into<String>) -> BadFile {
-    BadFile::Damaged(why.into())
-}
-
 fn too_much() -> BadFile {
-    BadFile::Damaged(format!("its pickle makes more than {MOST_VALUES} values"))
+    BadFile::damaged(format!("its pickle makes more than {MOST_VALUES} values"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(bytes: &[u8]) -> Result<Pickle, BadFile> {
+        parse(&mut Reader::new(bytes))
+    }
+
+    fn int(bytes: &[u8]) -> i64 {
+        match *parsed(bytes).unwrap().root() {
+            Value::Int(value) => value,
+            ref other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn reads_integers_of_every_width_and_protocol() {
+        for (bytes, value) in [
+            (&b"K\xff."[..], 255),
+            (b"M\x01\x02.", 513),
+            (b"J\xfe\xff\xff\xff.", -2),
+            (b"I-12\n.", -12),
+            (b"L-12L\n.", -12),
+            (b"\x8a\x00.", 0),
+            (b"\x8a\x01\x80.", -128),
+            (b"\x8a\x02\x80\x00.", 128),
+            (b"\x8b\x03\x00\x00\x00\x00\x00\x01.", 65536),
+        ] {
+            assert_eq!(int(bytes), value, "{bytes:?}");
+        }
+        assert!(
+            matches!(parsed(b"\x8a\x09\0\0\0\0\0\0\0\0\x01.").unwrap().root(), Value::Long(bytes) if bytes.len() == 9)
+        );
+    }
+
+    #[test]
+    fn reads_texts_of_every_width_and_protocol() {
+        for bytes in [
+            &b"X\x02\0\0\0ab."[..],
+            b"\x8c\x02ab.",
+            b"\x8d\x02\0\0\0\0\0\0\0ab.",
+            b"U\x02ab.",
+            b"T\x02\0\0\0ab.",
+            b"S'ab'\n.",
+            b"Vab\n.",
+        ] {
+            assert!(matches!(parsed(bytes).unwrap().root(), Value::Text(text) if text == "ab"), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn stops_at_the_end_and_leaves_the_rest() {
+        let bytes = b"\x80\x02K\x01.\x80\x02K\x02.";
+        let mut reader = Reader::new(bytes);
+        for value in [1, 2] {
+            assert!(matches!(parse(&mut reader).unwrap().root(), Value::Int(found) if *found == value));
+        }
+        assert_eq!(reader.at(), bytes.len());
+    }
+
+    #[test]
+    fn does_not_reach_below_a_mark() {
+        for bytes in [
+            &b"."[..],
+            b"N(.",
+            b"N(a.",
+            b"](a.",
+            b"NN(s.",
+            b"(0.",
+            b"1.",
+            b"N(2.",
+            b"0.",
+            b"(Nu.",
+            b"R.",
+            b"NR.",
+            b"b.",
+        ] {
+            let told = parsed(bytes).unwrap_err().to_string();
+            assert!(told.contains("damaged"), "{bytes:?}: {told}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics_over_any_bytes(bytes: Vec<u8>) {
+            let _either = parsed(&bytes);
+        }
+
+        /// Opcodes with few arguments, which get much further than any bytes.
+        #[test]
+        fn never_panics_over_any_program(
+            program in prop::collection::vec(prop::sample::select(PARTS.to_vec()), 0..60)
+        ) {
+            let bytes: Vec<u8> = program.concat();
+            if let Ok(pickle) = parsed(&[&bytes, &b"."[..]].concat()) {
+                let _either = crate::pretrained::state_dict::find(&pickle).is_ok();
+            }
+        }
+    }
+
+    const PARTS: [&[u8]; 34] = [
+        b"(",
+        b"0",
+        b"1",
+        b"2",
+        b"N",
+        b"K\x01",
+        b"K\x02",
+        b"U\x01k",
+        b"U\x07storage",
+        b"U\x0astate_dict",
+        b")",
+        b"t",
+        b"\x85",
+        b"\x86",
+        b"\x87",
+        b"]",
+        b"l",
+        b"a",
+        b"e",
+        b"}",
+        b"d",
+        b"s",
+        b"u",
+        b"q\0",
+        b"q\x01",
+        b"h\0",
+        b"h\x01",
+        b"R",
+        b"\x81",
+        b"b",
+        b"Q",
+        b"ctorch\nFloatStorage\n",
+        b"ctorch._utils\n_rebuild_tensor\n",
+        b"ccollections\nOrderedDict\n",
+    ];
 }

@@ -9,6 +9,7 @@
 //!
 //! Source: Python's `pickletools.py`, PyTorch's `torch/_weights_only_unpickler.py`.
 
+mod atoms;
 mod globals;
 mod machine;
 mod reader;
