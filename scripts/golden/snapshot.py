@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/snapshot.safetensors: a snapshot of schema 1 put together by hand, byte for byte.
+"""Writes crates/lockstep/golden/snapshot.safetensors: a snapshot of schema 1 put together by hand, byte for byte, and beside it
+snapshot_state.safetensors: the same with a state of the run's own.
 
-Needs Python's standard library only, and writes to the path given, or to the committed file. A test of the crate's writer
+Needs Python's standard library only, and writes to the folder given, or over the committed files. A test of the crate's writer
 must give the same bytes, so that the format cannot drift unseen. What the entries mean: crates/lockstep/src/snapshot/mod.rs.
 """
 
@@ -11,16 +12,17 @@ import struct
 import sys
 import zlib
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "crates" / "lockstep" / "golden" / "snapshot.safetensors"
+OUT = pathlib.Path(__file__).resolve().parents[2] / "crates" / "lockstep" / "golden"
 PARAM = {"name": "w", "step": 3}
+STATE = {"best": 0.1, "name": "\u00e9 \"lockstep.crc32\":\"00000000\""}
 OPTIONS = {"lr": 0.01, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False}
 
 
 def compact(value):
-    return json.dumps(value, separators=(",", ":"))
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def snapshot():
+def snapshot(state=None):
     meta = {
         "position": {"epoch": 3, "step": 2, "samples": 16},
         "run": {"seed": 18446744073709551615, "samples": 50, "data": 7, "batch_size": 8},
@@ -29,6 +31,7 @@ def snapshot():
         "optimizer": {"groups": [{"optimizer": "SGD", "options": OPTIONS, "params": [PARAM]}]},
     }
     texts = {"format": "pt", "lockstep.crc32": "00000000", "lockstep.schema": "1", "lockstep.snapshot": compact(meta)}
+    texts |= {} if state is None else {"lockstep.state": compact(state)}
     entries = {
         "__metadata__": texts,
         "model.n": {"data_offsets": [0, 8], "dtype": "I64", "shape": []},
@@ -45,5 +48,6 @@ def snapshot():
 
 
 if __name__ == "__main__":
-    path = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
-    path.write_bytes(snapshot())
+    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
+    (folder / "snapshot.safetensors").write_bytes(snapshot())
+    (folder / "snapshot_state.safetensors").write_bytes(snapshot(STATE))

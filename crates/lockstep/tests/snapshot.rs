@@ -12,9 +12,12 @@ use std::process::{Command, Stdio};
 use c10d::ProcessGroup;
 use common::{bits, ranks};
 use lockstep::loader::Position;
+use lockstep::optim::schedule::{PlateauOptions, PlateauState, ReduceLrOnPlateau};
 use lockstep::optim::{Adam, AdamOptions, OptimError, Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::snapshot::{self, OnSaveError, Run, Snapshot, SnapshotError, SnapshotOptions, Snapshots, Unfit};
 use lockstep::{LaunchEnv, Reporter};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tch::nn::{self, ModuleT, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -236,6 +239,93 @@ fn a_second_job_on_the_folder_of_a_running_one_is_refused_on_every_rank() {
     assert!(matches!(second.save(AT, &vs, &adam(&vs)), Err(SnapshotError::Taken { .. })));
     first.finish().unwrap();
     assert_eq!(resume(), [Ok(AT), Ok(AT)]);
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct SoFar {
+    plateau: PlateauState,
+    best: Option<f64>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Other {
+    best: Option<f64>,
+    worst: f64,
+}
+
+fn so_far() -> SoFar {
+    SoFar { plateau: ReduceLrOnPlateau::new(PlateauOptions::default()).unwrap().state(), best: Some(0.1 + 0.2) }
+}
+
+/// Saves a model of zeros with the state.
+fn save_with<E: Serialize + DeserializeOwned>(folder: &Path, extra: &E) -> Result<(), SnapshotError> {
+    let vs = vs_of(0.0);
+    let mut snapshots = Snapshots::new(folder, RUN, SnapshotOptions::default(), &Reporter::alone(Device::Cpu).unwrap());
+    snapshots.save_with(AT, &vs, &adam(&vs), extra)?;
+    snapshots.finish()
+}
+
+#[test]
+fn the_runs_own_state_comes_back_on_every_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    save_with(folder.path(), &so_far()).unwrap();
+    let back = ranks(3, |group| {
+        let vs = vs_of(1.0);
+        let private = folder.path().join(format!("private-{}", group.rank()));
+        let place = if group.rank().is_zero() { folder.path() } else { &private };
+        let mut snapshots = Snapshots::new(place, RUN, SnapshotOptions::default(), &reporter(&group));
+        snapshots.resume_with::<SoFar>(&vs, &mut adam(&vs), &group).unwrap()
+    });
+    assert!(back.into_iter().all(|back| back == (AT, Some(so_far()))));
+    // Who does not ask for it goes on without.
+    let start = ranks(2, |group| {
+        let vs = vs_of(1.0);
+        let mut snapshots = Snapshots::new(folder.path(), RUN, SnapshotOptions::default(), &reporter(&group));
+        snapshots.resume(&vs, &mut adam(&vs), &group).unwrap()
+    });
+    assert_eq!(start, [AT; 2]);
+}
+
+#[test]
+fn a_snapshot_without_a_state_of_its_own_and_a_start_anew_give_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let resume = || {
+        ranks(2, |group| {
+            let vs = vs_of(1.0);
+            let mut snapshots = Snapshots::new(folder.path(), RUN, SnapshotOptions::default(), &reporter(&group));
+            snapshots.resume_with::<SoFar>(&vs, &mut adam(&vs), &group).unwrap()
+        })
+    };
+    assert!(resume().into_iter().all(|back| back == (Position::default(), None)));
+    save_adam(folder.path());
+    assert!(resume().into_iter().all(|back| back == (AT, None)));
+}
+
+#[test]
+fn a_state_of_another_shape_is_refused_on_every_rank_and_nothing_is_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    save_with(folder.path(), &so_far()).unwrap();
+    let told = ranks(2, |group| {
+        let vs = vs_of(7.0);
+        let mut optimizer = adam(&vs);
+        let mut snapshots = Snapshots::new(folder.path(), RUN, SnapshotOptions::default(), &reporter(&group));
+        let error = snapshots.resume_with::<Other>(&vs, &mut optimizer, &group).unwrap_err();
+        let before = values(&vs).into_values().flatten().all(|value| value == 7.0f32.to_bits());
+        assert!(before && optimizer.state_dict().tensors().is_empty());
+        error.to_string()
+    });
+    for told in told {
+        assert!(told.contains("Other") && told.contains("missing field `worst`"), "{told}");
+        assert!(told.contains(r#""best":0.30000000000000004"#) && told.contains("snapshot-000004"), "{told}");
+    }
+}
+
+#[test]
+fn a_state_that_json_would_lose_is_refused_when_it_is_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = save_with(folder.path(), &Other { best: None, worst: f64::NEG_INFINITY }).unwrap_err();
+    assert!(matches!(error, SnapshotError::State { .. }), "{error}");
+    assert_eq!(snapshot::list(folder.path()).unwrap(), []);
 }
 
 /// The same snapshot as a later version might write it.

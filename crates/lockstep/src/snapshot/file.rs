@@ -277,7 +277,8 @@ fn append(bytes: &mut Vec<u8>, tensor: &Tensor) -> Result<(), tch::TchError> {
     tensor.detach().f_copy_data_u8(&mut bytes[start..], tensor.numel())
 }
 
-fn tensor(dtype: Dtype, shape: &[usize], data: &[u8]) -> Option<Tensor> {
+/// The tensor of these bytes, if libtorch has the dtype.
+pub(crate) fn tensor(dtype: Dtype, shape: &[usize], data: &[u8]) -> Option<Tensor> {
     let size: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
     let kind = KINDS.iter().find(|(_, known)| *known == dtype)?.0;
     Tensor::f_from_data_size(data, &size, kind).ok()
@@ -384,9 +385,8 @@ mod tests {
         assert_eq!(vs.trainable_variables()[0], other.trainable_variables()[0]);
     }
 
-    /// `scripts/golden/snapshot.py` makes the file.
-    #[test]
-    fn writes_the_same_bytes_as_ever() {
+    /// What `scripts/golden/snapshot.py` puts together.
+    fn written(extra: Option<&str>) -> Vec<u8> {
         let params = vec![crate::optim::ParamMeta { name: "w".into(), step: 3 }];
         let options = crate::optim::SgdOptions { lr: 0.01, momentum: 0.9, ..Default::default() };
         let group = crate::optim::GroupMeta { options: crate::optim::GroupOptions::Sgd(options), params };
@@ -395,11 +395,32 @@ mod tests {
             ("model.w".to_owned(), Tensor::from_slice(&[1.5f32, -0.0])),
             ("optimizer.momentum_buffer.w".to_owned(), Tensor::from_slice(&[0.25f32, 2.0])),
         ];
-        let here = sealed(&meta(StateMeta { groups: vec![group] }), tensors);
+        let mut bytes = encode(&meta(StateMeta { groups: vec![group] }), extra, tensors).unwrap();
+        seal(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn writes_the_same_bytes_as_ever() {
         let golden = include_bytes!("../../golden/snapshot.safetensors");
+        let here = written(None);
         assert_eq!(String::from_utf8_lossy(&here), String::from_utf8_lossy(golden));
         assert!(here == golden);
-        check(golden).unwrap();
+        assert_eq!(Snapshot::decode(golden).unwrap().extra, None);
+    }
+
+    #[test]
+    fn writes_and_reads_the_runs_own_state_within_the_checksum() {
+        let golden = include_bytes!("../../golden/snapshot_state.safetensors");
+        let state = serde_json::json!({"best": 0.1, "name": "é \"lockstep.crc32\":\"00000000\""}).to_string();
+        let here = written(Some(&state));
+        assert_eq!(String::from_utf8_lossy(&here), String::from_utf8_lossy(golden));
+        assert!(here == golden);
+        assert_eq!(Snapshot::decode(golden).unwrap().extra.as_ref(), Some(&state));
+        let at = golden.windows(4).position(|part| part == b"best").unwrap();
+        let mut damaged = golden.to_vec();
+        damaged[at] = b'r';
+        assert!(matches!(check(&damaged), Err(BadSnapshot::Damaged { .. })));
     }
 
     #[test]

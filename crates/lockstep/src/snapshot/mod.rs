@@ -44,4 +44,7 @@ pub use file::{Meta, Run, SCHEMA, Snapshot};
 pub use folder::{Found, list};
 pub use options::{OnSaveError, SnapshotOptions};
 pub use snapshots::Snapshots;
-pub(crate) use source::read_whole;
+
+pub(crate) use error::listed;
+pub(crate) use file::tensor;
+pub(crate) use source::{open_regular, read_safetensors, read_whole};

@@ -1,0 +1,215 @@
+//! Files of weights that are damaged, or made to do harm: reading them ends with an error, and takes no more memory than the
+//! file's length explains.
+//!
+//! One test alone: it looks at the memory of its whole process.
+
+#![allow(clippy::unwrap_used)] // the helpers are tests too
+
+use std::fs;
+use std::io::{Cursor, Write};
+use std::path::{Path, PathBuf};
+
+use lockstep::pretrained::Weights;
+use tch::{Kind, Tensor};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+/// What the whole test may need beyond its start: room that is only asked for counts too.
+const MOST: u64 = 1 << 30;
+
+fn golden(name: &str) -> Vec<u8> {
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/pretrained").join(name)).unwrap()
+}
+
+/// The largest size of this process so far, in bytes, memory that it has asked for and not touched included.
+fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmPeak:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("weights")
+    }
+
+    /// Reads the bytes as a file; what is read can be summed up.
+    fn read(&self, bytes: &[u8]) -> Result<Weights, String> {
+        fs::write(self.path(), bytes).unwrap();
+        let read = Weights::read(&self.path()).map_err(|error| error.to_string())?;
+        for (_, tensor) in read.tensors.iter().filter(|(_, tensor)| tensor.numel() < 10_000) {
+            let _sum: Tensor = tensor.sum(Kind::Double);
+        }
+        Ok(read)
+    }
+
+    fn refusal(&self, bytes: &[u8]) -> String {
+        self.read(bytes).map(drop).expect_err("it should be refused")
+    }
+}
+
+/// An archive with this pickle, and one storage of these bytes.
+fn archive(pickle: &[u8], storage: &[u8], compression: CompressionMethod) -> Vec<u8> {
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    let options = SimpleFileOptions::default().compression_method(compression);
+    for (name, bytes) in [("a/data.pkl", pickle), ("a/data/0", storage)] {
+        zip.start_file(name, options).unwrap();
+        zip.write_all(bytes).unwrap();
+    }
+    zip.finish().unwrap().into_inner()
+}
+
+fn stored(pickle: &[u8]) -> Vec<u8> {
+    archive(pickle, &[0; 16], CompressionMethod::Stored)
+}
+
+/// A pickle of one tensor of f32, `w`.
+fn tensor(key: &str, numel: i64, offset: i64, size: &[i64], stride: &[i64]) -> Vec<u8> {
+    let int = |value: i64| [b"\x8a\x08".to_vec(), value.to_le_bytes().to_vec()].concat();
+    let text = |text: &str| [&b"X"[..], &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
+    let ints =
+        |values: &[i64]| [b"(".to_vec(), values.iter().flat_map(|&value| int(value)).collect(), b"t".to_vec()].concat();
+    let storage = [
+        b"(".to_vec(),
+        text("storage"),
+        b"ctorch\nFloatStorage\n".to_vec(),
+        text(key),
+        text("cpu"),
+        int(numel),
+        b"tQ".to_vec(),
+    ];
+    let call =
+        [b"ctorch._utils\n_rebuild_tensor_v2\n(".to_vec(), storage.concat(), int(offset), ints(size), ints(stride)];
+    [b"\x80\x02}".to_vec(), text("w"), call.concat(), b"\x89NtRs.".to_vec()].concat()
+}
+
+fn cut_and_flip_every_byte(place: &Place) {
+    for name in [
+        "zip.pth",
+        "legacy_checkpoint.pth",
+        "old_parameters.pth",
+        "evil_legacy.pth",
+        "deflated.pth",
+        "views.safetensors",
+    ] {
+        let mut bytes = golden(name);
+        for end in 0..bytes.len() {
+            place.refusal(&bytes[..end]);
+        }
+        for at in 0..bytes.len() {
+            for flip in [0x01, 0x80, 0xff] {
+                bytes[at] ^= flip;
+                let _either = place.read(&bytes);
+                bytes[at] ^= flip;
+            }
+        }
+    }
+}
+
+/// Inside of an archive the checksum stands before the pickle, so that it is flipped by itself.
+fn flip_the_pickle_of_an_archive(place: &Place) {
+    let mut pickle = tensor("0", 4, 0, &[2, 2], &[2, 1]);
+    assert_eq!(place.read(&stored(&pickle)).unwrap().tensors[0].1.size(), [2, 2]);
+    for at in 0..pickle.len() {
+        for bit in 0..8 {
+            pickle[at] ^= 1 << bit;
+            let _either = place.read(&stored(&pickle));
+            pickle[at] ^= 1 << bit;
+        }
+    }
+}
+
+fn ask_for_more_than_there_is(place: &Place) {
+    let huge = 1 << 45;
+    for (pickle, told) in [
+        (tensor("0", 4, 0, &[5], &[1]), "reach beyond its storage of 4"),
+        (tensor("0", 4, 1, &[2, 2], &[2, 1]), "reach beyond"),
+        (tensor("0", 4, -1, &[2], &[1]), "negative"),
+        (tensor("0", 4, i64::MAX, &[2], &[i64::MAX]), "reach beyond"),
+        (tensor("0", 4, 0, &[i64::MAX, i64::MAX], &[0, 0]), "too many elements"),
+        (tensor("0", huge, 0, &[huge], &[1]), "16 bytes where its pickle tells"),
+        (tensor("0", i64::MAX, 0, &[2], &[1]), "elements"),
+        (tensor("0", -1, 0, &[2], &[1]), "negative"),
+        (tensor("0", 2, 0, &[2], &[1]), "16 bytes where its pickle tells 8"),
+        (tensor("../../../etc/passwd", 4, 0, &[2], &[1]), "cannot be found"),
+    ] {
+        let said = place.refusal(&stored(&pickle));
+        assert!(said.contains(told), "{said}");
+    }
+    // Many elements in little memory are no harm: nothing makes a copy of them.
+    let repeated = place.read(&stored(&tensor("0", 4, 0, &[1 << 40], &[0]))).unwrap();
+    assert_eq!(repeated.tensors[0].1.size(), [1 << 40]);
+}
+
+fn unpack_to_much_more(place: &Place) {
+    let zeros = vec![0; 96 << 20];
+    let bomb = archive(&tensor("0", 24 << 20, 0, &[1], &[1]), &zeros, CompressionMethod::Deflated);
+    assert!(bomb.len() < 1 << 20);
+    let said = place.refusal(&bomb);
+    assert!(said.contains("which is too much for a file of"), "{said}");
+}
+
+/// Pickles whose few bytes ask for many values, much nesting, or themselves.
+fn work_the_machine(place: &Place) {
+    let nested = [b"\x80\x02)".to_vec(), vec![0x85; 1 << 20], b".".to_vec()].concat();
+    let marks = [b"\x80\x02".to_vec(), vec![b'('; 5 << 20], b"N.".to_vec()].concat();
+    let doubled = [b"\x80\x02N".to_vec(), vec![b'2'; 5 << 20], b".".to_vec()].concat();
+    // One long list of the same pair, and the same call of it again and again.
+    let list =
+        [&b"\x80\x02](NNeq\0]("[..], &b"h\0".repeat(1 << 19), b"eq\x01ccollections\nOrderedDict\nq\x02"].concat();
+    let copies = [list, b"h\x02h\x01\x85R".repeat(1 << 16), b".".to_vec()].concat();
+    let itself = b"\x80\x02}q\0U\x0astate_dicth\0s.".to_vec();
+    let memo =
+        [b"\x80\x02N".to_vec(), (0..1u32 << 20).flat_map(|at| [&b"r"[..], &at.to_le_bytes()].concat()).collect()]
+            .concat();
+    let text = b"\x80\x02X\xff\xff\xff\xff".to_vec();
+    for (pickle, told) in [
+        (nested, "no named tensors"),
+        (marks, "more than 4000000"),
+        (doubled, "more than 4000000"),
+        (copies, "more than 4000000"),
+        (itself, "no named tensors"),
+        (memo, "ends at byte"),
+        (text, "ends at byte"),
+        (b"\x80\x02cos\nsystem\n.".to_vec(), "os.system"),
+        (b"\x80\x04\x8c\x02os\x8c\x06system\x93.".to_vec(), "os.system"),
+        (b"\x80\x02(S'touch /tmp/lockstep-was-here'\nios\nsystem\n.".to_vec(), "os.system"),
+        (b"\x80\x02ctorch.storage\n_load_from_bytes\n.".to_vec(), "torch.storage._load_from_bytes"),
+        (b"\x80\x02c__builtin__\neval\n(X\x01\0\0\x001tR.".to_vec(), "__builtin__.eval"),
+        (b"\x80\x02\x82\x01.".to_vec(), "copyreg"),
+        (b"\x80\x02ca\x1b[31m\nb\n.".to_vec(), r"refuses to run a\u{1b}[31m.b"),
+    ] {
+        let said = place.refusal(&stored(&pickle));
+        assert!(said.contains(told), "{said}");
+    }
+}
+
+/// A file of 8 TiB, of which nothing is on the disk.
+fn open_a_sparse_file(place: &Place) {
+    for name in ["legacy.pth", "zip.pth", "views.safetensors"] {
+        fs::write(place.path(), golden(name)).unwrap();
+        fs::File::options().write(true).open(place.path()).unwrap().set_len(1 << 43).unwrap();
+        let _either = Weights::read(&place.path());
+    }
+}
+
+#[test]
+fn no_file_makes_reading_panic_or_take_much_memory() {
+    let place = Place { folder: tempfile::tempdir().unwrap() };
+    place.read(&golden("zip.pth")).unwrap();
+    place.read(&golden("legacy.pth")).unwrap();
+    let before = peak();
+    cut_and_flip_every_byte(&place);
+    flip_the_pickle_of_an_archive(&place);
+    ask_for_more_than_there_is(&place);
+    unpack_to_much_more(&place);
+    work_the_machine(&place);
+    open_a_sparse_file(&place);
+    let more = peak() - before;
+    assert!(more < MOST, "reading took {more} bytes");
+    assert!(!Path::new("/tmp/lockstep-was-here").exists());
+}
