@@ -69,8 +69,8 @@ fn takes_folders_for_classes_and_pictures_below_them_for_samples_in_the_order_of
         ("C2/B.jpg", 1),
         ("C2/a.png", 1),
         ("C2/b.JPG", 1),
-        ("C2/a-b/y.jpg", 1),
         ("C2/a/z.jpeg", 1),
+        ("C2/a-b/y.jpg", 1),
         ("C2/a/b/x.PNG", 1),
         ("c1/deep/er/one.Jpeg", 2),
     ];
