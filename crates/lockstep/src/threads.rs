@@ -24,7 +24,7 @@ pub const DEFAULT_RANKS: usize = 2;
 pub const MOST_RANKS: usize = 64;
 
 /// How long the other ranks may go on once one has failed, before the store in which they may be waiting is closed.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(4);
 
 /// Runs `body` as the rank that a launcher made of this process; where there was no launcher, as `nprocs` ranks that are threads.
 ///
