@@ -9,7 +9,8 @@ use crate::work::{Call, Pending, Receiving, Way, Work};
 use crate::{ProcessGroup, Rank};
 
 impl ProcessGroup {
-    /// Sends, and returns when the buffer may be used again (which for large messages means: when the peer has received).
+    /// Sends, and returns when the buffer may be used again. With Gloo that is when the peer receives, however short the message: it
+    /// is asked first, and nothing is kept for it.
     pub fn send(&self, tensor: &Tensor, to: Rank, tag: u16) -> Result<()> {
         self.start_send("send", tensor, to, tag)?.wait(None)
     }
