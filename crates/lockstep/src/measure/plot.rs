@@ -87,7 +87,8 @@ fn draw(text: &mut String, title: &str, series: &[Series], x: Range<f64>, y: Ran
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        // Times rise to the right, so this corner is empty.
+        .position(SeriesLabelPosition::LowerRight)
         .label_font((FONT, 14))
         .background_style(WHITE)
         .border_style(BLACK.mix(0.3))
