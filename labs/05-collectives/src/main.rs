@@ -1,3 +1,48 @@
-//! Lab 05.
+//! Lab 05: what every rank holds before and after each collective, and two all-reduces written by hand.
+//!
+//! Runs on the ranks that a launcher started, else on ranks that are threads of this process. Each lesson is a file of its own.
 
-fn main() {}
+mod all_to_all;
+mod args;
+mod compare;
+mod cost;
+mod doubling;
+mod exchange;
+mod groups;
+mod lab;
+mod lesson;
+mod ops;
+mod pictures;
+mod ring;
+mod rooted;
+mod timing;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use lockstep::{LaunchEnv, exit, init_process_group, threads};
+
+use crate::args::Args;
+use crate::lab::Lab;
+
+// ANCHOR: main
+fn main() -> ExitCode {
+    exit::main(|| {
+        let args = Args::parse();
+        threads::run(args.ranks_to_start()?, |env| run(env, &args))?;
+        Ok(())
+    })
+}
+
+fn run(env: &LaunchEnv, args: &Args) -> Result<()> {
+    args.check(env.world_size)?;
+    let device = args.device.pick(env.local_rank, env.local_world_size)?;
+    let group = init_process_group(env, device, &Default::default())?;
+    let mut lab = Lab::new(&group, args.root());
+    for lesson in args.lessons() {
+        lesson.run(&mut lab, args)?;
+    }
+    lab.save(args.results.as_deref())
+}
+// ANCHOR_END: main

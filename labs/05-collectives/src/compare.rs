@@ -1,0 +1,162 @@
+//! The algorithms written by hand against the engine's all_reduce: the same result where the sum is exact, and what becomes of
+//! the last bits where it is not.
+
+use anyhow::{Context, Result, ensure};
+use c10d::{ProcessGroup, ReduceOp};
+use lockstep::data::rng::KeyedRng;
+use lockstep::measure::Table;
+use lockstep::results::numbers;
+use tch::{Kind, Tensor};
+
+use crate::lab::Lab;
+use crate::ops::OPS;
+use crate::{doubling, ring};
+
+/// An all-reduce: in place, on all ranks.
+pub(crate) type AllReduce = fn(&ProcessGroup, &mut Tensor, ReduceOp) -> Result<()>;
+
+// ANCHOR: three
+/// The three that are compared, the engine's first.
+pub(crate) const ALGORITHMS: [(&str, AllReduce); 3] =
+    [("engine", engine), ("ring", ring::all_reduce), ("doubling", doubling::all_reduce)];
+
+fn engine(group: &ProcessGroup, tensor: &mut Tensor, op: ReduceOp) -> Result<()> {
+    Ok(group.all_reduce(tensor, op)?)
+}
+// ANCHOR_END: three
+
+// ANCHOR: equal
+/// Compares with the engine for each operation, whole numbers and floats whose sums and products are exact, and several lengths.
+pub(crate) fn equal(lab: &mut Lab<'_>) -> Result<()> {
+    let world = lab.world() as i64;
+    let mut compared = 0;
+    for length in [1, world, world + 1, 1000] {
+        for kind in [Kind::Int64, Kind::Float] {
+            for (name, op) in OPS {
+                let start = exact(lab.group, length, kind);
+                let [engine, ring, doubling] = reduced(lab.group, &start, op)?;
+                for (by_hand, result) in [("ring", ring), ("doubling", doubling)] {
+                    let what = format!("{by_hand}: {name} of {length} {kind:?}");
+                    ensure!(result == engine, "{what}: unlike the engine's on rank {}", lab.group.rank());
+                    compared += 1;
+                }
+            }
+        }
+    }
+    lab.say(&format!("compare: {compared} times by hand on {world} ranks, each time the engine's very numbers\n"));
+    lab.results.note("compare", compared)
+}
+// ANCHOR_END: equal
+
+/// What each of the three makes of `start`.
+fn reduced(group: &ProcessGroup, start: &Tensor, op: ReduceOp) -> Result<[Tensor; 3]> {
+    let mut results = ALGORITHMS.map(|_| start.copy());
+    for ((_, all_reduce), result) in ALGORITHMS.iter().zip(&mut results) {
+        all_reduce(group, result, op)?;
+    }
+    Ok(results)
+}
+
+/// Halves from ½ to 2½ (for whole numbers 1 to 5), other ones on each rank. A float holds a product of eight of them exactly.
+fn exact(group: &ProcessGroup, length: i64, kind: Kind) -> Tensor {
+    let rank = group.rank().get() as i64;
+    let halves = (Tensor::arange(length, (Kind::Int64, group.device())) * 7 + 3 * rank).remainder(5) + 1;
+    if kind == Kind::Float { halves.to_kind(Kind::Float) / 2 } else { halves }
+}
+
+// ANCHOR: last_bits
+/// 2^24: the next greater float is 2^24 + 2, and 2^24 + 1 is rounded to 2^24.
+const BIG: f32 = 16_777_216.0;
+
+/// The same numbers in every element, and an answer that depends on who was added first.
+fn absorbed(group: &ProcessGroup) -> Tensor {
+    let mine = [BIG, 1.0, -BIG, 1.0][group.rank().get() % 4];
+    Tensor::full([group.size().get() as i64], f64::from(mine), (Kind::Float, group.device()))
+}
+// ANCHOR_END: last_bits
+
+pub(crate) fn last_bits(lab: &mut Lab<'_>) -> Result<()> {
+    let results = reduced(lab.group, &absorbed(lab.group), ReduceOp::Sum)?;
+    let values = results.iter().map(numbers).collect::<Result<Vec<_>>>()?;
+    for (result, (name, _)) in results.iter().zip(ALGORITHMS) {
+        ensure!(same_on_all(lab.group, result)?, "{name}: the ranks hold different sums");
+    }
+    let mut table = Table::new(std::iter::once("sum by".into()).chain((0..lab.world()).map(|at| format!("element {at}"))));
+    for ((name, _), values) in ALGORITHMS.iter().zip(&values) {
+        table.row(std::iter::once((*name).to_owned()).chain(values.iter().map(|value| value.to_string())));
+    }
+    let cycle = "ranks hold 2^24, 1, -2^24, 1 and so on, the same in every element";
+    lab.say(&format!("last_bits: {cycle}; each sum is the same on all ranks\n{table}\n"));
+    lab.results.note("last_bits", &values)?;
+    drawn(lab)
+}
+
+/// How far the three are off for numbers as gradients are: drawn from a bell curve.
+fn drawn(lab: &Lab<'_>) -> Result<()> {
+    const LENGTH: usize = 10_000;
+    let mut rng = KeyedRng::new(&[5, lab.group.rank().get() as u64]);
+    let start: Vec<f32> = (0..LENGTH).map(|_| rng.normal()).collect();
+    let start = Tensor::from_slice(&start).to_device(lab.group.device());
+    let mut truth = start.to_kind(Kind::Double);
+    engine(lab.group, &mut truth, ReduceOp::Sum)?;
+    let results = reduced(lab.group, &start, ReduceOp::Sum)?;
+    let mut table = Table::new(["sum by", "unlike the engine's", "greatest error"]);
+    for ((name, _), result) in ALGORITHMS.iter().zip(&results) {
+        let other = result.not_equal_tensor(&results[0]).sum(Kind::Int64).int64_value(&[]);
+        let error = (result.to_kind(Kind::Double) - &truth).abs().max().double_value(&[]);
+        table.row([(*name).to_owned(), other.to_string(), format!("{error:.1e}")]);
+    }
+    lab.say(&format!("{LENGTH} drawn floats a rank, errors against a sum in doubles\n{table}\n"));
+    Ok(())
+}
+
+/// Whether all ranks hold the same bits: no value has a least and a greatest rank.
+fn same_on_all(group: &ProcessGroup, tensor: &Tensor) -> Result<bool> {
+    let (mut least, mut most) = (tensor.copy(), tensor.copy());
+    group.all_reduce(&mut least, ReduceOp::Min).context("cannot compare the ranks' sums")?;
+    group.all_reduce(&mut most, ReduceOp::Max)?;
+    Ok(least == most)
+}
+
+/// For the tests of both algorithms: every world of 1 to 8 ranks, every operation, lengths around the world's and none.
+#[cfg(test)]
+pub(crate) fn assert_reduces_like_a_sum_on_one_rank(all_reduce: AllReduce) {
+    use std::time::Duration;
+
+    use c10d::{Endpoint, GroupOptions};
+    use lockstep::{init_process_group, threads};
+
+    let options = GroupOptions {
+        timeout: Duration::from_secs(60),
+        endpoint: Endpoint::Interface("lo".into()),
+        ..GroupOptions::default()
+    };
+    for world in 1..=8usize {
+        threads::run_threads(world, |env| {
+            let group = init_process_group(env, tch::Device::Cpu, &options)?;
+            let number = |rank: usize, at: usize| ((7 * at + 3 * rank) % 5 + 1) as f64;
+            for length in [0, 1, 2, world - 1, world, world + 1, 3 * world + 2] {
+                for (name, op) in OPS {
+                    let fold: fn(f64, f64) -> f64 = match op {
+                        ReduceOp::Sum => |a, b| a + b,
+                        ReduceOp::Product => |a, b| a * b,
+                        ReduceOp::Min => f64::min,
+                        _ => f64::max,
+                    };
+                    let of = |at| (0..world).map(|rank| number(rank, at)).reduce(fold).unwrap();
+                    let wanted: Vec<f64> = (0..length).map(of).collect();
+                    let mine: Vec<f64> = (0..length).map(|at| number(env.rank.get(), at)).collect();
+                    let mut tensor = Tensor::from_slice(&mine);
+                    all_reduce(&group, &mut tensor, op)?;
+                    assert_eq!(numbers(&tensor)?, wanted, "{name} of {length} on rank {} of {world}", env.rank);
+                }
+            }
+            let mut tensor = Tensor::ones([2], (Kind::Float, tch::Device::Cpu));
+            let told = all_reduce(&group, &mut tensor, ReduceOp::Avg);
+            assert_eq!(told.is_err(), world > 1, "nobody can average step by step");
+            group.barrier()?;
+            Ok(())
+        })
+        .unwrap();
+    }
+}

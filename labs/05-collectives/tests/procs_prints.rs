@@ -1,0 +1,121 @@
+//! What lab 05 prints, and what it says to those who ask for what cannot be.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+mod common;
+
+use common::{in_processes, in_threads, text};
+
+fn printed(args: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let output = in_threads(&[args, &["--device", "cpu"]].concat(), &folder);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn pictures_show_who_held_what_before_and_after() {
+    let wanted = "\
+scatter: tensor r of rank 1's list, on rank r
+         before           after
+rank 0 │ ·  │    │    │ → │ 11 │
+rank 1 │ 11 │ 12 │ 13 │ → │ 12 │
+rank 2 │ ·  │    │    │ → │ 13 │
+
+all_to_all: number r of every rank, on rank r
+         before         after
+rank 0 │  1  2  3 │ → │  1 11 21 │
+rank 1 │ 11 12 13 │ → │  2 12 22 │
+rank 2 │ 21 22 23 │ → │  3 13 23 │
+
+";
+    assert_eq!(printed(&["scatter", "all_to_all", "--nprocs", "3", "--root", "1"]), wanted);
+}
+
+#[test]
+fn the_ring_shows_chunk_r_plus_1_finished_on_rank_r_between_its_phases() {
+    let wanted = "\
+ring: all_reduce by hand, around a ring
+         before         after the reduce-scatter     after the all-gather
+rank 0 │  1  2  3 │ → │  1 36 25 │               → │ 33 36 39 │
+rank 1 │ 11 12 13 │ → │ 12 12 39 │               → │ 33 36 39 │
+rank 2 │ 21 22 23 │ → │ 33 34 23 │               → │ 33 36 39 │
+
+";
+    assert_eq!(printed(&["ring", "--nprocs", "3"]), wanted);
+}
+
+#[test]
+fn two_groups_work_at_once_and_a_rank_of_neither_keeps_what_it_has() {
+    let told = printed(&["groups", "--nprocs", "5", "--group", "3,0", "--group", "1,2"]);
+    let wanted = "\
+groups: all_reduce in each of {3,0} and {1,2}
+         before            rank in each group     after
+rank 0 │  1  2  3  4 │ → │ 0 │ · │            → │ 32 34 36 38 │
+rank 1 │ 11 12 13 14 │ → │ · │ 0 │            → │ 32 34 36 38 │
+rank 2 │ 21 22 23 24 │ → │ · │ 1 │            → │ 32 34 36 38 │
+rank 3 │ 31 32 33 34 │ → │ 1 │ · │            → │ 32 34 36 38 │
+rank 4 │ 41 42 43 44 │ → │ · │ · │            → │ 41 42 43 44 │
+";
+    assert!(told.starts_with(wanted), "{told}");
+}
+
+#[test]
+fn one_rank_shows_what_it_can_and_says_what_needs_two() {
+    let told = printed(&["--nprocs", "1"]);
+    assert!(told.contains("timing: not shown, messages need 2 ranks"), "{told}");
+    assert!(told.contains("group_broadcast: not shown, a group without rank 0 needs 2 ranks"), "{told}");
+}
+
+#[test]
+fn timing_gives_a_row_for_each_size_and_a_plot() {
+    let folder = tempfile::tempdir().unwrap();
+    let sizes = ["--min-bytes", "8", "--max-bytes", "32", "--repeats", "2"];
+    let args = [&["timing", "--nprocs", "3", "--plot", "plot.svg", "--device", "cpu"][..], &sizes].concat();
+    let output = in_threads(&args, &folder);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let told = text(&output.stdout);
+    let bytes = |line: &str| line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+    assert_eq!(told.lines().filter_map(bytes).collect::<Vec<_>>(), [8, 16, 32], "{told}");
+    assert!(told.contains("1/β") && told.contains("the lines of ring and doubling"), "{told}");
+    let plot = std::fs::read_to_string(folder.path().join("plot.svg")).unwrap();
+    assert!(plot.starts_with("<svg ") && plot.contains("all_reduce on 3 ranks"));
+}
+
+#[test]
+fn refuses_what_cannot_be_with_exit_code_2_and_a_reason() {
+    for (args, named) in [
+        (&["--root", "4"][..], "--root 4: no such rank in a world of 4; give 0 to 3"),
+        (&["groups", "--group", "0,7"], "--group 0,7: rank 7 is outside a world of 4"),
+        (&["groups", "--group", ""], "--group : a group needs at least one rank"),
+        (&["groups", "--group", "1,1"], "--group 1,1: a rank stands twice in ranks 1, 1"),
+        (&["groups", "--group", "a"], "\"a\" is no rank"),
+        (&["timing", "--max-bytes", "6"], "a message of 6 bytes"),
+        (&["--repeats", "0"], "'--repeats <REPEATS>'"),
+        (&["--nprocs", "0"], "cannot run 0 ranks as threads"),
+        (&["all_sing"], "invalid value 'all_sing'"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = in_threads(&[args, &["--device", "cpu"]].concat(), &folder);
+        let told = text(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{args:?}: {told}");
+        assert!(told.contains(named), "{told}");
+    }
+}
+
+#[test]
+fn under_a_launcher_every_rank_refuses_a_root_outside_the_world() {
+    let folder = tempfile::tempdir().unwrap();
+    for output in in_processes(2, &["--root", "2", "--device", "cpu"], &folder) {
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_named_with_exit_code_1() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("results"), "a file").unwrap();
+    let output = in_threads(&["ring", "--nprocs", "2", "--results", "results", "--device", "cpu"], &folder);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("failed to save results to results/rank-"), "{}", text(&output.stderr));
+}
