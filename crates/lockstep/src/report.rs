@@ -6,6 +6,7 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use lockstep_contract::fault::{Armed, FaultError, Point};
 use tch::Device;
@@ -108,6 +109,12 @@ impl Reporter {
     pub fn validated(&self, epoch: u64, epochs: u64, all: &Evaluation) {
         self.say_once(progress::validation_line(epoch, epochs, all));
         self.emit_eval(epoch, all);
+    }
+
+    /// All ranks together trained on so many pictures of `epoch` in this time. Rank 0 prints it; no event has it, since no two runs
+    /// agree on it.
+    pub fn speed(&self, epoch: u64, pictures: u64, time: Duration) {
+        self.say_once(progress::speed_line(epoch, pictures, time));
     }
 
     fn emit_eval(&self, epoch: u64, all: &Evaluation) {

@@ -20,8 +20,14 @@ const INSTEAD: [(&str, &str); 8] = [
     ("cifar-10-batches-py", PICKLES),
     ("cifar-10-python.tar.gz", PICKLES),
     ("data_batch_1", PICKLES),
-    ("cifar-10-batches-mat", "this is the version for Matlab; get the binary version, cifar-10-binary.tar.gz, and unpack it"),
-    ("data_batch_1.mat", "this is the version for Matlab; get the binary version, cifar-10-binary.tar.gz, and unpack it"),
+    (
+        "cifar-10-batches-mat",
+        "this is the version for Matlab; get the binary version, cifar-10-binary.tar.gz, and unpack it",
+    ),
+    (
+        "data_batch_1.mat",
+        "this is the version for Matlab; get the binary version, cifar-10-binary.tar.gz, and unpack it",
+    ),
     ("cifar-100-binary", "this is CIFAR-100; get CIFAR-10's binary version, cifar-10-binary.tar.gz, and unpack it"),
     ("train.bin", "this looks like CIFAR-100; get CIFAR-10's binary version, cifar-10-binary.tar.gz, and unpack it"),
     ("cifar-100-python", "this is CIFAR-100; get CIFAR-10's binary version, cifar-10-binary.tar.gz, and unpack it"),

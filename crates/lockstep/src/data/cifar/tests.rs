@@ -75,8 +75,10 @@ fn refuses_to_write_fewer_training_pictures_than_files_and_to_a_folder_that_is_n
 #[test]
 fn finds_the_folder_of_the_archive_and_accepts_fewer_than_five_files() {
     let (bytes, more) = (records(2), records(4));
-    let files: [(&str, &[u8]); 2] =
-        [("cifar-10-batches-bin/data_batch_1.bin", &bytes), ("cifar-10-batches-bin/data_batch_2.bin", &more[2 * RECORD..])];
+    let files: [(&str, &[u8]); 2] = [
+        ("cifar-10-batches-bin/data_batch_1.bin", &bytes),
+        ("cifar-10-batches-bin/data_batch_2.bin", &more[2 * RECORD..]),
+    ];
     let (_folder, path) = folder(&files);
     assert_eq!(Cifar10::from_dir(&path, Split::Train).unwrap(), set(4));
     assert_eq!(Cifar10::from_dir(&path.join("cifar-10-batches-bin"), Split::Train).unwrap(), set(4));
@@ -111,7 +113,8 @@ fn says_what_lies_there_instead_and_what_to_get() {
         let told = refused(&path, Split::Train);
         assert!(told.starts_with("find CIFAR-10's binary files in ") && told.contains(words), "{file}: {told}");
     }
-    let (_folder, path) = folder(&[("cifar-10-binary.tar.gz", b"x"), ("cifar-10-python.tar.gz", b"x"), ("a.bin", b"x")]);
+    let (_folder, path) =
+        folder(&[("cifar-10-binary.tar.gz", b"x"), ("cifar-10-python.tar.gz", b"x"), ("a.bin", b"x")]);
     for (name, words) in [
         ("cifar-10-binary.tar.gz", "the archive is still packed"),
         ("cifar-10-python.tar.gz", "whose files are pickles"),
