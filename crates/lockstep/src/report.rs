@@ -111,10 +111,10 @@ impl Reporter {
         self.emit_eval(epoch, all);
     }
 
-    /// All ranks together trained on so many pictures of `epoch` in this time. Rank 0 prints it; no event has it, since no two runs
-    /// agree on it.
-    pub fn speed(&self, epoch: u64, pictures: u64, time: Duration) {
-        self.say_once(progress::speed_line(epoch, pictures, time));
+    /// The steps of `epoch` took this time; `all` has the sums over all ranks. Rank 0 prints them, with the images per second of all
+    /// ranks together, of which no event tells: no two runs agree on it.
+    pub fn trained_in(&self, epoch: u64, all: &Evaluation, time: Duration) {
+        self.say_once(progress::speed_line(epoch, all, time));
     }
 
     fn emit_eval(&self, epoch: u64, all: &Evaluation) {

@@ -111,8 +111,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
             }
         }
         let trained = trained.all_reduce(model.group())?; // which also waits for the slowest rank
-        report.speed(epoch, trained.samples(), begun.elapsed());
-        report.trained(epoch, args.num_epochs, &trained);
+        report.trained_in(epoch, &trained, begun.elapsed());
         snapshots.save(Position::start_of(epoch + 1), &vs, &optimizer)?;
         if env.rank.is_zero() {
             checkpoint::save(&vs, &args.model_dir.join(&args.model_filename))?;
