@@ -75,6 +75,13 @@ pub fn validation_line(epoch: u64, epochs: u64, all: &Evaluation) -> String {
     format!("{} Val loss: {:.4}, Val accuracy: {:.4}", of_epochs(epoch, epochs), all.loss(), all.accuracy())
 }
 
+/// `Epoch 3 | train loss: 0.1234, train accuracy: 0.9625 | 412 images/s over all ranks`, after an epoch's steps, which took `time`.
+pub fn speed_line(epoch: u64, all: &Evaluation, time: Duration) -> String {
+    let rate = all.samples() as f64 / time.as_secs_f64().max(f64::EPSILON);
+    let (loss, accuracy) = (all.loss(), all.accuracy());
+    format!("Epoch {epoch} | train loss: {loss:.4}, train accuracy: {accuracy:.4} | {rate:.0} images/s over all ranks")
+}
+
 /// `(Epoch 4/5)`: people count from 1.
 pub fn of_epochs(epoch: u64, epochs: u64) -> String {
     format!("(Epoch {}/{epochs})", epoch + 1)
@@ -159,6 +166,10 @@ mod tests {
             "Epoch 2 | Training checkpoint saved at checkpoint.pt"
         );
         assert_eq!(resumed_line(4), "Resuming training from snapshot at Epoch 4");
+        assert_eq!(
+            speed_line(3, &Evaluation::default(), Duration::from_secs(2)),
+            "Epoch 3 | train loss: 0.0000, train accuracy: 0.0000 | 0 images/s over all ranks"
+        );
         assert_eq!(eval_line(1, 0.30241, 2.0), "Epoch: 1, Accuracy: 0.3024, Loss: 2.0000");
     }
 

@@ -6,6 +6,7 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use lockstep_contract::fault::{Armed, FaultError, Point};
 use tch::Device;
@@ -108,6 +109,12 @@ impl Reporter {
     pub fn validated(&self, epoch: u64, epochs: u64, all: &Evaluation) {
         self.say_once(progress::validation_line(epoch, epochs, all));
         self.emit_eval(epoch, all);
+    }
+
+    /// The steps of `epoch` took this time; `all` has the sums over all ranks. Rank 0 prints them, with the images per second of all
+    /// ranks together, of which no event tells: no two runs agree on it.
+    pub fn trained_in(&self, epoch: u64, all: &Evaluation, time: Duration) {
+        self.say_once(progress::speed_line(epoch, all, time));
     }
 
     fn emit_eval(&self, epoch: u64, all: &Evaluation) {

@@ -1,3 +1,128 @@
-//! Lab 07.
+//! Lab 07: a real network. ResNet-18 learns CIFAR-10 on several ranks.
+//!
+//! Runs under `lockstep run` or torchrun, or alone. Against lab 06: colour pictures that are cropped and mirrored at random, batch
+//! normalization, weight decay, an evaluation before each epoch, and a learning rate that may follow the number of ranks.
 
-fn main() {}
+mod args;
+
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+use args::Args;
+use clap::Parser;
+use lockstep::data::vision::{Normalize, Pictures, Pipeline, RandomCrop, RandomHorizontalFlip, Transformed};
+use lockstep::data::{Dataset, cifar_or_drawn};
+use lockstep::loader::{DataLoader, Position};
+use lockstep::metrics::{EvalOptions, Evaluation, evaluate_with};
+use lockstep::models::{Depth, Norm, ResNet, ResNetOptions};
+use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
+use lockstep::rng::seed_step;
+use lockstep::sampler::{DistributedSampler, Sampler};
+use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
+use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
+use tch::nn::VarStore;
+
+fn main() -> ExitCode {
+    exit::main(|| {
+        let args = Args::parse();
+        train(&LaunchEnv::from_env_or_alone()?, &args)
+    })
+}
+
+// ANCHOR: train
+fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
+    let about_local_rank = args.about_local_rank(env)?;
+    let device = args.device.pick(env.local_rank, env.local_world_size)?;
+    let group = Rc::new(init_process_group(env, device, &Default::default())?);
+    let report = Reporter::new(env, device)?;
+    about_local_rank.iter().for_each(|told| report.say_once(told));
+
+    // ANCHOR: data
+    let drawn = args.samples.get();
+    let (train, test) = cifar_or_drawn(args.data.as_deref(), args.random_seed, drawn, drawn.div_ceil(4))?;
+    let augment = Pipeline::new().then(RandomCrop { size: 32, padding: 4 }).then(RandomHorizontalFlip { p: 0.5 });
+    let train_set = Transformed::new(train, Normalize::CIFAR10).pipeline(augment).seed(args.random_seed);
+    let test_set: Arc<dyn Dataset> = Arc::new(Transformed::new(test, Normalize::CIFAR10));
+    // ANCHOR_END: data
+    let (samples, data, classes) = (train_set.len(), train_set.fingerprint()?, train_set.pictures().classes().len());
+    report.say_once(format!("{samples} pictures to train on, {} to test", test_set.len()));
+
+    // ANCHOR: model
+    tch::manual_seed(args.random_seed as i64);
+    let vs = VarStore::new(device);
+    let norm = if args.sync_batch_norm { Norm::Sync(Rc::clone(&group)) } else { Norm::Batch };
+    let options = ResNetOptions { width: args.width, norm, ..ResNetOptions::new(classes as i64) };
+    let net = ResNet::new(&vs.root(), Depth::Eighteen, &options);
+    let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
+    let model = DistributedDataParallel::new(net, &vs, group, &fixed)?;
+    // ANCHOR_END: model
+
+    let sampler = Arc::new(DistributedSampler::new(samples, env.rank, env.world_size)?.seed(args.random_seed));
+    let batch_size = args.batch_size.get();
+    let loader = DataLoader::new(Arc::new(train_set), Arc::clone(&sampler), batch_size)?.workers(args.workers);
+    let evaluation = EvalOptions { workers: args.workers, ..Default::default() };
+
+    // ANCHOR: optimizer
+    let schedule = args.schedule(env.world_size.get(), loader.steps())?;
+    let options = SgdOptions { lr: schedule.lr(u64::MAX), momentum: 0.9, weight_decay: 1e-5, ..Default::default() };
+    let mut optimizer = Sgd::new(named_parameters(&vs), options)?;
+    // ANCHOR_END: optimizer
+
+    // ANCHOR: resume
+    let run = Run { seed: args.random_seed, samples, data, batch_size };
+    let resume = args.resume || env.restart_count > 0;
+    let options = SnapshotOptions { resume, on_error: args.on_save_error, ..Default::default() };
+    let mut snapshots = Snapshots::new(&args.model_dir, run, options, &report);
+    let start = snapshots.resume(&vs, &mut optimizer, model.group())?;
+    // ANCHOR_END: resume
+    if args.resume && start == Position::default() {
+        report.say_once(format!("No snapshot in {}: training starts anew", args.model_dir.display()));
+    }
+    args.check_last_batch([sampler.len(), sampler.len_from(start.samples)], env.world_size.get())?;
+
+    // ANCHOR: loop
+    for epoch in start.epoch..args.num_epochs {
+        let from = start.within(epoch);
+        if from.is_start() {
+            report.eval(epoch, &evaluate_with(&model, Arc::clone(&test_set), device, &evaluation)?);
+        }
+        report.epoch_at(from, &loader, batch_size, &sampler);
+        let (begun, mut trained) = (Instant::now(), Evaluation::default());
+        for (step, batch) in (from.step..).zip(loader.epoch_at(from)) {
+            let batch = batch?.to(device);
+            seed_step(args.random_seed, epoch, step, env.rank);
+            if args.lr_for_batch.is_some() {
+                schedule.apply(epoch * loader.steps() as u64 + step as u64, &mut optimizer);
+            }
+            optimizer.zero_grad();
+            let logits = model.forward(&batch.inputs)?;
+            let loss = logits.cross_entropy_for_logits(&batch.targets);
+            model.backward(&loss)?;
+            optimizer.step()?;
+            let loss = loss.double_value(&[]);
+            trained.add(&logits, &batch.targets, loss);
+            report.step(epoch, step, loss, batch.len());
+            let next = loader.after(from, step);
+            if !next.is_start() && args.save_every_steps.is_some_and(|every| next.step % every == 0) {
+                snapshots.save(next, &vs, &optimizer)?;
+            }
+        }
+        let trained = trained.all_reduce(model.group())?; // which also waits for the slowest rank
+        report.trained_in(epoch, &trained, begun.elapsed());
+        snapshots.save(Position::start_of(epoch + 1), &vs, &optimizer)?;
+        if env.rank.is_zero() {
+            checkpoint::save(&vs, &args.model_dir.join(&args.model_filename))?;
+        }
+    }
+    report.eval(args.num_epochs, &evaluate_with(&model, test_set, device, &evaluation)?);
+    snapshots.finish()?;
+    // ANCHOR_END: loop
+    if let Some(folder) = &args.weights {
+        checkpoint::save_of_rank(&vs, folder, env.rank)?;
+    }
+    Ok(())
+}
+// ANCHOR_END: train

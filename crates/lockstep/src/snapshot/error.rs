@@ -39,6 +39,17 @@ pub enum SnapshotError {
         /// The folder.
         folder: PathBuf,
     },
+    /// There are snapshots, and the run was not to go on from any.
+    #[error(
+        "{} holds snapshots of a run, the newest of epoch {epoch}; pass --resume to go on from it, or name another folder to start anew",
+        folder.display()
+    )]
+    NotAsked {
+        /// The folder.
+        folder: PathBuf,
+        /// Where the newest would go on.
+        epoch: u64,
+    },
     /// The folder cannot be listed.
     #[error("cannot look for snapshots in {}", folder.display())]
     List {

@@ -23,6 +23,9 @@ pub struct SnapshotOptions {
     pub on_error: OnSaveError,
     /// Whether a thread writes while training goes on; yes.
     pub background: bool,
+    /// Whether to go on from what the folder holds; yes. If not, a folder that holds snapshots is refused: a run that began anew
+    /// beside them would one day be resumed from another's.
+    pub resume: bool,
 }
 
 impl Default for SnapshotOptions {
@@ -31,6 +34,7 @@ impl Default for SnapshotOptions {
             keep: NonZeroUsize::MIN.saturating_add(1),
             on_error: OnSaveError::default(),
             background: true,
+            resume: true,
         }
     }
 }

@@ -87,7 +87,8 @@ impl Snapshots {
     ///
     /// # Errors
     /// On every rank when the newest good snapshot is of another model or optimizer, stands inside an epoch of another seed or
-    /// data set, or has another schema, and when another job that is still running has the folder; nothing is changed then.
+    /// data set, or has another schema, and when another job that is still running has the folder, or there are snapshots and
+    /// [`SnapshotOptions::resume`] is off; nothing is changed then.
     pub fn resume(
         &mut self,
         vs: &VarStore,
@@ -268,6 +269,11 @@ impl Snapshots {
     ) -> Result<Option<(Good, T)>, SnapshotError> {
         self.claim()?;
         let listed = |source| SnapshotError::List { folder: self.folder.clone(), source };
+        if !self.options.resume
+            && let Some(newest) = folder::list(&self.folder).map_err(listed)?.first()
+        {
+            return Err(SnapshotError::NotAsked { folder: self.folder.clone(), epoch: newest.epoch });
+        }
         let Search { good, skipped } = folder::search(&self.folder).map_err(listed)?;
         let other_schema = self.skip(skipped);
         let Some(good) = good else { return other_schema.map_or(Ok(None), Err) };

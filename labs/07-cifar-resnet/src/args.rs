@@ -1,0 +1,123 @@
+//! What can be asked of the lab: the tutorial's flags, in its spelling and the usual one, and the course's.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Parser;
+use lockstep::LaunchEnv;
+use lockstep::device::DeviceChoice;
+use lockstep::exit::UsageError;
+use lockstep::optim::schedule::Warmup;
+use lockstep::snapshot::OnSaveError;
+
+/// Train ResNet-18 on CIFAR-10
+#[derive(Parser)]
+pub(crate) struct Args {
+    /// Accepted for torch.distributed.launch, which passes it; LOCAL_RANK says the same, and is what counts
+    #[arg(long, alias = "local_rank")]
+    pub(crate) local_rank: Option<usize>,
+    /// Number of training epochs
+    #[arg(long, visible_alias = "epochs", alias = "num_epochs", default_value_t = 5)]
+    pub(crate) num_epochs: u64,
+    /// Pictures in a batch of one rank (the tutorial's is 256, of 50,000)
+    #[arg(long, alias = "batch_size", default_value = "16")]
+    pub(crate) batch_size: NonZeroUsize,
+    /// Learning rate (the tutorial's is 0.1)
+    #[arg(long, visible_alias = "lr", alias = "learning_rate", default_value_t = 0.005)]
+    pub(crate) learning_rate: f64,
+    /// Scale the learning rate: the one given is for so many pictures over all ranks, and is warmed up to what their batch needs
+    #[arg(long)]
+    pub(crate) lr_for_batch: Option<NonZeroUsize>,
+    /// Epochs that the warm-up takes
+    #[arg(long, default_value_t = 1)]
+    pub(crate) warmup_epochs: u64,
+    /// Seed of drawn pictures, order, crops and flips, and initial weights
+    #[arg(long, visible_alias = "seed", alias = "random_seed", default_value_t = 0)]
+    pub(crate) random_seed: u64,
+    /// Folder of the model and of the snapshots
+    #[arg(long, visible_alias = "snapshots", alias = "model_dir", default_value = "saved_models")]
+    pub(crate) model_dir: PathBuf,
+    /// File of the model in it
+    #[arg(long, alias = "model_filename", default_value = "resnet_distributed.safetensors", value_parser = safetensors)]
+    pub(crate) model_filename: String,
+    /// Go on from the newest good snapshot in the folder; a launcher's restart does so by itself
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// Save a snapshot after every so many steps of an epoch, too
+    #[arg(long)]
+    pub(crate) save_every_steps: Option<NonZeroUsize>,
+    /// What to do when a snapshot cannot be saved
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) on_save_error: OnSaveError,
+    /// A folder with CIFAR-10's binary files, or with cifar-10-batches-bin; without one, pictures are drawn
+    #[arg(long)]
+    pub(crate) data: Option<PathBuf>,
+    /// Pictures to draw for training; a quarter as many are drawn for the test
+    #[arg(long, default_value = "2048")]
+    pub(crate) samples: NonZeroUsize,
+    /// Threads of each rank that load ahead
+    #[arg(long, default_value_t = 1)]
+    pub(crate) workers: usize,
+    /// Channels of the network's first stage; torchvision's has 64
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(i64).range(1..))]
+    pub(crate) width: i64,
+    /// Normalize over the batches of all ranks, not each rank over its own
+    #[arg(long)]
+    pub(crate) sync_batch_norm: bool,
+    /// A folder in which each rank saves its weights at the end
+    #[arg(long)]
+    pub(crate) weights: Option<PathBuf>,
+    /// Where to train
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) device: DeviceChoice,
+}
+
+impl Args {
+    /// What to say of `--local-rank`, if it was given.
+    pub(crate) fn about_local_rank(&self, env: &LaunchEnv) -> Result<Option<String>, UsageError> {
+        let Some(given) = self.local_rank else { return Ok(None) };
+        let real = env.local_rank;
+        if given != real.get() {
+            let told = format!(
+                "--local-rank is {given}, and the environment says {real}: leave the flag out, and start several ranks by \
+                 `lockstep run` or torchrun"
+            );
+            return Err(UsageError(told));
+        }
+        Ok(Some(
+            "--local-rank is accepted and of no effect: LOCAL_RANK picks the device, RANK does everything else".into(),
+        ))
+    }
+
+    /// The learning rate by the step: the given one, or, with `--lr-for-batch`, the scaled one.
+    pub(crate) fn schedule(&self, world_size: usize, steps: usize) -> Result<Warmup> {
+        let Some(base) = self.lr_for_batch else { return Ok(Warmup::new(self.learning_rate, 1.0, 0)?) };
+        let (batch, steps) = (self.batch_size.get(), self.warmup_epochs * steps as u64);
+        Ok(Warmup::linear_scaling(self.learning_rate, base.get(), batch, world_size, steps)?)
+    }
+
+    /// Refuses shares of an epoch whose last batch is a single picture: at the end of ResNet-18 such a picture is one pixel, and
+    /// one value has no variance to normalize by.
+    pub(crate) fn check_last_batch(&self, shares: [usize; 2], world_size: usize) -> Result<(), UsageError> {
+        let ranks_that_share_statistics = if self.sync_batch_norm { world_size } else { 1 };
+        let is_single = |share: &usize| *share > 0 && (share - 1).is_multiple_of(self.batch_size.get());
+        let Some(share) = shares.iter().find(|share| is_single(share)).filter(|_| ranks_that_share_statistics == 1)
+        else {
+            return Ok(());
+        };
+        Err(UsageError(format!(
+            "a rank's {share} pictures in batches of {} end with a batch of 1, of which batch norm can take no variance: choose another \
+             --batch-size, or --sync-batch-norm with several ranks",
+            self.batch_size
+        )))
+    }
+}
+
+/// A file's name that says its format, by which it is loaded.
+fn safetensors(name: &str) -> Result<String, String> {
+    if name.ends_with(".safetensors") && !name.contains('/') {
+        return Ok(name.to_owned());
+    }
+    Err("the model is saved as safetensors: give a file's name that ends in .safetensors, and its folder by --model-dir".into())
+}

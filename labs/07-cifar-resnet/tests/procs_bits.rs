@@ -1,0 +1,71 @@
+//! The lab's promise: whatever is killed, and wherever, the run ends with the bits of one in which nothing failed, those of batch
+//! norm's buffers included.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+mod common;
+
+use std::fs;
+
+use common::{job_with, lab, new_job, quick, succeeds, tensors};
+use lockstep_contract::fault::{Act, Fault, Phase};
+use lockstep_trials::{kill, undisturbed, while_saving};
+
+fn args<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    quick(&[&["--epochs", "2", "--save-every-steps", "2"], more].concat())
+}
+
+/// Starts the job again after each fault, until it succeeds.
+fn survives(world: usize, faults: &[Fault], args: &[&str]) {
+    let mut job = job_with(faults);
+    assert_eq!(job.finish(world, args), faults.len() + 1);
+    assert_eq!(job.inflicted(), faults.len());
+    let names = tensors(&job, "weights/rank-0.safetensors");
+    assert!(names.contains_key("layer4.1.bn2.running_var") && names.contains_key("bn1.running_mean"));
+    assert!(job.weights(world) == undisturbed(lab(), world, args), "the weights have other bits");
+}
+
+#[test]
+fn kills_of_either_of_two_ranks_change_no_bit() {
+    survives(2, &[kill(1, 0, 0), kill(0, 0, 2), kill(1, 1, 1), kill(0, 1, 2)], &args(&[]));
+}
+
+#[test]
+fn kills_among_three_ranks_change_no_bit() {
+    survives(3, &[kill(2, 0, 1), kill(1, 1, 0)], &args(&[]));
+}
+
+#[test]
+fn kills_of_a_process_alone_change_no_bit() {
+    survives(1, &[kill(0, 0, 3), kill(0, 1, 5)], &args(&[]));
+}
+
+#[test]
+fn kills_under_synchronized_batch_norm_and_a_warm_up_change_no_bit() {
+    let more = ["--sync-batch-norm", "--lr-for-batch", "4", "--warmup-epochs", "2", "--workers", "2"];
+    survives(2, &[kill(0, 0, 2), kill(1, 1, 1)], &args(&more));
+}
+
+#[test]
+fn a_torn_snapshot_costs_some_steps_and_no_bit() {
+    survives(2, &[while_saving(1, 2, Phase::Named, &[Act::TearSnapshot, Act::Signal(9)])], &args(&[]));
+}
+
+#[test]
+fn the_models_file_is_rank_0s_last_weights() {
+    let mut job = job_with(&[kill(1, 1, 1)]);
+    job.finish(2, &args(&[]));
+    let model = fs::read(job.path("snapshots/resnet_distributed.safetensors")).unwrap();
+    assert!(model == job.weights(2));
+}
+
+#[test]
+fn a_finished_run_that_is_started_again_only_evaluates() {
+    let mut job = new_job();
+    succeeds(&mut job, 2, &args(&[]));
+    let weights = job.weights(2);
+    let again = succeeds(&mut job, 2, &args(&[]));
+    assert!(!again.printed().contains("[rank"), "{}", again.printed());
+    assert_eq!(again.printed().matches("Epoch: 2, Accuracy: ").count(), 1, "{}", again.printed());
+    assert!(job.weights(2) == weights);
+}
