@@ -31,7 +31,7 @@ pub use digits::Digits;
 pub use folder::{FolderError, ImageFolder};
 pub use mnist::{Mnist, Split};
 pub use regression::LinearRegression;
-pub use source::mnist_or_drawn;
+pub use source::{HouseSplits, houses_or_drawn, mnist_or_drawn};
 pub use storm::Storm;
 pub use subset::{Subset, SubsetError};
 pub use toy::Toy;

@@ -64,7 +64,7 @@ pub fn best(job: &Job) -> Vec<u8> {
     fs::read(job.path("snapshots/best_model.safetensors")).unwrap()
 }
 
-/// The lines that begin so, of what was printed.
-pub fn lines<'a>(printed: &'a str, start: &str) -> Vec<&'a str> {
-    printed.lines().filter(|line| line.starts_with(start)).collect()
+/// The lines with these words, of what was printed.
+pub fn lines<'a>(printed: &'a str, words: &str) -> Vec<&'a str> {
+    printed.lines().filter(|line| line.contains(words)).collect()
 }
