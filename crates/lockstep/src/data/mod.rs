@@ -3,6 +3,7 @@
 //! | set | inputs of a batch of `n` | targets |
 //! |---|---|---|
 //! | [`Mnist`], read from IDX files or drawn by [`Digits`] | `Float [n, 1, H, W]` | `Int64 [n]` |
+//! | [`Transformed`](vision::Transformed) pictures: an [`ImageFolder`] of photographs, or drawn by [`Storm`] | `Float [n, 3, H, W]` | `Int64 [n]` |
 //! | [`LinearRegression`] | `Float [n, features]` | `Float [n, 1]` |
 //! | [`Toy`] | `Float [n, 20]` | `Float [n, 1]` |
 //! | [`Subset`] of any set | as the whole set | as the whole set |

@@ -91,8 +91,8 @@ fn jpeg(bytes: &[u8]) -> Result<RgbImage, BrokenPicture> {
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
     decoder.decode_headers().map_err(broken)?;
     let (width, height) = decoder.dimensions().unwrap_or_default();
-    let inks = decoder.info().is_some_and(|info| info.components == 4)
-        && decoder.input_colorspace() == Some(ColorSpace::CMYK);
+    let inks =
+        decoder.info().is_some_and(|info| info.components == 4) && decoder.input_colorspace() == Some(ColorSpace::CMYK);
     if !inks {
         let mut pixels = pixels(width, height, 3)?;
         decoder.decode_into(&mut pixels).map_err(broken)?;
@@ -113,7 +113,9 @@ fn ends(bytes: &[u8]) -> bool {
 
 /// Whether Adobe's segment is there: its inks are stored the other way round.
 fn is_adobe(bytes: &[u8]) -> bool {
-    segments(bytes).take_while(|(marker, _)| *marker != 0xDA).any(|(marker, body)| marker == 0xEE && body.starts_with(b"Adobe"))
+    segments(bytes)
+        .take_while(|(marker, _)| *marker != 0xDA)
+        .any(|(marker, body)| marker == 0xEE && body.starts_with(b"Adobe"))
 }
 
 /// The markers of a JPEG file with their segments' contents, to the end of the file; coded data between them is passed over.

@@ -146,7 +146,9 @@ pub enum BrokenPicture {
         found: &'static str,
     },
     /// A header that claims more pixels than any picture that is read here, or none.
-    #[error("the header claims {width} x {height} pixels, where 1 to {limit} are read; the file is damaged or no photograph")]
+    #[error(
+        "the header claims {width} x {height} pixels, where 1 to {limit} are read; the file is damaged or no photograph"
+    )]
     Size {
         /// Claimed pixels in a row.
         width: usize,

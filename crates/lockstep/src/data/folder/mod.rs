@@ -20,11 +20,11 @@ mod walk;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use image::RgbImage;
-
 pub use decode::{MAX_BYTES, MAX_PIXELS, decode};
 pub use error::{BrokenPicture, FolderError, PictureError};
 pub use splits::Splits;
+
+use super::vision::{Pictures, RgbImage};
 
 /// Labelled pictures in files: a folder per class.
 #[derive(Debug, Clone)]
@@ -102,42 +102,39 @@ impl ImageFolder {
         &self.skipped
     }
 }
-// [pictures]
-impl ImageFolder {
-    /// How many pictures there are.
-    #[allow(clippy::len_without_is_empty)]
-    pub fn len(&self) -> usize {
+
+impl Pictures for ImageFolder {
+    fn len(&self) -> usize {
         self.samples.len()
     }
 
-    /// The class folders' names, sorted.
-    pub fn classes(&self) -> &[String] {
+    fn classes(&self) -> &[String] {
         &self.classes
     }
 
-    /// The number of picture `index`'s class.
-    pub fn label(&self, index: usize) -> i64 {
+    fn label(&self, index: usize) -> i64 {
         self.samples[index].class as i64
     }
 
-    /// Reads and decodes a picture; see [`decode`].
-    pub fn picture(&self, index: usize) -> anyhow::Result<RgbImage> {
+    /// Reads the file and decodes it: see [`decode`]. The error is a [`PictureError`].
+    fn picture(&self, index: usize) -> anyhow::Result<RgbImage> {
         let path = &self.samples[index].path;
         Ok(decode::read(path).map_err(|source| PictureError { path: path.clone(), source })?)
     }
 
-    /// Of the classes' names and each file's path below the root, class and length: the pictures are not read.
-    pub fn fingerprint(&self) -> anyhow::Result<u32> {
+    /// Of the classes' names and each file's path below the root, class and length: the pictures are not read, so that a folder
+    /// of many is known in no time. A picture that is replaced by another of equal length is not noticed.
+    fn fingerprint(&self) -> anyhow::Result<u32> {
         let mut hasher = crc32fast::Hasher::new();
-        let mut text = |bytes: &[u8]| {
+        let mut add = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes());
             hasher.update(bytes);
         };
-        self.classes.iter().for_each(|class| text(class.as_bytes()));
+        add(&(self.classes.len() as u64).to_le_bytes());
+        self.classes.iter().for_each(|class| add(class.as_bytes()));
         for sample in &self.samples {
-            let path = sample.path.strip_prefix(&self.root).unwrap_or(&sample.path);
-            text(path.as_os_str().as_bytes());
-            text(&sample.bytes.to_le_bytes());
+            add(sample.path.strip_prefix(&self.root).unwrap_or(&sample.path).as_os_str().as_bytes());
+            add(&sample.bytes.to_le_bytes());
         }
         Ok(hasher.finalize())
     }

@@ -170,8 +170,11 @@ fn holds_splits(root: &Path, classes: &[String]) -> FolderError {
 }
 
 fn empty_class(class: &str, dir: PathBuf, skipped: &[Skipped]) -> FolderError {
-    let names: Vec<String> =
-        skipped.iter().take(LISTED).map(|s| s.path.strip_prefix(&dir).unwrap_or(&s.path).display().to_string()).collect();
+    let names: Vec<String> = skipped
+        .iter()
+        .take(LISTED)
+        .map(|s| s.path.strip_prefix(&dir).unwrap_or(&s.path).display().to_string())
+        .collect();
     let found = match (names.len(), skipped.len() - names.len()) {
         (0, _) => String::new(),
         (_, 0) => format!(", only {}", names.join(", ")),

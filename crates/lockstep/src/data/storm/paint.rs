@@ -121,7 +121,9 @@ impl Canvas {
             let bright = together * rng.normal();
             let grain = grains(rng.next_u64());
             let colours = develop(pixel, x / self.unit, y / self.unit);
-            bytes.extend((0..3).map(|c| ((colours[c] + bright + each * grain[c]) * 255.0 + 0.5).clamp(0.0, 255.0) as u8));
+            bytes.extend(
+                (0..3).map(|c| ((colours[c] + bright + each * grain[c]) * 255.0 + 0.5).clamp(0.0, 255.0) as u8),
+            );
         }
         RgbImage::from_raw(self.width as u32, self.height as u32, bytes).expect("three bytes a pixel were made")
     }
@@ -189,7 +191,8 @@ fn smooth(part: f32) -> f32 {
 
 /// A number from 0 to 1 for a cell of a grid (the finishing steps of MurmurHash3).
 pub(super) fn speck(seed: u32, column: i32, row: i32) -> f32 {
-    let mut hash = seed ^ (column as u32).wrapping_mul(0x9E37_79B1) ^ (row as u32).wrapping_mul(0x85EB_CA77).rotate_left(13);
+    let mut hash =
+        seed ^ (column as u32).wrapping_mul(0x9E37_79B1) ^ (row as u32).wrapping_mul(0x85EB_CA77).rotate_left(13);
     hash = (hash ^ (hash >> 16)).wrapping_mul(0x85EB_CA6B);
     hash = (hash ^ (hash >> 13)).wrapping_mul(0xC2B2_AE35);
     ((hash ^ (hash >> 16)) >> 8) as f32 / 16_777_216.0
