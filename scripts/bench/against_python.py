@@ -1,10 +1,10 @@
-"""The DDP step in Rust against the same step in Python, in turns, as ratios with spread.
+"""A training step in Rust against the same step in Python, in turns, as ratios with spread.
 
-    python3 scripts/bench/against_python.py --python PYTHON
+    python3 scripts/bench/against_python.py --python PYTHON [--step ddp|resnet]
 
-PYTHON is one with PyTorch 2.11. In each round every side is started anew; then the sides take turns, a few steps at a time,
-while the others wait, so that what else the machine does meets all of them. A turn's time is the median of its steps, a
-round's ratio the median over its turns. All sides must end with the same loss, or they did not do the same work and
+PYTHON is one with PyTorch 2.11, for resnet also with torchvision. In each round every side is started anew; then the sides
+take turns, a few steps at a time, while the others wait, so that what else the machine does meets all of them. A turn's
+time is the median of its steps, a round's ratio the median over its turns. All sides must end with the same loss, or they did not do the same work and
 there is no result.
 
 Where the system shows it (Linux), the CPU time of all processes of a side is compared too: it does not count the time in
@@ -22,7 +22,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TWIN = pathlib.Path(__file__).with_name("ddp_step.py")
+# For each step: ranks, and by default rounds, turns and steps of a turn, and steps that are not timed.
+STEPS = {"ddp": (2, 7, 20, 20, 30), "resnet": (1, 5, 12, 5, 3)}
 PEERS = {"python, SGD default": [], "python, SGD fused": ["--fused"]}
 # Rounding differs between kernels; some hundred steps agree to about 1e-6.
 LOSS_TOLERANCE = 1e-4
@@ -32,9 +33,13 @@ DEADLINE = 300
 
 def main():
     args = parse_args()
-    common = ["--ranks", str(args.ranks), "--warmup", str(args.warmup)] + ["--bucket-view"] * args.bucket_view
-    sides = {"rust": [build(args.cargo), *common]}
-    sides |= {name: [args.python, str(TWIN), *flags, *common] for name, flags in PEERS.items()}
+    common = ["--warmup", str(args.warmup)]
+    if args.step == "ddp":
+        common += ["--ranks", str(args.ranks)] + ["--bucket-view"] * args.bucket_view
+    example = f"{args.step}_step"
+    twin = str(pathlib.Path(__file__).with_name(f"{example}.py"))
+    sides = {"rust": [build(args.cargo, example), *common]}
+    sides |= {name: [args.python, twin, *flags, *common] for name, flags in PEERS.items()}
     print_machine(args)
     rounds = []
     for number in range(args.rounds):
@@ -49,21 +54,28 @@ def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="a Python with PyTorch 2.11")
     parser.add_argument("--cargo", default="cargo", help="the command that builds the Rust side")
-    parser.add_argument("--rounds", type=int, default=7, help="times that all sides are started")
-    parser.add_argument("--turns", type=int, default=20, help="turns of each side in a round")
-    parser.add_argument("--steps", type=int, default=20, help="timed steps in a turn")
-    parser.add_argument("--warmup", type=int, default=30, help="steps of each side in a round that are not timed")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--bucket-view", action="store_true", help="gradient_as_bucket_view on all sides")
-    return parser.parse_args()
+    parser.add_argument("--step", choices=STEPS, default="ddp", help="which step: an MLP under DDP, or ResNet-18 alone")
+    parser.add_argument("--rounds", type=int, help="times that all sides are started")
+    parser.add_argument("--turns", type=int, help="turns of each side in a round")
+    parser.add_argument("--steps", type=int, help="timed steps in a turn")
+    parser.add_argument("--warmup", type=int, help="steps of each side in a round that are not timed")
+    parser.add_argument("--ranks", type=int, help="of the ddp step")
+    parser.add_argument("--bucket-view", action="store_true", help="gradient_as_bucket_view on all sides of the ddp step")
+    args = parser.parse_args()
+    for name, default in zip(["ranks", "rounds", "turns", "steps", "warmup"], STEPS[args.step]):
+        if getattr(args, name) is None:
+            setattr(args, name, default)
+    if args.step == "resnet" and (args.ranks != 1 or args.bucket_view):
+        parser.error("the resnet step has one rank and no buckets: --ranks and --bucket-view are for --step ddp")
+    return args
 
 
-def build(cargo):
+def build(cargo, example):
     """Builds the Rust side and returns the path of the program."""
-    command = [cargo, "build", "-p", "lockstep", "--example", "ddp_step", "--message-format", "json-render-diagnostics"]
+    command = [cargo, "build", "-p", "lockstep", "--example", example, "--message-format", "json-render-diagnostics"]
     output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     messages = [json.loads(line) for line in output.splitlines()]
-    return next(m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == "ddp_step")
+    return next(m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == example)
 
 
 class Side:
@@ -146,7 +158,8 @@ def milliseconds(side):
 
 def print_machine(args):
     load = " ".join(f"{value:.2f}" for value in os.getloadavg())
-    print(f"{args.ranks} ranks on {os.cpu_count()} cores; load average of 1, 5 and 15 minutes: {load}", flush=True)
+    ranks = f"{args.ranks} rank{'s' * (args.ranks != 1)}"
+    print(f"{ranks} on {os.cpu_count()} cores; load average of 1, 5 and 15 minutes: {load}", flush=True)
 
 
 def print_round(number, sides):

@@ -5,20 +5,18 @@
 
 #[path = "../benches/support/mlp.rs"]
 mod mlp;
+#[path = "../benches/support/orders.rs"]
+mod orders;
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::Instant;
 
-use anyhow::Context;
 use c10d::{ProcessGroup, Rank};
 use clap::Parser;
 use lockstep::{DdpOptions, LaunchEnv, exit, init_process_group, spawn};
 use mlp::{Trainer, ZeroGrad};
+use orders::{Orders, time};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use tch::Tensor;
 
 /// Time DDP steps of an MLP 784-1024-1024-10 with SGD, batches of 64
@@ -53,27 +51,16 @@ fn work(env: &LaunchEnv, args: Args) -> anyhow::Result<()> {
     let group = Rc::new(init_process_group(env, tch::Device::Cpu, &Default::default())?);
     let options = DdpOptions { gradient_as_bucket_view: args.bucket_view, ..DdpOptions::default() };
     let mut trainer = Trainer::together(Rc::clone(&group), &options, ZeroGrad::ToNone)?;
-    time(&mut trainer, args.warmup)?;
-    let mut orders = if env.rank.is_zero() { Some(Orders::open(&args)?) } else { None };
+    time(|| trainer.step(), args.warmup)?;
+    let mut orders = if env.rank.is_zero() { Some(Orders::open(args.driver, args.steps)?) } else { None };
     loop {
         let steps = agree(&group, orders.as_mut().map(Orders::next).transpose()?)?;
         if steps == 0 {
             return Ok(());
         }
-        let line = time(&mut trainer, steps)?;
+        let line = time(|| trainer.step(), steps)?;
         orders.iter_mut().try_for_each(|orders| orders.answer(&line))?;
     }
-}
-
-/// The seconds of each step and the loss of the last, which is read when the clock has stopped.
-fn time(trainer: &mut Trainer, steps: usize) -> anyhow::Result<String> {
-    let (mut seconds, mut loss) = (Vec::with_capacity(steps), None);
-    for _ in 0..steps {
-        let begun = Instant::now();
-        loss = Some(trainer.step()?);
-        seconds.push(begun.elapsed().as_secs_f64());
-    }
-    Ok(json!({"seconds": seconds, "loss": loss.map(|loss| loss.double_value(&[]))}).to_string())
 }
 
 /// Rank 0's number on all ranks.
@@ -81,39 +68,4 @@ fn agree(group: &ProcessGroup, steps: Option<usize>) -> anyhow::Result<usize> {
     let mut number = Tensor::from(steps.unwrap_or(0) as i64);
     group.broadcast(&mut number, Rank::ZERO)?;
     Ok(usize::try_from(number.int64_value(&[]))?)
-}
-
-/// Who says how many steps to take, and wants their times.
-enum Orders {
-    Driver(BufReader<TcpStream>),
-    Once(usize),
-}
-
-impl Orders {
-    fn open(args: &Args) -> anyhow::Result<Self> {
-        let Some(port) = args.driver else { return Ok(Orders::Once(args.steps)) };
-        let stream = TcpStream::connect(("127.0.0.1", port)).context("connect to the driver")?;
-        Ok(Orders::Driver(BufReader::new(stream)))
-    }
-
-    /// How many steps to take now; 0 ends.
-    fn next(&mut self) -> anyhow::Result<usize> {
-        match self {
-            Orders::Once(steps) => Ok(std::mem::take(steps)),
-            Orders::Driver(stream) => {
-                let mut line = String::new();
-                stream.read_line(&mut line)?;
-                // A driver that is gone wants no more.
-                if line.is_empty() { Ok(0) } else { line.trim().parse().context("read the driver's number of steps") }
-            }
-        }
-    }
-
-    fn answer(&mut self, line: &str) -> anyhow::Result<()> {
-        match self {
-            Orders::Once(_) => println!("{line}"),
-            Orders::Driver(stream) => writeln!(stream.get_mut(), "{line}")?,
-        }
-        Ok(())
-    }
 }

@@ -261,3 +261,81 @@ fn linear(vs: Path<'_>, inputs: i64, outputs: i64) -> nn::Linear {
     let ws = vs.var("weight", &[outputs, inputs], uniform);
     nn::Linear { ws, bs: Some(vs.var("bias", &[outputs], uniform)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::models::{count_trainable, freeze_all_but};
+    use tch::nn::VarStore;
+    use tch::{Device, Kind};
+
+    fn narrow(vs: &VarStore, head: Head) -> ResNet {
+        let options = ResNetOptions { width: 4, head, ..ResNetOptions::new(3) };
+        ResNet::new(&vs.root(), Depth::Eighteen, &options)
+    }
+
+    fn pictures(size: [i64; 2]) -> Tensor {
+        Tensor::randn([2, 3, size[0], size[1]], (Kind::Float, Device::Cpu))
+    }
+
+    #[test]
+    fn have_as_many_parameters_as_torchvisions() {
+        let cases = [
+            (Depth::Eighteen, ResNetOptions::new(1000), 11_689_512),
+            (Depth::ThirtyFour, ResNetOptions::new(1000), 21_797_672),
+            (Depth::ThirtyFour, ResNetOptions { head: Head::TwoLayers, ..ResNetOptions::new(3) }, 21_548_867),
+        ];
+        for (depth, options, parameters) in cases {
+            let vs = VarStore::new(Device::Cpu);
+            let _net = ResNet::new(&vs.root(), depth, &options);
+            assert_eq!(count_trainable(&vs), parameters);
+            if options.head == Head::TwoLayers {
+                assert_eq!(freeze_all_but(&vs, &[ResNet::HEAD]), 4);
+                assert_eq!(count_trainable(&vs), 264_195);
+            }
+        }
+    }
+
+    #[test]
+    fn take_pictures_of_any_size() {
+        for head in [Head::Linear, Head::TwoLayers] {
+            let vs = VarStore::new(Device::Cpu);
+            let net = narrow(&vs, head);
+            for size in [[32, 32], [33, 70], [1, 1]] {
+                assert_eq!(net.forward_t(&pictures(size), false).size(), [2, 3]);
+            }
+        }
+    }
+
+    #[test]
+    fn start_from_torchvisions_distributions() {
+        let vs = VarStore::new(Device::Cpu);
+        let _net = ResNet::resnet18(&vs.root(), 1000);
+        let variables = vs.variables();
+        for (name, tensor) in &variables {
+            let (mean, std) = (tensor.mean(Kind::Double).double_value(&[]), tensor.std(false).double_value(&[]));
+            let wanted = match *tensor.size() {
+                [to, _, height, width] => (2.0 / (to * height * width) as f64).sqrt(),
+                _ if name.starts_with("fc.") => (1.0 / 512f64).sqrt() / 3f64.sqrt(),
+                _ => 0.0,
+            };
+            let ones = wanted == 0.0 && (name.ends_with("weight") || name.ends_with("running_var"));
+            let middle = if ones { 1.0 } else { 0.0 };
+            assert!((std - wanted).abs() <= 0.08 * wanted, "{name}: deviation {std}, not {wanted}");
+            assert!((mean - middle).abs() <= 0.08 * wanted, "{name}: mean {mean}, not {middle}");
+        }
+    }
+
+    #[test]
+    fn frozen_layers_get_no_gradient_but_go_on_following_the_batches_statistics() {
+        let vs = VarStore::new(Device::Cpu);
+        let net = narrow(&vs, Head::TwoLayers);
+        freeze_all_but(&vs, &[ResNet::HEAD]);
+        let variables = vs.variables();
+        let before = variables["layer4.1.bn2.running_mean"].copy();
+        net.forward_t(&pictures([32, 32]), true).square().sum(Kind::Float).backward();
+        assert!(variables["fc.0.weight"].grad().defined() && variables["fc.2.bias"].grad().defined());
+        assert!(!variables["layer4.1.conv2.weight"].grad().defined() && !variables["bn1.bias"].grad().defined());
+        assert_ne!(variables["layer4.1.bn2.running_mean"], before);
+    }
+}

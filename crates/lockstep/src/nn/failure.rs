@@ -19,7 +19,7 @@ pub(crate) fn caught<T>(body: impl FnOnce() -> T) -> Result<T> {
     // What the body leaves half done is the model, which nobody uses after an error of its forward pass.
     let outcome = catch_unwind(AssertUnwindSafe(body));
     CATCHING.set(before);
-    outcome.or_else(|panic| Err(*panic.downcast::<Error>().unwrap_or_else(|panic| resume_unwind(panic))))
+    outcome.map_err(|panic| *panic.downcast::<Error>().unwrap_or_else(|panic| resume_unwind(panic)))
 }
 
 /// Ends a layer's forward pass with `error`.
