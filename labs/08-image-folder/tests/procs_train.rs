@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use common::{alone, best, draw_houses, lines, new_job, quick, succeeds, tensors};
+use common::{alone, best, draw_houses, job_with, lines, new_job, quick, succeeds, tensors};
 use lockstep::events::Event;
 use lockstep::loss::CrossEntropy;
+use lockstep_trials::kill;
 use tch::Tensor;
 
 const WEIGHTS: &str = "weights/rank-0.safetensors";
@@ -190,12 +191,16 @@ fn a_broken_photograph_stops_the_run_with_its_path_or_is_left_out_with_a_warning
 }
 
 #[test]
-fn the_schedule_reduces_the_rate_on_all_ranks_and_says_so() {
-    let mut job = new_job();
-    // With a rate of 0 validation never gets better, but for the running statistics in the first epochs.
-    let args = quick(&["--epochs", "14", "--freeze", "--snapshots", "other"]);
-    let args: Vec<&str> = args.into_iter().map(|arg| if arg == "0.001" { "1e-7" } else { arg }).collect();
+fn the_schedule_reduces_the_rate_after_its_patience_also_when_a_kill_comes_between() {
+    // Steps so large that the loss is no number, which is never better: the sixth such epoch reduces.
+    let args = quick(&["--epochs", "8", "--freeze"]);
+    let args: Vec<&str> = args.into_iter().map(|arg| if arg == "0.001" { "1e38" } else { arg }).collect();
+    let mut job = job_with(&[kill(1, 4, 0)]);
+    assert!(!job.attempt(2, &args).succeeded());
     let ended = succeeds(&mut job, 2, &args);
-    assert!(ended.printed().matches("learning rate").count() >= 1, "{}", ended.printed());
-    job.weights(2);
+    let printed = ended.printed();
+    assert_eq!(lines(&printed, "learning rate").len(), 1, "{printed}");
+    let at = |words: &str| printed.find(words).unwrap();
+    assert!(at("(Epoch 6/8) Val loss") < at("learning rate") && at("learning rate") < at("(Epoch 7/8) Val loss"));
+    assert!(job.weights(2) == lockstep_trials::undisturbed(common::lab(), 2, &args), "the weights have other bits");
 }

@@ -80,6 +80,11 @@ pub trait Dataset: Send + Sync {
     /// The samples at `indices`, in that order, as they are in `epoch`.
     fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch>;
 
+    /// Whether a batch may lack samples that cannot be had, instead of being an error; no.
+    fn leaves_out(&self) -> bool {
+        false
+    }
+
     /// A number that tells this set from others, also of the same length: a CRC-32 of its length and of some samples, spread
     /// evenly over it. A set that can look at more of its data cheaply should.
     ///
@@ -113,6 +118,10 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
         (**self).len()
     }
 
+    fn leaves_out(&self) -> bool {
+        (**self).leaves_out()
+    }
+
     fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
         (**self).batch(epoch, indices)
     }
@@ -125,6 +134,10 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
 impl<D: Dataset + ?Sized> Dataset for Box<D> {
     fn len(&self) -> usize {
         (**self).len()
+    }
+
+    fn leaves_out(&self) -> bool {
+        (**self).leaves_out()
     }
 
     fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {

@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 use image::RgbImage;
 use image::imageops;
 
@@ -122,12 +123,15 @@ impl Transform for Resize {
         }
         let (width, height) = picture.dimensions();
         let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).use_alpha(false);
-        let mut resized = Image::new(self.width, self.height, PixelType::U8x3);
-        let done = ImageRef::new(width, height, picture.as_raw(), PixelType::U8x3)
-            .map(|source| RESIZER.with_borrow_mut(|resizer| resizer.resize(&source, &mut resized, &options)));
-        // Both pictures are of this type, and their buffers of the length that it takes.
-        done.expect("a picture has as many bytes as pixels take").expect("both pictures are of one type");
-        RgbImage::from_raw(self.width, self.height, resized.into_vec()).expect("the length that the type takes")
+        let mut resized = RgbImage::new(self.width, self.height);
+        // By name of the pixels' type: `Resizer::resize` would be compiled for every type that there is.
+        let source = TypedImageRef::<U8x3>::from_buffer(width, height, picture.as_raw());
+        let target = TypedImage::<U8x3>::from_buffer(self.width, self.height, resized.as_mut());
+        // A picture has as many bytes as its pixels take, and bytes are aligned.
+        let (source, mut target) = source.ok().zip(target.ok()).expect("pictures of three bytes a pixel");
+        let done = RESIZER.with_borrow_mut(|resizer| resizer.resize_typed(&source, &mut target, &options));
+        done.expect("nothing of the source is cut off");
+        resized
     }
 }
 
