@@ -1,9 +1,12 @@
-//! Why weights could not be loaded.
+//! Why weights could not be loaded: the file itself, or its fit to the model.
 
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 
-use tch::Kind;
+use tch::{Kind, TchError};
+
+use crate::snapshot::{BadSnapshot, listed};
 
 /// Why weights could not be loaded. The model has not changed then.
 #[derive(Debug, thiserror::Error)]
@@ -15,8 +18,93 @@ pub enum PretrainedError {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        why: String,
+        why: BadFile,
     },
+    /// The weights are of another model.
+    #[error(
+        "the weights in {} do not fit the model: {}; leave out by name what the model is to keep as it is, a new head for one",
+        path.display(), differences(missing, unexpected, different)
+    )]
+    Unfit {
+        /// The file.
+        path: PathBuf,
+        /// Variables of the model that the file lacks.
+        missing: Vec<String>,
+        /// Tensors of the file that the model lacks.
+        unexpected: Vec<String>,
+        /// Tensors of another shape or an incompatible dtype.
+        different: Vec<Difference>,
+    },
+    /// Not one name is the same.
+    #[error(
+        "not one tensor in {} has the name of a variable of the model: the file has {}; the model has {}",
+        path.display(), listed(file), listed(model)
+    )]
+    NothingMatched {
+        /// The file.
+        path: PathBuf,
+        /// Its names.
+        file: Vec<String>,
+        /// The model's, but for those left out.
+        model: Vec<String>,
+    },
+    /// libtorch could not convert or copy a tensor.
+    #[error("failed to copy the tensor {name} to the model")]
+    Tensor {
+        /// Its name.
+        name: String,
+        /// libtorch's reason.
+        source: TchError,
+    },
+}
+
+/// Why a file cannot be read as weights.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadFile {
+    /// The system cannot read it.
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+    /// It is something else, or a kind of weights that is not read here.
+    #[error("{0}")]
+    Other(String),
+    /// A pickle in it wants something that is not needed for weights.
+    #[error(
+        "refuses to run {global}, which the file asks for: a pickle may run anything, and only tensors in plain containers are \
+         read here; if you trust who made the file, open it in Python and save its state dict alone: \
+         torch.save(model.state_dict(), \"weights.pth\")"
+    )]
+    Refused {
+        /// The name in the file, shortened.
+        global: String,
+    },
+    /// It breaks the rules of its format, or ends too early.
+    #[error("it is damaged or incomplete: {0}; fetch or make it again")]
+    Damaged(String),
+}
+
+impl From<BadSnapshot> for BadFile {
+    /// Of what is wrong with the bytes of a safetensors file.
+    fn from(bad: BadSnapshot) -> Self {
+        match bad {
+            BadSnapshot::Unreadable(error) => BadFile::Unreadable(error),
+            BadSnapshot::Torn { has, wants } => {
+                BadFile::Damaged(format!("it has {has} bytes where its header says {wants}"))
+            }
+            BadSnapshot::NotOurs(why) => BadFile::Damaged(why),
+            other => BadFile::Other(other.to_string()),
+        }
+    }
+}
+
+impl BadFile {
+    /// Adds where in the pickle it was found.
+    pub(super) fn at_byte(self, at: usize) -> Self {
+        match self {
+            BadFile::Damaged(why) => BadFile::Damaged(format!("{why} (byte {at} of its pickle)")),
+            other => other,
+        }
+    }
 }
 
 /// A tensor that both sides have, with another shape or an incompatible dtype.
@@ -35,4 +123,11 @@ impl fmt::Display for Difference {
         let Difference { name, file, model } = self;
         write!(f, "{name} is {:?} {:?} in the file and {:?} {:?} in the model", file.0, file.1, model.0, model.1)
     }
+}
+
+fn differences(missing: &[String], unexpected: &[String], different: &[Difference]) -> String {
+    let different: Vec<String> = different.iter().map(ToString::to_string).collect();
+    let parts = [("the file lacks ", missing), ("only the file has ", unexpected), ("", &different)];
+    let told = parts.iter().filter(|(_, names)| !names.is_empty());
+    told.map(|(label, names)| format!("{label}{}", listed(names))).collect::<Vec<_>>().join("; ")
 }

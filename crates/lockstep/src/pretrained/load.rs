@@ -1,12 +1,14 @@
-//! From a file's tensors to a model's variables, all or none.
+//! From a file's tensors to a model's variables: first what fits what, then the values, all or none.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
-use tch::Kind;
 use tch::nn::VarStore;
+use tch::{Kind, Tensor};
 
 use super::error::{Difference, PretrainedError};
+use super::loaded::Loaded;
+use super::weights::Weights;
 
 /// What to load, and how exactly it must fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +16,7 @@ pub struct LoadOptions {
     /// Whether every variable of the model must be in the file and the other way round, as in PyTorch's `load_state_dict`; yes.
     /// Other shapes are refused in any case.
     pub strict: bool,
-    /// Names, on either side, that are left out: whole ones, or beginnings that end in a dot (`fc.`, also written `fc.*`); none.
+    /// Names, on either side, that are left out: whole ones, or beginnings that end in a dot or a star (`fc.`, `layer*`); none.
     pub skip: Vec<String>,
 }
 
@@ -24,38 +26,125 @@ impl Default for LoadOptions {
     }
 }
 
-/// What [`load`] did, name by name; every list is sorted. Its [`Display`](fmt::Display) tells it in a line or a few.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct Loaded {
-    /// The file.
-    pub path: PathBuf,
-    /// Variables that now have the file's values.
-    pub matched: Vec<String>,
-    /// Names that [`LoadOptions::skip`] left out.
-    pub skipped: Vec<String>,
-    /// Variables of the model that the file lacks.
-    pub missing: Vec<String>,
-    /// Tensors of the file that the model lacks; `num_batches_tracked` of batch normalization is not counted.
-    pub unexpected: Vec<String>,
-    /// Tensors whose dtype was converted: name, the file's dtype, the model's.
-    pub converted: Vec<(String, Kind, Kind)>,
-    /// What else there is to know: where in the file the weights were, which prefix was taken off their names.
-    pub notes: Vec<String>,
-}
-
-impl fmt::Display for Loaded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "loaded {} variables from {}", self.matched.len(), self.path.display())
-    }
-}
-
 /// Sets the variables of `vs` to the tensors of the same names in the file at `path`.
+///
+/// The file is a `.safetensors` (a snapshot of this program's among them) or what `torch.save` wrote of a state dict, in its format
+/// of today or that before PyTorch 1.6; the bytes tell which. The state dict may be one entry of a training script's checkpoint
+/// (`{"state_dict": …, "epoch": …}`), and its names may begin with the `module.` of Python's `DistributedDataParallel`, with `model.`
+/// or with `_orig_mod.` throughout: [`Loaded::notes`] tells what was found so. `num_batches_tracked` of batch normalization need be
+/// on neither side. Floating-point dtypes are converted to the model's.
+///
+/// Every rank may read the file, or rank 0 alone where DDP broadcasts its parameters and buffers then.
 ///
 /// # Errors
 /// [`PretrainedError`] says what is wrong with the file, or what of it does not fit; `vs` is then as it was.
 pub fn load(vs: &VarStore, path: &Path, options: &LoadOptions) -> Result<Loaded, PretrainedError> {
-    let _ =
-        (vs, options, Difference { name: String::new(), file: (Kind::Float, vec![]), model: (Kind::Float, vec![]) });
-    Err(PretrainedError::File { path: path.to_owned(), why: "not yet".into() })
+    let weights = Weights::read(path)?;
+    let model = vs.variables().into_iter().collect();
+    let Plan { loaded, pairs } = plan(weights, &model, path, options)?;
+    // What may fail for want of memory comes first: a failure in the middle would leave a model of two halves.
+    let converted = pairs.into_iter().map(|(name, saved, variable)| {
+        let saved = saved.f_to_device_(variable.device(), variable.kind(), false, false);
+        saved.map(|saved| (name.clone(), saved, variable)).map_err(|source| PretrainedError::Tensor { name, source })
+    });
+    for (name, saved, mut variable) in converted.collect::<Result<Vec<_>, _>>()? {
+        tch::no_grad(|| variable.f_copy_(&saved)).map_err(|source| PretrainedError::Tensor { name, source })?;
+    }
+    Ok(loaded)
+}
+
+type Model = BTreeMap<String, Tensor>;
+
+/// What will be copied, and what is to be told of it.
+struct Plan {
+    loaded: Loaded,
+    /// Name, the file's tensor, the model's.
+    pairs: Vec<(String, Tensor, Tensor)>,
+}
+
+fn plan(weights: Weights, model: &Model, path: &Path, options: &LoadOptions) -> Result<Plan, PretrainedError> {
+    let Weights { tensors, mut notes } = weights;
+    let mut file: Model = tensors.into_iter().collect();
+    notes.extend(strip_prefixes(&mut file, model));
+    notes.extend(idle_skips(&options.skip, &file, model));
+    let skipped = |name: &&String| is_skipped(name, &options.skip);
+    let mut plan = Plan { loaded: Loaded { path: path.to_owned(), notes, ..Default::default() }, pairs: Vec::new() };
+    plan.loaded.skipped = model.keys().filter(skipped).cloned().collect();
+    let unexpected = file.keys().filter(|name| !model.contains_key(*name) && !skipped(name) && !is_counter(name));
+    plan.loaded.unexpected = unexpected.cloned().collect();
+    let mut different = Vec::new();
+    for (name, variable) in model.iter().filter(|(name, _)| !skipped(name)) {
+        match file.get(name) {
+            Some(saved) if fits(saved, variable) => plan.take(name, saved, variable),
+            Some(saved) => different.push(difference(name, saved, variable)),
+            None if is_counter(name) => {}
+            None => plan.loaded.missing.push(name.clone()),
+        }
+    }
+    let Loaded { matched, missing, unexpected, .. } = &plan.loaded;
+    let names = |side: &Model| side.keys().filter(|name| !skipped(name)).cloned().collect();
+    if matched.is_empty() && different.is_empty() {
+        return Err(PretrainedError::NothingMatched { path: path.to_owned(), file: names(&file), model: names(model) });
+    }
+    if !different.is_empty() || (options.strict && !(missing.is_empty() && unexpected.is_empty())) {
+        let (missing, unexpected) = (missing.clone(), unexpected.clone());
+        return Err(PretrainedError::Unfit { path: path.to_owned(), missing, unexpected, different });
+    }
+    Ok(plan)
+}
+
+impl Plan {
+    fn take(&mut self, name: &str, saved: &Tensor, variable: &Tensor) {
+        self.loaded.matched.push(name.to_owned());
+        if saved.kind() != variable.kind() {
+            self.loaded.converted.push((name.to_owned(), saved.kind(), variable.kind()));
+        }
+        self.pairs.push((name.to_owned(), saved.shallow_clone(), variable.shallow_clone()));
+    }
+}
+
+/// The same shape, and dtypes that stand for the same sort of number.
+fn fits(saved: &Tensor, variable: &Tensor) -> bool {
+    let is_float = |kind| matches!(kind, Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16);
+    let same_sort = is_float(saved.kind()) && is_float(variable.kind()) || saved.kind() == variable.kind();
+    saved.size() == variable.size() && same_sort
+}
+
+fn difference(name: &str, saved: &Tensor, variable: &Tensor) -> Difference {
+    let of = |tensor: &Tensor| (tensor.kind(), tensor.size());
+    Difference { name: name.to_owned(), file: of(saved), model: of(variable) }
+}
+
+/// PyTorch's batch normalization counts batches, which nothing reads unless its momentum is `None`.
+fn is_counter(name: &str) -> bool {
+    name == "num_batches_tracked" || name.ends_with(".num_batches_tracked")
+}
+
+fn is_skipped(name: &str, skip: &[String]) -> bool {
+    skip.iter().any(|skip| match skip.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => name == skip || (skip.ends_with('.') && name.starts_with(skip)),
+    })
+}
+
+/// A note for every entry of `skip` that is the name of nothing: a slip of the pen, probably.
+fn idle_skips(skip: &[String], file: &Model, model: &Model) -> Vec<String> {
+    let names: BTreeSet<&String> = file.keys().chain(model.keys()).collect();
+    let idle = skip.iter().filter(|one| !names.iter().any(|name| is_skipped(name, std::slice::from_ref(*one))));
+    idle.map(|one| format!("nothing is named {one:?}, which was to be left out")).collect()
+}
+
+/// Takes off what wrappers put before every name, where the model's own names do not begin so.
+fn strip_prefixes(file: &mut Model, model: &Model) -> Vec<String> {
+    let mut notes = Vec::new();
+    let begins = |names: &Model, prefix: &str| names.keys().any(|name| name.starts_with(prefix));
+    let wraps =
+        |file: &Model, prefix: &str| file.keys().all(|name| name.len() > prefix.len() && name.starts_with(prefix));
+    let prefixes = ["module.", "_orig_mod.", "model."];
+    while let Some(prefix) = prefixes.iter().find(|prefix| wraps(file, prefix) && !begins(model, prefix)) {
+        *file =
+            std::mem::take(file).into_iter().map(|(name, tensor)| (name[prefix.len()..].to_owned(), tensor)).collect();
+        notes.push(format!("took {prefix:?} off every name in the file"));
+    }
+    notes
 }

@@ -7,13 +7,30 @@
 //! # let vs = tch::nn::VarStore::new(tch::Device::Cpu);
 //! // A network for other classes than the file's: its head is new and stays as it is.
 //! let options = LoadOptions { skip: vec!["fc.".into()], ..Default::default() };
-//! let loaded = pretrained::load(&vs, "resnet34.pth".as_ref(), &options)?;
-//! println!("{loaded}"); // loaded 216 of 220 variables from resnet34.pth; left out as asked: fc.bias, fc.weight …
+//! let loaded = pretrained::load(&vs, "resnet18.pth".as_ref(), &options)?;
+//! println!("{loaded}"); // loaded 100 of 102 variables from resnet18.pth; left as they are: fc.bias, fc.weight
 //! # Ok(()) }
 //! ```
+//!
+//! A `.pth` is a pickle: a program, which Python runs when it loads the file, and which may do anything. Here it is read and not
+//! run: a name outside of the few that state dicts need ends the reading with that name, whatever was to be done with it
+//! ([`BadFile::Refused`]). What a file says of its own lengths is checked before room is made for it.
+//!
+//! Left out: saving ([`crate::checkpoint`]), going on with a training run ([`crate::snapshot`]), whole modules (TorchScript,
+//! `torch.save(model)`), quantized and sparse tensors, and PyTorch's tar format from before version 0.1.10.
 
+mod archive;
 mod error;
+mod foreign;
+mod legacy;
 mod load;
+mod loaded;
+mod pickle;
+mod state_dict;
+mod tensors;
+mod weights;
 
-pub use error::{Difference, PretrainedError};
-pub use load::{LoadOptions, Loaded, load};
+pub use error::{BadFile, Difference, PretrainedError};
+pub use load::{LoadOptions, load};
+pub use loaded::Loaded;
+pub use weights::Weights;

@@ -206,7 +206,8 @@ fn differences(missing: &[String], unexpected: &[String], different: &[Differenc
     told.map(|(label, names)| format!("{label} {}", listed(names)).trim().to_owned()).collect::<Vec<_>>().join("; ")
 }
 
-fn listed(names: &[String]) -> String {
+/// The first few names, and how many more there are.
+pub(crate) fn listed(names: &[String]) -> String {
     let shown = names.iter().take(LISTED).map(String::as_str).collect::<Vec<_>>().join(", ");
     if names.len() > LISTED { format!("{shown} and {} more", names.len() - LISTED) } else { shown }
 }

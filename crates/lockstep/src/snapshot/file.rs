@@ -277,7 +277,8 @@ fn append(bytes: &mut Vec<u8>, tensor: &Tensor) -> Result<(), tch::TchError> {
     tensor.detach().f_copy_data_u8(&mut bytes[start..], tensor.numel())
 }
 
-fn tensor(dtype: Dtype, shape: &[usize], data: &[u8]) -> Option<Tensor> {
+/// The tensor of these bytes, if libtorch has the dtype.
+pub(crate) fn tensor(dtype: Dtype, shape: &[usize], data: &[u8]) -> Option<Tensor> {
     let size: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
     let kind = KINDS.iter().find(|(_, known)| *known == dtype)?.0;
     Tensor::f_from_data_size(data, &size, kind).ok()

@@ -39,9 +39,11 @@ mod source;
 mod writer;
 
 pub use error::{BadSnapshot, SnapshotError, Unfit};
-pub(crate) use file::View;
 pub use file::{Meta, Run, SCHEMA, Snapshot};
 pub use folder::{Found, list};
 pub use options::{OnSaveError, SnapshotOptions};
 pub use snapshots::Snapshots;
-pub(crate) use source::read_whole;
+
+pub(crate) use error::listed;
+pub(crate) use file::{View, tensor};
+pub(crate) use source::{open_regular, read_safetensors, read_whole};

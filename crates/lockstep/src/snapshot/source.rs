@@ -20,17 +20,23 @@ const GLANCE: u64 = 64 * 1024;
 pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>, BadSnapshot> {
     let mut file = open_regular(path)?;
     let has = file.metadata()?.len();
+    read_safetensors(&mut file, has)
+}
+
+/// As [`read_whole`], of any safetensors file of `has` bytes.
+pub(crate) fn read_safetensors(file: &mut impl Read, has: u64) -> Result<Vec<u8>, BadSnapshot> {
     let mut bytes = Vec::new();
-    append(&mut file, LENGTH as u64, &mut bytes)?;
+    append(file, LENGTH as u64, &mut bytes)?;
     let header = file::header_length(&bytes, has)?;
-    append(&mut file, header as u64, &mut bytes)?;
-    file::check_ends(&bytes[LENGTH..], has)?;
-    append(&mut file, has.saturating_sub(bytes.len() as u64), &mut bytes)?;
+    append(file, header as u64, &mut bytes)?;
+    let read = bytes.get(LENGTH..).unwrap_or_default();
+    file::check_ends(read, has)?;
+    append(file, has.saturating_sub(bytes.len() as u64), &mut bytes)?;
     Ok(bytes)
 }
 
 /// Opens `path` for reading, if it is a regular file; a pipe without a writer is not waited for.
-pub(super) fn open_regular(path: &Path) -> io::Result<File> {
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     if file.metadata()?.is_file() {
         return Ok(file);
@@ -45,7 +51,7 @@ pub(super) fn is_ours(path: &Path) -> bool {
     read.is_ok() && start.get(LENGTH..).is_some_and(file::is_our_header)
 }
 
-fn append(file: &mut File, count: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
+fn append(file: &mut impl Read, count: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
     let fits = usize::try_from(count).is_ok_and(|count| bytes.try_reserve_exact(count).is_ok());
     if !fits {
         return Err(io::Error::new(io::ErrorKind::OutOfMemory, format!("{count} bytes do not fit into memory")));

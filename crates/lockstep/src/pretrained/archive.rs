@@ -1,0 +1,126 @@
+//! What `torch.save` writes since PyTorch 1.6: a zip archive with `NAME/data.pkl`, the storages `NAME/data/KEY`, and small notes.
+
+use std::io::{Read, Seek};
+
+use tch::Kind;
+use zip::ZipArchive;
+use zip::result::ZipError;
+
+use super::error::BadFile;
+use super::pickle::{self, Pickle, Reader};
+use super::tensors::Storages;
+
+/// How long a pickle may be, in bytes: a state dict needs some 200 for each of its tensors.
+pub(super) const LONGEST_PICKLE: u64 = 64 << 20;
+
+/// How many times the length of the file all that is unpacked may have; PyTorch compresses nothing, and weights hardly shrink.
+const MOST_EXPANSION: u64 = 16;
+/// And so many bytes beside that, for small files.
+const SMALL: u64 = 64 << 20;
+
+/// An archive, and how many bytes may yet be unpacked.
+pub(super) struct Archive<R> {
+    zip: ZipArchive<R>,
+    /// The folder in it, with the slash behind.
+    folder: String,
+    length: u64,
+    left: u64,
+    big_endian: bool,
+}
+
+impl<R: Read + Seek> Archive<R> {
+    /// The archive of a file of `length` bytes, and its pickle.
+    pub(super) fn open(input: R, length: u64) -> Result<(Self, Pickle), BadFile> {
+        let zip = ZipArchive::new(input).map_err(of_zip("its list of contents"))?;
+        let folder = folder(&zip)?;
+        let left = length.saturating_mul(MOST_EXPANSION).saturating_add(SMALL);
+        let mut archive = Archive { zip, folder, length, left, big_endian: false };
+        if archive.has("constants.pkl") {
+            return Err(BadFile::Other(
+                "it is a TorchScript module, a program with its weights; in Python: \
+                 torch.save(torch.jit.load(PATH).state_dict(), \"weights.pth\")"
+                    .into(),
+            ));
+        }
+        archive.big_endian = archive.is_big_endian()?;
+        let bytes = archive.entry("data.pkl", LONGEST_PICKLE)?;
+        let pickle = pickle::parse(&mut Reader::new(&bytes))?;
+        Ok((archive, pickle))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.zip.index_for_name(&format!("{}{name}", self.folder)).is_some()
+    }
+
+    /// Archives of PyTorch before 2.1 do not say; their storages are in the order of the machine that wrote them.
+    fn is_big_endian(&mut self) -> Result<bool, BadFile> {
+        if !self.has("byteorder") {
+            return Ok(false);
+        }
+        match &self.entry("byteorder", 16)?[..] {
+            b"little" => Ok(false),
+            b"big" => Ok(true),
+            _ => Err(BadFile::Damaged("its byteorder is neither little nor big".into())),
+        }
+    }
+
+    /// The entry, which must be no longer than `most` bytes.
+    fn entry(&mut self, name: &str, most: u64) -> Result<Vec<u8>, BadFile> {
+        let mut entry = self.zip.by_name(&format!("{}{name}", self.folder)).map_err(of_zip(name))?;
+        let size = entry.size();
+        if size > most.min(self.left) {
+            return Err(BadFile::Other(format!(
+                "its entry {} unpacks to {size} bytes, which is too much for a file of {} bytes",
+                name.escape_debug(),
+                self.length
+            )));
+        }
+        self.left -= size;
+        let mut bytes = Vec::new();
+        // No more at once than the file has: only what proves to be there is given room.
+        let fits = bytes.try_reserve_exact(size.min(self.length) as usize).is_ok();
+        let read = (&mut entry).take(size + 1).read_to_end(&mut bytes);
+        match read {
+            Ok(read) if fits && read as u64 == size => Ok(bytes),
+            Ok(read) => Err(BadFile::Damaged(format!("its entry {} has {read} bytes of {size}", name.escape_debug()))),
+            Err(error) => Err(BadFile::Damaged(format!("its entry {}: {error}", name.escape_debug()))),
+        }
+    }
+}
+
+impl<R: Read + Seek> Storages for Archive<R> {
+    fn bytes(&mut self, key: &str, kind: Kind, count: usize) -> Result<Vec<u8>, BadFile> {
+        let mut bytes = self.entry(&format!("data/{key}"), count as u64)?;
+        if bytes.len() != count {
+            let has = bytes.len();
+            return Err(BadFile::Damaged(format!(
+                "the storage {} has {has} bytes where its pickle tells {count}",
+                key.escape_debug()
+            )));
+        }
+        if self.big_endian {
+            bytes.chunks_exact_mut(kind.elt_size_in_bytes()).for_each(<[u8]>::reverse);
+        }
+        Ok(bytes)
+    }
+}
+
+/// The folder that has the pickle. `torch.save` names it after the file, or `archive`.
+fn folder<R: Read + Seek>(zip: &ZipArchive<R>) -> Result<String, BadFile> {
+    let names: Vec<_> = zip.file_names().filter_map(Result::ok).collect();
+    let folders = names.iter().filter_map(|name| name.strip_suffix("data.pkl"));
+    let mut folders = folders.filter(|folder| folder.find('/') == Some(folder.len().saturating_sub(1)));
+    folders.next().map(str::to_owned).ok_or_else(|| {
+        let names: Vec<String> = names.iter().map(|name| name.escape_debug().to_string()).collect();
+        let has = crate::snapshot::listed(&names);
+        BadFile::Other(format!("it is a zip archive, but not one of torch.save: it has no data.pkl, but {has}"))
+    })
+}
+
+fn of_zip(what: &str) -> impl FnOnce(ZipError) -> BadFile {
+    let what = what.escape_debug().to_string();
+    move |error| match error {
+        ZipError::Io(error) => BadFile::Damaged(format!("{what}: {error}")),
+        error => BadFile::Damaged(format!("it is a zip archive of which {what} cannot be found: {error}")),
+    }
+}

@@ -1,0 +1,397 @@
+//! The machine that runs a pickle: a stack, marks on it, and a memo.
+
+use std::collections::HashMap;
+
+use super::globals::{self, Global};
+use super::reader::Reader;
+use super::value::{Id, Pickle, Storage, Strided, Value};
+use crate::pretrained::error::BadFile;
+
+/// How many values a pickle may make, hold on its stack, and remember. A state dict makes about 60 for each of its
+/// tensors.
+pub(in crate::pretrained) const MOST_VALUES: usize = 4_000_000;
+
+/// The most dimensions of a tensor (NumPy's limit; PyTorch's own operators stop at 64 too).
+const MOST_DIMENSIONS: usize = 64;
+
+/// Reads one pickle from the front of `reader`.
+pub(in crate::pretrained) fn parse(reader: &mut Reader<'_>) -> Result<Pickle, BadFile> {
+    let mut machine =
+        Machine { values: Vec::new(), charged: 0, stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
+    loop {
+        let at = reader.at();
+        let opcode = reader.byte()?;
+        if opcode == b'.' {
+            let root = machine.pop()?;
+            return Ok(Pickle { values: machine.values, root });
+        }
+        machine.run(opcode, reader).map_err(|bad| bad.at_byte(at))?;
+    }
+}
+
+struct Machine {
+    values: Vec<Value>,
+    /// What values, and copies of parts of them, have cost.
+    charged: usize,
+    stack: Vec<Id>,
+    /// How high the stack was at each mark.
+    marks: Vec<usize>,
+    memo: HashMap<u32, Id>,
+}
+
+impl Machine {
+    /// Opcodes by their letters, as `pickletools.py` has them.
+    fn run(&mut self, opcode: u8, reader: &mut Reader<'_>) -> Result<(), BadFile> {
+        match opcode {
+            0x80 => reader.take(1).map(drop),               // PROTO
+            0x95 => reader.take(8).map(drop),               // FRAME
+            b'(' => self.mark(),                            // MARK
+            b'0' => self.pop_value_or_mark(),               // POP
+            b'1' => self.above_mark().map(drop),            // POP_MARK
+            b'2' => self.top().and_then(|id| self.lay(id)), // DUP
+            b'N' => self.push(Value::None),
+            0x88 | 0x89 => self.push(Value::Other), // NEWTRUE, NEWFALSE
+            b'K' | b'M' | b'J' | b'I' | b'L' | 0x8a | 0x8b => {
+                integer(opcode, reader).and_then(|value| self.push(value))
+            }
+            b'G' => reader.take(8).and_then(|_| self.push(Value::Other)), // BINFLOAT
+            b'F' => reader.line().and_then(|_| self.push(Value::Other)),  // FLOAT
+            b'X' | 0x8c | 0x8d | b'U' | b'T' | b'S' | b'V' => text(opcode, reader).and_then(|value| self.push(value)),
+            b'C' | b'B' | 0x8e | 0x96 => bytes(opcode, reader).and_then(|()| self.push(Value::Other)),
+            b')' => self.push(Value::Tuple(Vec::new())),
+            b't' | 0x85 | 0x86 | 0x87 => self.tuple(opcode),
+            b']' => self.push(Value::List(Vec::new())),
+            b'l' => self.above_mark().and_then(|items| self.push(Value::List(items))),
+            b'a' => self.pop().and_then(|item| self.append(vec![item])), // APPEND
+            b'e' => self.above_mark().and_then(|items| self.append(items)), // APPENDS
+            b'}' => self.push(Value::Dict(Vec::new())),
+            b'd' => self.above_mark().and_then(pairs).and_then(|items| self.push(Value::Dict(items))),
+            b's' => self.set_one(), // SETITEM
+            b'u' => self.above_mark().and_then(pairs).and_then(|items| self.set(items)), // SETITEMS
+            b'q' | b'r' | b'p' | 0x94 => self.remember(opcode, reader),
+            b'h' | b'j' | b'g' => self.recall(opcode, reader),
+            b'c' | 0x93 | b'i' => self.global(opcode, reader),
+            b'R' | 0x81 => self.call(), // REDUCE, NEWOBJ
+            b'b' => self.build(),       // BUILD
+            b'Q' => self.persistent(),  // BINPERSID
+            0x82..=0x84 => Err(globals::refused("what the registry copyreg has under a number")), // EXT1, EXT2, EXT4
+            other => Err(damaged(format!("it has the opcode {other:#04x}, which no state dict needs"))),
+        }
+    }
+
+    fn charge(&mut self, count: usize) -> Result<(), BadFile> {
+        self.charged = self.charged.saturating_add(count);
+        if self.charged > MOST_VALUES { Err(too_much()) } else { Ok(()) }
+    }
+
+    fn push(&mut self, value: Value) -> Result<(), BadFile> {
+        self.charge(1)?;
+        self.values.push(value);
+        self.lay(self.values.len() - 1)
+    }
+
+    /// Puts a value that there is already on the stack.
+    fn lay(&mut self, id: Id) -> Result<(), BadFile> {
+        self.stack.push(id);
+        if self.stack.len() > MOST_VALUES { Err(too_much()) } else { Ok(()) }
+    }
+
+    fn mark(&mut self) -> Result<(), BadFile> {
+        self.marks.push(self.stack.len());
+        if self.marks.len() > MOST_VALUES { Err(too_much()) } else { Ok(()) }
+    }
+
+    /// Where the stack begins above the last mark.
+    fn floor(&self) -> usize {
+        self.marks.last().copied().unwrap_or(0)
+    }
+
+    fn top(&self) -> Result<Id, BadFile> {
+        self.stack[self.floor()..].last().copied().ok_or_else(|| damaged("a value is missing on its stack"))
+    }
+
+    fn pop(&mut self) -> Result<Id, BadFile> {
+        let id = self.top()?;
+        self.stack.pop();
+        Ok(id)
+    }
+
+    fn pop_value_or_mark(&mut self) -> Result<(), BadFile> {
+        if self.stack.len() > self.floor() { self.pop().map(drop) } else { self.above_mark().map(drop) }
+    }
+
+    fn above_mark(&mut self) -> Result<Vec<Id>, BadFile> {
+        let mark = self.marks.pop().ok_or_else(|| damaged("a mark is missing on its stack"))?;
+        Ok(self.stack.split_off(mark))
+    }
+
+    fn tuple(&mut self, opcode: u8) -> Result<(), BadFile> {
+        let items = match opcode {
+            b't' => self.above_mark()?,
+            _ => {
+                let mut items = (0..opcode - 0x84).map(|_| self.pop()).collect::<Result<Vec<_>, _>>()?;
+                items.reverse();
+                items
+            }
+        };
+        self.push(Value::Tuple(items))
+    }
+
+    fn append(&mut self, items: Vec<Id>) -> Result<(), BadFile> {
+        let onto = self.top()?;
+        match &mut self.values[onto] {
+            Value::List(list) => list.extend(items),
+            _ => return Err(damaged("it appends to something that is no list")),
+        }
+        Ok(())
+    }
+
+    fn set_one(&mut self) -> Result<(), BadFile> {
+        let (value, key) = (self.pop()?, self.pop()?);
+        self.set(vec![(key, value)])
+    }
+
+    fn set(&mut self, items: Vec<(Id, Id)>) -> Result<(), BadFile> {
+        let into = self.top()?;
+        match &mut self.values[into] {
+            Value::Dict(dict) => dict.extend(items),
+            _ => return Err(damaged("it sets an item of something that is no dict")),
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, opcode: u8, reader: &mut Reader<'_>) -> Result<(), BadFile> {
+        let place = match opcode {
+            0x94 => u32::try_from(self.memo.len()).map_err(|_| too_much())?, // MEMOIZE
+            b'q' => reader.byte()?.into(),
+            b'r' => u32::from_le_bytes(reader.array()?),
+            _ => number(reader.line()?)?,
+        };
+        let id = self.top()?;
+        self.memo.insert(place, id);
+        if self.memo.len() > MOST_VALUES { Err(too_much()) } else { Ok(()) }
+    }
+
+    fn recall(&mut self, opcode: u8, reader: &mut Reader<'_>) -> Result<(), BadFile> {
+        let place: u32 = match opcode {
+            b'h' => reader.byte()?.into(),
+            b'j' => u32::from_le_bytes(reader.array()?),
+            _ => number(reader.line()?)?,
+        };
+        let id = self.memo.get(&place).copied();
+        id.map_or_else(|| Err(damaged("it recalls a value that it has not remembered")), |id| self.lay(id))
+    }
+
+    /// Looks a name up; that alone may end the reading.
+    fn global(&mut self, opcode: u8, reader: &mut Reader<'_>) -> Result<(), BadFile> {
+        let (module, name) = if opcode == 0x93 {
+            let (name, module) = (self.pop()?, self.pop()?);
+            (self.text(module)?.to_owned(), self.text(name)?.to_owned())
+        } else {
+            (utf8(reader.line()?)?, utf8(reader.line()?)?)
+        };
+        if opcode == b'i' {
+            return Err(globals::refused(&format!("{module}.{name}"))); // INST, which makes an object of any class
+        }
+        self.push(Value::Global(Global::find(&module, &name)?))
+    }
+
+    /// Notes what a call would give. Nothing is called.
+    fn call(&mut self) -> Result<(), BadFile> {
+        let (args, callable) = (self.pop()?, self.pop()?);
+        let Value::Global(global) = self.values[callable] else {
+            return Err(damaged("it calls something that cannot be called"));
+        };
+        let args = self.items(args)?;
+        match (global, &args[..]) {
+            (Global::OrderedDict, []) => self.push(Value::Dict(Vec::new())),
+            (Global::OrderedDict, &[list]) => self.dict_of_pairs(list),
+            (Global::RebuildTensor, &[storage, offset, size, stride, ..]) => self.tensor(storage, offset, size, stride),
+            (Global::Parameter, []) => self.push(Value::Parameter(None)),
+            (Global::RebuildParameter | Global::Parameter, &[data, ..]) => self.lay(data),
+            (Global::Size, &[sizes]) => self.lay(sizes),
+            (Global::Device, _) => self.push(Value::Other),
+            (global, args) => Err(damaged(format!("it calls {global:?} with {} arguments", args.len()))),
+        }
+    }
+
+    /// What is set on an object after it was made. Of a dict and a tensor these are attributes, which weights do not need.
+    fn build(&mut self) -> Result<(), BadFile> {
+        let (state, object) = (self.pop()?, self.top()?);
+        match self.values[object] {
+            Value::Dict(_) | Value::Tensor(_) => Ok(()),
+            Value::Parameter(_) => {
+                // `torch/_tensor.py`, `__setstate__`: of five, the first is the data; of three, there is none.
+                let data = self.items(state)?.first().copied();
+                let data = data.filter(|&data| matches!(self.values[data], Value::Tensor(_)));
+                self.values[object] = Value::Parameter(data);
+                Ok(())
+            }
+            _ => Err(damaged("it sets attributes of something that has none")),
+        }
+    }
+
+    /// `("storage", type, key, location, elements)`, and in the old format a view behind that.
+    fn persistent(&mut self) -> Result<(), BadFile> {
+        let id = self.pop()?;
+        let parts = self.items(id)?;
+        let &[tag, kind, key, _location, numel, ..] = &parts[..] else {
+            return Err(damaged("a reference to a storage is incomplete"));
+        };
+        let (Value::Global(Global::Storage(kind)), "storage") = (&self.values[kind], self.text(tag)?) else {
+            return Err(damaged("a reference is to something else than a storage"));
+        };
+        self.text(key)?;
+        let (kind, numel) = (*kind, self.count(numel)?);
+        let storage = Storage { key, kind, numel, part: (0, numel) };
+        let storage = parts.get(5).map_or(Ok(storage), |&view| self.view(storage, view))?;
+        self.push(Value::Storage(storage))
+    }
+
+    /// `None`, or `(key, offset, elements)`.
+    fn view(&mut self, storage: Storage, view: Id) -> Result<Storage, BadFile> {
+        if matches!(self.values[view], Value::None) {
+            return Ok(storage);
+        }
+        match self.items(view)?[..] {
+            [_key, offset, numel] => Ok(Storage { part: (self.count(offset)?, self.count(numel)?), ..storage }),
+            _ => Err(damaged("a view of a storage is incomplete")),
+        }
+    }
+
+    fn tensor(&mut self, storage: Id, offset: Id, size: Id, stride: Id) -> Result<(), BadFile> {
+        let Value::Storage(storage) = self.values[storage] else {
+            return Err(damaged("a tensor has no storage"));
+        };
+        let (size, stride) = (self.dimensions(size)?, self.dimensions(stride)?);
+        let offset = self.int(offset)?;
+        self.push(Value::Tensor(Strided { storage, offset, size, stride }))
+    }
+
+    fn dimensions(&mut self, id: Id) -> Result<Vec<i64>, BadFile> {
+        let items = self.items(id)?;
+        if items.len() > MOST_DIMENSIONS {
+            return Err(damaged(format!("a tensor has {} dimensions", items.len())));
+        }
+        items.into_iter().map(|item| self.int(item)).collect()
+    }
+
+    fn dict_of_pairs(&mut self, list: Id) -> Result<(), BadFile> {
+        let pair = |items: Vec<Id>| pairs(items).ok().filter(|pairs| pairs.len() == 1).map(|pairs| pairs[0]);
+        let lists = self.items(list)?;
+        let mut dict = Vec::new();
+        for item in lists {
+            let items = self.items(item)?;
+            dict.push(pair(items).ok_or_else(|| damaged("an item of an OrderedDict is no pair"))?);
+        }
+        self.push(Value::Dict(dict))
+    }
+
+    /// The items of a tuple or list, as a copy, which is charged: a pickle may ask for many copies in few bytes.
+    fn items(&mut self, id: Id) -> Result<Vec<Id>, BadFile> {
+        let (Value::Tuple(items) | Value::List(items)) = &self.values[id] else {
+            return Err(damaged("it has something else where a tuple belongs"));
+        };
+        let items = if items.len() <= MOST_VALUES - self.charged { items.clone() } else { return Err(too_much()) };
+        self.charge(items.len())?;
+        Ok(items)
+    }
+
+    fn text(&self, id: Id) -> Result<&str, BadFile> {
+        match &self.values[id] {
+            Value::Text(text) => Ok(text),
+            _ => Err(damaged("it has something else where a text belongs")),
+        }
+    }
+
+    fn int(&self, id: Id) -> Result<i64, BadFile> {
+        match self.values[id] {
+            Value::Int(value) => Ok(value),
+            _ => Err(damaged("it has something else where a number belongs")),
+        }
+    }
+
+    fn count(&self, id: Id) -> Result<u64, BadFile> {
+        u64::try_from(self.int(id)?).map_err(|_| damaged("a length is negative"))
+    }
+}
+
+fn pairs(items: Vec<Id>) -> Result<Vec<(Id, Id)>, BadFile> {
+    let (pairs, rest) = items.as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err(damaged("a key of a dict has no value"));
+    }
+    Ok(pairs.iter().map(|&[key, value]| (key, value)).collect())
+}
+
+fn integer(opcode: u8, reader: &mut Reader<'_>) -> Result<Value, BadFile> {
+    Ok(match opcode {
+        b'K' => Value::Int(reader.byte()?.into()),
+        b'M' => Value::Int(u16::from_le_bytes(reader.array()?).into()),
+        b'J' => Value::Int(i32::from_le_bytes(reader.array()?).into()),
+        b'I' => match reader.line()? {
+            b"00" | b"01" => Value::Other, // truth values
+            digits => Value::Int(number(digits)?),
+        },
+        b'L' => reader.line().and_then(|digits| number(digits.strip_suffix(b"L").unwrap_or(digits))).map(Value::Int)?,
+        0x8a => long(reader.counted::<1>()?),
+        _ => long(reader.counted::<4>()?),
+    })
+}
+
+/// Little-endian, two's complement, of any length.
+fn long(bytes: &[u8]) -> Value {
+    if bytes.len() > 8 {
+        return Value::Long(bytes.to_vec());
+    }
+    let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+    let mut wide = [if negative { 0xff } else { 0 }; 8];
+    wide[..bytes.len()].copy_from_slice(bytes);
+    Value::Int(i64::from_le_bytes(wide))
+}
+
+fn text(opcode: u8, reader: &mut Reader<'_>) -> Result<Value, BadFile> {
+    let bytes = match opcode {
+        0x8c | b'U' => reader.counted::<1>()?,
+        b'X' | b'T' => reader.counted::<4>()?,
+        0x8d => reader.counted::<8>()?,
+        b'V' => reader.line()?,
+        _ => unquoted(reader.line()?)?,
+    };
+    utf8(bytes).map(Value::Text)
+}
+
+fn bytes(opcode: u8, reader: &mut Reader<'_>) -> Result<(), BadFile> {
+    match opcode {
+        b'C' => reader.counted::<1>(),
+        b'B' => reader.counted::<4>(),
+        _ => reader.counted::<8>(),
+    }
+    .map(drop)
+}
+
+/// A text of protocol 0, which stands as Python's source has it; names of weights need no escapes.
+fn unquoted(line: &[u8]) -> Result<&[u8], BadFile> {
+    match line {
+        [b'\'', inner @ .., b'\''] | [b'"', inner @ .., b'"'] if !inner.contains(&b'\\') => Ok(inner),
+        _ => Err(damaged("a text is not quoted as it should be")),
+    }
+}
+
+fn utf8(bytes: &[u8]) -> Result<String, BadFile> {
+    let text = std::str::from_utf8(bytes).map_err(|_| damaged("a text is not UTF-8"))?;
+    Ok(text.to_owned())
+}
+
+fn number<N: std::str::FromStr>(digits: &[u8]) -> Result<N, BadFile> {
+    let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    number.ok_or_else(|| damaged("it has something else where digits belong"))
+}
+
+fn damaged(why: impl Into<String>) -> BadFile {
+    BadFile::Damaged(why.into())
+}
+
+fn too_much() -> BadFile {
+    BadFile::Damaged(format!("its pickle makes more than {MOST_VALUES} values"))
+}

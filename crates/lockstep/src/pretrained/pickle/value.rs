@@ -1,0 +1,94 @@
+//! What a pickle makes: values that refer to each other by position.
+
+use tch::Kind;
+
+use super::globals::Global;
+
+/// A value's position in its pickle.
+pub(in crate::pretrained) type Id = usize;
+
+/// A value. Texts are UTF-8.
+#[derive(Debug)]
+pub(in crate::pretrained) enum Value {
+    None,
+    Int(i64),
+    /// A larger integer: little-endian, two's complement.
+    Long(Vec<u8>),
+    Text(String),
+    Tuple(Vec<Id>),
+    List(Vec<Id>),
+    /// In the order of insertion; of two equal keys the later counts.
+    Dict(Vec<(Id, Id)>),
+    Global(Global),
+    Storage(Storage),
+    Tensor(Strided),
+    /// A parameter, as PyTorch before 0.4 saved it: its tensor comes later.
+    Parameter(Option<Id>),
+    /// Something that has no part in weights: a float, a truth value, bytes, a device.
+    Other,
+}
+
+/// Elements of the file.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pretrained) struct Storage {
+    /// The text by which the file calls it.
+    pub(in crate::pretrained) key: Id,
+    pub(in crate::pretrained) kind: Kind,
+    /// How many elements the whole of it has.
+    pub(in crate::pretrained) numel: u64,
+    /// The part that is meant, in elements: a view of the whole in old files.
+    pub(in crate::pretrained) part: (u64, u64),
+}
+
+/// A tensor: a view of a storage. Nothing of it has been checked against the storage.
+#[derive(Debug)]
+pub(in crate::pretrained) struct Strided {
+    pub(in crate::pretrained) storage: Storage,
+    pub(in crate::pretrained) offset: i64,
+    pub(in crate::pretrained) size: Vec<i64>,
+    pub(in crate::pretrained) stride: Vec<i64>,
+}
+
+/// All values of a pickle, and the one that it gives.
+#[derive(Debug)]
+pub(in crate::pretrained) struct Pickle {
+    pub(super) values: Vec<Value>,
+    pub(super) root: Id,
+}
+
+impl Pickle {
+    pub(in crate::pretrained) fn root(&self) -> &Value {
+        &self.values[self.root]
+    }
+
+    pub(in crate::pretrained) fn get(&self, id: Id) -> &Value {
+        &self.values[id]
+    }
+
+    pub(in crate::pretrained) fn values(&self) -> impl Iterator<Item = &Value> {
+        self.values.iter()
+    }
+
+    pub(in crate::pretrained) fn text(&self, id: Id) -> Option<&str> {
+        match self.get(id) {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The tensor that the value is, or that the parameter has.
+    pub(in crate::pretrained) fn tensor<'a>(&'a self, value: &'a Value) -> Option<&'a Strided> {
+        match self.behind(value) {
+            Value::Tensor(tensor) => Some(tensor),
+            _ => None,
+        }
+    }
+
+    /// One step only: a parameter of a parameter is nothing that PyTorch writes.
+    fn behind<'a>(&'a self, value: &'a Value) -> &'a Value {
+        match value {
+            Value::Parameter(Some(data)) => self.get(*data),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! From references to storages, as a pickle makes them, to tensors: every bound is checked here.
+
+use std::collections::HashMap;
+
+use tch::{Device, Kind, Tensor};
+
+use super::error::BadFile;
+use super::pickle::{Pickle, Storage, Strided};
+
+/// Where a file keeps its storages.
+pub(super) trait Storages {
+    /// The bytes of the storage of this key, which must be as many as asked for; in the order of this processor (little-endian).
+    fn bytes(&mut self, key: &str, kind: Kind, count: usize) -> Result<Vec<u8>, BadFile>;
+}
+
+/// The tensors of a state dict. Those that share a storage in the file share it here, and strides stay as they are: however large
+/// a shape claims to be, there is no more memory than the file has bytes.
+pub(super) fn build(
+    pickle: &Pickle,
+    named: Vec<(String, &Strided)>,
+    storages: &mut impl Storages,
+) -> Result<Vec<(String, Tensor)>, BadFile> {
+    let mut whole: HashMap<&str, (Storage, Tensor)> = HashMap::new();
+    let mut tensors = Vec::new();
+    for (name, strided) in named {
+        let of_name = |why: String| BadFile::Damaged(format!("the tensor {}: {why}", name.escape_debug()));
+        check(strided).map_err(of_name)?;
+        let storage = strided.storage;
+        let key = pickle.text(storage.key).unwrap_or_default(); // the machine takes no other keys
+        if !whole.contains_key(key) {
+            whole.insert(key, (storage, flat(key, storage, storages)?));
+        }
+        let (first, data) = &whole[key];
+        if (first.kind, first.numel) != (storage.kind, storage.numel) {
+            return Err(of_name(format!("its storage {key} is of another dtype or length elsewhere in the file")));
+        }
+        let offset = storage.part.0 as i64 + strided.offset;
+        let view = data.f_as_strided(&strided.size, &strided.stride, offset);
+        let view = view.map_err(|error| of_name(error.to_string()))?;
+        tensors.push((name, view));
+    }
+    Ok(tensors)
+}
+
+/// The whole storage as a tensor of one dimension.
+fn flat(key: &str, storage: Storage, storages: &mut impl Storages) -> Result<Tensor, BadFile> {
+    let bad = || BadFile::Damaged(format!("the storage {} has {} elements", key.escape_debug(), storage.numel));
+    let numel = i64::try_from(storage.numel).map_err(|_| bad())?;
+    let count =
+        storage.kind.elt_size_in_bytes().checked_mul(numel as usize).filter(|&count| count <= isize::MAX as usize);
+    let bytes = storages.bytes(key, storage.kind, count.ok_or_else(bad)?)?;
+    if bytes.is_empty() {
+        return Ok(Tensor::zeros([0], (storage.kind, Device::Cpu)));
+    }
+    Tensor::f_from_data_size(&bytes, &[numel], storage.kind).map_err(|error| BadFile::Damaged(error.to_string()))
+}
+
+/// Whether all elements are in the part of the storage that is meant, counted so that nothing can overflow.
+fn check(tensor: &Strided) -> Result<(), String> {
+    let Strided { storage, offset, size, stride } = tensor;
+    if size.len() != stride.len() {
+        return Err(format!("{} dimensions and {} strides", size.len(), stride.len()));
+    }
+    if size.iter().chain(stride).chain([offset]).any(|&value| value < 0) {
+        return Err(format!("negative numbers in its shape {size:?}, strides {stride:?} or offset {offset}"));
+    }
+    let (begin, length) = storage.part;
+    let outside =
+        || format!("shape {size:?}, strides {stride:?} and offset {offset} reach beyond its storage of {length}");
+    if begin.checked_add(length).is_none_or(|end| end > storage.numel) {
+        return Err(format!(
+            "its view of {length} elements from {begin} reaches beyond its storage of {}",
+            storage.numel
+        ));
+    }
+    // libtorch counts elements and bytes in 64 bits with a sign.
+    let elements = size.iter().try_fold(1i64, |product, &size| product.checked_mul(size));
+    let bytes = elements.and_then(|elements| elements.checked_mul(storage.kind.elt_size_in_bytes() as i64));
+    let Some(bytes) = bytes else { return Err(format!("its shape {size:?} has too many elements")) };
+    let mut steps = size.iter().zip(stride).map(|(&size, &stride)| (size - 1).max(0).checked_mul(stride));
+    let last = steps.try_fold(*offset, |last, step| last.checked_add(step?)).ok_or_else(outside)?;
+    let inside = if bytes == 0 { *offset as u64 <= length } else { (last as u64) < length };
+    if inside { Ok(()) } else { Err(outside()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn strided(numel: u64, offset: i64, size: &[i64], stride: &[i64]) -> Strided {
+        let storage = Storage { key: 0, kind: Kind::Float, numel, part: (0, numel) };
+        Strided { storage, offset, size: size.to_vec(), stride: stride.to_vec() }
+    }
+
+    #[test]
+    fn takes_views_up_to_the_last_element_and_no_further() {
+        for (inside, tensor) in [
+            (true, strided(12, 0, &[3, 4], &[4, 1])),
+            (true, strided(12, 0, &[4, 3], &[1, 4])),
+            (true, strided(12, 6, &[2, 3], &[3, 1])),
+            (false, strided(12, 7, &[2, 3], &[3, 1])),
+            (false, strided(12, 0, &[3, 4], &[5, 1])),
+            (true, strided(1, 0, &[1 << 40], &[0])),
+            (true, strided(12, 12, &[0, 5], &[1, 1])),
+            (false, strided(12, 13, &[0], &[1])),
+            (true, strided(1, 0, &[], &[])),
+            (false, strided(0, 0, &[], &[])),
+            (false, strided(12, -1, &[2], &[1])),
+            (false, strided(12, 11, &[2], &[-1])),
+            (false, strided(12, 0, &[2], &[1, 1])),
+            (false, strided(12, i64::MAX, &[2], &[i64::MAX])),
+            (false, strided(u64::MAX, 0, &[i64::MAX, 2], &[0, 0])),
+            (false, strided(u64::MAX, 0, &[i64::MAX], &[i64::MAX])),
+        ] {
+            assert_eq!(check(&tensor).is_ok(), inside, "{tensor:?}");
+        }
+    }
+
+    #[test]
+    fn keeps_a_view_of_a_storage_inside_of_both() {
+        let mut tensor = strided(12, 0, &[4], &[1]);
+        for (part, inside) in [((8, 4), true), ((9, 4), false), ((8, 3), false), ((u64::MAX, 2), false)] {
+            tensor.storage.part = part;
+            assert_eq!(check(&tensor).is_ok(), inside, "{part:?}");
+        }
+    }
+
+    proptest! {
+        /// libtorch agrees: what the check lets pass, it takes, and every element can be read.
+        #[test]
+        fn what_passes_is_inside(
+            numel in 0u64..20, offset in -2i64..20, dims in prop::collection::vec((0i64..5, -1i64..6), 0..4)
+        ) {
+            let (size, stride): (Vec<_>, Vec<_>) = dims.into_iter().unzip();
+            let tensor = strided(numel, offset, &size, &stride);
+            let elements: Option<Vec<i64>> = indices(&size).iter()
+                .map(|index| {
+                    let at = offset + index.iter().zip(&stride).map(|(index, stride)| index * stride).sum::<i64>();
+                    (0..numel as i64).contains(&at).then_some(at)
+                })
+                .collect();
+            if check(&tensor).is_ok() {
+                let expected: Vec<f32> = elements.expect("all are inside").into_iter().map(|at| at as f32).collect();
+                let data = Tensor::arange(numel as i64, (Kind::Float, Device::Cpu));
+                let view = data.f_as_strided(&size, &stride, offset).unwrap().flatten(0, -1);
+                prop_assert_eq!(Vec::<f32>::try_from(view).unwrap(), expected);
+            } else if stride.iter().all(|&stride| stride >= 0) && (0..=numel as i64).contains(&offset) {
+                prop_assert!(elements.is_none());
+            }
+        }
+    }
+
+    fn indices(size: &[i64]) -> Vec<Vec<i64>> {
+        size.iter().fold(vec![Vec::new()], |all, &size| {
+            all.iter().flat_map(|index| (0..size).map(move |at| [&index[..], &[at]].concat())).collect()
+        })
+    }
+}
