@@ -1,8 +1,8 @@
 //! From a file's bytes to pixels: JPEG by zune-jpeg and PNG by png, both strict, whatever the file's name says.
 //!
 //! The result is what Pillow's `Image.open(…).convert("RGB")` gives, which torchvision's `ImageFolder` calls: grey is repeated,
-//! palettes are looked up, of 16 bits the upper 8 stay, transparency is dropped without blending, CMYK and YCCK are converted
-//! without a colour profile, and EXIF's orientation is **not** applied. PNG gives the same bytes; JPEG decoders may round
+//! palettes are looked up, of 16 bits the upper 8 stay, transparency is dropped without blending, CMYK and YCCK are taken for
+//! inverted, as Adobe writes them, and converted without a colour profile, and EXIF's orientation is **not** applied. PNG gives the same bytes; JPEG decoders may round
 //! differently, so pixels there are a few grey levels off. One difference is on purpose: of grey pictures of 16 bits, Pillow
 //! clips all above 255 to white, which leaves no picture.
 //!
@@ -91,65 +91,32 @@ fn jpeg(bytes: &[u8]) -> Result<RgbImage, BrokenPicture> {
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
     decoder.decode_headers().map_err(broken)?;
     let (width, height) = decoder.dimensions().unwrap_or_default();
-    let inks =
-        decoder.info().is_some_and(|info| info.components == 4) && decoder.input_colorspace() == Some(ColorSpace::CMYK);
-    if !inks {
-        let mut pixels = pixels(width, height, 3)?;
-        decoder.decode_into(&mut pixels).map_err(broken)?;
-        return picture(width, height, pixels);
-    }
-    decoder.set_options(options.jpeg_set_out_colorspace(ColorSpace::CMYK));
-    let mut raw = pixels(width, height, 4)?;
-    decoder.decode_into(&mut raw).map_err(broken)?;
-    picture(width, height, from_inks(&raw, is_adobe(bytes)))
+    let mut pixels = pixels(width, height, 3)?;
+    decoder.decode_into(&mut pixels).map_err(broken)?;
+    picture(width, height, pixels)
 }
 
 /// Whether the marker is there that ends the picture. Nothing else in a JPEG file can be taken for it: in the coded data a byte
 /// 0xFF is followed by 0, and other segments are passed over by their lengths. What follows the marker does not matter
 /// (cameras append previews there).
 fn ends(bytes: &[u8]) -> bool {
-    bytes.ends_with(&[0xFF, 0xD9]) || segments(bytes).any(|(marker, _)| marker == 0xD9)
+    bytes.ends_with(&[0xFF, 0xD9]) || markers(bytes).any(|marker| marker == 0xD9)
 }
 
-/// Whether Adobe's segment is there: its inks are stored the other way round.
-fn is_adobe(bytes: &[u8]) -> bool {
-    segments(bytes)
-        .take_while(|(marker, _)| *marker != 0xDA)
-        .any(|(marker, body)| marker == 0xEE && body.starts_with(b"Adobe"))
-}
-
-/// The markers of a JPEG file with their segments' contents, to the end of the file; coded data between them is passed over.
-fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+/// The markers of a JPEG file to its end; coded data between them, and what segments hold, is passed over.
+fn markers(bytes: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         let at = rest.windows(2).position(|pair| pair[0] == 0xFF && !matches!(pair[1], 0 | 0xFF))?;
         let marker = rest[at + 1];
         rest = &rest[at + 2..];
-        if matches!(marker, 0x01 | 0xD0..=0xD9) {
-            return Some((marker, &rest[..0])); // these stand alone
+        let stands_alone = matches!(marker, 0x01 | 0xD0..=0xD9);
+        if !stands_alone {
+            let length = usize::from(u16::from_be_bytes(*rest.first_chunk()?));
+            rest = rest.get(length.max(2)..)?;
         }
-        let length = usize::from(u16::from_be_bytes(*rest.first_chunk()?));
-        let (body, after) = rest.split_at_checked(length.max(2))?;
-        rest = after;
-        Some((marker, &body[2..]))
+        Some(marker)
     })
-}
-
-/// Pillow's `cmyk2rgb` (`libImaging/Convert.c`), for inks that Adobe's programs store inverted.
-fn from_inks(raw: &[u8], inverted: bool) -> Vec<u8> {
-    let flip = if inverted { 255 } else { 0 };
-    let of_pixel = |inks: &[u8; 4]| {
-        let [c, m, y, k] = inks.map(|ink| ink ^ flip);
-        let light = 255 - k;
-        [c, m, y].map(|ink| light.saturating_sub(part(ink, light)))
-    };
-    raw.as_chunks::<4>().0.iter().flat_map(of_pixel).collect()
-}
-
-/// `a * b / 255`, rounded as Pillow's `MULDIV255`.
-fn part(a: u8, b: u8) -> u8 {
-    let product = u32::from(a) * u32::from(b) + 128;
-    (((product >> 8) + product) >> 8) as u8
 }
 
 fn png(bytes: &[u8]) -> Result<RgbImage, BrokenPicture> {

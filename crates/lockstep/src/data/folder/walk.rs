@@ -76,7 +76,7 @@ fn of_class(root: &Path, name: &str, class: usize, skipped: &mut Vec<Skipped>) -
     Ok(walk.samples)
 }
 
-/// Python sorts the folders' paths as text, so that `a-b` comes before `a/b`; Rust would compare name by name.
+/// Python sorts the folders' paths as text, so that the folder `a-b` comes before `a/b`; Rust would compare name by name.
 fn order(path: &Path) -> (Option<&[u8]>, Option<&OsStr>) {
     (path.parent().map(|folder| folder.as_os_str().as_bytes()), path.file_name())
 }

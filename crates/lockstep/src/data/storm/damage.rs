@@ -54,7 +54,7 @@ impl Damage {
 
 impl Marks {
     fn draw(rng: &mut KeyedRng) -> Self {
-        let mut marks = Marks { debris: 6 + rng.below(16), ..Marks::default() };
+        let mut marks = Marks { debris: 12 + rng.below(20), ..Marks::default() };
         match rng.below(3) {
             0 => marks.holes = 2 + rng.below(3),
             1 => marks.tarps = 1 + rng.below(2),
@@ -74,7 +74,7 @@ pub(super) fn paint_damaged(canvas: &mut Canvas, view: &View, house: &House, mar
     house::paint(canvas, view, house, rng);
     for _ in 0..marks.bare_walls {
         let at = (rng.between(-0.42, 0.42), -house.walls * rng.between(0.3, 0.9));
-        bare_wall(canvas, view, at, (rng.between(0.06, 0.15), house.walls * rng.between(0.15, 0.35)), rng);
+        bare_wall(canvas, view, at, (rng.between(0.08, 0.18), house.walls * rng.between(0.18, 0.38)), rng);
     }
     let (mut windows, _) = house.openings();
     for _ in 0..marks.windows.min(windows.len()) {
@@ -89,7 +89,7 @@ pub(super) fn paint_damaged(canvas: &mut Canvas, view: &View, house: &House, mar
     }
     for _ in 0..marks.debris {
         let at = (rng.between(-0.75, 0.75), rng.between(0.01, 0.22));
-        piece(canvas, view, house, at, rng.between(0.4, 1.0), rng);
+        piece(canvas, view, house, at, rng.between(0.6, 1.6), rng);
     }
 }
 
@@ -102,7 +102,7 @@ fn on_roof(house: &House, rng: &mut KeyedRng) -> Point {
 /// A ragged hole in the roof, with the rafters showing.
 fn hole(canvas: &mut Canvas, view: &View, house: &House, rng: &mut KeyedRng) {
     let (at, seed) = (on_roof(house, rng), rng.next_u64() as u32);
-    let (w, h) = (rng.between(0.06, 0.14), house.rise * rng.between(0.2, 0.4));
+    let (w, h) = (rng.between(0.08, 0.18), house.rise * rng.between(0.25, 0.45));
     let (rafters, wood) = (rng.between(20.0, 34.0), WOOD[rng.below(WOOD.len())]);
     let torn = octagon(at, w * 1.35, h * 1.35);
     let felt = |x: f32, y: f32| shade([0.62, 0.52, 0.40], 0.6 + 0.7 * noise(seed ^ 1, x * 25.0, y * 25.0));
@@ -118,7 +118,7 @@ fn hole(canvas: &mut Canvas, view: &View, house: &House, rng: &mut KeyedRng) {
 fn tarp(canvas: &mut Canvas, view: &View, house: &House, rng: &mut KeyedRng) {
     let ((x, y), seed) = (on_roof(house, rng), rng.next_u64() as u32);
     let narrow = if house.roof == Roof::Front { 0.6 } else { 1.0 }; // a gable has less room
-    let (w, h) = (narrow * rng.between(0.11, 0.22), house.rise * rng.between(0.28, 0.5));
+    let (w, h) = (narrow * rng.between(0.14, 0.26), house.rise * rng.between(0.32, 0.52));
     let colour = TARPS[rng.below(TARPS.len())];
     let mut loose =
         |corner: Point| (x + corner.0 * w + rng.between(-0.04, 0.04), y + corner.1 * h + rng.between(-0.03, 0.03));

@@ -39,7 +39,7 @@ pub(super) fn photograph(grade: i64, width: u32, height: u32, rng: &mut KeyedRng
     backdrop(&mut canvas, horizon, rng);
     let view = View {
         at: (rng.between(-0.14, 0.14), horizon + rng.between(0.06, 0.15)),
-        scale: rng.between(0.62, 0.92),
+        scale: rng.between(0.72, 1.02),
         turn: rng.between(-0.022, 0.022),
         lean: rng.between(-0.03, 0.03),
     };
