@@ -81,7 +81,8 @@ pub(crate) fn last_bits(lab: &mut Lab<'_>) -> Result<()> {
     for (result, (name, _)) in results.iter().zip(ALGORITHMS) {
         ensure!(same_on_all(lab.group, result)?, "{name}: the ranks hold different sums");
     }
-    let mut table = Table::new(std::iter::once("sum by".into()).chain((0..lab.world()).map(|at| format!("element {at}"))));
+    let mut table =
+        Table::new(std::iter::once("sum by".into()).chain((0..lab.world()).map(|at| format!("element {at}"))));
     for ((name, _), values) in ALGORITHMS.iter().zip(&values) {
         table.row(std::iter::once((*name).to_owned()).chain(values.iter().map(|value| value.to_string())));
     }

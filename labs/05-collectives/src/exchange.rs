@@ -14,7 +14,13 @@ pub(crate) const TAG: u16 = 0;
 ///
 /// Of two ranks that write to each other, the lower one starts with its send. Gloo does not mind; NCCL carries out what two GPUs
 /// have for each other in the order in which it was started.
-pub(crate) fn exchange(group: &ProcessGroup, outgoing: &Tensor, to: Rank, incoming: Tensor, from: Rank) -> Result<Tensor> {
+pub(crate) fn exchange(
+    group: &ProcessGroup,
+    outgoing: &Tensor,
+    to: Rank,
+    incoming: Tensor,
+    from: Rank,
+) -> Result<Tensor> {
     let (sending, receiving) = if group.rank() < to {
         let sending = Message::send(group, outgoing, to)?;
         (sending, Message::receive(group, incoming, from)?)
@@ -41,7 +47,11 @@ impl Message {
     }
 
     fn receive(group: &ProcessGroup, tensor: Tensor, from: Rank) -> Result<Self> {
-        Ok(if tensor.numel() == 0 { Message::Empty(tensor) } else { Message::UnderWay(group.irecv(tensor, from, TAG)?) })
+        Ok(if tensor.numel() == 0 {
+            Message::Empty(tensor)
+        } else {
+            Message::UnderWay(group.irecv(tensor, from, TAG)?)
+        })
     }
 
     fn wait(self) -> Result<Tensor> {

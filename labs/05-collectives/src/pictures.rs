@@ -117,7 +117,8 @@ fn grid(names: &[&str], rows: &[Row]) -> String {
 
 /// One stage: its name, then each rank's boxes; all lines of one width.
 fn column(name: &str, rows: &[Row], stage: usize) -> Vec<String> {
-    let digits = rows.iter().flat_map(|row| row[stage].iter().flatten()).map(|n| n.to_string().len()).max().unwrap_or(1);
+    let digits =
+        rows.iter().flat_map(|row| row[stage].iter().flatten()).map(|n| n.to_string().len()).max().unwrap_or(1);
     let text = |numbers: &Vec<i64>| match numbers[..] {
         [] => "·".to_owned(),
         _ => numbers.iter().map(|n| format!("{n:>digits$}")).collect::<Vec<_>>().join(" "),
@@ -131,7 +132,8 @@ fn column(name: &str, rows: &[Row], stage: usize) -> Vec<String> {
     let widths: Vec<usize> =
         (0..boxes).map(|place| rows.iter().map(|row| cell(row, place).chars().count()).max().unwrap_or(1)).collect();
     let line = |row: &Row| {
-        let cells: Vec<String> = widths.iter().enumerate().map(|(at, &width)| format!("{:width$}", cell(row, at))).collect();
+        let cells: Vec<String> =
+            widths.iter().enumerate().map(|(at, &width)| format!("{:width$}", cell(row, at))).collect();
         format!("│ {} │", cells.join(" │ "))
     };
     let mut lines: Vec<String> = std::iter::once(format!("  {name}")).chain(rows.iter().map(line)).collect();
@@ -147,11 +149,7 @@ mod tests {
     #[test]
     fn numbers_stand_beneath_each_other_and_who_holds_nothing_has_a_dot() {
         let rows = [vec![vec![vec![1, 2]], vec![vec![1], vec![11]]], vec![vec![vec![11, 12]], vec![]]];
-        let wanted = [
-            "         before      after",
-            "rank 0 │  1  2 │ → │  1 │ 11 │",
-            "rank 1 │ 11 12 │ → │ ·  │    │",
-        ];
+        let wanted = ["         before      after", "rank 0 │  1  2 │ → │  1 │ 11 │", "rank 1 │ 11 12 │ → │ ·  │    │"];
         assert_eq!(grid(&["before", "after"], &rows).lines().collect::<Vec<_>>(), wanted);
     }
 

@@ -125,7 +125,8 @@ fn pythons_torchrun_starts_it() {
         println!("not verified here: lab 05 under torchrun (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11)");
         return;
     }
-    let mut torchrun = command(&python, &["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], &folder);
+    let mut torchrun =
+        command(&python, &["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], &folder);
     torchrun.arg("--no-python").arg(lab()).args(arguments(&[]));
     let output = finish(torchrun);
     assert!(output.status.success(), "{}", text(&output.stderr));

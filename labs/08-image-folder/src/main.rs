@@ -42,7 +42,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let report = Reporter::new(env, device)?;
 
     // ANCHOR: data
-    let houses = houses_or_drawn(args.data.as_deref(), args.seed, args.samples.get())?;
+    let drawn = args.samples.get();
+    let houses = houses_or_drawn(args.data.as_deref(), args.seed, drawn, drawn.div_ceil(4))?;
     let classes = houses.train.classes().to_vec();
     let resize = Resize { width: args.image_size.get(), height: args.image_size.get() };
     let set = |pictures, pipeline: Pipeline| {
@@ -68,6 +69,9 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     }
     if args.freeze {
         freeze_all_but(&vs, &[ResNet::HEAD]);
+        if args.pretrained.is_none() && env.rank.is_zero() {
+            report.warn("--freeze without --pretrained: the frozen layers have learned nothing".into());
+        }
     }
     report.say_once(format!("Trainable parameters: {} of {parameters}", count_trainable(&vs)));
     // ANCHOR_END: model

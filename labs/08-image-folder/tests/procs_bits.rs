@@ -19,7 +19,7 @@ fn args() -> Vec<&'static str> {
 }
 
 fn left(job: &Job, world: usize, printed: &str) -> Left {
-    let report = lines(printed, "Best model").into_iter().map(str::to_owned).collect::<Vec<_>>();
+    let report = lines(printed, "Best model (").into_iter().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(report.len(), 1, "{printed}");
     (job.weights(world), best(job), report)
 }
@@ -91,5 +91,5 @@ fn a_best_model_that_was_moved_away_is_told_and_the_run_goes_on() {
     fs::remove_file(job.path("snapshots/best_model.safetensors")).unwrap();
     let ended = succeeds(&mut job, 2, &args());
     assert!(ended.told().contains("is not in snapshots/best_model.safetensors any more"), "{}", ended.told());
-    assert_eq!(lines(&ended.printed(), "Best model").len(), 1);
+    assert_eq!(lines(&ended.printed(), "Best model (").len(), 1);
 }

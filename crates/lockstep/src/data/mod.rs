@@ -36,7 +36,7 @@ pub use digits::Digits;
 pub use folder::{FolderError, ImageFolder};
 pub use mnist::{Mnist, Split};
 pub use regression::LinearRegression;
-pub use source::{cifar_or_drawn, mnist_or_drawn};
+pub use source::{HouseSplits, cifar_or_drawn, houses_or_drawn, mnist_or_drawn};
 pub use storm::Storm;
 pub use subset::{Subset, SubsetError};
 pub use toy::Toy;
@@ -84,6 +84,11 @@ pub trait Dataset: Send + Sync {
     /// The samples at `indices`, in that order, as they are in `epoch`.
     fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch>;
 
+    /// Whether a batch may lack samples that cannot be had, instead of being an error; no.
+    fn leaves_out(&self) -> bool {
+        false
+    }
+
     /// A number that tells this set from others, also of the same length: a CRC-32 of its length and of some samples, spread
     /// evenly over it. A set that can look at more of its data cheaply should.
     ///
@@ -117,6 +122,10 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
         (**self).len()
     }
 
+    fn leaves_out(&self) -> bool {
+        (**self).leaves_out()
+    }
+
     fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
         (**self).batch(epoch, indices)
     }
@@ -129,6 +138,10 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
 impl<D: Dataset + ?Sized> Dataset for Box<D> {
     fn len(&self) -> usize {
         (**self).len()
+    }
+
+    fn leaves_out(&self) -> bool {
+        (**self).leaves_out()
     }
 
     fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {

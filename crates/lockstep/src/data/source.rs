@@ -1,8 +1,13 @@
-//! Where the labs get their pictures: real files if there are any, else drawn ones.
+//! Where labs get their data: real files if there are any, else drawn ones.
 
 use std::path::Path;
 
-use super::{Cifar10, Digits, Mnist, Objects, Split};
+use super::folder::Splits;
+use super::vision::Pictures;
+use super::{Cifar10, Digits, Mnist, Objects, Split, Storm};
+
+/// Width and height of drawn photographs.
+const PHOTOGRAPH: (u32, u32) = (96, 72);
 
 /// Training and test digits: the files of `dir`, or, without one, drawn digits (`train` and `test` of them) of this seed.
 ///
@@ -25,4 +30,30 @@ pub fn cifar_or_drawn(dir: Option<&Path>, seed: u64, train: usize, test: usize) 
         Some(dir) => Ok((Cifar10::from_dir(dir, Split::Train)?, Cifar10::from_dir(dir, Split::Test)?)),
         None => Ok((Objects::new(seed, Split::Train).first(train), Objects::new(seed, Split::Test).first(test))),
     }
+}
+
+/// Photographs of houses after a storm, all with the same classes.
+pub struct HouseSplits {
+    /// Those to learn from.
+    pub train: Box<dyn Pictures>,
+    /// Those that choose the best model.
+    pub validation: Box<dyn Pictures>,
+    /// Those that choose nothing, if there are any.
+    pub test: Option<Box<dyn Pictures>>,
+}
+
+/// The photographs of `dir`, as [`Splits::open`] finds them, or, without one, drawn ones: `train` to learn from and `validation`.
+///
+/// # Errors
+/// A folder that does not hold what it should.
+pub fn houses_or_drawn(dir: Option<&Path>, seed: u64, train: usize, validation: usize) -> anyhow::Result<HouseSplits> {
+    let Some(dir) = dir else {
+        let (width, height) = PHOTOGRAPH;
+        let drawn = |split, count| Box::new(Storm::new(seed, split).first(count, width, height));
+        let (train, validation) = (drawn(Split::Train, train), drawn(Split::Test, validation));
+        return Ok(HouseSplits { train, validation, test: None });
+    };
+    let Splits { train, validation, test } = Splits::open(dir)?;
+    let test = test.map(|test| Box::new(test) as Box<dyn Pictures>);
+    Ok(HouseSplits { train: Box::new(train), validation: Box::new(validation), test })
 }

@@ -69,6 +69,10 @@ impl<D: Dataset> Dataset for Subset<D> {
         self.indices.len()
     }
 
+    fn leaves_out(&self) -> bool {
+        self.whole.leaves_out()
+    }
+
     fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
         check_indices(self.len(), indices)?;
         let inner: Vec<usize> = indices.iter().map(|&index| self.indices[index]).collect();

@@ -67,15 +67,17 @@ impl Plan {
         }
         let batch = catch_unwind(AssertUnwindSafe(|| self.dataset.batch(self.epoch, indices)))
             .unwrap_or_else(|panic| Err(anyhow!("the data set panicked: {}", message(&*panic))))?;
-        check_size(&batch, indices.len())?;
+        check_size(&batch, indices.len(), self.dataset.leaves_out())?;
         Ok(batch)
     }
 }
 
-/// Refuses a batch with more or fewer samples than were asked for: it would train on wrong pairs, silently.
-fn check_size(batch: &Batch, asked: usize) -> anyhow::Result<()> {
+/// Refuses a batch with more or fewer samples than were asked for: it would train on wrong pairs, silently. A set that leaves out
+/// what is broken says so, and may give fewer.
+fn check_size(batch: &Batch, asked: usize, may_lack: bool) -> anyhow::Result<()> {
     let (inputs, targets) = (batch.inputs.size(), batch.targets.size());
-    let fits = |size: &[i64]| size.first() == Some(&(asked as i64));
+    let given = if may_lack { batch.len().min(asked) } else { asked };
+    let fits = |size: &[i64]| size.first() == Some(&(given as i64));
     ensure!(
         fits(&inputs) && fits(&targets),
         "the data set answered inputs of shape {inputs:?} and targets of shape {targets:?} where dimension 0 of both \

@@ -49,17 +49,19 @@ impl Confusion {
 /// A table, a line for each class that samples are of and a column for each that they were told to be of.
 impl fmt::Display for Confusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let numbers = 0..self.classes.len();
-        let width = self.classes.iter().map(String::len).max().unwrap_or(0).max(5);
-        write!(f, "{:<width$}  ", "is")?;
-        self.classes.iter().try_for_each(|class| write!(f, " told {class:>width$}"))?;
-        for is in numbers.clone() {
-            write!(f, "\n{:<width$}  ", self.classes[is])?;
-            numbers.clone().try_for_each(|told| write!(f, "      {:>width$}", self.count(is, told)))?;
+        let width = self.classes.iter().map(String::len).max().unwrap_or(0).max(CORNER.len());
+        write!(f, "{CORNER:<width$}")?;
+        self.classes.iter().try_for_each(|class| write!(f, "  {class:>width$}"))?;
+        for (is, class) in self.classes.iter().enumerate() {
+            write!(f, "\n{class:<width$}")?;
+            (0..self.classes.len()).try_for_each(|told| write!(f, "  {:>width$}", self.count(is, told)))?;
         }
         Ok(())
     }
 }
+
+/// What the table's lines and columns are.
+const CORNER: &str = "is \\ told";
 
 #[cfg(test)]
 mod tests {
@@ -76,6 +78,7 @@ mod tests {
         let counts: Vec<_> = (0..3).map(|is| [0, 1, 2].map(|told| confusion.count(is, told))).collect();
         assert_eq!(counts, [[1, 0, 0], [1, 1, 0], [0, 0, 1]]);
         let table = confusion.to_string();
-        assert_eq!(table.lines().nth(2), Some("C2               1          1          0"), "{table}");
+        assert_eq!(table.lines().next(), Some("is \\ told         C0         C2         C4"), "{table}");
+        assert_eq!(table.lines().nth(2), Some("C2                 1          1          0"), "{table}");
     }
 }

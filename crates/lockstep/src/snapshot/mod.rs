@@ -39,12 +39,11 @@ mod source;
 mod writer;
 
 pub use error::{BadSnapshot, SnapshotError, Unfit};
-pub(crate) use file::View;
 pub use file::{Meta, Run, SCHEMA, Snapshot};
 pub use folder::{Found, list};
 pub use options::{OnSaveError, SnapshotOptions};
 pub use snapshots::Snapshots;
 
 pub(crate) use error::listed;
-pub(crate) use file::tensor;
+pub(crate) use file::{View, tensor};
 pub(crate) use source::{open_regular, read_safetensors, read_whole};

@@ -1,18 +1,22 @@
 //! Draws houses after a storm as JPEG files, in the folders that the lab reads: to look at, to count, to break.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use lockstep::data::Storm;
 use lockstep::exit;
 
-/// Draw photographs of houses after a storm into Train/, Validation/ and Test/ of a folder
+/// Widths and heights that occur: a folder of real photographs never has one alone.
+const SIZES: [(u32, u32); 3] = [(320, 240), (240, 320), (256, 192)];
+
+/// Draw photographs of houses after a storm into Train/ and Validation/ of a folder
 #[derive(Parser)]
 struct Args {
     /// The folder, which is made if it is missing
     folder: PathBuf,
-    /// Houses to draw for training; a quarter as many are drawn for validation, and as many for the test
+    /// Houses to draw for training; a quarter as many are drawn for validation
     #[arg(long, default_value = "512")]
     samples: NonZeroUsize,
     /// Seed of the houses
@@ -22,7 +26,8 @@ struct Args {
 
 fn main() -> ExitCode {
     exit::main(|| {
-        let args = Args::parse();
-        Ok(())
+        let Args { folder, samples, seed } = Args::parse();
+        let samples = samples.get();
+        Storm::write(&folder, seed, (samples, samples.div_ceil(4)), &SIZES)
     })
 }

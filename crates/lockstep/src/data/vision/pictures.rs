@@ -145,6 +145,10 @@ impl<P: Pictures> Dataset for Transformed<P> {
         Ok(batch.finish())
     }
 
+    fn leaves_out(&self) -> bool {
+        self.on_broken == OnBroken::Skip
+    }
+
     fn fingerprint(&self) -> anyhow::Result<u32> {
         self.pictures.fingerprint()
     }
