@@ -1,6 +1,6 @@
 //! What `torch.save` writes since PyTorch 1.6: a zip archive with `NAME/data.pkl`, the storages `NAME/data/KEY`, and small notes.
 
-use std::io::{Read, Seek};
+use std::io::{Read, Seek, SeekFrom};
 
 use tch::Kind;
 use zip::ZipArchive;
@@ -18,6 +18,10 @@ const MOST_EXPANSION: u64 = 16;
 /// And so many bytes beside that, for small files.
 const SMALL: u64 = 64 << 20;
 
+/// What the record at an archive's end begins with, and the most bytes that it takes, with its comment (APPNOTE.TXT, 4.3.16).
+const END: &[u8] = b"PK\x05\x06";
+const LONGEST_END: u64 = 22 + 65_535;
+
 /// An archive, and how many bytes may yet be unpacked.
 pub(super) struct Archive<R> {
     zip: ZipArchive<R>,
@@ -30,7 +34,8 @@ pub(super) struct Archive<R> {
 
 impl<R: Read + Seek> Archive<R> {
     /// The archive of a file of `length` bytes, and its pickle.
-    pub(super) fn open(input: R, length: u64) -> Result<(Self, Pickle), BadFile> {
+    pub(super) fn open(mut input: R, length: u64) -> Result<(Self, Pickle), BadFile> {
+        check_end(&mut input, length)?;
         let zip = ZipArchive::new(input).map_err(of_zip("its list of contents"))?;
         let folder = folder(&zip)?;
         let left = length.saturating_mul(MOST_EXPANSION).saturating_add(SMALL);
@@ -103,6 +108,19 @@ impl<R: Read + Seek> Storages for Archive<R> {
         }
         Ok(bytes)
     }
+}
+
+/// Whether the record at the end of every archive is where it must be. The crate would look for it in all of the file, which may
+/// claim to be of any length.
+fn check_end<R: Read + Seek>(input: &mut R, length: u64) -> Result<(), BadFile> {
+    let mut end = Vec::new();
+    input.seek(SeekFrom::Start(length.saturating_sub(LONGEST_END)))?;
+    input.by_ref().take(LONGEST_END).read_to_end(&mut end)?;
+    input.seek(SeekFrom::Start(0))?;
+    if end.windows(END.len()).any(|part| part == END) {
+        return Ok(());
+    }
+    Err(BadFile::damaged("it is a zip archive and its end is missing, as after a download that broke off"))
 }
 
 /// The folder that has the pickle. `torch.save` names it after the file, or `archive`.

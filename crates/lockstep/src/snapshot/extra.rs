@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use super::error::{SnapshotError, Unfit};
 
+/// The longest state, in bytes: it stands in the header of the file, which must stay below 100 MB.
+const LONGEST: usize = 16 << 20;
+
 /// How many characters of a saved state a message shows.
 const SHOWN: usize = 200;
 
@@ -16,6 +19,12 @@ const SHOWN: usize = 200;
 pub(super) fn encode<E: Serialize + DeserializeOwned>(extra: &E) -> Result<String, SnapshotError> {
     let lost = |why: String| SnapshotError::State { type_name: type_name::<E>(), why };
     let text = serde_json::to_string(extra).map_err(|error| lost(error.to_string()))?;
+    if text.len() > LONGEST {
+        return Err(lost(format!(
+            "it takes {} bytes and may take {LONGEST}; keep large values in tensors",
+            text.len()
+        )));
+    }
     let again: E = serde_json::from_str(&text)
         .map_err(|error| lost(format!("it would be written as {} and not be read again: {error}", shortened(&text))))?;
     if value(&again).is_none_or(|again| Some(again) != value(extra)) {
@@ -26,7 +35,8 @@ pub(super) fn encode<E: Serialize + DeserializeOwned>(extra: &E) -> Result<Strin
 
 /// The value that was saved, if it is an `E` and an `E` has a place for all of it.
 pub(super) fn decode<E: Serialize + DeserializeOwned>(text: &str) -> Result<E, Unfit> {
-    let unfit = |why| Unfit::State { saved: shortened(text), type_name: type_name::<E>(), why };
+    let unfit =
+        |why: String| Unfit::State { saved: shortened(text), type_name: type_name::<E>(), why: shortened(&why) };
     let extra: E = serde_json::from_str(text).map_err(|error| unfit(error.to_string()))?;
     let saved = serde_json::from_str(text).map_err(|error| unfit(error.to_string()))?;
     let lost = value(&extra).and_then(|here| lost_field(&saved, &here, ""));
@@ -108,9 +118,15 @@ mod tests {
     }
 
     #[test]
+    fn refuses_to_save_what_no_header_would_hold() {
+        let error = encode(&"x".repeat(LONGEST)).unwrap_err().to_string();
+        assert!(error.contains("may take 16777216"), "{error}");
+    }
+
+    #[test]
     fn shows_the_beginning_of_a_long_state() {
         let told = told(decode::<Less>(&encode(&"é".repeat(500)).unwrap()).unwrap_err());
-        assert!(told.contains("ééé…") && told.chars().count() < 400, "{told}");
+        assert!(told.contains("ééé…") && told.chars().count() < 600, "{told}");
     }
 
     proptest! {

@@ -246,7 +246,7 @@ impl Machine {
         let (kind, numel) = (*kind, self.count(numel)?);
         let storage = Storage { key, kind, numel, part: (0, numel) };
         let storage = parts.get(5).map_or(Ok(storage), |&view| self.view(storage, view))?;
-        self.push(Value::Storage(storage))
+        self.push(Value::Storage(Box::new(storage)))
     }
 
     /// `None`, or `(key, offset, elements)`.
@@ -261,12 +261,13 @@ impl Machine {
     }
 
     fn tensor(&mut self, storage: Id, offset: Id, size: Id, stride: Id) -> Result<(), BadFile> {
-        let Value::Storage(storage) = self.values[storage] else {
+        let Value::Storage(storage) = &self.values[storage] else {
             return Err(BadFile::damaged("a tensor has no storage"));
         };
+        let storage = **storage;
         let (size, stride) = (self.dimensions(size)?, self.dimensions(stride)?);
         let offset = self.int(offset)?;
-        self.push(Value::Tensor(Strided { storage, offset, size, stride }))
+        self.push(Value::Tensor(Box::new(Strided { storage, offset, size, stride })))
     }
 
     fn dimensions(&mut self, id: Id) -> Result<Vec<i64>, BadFile> {

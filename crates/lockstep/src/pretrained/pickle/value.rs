@@ -20,8 +20,9 @@ pub(in crate::pretrained) enum Value {
     /// In the order of insertion; of two equal keys the later counts.
     Dict(Vec<(Id, Id)>),
     Global(Global),
-    Storage(Storage),
-    Tensor(Strided),
+    Storage(Box<Storage>),
+    /// In a box, as the storage is, so that other values stay small.
+    Tensor(Box<Strided>),
     /// A parameter, as PyTorch before 0.4 saved it: its tensor comes later.
     Parameter(Option<Id>),
     /// Something that has no part in weights: a float, a truth value, bytes, a device.
