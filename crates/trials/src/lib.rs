@@ -82,6 +82,11 @@ impl Job {
     /// Starts all ranks and waits until all have ended. Once one was killed, the others are: a launcher does not wait for them
     /// to find out, either.
     pub fn attempt(&mut self, world: usize, args: &[&str]) -> Attempt {
+        self.attempt_within(LIMIT, world, args)
+    }
+
+    /// As [`attempt`](Self::attempt), for ranks that train for minutes: no wait for one is longer than `limit`.
+    pub fn attempt_within(&mut self, limit: Duration, world: usize, args: &[&str]) -> Attempt {
         let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
         let port = store.port().unwrap();
         let command = |rank: usize| {
@@ -95,7 +100,7 @@ impl Job {
         };
         let commands = (0..world).map(command).collect();
         self.attempts += 1;
-        Attempt(run_all(commands))
+        Attempt(run_all(commands, limit))
     }
 
     /// Starts the job again and again until every rank succeeds; how often it had to be started.
@@ -213,7 +218,7 @@ impl Drop for Running {
 }
 
 /// Runs all to their ends; once one was killed, the others are, too.
-fn run_all(commands: Vec<Command>) -> Vec<Output> {
+fn run_all(commands: Vec<Command>, limit: Duration) -> Vec<Output> {
     let (sender, ends) = channel();
     let start = |(rank, command)| {
         let sender = sender.clone();
@@ -222,7 +227,7 @@ fn run_all(commands: Vec<Command>) -> Vec<Output> {
     };
     let mut running: Vec<Running> = commands.into_iter().enumerate().map(start).collect();
     for _ in 0..running.len() {
-        let rank: usize = ends.recv_timeout(LIMIT).expect("a rank did not end");
+        let rank: usize = ends.recv_timeout(limit).expect("a rank did not end");
         if running[rank].child.wait().unwrap().signal().is_some() {
             running.iter_mut().for_each(|other| drop(other.child.kill()));
         }
