@@ -49,5 +49,7 @@ fn row(point: &Point) -> [f64; 4] {
 fn save_plot(path: &Path, series: &Series) -> Result<()> {
     let svg = plot::svg("a message between ranks 0 and 1: half a round trip", std::slice::from_ref(series))?;
     let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-    folder.and_then(|()| std::fs::write(path, svg)).with_context(|| format!("failed to save the plot to {}", path.display()))
+    folder
+        .and_then(|()| std::fs::write(path, svg))
+        .with_context(|| format!("failed to save the plot to {}", path.display()))
 }
