@@ -95,7 +95,7 @@ RECORDINGS = {
         2,
     ),
     "lab-08-broken": (
-        "lab-08-draw-houses target/try/houses --samples 24 && truncate --size=1000 target/try/houses/Train/C4/00000.jpg && "
+        "lab-08-draw-houses target/try/houses --samples 24 && truncate --size=1000 target/try/houses/Train/C4/house-00002.jpg && "
         "lab-08-image-folder --data target/try/houses --snapshots target/try/snapshots",
         LAB_8,
         1,

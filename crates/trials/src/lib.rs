@@ -19,7 +19,7 @@ use lockstep_events::{self as events, Event};
 use tempfile::TempDir;
 
 /// No wait is longer than this; all end by an event long before.
-const LIMIT: Duration = Duration::from_secs(100);
+const LIMIT: Duration = Duration::from_secs(170);
 
 /// What a launcher, or the developer's own shell, may have set.
 const FOREIGN: [&str; 8] = [
