@@ -29,7 +29,7 @@ pub(crate) fn exchange(
         (Message::send(group, outgoing, to)?, receiving)
     };
     let incoming = receiving.wait()?;
-    sending.wait()?;
+    drop(sending.wait()?);
     Ok(incoming)
 }
 // ANCHOR_END: exchange
