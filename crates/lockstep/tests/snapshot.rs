@@ -14,7 +14,7 @@ use common::{bits, ranks};
 use lockstep::loader::Position;
 use lockstep::optim::schedule::{PlateauOptions, PlateauState, ReduceLrOnPlateau};
 use lockstep::optim::{Adam, AdamOptions, OptimError, Optimizer, Sgd, SgdOptions, named_parameters};
-use lockstep::snapshot::{self, OnSaveError, Run, Snapshot, SnapshotError, SnapshotOptions, Snapshots, Unfit};
+use lockstep::snapshot::{self, Run, Snapshot, SnapshotError, SnapshotOptions, Snapshots, Unfit};
 use lockstep::{LaunchEnv, Reporter};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
