@@ -21,7 +21,7 @@ pub(crate) struct Args {
     #[arg(long, visible_alias = "epochs", alias = "num_epochs", default_value_t = 5)]
     pub(crate) num_epochs: u64,
     /// Pictures in a batch of one rank (the tutorial's is 256, of 50,000)
-    #[arg(long, alias = "batch_size", default_value = "16")]
+    #[arg(long, alias = "batch_size", default_value = "32")]
     pub(crate) batch_size: NonZeroUsize,
     /// Learning rate (the tutorial's is 0.1)
     #[arg(long, visible_alias = "lr", alias = "learning_rate", default_value_t = 0.005)]
