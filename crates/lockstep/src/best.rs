@@ -161,8 +161,7 @@ impl BestModel {
 
     fn save(&self, new: Best, vs: &VarStore) -> anyhow::Result<()> {
         if let Some(best) = self.best {
-            self.report
-                .println(format!("Prev best val acc: {:.4} < Cur val acc: {:.4}", best.accuracy, new.accuracy));
+            self.report.println(format!("Prev best val acc: {:.4} < Cur val acc: {:.4}", best.accuracy, new.accuracy));
         }
         self.report.println("Saving the new best model...");
         let note = serde_json::to_string(&new)?;

@@ -21,13 +21,11 @@ use lockstep::metrics::{EvalOptions, Evaluation, evaluate_classes, evaluate_with
 use lockstep::models::{Depth, Head, Norm, ResNet, ResNetOptions, count_trainable, freeze_all_but};
 use lockstep::optim::schedule::{PlateauOptions, PlateauState, ReduceLrOnPlateau};
 use lockstep::optim::{Adam, AdamOptions, Optimizer, named_parameters};
-use lockstep::progress::of_epochs;
 use lockstep::pretrained::{self, LoadOptions};
+use lockstep::progress::of_epochs;
 use lockstep::sampler::DistributedSampler;
 use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
-use lockstep::{
-    DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group,
-};
+use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
 use tch::nn::VarStore;
 
 fn main() -> ExitCode {
@@ -142,8 +140,11 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
         for (name, set) in [("val", Some(validation_set)), ("test", test_set)] {
             let Some(set) = set else { continue };
             let (all, confusion) = evaluate_classes(&model, set, device, &validation, &classes)?;
-            let (loss, accuracy, of, path) = (all.loss(), all.accuracy(), of_epochs(epoch, args.epochs), file.display());
-            report.say_once(format!("{of} Best model ({name} loss: {loss:.4}, {name} accuracy: {accuracy:.4}) is in {path}\n{confusion}"));
+            let (loss, accuracy, of, path) =
+                (all.loss(), all.accuracy(), of_epochs(epoch, args.epochs), file.display());
+            report.say_once(format!(
+                "{of} Best model ({name} loss: {loss:.4}, {name} accuracy: {accuracy:.4}) is in {path}\n{confusion}"
+            ));
         }
     }
     // ANCHOR_END: report

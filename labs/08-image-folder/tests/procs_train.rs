@@ -105,14 +105,16 @@ fn begins_with_the_weights_of_a_file_and_says_what_did_not_match() {
     let good: Vec<(&String, &Tensor)> = published.iter().collect();
     Tensor::write_safetensors(&good, job.path("published.safetensors")).unwrap();
 
-    let args = ["--epochs", "0", "--snapshots", "other", "--seed", "9", "--pretrained", "published.safetensors", "--freeze"];
+    let args =
+        ["--epochs", "0", "--snapshots", "other", "--seed", "9", "--pretrained", "published.safetensors", "--freeze"];
     let ended = succeeds(&mut job, 2, &quick(&args));
     let after = tensors(&job, WEIGHTS);
     for (name, tensor) in published.iter().filter(|(name, _)| !name.starts_with("fc.")) {
         assert!(same(tensor, &after[name]), "{name}");
     }
     let printed = ended.printed();
-    for words in ["loaded 180 of 184 variables from published.safetensors", "left as they are: fc.0.bias, fc.0.weight"] {
+    for words in ["loaded 180 of 184 variables from published.safetensors", "left as they are: fc.0.bias, fc.0.weight"]
+    {
         assert!(printed.contains(words), "{words}: {printed}");
     }
     assert!(!ended.told().contains("--freeze without"), "{}", ended.told());
