@@ -33,7 +33,8 @@ TRY = ROOT / "target" / "try"
 LAB_1, LAB_2 = "labs/01-single-gpu/src/main.rs", "labs/02-spawn-ddp/src/main.rs"
 LAB_4 = "labs/04-point-to-point/src"
 LAB_3, LAB_6 = "labs/03-torchrun-env/src/main.rs", "labs/06-snapshot-resume/src/main.rs"
-LAB_7, LAB_8 = "labs/07-cifar-resnet/src", "labs/08-image-folder/src"
+LAB_7 = "labs/07-cifar-resnet/src"
+LAB_8, SMALL_8 = "labs/08-image-folder/src", "--image-size 64 --width 16 --batch-size 8 --lr 1e-3"
 MNIST = "cargo run -q -p lab-02-spawn-ddp"
 # The launcher and the labs by name, as set-up's chapter puts them into PATH.
 TWO_RANKS = "lockstep run --standalone --nproc-per-node=2"
@@ -88,15 +89,15 @@ RECORDINGS = {
     ),
     "lab-07": (TWO_RANKS + " lab-07-cifar-resnet --num-epochs 3 --model-dir target/try/models", LAB_7, 2),
     "lab-07-real": (TWO_RANKS + ' lab-07-cifar-resnet --data "$LOCKSTEP_DATA" --model-dir target/try/models', LAB_7, 2),
-    "lab-08": (TWO_RANKS + " lab-08-image-folder --snapshots target/try/snapshots", LAB_8, 2),
+    "lab-08": (TWO_RANKS + f" lab-08-image-folder {SMALL_8} --samples 4096 --snapshots target/try/snapshots", LAB_8, 2),
     "lab-08-frozen": (
-        TWO_RANKS + " lab-08-image-folder --snapshots target/try/snapshots --freeze --epochs 1",
+        TWO_RANKS + f" lab-08-image-folder {SMALL_8} --samples 512 --freeze --epochs 1 --snapshots target/try/snapshots",
         LAB_8,
         2,
     ),
     "lab-08-broken": (
         "lab-08-draw-houses target/try/houses --samples 24 && truncate --size=1000 target/try/houses/Train/C4/house-00002.jpg && "
-        "lab-08-image-folder --data target/try/houses --snapshots target/try/snapshots",
+        f"lab-08-image-folder --data target/try/houses {SMALL_8} --snapshots target/try/snapshots",
         LAB_8,
         1,
     ),

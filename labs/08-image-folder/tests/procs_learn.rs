@@ -9,20 +9,8 @@ use lockstep::events::Event;
 
 #[test]
 fn two_ranks_reach_85_percent_in_five_epochs() {
-    let args = [
-        "--epochs",
-        "5",
-        "--image-size",
-        "64",
-        "--width",
-        "16",
-        "--samples",
-        "1536",
-        "--lr",
-        "0.001",
-        "--device",
-        "cpu",
-    ];
+    let sizes = ["--image-size", "64", "--width", "16", "--samples", "4096", "--batch-size", "8"];
+    let args = [&sizes[..], &["--epochs", "5", "--lr", "0.001", "--device", "cpu"]].concat();
     let mut job = new_job();
     succeeds(&mut job, 2, &args);
     let accuracies: Vec<f64> = job.events()[&0]

@@ -113,7 +113,8 @@ fn begins_with_the_weights_of_a_file_and_says_what_did_not_match() {
         assert!(same(tensor, &after[name]), "{name}");
     }
     let printed = ended.printed();
-    for words in ["loaded 180 of 184 variables from published.safetensors", "left as they are: fc.0.bias, fc.0.weight"] {
+    for words in ["loaded 180 of 184 variables from published.safetensors", "left as they are: fc.0.bias, fc.0.weight"]
+    {
         assert!(printed.contains(words), "{words}: {printed}");
     }
     assert!(!ended.told().contains("--freeze without"), "{}", ended.told());
