@@ -1,112 +1,157 @@
-"""Writes crates/lockstep/golden/vision.json: what torchvision's transforms make of PIL pictures, for `lockstep::data::vision`.
+#!/usr/bin/env python3
+"""Writes crates/lockstep/golden/vision.json: what torchvision makes of pictures, for the tests of `lockstep::data::vision`.
 
-Run it with a Python that has torch 2.11, torchvision 0.26, Pillow 13 and numpy:
+Needs torchvision 0.26, Pillow 13 and numpy:
 
     python scripts/golden/vision.py
 
-Pictures come from a formula that the test repeats. Results of integer work are stored as the CRC-32 of their bytes, row by
-row; those of resampling whole, since they may differ by one grey level.
+Pictures are made by a formula that the test has, too (`picture` below). Exact operations are stored as CRC-32 of the
+pixels' bytes, resized pictures as their bytes, large ones with gaps. Operations are those of
+`torchvision.transforms.AutoAugment` as it does them itself, with nothing drawn at random. Left out: interpolation other
+than AutoAugment's default, and the stream of Python's generator.
 """
 
 import json
 import pathlib
 import zlib
 
-import numpy
+import numpy as np
+import PIL
 import torch
+import torchvision
 from PIL import Image
-from torchvision import transforms
-from torchvision.transforms import autoaugment, functional
+from torchvision import transforms as T
+from torchvision.transforms import functional as F
+from torchvision.transforms.autoaugment import AutoAugmentPolicy, _apply_op
 
 OUT = pathlib.Path(__file__).resolve().parents[2] / "crates/lockstep/golden/vision.json"
 
-# Width, height: one pixel, fewer than a 3 x 3 filter takes, odd ones, and one of which histograms have steps.
-SIZES = [(1, 1), (2, 3), (17, 13), (64, 33)]
-LEVELS = 10
-SPACE = transforms.AutoAugment()._augmentation_space
-# Sizes of pictures and what they are resized to: smaller, larger, both.
-RESIZED = [((17, 13), (8, 5)), ((64, 33), (24, 24)), ((2, 3), (5, 4)), ((64, 33), (80, 11)), ((1, 1), (3, 2))]
-CROPS = [(0, 0), (8, 8), (3, 5), (4, 4), (7, 0)]  # left, top in the padded picture
-NORMALIZED = {
-    "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-}
+# (kind, width, height). 17 × 23 has fewer than 510 pixels, where Pillow's equalize goes beyond 255.
+PICTURES = [
+    ("noise", 1, 1), ("noise", 2, 3), ("dull", 3, 2), ("dull", 17, 23), ("noise", 20, 12), ("flat", 9, 7),
+    ("dull", 101, 77), ("noise", 64, 48), ("dull", 640, 480),
+]  # fmt: skip
+KINDS = [
+    "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast", "Sharpness", "Posterize",
+    "Solarize", "AutoContrast", "Equalize", "Invert",
+]  # fmt: skip
+SIGNS = [False, True]
 
 
-def picture(width, height, smooth):
-    """Noise over all values, or a gradient over some of them."""
-    y, x, c = numpy.mgrid[0:height, 0:width, 0:3]
-    noise = (x * x * 3 + y * y * 5 + x * y * 7 + c * 91 + x * 17 + y * 29) % 256
-    gradient = 40 + c * 10 + (x * 120) // width + (y * 50) // height
-    return Image.fromarray((gradient if smooth else noise).astype(numpy.uint8), "RGB")
+def picture(kind, width, height):
+    """Noise has all values, dull a part of them and slopes, flat one colour."""
+    y, x, c = np.meshgrid(np.arange(height), np.arange(width), np.arange(3), indexing="ij")
+    noise = (x * 7919 + y * 104729 + c * 1299709 + 12345) * 2654435761 % 2**32 >> 24
+    value = {"noise": noise, "dull": 60 + 20 * c + (x * 3 // 4 + y // 2 + noise % 16) % 110, "flat": 10 + 100 * c}[kind]
+    return Image.fromarray(np.broadcast_to(value, noise.shape).astype(np.uint8))
 
 
-PICTURES = [picture(width, height, smooth) for width, height in SIZES for smooth in (False, True)]
+def crc(picture):
+    return zlib.crc32(picture.tobytes())
 
 
-def crc32(result):
-    return zlib.crc32(result.tobytes())
+def space(policy, image):
+    return policy._augmentation_space(10, (image.height, image.width))
 
 
-def magnitudes(name, image):
-    """Every strength that torchvision's table has for the operation."""
-    table, signed = SPACE(LEVELS, (image.height, image.width))[name]
-    values = [float(value) for value in table.reshape(-1)]
-    return values + [-value for value in values] if signed else values
+def apply(policy, image, kind, level, negative):
+    """The lines of AutoAugment.forward that follow the draw."""
+    magnitudes, signed = space(policy, image)[kind]
+    magnitude = float(magnitudes[level].item()) if magnitudes.ndim > 0 else 0.0
+    if signed and negative:
+        magnitude *= -1.0
+    return _apply_op(image, kind, magnitude, interpolation=policy.interpolation, fill=policy.fill)
 
 
-def applied(image, name, magnitude):
-    return autoaugment._apply_op(image, name, magnitude, transforms.InterpolationMode.NEAREST, None)
+def every_level(policy, image, kind):
+    """At all ten levels, positive and negative."""
+    magnitudes, signed = space(policy, image)[kind]
+    levels = range(10) if magnitudes.ndim > 0 else [0]
+    return [crc(apply(policy, image, kind, level, sign)) for level in levels for sign in (SIGNS if signed else [False])]
 
 
-def ops():
-    """For each operation and picture: its strengths, and what each makes of it."""
-    for name in SPACE(LEVELS, (1, 1)):
-        strengths = [magnitudes(name, image) for image in PICTURES]
-        results = [[crc32(applied(image, name, m)) for m in ms] for image, ms in zip(PICTURES, strengths)]
-        yield name, {"strengths": strengths, "crc32": results}
+def sub_policy(policy, image, steps, negative):
+    for (kind, _, level), sign in zip(steps, negative):
+        image = apply(policy, image, kind, level or 0, sign)
+    return crc(image)
 
 
-def sub_policies(policy):
-    """Every pair of a policy with both operations and with all signs, on the two largest pictures."""
-    augment = transforms.AutoAugment(policy)
-    for pair in augment.policies:
-        made = []
-        for signs in [(0, 0), (0, 1), (1, 0), (1, 1)]:
-            augment.policies = [pair]
-            augment.get_params = lambda count, signs=signs: (0, torch.zeros(2), torch.tensor(signs))
-            made.append([crc32(augment(image)) for image in PICTURES[-2:]])
-        # A probability of 0 is not below 0: with zeros drawn, both operations happen.
-        yield {"probabilities": [p for _, p, _ in pair], "crc32": made}
+def steps_of(name):
+    return [[[kind, p, level or 0] for kind, p, level in pair] for pair in T.AutoAugment(name).policies]
+
+
+def rotations(image):
+    return [crc(F.rotate(image, degrees)) for degrees in (0.0, 90.0, 180.0, 270.0, -90.0, 45.0, 45.3, -12.7, 359.5, 725.0)]
+
+
+def crops(image):
+    padded = F.pad(image, 4, fill=0)
+    return [crc(F.crop(padded, top, left, 16, 16)) for top, left in [(0, 0), (4, 4), (3, 9), (12, 1)]]
+
+
+def centers(image):
+    return [crc(F.center_crop(image, [height, width])) for width, height in [(5, 4), (16, 16), (31, 9), (30, 100)]]
+
+
+def resized(kind, width, height, to, every):
+    image = T.Resize((to[1], to[0]))(picture(kind, width, height))
+    pixels = np.asarray(image)[::every, ::every]
+    return {"picture": [kind, width, height], "to": to, "every": every, "pixels": pixels.tobytes().hex()}
+
+
+def numbers(mean, std):
+    steps = [T.ToTensor()] + ([T.Normalize(mean, std)] if mean else [])
+    image = Image.fromarray(np.arange(16 * 48, dtype=np.uint32).astype(np.uint8).reshape(16, 16, 3))
+    return zlib.crc32(T.Compose(steps)(image).numpy().tobytes())
+
+
+def of_picture(kind, width, height):
+    image = picture(kind, width, height)
+    policy = T.AutoAugment()
+    signs = [(first, second) for first in SIGNS for second in SIGNS]
+    large = width * height > 100_000
+    return {
+        "picture": [kind, width, height],
+        "crc32": crc(image),
+        "operations": {kind: every_level(policy, image, kind) for kind in KINDS},
+        "sub_policies": [] if large else [[sub_policy(policy, image, s, n) for n in signs] for s in policy.policies],
+        "rotations": rotations(image),
+        "crops": crops(image) if min(width, height) >= 12 else [],
+        "center_crops": centers(image),
+        "flip": crc(F.hflip(image)),
+    }
 
 
 def main():
-    resized = []
-    for size, target in RESIZED:
-        width, height = target
-        results = [functional.resize(picture(*size, smooth), [height, width]).tobytes().hex() for smooth in (False, True)]
-        resized.append({"from": size, "to": target, "pixels": results})
-    image = PICTURES[-2].crop((0, 0, 32, 32))
-    padded = functional.pad(image, 4)
+    assert torchvision.__version__.startswith("0.26.") and PIL.__version__.startswith("13."), "see above"
+    sizes = [
+        ("noise", 1, 1, (4, 3), 1), ("noise", 2, 3, (5, 7), 1), ("noise", 17, 23, (8, 5), 1), ("dull", 17, 23, (40, 30), 3),
+        ("noise", 64, 48, (13, 7), 1), ("noise", 64, 48, (64, 20), 4), ("noise", 20, 12, (9, 12), 1), ("dull", 101, 77, (24, 24), 1),
+        ("noise", 101, 77, (24, 24), 1), ("dull", 640, 480, (244, 244), 15), ("noise", 640, 480, (244, 244), 15),
+        ("noise", 640, 480, (32, 32), 2),
+    ]  # fmt: skip
     golden = {
-        "sizes": SIZES,
-        "pictures": [crc32(image) for image in PICTURES],
-        "ops": dict(ops()),
-        "policies": {policy.value: list(sub_policies(policy)) for policy in autoaugment.AutoAugmentPolicy},
-        "crops": [{"at": at, "crc32": crc32(functional.crop(padded, at[1], at[0], 32, 32))} for at in CROPS],
-        "flipped": [crc32(functional.hflip(image)) for image in PICTURES],
-        "resized": resized,
-        "normalized": {
-            name: [
-                zlib.crc32(functional.normalize(functional.to_tensor(image), mean, std).numpy().tobytes()) for image in PICTURES
-            ]
-            for name, (mean, std) in NORMALIZED.items()
+        "torchvision": torchvision.__version__.split("+")[0],
+        "pillow": PIL.__version__,
+        "policies": {policy.value: steps_of(policy) for policy in AutoAugmentPolicy},
+        "normalize": {
+            "cifar10": numbers((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+            "imagenet": numbers((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+            "none": numbers(None, None),
         },
+        "resized": [resized(*size) for size in sizes],
+        "pictures": [of_picture(*kind) for kind in PICTURES],
     }
-    OUT.write_text(json.dumps(golden, separators=(",", ":")) + "\n")
-    print(f"wrote {OUT.name}: {OUT.stat().st_size} bytes")
+    lines = []
+    for name, value in golden.items():
+        if isinstance(value, list):
+            text = "[\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in value) + "\n]"
+        else:
+            text = json.dumps(value, separators=(",", ":"))
+        lines.append(f"{json.dumps(name)}: {text}")
+    OUT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     main()

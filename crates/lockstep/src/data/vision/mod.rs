@@ -13,10 +13,11 @@ mod op;
 mod pictures;
 mod pixels;
 mod transform;
+mod window;
 
-pub use auto_augment::{AutoAugment, SubPolicy};
+pub use auto_augment::{AutoAugment, OpKind, SubPolicy};
 pub use image::RgbImage;
 pub use op::Op;
 pub use pictures::{OnBroken, Pictures, Transformed};
 pub use pixels::Normalize;
-pub use transform::{Pipeline, RandomCrop, RandomHorizontalFlip, Resize, Transform};
+pub use transform::{CenterCrop, Pipeline, RandomCrop, RandomHorizontalFlip, Resize, Transform};

@@ -51,7 +51,7 @@ pub enum OnBroken {
     /// Stop with an error that names it.
     #[default]
     Stop,
-    /// Leave it out of its batch, and name it once on stderr.
+    /// Leave it out of its batch, and name it once in a warning.
     Skip,
 }
 
@@ -65,7 +65,8 @@ pub struct Transformed<P> {
     pipeline: Pipeline,
     seed: u64,
     on_broken: OnBroken,
-    /// Whom everybody knows to be broken.
+    warn: Box<dyn Fn(String) + Send + Sync>,
+    /// Pictures that were warned of.
     told: Mutex<BTreeSet<usize>>,
 }
 
@@ -73,7 +74,8 @@ impl<P: Pictures> Transformed<P> {
     /// The pictures as they are, normalised.
     pub fn new(pictures: P, normalize: Normalize) -> Self {
         let (pipeline, told) = (Pipeline::new(), Mutex::default());
-        Transformed { pictures, normalize, pipeline, seed: 0, on_broken: OnBroken::Stop, told }
+        let warn = Box::new(|message| eprintln!("warning: {message}"));
+        Transformed { pictures, normalize, pipeline, seed: 0, on_broken: OnBroken::Stop, warn, told }
     }
 
     /// What is done to each picture first.
@@ -94,6 +96,14 @@ impl<P: Pictures> Transformed<P> {
     #[must_use]
     pub fn on_broken(mut self, on_broken: OnBroken) -> Self {
         self.on_broken = on_broken;
+        self
+    }
+
+    /// Who is told, once a picture, what was left out; stderr if nobody is named. A lab names its reporter:
+    /// `.warn(move |message| report.warn(message))`.
+    #[must_use]
+    pub fn warn(mut self, warn: impl Fn(String) + Send + Sync + 'static) -> Self {
+        self.warn = Box::new(warn);
         self
     }
 
@@ -119,7 +129,7 @@ impl<P: Pictures> Transformed<P> {
 
     fn tell(&self, index: usize, error: &anyhow::Error) {
         if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(index) {
-            eprintln!("warning: left out: {error:#}");
+            (self.warn)(format!("left out of training and evaluation: {error:#}"));
         }
     }
 }
@@ -139,18 +149,20 @@ impl<P: Pictures> Dataset for Transformed<P> {
         }
         ensure!(
             !batch.labels.is_empty() || indices.is_empty(),
-            "none of the {} pictures of a batch can be read (each is named above): mend or remove them",
+            "none of the {} pictures of a batch can be read (a warning named each): mend or remove them",
             indices.len()
         );
         Ok(batch.finish())
     }
 
+    /// The pictures' own, their transforms and normalisation; not the seed, which a snapshot compares by itself.
     fn leaves_out(&self) -> bool {
         self.on_broken == OnBroken::Skip
     }
 
     fn fingerprint(&self) -> anyhow::Result<u32> {
-        self.pictures.fingerprint()
+        let done = format!("{:08x} {:?} {:?}", self.pictures.fingerprint()?, self.pipeline, self.normalize);
+        Ok(crc32fast::hash(done.as_bytes()))
     }
 }
 
@@ -170,7 +182,8 @@ impl Stack {
         let numbers = picture.as_raw().len();
         if self.labels.is_empty() {
             self.size = size;
-            self.numbers.reserve_exact(numbers * of);
+            // All at once: the system hands out zeros without writing them.
+            self.numbers = vec![0.0; numbers * of];
         }
         let (first, here) = (self.size, size);
         ensure!(
@@ -181,16 +194,16 @@ impl Stack {
             here.0,
             here.1
         );
-        let begin = self.numbers.len();
-        self.numbers.resize(begin + numbers, 0.0);
-        normalize.write(picture, &mut self.numbers[begin..]);
+        let begin = self.labels.len() * numbers;
+        normalize.write(picture, &mut self.numbers[begin..begin + numbers]);
         self.labels.push(label);
         Ok(())
     }
 
-    fn finish(self) -> Batch {
+    fn finish(mut self) -> Batch {
         let (width, height) = self.size;
         let shape = [self.labels.len() as i64, 3, height.into(), width.into()];
+        self.numbers.truncate(self.labels.len() * 3 * width as usize * height as usize);
         Batch { inputs: Tensor::from_slice(&self.numbers).view(shape), targets: Tensor::from_slice(&self.labels) }
     }
 }
@@ -274,10 +287,15 @@ mod tests {
     fn stops_at_a_broken_picture_or_leaves_it_out() {
         let error = six().batch(0, &[0, 3]).unwrap_err();
         assert!(error.to_string().contains("three.png"), "{error}");
-        let skips = six().on_broken(OnBroken::Skip);
-        assert_eq!(skips.batch(0, &[0, 3, 1]).unwrap().len(), 2);
+        let (tell, told) = std::sync::mpsc::channel();
+        let skips = six().on_broken(OnBroken::Skip).warn(move |message| tell.send(message).unwrap());
+        let batch = skips.batch(0, &[5, 3, 1]).unwrap();
+        assert_eq!((batch.inputs.size(), reds(&batch)), (vec![2, 3, 1, 2], vec![5.0, 0.0, 1.0, 0.0]));
+        assert_eq!(Vec::<i64>::try_from(&batch.targets).unwrap(), [1, 1]);
         let error = skips.batch(0, &[3]).unwrap_err();
         assert!(error.to_string().starts_with("none of the 1 pictures"), "{error}");
+        let told: Vec<String> = told.try_iter().collect();
+        assert!(told.len() == 1 && told[0].contains("three.png"), "once for two times: {told:?}");
     }
 
     #[test]
@@ -285,6 +303,15 @@ mod tests {
         let error = six().batch(0, &[0, 4]).unwrap_err().to_string();
         assert!(error.contains("2 × 1 and 3 × 1") && error.contains("Resize"), "{error}");
         assert!(six().batch(0, &[6]).is_err());
+    }
+
+    #[test]
+    fn tells_sets_apart_by_what_is_done_to_the_pictures() {
+        let of = |set: Transformed<Six>| set.fingerprint().unwrap();
+        let flip = |p| Pipeline::new().then(RandomHorizontalFlip { p });
+        assert_eq!(of(six().pipeline(flip(0.5))), of(six().pipeline(flip(0.5)).seed(1)));
+        assert_ne!(of(six().pipeline(flip(0.5))), of(six().pipeline(flip(0.6))));
+        assert_ne!(of(six()), of(Transformed::new(Six(Vec::new()), Normalize::CIFAR10)));
     }
 
     #[test]

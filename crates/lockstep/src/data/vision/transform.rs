@@ -1,17 +1,19 @@
 //! Transforms that crop, flip and resize, and the pipeline of several.
 
 use std::cell::RefCell;
+use std::fmt::Debug;
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 use image::RgbImage;
-use image::imageops;
 
+use super::window::window;
 use crate::data::rng::KeyedRng;
 
-/// Changes a picture. All that is random in it is drawn from `rng`.
-pub trait Transform: Send + Sync {
+/// Changes a picture. All that is random in it is drawn from `rng`; how it is set up shows in its `Debug` text, of which
+/// [`Transformed`](super::Transformed) makes a part of its fingerprint.
+pub trait Transform: Debug + Send + Sync {
     /// The picture after it.
     fn apply(&self, picture: RgbImage, rng: &mut KeyedRng) -> RgbImage;
 }
@@ -22,7 +24,7 @@ pub trait Transform: Send + Sync {
 /// use lockstep::data::vision::{Pipeline, RandomCrop, RandomHorizontalFlip};
 /// let train = Pipeline::new().then(RandomCrop { size: 32, padding: 4 }).then(RandomHorizontalFlip { p: 0.5 });
 /// ```
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Pipeline(Vec<Box<dyn Transform>>);
 
 impl Pipeline {
@@ -57,10 +59,8 @@ pub struct RandomCrop {
 impl RandomCrop {
     /// The square whose upper left corner is at (`left`, `top`) of the padded picture. What lies outside of it is black.
     pub fn at(&self, picture: &RgbImage, left: u32, top: u32) -> RgbImage {
-        let mut square = RgbImage::new(self.size, self.size);
-        let (x, y) = (i64::from(self.padding) - i64::from(left), i64::from(self.padding) - i64::from(top));
-        imageops::replace(&mut square, picture, x, y);
-        square
+        let within = |place: u32| i64::from(place) - i64::from(self.padding);
+        window(picture, within(left), within(top), self.size, self.size)
     }
 }
 
@@ -89,10 +89,39 @@ pub struct RandomHorizontalFlip {
 impl Transform for RandomHorizontalFlip {
     fn apply(&self, mut picture: RgbImage, rng: &mut KeyedRng) -> RgbImage {
         if rng.uniform() < self.p {
-            imageops::flip_horizontal_in_place(&mut picture);
+            flip_horizontally(&mut picture);
         }
         picture
     }
+}
+
+fn flip_horizontally(picture: &mut RgbImage) {
+    let width = picture.width().max(1) as usize;
+    picture.as_chunks_mut::<3>().0.chunks_exact_mut(width).for_each(<[_]>::reverse);
+}
+
+/// The middle of a picture; black around it where the picture is smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CenterCrop {
+    /// Pixels.
+    pub width: u32,
+    /// Pixels.
+    pub height: u32,
+}
+
+impl Transform for CenterCrop {
+    fn apply(&self, picture: RgbImage, _: &mut KeyedRng) -> RgbImage {
+        let left = before(picture.width(), self.width);
+        let top = before(picture.height(), self.height);
+        window(&picture, left, top, self.width, self.height)
+    }
+}
+
+/// Where the middle `size` pixels of a side begin, rounded as torchvision does: half to even when something is cut off,
+/// down to less padding before than after.
+fn before(side: u32, size: u32) -> i64 {
+    let spare = i64::from(side) - i64::from(size);
+    if spare >= 0 { (spare as f64 / 2.0).round_ties_even() as i64 } else { -(-spare / 2) }
 }
 
 /// Makes a picture this large, whatever its shape was: Pillow's `BILINEAR`, which averages over what a pixel covers when it
