@@ -58,12 +58,12 @@ def parse_args():
     return parser.parse_args()
 
 
-def build(cargo):
+def build(cargo, example="ddp_step"):
     """Builds the Rust side and returns the path of the program."""
-    command = [cargo, "build", "-p", "lockstep", "--example", "ddp_step", "--message-format", "json-render-diagnostics"]
+    command = [cargo, "build", "-p", "lockstep", "--example", example, "--message-format", "json-render-diagnostics"]
     output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     messages = [json.loads(line) for line in output.splitlines()]
-    return next(m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == "ddp_step")
+    return next(m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == example)
 
 
 class Side:

@@ -54,7 +54,7 @@ impl Damage {
 
 impl Marks {
     fn draw(rng: &mut KeyedRng) -> Self {
-        let mut marks = Marks { debris: 12 + rng.below(20), ..Marks::default() };
+        let mut marks = Marks { debris: 24 + rng.below(24), ..Marks::default() };
         match rng.below(3) {
             0 => marks.holes = 2 + rng.below(3),
             1 => marks.tarps = 1 + rng.below(2),
@@ -88,8 +88,8 @@ pub(super) fn paint_damaged(canvas: &mut Canvas, view: &View, house: &House, mar
         tarp(canvas, view, house, rng);
     }
     for _ in 0..marks.debris {
-        let at = (rng.between(-0.75, 0.75), rng.between(0.01, 0.22));
-        piece(canvas, view, house, at, rng.between(0.6, 1.6), rng);
+        let at = (rng.between(-0.75, 0.75), rng.between(0.01, 0.24));
+        piece(canvas, view, house, at, rng.between(0.8, 1.9), rng);
     }
 }
 
@@ -102,7 +102,7 @@ fn on_roof(house: &House, rng: &mut KeyedRng) -> Point {
 /// A ragged hole in the roof, with the rafters showing.
 fn hole(canvas: &mut Canvas, view: &View, house: &House, rng: &mut KeyedRng) {
     let (at, seed) = (on_roof(house, rng), rng.next_u64() as u32);
-    let (w, h) = (rng.between(0.08, 0.18), house.rise * rng.between(0.25, 0.45));
+    let (w, h) = (rng.between(0.1, 0.2), house.rise * rng.between(0.3, 0.5));
     let (rafters, wood) = (rng.between(20.0, 34.0), WOOD[rng.below(WOOD.len())]);
     let torn = octagon(at, w * 1.35, h * 1.35);
     let felt = |x: f32, y: f32| shade([0.62, 0.52, 0.40], 0.6 + 0.7 * noise(seed ^ 1, x * 25.0, y * 25.0));
