@@ -1,5 +1,7 @@
 //! Folders of pictures: what is a class and a sample, in which order, and what is said of a folder that is not right.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -211,7 +213,7 @@ fn refuses_files_and_folders_that_this_user_may_not_read() {
         let folder = folder_of(&["A/a.png", "A/deep/b.png"]);
         let path = folder.path().join(name);
         let before = fs::metadata(&path).unwrap().permissions();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
         let allowed = if path.is_dir() { fs::read_dir(&path).is_ok() } else { fs::read(&path).is_ok() };
         let opened = ImageFolder::open(folder.path());
         fs::set_permissions(&path, before).unwrap();

@@ -1,5 +1,7 @@
 //! Files cut off at every byte, with every byte changed, and with absurd headers: an error or a picture, never a panic.
 
+#![allow(clippy::unwrap_used)]
+
 use std::io::Cursor;
 
 use image::codecs::jpeg::JpegEncoder;

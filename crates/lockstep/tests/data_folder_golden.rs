@@ -3,6 +3,8 @@
 //! Files and pixels are in `golden/pictures.json`, made by `scripts/golden/pictures.py`. PNG must give the same bytes. JPEG decoders
 //! round in their own ways: a few grey levels.
 
+#![allow(clippy::unwrap_used)]
+
 use lockstep::data::folder::decode;
 use serde::Deserialize;
 

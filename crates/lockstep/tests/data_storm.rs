@@ -1,5 +1,7 @@
 //! The houses after a storm: the same bytes for ever, files that appear whole, and what it takes to learn the grades.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 
 use lockstep::data::folder::Splits;
@@ -122,7 +124,7 @@ fn a_convolutional_net_learns_the_grades_and_a_linear_model_falls_short() -> any
         set.batch(0, &(0..count).collect::<Vec<_>>())
     };
     let (train, test) = (tensors(Split::Train, 900)?, tensors(Split::Test, 300)?);
-    let learn = |make: &dyn Fn(&nn::Path) -> nn::SequentialT, lr, epochs| -> anyhow::Result<f64> {
+    let learn = |make: &dyn Fn(&nn::Path<'_>) -> nn::SequentialT, lr, epochs| -> anyhow::Result<f64> {
         let store = nn::VarStore::new(Device::Cpu);
         let net = make(&store.root());
         let mut optimizer = nn::Adam::default().build(&store, lr)?;
@@ -143,12 +145,12 @@ fn a_convolutional_net_learns_the_grades_and_a_linear_model_falls_short() -> any
     Ok(())
 }
 
-fn linear(path: &nn::Path) -> nn::SequentialT {
+fn linear(path: &nn::Path<'_>) -> nn::SequentialT {
     let inputs = i64::from(3 * SIDE * SIDE);
     nn::seq_t().add_fn(|x| x.flatten(1, -1)).add(nn::linear(path, inputs, 3, Default::default()))
 }
 
-fn convolutional(path: &nn::Path) -> nn::SequentialT {
+fn convolutional(path: &nn::Path<'_>) -> nn::SequentialT {
     let mut net = nn::seq_t();
     for (layer, (inputs, outputs)) in [(3, 16), (16, 32), (32, 64)].into_iter().enumerate() {
         let config = nn::ConvConfig { padding: 1, bias: false, ..Default::default() };

@@ -12,9 +12,12 @@ use lockstep::data::vision::{
 };
 use serde::Deserialize;
 
+/// Two operations: name, probability, level.
+type Pair = [(String, f32, usize); 2];
+
 #[derive(Deserialize)]
 struct Golden {
-    policies: BTreeMap<String, Vec<[(String, f32, usize); 2]>>,
+    policies: BTreeMap<String, Vec<Pair>>,
     normalize: BTreeMap<String, u32>,
     resized: Vec<Resized>,
     pictures: Vec<Picture>,

@@ -113,8 +113,11 @@ mod tests {
     use super::*;
     use crate::report::Verdict;
 
+    /// By rank.
+    type Left = Vec<Result<Results, String>>;
+
     /// What ranks that did everything right left.
-    fn truth(lessons: &[(&str, Due)], ranks: usize) -> Vec<Result<Results, String>> {
+    fn truth(lessons: &[(&str, Due)], ranks: usize) -> Left {
         let of = |rank| {
             let told = lessons.iter().map(|(name, due)| ((*name).to_owned(), due(rank, ranks).unwrap_or(json!([9]))));
             Ok(told.collect())
@@ -153,7 +156,7 @@ mod tests {
 
     #[test]
     fn fails_a_wrong_a_missing_and_an_unreadable_result() {
-        let told = |falsify: &dyn Fn(&mut Vec<Result<Results, String>>)| {
+        let told = |falsify: &dyn Fn(&mut Left)| {
             let mut ranks = truth(COLLECTIVES, 2);
             falsify(&mut ranks);
             let finding = collectives_hold(&[("A", &ranks)]);
