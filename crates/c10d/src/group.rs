@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -132,7 +132,11 @@ struct Job {
 }
 
 #[derive(Debug)]
-struct Handle(NonNull<GroupHandle>);
+struct Handle {
+    group: NonNull<GroupHandle>,
+    /// It is left to the process's end: see [`Inner::abandon`].
+    abandoned: AtomicBool,
+}
 
 // SAFETY: a c10d process group is not tied to the thread that made it; it asks only that its operations are issued in one
 // order, which `ProcessGroup` not being Sync keeps.
@@ -143,7 +147,10 @@ unsafe impl Sync for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let group = Freed(self.0);
+        if self.abandoned.load(Ordering::Relaxed) {
+            return;
+        }
+        let group = Freed(self.group);
         if !std::thread::panicking() {
             return group.free(false);
         }
@@ -265,7 +272,7 @@ impl ProcessGroup {
         let handle = announce(store, rank)
             .and_then(|()| if meets { meet(&seat, size) } else { Ok(()) })
             .and_then(|()| backend.connect(&seat, debug == DebugLevel::Detail))
-            .map(Handle)
+            .map(|group| Handle { group, abandoned: AtomicBool::new(false) })
             .map_err(|error| explain_absence(error.at_rank(rank), store, size))?;
         let inner = Inner { handle, name, rank, size, backend, members, job, options: options.clone(), debug };
         Ok(ProcessGroup { inner: Arc::new(inner), not_sync: PhantomData })
@@ -322,7 +329,7 @@ impl ProcessGroup {
     }
 
     pub(crate) fn as_ptr(&self) -> *mut GroupHandle {
-        self.inner.handle.0.as_ptr()
+        self.inner.handle.group.as_ptr()
     }
 }
 
@@ -338,6 +345,14 @@ impl Inner {
     pub(crate) fn leave(&self, ticket: Ticket) {
         if let Some(roll) = &self.job.roll {
             roll.leave(ticket);
+        }
+    }
+
+    /// A deadline of Gloo's has passed: it has closed all connections, and its thread may still be at it, in memory that goes
+    /// with the group. So the group is never freed.
+    pub(crate) fn abandon(&self) {
+        if self.backend == Backend::Gloo {
+            self.handle.abandoned.store(true, Ordering::Relaxed);
         }
     }
 

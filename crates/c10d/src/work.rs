@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tch::Tensor;
 
 use crate::Rank;
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::ffi::{self, Exception, Status, WorkHandle};
 use crate::group::Inner;
 use crate::roll_call::{Kind, Ticket};
@@ -55,6 +55,9 @@ impl Call {
             .at_rank(self.group.rank())
             .with_peer(self.peer.map(|peer| format!("rank {peer}")))
             .after(self.begun.elapsed());
+        if error.fault() == Fault::Timeout {
+            self.group.abandon();
+        }
         match self.ticket.take() {
             Some(ticket) => self.group.explain(error, ticket, self.peer),
             None => error,
@@ -108,6 +111,15 @@ impl Drop for Handle {
     }
 }
 
+impl Handle {
+    /// What a failed operation reads and writes is never freed: Gloo's thread may still be at it.
+    fn keep_if_failed<T, E>(self, result: &std::result::Result<T, E>) {
+        if result.is_err() {
+            std::mem::forget(self);
+        }
+    }
+}
+
 impl Pending {
     pub(crate) fn start(call: Call, launch: impl FnOnce(*mut *mut WorkHandle) -> Status) -> Result<Self> {
         match ffi::made(launch) {
@@ -119,7 +131,9 @@ impl Pending {
     /// Waits; `None` leaves the deadline to the operation.
     pub(crate) fn wait(self, timeout: Option<Duration>) -> Result<()> {
         let Pending { handle, call } = self;
-        call.end(wait(&handle, timeout))
+        let result = wait(&handle, timeout);
+        handle.keep_if_failed(&result);
+        call.end(result)
     }
 
     /// Waits for a receive operation, and says who sent.
@@ -135,6 +149,7 @@ impl Pending {
                 || Exception { kind: ffi::Kind::Other, message: format!("a message came from rank {source}") };
             usize::try_from(source).map_err(|_| unknown())
         });
+        handle.keep_if_failed(&result);
         call.end(result).map(Rank::new)
     }
 }

@@ -17,7 +17,7 @@ fn printed(args: &[&str]) -> String {
 fn pictures_show_who_held_what_before_and_after() {
     let wanted = "\
 scatter: tensor r of rank 1's list, on rank r
-         before           after
+         before             after
 rank 0 │ ·  │    │    │ → │ 11 │
 rank 1 │ 11 │ 12 │ 13 │ → │ 12 │
 rank 2 │ ·  │    │    │ → │ 13 │
@@ -37,7 +37,7 @@ fn the_ring_shows_chunk_r_plus_1_finished_on_rank_r_between_its_phases() {
     let wanted = "\
 ring: all_reduce by hand, around a ring
          before         after the reduce-scatter     after the all-gather
-rank 0 │  1  2  3 │ → │  1 36 25 │               → │ 33 36 39 │
+rank 0 │  1  2  3 │ → │  1 36 26 │               → │ 33 36 39 │
 rank 1 │ 11 12 13 │ → │ 12 12 39 │               → │ 33 36 39 │
 rank 2 │ 21 22 23 │ → │ 33 34 23 │               → │ 33 36 39 │
 
