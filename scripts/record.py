@@ -31,6 +31,7 @@ READMES = [ROOT / "README.md", *sorted(ROOT.glob("labs/*/README.md"))]
 # What a recorded command leaves behind goes in here; emptied before each recording, so that nothing is resumed from it.
 TRY = ROOT / "target" / "try"
 LAB_1, LAB_2 = "labs/01-single-gpu/src/main.rs", "labs/02-spawn-ddp/src/main.rs"
+LAB_4 = "labs/04-point-to-point/src"
 LAB_3, LAB_6 = "labs/03-torchrun-env/src/main.rs", "labs/06-snapshot-resume/src/main.rs"
 MNIST = "cargo run -q -p lab-02-spawn-ddp"
 # The launcher and the labs by name, as set-up's chapter puts them into PATH.
@@ -67,6 +68,10 @@ RECORDINGS = {
         LAB_3,
         3,
     ),
+    "lab-04": (TWO_RANKS + " lab-04-point-to-point --part send-recv --part isend-irecv --part ring", LAB_4, 2),
+    "lab-04-deadlock": ("lab-04-point-to-point --nprocs 3 --part deadlock", LAB_4, 3),
+    "lab-04-stuck": (TWO_RANKS + " lab-04-point-to-point --part stuck", LAB_4, 2),
+    "lab-04-latency": (TWO_RANKS + " lab-04-point-to-point --part latency --plot target/try/latency.svg", LAB_4, 2),
     "lab-06": (
         TWO_RANKS + " --max-restarts=1 lab-06-snapshot-resume --epochs 2 --save-every-steps 32 --snapshots target/try/snapshots",
         LAB_6,

@@ -92,9 +92,8 @@ Status lc_group_new(const StoreHandle* store, const Seat* seat, const BackendHan
 // Waits for operations under way where the backend wants that, unless the caller gives up on them. ProcessGroupWrapper does not
 // pass either call on, hence the backend itself.
 //
-// Gloo cannot abort: its destructor waits for whatever is under way. A group that is given up is left to the process's end.
+// Gloo cannot abort: its destructor waits for whatever is under way.
 void lc_group_free(GroupHandle* group, bool give_up) noexcept {
-  if (give_up && group->backend->getBackendName() == c10d::GLOO_BACKEND_NAME) return;
   (void)guard([&] { give_up ? group->backend->abort() : group->backend->shutdown(); });
   (void)guard([&] { delete group; });
 }

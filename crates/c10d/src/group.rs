@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use tch::Device;
@@ -19,6 +20,9 @@ use crate::{Backend, Rank, Store, WorldSize};
 
 /// c10d's default for Gloo (Backend.hpp, `kBackendDefaultTimeout`): 30 minutes. See [`Backend::default_timeout`].
 pub const DEFAULT_GROUP_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+/// How long a rank that panics waits for its group's end.
+const GIVE_UP: Duration = Duration::from_secs(1);
 
 /// How much c10d checks; as `TORCH_DISTRIBUTED_DEBUG`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,9 +143,34 @@ unsafe impl Sync for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // A rank that panics leaves its operations behind: waiting for them could take as long as their timeout.
-        let give_up = std::thread::panicking();
-        // SAFETY: the handle came from the shim and is freed once.
+        let group = Freed(self.0);
+        if !std::thread::panicking() {
+            return group.free(false);
+        }
+        // A rank that panics may leave operations behind, and to wait for them could take as long as their timeout. Somebody
+        // else does; where there are none, that is done in time for the peers to see closed connections.
+        let (sender, done) = channel();
+        let free = move || {
+            group.free(true);
+            // Nobody listens any more if it took long.
+            let _ = sender.send(());
+        };
+        // A group that no thread can be had for is left to the process's end.
+        if std::thread::Builder::new().spawn(free).is_ok() {
+            let _ = done.recv_timeout(GIVE_UP);
+        }
+    }
+}
+
+/// A group that nobody uses any more.
+struct Freed(NonNull<GroupHandle>);
+
+// SAFETY: as for `Handle`.
+unsafe impl Send for Freed {}
+
+impl Freed {
+    fn free(self, give_up: bool) {
+        // SAFETY: the handle came from the shim and is freed once, by the one who gave it here.
         unsafe { ffi::lc_group_free(self.0.as_ptr(), give_up) };
     }
 }

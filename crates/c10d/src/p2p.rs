@@ -5,11 +5,12 @@ use tch::Tensor;
 use crate::collectives::describe;
 use crate::error::{Error, Result};
 use crate::ffi;
-use crate::work::{Call, Pending, Receiving, Work};
+use crate::work::{Call, Pending, Receiving, Way, Work};
 use crate::{ProcessGroup, Rank};
 
 impl ProcessGroup {
-    /// Sends, and returns when the buffer may be used again (which for large messages means: when the peer has received).
+    /// Sends, and returns when the buffer may be used again. With Gloo that is when the peer receives, however short the message: it
+    /// is asked first, and nothing is kept for it.
     pub fn send(&self, tensor: &Tensor, to: Rank, tag: u16) -> Result<()> {
         self.start_send("send", tensor, to, tag)?.wait(None)
     }
@@ -40,14 +41,14 @@ impl ProcessGroup {
     }
 
     fn start_send(&self, name: &str, tensor: &Tensor, to: Rank, tag: u16) -> Result<Pending> {
-        let call = self.begin(name, tensor, Some(to), tag)?;
+        let call = self.begin(name, tensor, Way::To, Some(to), tag)?;
         let (group, tensor) = (self.as_ptr(), tensor.as_ptr());
         // SAFETY: the group is alive as long as self; libtorch takes its own reference to the tensor.
         Pending::start(call, |out| unsafe { ffi::lc_send(group, tensor, to.get() as i32, i32::from(tag), out) })
     }
 
     fn start_recv(&self, name: &str, tensor: &Tensor, from: Option<Rank>, tag: u16) -> Result<Pending> {
-        let call = self.begin(name, tensor, from, tag)?;
+        let call = self.begin(name, tensor, Way::From, from, tag)?;
         let (group, tensor) = (self.as_ptr(), tensor.as_ptr());
         let peer = from.map_or(-1, |rank| rank.get() as i32);
         // SAFETY: the group is alive as long as self; libtorch takes its own reference to the tensor.
@@ -55,14 +56,14 @@ impl ProcessGroup {
     }
 
     /// Refuses what would wait for ever: a peer outside the group, or this rank itself.
-    fn begin(&self, name: &str, tensor: &Tensor, peer: Option<Rank>, tag: u16) -> Result<Call> {
+    fn begin(&self, name: &str, tensor: &Tensor, way: Way, peer: Option<Rank>, tag: u16) -> Result<Call> {
         let bad = |detail| Err(Error::bad_argument(name, detail).at_rank(self.rank()));
         match peer {
             Some(peer) if !self.size().contains(peer) => {
                 bad(format!("rank {peer} is outside a group of {}", self.size()))
             }
             Some(peer) if peer == self.rank() => bad(format!("rank {peer} cannot exchange messages with itself")),
-            _ => Ok(Call::message(self.inner(), format!("{name} {} tag {tag}", describe(tensor)), peer)),
+            _ => Ok(Call::message(self.inner(), format!("{name} {} tag {tag}", describe(tensor)), way, peer)),
         }
     }
 }

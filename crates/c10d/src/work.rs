@@ -30,9 +30,10 @@ impl Call {
         Call { group: Arc::clone(group), operation, peer: None, begun: Instant::now(), ticket }
     }
 
-    /// A message to or from `peer`, or from anybody.
-    pub(crate) fn message(group: &Arc<Inner>, operation: String, peer: Option<Rank>) -> Self {
-        let ticket = group.enter(&operation, Kind::Message);
+    /// A message to or from `peer`, or from anybody. The roll says which, so that a circle of ranks that wait for one another shows.
+    pub(crate) fn message(group: &Arc<Inner>, operation: String, way: Way, peer: Option<Rank>) -> Self {
+        let whom = peer.map_or("anybody".to_owned(), |peer| format!("rank {peer}"));
+        let ticket = group.enter(&format!("{operation} {} {whom}", way.word()), Kind::Message);
         Call { group: Arc::clone(group), operation, peer, begun: Instant::now(), ticket }
     }
 
@@ -65,6 +66,24 @@ impl Drop for Call {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.group.leave(ticket);
+        }
+    }
+}
+
+/// Which way a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// To the peer.
+    To,
+    /// From the peer.
+    From,
+}
+
+impl Way {
+    fn word(self) -> &'static str {
+        match self {
+            Way::To => "to",
+            Way::From => "from",
         }
     }
 }

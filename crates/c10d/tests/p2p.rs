@@ -115,7 +115,10 @@ fn a_receive_that_nobody_answers_times_out_and_names_the_peer() {
         assert!(matches!(error.fault(), Fault::Timeout | Fault::PeerGone), "{error}");
         assert_eq!(error.peer(), Some(format!("rank {}", 1 - me).as_str()));
         assert_eq!(error.rank(), Some(rank(me)));
-        assert!(error.operation().starts_with("recv [1] Float tag 0"), "{error}");
+        assert_eq!(error.operation(), "recv [1] Float tag 0");
+        let (own, theirs) = (format!("tag 0 from rank {}", 1 - me), format!("tag 0 from rank {me}"));
+        assert!(error.to_string().contains(&format!("this rank was in recv [1] Float {own}")), "{error}");
+        assert!(error.to_string().contains(&format!("in recv [1] Float {theirs}")), "{error}");
     }
     assert!(errors.iter().any(|e| e.fault() == Fault::Timeout), "{errors:?}");
 }

@@ -24,7 +24,7 @@ pub const DEFAULT_RANKS: usize = 2;
 pub const MOST_RANKS: usize = 64;
 
 /// How long the other ranks may go on once one has failed, before the store in which they may be waiting is closed.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(4);
 
 /// Runs `body` as the rank that a launcher made of this process; where there was no launcher, as `nprocs` ranks that are threads.
 ///
@@ -152,69 +152,7 @@ fn is_echo(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use c10d::{Endpoint, GroupOptions, ProcessGroup, ReduceOp};
-    use tch::{Device, Tensor};
-
     use super::*;
-    use crate::init_process_group;
-
-    fn join(env: &LaunchEnv) -> Result<ProcessGroup> {
-        let timeout = Duration::from_secs(60);
-        let options = GroupOptions { timeout, endpoint: Endpoint::Interface("lo".into()), ..Default::default() };
-        Ok(init_process_group(env, Device::Cpu, &options)?)
-    }
-
-    fn told<T: std::fmt::Debug>(result: Result<T>) -> String {
-        format!("{:#}", result.unwrap_err())
-    }
-
-    #[test]
-    fn threads_join_one_group_and_give_their_values_in_rank_order() {
-        let sums = run_threads(3, |env| {
-            let mut sum = Tensor::from(env.rank.get() as i64 + 1);
-            join(env)?.all_reduce(&mut sum, ReduceOp::Sum)?;
-            Ok((env.rank.get(), sum.int64_value(&[])))
-        });
-        assert_eq!(sums.unwrap(), [(0, 6), (1, 6), (2, 6)]);
-    }
-
-    #[test]
-    fn an_error_is_told_with_its_rank_and_not_as_the_echo_that_others_hear() {
-        let result: Result<Vec<()>> = run_threads(3, |env| {
-            let group = join(env)?;
-            anyhow::ensure!(env.rank.get() != 2, "the disk is full");
-            Ok(group.barrier()?)
-        });
-        assert_eq!(told(result), "rank 2 failed: the disk is full");
-    }
-
-    #[test]
-    fn a_panic_is_an_error_with_its_rank() {
-        let result: Result<Vec<()>> = run_threads(2, |env| {
-            let group = join(env)?;
-            assert!(env.rank.is_zero(), "rank {} has had enough", env.rank);
-            Ok(group.barrier()?)
-        });
-        assert_eq!(told(result), "rank 1 failed: panicked: rank 1 has had enough");
-    }
-
-    #[test]
-    fn a_rank_that_never_joins_does_not_keep_the_others() {
-        let result: Result<Vec<()>> = run_threads(3, |env| match env.rank.get() {
-            1 => Err(UsageError("rank 1 does not like its arguments".into()).into()),
-            _ => Ok(join(env)?.barrier()?),
-        });
-        let error = result.unwrap_err();
-        assert_eq!(crate::exit::code_of(&error), crate::exit::Code::Usage);
-        assert_eq!(format!("{error:#}"), "rank 1 failed: rank 1 does not like its arguments");
-    }
-
-    #[test]
-    fn refuses_no_ranks_and_far_too_many() {
-        for (nprocs, words) in [(0, "ask for 1 or more"), (65, "at most 64")] {
-            assert!(told(run_threads(nprocs, |_| Ok(()))).contains(words));
-        }
-    }
 
     #[test]
     fn a_number_of_ranks_may_not_contradict_the_launchers() {
@@ -222,5 +160,13 @@ mod tests {
         assert!(agree(None, two).is_ok() && agree(Some(2), two).is_ok());
         let told = agree(Some(3), two).unwrap_err().to_string();
         assert_eq!(told, "3 ranks were asked for, but a launcher has started 2: leave the number out under a launcher");
+    }
+
+    #[test]
+    fn refuses_no_ranks_and_far_too_many() {
+        for (nprocs, words) in [(0, "ask for 1 or more"), (MOST_RANKS + 1, "at most 64")] {
+            let told = world(nprocs).unwrap_err().to_string();
+            assert!(told.contains(words), "{told}");
+        }
     }
 }

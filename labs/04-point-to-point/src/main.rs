@@ -1,3 +1,148 @@
-//! Lab 04.
+//! Lab 04: messages from one rank to another.
+//!
+//! Follows the tutorial's `send_receive.py`, and goes on where it stops: to a token that visits all ranks, to ranks that wait for
+//! one another for ever, and to what a message costs. One file a part; all parts share one process group.
 
-fn main() {}
+mod deadlock;
+mod isend_irecv;
+mod latency;
+mod ring;
+mod send_recv;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use c10d::{ProcessGroup, Rank};
+use clap::{Parser, ValueEnum};
+use lockstep::device::DeviceChoice;
+use lockstep::exit::UsageError;
+use lockstep::measure::Sizes;
+use lockstep::results::Results;
+use lockstep::{LaunchEnv, Reporter, exit, init_process_group, threads};
+
+/// Send messages between ranks: under a launcher as one of them, else as several threads of this process
+#[derive(Clone, Parser)]
+struct Args {
+    /// Parts to run, in this order; without any, all but `stuck`
+    #[arg(long = "part", value_enum)]
+    parts: Vec<Part>,
+    /// Ranks to run as threads where no launcher started this program; 2 if not given
+    #[arg(long)]
+    nprocs: Option<usize>,
+    /// The rank to which rank 0 sends in the first two parts
+    #[arg(long, default_value = "1", value_parser = rank)]
+    to: Rank,
+    /// Seconds until a rank that waits in vain gives up, in the parts on deadlock
+    #[arg(long, default_value = "1", value_parser = seconds)]
+    patience: Duration,
+    /// The shortest message of the latency table in bytes, a power of two
+    #[arg(long, default_value_t = 4)]
+    min_bytes: u64,
+    /// The longest message of the latency table in bytes, a power of two
+    #[arg(long, default_value_t = 4 << 20)]
+    max_bytes: u64,
+    /// A file for the latency table's plot, SVG
+    #[arg(long)]
+    plot: Option<PathBuf>,
+    /// A folder in which each rank saves what it held after each part
+    #[arg(long)]
+    results: Option<PathBuf>,
+    /// Where the tensors lie
+    #[arg(long, value_enum, default_value_t)]
+    device: DeviceChoice,
+}
+
+/// What there is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Rank 0 sends, another rank receives, and both wait until it is done
+    SendRecv,
+    /// The same while both do something else
+    IsendIrecv,
+    /// A token visits all ranks
+    Ring,
+    /// Ranks that wait for one another: found, told, and mended
+    Deadlock,
+    /// What a message costs, by its size
+    Latency,
+    /// The deadlock alone, and the program fails with it
+    Stuck,
+}
+
+/// What every part is given.
+struct Lab {
+    args: Args,
+    sizes: Sizes,
+    group: ProcessGroup,
+    report: Reporter,
+    results: Results,
+}
+
+// ANCHOR: main
+fn main() -> ExitCode {
+    exit::main(|| {
+        let args = Args::parse();
+        let sizes = Sizes::new(args.min_bytes, args.max_bytes)?;
+        threads::run(args.nprocs, |env| run(env, &args, sizes)).map(drop)
+    })
+}
+// ANCHOR_END: main
+
+fn run(env: &LaunchEnv, args: &Args, sizes: Sizes) -> Result<()> {
+    check(env, args)?;
+    // ANCHOR: join
+    let device = args.device.pick(env.local_rank, env.local_world_size)?;
+    let group = init_process_group(env, device, &Default::default())?;
+    // ANCHOR_END: join
+    let (report, results) = (Reporter::new(env, device)?, Results::new(env.rank));
+    let mut lab = Lab { args: args.clone(), sizes, group, report, results };
+    let all = [Part::SendRecv, Part::IsendIrecv, Part::Ring, Part::Deadlock, Part::Latency];
+    for &part in if args.parts.is_empty() { &all } else { args.parts.as_slice() } {
+        lab.group.barrier()?;
+        part.run(&mut lab).with_context(|| format!("part {} failed", part.name()))?;
+    }
+    args.results.as_ref().map_or(Ok(()), |folder| lab.results.save(folder))
+}
+
+/// Refuses what no part could do, before anybody waits for anybody.
+fn check(env: &LaunchEnv, args: &Args) -> Result<()> {
+    let (ranks, to) = (env.world_size, args.to);
+    let usage = |words: String| UsageError(words);
+    ensure!(
+        ranks.get() > 1,
+        usage("a message needs two ranks, and there is 1: ask for more with --nprocs=2 or --nproc-per-node=2".into())
+    );
+    ensure!(ranks.contains(to), usage(format!("--to is {to}, and ranks run from 0 to {}", ranks.get() - 1)));
+    ensure!(!to.is_zero(), usage("--to is 0, and rank 0 cannot send to itself: name another".into()));
+    Ok(())
+}
+
+impl Part {
+    fn run(self, lab: &mut Lab) -> Result<()> {
+        match self {
+            Part::SendRecv => send_recv::run(lab),
+            Part::IsendIrecv => isend_irecv::run(lab),
+            Part::Ring => ring::run(lab),
+            Part::Deadlock => deadlock::run(lab),
+            Part::Latency => latency::run(lab),
+            Part::Stuck => deadlock::stuck(lab),
+        }
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+fn rank(text: &str) -> Result<Rank> {
+    Ok(Rank::new(text.parse()?))
+}
+
+fn seconds(text: &str) -> Result<Duration> {
+    let seconds: f64 = text.parse()?;
+    let duration = Duration::try_from_secs_f64(seconds)?;
+    ensure!(!duration.is_zero(), "0 seconds are no time to wait");
+    Ok(duration)
+}

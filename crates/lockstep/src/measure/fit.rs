@@ -38,7 +38,9 @@ impl AlphaBeta {
     /// The line through `samples` of (bytes, microseconds) with the least relative errors. Neither α nor β is below 0.
     ///
     /// A least-squares fit to absolute errors would serve the longest messages alone, whose times are a thousand times the
-    /// shortest ones'. So errors are divided by the time. Outliers count less: weights are Huber's, found in rounds.
+    /// shortest ones'. So errors are divided by the time. Outliers count less: weights are Huber's, found in rounds. A time that
+    /// is far too long is at most wholly off, one that is too short many times over; so where many are disturbed, the line follows
+    /// the undisturbed ones, since a busy machine only ever adds.
     ///
     /// # Errors
     /// [`FitError`], if the sizes are fewer than two or a time is not above 0.

@@ -35,6 +35,7 @@ const STEPS: i32 = 100;
 pub fn svg(title: &str, series: &[Series]) -> Result<String> {
     let points: Vec<Point> = series.iter().flat_map(|series| series.points.iter().copied()).collect();
     let (x, y) = ranges(&points)?;
+    let y = below_legend(y, series.len());
     let mut text = String::new();
     draw(&mut text, title, series, x, y).map_err(|why| anyhow!("{why}")).context("failed to draw the plot")?;
     Ok(text)
@@ -54,6 +55,12 @@ fn ranges(points: &[Point]) -> Result<(Range<f64>, Range<f64>)> {
     };
     let bytes = |point: &Point| point.bytes as f64;
     Ok((around(&bytes, &bytes), around(&|point| point.time.p10, &|point| point.time.p90)))
+}
+
+/// The same range with room above it for a legend of so many lines, each a twelfth of the plot, so that it hides no point.
+fn below_legend(y: Range<f64>, lines: usize) -> Range<f64> {
+    let legend = ((lines + 1) as f64 / 12.0).min(0.6);
+    y.start..y.start * (y.end / y.start).powf(1.0 / (1.0 - legend))
 }
 
 type DrawError = DrawingAreaErrorKind<std::io::Error>;
@@ -107,6 +114,7 @@ fn spread(point: &Point, colour: RGBColor) -> PathElement<(f64, f64)> {
 
 fn legend(series: &Series) -> String {
     match series.fit() {
+        Ok(line) if line.beta == 0.0 => format!("{}: {:.1} µs", series.name, line.alpha),
         Ok(line) => format!("{}: {:.1} µs + n / ({:.0} MB/s)", series.name, line.alpha, line.bandwidth()),
         Err(_) => series.name.clone(),
     }
@@ -160,6 +168,23 @@ mod tests {
     fn draws_a_series_of_one_size_without_a_line() {
         let text = svg("one", &[series("send", &[8])]).unwrap();
         assert_eq!(text.matches("<circle").count(), 2);
+    }
+
+    #[test]
+    fn leaves_room_for_the_legend_above_all_points() {
+        let room = below_legend(10.0..1000.0, 2);
+        assert_eq!(room.start, 10.0);
+        // Three twelfths of the plot's height are free: the points take 2 of 2.67 decades.
+        assert!(((room.end / 10.0).log10() - 2.0 / 0.75).abs() < 1e-9, "{room:?}");
+        assert!(below_legend(10.0..1000.0, 100).end.is_finite());
+    }
+
+    #[test]
+    fn times_that_do_not_grow_are_told_without_a_bandwidth() {
+        let mut flat = series("send", &[4]);
+        flat.push(8, Spread { median: 1.0, p10: 1.0, p90: 1.0 });
+        let text = svg("flat", &[flat]).unwrap();
+        assert!(text.contains("send: ") && !text.contains("MB/s"), "{text}");
     }
 
     #[test]

@@ -49,6 +49,12 @@ impl Series {
     /// The model in a line: latency, bandwidth, and how far it is off at worst; or why there is none.
     pub fn fit_line(&self) -> String {
         match self.fit() {
+            Ok(line) if line.beta == 0.0 => {
+                format!(
+                    "{}: the times do not grow with the size: measure longer messages, or on a quieter machine",
+                    self.name
+                )
+            }
             Ok(line) => format!(
                 "{}: t = α + β·n with α = {} µs, 1/β = {} MB/s; off by {:.0} % at most",
                 self.name,
@@ -146,5 +152,8 @@ mod tests {
         );
         let told = line("send", &[4]).fit_line();
         assert!(told.contains("at least 2 message sizes, and there are 1"), "{told}");
+        let mut flat = line("send", &[4]);
+        flat.push(8, Spread { median: 1.0, p10: 1.0, p90: 1.0 });
+        assert!(flat.fit_line().contains("do not grow with the size"), "{}", flat.fit_line());
     }
 }

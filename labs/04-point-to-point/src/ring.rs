@@ -1,0 +1,45 @@
+//! A ring: a token starts at rank 0 and visits all ranks; each adds its number.
+
+use anyhow::Result;
+use c10d::{Rank, WorldSize};
+use tch::{Kind, Tensor};
+
+use crate::Lab;
+
+/// Holds the sum of the ranks that it has visited, and how many those were.
+pub(crate) fn run(lab: &mut Lab) -> Result<()> {
+    let group = &lab.group;
+    let (me, next, last) = (group.rank(), next(group.rank(), group.size()), last(group.rank(), group.size()));
+    // ANCHOR: ring
+    let mut token = Tensor::zeros([2], (Kind::Float, group.device()));
+    if !me.is_zero() {
+        group.recv(&mut token, last, 0)?;
+    }
+    token += Tensor::from_slice(&[me.get() as f32, 1.0]).to_device(group.device());
+    lab.report.say(format!("ring: {} after {} visits, on to rank {next}", number(&token, 0), number(&token, 1)));
+    group.send(&token, next, 0)?;
+    if me.is_zero() {
+        group.recv(&mut token, last, 0)?;
+        lab.report.say(format!(
+            "ring: the token is back with {} after {} visits",
+            number(&token, 0),
+            number(&token, 1)
+        ));
+    }
+    // ANCHOR_END: ring
+    lab.results.note_tensor("ring", &token)
+}
+
+/// Who comes after `rank`.
+pub(crate) fn next(rank: Rank, size: WorldSize) -> Rank {
+    Rank::new((rank.get() + 1) % size.get())
+}
+
+/// Who comes before `rank`.
+pub(crate) fn last(rank: Rank, size: WorldSize) -> Rank {
+    Rank::new((rank.get() + size.get() - 1) % size.get())
+}
+
+fn number(tensor: &Tensor, place: i64) -> f64 {
+    tensor.double_value(&[place])
+}
