@@ -23,7 +23,7 @@ pub(crate) fn exchange(group: &ProcessGroup, outgoing: &Tensor, to: Rank, incomi
         (Message::send(group, outgoing, to)?, receiving)
     };
     let incoming = receiving.wait()?;
-    sending.wait()?;
+    sending.wait().map(drop)?;
     Ok(incoming)
 }
 // ANCHOR_END: exchange

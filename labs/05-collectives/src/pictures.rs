@@ -16,10 +16,6 @@ pub(crate) enum Held {
 }
 
 impl Held {
-    pub(crate) fn nothing() -> Self {
-        Held::Several(Vec::new())
-    }
-
     /// A tensor of whole numbers, as it is now.
     pub(crate) fn tensor(tensor: &Tensor) -> Result<Self> {
         Ok(Held::One(whole(tensor)?))
