@@ -80,7 +80,7 @@ RECORDINGS = {
         4,
     ),
     "lab-05-last-bits": ("lab-05-collectives last_bits --nprocs 4", LAB_5, 4),
-    "lab-05-timing": (TWO_RANKS + " lab-05-collectives timing --plot target/try/all_reduce.svg", LAB_5, 2),
+    "lab-05-timing": ("lab-05-collectives timing --nprocs 4 --plot target/try/all_reduce.svg", LAB_5, 4),
     "lab-06": (
         TWO_RANKS + " --max-restarts=1 lab-06-snapshot-resume --epochs 2 --save-every-steps 32 --snapshots target/try/snapshots",
         LAB_6,
