@@ -32,6 +32,7 @@ READMES = [ROOT / "README.md", *sorted(ROOT.glob("labs/*/README.md"))]
 TRY = ROOT / "target" / "try"
 LAB_1, LAB_2 = "labs/01-single-gpu/src/main.rs", "labs/02-spawn-ddp/src/main.rs"
 LAB_4 = "labs/04-point-to-point/src"
+LAB_5 = "labs/05-collectives/src"
 LAB_3, LAB_6 = "labs/03-torchrun-env/src/main.rs", "labs/06-snapshot-resume/src/main.rs"
 LAB_7 = "labs/07-cifar-resnet/src"
 LAB_8, SMALL_8 = "labs/08-image-folder/src", "--image-size 64 --width 16 --batch-size 8 --lr 1e-3"
@@ -74,6 +75,14 @@ RECORDINGS = {
     "lab-04-deadlock": ("lab-04-point-to-point --nprocs 3 --part deadlock", LAB_4, 3),
     "lab-04-stuck": (TWO_RANKS + " lab-04-point-to-point --part stuck", LAB_4, 2),
     "lab-04-latency": (TWO_RANKS + " lab-04-point-to-point --part latency --plot target/try/latency.svg", LAB_4, 2),
+    "lab-05": (
+        "lockstep run --standalone --nproc-per-node=4 lab-05-collectives broadcast scatter gather reduce all_reduce all_gather "
+        "reduce_scatter all_to_all barrier ops groups ring doubling compare",
+        LAB_5,
+        4,
+    ),
+    "lab-05-last-bits": ("lab-05-collectives last_bits --nprocs 4", LAB_5, 4),
+    "lab-05-timing": ("lab-05-collectives timing --nprocs 4 --plot target/try/all_reduce.svg", LAB_5, 4),
     "lab-06": (
         TWO_RANKS + " --max-restarts=1 lab-06-snapshot-resume --epochs 2 --save-every-steps 32 --snapshots target/try/snapshots",
         LAB_6,

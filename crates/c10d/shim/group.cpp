@@ -217,12 +217,15 @@ Status lc_all_to_all_single(GroupHandle* g, at::Tensor* output, at::Tensor* inpu
   });
 }
 
+// Not by ProcessGroup::barrier (2.11): it keeps its tensor in a static variable, which ranks that are threads of one process would
+// all write at once. What it comes to is this call of the backend, or of the wrapper that compares calls.
 Status lc_barrier(GroupHandle* g, int64_t timeout_ms, WorkHandle** out) noexcept {
   return start(out, [&] {
+    const auto device = g->group->getBoundDeviceId();
     c10d::BarrierOptions options;
     options.timeout = to_timeout(timeout_ms);
-    options.device = g->group->getBoundDeviceId();
-    return g->group->barrier(options);
+    options.device = device;
+    return g->group->getBackend(device ? device->type() : c10::DeviceType::CPU)->barrier(options);
   });
 }
 

@@ -14,7 +14,7 @@ use common::{bits, ranks};
 use lockstep::loader::Position;
 use lockstep::optim::schedule::{PlateauOptions, PlateauState, ReduceLrOnPlateau};
 use lockstep::optim::{Adam, AdamOptions, OptimError, Optimizer, Sgd, SgdOptions, named_parameters};
-use lockstep::snapshot::{self, Run, Snapshot, SnapshotError, SnapshotOptions, Snapshots, Unfit};
+use lockstep::snapshot::{self, OnSaveError, Run, Snapshot, SnapshotError, SnapshotOptions, Snapshots, Unfit};
 use lockstep::{LaunchEnv, Reporter};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -166,7 +166,8 @@ fn leaves_files_of_others_that_are_named_as_snapshots() {
     std::fs::write(place("000000-00000002"), "notes").unwrap();
     let before = std::fs::read(place("000002-00000000")).unwrap();
     let (vs, _net) = model(1.0);
-    let options = SnapshotOptions { keep: 1.try_into().unwrap(), background: false, ..Default::default() };
+    let on_error = OnSaveError::Stop;
+    let options = SnapshotOptions { keep: 1.try_into().unwrap(), background: false, on_error, ..Default::default() };
     ranks(1, |group| {
         let mut snapshots = Snapshots::new(folder.path(), RUN, options, &reporter(&group));
         assert_eq!(snapshots.resume(&vs_of(1.0), &mut adam(&vs_of(1.0)), &group).unwrap(), Position::default());

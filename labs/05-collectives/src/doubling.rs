@@ -8,7 +8,7 @@ use c10d::{ProcessGroup, ReduceOp};
 use lockstep::Rank;
 use tch::Tensor;
 
-use crate::exchange::{TAG, combine, exchange};
+use crate::exchange::{TAG, combine, exchange, refuse_avg};
 use crate::lab::Lab;
 use crate::pictures::Held;
 
@@ -27,6 +27,7 @@ pub(crate) fn lesson(lab: &mut Lab<'_>) -> Result<()> {
 /// Pairs need a power of two. The ranks beyond the greatest one hand what they have to a rank of the core, and wait for the result.
 pub(crate) fn all_reduce(group: &ProcessGroup, tensor: &mut Tensor, op: ReduceOp) -> Result<()> {
     let (rank, size) = (group.rank().get(), group.size().get());
+    refuse_avg(op)?; // before anybody waits for a result
     if tensor.numel() == 0 {
         return Ok(()); // on all ranks alike
     }

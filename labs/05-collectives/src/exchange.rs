@@ -1,6 +1,6 @@
 //! What both algorithms are made of: one message each way at the same time, and two tensors becoming one.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use c10d::{ProcessGroup, ReduceOp, Work};
 use lockstep::Rank;
 use tch::Tensor;
@@ -29,7 +29,7 @@ pub(crate) fn exchange(
         (Message::send(group, outgoing, to)?, receiving)
     };
     let incoming = receiving.wait()?;
-    drop(sending.wait()?);
+    sending.wait().map(drop)?;
     Ok(incoming)
 }
 // ANCHOR_END: exchange
@@ -73,8 +73,14 @@ pub(crate) fn combine(held: &mut Tensor, other: &Tensor, op: ReduceOp) -> Result
         ReduceOp::Product => _ = held.g_mul_(other),
         ReduceOp::Min => held.copy_(&held.minimum(other)),
         ReduceOp::Max => held.copy_(&held.maximum(other)),
-        ReduceOp::Avg => bail!("cannot reduce with Avg step by step: reduce with Sum, and divide by the world size"),
+        ReduceOp::Avg => refuse_avg(op)?,
     }
     Ok(())
 }
 // ANCHOR_END: combine
+
+/// The mean of two means is not the mean of all.
+pub(crate) fn refuse_avg(op: ReduceOp) -> Result<()> {
+    ensure!(op != ReduceOp::Avg, "cannot reduce with Avg step by step: reduce with Sum, and divide by the world size");
+    Ok(())
+}

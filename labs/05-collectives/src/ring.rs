@@ -60,8 +60,7 @@ fn all_gather(group: &ProcessGroup, chunks: &mut [Tensor]) -> Result<()> {
     for step in 0..ring.size - 1 {
         let (leaves, comes) = (ring.chunk(1, step), ring.chunk(0, step));
         let place = chunks[comes].shallow_clone();
-        // What comes is written into the chunk: `place` is a view of it.
-        drop(exchange(group, &chunks[leaves], ring.next(), place, ring.previous())?);
+        chunks[comes] = exchange(group, &chunks[leaves], ring.next(), place, ring.previous())?;
     }
     Ok(())
 }
