@@ -154,7 +154,7 @@ pub(crate) fn assert_reduces_like_a_sum_on_one_rank(all_reduce: AllReduce) {
             }
             let mut tensor = Tensor::ones([2], (Kind::Float, tch::Device::Cpu));
             let told = all_reduce(&group, &mut tensor, ReduceOp::Avg);
-            assert_eq!(told.is_err(), world > 1, "nobody can average step by step");
+            assert!(told.is_err(), "nobody can average step by step");
             group.barrier()?;
             Ok(())
         })

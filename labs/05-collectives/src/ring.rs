@@ -9,7 +9,7 @@ use c10d::{ProcessGroup, ReduceOp};
 use lockstep::Rank;
 use tch::Tensor;
 
-use crate::exchange::{combine, exchange};
+use crate::exchange::{combine, exchange, refuse_avg};
 use crate::lab::Lab;
 use crate::pictures::Held;
 
@@ -28,6 +28,7 @@ pub(crate) fn lesson(lab: &mut Lab<'_>) -> Result<()> {
 // ANCHOR: all_reduce
 /// Reduces over all ranks, in place, on all. Any length; `tensor` must be contiguous.
 pub(crate) fn all_reduce(group: &ProcessGroup, tensor: &mut Tensor, op: ReduceOp) -> Result<()> {
+    refuse_avg(op)?;
     let mut chunks = chunks(tensor, group.size().get())?;
     reduce_scatter(group, &mut chunks, op)?;
     all_gather(group, &mut chunks)

@@ -74,7 +74,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     // ANCHOR: resume
     let run = Run { seed: args.random_seed, samples, data, batch_size };
     let resume = args.resume || env.restart_count > 0;
-    let options = SnapshotOptions { resume, on_error: args.on_save_error, ..Default::default() };
+    let options = SnapshotOptions { resume, keep: args.keep, on_error: args.on_save_error, ..Default::default() };
     let mut snapshots = Snapshots::new(&args.model_dir, run, options, &report);
     let start = snapshots.resume(&vs, &mut optimizer, model.group())?;
     // ANCHOR_END: resume

@@ -53,6 +53,9 @@ pub(crate) struct Args {
     /// Save a snapshot after every so many steps of an epoch, too
     #[arg(long)]
     pub(crate) save_every_steps: Option<NonZeroUsize>,
+    /// How many snapshots to keep
+    #[arg(long, default_value = "2")]
+    pub(crate) keep: NonZeroUsize,
     /// What to do when a snapshot or the best model cannot be saved
     #[arg(long, value_enum, default_value_t)]
     pub(crate) on_save_error: OnSaveError,

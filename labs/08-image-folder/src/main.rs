@@ -90,7 +90,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
 
     // ANCHOR: resume
     let run = Run { seed: args.seed, samples, data, batch_size };
-    let options = SnapshotOptions { on_error: args.on_save_error, ..Default::default() };
+    let options = SnapshotOptions { keep: args.keep, on_error: args.on_save_error, ..Default::default() };
     let mut snapshots = Snapshots::new(&args.snapshots, run, options, &report);
     let file = args.best.clone().unwrap_or_else(|| args.snapshots.join("best_model.safetensors"));
     let mut best = BestModel::new(&file, args.on_save_error, &report);
