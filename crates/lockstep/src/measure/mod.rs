@@ -8,12 +8,12 @@
 //! # fn f(group: &c10d::ProcessGroup) -> anyhow::Result<()> {
 //! let mut series = Series::new("all_reduce");
 //! for bytes in Sizes::new(4, 1 << 20)?.iter() {
-//!     let mut tensor = tch::Tensor::zeros([bytes as i64 / 4], (tch::Kind::Float, group.device()));
+//!     let mut tensor = tch::Tensor::f_zeros([bytes as i64 / 4], (tch::Kind::Float, group.device()))?;
 //!     let spread = time(group, &Repeats::for_bytes(bytes), || Ok(group.all_reduce(&mut tensor, c10d::ReduceOp::Sum)?))?;
 //!     series.push(bytes, spread);
 //! }
 //! println!("{}", series.table());
-//! std::fs::write("all_reduce.svg", plot::svg("all_reduce on 2 ranks", &[series])?)?;
+//! plot::save("plots/all_reduce.svg".as_ref(), "all_reduce on 2 ranks", &[series])?;
 //! # Ok(()) }
 //! ```
 

@@ -2,7 +2,9 @@
 //!
 //! The file stands alone: shapes and text, no script, no link; the browser's own sans-serif writes the text.
 
+use std::fs;
 use std::ops::Range;
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use plotters::prelude::*;
@@ -27,6 +29,18 @@ const COLOURS: [RGBColor; 6] = [
 
 /// Steps in which a model's line is drawn: in logarithmic axes it is a curve.
 const STEPS: i32 = 100;
+
+/// Draws `series` into the file `path`, and makes its folder if it is missing.
+///
+/// # Errors
+/// As [`svg`], and when the folder cannot be made or the file not written.
+pub fn save(path: &Path, title: &str, series: &[Series]) -> Result<()> {
+    let svg = svg(title, series)?;
+    path.parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::write(path, svg))
+        .with_context(|| format!("failed to save the plot to {}", path.display()))
+}
 
 /// Draws `series`, whose points need sizes and times above 0, and gives the SVG's text.
 ///
@@ -162,6 +176,18 @@ mod tests {
             assert!(text.contains(word), "no {word:?} in {text}");
         }
         assert!(!text.contains("href") && !text.contains("<script"));
+    }
+
+    #[test]
+    fn saves_into_a_folder_that_did_not_exist_and_names_a_file_that_cannot_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("plots/today/send.svg");
+        for _ in 0..2 {
+            save(&path, "messages", &[series("send", &[4, 64])]).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), svg("messages", &[series("send", &[4, 64])]).unwrap());
+        let told = format!("{:#}", save(&path.join("below"), "a", &[series("send", &[4])]).unwrap_err());
+        assert!(told.starts_with("failed to save the plot to ") && told.contains("send.svg/below: "), "{told}");
     }
 
     #[test]
