@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tch::{Kind, Tensor};
@@ -29,9 +29,10 @@ impl Results {
     /// Notes what the rank holds after `part`: a number, or lists of numbers. A part that is noted twice keeps the later ones.
     ///
     /// # Errors
-    /// For values that JSON has no form for.
+    /// For what JSON has no form for: NaN and infinity, too, of which `serde_json` would silently make `null`.
     pub fn note(&mut self, part: &str, held: impl Serialize) -> Result<()> {
         let value = serde_json::to_value(held).with_context(|| format!("cannot note the result of {part}"))?;
+        ensure!(is_finite(&value), "cannot note the result of {part}: NaN or infinity is in it, or no number at all");
         self.parts.insert(part.to_owned(), value);
         Ok(())
     }
@@ -62,6 +63,13 @@ impl Results {
     }
 }
 
+fn is_finite(value: &Value) -> bool {
+    match value {
+        Value::Array(values) => values.iter().all(is_finite),
+        value => value.is_number(),
+    }
+}
+
 /// A tensor's elements in row order, from any device.
 ///
 /// # Errors
@@ -86,6 +94,21 @@ mod tests {
         let read: Value = serde_json::from_slice(&fs::read(folder.path().join("new/rank-3.json")).unwrap()).unwrap();
         assert_eq!(read, serde_json::json!({"ring": [1.0, 2.0, 3.0, 4.0], "gather": [[0.0], [2.5]]}));
         assert_eq!(fs::read_dir(folder.path().join("new")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn refuses_what_is_no_finite_number_and_keeps_what_it_had() {
+        let mut results = Results::new(Rank::ZERO);
+        results.note("loss", [1.0]).unwrap();
+        for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            for told in [results.note("loss", number), results.note("loss", [vec![0.5], vec![0.5, number]])] {
+                let told = told.unwrap_err().to_string();
+                assert_eq!(told, "cannot note the result of loss: NaN or infinity is in it, or no number at all");
+            }
+        }
+        assert!(results.note_tensor("loss", &Tensor::from_slice(&[f32::NAN])).is_err());
+        assert!(results.note("loss", None::<f64>).is_err() && results.note("loss", "1.0").is_err());
+        assert_eq!(results.parts["loss"], serde_json::json!([1.0]));
     }
 
     #[test]
