@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use tch::{Cuda, Device};
 
+use crate::exit::UsageError;
 use crate::{LocalRank, WorldSize};
 
 /// What the user asked for with `--device`.
@@ -41,6 +42,24 @@ impl DeviceChoice {
     }
 }
 
+impl DeviceChoice {
+    /// Refuses `--device cuda` where the group carries tensors of another device: a program that measures or shows messages
+    /// would do so on the CPU, under the name of a GPU. (One that trains may well send a GPU's gradients through host memory.)
+    ///
+    /// # Errors
+    /// When the group's device is no GPU, and one was asked for by name.
+    pub fn agree_with(self, group: Device) -> Result<(), UsageError> {
+        if self != DeviceChoice::Cuda || matches!(group, Device::Cuda(_)) {
+            return Ok(());
+        }
+        Err(UsageError(
+            "--device cuda: this program was built without NCCL, and Gloo's messages go through the CPU: build it with \
+             --features nccl (after scripts/setup.sh --cuda --nccl), or leave --device out"
+                .into(),
+        ))
+    }
+}
+
 /// Whether this machine has NVIDIA's kernel driver, without loading any library.
 fn driver_is_loaded() -> bool {
     Path::new("/proc/driver/nvidia/version").exists() || Path::new("/dev/nvidiactl").exists()
@@ -64,6 +83,21 @@ mod tests {
     #[test]
     fn the_cpu_needs_nothing() {
         assert_eq!(DeviceChoice::Cpu.pick(LocalRank::new(7), WorldSize::ONE).unwrap(), Device::Cpu);
+    }
+
+    #[test]
+    fn a_gpu_that_was_asked_for_by_name_must_be_the_groups() {
+        let gpu = Device::Cuda(0);
+        for (choice, group) in [
+            (DeviceChoice::Cuda, gpu),
+            (DeviceChoice::Auto, Device::Cpu),
+            (DeviceChoice::Auto, gpu),
+            (DeviceChoice::Cpu, Device::Cpu),
+        ] {
+            assert!(choice.agree_with(group).is_ok(), "{choice:?} {group:?}");
+        }
+        let told = DeviceChoice::Cuda.agree_with(Device::Cpu).unwrap_err().to_string();
+        assert!(told.contains("--features nccl"), "{told}");
     }
 
     #[test]
