@@ -68,8 +68,21 @@ const KNOWN: &[Known] = &[
             advice: "start torchrun or `lockstep run` once for each node, never one inside the other",
         },
     },
+    // Before the next: the ranks that lose a rank which has given up are told of closed connections.
     Known {
-        marks: &["connection closed by peer", "connection reset by peer", "gloo/transport/tcp"],
+        marks: &[
+            "for recv operation to complete",
+            "for send operation to complete",
+            "application timeout caused pair closure",
+        ],
+        hint: Hint {
+            what: "a rank waited in vain for a message of another one (Gloo): ranks may be waiting for one another",
+            advice: "compare what all ranks' last lines say about who waits for whom: ranks that wait in a circle never go on, and a \
+                     chain ends at the rank that is slow, dead or in another call",
+        },
+    },
+    Known {
+        marks: &["connection closed by peer", "connection reset by peer", "gloo/transport/tcp/pair.cc"],
         hint: Hint {
             what: "another rank went away in the middle of a collective (Gloo)",
             advice: "look at the rank that ended first: its last lines hold the cause",
@@ -124,6 +137,18 @@ mod tests {
                 "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer",
                 "in the middle of a collective",
             ),
+            (
+                "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:525] Read error [127.0.0.1]:40112: Broken pipe",
+                "in the middle of a collective",
+            ),
+            (
+                "[../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation to complete",
+                "may be waiting for one another",
+            ),
+            (
+                "[../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete",
+                "may be waiting for one another",
+            ),
             ("ncclRemoteError: A call failed possibly due to a network error", "NCCL lost"),
             ("./lab: error while loading shared libraries: libtorch.so: cannot open", "shared library"),
             ("RuntimeError: CUDA error: invalid device ordinal", "does not have"),
@@ -138,6 +163,12 @@ mod tests {
     fn prefers_the_cause_to_its_consequence_and_says_nothing_of_what_it_does_not_know() {
         let both = ["Connection closed by peer", "CUDA out of memory"];
         assert!(tail_hint(&both).unwrap().what.contains("memory"));
+        let first_and_second = [
+            "rank 0: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+            "rank 1: [../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 300ms for recv operation to complete",
+        ];
+        assert!(tail_hint(&first_and_second).unwrap().what.contains("waited in vain"));
+        assert_eq!(tail_hint(&["[../gloo/transport/tcp/device.cc:31] listening"]), None);
         assert_eq!(tail_hint(&["all is well"]), None);
         assert_eq!(tail_hint::<&str>(&[]), None);
     }
