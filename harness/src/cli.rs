@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::exit::Code;
-use crate::{inject, launch, process, tour, verify};
+use crate::{course, inject, launch, process, tour, verify};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -19,6 +19,7 @@ enum Command {
     Tour(tour::Options),
     Inject(inject::Options),
     Verify(verify::Options),
+    Course(course::Options),
     #[command(name = process::TIED, hide = true)]
     Tied(process::Helper),
     #[command(name = process::WARDEN, hide = true)]
@@ -33,6 +34,7 @@ impl Cli {
             Command::Tour(options) => options.exec(),
             Command::Inject(options) => options.exec(),
             Command::Verify(options) => options.exec(),
+            Command::Course(options) => options.exec(),
             Command::Tied(helper) => helper.exec(process::TIED),
             Command::Warden(helper) => helper.exec(process::WARDEN),
         }

@@ -1,6 +1,7 @@
 //! The `lockstep` command. It links no libtorch: it starts the labs as programs and reads the files that they leave.
 
 mod cli;
+mod course;
 mod exit;
 mod inject;
 mod launch;

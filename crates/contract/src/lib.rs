@@ -1,9 +1,11 @@
 //! What a launcher and its workers say to each other, beside torchrun's variables and the event files.
 //!
 //! - [`error_file`]: what a failing worker leaves behind for whoever started it.
+//! - [`exercise`]: what a grader asks of the ranks of a learner's program, and what they answer.
 //! - [`fault`]: faults that a worker inflicts on itself at an exact point, on request.
 //!
 //! A crate of its own, without libtorch: the runtime and the launcher share these formats and nothing else.
 
 pub mod error_file;
+pub mod exercise;
 pub mod fault;

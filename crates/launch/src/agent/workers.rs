@@ -88,6 +88,7 @@ fn spec(agent: &Agent<'_>, folder: &Attempt, worker: usize, stdout: Sink, stderr
         program: agent.config.program.file.clone(),
         args: agent.config.program.args(worker),
         env: env.into_iter().map(|(name, value)| (name, Some(value))).collect::<Vec<(OsString, Option<OsString>)>>(),
+        folder: None,
         stdin: Stdin::Inherit,
         stdout,
         stderr,

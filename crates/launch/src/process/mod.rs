@@ -18,6 +18,7 @@
 //!     program: "true".into(),
 //!     args: vec![],
 //!     env: vec![("RANK".into(), Some("0".into()))],
+//!     folder: None,
 //!     stdin: Stdin::Inherit,
 //!     stdout: Sink::Inherit,
 //!     stderr: Sink::Inherit,

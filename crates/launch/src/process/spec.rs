@@ -15,6 +15,8 @@ pub struct Spec {
     pub args: Vec<OsString>,
     /// Changes to the agent's own environment, in order: a value is set, `None` is removed.
     pub env: Vec<(OsString, Option<OsString>)>,
+    /// The folder that it starts in; the agent's own if `None`. Then `program` must not be a relative path.
+    pub folder: Option<PathBuf>,
     /// Standard input.
     pub stdin: Stdin,
     /// Standard output.
@@ -68,7 +70,7 @@ mod tests {
         let path = |env: &[Option<&str>]| {
             let env = env.iter().map(|value| ("PATH".into(), value.map(OsString::from))).collect();
             let (stdin, stdout, stderr) = (Stdin::Null, Sink::Null, Sink::Null);
-            Spec { program: "x".into(), args: vec![], env, stdin, stdout, stderr }.path()
+            Spec { program: "x".into(), args: vec![], env, folder: None, stdin, stdout, stderr }.path()
         };
         assert_eq!(path(&[Some("/a"), Some("/b")]), Some("/b".into()));
         assert_eq!(path(&[Some("/a"), None]), None);

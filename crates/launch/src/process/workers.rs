@@ -93,6 +93,9 @@ impl Workers {
     pub fn start(&mut self, index: usize, spec: Spec) -> io::Result<u32> {
         let (mut command, started) = with_stdin(spec.stdin, &spec.program)?;
         command.args(&spec.args);
+        if let Some(folder) = &spec.folder {
+            command.current_dir(folder);
+        }
         for (name, value) in &spec.env {
             match value {
                 Some(value) => command.env(name, value),

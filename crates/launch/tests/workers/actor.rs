@@ -78,6 +78,7 @@ fn spec(words: &[&str]) -> Spec {
         program: words[0].into(),
         args: words[1..].iter().map(OsString::from).collect(),
         env: vec![],
+        folder: None,
         stdin: Stdin::Null,
         stdout: Sink::Fd(stderr().as_fd().try_clone_to_owned().unwrap()),
         stderr: Sink::Inherit,

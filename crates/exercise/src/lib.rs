@@ -1,0 +1,203 @@
+//! The program around a learner's functions: it does what the grader asks of one rank, and says how it went.
+//!
+//! An exercise's `main` lists its tasks; [`main`] reads which one is asked for, applies the learner's function to each input, and
+//! leaves the results for the grader. A panic, a `todo!()` and an error are answers too. What is right is not known here.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use c10d::ProcessGroup;
+use lockstep::{LaunchEnv, init_process_group};
+use lockstep_contract::exercise::{ANSWERS, Answer, Answers, CALL, Call};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tch::{Device, Tensor};
+
+/// What `todo!()` says first.
+const TODO: &str = "not yet implemented";
+/// How often a rank that is done looks whether it may go.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A learner's function, with how its inputs are read and its results are written.
+pub struct Task {
+    name: String,
+    run: Box<dyn Fn(Vec<Value>) -> Result<Vec<Value>, Failure>>,
+}
+
+enum Failure {
+    OfTheCourse(String),
+    OfTheAnswer(anyhow::Error),
+}
+
+impl Task {
+    /// A function that needs no process group.
+    pub fn new<I, O>(name: &str, answer: impl Fn(I) -> anyhow::Result<O> + 'static) -> Self
+    where
+        I: DeserializeOwned,
+        O: Serialize,
+    {
+        let run = move |inputs| parse(inputs)?.into_iter().map(|input| written(answer(input))).collect();
+        Task { name: name.into(), run: Box::new(run) }
+    }
+
+    /// A function of a process group, which all ranks join once for all inputs.
+    pub fn in_group<I, O>(name: &str, answer: impl Fn(&ProcessGroup, I) -> anyhow::Result<O> + 'static) -> Self
+    where
+        I: DeserializeOwned,
+        O: Serialize,
+    {
+        let run = move |inputs| {
+            let inputs = parse(inputs)?;
+            let env = LaunchEnv::from_env().map_err(|error| Failure::OfTheCourse(error.to_string()))?;
+            let joined = init_process_group(&env, Device::Cpu, &Default::default());
+            let group = joined.map_err(|error| Failure::OfTheCourse(told(&error.into())))?;
+            inputs.into_iter().map(|input| written(answer(&group, input))).collect()
+        };
+        Task { name: name.into(), run: Box::new(run) }
+    }
+
+    /// The same under the task's name and that of one of several answers to it.
+    #[must_use]
+    pub fn variant(self, name: &str) -> Self {
+        Task { name: format!("{}/{name}", self.name), ..self }
+    }
+}
+
+/// Numbers as a tensor of shape `[n]` (`Double`).
+pub fn tensor(numbers: &[f64]) -> Tensor {
+    Tensor::from_slice(numbers)
+}
+
+/// The numbers of a tensor of any shape, row by row.
+///
+/// # Errors
+/// When it does not hold numbers.
+pub fn numbers(tensor: &Tensor) -> anyhow::Result<Vec<f64>> {
+    let flat = tensor.flatten(0, -1).to_kind(tch::Kind::Double);
+    Vec::try_from(&flat).context("the answer is not a tensor of numbers")
+}
+
+/// Does what the grader asks for.
+pub fn main(tasks: impl IntoIterator<Item = Task>) -> ExitCode {
+    let Some((call, answers)) = asked() else {
+        eprintln!("error: this program is started by the grader: run `cargo test -p {}`", program());
+        return ExitCode::from(2);
+    };
+    let rank = std::env::var("RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
+    tch::set_num_threads(1);
+    let answer = match Call::read(&call) {
+        Ok(call) => answer(tasks, call),
+        Err(error) => Answer::Misunderstood { why: format!("cannot read {}: {error}", call.display()) },
+    };
+    if let Err(error) = answers.leave(rank, &answer) {
+        eprintln!("error: cannot leave the answer in {}: {error}", answers.0.display());
+        return ExitCode::FAILURE;
+    }
+    while !answers.dismissed() {
+        std::thread::sleep(LOOK);
+    }
+    ExitCode::SUCCESS
+}
+
+fn asked() -> Option<(PathBuf, Answers)> {
+    Some((std::env::var_os(CALL)?.into(), Answers(std::env::var_os(ANSWERS)?.into())))
+}
+
+/// This program's name, which is that of its package.
+fn program() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+thread_local! {
+    /// Where the last panic of this thread was.
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+fn answer(tasks: impl IntoIterator<Item = Task>, call: Call) -> Answer {
+    let Some(task) = tasks.into_iter().find(|task| task.name == call.task) else {
+        return Answer::Misunderstood { why: format!("there is no task {}", call.task) };
+    };
+    note_panics();
+    match catch_unwind(AssertUnwindSafe(|| (task.run)(call.inputs))) {
+        Ok(Ok(outputs)) => Answer::Done { outputs },
+        Ok(Err(Failure::OfTheAnswer(error))) => Answer::Failed { error: told(&error) },
+        Ok(Err(Failure::OfTheCourse(why))) => Answer::Misunderstood { why },
+        Err(panic) => panicked(&*panic),
+    }
+}
+
+/// Panics of this thread become answers; those of threads that the answer started are told as always.
+fn note_panics() {
+    let (this, tell) = (std::thread::current().id(), take_hook());
+    set_hook(Box::new(move |info| {
+        if std::thread::current().id() == this {
+            PLACE.set(info.location().map(ToString::to_string));
+        } else {
+            tell(info);
+        }
+    }));
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Answer {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    match text.strip_prefix(TODO) {
+        Some(what) => Answer::NotStarted { what: what.trim_start_matches(": ").into() },
+        None => Answer::Panicked { message: text.into(), place: PLACE.take() },
+    }
+}
+
+fn parse<I: DeserializeOwned>(inputs: Vec<Value>) -> Result<Vec<I>, Failure> {
+    let inputs: Result<_, _> = inputs.into_iter().map(serde_json::from_value).collect();
+    inputs.map_err(|error| Failure::OfTheCourse(format!("an input is not of the task's type: {error}")))
+}
+
+fn written<O: Serialize>(output: anyhow::Result<O>) -> Result<Value, Failure> {
+    let output = output.map_err(Failure::OfTheAnswer)?;
+    serde_json::to_value(output).map_err(|error| Failure::OfTheCourse(format!("a result cannot be written: {error}")))
+}
+
+fn told(error: &anyhow::Error) -> String {
+    format!("{error:#}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked_of(answer: impl Fn(i64) -> anyhow::Result<i64> + 'static, inputs: &[Value]) -> Answer {
+        super::answer([Task::new("double", answer)], Call { task: "double".into(), inputs: inputs.to_vec() })
+    }
+
+    #[test]
+    fn applies_the_function_to_each_input() {
+        assert_eq!(asked_of(|n| Ok(2 * n), &[1.into(), 2.into()]), Answer::Done { outputs: vec![2.into(), 4.into()] });
+    }
+
+    #[test]
+    fn tells_todo_panic_and_error_apart() {
+        let unfinished = asked_of(|_| todo!("double it"), &[1.into()]);
+        assert_eq!(unfinished, Answer::NotStarted { what: "double it".into() });
+        let broken = asked_of(|n| Ok([1][n as usize]), &[1.into()]);
+        assert!(
+            matches!(&broken, Answer::Panicked { message, place: Some(place) }
+            if message.contains("out of bounds") && place.contains("lib.rs")),
+            "{broken:?}"
+        );
+        assert_eq!(asked_of(|_| anyhow::bail!("no"), &[1.into()]), Answer::Failed { error: "no".into() });
+    }
+
+    #[test]
+    fn refuses_foreign_inputs_and_tasks() {
+        assert!(matches!(asked_of(Ok, &["one".into()]), Answer::Misunderstood { .. }));
+        let other = Call { task: "triple".into(), inputs: Vec::new() };
+        let answer = super::answer([Task::new("double", Ok::<i64, _>).variant("wrong")], other);
+        assert_eq!(answer, Answer::Misunderstood { why: "there is no task triple".into() });
+    }
+}

@@ -1,0 +1,96 @@
+//! The course grades itself: what the tests of a lab's solution run.
+//!
+//! The course's own answers pass, the wrong ones get the diagnosis that `tasks.toml` says, the unusual right ones pass. Each
+//! is graded in a process of its own, as a learner's answer is. For maintainers; learners meet [`crate::learner`].
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, ensure};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::exercise::{Lab, Tasks, Wrong};
+use crate::grade::find;
+use crate::{Found, Options, learner};
+
+/// The argument that makes this executable grade one answer.
+const ONE: &str = "grade-one";
+
+/// The `main` of a solution's test: `program` has the course's own answers under their tasks' names, and all others as
+/// `TASK/NAME`.
+pub fn main(lab: &Lab, program: &str) -> ExitCode {
+    if let Some(code) = learner::helper() {
+        return code;
+    }
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [one, answer, seed] = &args[..]
+        && one == ONE
+    {
+        return grade_one(lab, program, answer, seed);
+    }
+    let tasks = lab.tasks().expect("the lab's tasks.toml");
+    libtest_mimic::run(&Arguments::from_args(), trials(&tasks)).exit_code()
+}
+
+fn trials(tasks: &Tasks) -> Vec<Trial> {
+    let of_task = |task: &crate::exercise::Task| {
+        let own = Trial::test(format!("{}::the_solution_passes", task.name), passes(task.name.clone()));
+        let right = task.right.iter().map(|right| {
+            let answer = format!("{}/{}", task.name, right.name);
+            Trial::test(format!("{}::{}_passes_too", task.name, right.name), passes(answer))
+        });
+        let wrong = task.wrong.iter().map(|wrong| {
+            let answer = format!("{}/{}", task.name, wrong.name);
+            Trial::test(format!("{}::{}_gets_its_diagnosis", task.name, wrong.name), fails(answer, wrong.clone()))
+        });
+        [own].into_iter().chain(right).chain(wrong).collect::<Vec<_>>()
+    };
+    tasks.tasks.iter().flat_map(of_task).collect()
+}
+
+fn passes(answer: String) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
+    move || {
+        let (found, seed) = graded(&answer)?;
+        found.map_err(|fault| Failed::from(format!("{answer} with seed {seed}: {fault}\n{fault:#?}")))
+    }
+}
+
+fn fails(answer: String, wrong: Wrong) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
+    move || {
+        let (found, seed) = graded(&answer)?;
+        let Err(fault) = found else { return Err(format!("{answer} with seed {seed} was taken for right").into()) };
+        if fault.verdict == wrong.verdict && fault.diagnosis.contains(&wrong.says) {
+            return Ok(());
+        }
+        let told =
+            format!("{answer} with seed {seed}: {fault}\nbut it must be {}: … {} …", wrong.verdict.words(), wrong.says);
+        Err(format!("{told}\n{fault:#?}").into())
+    }
+}
+
+/// Grades an answer in another process, whose main thread the ranks' lives are tied to.
+fn graded(answer: &str) -> anyhow::Result<(Found, u64)> {
+    let options = Options::seeded(None);
+    let this = std::env::current_exe()?;
+    let output = Command::new(this).args([ONE, answer, &options.seed.to_string()]).output()?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "the grader of {answer} ended with {}: {told}", output.status);
+    let found =
+        serde_json::from_slice(&output.stdout).with_context(|| format!("the grader of {answer} said {told}"))?;
+    Ok((found, options.seed))
+}
+
+fn grade_one(lab: &Lab, program: &str, answer: &str, seed: &str) -> ExitCode {
+    let options = Options::seeded(seed.parse().ok());
+    let task = answer.split('/').next().unwrap_or(answer);
+    match find(lab, task, answer, Path::new(program), &options) {
+        Ok(found) => {
+            println!("{}", serde_json::json!(found));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

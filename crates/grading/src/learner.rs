@@ -1,0 +1,94 @@
+//! `cargo test -p ex-NN`: what a learner runs.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+
+use crate::exercise::Lab;
+use crate::grade::{Submission, grade};
+use crate::progress::Progress;
+use crate::{Options, tell};
+
+/// Grade the exercise: its tasks in order, to the first that is not right
+#[derive(Parser)]
+struct Args {
+    /// The tasks to grade; all, if none is named
+    #[arg(value_name = "TASK")]
+    tasks: Vec<String>,
+    /// Draw the inputs from this number, which a finding names
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Taken for Cargo's sake
+    #[arg(long, hide = true)]
+    nocapture: bool,
+    #[arg(long, short, hide = true)]
+    quiet: bool,
+}
+
+/// The `main` of an exercise's test: `program` and `folder` are those of its package.
+pub fn main(lab: &Lab, program: &str, folder: &str) -> ExitCode {
+    if let Some(code) = helper() {
+        return code;
+    }
+    let args = Args::parse();
+    let submission = Submission { program: program.into(), folder: folder.into() };
+    match run(lab, &args.tasks, &submission, &Options::seeded(args.seed), &mut std::io::stdout()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Becomes the helper that [`Stage`](crate::Stage) starts this executable as, if it is one. To be called first in `main`.
+pub fn helper() -> Option<ExitCode> {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let (name, rest) = args.split_first()?;
+    let done = lockstep_launch::process::helper(name.to_str()?, rest)?;
+    Some(done.map_or(ExitCode::from(127), |()| ExitCode::SUCCESS))
+}
+
+/// Grades the tasks of that name in order, all if there is none, and tells how it goes; whether all are right. A task that
+/// is passed is noted in the checkout's progress.
+///
+/// # Errors
+/// A task that does not exist; faults of the machine and of the course.
+pub fn run(
+    lab: &Lab,
+    names: &[String],
+    submission: &Submission,
+    options: &Options,
+    out: &mut dyn Write,
+) -> anyhow::Result<bool> {
+    let tasks = lab.tasks()?;
+    let known = || tasks.tasks.iter().map(|task| task.name.as_str()).collect::<Vec<_>>().join(", ");
+    if let Some(name) = names.iter().find(|name| tasks.tasks.iter().all(|task| task.name != **name)) {
+        anyhow::bail!("there is no task {name} in lab {}; there are {}", lab.number(), known());
+    }
+    writeln!(out, "\nlab {}, seed {}", lab.number(), options.seed)?;
+    for task in tasks.tasks.iter().filter(|task| names.is_empty() || names.contains(&task.name)) {
+        let graded = grade(lab, task, submission, options).with_context(|| format!("cannot grade {}", task.name))?;
+        if let Err(fault) = &graded.found {
+            writeln!(out, "{}", tell::failed(lab, &tasks, task, fault, options.seed))?;
+            return Ok(false);
+        }
+        writeln!(out, "{}", tell::passed(&tasks, &graded))?;
+        note(&submission.folder, lab, &task.name, options.seed);
+    }
+    let next = if names.is_empty() { "all tasks of this lab are done" } else { "done" };
+    writeln!(out, "\n{next}\n")?;
+    Ok(true)
+}
+
+/// A verdict is worth more than its note.
+fn note(folder: &Path, lab: &Lab, task: &str, seed: u64) {
+    if let Err(error) = Progress::note(folder, lab.number(), task, seed) {
+        eprintln!("warning: the progress was not noted: {error:#}");
+    }
+}

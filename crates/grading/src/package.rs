@@ -1,0 +1,94 @@
+//! The learner's package, made of the solution's: see [`crate::skeleton`] for what becomes of each file.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+
+use crate::exercise::Lab;
+use crate::{skeleton, sums};
+
+/// The solution's program with all answers: no learner's business.
+const VARIANTS: &str = "variants.rs";
+
+/// The files of a lab's exercise, by their paths in its folder, as they follow from the solution in this checkout.
+///
+/// # Errors
+/// When the solution cannot be read or its marks do not pair.
+pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>> {
+    let solution = root.join("labs").join(lab.name).join("solution");
+    let mut files = BTreeMap::new();
+    let manifest = read(&solution.join("Cargo.toml"))?;
+    files.insert("Cargo.toml".into(), self::manifest(lab, &manifest)?);
+    files.insert("tests/grade.rs".into(), test(lab));
+    let sources =
+        fs::read_dir(solution.join("src")).with_context(|| format!("cannot read {}/src", solution.display()))?;
+    for entry in sources {
+        let path = entry?.path();
+        let Some(name) = path.file_name().filter(|name| *name != VARIANTS) else { continue };
+        let text = skeleton::skeleton(&read(&path)?).with_context(|| path.display().to_string())?;
+        files.insert(Path::new("src").join(name), text);
+    }
+    let sums: String = files.iter().map(|(path, text)| sums::line(path, text)).collect();
+    files.insert(sums::FILE.into(), sums);
+    Ok(files)
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn manifest(lab: &Lab, solution: &str) -> anyhow::Result<String> {
+    let section = solution.split("\n[dependencies]\n").nth(1).and_then(|rest| rest.split("\n\n").next());
+    let dependencies = section.with_context(|| format!("{}'s Cargo.toml has no dependencies", lab.solution()))?;
+    ensure!(!dependencies.contains("path ="), "an exercise takes crates from the workspace alone");
+    let (name, number) = (lab.package(), lab.number());
+    Ok(format!(
+        "\
+[package]
+name = \"{name}\"
+version.workspace = true
+edition.workspace = true
+rust-version.workspace = true
+license.workspace = true
+publish.workspace = true
+
+[[bin]]
+name = \"{name}\"
+path = \"src/main.rs\"
+test = false
+
+[[test]]
+name = \"grade\"
+path = \"tests/grade.rs\"
+harness = false
+
+[dependencies]
+{}
+
+[dev-dependencies]
+grade-{number} = {{ path = \"../grading\" }}
+lockstep-grading.workspace = true
+
+[lints.rust]
+unsafe_code = \"forbid\"
+# Before an answer is written, what it is given goes unused.
+unused = {{ level = \"allow\", priority = -1 }}
+",
+        dependencies.trim_end()
+    ))
+}
+
+fn test(lab: &Lab) -> String {
+    let (name, number) = (lab.package(), lab.number());
+    format!(
+        "\
+//! `cargo test -p {name}` grades the answers in `src`.
+
+fn main() -> std::process::ExitCode {{
+    lockstep_grading::learner::main(&grade_{number}::LAB, env!(\"CARGO_BIN_EXE_{name}\"), env!(\"CARGO_MANIFEST_DIR\"))
+}}
+"
+    )
+}

@@ -1,0 +1,92 @@
+//! What a lab's exercise lacks, as far as files tell it. That answers get their verdicts is for the solutions' own tests.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use lockstep_grading::exercise::{Task, Tasks};
+use lockstep_grading::{Lab, package, sums};
+
+/// At least as many wrong answers has a lab.
+const WRONG: usize = 4;
+/// At least as many tasks.
+const TASKS: usize = 3;
+
+/// The faults, one a line; none if the lab is complete.
+pub(super) fn lacks(root: &Path, lab: &Lab) -> Vec<String> {
+    let told = |fault: String| format!("labs/{}: {fault}", lab.name);
+    let tasks = match lab.tasks() {
+        Ok(tasks) => tasks,
+        Err(error) => return vec![told(format!("{error:#}"))],
+    };
+    let mut faults = out_of_step(root, lab);
+    faults.extend(too_few(&tasks));
+    faults.extend(without_text(root, &tasks));
+    faults.extend(without_file(&root.join("labs").join(lab.name), &tasks));
+    faults.into_iter().map(told).collect()
+}
+
+/// The exercise against what follows from the solution. What a learner has changed since it was written is no fault of the
+/// course: then the list of checksums is right, and the file is not as it says.
+fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
+    let files = match package::files(root, lab) {
+        Ok(files) => files,
+        Err(error) => return vec![format!("{error:#}")],
+    };
+    let folder = root.join("labs").join(lab.name).join("exercise");
+    let command = format!("lockstep course skeleton {}", lab.number());
+    let given = sums::read(&folder);
+    let stale = |(path, text): (&std::path::PathBuf, &String)| {
+        let now = fs::read_to_string(folder.join(path)).unwrap_or_default();
+        let sum = sums::line(path, text);
+        let listed = given.get(&*path.to_string_lossy()).is_some_and(|given| sum.starts_with(given));
+        let right = if path.ends_with(sums::FILE) { now == *text } else { listed };
+        (!right).then(|| format!("exercise/{} does not follow from the solution: {command}", path.display()))
+    };
+    files.iter().filter_map(stale).collect()
+}
+
+fn too_few(tasks: &Tasks) -> Vec<String> {
+    let wrong: usize = tasks.tasks.iter().map(|task| task.wrong.len()).sum();
+    let right: usize = tasks.tasks.iter().map(|task| task.right.len()).sum();
+    let mut faults = Vec::new();
+    if tasks.tasks.len() < TASKS {
+        faults.push(format!("{} tasks, of {TASKS} at least", tasks.tasks.len()));
+    }
+    if wrong < WRONG {
+        faults.push(format!("{wrong} wrong answers, of {WRONG} at least"));
+    }
+    if right == 0 {
+        faults.push("no unusual right answer".into());
+    }
+    faults
+}
+
+/// Tasks without a section in the chapter, or with an empty hint.
+fn without_text(root: &Path, tasks: &Tasks) -> Vec<String> {
+    let chapter = root.join("book/src").join(&tasks.chapter);
+    let text = fs::read_to_string(&chapter).unwrap_or_default();
+    let headings: BTreeSet<&str> = text.lines().map(|line| line.trim_start_matches('#').trim()).collect();
+    let section = |task: &Task| {
+        (!headings.contains(task.section.as_str()))
+            .then(|| format!("{} has no section \"{}\" for {}", tasks.chapter, task.section, task.name))
+    };
+    let hints = |task: &Task| {
+        task.hints.iter().any(|hint| hint.trim().is_empty()).then(|| format!("{} has an empty hint", task.name))
+    };
+    tasks.tasks.iter().flat_map(|task| [section(task), hints(task)]).flatten().collect()
+}
+
+/// Answers of `tasks.toml` without a file in `mutants`, and the other way round.
+fn without_file(lab: &Path, tasks: &Tasks) -> Vec<String> {
+    let of_task = |task: &Task| {
+        let names = task.wrong.iter().map(|wrong| &wrong.name).chain(task.right.iter().map(|right| &right.name));
+        names.map(|name| format!("{}_{name}.rs", task.name)).collect::<Vec<_>>()
+    };
+    let named: BTreeSet<String> = tasks.tasks.iter().flat_map(of_task).collect();
+    let entries = fs::read_dir(lab.join("mutants")).into_iter().flatten().flatten();
+    let there: BTreeSet<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let absent = named.difference(&there).map(|name| format!("mutants/{name} is missing"));
+    let unnamed = there.difference(&named).map(|name| format!("tasks.toml does not name mutants/{name}"));
+    absent.chain(unnamed).collect()
+}

@@ -1,0 +1,50 @@
+//! Task `average`: gradients of several shapes on 2 and 3 ranks.
+
+use lockstep_grading::{Claim, Stage};
+
+/// Values of one rank's gradients.
+type Gradients = Vec<Vec<f64>>;
+
+pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
+    for ranks in [2, 3] {
+        let mut random = stage.random();
+        let lengths = [3, 1, random.below(4..40)];
+        let of_rank = |_| lengths.map(|length| random.numbers(length)).to_vec();
+        let given: Vec<Gradients> = (0..ranks).map(of_rank).collect();
+        let outputs = stage.call::<_, Gradients>(ranks, &[&given])?;
+        let sums: Gradients = (0..lengths.len()).map(|which| sum(&given, which)).collect();
+        for (rank, observed) in outputs.all(0).enumerate() {
+            judge(rank, &given, &sums, observed)?;
+        }
+    }
+    Ok(())
+}
+
+fn judge(rank: usize, given: &[Gradients], sums: &Gradients, observed: &Gradients) -> anyhow::Result<()> {
+    let ranks = given.len() as f64;
+    let divided = |by: f64| sums.iter().map(|values| values.iter().map(|value| value / by).collect()).collect();
+    let (means, twice): (Gradients, Gradients) = (divided(ranks), divided(ranks * ranks));
+    for which in 0..sums.len() {
+        let near = |of: &Gradients| lockstep_grading::close(&of[which], &observed[which], 1e-9);
+        let of_ranks: Vec<_> = given.iter().map(|gradients| &gradients[which]).collect();
+        Claim::close(&means[which], &observed[which], 1e-9)
+            .on_rank(rank)
+            .given(format!("gradient {which} of {ranks} ranks: {of_ranks:?}"))
+            .knows(
+                near(sums),
+                "summed, not averaged: divide by the number of ranks, or the learning rate is that much larger",
+            )
+            .knows(
+                near(&given[rank]),
+                "never reduced: this is the rank's own gradient, so the ranks' models drift apart",
+            )
+            .knows(near(&twice), "divided by the number of ranks twice")
+            .otherwise("not the mean of the ranks' gradients")?;
+    }
+    Ok(())
+}
+
+fn sum(given: &[Gradients], which: usize) -> Vec<f64> {
+    let add = |sum: Vec<f64>, of: &Gradients| sum.iter().zip(&of[which]).map(|(sum, value)| sum + value).collect();
+    given.iter().fold(vec![0.0; given[0][which].len()], add)
+}
