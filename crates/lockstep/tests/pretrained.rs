@@ -149,6 +149,22 @@ fn a_new_head_is_left_as_it_is_by_name() {
 }
 
 #[test]
+fn names_the_old_head_that_is_not_taken_and_the_new_one_that_is_left() {
+    let vs = VarStore::new(Device::Cpu);
+    let root = vs.root();
+    nn::conv2d(&root / "conv", 1, 2, 2, Default::default());
+    nn::batch_norm2d(&root / "norm", 2, Default::default());
+    nn::linear(&root / "fc" / 0, 2, 5, Default::default());
+    let loaded = pretrained::load(&vs, &golden("zip.pth"), &skipping(&["fc."])).unwrap();
+    assert_eq!(
+        (loaded.skipped.concat(), loaded.ignored.concat()),
+        ("fc.0.biasfc.0.weight".into(), "fc.biasfc.weight".into())
+    );
+    let told = "; left as they are: fc.0.bias, fc.0.weight; not taken: fc.bias, fc.weight";
+    assert!(loaded.to_string().ends_with(told), "{loaded}");
+}
+
+#[test]
 fn names_both_shapes_of_what_does_not_fit_and_leaves_the_model() {
     for options in [LoadOptions::default(), loose()] {
         let told = refused(&net(5), &golden("zip.pth"), &options);
@@ -311,4 +327,5 @@ print(float(sum(value.double().sum() for name, value in state.items() if "tracke
     assert!(told.contains("the file lacks fc.0.bias") && told.contains("only the file has fc.bias"), "{told}");
     let loaded = pretrained::load(&vs, &path, &skipping(&["fc."])).unwrap();
     assert!(loaded.matched.len() == 100 && loaded.skipped.len() == 4, "{loaded}");
+    assert_eq!(loaded.ignored, ["fc.bias", "fc.weight"]);
 }

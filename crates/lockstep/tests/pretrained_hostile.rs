@@ -167,7 +167,13 @@ fn work_the_machine(place: &Place) {
         [b"\x80\x02N".to_vec(), (0..1u32 << 20).flat_map(|at| [&b"r"[..], &at.to_le_bytes()].concat()).collect()]
             .concat();
     let text = b"\x80\x02X\xff\xff\xff\xff".to_vec();
+    // Values that are there already, put into lists and tuples: each takes a byte or two of the pickle.
+    let appended = [b"\x80\x02]".to_vec(), b"2a".repeat(5 << 20), b".".to_vec()].concat();
+    let tuples =
+        [b"\x80\x02".to_vec(), [&b"(N"[..], &vec![b'2'; 1 << 20], b"t"].concat().repeat(5), b".".to_vec()].concat();
     for (pickle, told) in [
+        (appended, "more than 4000000"),
+        (tuples, "more than 4000000"),
         (nested, "no named tensors"),
         (marks, "more than 4000000"),
         (values, "more than 4000000"),
@@ -187,6 +193,47 @@ fn work_the_machine(place: &Place) {
         let said = place.refusal(&stored(&pickle));
         assert!(said.contains(told), "{said}");
     }
+}
+
+fn text(text: &[u8]) -> Vec<u8> {
+    [&b"X"[..], &(text.len() as u32).to_le_bytes(), text].concat()
+}
+
+/// A file in the format before PyTorch 1.6, of two pickles without their beginnings and ends, and one storage of four f32.
+fn legacy(object: &[u8], keys: &[u8]) -> Vec<u8> {
+    let magic = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+    let storage = [&4u64.to_le_bytes()[..], &[0; 16]].concat();
+    [magic, &b"\x80\x02M\xe9\x03."[..], b"\x80\x02}.", b"\x80\x02", object, b".", b"\x80\x02", keys, b".", &storage]
+        .concat()
+}
+
+/// One long text that is recalled again and again: as a key of storages, of tensors, of a dict.
+fn repeat_a_long_text(place: &Place) {
+    let long = [&text(&[b'k'; 1 << 20])[..], b"q\0"].concat();
+    let of_storage = [&b"(U\x07storagectorch\nFloatStorage\n"[..], &long, b"U\x03cpuK\x04tq\x01Qq\x02"].concat();
+    let w = [b"ctorch._utils\n_rebuild_tensor\n(", &of_storage[..], b"K\0K\x04\x85K\x01\x85tRq\x03"].concat();
+    let object = [b"}U\x01w", &w[..], b"s"].concat();
+    let keys = |more: &[u8]| [b"](", &long[..], more, b"e"].concat();
+
+    let read = place.read(&legacy(&object, &keys(b""))).unwrap();
+    assert_eq!(read.tensors[0].1.size(), [4]);
+    let said = place.refusal(&legacy(&object, &keys(&b"h\0".repeat(1 << 20))));
+    assert!(said.contains("it lists 1048577 storages where its tensors have 1"), "{said}");
+    let another = [b"(U\x07storagectorch\nFloatStorage\nU\x01aU\x03cpuK\x04tQ0", &object[..]].concat();
+    let said = place.refusal(&legacy(&another, &keys(b"h\0")));
+    assert!(said.contains("kkk… is listed twice") && said.len() < 500, "{said}");
+    let said = place.refusal(&legacy(&object, &keys(b"2a")));
+    assert!(said.contains("damaged"), "{said}");
+
+    // 400,000 storages of that key, tensors of it, and entries of a dict under it.
+    let storages = [&object[..], &b"h\x01Q0".repeat(400_000)].concat();
+    place.read(&legacy(&storages, &keys(b""))).unwrap();
+    let names = (0..400_000u32).flat_map(|number| [text(format!("{number:x}").as_bytes()), b"h\x03".to_vec()].concat());
+    let tensors = [b"}(U\x01w", &w[..], &names.collect::<Vec<u8>>(), b"u"].concat();
+    assert_eq!(place.read(&legacy(&tensors, &keys(b""))).unwrap().tensors.len(), 400_001);
+    let dict = [b"}(", &long[..], b"N", &b"h\0N".repeat(400_000), b"u."].concat();
+    let said = place.refusal(&stored(&[b"\x80\x02", &dict[..]].concat()));
+    assert!(said.contains("no named tensors") && said.len() < 500, "{said}");
 }
 
 /// Files of 8 TiB, of which nothing is on the disk: to look through one would take hours.
@@ -213,6 +260,7 @@ fn no_file_makes_reading_panic_or_take_much_memory() {
     ask_for_more_than_there_is(&place);
     unpack_to_much_more(&place);
     work_the_machine(&place);
+    repeat_a_long_text(&place);
     open_a_sparse_file(&place);
     let more = peak() - before;
     assert!(more < MOST, "reading took {more} bytes");

@@ -6,7 +6,7 @@ use tch::Kind;
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::error::BadFile;
+use super::error::{BadFile, shown};
 use super::pickle::{self, Pickle, Reader};
 use super::tensors::Storages;
 
@@ -76,7 +76,7 @@ impl<R: Read + Seek> Archive<R> {
         if size > most.min(self.left) {
             return Err(BadFile::Other(format!(
                 "its entry {} unpacks to {size} bytes, which is too much for a file of {} bytes",
-                name.escape_debug(),
+                shown(name),
                 self.length
             )));
         }
@@ -87,8 +87,8 @@ impl<R: Read + Seek> Archive<R> {
         let read = (&mut entry).take(size + 1).read_to_end(&mut bytes);
         match read {
             Ok(read) if fits && read as u64 == size => Ok(bytes),
-            Ok(read) => Err(BadFile::Damaged(format!("its entry {} has {read} bytes of {size}", name.escape_debug()))),
-            Err(error) => Err(BadFile::Damaged(format!("its entry {}: {error}", name.escape_debug()))),
+            Ok(read) => Err(BadFile::Damaged(format!("its entry {} has {read} bytes of {size}", shown(name)))),
+            Err(error) => Err(BadFile::Damaged(format!("its entry {}: {error}", shown(name)))),
         }
     }
 }
@@ -100,7 +100,7 @@ impl<R: Read + Seek> Storages for Archive<R> {
             let has = bytes.len();
             return Err(BadFile::Damaged(format!(
                 "the storage {} has {has} bytes where its pickle tells {count}",
-                key.escape_debug()
+                shown(key)
             )));
         }
         if self.big_endian {
@@ -129,14 +129,14 @@ fn folder<R: Read + Seek>(zip: &ZipArchive<R>) -> Result<String, BadFile> {
     let folders = names.iter().filter_map(|name| name.strip_suffix("data.pkl"));
     let mut folders = folders.filter(|folder| folder.find('/') == Some(folder.len().saturating_sub(1)));
     folders.next().map(str::to_owned).ok_or_else(|| {
-        let names: Vec<String> = names.iter().map(|name| name.escape_debug().to_string()).collect();
+        let names: Vec<String> = names.iter().map(|name| shown(name)).collect();
         let has = crate::snapshot::listed(&names);
         BadFile::Other(format!("it is a zip archive, but not one of torch.save: it has no data.pkl, but {has}"))
     })
 }
 
 fn of_zip(what: &str) -> impl FnOnce(ZipError) -> BadFile {
-    let what = what.escape_debug().to_string();
+    let what = shown(what);
     move |error| match error {
         ZipError::Io(error) => BadFile::Damaged(format!("{what}: {error}")),
         error => BadFile::Damaged(format!("it is a zip archive of which {what} cannot be found: {error}")),

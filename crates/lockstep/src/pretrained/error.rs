@@ -8,6 +8,15 @@ use tch::{Kind, TchError};
 
 use crate::snapshot::{BadSnapshot, listed};
 
+/// How many characters of a name from the file a message shows.
+pub(super) const SHOWN: usize = 120;
+
+/// A name from the file, fit for a message: without control characters, and shortened.
+pub(super) fn shown(name: &str) -> String {
+    let escaped: String = name.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if name.chars().nth(SHOWN).is_some() { format!("{escaped}…") } else { escaped }
+}
+
 /// Why weights could not be loaded. The model has not changed then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -3,14 +3,15 @@
 //!
 //! The bytes are little-endian, whatever the machine was (`torch/csrc/serialization.cpp`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 
 use tch::Kind;
 
 use super::archive::LONGEST_PICKLE;
-use super::error::BadFile;
-use super::pickle::{self, Pickle, Reader, Value};
+use super::error::{BadFile, shown};
+use super::pickle::{self, Id, Pickle, Reader, Value};
 use super::tensors::Storages;
 
 /// `MAGIC_NUMBER` of `torch/serialization.py`, as a pickle has it.
@@ -35,7 +36,7 @@ impl<R: Read + Seek> Legacy<R> {
         let mut reader = Reader::new(&start);
         check_start(&mut reader)?;
         let pickle = pickle::parse(&mut reader)?;
-        let keys = keys(&pickle::parse(&mut reader)?)?;
+        let keys = pickle::parse(&mut reader)?;
         let begin = reader.at() as u64;
         drop(start);
         let places = places(&mut input, begin..length, &keys, &kinds(&pickle))?;
@@ -45,7 +46,7 @@ impl<R: Read + Seek> Legacy<R> {
 
 impl<R: Read + Seek> Storages for Legacy<R> {
     fn bytes(&mut self, key: &str, kind: Kind, count: usize) -> Result<Vec<u8>, BadFile> {
-        let damaged = |why: &str| BadFile::Damaged(format!("the storage {} {why}", key.escape_debug()));
+        let damaged = |why: &str| BadFile::Damaged(format!("the storage {} {why}", shown(key)));
         let &(begin, numel) = self.places.get(key).ok_or_else(|| damaged("is not in it"))?;
         if numel.checked_mul(kind.elt_size_in_bytes() as u64) != Some(count as u64) {
             return Err(damaged("has another length than its pickle tells"));
@@ -71,43 +72,53 @@ fn check_start(reader: &mut Reader<'_>) -> Result<(), BadFile> {
     pickle::parse(reader).map(drop) // of the machine: the sizes of its integers
 }
 
-fn keys(pickle: &Pickle) -> Result<Vec<String>, BadFile> {
-    let damaged = || BadFile::Damaged("it has no list of its storages".into());
-    let Value::List(keys) = pickle.root() else { return Err(damaged()) };
-    keys.iter().map(|&key| pickle.text(key).map(str::to_owned).ok_or_else(damaged)).collect()
-}
-
 /// The dtype of each storage, which alone tells how many bytes an element has.
 fn kinds(pickle: &Pickle) -> HashMap<&str, Kind> {
     let storages = pickle.values().filter_map(|value| match value {
-        Value::Storage(storage) => Some((pickle.text(storage.key)?, storage.kind)),
+        Value::Storage(storage) => Some((storage.key, storage.kind)),
         _ => None,
     });
-    // Where they differ the tensors are refused later.
-    storages.collect()
+    // By number first: many storages may have the same long text for a key. Where dtypes differ the tensors are refused later.
+    let of_keys: BTreeMap<Id, Kind> = storages.collect();
+    of_keys.into_iter().filter_map(|(key, kind)| Some((pickle.text(key)?, kind))).collect()
 }
 
+/// Where the storages are, by the list of their keys. Each must be a storage of the object, once.
 fn places<R: Read + Seek>(
     input: &mut R,
-    range: std::ops::Range<u64>,
-    keys: &[String],
+    range: Range<u64>,
+    keys: &Pickle,
     kinds: &HashMap<&str, Kind>,
 ) -> Result<HashMap<String, (u64, u64)>, BadFile> {
+    let no_list = || BadFile::damaged("it has no list of its storages");
+    let Value::List(ids) = keys.root() else { return Err(no_list()) };
+    if ids.len() > kinds.len() {
+        let why = format!("it lists {} storages where its tensors have {}", ids.len(), kinds.len());
+        return Err(BadFile::Damaged(why));
+    }
     let (mut at, mut places) = (range.start, HashMap::new());
-    for key in keys {
-        let shown = key.escape_debug();
-        let kind = kinds.get(key.as_str());
-        let kind = kind.ok_or_else(|| BadFile::Damaged(format!("its storage {shown} belongs to nothing")))?;
-        let short = || BadFile::Damaged(format!("it ends at byte {}, inside of the storage {shown}", range.end));
-        let begin = at.checked_add(COUNT).filter(|&begin| begin <= range.end).ok_or_else(short)?;
-        let mut count = [0; COUNT as usize];
-        input.seek(SeekFrom::Start(at))?;
-        input.read_exact(&mut count)?;
-        let numel = u64::from_le_bytes(count);
-        let bytes = numel.checked_mul(kind.elt_size_in_bytes() as u64);
-        let end = bytes.and_then(|bytes| begin.checked_add(bytes));
-        at = end.filter(|&end| end <= range.end).ok_or_else(short)?;
-        places.insert(key.clone(), (begin, numel));
+    for &id in ids {
+        let key = keys.text(id).ok_or_else(no_list)?;
+        let damaged = |why: &str| BadFile::Damaged(format!("its storage {} {why}", shown(key)));
+        let kind = *kinds.get(key).ok_or_else(|| damaged("belongs to nothing"))?;
+        if places.contains_key(key) {
+            return Err(damaged("is listed twice"));
+        }
+        let (begin, numel) = place(input, at, range.end, kind)?.ok_or_else(|| damaged("reaches beyond its end"))?;
+        at = begin + numel * kind.elt_size_in_bytes() as u64;
+        places.insert(key.to_owned(), (begin, numel));
     }
     Ok(places)
+}
+
+/// Where the elements of the storage at `at` begin, and how many there are; none where they reach beyond `end`.
+fn place<R: Read + Seek>(input: &mut R, at: u64, end: u64, kind: Kind) -> Result<Option<(u64, u64)>, BadFile> {
+    let Some(begin) = at.checked_add(COUNT).filter(|&begin| begin <= end) else { return Ok(None) };
+    let mut count = [0; COUNT as usize];
+    input.seek(SeekFrom::Start(at))?;
+    input.read_exact(&mut count)?;
+    let numel = u64::from_le_bytes(count);
+    let bytes = numel.checked_mul(kind.elt_size_in_bytes() as u64);
+    let fits = bytes.and_then(|bytes| begin.checked_add(bytes)).is_some_and(|last| last <= end);
+    Ok(fits.then_some((begin, numel)))
 }

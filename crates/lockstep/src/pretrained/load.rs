@@ -10,6 +10,9 @@ use super::error::{Difference, PretrainedError};
 use super::loaded::Loaded;
 use super::weights::Weights;
 
+/// How many prefixes are taken off: a model has few wrappers, and each time costs a copy of all names.
+const MOST_PREFIXES: usize = 4;
+
 /// What to load, and how exactly it must fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadOptions {
@@ -70,6 +73,7 @@ fn plan(weights: Weights, model: &Model, path: &Path, options: &LoadOptions) -> 
     let skipped = |name: &&String| is_skipped(name, &options.skip);
     let mut plan = Plan { loaded: Loaded { path: path.to_owned(), notes, ..Default::default() }, pairs: Vec::new() };
     plan.loaded.skipped = model.keys().filter(skipped).cloned().collect();
+    plan.loaded.ignored = file.keys().filter(|name| !model.contains_key(*name) && skipped(name)).cloned().collect();
     let unexpected = file.keys().filter(|name| !model.contains_key(*name) && !skipped(name) && !is_counter(name));
     plan.loaded.unexpected = unexpected.cloned().collect();
     let mut different = Vec::new();
@@ -141,7 +145,8 @@ fn strip_prefixes(file: &mut Model, model: &Model) -> Vec<String> {
     let wraps =
         |file: &Model, prefix: &str| file.keys().all(|name| name.len() > prefix.len() && name.starts_with(prefix));
     let prefixes = ["module.", "_orig_mod.", "model."];
-    while let Some(prefix) = prefixes.iter().find(|prefix| wraps(file, prefix) && !begins(model, prefix)) {
+    for _ in 0..MOST_PREFIXES {
+        let Some(prefix) = prefixes.iter().find(|prefix| wraps(file, prefix) && !begins(model, prefix)) else { break };
         *file =
             std::mem::take(file).into_iter().map(|(name, tensor)| (name[prefix.len()..].to_owned(), tensor)).collect();
         notes.push(format!("took {prefix:?} off every name in the file"));

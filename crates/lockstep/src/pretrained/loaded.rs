@@ -17,6 +17,8 @@ pub struct Loaded {
     pub matched: Vec<String>,
     /// Variables of the model that [`LoadOptions::skip`](super::LoadOptions::skip) left out.
     pub skipped: Vec<String>,
+    /// Tensors of the file, under names that the model lacks, that `skip` left out: an old head.
+    pub ignored: Vec<String>,
     /// Variables of the model that the file lacks; none where loading was strict.
     pub missing: Vec<String>,
     /// Tensors of the file that the model lacks; none where loading was strict.
@@ -29,12 +31,15 @@ pub struct Loaded {
 
 impl fmt::Display for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Loaded { path, matched, skipped, missing, unexpected, converted, notes } = self;
+        let Loaded { path, matched, skipped, ignored, missing, unexpected, converted, notes } = self;
         let all = matched.len() + skipped.len() + missing.len();
         write!(f, "loaded {} of {all} variables from {}", matched.len(), path.display())?;
-        for (label, names) in
-            [("left as they are", skipped), ("not in the file", missing), ("only in the file", unexpected)]
-        {
+        for (label, names) in [
+            ("left as they are", skipped),
+            ("not taken", ignored),
+            ("not in the file", missing),
+            ("only in the file", unexpected),
+        ] {
             if !names.is_empty() {
                 write!(f, "; {label}: {}", listed(names))?;
             }

@@ -1,8 +1,8 @@
 //! The state dict in what was pickled: at the top, or under one of the keys that training scripts use.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use super::error::BadFile;
+use super::error::{BadFile, shown};
 use super::pickle::{Id, Pickle, Strided, Value};
 
 /// Keys under which scripts keep a model's weights beside their optimizer's state, in the order in which they are looked for.
@@ -50,8 +50,16 @@ pub(super) fn find(pickle: &Pickle) -> Result<Found<'_>, BadFile> {
 }
 
 /// The items whose keys are texts. Of two equal keys the later counts, as in Python.
+///
+/// The same text may stand there many times and be long: it is looked at once.
 fn by_name<'a>(pickle: &'a Pickle, items: &[(Id, Id)]) -> BTreeMap<&'a str, &'a Value> {
-    items.iter().filter_map(|&(key, value)| Some((pickle.text(key)?, pickle.get(value)))).collect()
+    let (mut seen, mut named) = (HashSet::new(), BTreeMap::new());
+    for &(key, value) in items.iter().rev().filter(|(key, _)| seen.insert(*key)) {
+        if let Some(name) = pickle.text(key) {
+            named.entry(name).or_insert_with(|| pickle.get(value));
+        }
+    }
+    named
 }
 
 /// A dict under one of the known keys; or the only dict there is, where no tensor stands beside it.
@@ -67,7 +75,7 @@ fn container<'a>(pickle: &'a Pickle, items: &BTreeMap<&'a str, &'a Value>) -> Op
 fn notes(path: &[&str], tensors: &[(String, &Strided)], items: &BTreeMap<&str, &Value>) -> Vec<String> {
     let mut notes = Vec::new();
     if !path.is_empty() {
-        let path: Vec<_> = path.iter().map(|key| format!("[{key:?}]")).collect();
+        let path: Vec<_> = path.iter().map(|key| format!("[\"{}\"]", shown(key))).collect();
         notes.push(format!("the weights are under {} in the file", path.concat()));
     }
     if items.len() > tensors.len() {
@@ -81,8 +89,7 @@ fn shape(pickle: &Pickle, value: &Value) -> String {
     match value {
         Value::Dict(items) if items.is_empty() => "an empty dict".into(),
         Value::Dict(items) => {
-            let names: Vec<String> =
-                by_name(pickle, items).keys().map(|name| name.escape_debug().to_string()).collect();
+            let names: Vec<String> = by_name(pickle, items).keys().map(|name| shown(name)).collect();
             format!("a dict with {}", crate::snapshot::listed(&names))
         }
         Value::List(items) | Value::Tuple(items) => format!("a list of {}", items.len()),

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use tch::{Device, Kind, Tensor};
 
-use super::error::BadFile;
-use super::pickle::{Pickle, Storage, Strided};
+use super::error::{BadFile, shown};
+use super::pickle::{Id, Pickle, Storage, Strided};
 
 /// Where a file keeps its storages.
 pub(super) trait Storages {
@@ -20,19 +20,21 @@ pub(super) fn build(
     named: Vec<(String, &Strided)>,
     storages: &mut impl Storages,
 ) -> Result<Vec<(String, Tensor)>, BadFile> {
-    let mut whole: HashMap<&str, (Storage, Tensor)> = HashMap::new();
-    let mut tensors = Vec::new();
+    let mut whole: HashMap<Id, (Storage, Tensor)> = HashMap::new();
+    let (mut keys, mut tensors) = (Keys::default(), Vec::new());
     for (name, strided) in named {
-        let of_name = |why: String| BadFile::Damaged(format!("the tensor {}: {why}", name.escape_debug()));
+        let of_name = |why: String| BadFile::Damaged(format!("the tensor {}: {why}", shown(&name)));
         check(strided).map_err(of_name)?;
         let storage = strided.storage;
-        let key = pickle.text(storage.key).unwrap_or_default(); // the machine takes no other keys
-        if !whole.contains_key(key) {
-            whole.insert(key, (storage, flat(key, storage, storages)?));
+        let text = pickle.text(storage.key).unwrap_or_default(); // the machine takes no other keys
+        let key = keys.first_of(storage.key, text);
+        if !whole.contains_key(&key) {
+            whole.insert(key, (storage, flat(text, storage, storages)?));
         }
-        let (first, data) = &whole[key];
+        let (first, data) = &whole[&key];
         if (first.kind, first.numel) != (storage.kind, storage.numel) {
-            return Err(of_name(format!("its storage {key} is of another dtype or length elsewhere in the file")));
+            let text = shown(text);
+            return Err(of_name(format!("its storage {text} is of another dtype or length elsewhere in the file")));
         }
         let offset = storage.part.0 as i64 + strided.offset;
         let view = data.f_as_strided(&strided.size, &strided.stride, offset);
@@ -42,9 +44,23 @@ pub(super) fn build(
     Ok(tensors)
 }
 
+/// Texts that are keys, each looked at once: many tensors may have the same long text for a key.
+#[derive(Default)]
+struct Keys<'a> {
+    of_text: HashMap<&'a str, Id>,
+    of_id: HashMap<Id, Id>,
+}
+
+impl<'a> Keys<'a> {
+    /// The first that was asked for of all that have the text of `id`.
+    fn first_of(&mut self, id: Id, text: &'a str) -> Id {
+        *self.of_id.entry(id).or_insert_with(|| *self.of_text.entry(text).or_insert(id))
+    }
+}
+
 /// The whole storage as a tensor of one dimension.
 fn flat(key: &str, storage: Storage, storages: &mut impl Storages) -> Result<Tensor, BadFile> {
-    let bad = || BadFile::Damaged(format!("the storage {} has {} elements", key.escape_debug(), storage.numel));
+    let bad = || BadFile::Damaged(format!("the storage {} has {} elements", shown(key), storage.numel));
     let numel = i64::try_from(storage.numel).map_err(|_| bad())?;
     let count =
         storage.kind.elt_size_in_bytes().checked_mul(numel as usize).filter(|&count| count <= isize::MAX as usize);

@@ -8,7 +8,7 @@ use safetensors::SafeTensors;
 use tch::Tensor;
 
 use super::archive::Archive;
-use super::error::{BadFile, PretrainedError};
+use super::error::{BadFile, PretrainedError, shown};
 use super::foreign;
 use super::legacy::Legacy;
 use super::pickle::Pickle;
@@ -79,9 +79,8 @@ fn of_safetensors(mut input: impl Read, length: u64) -> Result<Weights, BadFile>
     let file = SafeTensors::deserialize(&bytes).map_err(damaged)?;
     let mut tensors = Vec::new();
     for (name, view) in file.tensors() {
-        let tensor = snapshot::tensor(view.dtype(), view.shape(), view.data()).ok_or_else(|| {
-            BadFile::Other(format!("the tensor {} has the dtype {:?}", name.escape_debug(), view.dtype()))
-        })?;
+        let tensor = snapshot::tensor(view.dtype(), view.shape(), view.data())
+            .ok_or_else(|| BadFile::Other(format!("the tensor {} has the dtype {:?}", shown(&name), view.dtype())))?;
         tensors.push((name, tensor));
     }
     if tensors.is_empty() {

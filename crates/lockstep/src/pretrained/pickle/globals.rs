@@ -2,10 +2,7 @@
 
 use tch::Kind;
 
-use crate::pretrained::error::BadFile;
-
-/// How many characters of a name a message shows.
-const SHOWN: usize = 120;
+use crate::pretrained::error::{BadFile, SHOWN};
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -8,8 +8,8 @@ use super::reader::Reader;
 use super::value::{Id, Pickle, Storage, Strided, Value};
 use crate::pretrained::error::BadFile;
 
-/// How many values a pickle may make, hold on its stack, and remember. A state dict makes about 60 for each of its
-/// tensors.
+/// How many values a pickle may make, put into containers, hold on its stack, and remember. A state dict costs about 60 for
+/// each of its tensors.
 pub(in crate::pretrained) const MOST_VALUES: usize = 4_000_000;
 
 /// The most dimensions of a tensor (NumPy's limit; PyTorch's own operators stop at 64 too).
@@ -32,7 +32,7 @@ pub(in crate::pretrained) fn parse(reader: &mut Reader<'_>) -> Result<Pickle, Ba
 
 struct Machine {
     values: Vec<Value>,
-    /// What values, and copies of parts of them, have cost.
+    /// What values, what is in them, and copies of parts of them have cost.
     charged: usize,
     stack: Vec<Id>,
     /// How high the stack was at each mark.
@@ -85,8 +85,14 @@ impl Machine {
         if self.charged > MOST_VALUES { Err(too_much()) } else { Ok(()) }
     }
 
+    /// A container costs what is in it, too: one byte of a pickle lays a value that there is already on the stack again.
     fn push(&mut self, value: Value) -> Result<(), BadFile> {
-        self.charge(1)?;
+        let parts = match &value {
+            Value::Tuple(items) | Value::List(items) => items.len(),
+            Value::Dict(items) => items.len(),
+            _ => 0,
+        };
+        self.charge(1 + parts)?;
         self.values.push(value);
         self.lay(self.values.len() - 1)
     }
@@ -139,6 +145,7 @@ impl Machine {
     }
 
     fn append(&mut self, items: Vec<Id>) -> Result<(), BadFile> {
+        self.charge(items.len())?;
         let onto = self.top()?;
         match &mut self.values[onto] {
             Value::List(list) => list.extend(items),
@@ -153,6 +160,7 @@ impl Machine {
     }
 
     fn set(&mut self, items: Vec<(Id, Id)>) -> Result<(), BadFile> {
+        self.charge(items.len())?;
         let into = self.top()?;
         match &mut self.values[into] {
             Value::Dict(dict) => dict.extend(items),
