@@ -22,15 +22,20 @@ use tempfile::TempDir;
 const LIMIT: Duration = Duration::from_secs(170);
 
 /// What a launcher, or the developer's own shell, may have set.
-const FOREIGN: [&str; 8] = [
+const FOREIGN: [&str; 13] = [
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCH_DISTRIBUTED_DEBUG",
     "RUST_BACKTRACE",
     FAULTS,
-    "TORCHELASTIC_RESTART_COUNT",
 ];
 
 /// A private folder for a job.
@@ -73,10 +78,17 @@ impl Job {
         if self.path("faults.json").exists() {
             command.env(FAULTS, self.path("faults.json"));
         }
-        command.env("OMP_NUM_THREADS", "1").env(events::FOLDER, self.path("events"));
+        command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo").env(events::FOLDER, self.path("events"));
         command.current_dir(self.folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
+    }
+
+    /// Starts the program alone, without a launcher, and waits until it has ended: its ranks, if it has several, are its own.
+    pub fn alone(&self, args: &[&str]) -> Output {
+        let mut command = self.command(&self.program);
+        command.args(args);
+        Running::start(command).end()
     }
 
     /// Starts all ranks and waits until all have ended. Once one was killed, the others are: a launcher does not wait for them
@@ -94,7 +106,7 @@ impl Job {
             let mut command = self.command(&self.program);
             command.args(args).envs(numbers.map(|(name, number)| (name, number.to_string())));
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-            command.env("TORCHELASTIC_USE_AGENT_STORE", "True").env("GLOO_SOCKET_IFNAME", "lo");
+            command.env("TORCHELASTIC_USE_AGENT_STORE", "True");
             command.env("TORCHELASTIC_RESTART_COUNT", self.attempts.to_string());
             command
         };
@@ -121,6 +133,11 @@ impl Job {
         let weights = of(0);
         assert!((1..world).all(|rank| of(rank) == weights), "the ranks' weights differ");
         weights
+    }
+
+    /// What a rank wrote where the job was given `--results results`.
+    pub fn results(&self, rank: usize) -> serde_json::Value {
+        serde_json::from_slice(&fs::read(self.path(&format!("results/rank-{rank}.json"))).unwrap()).unwrap()
     }
 
     /// The names in the folder of snapshots, sorted.
