@@ -40,9 +40,7 @@ impl DeviceChoice {
             }
         }
     }
-}
 
-impl DeviceChoice {
     /// Refuses `--device cuda` where the group carries tensors of another device: a program that measures or shows messages
     /// would do so on the CPU, under the name of a GPU. (One that trains may well send a GPU's gradients through host memory.)
     ///

@@ -3,6 +3,8 @@
 //! A group in which a deadline has passed is broken: Gloo closes its connections. So each attempt has a group of its own, and the
 //! lab's group stays whole. They are Gloo's also where the lab's is NCCL's, which ends the process when a deadline passes.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 use c10d::{GroupOptions, ProcessGroup, Rank};
 use tch::{Device, Kind, Tensor};
@@ -13,6 +15,9 @@ use crate::ring::{last, next};
 /// A message that fits into any socket's buffer, and one that fits into none, in bytes.
 const SIZES: [i64; 2] = [4, 4 << 20];
 
+/// How long ranks wait for one another to join an attempt's group, and in those of its calls that no deadlock can hold.
+const MEETING: Duration = Duration::from_secs(60);
+
 /// What happened to this rank: the error of the call in which it waited in vain, and for whom.
 struct Stuck {
     error: c10d::Error,
@@ -20,23 +25,27 @@ struct Stuck {
 }
 
 pub(crate) fn run(lab: &mut Lab) -> Result<()> {
-    let stuck = all_receive_first(lab, &attempt(lab, "receive")?)?;
-    tell(lab, "all receive first", &stuck)?;
+    let group = attempt(lab)?;
+    let stuck = all_receive_first(lab, &group)?;
+    let mut circles = vec![tell(lab, "all receive first", &stuck)?];
     for bytes in SIZES {
-        let stuck = all_send_first(lab, &attempt(lab, &format!("send-{bytes}"))?, bytes);
-        tell(lab, &format!("all send first, {bytes} bytes"), &stuck)?;
+        let group = attempt(lab)?;
+        let stuck = all_send_first(lab, &group, bytes);
+        circles.push(tell(lab, &format!("all send first, {bytes} bytes"), &stuck)?);
     }
-    let held = one_after_the_other(&attempt(lab, "order")?)?;
+    lab.results.note("deadlock-found", circles)?;
+    let held = one_after_the_other(&attempt(lab)?)?;
     lab.report
         .say(format!("deadlock: even ranks send first, odd ranks receive first: got {}", held.double_value(&[0])));
-    let held = start_both(&attempt(lab, "start")?)?;
+    let held = start_both(&attempt(lab)?)?;
     lab.report.say(format!("deadlock: start to send, then receive: got {}", held.double_value(&[0])));
     lab.results.note_tensor("deadlock", &held)
 }
 
 /// The first attempt alone, and no way out.
 pub(crate) fn stuck(lab: &mut Lab) -> Result<()> {
-    match all_receive_first(lab, &attempt(lab, "stuck")?)? {
+    let group = attempt(lab)?;
+    match all_receive_first(lab, &group)? {
         Some(stuck) => {
             Err(stuck.error).context(format!("this rank waits for rank {}, which sends nothing", stuck.waited_for))
         }
@@ -45,11 +54,13 @@ pub(crate) fn stuck(lab: &mut Lab) -> Result<()> {
 }
 
 // ANCHOR: attempt
-/// A new group for an attempt that may break it. It meets in a part of the store that is its own.
-fn attempt(lab: &Lab, name: &str) -> Result<ProcessGroup> {
-    let (rank, size) = (lab.group.rank(), lab.group.size());
-    let store = lab.group.store().prefix(&format!("deadlock-{name}"))?;
-    let group = ProcessGroup::gloo(&store, rank, size, &GroupOptions::default())?;
+/// A new group for an attempt that may break it. It meets in a part of the store that is its own: where another group has met,
+/// ranks would find the addresses of its dead connections.
+fn attempt(lab: &mut Lab) -> Result<ProcessGroup> {
+    lab.attempts += 1;
+    let store = lab.group.store().prefix(&format!("deadlock-{}", lab.attempts))?;
+    let options = GroupOptions { timeout: MEETING, ..GroupOptions::default() };
+    let group = ProcessGroup::gloo(&store, lab.group.rank(), lab.group.size(), &options)?;
     group.barrier()?;
     Ok(group)
 }
@@ -74,8 +85,11 @@ fn all_send_first(lab: &Lab, group: &ProcessGroup, bytes: i64) -> Option<Stuck> 
     let (next, last) = (next(group.rank(), group.size()), last(group.rank(), group.size()));
     let message = || Tensor::zeros([bytes / 4], (Kind::Float, Device::Cpu));
     let sent = group.isend(message(), next, 0).and_then(|work| work.wait_for(lab.args.patience));
-    let received = |_| group.irecv(message(), last, 0).and_then(|work| work.wait_for(lab.args.patience));
-    sent.and_then(received).err().map(|error| Stuck { error, waited_for: next })
+    if let Err(error) = sent {
+        return Some(Stuck { error, waited_for: next });
+    }
+    let received = group.irecv(message(), last, 0).and_then(|work| work.wait_for(lab.args.patience));
+    received.err().map(|error| Stuck { error, waited_for: last })
 }
 // ANCHOR_END: send
 
@@ -106,8 +120,11 @@ fn start_both(group: &ProcessGroup) -> Result<Tensor> {
 }
 // ANCHOR_END: start
 
-/// Tells this rank's error, and on rank 0 the circle. All ranks learn over the lab's own group who waited for whom.
-fn tell(lab: &Lab, attempt: &str, stuck: &Option<Stuck>) -> Result<()> {
+/// Tells this rank's error, and on rank 0 the circle, which it gives. All ranks learn over the lab's own group who waited for whom.
+///
+/// # Errors
+/// On all ranks, if nobody waited in a circle: each attempt here must end in one.
+fn tell(lab: &Lab, attempt: &str, stuck: &Option<Stuck>) -> Result<Vec<usize>> {
     match stuck {
         Some(stuck) => lab.report.say(format!("deadlock: {attempt}: {}", stuck.error)),
         None => lab.report.say(format!("deadlock: {attempt}: no deadlock here")),
@@ -116,7 +133,7 @@ fn tell(lab: &Lab, attempt: &str, stuck: &Option<Stuck>) -> Result<()> {
     if lab.group.rank().is_zero() {
         lab.report.say(format!("deadlock: {attempt}: {}", verdict(&waits)));
     }
-    Ok(())
+    circle(&waits).with_context(|| format!("{attempt}: {}, where a deadlock was due", verdict(&waits)))
 }
 
 /// For whom each rank waited, if it did.

@@ -1,7 +1,5 @@
 //! What a message costs by its size: half a round trip between ranks 0 and 1, a table, the α–β model, a plot.
 
-use std::path::Path;
-
 use anyhow::{Context, Result};
 use c10d::{ProcessGroup, Rank};
 use lockstep::measure::{Point, Repeats, Series, plot, time};
@@ -13,16 +11,19 @@ pub(crate) fn run(lab: &mut Lab) -> Result<()> {
     // ANCHOR: sweep
     let mut series = Series::new("send and recv");
     for bytes in lab.sizes.iter() {
-        let mut message = Tensor::zeros([bytes as i64 / 4], (Kind::Float, lab.group.device()));
+        let mut message = Tensor::f_zeros([bytes as i64 / 4], (Kind::Float, lab.group.device()))
+            .with_context(|| format!("cannot make a message of {bytes} bytes"))?;
         let round_trip = time(&lab.group, &Repeats::for_bytes(bytes), || ping_pong(&lab.group, &mut message))?;
         series.push(bytes, round_trip.scaled(0.5));
     }
     // ANCHOR_END: sweep
+    lab.results.note("latency", series.points.iter().map(row).collect::<Vec<_>>())?;
     if lab.group.rank().is_zero() {
         lab.report.println(format!("{}\n{}", series.table(), series.fit_line()));
-        lab.args.plot.as_ref().map_or(Ok(()), |path| save_plot(path, &series))?;
+        let title = "a message between ranks 0 and 1: half a round trip";
+        lab.args.plot.as_ref().map_or(Ok(()), |path| plot::save(path, title, &[series]))?;
     }
-    lab.results.note("latency", series.points.iter().map(row).collect::<Vec<_>>())
+    Ok(())
 }
 
 // ANCHOR: ping_pong
@@ -44,12 +45,4 @@ fn ping_pong(group: &ProcessGroup, message: &mut Tensor) -> Result<()> {
 
 fn row(point: &Point) -> [f64; 4] {
     [point.bytes as f64, point.time.median, point.time.p10, point.time.p90]
-}
-
-fn save_plot(path: &Path, series: &Series) -> Result<()> {
-    let svg = plot::svg("a message between ranks 0 and 1: half a round trip", std::slice::from_ref(series))?;
-    let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-    folder
-        .and_then(|()| std::fs::write(path, svg))
-        .with_context(|| format!("failed to save the plot to {}", path.display()))
 }

@@ -78,6 +78,8 @@ struct Lab {
     group: ProcessGroup,
     report: Reporter,
     results: Results,
+    /// Groups made so far for attempts that may break them.
+    attempts: usize,
 }
 
 // ANCHOR: main
@@ -96,14 +98,23 @@ fn run(env: &LaunchEnv, args: &Args, sizes: Sizes) -> Result<()> {
     let device = args.device.pick(env.local_rank, env.local_world_size)?;
     let group = init_process_group(env, device, &Default::default())?;
     // ANCHOR_END: join
-    let (report, results) = (Reporter::new(env, device)?, Results::new(env.rank));
-    let mut lab = Lab { args: args.clone(), sizes, group, report, results };
+    args.device.agree_with(group.device())?;
+    let (report, results) = (Reporter::new(env, group.device())?, Results::new(env.rank));
+    let mut lab = Lab { args: args.clone(), sizes, group, report, results, attempts: 0 };
+    let ended = run_parts(&mut lab);
+    // What is known is kept, whatever failed after it.
+    let saved = args.results.as_ref().map_or(Ok(()), |folder| lab.results.save(folder));
+    ended.and(saved)
+}
+
+fn run_parts(lab: &mut Lab) -> Result<()> {
     let all = [Part::SendRecv, Part::IsendIrecv, Part::Ring, Part::Deadlock, Part::Latency];
-    for &part in if args.parts.is_empty() { &all } else { args.parts.as_slice() } {
+    let asked = lab.args.parts.clone();
+    for part in if asked.is_empty() { &all[..] } else { &asked } {
         lab.group.barrier()?;
-        part.run(&mut lab).with_context(|| format!("part {} failed", part.name()))?;
+        part.run(lab).with_context(|| format!("part {} failed", part.name()))?;
     }
-    args.results.as_ref().map_or(Ok(()), |folder| lab.results.save(folder))
+    Ok(())
 }
 
 /// Refuses what no part could do, before anybody waits for anybody.

@@ -6,11 +6,11 @@ use tch::{Kind, Tensor};
 
 use crate::Lab;
 
-/// Holds the sum of the ranks that it has visited, and how many those were.
 pub(crate) fn run(lab: &mut Lab) -> Result<()> {
     let group = &lab.group;
     let (me, next, last) = (group.rank(), next(group.rank(), group.size()), last(group.rank(), group.size()));
     // ANCHOR: ring
+    // The sum of the ranks that it has visited, and how many those were.
     let mut token = Tensor::zeros([2], (Kind::Float, group.device()));
     if !me.is_zero() {
         group.recv(&mut token, last, 0)?;

@@ -3,50 +3,17 @@
 
 #![allow(clippy::unwrap_used)] // a test may
 
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::process::Output;
 
 use assert_cmd::cargo::cargo_bin;
-use c10d::{Store, TcpStoreOptions};
-use serde_json::Value;
-use tempfile::TempDir;
-
-/// No run takes nearly this long.
-const LIMIT: Duration = Duration::from_secs(100);
-
-/// What a launcher, or the developer's own shell, may have set.
-const FOREIGN: [&str; 8] = [
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_ERROR_FILE",
-];
+use lockstep_trials::{Job, Running};
 
 /// Short: what is measured is nobody's business here.
 const QUICK: [&str; 10] =
-    ["--device", "cpu", "--max-bytes", "16", "--patience", "0.3", "--results", "results", "--plot", "plot.svg"];
+    ["--device", "cpu", "--max-bytes", "16", "--patience", "0.3", "--results", "results", "--plot", "plots/plot.svg"];
 
-fn command(program: &Path, folder: &TempDir) -> Command {
-    let mut command = Command::new(program);
-    for name in FOREIGN {
-        command.env_remove(name);
-    }
-    command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo").current_dir(folder.path());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn lab(folder: &TempDir) -> Command {
-    command(cargo_bin!("lab-04-point-to-point"), folder)
-}
-
-fn finish(command: Command) -> Output {
-    assert_cmd::Command::from_std(command).timeout(LIMIT).output().unwrap()
+fn lab() -> Job {
+    Job::new(cargo_bin!("lab-04-point-to-point"))
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -54,48 +21,29 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Runs ranks that are threads of one process.
-fn threads(world: usize, args: &[&str], folder: &TempDir) -> Output {
-    let mut command = lab(folder);
-    command.args(["--nprocs", &world.to_string()]).args(args);
-    finish(command)
-}
-
-/// Runs `world` ranks as a launcher would, which hosts their store.
-fn launch(world: usize, args: &[&str], folder: &TempDir) -> Vec<Output> {
-    let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
-    let port = store.port().unwrap().to_string();
-    let start = |rank: usize| {
-        let mut command = lab(folder);
-        let numbers = [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", world), ("LOCAL_WORLD_SIZE", world)];
-        command.args(args).envs(numbers.map(|(name, number)| (name, number.to_string())));
-        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port).env("TORCHELASTIC_USE_AGENT_STORE", "True");
-        std::thread::spawn(|| finish(command))
-    };
-    let ranks: Vec<_> = (0..world).map(start).collect();
-    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-}
-
-fn results(folder: &TempDir, rank: usize) -> Value {
-    let path = folder.path().join(format!("results/rank-{rank}.json"));
-    serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap()
+fn threads(job: &Job, world: usize, args: &[&str]) -> Output {
+    job.alone(&[&["--nprocs", &world.to_string()], args].concat())
 }
 
 /// Each rank's results, computed here from nothing but its number.
-fn check_results(folder: &TempDir, world: usize) {
+fn check_results(job: &Job, world: usize) {
+    let forwards: Vec<_> = (1..world).chain([0]).collect();
+    let backwards: Vec<_> = (0..world).rev().collect();
     for rank in 0..world {
-        let held = results(folder, rank);
+        let held = job.results(rank);
         let sent = if rank < 2 { 1.0 } else { 0.0 };
         assert_eq!(held["send-recv"], serde_json::json!([sent]), "rank {rank}");
         assert_eq!(held["isend-irecv"], serde_json::json!([sent]), "rank {rank}");
         let last_seen = if rank == 0 { world - 1 } else { rank };
         let ring = [last_seen * (last_seen + 1) / 2, last_seen + 1].map(|number| number as f64);
         assert_eq!(held["ring"], serde_json::json!(ring), "rank {rank}");
+        assert_eq!(held["deadlock-found"], serde_json::json!([backwards, forwards, forwards]), "rank {rank}");
         let before = (rank + world - 1) % world;
         assert_eq!(held["deadlock"], serde_json::json!([before as f64]), "rank {rank}");
         let sizes: Vec<_> = held["latency"].as_array().unwrap().iter().map(|row| row[0].as_f64().unwrap()).collect();
         assert_eq!(sizes, [4.0, 8.0, 16.0], "rank {rank}");
     }
-    assert_eq!(std::fs::read_dir(folder.path().join("results")).unwrap().count(), world);
+    assert_eq!(std::fs::read_dir(job.path("results")).unwrap().count(), world);
 }
 
 /// The circle of `world` ranks in which each waits for the one before it, as rank 0 tells it.
@@ -123,10 +71,10 @@ fn check_deadlocks(printed: &str, world: usize) {
 #[test]
 fn ranks_as_threads_hold_what_each_part_promises_and_find_their_deadlocks() {
     for world in 2..=4 {
-        let folder = tempfile::tempdir().unwrap();
-        let output = threads(world, &QUICK, &folder);
+        let job = lab();
+        let output = threads(&job, world, &QUICK);
         assert!(output.status.success(), "{}", text(&output.stderr));
-        check_results(&folder, world);
+        check_results(&job, world);
         check_deadlocks(&text(&output.stdout), world);
     }
 }
@@ -134,20 +82,27 @@ fn ranks_as_threads_hold_what_each_part_promises_and_find_their_deadlocks() {
 #[test]
 fn ranks_as_processes_hold_what_each_part_promises_and_find_their_deadlocks() {
     for world in 2..=4 {
-        let folder = tempfile::tempdir().unwrap();
-        let outputs = launch(world, &QUICK, &folder);
-        for output in &outputs {
-            assert!(output.status.success(), "{}", text(&output.stderr));
-        }
-        check_results(&folder, world);
-        check_deadlocks(&outputs.iter().map(|output| text(&output.stdout)).collect::<String>(), world);
+        let mut job = lab();
+        let ended = job.attempt(world, &QUICK);
+        assert!(ended.succeeded(), "{}", ended.told());
+        check_results(&job, world);
+        check_deadlocks(&ended.printed(), world);
     }
 }
 
 #[test]
+fn deadlocks_are_found_again_when_they_are_asked_for_again() {
+    let job = lab();
+    let output = threads(&job, 2, &[&["--part", "deadlock", "--part", "deadlock"], &QUICK[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let printed = text(&output.stdout);
+    assert_eq!(printed.matches(&circle_backwards(2)).count(), 2, "{printed}");
+    assert_eq!(printed.matches("start to send, then receive: got ").count(), 4, "{printed}");
+}
+
+#[test]
 fn a_deadlock_that_nobody_mends_ends_the_program_with_exit_code_1_and_names_who_was_waited_for() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = threads(2, &["--part", "stuck", "--patience", "0.3", "--device", "cpu"], &folder);
+    let output = threads(&lab(), 2, &["--part", "stuck", "--patience", "0.3", "--device", "cpu"]);
     let told = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{told}");
     let lines: Vec<_> = told.lines().collect();
@@ -160,27 +115,48 @@ fn a_deadlock_that_nobody_mends_ends_the_program_with_exit_code_1_and_names_who_
 
 #[test]
 fn the_table_and_the_plot_have_the_sizes_asked_for() {
-    let folder = tempfile::tempdir().unwrap();
-    let args = ["--part", "latency", "--min-bytes", "8", "--max-bytes", "64", "--plot", "plot.svg", "--device", "cpu"];
-    let printed = text(&threads(2, &args, &folder).stdout);
+    let job = lab();
+    let args =
+        ["--part", "latency", "--min-bytes", "8", "--max-bytes", "64", "--plot", "plots/plot.svg", "--device", "cpu"];
+    let printed = text(&threads(&job, 2, &args).stdout);
     let lines: Vec<_> = printed.lines().collect();
     assert_eq!(lines[0].split_whitespace().next(), Some("bytes"), "{printed}");
     let sizes: Vec<_> = lines[1..5].iter().map(|line| line.split_whitespace().next().unwrap()).collect();
     assert_eq!((sizes, lines.len()), (vec!["8", "16", "32", "64"], 6), "{printed}");
-    assert!(lines[5].starts_with("send and recv: t"), "{printed}");
-    let svg = std::fs::read_to_string(folder.path().join("plot.svg")).unwrap();
+    // So short messages need not take longer the longer they are.
+    let rising = lines[5].starts_with("send and recv: t = α + β·n with α = ") && lines[5].contains(" µs, 1/β = ");
+    assert!(rising || lines[5].starts_with("send and recv: the times do not grow with the size: "), "{printed}");
+    let svg = std::fs::read_to_string(job.path("plots/plot.svg")).unwrap();
     // A point for each size, and the mark in the legend.
     assert_eq!(svg.matches("<circle").count(), 5);
 }
 
 #[test]
+fn a_plot_that_cannot_be_saved_is_a_failure_and_costs_no_results() {
+    let job = lab();
+    std::fs::write(job.path("plots"), "a file").unwrap();
+    let output = threads(&job, 2, &[&["--part", "ring", "--part", "latency"], &QUICK[..]].concat());
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("failed to save the plot to plots/plot.svg"), "{told}");
+    for rank in 0..2 {
+        let held = job.results(rank);
+        assert_eq!(
+            (held["ring"][1].as_f64(), held["latency"].as_array().unwrap().len()),
+            (Some(2.0), 3),
+            "rank {rank}"
+        );
+    }
+}
+
+#[test]
 fn another_rank_can_be_sent_to() {
-    let folder = tempfile::tempdir().unwrap();
+    let job = lab();
     let args = ["--part", "send-recv", "--part", "isend-irecv", "--to", "2", "--results", "results", "--device", "cpu"];
-    assert!(threads(3, &args, &folder).status.success());
-    let held = [0, 1, 2].map(|rank| results(&folder, rank));
+    assert!(threads(&job, 3, &args).status.success());
     for (rank, sent) in [(0, 1.0), (1, 0.0), (2, 1.0)] {
-        assert_eq!(held[rank], serde_json::json!({"send-recv": [sent], "isend-irecv": [sent]}), "rank {rank}");
+        let wanted = serde_json::json!({"send-recv": [sent], "isend-irecv": [sent]});
+        assert_eq!(job.results(rank), wanted, "rank {rank}");
     }
 }
 
@@ -192,13 +168,11 @@ fn refuses_wrong_use_with_exit_code_2() {
         (["--to", "2"], "--to is 2, and ranks run from 0 to 1"),
         (["--to", "0"], "--to is 0, and rank 0 cannot send to itself"),
         (["--max-bytes", "12"], "a message of 12 bytes cannot be measured"),
+        (["--max-bytes", "4611686018427387904"], "a message of 4611686018427387904 bytes cannot be measured"),
         (["--patience", "0"], "0 seconds are no time to wait"),
         (["--part", "gossip"], "'gossip' for '--part <PARTS>'"),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let mut command = lab(&folder);
-        command.args(args);
-        let output = finish(command);
+        let output = lab().alone(&args);
         let told = text(&output.stderr);
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{told}");
         assert!(told.contains(named), "{told}");
@@ -207,8 +181,7 @@ fn refuses_wrong_use_with_exit_code_2() {
 
 #[test]
 fn refuses_a_number_of_ranks_that_contradicts_the_launcher() {
-    let folder = tempfile::tempdir().unwrap();
-    for output in launch(2, &["--nprocs", "3"], &folder) {
+    for output in lab().attempt(2, &["--nprocs", "3"]).0 {
         let told = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{told}");
         assert!(told.contains("3 ranks were asked for, but a launcher has started 2"), "{told}");
@@ -218,16 +191,16 @@ fn refuses_a_number_of_ranks_that_contradicts_the_launcher() {
 #[test]
 fn pythons_torchrun_starts_the_program() {
     let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
-    let check = Command::new(&python).args(["-c", "import torch.distributed.run"]).stderr(Stdio::null()).status();
+    let job = lab();
+    let check = job.command(&python).args(["-c", "import torch.distributed.run"]).status();
     if !check.is_ok_and(|status| status.success()) {
         println!("not verified here: lab 04 under torchrun (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11)");
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let mut torchrun = command(Path::new(&python), &folder);
+    let mut torchrun = job.command(&python);
     torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]);
     torchrun.arg(cargo_bin!("lab-04-point-to-point")).args(QUICK);
-    let output = finish(torchrun);
+    let output = Running::start(torchrun).end();
     assert!(output.status.success(), "{}", text(&output.stderr));
-    check_results(&folder, 2);
+    check_results(&job, 2);
 }
