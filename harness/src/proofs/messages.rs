@@ -14,6 +14,7 @@ const MESSAGES: &[(&str, Due)] = &[
     ("send-recv", |rank, _| Some(json!([u8::from(rank < 2)]))),
     ("isend-irecv", |rank, _| Some(json!([u8::from(rank < 2)]))),
     ("ring", |rank, ranks| Some(visited(if rank == 0 { ranks } else { rank + 1 }))),
+    ("deadlock-found", |_, ranks| Some(json!(circles(ranks)))),
     ("deadlock", |rank, ranks| Some(json!([(rank + ranks - 1) % ranks]))),
 ];
 
@@ -83,6 +84,13 @@ fn visited(visits: usize) -> Value {
     json!([(0..visits).sum::<usize>(), visits])
 }
 
+/// Who waits for whom in lab 04, from whom rank 0 waits for back to rank 0: backwards where all receive first, then forwards
+/// where all send first, once with short messages and once with long ones.
+fn circles(ranks: usize) -> [Vec<usize>; 3] {
+    let forwards: Vec<usize> = (1..ranks).chain([0]).collect();
+    [(0..ranks).rev().collect(), forwards.clone(), forwards]
+}
+
 /// What rank r starts with in lab 05: 10r + 1, 10r + 2, ….
 fn start(rank: usize, length: usize) -> Vec<usize> {
     (1..=length).map(|place| 10 * rank + place).collect()
@@ -97,15 +105,13 @@ fn sum(ranks: impl Iterator<Item = usize>, length: usize) -> Vec<usize> {
     tensors.fold(vec![0; length], |sum, tensor| sum.iter().zip(tensor).map(|(sum, value)| sum + value).collect())
 }
 
-/// Sum, product, least and greatest of (r + 1, r + 2).
+/// Sum, product, least and greatest of (1 + r mod 2, 1 + r mod 3): the product of 64 ranks' fits into 8 bytes.
 fn ops(ranks: usize) -> [Vec<usize>; 4] {
-    let places = |of: fn(std::ops::RangeInclusive<usize>) -> usize| vec![of(1..=ranks), of(2..=ranks + 1)];
-    [
-        places(|values| values.sum()),
-        places(|values| values.product()),
-        places(|values| *values.start()),
-        places(|values| *values.end()),
-    ]
+    let fold = |with: fn(usize, usize) -> usize| {
+        let place = |modulus| (0..ranks).map(|rank| 1 + rank % modulus).reduce(with).unwrap_or_default();
+        [2, 3].map(place).to_vec()
+    };
+    [fold(|one, other| one + other), fold(|one, other| one * other), fold(usize::min), fold(usize::max)]
 }
 
 #[cfg(test)]
@@ -136,8 +142,9 @@ mod tests {
         assert_eq!(due("gather", 0), "[[1,2],[11,12],[21,22]]");
         assert_eq!(due("reduce_scatter", 1), "[36]");
         assert_eq!(due("all_to_all", 1), "[2,12,22]");
-        assert_eq!(due("ops", 0), "[[6,9],[6,24],[1,2],[3,4]]");
+        assert_eq!(due("ops", 0), "[[4,6],[2,6],[1,1],[2,3]]");
         assert_eq!((due("groups", 2), due("groups", 1)), ("[22,24,26,28]".into(), "[11,12,13,14]".into()));
+        assert_eq!(circles(3), [[2, 1, 0], [1, 2, 0], [1, 2, 0]]);
         let (_, ring) = MESSAGES[2];
         assert_eq!(
             (ring(0, 3), ring(2, 3), ring(1, 3)),
@@ -152,6 +159,26 @@ mod tests {
         assert_eq!(messages_arrive(&[("A", &ranks)]).verdict, Verdict::Passed);
         let told = collectives_hold(&[("A", &truth(COLLECTIVES, 4)), ("B", &truth(COLLECTIVES, 1))]);
         assert_eq!(told.evidence, "A: 14 lessons on each of 4 ranks; B: 14 lessons on each of 1 rank");
+    }
+
+    #[test]
+    fn works_out_what_64_ranks_hold_which_is_the_most_that_the_labs_run_as_threads() {
+        let (messages, collectives) = (truth(MESSAGES, 64), truth(COLLECTIVES, 64));
+        assert_eq!(messages_arrive(&[("A", &messages)]).verdict, Verdict::Passed);
+        assert_eq!(collectives_hold(&[("A", &collectives)]).verdict, Verdict::Passed);
+        assert_eq!(ops(64)[1], [1 << 32, 6_usize.pow(21)]);
+    }
+
+    #[test]
+    fn fails_a_run_of_lab_04_that_found_no_deadlock() {
+        let mut ranks = truth(MESSAGES, 2);
+        ranks[1].as_mut().unwrap().insert("deadlock-found".into(), json!([[1, 0], [], [1, 0]]));
+        let finding = messages_arrive(&[("A", &ranks)]);
+        assert_eq!(finding.verdict, Verdict::Failed);
+        assert_eq!(
+            finding.evidence,
+            "A: after deadlock-found rank 1 holds [[1,0],[],[1,0]], [[1,0],[1,0],[1,0]] is due"
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The command line, and what can be refused before any rank has met another.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -54,6 +55,29 @@ impl FromStr for Members {
     }
 }
 
+impl fmt::Display for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.iter().map(Rank::to_string).collect::<Vec<_>>().join(","))
+    }
+}
+
+impl Members {
+    /// What no world of this size can have: a group of nobody, of ranks that there are not, or of one rank twice.
+    fn check(&self, world: WorldSize) -> Result<(), UsageError> {
+        let usage = |words: String| Err(UsageError(format!("--group {self}: {words}")));
+        let twice = |place: usize| self.0[..place].contains(&self.0[place]);
+        if self.0.is_empty() {
+            usage("a group needs at least one rank".into())
+        } else if let Some(rank) = self.0.iter().find(|&&rank| !world.contains(rank)) {
+            usage(format!("rank {rank} is outside a world of {world}; give ranks from 0 to {}", world.get() - 1))
+        } else if let Some(place) = (0..self.0.len()).find(|&place| twice(place)) {
+            usage(format!("rank {} stands in it twice", self.0[place]))
+        } else {
+            Ok(())
+        }
+    }
+}
+
 impl Args {
     /// How many ranks this process should start; `None` leaves it to the launcher that has started it.
     pub(crate) fn ranks_to_start(&self) -> Result<Option<usize>> {
@@ -64,6 +88,7 @@ impl Args {
     /// Refuses what no rank could do. All ranks have the same command line, so all of them stop here.
     pub(crate) fn check(&self, world: WorldSize) -> Result<(), UsageError> {
         self.timing.sizes()?;
+        self.groups.iter().try_for_each(|members| members.check(world))?;
         if world.contains(self.root()) {
             return Ok(());
         }
@@ -105,5 +130,17 @@ mod tests {
         assert!(args.check(WorldSize::new(3).unwrap()).is_ok());
         let told = args.check(WorldSize::new(2).unwrap()).unwrap_err().to_string();
         assert_eq!(told, "--root 2: no such rank in a world of 2; give 0 to 1");
+    }
+
+    #[test]
+    fn a_group_that_no_world_has_is_refused_whatever_is_to_be_shown() {
+        let told = |group: &str| {
+            let args = Args::parse_from(["lab", "ring", "--group", "0,1", "--group", group]);
+            args.check(WorldSize::new(4).unwrap()).map_err(|error| error.to_string())
+        };
+        assert_eq!(told("3,0"), Ok(()));
+        assert_eq!(told("0,9"), Err("--group 0,9: rank 9 is outside a world of 4; give ranks from 0 to 3".into()));
+        assert_eq!(told("1,2,1"), Err("--group 1,2,1: rank 1 stands in it twice".into()));
+        assert_eq!(told(""), Err("--group : a group needs at least one rank".into()));
     }
 }

@@ -3,10 +3,11 @@
 
 use anyhow::{Context, Result, ensure};
 use c10d::{ProcessGroup, ReduceOp};
+use lockstep::Rank;
 use lockstep::data::rng::KeyedRng;
 use lockstep::measure::Table;
 use lockstep::results::numbers;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::lab::Lab;
 use crate::ops::OPS;
@@ -33,7 +34,7 @@ pub(crate) fn equal(lab: &mut Lab<'_>) -> Result<()> {
     for length in [1, world, world + 1, 1000] {
         for kind in [Kind::Int64, Kind::Float] {
             for (name, op) in OPS {
-                let start = exact(lab.group, length, kind);
+                let start = exact(lab.group.rank(), length, (kind, lab.group.device()));
                 let [engine, ring, doubling] = reduced(lab.group, &start, op)?;
                 for (by_hand, result) in [("ring", ring), ("doubling", doubling)] {
                     let what = format!("{by_hand}: {name} of {length} {kind:?}");
@@ -57,11 +58,11 @@ fn reduced(group: &ProcessGroup, start: &Tensor, op: ReduceOp) -> Result<[Tensor
     Ok(results)
 }
 
-/// Halves from ½ to 2½ (for whole numbers 1 to 5), other ones on each rank. A float holds a product of eight of them exactly.
-fn exact(group: &ProcessGroup, length: i64, kind: Kind) -> Tensor {
-    let rank = group.rank().get() as i64;
-    let halves = (Tensor::arange(length, (Kind::Int64, group.device())) * 7 + 3 * rank).remainder(5) + 1;
-    if kind == Kind::Float { halves.to_kind(Kind::Float) / 2 } else { halves }
+/// Whole numbers 1, 2, 3, or floats ½, 1, 2, in turn over the elements and over the ranks: in every element three neighbours hold
+/// one of each. So a product of floats only moves the exponent, by 22 at most on 64 ranks, and one of whole numbers stays below 2^63.
+fn exact(rank: Rank, length: i64, (kind, device): (Kind, Device)) -> Tensor {
+    let turn = (Tensor::arange(length, (Kind::Int64, device)) + rank.get() as i64).remainder(3);
+    if kind == Kind::Float { turn.to_kind(Kind::Float).exp2() / 2 } else { turn + 1 }
 }
 
 // ANCHOR: last_bits
@@ -111,7 +112,7 @@ fn drawn(lab: &Lab<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether all ranks hold the same bits: no value has a least and a greatest rank.
+/// Whether all ranks hold the same numbers: in every element the least is the greatest.
 fn same_on_all(group: &ProcessGroup, tensor: &Tensor) -> Result<bool> {
     let (mut least, mut most) = (tensor.copy(), tensor.copy());
     group.all_reduce(&mut least, ReduceOp::Min).context("cannot compare the ranks' sums")?;
@@ -159,5 +160,42 @@ pub(crate) fn assert_reduces_like_a_sum_on_one_rank(all_reduce: AllReduce) {
             Ok(())
         })
         .unwrap();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep::threads::MOST_RANKS;
+
+    use super::*;
+    use crate::exchange::combine;
+
+    /// What ranks that come in this order make of it.
+    fn folded(order: &[usize], kind: Kind, op: ReduceOp) -> Tensor {
+        let of = |&rank: &usize| exact(Rank::new(rank), 5, (kind, Device::Cpu));
+        let mut held = of(&order[0]);
+        order[1..].iter().for_each(|rank| combine(&mut held, &of(rank), op).unwrap());
+        held
+    }
+
+    #[test]
+    fn what_is_compared_does_not_depend_on_the_order_of_as_many_ranks_as_there_may_be() {
+        for ranks in [2, 3, 31, MOST_RANKS] {
+            let forwards: Vec<usize> = (0..ranks).collect();
+            let mut by_number = forwards.clone(); // the worst order: first all that hold the same
+            by_number.sort_by_key(|rank| rank % 3);
+            let backwards: Vec<usize> = by_number.iter().rev().copied().collect();
+            for (kind, (name, op)) in [Kind::Int64, Kind::Float].into_iter().flat_map(|kind| OPS.map(|op| (kind, op))) {
+                let wanted = folded(&forwards, kind, op);
+                for order in [&by_number, &backwards] {
+                    assert!(
+                        folded(order, kind, op) == wanted,
+                        "{name} of {kind:?} over {ranks} ranks in order {order:?}"
+                    );
+                }
+            }
+        }
+        let product = numbers(&folded(&(0..MOST_RANKS).collect::<Vec<_>>(), Kind::Float, ReduceOp::Product)).unwrap();
+        assert_eq!(product, [0.5, 1.0, 2.0, 0.5, 1.0]);
     }
 }

@@ -1,9 +1,8 @@
 //! Subgroups: some of the ranks among themselves, two groups at once, and those who are in none.
 
 use anyhow::Result;
-use c10d::{Fault, ProcessGroup, ReduceOp};
+use c10d::{ProcessGroup, ReduceOp};
 use lockstep::Rank;
-use lockstep::exit::UsageError;
 
 use crate::args::Members;
 use crate::lab::Lab;
@@ -46,12 +45,8 @@ fn all_but_rank_0(lab: &mut Lab<'_>) -> Result<()> {
 }
 // ANCHOR_END: members
 
-/// A rank outside the world, or a group of nobody, was the user's wish.
 fn new_group(group: &ProcessGroup, members: &Members) -> Result<Option<ProcessGroup>> {
-    group.new_group(&members.0, &Default::default()).map_err(|error| match error.fault() {
-        Fault::BadArgument => UsageError(format!("--group {}: {}", list(members), error.detail())).into(),
-        _ => error.into(),
-    })
+    Ok(group.new_group(&members.0, &Default::default())?)
 }
 
 fn seat(group: &Option<ProcessGroup>) -> Vec<i64> {
@@ -64,12 +59,8 @@ fn even_and_odd(world: usize) -> Vec<Members> {
 }
 
 fn words(groups: &[Members]) -> String {
-    let names: Vec<String> = groups.iter().map(|members| format!("{{{}}}", list(members))).collect();
+    let names: Vec<String> = groups.iter().map(|members| format!("{{{members}}}")).collect();
     format!("all_reduce in each of {}", names.join(" and "))
-}
-
-fn list(members: &Members) -> String {
-    members.0.iter().map(Rank::to_string).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

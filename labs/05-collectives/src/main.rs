@@ -39,10 +39,11 @@ fn run(env: &LaunchEnv, args: &Args) -> Result<()> {
     args.check(env.world_size)?;
     let device = args.device.pick(env.local_rank, env.local_world_size)?;
     let group = init_process_group(env, device, &Default::default())?;
+    args.device.agree_with(group.device())?;
     let mut lab = Lab::new(&group, args.root());
-    for lesson in args.lessons() {
-        lesson.run(&mut lab, args)?;
-    }
-    lab.save(args.results.as_deref())
+    let ended = args.lessons().iter().try_for_each(|lesson| lesson.run(&mut lab, args));
+    // What is known is kept, whatever failed after it.
+    let saved = lab.save(args.results.as_deref());
+    ended.and(saved)
 }
 // ANCHOR_END: main

@@ -1,7 +1,6 @@
 //! The three all-reduces in time by message size: a table, the α–β line through each, a plot.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -52,10 +51,11 @@ pub(crate) fn lesson(lab: &mut Lab<'_>, options: &TimingOptions) -> Result<()> {
     lab.say(&format!("\n{}\n", model(&series, lab.world())));
     let medians = |series: &Series| series.points.iter().map(|point| point.time.median).collect::<Vec<_>>();
     lab.results.note("timing", series.iter().map(medians).collect::<Vec<_>>())?;
-    match &options.plot {
-        Some(path) if lab.group.rank().is_zero() => save_plot(path, &series, lab.world()),
-        _ => Ok(()),
+    if let Some(path) = options.plot.as_ref().filter(|_| lab.group.rank().is_zero()) {
+        plot::save(path, &format!("all_reduce on {} ranks", lab.world()), &series)?;
+        println!("the plot is in {}", path.display());
     }
+    Ok(())
 }
 
 // ANCHOR: measure
@@ -63,7 +63,8 @@ pub(crate) fn lesson(lab: &mut Lab<'_>, options: &TimingOptions) -> Result<()> {
 fn measure(lab: &Lab<'_>, options: &TimingOptions) -> Result<Vec<Series>> {
     let mut series = ALGORITHMS.map(|(name, _)| Series::new(name));
     for bytes in options.sizes()?.iter() {
-        let mut tensor = Tensor::zeros([bytes as i64 / 4], (Kind::Float, lab.group.device()));
+        let mut tensor = Tensor::f_zeros([bytes as i64 / 4], (Kind::Float, lab.group.device()))
+            .with_context(|| format!("cannot make a tensor of {bytes} bytes"))?;
         for ((_, all_reduce), series) in ALGORITHMS.iter().zip(&mut series) {
             let add_up = || all_reduce(lab.group, &mut tensor, c10d::ReduceOp::Sum);
             series.push(bytes, time(lab.group, &options.repeats(bytes), add_up)?);
@@ -73,29 +74,50 @@ fn measure(lab: &Lab<'_>, options: &TimingOptions) -> Result<Vec<Series>> {
 }
 // ANCHOR_END: measure
 
-/// What the model makes of the two lines: the same link, if it holds, and the size at which one overtakes the other.
+/// What the model makes of the two lines: the same link, if it holds, and which of the two is faster for which sizes.
 fn model(series: &[Series], size: usize) -> String {
     let [_, ring, doubling] = series else { return String::new() };
     let mut table = Table::new(["by the model", "messages", "bytes sent", "α of one, µs", "1/β, MB/s"]);
     for (series, cost) in [(ring, Cost::of_ring(size)), (doubling, Cost::of_doubling(size))] {
         let link = series.fit().ok().map(|line| cost.link(line));
-        let figures = link.map(|link| [format!("{:.1}", link.alpha), format!("{:.0}", link.bandwidth())]);
+        let alpha = link.map(|link| format!("{:.1}", link.alpha));
+        // A line that does not rise says nothing of what bytes cost.
+        let bandwidth = link.filter(|link| link.beta > 0.0).map(|link| format!("{:.0}", link.bandwidth()));
         let counts = [series.name.clone(), cost.messages.to_string(), format!("{:.2} n", cost.volume)];
-        table.row(counts.into_iter().chain(figures.into_iter().flatten()));
+        table.row(counts.into_iter().chain(alpha).chain(bandwidth));
     }
-    let lines = ring.fit().ok().zip(doubling.fit().ok());
-    let end = match lines.and_then(|(ring, doubling)| crossing(ring, doubling)) {
-        Some(bytes) => format!("the lines of ring and doubling cross at {:.0} KiB", bytes / 1024.0),
-        None => "the lines of ring and doubling do not cross".to_owned(),
-    };
-    format!("{table}\n{end}")
+    format!("{table}\n{}", faster(ring, doubling))
 }
 
-fn save_plot(path: &Path, series: &[Series], size: usize) -> Result<()> {
-    let svg = plot::svg(&format!("all_reduce on {size} ranks"), series)?;
-    fs::write(path, svg).with_context(|| format!("failed to write the plot to {}", path.display()))?;
-    println!("the plot is in {}", path.display());
-    Ok(())
+/// Which of two is faster on which side of the size at which their lines cross.
+fn faster(one: &Series, other: &Series) -> String {
+    let rising = |series: &Series| series.fit().ok().filter(|line| line.beta > 0.0);
+    let names = format!("{} and {}", one.name, other.name);
+    let (Some(first), Some(second)) = (rising(one), rising(other)) else {
+        return format!("no crossing of {names} to tell: it takes two lines that rise with the size");
+    };
+    if first == second {
+        return format!("{names} have the same line");
+    }
+    let is_first = |bytes: f64| first.time(bytes) < second.time(bytes);
+    let winner = |bytes: f64| if is_first(bytes) { &one.name } else { &other.name };
+    let Some(bytes) = crossing(first, second) else {
+        return format!("by these lines {} is faster at every size", winner(1.0));
+    };
+    let measured = one.points.iter().map(|point| point.bytes as f64);
+    let inside = measured.clone().any(|size| size <= bytes) && measured.clone().any(|size| size >= bytes);
+    let doubt = if inside { "" } else { ", though no size so far out was measured" };
+    let [below, above] = [0.5, 2.0].map(|by| winner(bytes * by));
+    format!("by these lines {below} is faster below {}, {above} above{doubt}", size(bytes))
+}
+
+/// 512 bytes, 78 KiB, 4 MiB.
+fn size(bytes: f64) -> String {
+    match bytes {
+        ..1024.0 => format!("{bytes:.0} bytes"),
+        ..1048576.0 => format!("{:.0} KiB", bytes / 1024.0),
+        _ => format!("{:.0} MiB", bytes / 1048576.0),
+    }
 }
 
 #[cfg(test)]
@@ -122,7 +144,32 @@ mod tests {
         let lines: Vec<Vec<&str>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["ring", "6", "1.50", "n", "10.0", "1000"]);
         assert_eq!(lines[2], ["doubling", "2", "2.00", "n", "10.0", "1000"]);
-        assert!(told.ends_with("cross at 78 KiB"), "{told}");
+        assert!(told.ends_with("\nby these lines doubling is faster below 78 KiB, ring above"), "{told}");
+    }
+
+    #[test]
+    fn a_flat_line_has_neither_a_bandwidth_nor_a_crossing() {
+        let (ring, flat) = (AlphaBeta { alpha: 60.0, beta: 0.0015 }, AlphaBeta { alpha: 20.0, beta: 0.0 });
+        let told = model(&[drawn("engine", ring), drawn("ring", ring), drawn("doubling", flat)], 4);
+        let lines: Vec<Vec<&str>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1], ["ring", "6", "1.50", "n", "10.0", "1000"]);
+        assert_eq!(lines[2], ["doubling", "2", "2.00", "n", "10.0"]);
+        assert!(told.ends_with("no crossing of ring and doubling to tell: it takes two lines that rise with the size"));
+        assert!(!told.contains("inf"), "{told}");
+    }
+
+    #[test]
+    fn tells_who_is_faster_where_and_where_that_was_not_measured() {
+        let told = |ring: (f64, f64), doubling: (f64, f64)| {
+            let line = |(alpha, beta)| AlphaBeta { alpha, beta };
+            faster(&drawn("ring", line(ring)), &drawn("doubling", line(doubling)))
+        };
+        assert_eq!(told((20.0, 0.002), (60.0, 0.001)), "by these lines ring is faster below 39 KiB, doubling above");
+        let far = "by these lines doubling is faster below 38 MiB, ring above, though no size so far out was measured";
+        assert_eq!(told((60.0, 0.001), (20.0, 0.001001)), far);
+        assert_eq!(told((60.0, 0.002), (20.0, 0.001)), "by these lines doubling is faster at every size");
+        assert_eq!(told((20.0, 0.001), (20.0, 0.002)), "by these lines ring is faster at every size");
+        assert_eq!(told((20.0, 0.001), (20.0, 0.001)), "ring and doubling have the same line");
     }
 
     #[test]
@@ -130,6 +177,6 @@ mod tests {
         let mut one = Series::new("ring");
         one.push(4, Spread { median: 1.0, p10: 1.0, p90: 1.0 });
         let told = model(&[one.clone(), one.clone(), one], 4);
-        assert!(told.ends_with("do not cross"), "{told}");
+        assert!(told.contains("\nno crossing of ring and ring to tell"), "{told}");
     }
 }

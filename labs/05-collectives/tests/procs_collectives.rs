@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::{command, finish, in_processes, in_threads, lab, results, text};
+use assert_cmd::cargo::cargo_bin;
+use common::{lab, results, text};
+use lockstep_trials::Running;
 use serde_json::{Value, json};
 
 /// Everything but the timing, whose numbers are no promise.
@@ -40,6 +42,14 @@ fn sum(ranks: &[usize], length: usize) -> Vec<usize> {
     (0..length).map(|at| ranks.iter().map(|&rank| start(rank, at)).sum()).collect()
 }
 
+/// Sum, product, least and greatest of 1, 2, 1, 2, … and of 1, 2, 3, 1, 2, 3, …
+fn ops(world: usize) -> [[usize; 2]; 4] {
+    let columns = [2, 3].map(|modulus| (0..world).map(|rank| 1 + rank % modulus).collect::<Vec<_>>());
+    let [ones_and_twos, to_three] = columns.each_ref();
+    let both = |of: fn(&Vec<usize>) -> usize| [of(ones_and_twos), of(to_three)];
+    [both(|column| column.iter().sum()), both(|column| column.iter().product()), [1, 1], [world.min(2), world.min(3)]]
+}
+
 fn check(world: usize, root: usize, results: &[Value]) {
     let all: Vec<usize> = (0..world).collect();
     for (rank, held) in results.iter().enumerate() {
@@ -56,9 +66,7 @@ fn check(world: usize, root: usize, results: &[Value]) {
         is("reduce_scatter", json!([sum(&all, world)[rank]]));
         is("all_to_all", json!(all.iter().map(|&from| start(from, rank)).collect::<Vec<_>>()));
         is("barrier", json!([world]));
-        let product = |first: usize| (first..first + world).product::<usize>();
-        let triangle = world * (world + 1) / 2;
-        is("ops", json!([[triangle, triangle + world], [product(1), product(2)], [1, 2], [world, world + 1]]));
+        is("ops", json!(ops(world)));
         let mine: Vec<usize> = (rank % 2..world).step_by(2).collect();
         is("groups", json!(sum(&mine, 4)));
         if world > 1 {
@@ -95,40 +103,37 @@ fn arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn every_collective_leaves_its_numbers_on_ranks_that_are_threads() {
     for (world, root) in [(1, 0), (2, 1), (3, 2), (4, 0), (5, 3), (8, 7)] {
-        let folder = tempfile::tempdir().unwrap();
-        let args = [world.to_string(), root.to_string()];
-        let output = in_threads(&arguments(&["--nprocs", &args[0], "--root", &args[1]]), &folder);
+        let (job, args) = (lab(), [world.to_string(), root.to_string()]);
+        let output = job.alone(&arguments(&["--nprocs", &args[0], "--root", &args[1]]));
         assert!(output.status.success(), "{}", text(&output.stderr));
-        check(world, root, &results(world, &folder));
+        check(world, root, &results(&job, world));
     }
 }
 
 #[test]
 fn every_collective_leaves_the_same_numbers_on_ranks_that_are_processes() {
     for (world, root) in [(2, 0), (3, 1), (4, 2)] {
-        let folder = tempfile::tempdir().unwrap();
-        let outputs = in_processes(world, &arguments(&["--root", &root.to_string()]), &folder);
-        for output in &outputs {
-            assert!(output.status.success(), "{}", text(&output.stderr));
-        }
-        assert!(outputs[1..].iter().all(|output| output.stdout.is_empty()), "rank 0 alone prints");
-        check(world, root, &results(world, &folder));
+        let mut job = lab();
+        let ended = job.attempt(world, &arguments(&["--root", &root.to_string()]));
+        assert!(ended.succeeded(), "{}", ended.told());
+        assert!(ended.0[1..].iter().all(|output| output.stdout.is_empty()), "rank 0 alone prints");
+        check(world, root, &results(&job, world));
     }
 }
 
 #[test]
 fn pythons_torchrun_starts_it() {
     let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
-    let folder = tempfile::tempdir().unwrap();
-    let there = finish(command(&python, &["-c", "import torch.distributed.run"], &folder));
-    if !there.status.success() {
+    let job = lab();
+    let there = job.command(&python).args(["-c", "import torch.distributed.run"]).status();
+    if !there.is_ok_and(|status| status.success()) {
         println!("not verified here: lab 05 under torchrun (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11)");
         return;
     }
-    let mut torchrun =
-        command(&python, &["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], &folder);
-    torchrun.arg("--no-python").arg(lab()).args(arguments(&[]));
-    let output = finish(torchrun);
+    let mut torchrun = job.command(&python);
+    torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]);
+    torchrun.arg(cargo_bin!("lab-05-collectives")).args(arguments(&[]));
+    let output = Running::start(torchrun).end();
     assert!(output.status.success(), "{}", text(&output.stderr));
-    check(2, 0, &results(2, &folder));
+    check(2, 0, &results(&job, 2));
 }
