@@ -110,6 +110,16 @@ impl Fault {
     }
 }
 
+/// The same error, with another diagnosis if it is a [`Fault`] that `why` knows more about: a hang, from where the ranks were.
+pub fn explain(mut error: anyhow::Error, why: impl FnOnce(&Fault) -> Option<String>) -> anyhow::Error {
+    if let Some(fault) = error.downcast_mut::<Fault>()
+        && let Some(diagnosis) = why(fault)
+    {
+        fault.diagnosis = diagnosis;
+    }
+    error
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.verdict.words())?;

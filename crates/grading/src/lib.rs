@@ -23,6 +23,6 @@ mod tell;
 
 pub use claim::{Claim, close};
 pub use exercise::Lab;
-pub use fault::{Fault, Found, Verdict};
+pub use fault::{Fault, Found, Verdict, explain};
 pub use options::{DEADLINE, Options};
 pub use stage::{End, Setting, Stage};
