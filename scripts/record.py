@@ -5,7 +5,8 @@
     scripts/record.py --check      run nothing: is every recording of the present source, does every include and link resolve?
 
 A recording ends with a line that says where it comes from. It is stale when the lab's source has changed since: the line holds
-the first 12 hex digits of the source's SHA-256. Needs a finished set-up, and no package. CARGO names another cargo,
+the first 12 hex digits of the source's SHA-256. A program that ends with another exit code than is expected of it (0, but for
+those that show a failure) is not recorded. Needs a finished set-up, and no package. CARGO names another cargo,
 LOCKSTEP_DATA the folder with the real digits; without it their recording stays as it is.
 
 What a program prints is recorded as it is, but for what says nothing and differs on each machine: the folders of the checkout
@@ -82,7 +83,12 @@ RECORDINGS = {
         4,
     ),
     "lab-05-last-bits": ("lab-05-collectives last_bits --nprocs 4", LAB_5, 4),
-    "lab-05-timing": ("lab-05-collectives timing --nprocs 4 --plot target/try/all_reduce.svg", LAB_5, 4),
+    # Sizes at which bytes count more than four ranks' turns on two cores.
+    "lab-05-timing": (
+        "lab-05-collectives timing --nprocs 4 --min-bytes 65536 --max-bytes 33554432 --plot target/try/all_reduce.svg",
+        LAB_5,
+        4,
+    ),
     "lab-06": (
         TWO_RANKS + " --max-restarts=1 lab-06-snapshot-resume --epochs 2 --save-every-steps 32 --snapshots target/try/snapshots",
         LAB_6,
@@ -122,6 +128,20 @@ RECORDINGS = {
     "verify": ("lockstep verify 06", "harness/src/verify", 0),
 }
 
+# Those that show a failure, and the exit code that it must end with; all others must succeed.
+FAILURES = {
+    "lab-01-usage": 2,
+    "error-launcher": 2,
+    "error-data": 1,
+    "error-killed": 1,
+    "error-roll-call": 1,
+    "lab-03-alone": 2,
+    "lab-04-stuck": 1,
+    "lab-08-broken": 1,
+    "launcher-failed": 1,
+    "launcher-missing-node": 1,
+}
+
 PROVENANCE = re.compile(r"\[recorded ([^\s,]+)(?: on (\S+), world size (\d+))?, exit code (\d+), (\S+) ([0-9a-f]{12})(, .*)?\]")
 INCLUDE = re.compile(r"\{\{#include ([^:}\s]+)(?::([\w-]+))?\}\}")
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
@@ -141,7 +161,7 @@ def main(arguments):
             continue
         print(f"record: {name}: {RECORDINGS[name][0]}", flush=True)
         path_of(name).parent.mkdir(exist_ok=True)
-        path_of(name).write_text(record(*RECORDINGS[name]))
+        path_of(name).write_text(record(FAILURES.get(name, 0), *RECORDINGS[name]))
     for readme in READMES:
         readme.write_text(spliced(readme.read_text()))
     return report(check())
@@ -161,8 +181,9 @@ def report(faults):
 # ---- recording
 
 
-def record(command, source, world_size, kill=None):
-    """Runs the command at the root of the checkout; gives its text with the line of provenance."""
+def record(expected, command, source, world_size, kill=None):
+    """Runs the command at the root of the checkout, which must end with the expected exit code; gives its text with the line of
+    provenance."""
     shutil.rmtree(TRY, ignore_errors=True)
     with tempfile.TemporaryDirectory() as events, tempfile.TemporaryDirectory() as temporary:
         process = start(command, events, temporary)
@@ -176,6 +197,8 @@ def record(command, source, world_size, kill=None):
         started = first_event(events, 0)
     if due:
         sys.exit(f"record: {command} never printed the line upon which rank {due[0]} is killed: {due[1]}")
+    if code != expected:
+        sys.exit(f"{text}record: {command} ended with exit code {code}, {expected} was expected; the recording stays as it was")
     if started and started["world_size"] != world_size:
         sys.exit(f"record: {command} ran on {started['world_size']} ranks, not {world_size}")
     # Only what the run itself wrote in its event files: a program that writes none has no device and world size to state.
@@ -284,8 +307,9 @@ def stale(name):
     found = PROVENANCE.fullmatch(lines[-1])
     if not found:
         return [f"recorded/{name}.txt does not say where it comes from: scripts/record.py {name}"]
-    present = (f"$ {command}", str(world_size) if found[3] else None, source, digest(source))
-    recorded = (lines[0], found[3], found[5], found[6])
+    code = f"exit code {FAILURES.get(name, 0)}"
+    present = (f"$ {command}", str(world_size) if found[3] else None, code, source, digest(source))
+    recorded = (lines[0], found[3], f"exit code {found[4]}", found[5], found[6])
     changed = [f"{old} is now {new}" for old, new in zip(recorded, present) if old != new]
     return [f"recorded/{name}.txt is stale ({', '.join(changed)}): scripts/record.py {name}"] if changed else []
 
