@@ -1,6 +1,7 @@
 //! From references to storages, as a pickle makes them, to tensors: every bound is checked here.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use tch::{Device, Kind, Tensor};
 
@@ -28,10 +29,10 @@ pub(super) fn build(
         let storage = strided.storage;
         let text = pickle.text(storage.key).unwrap_or_default(); // the machine takes no other keys
         let key = keys.first_of(storage.key, text);
-        if !whole.contains_key(&key) {
-            whole.insert(key, (storage, flat(text, storage, storages)?));
-        }
-        let (first, data) = &whole[&key];
+        let (first, data) = match whole.entry(key) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(place) => place.insert((storage, flat(text, storage, storages)?)),
+        };
         if (first.kind, first.numel) != (storage.kind, storage.numel) {
             let text = shown(text);
             return Err(of_name(format!("its storage {text} is of another dtype or length elsewhere in the file")));
