@@ -97,7 +97,9 @@ impl Error {
         Self::with_fault(fault, operation, exception.message)
     }
 
-    pub(crate) fn bad_argument(operation: impl Into<String>, detail: impl Into<String>) -> Self {
+    /// A refusal of arguments by something that is built on this crate: a layer whose input cannot be used. It reads as those of
+    /// this crate do, "`operation` was given a bad argument: `detail`".
+    pub fn bad_argument(operation: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::with_fault(Fault::BadArgument, operation, detail)
     }
 

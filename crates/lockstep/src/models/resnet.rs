@@ -13,9 +13,9 @@ use std::rc::Rc;
 use c10d::ProcessGroup;
 use tch::Tensor;
 use tch::nn::init::{FanInOut, NonLinearity, NormalOrUniform};
-use tch::nn::{self, BatchNormConfig, Conv2D, ConvConfig, Init, Module, ModuleT, Path};
+use tch::nn::{self, Conv2D, ConvConfig, Init, Module, ModuleT, Path};
 
-use crate::nn::SyncBatchNorm2d;
+use crate::nn::{BatchNorm2d, SyncBatchNorm2d};
 
 /// How many layers a network has, which its name counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum Head {
 /// Over whose samples batch normalization takes its statistics.
 #[derive(Clone, Debug, Default)]
 pub enum Norm {
-    /// The rank's own.
+    /// The rank's own: [`BatchNorm2d`].
     #[default]
     Batch,
     /// Those of all ranks of the group: [`SyncBatchNorm2d`].
@@ -177,18 +177,14 @@ impl ModuleT for BasicBlock {
 /// Batch normalization over the rank's own samples or over all ranks'.
 #[derive(Debug)]
 enum BatchNorm {
-    Own(nn::BatchNorm),
+    Own(BatchNorm2d),
     Sync(SyncBatchNorm2d),
 }
 
 impl BatchNorm {
     fn new(vs: Path<'_>, channels: i64, norm: &Norm) -> Self {
         match norm {
-            Norm::Batch => {
-                // tch's default draws the weights between 0 and 1, as PyTorch did before 1.2.
-                let config = BatchNormConfig { ws_init: Init::Const(1.0), ..Default::default() };
-                BatchNorm::Own(nn::batch_norm2d(vs, channels, config))
-            }
+            Norm::Batch => BatchNorm::Own(BatchNorm2d::new(&vs, channels)),
             Norm::Sync(group) => {
                 BatchNorm::Sync(SyncBatchNorm2d::new(&vs, channels, Rc::clone(group), &Default::default()))
             }
