@@ -124,6 +124,9 @@ fn over_my_share<M: ModuleT>(
     let share = EvalSampler::new(test_set.len(), model.group().rank(), model.group().size())?;
     for batch in DataLoader::new(test_set, share, options.batch_size)?.workers(options.workers).epoch(0) {
         let batch = batch?.to(device);
+        if batch.is_empty() {
+            continue; // none of it could be read, and that is allowed
+        }
         no_grad(|| body(&model.module().forward_t(&batch.inputs, false), &batch.targets));
     }
     Ok(())

@@ -51,7 +51,7 @@ pub enum OnBroken {
     /// Stop with an error that names it.
     #[default]
     Stop,
-    /// Leave it out of its batch, and name it once in a warning.
+    /// Leave it out, and name it once in a warning. Where a set is trained on, the next one that can be read takes its place.
     Skip,
 }
 
@@ -65,6 +65,7 @@ pub struct Transformed<P> {
     pipeline: Pipeline,
     seed: u64,
     on_broken: OnBroken,
+    in_training: bool,
     warn: Box<dyn Fn(String) + Send + Sync>,
     /// Pictures that were warned of.
     told: Mutex<BTreeSet<usize>>,
@@ -75,7 +76,8 @@ impl<P: Pictures> Transformed<P> {
     pub fn new(pictures: P, normalize: Normalize) -> Self {
         let (pipeline, told) = (Pipeline::new(), Mutex::default());
         let warn = Box::new(|message| eprintln!("warning: {message}"));
-        Transformed { pictures, normalize, pipeline, seed: 0, on_broken: OnBroken::Stop, warn, told }
+        let on_broken = OnBroken::Stop;
+        Transformed { pictures, normalize, pipeline, seed: 0, on_broken, in_training: false, warn, told }
     }
 
     /// What is done to each picture first.
@@ -96,6 +98,15 @@ impl<P: Pictures> Transformed<P> {
     #[must_use]
     pub fn on_broken(mut self, on_broken: OnBroken) -> Self {
         self.on_broken = on_broken;
+        self
+    }
+
+    /// This set is trained on. A picture that is left out is then replaced by the next one that can be read, so that every batch
+    /// has its size: a rank whose whole batch is broken takes its step as the others do, and each rank's gradient stays the mean
+    /// over as many pictures. In an evaluation a replacement would count twice: there, batches are smaller, or empty.
+    #[must_use]
+    pub fn in_training(mut self) -> Self {
+        self.in_training = true;
         self
     }
 
@@ -127,6 +138,19 @@ impl<P: Pictures> Transformed<P> {
         }
     }
 
+    /// The picture and its number, or, where it is to be left out, what the batch gets instead: nothing, or in training the next.
+    fn or_next(&self, epoch: u64, index: usize) -> anyhow::Result<Option<(usize, RgbImage)>> {
+        let candidates = if self.in_training { self.len() } else { 1 };
+        for candidate in (index..self.len()).chain(0..index).take(candidates) {
+            if let Some(picture) = self.transformed(epoch, candidate)? {
+                return Ok(Some((candidate, picture)));
+            }
+        }
+        let of = self.len();
+        ensure!(!self.in_training, "none of the {of} pictures can be read (a warning named each): mend or remove them");
+        Ok(None)
+    }
+
     fn tell(&self, index: usize, error: &anyhow::Error) {
         if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(index) {
             (self.warn)(format!("left out of training and evaluation: {error:#}"));
@@ -143,23 +167,19 @@ impl<P: Pictures> Dataset for Transformed<P> {
         check_indices(self.len(), indices)?;
         let mut batch = Stack::default();
         for &index in indices {
-            if let Some(picture) = self.transformed(epoch, index)? {
+            if let Some((index, picture)) = self.or_next(epoch, index)? {
                 batch.add(&picture, self.pictures.label(index), &self.normalize, indices.len())?;
             }
         }
-        ensure!(
-            !batch.labels.is_empty() || indices.is_empty(),
-            "none of the {} pictures of a batch can be read (a warning named each): mend or remove them",
-            indices.len()
-        );
         Ok(batch.finish())
     }
 
-    /// The pictures' own, their transforms and normalisation; not the seed, which a snapshot compares by itself.
     fn leaves_out(&self) -> bool {
-        self.on_broken == OnBroken::Skip
+        self.on_broken == OnBroken::Skip && !self.in_training
     }
 
+    /// The pictures' own, their transforms and normalisation. Not the seed, which a snapshot compares by itself, and not what is done
+    /// about a broken picture: a run that one has stopped may go on from its snapshot without it.
     fn fingerprint(&self) -> anyhow::Result<u32> {
         let done = format!("{:08x} {:?} {:?}", self.pictures.fingerprint()?, self.pipeline, self.normalize);
         Ok(crc32fast::hash(done.as_bytes()))
@@ -267,6 +287,31 @@ mod tests {
         }
     }
 
+    /// Six pictures of which one at most can be read.
+    struct Only(Option<usize>);
+
+    impl Pictures for Only {
+        fn len(&self) -> usize {
+            6
+        }
+
+        fn classes(&self) -> &[String] {
+            &[]
+        }
+
+        fn label(&self, index: usize) -> i64 {
+            index as i64
+        }
+
+        fn picture(&self, index: usize) -> anyhow::Result<RgbImage> {
+            if self.0 == Some(index) { Six(Vec::new()).picture(index) } else { bail!("cannot read it") }
+        }
+
+        fn fingerprint(&self) -> anyhow::Result<u32> {
+            Ok(1)
+        }
+    }
+
     fn six() -> Transformed<Six> {
         Transformed::new(Six(vec!["even".into(), "odd".into()]), Normalize::NONE)
     }
@@ -292,10 +337,30 @@ mod tests {
         let batch = skips.batch(0, &[5, 3, 1]).unwrap();
         assert_eq!((batch.inputs.size(), reds(&batch)), (vec![2, 3, 1, 2], vec![5.0, 0.0, 1.0, 0.0]));
         assert_eq!(Vec::<i64>::try_from(&batch.targets).unwrap(), [1, 1]);
-        let error = skips.batch(0, &[3]).unwrap_err();
-        assert!(error.to_string().starts_with("none of the 1 pictures"), "{error}");
+        assert!(skips.leaves_out() && skips.batch(0, &[3]).unwrap().is_empty());
         let told: Vec<String> = told.try_iter().collect();
         assert!(told.len() == 1 && told[0].contains("three.png"), "once for two times: {told:?}");
+    }
+
+    #[test]
+    fn in_training_the_next_picture_that_can_be_read_takes_the_place_of_a_broken_one() {
+        let set = || six().on_broken(OnBroken::Skip).in_training().warn(drop);
+        let batch = set().batch(0, &[3]).unwrap(); // number 4, which is larger and black
+        assert_eq!((batch.inputs.size(), Vec::<i64>::try_from(&batch.targets).unwrap()), (vec![1, 3, 1, 3], vec![0]));
+        assert!(!set().leaves_out());
+
+        let only = |readable| {
+            Transformed::new(Only(readable), Normalize::NONE).on_broken(OnBroken::Skip).in_training().warn(drop)
+        };
+        assert_eq!(
+            reds(&only(Some(1)).batch(0, &[2, 1, 0]).unwrap()),
+            [1.0, 0.0, 1.0, 0.0, 1.0, 0.0],
+            "also from the front"
+        );
+        let error = only(None).batch(0, &[2]).unwrap_err().to_string();
+        assert!(error.starts_with("none of the 6 pictures can be read"), "{error}");
+        let error = only(Some(1)).on_broken(OnBroken::Stop).batch(0, &[2]).unwrap_err().to_string();
+        assert!(error.contains("cannot read"), "{error}");
     }
 
     #[test]
