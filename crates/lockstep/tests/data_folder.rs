@@ -128,6 +128,13 @@ fn passes_over_what_is_no_sample_and_tells_why() {
         ("A/readme", Why::NotAPicture),
     ];
     assert_eq!(skipped, due.map(|(path, why)| (PathBuf::from(path), why)));
+    let root = folder.path().display();
+    let told = format!(
+        "passed over in {root}: 1 without a picture's name, 1 of a format that is not read here, 1 beside the class folders, \
+         3 with a hidden name; first {root}/A/readme"
+    );
+    assert_eq!(set.passed_over(), Some(told));
+    assert_eq!(ImageFolder::open(folder_of(&["A/a.png"]).path()).unwrap().passed_over(), None);
 }
 
 #[test]
@@ -195,6 +202,16 @@ fn refuses_a_picture_that_is_a_link_to_nowhere_or_to_itself() {
         symlink(folder.path().join("A").join(target), folder.path().join("A/a.png")).unwrap();
         let error = ImageFolder::open(folder.path()).unwrap_err();
         assert!(matches!(&error, FolderError::Read { path, .. } if path.ends_with("A/a.png")), "{error}");
+    }
+}
+
+#[test]
+fn refuses_a_link_to_nowhere_where_a_class_or_a_split_may_be_meant() {
+    for link in ["Train/C2", "Test"] {
+        let folder = folder_of(&["Train/C0/a.png", "Validation/C0/b.png"]);
+        symlink(folder.path().join("nowhere"), folder.path().join(link)).unwrap();
+        let error = Splits::open(folder.path()).unwrap_err();
+        assert!(matches!(&error, FolderError::Read { path, .. } if path.ends_with(link)), "{error}");
     }
 }
 

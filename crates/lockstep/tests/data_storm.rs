@@ -107,6 +107,8 @@ fn refuses_photographs_without_pixels_and_folders_that_cannot_be_made() {
         let error = Storm::write(folder.path(), 1, (3, 3), sizes).unwrap_err().to_string();
         assert!(error.contains("give at least one, of 1 x 1 or more"), "{error}");
     }
+    let error = Storm::write(folder.path(), 1, (12, 2), &[(4, 4)]).unwrap_err().to_string();
+    assert!(error.contains("12 and 2 photographs: each split needs one of each of the 3 classes"), "{error}");
     fs::write(folder.path().join("Train"), "in the way").unwrap();
     let error = Storm::write(folder.path(), 1, (3, 3), &[(4, 4)]).unwrap_err().to_string();
     assert!(error.contains("Train/C0"), "{error}");

@@ -40,6 +40,8 @@ pub struct HouseSplits {
     pub validation: Box<dyn Pictures>,
     /// Those that choose nothing, if there are any.
     pub test: Option<Box<dyn Pictures>>,
+    /// What to warn of: files that were passed over.
+    pub notes: Vec<String>,
 }
 
 /// The photographs of `dir`, as [`Splits::open`] finds them, or, without one, drawn ones: `train` to learn from and `validation`.
@@ -51,9 +53,11 @@ pub fn houses_or_drawn(dir: Option<&Path>, seed: u64, train: usize, validation: 
         let (width, height) = PHOTOGRAPH;
         let drawn = |split, count| Box::new(Storm::new(seed, split).first(count, width, height));
         let (train, validation) = (drawn(Split::Train, train), drawn(Split::Test, validation));
-        return Ok(HouseSplits { train, validation, test: None });
+        return Ok(HouseSplits { train, validation, test: None, notes: Vec::new() });
     };
-    let Splits { train, validation, test } = Splits::open(dir)?;
+    let splits = Splits::open(dir)?;
+    let notes = splits.passed_over();
+    let Splits { train, validation, test } = splits;
     let test = test.map(|test| Box::new(test) as Box<dyn Pictures>);
-    Ok(HouseSplits { train: Box::new(train), validation: Box::new(validation), test })
+    Ok(HouseSplits { train: Box::new(train), validation: Box::new(validation), test, notes })
 }

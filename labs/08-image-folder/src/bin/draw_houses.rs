@@ -1,24 +1,27 @@
 //! Draws houses after a storm as JPEG files, in the folders that the lab reads: to look at, to count, to break.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 use lockstep::data::Storm;
+use lockstep::data::storm::CLASSES;
 use lockstep::exit;
 
 /// Widths and heights that occur: a folder of real photographs never has one alone.
 const SIZES: [(u32, u32); 3] = [(320, 240), (240, 320), (256, 192)];
+
+/// So many houses in a row are one of each class: a class's folder without a photograph would be refused.
+const EACH_CLASS: usize = CLASSES.len();
 
 /// Draw photographs of houses after a storm into Train/ and Validation/ of a folder
 #[derive(Parser)]
 struct Args {
     /// The folder, which is made if it is missing
     folder: PathBuf,
-    /// Houses to draw for training; a quarter as many are drawn for validation
-    #[arg(long, default_value = "512")]
-    samples: NonZeroUsize,
+    /// Houses to draw for training; a quarter as many are drawn for validation, and one of each class at least
+    #[arg(long, default_value = "512", value_parser = clap::value_parser!(u32).range(EACH_CLASS as i64..))]
+    samples: u32,
     /// Seed of the houses
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -27,7 +30,7 @@ struct Args {
 fn main() -> ExitCode {
     exit::main(|| {
         let Args { folder, samples, seed } = Args::parse();
-        let samples = samples.get();
-        Storm::write(&folder, seed, (samples, samples.div_ceil(4)), &SIZES)
+        let samples = samples as usize;
+        Storm::write(&folder, seed, (samples, samples.div_ceil(4).max(EACH_CLASS)), &SIZES)
     })
 }

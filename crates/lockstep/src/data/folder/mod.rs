@@ -10,13 +10,16 @@
 //! - `.jpg`, `.jpeg` and `.png` alone are read, not the six rarer formats;
 //! - a file that may not be read, a link without end and a pipe are found when the folder is opened, not an hour into the training.
 //!
-//! What is passed over is listed by [`ImageFolder::skipped`].
+//! What is passed over is listed by [`ImageFolder::skipped`], and counted in a sentence by [`ImageFolder::passed_over`].
 
 mod decode;
 mod error;
 mod splits;
 mod walk;
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -53,7 +56,7 @@ pub struct Skipped {
 }
 
 /// Why a file or folder is no sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Why {
     /// Its name begins with a dot.
@@ -64,6 +67,17 @@ pub enum Why {
     OtherFormat,
     /// Its name is not a picture's.
     NotAPicture,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Why::Hidden => "with a hidden name",
+            Why::OutsideOfClasses => "beside the class folders",
+            Why::OtherFormat => "of a format that is not read here",
+            Why::NotAPicture => "without a picture's name",
+        })
+    }
 }
 
 impl ImageFolder {
@@ -100,6 +114,16 @@ impl ImageFolder {
     /// The files and folders that were passed over, with the reason.
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
+    }
+
+    /// What to say of them, if there are any: how many for which reason, and the first.
+    pub fn passed_over(&self) -> Option<String> {
+        let first = self.skipped.iter().min_by_key(|skipped| (Reverse(skipped.why), &skipped.path))?;
+        let mut counts = BTreeMap::new();
+        self.skipped.iter().for_each(|skipped| *counts.entry(Reverse(skipped.why)).or_insert(0) += 1);
+        let counts: Vec<String> = counts.into_iter().map(|(Reverse(why), count)| format!("{count} {why}")).collect();
+        let (root, first) = (self.root.display(), first.path.display());
+        Some(format!("passed over in {root}: {}; first {first}", counts.join(", ")))
     }
 }
 

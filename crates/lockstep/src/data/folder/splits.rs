@@ -22,6 +22,12 @@ pub struct Splits {
 }
 
 impl Splits {
+    /// What was passed over in each, as [`ImageFolder::passed_over`] says it.
+    pub fn passed_over(&self) -> Vec<String> {
+        let all = [Some(&self.train), Some(&self.validation), self.test.as_ref()];
+        all.into_iter().flatten().filter_map(ImageFolder::passed_over).collect()
+    }
+
     /// Finds and checks `Train` (or `training`), `Validation` (or `val`, `valid`) and, where there is one, `Test` (or
     /// `testing`) in `dir`, in upper or lower case.
     ///
@@ -86,14 +92,20 @@ fn find(dir: &Path, folders: &[String], split: &'static str, names: &[&str]) -> 
     Err(FolderError::SplitTwice { dir: dir.into(), split, found: format!("{first}, {}", others.join(", ")) })
 }
 
-/// The names of the folders in `dir`, sorted; one that is no text is none of those that are looked for.
+/// The names of the folders in `dir`, sorted; one that is no text is none of those that are looked for. A link that leads nowhere
+/// under a split's name is an error: the split would be taken for missing.
 fn folders(dir: &Path) -> Result<Vec<String>, FolderError> {
     let unreadable = |source| FolderError::Read { path: dir.into(), source };
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
-        if let (true, Ok(name)) = (entry.path().is_dir(), entry.file_name().into_string()) {
-            names.push(name);
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        match fs::metadata(entry.path()) {
+            Ok(meta) if meta.is_dir() => names.push(name),
+            Err(source) if [&TRAIN[..], &VALIDATION, &TEST].iter().any(|names| is_one_of(&name, names)) => {
+                return Err(FolderError::Read { path: entry.path(), source });
+            }
+            _ => {}
         }
     }
     names.sort_unstable();

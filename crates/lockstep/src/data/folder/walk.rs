@@ -48,7 +48,7 @@ fn classes(root: &Path, skipped: &mut Vec<Skipped>) -> Result<Vec<String>, Folde
         let path = root.join(&name);
         if hidden(&name) {
             skipped.push(Skipped { path, why: Why::Hidden });
-        } else if path.is_dir() {
+        } else if stat(&path)?.is_dir() {
             classes.push(name.into_string().map_err(|_| FolderError::ClassName { path })?);
         } else {
             files.push(name);

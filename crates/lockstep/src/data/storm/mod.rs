@@ -15,7 +15,6 @@ mod scene;
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
@@ -26,6 +25,7 @@ pub use houses::Houses;
 use super::Split;
 use super::rng::KeyedRng;
 use super::vision::RgbImage;
+use super::whole;
 
 /// The grades, which are the names of the class folders: intact, damaged, destroyed.
 pub const CLASSES: [&str; 3] = ["C0", "C2", "C4"];
@@ -80,7 +80,7 @@ impl Storm {
     /// photograph in one of `sizes` (width and height). Folders are made where there are none; each file appears whole or not at all.
     ///
     /// # Errors
-    /// When `sizes` is empty or has a 0, or a folder or file cannot be written.
+    /// When `sizes` is empty or has a 0, a split would be too small to have every class, or a folder or file cannot be written.
     pub fn write(
         dir: &Path,
         seed: u64,
@@ -90,6 +90,11 @@ impl Storm {
         ensure!(
             !sizes.is_empty() && sizes.iter().all(|&(w, h)| w > 0 && h > 0),
             "draw photographs of the sizes {sizes:?}: give at least one, of 1 x 1 or more"
+        );
+        ensure!(
+            train.min(validation) >= CLASSES.len(),
+            "draw {train} and {validation} photographs: each split needs one of each of the {} classes at least",
+            CLASSES.len()
         );
         Self::new(seed, Split::Train).write_split(&dir.join("Train"), train, sizes)?;
         Self::new(seed, Split::Test).write_split(&dir.join("Validation"), validation, sizes)
@@ -115,11 +120,7 @@ fn write_jpeg(folder: &Path, name: &str, picture: &RgbImage) -> anyhow::Result<(
     let write = || -> anyhow::Result<()> {
         let mut bytes = Vec::new();
         JpegEncoder::new_with_quality(&mut bytes, QUALITY).encode_image(picture)?;
-        let readable = fs::Permissions::from_mode(0o666); // less the umask, as for any new file
-        let mut file = tempfile::Builder::new().prefix(".house-").permissions(readable).tempfile_in(folder)?;
-        file.write_all(&bytes)?;
-        file.persist(folder.join(name))?;
-        Ok(())
+        Ok(whole::write(&folder.join(name), |out| out.write_all(&bytes))?)
     };
     write().with_context(|| format!("write the photograph {}", folder.join(name).display()))
 }
