@@ -20,6 +20,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use c10d::ProcessGroup;
 use serde::{Deserialize, Serialize};
 use tch::nn::VarStore;
@@ -87,7 +88,8 @@ impl BestModel {
     /// Where neither the file nor the one beside it is that model, there is a warning, and the best of the epochs that come is kept.
     ///
     /// # Errors
-    /// When the file that is wanted cannot be put back into its place, and those of a broadcast.
+    /// On every rank when the name is none that a model can be saved under, or the file that is wanted cannot be put back into its
+    /// place, and those of a broadcast.
     pub fn resume(&mut self, saved: Option<Best>, group: &ProcessGroup) -> anyhow::Result<()> {
         let found = self.report.rank().is_zero().then(|| self.find(saved).map_err(|error| format!("{error:#}")));
         self.best = agree::words(group, found.as_ref())?.map_err(anyhow::Error::msg)?;
@@ -106,14 +108,11 @@ impl BestModel {
         }
         let loss = Some(all.loss()).filter(|loss| loss.is_finite());
         let new = Best { epoch, accuracy, loss, samples };
-        let saved = self.report.rank().is_zero().then(|| self.save(new, vs).map_err(|error| format!("{error:#}")));
-        match agree::words::<Result<(), String>>(group, saved.as_ref())? {
-            Ok(()) => self.best = Some(new),
-            Err(why) if self.on_error == OnSaveError::Stop => anyhow::bail!(why),
-            Err(why) if self.report.rank().is_zero() => self.report.warn(format!("{why}; training goes on")),
-            Err(_) => {}
+        let saved = checkpoint::save_for_all(group, &self.report, self.on_error, || self.save(new, vs))?;
+        if saved {
+            self.best = Some(new);
         }
-        Ok(self.best == Some(new))
+        Ok(saved)
     }
 
     /// Sets `vs` to the best model on all ranks, from the file that rank 0 has, and says what is known of it. None if no model was
@@ -141,6 +140,8 @@ impl BestModel {
 
     /// Rank 0's part of a resume.
     fn find(&self, saved: Option<Best>) -> anyhow::Result<Option<Best>> {
+        let path = self.path.display();
+        checkpoint::check_name(&self.path).with_context(|| format!("cannot keep the best model in {path}"))?;
         checkpoint::sweep(&self.path);
         let (Some(best), before) = (saved, self.before()) else { return Ok(None) };
         if is_of(&self.path, best) {
@@ -152,9 +153,8 @@ impl BestModel {
         }
         let Best { epoch, accuracy, .. } = best;
         self.report.warn(format!(
-            "the best model so far, of epoch {epoch} with accuracy {accuracy:.4}, is not in {} any more; the best of the epochs from \
-             here on is kept",
-            self.path.display()
+            "the best model so far, of epoch {epoch} with accuracy {accuracy:.4}, is not in {path} any more; the best of the epochs \
+             from here on is kept"
         ));
         Ok(None)
     }

@@ -1,32 +1,105 @@
 //! Checkpoints: a model's weights in a safetensors file that Python's `safetensors` reads, replaced whole or not at all.
 //!
-//! Leaves out what a resumed run needs besides (optimizer, step, sampler).
+//! Leaves out what a resumed run needs besides (optimizer, step, sampler), and which model is kept ([`crate::best`]).
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use c10d::ProcessGroup;
 use safetensors::SafeTensors;
 use tch::nn::VarStore;
 
-use crate::Rank;
-use crate::snapshot::{self, View};
+use crate::snapshot::{self, OnSaveError, View};
+use crate::{Rank, Reporter, agree};
 
 /// Writes all variables of `vs` to `path`, which ends in `.safetensors`, making the folder if it is missing.
 ///
 /// The file is written under another name, synced, and renamed over the old one, so that a kill at any moment leaves either
-/// the old file or the new one.
+/// the old file or the new one. What a kill leaves under the other name, `….partial.safetensors`, the next save replaces: one
+/// process at a time writes `path`.
 ///
 /// # Errors
 /// When the folder cannot be made or written; the old file is then untouched.
 pub fn save(vs: &VarStore, path: &Path) -> anyhow::Result<()> {
-    let partial = Partial(path.with_extension(format!("{}.partial.safetensors", std::process::id())));
-    replace(path, &partial, None, |partial| Ok(vs.save(partial)?))
+    replace(path, None, |partial| Ok(vs.save(partial)?))
+}
+
+/// The name of a file for a model, on a command line: it must end in `.safetensors`.
+///
+/// ```
+/// #[derive(clap::Parser)]
+/// struct Args {
+///     #[arg(long, value_parser = lockstep::checkpoint::parse_name)]
+///     best: Option<std::path::PathBuf>,
+/// }
+/// let parse = |name| <Args as clap::Parser>::try_parse_from(["lab", "--best", name]);
+/// assert!(parse("kept/best.safetensors").is_ok() && parse("best.pt").is_err());
+/// ```
+///
+/// # Errors
+/// What is wrong with the name, and what to do.
+pub fn parse_name(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    if is_named_well(&path) {
+        return Ok(path);
+    }
+    Err("the model is saved as safetensors: give a file's name that ends in .safetensors".into())
+}
+
+/// A run's model in a file, which is replaced after each epoch. Every rank has one and makes the same calls; rank 0 alone writes.
+///
+/// To be saved *before* the snapshot that says that the epoch is done: a run that was killed between the two does the epoch again,
+/// and one whose snapshot is there has the file.
+pub struct ModelFile {
+    path: PathBuf,
+    on_error: OnSaveError,
+    report: Reporter,
+}
+
+impl ModelFile {
+    /// For the file `path`, which ends in `.safetensors`. What a writer that was killed has left is removed.
+    pub fn new(path: impl AsRef<Path>, on_error: OnSaveError, report: &Reporter) -> Self {
+        let path = path.as_ref().to_owned();
+        if report.rank().is_zero() {
+            sweep(&path);
+        }
+        ModelFile { path, on_error, report: report.clone() }
+    }
+
+    /// Has rank 0 [`save`]. Says whether the file is now that of `vs`. A collective.
+    ///
+    /// # Errors
+    /// With [`OnSaveError::Stop`], on every rank, when it cannot be saved; else that is warned of, and what was there stays.
+    pub fn save(&self, vs: &VarStore, group: &ProcessGroup) -> anyhow::Result<bool> {
+        save_for_all(group, &self.report, self.on_error, || save(vs, &self.path))
+    }
+}
+
+/// Has rank 0 call `save`, and all ranks act alike on what came of it. Says whether it was saved. A collective.
+///
+/// # Errors
+/// With [`OnSaveError::Stop`] the failure, on every rank; else rank 0 warns of it.
+pub(crate) fn save_for_all(
+    group: &ProcessGroup,
+    report: &Reporter,
+    on_error: OnSaveError,
+    save: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<bool> {
+    let rank0 = report.rank().is_zero();
+    let saved = rank0.then(|| save().map_err(|error| format!("{error:#}")));
+    match agree::words::<Result<(), String>>(group, saved.as_ref())? {
+        Ok(()) => return Ok(true),
+        Err(why) if on_error == OnSaveError::Stop => anyhow::bail!(why),
+        Err(why) if rank0 => report.warn(format!("{why}; training goes on")),
+        Err(_) => {}
+    }
+    Ok(false)
 }
 
 /// [`save`] with a text in the file's metadata under `key`, and with the file that was there kept under the name `before`, if one
-/// is given. The same weights and text make the same bytes. What a kill leaves is removed by [`sweep`].
+/// is given. The same weights and text make the same bytes.
 ///
 /// # Errors
 /// As [`save`].
@@ -36,7 +109,7 @@ pub(crate) fn save_with_note(
     (key, text): (&str, &str),
     before: Option<&Path>,
 ) -> anyhow::Result<()> {
-    replace(path, &noted_partial(path), before, |partial| {
+    replace(path, before, |partial| {
         let views = vs.variables().into_iter().map(|(name, tensor)| View::new(&name, &tensor).map(|view| (name, view)));
         let views = views.collect::<Result<Vec<_>, _>>()?;
         // One entry: the order of several would not be the same each time.
@@ -55,23 +128,14 @@ pub(crate) fn note(path: &Path, key: &str) -> anyhow::Result<Option<String>> {
     Ok(metadata.metadata().as_ref().and_then(|texts| texts.get(key).cloned()))
 }
 
-/// Removes what a process that was killed in [`save_with_note`] has left.
+/// Removes what a process that was killed while it saved has left.
 pub(crate) fn sweep(path: &Path) {
-    drop(noted_partial(path));
+    drop(Partial::of(path));
 }
 
-/// One name for all processes, of which one at a time writes `path`.
-fn noted_partial(path: &Path) -> Partial {
-    Partial(path.with_extension("partial.safetensors"))
-}
-
-/// Has `write` make the file `partial`, and renames that to `path`. What was there is renamed to `before`, if that is given.
-fn replace(
-    path: &Path,
-    partial: &Partial,
-    before: Option<&Path>,
-    write: impl FnOnce(&Path) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
+/// Has `write` make a file, and renames that to `path`. What was there is renamed to `before`, if that is given.
+fn replace(path: &Path, before: Option<&Path>, write: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let partial = Partial::of(path);
     let attempt = || -> anyhow::Result<()> {
         check_name(path)?;
         let folder = folder_of(path);
@@ -109,14 +173,21 @@ pub fn load(vs: &mut VarStore, path: &Path) -> anyhow::Result<()> {
 }
 
 /// Loading tells formats by the extension, and a rename would replace a device or a link to somewhere else without a word.
-fn check_name(path: &Path) -> anyhow::Result<()> {
+///
+/// # Errors
+/// When a model cannot be saved as `path`, whatever room there is.
+pub(crate) fn check_name(path: &Path) -> anyhow::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) if !there.is_file() => anyhow::bail!("it exists and is not a regular file; name another path"),
-        _ if path.extension().is_none_or(|extension| extension != "safetensors") => {
+        _ if !is_named_well(path) => {
             anyhow::bail!("the name does not end in .safetensors, by which the file is told when it is loaded")
         }
         _ => Ok(()),
     }
+}
+
+fn is_named_well(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "safetensors")
 }
 
 fn folder_of(path: &Path) -> PathBuf {
@@ -128,6 +199,13 @@ fn folder_of(path: &Path) -> PathBuf {
 
 /// A file that is removed again unless it was renamed.
 struct Partial(PathBuf);
+
+impl Partial {
+    /// Where `path` is written first. One name for all processes, so that the next one finds what a killed one left.
+    fn of(path: &Path) -> Self {
+        Partial(path.with_extension("partial.safetensors"))
+    }
+}
 
 impl Drop for Partial {
     fn drop(&mut self) {
@@ -158,6 +236,19 @@ mod tests {
         assert_eq!(tensor, Tensor::full_like(&tensor, 2.0));
         let files: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().collect();
         assert_eq!(files.len(), 1, "no partial file is left: {files:?}");
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_is_replaced_by_the_next_save_and_swept_away_at_the_start_of_a_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let left = folder.path().join("model.partial.safetensors");
+        fs::write(&left, "half a mod").unwrap();
+        save(&store(1.0).0, &path).unwrap();
+        assert!(path.exists() && !left.exists());
+        fs::write(&left, "half a mod").unwrap();
+        ModelFile::new(&path, OnSaveError::Stop, &Reporter::alone(Device::Cpu).unwrap());
+        assert!(path.exists() && !left.exists());
     }
 
     #[test]

@@ -75,11 +75,14 @@ pub fn validation_line(epoch: u64, epochs: u64, all: &Evaluation) -> String {
     format!("{} Val loss: {:.4}, Val accuracy: {:.4}", of_epochs(epoch, epochs), all.loss(), all.accuracy())
 }
 
-/// `Epoch 3 | train loss: 0.1234, train accuracy: 0.9625 | 412 images/s over all ranks`, after an epoch's steps, which took `time`.
+/// `Epoch 3 | train loss: 0.1234, train accuracy: 0.9625, over 512 samples | 412 images/s over all ranks`, after steps of an epoch,
+/// which took `time`: fewer samples than the epoch has where it went on inside after a resume.
 pub fn speed_line(epoch: u64, all: &Evaluation, time: Duration) -> String {
     let rate = all.samples() as f64 / time.as_secs_f64().max(f64::EPSILON);
-    let (loss, accuracy) = (all.loss(), all.accuracy());
-    format!("Epoch {epoch} | train loss: {loss:.4}, train accuracy: {accuracy:.4} | {rate:.0} images/s over all ranks")
+    let (loss, accuracy, samples) = (all.loss(), all.accuracy(), all.samples());
+    format!(
+        "Epoch {epoch} | train loss: {loss:.4}, train accuracy: {accuracy:.4}, over {samples} samples | {rate:.0} images/s over all ranks"
+    )
 }
 
 /// `(Epoch 4/5)`: people count from 1.
@@ -168,7 +171,7 @@ mod tests {
         assert_eq!(resumed_line(4), "Resuming training from snapshot at Epoch 4");
         assert_eq!(
             speed_line(3, &Evaluation::default(), Duration::from_secs(2)),
-            "Epoch 3 | train loss: 0.0000, train accuracy: 0.0000 | 0 images/s over all ranks"
+            "Epoch 3 | train loss: 0.0000, train accuracy: 0.0000, over 0 samples | 0 images/s over all ranks"
         );
         assert_eq!(eval_line(1, 0.30241, 2.0), "Epoch: 1, Accuracy: 0.3024, Loss: 2.0000");
     }

@@ -145,6 +145,13 @@ impl Reporter {
         self.emit(&Event::Fault { message });
     }
 
+    /// Warns of what is true of all ranks, once: on rank 0.
+    pub fn warn_once(&self, message: String) {
+        if self.rank().is_zero() {
+            self.warn(message);
+        }
+    }
+
     pub(crate) fn rank(&self) -> Rank {
         self.shared.rank
     }

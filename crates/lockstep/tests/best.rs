@@ -165,6 +165,21 @@ fn refuses_at_the_end_a_file_that_was_replaced_meanwhile() {
 }
 
 #[test]
+fn refuses_at_the_start_a_name_that_no_model_can_have() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("folder.safetensors")).unwrap();
+    for (name, told) in [("best.pt", "does not end in .safetensors"), ("folder.safetensors", "not a regular file")] {
+        let refused = common::ranks(2, |group| {
+            let env = LaunchEnv { rank: group.rank(), world_size: group.size(), ..LaunchEnv::alone() };
+            let report = Reporter::new(&env, Device::Cpu).unwrap();
+            let mut keeper = BestModel::new(folder.path().join(name), OnSaveError::Continue, &report);
+            keeper.resume(None, &group).unwrap_err().to_string()
+        });
+        assert!(refused.iter().all(|said| said.contains(told) && said.contains(name)), "{refused:?}");
+    }
+}
+
+#[test]
 fn a_model_that_cannot_be_saved_stops_the_run_or_leaves_the_best_so_far() {
     for (on_error, stops) in [(OnSaveError::Continue, false), (OnSaveError::Stop, true)] {
         let folder = tempfile::tempdir().unwrap();

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Parser;
-use lockstep::LaunchEnv;
 use lockstep::device::DeviceChoice;
 use lockstep::exit::UsageError;
 use lockstep::optim::schedule::Warmup;
-use lockstep::snapshot::OnSaveError;
+use lockstep::snapshot::SaveArgs;
+use lockstep::{LaunchEnv, checkpoint};
 
 /// Train ResNet-18 on CIFAR-10
 #[derive(Parser)]
@@ -39,20 +39,13 @@ pub(crate) struct Args {
     #[arg(long, visible_alias = "snapshots", alias = "model_dir", default_value = "saved_models")]
     pub(crate) model_dir: PathBuf,
     /// File of the model in it
-    #[arg(long, alias = "model_filename", default_value = "resnet_distributed.safetensors", value_parser = safetensors)]
-    pub(crate) model_filename: String,
+    #[arg(long, alias = "model_filename", default_value = "resnet_distributed.safetensors", value_parser = model_name)]
+    pub(crate) model_filename: PathBuf,
     /// Go on from the newest good snapshot in the folder; a launcher's restart does so by itself
     #[arg(long)]
     pub(crate) resume: bool,
-    /// Save a snapshot after every so many steps of an epoch, too
-    #[arg(long)]
-    pub(crate) save_every_steps: Option<NonZeroUsize>,
-    /// How many snapshots to keep
-    #[arg(long, default_value = "2")]
-    pub(crate) keep: NonZeroUsize,
-    /// What to do when a snapshot cannot be saved
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) on_save_error: OnSaveError,
+    #[command(flatten)]
+    pub(crate) save: SaveArgs,
     /// A folder with CIFAR-10's binary files, or with cifar-10-batches-bin; without one, pictures are drawn
     #[arg(long)]
     pub(crate) data: Option<PathBuf>,
@@ -117,10 +110,11 @@ impl Args {
     }
 }
 
-/// A file's name that says its format, by which it is loaded.
-fn safetensors(name: &str) -> Result<String, String> {
-    if name.ends_with(".safetensors") && !name.contains('/') {
-        return Ok(name.to_owned());
+/// A file's name without a folder.
+fn model_name(name: &str) -> Result<PathBuf, String> {
+    let path = checkpoint::parse_name(name)?;
+    if name.contains('/') {
+        return Err("give the file's name here, and its folder by --model-dir".into());
     }
-    Err("the model is saved as safetensors: give a file's name that ends in .safetensors, and its folder by --model-dir".into())
+    Ok(path)
 }

@@ -13,6 +13,7 @@ use std::time::Instant;
 use anyhow::Result;
 use args::Args;
 use clap::Parser;
+use lockstep::checkpoint::{self, ModelFile};
 use lockstep::data::vision::{Normalize, Pictures, Pipeline, RandomCrop, RandomHorizontalFlip, Transformed};
 use lockstep::data::{Dataset, cifar_or_drawn};
 use lockstep::loader::{DataLoader, Position};
@@ -22,7 +23,7 @@ use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::rng::seed_step;
 use lockstep::sampler::{DistributedSampler, Sampler};
 use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
-use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
+use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, exit, init_process_group};
 use tch::nn::VarStore;
 
 fn main() -> ExitCode {
@@ -74,7 +75,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     // ANCHOR: resume
     let run = Run { seed: args.random_seed, samples, data, batch_size };
     let resume = args.resume || env.restart_count > 0;
-    let options = SnapshotOptions { resume, keep: args.keep, on_error: args.on_save_error, ..Default::default() };
+    let sets_rates = args.lr_for_batch.is_some();
+    let options = SnapshotOptions { resume, sets_rates, ..args.save.options() };
     let mut snapshots = Snapshots::new(&args.model_dir, run, options, &report);
     let start = snapshots.resume(&vs, &mut optimizer, model.group())?;
     // ANCHOR_END: resume
@@ -82,6 +84,10 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
         report.say_once(format!("No snapshot in {}: training starts anew", args.model_dir.display()));
     }
     args.check_last_batch([sampler.len(), sampler.len_from(start.samples)], env.world_size.get())?;
+    let file = ModelFile::new(args.model_dir.join(&args.model_filename), args.save.on_save_error, &report);
+    if start.epoch > 0 && start.is_start() {
+        file.save(&vs, model.group())?; // it may be gone, or there was no room for it
+    }
 
     // ANCHOR: loop
     for epoch in start.epoch..args.num_epochs {
@@ -106,16 +112,14 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
             trained.add(&logits, &batch.targets, loss);
             report.step(epoch, step, loss, batch.len());
             let next = loader.after(from, step);
-            if !next.is_start() && args.save_every_steps.is_some_and(|every| next.step % every == 0) {
+            if args.save.is_due(next) {
                 snapshots.save(next, &vs, &optimizer)?;
             }
         }
         let trained = trained.all_reduce(model.group())?; // which also waits for the slowest rank
         report.trained_in(epoch, &trained, begun.elapsed());
+        file.save(&vs, model.group())?; // before the snapshot: a finished run has its model, wherever it was killed
         snapshots.save(Position::start_of(epoch + 1), &vs, &optimizer)?;
-        if env.rank.is_zero() {
-            checkpoint::save(&vs, &args.model_dir.join(&args.model_filename))?;
-        }
     }
     report.eval(args.num_epochs, &evaluate_with(&model, test_set, device, &evaluation)?);
     snapshots.finish()?;

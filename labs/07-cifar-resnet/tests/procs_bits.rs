@@ -11,6 +11,8 @@ use common::{job_with, lab, new_job, quick, succeeds, tensors};
 use lockstep_contract::fault::{Act, Fault, Phase};
 use lockstep_trials::{kill, undisturbed, while_saving};
 
+const MODEL: &str = "snapshots/resnet_distributed.safetensors";
+
 fn args<'a>(more: &[&'a str]) -> Vec<&'a str> {
     quick(&[&["--epochs", "2", "--save-every-steps", "2"], more].concat())
 }
@@ -55,7 +57,15 @@ fn a_torn_snapshot_costs_some_steps_and_no_bit() {
 fn the_models_file_is_rank_0s_last_weights() {
     let mut job = job_with(&[kill(1, 1, 1)]);
     job.finish(2, &args(&[]));
-    let model = fs::read(job.path("snapshots/resnet_distributed.safetensors")).unwrap();
+    assert!(fs::read(job.path(MODEL)).unwrap() == job.weights(2));
+}
+
+#[test]
+fn a_run_that_is_killed_once_its_last_snapshot_has_its_name_has_its_model_too() {
+    let mut job = job_with(&[while_saving(2, 0, Phase::Named, &[Act::Signal(9)])]);
+    assert!(!job.attempt(2, &args(&[])).succeeded());
+    let model = fs::read(job.path(MODEL)).unwrap();
+    succeeds(&mut job, 2, &args(&[]));
     assert!(model == job.weights(2));
 }
 
@@ -64,8 +74,10 @@ fn a_finished_run_that_is_started_again_only_evaluates() {
     let mut job = new_job();
     succeeds(&mut job, 2, &args(&[]));
     let weights = job.weights(2);
+    fs::remove_file(job.path(MODEL)).unwrap();
     let again = succeeds(&mut job, 2, &args(&[]));
     assert!(!again.printed().contains("[rank"), "{}", again.printed());
     assert_eq!(again.printed().matches("Epoch: 2, Accuracy: ").count(), 1, "{}", again.printed());
     assert!(job.weights(2) == weights);
+    assert!(fs::read(job.path(MODEL)).unwrap() == weights, "a model that is gone is written again");
 }

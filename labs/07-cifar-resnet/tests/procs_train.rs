@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use common::{alone, lab, new_job, numbers, quick, succeeds, tensors, text};
+use common::{alone, job_with, lab, new_job, numbers, quick, succeeds, tensors, text};
 use lockstep::data::{Objects, Split};
 use lockstep::events::Event;
-use lockstep_trials::{Job, Running};
+use lockstep_contract::fault::{Act, Phase};
+use lockstep_trials::{Job, Running, while_saving};
 use tch::{Kind, Tensor};
 
 const WEIGHTS: &str = "weights/rank-0.safetensors";
@@ -158,6 +159,36 @@ fn goes_on_from_snapshots_when_asked_to_and_refuses_to_begin_anew_beside_them() 
     let printed = text(&resumed.stdout);
     assert!(printed.contains("Resuming training from snapshot at Epoch 1\nEpoch: 1, Accuracy: "), "{printed}");
     assert!(fs::read(job.path("snapshots/resnet_distributed.safetensors")).unwrap() != model);
+}
+
+#[test]
+fn says_after_a_resume_of_how_many_samples_an_epochs_numbers_are_and_nothing_of_a_rate_that_is_scheduled() {
+    let args = |more: &[&'static str]| quick(&[&["--epochs", "1", "--save-every-steps", "2"], more].concat());
+    let resumed = |before: &[&str], after: &[&str]| {
+        let mut job = job_with(&[while_saving(0, 2, Phase::Named, &[Act::Signal(9)])]);
+        assert!(!job.attempt(2, before).succeeded());
+        succeeds(&mut job, 2, after)
+    };
+    let warms_up = args(&["--lr-for-batch", "4", "--warmup-epochs", "2"]);
+    let ended = resumed(&warms_up, &warms_up);
+    assert!(ended.printed().contains(", over 8 samples | "), "of 24, two steps were done: {}", ended.printed());
+    assert!(!ended.told().contains("warning"), "{}", ended.told());
+    let ended = resumed(&args(&["--lr", "0.01"]), &args(&["--lr", "0.02"]));
+    assert!(ended.told().contains("the snapshot's, 0.01, and is not 0.02 as asked for"), "{}", ended.told());
+}
+
+#[test]
+fn a_model_that_cannot_be_saved_is_warned_of_or_stops_all_ranks() {
+    for (choice, code) in [("continue", 0), ("stop", 1)] {
+        let mut job = new_job();
+        // Where the model would be written first.
+        fs::create_dir_all(job.path("snapshots/resnet_distributed.partial.safetensors")).unwrap();
+        let ended = job.attempt(2, &quick(&["--epochs", "2", "--on-save-error", choice]));
+        let codes: Vec<_> = ended.0.iter().map(|output| output.status.code()).collect();
+        assert_eq!(codes, [Some(code); 2], "{}", ended.told());
+        let told = "failed to save a checkpoint to snapshots/resnet_distributed.safetensors";
+        assert_eq!(ended.told().matches(told).count(), 2, "each epoch, or each rank: {}", ended.told());
+    }
 }
 
 #[test]

@@ -4,9 +4,10 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::Parser;
+use lockstep::checkpoint;
 use lockstep::data::vision::OnBroken;
 use lockstep::device::DeviceChoice;
-use lockstep::snapshot::OnSaveError;
+use lockstep::snapshot::SaveArgs;
 
 /// Train a classifier of storm damage on a folder of photographs for each class
 #[derive(Parser)]
@@ -26,7 +27,7 @@ pub(crate) struct Args {
     /// Houses to draw for training; a quarter as many are drawn for validation
     #[arg(long, default_value = "512")]
     pub(crate) samples: NonZeroUsize,
-    /// What to do with a photograph that cannot be read
+    /// What to do about a photograph that cannot be read; to skip one in training is to take the next in its place
     #[arg(long, value_enum, default_value_t)]
     pub(crate) on_broken_image: OnBroken,
     /// Width and height that photographs are resized to
@@ -42,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) freeze: bool,
     /// Channels of the network's first stage; pretrained weights have 64
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) width: i64,
     /// Normalize over the batches of all ranks, not each rank over its own
     #[arg(long)]
@@ -50,17 +51,10 @@ pub(crate) struct Args {
     /// The folder of snapshots: training goes on from the newest good one in it
     #[arg(long, default_value = "snapshots")]
     pub(crate) snapshots: PathBuf,
-    /// Save a snapshot after every so many steps of an epoch, too
-    #[arg(long)]
-    pub(crate) save_every_steps: Option<NonZeroUsize>,
-    /// How many snapshots to keep
-    #[arg(long, default_value = "2")]
-    pub(crate) keep: NonZeroUsize,
-    /// What to do when a snapshot or the best model cannot be saved
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) on_save_error: OnSaveError,
+    #[command(flatten)]
+    pub(crate) save: SaveArgs,
     /// The best model's file; best_model.safetensors in the folder of snapshots, if none is named
-    #[arg(long)]
+    #[arg(long, value_parser = checkpoint::parse_name)]
     pub(crate) best: Option<PathBuf>,
     /// A folder in which each rank saves its last weights
     #[arg(long)]

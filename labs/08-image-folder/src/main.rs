@@ -24,7 +24,7 @@ use lockstep::optim::{Adam, AdamOptions, Optimizer, named_parameters};
 use lockstep::pretrained::{self, LoadOptions};
 use lockstep::progress::of_epochs;
 use lockstep::sampler::DistributedSampler;
-use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
+use lockstep::snapshot::{Run, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
 use tch::nn::VarStore;
 
@@ -45,14 +45,15 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let drawn = args.samples.get();
     let houses = houses_or_drawn(args.data.as_deref(), args.seed, drawn, drawn.div_ceil(4))?;
     let classes = houses.train.classes().to_vec();
-    let resize = Resize { width: args.image_size.get(), height: args.image_size.get() };
+    houses.notes.into_iter().for_each(|note| report.warn_once(note));
     let set = |pictures, pipeline: Pipeline| {
-        let set = Transformed::new(pictures, Normalize::IMAGENET).pipeline(pipeline.then(resize));
-        Arc::new(set.seed(args.seed).on_broken(args.on_broken_image))
+        let pipeline = pipeline.then(Resize::square(args.image_size.get()));
+        let (set, report) = (Transformed::new(pictures, Normalize::IMAGENET), report.clone());
+        set.pipeline(pipeline).seed(args.seed).on_broken(args.on_broken_image).warn(move |told| report.warn(told))
     };
-    let train_set = set(houses.train, Pipeline::new().then(AutoAugment::imagenet()));
-    let validation_set = set(houses.validation, Pipeline::new());
-    let test_set = houses.test.map(|pictures| set(pictures, Pipeline::new()));
+    let train_set = Arc::new(set(houses.train, Pipeline::new().then(AutoAugment::imagenet())).in_training());
+    let validation_set = Arc::new(set(houses.validation, Pipeline::new()));
+    let test_set = houses.test.map(|pictures| Arc::new(set(pictures, Pipeline::new())));
     // ANCHOR_END: data
 
     // ANCHOR: model
@@ -69,8 +70,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     }
     if args.freeze {
         freeze_all_but(&vs, &[ResNet::HEAD]);
-        if args.pretrained.is_none() && env.rank.is_zero() {
-            report.warn("--freeze without --pretrained: the frozen layers have learned nothing".into());
+        if args.pretrained.is_none() {
+            report.warn_once("--freeze without --pretrained: the frozen layers have learned nothing".into());
         }
     }
     report.say_once(format!("Trainable parameters: {} of {parameters}", count_trainable(&vs)));
@@ -90,10 +91,9 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
 
     // ANCHOR: resume
     let run = Run { seed: args.seed, samples, data, batch_size };
-    let options = SnapshotOptions { keep: args.keep, on_error: args.on_save_error, ..Default::default() };
-    let mut snapshots = Snapshots::new(&args.snapshots, run, options, &report);
+    let mut snapshots = Snapshots::new(&args.snapshots, run, args.save.options(), &report);
     let file = args.best.clone().unwrap_or_else(|| args.snapshots.join("best_model.safetensors"));
-    let mut best = BestModel::new(&file, args.on_save_error, &report);
+    let mut best = BestModel::new(&file, args.save.on_save_error, &report);
     let (start, saved) = snapshots.resume_with::<(PlateauState, Option<Best>)>(&vs, &mut optimizer, model.group())?;
     let (state, best_so_far) = saved.unzip();
     state.map(|state| schedule.load_state(state)).transpose()?;
@@ -116,7 +116,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
             trained.add(&logits, &batch.targets, loss);
             report.step(epoch, step, loss, batch.len());
             let next = loader.after(from, step);
-            if !next.is_start() && args.save_every_steps.is_some_and(|every| next.step % every == 0) {
+            if args.save.is_due(next) {
                 snapshots.save_with(next, &vs, &optimizer, &(schedule.state(), best.best()))?;
             }
         }

@@ -4,11 +4,11 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use common::{alone, best, draw_houses, job_with, lines, new_job, quick, succeeds, tensors};
+use common::{alone, best, draw, draw_houses, job_with, lines, new_job, quick, succeeds, tensors};
 use lockstep::events::Event;
 use lockstep::loss::CrossEntropy;
 use lockstep_trials::kill;
@@ -113,8 +113,11 @@ fn begins_with_the_weights_of_a_file_and_says_what_did_not_match() {
         assert!(same(tensor, &after[name]), "{name}");
     }
     let printed = ended.printed();
-    for words in ["loaded 180 of 184 variables from published.safetensors", "left as they are: fc.0.bias, fc.0.weight"]
-    {
+    for words in [
+        "loaded 180 of 184 variables from published.safetensors",
+        "left as they are: fc.0.bias, fc.0.weight",
+        "not taken: fc.bias, fc.weight",
+    ] {
         assert!(printed.contains(words), "{words}: {printed}");
     }
     assert!(!ended.told().contains("--freeze without"), "{}", ended.told());
@@ -190,6 +193,89 @@ fn a_broken_photograph_stops_the_run_with_its_path_or_is_left_out_with_a_warning
     let ended = succeeds(&mut job, 2, &args);
     assert!(ended.told().contains("warning: ") && ended.told().contains(&name), "{}", ended.told());
     job.weights(2);
+}
+
+/// Leaves a third of each of these photographs.
+fn cut(paths: impl IntoIterator<Item = PathBuf>) -> usize {
+    let cut = |path: PathBuf| {
+        let bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() / 3]).unwrap();
+    };
+    paths.into_iter().map(cut).count()
+}
+
+fn photographs(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn a_batch_of_nothing_but_broken_photographs_holds_no_rank_up() {
+    let mut job = new_job();
+    draw_houses(&job);
+    let broken = cut(photographs(&job.path("houses/Train/C4"))) + cut(photographs(&job.path("houses/Validation/C2")));
+    assert_eq!(broken, 8 + 2);
+    let sizes = ["--epochs", "2", "--batch-size", "1", "--image-size", "40", "--width", "4", "--device", "cpu"];
+    let rest = ["--data", "houses", "--on-broken-image", "skip", "--weights", "weights"];
+    let args = [&sizes[..], &rest].concat();
+    let ended = succeeds(&mut job, 2, &args);
+    job.weights(2);
+    assert!(ended.printed().contains("over 24 samples"), "{}", ended.printed());
+    let warned: BTreeSet<String> = ended.told().lines().map(str::to_owned).collect();
+    assert_eq!(warned.len(), broken, "{warned:?}");
+    for (rank, events) in job.events() {
+        let evaluated = events.iter().filter(|(_, event)| matches!(event, Event::Eval { samples: 4, .. }));
+        assert_eq!(evaluated.count(), 2, "rank {rank}: four of the six");
+        let told =
+            events.iter().filter(|(_, event)| matches!(event, Event::Fault { message } if message.contains("houses/")));
+        assert!(told.count() > 0, "a warning is an event, too");
+    }
+}
+
+#[test]
+fn tells_once_what_is_passed_over_in_a_folder() {
+    let mut job = new_job();
+    draw_houses(&job);
+    fs::write(job.path("houses/Train/C0/notes.txt"), "").unwrap();
+    fs::write(job.path("houses/Train/C0/.hidden.jpg"), "").unwrap();
+    let ended = succeeds(&mut job, 2, &quick(&["--epochs", "0", "--data", "houses"]));
+    let told = "warning: passed over in houses/Train: 1 without a picture's name, 1 with a hidden name; \
+                first houses/Train/C0/notes.txt\n";
+    assert_eq!(ended.told(), told);
+}
+
+#[test]
+fn refuses_a_batch_of_which_batch_norm_can_take_no_variance() {
+    let job = new_job();
+    let args = ["--samples", "5", "--batch-size", "4", "--image-size", "32", "--width", "4", "--device", "cpu"];
+    let output = alone(&job, &args);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("batch normalization layer4.0.bn1 in training") && told.contains("a batch of 1 with 1 × 1"),
+        "{told}"
+    );
+}
+
+#[test]
+fn refuses_arguments_that_could_only_fail_later() {
+    let job = new_job();
+    for (more, told) in [
+        (["--best", "best.pt"], "give a file's name that ends in .safetensors"),
+        (["--width", "0"], "--width"),
+        (["--image-size", "0"], "--image-size"),
+    ] {
+        let output = alone(&job, &[&["--samples", "24"][..], &more].concat());
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(told), "{output:?}");
+    }
+}
+
+#[test]
+fn draws_every_class_for_every_split_or_refuses() {
+    let mut job = new_job();
+    assert_eq!(draw(&job, "2").status.code(), Some(2));
+    assert!(draw(&job, "8").status.success());
+    succeeds(&mut job, 1, &quick(&["--epochs", "0", "--data", "houses"]));
 }
 
 #[test]

@@ -26,7 +26,7 @@
 //!
 //! Left out: weights alone ([`crate::checkpoint`]), and copies to other machines.
 
-mod agree;
+mod decision;
 mod error;
 mod extra;
 mod file;
@@ -41,7 +41,7 @@ mod writer;
 pub use error::{BadSnapshot, SnapshotError, Unfit};
 pub use file::{Meta, Run, SCHEMA, Snapshot};
 pub use folder::{Found, list};
-pub use options::{OnSaveError, SnapshotOptions};
+pub use options::{OnSaveError, SaveArgs, SnapshotOptions};
 pub use snapshots::Snapshots;
 
 pub(crate) use error::listed;

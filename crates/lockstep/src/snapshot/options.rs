@@ -2,7 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
+
+use crate::loader::Position;
 
 /// What to do when a snapshot cannot be saved, because the disk is full for one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -26,6 +28,9 @@ pub struct SnapshotOptions {
     /// Whether to go on from what the folder holds; yes. If not, a folder that holds snapshots is refused: a run that began anew
     /// beside them would one day be resumed from another's.
     pub resume: bool,
+    /// Whether the program itself sets the learning rate before each step; no. The saved one is then of no account, and nothing is
+    /// said where it differs from the optimizer's: inside a warm-up it does.
+    pub sets_rates: bool,
 }
 
 impl Default for SnapshotOptions {
@@ -35,6 +40,33 @@ impl Default for SnapshotOptions {
             on_error: OnSaveError::default(),
             background: true,
             resume: true,
+            sets_rates: false,
         }
+    }
+}
+
+/// A lab's flags about saving, to be flattened into its arguments.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct SaveArgs {
+    /// Save a snapshot after every so many steps of an epoch, too
+    #[arg(long)]
+    pub save_every_steps: Option<NonZeroUsize>,
+    /// How many snapshots to keep
+    #[arg(long, default_value = "2")]
+    pub keep: NonZeroUsize,
+    /// What to do when a snapshot or the model's file cannot be saved
+    #[arg(long, value_enum, default_value_t)]
+    pub on_save_error: OnSaveError,
+}
+
+impl SaveArgs {
+    /// As the flags say, and the defaults for the rest.
+    pub fn options(&self) -> SnapshotOptions {
+        SnapshotOptions { keep: self.keep, on_error: self.on_save_error, ..Default::default() }
+    }
+
+    /// Whether to save inside an epoch where training would go on at `next`.
+    pub fn is_due(&self, next: Position) -> bool {
+        !next.is_start() && self.save_every_steps.is_some_and(|every| next.step.is_multiple_of(every.get()))
     }
 }

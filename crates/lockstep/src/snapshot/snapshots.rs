@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tch::Tensor;
 use tch::nn::VarStore;
 
-use super::agree::{self, Decision};
+use super::decision::Decision;
 use super::error::{BadSnapshot, SnapshotError, Unfit};
 use super::extra;
 use super::file::{self, Meta, Run, Snapshot};
@@ -26,7 +26,7 @@ use super::writer::Job;
 use crate::events::Event;
 use crate::loader::Position;
 use crate::optim::{Optimizer, State};
-use crate::{Reporter, progress};
+use crate::{Reporter, agree, progress};
 
 /// The snapshots of a run. Every rank has one and makes the same calls; rank 0 alone touches the folder.
 ///
@@ -129,7 +129,7 @@ impl Snapshots {
             Ok(None) => Decision::Anew,
             Err(error) => Decision::Refuse(with_causes(error)),
         });
-        let decision = agree::decision(group, mine.as_ref())?;
+        let decision = agree::words(group, mine.as_ref())?;
         let found = found.transpose()?.flatten();
         match decision {
             Decision::Anew => Ok((Position::default(), None)),
@@ -283,6 +283,7 @@ impl Snapshots {
         let built_with = optimizer.group_lrs();
         let (_, extra) = take_over(&good.path, &good.bytes, vs, optimizer, read)?;
         let rates = fit::replaced_rates(&built_with, &optimizer.group_lrs());
+        let rates = rates.into_iter().filter(|_| !self.options.sets_rates);
         notes.into_iter().chain(rates).for_each(|note| self.report.warn(note));
         Ok(Some((good, extra)))
     }

@@ -48,10 +48,15 @@ pub fn alone(job: &Job, args: &[&str]) -> Output {
 
 /// Draws 24 houses to learn from, and others, into the folder `houses` of the job.
 pub fn draw_houses(job: &Job) {
-    let mut command = job.command(assert_cmd::cargo::cargo_bin!("lab-08-draw-houses"));
-    command.args(["houses", "--samples", "24"]);
-    let output = Running::start(command).end();
+    let output = draw(job, "24");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Has so many houses drawn into the folder `houses` of the job.
+pub fn draw(job: &Job, samples: &str) -> Output {
+    let mut command = job.command(assert_cmd::cargo::cargo_bin!("lab-08-draw-houses"));
+    command.args(["houses", "--samples", samples]);
+    Running::start(command).end()
 }
 
 /// The tensors of a safetensors file in the job's folder, by name.
