@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::exit::Code;
-use crate::{course, inject, launch, process, tour, verify};
+use crate::{course, inject, launch, learn, process, tour, verify};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -19,7 +19,15 @@ enum Command {
     Tour(tour::Options),
     Inject(inject::Options),
     Verify(verify::Options),
+    Grade(learn::Grade),
+    Hint(learn::Hint),
+    Progress(learn::Show),
+    Reset(learn::Reset),
+    Solution(learn::Solution),
+    Watch(learn::Watch),
     Course(course::Options),
+    #[command(name = process::CONFINED, hide = true)]
+    Confined(process::Helper),
     #[command(name = process::TIED, hide = true)]
     Tied(process::Helper),
     #[command(name = process::WARDEN, hide = true)]
@@ -34,7 +42,14 @@ impl Cli {
             Command::Tour(options) => options.exec(),
             Command::Inject(options) => options.exec(),
             Command::Verify(options) => options.exec(),
+            Command::Grade(options) => options.exec(),
+            Command::Hint(options) => options.exec(),
+            Command::Progress(options) => options.exec(),
+            Command::Reset(options) => options.exec(),
+            Command::Solution(options) => options.exec(),
+            Command::Watch(options) => options.exec(),
             Command::Course(options) => options.exec(),
+            Command::Confined(helper) => helper.exec(process::CONFINED),
             Command::Tied(helper) => helper.exec(process::TIED),
             Command::Warden(helper) => helper.exec(process::WARDEN),
         }

@@ -5,6 +5,7 @@ mod course;
 mod exit;
 mod inject;
 mod launch;
+mod learn;
 mod process;
 mod proofs;
 mod report;

@@ -11,6 +11,7 @@ use clap::Parser;
 use crate::exercise::Lab;
 use crate::grade::{Submission, grade};
 use crate::progress::Progress;
+use crate::stage::{self, CONFINED};
 use crate::{Options, tell};
 
 /// Grade the exercise: its tasks in order, to the first that is not right
@@ -50,8 +51,19 @@ pub fn main(lab: &Lab, program: &str, folder: &str) -> ExitCode {
 pub fn helper() -> Option<ExitCode> {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     let (name, rest) = args.split_first()?;
-    let done = lockstep_launch::process::helper(name.to_str()?, rest)?;
-    Some(done.map_or(ExitCode::from(127), |()| ExitCode::SUCCESS))
+    let done = help(name.to_str()?, rest)?;
+    Some(done.map_or_else(cannot_start, |()| ExitCode::SUCCESS))
+}
+
+/// The helper of this name, with its arguments; `None` if there is none.
+pub fn help(name: &str, args: &[OsString]) -> Option<anyhow::Result<()>> {
+    let confined = || (name == CONFINED).then(|| stage::confined(args));
+    lockstep_launch::process::helper(name, args).or_else(confined)
+}
+
+fn cannot_start(error: anyhow::Error) -> ExitCode {
+    eprintln!("error: {error:#}");
+    ExitCode::from(127)
 }
 
 /// Grades the tasks of that name in order, all if there is none, and tells how it goes; whether all are right. A task that

@@ -16,12 +16,19 @@ pub struct Options {
     pub deadline: Duration,
     /// How much its ranks may take.
     pub bounds: Bounds,
+    /// Whether ranks can write to their private folder only, where the kernel can see to that.
+    pub confined: bool,
 }
 
 impl Options {
     /// With inputs from `seed`, or from the time of day.
     pub fn seeded(seed: Option<u64>) -> Self {
         let today = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos() % 100_000;
-        Options { seed: seed.unwrap_or_else(|| today().into()), deadline: DEADLINE, bounds: Bounds::default() }
+        Options {
+            seed: seed.unwrap_or_else(|| today().into()),
+            deadline: DEADLINE,
+            bounds: Bounds::default(),
+            confined: false,
+        }
     }
 }

@@ -35,6 +35,24 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
     Ok(files)
 }
 
+/// Puts these files in the place of a lab's exercise.
+///
+/// # Errors
+/// The system's own, with the path.
+pub fn write(root: &Path, lab: &Lab, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
+    let folder = root.join("labs").join(lab.name).join("exercise");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    for (path, text) in files {
+        let path = folder.join(path);
+        let told = || format!("cannot write {}", path.display());
+        fs::create_dir_all(path.parent().unwrap_or(&folder)).with_context(told)?;
+        fs::write(&path, text).with_context(told)?;
+    }
+    Ok(())
+}
+
 fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }

@@ -1,11 +1,7 @@
 //! `lockstep course`: for maintainers. Writes the learner's files from the solutions, and tells what the course lacks.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::Context;
 use clap::{Args, Subcommand};
-use lockstep_grading::{Lab, package};
+use lockstep_grading::package;
 
 use super::{check, checkout, find_all};
 use crate::exit::Code;
@@ -39,7 +35,7 @@ impl Options {
         match self.what {
             What::Skeleton { labs } => {
                 for lab in find_all(&labs)? {
-                    write(&root, &lab)?;
+                    package::write(&root, &lab, &package::files(&root, &lab)?)?;
                     println!("labs/{}/exercise is as its solution says", lab.name);
                 }
                 Ok(Code::Success)
@@ -53,20 +49,4 @@ impl Options {
             }
         }
     }
-}
-
-/// Writes a lab's exercise.
-fn write(root: &Path, lab: &Lab) -> anyhow::Result<()> {
-    let folder = root.join("labs").join(lab.name).join("exercise");
-    let files = package::files(root, lab)?;
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-    }
-    for (path, text) in files {
-        let path = folder.join(path);
-        let told = || format!("cannot write {}", path.display());
-        fs::create_dir_all(path.parent().unwrap_or(&folder)).with_context(told)?;
-        fs::write(&path, text).with_context(told)?;
-    }
-    Ok(())
 }

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 
 use clap::Args;
-use lockstep_launch::process::helper;
+use lockstep_grading::learner::help;
 
 use crate::exit::Code;
 
+pub(crate) use lockstep_grading::stage::CONFINED;
 pub(crate) use lockstep_launch::process::{Signals, TIED, WARDEN, tied};
 
 /// What a hidden subcommand was called with
@@ -17,9 +18,9 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    /// Does what the subcommand `name` is for. Comes back from [`TIED`] only if the program could not be started.
+    /// Does what the subcommand `name` is for. Comes back from [`TIED`] and [`CONFINED`] only if the program could not be started.
     pub(crate) fn exec(&self, name: &str) -> anyhow::Result<Code> {
-        let done = helper(name, &self.args).unwrap_or_else(|| anyhow::bail!("there is no subcommand {name}"));
-        done.map(|()| if name == TIED { Code::Failure } else { Code::Success })
+        let done = help(name, &self.args).unwrap_or_else(|| anyhow::bail!("there is no subcommand {name}"));
+        done.map(|()| if name == TIED || name == CONFINED { Code::Failure } else { Code::Success })
     }
 }

@@ -1,4 +1,4 @@
-//! What the commands hand out: one value, shown as a table, JSON, JUnit XML or one HTML page.
+//! What the commands hand out: one value, shown as a table, CSV, JSON, JUnit XML or one HTML page.
 //!
 //! - [`Report`] and its [`Case`]s: what was tried, on which [`Machine`], and what it showed.
 //! - [`Finding`]: a claim, judged.
@@ -6,6 +6,7 @@
 //!
 //! What is claimed, and from which evidence, is the commands' to say.
 
+mod csv;
 mod finding;
 mod html;
 mod json;

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use anyhow::Context;
 
-use super::{Look, Report, html, json, junit, table};
+use super::{Look, Report, csv, html, json, junit, table};
 
 /// A file or stdout, and the form in which a report is written there. Parsed from the command line, so that a wrong name
 /// is refused before anything runs.
@@ -21,6 +21,7 @@ pub(crate) struct Target {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
+    Csv,
     Html,
     Json,
     Junit,
@@ -38,12 +39,13 @@ impl FromStr for Target {
         let path = PathBuf::from(name);
         let ending = path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
         let form = match ending.as_str() {
+            "csv" => Form::Csv,
             "html" | "htm" => Form::Html,
             "json" => Form::Json,
             "xml" => Form::Junit,
             "txt" => Form::Text,
             _ => return Err(
-                "its ending does not say a form: .html (a page), .json, .xml (JUnit), .txt, or - for JSON on stdout"
+                "its ending does not say a form: .html (a page), .csv, .json, .xml (JUnit), .txt, or - for JSON on stdout"
                     .into(),
             ),
         };
@@ -79,6 +81,7 @@ impl Report {
 
     fn render(&self, form: Form) -> anyhow::Result<String> {
         Ok(match form {
+            Form::Csv => csv::render(self)?,
             Form::Html => html::render(self),
             Form::Json => json::render(self)?,
             Form::Junit => junit::render(self)?,
@@ -117,6 +120,7 @@ mod tests {
         for (name, begins) in [
             ("a.html", "<!DOCTYPE html>"),
             ("b.JSON", "{\n"),
+            ("e.csv", "case,verdict"),
             ("new/folder/c.xml", "<?xml "),
             ("d.txt", "Lockstep inject"),
         ] {

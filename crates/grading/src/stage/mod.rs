@@ -4,6 +4,7 @@
 //! the answer cannot take the grader along. What the ranks start ends with them.
 
 mod bounds;
+mod confine;
 mod printed;
 mod roll;
 
@@ -25,6 +26,8 @@ use tokio::runtime::Runtime;
 
 use crate::{Fault, Options, Verdict};
 pub use bounds::Bounds;
+pub(crate) use confine::exec as confined;
+pub use confine::{CONFINED, writes_are_confined};
 
 /// How often the ranks' answers are looked for.
 const LOOK: Duration = Duration::from_millis(5);
@@ -129,7 +132,7 @@ impl Stage {
     {
         let (ends, printed) = self.judged(setting, inputs)?;
         let death = ends.iter().enumerate().find_map(|(rank, end)| match end {
-            End::Died(exit) => Some(Fault::new(Verdict::Crash, died(exit)).on_rank(rank)),
+            End::Died(exit) => Some(died(exit).on_rank(rank)),
             _ => None,
         });
         if let Some(death) = death {
@@ -169,7 +172,7 @@ impl Stage {
             none => none.insert(Workers::new().context("cannot start processes")?),
         };
         workers.entrust(folder.path());
-        let scene = Scene::set(&self.program, &folder, setting, ranks, call)?;
+        let scene = Scene::set(&self.program, self.options.confined, &folder, setting, call)?;
         let played = runtime.block_on(async {
             for rank in 0..ranks {
                 workers.start(rank, scene.spec(rank)?)?;
@@ -198,6 +201,7 @@ struct Scene<'a> {
     program: &'a Path,
     folder: &'a Path,
     setting: &'a Setting,
+    confined: bool,
     ranks: usize,
     answers: Answers,
     store: tcpstore::Server,
@@ -206,9 +210,9 @@ struct Scene<'a> {
 impl<'a> Scene<'a> {
     fn set(
         program: &'a Path,
+        confined: bool,
         folder: &'a TempDir,
         setting: &'a Setting,
-        ranks: usize,
         call: &Call,
     ) -> io::Result<Self> {
         let folder = folder.path();
@@ -217,7 +221,7 @@ impl<'a> Scene<'a> {
         std::fs::create_dir(folder.join("work"))?;
         call.write(&folder.join("call"))?;
         let store = tcpstore::Server::start(TcpListener::bind("127.0.0.1:0")?, tcpstore::Options::default())?;
-        Ok(Scene { program, folder, setting, ranks, answers, store })
+        Ok(Scene { program, folder, setting, confined, ranks: setting.ranks.max(1), answers, store })
     }
 
     fn spec(&self, rank: usize) -> io::Result<Spec> {
@@ -239,15 +243,27 @@ impl<'a> Scene<'a> {
         ]);
         env.extend(self.setting.env.iter().map(|(name, value)| (name.into(), Some(value.into()))));
         let folder = self.setting.folder.clone().unwrap_or_else(|| self.folder.join("work"));
+        let (program, args) = self.command()?;
         Ok(Spec {
-            program: self.program.into(),
-            args: Vec::new(),
+            program,
+            args,
             env,
             folder: Some(folder),
             stdin: Stdin::Null,
             stdout: Sink::Fd(printed.try_clone()?.into()),
             stderr: Sink::Fd(printed.into()),
         })
+    }
+
+    /// The program itself, or this executable that confines it.
+    fn command(&self) -> io::Result<(OsString, Vec<OsString>)> {
+        if !self.confined {
+            return Ok((self.program.into(), Vec::new()));
+        }
+        let mut args: Vec<OsString> =
+            confine::words([self.folder, self.setting.folder.as_deref().unwrap_or(self.folder)]).into();
+        args.push(self.program.into());
+        Ok((std::env::current_exe()?.into(), args))
     }
 
     async fn watch(&self, workers: &mut Workers, options: &Options) -> anyhow::Result<Played> {
@@ -399,12 +415,19 @@ fn leak(strays: &[Stray]) -> Option<Fault> {
     (!names.is_empty()).then(|| Fault::new(Verdict::LeakedProcess, told))
 }
 
-fn died(exit: &Exit) -> String {
+/// The signals by which the kernel ends who goes beyond a limit (signal(7)), with what it was on.
+const BEYOND: [(i32, &str); 2] = [(24, "computed for longer"), (25, "wrote or printed more to one file")];
+
+fn died(exit: &Exit) -> Fault {
+    let beyond = BEYOND.iter().find(|(signal, _)| *exit == Exit::Signal(*signal));
+    if let Some((_, what)) = beyond {
+        return Fault::new(Verdict::OutOfBounds, format!("the rank was ended with {exit}: it {what} than is allowed"));
+    }
     let hint = match exit {
         Exit::Code(_) => "something in it ends the process",
         Exit::Signal(_) | Exit::NotStarted(_) => "what it printed last stands below",
     };
-    format!("the rank's process ended before the answer did, with {exit}: {hint}")
+    Fault::new(Verdict::Crash, format!("the rank's process ended before the answer did, with {exit}: {hint}"))
 }
 
 fn outputs<O: DeserializeOwned>(end: End, inputs: usize) -> anyhow::Result<Vec<O>> {

@@ -1,0 +1,115 @@
+//! Building a learner's package with cargo.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use serde::Deserialize;
+
+/// What came of it.
+pub(super) enum Built {
+    /// The program.
+    Program(PathBuf),
+    /// It does not compile.
+    Broken(Vec<CompileError>),
+}
+
+/// One error of the compiler.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CompileError {
+    /// The file, as cargo names it; none for errors of no place.
+    pub(super) file: Option<String>,
+    /// As the compiler writes it, over several lines.
+    pub(super) text: String,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    executable: Option<PathBuf>,
+    target: Option<Target>,
+    message: Option<Diagnostic>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Diagnostic {
+    level: String,
+    rendered: Option<String>,
+    spans: Vec<Span>,
+}
+
+#[derive(Deserialize)]
+struct Span {
+    file_name: String,
+    is_primary: bool,
+}
+
+/// The command that builds `package` from the workspace in `folder`.
+pub(super) fn command(folder: &Path, package: &str) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(folder).args(["build", "--quiet", "--package", package, "--message-format", "json"]);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Builds a package of the checkout; what cargo itself says goes to stderr.
+///
+/// # Errors
+/// When cargo cannot be started, or fails without an error of the compiler.
+pub(super) fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
+    let mut command = command(root, package);
+    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo: is it on PATH?")?;
+    read(&String::from_utf8_lossy(&output.stdout), package, output.status.success())
+}
+
+/// What cargo's messages, a line each, say about `package`.
+///
+/// # Errors
+/// When the build failed, and no message says why.
+pub(super) fn read(messages: &str, package: &str, success: bool) -> anyhow::Result<Built> {
+    let messages: Vec<Message> = messages.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    if success {
+        let program = messages.into_iter().rev().find_map(|message| {
+            message.executable.filter(|_| message.target.as_ref().is_some_and(|target| target.name == package))
+        });
+        return Ok(Built::Program(program.with_context(|| format!("cargo built no program {package}"))?));
+    }
+    let errors: Vec<_> = messages.into_iter().filter_map(|message| error(message.message?)).collect();
+    anyhow::ensure!(!errors.is_empty(), "cargo cannot build {package}; what it says stands above");
+    Ok(Built::Broken(errors))
+}
+
+fn error(diagnostic: Diagnostic) -> Option<CompileError> {
+    let file = diagnostic.spans.into_iter().find(|span| span.is_primary).map(|span| span.file_name);
+    (diagnostic.level == "error").then(|| CompileError { file, text: diagnostic.rendered.unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_program_among_cargos_messages() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"other"},"executable":"/t/other"}
+{"reason":"compiler-artifact","target":{"name":"ex-02"},"executable":"/t/ex-02"}
+{"reason":"build-finished","success":true}"#;
+        let Ok(Built::Program(path)) = read(messages, "ex-02", true) else { panic!("no program") };
+        assert_eq!(path, Path::new("/t/ex-02"));
+        assert!(read("", "ex-02", true).is_err());
+    }
+
+    #[test]
+    fn tells_errors_with_their_files() {
+        let messages = r#"{"reason":"compiler-message","target":{"name":"ex-02"},"message":{"level":"warning","rendered":"w","spans":[]}}
+{"reason":"compiler-message","target":{"name":"ex-02"},"message":{"level":"error","rendered":"mismatched types","spans":[{"file_name":"src/other.rs","is_primary":false},{"file_name":"src/shard.rs","is_primary":true}]}}"#;
+        let Ok(Built::Broken(errors)) = read(messages, "ex-02", false) else { panic!("it is broken") };
+        let expected = CompileError { file: Some("src/shard.rs".into()), text: "mismatched types".into() };
+        assert_eq!(errors, [expected]);
+        assert!(read("", "ex-02", false).is_err());
+    }
+}

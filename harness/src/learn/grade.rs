@@ -1,0 +1,77 @@
+//! `lockstep grade`: the answers of this checkout, lab by lab, to the first finding.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use lockstep_grading::grade::Submission;
+use lockstep_grading::{Lab, learner};
+
+use super::build::{Built, build};
+use super::class::Class;
+use super::folder;
+use crate::course::{checkout, find_all};
+use crate::exit::{Code, Refused};
+use crate::report::Target;
+
+/// Grades the exercises: tasks in order, to the first that is not right
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Labs by number or name; all, if none is named
+    #[arg(value_name = "LAB")]
+    labs: Vec<String>,
+    /// Only this task of the lab; several times for several
+    #[arg(long = "task", value_name = "TASK")]
+    tasks: Vec<String>,
+    /// Draw the inputs from this number, which a finding names
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Grade a class instead: a folder with one of each learner, who may write and run nothing outside
+    #[arg(long, value_name = "DIR", conflicts_with = "tasks")]
+    class: Option<PathBuf>,
+    /// Where the class's report goes, by its ending: .csv, .json, .xml (JUnit), .html, .txt; several times for several
+    #[arg(long = "report", value_name = "FILE", requires = "class")]
+    reports: Vec<Target>,
+}
+
+impl Options {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let (root, labs) = (checkout()?, find_all(&self.labs)?);
+        let options = lockstep_grading::Options::seeded(self.seed);
+        if let Some(folder) = self.class {
+            return Class::open(root, folder, labs)?.grade(options, &self.reports);
+        }
+        if !self.tasks.is_empty() && labs.len() != 1 {
+            return Err(Refused("--task takes the lab that it is of: lockstep grade LAB --task TASK".into()).into());
+        }
+        for lab in labs {
+            if !grade(&root, &lab, &self.tasks, &options, &mut std::io::stdout())? {
+                return Ok(Code::Failure);
+            }
+        }
+        Ok(Code::Success)
+    }
+}
+
+/// Builds and grades a lab's exercise, and tells how it goes; whether all is right.
+pub(super) fn grade(
+    root: &Path,
+    lab: &Lab,
+    tasks: &[String],
+    options: &lockstep_grading::Options,
+    out: &mut dyn Write,
+) -> anyhow::Result<bool> {
+    match build(root, &lab.package())? {
+        Built::Program(program) => {
+            let submission = Submission { program, folder: folder(root, lab).join("exercise") };
+            learner::run(lab, tasks, &submission, options, out)
+        }
+        Built::Broken(errors) => {
+            writeln!(out, "{}", errors[0].text)?;
+            let more = errors.len() - 1;
+            let others = if more == 0 { String::new() } else { format!("; {more} more errors follow it") };
+            writeln!(out, "✗ lab {}: the exercise does not compile{others}", lab.number())?;
+            Ok(false)
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! `lockstep reset`: an exercise as it was given. What stood there is kept beside the checkout's other files, in `backups`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use chrono::Local;
+use clap::Args;
+use lockstep_grading::Lab;
+use lockstep_grading::package;
+use lockstep_grading::progress::Progress;
+
+use super::folder;
+use crate::course::{checkout, find};
+use crate::exit::Code;
+
+/// Makes an exercise anew as it was given; keeps a copy of what stood there
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The lab, by number or name
+    lab: String,
+}
+
+impl Options {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let (root, lab) = (checkout()?, find(&self.lab)?);
+        let given = package::files(&root, &lab)?;
+        let kept = back_up(&root, &lab)?;
+        package::write(&root, &lab, &given)?;
+        Progress::forget(&root, lab.number())?;
+        println!("labs/{}/exercise is as it was given", lab.name);
+        if let Some(kept) = kept {
+            println!("what stood there is kept in {}", kept.display());
+        }
+        Ok(Code::Success)
+    }
+}
+
+/// Copies the exercise; where to. Nothing, if there is none.
+fn back_up(root: &Path, lab: &Lab) -> anyhow::Result<Option<PathBuf>> {
+    let from = folder(root, lab).join("exercise");
+    if !from.exists() {
+        return Ok(None);
+    }
+    let backups = root.join("backups");
+    let name = format!("{}-{}", lab.package(), Local::now().format("%Y-%m-%d-%H%M%S"));
+    // Two within a second get different folders.
+    let names = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}-{number}")));
+    let to = names.map(|name| backups.join(name)).find(|to| !to.exists()).unwrap_or_default();
+    copy(&from, &to).with_context(|| format!("cannot keep a copy in {}; nothing was changed", to.display()))?;
+    Ok(Some(to))
+}
+
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! `lockstep watch`: grades at every change of a file.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use lockstep_grading::Options as Grading;
+use notify::{Config, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
+
+use super::folder;
+use super::grade::grade;
+use crate::course::{checkout, find};
+use crate::exit::Code;
+
+/// An editor's save is several events: they are over when none has come for so long.
+const QUIET: Duration = Duration::from_millis(150);
+
+/// Grades a lab's exercise whenever one of its files is saved, until Ctrl-C
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The lab, by number or name
+    lab: String,
+    /// Look for changes every so many seconds, for network file systems that tell of none
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    poll: Option<u64>,
+}
+
+impl Options {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let (root, lab) = (checkout()?, find(&self.lab)?);
+        let sources = folder(&root, &lab).join("exercise").join("src");
+        let (_watcher, changes) = self.watch(&sources)?;
+        loop {
+            if let Err(error) = grade(&root, &lab, &[], &Grading::seeded(None), &mut std::io::stdout()) {
+                eprintln!("error: {error:#}");
+            }
+            println!("watching labs/{}/exercise/src; Ctrl-C ends", lab.name);
+            changes.recv().context("nobody tells of changes any more")?;
+            while changes.recv_timeout(QUIET) != Err(RecvTimeoutError::Timeout) {}
+        }
+    }
+
+    /// Tells of changes in a folder for as long as the watcher lives.
+    fn watch(&self, folder: &PathBuf) -> anyhow::Result<(Box<dyn Watcher>, Receiver<()>)> {
+        let (sender, changes) = channel();
+        let tell = move |event: notify::Result<notify::Event>| {
+            let changed = event.is_ok_and(|event| !matches!(event.kind, EventKind::Access(_)));
+            if changed {
+                // Nobody listens any more at the end.
+                let _ = sender.send(());
+            }
+        };
+        let mut watcher: Box<dyn Watcher> = match self.poll {
+            Some(seconds) => {
+                // By content: times are not to be relied on where this is needed.
+                let config =
+                    Config::default().with_poll_interval(Duration::from_secs(seconds)).with_compare_contents(true);
+                Box::new(PollWatcher::new(tell, config)?)
+            }
+            None => Box::new(RecommendedWatcher::new(tell, Config::default())?),
+        };
+        watcher
+            .watch(folder, RecursiveMode::NonRecursive)
+            .with_context(|| format!("cannot watch {} (on a network file system, try --poll 2)", folder.display()))?;
+        Ok((watcher, changes))
+    }
+}
