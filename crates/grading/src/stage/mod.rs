@@ -286,6 +286,10 @@ impl<'a> Scene<'a> {
                 (measured, fault) = (now, options.bounds.broken(self.folder));
             }
         }
+        if ends.iter().any(Option::is_none) {
+            // Nobody waits for them any more, and they would not go by themselves.
+            workers.kill();
+        }
         let strays = self.end(workers).await?;
         let ends = ends.into_iter().map(|end| end.unwrap_or(End::Stopped)).collect();
         Ok(Played { ends, fault, strays, printed: printed::last_lines(self.folder, self.ranks) })
