@@ -15,6 +15,20 @@ use std::process::ExitCode;
 
 use lockstep_launch::process::signal_name;
 
+/// The codes for people: of `lockstep` and the labs, of set-up, of the test run. The page on them in the book is made of it.
+pub(crate) const CODES: [[&str; 4]; 5] = [
+    ["0", "everything asked for was done", "libtorch is in place", "every step that can run here passed"],
+    [
+        "1",
+        "a failure of a rank, of training or of the machine; an exercise that is not right",
+        "a check or the fetch failed; the error has the command that mends it",
+        "a step failed; the last lines say which",
+    ],
+    ["2", "usage: bad arguments or input, nothing was started", "", ""],
+    ["101", "a panic: a bug", "", ""],
+    ["128 + n", "ended by signal n", "the same", "the same"],
+];
+
 /// The table for `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes: 0 nothing failed · 1 something failed · 2 usage, or something needed is missing · 128+n ended by signal n";

@@ -1,9 +1,11 @@
 //! `lockstep course`: for maintainers. Writes the learner's files from the solutions, and tells what the course lacks.
 
-use clap::{Args, Subcommand};
-use lockstep_grading::package;
+use std::path::Path;
 
-use super::{check, checkout, find_all};
+use clap::{Args, Subcommand};
+use lockstep_grading::{Lab, package};
+
+use super::{begin, check, checkout, find_all, reference};
 use crate::exit::Code;
 
 /// For maintainers: keeps exercises in step with their solutions
@@ -21,11 +23,16 @@ enum What {
         #[arg(value_name = "LAB")]
         labs: Vec<String>,
     },
+    /// Write the book's reference pages anew, from the program itself
+    Reference,
     /// Tell what these labs lack: files that are out of step, hints, mutants, sections of the chapter
     Check {
         /// Labs by number or name; all, if none is named
         #[arg(value_name = "LAB")]
         labs: Vec<String>,
+        /// Also build the exercises, and see that each task is found to be not started
+        #[arg(long)]
+        build: bool,
     },
 }
 
@@ -40,13 +47,24 @@ impl Options {
                 }
                 Ok(Code::Success)
             }
-            What::Check { labs } => {
-                let labs = find_all(&labs)?;
-                let lacks: Vec<String> = labs.iter().flat_map(|lab| check::lacks(&root, lab)).collect();
-                lacks.iter().for_each(|lack| println!("{lack}"));
-                println!("{} labs: {} faults", labs.len(), lacks.len());
-                Ok(if lacks.is_empty() { Code::Success } else { Code::Failure })
+            What::Reference => {
+                reference::write(&root)?;
+                Ok(Code::Success)
             }
+            What::Check { labs, build } => check(&root, &find_all(&labs)?, build),
         }
     }
+}
+
+fn check(root: &Path, labs: &[Lab], build: bool) -> anyhow::Result<Code> {
+    let mut faults: Vec<String> = labs.iter().flat_map(|lab| check::lacks(root, lab)).collect();
+    faults.extend(reference::stale(root));
+    if build {
+        let found = begin::look(root, labs)?;
+        faults.extend(found.faults);
+        found.not_verified.iter().for_each(|what| println!("not verified here: {what}"));
+    }
+    faults.iter().for_each(|fault| println!("{fault}"));
+    println!("{} labs: {} faults", labs.len(), faults.len());
+    Ok(if faults.is_empty() { Code::Success } else { Code::Failure })
 }

@@ -1,7 +1,10 @@
 //! The labs' exercises, and where they lie: what the learner's commands and the maintainer's share.
 
+mod begin;
 mod check;
 mod maintain;
+mod reference;
+mod variables;
 
 use std::path::PathBuf;
 

@@ -9,7 +9,7 @@ use lockstep_grading::{Lab, learner};
 
 use super::build::{Built, build};
 use super::class::Class;
-use super::folder;
+use super::{folder, task};
 use crate::course::{checkout, find_all};
 use crate::exit::{Code, Refused};
 use crate::report::Target;
@@ -21,7 +21,7 @@ pub(crate) struct Options {
     #[arg(value_name = "LAB")]
     labs: Vec<String>,
     /// Only this task of the lab; several times for several
-    #[arg(long = "task", value_name = "TASK")]
+    #[arg(long = "task", value_name = "TASK", requires = "labs")]
     tasks: Vec<String>,
     /// Draw the inputs from this number, which a finding names
     #[arg(long)]
@@ -41,8 +41,12 @@ impl Options {
         if let Some(folder) = self.class {
             return Class::open(root, folder, labs)?.grade(options, &self.reports);
         }
-        if !self.tasks.is_empty() && labs.len() != 1 {
-            return Err(Refused("--task takes the lab that it is of: lockstep grade LAB --task TASK".into()).into());
+        if !self.tasks.is_empty() {
+            let [lab] = &labs[..] else {
+                return Err(Refused("--task is of one lab: lockstep grade LAB --task TASK".into()).into());
+            };
+            let tasks = lab.tasks()?;
+            self.tasks.iter().try_for_each(|name| task(lab, &tasks, name).map(drop))?;
         }
         for lab in labs {
             if !grade(&root, &lab, &self.tasks, &options, &mut std::io::stdout())? {

@@ -1,0 +1,94 @@
+//! What a learner begins with: exercises that compile without a warning, and whose tasks are all found to be not started.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use lockstep_grading::exercise::Task;
+use lockstep_grading::grade::{Submission, grade};
+use lockstep_grading::{Lab, Options, Verdict, sums};
+use serde::Deserialize;
+
+/// What was found.
+#[derive(Default)]
+pub(super) struct Beginning {
+    /// Faults, one a line.
+    pub(super) faults: Vec<String>,
+    /// What could not be looked at, with the reasons.
+    pub(super) not_verified: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    package_id: Option<String>,
+    executable: Option<PathBuf>,
+    target: Option<Target>,
+    message: Option<Diagnostic>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Diagnostic {
+    rendered: Option<String>,
+}
+
+/// Builds the exercises and grades them as they were given. An exercise that a learner has edited is left alone.
+///
+/// # Errors
+/// When cargo cannot build, or a task cannot be graded.
+pub(super) fn look(root: &Path, labs: &[Lab]) -> anyhow::Result<Beginning> {
+    let mut found = Beginning::default();
+    let mut given = Vec::new();
+    for lab in labs {
+        let folder = root.join("labs").join(lab.name).join("exercise");
+        let edited = sums::read(&folder).keys().find(|path| !sums::untouched(&folder, Path::new(path))).cloned();
+        match edited {
+            Some(path) => found.not_verified.push(format!("labs/{}/exercise/{path} has been edited", lab.name)),
+            None => given.push((lab, folder)),
+        }
+    }
+    let messages = build(root)?;
+    for (lab, folder) in given {
+        let package = lab.package();
+        let of_it = |message: &&Message| {
+            message.package_id.as_ref().is_some_and(|id| id.contains(&format!("/labs/{}/exercise", lab.name)))
+        };
+        let told = messages.iter().filter(of_it).filter_map(|message| message.message.as_ref()?.rendered.clone());
+        found.faults.extend(told.map(|text| format!("labs/{}: the exercise has a warning: {text}", lab.name)));
+        let is_program = |message: &&Message| message.target.as_ref().is_some_and(|target| target.name == package);
+        let program = messages.iter().filter(of_it).filter(is_program).find_map(|message| message.executable.clone());
+        let program = program.with_context(|| format!("cargo built no program {package}"))?;
+        found.faults.extend(started(lab, &Submission { program, folder })?);
+    }
+    Ok(found)
+}
+
+/// All targets of the workspace, as the test run has built them: with fewer, crates would have other features, and be built anew.
+fn build(root: &Path) -> anyhow::Result<Vec<Message>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = std::process::Command::new(cargo);
+    command.current_dir(root).args(["test", "--workspace", "--no-run", "--quiet", "--message-format", "json"]);
+    let output =
+        command.stderr(std::process::Stdio::inherit()).output().context("cannot start cargo: is it on PATH?")?;
+    anyhow::ensure!(output.status.success(), "cargo cannot build the workspace; what it says stands above");
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+}
+
+/// The tasks that somebody seems to have begun.
+fn started(lab: &Lab, submission: &Submission) -> anyhow::Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for task in lab.tasks()?.tasks {
+        let Task { name, .. } = &task;
+        let verdict = match grade(lab, &task, submission, &Options::seeded(None))?.found {
+            Ok(()) => "passed",
+            Err(fault) if fault.verdict == Verdict::NotStarted => continue,
+            Err(fault) => fault.verdict.words(),
+        };
+        faults.push(format!("labs/{}: {name} is {verdict}, as it was given, not \"not started\"", lab.name));
+    }
+    Ok(faults)
+}

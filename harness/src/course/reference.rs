@@ -1,0 +1,144 @@
+//! The book's reference pages, written from the program itself: commands, exit codes, environment variables.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::CommandFactory;
+
+use super::variables::{VARIABLES, Variables};
+use crate::cli::Cli;
+use crate::exit::CODES;
+
+/// Columns of the commands' help.
+const WIDTH: usize = 96;
+/// What tells a reader, and an editor, where a page comes from.
+const MADE: &str = "<!-- Written by `lockstep course reference`; do not edit. -->\n";
+
+/// The pages, by their paths in the checkout.
+pub(super) fn pages() -> BTreeMap<PathBuf, String> {
+    let page = |name: &str, text: String| (Path::new("book/src").join(format!("reference-{name}.md")), text);
+    [page("commands", commands()), page("exit-codes", exit_codes()), page("variables", variables())].into()
+}
+
+/// Writes the pages.
+///
+/// # Errors
+/// The system's own.
+pub(super) fn write(root: &Path) -> anyhow::Result<()> {
+    for (path, text) in pages() {
+        let path = root.join(path);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Pages that are not as the program would write them.
+pub(super) fn stale(root: &Path) -> Vec<String> {
+    let differs = |(path, text): (PathBuf, String)| {
+        let there = fs::read_to_string(root.join(&path)).unwrap_or_default();
+        (there != text).then(|| format!("{} is not as the program says: lockstep course reference", path.display()))
+    };
+    pages().into_iter().filter_map(differs).collect()
+}
+
+fn commands() -> String {
+    let mut text = format!(
+        "# Commands\n\n{MADE}\nWhat `lockstep COMMAND --help` says. [Exit codes](reference-exit-codes.md) and [environment variables](reference-variables.md) have pages of their own.\n"
+    );
+    let mut whole = Cli::command().term_width(WIDTH);
+    whole.build();
+    describe(&whole, &mut text);
+    text
+}
+
+/// The help of a command's subcommands, one section each.
+fn describe(command: &clap::Command, text: &mut String) {
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+        let has_own = sub.has_subcommands();
+        if has_own {
+            describe(sub, text);
+            continue;
+        }
+        let name = sub.get_bin_name().unwrap_or(sub.get_name()).to_owned();
+        let help = sub.clone().term_width(WIDTH).render_long_help().to_string();
+        let help: Vec<&str> = help.lines().map(str::trim_end).collect();
+        let _ = write!(text, "\n## {name}\n\n```text\n{}\n```\n", help.join("\n").trim_end());
+    }
+}
+
+fn exit_codes() -> String {
+    let mut text = format!(
+        "# Exit codes\n\n{MADE}\n| code | `lockstep` and the labs | `scripts/setup.sh` | `scripts/test.sh` |\n|---|---|---|---|\n"
+    );
+    for row in CODES {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+    }
+    text.push_str(
+        "\n`lockstep run` has torchrun's codes: 0 when all workers have succeeded; 1 for every failure, be it of a worker, the \
+         rendezvous or the configuration, or a signal that was handled; 2 for a wrong command line. A worker's own code stands in \
+         its report. `scripts/run.sh` gives `lockstep`'s code, or 1 when set-up or build failed.\n",
+    );
+    text
+}
+
+fn variables() -> String {
+    let mut text = format!("# Environment variables\n\n{MADE}\n| variable | read by | meaning |\n|---|---|---|\n");
+    for Variables { names, by, meaning } in VARIABLES {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        let _ = writeln!(text, "| {} | {by} | {meaning} |", names.join(", "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use regex::Regex;
+
+    use super::*;
+
+    /// In the sources of programs; tests may make up names.
+    const SOURCES: [&str; 4] = ["crates", "harness/src", "labs", "scripts"];
+
+    #[test]
+    fn every_variable_of_the_projects_own_has_a_row() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let own = Regex::new(r#"["'$\{]((?:LOCKSTEP|TCPSTORE)_[A-Z][A-Z_]+)["'\}:]"#).unwrap();
+        let mut missing: Vec<String> = Vec::new();
+        let mut folders: Vec<PathBuf> = SOURCES.iter().map(|folder| root.join(folder)).collect();
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).unwrap().flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path
+                    .extension()
+                    .is_some_and(|ending| ["rs", "sh", "py"].contains(&&*ending.to_string_lossy()))
+                {
+                    let text = fs::read_to_string(&path).unwrap();
+                    let names = own.captures_iter(&text).map(|found| found[1].to_owned());
+                    missing
+                        .extend(names.filter(|name| !told(name)).map(|name| format!("{name} in {}", path.display())));
+                }
+            }
+        }
+        assert!(missing.is_empty(), "{missing:#?}");
+    }
+
+    fn told(name: &str) -> bool {
+        VARIABLES.iter().any(|row| row.names.contains(&name))
+    }
+
+    #[test]
+    fn describes_every_command_for_people_and_none_of_the_hidden() {
+        let text = commands();
+        assert!(
+            ["run", "grade", "watch", "course check"]
+                .iter()
+                .all(|name| text.contains(&format!("\n## lockstep {name}\n")))
+        );
+        assert!(!text.contains("tied-exec") && !text.contains("confined-exec"));
+    }
+}

@@ -1,0 +1,127 @@
+//! The environment variables that are read or set here, in one table: the page on them in the book is made of it.
+
+/// Variables of one meaning.
+pub(super) struct Variables {
+    /// Their names, as a shell has them.
+    pub(super) names: &'static [&'static str],
+    /// Who reads them.
+    pub(super) by: &'static str,
+    /// What they mean.
+    pub(super) meaning: &'static str,
+}
+
+/// All, those of launchers first.
+pub(super) const VARIABLES: &[Variables] = &[
+    Variables {
+        names: &["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"],
+        by: "`LaunchEnv`",
+        meaning: "torchrun's variables, with torchrun's meaning; `lockstep run` and `spawn` set them for their workers, and `spawn` refuses to run where a launcher has set them",
+    },
+    Variables {
+        names: &["GROUP_RANK", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"],
+        by: "`LaunchEnv`",
+        meaning: "set by the launcher: the node's number, which attempt this is, the job's id, and whether the store is the launcher's (`True`)",
+    },
+    Variables {
+        names: &["TORCHELASTIC_ERROR_FILE"],
+        by: "labs, `lockstep run`",
+        meaning: "where a failing process leaves its error; a launcher sets one for each worker, and leaves the root cause in its own",
+    },
+    Variables {
+        names: &["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"],
+        by: "`lockstep run`",
+        meaning: "the prefix of workers' lines, of `${role_name}`, `${rank}`, `${local_rank}`",
+    },
+    Variables {
+        names: &["PET_<NAME>"],
+        by: "`lockstep run`",
+        meaning: "the default of the flag `--name`; 0 or 1 for switches",
+    },
+    Variables {
+        names: &["LOGLEVEL"],
+        by: "`lockstep run`",
+        meaning: "how much the launcher tells of its steps: `DEBUG`, `INFO`, `WARNING` (if unset) or `ERROR`",
+    },
+    Variables { names: &["PYTHON_EXEC"], by: "`lockstep run`", meaning: "the Python that runs scripts and modules" },
+    Variables { names: &["GLOO_SOCKET_IFNAME"], by: "labs", meaning: "the network interface that Gloo uses" },
+    Variables {
+        names: &["TORCH_DISTRIBUTED_DEBUG"],
+        by: "labs",
+        meaning: "`DETAIL` compares every collective across ranks and names those that differ",
+    },
+    Variables {
+        names: &["TORCH_CPP_LOG_LEVEL"],
+        by: "labs",
+        meaning: "what libtorch itself logs; nothing if unset, since errors carry its words",
+    },
+    Variables {
+        names: &["TORCH_FR_BUFFER_SIZE"],
+        by: "labs",
+        meaning: "entries of c10d's flight recorder; off if unset",
+    },
+    Variables {
+        names: &["OMP_NUM_THREADS"],
+        by: "labs",
+        meaning: "threads of one rank's tensor operations; `lockstep run` sets 1 if it is unset and the node has several workers",
+    },
+    Variables {
+        names: &["LOCKSTEP_EVENTS"],
+        by: "labs, `lockstep run`",
+        meaning: "the folder for event files of ranks and launchers, a new one for each run",
+    },
+    Variables {
+        names: &["LOCKSTEP_FAULTS"],
+        by: "labs",
+        meaning: "a file with faults that ranks are to inflict on themselves, as `lockstep inject` writes it; each strikes once a job",
+    },
+    Variables {
+        names: &["LOCKSTEP_DATA"],
+        by: "tests",
+        meaning: "a folder with real data sets (`mnist/`), else `shared/data` beside the checkout; tests say \"not verified here\" without either",
+    },
+    Variables {
+        names: &["LOCKSTEP_PYTHON"],
+        by: "tests",
+        meaning: "a Python with PyTorch 2.11, to meet Rust ranks; `python3` if unset",
+    },
+    Variables {
+        names: &["TCPSTORE_FUZZ_SEED", "TCPSTORE_FUZZ_ITERATIONS"],
+        by: "tests",
+        meaning: "replay a run of the store's fuzz test; how long it takes (20,000 inputs if unset)",
+    },
+    Variables {
+        names: &["LOCKSTEP_CHECK_WORLDS"],
+        by: "tests",
+        meaning: "how many worlds each search through the rendezvous may visit, in place of its own bound",
+    },
+    Variables {
+        names: &["LIBTORCH"],
+        by: "set-up",
+        meaning: "an existing libtorch 2.11 to use instead of fetching one",
+    },
+    Variables {
+        names: &["LIBTORCH_BYPASS_VERSION_CHECK"],
+        by: "set-up",
+        meaning: "accept another version of it, at your own risk",
+    },
+    Variables {
+        names: &["LOCKSTEP_FETCH"],
+        by: "set-up",
+        meaning: "`pip` lets pip fetch by itself, for an index that asks for a login",
+    },
+    Variables {
+        names: &["LOCKSTEP_AGENT"],
+        by: "`lockstep run`",
+        meaning: "set for workers: by it the launcher finds its own, and what they started, when it is gone",
+    },
+    Variables {
+        names: &["LOCKSTEP_CALL", "LOCKSTEP_ANSWERS"],
+        by: "exercises",
+        meaning: "set by the grader for ranks of a learner's program: the file that says what is asked, and the folder for answers",
+    },
+    Variables {
+        names: &["CARGO"],
+        by: "`lockstep grade`, `watch`, `course`",
+        meaning: "the cargo that builds exercises",
+    },
+];
