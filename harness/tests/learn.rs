@@ -231,3 +231,52 @@ fn refuses_a_class_without_learners_and_reports_of_no_form() {
     assert!(checkout.run(&["grade", "--class", "absent"]).ends_with(2).err.contains("absent"));
     assert!(checkout.run(&["grade", "--class", "class", "--report", "x.pdf"]).ends_with(2).err.contains(".csv"));
 }
+
+/// A command that goes on until it is dropped.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn watch_grades_again_when_a_file_is_saved() {
+    for poll in [&[][..], &["--poll", "1"]] {
+        let checkout = Checkout::new();
+        checkout.cargo(Err("error: the first"));
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("lockstep"));
+        command.args(["watch", "02"]).args(poll).current_dir(checkout.0.path()).env("CARGO", checkout.path("cargo"));
+        let mut running = Running(command.stdout(std::process::Stdio::piped()).spawn().unwrap());
+        let lines = lines(running.0.stdout.take().unwrap());
+        let wait_for = |text: &str| {
+            let mut told = Vec::new();
+            while !told.last().is_some_and(|line: &String| line.contains(text)) {
+                told.push(
+                    lines
+                        .recv_timeout(std::time::Duration::from_secs(60))
+                        .unwrap_or_else(|_| panic!("{text}: {told:?}")),
+                );
+            }
+        };
+        wait_for("the first");
+        wait_for("watching");
+        checkout.cargo(Err("error: the second"));
+        fs::write(checkout.shard(), "mine").unwrap();
+        wait_for("the second");
+        wait_for("watching");
+    }
+}
+
+fn lines(out: impl std::io::Read + Send + 'static) -> std::sync::mpsc::Receiver<String> {
+    use std::io::BufRead;
+    let (sender, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let out = std::io::BufReader::new(out);
+        // Nobody listens any more when the test is over.
+        out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)).unwrap_or_default();
+    });
+    lines
+}
