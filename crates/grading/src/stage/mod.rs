@@ -7,6 +7,7 @@ mod bounds;
 mod confine;
 mod printed;
 mod roll;
+mod stillness;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -25,6 +26,8 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::{Fault, Options, Verdict};
+use stillness::{STILL, Stillness};
+
 pub use bounds::Bounds;
 pub(crate) use confine::exec as confined;
 pub use confine::{CONFINED, writes_are_confined};
@@ -174,10 +177,11 @@ impl Stage {
         workers.entrust(folder.path());
         let scene = Scene::set(&self.program, self.options.confined, &folder, setting, call)?;
         let played = runtime.block_on(async {
+            let mut pids = Vec::new();
             for rank in 0..ranks {
-                workers.start(rank, scene.spec(rank)?)?;
+                pids.push(workers.start(rank, scene.spec(rank)?)?);
             }
-            scene.watch(workers, &self.options).await
+            scene.watch(workers, &pids, &self.options).await
         });
         if played.is_err() {
             workers.kill();
@@ -266,11 +270,11 @@ impl<'a> Scene<'a> {
         Ok((std::env::current_exe()?.into(), args))
     }
 
-    async fn watch(&self, workers: &mut Workers, options: &Options) -> anyhow::Result<Played> {
+    async fn watch(&self, workers: &mut Workers, pids: &[u32], options: &Options) -> anyhow::Result<Played> {
         let (begin, mut measured) = (Instant::now(), Instant::now());
         let mut ends: Vec<Option<End>> = vec![None; self.ranks];
         let mut failed: Option<Instant> = None;
-        let mut fault = None;
+        let (mut fault, mut still) = (None, Stillness::default());
         while ends.iter().any(Option::is_none) && fault.is_none() {
             self.look(&mut ends, workers).await?;
             let now = Instant::now();
@@ -281,9 +285,15 @@ impl<'a> Scene<'a> {
                 break;
             }
             if now - begin >= options.deadline {
-                fault = Some(self.hang(&ends, options.deadline));
+                fault = Some(self.hang(&ends, &format!("not finished after {} s", options.deadline.as_secs())));
             } else if now - measured >= MEASURE {
                 (measured, fault) = (now, options.bounds.broken(self.folder));
+                // A rank that is done only waits for the others.
+                let busy: Vec<u32> =
+                    pids.iter().zip(&ends).filter(|(_, end)| end.is_none()).map(|(pid, _)| *pid).collect();
+                if fault.is_none() && still.lasts(&busy, now) {
+                    fault = Some(self.hang(&ends, &format!("nobody has done anything for {} s", STILL.as_secs())));
+                }
             }
         }
         if ends.iter().any(Option::is_none) {
@@ -329,14 +339,14 @@ impl<'a> Scene<'a> {
         Ok(workers.sweep(FAREWELL).await.killed)
     }
 
-    fn hang(&self, ends: &[Option<End>], deadline: Duration) -> Fault {
+    fn hang(&self, ends: &[Option<End>], what: &str) -> Fault {
         let told = roll::call(&self.store, self.ranks);
         let line = |(rank, end): (usize, &Option<End>)| match end {
             Some(End::Answered(_)) => format!("rank {rank}: has finished"),
             Some(_) => format!("rank {rank}: has died"),
             None => format!("rank {rank}: {}", told.get(&rank).map_or("does not answer", String::as_str)),
         };
-        let diagnosis = format!("not finished after {} s; where each rank was stands below", deadline.as_secs());
+        let diagnosis = format!("{what}; where each rank was stands below");
         Fault { table: ends.iter().enumerate().map(line).collect(), ..Fault::new(Verdict::Hang, diagnosis) }
     }
 }
