@@ -45,6 +45,11 @@ check_sources() {
   fi
 }
 
+# What learners begin with. After the tests: what they have built is what it takes.
+check_course() {
+  step course "$TARGET/debug/lockstep" course check --build
+}
+
 run_tests() {
   if has nextest; then
     step tests cargo nextest run --no-fail-fast "$@"
@@ -77,4 +82,5 @@ prepare_cargo
 scripts/setup.sh
 [ $# -gt 0 ] || check_sources
 run_tests "$@"
+[ $# -gt 0 ] || check_course
 summarize
