@@ -23,10 +23,13 @@ const TODO: &str = "not yet implemented";
 /// How often a rank that is done looks whether it may go.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// Inputs to results.
+type Run = dyn Fn(Vec<Value>) -> Result<Vec<Value>, Failure>;
+
 /// A learner's function, with how its inputs are read and its results are written.
 pub struct Task {
     name: String,
-    run: Box<dyn Fn(Vec<Value>) -> Result<Vec<Value>, Failure>>,
+    run: Box<Run>,
 }
 
 enum Failure {

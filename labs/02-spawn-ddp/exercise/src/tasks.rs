@@ -1,8 +1,16 @@
 //! How the grader's inputs reach each task's function, and its results the grader. There is nothing to change here.
 
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
 use c10d::ProcessGroup;
+use lockstep::LaunchEnv;
 use lockstep_exercise::{Task, numbers, tensor};
 use tch::Tensor;
+
+use crate::download::Download;
+use crate::epochs::Sampler;
 
 /// Inputs: samples, world size, rank.
 pub fn shard(answer: fn(usize, usize, usize) -> Vec<usize>) -> Task {
@@ -16,5 +24,36 @@ pub fn average(answer: fn(&ProcessGroup, &mut [Tensor]) -> anyhow::Result<()>) -
         let mut gradients: Vec<Tensor> = own.iter().map(|values| tensor(values)).collect();
         answer(group, &mut gradients)?;
         gradients.iter().map(numbers).collect::<anyhow::Result<Vec<_>>>()
+    })
+}
+
+/// Inputs: samples, seed, the first epoch, the one after the last. Each rank is a process, and needs no group.
+pub fn epochs(answer: fn(Sampler, Range<u64>) -> Vec<Vec<usize>>) -> Task {
+    Task::new("epochs", move |(samples, seed, begin, end): (usize, u64, u64, u64)| {
+        let env = LaunchEnv::from_env()?;
+        let (world_size, rank) = (env.world_size.get(), env.rank.get());
+        Ok(answer(Sampler { samples, world_size, rank, seed, epoch: 0 }, begin..end))
+    })
+}
+
+/// Inputs: by rank, the points of its share; the batch size of all together; the learning rate.
+pub fn line(answer: fn(&ProcessGroup, &Tensor, &Tensor, usize, f64) -> anyhow::Result<Tensor>) -> Task {
+    Task::in_group("line", move |group, (by_rank, batch_size, rate): (Vec<Vec<(f64, f64)>>, usize, f64)| {
+        let (x, y): (Vec<f64>, Vec<f64>) = by_rank[group.rank().get()].iter().copied().unzip();
+        numbers(&answer(group, &tensor(&x), &tensor(&y), batch_size, rate)?)
+    })
+}
+
+/// Inputs: the text that is to be downloaded. Results: how often this rank has downloaded it, and what it has read.
+pub fn prepare(answer: fn(&ProcessGroup, &Path, &Download) -> anyhow::Result<String>) -> Task {
+    Task::in_group("prepare", move |group, text: String| {
+        let done = |rank: usize| PathBuf::from(format!("rank-{rank}-is-done"));
+        let own = group.rank().get();
+        let others: Vec<PathBuf> = (0..group.size().get()).filter(|rank| *rank != own).map(done).collect();
+        let download = Download::new(text, move || others.iter().all(|file| file.exists()));
+        group.barrier()?;
+        let read = answer(group, Path::new("data"), &download);
+        fs::write(done(own), "")?;
+        Ok((download.count(), read?))
     })
 }

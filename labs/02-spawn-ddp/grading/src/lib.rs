@@ -1,6 +1,9 @@
 //! How the tasks of lab 02 are graded.
 
 mod average;
+mod epochs;
+mod line;
+mod prepare;
 mod shard;
 
 use lockstep_grading::Lab;
@@ -9,7 +12,13 @@ use lockstep_grading::Lab;
 pub const LAB: Lab = Lab {
     name: "02-spawn-ddp",
     tasks: include_str!("../../tasks.toml"),
-    gradings: &[("shard", shard::grade), ("average", average::grade)],
+    gradings: &[
+        ("shard", shard::grade),
+        ("average", average::grade),
+        ("epochs", epochs::grade),
+        ("line", line::grade),
+        ("prepare", prepare::grade),
+    ],
 };
 
 #[cfg(test)]

@@ -1,0 +1,101 @@
+//! Task `line`: against one process that trains on all points.
+
+use lockstep_grading::{Claim, Numbers, Stage, Verdict, close};
+
+/// Below this, lines are the same: sums in another order differ by less.
+const TOLERANCE: f64 = 1e-9;
+/// Small enough to converge on points with x from -4 to 4, even if the gradients of three ranks are added up.
+const RATE: f64 = 0.01;
+
+type Points = Vec<(f64, f64)>;
+
+pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
+    for ranks in [2, 3] {
+        let mut random = stage.random();
+        let batch_size = ranks * random.below(2..5);
+        // The last batch is smaller, and can be shared, too.
+        let points = points(random.numbers(batch_size * 4 + ranks), ranks);
+        let shares: Vec<Points> = (0..ranks).map(|rank| share(&points, rank, ranks)).collect();
+        let outputs = stage.call::<_, Numbers>(ranks, &[(&shares, batch_size, RATE)])?;
+        let lines: Vec<&Numbers> = outputs.all(0).collect();
+        let given = format!("{} points, {ranks} ranks, batch size {batch_size}, learning rate {RATE}", points.len());
+        agree(&given, &shares, batch_size, &lines)?;
+        judge(&given, &points, &shares, batch_size, lines[0])?;
+    }
+    Ok(())
+}
+
+/// Points near a line. Each rank's share lies higher than the last's, so that no rank alone finds the line of all.
+fn points(x: Vec<f64>, ranks: usize) -> Points {
+    let y = |(place, x): (usize, &f64)| 1.5 * x + 0.5 + (place % ranks) as f64;
+    x.iter().enumerate().map(|at| (*at.1, y(at))).collect()
+}
+
+fn share(points: &[(f64, f64)], rank: usize, ranks: usize) -> Points {
+    points.iter().skip(rank).step_by(ranks).copied().collect()
+}
+
+/// What one process makes of these points.
+fn trained(points: &[(f64, f64)], batch_size: usize, rate: f64) -> Vec<f64> {
+    let mut line = [0.0, 0.0];
+    for batch in points.chunks(batch_size) {
+        let error = |(x, y): &(f64, f64)| x * line[0] + line[1] - y;
+        let mean = |sum: f64| 2.0 * sum / batch.len() as f64;
+        let gradient = [mean(batch.iter().map(|at| error(at) * at.0).sum()), mean(batch.iter().map(error).sum())];
+        line = [line[0] - rate * gradient[0], line[1] - rate * gradient[1]];
+    }
+    line.into()
+}
+
+fn agree(given: &str, shares: &[Points], batch_size: usize, lines: &[&Numbers]) -> anyhow::Result<()> {
+    let alone = |batch_size: usize| {
+        lines.iter().zip(shares).all(|(line, share)| close(&trained(share, batch_size, RATE), line, TOLERANCE))
+    };
+    let observed: Vec<String> =
+        lines.iter().enumerate().map(|(rank, line)| format!("rank {rank}: {:?}", line.0)).collect();
+    let same = lines.windows(2).all(|pair| close(pair[0], pair[1], TOLERANCE) || pair.iter().any(|line| has_nan(line)));
+    Claim::that(same, "the same line on every rank", observed.join(", "))
+        .given(given)
+        .verdict(Verdict::RanksDisagree)
+        .knows(
+            alone(batch_size) || alone((batch_size / shares.len()).max(1)),
+            "each rank has fitted a line of its own to its share: before a step, average the gradients over the ranks",
+        )
+        .otherwise("the ranks take different steps, so their lines drift apart")
+}
+
+fn has_nan(line: &[f64]) -> bool {
+    line.iter().any(|number| number.is_nan())
+}
+
+fn judge(given: &str, points: &Points, shares: &[Points], batch_size: usize, line: &Numbers) -> anyhow::Result<()> {
+    let ranks = shares.len();
+    let seen = |batch_size: usize, rate: f64| close(&trained(points, batch_size, rate), line, TOLERANCE);
+    let averaged = |batch_size: usize| {
+        let lines: Vec<Vec<f64>> = shares.iter().map(|share| trained(share, batch_size, RATE)).collect();
+        let mean = |which: usize| lines.iter().map(|line| line[which]).sum::<f64>() / ranks as f64;
+        close(&[mean(0), mean(1)], line, TOLERANCE)
+    };
+    Claim::close(&trained(points, batch_size, RATE), line, TOLERANCE)
+        .on_rank(0)
+        .given(format!("{given}; expected is the line of one process with all points"))
+        .knows(
+            seen(batch_size * ranks, RATE),
+            "each rank takes `batch_size` points in a step, so all together take that many times as many as they should, in \
+             fewer steps: `batch_size` is that of all ranks together",
+        )
+        .knows(
+            seen(batch_size, RATE * ranks as f64),
+            "the gradients are added up over the ranks, not averaged: as if the learning rate were that many times as large",
+        )
+        .knows(
+            seen(batch_size * ranks, RATE * ranks as f64),
+            "the gradients are added up over the ranks, not averaged, and each rank takes `batch_size` points in a step",
+        )
+        .knows(
+            averaged(batch_size / ranks) || averaged(batch_size),
+            "each rank has trained alone, and the lines are averaged at the end: that is another line than the one that all \
+             find together. The ranks must agree in every step",
+        )
+        .otherwise("all ranks have the same line, but it is not that of one process with all points")
+}

@@ -1,0 +1,43 @@
+//! A file from far away: it comes slowly, and not all at once. There is nothing to change here.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long the second half takes to come, while there is a rank that might go on without it.
+const SLOW: Duration = Duration::from_millis(700);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What is to be downloaded.
+pub struct Download {
+    text: String,
+    others_are_done: Box<dyn Fn() -> bool>,
+    count: Cell<usize>,
+}
+
+impl Download {
+    /// Of this text, slow until the other ranks are done.
+    pub fn new(text: String, others_are_done: impl Fn() -> bool + 'static) -> Self {
+        Download { text, others_are_done: Box::new(others_are_done), count: Cell::new(0) }
+    }
+
+    /// Downloads to a file.
+    pub fn to(&self, file: &Path) -> io::Result<()> {
+        self.count.set(self.count.get() + 1);
+        let (first, second) = self.text.split_at(self.text.len() / 2);
+        let mut file = File::create(file)?;
+        file.write_all(first.as_bytes())?;
+        let begin = Instant::now();
+        while begin.elapsed() < SLOW && !(self.others_are_done)() {
+            std::thread::sleep(LOOK);
+        }
+        file.write_all(second.as_bytes())
+    }
+
+    /// How often this rank has downloaded it.
+    pub fn count(&self) -> usize {
+        self.count.get()
+    }
+}

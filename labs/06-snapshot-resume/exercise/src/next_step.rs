@@ -1,0 +1,22 @@
+//! Task 1: where to go on. Spot the bug.
+//!
+//! A run saves a snapshot after every few steps. Killed at any moment and started again, it must end with a model that was
+//! trained with every step of every epoch once, in their order. Steps since the last snapshot are trained again, since the
+//! model that comes back does not have them.
+
+use crate::job::{Job, Killed};
+
+/// Trains to the end of the last epoch, from the snapshot if there is one.
+pub fn next_step(job: &mut Job) -> Result<(), Killed> {
+    let (first_epoch, first_step) = job.load().unwrap_or((0, 0));
+    for epoch in first_epoch..job.epochs {
+        let begin = if epoch == first_epoch { first_step } else { 0 };
+        for step in begin..job.steps {
+            job.train(epoch, step)?;
+            if (step + 1) % job.save_every == 0 {
+                job.save(epoch, step);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! Task `next_step`: a job that is killed at several moments must end with a model of every step once.
+
+use lockstep_grading::{Claim, Stage};
+
+/// Epoch and step.
+type Position = (u64, u64);
+
+/// Epochs, steps of an epoch, steps between snapshots, and after how many steps each start is killed.
+type Case = (u64, u64, u64, Vec<u64>);
+
+pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
+    let mut random = stage.random();
+    let (epochs, steps) = (3, 2 * random.below(2..5) as u64);
+    let within = random.below(3..steps as usize) as u64;
+    let uneven: Vec<u64> = (0..3).map(|_| random.below(0..2 * steps as usize) as u64).collect();
+    let cases: Vec<Case> = vec![
+        (epochs, steps, 2, vec![]),
+        (epochs, steps, 2, vec![steps + within]),
+        (epochs, steps, steps, vec![steps]),
+        (epochs, steps, steps, vec![2 * steps + 1, 0]),
+        (epochs, steps, 3, uneven),
+        // Killed by nobody, and started again when all is done.
+        (epochs, steps, 1, vec![epochs * steps + 1]),
+    ];
+    let outputs = stage.call::<_, Vec<Position>>(1, &cases)?;
+    cases.iter().enumerate().try_for_each(|(case, given)| judge(given, outputs.of(0, case)))
+}
+
+fn judge(case: &Case, observed: &[Position]) -> anyhow::Result<()> {
+    let (epochs, steps, save_every, kills) = case;
+    let expected: Vec<Position> = (0..*epochs).flat_map(|epoch| (0..*steps).map(move |step| (epoch, step))).collect();
+    let count = |position: &Position| observed.iter().filter(|one| *one == position).count();
+    let twice = expected.iter().find(|position| count(position) > 1);
+    let missing = expected.iter().find(|position| count(position) == 0);
+    let whole_epoch = (0..*epochs).find(|epoch| (0..*steps).all(|step| count(&(*epoch, step)) > 1));
+    let ends: Vec<String> = kills
+        .iter()
+        .map(|kill| match kill {
+            kill if *kill > epochs * steps => "started again after its end".to_owned(),
+            kill => format!("killed after {kill} steps"),
+        })
+        .collect();
+    let claim = Claim::that(expected == observed, told(&expected), told(observed))
+        .given(format!("{epochs} epochs of {steps} steps, a snapshot every {save_every}; {}", ends.join(", then ")));
+    let claim = match (whole_epoch, twice, missing) {
+        (Some(epoch), ..) => claim.knows(
+            true,
+            format!("the snapshot names the last epoch, not the next: the model was trained with epoch {epoch} twice"),
+        ),
+        (None, Some((epoch, step)), _) => claim.knows(
+            true,
+            format!(
+                "the snapshot names the last step, not the next: the model that came back had been trained with step {step} of \
+                 epoch {epoch}, and was trained with it again"
+            ),
+        ),
+        (None, None, Some((epoch, 0))) => claim.knows(
+            true,
+            format!(
+                "epoch {epoch} does not begin with its step 0: only the epoch in which a run is resumed begins at the step that the \
+                 snapshot names"
+            ),
+        ),
+        (None, None, Some((epoch, step))) => claim.knows(
+            true,
+            format!(
+                "step {step} of epoch {epoch} was left out: name the next step when you save or add one when you load, not both"
+            ),
+        ),
+        (None, None, None) => claim,
+    };
+    claim.otherwise("the steps come in another order")
+}
+
+/// The steps of each epoch.
+fn told(positions: &[Position]) -> String {
+    let of_epoch = |chunk: &[Position]| {
+        let steps: Vec<String> = chunk.iter().map(|(_, step)| step.to_string()).collect();
+        format!("epoch {}: {}", chunk[0].0, steps.join(" "))
+    };
+    positions.chunk_by(|one, next| one.0 == next.0).map(of_epoch).collect::<Vec<_>>().join("; ")
+}

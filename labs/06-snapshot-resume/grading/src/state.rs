@@ -1,0 +1,86 @@
+//! Task `state`: a run that was stopped, against one that was not, and both against momentum as PyTorch's SGD has it
+//! (`torch/optim/sgd.py`).
+
+use lockstep_grading::{Claim, Stage, close};
+
+/// Initial weights, targets of two samples, and the steps at which the run is stopped.
+type Case = (Vec<f64>, [Vec<f64>; 2], Vec<u64>);
+
+/// What the reference loses at each stop.
+#[derive(Clone, Copy, PartialEq)]
+enum Loses {
+    Nothing,
+    Velocity,
+    Rate,
+    Both,
+}
+
+pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
+    let mut random = stage.random();
+    // Far from the targets, so that no velocity is zero at a stop.
+    let initial: Vec<f64> = random.numbers(3).into_iter().map(|number| number + 10.0).collect();
+    let targets = [random.numbers(3), random.numbers(3)];
+    let (first, second) = (random.below(2..6) as u64, random.below(7..10) as u64);
+    let end = second + 5;
+    let case = |stops: &[u64]| (initial.clone(), targets.clone(), stops.to_vec());
+    let cases = [case(&[end]), case(&[first, end]), case(&[first, second, end])];
+    let outputs = stage.call::<_, (Vec<f64>, u64)>(1, &cases)?;
+    let (undisturbed, _) = outputs.of(0, 0);
+    let reference = reference(&cases[0], Loses::Nothing);
+    Claim::close(&reference, undisturbed, 1e-9).given(given(&cases[0])).otherwise(
+        "a run that nobody stops ends with other weights than before: only what is saved and loaded is to be changed",
+    )?;
+    for (number, case) in cases.iter().enumerate() {
+        let (weights, computed) = outputs.of(0, number);
+        judge(case, end, undisturbed, weights, *computed)?;
+    }
+    Ok(())
+}
+
+fn judge(case: &Case, end: u64, undisturbed: &[f64], observed: &[f64], computed: u64) -> anyhow::Result<()> {
+    Claim::that(computed == end, format!("{end} steps are computed"), format!("{computed} steps are computed"))
+        .given(given(case))
+        .otherwise(
+            "the run does not go on where it was stopped: the step that is saved must be the one that it begins with",
+        )?;
+    let as_if = |loses| close(&reference(case, loses), observed, 1e-9);
+    Claim::equal(undisturbed, observed)
+        .given(given(case))
+        .knows(
+            as_if(Loses::Both),
+            "only the weights were saved: after a stop the velocity begins at zero and the learning rate at its first value",
+        )
+        .knows(as_if(Loses::Velocity), "the velocity begins at zero after a stop: momentum is state, save it with the weights")
+        .knows(
+            as_if(Loses::Rate),
+            "the learning rate begins anew after a stop: save it, or compute it from the step",
+        )
+        .knows(as_if(Loses::Nothing), "nearly the same weights, but not to the last bit: something is rounded on its way")
+        .otherwise("the resumed run does not end as the undisturbed one: what else does the next step read?")
+}
+
+fn given(case: &Case) -> String {
+    let (stops, end) = (&case.2[..case.2.len() - 1], case.2[case.2.len() - 1]);
+    match stops {
+        [] => format!("{end} steps, not stopped"),
+        stops => format!("{end} steps, stopped before steps {stops:?} and started again from the snapshot"),
+    }
+}
+
+fn reference((initial, targets, stops): &Case, loses: Loses) -> Vec<f64> {
+    let (mut weights, mut velocity, mut rate) = (initial.clone(), vec![0.0; initial.len()], 0.1);
+    for step in 0..stops[stops.len() - 1] {
+        if stops.contains(&step) && matches!(loses, Loses::Velocity | Loses::Both) {
+            velocity.fill(0.0);
+        }
+        if stops.contains(&step) && matches!(loses, Loses::Rate | Loses::Both) {
+            rate = 0.1;
+        }
+        for (at, weight) in weights.iter_mut().enumerate() {
+            velocity[at] = 0.9 * velocity[at] + *weight - targets[step as usize % 2][at];
+            *weight -= rate * velocity[at];
+        }
+        rate *= 0.95;
+    }
+    weights
+}
