@@ -15,7 +15,16 @@ use crate::exit::Refused;
 pub(crate) use maintain::Options;
 
 /// The labs with exercises, in the course's order.
-pub(crate) const LABS: [Lab; 4] = [grade_02::LAB, grade_04::LAB, grade_05::LAB, grade_06::LAB];
+pub(crate) const LABS: [Lab; 8] = [
+    grade_01::LAB,
+    grade_02::LAB,
+    grade_03::LAB,
+    grade_04::LAB,
+    grade_05::LAB,
+    grade_06::LAB,
+    grade_07::LAB,
+    grade_08::LAB,
+];
 
 /// The lab of this number, name or package: `2`, `02`, `02-spawn-ddp`, `ex-02`.
 ///

@@ -47,6 +47,16 @@ impl Stray {
     }
 }
 
+impl Swept {
+    /// With those that were `there` before the sweep, and ended too soon to be found in it.
+    pub(super) fn with(mut self, there: Vec<Stray>) -> Self {
+        let known = |stray: &Stray| self.killed.contains(stray) || self.left.contains(stray);
+        let missed: Vec<Stray> = there.into_iter().filter(|stray| !known(stray)).collect();
+        self.killed.extend(missed);
+        self
+    }
+}
+
 /// The strays among the agent's children.
 pub(super) fn strays<'a>(
     children: &'a [Stat],
@@ -61,6 +71,12 @@ pub(super) fn strays<'a>(
         };
         wanted && child.session != own_session && !known(child.pid)
     })
+}
+
+/// The strays that are there now, of the first generation.
+pub(super) fn living(known: &dyn Fn(i32) -> bool, whose: Whose<'_>) -> Vec<Stray> {
+    let children = children();
+    strays(&children, own_session(), known, whose).filter(|stat| !stat.is_dead()).map(Stray::of).collect()
 }
 
 /// Kills strays, generation after generation, and reaps them.
@@ -142,6 +158,13 @@ mod tests {
 
     fn child(pid: i32, session: i32) -> Stat {
         Stat { pid, name: "x".into(), state: 'S', parent: 1, group: session, session, start: 5 }
+    }
+
+    #[test]
+    fn counts_those_that_were_gone_before_the_sweep_once() {
+        let stray = |pid| Stray::of(&child(pid, 300));
+        let swept = Swept { killed: vec![stray(1)], left: vec![stray(2)] }.with(vec![stray(1), stray(2), stray(3)]);
+        assert_eq!(swept, Swept { killed: vec![stray(1), stray(3)], left: vec![stray(2)] });
     }
 
     fn found(children: &[Stat], whose: Whose<'_>) -> Vec<i32> {

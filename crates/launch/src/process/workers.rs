@@ -208,14 +208,16 @@ impl Workers {
     /// dead ones' sessions is ended, since the rest may be the living one's; after the last death, everything is.
     pub async fn sweep(&mut self, limit: Duration) -> Swept {
         let dead: Vec<i32> = self.workers.iter().filter(|(_, worker)| worker.dead).map(|(pid, _)| *pid).collect();
-        for pid in &dead {
-            send(*pid, &self.workers[pid], Signal::KILL);
-        }
         let whose = if dead.len() == self.workers.len() { Whose::Anyone } else { Whose::Sessions(&dead) };
         let warden = self.warden.pid();
         let known = |pid: i32| pid == warden || self.workers.contains_key(&pid);
+        // Looked for before the kill: those that it ends at once would not be found any more.
+        let there = stray::living(&known, whose);
+        for pid in &dead {
+            send(*pid, &self.workers[pid], Signal::KILL);
+        }
         let deadline = tokio::time::Instant::now() + limit;
-        let swept = stray::sweep(&known, whose, deadline).await;
+        let swept = stray::sweep(&known, whose, deadline).await.with(there);
         for pid in dead {
             stray::reap(pid);
             self.workers.remove(&pid);

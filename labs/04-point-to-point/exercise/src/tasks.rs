@@ -58,7 +58,8 @@ pub fn prefetch(answer: fn(&ProcessGroup, usize, i64, Compute<'_>) -> Result<Vec
         let (mut changed, mut overlapped) = (Vec::new(), Vec::new());
         let mut compute = |batch: &Tensor| {
             let at_first = batch.copy();
-            overlapped.push(there_within(group.store(), &key(overlapped.len() + 1), PATIENCE));
+            let next = overlapped.len() + 1;
+            overlapped.push(next < batches.len() && there_within(group.store(), &key(next), PATIENCE));
             sleep(ARRIVAL);
             changed.push(at_first != *batch);
             batch.sum(Kind::Double).double_value(&[])

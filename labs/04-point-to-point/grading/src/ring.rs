@@ -8,8 +8,9 @@ pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
     let mut random = stage.random();
     for ranks in [3, 4, 1] {
         let length = random.below(2..6);
-        // Numbers of different ranks are never the same.
-        let of_rank = |rank: usize| random.numbers(length).iter().map(|value| 10.0 * rank as f64 + value).collect();
+        // Numbers of different ranks are never the same, and none is 0.
+        let of_rank =
+            |rank: usize| random.numbers(length).iter().map(|value| 10.0 * (rank + 1) as f64 + value).collect();
         let given: Vec<Vec<f64>> = (0..ranks).map(of_rank).collect();
         let outputs = stage.call::<_, Vec<Numbers>>(ranks, &[&given]).map_err(waits::told)?;
         let owners: Vec<Vec<Option<usize>>> = outputs.all(0).map(|all| owners(&given, all)).collect();
@@ -53,16 +54,16 @@ fn judge(rank: usize, given: &[Vec<f64>], owners: &[Vec<Option<usize>>], observe
              the step before",
         )
         .knows(
+            unfilled.is_some(),
+            format!("nothing was ever received into place {}: it takes size - 1 steps", unfilled.unwrap_or(0)),
+        )
+        .knows(
             lost.is_some() && ranks > 1,
             format!(
                 "rank {}'s tensor has reached nobody: it was received into before it was sent on, so something else was sent \
                  in its place",
                 lost.unwrap_or(0)
             ),
-        )
-        .knows(
-            unfilled.is_some(),
-            format!("nothing was ever received into place {}: it takes size - 1 steps", unfilled.unwrap_or(0)),
         )
         .otherwise("place r holds rank r's tensor, on every rank")
 }

@@ -26,10 +26,12 @@ pub fn next_step(answer: fn(&mut Job) -> Result<(), Killed>) -> Task {
 
 /// A function of the step and the weights.
 type Gradient<'a> = &'a dyn Fn(u64, &[f64]) -> Vec<f64>;
+/// Weights and a snapshot.
+type Trained = anyhow::Result<(Vec<f64>, String)>;
 
 /// Inputs: initial weights, targets of two samples, and the steps at which a run is stopped, the last one its end. Results: the
 /// weights there, and how many steps were computed in all.
-pub fn state(answer: fn(Gradient<'_>, Vec<f64>, Option<&str>, u64) -> anyhow::Result<(Vec<f64>, String)>) -> Task {
+pub fn state(answer: fn(Gradient<'_>, Vec<f64>, Option<&str>, u64) -> Trained) -> Task {
     Task::new("state", move |(initial, targets, stops): (Vec<f64>, [Vec<f64>; 2], Vec<u64>)| {
         let (asked, mut snapshot, mut weights) = (Cell::new(0), None, Vec::new());
         let gradient = |step: u64, weights: &[f64]| {

@@ -1,0 +1,92 @@
+//! Task `mean_loss`: two batches with mistakes and a short one without, so that it matters how batches are weighed.
+
+use lockstep_grading::stage::Inputs;
+use lockstep_grading::{Claim, Numbers, Stage, close};
+
+/// The scores are single precision.
+const TOLERANCE: f64 = 1e-4;
+const CLASSES: usize = 3;
+
+/// Scores and target.
+type Sample = (Vec<f64>, usize);
+
+/// A batch's length and its means.
+struct Means {
+    length: f64,
+    loss: f64,
+    accuracy: f64,
+}
+
+pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
+    let mut random = stage.random();
+    let (length, short) = (random.below(6..12), random.below(1..4));
+    let epoch = [mixed(&mut random, length), mixed(&mut random, length), all_right(&mut random, short)];
+    let one = [mixed(&mut random, length)];
+    let outputs = stage.call::<_, Numbers>(1, &[&epoch[..], &one[..]])?;
+    judge(&epoch, outputs.of(0, 0))?;
+    judge(&one, outputs.of(0, 1))
+}
+
+/// Scores that differ, and random targets; the first sample is wrong.
+fn mixed(random: &mut Inputs, length: usize) -> Vec<Sample> {
+    let sample = |number: usize| {
+        let mut scores = random.numbers(CLASSES);
+        // Below the steps in which scores are drawn: none are equal.
+        scores.iter_mut().enumerate().for_each(|(class, score)| *score += class as f64 / 32.0);
+        let best = best(&scores);
+        let target = if number == 0 { (best + 1) % CLASSES } else { random.below(0..CLASSES) };
+        (scores, target)
+    };
+    (0..length).map(sample).collect()
+}
+
+fn all_right(random: &mut Inputs, length: usize) -> Vec<Sample> {
+    let sample = |_| {
+        let target = random.below(0..CLASSES);
+        ((0..CLASSES).map(|class| if class == target { 4.0 } else { -4.0 }).collect(), target)
+    };
+    (0..length).map(sample).collect()
+}
+
+fn best(scores: &[f64]) -> usize {
+    (0..scores.len()).max_by(|a, b| scores[*a].total_cmp(&scores[*b])).unwrap_or(0)
+}
+
+fn means(batch: &[Sample]) -> Means {
+    let entropy =
+        |(scores, target): &Sample| scores.iter().map(|score| score.exp()).sum::<f64>().ln() - scores[*target];
+    let right = batch.iter().filter(|(scores, target)| best(scores) == *target).count();
+    let length = batch.len() as f64;
+    Means { length, loss: batch.iter().map(entropy).sum::<f64>() / length, accuracy: right as f64 / length }
+}
+
+fn judge(epoch: &[Vec<Sample>], observed: &Numbers) -> anyhow::Result<()> {
+    let batches: Vec<Means> = epoch.iter().map(|batch| means(batch)).collect();
+    let (count, samples) = (batches.len() as f64, batches.iter().map(|batch| batch.length).sum::<f64>());
+    let lengths: Vec<usize> = epoch.iter().map(Vec::len).collect();
+    let sum = |of: &dyn Fn(&Means) -> f64| batches.iter().map(of).sum::<f64>();
+    for (which, name) in ["loss", "accuracy"].into_iter().enumerate() {
+        let mean = |of: &Means| [of.loss, of.accuracy][which];
+        let seen = |value: f64| close(&[value], &observed[which..=which], TOLERANCE);
+        let each: Vec<f64> = batches.iter().map(mean).collect();
+        Claim::close(&[sum(&|of| mean(of) * of.length) / samples], &observed[which..=which], TOLERANCE)
+            .given(format!("the {name} of batches of {lengths:?} samples, whose means are {each:.4?}"))
+            .knows(
+                seen(sum(&|of| mean(of) / of.length) / count) || seen(sum(&mean) / samples),
+                format!(
+                    "divided by the number of samples twice: the {name} of a batch is a mean already, so what is printed \
+                     shrinks as batches grow"
+                ),
+            )
+            .knows(
+                seen(sum(&mean) / count),
+                format!(
+                    "the mean of the batches' means: a sample of the short last batch counts more than any other. Add up \
+                     {name} times length, and divide by the number of samples, once"
+                ),
+            )
+            .knows(seen(sum(&|of| mean(of) * of.length)), "added up over all samples, and never divided by their number")
+            .otherwise(format!("not the mean {name} of the samples"))?;
+    }
+    Ok(())
+}

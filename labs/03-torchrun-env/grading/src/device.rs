@@ -1,0 +1,121 @@
+//! Task `device`: all processes of a job on two nodes of different size, and a node with a GPU too few.
+
+use lockstep_grading::{Claim, Stage, Verdict};
+
+/// Group rank, GPU, whether it saves.
+type Place = Result<(usize, usize, bool), String>;
+
+/// A process, and how many GPUs its node has.
+#[derive(Clone, Copy, Debug)]
+struct Process {
+    node: usize,
+    rank: usize,
+    local_rank: usize,
+    gpus: usize,
+}
+
+pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
+    let mut random = stage.random();
+    // The second node has more GPUs than the first has processes: RANK modulo GPUs is never the local rank there.
+    let sizes = [random.below(2..4), random.below(4..7)];
+    let spare = random.below(0..2);
+    let world: usize = sizes.iter().sum();
+    let job: Vec<Process> = (0..world).map(|rank| process(rank, sizes, spare)).collect();
+    let input = |of: &Process| (of.rank, of.local_rank, world, sizes[of.node], of.gpus);
+    let mut inputs: Vec<_> = job.iter().map(input).collect();
+    // The last process of the second node finds one GPU less than there are processes.
+    let last = job[world - 1];
+    inputs.push((last.rank, last.local_rank, world, sizes[1], sizes[1] - 1));
+    let outputs = stage.call::<_, Place>(1, &inputs)?;
+    let mut places = Vec::new();
+    for (case, of) in job.iter().enumerate() {
+        match outputs.of(0, case) {
+            Ok(place) => places.push(*place),
+            Err(error) => Claim::that(false, "a place", format!("the error \"{error}\""))
+                .on_rank(of.rank)
+                .given(told(of))
+                .otherwise("an error, although the node has a GPU for each of its processes")?,
+        }
+    }
+    let given = format!("two nodes, {} and {} processes", sizes[0], sizes[1]);
+    joins(&given, &job, &places)?;
+    let by_rank = job.iter().zip(&places).all(|(of, place)| of.rank == place.1);
+    for (of, place) in job.iter().zip(&places) {
+        opens(of, place.1, by_rank)?;
+    }
+    saves(&given, &job, &places)?;
+    too_few(&Process { gpus: sizes[1] - 1, ..last }, outputs.of(0, world))
+}
+
+fn process(rank: usize, sizes: [usize; 2], spare: usize) -> Process {
+    let node = usize::from(rank >= sizes[0]);
+    Process { node, rank, local_rank: rank - node * sizes[0], gpus: sizes[node] + spare }
+}
+
+fn told(of: &Process) -> String {
+    let Process { node, rank, local_rank, gpus } = of;
+    format!("RANK={rank} LOCAL_RANK={local_rank} on node {node}, which has {gpus} GPUs")
+}
+
+fn joins(given: &str, job: &[Process], places: &[(usize, usize, bool)]) -> anyhow::Result<()> {
+    let ranks: Vec<usize> = places.iter().map(|place| place.0).collect();
+    let own: Vec<usize> = job.iter().map(|of| of.rank).collect();
+    let twice = ranks.iter().find(|rank| ranks.iter().filter(|other| other == rank).count() > 1);
+    let nobody = own.iter().find(|rank| !ranks.contains(rank));
+    let collision = match (twice, nobody) {
+        (Some(twice), Some(nobody)) => {
+            format!(": several join as rank {twice} and nobody as rank {nobody}, for whom all would wait")
+        }
+        _ => String::new(),
+    };
+    Claim::equal(&own, &ranks)
+        .given(format!("{given}; the group ranks of all processes"))
+        .verdict(Verdict::RanksDisagree)
+        .knows(
+            job.iter().zip(&ranks).all(|(of, rank)| of.local_rank == *rank),
+            format!("LOCAL_RANK counts on one node, and begins at 0 again on the next{collision}"),
+        )
+        .otherwise(format!("a process joins the group with its RANK{collision}"))
+}
+
+fn opens(of: &Process, gpu: usize, by_rank: bool) -> anyhow::Result<()> {
+    Claim::equal(&of.local_rank, &gpu)
+        .on_rank(of.rank)
+        .given(told(of))
+        .knows(
+            by_rank,
+            "RANK counts over all nodes, and each node counts its GPUs from 0: the last processes ask for GPUs that their node \
+             does not have",
+        )
+        .knows(
+            gpu == of.rank % of.gpus,
+            "RANK modulo the GPUs of this node is the local rank only while all nodes before it have as many GPUs, and use \
+             them all",
+        )
+        .otherwise("the GPU of a process is the one of its local rank")
+}
+
+fn saves(given: &str, job: &[Process], places: &[(usize, usize, bool)]) -> anyhow::Result<()> {
+    let saving: Vec<usize> = job.iter().zip(places).filter(|(_, place)| place.2).map(|(of, _)| of.rank).collect();
+    let first_of_nodes: Vec<usize> = job.iter().filter(|of| of.local_rank == 0).map(|of| of.rank).collect();
+    Claim::that(saving.len() == 1, "one of the job", format!("ranks {saving:?}"))
+        .given(format!("{given}; who saves"))
+        .knows(
+            saving == first_of_nodes,
+            "one process of each node saves, since each node has a local rank 0: on a disk that they share they all write the \
+             same file",
+        )
+        .knows(saving.is_empty(), "nobody saves")
+        .otherwise("what the job does once is for one process, by custom that of RANK 0")
+}
+
+fn too_few(of: &Process, place: &Place) -> anyhow::Result<()> {
+    Claim::that(place.is_err(), "an error", format!("{place:?}"))
+        .on_rank(of.rank)
+        .given(told(of))
+        .knows(
+            matches!(place, Ok((_, gpu, _)) if *gpu < of.gpus),
+            "two processes share a GPU: each then has half its memory and half its speed, and NCCL refuses to work",
+        )
+        .otherwise("this process has no GPU, and does not say so")
+}

@@ -1,0 +1,117 @@
+//! Task `environment`: what a launcher sets, and all ways in which that can be wrong.
+
+use std::collections::BTreeMap;
+
+use lockstep_grading::{Claim, Fault, Stage, Verdict, explain};
+
+const NAMES: [&str; 6] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
+
+type Variables = BTreeMap<String, String>;
+/// In the order of [`NAMES`].
+type Worker = (usize, usize, usize, usize, String, u16);
+type Read = Result<Worker, String>;
+
+pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
+    let mut random = stage.random();
+    // The second of two nodes: the places among all and on the node differ.
+    let (before, here) = (random.below(2..5), random.below(5..9));
+    let local = random.below(1..here);
+    let port = random.below(20_000..60_000);
+    let numbers = [before + local, local, before + here, here].map(|number| number.to_string());
+    let address = format!("node-{}", random.below(0..100));
+    let values = numbers.into_iter().chain([address, port.to_string()]);
+    let complete: Variables = NAMES.into_iter().map(str::to_owned).zip(values).collect();
+    let expected: Worker = (before + local, local, before + here, here, complete["MASTER_ADDR"].clone(), port as u16);
+    let faulty = faulty(&complete);
+    let inputs: Vec<&Variables> =
+        [&complete].into_iter().chain(faulty.iter().map(|(_, _, variables)| variables)).collect();
+    let outputs = stage.call::<_, Read>(1, &inputs).map_err(|error| explain(error, why))?;
+    reads(&complete, &expected, outputs.of(0, 0))?;
+    for (case, (names, what, variables)) in faulty.iter().enumerate() {
+        refuses(names, what, variables, outputs.of(0, case + 1))?;
+    }
+    Ok(())
+}
+
+/// Wrong environments: the variables that are at fault, in words what is wrong, and all variables.
+fn faulty(complete: &Variables) -> Vec<(Vec<&'static str>, String, Variables)> {
+    let without = |name: &'static str| {
+        let mut variables = complete.clone();
+        variables.remove(name);
+        (vec![name], format!("{name} is not set"), variables)
+    };
+    let with = |names: Vec<&'static str>, value: &str, what: &str| {
+        let mut variables = complete.clone();
+        variables.insert(names[0].to_owned(), value.to_owned());
+        let told = format!("{} is {value:?}, {what}", names[0]);
+        (names, told, variables)
+    };
+    let mut faulty: Vec<_> = NAMES.into_iter().map(without).collect();
+    faulty.extend([
+        with(vec!["RANK"], "two", "not a number"),
+        with(vec!["LOCAL_RANK"], "-1", "below 0"),
+        with(vec!["WORLD_SIZE"], "8.0", "not a whole number"),
+        with(vec!["LOCAL_WORLD_SIZE"], "", "not a number"),
+        with(vec!["MASTER_PORT"], "70000", "above the last port, 65535"),
+    ]);
+    let world = &complete["WORLD_SIZE"];
+    faulty.push(with(vec!["RANK", "WORLD_SIZE"], world, "which is not below WORLD_SIZE"));
+    faulty
+}
+
+fn reads(variables: &Variables, expected: &Worker, read: &Read) -> anyhow::Result<()> {
+    let claim = Claim::equal(&Ok(expected.clone()), read).given(told(variables));
+    let Ok(worker) = read else {
+        return claim.otherwise("an error, although all six variables are set and right");
+    };
+    claim
+        .knows(worker.0 == expected.1, "LOCAL_RANK is read for RANK: it counts on one node only")
+        .knows(worker.1 == expected.0, "RANK is read for LOCAL_RANK: it counts over all nodes")
+        .knows(worker.2 == expected.3, "LOCAL_WORLD_SIZE is read for WORLD_SIZE: it counts on one node only")
+        .knows(worker.3 == expected.2, "WORLD_SIZE is read for LOCAL_WORLD_SIZE: it counts over all nodes")
+        .otherwise("a field does not hold its variable's value (the order is that of the fields)")
+}
+
+fn refuses(names: &[&str], what: &str, variables: &Variables, read: &Read) -> anyhow::Result<()> {
+    let expected = format!("an error that names {}", names.join(" or "));
+    let given = told(variables);
+    let text = match read {
+        Ok(worker) => {
+            let missing = !variables.contains_key(names[0]);
+            return Claim::that(false, expected, format!("{worker:?}"))
+                .given(given)
+                .knows(
+                    missing,
+                    format!(
+                        "{what}, and a value is guessed: without a launcher every process would take itself for the only \
+                         one, and train alone on all of the data"
+                    ),
+                )
+                .otherwise(format!("{what}, and nobody minds"));
+        }
+        Err(text) => text,
+    };
+    let named: Vec<&str> = text.split(|c: char| !(c.is_ascii_uppercase() || c == '_')).collect();
+    let names_it = names.iter().any(|name| named.contains(name));
+    let names_all = NAMES.iter().all(|name| named.contains(name));
+    Claim::that(names_it && !names_all, expected, format!("the error \"{text}\""))
+        .given(given)
+        .knows(names_all, format!("{what}, and the error names all variables: which one is it?"))
+        .otherwise(format!("{what}, and the error does not say so: whoever reads it must look for the variable"))
+}
+
+fn told(variables: &Variables) -> String {
+    let one = |name: &&str| variables.get(*name).map(|value| format!("{name}={value}"));
+    NAMES.iter().filter_map(one).collect::<Vec<_>>().join(" ")
+}
+
+fn why(fault: &Fault) -> Option<String> {
+    let panicked = fault.verdict == Verdict::Crash && fault.diagnosis.contains("panicked");
+    panicked.then(|| {
+        format!(
+            "a variable that is missing or wrong is a mistake of whoever started the program, not of the program: return an \
+             error that names the variable ({})",
+            fault.diagnosis
+        )
+    })
+}

@@ -1,0 +1,33 @@
+//! Task 3: a program that makes its own processes. Spot the bug.
+//!
+//! It starts the workers of a job, each with its rank, and waits for all of them, as `spawn` does in lab 02. The user starts
+//! it by its name, as any program.
+
+use std::process::Child;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::fleet::worker;
+use crate::variables::Variables;
+
+/// Starts `nprocs` workers and waits for them. `variables` is the program's own environment.
+///
+/// # Errors
+/// When it must not start any, with the reason; when a worker fails.
+pub fn nested(nprocs: usize, variables: &Variables) -> Result<()> {
+    // <answer>
+    //~ println!("starting {nprocs} workers");
+    if let Some(rank) = variables.get("RANK") {
+        bail!(
+            "this program makes its own processes, and a launcher has started it (RANK is {rank}): start it without one"
+        );
+    }
+    // </answer>
+    let start = |rank| worker(rank, nprocs).spawn();
+    let mut workers: Vec<Child> = (0..nprocs).map(start).collect::<Result<_, _>>()?;
+    for worker in &mut workers {
+        let status = worker.wait()?;
+        ensure!(status.success(), "a worker ended with {status}");
+    }
+    Ok(())
+}

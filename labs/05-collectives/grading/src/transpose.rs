@@ -1,0 +1,90 @@
+//! Task `transpose`: matrices of random shapes on 2 and 3 ranks.
+
+use lockstep_grading::{Claim, Numbers, Stage, Verdict, explain};
+use serde::Deserialize;
+
+/// A matrix by rows.
+#[derive(Clone, PartialEq, Deserialize)]
+struct Matrix {
+    size: Vec<i64>,
+    numbers: Numbers,
+}
+
+/// As a learner reads it.
+impl std::fmt::Debug for Matrix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} of {:?}", self.numbers, self.size)
+    }
+}
+
+type Rows = Vec<Vec<f64>>;
+
+pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
+    let mut random = stage.random();
+    for ranks in [2, 3] {
+        // Neither the matrix nor a block of it is square.
+        let (tall, wide) = (random.below(2..4), random.below(4..6));
+        let (rows, columns) = (ranks * tall, ranks * wide);
+        // Each number tells where it stands: 2,203 in row 2, column 3.
+        let base = 1000 * random.below(1..9);
+        let row = |row: usize| (0..columns).map(|column| (base + 100 * row + column) as f64).collect();
+        let matrix: Rows = (0..rows).map(row).collect();
+        let outputs = stage.call::<_, Matrix>(ranks, &[&matrix]).map_err(|error| {
+            explain(error, |fault| {
+                let strided = fault.verdict == Verdict::Crash && fault.diagnosis.contains("contiguous");
+                strided.then(|| {
+                    format!(
+                        "`tr` changes the strides and moves nothing, so its rows are not contiguous: make them so with \
+                         `contiguous` before they are sent. {}",
+                        fault.diagnosis
+                    )
+                })
+            })
+        })?;
+        for (rank, observed) in outputs.all(0).enumerate() {
+            judge(rank, ranks, &matrix, observed)?;
+        }
+    }
+    Ok(())
+}
+
+fn judge(rank: usize, ranks: usize, matrix: &Rows, observed: &Matrix) -> anyhow::Result<()> {
+    let (tall, wide) = (matrix.len() / ranks, matrix[0].len() / ranks);
+    // This rank's columns of some rows, as rows.
+    let columns = |rows: &[Vec<f64>]| -> Rows {
+        (rank * wide..(rank + 1) * wide).map(|column| rows.iter().map(|row| row[column]).collect()).collect()
+    };
+    let expected = of(&columns(matrix), [wide, ranks * tall]);
+    let own = &matrix[rank * tall..(rank + 1) * tall];
+    let below: Rows = matrix.chunks(tall).flat_map(columns).collect();
+    let upright: Rows = matrix.iter().map(|row| row[rank * wide..(rank + 1) * wide].to_vec()).collect();
+    let own_transposed: Rows = (0..own[0].len()).map(|column| own.iter().map(|row| row[column]).collect()).collect();
+    let holds = |rows: &Rows| rows.concat()[..] == observed.numbers[..];
+    let zero = observed.numbers.contains(&0.0);
+    Claim::equal(&expected, observed)
+        .on_rank(rank)
+        .given(format!(
+            "a matrix of {} x {} on {ranks} ranks, {tall} rows each; in row 1, column 2 stands {}",
+            matrix.len(),
+            matrix[0].len(),
+            matrix[1][2]
+        ))
+        .knows(
+            holds(&below),
+            "the right numbers, but the parts of the ranks were put together one below the other, while each of them is a piece \
+             of every row: what came from rank r belongs beside what came from the ranks before it",
+        )
+        .knows(holds(&upright), "these are the columns that belong here, and they are not transposed yet")
+        .knows(holds(&own_transposed), "the rank has transposed its own block: nothing was exchanged")
+        .knows(holds(&own.to_vec()), "this is the rank's own block: nothing was exchanged")
+        .knows(zero, "a part of the result was never received")
+        .knows(
+            expected.numbers == observed.numbers,
+            "the right numbers in the wrong shape: a rank's block of the transpose has `columns / size` rows",
+        )
+        .otherwise("row i of the transpose is column i of the matrix, from the first rank's rows to the last one's")
+}
+
+fn of(rows: &Rows, [height, width]: [usize; 2]) -> Matrix {
+    Matrix { size: vec![height as i64, width as i64], numbers: rows.concat().into() }
+}

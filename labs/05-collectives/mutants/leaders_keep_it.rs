@@ -1,0 +1,22 @@
+//! The leaders have the result, and do not pass it on.
+
+use anyhow::{Context, Result};
+use c10d::{ProcessGroup, Rank, ReduceOp};
+use tch::Tensor;
+
+pub fn leaders(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
+    let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
+    for size in nodes {
+        let members: Vec<Rank> = (first..first + size).map(Rank::new).collect();
+        own = group.new_group(&members, &Default::default())?.or(own);
+        firsts.push(members[0]);
+        first += size;
+    }
+    let among_leaders = group.new_group(&firsts, &Default::default())?;
+    let node = own.context("every rank is on some node")?;
+    node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?;
+    if let Some(leaders) = among_leaders {
+        leaders.all_reduce(tensor, ReduceOp::Sum)?;
+    }
+    Ok(())
+}

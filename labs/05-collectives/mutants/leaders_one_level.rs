@@ -1,0 +1,19 @@
+//! Adds up within the nodes, and does without the leaders.
+
+use anyhow::{Context, Result};
+use c10d::{ProcessGroup, Rank, ReduceOp};
+use tch::Tensor;
+
+pub fn leaders(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
+    let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
+    for size in nodes {
+        let members: Vec<Rank> = (first..first + size).map(Rank::new).collect();
+        own = group.new_group(&members, &Default::default())?.or(own);
+        firsts.push(members[0]);
+        first += size;
+    }
+    let among_leaders = group.new_group(&firsts, &Default::default())?;
+    let node = own.context("every rank is on some node")?;
+    drop(among_leaders);
+    Ok(node.all_reduce(tensor, ReduceOp::Sum)?)
+}

@@ -1,0 +1,18 @@
+//! As it is given: a hash map has an order of its own in every process.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use c10d::{ProcessGroup, ReduceOp};
+use tch::Tensor;
+
+pub fn same_order(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashMap<String, f64>> {
+    let ranks = group.size().get() as f64;
+    let mut means = HashMap::new();
+    for (name, value) in own {
+        let mut sum = Tensor::from_slice(&[*value]);
+        group.all_reduce(&mut sum, ReduceOp::Sum)?;
+        means.insert(name.clone(), sum.double_value(&[0]) / ranks);
+    }
+    Ok(means)
+}

@@ -1,0 +1,108 @@
+//! Task `accuracy`: answers of three ranks, whose shares, batches and accuracies differ.
+
+use lockstep_grading::{Claim, Fault, Stage, Verdict, explain};
+
+/// Right answers and pictures of a batch.
+type Counts = (usize, usize);
+/// Predicted and right classes.
+type Batch = (Vec<i64>, Vec<i64>);
+
+const TOLERANCE: f64 = 1e-9;
+
+pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
+    let mut random = stage.random();
+    let times = random.below(1..6);
+    let counts = |of: &[&[Counts]]| -> Vec<Vec<Counts>> {
+        of.iter().map(|batches| batches.iter().map(|(right, all)| (right * times, all * times)).collect()).collect()
+    };
+    // So that the mean over batches, that over ranks, and that over pictures are all different.
+    let shares: [&[Counts]; 3] = [&[(4, 4), (3, 4), (0, 1)], &[(1, 4), (1, 3)], &[(1, 4)]];
+    let cases = [counts(&shares), counts(&[shares[0], shares[1], &[]])];
+    let mut batch = |(right, all): &Counts| -> Batch {
+        let classes: Vec<i64> = (0..*all).map(|_| random.below(0..10) as i64).collect();
+        let wrong = |(place, class): (usize, &i64)| if place < *right { *class } else { (class + 1) % 10 };
+        (classes.iter().enumerate().map(wrong).collect(), classes)
+    };
+    let mut inputs: Vec<Vec<Vec<Batch>>> = Vec::new();
+    for ranks in &cases {
+        inputs.push(ranks.iter().map(|batches| batches.iter().map(&mut batch).collect()).collect());
+    }
+    let outputs = stage.call::<_, Option<f64>>(3, &inputs).map_err(|error| explain(error, why))?;
+    for (case, counts) in cases.iter().enumerate() {
+        let observed: Vec<f64> = outputs.all(case).map(|accuracy| accuracy.unwrap_or(f64::NAN)).collect();
+        judge(counts, &observed)?;
+    }
+    Ok(())
+}
+
+fn judge(counts: &[Vec<Counts>], observed: &[f64]) -> anyhow::Result<()> {
+    let right = share(&counts.concat());
+    let own: Vec<f64> = counts.iter().map(|batches| share(batches)).collect();
+    let own_or_zero: Vec<f64> = own.iter().map(|share| if share.is_nan() { 0.0 } else { *share }).collect();
+    let each: Vec<Vec<f64>> =
+        counts.iter().map(|batches| batches.iter().map(|batch| share(&[*batch])).collect()).collect();
+    let given = format!("by rank and batch, right answers of pictures: {}", told(counts));
+    for (rank, &seen) in observed.iter().enumerate() {
+        let is = |value: f64| (value - seen).abs() <= TOLERANCE;
+        let claim = Claim::close(&[right], &[seen], TOLERANCE).on_rank(rank).given(&given);
+        let differ = observed.iter().any(|other| (other - seen).abs() > TOLERANCE || other.is_nan() != seen.is_nan());
+        let claim = if differ { claim.verdict(Verdict::RanksDisagree) } else { claim };
+        let alone = differ && (observed[0] - right).abs() <= TOLERANCE;
+        claim
+            .knows(
+                differ && is(mean(&each[rank])),
+                "the mean of the batches' accuracies, and this rank's alone: an answer in a short batch weighs more, and the other \
+                 ranks' answers are missing",
+            )
+            .knows(
+                is(own_or_zero[rank]),
+                "this rank's own accuracy, said to be everyone's: each rank would keep another model as the best",
+            )
+            .knows(
+                alone,
+                "only rank 0 has the right accuracy: `reduce` leaves the sum on one rank, `all_reduce` on all",
+            )
+            .knows(
+                seen.is_nan(),
+                "not a number: a rank without pictures divides zero by zero. Divide once, by the pictures of all ranks",
+            )
+            .knows(
+                is(mean(&own_or_zero)) || is(mean(&own)),
+                "the mean of the ranks' accuracies: a rank with few pictures weighs as much as one with many. Sum right answers and \
+                 pictures, and divide once",
+            )
+            .knows(
+                is(mean(&each.concat())) || is(mean(&each.iter().map(|batches| mean(batches)).collect::<Vec<_>>())),
+                "a mean of the batches' accuracies: an answer in a short batch weighs more than one in a long batch",
+            )
+            .otherwise("not the right answers of all ranks by the pictures of all ranks")?;
+    }
+    Ok(())
+}
+
+fn why(fault: &Fault) -> Option<String> {
+    let left = fault.table.iter().any(|line| line.contains("has finished"));
+    let waits = fault.table.iter().any(|line| line.contains("waits in"));
+    (fault.verdict == Verdict::Hang && left && waits).then(|| {
+        "some ranks wait in a collective that others never call: the ranks have unequally many batches, one of them none. Add up on each rank \
+         first, and let all ranks call one all-reduce at the end"
+            .into()
+    })
+}
+
+fn share(batches: &[Counts]) -> f64 {
+    let (right, all) = batches.iter().fold((0, 0), |sum, batch| (sum.0 + batch.0, sum.1 + batch.1));
+    right as f64 / all as f64
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn told(counts: &[Vec<Counts>]) -> String {
+    let of_rank = |batches: &Vec<Counts>| {
+        let batches: Vec<String> = batches.iter().map(|(right, all)| format!("{right} of {all}")).collect();
+        if batches.is_empty() { "none".into() } else { batches.join(", ") }
+    };
+    counts.iter().map(of_rank).collect::<Vec<_>>().join("; ")
+}

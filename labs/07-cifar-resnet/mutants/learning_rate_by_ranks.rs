@@ -1,0 +1,12 @@
+//! Multiplied by the number of ranks, whatever batch the recipe was made for.
+
+use crate::learning_rate::Recipe;
+
+pub fn learning_rate(recipe: Recipe, step: u64) -> f64 {
+    let scale = recipe.world_size as f64;
+    let scaled = recipe.rate * scale;
+    if step >= recipe.warmup || scale <= 1.0 {
+        return scaled;
+    }
+    recipe.rate + (scaled - recipe.rate) * step as f64 / recipe.warmup as f64
+}

@@ -1,0 +1,12 @@
+//! Only one rank's batch is looked at.
+
+use crate::learning_rate::Recipe;
+
+pub fn learning_rate(recipe: Recipe, step: u64) -> f64 {
+    let scale = (recipe.batch_of_rank) as f64 / recipe.batch as f64;
+    let scaled = recipe.rate * scale;
+    if step >= recipe.warmup || scale <= 1.0 {
+        return scaled;
+    }
+    recipe.rate + (scaled - recipe.rate) * step as f64 / recipe.warmup as f64
+}

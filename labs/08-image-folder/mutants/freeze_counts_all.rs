@@ -1,0 +1,14 @@
+//! Counts what was once registered as trainable.
+
+use tch::Tensor;
+use tch::nn::VarStore;
+
+pub fn freeze(vs: &VarStore, head: &str) -> usize {
+    let inside = |name: &str| name.strip_prefix(head).is_some_and(|rest| rest.starts_with('.'));
+    for (name, tensor) in vs.variables() {
+        if !inside(&name) {
+            let _shared = tensor.set_requires_grad(false);
+        }
+    }
+    vs.trainable_variables().iter().map(Tensor::numel).sum()
+}

@@ -1,0 +1,18 @@
+//! Compares with the epoch before.
+
+use crate::plateau::Plateau;
+
+const THRESHOLD: f64 = 1e-4;
+
+pub fn plateau(schedule: &mut Plateau, loss: f64) {
+    if loss < schedule.best * (1.0 - THRESHOLD) {
+        schedule.bad = 0;
+    } else {
+        schedule.bad += 1;
+    }
+    schedule.best = loss;
+    if schedule.bad > schedule.patience {
+        schedule.rate *= schedule.factor;
+        schedule.bad = 0;
+    }
+}

@@ -1,0 +1,99 @@
+//! A training job with two files that is killed now and then, for task `two_files`. There is nothing to change here.
+
+/// What is known of the best model so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Best {
+    /// The epoch after which it was found.
+    pub epoch: u64,
+    /// Its accuracy, from 0 to 1.
+    pub accuracy: f64,
+}
+
+/// What a run goes on from, beside the weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshot {
+    /// The first epoch that it has not been trained with.
+    pub next_epoch: u64,
+    /// The best model up to then.
+    pub best: Option<Best>,
+}
+
+/// The process was killed: it does nothing more.
+#[derive(Debug)]
+pub struct Killed;
+
+/// The job. Each epoch's accuracy is known to it alone.
+pub struct Job {
+    /// Epochs of the run.
+    pub epochs: u64,
+    accuracies: Vec<f64>,
+    /// The epoch whose model is in memory.
+    model: u64,
+    snapshot: Option<Snapshot>,
+    /// The epoch whose model is in the best model's file.
+    best_file: Option<u64>,
+    until_kill: Option<u64>,
+    trained: u64,
+}
+
+impl Job {
+    /// A job that has not begun, whose epochs end with these accuracies.
+    pub fn new(accuracies: Vec<f64>) -> Self {
+        let epochs = accuracies.len() as u64;
+        Job { epochs, accuracies, model: 0, snapshot: None, best_file: None, until_kill: None, trained: 0 }
+    }
+
+    /// Reads the snapshot. None on the first start.
+    pub fn load_snapshot(&self) -> Option<Snapshot> {
+        self.snapshot
+    }
+
+    /// Trains an epoch, and returns the validation accuracy after it, over all ranks.
+    ///
+    /// # Errors
+    /// When the process is killed before.
+    pub fn train_and_validate(&mut self, epoch: u64) -> Result<f64, Killed> {
+        self.act()?;
+        (self.model, self.trained) = (epoch, self.trained + 1);
+        Ok(self.accuracies[epoch as usize])
+    }
+
+    /// Writes the model as it is now to the best model's file.
+    ///
+    /// # Errors
+    /// When the process is killed before.
+    pub fn save_best_model(&mut self) -> Result<(), Killed> {
+        self.act()?;
+        self.best_file = Some(self.model);
+        Ok(())
+    }
+
+    /// Writes the snapshot.
+    ///
+    /// # Errors
+    /// When the process is killed before.
+    pub fn save_snapshot(&mut self, snapshot: Snapshot) -> Result<(), Killed> {
+        self.act()?;
+        self.snapshot = Some(snapshot);
+        Ok(())
+    }
+
+    /// A new process, which will be killed after so many of the three calls above, or not at all.
+    pub fn start(&mut self, until_kill: Option<u64>) {
+        self.until_kill = until_kill;
+    }
+
+    /// The epoch whose model is in the best model's file, the one that the snapshot says, and how many epochs were trained in all.
+    pub fn end(&self) -> (Option<u64>, Option<u64>, u64) {
+        let said = self.snapshot.and_then(|snapshot| snapshot.best);
+        (self.best_file, said.map(|best| best.epoch), self.trained)
+    }
+
+    fn act(&mut self) -> Result<(), Killed> {
+        if self.until_kill == Some(0) {
+            return Err(Killed);
+        }
+        self.until_kill = self.until_kill.map(|left| left - 1);
+        Ok(())
+    }
+}

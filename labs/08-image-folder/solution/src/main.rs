@@ -1,0 +1,19 @@
+//! Does what the grader asks of the answers. There is nothing to change here: each task is a file beside this one.
+
+mod best;
+mod freeze;
+mod job;
+mod plateau;
+mod smoothing;
+mod tasks;
+mod two_files;
+
+fn main() -> std::process::ExitCode {
+    lockstep_exercise::main([
+        tasks::freeze(freeze::freeze),
+        tasks::smoothing(smoothing::smoothing),
+        tasks::plateau(plateau::plateau),
+        tasks::best(best::best),
+        tasks::two_files(two_files::two_files),
+    ])
+}

@@ -1,0 +1,86 @@
+//! How the grader's inputs reach each task's function, and its results the grader. There is nothing to change here.
+
+use c10d::ProcessGroup;
+use lockstep_exercise::{Task, numbers, tensor};
+use tch::nn::{OptimizerConfig, Sgd, VarStore, batch_norm1d, linear};
+use tch::{Device, Kind, Tensor};
+
+use crate::best::Best;
+use crate::job::{Job, Killed};
+use crate::plateau::Plateau;
+
+/// Inputs: the head's name, and the layers' names and widths. Results: what the answer counted, and the variables that a step of
+/// training has changed.
+pub fn freeze(answer: fn(&VarStore, &str) -> usize) -> Task {
+    Task::new("freeze", move |(head, layers): (String, Vec<(String, i64)>)| {
+        let vs = VarStore::new(Device::Cpu);
+        for (name, width) in &layers {
+            let path = name.split('.').fold(vs.root(), |path, part| path / part);
+            linear(&path, *width, *width, Default::default());
+        }
+        batch_norm1d(vs.root() / "norm", 4, Default::default());
+        let count = answer(&vs, &head);
+        let before: Vec<(String, Tensor)> =
+            vs.variables().into_iter().map(|(name, tensor)| (name, tensor.copy())).collect();
+        let loss: Tensor = vs.trainable_variables().iter().map(|tensor| tensor.sum(Kind::Float)).sum();
+        if loss.requires_grad() {
+            Sgd::default().build(&vs, 0.1)?.backward_step(&loss);
+        }
+        let after = vs.variables();
+        let mut changed: Vec<String> =
+            before.into_iter().filter(|(name, tensor)| after[name] != *tensor).map(|(name, _)| name).collect();
+        changed.sort();
+        Ok((count, changed))
+    })
+}
+
+/// Inputs: logits by picture, right classes, ε.
+pub fn smoothing(answer: fn(&Tensor, &Tensor, f64) -> Tensor) -> Task {
+    Task::new("smoothing", move |(logits, right, epsilon): (Vec<Vec<f64>>, Vec<i64>, f64)| {
+        let logits = tensor(&logits.concat()).view([right.len() as i64, -1]);
+        numbers(&answer(&logits, &Tensor::from_slice(&right), epsilon))
+    })
+}
+
+/// Inputs: rate, factor, patience, and the losses of the epochs, of which none is a number that is not. Results: the rate after
+/// each.
+pub fn plateau(answer: fn(&mut Plateau, f64)) -> Task {
+    Task::new("plateau", move |(rate, factor, patience, losses): (f64, f64, u64, Vec<Option<f64>>)| {
+        let mut schedule = Plateau { rate, factor, patience, best: f64::INFINITY, bad: 0 };
+        let mut step = |loss: Option<f64>| {
+            answer(&mut schedule, loss.unwrap_or(f64::NAN));
+            schedule.rate
+        };
+        Ok(losses.into_iter().map(&mut step).collect::<Vec<f64>>())
+    })
+}
+
+/// What a rank tells of an epoch, or what is told to it.
+type Answer = fn(&ProcessGroup, &mut Option<Best>, u64, u64, u64) -> anyhow::Result<()>;
+
+/// Inputs: by epoch and rank, how many of how many photographs were told right. Results: the epoch that is the best after each.
+pub fn best(answer: Answer) -> Task {
+    Task::in_group("best", move |group, epochs: Vec<Vec<(u64, u64)>>| {
+        let (mut best, mut kept) = (None, Vec::new());
+        for (epoch, ranks) in (0..).zip(epochs) {
+            let (right, photographs) = ranks[group.rank().get()];
+            answer(group, &mut best, epoch, right, photographs)?;
+            kept.push(best.map(|best: Best| best.epoch));
+        }
+        Ok(kept)
+    })
+}
+
+/// Inputs: the accuracy of each epoch, and after how many calls each start is killed.
+pub fn two_files(answer: fn(&mut Job) -> Result<(), Killed>) -> Task {
+    Task::new("two_files", move |(accuracies, kills): (Vec<f64>, Vec<u64>)| {
+        let mut job = Job::new(accuracies);
+        for kill in kills.into_iter().map(Some).chain([None]) {
+            job.start(kill);
+            if answer(&mut job).is_ok() {
+                break;
+            }
+        }
+        Ok(job.end())
+    })
+}
