@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long the second half takes to come, while there is a rank that might go on without it.
-const SLOW: Duration = Duration::from_millis(700);
+const SLOW: Duration = Duration::from_millis(1500);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// What is to be downloaded.
