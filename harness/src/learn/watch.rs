@@ -1,6 +1,6 @@
 //! `lockstep watch`: grades at every change of a file.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl Options {
     }
 
     /// Tells of changes in a folder for as long as the watcher lives.
-    fn watch(&self, folder: &PathBuf) -> anyhow::Result<(Box<dyn Watcher>, Receiver<()>)> {
+    fn watch(&self, folder: &Path) -> anyhow::Result<(Box<dyn Watcher>, Receiver<()>)> {
         let (sender, changes) = channel();
         let tell = move |event: notify::Result<notify::Event>| {
             let changed = event.is_ok_and(|event| !matches!(event.kind, EventKind::Access(_)));
