@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the second half takes to come, while there is a rank that might go on without it.
-const SLOW: Duration = Duration::from_millis(1500);
+/// How long each half takes to come, while there is a rank that might go on without it.
+const SLOW: Duration = Duration::from_millis(1000);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// What is to be downloaded.
@@ -27,13 +27,18 @@ impl Download {
     pub fn to(&self, file: &Path) -> io::Result<()> {
         self.count.set(self.count.get() + 1);
         let (first, second) = self.text.split_at(self.text.len() / 2);
+        self.wait();
         let mut file = File::create(file)?;
         file.write_all(first.as_bytes())?;
+        self.wait();
+        file.write_all(second.as_bytes())
+    }
+
+    fn wait(&self) {
         let begin = Instant::now();
         while begin.elapsed() < SLOW && !(self.others_are_done)() {
             std::thread::sleep(LOOK);
         }
-        file.write_all(second.as_bytes())
     }
 
     /// How often this rank has downloaded it.

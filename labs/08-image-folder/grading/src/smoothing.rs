@@ -36,16 +36,17 @@ fn judge(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
             .otherwise("one loss for the whole batch is wanted: the mean over its pictures");
     };
     let is = |value: f64| (value - seen).abs() <= tolerance;
+    let floor = floor(*epsilon, classes);
     Claim::close(&[loss], observed, tolerance)
         .given(given)
         .knows(
-            is(loss / pictures),
+            is(loss / pictures) && *seen < floor,
             format!(
                 "divided by the number of pictures twice: no network can reach such a loss, the smallest there is for ε {epsilon} and \
-                 {classes} classes is {:.4}",
-                floor(*epsilon, classes)
+                 {classes} classes is {floor:.4}"
             ),
         )
+        .knows(is(loss / pictures), "divided by the number of pictures twice: the loss shrinks with the batch")
         .knows(is(loss * pictures), "the sum over the pictures, not their mean: the loss would grow with the batch")
         .knows(is(-loss), "the sign is missing: logarithms of probabilities are negative, a loss is not")
         .knows(is(self::loss(case, 0.0)), "plain cross entropy: the target is not smoothed")
