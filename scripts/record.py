@@ -2,7 +2,7 @@
 """Records what the labs print, for the book and the READMEs, and tells which recordings are stale.
 
     scripts/record.py [NAME...]    run the labs again (all, or those named) and write book/src/recorded/NAME.txt
-    scripts/record.py --check      run nothing: is every recording of the present source, does every include and link resolve?
+    scripts/record.py --check      run nothing: is every recording of the present source? (includes and links: check_book.py)
 
 A recording ends with a line that says where it comes from. It is stale when the lab's source has changed since: the line holds
 the first 12 hex digits of the source's SHA-256. A program that ends with another exit code than is expected of it (0, but for
@@ -26,9 +26,10 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BOOK = ROOT / "book" / "src"
-READMES = [ROOT / "README.md", *sorted(ROOT.glob("labs/*/README.md"))]
+sys.dont_write_bytecode = True
+from lib.pages import BOOK, LAB_READMES, ROOT  # noqa: E402
+
+READMES = [ROOT / "README.md", *LAB_READMES]
 # What a recorded command leaves behind goes in here; emptied before each recording, so that nothing is resumed from it.
 TRY = ROOT / "target" / "try"
 LAB_1, LAB_2 = "labs/01-single-gpu/src/main.rs", "labs/02-spawn-ddp/src/main.rs"
@@ -143,8 +144,6 @@ FAILURES = {
 }
 
 PROVENANCE = re.compile(r"\[recorded ([^\s,]+)(?: on (\S+), world size (\d+))?, exit code (\d+), (\S+) ([0-9a-f]{12})(, .*)?\]")
-INCLUDE = re.compile(r"\{\{#include ([^:}\s]+)(?::([\w-]+))?\}\}")
-LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 MARK = "<!-- recorded: {} -->\n"
 END_MARK = "<!-- end of recording -->\n"
 
@@ -174,7 +173,7 @@ def needs_data(name):
 def report(faults):
     for fault in faults:
         print(f"record: {fault}", file=sys.stderr)
-    print(f"record: {len(faults)} faults in the book" if faults else "record: the book is in order")
+    print(f"record: {len(faults)} faults in the recordings" if faults else "record: the recordings are in order")
     return 1 if faults else 0
 
 
@@ -289,11 +288,6 @@ def check():
             faults += found
     left = {path.stem for path in (BOOK / "recorded").glob("*.txt")} - set(RECORDINGS)
     faults += [f"recorded/{name}.txt belongs to no recording" for name in sorted(left)]
-    pages = sorted(BOOK.glob("*.md"))
-    summary = (BOOK / "SUMMARY.md").read_text()
-    faults += [f"{page.name} is not in SUMMARY.md" for page in pages if page.name not in summary + "SUMMARY.md"]
-    for page in pages + READMES:
-        faults += [f"{page.relative_to(ROOT)}: {fault}" for fault in unresolved(page)]
     old = [readme for readme in READMES if spliced(readme.read_text()) != readme.read_text()]
     return faults + [f"{readme.relative_to(ROOT)} shows an old recording: scripts/record.py" for readme in old]
 
@@ -312,20 +306,6 @@ def stale(name):
     recorded = (lines[0], found[3], f"exit code {found[4]}", found[5], found[6])
     changed = [f"{old} is now {new}" for old, new in zip(recorded, present) if old != new]
     return [f"recorded/{name}.txt is stale ({', '.join(changed)}): scripts/record.py {name}"] if changed else []
-
-
-def unresolved(page):
-    """Includes and links of a page that lead nowhere."""
-    text = page.read_text()
-    for target, anchor in INCLUDE.findall(text):
-        path = page.parent / target
-        if not path.exists():
-            yield f"includes {target}, which does not exist"
-        elif anchor and not re.search(rf"ANCHOR: {anchor}$", path.read_text(), re.M):
-            yield f"includes {target}:{anchor}, which has no such anchor"
-    for target in LINK.findall(text):
-        if not (page.parent / target).exists():
-            yield f"links to {target}, which does not exist"
 
 
 if __name__ == "__main__":

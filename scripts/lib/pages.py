@@ -1,0 +1,95 @@
+"""The book's pages and the READMEs as text: what they include, what they link to, which files they name. What commands in them
+mean is shell.py's matter."""
+
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BOOK = ROOT / "book" / "src"
+LAB_READMES = sorted(ROOT.glob("labs/*/README.md"))
+# Folders of the checkout, of which no other has a README.
+PARTS = "labs", "crates", "harness", "scripts", "containers", "book"
+
+DIRECTIVE = re.compile(r"(?<!\\)\{\{\s*#(\S+)\s*([^}]*)\}\}")
+LINK = re.compile(r"\]\(([^)\s]*)\)|^\[[^\]]+\]:\s*(\S+)|\b(?:href|src)=\"([^\"]*)\"", re.M)
+FENCE = re.compile(r"^([> ]*)(```+)(.*?)$(.*?)^[> ]*\2[^\S\n]*$", re.M | re.S)
+CODE = re.compile(r"(`+)(.+?)\1", re.S)
+HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.M)
+NAMED = re.compile(rf"(?:{'|'.join(PARTS)})/[\w./*-]+")
+# Stands for a name that the reader chooses: labs/NN-name, procs_NAME.rs.
+PLACEHOLDER = re.compile(r"NN|NAME|\bLAB\b")
+
+
+def documents():
+    """Every page and README that a reader may come to."""
+    readmes = {path for part in PARTS for path in (ROOT / part).rglob("README.md")}
+    return [*sorted(BOOK.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(readmes)]
+
+
+def name_of(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def faults():
+    """What the sources of the book and the READMEs lack."""
+    summary = (BOOK / "SUMMARY.md").read_text()
+    for page in sorted(BOOK.glob("*.md")):
+        if page.name not in re.findall(r"\(([^)]+)\)", summary) + ["SUMMARY.md"]:
+            yield f"{name_of(page)} is not in SUMMARY.md"
+    for page in documents():
+        yield from (f"{name_of(page)} {fault}" for fault in [*unincluded(page), *unlinked(page), *unnamed(page)])
+
+
+def unincluded(page):
+    for directive, argument in DIRECTIVE.findall(page.read_text()) if page.parent == BOOK else ():
+        target, _, anchor = argument.strip().partition(":")
+        path = page.parent / target
+        if directive != "include":
+            yield f"has {{{{#{directive}}}}}, which nothing here checks"
+        elif not path.is_file():
+            yield f"includes {target}, which does not exist"
+        elif anchor and not all(re.search(rf"{mark}: {re.escape(anchor)}$", path.read_text(), re.M) for mark in ("ANCHOR", "ANCHOR_END")):
+            yield f"includes {target}:{anchor}, which has no such anchor"
+
+
+def unlinked(page):
+    for found in sorted({"".join(found) for found in LINK.findall(prose(page))}):
+        target, _, fragment = found.partition("#")
+        if re.match(r"\w+:|//", target):
+            continue  # another site's
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or not path.is_relative_to(ROOT):
+            yield f"links to {target}, which does not exist"
+        elif page.parent == BOOK and not path.is_relative_to(BOOK):
+            yield f"links to {target}, which is no part of the built book: name the file instead"
+        elif fragment and path.suffix == ".md" and fragment not in fragments(path):
+            yield f"links to {target}#{fragment}, but no heading is called so"
+
+
+def unnamed(page):
+    """Files that stand between backticks by their path from the root of the checkout."""
+    for name in sorted({span.split()[0] for span in spans(page) if NAMED.fullmatch(span.split()[0])}):
+        if not PLACEHOLDER.search(name) and not any(ROOT.glob(name.rstrip("/."))):
+            yield f"names {name}, which does not exist"
+
+
+def prose(page):
+    """The text of a page without its code."""
+    return CODE.sub("", FENCE.sub("", page.read_text()))
+
+
+def spans(page):
+    """What stands between backticks, on one line each."""
+    return [" ".join(code.split()) for _, code in CODE.findall(FENCE.sub("", page.read_text())) if code.strip()]
+
+
+def fragments(page):
+    """The names that a link may have after its '#': of headings, as mdBook and code hosts derive them, and those given by hand."""
+    text = FENCE.sub("", page.read_text())
+    known = set(re.findall(r"\bid=\"([^\"]+)\"", text))
+    for title in HEADING.findall(text):
+        title = re.sub(r"\]\([^)]*\)|<[^>]+>", "", title)
+        name = "".join(c for c in title.strip().lower().replace(" ", "-") if c.isalnum() or c in "_-")
+        repeated = sum(1 for other in known if re.fullmatch(rf"{re.escape(name)}(-\d+)?", other))
+        known.add(f"{name}-{repeated}" if repeated else name)
+    return known
