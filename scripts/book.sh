@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# scripts/book.sh [OPTIONS]: serves the book; scripts/book.sh build [OPTIONS] only builds it, into target/book. OPTIONS go to mdbook.
+# mdbook is taken from PATH or from .tools if it has the version below, else it is compiled into .tools, which git ignores.
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+# shellcheck source=scripts/lib/say.sh
+. "$ROOT/scripts/lib/say.sh"
+
+# check_book.py reads it here.
+MDBOOK_VERSION=0.5.4
+# In seconds: two busy cores took 270 for its 190 crates.
+INSTALL_SECONDS=1800
+INSTALL_MB=700
+
+usage() {
+  cat <<'END'
+usage: scripts/book.sh [build] [OPTIONS]
+
+Serves the book at http://localhost:3000 and follows changes of its text until Ctrl-C; build writes it into target/book.
+OPTIONS are mdbook's, such as --open, --port 3001, --hostname 0.0.0.0. `mdbook serve book` does the same.
+END
+}
+
+# find_mdbook: sets MDBOOK to one of the pinned version.
+find_mdbook() {
+  local candidate
+  for candidate in mdbook "$ROOT/.tools/bin/mdbook"; do
+    MDBOOK=$(command -v "$candidate") || continue
+    [ "$("$MDBOOK" --version 2>/dev/null)" != "mdbook v$MDBOOK_VERSION" ] || return 0
+  done
+  return 1
+}
+
+install_mdbook() {
+  local rc=0 free
+  command -v cargo >/dev/null || die "no Rust: 'cargo' is not on PATH, and mdbook $MDBOOK_VERSION is not here" "install rustup as rust-lang.org/tools/install shows"
+  mkdir -p "$ROOT/.tools"
+  free=$(df -Pm -- "$ROOT/.tools" | awk 'NR == 2 { print $4 }')
+  [ "$free" -ge "$INSTALL_MB" ] || die "mdbook needs $INSTALL_MB MB of disk while it is compiled, $free MB are free in $ROOT" "make room there (df -h '$ROOT')"
+  say "compiling mdbook $MDBOOK_VERSION into .tools, once: two to five minutes on two cores; 15 MB stay"
+  # Its own build folder, which goes afterwards; RUSTFLAGS of the caller are not meant for it.
+  env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_TARGET CARGO_TARGET_DIR="$ROOT/.tools/build" \
+    timeout --foreground "$INSTALL_SECONDS" cargo install mdbook --version "=$MDBOOK_VERSION" --locked --root "$ROOT/.tools" >&2 || rc=$?
+  case $rc in
+  0) rm -rf "$ROOT/.tools/build" ;;
+  124) die "mdbook was not compiled within $INSTALL_SECONDS s" "run the same command again, which goes on where this one stopped" ;;
+  130 | 143) exit "$rc" ;;
+  *) die "cargo could not install mdbook $MDBOOK_VERSION (its message stands above)" "check the network and the disk, then run the same command again" ;;
+  esac
+  find_mdbook || die "mdbook was installed, but '$ROOT/.tools/bin/mdbook --version' does not say $MDBOOK_VERSION" "rm -r '$ROOT/.tools', then run the same command again"
+}
+
+COMMAND=serve
+case ${1:-} in
+-h | --help) usage && exit ;;
+build | serve) COMMAND=$1 && shift ;;
+-* | '') ;;
+*) die "there is no command '$1', but build" "scripts/book.sh --help" ;;
+esac
+find_mdbook || install_mdbook
+exec "$MDBOOK" "$COMMAND" "$ROOT/book" "$@"
