@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Checks the book and the READMEs: every include, link and named file exists, every shell line is one that would work, and the
+built book reads well in a browser, on a phone too.
+
+    scripts/check_book.py                  all of it
+    scripts/check_book.py --pictures DIR   also write a picture of every page: on a phone and wide, light and dark
+
+What needs a program that is not here (mdbook: scripts/book.sh, Chromium, a lab that is not built) is told as "not verified here".
+Nothing of what a shell line says is executed, but for --help of the programs that are built. Whether recordings are of the present
+source is record.py's matter. Needs no package.
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+from lib import browser, pages, shell, site  # noqa: E402
+from record import RECORDINGS  # noqa: E402
+
+ROOT = pages.ROOT
+BUILT = ROOT / "target" / "book"
+BUILD_SECONDS = 120
+PHONE, WIDE = 360, 1200
+LIGHT, DARK = "light", "navy"  # mdBook's, where the reader's system wishes for one or the other
+# A word that pages certainly have, and one that none has.
+WORD, NO_WORD = "reducer", "xyzzyplugh"
+
+
+class Report:
+    def __init__(self):
+        self.faults = 0
+
+    def part(self, name, faults):
+        count = 0
+        for count, fault in enumerate(faults, 1):
+            print(f"check-book: {fault}", file=sys.stderr, flush=True)
+        self.faults += count
+        print(f"check-book: {name}: {f'{count} faults' if count else 'in order'}", flush=True)
+
+
+def unverified(what):
+    print(f"check-book: not verified here: {what}", flush=True)
+
+
+def main(arguments):
+    if arguments and (len(arguments) != 2 or arguments[0] != "--pictures"):
+        print(__doc__.strip())
+        return 0 if arguments == ["--help"] else 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through all that is open
+    report = Report()
+    report.part(f"{len(pages.documents())} pages and READMEs", pages.faults())
+    check_shell(report)
+    program = mdbook()
+    if not program:
+        unverified(f"the built book: mdbook {pinned()} is not here (scripts/book.sh build installs it)")
+        return 1 if report.faults else 0
+    report.part("mdbook build", build(program))
+    if (BUILT / "index.html").exists():
+        report.part("links and loads of the built pages", site.faults(BUILT))
+        check_browser(report, pathlib.Path(arguments[1]) if arguments else None)
+    return 1 if report.faults else 0
+
+
+def check_shell(report):
+    dry_run = shell.DryRun(command for command, *_ in RECORDINGS.values())
+    for page in pages.documents():
+        dry_run.page(page)
+    count = dry_run.count
+    report.part(f"shell lines ({count['dry-run']} dry-run, {count['recorded']} recorded)", dry_run.faults)
+    for gap in sorted(dry_run.gaps):
+        unverified(gap)
+
+
+# ---- the built book
+
+
+def pinned():
+    """The version that book.sh installs."""
+    return re.search(r"^MDBOOK_VERSION=(.+)$", (ROOT / "scripts/book.sh").read_text(), re.M)[1]
+
+
+def mdbook():
+    for program in filter(None, [shutil.which("mdbook"), shutil.which(ROOT / ".tools/bin/mdbook")]):
+        found = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=BUILD_SECONDS).stdout
+        if found.split()[-1:] == [f"v{pinned()}"]:
+            return program
+    return None
+
+
+def build(program):
+    try:
+        done = subprocess.run([program, "build", "book"], cwd=ROOT, capture_output=True, text=True, timeout=BUILD_SECONDS)
+    except subprocess.TimeoutExpired:
+        yield f"mdbook build book has not ended after {BUILD_SECONDS} s"
+        return
+    told = [line for line in (done.stdout + done.stderr).splitlines() if re.match(r"\S*\s*(WARN|ERROR)", line) or done.returncode]
+    yield from (f"mdbook build book: {line}" for line in told)
+    if done.returncode and not told:
+        yield f"mdbook build book ended with exit code {done.returncode}"
+
+
+# ---- the book in a browser
+
+
+def check_browser(report, folder):
+    program = browser.find()
+    if not program:
+        return unverified(f"how the book looks in a browser: none of {', '.join(browser.NAMES)} is on PATH")
+    started = False
+    try:
+        with browser.served(BUILT) as address, browser.opened(program) as tab:
+            started = True
+            look_through(report, tab, address, folder)
+    except (OSError, RuntimeError) as error:  # a deadline is an OSError
+        if not started:
+            return unverified(f"how the book looks in a browser: {program} does not start ({error})")
+        report.part("browser", [error])
+
+
+def look_through(report, tab, address, folder):
+    names = sorted(path.relative_to(BUILT).as_posix() for path in BUILT.rglob("*.html") if path.name != "toc.html")
+    report.part(f"{len(names)} pages in a browser, {PHONE} and {WIDE} px wide", looks(tab, address, names))
+    report.part("search", searches(tab, address))
+    if folder:
+        photograph(tab, address, names, folder)
+
+
+def looks(tab, address, names):
+    script = (ROOT / "scripts/lib/look.js").read_text()
+    for name in names:
+        for width in (PHONE, WIDE):
+            tab.visit(address + name, width)
+            found = tab.ask(f"{script}.sideways()")
+            if width == PHONE:
+                found += [fault for theme in (LIGHT, DARK) for fault in tab.ask(f"{script}.drawings({json.dumps(theme)})")]
+            foreign = {url for url in tab.addresses.values() if not url.startswith((address, "data:"))}
+            found += tab.complaints + [f"loads {url} from elsewhere" for url in sorted(foreign)]
+            yield from (f"{name} at {width} px: {fault}" for fault in found)
+
+
+def searches(tab, address):
+    for word, there in ((WORD, True), (NO_WORD, False)):
+        tab.visit(f"{address}index.html?search={word}", WIDE)
+        # The index is loaded upon the first search; its answer has a heading in either case.
+        tab.ask(
+            "new Promise((done, late) => { const at = Date.now(); const look = () => /result/.test((document.querySelector("
+            "'[id$=searchresults-header]') || {}).textContent) ? done(1) : Date.now() - at > 10000 ? done(0) : setTimeout(look, 50); look(); })"
+        )
+        found = tab.ask("[...document.querySelectorAll('[id$=searchresults] a')].map(a => a.getAttribute('href')).length")
+        if bool(found) != there:
+            yield f"a search for {word} finds {found or 'nothing'}"
+        yield from (f"search for {word}: {complaint}" for complaint in tab.complaints)
+
+
+def photograph(tab, address, names, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        for theme, width in ((LIGHT, PHONE), (DARK, PHONE), (LIGHT, WIDE), (DARK, WIDE)):
+            tab.visit(address + name, width)
+            tab.ask(f"localStorage.setItem('mdbook-theme', {json.dumps(theme)})")
+            tab.visit(address + name, width)
+            tab.picture(folder / f"{name.removesuffix('.html').replace('/', '-')}-{theme}-{width}.png")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
