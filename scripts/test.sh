@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/test.sh [ARGS]: set-up, then the whole test run: format, clippy, the book's recordings, tests, documentation tests.
+# scripts/test.sh [ARGS]: set-up, then the whole test run: format, clippy, tests, documentation tests, the book.
 # With ARGS, only the tests: ARGS go to cargo-nextest where it is installed, else to `cargo test` (scripts/test.sh -p c10d).
 set -euo pipefail
 
@@ -38,11 +38,21 @@ check_sources() {
   else
     leave_out clippy "rustup component add clippy"
   fi
-  if command -v python3 >/dev/null; then
-    step book python3 scripts/record.py --check
-  else
-    leave_out book "python3 is not on PATH"
-  fi
+}
+
+# After the tests, whose programs tell which options the book may name.
+check_book() {
+  if command -v python3 >/dev/null; then step book read_book; else leave_out book "python3 is not on PATH"; fi
+}
+
+# Its stdout is kept for tell_unverified.
+read_book() {
+  {
+    rc=0
+    python3 scripts/record.py --check || rc=1
+    python3 scripts/check_book.py || rc=1
+    exit "$rc"
+  } | tee "$TARGET/book.txt"
 }
 
 # What learners begin with. After the tests: what they have built is what it takes.
@@ -62,6 +72,7 @@ run_tests() {
 # What single tests could not check here: they pass, say so on stdout, and must not be taken for proof.
 tell_unverified() {
   local report=$TARGET/nextest/${NEXTEST_PROFILE:-default}/junit.xml
+  { grep -oh 'not verified here: .*' "$TARGET/book.txt" || true; } 2>/dev/null | sort -u | sed 's/^/test: /'
   if has nextest; then
     { grep -oh 'not verified here: [^<]*' "$report" || true; } 2>/dev/null | sort -u | sed 's/^/test: /'
   else
@@ -80,7 +91,9 @@ summarize() {
 cd "$ROOT"
 prepare_cargo
 scripts/setup.sh
+rm -f "$TARGET/book.txt"
 [ $# -gt 0 ] || check_sources
 run_tests "$@"
 [ $# -gt 0 ] || check_course
+[ $# -gt 0 ] || check_book
 summarize
