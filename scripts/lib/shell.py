@@ -202,10 +202,10 @@ class DryRun:
         left = list(words)
         while left and (left[0].startswith("-") or left[0] in ("…", "FLAGS")):
             option = left.pop(0)
-            if left and text and "=" not in option and re.search(rf"{re.escape(option)} <", text):
+            if left and text and "=" not in option and re.search(rf"(?<![\w-]){re.escape(option)}(, --[\w-]+)? <", text):
                 left.pop(0)
         if text:
-            self.options(words[: len(words) - len(left)], text, "lockstep run")
+            self.options(words[: len(words) - len(left)], text, "lockstep run", "lockstep")
         if left and not left[0].endswith((".py", "…")) and not left[0].isupper():
             self.program(left)
 
