@@ -189,7 +189,9 @@ class DryRun:
             return
         if arguments[0] == "run":
             return self.launcher(arguments[1:])
-        self.binary("lockstep", arguments[1:], arguments[0])
+        nested = re.search(r"^Commands:$", self.help_of("lockstep", arguments[0]) or "", re.M) and len(arguments) > 1
+        depth = 2 if nested and arguments[1].islower() else 1
+        self.binary("lockstep", arguments[depth:], *arguments[:depth])
         words = drop_options(arguments[1:])
         if arguments[0] in ("hint", "solution") and len(words) > 1 and words[0].isdigit():
             self.task(words[0].zfill(2), words[1])
