@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 
-use crate::exercise::Lab;
+use crate::exercise::{Lab, Task, Tasks};
 use crate::grade::{Submission, grade};
 use crate::progress::Progress;
 use crate::stage::{self, CONFINED};
-use crate::{Options, tell};
+use crate::{Found, Options, tell};
 
 /// Grade the exercise: its tasks in order, to the first that is not right
 #[derive(Parser)]
@@ -86,16 +86,26 @@ pub fn run(
     writeln!(out, "\nlab {}, seed {}", lab.number(), options.seed)?;
     for task in tasks.tasks.iter().filter(|task| names.is_empty() || names.contains(&task.name)) {
         let graded = grade(lab, task, submission, options).with_context(|| format!("cannot grade {}", task.name))?;
-        if let Err(fault) = &graded.found {
-            writeln!(out, "{}", tell::failed(lab, &tasks, task, fault, options.seed))?;
+        let seconds = graded.took.as_secs_f64();
+        let text = told(lab, &tasks, task, &graded.found, options.seed);
+        if graded.found.is_err() {
+            writeln!(out, "{text}")?;
             return Ok(false);
         }
-        writeln!(out, "{}", tell::passed(&tasks, &graded))?;
+        writeln!(out, "{text} ({seconds:.1} s)")?;
         note(&submission.folder, lab, &task.name, options.seed);
     }
     let next = if names.is_empty() { "all tasks of this lab are done" } else { "done" };
     writeln!(out, "\n{next}\n")?;
     Ok(true)
+}
+
+/// What a learner reads of a task that was found to be so.
+pub fn told(lab: &Lab, tasks: &Tasks, task: &Task, found: &Found, seed: u64) -> String {
+    match found {
+        Ok(()) => tell::passed(tasks, task),
+        Err(fault) => tell::failed(lab, tasks, task, fault, seed),
+    }
 }
 
 /// A verdict is worth more than its note.

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use crate::exercise::{Lab, Task, Tasks};
-use crate::grade::Graded;
 use crate::{Fault, Verdict};
 
 /// Columns of a line.
@@ -12,8 +11,8 @@ const WIDTH: usize = 100;
 const INDENT: usize = 12;
 
 /// The line of a task that was passed.
-pub(crate) fn passed(tasks: &Tasks, graded: &Graded) -> String {
-    format!("✓ {}: {} ({:.1} s)", place(tasks, &graded.task), graded.task.title, graded.took.as_secs_f64())
+pub(crate) fn passed(tasks: &Tasks, task: &Task) -> String {
+    format!("✓ {}: {}", place(tasks, task), task.title)
 }
 
 /// All about a task that was not.

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::{Args, Subcommand};
 use lockstep_grading::{Lab, package};
 
-use super::{begin, check, checkout, find_all, reference};
+use super::{answers, begin, check, checkout, find, find_all, reference};
 use crate::exit::Code;
 
 /// For maintainers: keeps exercises in step with their solutions
@@ -22,6 +22,17 @@ enum What {
         /// Labs by number or name; all, if none is named
         #[arg(value_name = "LAB")]
         labs: Vec<String>,
+    },
+    /// Grade answers that the course itself keeps: of one the finding, as a learner reads it; of several a table
+    Try {
+        /// The lab, by number or name
+        lab: String,
+        /// A task's own answer (TASK) or one of its mutants (TASK/NAME); all wrong ones, if none is named
+        #[arg(value_name = "ANSWER")]
+        answers: Vec<String>,
+        /// Draw the inputs from this number
+        #[arg(long)]
+        seed: Option<u64>,
     },
     /// Write the book's reference pages anew, from the program itself
     Reference,
@@ -46,6 +57,9 @@ impl Options {
                     println!("labs/{}/exercise is as its solution says", lab.name);
                 }
                 Ok(Code::Success)
+            }
+            What::Try { lab, answers, seed } => {
+                answers::try_out(&find(&lab)?, &answers, &lockstep_grading::Options::seeded(seed))
             }
             What::Reference => {
                 reference::write(&root)?;
