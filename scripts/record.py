@@ -44,7 +44,7 @@ TWO_RANKS = "lockstep run --standalone --nproc-per-node=2"
 
 # name: (command, source, ranks that it starts[, (rank to kill, the begin of the line upon which it is killed)])
 RECORDINGS = {
-    "tour": ("scripts/run.sh", "harness/src", 0),
+    "tour": ("scripts/run.sh", "harness/src/tour", 0),
     "lab-01": ("cargo run -q -p lab-01-single-gpu -- 10 2 --checkpoint target/lab-01.safetensors", LAB_1, 1),
     "lab-01-usage": ("cargo run -q -p lab-01-single-gpu -- 10 0", LAB_1, 0),
     "lab-02-toy": (MNIST + " --bin lab-02-toy-model -- --nprocs 4", "labs/02-spawn-ddp/src/bin/toy_model.rs", 4),

@@ -111,8 +111,9 @@ mod tests {
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(&folder).unwrap().flatten() {
                 let path = entry.path();
+                let name = entry.file_name();
                 if path.is_dir() {
-                    folders.push(path);
+                    folders.extend((name != "tests" && name != "benches").then_some(path));
                 } else if path
                     .extension()
                     .is_some_and(|ending| ["rs", "sh", "py"].contains(&&*ending.to_string_lossy()))
