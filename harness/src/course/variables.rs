@@ -124,11 +124,7 @@ pub(super) const VARIABLES: &[Variables] = &[
         by: "`lockstep grade`, `watch`, `course`",
         meaning: "the cargo that builds exercises",
     },
-    Variables {
-        names: &["LOCKSTEP_SPAWN"],
-        by: "labs",
-        meaning: "what `spawn` hands to the processes that it starts",
-    },
+    Variables { names: &["LOCKSTEP_SPAWN"], by: "labs", meaning: "what `spawn` hands to the processes that it starts" },
     Variables {
         names: &["LOCKSTEP_INJECT_MARK"],
         by: "`lockstep inject`, `verify`, `tour`",
