@@ -1,5 +1,6 @@
 //! The `lockstep` command. It links no libtorch: it starts the labs as programs and reads the files that they leave.
 
+mod cargo;
 mod cli;
 mod course;
 mod exit;

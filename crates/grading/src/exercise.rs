@@ -1,6 +1,6 @@
 //! What a lab's `tasks.toml` says: its tasks, their hints, and the answers that the course itself keeps.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
@@ -76,10 +76,29 @@ pub struct Right {
     pub what: String,
 }
 
+/// A lab has no such task.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("there is no task {name} in the exercise of {chapter}: there are {names}")]
+pub struct NoSuchTask {
+    name: String,
+    chapter: String,
+    names: String,
+}
+
 impl Lab {
     /// Its number, two digits: `02`.
     pub fn number(&self) -> &'static str {
         self.name.split('-').next().unwrap_or(self.name)
+    }
+
+    /// Its folder in the checkout.
+    pub fn folder(&self, root: &Path) -> PathBuf {
+        root.join("labs").join(self.name)
+    }
+
+    /// The folder of the package that the learner edits.
+    pub fn exercise(&self, root: &Path) -> PathBuf {
+        self.folder(root).join("exercise")
     }
 
     /// The package that the learner edits.
@@ -111,9 +130,26 @@ impl Lab {
     }
 }
 
+impl Tasks {
+    /// The task of this name.
+    ///
+    /// # Errors
+    /// When there is none, with those that there are.
+    pub fn find(&self, name: &str) -> Result<&Task, NoSuchTask> {
+        let names = || self.tasks.iter().map(|task| &*task.name).collect::<Vec<_>>().join(", ");
+        let found = self.tasks.iter().find(|task| task.name == name);
+        found.ok_or_else(|| NoSuchTask { name: name.into(), chapter: self.chapter.clone(), names: names() })
+    }
+}
+
 impl Task {
+    /// The names of the answers in `mutants`, wrong ones first.
+    pub fn variants(&self) -> impl Iterator<Item = &str> {
+        self.wrong.iter().map(|wrong| &*wrong.name).chain(self.right.iter().map(|right| &*right.name))
+    }
+
     /// Its file in a package.
-    pub fn file(&self) -> std::path::PathBuf {
+    pub fn file(&self) -> PathBuf {
         Path::new("src").join(format!("{}.rs", self.name))
     }
 }

@@ -79,10 +79,7 @@ pub fn run(
     out: &mut dyn Write,
 ) -> anyhow::Result<bool> {
     let tasks = lab.tasks()?;
-    let known = || tasks.tasks.iter().map(|task| task.name.as_str()).collect::<Vec<_>>().join(", ");
-    if let Some(name) = names.iter().find(|name| tasks.tasks.iter().all(|task| task.name != **name)) {
-        anyhow::bail!("there is no task {name} in lab {}; there are {}", lab.number(), known());
-    }
+    names.iter().try_for_each(|name| tasks.find(name).map(drop))?;
     writeln!(out, "\nlab {}, seed {}", lab.number(), options.seed)?;
     for task in tasks.tasks.iter().filter(|task| names.is_empty() || names.contains(&task.name)) {
         let graded = grade(lab, task, submission, options).with_context(|| format!("cannot grade {}", task.name))?;

@@ -17,7 +17,7 @@ const VARIANTS: &str = "variants.rs";
 /// # Errors
 /// When the solution cannot be read or its marks do not pair.
 pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>> {
-    let solution = root.join("labs").join(lab.name).join("solution");
+    let solution = lab.folder(root).join("solution");
     let mut files = BTreeMap::new();
     let manifest = read(&solution.join("Cargo.toml"))?;
     files.insert("Cargo.toml".into(), self::manifest(lab, &manifest)?);
@@ -40,7 +40,7 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
 /// # Errors
 /// The system's own, with the path.
 pub fn write(root: &Path, lab: &Lab, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
-    let folder = root.join("labs").join(lab.name).join("exercise");
+    let folder = lab.exercise(root);
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }

@@ -14,29 +14,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use c10d::{Store, TcpStoreOptions};
+use lockstep_contract::FOREIGN;
 use lockstep_contract::fault::{Act, FAULTS, Fault, Phase, Plan, Point};
 use lockstep_events::{self as events, Event};
 use tempfile::TempDir;
 
 /// No wait is longer than this; all end by an event long before.
 const LIMIT: Duration = Duration::from_secs(170);
-
-/// What a launcher, or the developer's own shell, may have set.
-const FOREIGN: [&str; 13] = [
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_ERROR_FILE",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_USE_AGENT_STORE",
-    "TORCH_DISTRIBUTED_DEBUG",
-    "RUST_BACKTRACE",
-    FAULTS,
-];
 
 /// A private folder for a job.
 ///

@@ -50,10 +50,8 @@ fn wrong(tasks: &Tasks) -> Vec<String> {
 /// The task that this is an answer to.
 fn task_of<'a>(tasks: &'a Tasks, answer: &str) -> Result<&'a Task, Refused> {
     let (name, variant) = answer.split_once('/').map_or((answer, None), |(name, variant)| (name, Some(variant)));
-    let kept = |task: &&Task| {
-        let named = task.wrong.iter().map(|wrong| &wrong.name).chain(task.right.iter().map(|right| &right.name));
-        task.name == name && variant.is_none_or(|variant| named.into_iter().any(|name| name == variant))
-    };
+    let kept =
+        |task: &&Task| task.name == name && variant.is_none_or(|variant| task.variants().any(|name| name == variant));
     let refused = || Refused(format!("the course keeps no answer {answer}: its tasks.toml names those that there are"));
     tasks.tasks.iter().find(kept).ok_or_else(refused)
 }

@@ -1,12 +1,14 @@
 //! What a learner begins with: exercises that compile without a warning, and whose tasks are all found to be not started.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Stdio;
 
 use anyhow::Context;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::grade::{Submission, grade};
 use lockstep_grading::{Lab, Options, Verdict, sums};
-use serde::Deserialize;
+
+use crate::cargo::{self, Message};
 
 /// What was found.
 #[derive(Default)]
@@ -17,24 +19,6 @@ pub(super) struct Beginning {
     pub(super) not_verified: Vec<String>,
 }
 
-#[derive(Deserialize)]
-struct Message {
-    package_id: Option<String>,
-    executable: Option<PathBuf>,
-    target: Option<Target>,
-    message: Option<Diagnostic>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct Diagnostic {
-    rendered: Option<String>,
-}
-
 /// Builds the exercises and grades them as they were given. An exercise that a learner has edited is left alone.
 ///
 /// # Errors
@@ -43,7 +27,7 @@ pub(super) fn look(root: &Path, labs: &[Lab]) -> anyhow::Result<Beginning> {
     let mut found = Beginning::default();
     let mut given = Vec::new();
     for lab in labs {
-        let folder = root.join("labs").join(lab.name).join("exercise");
+        let folder = lab.exercise(root);
         let edited = sums::read(&folder).keys().find(|path| !sums::untouched(&folder, Path::new(path))).cloned();
         match edited {
             Some(path) => found.not_verified.push(format!("labs/{}/exercise/{path} has been edited", lab.name)),
@@ -58,9 +42,8 @@ pub(super) fn look(root: &Path, labs: &[Lab]) -> anyhow::Result<Beginning> {
         };
         let told = messages.iter().filter(of_it).filter_map(|message| message.message.as_ref()?.rendered.clone());
         found.faults.extend(told.map(|text| format!("labs/{}: the exercise has a warning: {text}", lab.name)));
-        let is_program = |message: &&Message| message.target.as_ref().is_some_and(|target| target.name == package);
-        let program = messages.iter().filter(of_it).filter(is_program).find_map(|message| message.executable.clone());
-        let program = program.with_context(|| format!("cargo built no program {package}"))?;
+        let program = messages.iter().filter(of_it).find_map(|message| message.program(&package));
+        let program = program.with_context(|| format!("cargo built no program {package}"))?.to_owned();
         found.faults.extend(started(lab, &Submission { program, folder })?);
     }
     Ok(found)
@@ -68,14 +51,10 @@ pub(super) fn look(root: &Path, labs: &[Lab]) -> anyhow::Result<Beginning> {
 
 /// All targets of the workspace, as the test run has built them: with fewer, crates would have other features, and be built anew.
 fn build(root: &Path) -> anyhow::Result<Vec<Message>> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = std::process::Command::new(cargo);
-    command.current_dir(root).args(["test", "--workspace", "--no-run", "--quiet", "--message-format", "json"]);
-    let output =
-        command.stderr(std::process::Stdio::inherit()).output().context("cannot start cargo: is it on PATH?")?;
+    let mut command = cargo::command(root, &["test", "--workspace", "--no-run"]);
+    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo: is it on PATH?")?;
     anyhow::ensure!(output.status.success(), "cargo cannot build the workspace; what it says stands above");
-    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
-    Ok(lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+    Ok(cargo::messages(&output.stdout))
 }
 
 /// The tasks that somebody seems to have begun.

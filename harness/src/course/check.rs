@@ -22,7 +22,7 @@ pub(super) fn lacks(root: &Path, lab: &Lab) -> Vec<String> {
     let mut faults = out_of_step(root, lab);
     faults.extend(too_few(&tasks));
     faults.extend(without_text(root, &tasks));
-    faults.extend(without_file(&root.join("labs").join(lab.name), &tasks));
+    faults.extend(without_file(&lab.folder(root), &tasks));
     faults.into_iter().map(told).collect()
 }
 
@@ -33,7 +33,7 @@ fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
         Ok(files) => files,
         Err(error) => return vec![format!("{error:#}")],
     };
-    let folder = root.join("labs").join(lab.name).join("exercise");
+    let folder = lab.exercise(root);
     let command = format!("lockstep course skeleton {}", lab.number());
     let given = sums::read(&folder);
     let stale = |(path, text): (&std::path::PathBuf, &String)| {
@@ -79,10 +79,7 @@ fn without_text(root: &Path, tasks: &Tasks) -> Vec<String> {
 
 /// Answers of `tasks.toml` without a file in `mutants`, and the other way round.
 fn without_file(lab: &Path, tasks: &Tasks) -> Vec<String> {
-    let of_task = |task: &Task| {
-        let names = task.wrong.iter().map(|wrong| &wrong.name).chain(task.right.iter().map(|right| &right.name));
-        names.map(|name| format!("{}_{name}.rs", task.name)).collect::<Vec<_>>()
-    };
+    let of_task = |task: &Task| task.variants().map(|name| format!("{}_{name}.rs", task.name)).collect::<Vec<_>>();
     let named: BTreeSet<String> = tasks.tasks.iter().flat_map(of_task).collect();
     let entries = fs::read_dir(lab.join("mutants")).into_iter().flatten().flatten();
     let there: BTreeSet<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
-use serde::Deserialize;
+
+use crate::cargo::{self, Diagnostic};
 
 /// What came of it.
 pub(super) enum Built {
@@ -23,38 +24,9 @@ pub(super) struct CompileError {
     pub(super) text: String,
 }
 
-#[derive(Deserialize)]
-struct Message {
-    executable: Option<PathBuf>,
-    target: Option<Target>,
-    message: Option<Diagnostic>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct Diagnostic {
-    level: String,
-    rendered: Option<String>,
-    spans: Vec<Span>,
-}
-
-#[derive(Deserialize)]
-struct Span {
-    file_name: String,
-    is_primary: bool,
-}
-
 /// The command that builds `package` from the workspace in `folder`.
 pub(super) fn command(folder: &Path, package: &str) -> Command {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.current_dir(folder).args(["build", "--quiet", "--package", package, "--message-format", "json"]);
-    command.stdin(Stdio::null());
-    command
+    cargo::command(folder, &["build", "--package", package])
 }
 
 /// Builds a package of the checkout; what cargo itself says goes to stderr.
@@ -64,20 +36,18 @@ pub(super) fn command(folder: &Path, package: &str) -> Command {
 pub(super) fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
     let mut command = command(root, package);
     let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo: is it on PATH?")?;
-    read(&String::from_utf8_lossy(&output.stdout), package, output.status.success())
+    read(&output.stdout, package, output.status.success())
 }
 
-/// What cargo's messages, a line each, say about `package`.
+/// What cargo's messages say about `package`.
 ///
 /// # Errors
 /// When the build failed, and no message says why.
-pub(super) fn read(messages: &str, package: &str, success: bool) -> anyhow::Result<Built> {
-    let messages: Vec<Message> = messages.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+pub(super) fn read(stdout: &[u8], package: &str, success: bool) -> anyhow::Result<Built> {
+    let messages = cargo::messages(stdout);
     if success {
-        let program = messages.into_iter().rev().find_map(|message| {
-            message.executable.filter(|_| message.target.as_ref().is_some_and(|target| target.name == package))
-        });
-        return Ok(Built::Program(program.with_context(|| format!("cargo built no program {package}"))?));
+        let program = messages.iter().rev().find_map(|message| message.program(package));
+        return Ok(Built::Program(program.with_context(|| format!("cargo built no program {package}"))?.into()));
     }
     let errors: Vec<_> = messages.into_iter().filter_map(|message| error(message.message?)).collect();
     anyhow::ensure!(!errors.is_empty(), "cargo cannot build {package}; what it says stands above");
@@ -98,18 +68,18 @@ mod tests {
         let messages = r#"{"reason":"compiler-artifact","target":{"name":"other"},"executable":"/t/other"}
 {"reason":"compiler-artifact","target":{"name":"ex-02"},"executable":"/t/ex-02"}
 {"reason":"build-finished","success":true}"#;
-        let Ok(Built::Program(path)) = read(messages, "ex-02", true) else { panic!("no program") };
+        let Ok(Built::Program(path)) = read(messages.as_bytes(), "ex-02", true) else { panic!("no program") };
         assert_eq!(path, Path::new("/t/ex-02"));
-        assert!(read("", "ex-02", true).is_err());
+        assert!(read(b"", "ex-02", true).is_err());
     }
 
     #[test]
     fn tells_errors_with_their_files() {
         let messages = r#"{"reason":"compiler-message","target":{"name":"ex-02"},"message":{"level":"warning","rendered":"w","spans":[]}}
 {"reason":"compiler-message","target":{"name":"ex-02"},"message":{"level":"error","rendered":"mismatched types","spans":[{"file_name":"src/other.rs","is_primary":false},{"file_name":"src/shard.rs","is_primary":true}]}}"#;
-        let Ok(Built::Broken(errors)) = read(messages, "ex-02", false) else { panic!("it is broken") };
+        let Ok(Built::Broken(errors)) = read(messages.as_bytes(), "ex-02", false) else { panic!("it is broken") };
         let expected = CompileError { file: Some("src/shard.rs".into()), text: "mismatched types".into() };
         assert_eq!(errors, [expected]);
-        assert!(read("", "ex-02", false).is_err());
+        assert!(read(b"", "ex-02", false).is_err());
     }
 }

@@ -9,7 +9,7 @@ use lockstep_grading::{Lab, learner};
 
 use super::build::{Built, build};
 use super::class::Class;
-use super::{folder, task};
+use super::task;
 use crate::course::{checkout, find_all};
 use crate::exit::{Code, Refused};
 use crate::report::Target;
@@ -46,7 +46,7 @@ impl Options {
                 return Err(Refused("--task is of one lab: lockstep grade LAB --task TASK".into()).into());
             };
             let tasks = lab.tasks()?;
-            self.tasks.iter().try_for_each(|name| task(lab, &tasks, name).map(drop))?;
+            self.tasks.iter().try_for_each(|name| task(&tasks, name).map(drop))?;
         }
         for lab in labs {
             if !grade(&root, &lab, &self.tasks, &options, &mut std::io::stdout())? {
@@ -67,7 +67,7 @@ pub(super) fn grade(
 ) -> anyhow::Result<bool> {
     match build(root, &lab.package())? {
         Built::Program(program) => {
-            let submission = Submission { program, folder: folder(root, lab).join("exercise") };
+            let submission = Submission { program, folder: lab.exercise(root) };
             learner::run(lab, tasks, &submission, options, out)
         }
         Built::Broken(errors) => {

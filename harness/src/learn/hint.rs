@@ -22,7 +22,7 @@ impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let lab = find(&self.lab)?;
         let tasks = lab.tasks()?;
-        let task = task(&lab, &tasks, &self.task)?;
+        let task = task(&tasks, &self.task)?;
         println!("{}: {}", task.name, task.title);
         for (level, hint) in (1..=self.level).zip(&task.hints) {
             println!("\n{level}. {hint}");

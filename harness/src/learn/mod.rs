@@ -11,9 +11,6 @@ mod reset;
 mod solution;
 mod watch;
 
-use std::path::{Path, PathBuf};
-
-use lockstep_grading::Lab;
 use lockstep_grading::exercise::{Task, Tasks};
 
 use crate::exit::Refused;
@@ -25,18 +22,10 @@ pub(crate) use reset::Options as Reset;
 pub(crate) use solution::Options as Solution;
 pub(crate) use watch::Options as Watch;
 
-/// A lab's folder in the checkout.
-fn folder(root: &Path, lab: &Lab) -> PathBuf {
-    root.join("labs").join(lab.name)
-}
-
 /// The task of this name.
 ///
 /// # Errors
 /// [`Refused`], with those that there are.
-fn task<'a>(lab: &Lab, tasks: &'a Tasks, name: &str) -> anyhow::Result<&'a Task> {
-    tasks.tasks.iter().find(|task| task.name == name).ok_or_else(|| {
-        let names: Vec<&str> = tasks.tasks.iter().map(|task| task.name.as_str()).collect();
-        Refused(format!("there is no task {name} in lab {}: there are {}", lab.number(), names.join(", "))).into()
-    })
+fn task<'a>(tasks: &'a Tasks, name: &str) -> anyhow::Result<&'a Task> {
+    tasks.find(name).map_err(|error| Refused(error.to_string()).into())
 }

@@ -7,7 +7,6 @@ use lockstep_grading::exercise::Task;
 use lockstep_grading::progress::Progress;
 use lockstep_grading::{Lab, sums};
 
-use super::folder;
 use crate::course::{checkout, find_all};
 use crate::exit::Code;
 use crate::report::Screen;
@@ -41,6 +40,6 @@ impl Options {
 }
 
 fn begun(root: &Path, lab: &Lab, task: &Task) -> &'static str {
-    let untouched = sums::untouched(&folder(root, lab).join("exercise"), &task.file());
+    let untouched = sums::untouched(&lab.exercise(root), &task.file());
     if untouched { "not started" } else { "begun" }
 }

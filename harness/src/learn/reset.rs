@@ -10,7 +10,6 @@ use lockstep_grading::Lab;
 use lockstep_grading::package;
 use lockstep_grading::progress::Progress;
 
-use super::folder;
 use crate::course::{checkout, find};
 use crate::exit::Code;
 
@@ -38,7 +37,7 @@ impl Options {
 
 /// Copies the exercise; where to. Nothing, if there is none.
 fn back_up(root: &Path, lab: &Lab) -> anyhow::Result<Option<PathBuf>> {
-    let from = folder(root, lab).join("exercise");
+    let from = lab.exercise(root);
     if !from.exists() {
         return Ok(None);
     }

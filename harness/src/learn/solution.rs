@@ -7,7 +7,7 @@ use clap::Args;
 use lockstep_grading::progress::Progress;
 use lockstep_grading::skeleton;
 
-use super::{folder, task};
+use super::task;
 use crate::course::{checkout, find};
 use crate::exit::{Code, Refused};
 
@@ -27,7 +27,7 @@ impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (root, lab) = (checkout()?, find(&self.lab)?);
         let tasks = lab.tasks()?;
-        let task = task(&lab, &tasks, &self.task)?;
+        let task = task(&tasks, &self.task)?;
         if !self.reveal && Progress::read(&root)?.of(lab.number(), &task.name).is_none() {
             let (number, name) = (lab.number(), &task.name);
             return Err(Refused(format!(
@@ -35,7 +35,7 @@ impl Options {
             ))
             .into());
         }
-        let file = folder(&root, &lab).join("solution").join(task.file());
+        let file = lab.folder(&root).join("solution").join(task.file());
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         print!("{}", skeleton::answer(&text));
         Ok(Code::Success)

@@ -9,7 +9,6 @@ use clap::Args;
 use lockstep_grading::Options as Grading;
 use notify::{Config, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 
-use super::folder;
 use super::grade::grade;
 use crate::course::{checkout, find};
 use crate::exit::Code;
@@ -30,7 +29,7 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (root, lab) = (checkout()?, find(&self.lab)?);
-        let sources = folder(&root, &lab).join("exercise").join("src");
+        let sources = lab.exercise(&root).join("src");
         let (_watcher, changes) = self.watch(&sources)?;
         loop {
             if let Err(error) = grade(&root, &lab, &[], &Grading::seeded(None), &mut std::io::stdout()) {

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use lockstep_contract::FOREIGN;
 use lockstep_contract::exercise::{ANSWERS, Answers, CALL, Call};
 use lockstep_launch::process::{Died, Sink, Spec, Stdin, Stray, Workers};
 use tempfile::TempDir;
@@ -25,17 +26,6 @@ const MEASURE: Duration = Duration::from_millis(100);
 const AFTERMATH: Duration = Duration::from_millis(100);
 /// How long ranks may take to end that were let go or killed.
 const FAREWELL: Duration = Duration::from_secs(5);
-
-/// What a launcher, or the developer's own shell, may have set.
-const FOREIGN: [&str; 7] = [
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_ERROR_FILE",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCH_DISTRIBUTED_DEBUG",
-    "RUST_BACKTRACE",
-    "LOCKSTEP_EVENTS",
-    "LOCKSTEP_FAULTS",
-];
 
 /// One call: its files and its store.
 pub(super) struct Scene<'a> {

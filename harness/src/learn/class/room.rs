@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use lockstep_grading::exercise::Tasks;
 use lockstep_grading::grade::Submission;
-use lockstep_grading::{Lab, package, sums};
+use lockstep_grading::{Lab, package};
 use lockstep_launch::process::{Group, Outcome, Signals};
 use toml::{Table, Value};
 
@@ -33,7 +33,12 @@ pub(super) struct Room {
     root: PathBuf,
     folder: PathBuf,
     signals: Signals,
+    /// The packages of the labs, by name, as the course gives them.
+    given: BTreeMap<&'static str, Files>,
 }
+
+/// The files of a package, by their paths in it.
+type Files = BTreeMap<PathBuf, String>;
 
 /// A learner's program.
 pub(super) struct BuiltAnswers {
@@ -46,7 +51,10 @@ impl Room {
     /// Sets the workspace up for these labs.
     pub(super) fn open(root: PathBuf, labs: &[Lab]) -> anyhow::Result<Self> {
         let folder = root.join("target").join("class");
-        let room = Room { root, folder, signals: Signals::listen().context("cannot listen for signals")? };
+        let signals = Signals::listen().context("cannot listen for signals")?;
+        let given =
+            labs.iter().map(|lab| Ok((lab.name, package::files(&root, lab)?))).collect::<anyhow::Result<_>>()?;
+        let room = Room { root, folder, signals, given };
         let told = || format!("cannot set up {}", room.folder.display());
         fs::create_dir_all(&room.folder).with_context(told)?;
         let manifest =
@@ -55,14 +63,14 @@ impl Room {
         fs::write(room.folder.join("Cargo.toml"), manifest.to_string()).with_context(told)?;
         fs::copy(room.root.join("Cargo.lock"), room.folder.join("Cargo.lock")).with_context(told)?;
         for lab in labs {
-            room.furnish(lab, &package::files(&room.root, lab)?)?;
+            room.furnish(lab, &room.given[lab.name])?;
         }
         Ok(room)
     }
 
     /// Builds a learner's answers to a lab.
     pub(super) fn build(&self, lab: &Lab, tasks: &Tasks, handed: &Handed) -> anyhow::Result<BuiltAnswers> {
-        let given = package::files(&self.root, lab)?;
+        let given = &self.given[lab.name];
         let mut files = given.clone();
         let mut refused = BTreeMap::new();
         for task in &tasks.tasks {
@@ -102,7 +110,7 @@ impl Room {
     }
 
     /// Writes the package anew, with the checkout's crates and without its test.
-    fn furnish(&self, lab: &Lab, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
+    fn furnish(&self, lab: &Lab, files: &Files) -> anyhow::Result<()> {
         let folder = self.folder.join(lab.package());
         for (path, text) in files {
             let text = match path.to_str() {
@@ -119,7 +127,6 @@ impl Room {
             fs::create_dir_all(path.parent().unwrap_or(&folder)).with_context(told)?;
             fs::write(&path, text).with_context(told)?;
         }
-        debug_assert!(files.contains_key(Path::new(sums::FILE)));
         Ok(())
     }
 
@@ -144,7 +151,7 @@ impl Room {
         let mut text = Vec::new();
         std::io::Seek::rewind(&mut messages)?;
         messages.take(MESSAGES).read_to_end(&mut text)?;
-        read(&String::from_utf8_lossy(&text), &lab.package(), status.success())
+        read(&text, &lab.package(), status.success())
     }
 }
 
