@@ -5,14 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-const SOURCES: [&str; 6] = [
-    "shim/status.cpp",
-    "shim/store.cpp",
-    "shim/group.cpp",
-    "shim/reducer.cpp",
-    "shim/sync_batch_norm.cpp",
-    "shim/optim.cpp",
-];
+const SOURCES: [&str; 1] = ["shim/shim.cpp"];
 const NCCL_SOURCES: [&str; 2] = ["shim/status.cpp", "shim/nccl.cpp"];
 
 fn main() {

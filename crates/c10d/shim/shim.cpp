@@ -1,0 +1,8 @@
+// The shim as one translation unit: libtorch's headers take far longer to compile than what is written here.
+#include "status.cpp"
+
+#include "group.cpp"
+#include "optim.cpp"
+#include "reducer.cpp"
+#include "store.cpp"
+#include "sync_batch_norm.cpp"
