@@ -1,4 +1,4 @@
-"""Golden values for crates/lockstep/tests/ddp_golden.rs: the loss of every step of a small DDP run in Python.
+"""Golden values for crates/lockstep/tests/it/ddp_golden.rs: the loss of every step of a small DDP run in Python.
 
 Run it with a Python that has PyTorch 2.11; it rewrites crates/lockstep/golden/ddp.json. Two ranks on Gloo train a two-layer
 network on 50 samples (which two ranks and batches of 8 do not divide evenly) for three epochs. Weights and samples follow

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/resnet.json: torchvision's ResNet-18 and ResNet-34, for crates/lockstep/tests/resnet_golden.rs.
+"""Writes crates/lockstep/golden/resnet.json: torchvision's ResNet-18 and ResNet-34, for crates/lockstep/tests/it/resnet_golden.rs.
 
 Needs PyTorch 2.11, torchvision 0.26 and NumPy (CPU builds will do), and writes to the path given, or to the committed file.
 The networks have their full width. Their 11 and 21 million weights are in no file: both sides draw them from the SplitMix64

@@ -1,4 +1,4 @@
-"""Golden bytes for crates/tcpstore/tests/golden.rs: what PyTorch's own TCPStore client and server say to each other.
+"""Golden bytes for crates/tcpstore/tests/it/golden.rs: what PyTorch's own TCPStore client and server say to each other.
 
 Run it with a Python that has PyTorch 2.11; it rewrites crates/tcpstore/golden/tcpstore.json, and crates/tcpstore/corpus/, from
 which tests/fuzz.rs starts: what a client said in each call, as a file. Two clients, A and B, talk to one

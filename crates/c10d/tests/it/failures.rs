@@ -1,0 +1,223 @@
+//! What a rank is told when another one dies, stays away, or calls something else.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use crate::common::{rank, ranks_with};
+use c10d::{DebugLevel, Fault, GroupOptions, ProcessGroup, ReduceOp, Store, Whereabouts, WorldSize};
+use tch::{Kind, Tensor};
+
+fn short() -> GroupOptions {
+    GroupOptions { timeout: Duration::from_secs(1), ..crate::common::options() }
+}
+
+fn zeros(n: i64) -> Tensor {
+    Tensor::zeros([n], (Kind::Float, tch::Device::Cpu))
+}
+
+#[test]
+fn a_rank_that_left_is_named_by_the_others() {
+    let errors = ranks_with(3, &short(), |group| {
+        if group.rank() == rank(1) {
+            drop(group);
+            return None;
+        }
+        Some(group.all_reduce(&mut zeros(2), ReduceOp::Sum).unwrap_err())
+    });
+    for error in errors.into_iter().flatten() {
+        assert_eq!(error.fault(), Fault::PeerGone, "{error}");
+        assert!(error.to_string().contains("rank 1 has left the group after 0 finished calls"), "{error}");
+        assert!(error.operation().contains("all_reduce(Sum) of [2] Float"), "{error}");
+    }
+}
+
+#[test]
+fn a_rank_that_panicked_is_named_with_its_panic() {
+    let errors = ranks_with(2, &short(), |group| {
+        if group.rank() == rank(1) {
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+                let _group = group;
+                panic!("a bug in rank 1");
+            }));
+            assert!(panicked.is_err());
+            return None;
+        }
+        Some(group.barrier().unwrap_err())
+    });
+    let error = errors.into_iter().flatten().next().unwrap();
+    assert!(error.to_string().contains("rank 1 panicked after 0 finished calls"), "{error}");
+    // Its connections were closed: the others need not wait for their deadline.
+    assert!(!error.detail().contains("Timed out"), "{error}");
+}
+
+#[test]
+fn a_rank_in_another_collective_is_named_with_both_calls() {
+    let errors = ranks_with(2, &short(), |group| {
+        let mut t = zeros(2);
+        if group.rank().is_zero() {
+            group.all_reduce(&mut t, ReduceOp::Sum).unwrap_err()
+        } else {
+            group.broadcast(&mut t, rank(0)).unwrap_err()
+        }
+    });
+    for (me, error) in errors.iter().enumerate() {
+        assert_eq!(error.fault(), Fault::Mismatch, "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("rank {}", 1 - me)), "{text}");
+        assert!(text.contains("all_reduce(Sum) of [2] Float") && text.contains("broadcast from rank 0"), "{text}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_busy_elsewhere_is_said_to_be_outside_any_collective() {
+    let (done, wait) = channel::<()>();
+    let (done, wait) = (std::sync::Mutex::new(Some(done)), std::sync::Mutex::new(wait));
+    ranks_with(2, &short(), |group| {
+        if group.rank().is_zero() {
+            let error = group.all_reduce(&mut zeros(1), ReduceOp::Sum).unwrap_err();
+            let roll_call = error.roll_call().expect("a roll call");
+            assert_eq!(roll_call.answers()[&rank(1)], Some(Whereabouts::Between { finished: 0 }));
+            assert_eq!(error.fault(), Fault::Timeout, "{error}");
+            assert!(roll_call.missing().is_empty());
+            drop(done.lock().unwrap().take());
+        } else {
+            // Ends when rank 0 has its error.
+            wait.lock().unwrap().recv_timeout(crate::common::DEADLINE).unwrap_err();
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_never_answers_is_reported_as_missing() {
+    // No roll on rank 1: as a Python rank, or one that was killed.
+    let store = Arc::new(Store::hash().unwrap());
+    let world = WorldSize::new(2).unwrap();
+    std::thread::scope(|scope| {
+        let other = Arc::clone(&store);
+        let silent = scope.spawn(move || {
+            let options = GroupOptions { roll_call: false, ..short() };
+            ProcessGroup::gloo(&other, rank(1), world, &options).unwrap()
+        });
+        let group = ProcessGroup::gloo(&store, rank(0), world, &short()).unwrap();
+        let held = silent.join().unwrap();
+        let error = group.barrier().unwrap_err();
+        assert_eq!(error.fault(), Fault::PeerGone, "{error}");
+        assert_eq!(error.roll_call().unwrap().missing(), [rank(1)]);
+        assert!(error.to_string().contains("rank 1 did not answer"), "{error}");
+        drop(held);
+    });
+}
+
+#[test]
+fn a_group_that_does_not_come_together_names_who_never_came() {
+    let store = Store::hash().unwrap();
+    let error = ProcessGroup::gloo(&store, rank(0), WorldSize::new(3).unwrap(), &short()).unwrap_err();
+    assert!(error.to_string().contains("never came: ranks 1, 2"), "{error}");
+    assert_eq!(error.rank(), Some(rank(0)));
+}
+
+#[test]
+fn monitored_barrier_names_all_missing_ranks_on_rank_zero() {
+    let errors = ranks_with(3, &crate::common::options(), |group| {
+        group.rank().is_zero().then(|| group.monitored_barrier(Duration::from_millis(500), true).unwrap_err())
+    });
+    let error = errors.into_iter().flatten().next().unwrap();
+    assert!(error.detail().contains("1, 2"), "{error}");
+}
+
+#[test]
+fn monitored_barrier_passes_when_all_come() {
+    ranks_with(3, &crate::common::options(), |group| group.monitored_barrier(crate::common::DEADLINE, false).unwrap());
+}
+
+fn detail() -> GroupOptions {
+    GroupOptions { debug: Some(DebugLevel::Detail), ..crate::common::options() }
+}
+
+#[test]
+fn debug_mode_reports_mismatched_collectives_shapes_and_dtypes_with_ranks_and_calls() {
+    type Call = fn(&ProcessGroup) -> c10d::Error;
+    let all_reduce: Call = |g| g.all_reduce(&mut zeros(2), ReduceOp::Sum).unwrap_err();
+    let cases: [(Call, [&str; 2]); 3] = [
+        (|g| g.broadcast(&mut zeros(2), rank(0)).unwrap_err(), ["ALLREDUCE", "BROADCAST"]),
+        (|g| g.all_reduce(&mut zeros(3), ReduceOp::Sum).unwrap_err(), ["[2]", "[3]"]),
+        (|g| g.all_reduce(&mut zeros(2).to_kind(Kind::Double), ReduceOp::Sum).unwrap_err(), ["Float", "Double"]),
+    ];
+    for (other, words) in cases {
+        let errors = ranks_with(2, &detail(), |group| {
+            assert_eq!(group.debug_level(), DebugLevel::Detail);
+            if group.rank().is_zero() { all_reduce(&group) } else { other(&group) }
+        });
+        for error in errors {
+            assert_eq!(error.fault(), Fault::Mismatch, "{error}");
+            let text = error.detail();
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+            assert!(text.contains("Rank 0") && text.contains("Rank 1"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn debug_mode_lets_matching_calls_pass() {
+    ranks_with(2, &detail(), |group| {
+        let mut t = zeros(4) + 1.0;
+        group.all_reduce(&mut t, ReduceOp::Sum).unwrap();
+        assert_eq!(t.double_value(&[3]), 2.0);
+    });
+}
+
+#[test]
+fn an_unknown_interface_is_a_clear_error() {
+    let store = Store::hash().unwrap();
+    let options = GroupOptions { endpoint: c10d::Endpoint::Interface("nosuch0".into()), ..crate::common::options() };
+    let error = ProcessGroup::gloo(&store, rank(0), WorldSize::ONE, &options).unwrap_err();
+    assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+    assert!(error.to_string().contains("nosuch0"), "{error}");
+}
+
+#[test]
+fn a_second_roll_call_asks_anew() {
+    // Rank 1 answers the first roll call and leaves before the second: the second must not show the first one's answer.
+    let (first, wait_for_first) = channel::<()>();
+    let (gone, wait_for_gone) = channel::<()>();
+    let first = std::sync::Mutex::new(Some(first));
+    let gone = std::sync::Mutex::new(Some(gone));
+    let (wait_for_first, wait_for_gone) = (std::sync::Mutex::new(wait_for_first), std::sync::Mutex::new(wait_for_gone));
+    ranks_with(2, &crate::common::options(), |group| {
+        if group.rank().is_zero() {
+            let error = group.monitored_barrier(Duration::from_millis(300), true).unwrap_err();
+            assert_eq!(error.roll_call().unwrap().answers()[&rank(1)], Some(Whereabouts::Between { finished: 0 }));
+            drop(first.lock().unwrap().take());
+            wait_for_gone.lock().unwrap().recv_timeout(crate::common::DEADLINE).unwrap_err();
+            let error = group.monitored_barrier(Duration::from_millis(300), true).unwrap_err();
+            let left = Whereabouts::Left { finished: 0, panicking: false };
+            assert_eq!(error.roll_call().unwrap().answers()[&rank(1)], Some(left), "{error}");
+        } else {
+            wait_for_first.lock().unwrap().recv_timeout(crate::common::DEADLINE).unwrap_err();
+            drop(group);
+            drop(gone.lock().unwrap().take());
+        }
+    });
+}
+
+#[test]
+fn messages_do_not_count_as_calls_that_ranks_must_make_alike() {
+    // Rank 0 exchanges messages with rank 1 only, so it makes more calls than rank 2 before the same collective.
+    let errors = ranks_with(3, &short(), |group| {
+        match group.rank().get() {
+            0 => (0..3).for_each(|_| group.send(&zeros(1), rank(1), 0).unwrap()),
+            1 => (0..3).for_each(|_| group.recv(&mut zeros(1), rank(0), 0).unwrap()),
+            _ => {}
+        }
+        match group.rank().get() {
+            1 => None,
+            _ => Some(group.all_reduce(&mut zeros(1), ReduceOp::Sum).unwrap_err()),
+        }
+    });
+    for error in errors.into_iter().flatten() {
+        assert_eq!(error.fault(), Fault::PeerGone, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("rank 1 has left the group") && text.contains("call 1, all_reduce"), "{text}");
+    }
+}

@@ -1,0 +1,120 @@
+//! Point-to-point messages: blocking and not, tags, any source, and a ring.
+
+use std::time::Duration;
+
+use crate::common::{rank, ranks, ranks_with};
+use c10d::{Fault, GroupOptions};
+use tch::{Kind, Tensor};
+
+fn number(n: f32) -> Tensor {
+    Tensor::from_slice(&[n])
+}
+
+#[test]
+fn a_ring_passes_each_number_to_the_next_rank() {
+    for world in 2..=4 {
+        ranks(world, |group| {
+            let me = group.rank().get();
+            let (next, last) = (rank((me + 1) % world), rank((me + world - 1) % world));
+            let sending = group.isend(number(me as f32), next, 0).unwrap();
+            let received = group.irecv(number(-1.0), last, 0).unwrap().wait().unwrap();
+            let _sent = sending.wait().unwrap();
+            assert_eq!(received.double_value(&[0]) as usize, last.get());
+        });
+    }
+}
+
+#[test]
+fn tags_match_messages_in_either_order() {
+    ranks(2, |group| {
+        if group.rank().is_zero() {
+            let works = [5, 6].map(|tag| group.isend(number(f32::from(tag)), rank(1), tag).unwrap());
+            let _sent = works.map(|work| work.wait().unwrap());
+        } else {
+            for tag in [6, 5] {
+                let mut t = number(0.0);
+                group.recv(&mut t, rank(0), tag).unwrap();
+                assert_eq!(t.double_value(&[0]), f64::from(tag));
+            }
+        }
+    });
+}
+
+#[test]
+fn receiving_from_any_rank_says_which() {
+    ranks(3, |group| {
+        if group.rank().is_zero() {
+            let mut seen = Vec::new();
+            let mut t = number(0.0);
+            let first = group.recv_any(&mut t, 3).unwrap();
+            assert_eq!(t.double_value(&[0]) as usize, first.get());
+            seen.push(first);
+            let (t, second) = group.irecv_any(number(0.0), 3).unwrap().wait().unwrap();
+            assert_eq!(t.double_value(&[0]) as usize, second.get());
+            seen.push(second);
+            seen.sort_unstable();
+            assert_eq!(seen, [rank(1), rank(2)]);
+        } else {
+            group.send(&number(group.rank().get() as f32), rank(0), 3).unwrap();
+        }
+    });
+}
+
+#[test]
+fn large_messages_arrive_whole() {
+    ranks(2, |group| {
+        let n = 1 << 20;
+        if group.rank().is_zero() {
+            group.send(&Tensor::arange(n, (Kind::Int64, tch::Device::Cpu)), rank(1), 0).unwrap();
+        } else {
+            let mut t = Tensor::zeros([n], (Kind::Int64, tch::Device::Cpu));
+            group.recv(&mut t, rank(0), 0).unwrap();
+            assert_eq!(t, Tensor::arange(n, (Kind::Int64, tch::Device::Cpu)));
+        }
+    });
+}
+
+#[test]
+fn a_message_to_oneself_or_outside_is_refused_at_once() {
+    ranks(2, |group| {
+        let to_self = group.send(&number(0.0), group.rank(), 0).unwrap_err();
+        assert_eq!(to_self.fault(), Fault::BadArgument);
+        assert!(to_self.to_string().contains("with itself"), "{to_self}");
+        let outside = group.irecv(number(0.0), rank(9), 0).unwrap_err();
+        assert!(outside.to_string().contains("rank 9 is outside a group of 2"), "{outside}");
+    });
+}
+
+#[test]
+fn a_late_message_is_a_timeout_and_no_mismatch_when_the_peer_is_in_another_exchange() {
+    // Rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0: nobody strays, all are late.
+    let short = GroupOptions { timeout: Duration::from_millis(500), ..crate::common::options() };
+    let errors = ranks_with(3, &short, |group| {
+        let me = group.rank().get();
+        let mut buffer = Tensor::zeros([1 + me as i64], (Kind::Float, tch::Device::Cpu));
+        group.recv(&mut buffer, rank((me + 1) % 3), 0).unwrap_err()
+    });
+    for error in &errors {
+        assert!(matches!(error.fault(), Fault::Timeout | Fault::PeerGone), "{error}");
+    }
+    assert!(errors.iter().any(|e| e.fault() == Fault::Timeout), "{errors:?}");
+}
+
+#[test]
+fn a_receive_that_nobody_answers_times_out_and_names_the_peer() {
+    let short = GroupOptions { timeout: Duration::from_millis(300), ..crate::common::options() };
+    let errors = ranks_with(2, &short, |group| {
+        let peer = rank(1 - group.rank().get());
+        group.recv(&mut number(0.0), peer, 0).unwrap_err()
+    });
+    for (me, error) in errors.iter().enumerate() {
+        assert!(matches!(error.fault(), Fault::Timeout | Fault::PeerGone), "{error}");
+        assert_eq!(error.peer(), Some(format!("rank {}", 1 - me).as_str()));
+        assert_eq!(error.rank(), Some(rank(me)));
+        assert_eq!(error.operation(), "recv [1] Float tag 0");
+        let (own, theirs) = (format!("tag 0 from rank {}", 1 - me), format!("tag 0 from rank {me}"));
+        assert!(error.to_string().contains(&format!("this rank was in recv [1] Float {own}")), "{error}");
+        assert!(error.to_string().contains(&format!("in recv [1] Float {theirs}")), "{error}");
+    }
+    assert!(errors.iter().any(|e| e.fault() == Fault::Timeout), "{errors:?}");
+}

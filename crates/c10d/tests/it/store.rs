@@ -1,0 +1,162 @@
+//! Stores: every operation on every kind, and the ways they fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use c10d::{Fault, Store, TcpStoreOptions};
+
+fn tcp_host() -> Store {
+    let options = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
+    Store::tcp("127.0.0.1", 0, &options).unwrap()
+}
+
+fn exercises_the_basics(store: &Store) {
+    store.set("key", "value").unwrap();
+    assert_eq!(store.get("key").unwrap(), b"value");
+    store.set("key", [0u8, 255, 10]).unwrap();
+    assert_eq!(store.get("key").unwrap(), [0, 255, 10]);
+    assert_eq!(store.add("counter", 3).unwrap(), 3);
+    assert_eq!(store.add("counter", -5).unwrap(), -2);
+    assert_eq!(store.get("counter").unwrap(), b"-2");
+    assert!(store.check(&["key", "counter"]).unwrap());
+    assert!(!store.check(&["key", "absent"]).unwrap());
+    store.wait(&["key", "counter"], Duration::from_secs(5)).unwrap();
+    assert!(store.num_keys().unwrap() >= 2);
+    assert_eq!(store.compare_set("key", "wrong", "new").unwrap(), [0, 255, 10]);
+    assert_eq!(store.compare_set("key", [0u8, 255, 10], "new").unwrap(), b"new");
+    assert_eq!(store.compare_set("fresh", "", "first").unwrap(), b"first");
+    store.delete("key").unwrap();
+    assert!(!store.check(&["key"]).unwrap());
+}
+
+fn exercises_the_extended_calls(store: &Store) {
+    store.append("log", "a").unwrap();
+    store.append("log", "bc").unwrap();
+    assert_eq!(store.get("log").unwrap(), b"abc");
+    store.multi_set(&[("m1", "one"), ("m2", "")]).unwrap();
+    assert_eq!(store.multi_get(&["m1", "m2"]).unwrap(), [b"one".to_vec(), b"".to_vec()]);
+}
+
+#[test]
+fn hash_store_knows_every_call() {
+    let store = Store::hash().unwrap();
+    exercises_the_basics(&store);
+    exercises_the_extended_calls(&store);
+}
+
+#[test]
+fn tcp_store_knows_every_call_from_host_and_client() {
+    let host = tcp_host();
+    exercises_the_basics(&host);
+    let port = host.port().unwrap();
+    let client = Store::tcp("127.0.0.1", port, &TcpStoreOptions::default()).unwrap();
+    exercises_the_extended_calls(&client);
+    assert_eq!(host.get("log").unwrap(), b"abc");
+    assert_eq!(client.port(), Some(port));
+    let second = client.try_clone().unwrap();
+    assert_eq!(second.get("m1").unwrap(), b"one");
+}
+
+#[test]
+fn file_store_knows_the_basics() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::file(&folder.path().join("store"), 1).unwrap();
+    exercises_the_basics(&store);
+    let other = Store::file(&folder.path().join("store"), 1).unwrap();
+    assert_eq!(other.get("counter").unwrap(), b"-2");
+}
+
+#[test]
+fn file_store_in_a_missing_folder_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Store::file(&folder.path().join("absent/store"), 1).unwrap_err();
+    assert_eq!(error.fault(), Fault::BadArgument);
+    assert!(error.to_string().contains("no folder"), "{error}");
+}
+
+#[test]
+fn prefix_store_hides_its_keys_from_others() {
+    let store = Store::hash().unwrap();
+    let view = store.prefix("job").unwrap();
+    exercises_the_basics(&view);
+    exercises_the_extended_calls(&view);
+    assert!(!store.check(&["log"]).unwrap());
+    assert_eq!(store.get("job/log").unwrap(), b"abc");
+}
+
+#[test]
+fn waiting_in_vain_ends_at_the_deadline_and_names_the_missing_keys() {
+    for store in [Store::hash().unwrap(), tcp_host()] {
+        store.set("there", "1").unwrap();
+        let error = store.wait(&["there", "absent"], Duration::from_millis(50)).unwrap_err();
+        assert_eq!(error.fault(), Fault::Timeout, "{error}");
+        assert!(error.to_string().contains("still missing: absent"), "{error}");
+        assert!(error.elapsed() >= Duration::from_millis(50), "{error}");
+    }
+}
+
+#[test]
+fn get_waits_for_a_key_that_comes_later() {
+    let host = Arc::new(tcp_host());
+    let client = Store::tcp("127.0.0.1", host.port().unwrap(), &TcpStoreOptions::default()).unwrap();
+    let reader = std::thread::spawn(move || client.get("late").unwrap());
+    host.set("late", "now").unwrap();
+    assert_eq!(reader.join().unwrap(), b"now");
+}
+
+#[test]
+fn get_ends_at_the_stores_own_timeout() {
+    let timeout = Duration::from_millis(50);
+    let options = TcpStoreOptions { host_server: true, timeout, ..TcpStoreOptions::default() };
+    let store = Store::tcp("127.0.0.1", 0, &options).unwrap();
+    assert_eq!(store.timeout(), Duration::from_millis(50));
+    assert_eq!(store.get("never").unwrap_err().fault(), Fault::Timeout);
+}
+
+#[test]
+fn a_port_that_is_taken_is_reported_with_its_address() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let options = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
+    let error = Store::tcp("127.0.0.1", port, &options).unwrap_err();
+    assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+    assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+    assert!(error.detail().contains("the port is taken"), "{error}");
+}
+
+#[test]
+fn a_host_that_nobody_runs_is_given_up_at_the_deadline() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let options = TcpStoreOptions { timeout: Duration::from_millis(300), ..TcpStoreOptions::default() };
+    let error = Store::tcp("127.0.0.1", free, &options).unwrap_err();
+    assert!(matches!(error.fault(), Fault::Timeout | Fault::PeerGone), "{error}");
+}
+
+#[test]
+fn a_host_that_goes_away_fails_its_clients_calls() {
+    let host = tcp_host();
+    let client = Store::tcp("127.0.0.1", host.port().unwrap(), &TcpStoreOptions::default()).unwrap();
+    client.set("k", "v").unwrap();
+    drop(host);
+    let error = client.get("k").unwrap_err();
+    assert_eq!(error.fault(), Fault::PeerGone, "{error}");
+    assert!(error.peer().unwrap().contains("TCPStore at 127.0.0.1"), "{error}");
+}
+
+#[test]
+fn connecting_to_port_zero_is_refused() {
+    let error = Store::tcp("127.0.0.1", 0, &TcpStoreOptions::default()).unwrap_err();
+    assert_eq!(error.fault(), Fault::BadArgument);
+}
+
+#[test]
+fn a_waiting_host_gives_up_when_a_client_is_missing() {
+    let options = TcpStoreOptions {
+        host_server: true,
+        wait_for: Some(2),
+        timeout: Duration::from_millis(300),
+        ..TcpStoreOptions::default()
+    };
+    let error = Store::tcp("127.0.0.1", 0, &options).unwrap_err();
+    assert_eq!(error.fault(), Fault::Timeout, "{error}");
+}

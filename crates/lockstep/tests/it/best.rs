@@ -1,0 +1,195 @@
+//! The best model's file: what is kept, and what is there after a kill between any two writes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use c10d::ProcessGroup;
+use lockstep::best::Best;
+use lockstep::metrics::Evaluation;
+use lockstep::snapshot::OnSaveError;
+use lockstep::{BestModel, LaunchEnv, Reporter};
+use tch::nn::{self, VarStore};
+use tch::{Device, Tensor};
+
+/// The file of the best model, and the one beside it.
+const FILE: &str = "best.safetensors";
+const BEFORE: &str = "best.before.safetensors";
+
+/// An evaluation with `correct` right answers of four.
+fn right(correct: i64) -> Evaluation {
+    let targets = Tensor::from_slice(&[0i64; 4]);
+    let told = Tensor::from_slice(&[0, 1, 2, 3]).ge(correct).to_kind(tch::Kind::Int64);
+    let mut all = Evaluation::default();
+    all.add(&told.one_hot(2), &targets, 0.5);
+    assert_eq!(all.accuracy(), correct as f64 / 4.0);
+    all
+}
+
+fn model(value: f64) -> VarStore {
+    let vs = VarStore::new(Device::Cpu);
+    let _shared = vs.root().var("w", &[2], nn::Init::Const(value));
+    vs
+}
+
+fn value(vs: &VarStore) -> f64 {
+    vs.variables()["w"].double_value(&[0])
+}
+
+fn keeper(folder: &Path, group: &ProcessGroup) -> BestModel {
+    let env = LaunchEnv { rank: group.rank(), world_size: group.size(), ..LaunchEnv::alone() };
+    BestModel::new(folder.join(FILE), OnSaveError::Continue, &Reporter::new(&env, Device::Cpu).unwrap())
+}
+
+/// A run of these epochs from `best` on, each with its right answers and its weight; what is best after it.
+fn run(folder: &Path, group: &ProcessGroup, best: Option<Best>, epochs: &[(u64, i64)]) -> Option<Best> {
+    let mut keeper = keeper(folder, group);
+    keeper.resume(best, group).unwrap();
+    for &(epoch, correct) in epochs {
+        keeper.offer(epoch, &right(correct), &model(epoch as f64), group).unwrap();
+    }
+    keeper.best()
+}
+
+fn alone<T: Send>(body: impl Fn(&Path, &ProcessGroup) -> T + Send + Sync) -> T {
+    let folder = tempfile::tempdir().unwrap();
+    crate::common::ranks(1, |group| body(folder.path(), &group)).pop().unwrap()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn keeps_the_first_of_the_most_accurate_and_gives_it_to_every_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let ends = crate::common::ranks(2, |group| {
+        // What rank 1 has in its place is nobody's business.
+        let own: PathBuf = if group.rank().is_zero() { folder.path().into() } else { "/nowhere".into() };
+        let mut keeper = keeper(&own, &group);
+        keeper.resume(None, &group).unwrap();
+        let kept = [0, 2, 1, 2, 3, 3].into_iter().zip(0..);
+        let kept: Vec<bool> = kept
+            .map(|(correct, epoch)| keeper.offer(epoch, &right(correct), &model(epoch as f64), &group).unwrap())
+            .collect();
+        let mut vs = model(-1.0);
+        let best = keeper.finish(&mut vs, &group).unwrap().unwrap();
+        (kept, best.epoch, best.accuracy, best.samples, value(&vs))
+    });
+    for end in ends {
+        assert_eq!(end, (vec![true, true, false, false, true, false], 4, 0.75, 4, 4.0));
+    }
+    assert_eq!(names(folder.path()), [FILE]);
+}
+
+#[test]
+fn a_run_without_an_epoch_has_no_best_model() {
+    alone(|folder, group| {
+        let mut vs = model(7.0);
+        assert_eq!(keeper(folder, group).finish(&mut vs, group).unwrap(), None);
+        assert_eq!(value(&vs), 7.0);
+    });
+}
+
+/// A run is killed after epoch 1 found a better model and before a snapshot said so; `harm` is where exactly. It goes on from the
+/// snapshot of epoch 0's end, and must end with the file of a run that was not killed.
+fn killed(harm: impl Fn(&Path) + Send + Sync) {
+    alone(|folder, group| {
+        let [disturbed, calm] = ["a", "b"].map(|name| folder.join(name));
+        run(&calm, group, None, &[(0, 1), (1, 2), (2, 1)]);
+        let snapshot = run(&disturbed, group, None, &[(0, 1)]);
+        run(&disturbed, group, snapshot, &[(1, 2)]);
+        harm(&disturbed);
+        let after = run(&disturbed, group, snapshot, &[]);
+        assert_eq!(after, snapshot, "the snapshot counts");
+        assert_eq!(names(&disturbed), [FILE], "the model of epoch 0 is back in its place");
+        run(&disturbed, group, after, &[(1, 2), (2, 1)]);
+        let read = |folder: &Path| fs::read(folder.join(FILE)).unwrap();
+        assert!(read(&disturbed) == read(&calm), "the best model's file has other bits");
+    });
+}
+
+#[test]
+fn a_model_that_is_newer_than_the_snapshot_gives_way_to_the_one_before() {
+    killed(|_| ());
+}
+
+#[test]
+fn a_kill_between_the_two_renames_leaves_the_model_before() {
+    killed(|folder| fs::rename(folder.join(FILE), folder.join("best.partial.safetensors")).unwrap());
+}
+
+#[test]
+fn a_kill_while_a_model_is_written_leaves_the_one_in_place() {
+    killed(|folder| {
+        fs::rename(folder.join(BEFORE), folder.join(FILE)).unwrap();
+        fs::write(folder.join("best.partial.safetensors"), "half a mod").unwrap();
+    });
+}
+
+#[test]
+fn starts_anew_over_the_model_of_another_run() {
+    alone(|folder, group| {
+        run(folder, group, None, &[(0, 4)]);
+        let best = run(folder, group, None, &[(0, 1)]).unwrap();
+        assert_eq!((best.accuracy, names(folder)), (0.25, vec![FILE.to_owned()]));
+    });
+}
+
+#[test]
+fn a_model_that_is_gone_is_told_and_the_best_of_what_comes_is_kept() {
+    alone(|folder, group| {
+        let snapshot = run(folder, group, None, &[(0, 3)]);
+        fs::remove_file(folder.join(FILE)).unwrap();
+        let best = run(folder, group, snapshot, &[(1, 1), (2, 2)]).unwrap();
+        assert_eq!(best.epoch, 2);
+    });
+}
+
+#[test]
+fn refuses_at_the_end_a_file_that_was_replaced_meanwhile() {
+    alone(|folder, group| {
+        let mut keeper = keeper(folder, group);
+        keeper.offer(0, &right(2), &model(0.0), group).unwrap();
+        run(&folder.join("other"), group, None, &[(5, 3)]);
+        fs::copy(folder.join("other").join(FILE), folder.join(FILE)).unwrap();
+        let error = keeper.finish(&mut model(0.0), group).unwrap_err().to_string();
+        assert!(error.contains(FILE) && error.contains("replaced"), "{error}");
+    });
+}
+
+#[test]
+fn refuses_at_the_start_a_name_that_no_model_can_have() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("folder.safetensors")).unwrap();
+    for (name, told) in [("best.pt", "does not end in .safetensors"), ("folder.safetensors", "not a regular file")] {
+        let refused = crate::common::ranks(2, |group| {
+            let env = LaunchEnv { rank: group.rank(), world_size: group.size(), ..LaunchEnv::alone() };
+            let report = Reporter::new(&env, Device::Cpu).unwrap();
+            let mut keeper = BestModel::new(folder.path().join(name), OnSaveError::Continue, &report);
+            keeper.resume(None, &group).unwrap_err().to_string()
+        });
+        assert!(refused.iter().all(|said| said.contains(told) && said.contains(name)), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_model_that_cannot_be_saved_stops_the_run_or_leaves_the_best_so_far() {
+    for (on_error, stops) in [(OnSaveError::Continue, false), (OnSaveError::Stop, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), "").unwrap();
+        let ends = crate::common::ranks(2, |group| {
+            let env = LaunchEnv { rank: group.rank(), world_size: group.size(), ..LaunchEnv::alone() };
+            let path = folder.path().join("file/best.safetensors");
+            let mut keeper = BestModel::new(path, on_error, &Reporter::new(&env, Device::Cpu).unwrap());
+            let offered = keeper.offer(0, &right(2), &model(0.0), &group).map_err(|error| error.to_string());
+            (offered, keeper.best())
+        });
+        for (offered, best) in ends {
+            assert_eq!((offered.is_err(), best), (stops, None));
+            assert!(offered.is_ok_and(|kept| !kept) || stops);
+        }
+    }
+}

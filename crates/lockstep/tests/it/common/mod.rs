@@ -1,0 +1,46 @@
+//! Ranks as threads of the test's own process, over real Gloo connections on loopback.
+#![allow(unreachable_pub)]
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use c10d::{Endpoint, GroupOptions, ProcessGroup, Store, WorldSize};
+use tch::Tensor;
+
+/// Runs `body` once a rank and returns what each gave, in rank order.
+pub fn ranks<T: Send>(world: usize, body: impl Fn(Rc<ProcessGroup>) -> T + Send + Sync) -> Vec<T> {
+    let store = Arc::new(Store::hash().unwrap());
+    let world = WorldSize::new(world).unwrap();
+    let options = GroupOptions {
+        timeout: Duration::from_secs(60),
+        endpoint: Endpoint::Interface("lo".into()),
+        ..GroupOptions::default()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = world
+            .ranks()
+            .map(|rank| {
+                let (store, body, options) = (Arc::clone(&store), &body, &options);
+                scope.spawn(move || body(Rc::new(ProcessGroup::gloo(&store, rank, world, options).unwrap())))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
+    })
+}
+
+/// The formula of `scripts/golden/ddp.py`: numbers in [-1, 1] in steps of 1/1000, times `scale`, rounded to f32.
+pub fn formula(count: usize, salt: i64, scale: f64) -> Vec<f32> {
+    (0..count as i64).map(|i| (((i * 7919 + salt * 104_729) % 2001 - 1000) as f64 / 1000.0 * scale) as f32).collect()
+}
+
+pub fn formula_tensor(shape: &[i64], salt: i64, scale: f64) -> Tensor {
+    let count = shape.iter().product::<i64>() as usize;
+    Tensor::from_slice(&formula(count, salt, scale)).reshape(shape)
+}
+
+/// The bits of a tensor, for comparisons that allow no tolerance.
+pub fn bits(tensor: &Tensor) -> Vec<u32> {
+    let values: Vec<f32> = Vec::try_from(tensor.detach().flatten(0, -1)).unwrap();
+    values.into_iter().map(f32::to_bits).collect()
+}

@@ -1,0 +1,209 @@
+//! The loader's batches: their order, sizes and places, whatever the workers do.
+
+use std::sync::Arc;
+
+use lockstep::data::{Batch, Dataset};
+use lockstep::loader::{DataLoader, Epoch, Position, ZeroBatchSize};
+use lockstep::sampler::{DistributedSampler, RandomSampler, Sampler, SequentialSampler};
+use lockstep::{Rank, WorldSize};
+use proptest::prelude::*;
+use tch::Tensor;
+
+/// Sample `i` is the number `i`, and its target says the epoch.
+struct Numbers(usize);
+
+impl Dataset for Numbers {
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
+        let inputs: Vec<i64> = indices.iter().map(|&index| index as i64).collect();
+        let targets = vec![epoch as i64; indices.len()];
+        Ok(Batch { inputs: Tensor::from_slice(&inputs), targets: Tensor::from_slice(&targets) })
+    }
+}
+
+#[test]
+fn follows_the_sampler_whatever_the_number_of_workers() {
+    let order = RandomSampler::new(50).seed(1).indices(3);
+    let want: Vec<Vec<i64>> = order.chunks(7).map(|chunk| chunk.iter().map(|&index| index as i64).collect()).collect();
+    for workers in [0, 1, 2, 3, 20] {
+        for prefetch in [0, 1, 2, 5] {
+            let loader = shuffled(50, 7).workers(workers).prefetch(prefetch);
+            assert_eq!(samples(loader.epoch(3)), want, "{workers} workers, prefetch {prefetch}");
+        }
+    }
+}
+
+#[test]
+fn tells_the_data_set_the_epoch() {
+    for workers in [0, 2] {
+        let loader = shuffled(10, 5).workers(workers);
+        let batch = loader.epoch(4).next().unwrap().unwrap();
+        assert_eq!(Vec::<i64>::try_from(batch.targets).unwrap(), [4; 5]);
+        assert_ne!(samples(loader.epoch(4)), samples(loader.epoch(5)));
+    }
+}
+
+#[test]
+fn makes_the_last_batch_smaller() {
+    let loader = in_order(10, 4);
+    assert_eq!(loader.steps(), 3);
+    assert_eq!(samples(loader.epoch(0)), [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
+}
+
+#[test]
+fn drops_a_last_batch_that_is_not_full() {
+    let loader = in_order(10, 4).drop_last(true);
+    assert_eq!(loader.steps(), 2);
+    assert_eq!(samples(loader.epoch(0)), [[0, 1, 2, 3], [4, 5, 6, 7]]);
+    let loader = in_order(8, 4).drop_last(true).workers(2);
+    assert_eq!(samples(loader.epoch(0)).len(), 2);
+}
+
+#[test]
+fn gives_no_batch_of_an_empty_set() {
+    for workers in [0, 2] {
+        let loader = in_order(0, 4).workers(workers);
+        assert_eq!(loader.steps(), 0);
+        assert!(loader.epoch(0).next().is_none());
+    }
+}
+
+#[test]
+fn goes_on_inside_an_epoch_as_if_it_had_not_stopped() {
+    for workers in [0, 2] {
+        let loader = shuffled(50, 7).workers(workers);
+        let whole = samples(loader.epoch(2));
+        for step in 0..=loader.steps() {
+            assert_eq!(samples(loader.epoch_from(2, step)), whole[step..], "{workers} workers from step {step}");
+        }
+    }
+}
+
+#[test]
+fn rejects_a_position_beyond_the_epoch() {
+    for workers in [0, 2] {
+        let mut epoch = in_order(10, 4).workers(workers).epoch_from(6, 4);
+        let error = epoch.next().unwrap().unwrap_err().to_string();
+        assert!(error.starts_with("cannot start at step 4 of epoch 6, which has 3: "), "{error}");
+        assert!(epoch.next().is_none());
+    }
+}
+
+#[test]
+fn visits_all_samples_over_all_ranks() {
+    let world = WorldSize::new(3).unwrap();
+    let mut seen: Vec<i64> = Vec::new();
+    for rank in world.ranks() {
+        seen.extend(samples(sharded(30, rank, world).epoch(1)).concat());
+    }
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..30));
+}
+
+#[test]
+fn counts_down_what_is_left() {
+    let mut epoch = in_order(10, 4).epoch_from(0, 1);
+    assert_eq!(epoch.size_hint(), (0, Some(2)));
+    epoch.next().unwrap().unwrap();
+    assert_eq!(epoch.size_hint(), (0, Some(1)));
+}
+
+#[test]
+fn rejects_a_batch_size_of_zero() {
+    let refused = DataLoader::new(Arc::new(Numbers(3)), SequentialSampler::new(3), 0).err();
+    assert_eq!(refused, Some(ZeroBatchSize));
+}
+
+/// Every rank's loader, and the positions after each of its steps of an epoch entered at `from`, which all must agree on.
+fn walk(len: usize, world: usize, batch_size: usize, from: Position) -> (Vec<DataLoader>, Vec<Position>) {
+    let world = WorldSize::new(world).unwrap();
+    let make = |rank| {
+        let sampler = DistributedSampler::new(len, rank, world).unwrap().seed(3);
+        DataLoader::new(Arc::new(Numbers(len)), sampler, batch_size).unwrap()
+    };
+    let loaders: Vec<_> = world.ranks().map(make).collect();
+    let after = |loader: &DataLoader| -> Vec<Position> {
+        (from.step..).take(loader.steps_at(from)).map(|step| loader.after(from, step)).collect()
+    };
+    let positions = after(&loaders[0]);
+    assert!(loaders.iter().all(|loader| after(loader) == positions));
+    (loaders, positions)
+}
+
+proptest! {
+    #[test]
+    fn goes_on_with_the_very_batches_that_were_to_come(len in 1usize..60, world in 1usize..5, batch in 1usize..6) {
+        let (loaders, positions) = walk(len, world, batch, Position::start_of(2));
+        for loader in &loaders {
+            let whole = samples(loader.epoch(2));
+            for (done, position) in positions.iter().enumerate().filter(|(_, position)| position.epoch == 2) {
+                prop_assert_eq!(position.step, done + 1);
+                prop_assert_eq!(&samples(loader.epoch_at(*position))[..], &whole[done + 1..]);
+            }
+        }
+        prop_assert_eq!(positions.last(), Some(&Position::start_of(3)));
+    }
+
+    #[test]
+    fn sees_each_sample_once_an_epoch_through_several_changes_of_world_and_batch(
+        len in 1usize..80,
+        legs in prop::collection::vec((1usize..6, 1usize..6, 1usize..4), 1..6),
+    ) {
+        let (mut at, mut seen, mut last_world) = (Position::start_of(1), Vec::new(), 1);
+        for (leg, &(world, batch, steps)) in legs.iter().enumerate() {
+            let (loaders, positions) = walk(len, world, batch, at);
+            // The last leg goes to the end of the epoch, the others are cut short.
+            let steps = if leg + 1 == legs.len() { positions.len() } else { steps.min(positions.len()) };
+            for loader in &loaders {
+                seen.extend(samples(loader.epoch_at(at)).into_iter().take(steps).flatten());
+            }
+            (at, last_world) = (positions[steps - 1], world);
+            if at.epoch == 2 {
+                break;
+            }
+            prop_assert_eq!(at.samples, seen.len(), "nothing is padded before the end");
+        }
+        prop_assert_eq!(at, Position::start_of(2));
+        prop_assert!(seen.len() - len < last_world, "{} visits of {} samples", seen.len(), len);
+        seen.sort_unstable();
+        seen.dedup();
+        prop_assert!(seen.into_iter().eq(0..len as i64));
+    }
+}
+
+#[test]
+fn starts_the_next_epoch_where_too_few_samples_are_left_for_every_rank() {
+    let sampler = DistributedSampler::new(9, Rank::ZERO, WorldSize::new(4).unwrap()).unwrap().drop_last(true);
+    let loader = DataLoader::new(Arc::new(Numbers(9)), sampler, 2).unwrap();
+    let late = Position { epoch: 0, step: 5, samples: 6 };
+    assert_eq!((loader.steps_at(late), samples(loader.epoch_at(late)).len()), (0, 0));
+    assert_eq!(samples(loader.epoch_at(Position { epoch: 0, step: 5, samples: 5 })).len(), 1);
+}
+
+#[test]
+fn numbers_steps_on_from_its_position_in_errors() {
+    let sampler = SequentialSampler::new(9);
+    let loader = DataLoader::new(Arc::new(Numbers(8)), sampler, 4).unwrap();
+    let error = loader.epoch_at(Position { epoch: 1, step: 7, samples: 6 }).next().unwrap().unwrap_err();
+    assert!(error.to_string().contains("step 7 of epoch 1 (samples 6, 7, 8)"), "{error}");
+}
+
+fn shuffled(len: usize, batch_size: usize) -> DataLoader {
+    DataLoader::new(Arc::new(Numbers(len)), RandomSampler::new(len).seed(1), batch_size).unwrap()
+}
+
+fn in_order(len: usize, batch_size: usize) -> DataLoader {
+    DataLoader::new(Arc::new(Numbers(len)), SequentialSampler::new(len), batch_size).unwrap()
+}
+
+fn sharded(len: usize, rank: Rank, world: WorldSize) -> DataLoader {
+    let sampler = DistributedSampler::new(len, rank, world).unwrap();
+    DataLoader::new(Arc::new(Numbers(len)), sampler, 4).unwrap().workers(1)
+}
+
+fn samples(epoch: Epoch) -> Vec<Vec<i64>> {
+    epoch.map(|batch| Vec::<i64>::try_from(batch.unwrap().inputs).unwrap()).collect()
+}

@@ -1,0 +1,31 @@
+//! The integration tests of this package in one program: each further one would link libtorch once more. What measures its own
+//! process, or is a program that starts itself as ranks, stands beside it.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+mod batch_norm;
+mod batch_norm_golden;
+mod best;
+mod common;
+mod data_digits;
+mod data_folder;
+mod data_folder_broken;
+mod data_folder_golden;
+mod data_real_mnist;
+mod data_storm;
+mod ddp;
+mod ddp_golden;
+mod loader;
+mod loader_workers;
+mod optim;
+mod optim_golden;
+mod pretrained;
+mod procs_threads;
+mod resnet_golden;
+mod resnet_python;
+mod sampler;
+mod sampler_golden;
+mod schedule_golden;
+mod snapshot;
+mod vision_golden;
+mod vision_properties;

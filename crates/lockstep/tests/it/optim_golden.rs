@@ -1,0 +1,209 @@
+//! SGD, Adam and AdamW against ten steps of Python's PyTorch 2.11.
+//!
+//! The values are in `golden/optim.json`, made by `scripts/golden/optim.py`.
+//!
+//! The same kernels run on both sides, so the bits must be equal where the processor has AVX2, as the one that made the
+//! values had. Elsewhere libtorch picks other kernels, and values may differ by 1e-6 of the tensor's largest.
+
+use lockstep::optim::{
+    Adam, AdamOptions, AdamW, AdamWOptions, FusedOptimizer, GroupOptions, Optimizer, Rule, Sgd, SgdOptions,
+};
+use serde::Deserialize;
+use tch::{Device, Kind, Tensor};
+
+const TOLERANCE: f64 = 1e-6;
+
+#[derive(Deserialize)]
+struct Golden {
+    runs: Vec<Run>,
+}
+
+/// What `scripts/golden/optim.py` says of each field.
+#[derive(Deserialize)]
+struct Run {
+    name: String,
+    dtype: String,
+    schedule: String,
+    #[serde(flatten)]
+    options: GroupOptions,
+    fused: Vec<[String; 2]>,
+    default: [String; 2],
+}
+
+impl Run {
+    fn kind(&self) -> Kind {
+        if self.dtype == "float32" { Kind::Float } else { Kind::Double }
+    }
+
+    fn label(&self) -> String {
+        format!("{} {} {}", self.options.optimizer(), self.name, self.dtype)
+    }
+
+    fn b_has_a_gradient(&self, step: i64) -> bool {
+        self.schedule == "always" || (step % 2 == 1 && step >= 3)
+    }
+}
+
+fn runs(optimizer: &str) -> Vec<Run> {
+    let golden: Golden = serde_json::from_str(include_str!("../../golden/optim.json")).unwrap();
+    golden.runs.into_iter().filter(|run| run.options.optimizer() == optimizer).collect()
+}
+
+fn parameters(kind: Kind) -> Vec<(String, Tensor)> {
+    let range = |n| Tensor::arange(n, (kind, Device::Cpu));
+    let (w, b) = ((range(21) / 16 - 0.5).view([3, 7]), range(3) / 4 - 0.25);
+    vec![("w".to_owned(), w.set_requires_grad(true)), ("b".to_owned(), b.set_requires_grad(true))]
+}
+
+fn shared(params: &[(String, Tensor)]) -> Vec<(String, Tensor)> {
+    params.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
+}
+
+fn give_gradient(p: &Tensor, step: i64) {
+    let i = Tensor::arange(p.numel() as i64, (Kind::Int64, Device::Cpu));
+    let c: Tensor = ((i * 7 + 3 * step).remainder(11) - 5).to_kind(p.kind()) / 8;
+    (p * (c.view_as(p) + p.detach() / 4)).sum(p.kind()).backward();
+}
+
+/// Zeroes in place as Python's `zero_grad(set_to_none=False)` does: a parameter without a new gradient still steps.
+fn zero(params: &[(String, Tensor)]) {
+    for mut grad in params.iter().map(|(_, p)| p.grad()).filter(Tensor::defined) {
+        let _zeroed = tch::no_grad(|| grad.zero_());
+    }
+}
+
+/// The parameters after each step.
+fn train<R: Rule>(run: &Run, options: &R) -> Vec<Vec<Tensor>> {
+    let params = parameters(run.kind());
+    let mut optimizer = FusedOptimizer::new(shared(&params), options.clone()).unwrap();
+    let mut after = Vec::new();
+    for step in 1..=10 {
+        match run.schedule.as_str() {
+            "zeroed" => zero(&params),
+            _ => optimizer.zero_grad(),
+        }
+        give_gradient(&params[0].1, step);
+        if run.b_has_a_gradient(step) {
+            give_gradient(&params[1].1, step);
+        }
+        optimizer.step().unwrap();
+        after.push(params.iter().map(|(_, p)| p.detach().copy()).collect());
+    }
+    after
+}
+
+fn from_hex(hex: &str, kind: Kind) -> Vec<f64> {
+    let width = if kind == Kind::Float { 8 } else { 16 };
+    let chunks = hex.as_bytes().chunks(width).map(|chunk| std::str::from_utf8(chunk).unwrap());
+    let bits = chunks.map(|chunk| u64::from_str_radix(chunk, 16).unwrap());
+    bits.map(|bits| if width == 8 { f32::from_bits(bits as u32) as f64 } else { f64::from_bits(bits) }).collect()
+}
+
+/// The values widened to f64, which keeps every f32 apart from every other.
+fn values(tensor: &Tensor) -> Vec<f64> {
+    Vec::try_from(tensor.to_kind(Kind::Double).view([-1])).unwrap()
+}
+
+/// The largest difference as a share of the largest expected value.
+fn gap(seen: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(seen.len(), expected.len());
+    let largest = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
+    let difference = largest(&mut seen.iter().zip(expected).map(|(a, b)| (a - b).abs()));
+    difference / largest(&mut expected.iter().map(|b| b.abs()))
+}
+
+/// Whether libtorch picks the kernels here that made the golden values.
+fn same_kernels() -> bool {
+    let chosen = std::env::var("ATEN_CPU_CAPABILITY").unwrap_or_default();
+    #[cfg(target_arch = "x86_64")]
+    let able = std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma");
+    #[cfg(not(target_arch = "x86_64"))]
+    let able = false;
+    able && chosen != "default"
+}
+
+fn compare_all_steps<R: Rule>(optimizer: &str) {
+    let runs = runs(optimizer);
+    assert!(runs.len() >= 12, "{} runs of {optimizer}", runs.len());
+    for run in &runs {
+        let options = R::from_options(&run.options).unwrap();
+        for (step, (seen, expected)) in train(run, options).iter().zip(&run.fused).enumerate() {
+            for (seen, expected) in seen.iter().map(values).zip(expected.iter().map(|hex| from_hex(hex, run.kind()))) {
+                let place = format!("{}, step {}", run.label(), step + 1);
+                let gap = gap(&seen, &expected);
+                assert!(gap <= TOLERANCE, "{place}: off by {gap:e}");
+                assert!(!same_kernels() || bits(&seen) == bits(&expected), "{place}: other bits, off by {gap:e}");
+            }
+        }
+    }
+}
+
+fn bits(values: &[f64]) -> Vec<u64> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn sgd_gives_the_bits_of_pytorch_in_each_of_ten_steps() {
+    compare_all_steps::<SgdOptions>("SGD");
+}
+
+#[test]
+fn adam_gives_the_bits_of_pytorch_in_each_of_ten_steps() {
+    compare_all_steps::<AdamOptions>("Adam");
+}
+
+#[test]
+fn adamw_gives_the_bits_of_pytorch_in_each_of_ten_steps() {
+    compare_all_steps::<AdamWOptions>("AdamW");
+}
+
+fn compare_with_plain_loop<R: Rule>(optimizer: &str) -> f64 {
+    let gaps = runs(optimizer).into_iter().flat_map(|run| {
+        let seen = train(&run, R::from_options(&run.options).unwrap()).pop().unwrap();
+        let kind = run.kind();
+        let gaps = seen.into_iter().zip(run.default).map(move |(a, b)| gap(&values(&a), &from_hex(&b, kind)));
+        gaps.collect::<Vec<_>>()
+    });
+    gaps.fold(0.0, f64::max)
+}
+
+#[test]
+fn ten_steps_agree_with_the_plain_loop_that_python_takes_by_default() {
+    let gaps = [
+        compare_with_plain_loop::<SgdOptions>("SGD"),
+        compare_with_plain_loop::<AdamOptions>("Adam"),
+        compare_with_plain_loop::<AdamWOptions>("AdamW"),
+    ];
+    println!("largest gaps of SGD, Adam, AdamW: {gaps:?}");
+    assert!(gaps.iter().all(|&gap| gap <= TOLERANCE), "{gaps:?}");
+}
+
+#[test]
+fn has_the_defaults_of_pytorch() {
+    let defaults = |optimizer| {
+        let run = runs(optimizer).into_iter().find(|run| run.name == "defaults").unwrap();
+        run.options
+    };
+    assert_eq!(defaults("SGD"), GroupOptions::Sgd(SgdOptions::default()));
+    assert_eq!(defaults("Adam"), GroupOptions::Adam(AdamOptions::default()));
+    assert_eq!(defaults("AdamW"), GroupOptions::AdamW(AdamWOptions::default()));
+}
+
+#[test]
+fn knows_right_from_wrong_results() {
+    // The comparison itself: a wrong option must not pass for the right one.
+    let run = runs("SGD").into_iter().find(|run| run.name == "momentum" && run.dtype == "float32").unwrap();
+    let seen = train(&run, &SgdOptions { lr: 0.1, momentum: 0.9001, ..Default::default() });
+    assert!(gap(&values(&seen[9][0]), &from_hex(&run.fused[9][0], Kind::Float)) > TOLERANCE);
+}
+
+#[test]
+fn aliases_build_the_optimizer_that_they_name() {
+    let params = || parameters(Kind::Float);
+    let names = [
+        Sgd::new(params(), Default::default()).unwrap().state_dict(),
+        Adam::new(params(), Default::default()).unwrap().state_dict(),
+        AdamW::new(params(), Default::default()).unwrap().state_dict(),
+    ];
+    assert_eq!(names.map(|state| state.meta().groups[0].options.optimizer()), ["SGD", "Adam", "AdamW"]);
+}

@@ -1,0 +1,157 @@
+//! What every sampler promises, for any length, world, seed and epoch.
+
+use lockstep::sampler::{
+    DistributedSampler, EvalSampler, RandomSampler, RankOutsideWorld, Sampler, SequentialSampler, randperm,
+};
+use lockstep::{Rank, WorldSize};
+use proptest::prelude::*;
+
+proptest! {
+    #[test]
+    fn permutes_every_number_once(n in 0usize..500, seed: u64) {
+        let mut order = randperm(n, seed);
+        order.sort_unstable();
+        prop_assert!(order.into_iter().eq(0..n));
+    }
+
+    #[test]
+    fn takes_the_low_half_of_the_seed(n in 0usize..100, seed: u32, high: u32) {
+        prop_assert_eq!(randperm(n, u64::from(seed)), randperm(n, u64::from(high) << 32 | u64::from(seed)));
+    }
+
+    #[test]
+    fn pads_until_every_rank_has_as_much(n in 1usize..300, world in 1usize..9, shuffle: bool, seed: u64, epoch: u64) {
+        let shards = distributed(n, world, |s| s.shuffle(shuffle).seed(seed), epoch);
+        prop_assert!(shards.iter().all(|shard| shard.len() == n.div_ceil(world)));
+        let counts = visits(n, &shards);
+        prop_assert!(counts.iter().all(|&count| count >= 1), "a sample was left out: {:?}", counts);
+        prop_assert_eq!(counts.iter().sum::<usize>(), n.div_ceil(world) * world);
+        let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+        prop_assert!(most - least <= 1, "padding is uneven: {:?}", counts);
+    }
+
+    #[test]
+    fn drops_fewer_samples_than_ranks(n in 0usize..300, world in 1usize..9, shuffle: bool, seed: u64, epoch: u64) {
+        let shards = distributed(n, world, |s| s.shuffle(shuffle).seed(seed).drop_last(true), epoch);
+        prop_assert!(shards.iter().all(|shard| shard.len() == n / world));
+        let counts = visits(n, &shards);
+        prop_assert!(counts.iter().all(|&count| count <= 1), "a sample came twice: {:?}", counts);
+        prop_assert_eq!(counts.iter().filter(|&&count| count == 0).count(), n % world);
+    }
+
+    #[test]
+    fn leaves_of_an_epoch_what_its_ranks_have_not_taken(
+        n in 1usize..200, world in 1usize..7, other in 1usize..7, turns in 0usize..40, seed: u64, drop_last: bool,
+    ) {
+        let make = |rank, world| DistributedSampler::new(n, rank, world).unwrap().seed(seed).drop_last(drop_last);
+        let taken = (turns * world).min(n / world * world);
+        let same = all_ranks(world, |rank, world| make(rank, world).indices_from(4, taken));
+        let whole = all_ranks(world, |rank, world| make(rank, world).indices(4));
+        prop_assert!(same.iter().zip(&whole).all(|(rest, whole)| rest[..] == whole[taken / world..]));
+
+        let elsewhere = all_ranks(other, make);
+        let rest: Vec<_> = elsewhere.iter().map(|sampler| sampler.indices_from(4, taken)).collect();
+        prop_assert!(elsewhere.iter().zip(&rest).all(|(sampler, rest)| sampler.len_from(taken) == rest.len()));
+        let before: Vec<_> = whole.iter().map(|whole| whole[..taken / world].to_vec()).collect();
+        let counts = visits(n, &[before, rest].concat());
+        if drop_last {
+            prop_assert!(counts.iter().all(|&count| count <= 1));
+            prop_assert!(counts.iter().filter(|&&count| count == 0).count() < other);
+        } else {
+            prop_assert!(counts.iter().all(|&count| count >= 1));
+            prop_assert!(counts.iter().sum::<usize>() - n < other);
+        }
+    }
+
+    #[test]
+    fn has_nothing_left_beyond_the_end(n in 0usize..50, beyond: usize) {
+        let world = WorldSize::new(3).unwrap();
+        let taken = n.saturating_add(beyond);
+        for rank in world.ranks() {
+            prop_assert!(DistributedSampler::new(n, rank, world).unwrap().indices_from(0, taken).is_empty());
+            prop_assert!(EvalSampler::new(n, rank, world).unwrap().indices_from(0, taken).is_empty());
+        }
+        prop_assert_eq!(RandomSampler::new(n).len_from(taken), 0);
+    }
+
+    #[test]
+    fn evaluates_every_sample_exactly_once(n in 0usize..300, world in 1usize..9, epoch: u64) {
+        let samplers = all_ranks(world, |rank, world| EvalSampler::new(n, rank, world).unwrap());
+        let shards: Vec<_> = samplers.iter().map(|s| s.indices(epoch)).collect();
+        prop_assert!(visits(n, &shards).iter().all(|&count| count == 1));
+        for (sampler, shard) in samplers.iter().zip(&shards) {
+            prop_assert_eq!(sampler.len(), shard.len());
+            prop_assert!(shard.len() == n / world || shard.len() == n.div_ceil(world));
+        }
+    }
+
+    #[test]
+    fn answers_the_same_whatever_was_asked_before(n in 0usize..100, seed: u64, epoch: u64, other: u64) {
+        let asked = DistributedSampler::new(n, Rank::ZERO, WorldSize::ONE).unwrap().seed(seed);
+        asked.indices(other);
+        let fresh = DistributedSampler::new(n, Rank::ZERO, WorldSize::ONE).unwrap().seed(seed);
+        prop_assert_eq!(asked.indices(epoch), fresh.indices(epoch));
+    }
+}
+
+#[test]
+fn shuffles_each_epoch_anew() {
+    let sampler = DistributedSampler::new(1000, Rank::ZERO, WorldSize::ONE).unwrap();
+    assert_ne!(sampler.indices(0), sampler.indices(1));
+    assert_eq!(sampler.indices(1), sampler.clone().seed(1).indices(0));
+}
+
+#[test]
+fn shuffles_alone_as_in_a_world_of_one() {
+    let alone = RandomSampler::new(100).seed(7);
+    let world_of_one = DistributedSampler::new(100, Rank::ZERO, WorldSize::ONE).unwrap().seed(7);
+    assert_eq!(alone.indices(3), world_of_one.indices(3));
+    assert_ne!(alone.indices(3), alone.indices(4));
+}
+
+#[test]
+fn visits_in_order_without_shuffling() {
+    assert_eq!(SequentialSampler::new(4).indices(9), [0, 1, 2, 3]);
+    assert!(SequentialSampler::new(0).is_empty());
+}
+
+#[test]
+fn pads_again_and_again_when_ranks_outnumber_samples() {
+    let shards = distributed(2, 5, |s| s.shuffle(false), 0);
+    assert_eq!(shards.concat(), [0, 1, 0, 1, 0]);
+    assert_eq!(distributed(5, 2, |s| s.shuffle(false), 0)[1], [1, 3, 0]);
+}
+
+#[test]
+fn gives_every_rank_nothing_of_an_empty_set() {
+    assert!(distributed(0, 3, |s| s, 0).iter().all(Vec::is_empty));
+}
+
+#[test]
+fn rejects_a_rank_outside_the_world() {
+    let (rank, world) = (Rank::new(2), WorldSize::new(2).unwrap());
+    assert_eq!(EvalSampler::new(10, rank, world).unwrap_err(), RankOutsideWorld { rank, world });
+    let error = DistributedSampler::new(10, rank, world).unwrap_err();
+    assert!(error.to_string().starts_with("rank 2 is outside a world of 2: "), "{error}");
+}
+
+fn all_ranks<T>(world: usize, make: impl Fn(Rank, WorldSize) -> T) -> Vec<T> {
+    let world = WorldSize::new(world).unwrap();
+    world.ranks().map(|rank| make(rank, world)).collect()
+}
+
+fn distributed(
+    n: usize,
+    world: usize,
+    with: impl Fn(DistributedSampler) -> DistributedSampler,
+    epoch: u64,
+) -> Vec<Vec<usize>> {
+    all_ranks(world, |rank, world| with(DistributedSampler::new(n, rank, world).unwrap()).indices(epoch))
+}
+
+/// How often each of `n` samples comes, over all shards.
+fn visits(n: usize, shards: &[Vec<usize>]) -> Vec<usize> {
+    let mut counts = vec![0; n];
+    shards.iter().flatten().for_each(|&index| counts[index] += 1);
+    counts
+}

@@ -1,0 +1,272 @@
+//! The client on our server: every operation, deadlines, and what it says of servers that are none.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use crate::support::{LONG, client, client_at, server, until};
+use rustix::net;
+use tcpstore::{Client, ClientOptions, Error, Kind, Options};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// A wait that is meant to run out.
+const SHORT: Duration = Duration::from_millis(20);
+
+fn missing(error: Error) -> Vec<String> {
+    match error.kind {
+        Kind::Missing { missing } => missing,
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn does_every_operation() {
+    let server = server(Options::default());
+    let client = client(&server).await;
+    client.set("key", b"value").await.unwrap();
+    assert_eq!(client.get("key", LONG).await.unwrap(), b"value");
+    assert_eq!(client.try_get("key").await.unwrap(), Some(b"value".to_vec()));
+    assert_eq!(client.try_get("absent").await.unwrap(), None);
+    assert_eq!(client.add("counter", 5).await.unwrap(), 5);
+    assert_eq!(client.add("counter", -7).await.unwrap(), -2);
+    assert_eq!(client.get("counter", LONG).await.unwrap(), b"-2");
+    assert_eq!(client.compare_set("cas", b"", b"one").await.unwrap(), b"one");
+    assert_eq!(client.compare_set("cas", b"one", b"two").await.unwrap(), b"two");
+    assert_eq!(client.compare_set("cas", b"one", b"three").await.unwrap(), b"two");
+    assert!(client.check(&["key", "cas"]).await.unwrap());
+    assert!(!client.check(&["key", "absent"]).await.unwrap());
+    client.wait(&["key", "cas"], LONG).await.unwrap();
+    client.append("list", b"a,").await.unwrap();
+    client.append("list", b"b,").await.unwrap();
+    client.multi_set(&[("m1", b"1"), ("m2", b"2")]).await.unwrap();
+    assert_eq!(
+        client.multi_get(&["m1", "list", "m2"], LONG).await.unwrap(),
+        [b"1".to_vec(), b"a,b,".into(), b"2".into()]
+    );
+    assert_eq!(client.num_keys().await.unwrap(), 6);
+    assert!(client.delete("m1").await.unwrap());
+    assert!(!client.delete("m1").await.unwrap());
+    client.queue_push("q", b"first").await.unwrap();
+    client.queue_push("q", b"second").await.unwrap();
+    assert_eq!(client.queue_len("q").await.unwrap(), 2);
+    assert_eq!(client.queue_pop("q", LONG).await.unwrap(), b"first");
+    assert_eq!(client.try_queue_pop("q").await.unwrap(), Some(b"second".to_vec()));
+    assert_eq!(client.try_queue_pop("q").await.unwrap(), None);
+    assert_eq!(client.list_keys().await.unwrap(), ["cas", "counter", "key", "list", "m2"]);
+    client.ping().await.unwrap();
+    assert_eq!(server.connections(), 1, "nothing here had to wait");
+}
+
+#[tokio::test]
+async fn calls_a_wait_off_names_what_is_missing_and_goes_on() {
+    let server = server(Options::default());
+    let client = client(&server).await;
+    client.set("there", b"").await.unwrap();
+    let error = client.wait(&["there", "absent", "gone"], SHORT).await.unwrap_err();
+    assert!(
+        error.to_string().starts_with("wait for \"there\", \"absent\", \"gone\" in the store at 127.0.0.1:"),
+        "{error}"
+    );
+    assert_eq!(missing(error), ["absent", "gone"]);
+    assert_eq!(missing(client.get("absent", SHORT).await.unwrap_err()), ["absent"]);
+    assert_eq!(missing(client.queue_pop("absent", SHORT).await.unwrap_err()), ["absent"]);
+    client.set("absent", b"late").await.unwrap();
+    assert_eq!(client.get("absent", LONG).await.unwrap(), b"late");
+    assert!(server.peers().iter().all(|peer| peer.waits_for.is_empty()));
+    assert_eq!(server.connections(), 2, "one for what is answered at once, one for waits, used again");
+}
+
+#[tokio::test]
+async fn serves_several_tasks_while_some_wait() {
+    let server = server(Options::default());
+    let client = client(&server).await;
+    let waits = (0..10).map(|rank| {
+        let client = client.clone();
+        tokio::spawn(async move { client.get(&format!("rank/{rank}"), LONG).await })
+    });
+    let waits: Vec<_> = waits.collect();
+    until("ten wait", || server.peers().iter().filter(|peer| !peer.waits_for.is_empty()).count() == 10).await;
+    for rank in 0..10 {
+        client.set(&format!("rank/{rank}"), &[rank]).await.unwrap();
+    }
+    for (rank, wait) in waits.into_iter().enumerate() {
+        assert_eq!(wait.await.unwrap().unwrap(), [rank as u8]);
+    }
+    until("idle connections are closed", || server.connections() <= 5).await;
+}
+
+#[tokio::test]
+async fn stays_usable_when_a_future_is_dropped() {
+    let server = server(Options::default());
+    let client = client(&server).await;
+    for round in 0..50 {
+        let operation = async {
+            client.add("counter", 1).await.unwrap();
+            client.get("never", LONG).await.unwrap();
+        };
+        tokio::select! {
+            biased;
+            () = operation => {}
+            () = async { for _ in 0..round % 5 { tokio::task::yield_now().await; } } => {}
+        }
+        client.set("key", &[round]).await.unwrap();
+        assert_eq!(client.get("key", LONG).await.unwrap(), [round]);
+    }
+    until("no wait is left", || server.peers().iter().all(|peer| peer.waits_for.is_empty())).await;
+}
+
+#[tokio::test]
+async fn gives_a_queues_value_to_one_of_several_that_wait() {
+    let server = server(Options::default());
+    let (a, b) = (client(&server).await, client(&server).await);
+    let pops: Vec<_> = [a.clone(), b.clone(), a.clone()]
+        .into_iter()
+        .map(|client| tokio::spawn(async move { client.queue_pop("q", LONG).await.unwrap() }))
+        .collect();
+    until("three wait", || server.peers().iter().filter(|peer| peer.waits_for == ["q"]).count() == 3).await;
+    for value in [b"1", b"2", b"3"] {
+        b.queue_push("q", value).await.unwrap();
+    }
+    let mut values = Vec::new();
+    for pop in pops {
+        values.push(pop.await.unwrap());
+    }
+    values.sort();
+    assert_eq!(values, [b"1", b"2", b"3"]);
+}
+
+#[tokio::test]
+async fn connects_to_a_server_that_comes_later() {
+    let (reserved, address) = reserved();
+    let connecting = tokio::spawn(async move { client_at(address).await });
+    for _ in 0..20 {
+        tokio::task::yield_now().await; // the first attempt is made
+    }
+    let late = tcpstore::Server::start(listen(reserved), Options::default()).unwrap();
+    connecting.await.unwrap().set("key", b"").await.unwrap();
+    assert_eq!(late.keys(""), ["key"]);
+}
+
+/// A port that is ours and on which nobody listens.
+fn reserved() -> (OwnedFd, SocketAddr) {
+    let socket = net::socket(net::AddressFamily::INET, net::SocketType::STREAM, None).unwrap();
+    net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = SocketAddr::try_from(net::getsockname(&socket).unwrap()).unwrap();
+    (socket, address)
+}
+
+fn listen(socket: OwnedFd) -> TcpListener {
+    net::listen(&socket, 128).unwrap();
+    socket.into()
+}
+
+async fn refused(listener: &TcpListener, timeout: Duration) -> Error {
+    let options = ClientOptions { handshake_timeout: SHORT, ..ClientOptions::default() };
+    let port = listener.local_addr().unwrap().port();
+    Client::connect_with("127.0.0.1", port, timeout, options).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn says_that_nobody_listens() {
+    let (_reserved, address) = reserved();
+    let port = address.port();
+    let error = Client::connect("127.0.0.1", port, SHORT).await.unwrap_err();
+    assert!(matches!(error.kind, Kind::Refused), "{error}");
+    assert!(error.to_string().starts_with(&format!("connect to the store at 127.0.0.1:{port} (")), "{error}");
+}
+
+#[tokio::test]
+async fn says_that_what_listens_is_mute() {
+    let mute = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(); // the kernel accepts, nobody answers
+    let error = refused(&mute, LONG).await;
+    assert!(matches!(error.kind, Kind::Mute), "{error}");
+    assert!(error.elapsed < LONG, "long before the time to connect is over");
+}
+
+/// Runs a server that answers each connection's opening with `answer` and then closes.
+async fn fake(answer: &'static [u8]) -> Error {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let accepting = listener.try_clone().unwrap();
+    accepting.set_nonblocking(true).unwrap();
+    let accepting = tokio::net::TcpListener::from_std(accepting).unwrap();
+    let serving = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = accepting.accept().await.unwrap();
+            let mut opening = [0; 10];
+            stream.read_exact(&mut opening).await.unwrap();
+            stream.write_all(answer).await.unwrap();
+        }
+    });
+    let options = ClientOptions { handshake_timeout: Duration::from_millis(300), ..ClientOptions::default() };
+    let port = listener.local_addr().unwrap().port();
+    let error = Client::connect_with("127.0.0.1", port, LONG, options).await.unwrap_err();
+    serving.abort();
+    error
+}
+
+#[tokio::test]
+async fn says_that_something_else_answers() {
+    let error = fake(b"HTTP/1.1 400 Bad Request\r\n").await;
+    let Kind::Stranger { got } = &error.kind else { panic!("{error}") };
+    assert!(got.starts_with("HTTP/1.1 400"), "{got}");
+    assert!(matches!(fake(b"hi").await.kind, Kind::Stranger { got } if got == "hi"));
+}
+
+#[tokio::test]
+async fn says_that_something_hangs_up() {
+    let error = fake(b"").await;
+    assert!(matches!(error.kind, Kind::HungUp), "{error}");
+}
+
+#[tokio::test]
+async fn says_that_the_name_does_not_resolve() {
+    let error = Client::connect("no-such-host.invalid", 1, SHORT).await.unwrap_err();
+    assert!(matches!(error.kind, Kind::Unresolved(_)), "{error}");
+}
+
+#[tokio::test]
+async fn does_not_send_what_a_server_refuses() {
+    let server = server(Options::default());
+    let client = client(&server).await;
+    let long = "k".repeat(9000);
+    assert!(matches!(client.set(&long, b"").await.unwrap_err().kind, Kind::Invalid(_)));
+    let large = vec![0; (8 << 20) + 1];
+    assert!(matches!(client.set("key", &large).await.unwrap_err().kind, Kind::Invalid(_)));
+    client.set("key", &large[1..]).await.unwrap();
+    assert_eq!(client.get("key", LONG).await.unwrap().len(), 8 << 20);
+}
+
+#[tokio::test]
+async fn says_that_the_server_has_ended_and_does_not_take_another_for_it() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let same = listener.try_clone().unwrap();
+    let first = tcpstore::Server::start(listener, Options::default()).unwrap();
+    let client = client(&first).await;
+    let waiting = client.clone();
+    let waiting = tokio::spawn(async move { waiting.wait(&["never"], LONG).await });
+    until("it waits", || first.peers().iter().any(|peer| peer.waits_for == ["never"])).await;
+    first.shutdown();
+    assert!(matches!(waiting.await.unwrap().unwrap_err().kind, Kind::Closed));
+    let second = tcpstore::Server::start(same, Options::default()).unwrap();
+    let error = client.set("key", b"").await.unwrap_err();
+    assert!(matches!(error.kind, Kind::Closed), "{error}");
+    assert!(second.keys("").is_empty());
+}
+
+#[tokio::test]
+async fn gives_up_on_a_server_that_stops_answering() {
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer_once = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut opening = [0; 10];
+        stream.read_exact(&mut opening).await.unwrap();
+        stream.write_all(&opening[6..]).await.unwrap();
+        (stream, listener)
+    });
+    let client = client_at(address).await.with_operation_timeout(SHORT);
+    let _held = answer_once.await.unwrap();
+    let error = client.add("counter", 1).await.unwrap_err();
+    assert!(matches!(error.kind, Kind::TimedOut), "{error}");
+    assert!(error.elapsed >= SHORT, "{error}");
+}

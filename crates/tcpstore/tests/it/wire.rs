@@ -1,0 +1,161 @@
+//! Every message: round trip, truncated at every byte, absurd lengths, trailing bytes, unknown numbers.
+
+use crate::support::{any_reply, any_request, encode};
+use proptest::prelude::*;
+use tcpstore::wire::{Frame, Limits, Operation, Reply, Request, WireError};
+
+const LIMITS: fn() -> Limits = Limits::default;
+
+/// One of each operation, with every field filled.
+fn one_of_each() -> Vec<Request> {
+    let (key, value) = (b"/key".to_vec(), b"value".to_vec());
+    let keys = vec![b"/a".to_vec(), b"/bc".to_vec()];
+    vec![
+        Request::Validate { magic: tcpstore::wire::MAGIC },
+        Request::Set { key: key.clone(), value: value.clone() },
+        Request::CompareSet { key: key.clone(), expected: value.clone(), desired: b"other".to_vec() },
+        Request::Get { key: key.clone() },
+        Request::Add { key: key.clone(), amount: -5 },
+        Request::Check { keys: keys.clone() },
+        Request::Wait { keys: keys.clone() },
+        Request::NumKeys,
+        Request::Delete { key: key.clone() },
+        Request::Append { key: key.clone(), value: value.clone() },
+        Request::MultiGet { keys },
+        Request::MultiSet { entries: vec![(key.clone(), value.clone()), (b"/b".to_vec(), Vec::new())] },
+        Request::CancelWait,
+        Request::Ping { nonce: 7 },
+        Request::QueuePush { key: key.clone(), value },
+        Request::QueuePop { key: key.clone() },
+        Request::QueueLen { key },
+        Request::ListKeys,
+    ]
+}
+
+#[test]
+fn numbers_every_operation_as_libtorch_does() {
+    let numbers: Vec<u8> = one_of_each().iter().map(|request| encode(std::slice::from_ref(request))[0]).collect();
+    assert_eq!(numbers, (0..18).collect::<Vec<u8>>());
+    for (number, operation) in Operation::ALL.into_iter().enumerate() {
+        assert_eq!(operation as usize, number);
+    }
+}
+
+#[test]
+fn rejects_each_request_truncated_at_every_byte() {
+    for request in one_of_each() {
+        let bytes = encode(std::slice::from_ref(&request));
+        for end in 0..bytes.len() {
+            let cut = &bytes[..end];
+            let Err(WireError::Truncated { need }) = Request::decode(cut, &LIMITS()) else {
+                panic!("{request:?} cut at {end}")
+            };
+            assert!(end < need && need <= bytes.len(), "{request:?} cut at {end} needs {need}");
+            let Ok(Frame::Needs(needs)) = Frame::find(cut, &LIMITS()) else { panic!("{request:?} cut at {end}") };
+            assert!(end < needs && needs <= bytes.len(), "{request:?} cut at {end} needs {needs}");
+        }
+        assert_eq!(Frame::find(&bytes, &LIMITS()), Ok(Frame::Whole(bytes.len())));
+        assert_eq!(Request::decode(&bytes, &LIMITS()), Ok(request));
+    }
+}
+
+#[test]
+fn rejects_each_request_with_trailing_bytes() {
+    for request in one_of_each() {
+        let mut bytes = encode(std::slice::from_ref(&request));
+        let length = bytes.len();
+        bytes.extend([0, 1, 2]);
+        assert_eq!(Request::decode(&bytes, &LIMITS()), Err(WireError::Trailing { left: 3 }), "{request:?}");
+        assert_eq!(Frame::find(&bytes, &LIMITS()), Ok(Frame::Whole(length)));
+    }
+}
+
+#[test]
+fn rejects_unknown_operations() {
+    for number in 18..=u8::MAX {
+        assert_eq!(Request::decode(&[number], &LIMITS()), Err(WireError::UnknownOperation(number)));
+        assert_eq!(Frame::find(&[number, 0, 0], &LIMITS()), Err(WireError::UnknownOperation(number)));
+    }
+}
+
+/// Puts absurd numbers where any eight bytes of a message may be a length: nothing but an error comes of it.
+#[test]
+fn rejects_absurd_lengths_wherever_they_stand() {
+    for request in one_of_each() {
+        let bytes = encode(std::slice::from_ref(&request));
+        for at in 1..bytes.len().saturating_sub(7) {
+            for absurd in [u64::MAX, i64::MAX as u64, 1 << 40, 1 << 32, (8 << 20) + 1] {
+                let mut broken = bytes.clone();
+                broken[at..at + 8].copy_from_slice(&absurd.to_le_bytes());
+                if let Ok(decoded) = Request::decode(&broken, &LIMITS()) {
+                    assert_eq!(encode(&[decoded]), broken, "it read a field that is no length");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn accepts_lengths_up_to_the_limit_and_no_further() {
+    let limits = Limits { max_key: 3, max_value: 4, max_keys: 2, max_request: 60, max_reply: 100 };
+    let set = |key: usize, value: usize| encode(&[Request::Set { key: vec![0; key], value: vec![0; value] }]);
+    let get = |keys: usize| encode(&[Request::MultiGet { keys: vec![vec![0; 3]; keys] }]);
+    assert!(Request::decode(&set(3, 4), &limits).is_ok());
+    assert!(matches!(Request::decode(&set(4, 0), &limits), Err(WireError::TooLarge { got: 4, max: 3, .. })));
+    assert!(matches!(Request::decode(&set(0, 5), &limits), Err(WireError::TooLarge { got: 5, max: 4, .. })));
+    assert!(Request::decode(&get(2), &limits).is_ok());
+    assert!(matches!(Request::decode(&get(3), &limits), Err(WireError::TooLarge { got: 3, max: 2, .. })));
+    let tight = Limits { max_request: 30, ..limits };
+    assert!(matches!(Frame::find(&get(2), &tight), Err(WireError::TooLarge { max: 30, .. })));
+    // The promise of two keys alone takes more than 24 bytes: refused before the keys arrive.
+    let tighter = Limits { max_request: 24, ..limits };
+    assert!(matches!(Frame::find(&get(2)[..9], &tighter), Err(WireError::TooLarge { got: 25, max: 24, .. })));
+}
+
+#[test]
+fn rejects_answers_that_are_none() {
+    use tcpstore::wire::Expect;
+    for expect in [Expect::Ready, Expect::Wait] {
+        assert_eq!(Reply::decode(expect, &[2], &LIMITS()), Err(WireError::UnknownAnswer(2)));
+    }
+    let negative = (-1i64).to_le_bytes();
+    assert_eq!(Reply::decode(Expect::Keys, &negative, &LIMITS()), Err(WireError::NegativeCount(-1)));
+    let absurd = i64::MAX.to_le_bytes();
+    assert!(matches!(Reply::decode(Expect::Keys, &absurd, &LIMITS()), Err(WireError::TooLarge { .. })));
+    assert!(matches!(Reply::decode(Expect::Value, &absurd, &LIMITS()), Err(WireError::TooLarge { .. })));
+}
+
+proptest! {
+    #[test]
+    fn reads_back_every_request_that_it_writes(requests in prop::collection::vec(any_request(), 1..5)) {
+        let bytes = encode(&requests);
+        let mut rest = &bytes[..];
+        for request in requests {
+            let Ok(Frame::Whole(length)) = Frame::find(rest, &LIMITS()) else { panic!("{request:?}") };
+            prop_assert_eq!(Request::decode(&rest[..length], &LIMITS()), Ok(request));
+            rest = &rest[length..];
+        }
+        prop_assert!(rest.is_empty());
+    }
+
+    #[test]
+    fn reads_back_every_reply_that_it_writes((expect, reply) in any_reply()) {
+        let mut bytes = Vec::new();
+        reply.encode(&mut bytes);
+        prop_assert_eq!(Reply::decode(expect, &bytes, &LIMITS()), Ok(reply.clone()));
+        for end in 0..bytes.len() {
+            let cut = Reply::decode(expect, &bytes[..end], &LIMITS());
+            let Err(WireError::Truncated { need }) = cut else { panic!("{reply:?} cut at {end}") };
+            prop_assert!(end < need && need <= bytes.len());
+        }
+        bytes.push(0);
+        prop_assert_eq!(Reply::decode(expect, &bytes, &LIMITS()), Err(WireError::Trailing { left: 1 }));
+    }
+
+    #[test]
+    fn never_panics_and_writes_back_what_it_accepts(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(request) = Request::decode(&bytes, &LIMITS()) {
+            prop_assert_eq!(encode(&[request]), bytes);
+        }
+    }
+}
