@@ -5,7 +5,7 @@ built book reads well in a browser, on a phone too.
     scripts/check_book.py                  all of it
     scripts/check_book.py --pictures DIR   also write a picture of every page: on a phone and wide, light and dark
 
-What needs a program that is not here (mdbook: scripts/book.sh, Chromium, a lab that is not built) is told as "not verified here".
+What needs a program that is not here (mdbook and Chromium: scripts/setup.sh --book-tools; a lab that is not built) is told as "not verified here".
 Nothing of what a shell line says is executed, but for --help of the programs that are built. Whether recordings are of the present
 source is record.py's matter. Needs no package.
 """
@@ -57,7 +57,7 @@ def main(arguments):
     check_shell(report)
     program = mdbook()
     if not program:
-        unverified(f"the built book: mdbook {pinned()} is not here (scripts/book.sh build installs it)")
+        unverified(f"the built book: mdbook {pinned()} is not here (scripts/setup.sh --book-tools installs it)")
         return 1 if report.faults else 0
     report.part("mdbook build", build(program))
     if (BUILT / "index.html").exists():
@@ -80,8 +80,8 @@ def check_shell(report):
 
 
 def pinned():
-    """The version that book.sh installs."""
-    return re.search(r"^MDBOOK_VERSION=(.+)$", (ROOT / "scripts/book.sh").read_text(), re.M)[1]
+    """The version that lib/book.sh installs."""
+    return re.search(r"^MDBOOK_VERSION=(.+)$", (ROOT / "scripts/lib/book.sh").read_text(), re.M)[1]
 
 
 def mdbook():

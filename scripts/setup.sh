@@ -16,6 +16,10 @@ RECORD=$HOME_DIR/installed
 . "$LIB/view.sh"
 # shellcheck source=scripts/lib/install.sh
 . "$LIB/install.sh"
+# shellcheck source=scripts/lib/peer.sh
+. "$LIB/peer.sh"
+# shellcheck source=scripts/lib/book.sh
+. "$LIB/book.sh"
 
 # Disk in MB while the wheels are unpacked, and with what cargo makes in target/ for all tests (2,300 MB).
 declare -A DISK=([slim]=1900 [slim-built]=4000 [full]=7500 [full-built]=8500)
@@ -37,6 +41,8 @@ what to install
   --slim               only what a CPU run loads: 545 MB to fetch, 1.2 GB on disk (the default for --cpu)
   --full               PyTorch with all its packages: 2.7 GB to fetch, 4.5 GB on disk (always so for --cuda)
   --nccl               also the headers for the cargo feature nccl: 202 MB to fetch
+  --python-peer        also a Python with PyTorch and torchvision, with which tests compare: 40 MB to fetch, 0.3 GB on disk
+  --book-tools         also what checks the built book: mdBook, compiled into .tools, and Chromium, where root can install it
   --force              install again, whatever is there
 
 an existing libtorch 2.11 instead
@@ -55,12 +61,14 @@ END
 }
 
 parse_arguments() {
-  BACKEND='' SIZE='' FOREIGN='' PYTHON_TORCH=0 WANT_PYTHON='' WANT_NCCL=0 FORCE=0
+  BACKEND='' SIZE='' FOREIGN='' PYTHON_TORCH=0 WANT_PYTHON='' WANT_NCCL=0 WANT_PEER=0 WANT_BOOK=0 FORCE=0
   while [ $# -gt 0 ]; do
     case $1 in
     --auto | --cpu | --cuda) BACKEND=${1#--} ;;
     --slim | --full) SIZE=${1#--} ;;
     --nccl) WANT_NCCL=1 ;;
+    --python-peer) WANT_PEER=1 ;;
+    --book-tools) WANT_BOOK=1 ;;
     --force) FORCE=1 ;;
     --quiet) QUIET=1 ;;
     --use-python-torch) PYTHON_TORCH=1 ;;
@@ -125,6 +133,7 @@ recorded() {
 is_satisfied() {
   [ "$FORCE" = 0 ] && [ -f "$RECORD" ] && view_is_sound || return 1
   [ "$WANT_NCCL" = 0 ] || [ -e "$HOME_DIR/nvidia/nccl/include/nccl.h" ] || return 1
+  [ "$WANT_PEER" = 0 ] || peer_is_in_place || return 1
   case $WANT in
   '') return 0 ;;
   own) [ "$(recorded "$RECORD" source)" = own ] && site_fits ;;
@@ -225,6 +234,7 @@ describe() {
   if [ "$source" = own ]; then
     source="$(recorded "$HOME_DIR/site/lockstep.txt" backend), $(recorded "$HOME_DIR/site/lockstep.txt" size)"
   fi
+  if peer_is_in_place; then source+=', with a Python for comparisons'; fi
   echo "libtorch $(recorded "$RECORD" version) ($source)"
 }
 
@@ -240,6 +250,11 @@ main() {
   parse_arguments "$@"
   resolve_request
   warn_of_variables
+  set_up_libtorch
+  [ "$WANT_BOOK" = 0 ] || install_book_tools
+}
+
+set_up_libtorch() {
   if is_satisfied; then
     say "$(describe) is in place"
     return
@@ -268,6 +283,7 @@ install_wanted() {
     [ -n "${PYTHON:-}" ] || { check_python "$WANT_PYTHON" && stop_on_problems; }
     install_nccl_headers
   fi
+  [ "$WANT_PEER" = 0 ] || install_peer
   remove_leftovers
   write_record "$source"
 }

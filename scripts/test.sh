@@ -91,6 +91,7 @@ summarize() {
 cd "$ROOT"
 prepare_cargo
 scripts/setup.sh
+find_peer
 rm -f "$TARGET/book.txt"
 [ $# -gt 0 ] || check_sources
 run_tests "$@"

@@ -6,8 +6,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use assert_cmd::Command;
+use assert_cmd::cargo::cargo_bin;
 use tempfile::TempDir;
 
 /// A checkout in a private folder.
@@ -64,9 +65,9 @@ impl Checkout {
     }
 
     fn run(&self, args: &[&str]) -> Ended {
-        let mut command = Command::cargo_bin("lockstep").unwrap();
+        let mut command = Command::new(cargo_bin("lockstep"));
         command.args(args).current_dir(self.0.path()).env("CARGO", self.path("cargo"));
-        let output = command.timeout(std::time::Duration::from_secs(150)).output().unwrap();
+        let output = lockstep_watchdog::output(command);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ended { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
     }
@@ -247,18 +248,15 @@ fn watch_grades_again_when_a_file_is_saved() {
     for poll in [&[][..], &["--poll", "1"]] {
         let checkout = Checkout::new();
         checkout.cargo(Err("error: the first"));
-        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("lockstep"));
+        let mut command = Command::new(cargo_bin("lockstep"));
         command.args(["watch", "02"]).args(poll).current_dir(checkout.0.path()).env("CARGO", checkout.path("cargo"));
         let mut running = Running(command.stdout(std::process::Stdio::piped()).spawn().unwrap());
         let lines = lines(running.0.stdout.take().unwrap());
         let wait_for = |text: &str| {
             let mut told = Vec::new();
             while !told.last().is_some_and(|line: &String| line.contains(text)) {
-                told.push(
-                    lines
-                        .recv_timeout(std::time::Duration::from_secs(60))
-                        .unwrap_or_else(|_| panic!("{text}: {told:?}")),
-                );
+                let line = lockstep_watchdog::receive(&lines).unwrap_or_else(|why| panic!("{text}: {why}: {told:?}"));
+                told.push(line.unwrap_or_else(|| panic!("{text}: the output is closed: {told:?}")));
             }
         };
         wait_for("the first");

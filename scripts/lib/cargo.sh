@@ -1,6 +1,13 @@
 # shellcheck shell=bash
 # The surroundings in which run.sh and test.sh call cargo: those of .cargo/config.toml, whatever the caller's shell exports.
 
+# The Python for comparisons, if set-up was asked for one: see peer.sh.
+find_peer() {
+  if [ -z "${LOCKSTEP_PYTHON:-}" ] && [ -f "$ROOT/.libtorch/python/installed" ]; then
+    export LOCKSTEP_PYTHON=$ROOT/.libtorch/python/bin/python
+  fi
+}
+
 # Sets TARGET, cargo's output folder. Binaries look for libtorch relative to $ROOT/target; elsewhere they need a hint.
 prepare_cargo() {
   local name

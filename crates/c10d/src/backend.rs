@@ -94,7 +94,7 @@ impl Backend {
     }
 
     /// Python puts each backend's keys below the type of its devices.
-    fn store_prefix(self) -> &'static str {
+    pub(crate) fn store_prefix(self) -> &'static str {
         match self {
             Backend::Gloo => "cpu/",
             Backend::Nccl { .. } => "cuda/",

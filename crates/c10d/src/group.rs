@@ -147,6 +147,8 @@ unsafe impl Sync for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        #[cfg(test)]
+        let _after = tests::AfterClose;
         if self.abandoned.load(Ordering::Relaxed) {
             return;
         }
@@ -223,7 +225,8 @@ impl ProcessGroup {
         }
         backend.prepare().map_err(|error| error.at_rank(rank))?;
         let store = store.prefix("default_pg")?.prefix("0/")?;
-        let roll = options.roll_call.then(|| Roll::start(&store, rank, size)).transpose()?;
+        let own = own_keys(&store, backend)?;
+        let roll = options.roll_call.then(|| Roll::start(&own, rank, size)).transpose()?;
         let job = Arc::new(Job { store, rank, size, groups_made: AtomicU64::new(1), roll });
         Self::make(backend, "0".into(), size.ranks().collect(), rank, job, options)
     }
@@ -268,12 +271,13 @@ impl ProcessGroup {
         let group_store = if name == "0" { None } else { Some(job.store.prefix(&format!("{name}/"))?) };
         let store = group_store.as_ref().unwrap_or(&job.store);
         let seat = Seat { store, name: &name, members: &members, rank, options };
+        let own = own_keys(store, backend)?;
         let meets = options.roll_call && !backend.connects_at_once();
-        let handle = announce(store, rank)
-            .and_then(|()| if meets { meet(&seat, size) } else { Ok(()) })
+        let handle = announce(&own, rank)
+            .and_then(|()| if meets { meet(&seat, &own, size) } else { Ok(()) })
             .and_then(|()| backend.connect(&seat, debug == DebugLevel::Detail))
             .map(|group| Handle { group, abandoned: AtomicBool::new(false) })
-            .map_err(|error| explain_absence(error.at_rank(rank), store, size))?;
+            .map_err(|error| explain_absence(error.at_rank(rank), &own, size))?;
         let inner = Inner { handle, name, rank, size, backend, members, job, options: options.clone(), debug };
         Ok(ProcessGroup { inner: Arc::new(inner), not_sync: PhantomData })
     }
@@ -333,6 +337,15 @@ impl ProcessGroup {
     }
 }
 
+/// The farewell goes first: who sees the connections closed, which is next, asks for it.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(roll) = &self.job.roll {
+            roll.leave_group(&self.name);
+        }
+    }
+}
+
 impl Inner {
     pub(crate) fn rank(&self) -> Rank {
         self.rank
@@ -367,11 +380,17 @@ impl Inner {
                 let why = format!("{:?}", error.fault());
                 let peer = peer.and_then(|peer| self.members.get(peer.get()));
                 let asked = peer.map_or(self.members.as_slice(), std::slice::from_ref);
-                error.with_roll_call(roll.call(ticket, &why, asked))
+                error.with_roll_call(roll.call(ticket, &why, &self.name, asked))
             }
             None => error,
         }
     }
+}
+
+/// Where the binding keeps its own keys: below the backend's, so that two default groups on one store, Gloo next to NCCL, do not
+/// take one's for the other's.
+fn own_keys(store: &Store, backend: Backend) -> Result<Store> {
+    store.prefix(backend.store_prefix())
 }
 
 fn present_key(rank: Rank) -> String {
@@ -384,10 +403,10 @@ fn announce(store: &Store, rank: Rank) -> Result<()> {
 }
 
 /// Waits until all ranks have announced themselves.
-fn meet(seat: &Seat<'_>, size: WorldSize) -> Result<()> {
+fn meet(seat: &Seat<'_>, store: &Store, size: WorldSize) -> Result<()> {
     let begun = Instant::now();
     let keys: Vec<String> = size.ranks().map(present_key).collect();
-    let waited = seat.store.wait(&keys, seat.options.timeout);
+    let waited = store.wait(&keys, seat.options.timeout);
     waited.map_err(|error| Error::with_fault(error.fault(), seat.operation(), error.detail()).after(begun.elapsed()))
 }
 
@@ -413,6 +432,8 @@ fn list(ranks: &[Rank]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
 
     #[test]
@@ -431,12 +452,91 @@ mod tests {
         let (size, members) = (WorldSize::new(3).unwrap(), [0, 1, 2].map(Rank::new));
         let seat = Seat { store: &store, name: "0", members: &members, rank: Rank::ZERO, options: &options };
         announce(&store, Rank::ZERO).unwrap();
-        let error = explain_absence(meet(&seat, size).unwrap_err().at_rank(Rank::ZERO), &store, size);
+        let error = explain_absence(meet(&seat, &store, size).unwrap_err().at_rank(Rank::ZERO), &store, size);
         assert_eq!(error.fault(), Fault::Timeout);
         let text = error.to_string();
         assert!(text.starts_with("connect process group 0 of 3 ranks on rank 0 timed out"), "{text}");
         assert!(text.contains("never came: ranks 1, 2"), "{text}");
         [1, 2].into_iter().for_each(|rank| announce(&store, Rank::new(rank)).unwrap());
-        meet(&seat, size).unwrap();
+        meet(&seat, &store, size).unwrap();
+    }
+
+    type Hook = Box<dyn FnOnce()>;
+
+    thread_local! {
+        /// Called once this thread has closed the connections of a group.
+        static AFTER_CLOSE: RefCell<Option<Hook>> = const { RefCell::new(None) };
+    }
+
+    pub(super) struct AfterClose;
+
+    impl Drop for AfterClose {
+        fn drop(&mut self) {
+            if let Some(hook) = AFTER_CLOSE.take() {
+                hook();
+            }
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn options() -> GroupOptions {
+        GroupOptions { timeout: LONG, endpoint: Endpoint::Interface("lo".into()), ..GroupOptions::default() }
+    }
+
+    /// Runs `make` for both ranks at once.
+    fn both<T: Send>(make: impl Fn(usize) -> T + Sync) -> [T; 2] {
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| make(1));
+            [make(0), second.join().unwrap()]
+        })
+    }
+
+    fn pair() -> [ProcessGroup; 2] {
+        let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
+        both(|rank| ProcessGroup::gloo(&store, Rank::new(rank), world, &options()).unwrap())
+    }
+
+    #[test]
+    fn who_sees_closed_connections_finds_a_farewell() {
+        let [ours, theirs] = pair();
+        let (asked, wait) = channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // Rank 0 asks, and has its answer, before rank 1 does anything after it has closed its connections.
+                AFTER_CLOSE.set(Some(Box::new(move || {
+                    let _ = wait.recv_timeout(LONG);
+                })));
+                drop(theirs);
+            });
+            let error = ours.barrier().unwrap_err().to_string();
+            drop(asked);
+            assert!(error.contains("rank 1 has left the group after 0 finished calls"), "{error}");
+        });
+    }
+
+    #[test]
+    fn a_rank_that_left_a_subgroup_is_named_though_it_answers_for_the_job() {
+        let [ours, theirs] = pair().map(std::sync::Mutex::new);
+        let members = [0, 1].map(Rank::new);
+        let [our_part, their_part] = both(|rank| {
+            let group = [&ours, &theirs][rank].lock().unwrap();
+            group.new_group(&members, &options()).unwrap().unwrap()
+        });
+        drop(their_part);
+        let error = our_part.barrier().unwrap_err().to_string();
+        assert!(error.contains("rank 1 has left the group after 0 finished calls"), "{error}");
+    }
+
+    #[test]
+    fn a_farewell_to_one_backends_default_group_is_not_taken_for_one_to_anothers() {
+        let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
+        let roll = |backend, rank| Roll::start(&own_keys(&store, backend).unwrap(), Rank::new(rank), world).unwrap();
+        let (gloo, nccl) = (roll(Backend::Gloo, 1), Backend::Nccl { device: 0 });
+        gloo.leave_group("0");
+        let [ours, _theirs] = [roll(nccl, 0), roll(nccl, 1)];
+        let ticket = ours.enter("0", "all_reduce", Kind::Collective);
+        let told = ours.call(ticket, "Timeout", "0", &[Rank::ZERO, Rank::new(1)]).to_string();
+        assert!(told.contains("rank 1 was outside any collective, after 0 finished calls"), "{told}");
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const POLL: Duration = Duration::from_millis(200);
 /// How long the asking rank waits for answers: several polls, so that a busy machine does not turn a live rank into a dead one.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long a group that ends waits for its answering thread, which may be blocked in a store whose host is stopped.
+/// How long a group that ends waits for its farewell to be in the store, whose host may be stopped.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Counts the roll calls of the job.
@@ -33,9 +33,9 @@ fn answer_key(round: i64, rank: Rank) -> String {
     format!("lockstep/roll_call/{round}/{rank}")
 }
 
-/// What a rank leaves behind when it lets go of its groups, for roll calls to come.
-fn farewell_key(rank: Rank) -> String {
-    format!("lockstep/roll_call/farewell/{rank}")
+/// What a rank leaves behind when it lets go of a group, for roll calls to come.
+fn farewell_key(group: &str, rank: Rank) -> String {
+    format!("lockstep/roll_call/farewell/{group}/{rank}")
 }
 
 /// What a rank says about itself.
@@ -55,7 +55,7 @@ pub enum Whereabouts {
         /// How many calls it has finished.
         finished: u64,
     },
-    /// It has let go of its group.
+    /// It has let go of the group.
     Left {
         /// How many calls it has finished.
         finished: u64,
@@ -197,8 +197,12 @@ struct Note {
     open: BTreeMap<u64, Call>,
     next_ticket: u64,
     failed: Option<(Call, String)>,
+    /// Groups that the rank lets go of, with farewells that are not in the store yet.
+    leaving: Vec<(String, Whereabouts)>,
+    /// The roll ends.
     stop: bool,
-    panicking: bool,
+    /// The answering thread has ended.
+    deaf: bool,
 }
 
 /// What [`Roll::enter`] hands out for [`Roll::leave`].
@@ -211,12 +215,17 @@ impl Note {
         if let Some((call, why)) = &self.failed {
             return Whereabouts::Failed { call: call.clone(), why: why.clone() };
         }
-        if self.stop {
-            return Whereabouts::Left { finished: self.finished, panicking: self.panicking };
-        }
         match self.open.first_key_value() {
             Some((_, call)) => Whereabouts::In(call.clone()),
             None => Whereabouts::Between { finished: self.finished },
+        }
+    }
+
+    /// What a rank says that lets go of a group.
+    fn farewell(&self) -> Whereabouts {
+        match &self.failed {
+            Some((call, why)) => Whereabouts::Failed { call: call.clone(), why: why.clone() },
+            None => Whereabouts::Left { finished: self.finished, panicking: std::thread::panicking() },
         }
     }
 }
@@ -224,7 +233,8 @@ impl Note {
 #[derive(Debug, Default)]
 struct Shared {
     note: Mutex<Note>,
-    stopped: Condvar,
+    /// Somebody leaves or stops, has left, or nobody answers any more.
+    changed: Condvar,
 }
 
 impl Shared {
@@ -249,8 +259,6 @@ pub(crate) struct Roll {
     rank: Rank,
     store: Arc<Store>,
     shared: Arc<Shared>,
-    /// Closed when the answering thread has ended. The mutex only makes it `Sync`.
-    answering: Option<Mutex<Receiver<()>>>,
 }
 
 impl Roll {
@@ -258,16 +266,17 @@ impl Roll {
     pub(crate) fn start(store: &Store, rank: Rank, world: WorldSize) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let (own, theirs) = (Arc::new(store.try_clone()?), store.try_clone()?);
-        let answering = (world.get() > 1).then(|| {
+        if world.get() > 1 {
             let shared = Arc::clone(&shared);
-            let (running, ended) = channel();
             std::thread::spawn(move || {
                 answer_until_stopped(&theirs, rank, &shared);
-                drop(running);
+                shared.note().deaf = true;
+                shared.changed.notify_all();
             });
-            Mutex::new(ended)
-        });
-        Ok(Roll { rank, store: own, shared, answering })
+        } else {
+            shared.note().deaf = true;
+        }
+        Ok(Roll { rank, store: own, shared })
     }
 
     /// Notes that the rank enters an operation of a group.
@@ -293,9 +302,21 @@ impl Roll {
         note.failed = None;
     }
 
-    /// Notes that the operation failed, and asks the given ranks of the job where they are. Takes hardly longer than
+    /// Leaves a farewell for those that are in the group still. To be called before the group's connections are closed: who sees
+    /// them closed finds it in the store. Gives up after [`FAREWELL`].
+    pub(crate) fn leave_group(&self, group: &str) {
+        let mut note = self.shared.note();
+        let farewell = note.farewell();
+        note.leaving.push((group.to_owned(), farewell));
+        self.shared.changed.notify_all();
+        let pending = |note: &mut Note| !note.deaf && note.leaving.iter().any(|(name, _)| name == group);
+        let waited = self.shared.changed.wait_timeout_while(note, FAREWELL, pending);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Notes that the operation failed, and asks the given ranks of its group where they are. Takes hardly longer than
     /// [`PATIENCE`], also when the store does not answer.
-    pub(crate) fn call(&self, ticket: Ticket, why: &str, members: &[Rank]) -> RollCall {
+    pub(crate) fn call(&self, ticket: Ticket, why: &str, group: &str, members: &[Rank]) -> RollCall {
         let own = {
             let mut note = self.shared.note();
             match note.open.remove(&ticket.0) {
@@ -307,7 +328,7 @@ impl Roll {
             }
         };
         let others: Vec<Rank> = members.iter().copied().filter(|&rank| rank != self.rank).collect();
-        match self.ask_in_time(own.clone(), others) {
+        match self.ask_in_time(own.clone(), group.to_owned(), others) {
             Ok(answers) => RollCall { own, answers, store_error: None },
             Err(why) => RollCall { own, answers: BTreeMap::new(), store_error: Some(why) },
         }
@@ -315,12 +336,17 @@ impl Roll {
 
     /// A store whose host is stopped blocks its callers for ever (c10d waits for its answers without a deadline), so somebody
     /// else asks. That thread is given up with the store.
-    fn ask_in_time(&self, own: Whereabouts, others: Vec<Rank>) -> Result<BTreeMap<Rank, Option<Whereabouts>>, String> {
+    fn ask_in_time(
+        &self,
+        own: Whereabouts,
+        group: String,
+        others: Vec<Rank>,
+    ) -> Result<BTreeMap<Rank, Option<Whereabouts>>, String> {
         let (sender, receiver) = channel();
         let (store, rank) = (Arc::clone(&self.store), self.rank);
         std::thread::spawn(move || {
             // Nobody listens any more if this comes too late.
-            let _ = sender.send(ask(&store, rank, &own, &others));
+            let _ = sender.send(ask(&store, rank, &own, &group, &others));
         });
         match receiver.recv_timeout(PATIENCE + 5 * POLL) {
             Ok(asked) => asked.map_err(|error| error.detail().to_owned()),
@@ -329,30 +355,32 @@ impl Roll {
     }
 }
 
+/// The answering thread ends by itself, at once or when a stopped host goes on.
 impl Drop for Roll {
     fn drop(&mut self) {
-        let Some(ended) = self.answering.take() else { return };
-        let mut note = self.shared.note();
-        note.stop = true;
-        note.panicking = std::thread::panicking();
-        drop(note);
-        self.shared.stopped.notify_all();
-        // Disconnected when the thread has ended; one that a stopped host holds up is left to end with the store.
-        let _ = ended.into_inner().unwrap_or_else(PoisonError::into_inner).recv_timeout(FAREWELL);
+        self.shared.note().stop = true;
+        self.shared.changed.notify_all();
     }
 }
 
 /// Opens a new round, answers it, and collects what the others say.
-fn ask(store: &Store, rank: Rank, own: &Whereabouts, others: &[Rank]) -> Result<BTreeMap<Rank, Option<Whereabouts>>> {
+fn ask(
+    store: &Store,
+    rank: Rank,
+    own: &Whereabouts,
+    group: &str,
+    others: &[Rank],
+) -> Result<BTreeMap<Rank, Option<Whereabouts>>> {
     let round = store.add(ASKED, 1)?;
     publish(store, &answer_key(round, rank), own)?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut answers = BTreeMap::new();
         for &other in others {
-            let answer = match read(store, &answer_key(round, other))? {
-                Some(answer) => Some(answer),
-                None => read(store, &farewell_key(other))?,
+            // The farewell first: a rank that has left this group may still be there for others, and answer.
+            let answer = match read(store, &farewell_key(group, other))? {
+                Some(farewell) => Some(farewell),
+                None => read(store, &answer_key(round, other))?,
             };
             answers.insert(other, answer);
         }
@@ -374,18 +402,23 @@ fn publish(store: &Store, key: &str, whereabouts: &Whereabouts) -> Result<()> {
     store.set(key, serde_json::to_vec(whereabouts).unwrap_or_default())
 }
 
-/// Answers every round once, until the rank lets go of its groups; then leaves a farewell. Ends early when the store is gone.
+/// Answers every round once and leaves the farewells, until the roll ends or the store is gone.
 fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared) {
     let mut answered = 0;
     loop {
         let note = shared.note();
-        let (note, _) =
-            shared.stopped.wait_timeout_while(note, POLL, |note| !note.stop).unwrap_or_else(PoisonError::into_inner);
-        let (stop, now) = (note.stop, note.whereabouts());
+        let idle = |note: &mut Note| !note.stop && note.leaving.is_empty();
+        let (note, _) = shared.changed.wait_timeout_while(note, POLL, idle).unwrap_or_else(PoisonError::into_inner);
+        let (stop, now, leaving) = (note.stop, note.whereabouts(), note.leaving.clone());
         drop(note);
+        for (group, farewell) in &leaving {
+            if publish(store, &farewell_key(group, rank), farewell).is_err() {
+                return;
+            }
+        }
+        shared.note().leaving.drain(..leaving.len());
+        shared.changed.notify_all();
         if stop {
-            // The store may have ended first; then nobody can read a farewell.
-            let _ = publish(store, &farewell_key(rank), &now);
             return;
         }
         match answer(store, rank, &now, answered) {

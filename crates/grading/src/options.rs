@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::stage::Bounds;
 
-/// How long the ranks of a call may take if nothing else is said. Right answers take about a second.
+/// How long the ranks of a call may take if nothing else is said, the time left out in which others had the core. Right answers take
+/// about a second.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// How answers are graded.

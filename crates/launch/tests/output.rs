@@ -12,7 +12,7 @@ use lockstep_launch::output::{Console, Finished, Outputs, Plan, Prefix, Stream, 
 use lockstep_launch::process::Sink;
 
 /// Nothing takes longer than this, even on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(600);
 
 fn piped() -> (PipeReader, Console) {
     let (read, write) = io::pipe().unwrap();

@@ -14,13 +14,14 @@ use anyhow::Context;
 use c10d::{Endpoint, GroupOptions, ReduceOp, Store, TcpStoreOptions};
 use lockstep::optim::named_parameters;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, init_process_group, spawn};
+use lockstep_watchdog::scaled;
 use program::{Guarded, finish, program, text};
 use rustix::process::{Signal, getpid, kill_process};
 use tch::nn::{self, VarStore};
 use tch::{Device, Kind, Tensor};
 
 const WORLD: usize = 3;
-/// Longer than any step on a busy machine, much shorter than the tests' own limit.
+/// Longer than any step; more on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(8);
 
 fn main() -> ExitCode {
@@ -54,7 +55,8 @@ fn case(name: &str) -> anyhow::Result<()> {
 
 /// Three collectives that go well, then the fault on rank 1.
 fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
-    let options = GroupOptions { timeout: TIMEOUT, endpoint: Endpoint::Interface("lo".into()), ..Default::default() };
+    let options =
+        GroupOptions { timeout: scaled(TIMEOUT), endpoint: Endpoint::Interface("lo".into()), ..Default::default() };
     let group = Rc::new(init_process_group(env, Device::Cpu, &options)?);
     let mut t = Tensor::ones([2], (Kind::Float, Device::Cpu));
     for _ in 0..3 {

@@ -16,7 +16,7 @@ use std::{env, fs, process, thread};
 use anyhow::{Context, bail, ensure};
 use lockstep::spawn::{Failure, Hosted, Spawn, SpawnError, Stage, Stopped, StoppedBy};
 use lockstep::{LaunchEnv, Rank};
-use program::{Guarded, ends, finish, program, program_after, text};
+use program::{Guarded, finish, program, program_after, text, until_closed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open};
 
@@ -119,7 +119,7 @@ fn watched(pid: &str) -> anyhow::Result<OwnedFd> {
 }
 
 fn await_end(process: &OwnedFd) -> anyhow::Result<()> {
-    let limit = Timespec { tv_sec: program::LIMIT.as_secs() as i64, tv_nsec: 0 };
+    let limit = Timespec { tv_sec: program::LONG.as_secs() as i64, tv_nsec: 0 };
     ensure!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit))? == 1, "the process did not end");
     Ok(())
 }
@@ -193,7 +193,7 @@ fn case(name: &str) -> anyhow::Result<()> {
         }
         "second" => {
             // Rank 0 fails because rank 1 is dead, as in a collective; it ignores SIGTERM, which comes about then.
-            let report = failed(Spawn::new(2, relay).grace(program::LIMIT).run(&(), |env, ()| {
+            let report = failed(Spawn::new(2, relay).grace(program::LONG).run(&(), |env, ()| {
                 let mut line = Line::to_the_other(env)?;
                 if env.rank.get() == 1 {
                     line.tell(&getpid().as_raw_nonzero().to_string())?;
@@ -462,7 +462,7 @@ fn leaves_no_orphan() {
         assert_eq!(line, "up\n");
     }
     parent.0.kill().unwrap();
-    assert!(ends(out), "a worker outlives its parent");
+    until_closed(out);
 }
 
 fn leaves_none_half_started() {

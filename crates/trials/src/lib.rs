@@ -6,21 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::sync::mpsc::Receiver;
 
 use c10d::{Store, TcpStoreOptions};
 use lockstep_contract::FOREIGN;
 use lockstep_contract::fault::{Act, FAULTS, Fault, Phase, Plan, Point};
 use lockstep_events::{self as events, Event};
+use lockstep_watchdog::{drain, receive};
 use tempfile::TempDir;
-
-/// No wait is longer than this; all end by an event long before.
-const LIMIT: Duration = Duration::from_secs(170);
 
 /// A private folder for a job.
 ///
@@ -78,11 +74,6 @@ impl Job {
     /// Starts all ranks and waits until all have ended. Once one was killed, the others are: a launcher does not wait for them
     /// to find out, either.
     pub fn attempt(&mut self, world: usize, args: &[&str]) -> Attempt {
-        self.attempt_within(LIMIT, world, args)
-    }
-
-    /// As [`attempt`](Self::attempt), for ranks that train for minutes: no wait for one is longer than `limit`.
-    pub fn attempt_within(&mut self, limit: Duration, world: usize, args: &[&str]) -> Attempt {
         let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
         let port = store.port().unwrap();
         let command = |rank: usize| {
@@ -96,7 +87,7 @@ impl Job {
         };
         let commands = (0..world).map(command).collect();
         self.attempts += 1;
-        Attempt(run_all(commands, limit))
+        Attempt(run_all(commands))
     }
 
     /// Starts the job again and again until every rank succeeds; how often it had to be started.
@@ -192,20 +183,15 @@ pub struct Running {
 
 impl Running {
     /// Starts it.
-    pub fn start(command: Command) -> Self {
-        Self::telling(command, || ())
-    }
-
-    /// Calls `at_end` when the process has closed its output.
-    fn telling(mut command: Command, at_end: impl FnOnce() + Send + 'static) -> Self {
+    pub fn start(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        Running { child, stdout: drain(stdout, at_end), stderr: drain(stderr, || ()) }
+        Running { child, stdout: drain(stdout), stderr: drain(stderr) }
     }
 
     /// Waits until it and all that inherited its output have ended.
     pub fn end(mut self) -> Output {
-        let wait = |pipe: &Receiver<Vec<u8>>| pipe.recv_timeout(LIMIT).expect("a process did not end");
+        let wait = |pipe: &Receiver<Vec<u8>>| receive(pipe).expect("a process did not end").unwrap_or_default();
         let (stdout, stderr) = (wait(&self.stdout), wait(&self.stderr));
         Output { status: self.child.wait().unwrap(), stdout, stderr }
     }
@@ -219,31 +205,19 @@ impl Drop for Running {
 }
 
 /// Runs all to their ends; once one was killed, the others are, too.
-fn run_all(commands: Vec<Command>, limit: Duration) -> Vec<Output> {
-    let (sender, ends) = channel();
-    let start = |(rank, command)| {
-        let sender = sender.clone();
-        // The receiver is gone if the test has failed.
-        Running::telling(command, move || sender.send(rank).unwrap_or(()))
-    };
-    let mut running: Vec<Running> = commands.into_iter().enumerate().map(start).collect();
-    for _ in 0..running.len() {
-        let rank: usize = ends.recv_timeout(limit).expect("a rank did not end");
-        if running[rank].child.wait().unwrap().signal().is_some() {
-            running.iter_mut().for_each(|other| drop(other.child.kill()));
+fn run_all(commands: Vec<Command>) -> Vec<Output> {
+    let mut running: Vec<Running> = commands.into_iter().map(Running::start).collect();
+    let mut ended = vec![false; running.len()];
+    let all_have_ended = || {
+        for rank in 0..ended.len() {
+            let status = if ended[rank] { None } else { running[rank].child.try_wait().unwrap() };
+            ended[rank] |= status.is_some();
+            if status.is_some_and(|status| status.signal().is_some()) {
+                running.iter_mut().for_each(|other| drop(other.child.kill()));
+            }
         }
-    }
+        ended.iter().all(|ended| *ended)
+    };
+    lockstep_watchdog::until(all_have_ended).expect("a rank did not end");
     running.into_iter().map(Running::end).collect()
-}
-
-fn drain(mut pipe: impl Read + Send + 'static, at_end: impl FnOnce() + Send + 'static) -> Receiver<Vec<u8>> {
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        pipe.read_to_end(&mut bytes).unwrap();
-        // The receiver is gone if it timed out.
-        let _ = sender.send(bytes);
-        at_end();
-    });
-    receiver
 }

@@ -82,7 +82,7 @@ pub(super) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_PYTHON"],
         by: "tests",
-        meaning: "a Python with PyTorch 2.11, to meet Rust ranks; `python3` if unset",
+        meaning: "a Python with PyTorch 2.11, to meet Rust ranks; if unset, `scripts/test.sh` takes the one that `scripts/setup.sh --python-peer` makes; else `python3`",
     },
     Variables {
         names: &["TCPSTORE_FUZZ_SEED", "TCPSTORE_FUZZ_ITERATIONS"],

@@ -5,11 +5,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
-use std::time::Instant;
+use std::time::Duration;
 
+use lockstep_watchdog::{InVain, Watchdog};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::site::LIMIT;
+/// How long to wait for output between two looks at the processes.
+const PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Running {
     child: Child,
@@ -52,8 +54,8 @@ impl Running {
     }
 
     fn await_in(&self, place: &Text, text: &str, times: usize) {
-        if !place.until(|told| told.matches(text).count() >= times) {
-            panic!("`{text}` did not come {times} times\n{}", self.told());
+        if let Err(why) = place.until(|told| told.matches(text).count() >= times) {
+            panic!("`{text}` did not come {times} times: {why}\n{}", self.told());
         }
     }
 
@@ -69,12 +71,9 @@ impl Running {
     /// Waits until it and all that could write to its output have ended.
     pub(crate) fn ended(mut self) -> Ended {
         for text in [&self.out, &self.err] {
-            assert!(
-                text.until_closed(),
-                "after {} s something still holds the output\n{}",
-                LIMIT.as_secs(),
-                self.told()
-            );
+            if let Err(why) = text.wait(|gathered| gathered.closed) {
+                panic!("something still holds the output: {why}\n{}", self.told());
+            }
         }
         let status = self.child.wait().unwrap();
         let lossy = |text: &Text| String::from_utf8_lossy(&text.bytes()).into_owned();
@@ -173,23 +172,20 @@ impl Text {
         String::from_utf8_lossy(&self.bytes()).into_owned()
     }
 
-    /// Whether it came to hold what is asked before the limit and the end.
-    fn until(&self, holds: impl Fn(&str) -> bool) -> bool {
-        self.wait(|gathered| holds(&String::from_utf8_lossy(&gathered.bytes)) || gathered.closed);
-        holds(&self.now())
+    /// Waits until it holds what is asked; says why it never will.
+    fn until(&self, holds: impl Fn(&str) -> bool) -> Result<(), String> {
+        let text = |gathered: &Gathered| String::from_utf8_lossy(&gathered.bytes).into_owned();
+        self.wait(|gathered| holds(&text(gathered)) || gathered.closed).map_err(|why| why.to_string())?;
+        if holds(&self.now()) { Ok(()) } else { Err("the output is closed".to_owned()) }
     }
 
-    fn until_closed(&self) -> bool {
-        self.wait(|gathered| gathered.closed);
-        self.0.0.lock().unwrap().closed
-    }
-
-    fn wait(&self, over: impl Fn(&Gathered) -> bool) {
-        let begun = Instant::now();
+    fn wait(&self, over: impl Fn(&Gathered) -> bool) -> Result<(), InVain> {
+        let mut watchdog = Watchdog::new();
         let mut gathered = self.0.0.lock().unwrap();
-        while !over(&gathered) && begun.elapsed() < LIMIT {
-            let left = LIMIT.saturating_sub(begun.elapsed());
-            gathered = self.0.1.wait_timeout(gathered, left).unwrap().0;
+        while !over(&gathered) {
+            gathered = self.0.1.wait_timeout(gathered, PAUSE).unwrap().0;
+            watchdog.look()?;
         }
+        Ok(())
     }
 }

@@ -7,16 +7,12 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::{env, fs};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::running::{Ended, Running};
-
-/// No test waits longer for one thing; each ends by an event long before.
-pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 /// Every process that a test starts has this variable, with the test's folder as its value.
 const MARK: &str = "LOCKSTEP_TEST_SITE";
@@ -131,27 +127,22 @@ impl Site {
 
     /// Waits until it holds.
     pub(crate) fn until(&self, what: &str, holds: impl Fn() -> bool) {
-        let begun = Instant::now();
-        while !holds() {
-            assert!(begun.elapsed() < LIMIT, "waited for `{what}` in vain; alive: {:?}", self.processes());
-            thread::sleep(Duration::from_millis(10));
+        if let Err(why) = lockstep_watchdog::until(holds) {
+            panic!("waited for `{what}` in vain: {why}; of this test: {:?}", self.processes());
         }
     }
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        let begun = Instant::now();
-        loop {
+        // A process that no SIGKILL ends is the kernel's matter: nothing more can be done.
+        let _ = lockstep_watchdog::until(|| {
             let left = self.processes();
-            if left.is_empty() || begun.elapsed() > LIMIT {
-                return;
+            for (pid, _) in &left {
+                let _ = kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL);
             }
-            for (pid, _) in left {
-                let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
+            left.is_empty()
+        });
     }
 }
 

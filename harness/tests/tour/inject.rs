@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use assert_cmd::assert::OutputAssertExt;
+
 use crate::site::{Site, entries, finding, json, stderr, stdout};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
@@ -157,7 +159,7 @@ fn not_here() {
     let site = Site::new();
     let mut command = site.command("", &["inject", "slow-network", "full-disk", "--report", "-"]);
     command.env("PATH", site.path("tmp"));
-    let report = json(&assert_cmd::Command::from_std(command).timeout(crate::site::LIMIT).assert().success());
+    let report = json(&lockstep_watchdog::output(command).assert().success());
     for case in [0, 1] {
         let found = finding(&report, case, "This machine can do what the scenario needs");
         assert_eq!(found["verdict"], "not verified here");

@@ -5,12 +5,10 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::site::{LIMIT, Site};
+use crate::site::Site;
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("ends_all_that_it_started_at_a_signal_and_dies_of_it", ends_at_signal),
@@ -53,15 +51,9 @@ impl Running {
 
     /// Waits until the number of processes that have `folder` in their arguments is as wanted.
     pub(crate) fn await_processes(&mut self, folder: &Path, wanted: impl Fn(usize) -> bool) {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            let count = processes(folder);
-            if wanted(count) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{count} processes are at work in {}", folder.display());
-            // Processes of others give no event that could be waited for.
-            thread::sleep(Duration::from_millis(5));
+        // Processes of others give no event that could be waited for.
+        if let Err(why) = lockstep_watchdog::until(|| wanted(processes(folder))) {
+            panic!("{} processes are at work in {}: {why}", processes(folder), folder.display());
         }
     }
 

@@ -1,10 +1,9 @@
 //! A folder with the command and fake labs in it, as an installation has them, and the command made ready to run.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use std::{env, fs};
 
-use assert_cmd::Command;
+use assert_cmd::assert::OutputAssertExt;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -12,8 +11,6 @@ use tempfile::TempDir;
 pub(crate) const SPAWN: &str = "lab-02-spawn-ddp";
 /// Lab 06.
 pub(crate) const RESUME: &str = "lab-06-snapshot-resume";
-/// No test waits longer; all end by an event long before.
-pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) struct Site {
     folder: TempDir,
@@ -50,7 +47,7 @@ impl Site {
 
     /// The same, run to its end.
     pub(crate) fn run(&self, lie: &str, args: &[&str]) -> assert_cmd::assert::Assert {
-        Command::from_std(self.command(lie, args)).timeout(LIMIT).assert()
+        lockstep_watchdog::output(self.command(lie, args)).assert()
     }
 
     /// What the command left in its temporary folder.

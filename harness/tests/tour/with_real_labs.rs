@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use assert_cmd::assert::OutputAssertExt;
 use rustix::process::Signal;
 
 use crate::signals::Running;
-use crate::site::{LIMIT, RESUME, SPAWN, finding, json};
+use crate::site::{RESUME, SPAWN, finding, json};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("shows_that_a_kill_changes_no_bit_of_a_real_run", real_tour),
@@ -32,7 +33,7 @@ fn command(labs: &[&str], args: &[&str]) -> Option<Command> {
 
 fn report(labs: &[&str], args: &[&str]) -> Option<serde_json::Value> {
     let command = command(labs, args)?;
-    Some(json(&assert_cmd::Command::from_std(command).timeout(LIMIT).assert().success()))
+    Some(json(&lockstep_watchdog::output(command).assert().success()))
 }
 
 fn real_tour() {

@@ -4,18 +4,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
-use std::time::Duration;
+use std::process::{Command, Output};
 
-use assert_cmd::Command;
-use assert_cmd::cargo::cargo_bin_cmd;
+use assert_cmd::assert::{Assert, OutputAssertExt};
+use assert_cmd::cargo::cargo_bin;
 use lockstep::events::{self, Event};
 use predicates::prelude::*;
 use safetensors::{Dtype, SafeTensors};
 use tempfile::TempDir;
-
-/// No run takes nearly this long.
-const LIMIT: Duration = Duration::from_secs(100);
 
 /// A private folder in which the lab runs.
 struct Lab(TempDir);
@@ -29,15 +25,16 @@ impl Lab {
         self.0.path().join(name)
     }
 
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = cargo_bin_cmd!("lab-01-single-gpu");
-        command.current_dir(self.0.path()).args(args).timeout(LIMIT);
+    /// Runs it to its end.
+    fn assert(&self, args: &[&str]) -> Assert {
+        let mut command = Command::new(cargo_bin!("lab-01-single-gpu"));
+        command.current_dir(self.0.path()).args(args);
         command.env("OMP_NUM_THREADS", "1").env(events::FOLDER, self.path("events")).env_remove("RUST_BACKTRACE");
-        command
+        lockstep_watchdog::output(command).assert()
     }
 
     fn run(&self, args: &[&str]) -> Output {
-        self.command(args).args(["--device", "cpu"]).assert().success().get_output().clone()
+        self.assert(&[args, &["--device", "cpu"]].concat()).success().get_output().clone()
     }
 
     fn events(&self) -> Vec<Event> {
@@ -108,7 +105,7 @@ fn writes_no_checkpoint_before_its_time() {
     // The folder cannot be made, so the first attempt to save ends the run: after two epochs, not before.
     let lab = Lab::new();
     fs::write(lab.path("file"), "").unwrap();
-    let output = lab.command(&["5", "2", "--checkpoint", "file/c.safetensors"]).assert().code(1).get_output().clone();
+    let output = lab.assert(&["5", "2", "--checkpoint", "file/c.safetensors"]).code(1).get_output().clone();
     assert_eq!(losses(&output).len(), 2);
 }
 
@@ -180,7 +177,7 @@ fn refuses_bad_arguments_with_exit_code_2_and_says_which() {
         (&["--rank", "0"], "'--rank'"),
     ] {
         let lab = Lab::new();
-        lab.command(args).assert().code(2).stdout("").stderr(predicate::str::contains(named));
+        lab.assert(args).code(2).stdout("").stderr(predicate::str::contains(named));
         assert!(names(lab.0.path()).is_empty());
     }
 }
@@ -188,15 +185,14 @@ fn refuses_bad_arguments_with_exit_code_2_and_says_which() {
 #[test]
 fn refuses_a_learning_rate_that_is_no_number() {
     let refusal = predicate::str::contains("invalid lr for SGD: NaN");
-    Lab::new().command(&["--lr", "nan", "--device", "cpu"]).assert().code(1).stderr(refusal);
+    Lab::new().assert(&["--lr", "nan", "--device", "cpu"]).code(1).stderr(refusal);
 }
 
 #[test]
 fn names_a_checkpoint_that_it_cannot_write() {
     let lab = Lab::new();
     fs::write(lab.path("file"), "").unwrap();
-    lab.command(&["1", "1", "--device", "cpu", "--checkpoint", "file/c.safetensors"])
-        .assert()
+    lab.assert(&["1", "1", "--device", "cpu", "--checkpoint", "file/c.safetensors"])
         .code(1)
         .stderr(predicate::str::starts_with("error: failed to save a checkpoint to file/c.safetensors\n  caused by: "));
 }
@@ -205,7 +201,7 @@ fn names_a_checkpoint_that_it_cannot_write() {
 fn leaves_no_part_of_a_checkpoint_behind() {
     let lab = Lab::new();
     fs::create_dir(lab.path("checkpoint.safetensors")).unwrap();
-    lab.command(&["1", "1", "--device", "cpu"]).assert().code(1);
+    lab.assert(&["1", "1", "--device", "cpu"]).code(1);
     assert_eq!(names(lab.0.path()), ["checkpoint.safetensors", "events"]);
     lab.run(&["1", "1", "--checkpoint", "kept.safetensors"]);
     assert_eq!(names(lab.0.path()), ["checkpoint.safetensors", "events", "kept.safetensors"]);
@@ -219,11 +215,11 @@ fn keeps_the_last_good_checkpoint_when_the_next_cannot_be_written() {
     let good = fs::read(lab.path("checkpoint.safetensors")).unwrap();
     // A limit on the size of files, as a full disk: the shell sets it, so that only the lab has it.
     let lab_binary = assert_cmd::cargo::cargo_bin!("lab-01-single-gpu");
-    let mut shell = std::process::Command::new("sh");
+    let mut shell = Command::new("sh");
     shell.arg0("sh").args(["-c", "ulimit -f 0; trap '' XFSZ; exec \"$0\" \"$@\""]).arg(lab_binary);
     shell.args(["1", "1", "--seed", "5", "--device", "cpu"]).current_dir(lab.0.path());
-    let command = Command::from_std(shell).timeout(LIMIT).assert().code(1).get_output().clone();
-    let told = String::from_utf8_lossy(&command.stderr).into_owned();
+    let output = lockstep_watchdog::output(shell).assert().code(1).get_output().clone();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.contains("failed to save a checkpoint to checkpoint.safetensors"), "{told}");
     assert_eq!(fs::read(lab.path("checkpoint.safetensors")).unwrap(), good);
     assert_eq!(names(lab.0.path()), ["checkpoint.safetensors", "events"]);

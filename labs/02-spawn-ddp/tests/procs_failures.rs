@@ -10,9 +10,10 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 
 use assert_cmd::cargo::cargo_bin;
-use common::{Guarded, LIMIT, Lab, drain, finish, stderr};
+use common::{Guarded, Lab, finish, stderr};
 use lockstep::data::Digits;
 use lockstep::events::{self, Event};
+use lockstep_watchdog::{drain, receive};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 fn mnist() -> &'static Path {
@@ -104,7 +105,7 @@ fn endless(lab: &Lab) -> (Guarded, impl Read + Send + use<>) {
         // The receiver is gone if it timed out.
         let _ = sender.send((ranks, lines));
     });
-    let (ranks, rest) = receiver.recv_timeout(LIMIT).expect("training did not begin");
+    let (ranks, rest) = receive(&receiver).expect("training did not begin").unwrap();
     assert_eq!(ranks, [true; 2], "the run ended by itself");
     (child, rest)
 }
@@ -112,8 +113,8 @@ fn endless(lab: &Lab) -> (Guarded, impl Read + Send + use<>) {
 /// Waits until the program and all its workers are gone; gives the signal that ended it and what it wrote on stderr.
 fn end_of(mut child: Guarded, stdout: impl Read + Send + 'static) -> (Option<i32>, String) {
     let stderr = drain(child.0.stderr.take().unwrap());
-    drain(stdout).recv_timeout(LIMIT).expect("a worker is left");
-    let told = stderr.recv_timeout(LIMIT).expect("a worker is left");
+    receive(&drain(stdout)).expect("a worker is left");
+    let told = receive(&stderr).expect("a worker is left").unwrap();
     (child.0.wait().unwrap().signal(), String::from_utf8(told).unwrap())
 }
 

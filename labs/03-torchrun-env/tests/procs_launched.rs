@@ -4,14 +4,10 @@
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use assert_cmd::cargo::cargo_bin;
 use c10d::{Store, TcpStoreOptions};
 use tempfile::TempDir;
-
-/// No run takes nearly this long.
-const LIMIT: Duration = Duration::from_secs(100);
 
 /// What a launcher, or the developer's own shell, may have set.
 const FOREIGN: [&str; 8] = [
@@ -47,7 +43,7 @@ fn command(program: impl AsRef<std::ffi::OsStr>, folder: &TempDir) -> Command {
 }
 
 fn finish(command: Command) -> Output {
-    assert_cmd::Command::from_std(command).timeout(LIMIT).output().unwrap()
+    lockstep_watchdog::output(command)
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use crate::common::{rank, ranks_with};
 use c10d::{DebugLevel, Fault, GroupOptions, ProcessGroup, ReduceOp, Store, Whereabouts, WorldSize};
+use lockstep_watchdog::scaled;
 use tch::{Kind, Tensor};
 
 fn short() -> GroupOptions {
-    GroupOptions { timeout: Duration::from_secs(1), ..crate::common::options() }
+    GroupOptions { timeout: scaled(Duration::from_secs(1)), ..crate::common::options() }
 }
 
 fn zeros(n: i64) -> Tensor {

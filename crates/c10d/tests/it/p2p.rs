@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::common::{rank, ranks, ranks_with};
 use c10d::{Fault, GroupOptions};
+use lockstep_watchdog::scaled;
 use tch::{Kind, Tensor};
 
 fn number(n: f32) -> Tensor {
@@ -88,7 +89,7 @@ fn a_message_to_oneself_or_outside_is_refused_at_once() {
 #[test]
 fn a_late_message_is_a_timeout_and_no_mismatch_when_the_peer_is_in_another_exchange() {
     // Rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0: nobody strays, all are late.
-    let short = GroupOptions { timeout: Duration::from_millis(500), ..crate::common::options() };
+    let short = GroupOptions { timeout: scaled(Duration::from_millis(500)), ..crate::common::options() };
     let errors = ranks_with(3, &short, |group| {
         let me = group.rank().get();
         let mut buffer = Tensor::zeros([1 + me as i64], (Kind::Float, tch::Device::Cpu));
@@ -102,7 +103,7 @@ fn a_late_message_is_a_timeout_and_no_mismatch_when_the_peer_is_in_another_excha
 
 #[test]
 fn a_receive_that_nobody_answers_times_out_and_names_the_peer() {
-    let short = GroupOptions { timeout: Duration::from_millis(300), ..crate::common::options() };
+    let short = GroupOptions { timeout: scaled(Duration::from_millis(300)), ..crate::common::options() };
     let errors = ranks_with(2, &short, |group| {
         let peer = rank(1 - group.rank().get());
         group.recv(&mut number(0.0), peer, 0).unwrap_err()

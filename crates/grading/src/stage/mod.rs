@@ -6,10 +6,10 @@
 mod bounds;
 mod confine;
 mod judge;
+mod patience;
 mod printed;
 mod roll;
 mod scene;
-mod stillness;
 
 use std::path::{Path, PathBuf};
 

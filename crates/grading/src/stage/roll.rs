@@ -13,6 +13,9 @@ use tcpstore::Server;
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
 
+/// The name of the group of all ranks.
+const GROUP: &str = "0";
+
 const ASKED: &str = "lockstep/roll_call/asked";
 
 #[derive(Deserialize)]
@@ -45,7 +48,7 @@ pub(super) fn call(store: &Server, ranks: usize) -> BTreeMap<usize, String> {
     let until = Instant::now() + PATIENCE;
     loop {
         let answer = |rank: usize| {
-            let keys = [format!("{prefix}{round}/{rank}"), format!("{prefix}farewell/{rank}")];
+            let keys = [format!("{prefix}{round}/{rank}"), format!("{prefix}farewell/{GROUP}/{rank}")];
             let bytes = keys.iter().find_map(|key| store.get(key))?;
             Some((rank, told(&serde_json::from_slice(&bytes).ok()?)))
         };

@@ -14,7 +14,7 @@ use lockstep_launch::process::{Died, Sink, Spec, Stdin, Stray, Workers};
 use tempfile::TempDir;
 
 use super::judge::is_done;
-use super::stillness::{STILL, Stillness};
+use super::patience::{Moment, Patience};
 use super::{End, Setting, confine, printed, roll};
 use crate::{Fault, Options, Verdict};
 
@@ -113,27 +113,23 @@ impl<'a> Scene<'a> {
     pub(super) async fn watch(&self, workers: &mut Workers, pids: &[u32], options: &Options) -> anyhow::Result<Played> {
         let (begin, mut measured) = (Instant::now(), Instant::now());
         let mut ends: Vec<Option<End>> = vec![None; self.ranks];
-        let mut failed: Option<Instant> = None;
-        let (mut fault, mut still) = (None, Stillness::default());
+        let mut failed: Option<Moment> = None;
+        let (mut fault, mut patience) = (None, Patience::new(begin));
         while ends.iter().any(Option::is_none) && fault.is_none() {
             self.look(&mut ends, workers).await?;
             let now = Instant::now();
-            if failed.is_none() && ends.iter().flatten().any(|end| !is_done(end)) {
-                failed = Some(now);
-            }
-            if failed.is_some_and(|failed| now - failed >= AFTERMATH) {
-                break;
-            }
-            if now - begin >= options.deadline {
-                fault = Some(self.hang(&ends, &format!("not finished after {} s", options.deadline.as_secs())));
-            } else if now - measured >= MEASURE {
-                (measured, fault) = (now, options.bounds.broken(self.folder));
-                // A rank that is done only waits for the others.
-                let busy: Vec<u32> =
-                    pids.iter().zip(&ends).filter(|(_, end)| end.is_none()).map(|(pid, _)| *pid).collect();
-                if fault.is_none() && still.lasts(&busy, now) {
-                    fault = Some(self.hang(&ends, &format!("nobody has done anything for {} s", STILL.as_secs())));
+            // A rank that is done only waits for the others.
+            let busy: Vec<u32> = pids.iter().zip(&ends).filter(|(_, end)| end.is_none()).map(|(pid, _)| *pid).collect();
+            if ends.iter().flatten().any(|end| !is_done(end)) {
+                let now = patience.moment(&busy, now);
+                if now.is_later(AFTERMATH, *failed.get_or_insert(now)) {
+                    break;
                 }
+            }
+            if now - measured >= MEASURE {
+                (measured, fault) = (now, options.bounds.broken(self.folder));
+                let why = patience.ends(options.deadline, &busy, now).filter(|_| fault.is_none());
+                fault = why.map(|why| self.hang(&ends, &why)).or(fault);
             }
         }
         if ends.iter().any(Option::is_none) {

@@ -18,7 +18,7 @@ use lockstep_launch::process::{Died, Signal, Sink, Spec, Stdin, Workers};
 /// The name of the subcommand.
 pub(crate) const AGENT: &str = "agent";
 
-const SWEEP: Duration = Duration::from_secs(20);
+const SWEEP: Duration = Duration::from_secs(600);
 
 pub(crate) fn main(_args: &[OsString]) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -6,12 +6,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use crate::actor::AGENT;
-
-/// Nothing takes longer than this, even on a busy machine. A test that waits so long has failed.
-const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Scene {
     agent: Child,
@@ -123,11 +119,7 @@ pub(crate) fn lives(pid: i32) -> bool {
 
 /// Waits until something that another process does on its own has happened.
 pub(crate) fn until(what: &str, happened: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !happened() {
-        assert!(begin.elapsed() < LIMIT, "in vain: {what}");
-        thread::sleep(Duration::from_millis(1));
-    }
+    lockstep_watchdog::until(happened).unwrap_or_else(|why| panic!("in vain: {what}: {why}"));
 }
 
 pub(crate) fn until_gone(pids: &[i32]) {

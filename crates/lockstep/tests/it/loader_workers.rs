@@ -12,7 +12,7 @@ use lockstep::sampler::{Sampler, SequentialSampler};
 use tch::Tensor;
 
 /// Only a loader that hangs comes near it.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(600);
 
 /// Twenty samples that watch who loads them; the watching tests take them one by one, so a sample is a step.
 #[derive(Default)]

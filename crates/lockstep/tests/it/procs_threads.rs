@@ -10,7 +10,7 @@ use lockstep::{LaunchEnv, exit, init_process_group};
 use tch::{Device, Tensor};
 
 fn join(env: &LaunchEnv) -> Result<ProcessGroup> {
-    let timeout = Duration::from_secs(60);
+    let timeout = Duration::from_secs(600);
     let options = GroupOptions { timeout, endpoint: Endpoint::Interface("lo".into()), ..Default::default() };
     Ok(init_process_group(env, Device::Cpu, &options)?)
 }

@@ -5,16 +5,15 @@
 use std::env;
 use std::io::Read;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
+use lockstep_watchdog::{drain, receive};
 
 const CASE: &str = "LOCKSTEP_TEST_CASE";
 
-/// No wait of a test is longer than this; all end by an event long before.
-pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+/// Longer than any rank takes to end.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// Runs the named case of `cases`, or the tests.
 pub(crate) fn main<const N: usize>(cases: fn(&str) -> anyhow::Result<()>, tests: [(&str, fn()); N]) -> ExitCode {
@@ -50,33 +49,14 @@ fn prepared(mut command: Command, case: &str) -> Command {
     command
 }
 
-/// Runs `command` until it *and all that inherited its output* have ended; kills it at the limit.
-pub(crate) fn finish(mut command: Command) -> Output {
-    let mut child = command.spawn().unwrap();
-    let (stdout, stderr) = (drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap()));
-    let ended = stdout.recv_timeout(LIMIT).and_then(|out| Ok((out, stderr.recv_timeout(LIMIT)?)));
-    if ended.is_err() {
-        child.kill().unwrap();
-    }
-    let status = child.wait().unwrap();
-    let (stdout, stderr) = ended.expect("the program or one of its workers did not end in time");
-    Output { status, stdout, stderr }
+/// Runs `command` until it *and all that inherited its output* have ended.
+pub(crate) fn finish(command: Command) -> Output {
+    lockstep_watchdog::output(command)
 }
 
-/// Whether everything that holds this end of a pipe ends within the limit.
-pub(crate) fn ends(pipe: impl Read + Send + 'static) -> bool {
-    drain(pipe).recv_timeout(LIMIT).is_ok()
-}
-
-fn drain(mut pipe: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        pipe.read_to_end(&mut bytes).unwrap();
-        // The receiver is gone if it timed out.
-        let _ = sender.send(bytes);
-    });
-    receiver
+/// Waits until everything that holds this end of a pipe has ended.
+pub(crate) fn until_closed(pipe: impl Read + Send + 'static) {
+    receive(&drain(pipe)).expect("something still holds the pipe");
 }
 
 /// A process that is killed and reaped when the test fails.

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Longer than anything here takes: a test that fails because of it hangs.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// A server on a free port of loopback.
 pub(crate) fn server(options: Options) -> Server {

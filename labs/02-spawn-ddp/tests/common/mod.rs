@@ -4,18 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use assert_cmd::assert::{Assert, OutputAssertExt};
 use lockstep::events::{self, Event};
 use tempfile::TempDir;
-
-/// No wait is longer than this; all end by an event long before.
-pub const LIMIT: Duration = Duration::from_secs(100);
 
 /// What a launcher, or the developer's own shell, may have set.
 const FOREIGN: [&str; 6] =
@@ -69,25 +63,9 @@ impl Lab {
     }
 }
 
-/// Runs `command` until it and all that inherited its output have ended: a worker left behind is a failure at the limit.
-pub fn finish(mut command: Command) -> Output {
-    let mut child = Guarded(command.spawn().unwrap());
-    let (stdout, stderr) = (drain(child.0.stdout.take().unwrap()), drain(child.0.stderr.take().unwrap()));
-    let wait = |pipe: Receiver<Vec<u8>>| pipe.recv_timeout(LIMIT).expect("the program or a worker did not end");
-    let (stdout, stderr) = (wait(stdout), wait(stderr));
-    Output { status: child.0.wait().unwrap(), stdout, stderr }
-}
-
-/// All that comes from `pipe` once every process that holds its other end is gone.
-pub fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        pipe.read_to_end(&mut bytes).unwrap();
-        // The receiver is gone if it timed out.
-        let _ = sender.send(bytes);
-    });
-    receiver
+/// Runs `command` until it and all that inherited its output have ended: a worker left behind is a failure.
+pub fn finish(command: Command) -> Output {
+    lockstep_watchdog::output(command)
 }
 
 /// A process that is killed and reaped when the test fails; its workers die with it.

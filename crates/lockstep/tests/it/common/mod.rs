@@ -13,7 +13,7 @@ pub fn ranks<T: Send>(world: usize, body: impl Fn(Rc<ProcessGroup>) -> T + Send 
     let store = Arc::new(Store::hash().unwrap());
     let world = WorldSize::new(world).unwrap();
     let options = GroupOptions {
-        timeout: Duration::from_secs(60),
+        timeout: Duration::from_secs(600),
         endpoint: Endpoint::Interface("lo".into()),
         ..GroupOptions::default()
     };

@@ -1,0 +1,68 @@
+//! How much time processes have lost in the queue for a core.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use crate::proc::schedule;
+
+/// The time that processes have waited for a core while they could have run: what a deadline in seconds must not count.
+#[derive(Debug, Default)]
+pub struct Queue {
+    threads: BTreeMap<(u32, String), Duration>,
+}
+
+impl Queue {
+    /// The longest that one of the processes has waited so far, all its threads together. Threads that have ended count as far as
+    /// earlier looks have seen them. Zero where the kernel does not keep these numbers.
+    pub fn lost(&mut self, pids: &[u32]) -> Duration {
+        pids.iter().for_each(|pid| self.look(*pid));
+        let of = |pid: &u32| self.threads.iter().filter(|((of, _), _)| of == pid).map(|(_, lost)| *lost).sum();
+        pids.iter().map(of).max().unwrap_or_default()
+    }
+
+    fn look(&mut self, pid: u32) {
+        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let [_, lost] = schedule(&task.path());
+            self.threads.insert((pid, task.file_name().to_string_lossy().into_owned()), lost);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Two loops on one core: each gets half of it and waits for the other half.
+    #[test]
+    fn counts_the_time_that_another_has_the_core() {
+        let one_core = "while :; do :; done";
+        let looping = || {
+            let mut shell = Command::new("taskset");
+            shell.args(["-c", &first_core(), "sh", "-c", one_core]);
+            Guarded(shell.spawn().unwrap())
+        };
+        let pair = [looping(), looping()];
+        let pids = [pair[0].0.id(), pair[1].0.id()];
+        let (mut queue, enough) = (Queue::default(), Duration::from_millis(100));
+        crate::until(|| queue.lost(&pids) >= enough).unwrap();
+        assert!(crate::threads(pids[0]).unwrap().awake);
+    }
+
+    /// The first of the cores that this process may use.
+    fn first_core() -> String {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned();
+        list.split([',', '-']).next().unwrap().to_owned()
+    }
+
+    struct Guarded(std::process::Child);
+
+    impl Drop for Guarded {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}

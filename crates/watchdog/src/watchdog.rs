@@ -1,0 +1,150 @@
+//! The watch over a process and all that it has started.
+
+use std::fmt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::Stillness;
+use crate::proc::{family, schedule};
+
+/// Nothing that a test does sleeps for that long.
+const STILL: Duration = Duration::from_secs(60);
+/// What threads that look around now and then use of a core in that time, and more. A process that computes gets more, even next to
+/// twenty others on one core.
+const NOTHING: Duration = Duration::from_secs(2);
+/// Time on cores after which a wait is for something that never ends. The longest test uses a quarter of it.
+const TOO_MUCH: Duration = Duration::from_secs(20 * 60);
+/// How often to look at most.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Watches this process and all that it has started, from the beginning of a wait.
+#[derive(Debug)]
+pub struct Watchdog {
+    still: Stillness,
+    begun: Instant,
+    used_before: Duration,
+    too_much: Duration,
+    looked: Instant,
+}
+
+/// A wait that nobody will end.
+pub struct InVain {
+    why: String,
+    waited: Duration,
+    alive: Vec<String>,
+}
+
+impl Watchdog {
+    /// For a wait that begins now.
+    pub fn new() -> Self {
+        let now = Instant::now();
+        Watchdog {
+            still: Stillness::new(STILL, NOTHING),
+            begun: now,
+            used_before: used(),
+            too_much: TOO_MUCH,
+            looked: now,
+        }
+    }
+
+    /// To be asked often, by the thread that waits: its own time on a core does not count.
+    ///
+    /// # Errors
+    /// [`InVain`] when nothing has used a core for a minute, or cores were used for 20 minutes.
+    pub fn look(&mut self) -> Result<(), InVain> {
+        let now = Instant::now();
+        if now - self.looked < LOOK {
+            return Ok(());
+        }
+        self.looked = now;
+        let used = used();
+        if self.still.lasts(Some(used), now) {
+            return Err(self.in_vain(format!("nothing has used a core for {} s", self.still.lasting().as_secs())));
+        }
+        if used.saturating_sub(self.used_before) > self.too_much {
+            return Err(self.in_vain(format!("{} s on cores were not enough", self.too_much.as_secs())));
+        }
+        Ok(())
+    }
+
+    fn in_vain(&self, why: String) -> InVain {
+        let told = |(pid, stat): (u32, crate::proc::Stat)| {
+            format!("{} ({pid}, state {}, {:.1} s on a core)", stat.name, stat.state, stat.own.as_secs_f64())
+        };
+        InVain { why, waited: self.begun.elapsed(), alive: family().into_iter().map(told).collect() }
+    }
+}
+
+impl Default for Watchdog {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Time on cores of the whole family, but for that of this thread.
+fn used() -> Duration {
+    let [own, _] = schedule(Path::new("/proc/thread-self"));
+    let all: Duration = family().values().map(|stat| stat.own + stat.children).sum();
+    all.saturating_sub(own)
+}
+
+impl fmt::Display for InVain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "waited for {:.0} s: {}; alive: {}", self.waited.as_secs_f64(), self.why, self.alive.join(", "))
+    }
+}
+
+/// As printed, since it ends in the message of a panic.
+impl fmt::Debug for InVain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for InVain {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_a_wait_for_who_sleeps_and_names_it() {
+        let mut sleeper = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let still = Stillness::new(Duration::from_secs(1), NOTHING);
+        let mut watchdog = Watchdog { still, ..Watchdog::new() };
+        let why = loop {
+            if let Err(why) = watchdog.look() {
+                break why.to_string();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(why.contains(&format!("sleep ({}, state S, 0.0 s on a core)", sleeper.id())), "{why}");
+    }
+
+    #[test]
+    fn ends_a_wait_that_costs_too_much() {
+        let now = Instant::now() - 2 * LOOK;
+        let mut watchdog = Watchdog { looked: now, ..Watchdog::new() };
+        watchdog.too_much = Duration::ZERO;
+        let on_core = || schedule(Path::new("/proc/thread-self"))[0];
+        std::thread::spawn(move || while on_core() < Duration::from_millis(50) {}).join().unwrap();
+        assert!(watchdog.look().unwrap_err().to_string().contains("0 s on cores were not enough"));
+    }
+
+    #[test]
+    fn names_who_is_alive() {
+        let told = Watchdog::new().in_vain("no reason".into()).to_string();
+        assert!(told.contains(&format!("({}, state ", std::process::id())), "{told}");
+        assert!(told.starts_with("waited for 0 s: no reason; alive: "), "{told}");
+    }
+
+    #[test]
+    fn does_not_count_the_thread_that_looks() {
+        let (begun, before) = (Instant::now(), used());
+        while begun.elapsed() < Duration::from_millis(300) {}
+        // Other tests of this process may run meanwhile; under nextest there are none.
+        assert!(used() - before < Duration::from_millis(200) || std::env::var_os("NEXTEST").is_none());
+    }
+}
