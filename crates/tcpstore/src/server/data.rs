@@ -151,9 +151,14 @@ impl Data {
     fn set(&mut self, key: Key, value: Value) -> Result<Vec<ConnectionId>, Refused> {
         let old = self.values.get(&key).map_or(0, |old| cost(&key, old));
         self.charge(cost(&key, &value), old)?;
+        Ok(self.put(key, value))
+    }
+
+    /// Sets a key that was paid for.
+    fn put(&mut self, key: Key, value: Value) -> Vec<ConnectionId> {
         let woken = self.waiters.came(&key);
         self.values.insert(key, value);
-        Ok(woken)
+        woken
     }
 
     fn compare_set(&mut self, key: Key, expected: Value, desired: Value) -> Result<Outcome, Refused> {
@@ -204,15 +209,11 @@ impl Data {
     }
 
     fn multi_set(&mut self, entries: Vec<(Key, Value)>) -> Result<Outcome, Refused> {
-        // All or nothing: counted as if all its keys were new.
-        let sum = entries.iter().map(|(key, value)| cost(key, value)).sum();
-        self.charge(sum, 0)?;
-        self.bytes -= sum;
-        let mut woken = Vec::new();
-        for (key, value) in entries {
-            woken.append(&mut self.set(key, value)?);
-        }
-        Ok(woke(woken))
+        // All or nothing. Of a key that comes twice the last value stays.
+        let new: HashMap<&Key, usize> = entries.iter().map(|(key, value)| (key, cost(key, value))).collect();
+        let old = new.keys().filter_map(|&key| Some(cost(key, self.values.get(key)?))).sum();
+        self.charge(new.into_values().sum(), old)?;
+        Ok(woke(entries.into_iter().flat_map(|(key, value)| self.put(key, value)).collect()))
     }
 
     fn queue_push(&mut self, key: Key, value: Value) -> Result<Outcome, Refused> {
@@ -334,6 +335,19 @@ mod tests {
         assert_eq!(data.apply(ME, Request::Get { key: b"k".into() }), Ok(answer(Reply::Value(b"v".into()))));
         data.apply(ME, Request::Delete { key: b"k".into() }).unwrap();
         assert_eq!(data.bytes(), 0);
+    }
+
+    #[test]
+    fn counts_an_overwritten_key_once_in_a_multi_set() {
+        let mut data = store(300);
+        let full = |byte: u8| (b"k".to_vec(), vec![byte; 200]);
+        data.apply(ME, Request::MultiSet { entries: vec![full(1)] }).unwrap();
+        data.apply(ME, Request::MultiSet { entries: vec![full(2)] }).unwrap();
+        data.apply(ME, Request::MultiSet { entries: vec![full(3), full(4)] }).unwrap();
+        assert_eq!((data.bytes(), data.value(b"k")), (1 + 200 + 64, Some(&vec![4; 200])));
+        let more = Request::MultiSet { entries: vec![full(5), (b"other".to_vec(), vec![])] };
+        assert_eq!(data.apply(ME, more), Err(Refused::Full { max: 300 }));
+        assert_eq!(data.value(b"k"), Some(&vec![4; 200]), "all or nothing");
     }
 
     #[test]
