@@ -2,8 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use tokio::sync::watch;
+
 use super::ConnectionId;
-use super::waiters::Waiters;
+use super::waiters::{WaitedKeys, Waiters};
 use crate::wire::{Key, Limits, Reply, Request, Value};
 
 /// Bytes that an entry costs beside its key and value, roughly: the tables' own.
@@ -22,6 +24,8 @@ pub struct Data {
     limits: Limits,
     max_bytes: usize,
     bytes: usize,
+    /// Bytes of `max_bytes` that others have.
+    lent: usize,
     values: HashMap<Key, Value>,
     queues: HashMap<Key, VecDeque<Value>>,
     waiters: Waiters,
@@ -59,12 +63,13 @@ pub enum Refused {
 }
 
 impl Data {
-    /// An empty store that holds at most `max_bytes` of keys and values.
+    /// An empty store that holds at most `max_bytes` of keys and values, less what is [lent](Self::lend).
     pub fn new(limits: Limits, max_bytes: usize) -> Self {
         Self {
             limits,
             max_bytes,
             bytes: 0,
+            lent: 0,
             values: HashMap::new(),
             queues: HashMap::new(),
             waiters: Waiters::default(),
@@ -131,6 +136,41 @@ impl Data {
     /// Bytes that keys and values take, with what their tables take.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes that the waits take, with what their tables take.
+    pub fn wait_bytes(&self) -> usize {
+        self.waiters.bytes()
+    }
+
+    /// Bytes of the keys that the connection waits for, with what their tables take, as if nobody else waited for them.
+    pub fn wait_bytes_of(&self, connection: ConnectionId) -> usize {
+        self.waiters.bytes_of(connection)
+    }
+
+    /// The keys that begin with `prefix` and that somebody waits for: now, and whenever that changes.
+    pub(super) fn watch_waits(&mut self, prefix: Key) -> watch::Receiver<WaitedKeys> {
+        self.waiters.watch(prefix)
+    }
+
+    /// From now on so many of the store's bytes are not for keys and values.
+    pub fn lend(&mut self, bytes: usize) {
+        self.lent = bytes;
+    }
+
+    /// Bytes of the reply to this request, where it holds values or keys; 0 for those that are always small.
+    pub fn reply_bytes(&self, request: &Request) -> usize {
+        let value = |key: &Key| 8 + self.values.get(key).map_or(0, Vec::len);
+        match request {
+            Request::Get { key } => value(key),
+            Request::MultiGet { keys } => keys.iter().map(value).sum(),
+            Request::CompareSet { key, expected, desired } => value(key).max(8 + expected.len().max(desired.len())),
+            Request::QueuePop { key } => {
+                self.queues.get(key).and_then(VecDeque::front).map_or(0, |front| 16 + front.len())
+            }
+            Request::ListKeys => self.listed_bytes(),
+            _ => 0,
+        }
     }
 
     /// Deletes the keys and queues whose names `goes` picks, and counts them. No wait ends.
@@ -235,16 +275,20 @@ impl Data {
     }
 
     fn list_keys(&self) -> Result<Outcome, Refused> {
-        self.fits_a_reply(8 + self.values.keys().map(|key| key.len() + 8).sum::<usize>())?;
+        self.fits_a_reply(self.listed_bytes())?;
         let mut keys: Vec<Key> = self.values.keys().cloned().collect();
         keys.sort_unstable(); // any order will do; this one is the same every time
         Ok(answer(Reply::Keys(keys)))
     }
 
+    fn listed_bytes(&self) -> usize {
+        8 + self.values.keys().map(|key| key.len() + 8).sum::<usize>()
+    }
+
     /// Takes `more` bytes in place of `less`.
     fn charge(&mut self, more: usize, less: usize) -> Result<(), Refused> {
         let bytes = self.bytes + more - less;
-        if bytes > self.max_bytes && more > less {
+        if bytes + self.lent > self.max_bytes && more > less {
             return Err(Refused::Full { max: self.max_bytes });
         }
         self.bytes = bytes;
@@ -348,6 +392,41 @@ mod tests {
         let more = Request::MultiSet { entries: vec![full(5), (b"other".to_vec(), vec![])] };
         assert_eq!(data.apply(ME, more), Err(Refused::Full { max: 300 }));
         assert_eq!(data.value(b"k"), Some(&vec![4; 200]), "all or nothing");
+    }
+
+    #[test]
+    fn keeps_what_is_lent_free_of_keys() {
+        let mut data = store(300);
+        data.lend(100);
+        assert_eq!(data.apply(ME, set("k", &"x".repeat(200))), Err(Refused::Full { max: 300 }));
+        data.lend(0);
+        data.apply(ME, set("k", &"x".repeat(200))).unwrap();
+    }
+
+    #[test]
+    fn foretells_how_large_a_reply_is() {
+        let mut data = store(1 << 20);
+        data.apply(ME, set("k", "12345")).unwrap();
+        data.apply(ME, Request::QueuePush { key: b"q".into(), value: b"123".into() }).unwrap();
+        let compare = |key: &str, expected: &str, desired: &str| Request::CompareSet {
+            key: key.into(),
+            expected: expected.into(),
+            desired: desired.into(),
+        };
+        for request in [
+            Request::Get { key: b"k".into() },
+            Request::Get { key: b"none".into() },
+            Request::MultiGet { keys: vec![b"k".into(), b"none".into(), b"k".into()] },
+            Request::ListKeys,
+            compare("k", "no", "0123456789"),
+            compare("none", "expected", ""),
+            Request::QueuePop { key: b"q".into() },
+        ] {
+            let foretold = data.reply_bytes(&request);
+            let mut bytes = Vec::new();
+            data.apply(ME, request.clone()).unwrap().reply.unwrap().encode(&mut bytes);
+            assert!(foretold >= bytes.len() && foretold <= bytes.len() + 8, "{request:?}: {foretold}, {bytes:?}");
+        }
     }
 
     #[test]
