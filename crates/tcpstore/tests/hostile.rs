@@ -143,17 +143,114 @@ async fn serves_others_beside_a_flood() {
 
 #[tokio::test]
 async fn a_client_that_fills_the_store_goes_alone() {
-    let server = server(Options { max_bytes: 10_000, ..Options::default() });
+    let server = server(Options { max_bytes: 1_000_000, ..Options::default() });
     let bystander = client(&server).await;
     let mut greedy = Raw::open(&server).await;
     for index in 0..200 {
-        greedy.say_bytes(&encode(&[set(&format!("greedy/{index}"), vec![0; 100])])).await;
+        greedy.say_bytes(&encode(&[set(&format!("greedy/{index}"), vec![0; 10_000])])).await;
     }
     greedy.closed().await;
     until("it is turned away", || !server.refusals().is_empty()).await;
-    assert_eq!(server.refusals()[0].reason, "the store would hold more than 10000 bytes");
+    assert_eq!(server.refusals()[0].reason, "the store would hold more than 1000000 bytes");
     assert!(server.delete_prefix("greedy/") > 40);
-    bystander.set("room", &[0; 5000]).await.unwrap();
+    bystander.set("room", &[0; 50_000]).await.unwrap();
+}
+
+/// Raises this process's limit of open files; returns false, and says so, where it cannot.
+fn may_open(files: u64) -> bool {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.current.map(|current| current.max(files.min(limit.maximum.unwrap_or(files))));
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let may = limit.current.is_none_or(|current| current >= files);
+    if !may {
+        println!("not verified here: {files} open files (ulimit -Hn is {:?})", limit.maximum);
+    }
+    may
+}
+
+/// One of a thousand, by its number: what it says, and then it says no more and reads nothing.
+async fn harm(server: &Server, number: usize) -> Raw {
+    let keys = |count: usize| (0..count).map(|key| wire_key(&format!("never/{number}/{key}/{:0>200}", 0))).collect();
+    let mut raw = Raw::connect(server).await;
+    let validate = Request::Validate { magic: MAGIC };
+    let said = match number % 6 {
+        0 => vec![],
+        1 => encode(&[validate]),
+        // 8 MiB are announced, one comes.
+        2 => encode(&[validate, set("huge", vec![7; 8 << 20])])[..1 << 20].to_vec(),
+        3 => encode(&[validate, Request::Wait { keys: keys(2000) }]),
+        // Many small entries, the last of which never comes.
+        4 => {
+            let entries = (0..5000).map(|key| (wire_key(&format!("half/{key}")), vec![7; 100])).collect();
+            let bytes = encode(&[validate, Request::MultiSet { entries }]);
+            bytes[..bytes.len() - 1].to_vec()
+        }
+        _ => encode(&[&[validate][..], &vec![Request::Get { key: wire_key("large") }; 20]].concat()),
+    };
+    raw.say_bytes(&said).await;
+    raw
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stays_within_its_limit_under_a_thousand_hostile_connections_and_serves_others() {
+    const LIMIT: usize = 64 << 20;
+    const HOSTILE: usize = 1000;
+    if !may_open(2 * HOSTILE as u64 + 200) {
+        return;
+    }
+    let server = server(Options { max_bytes: LIMIT, handshake_timeout: LONG, ..Options::default() });
+    let bystander = client(&server).await;
+    bystander.set("large", &vec![7; 4 << 20]).await.unwrap();
+    let before = resident();
+    let mut hostile = Vec::new();
+    let mut most = 0;
+    for number in 0..HOSTILE {
+        hostile.push(harm(&server, number).await);
+        if number % 20 == 0 {
+            assert_eq!(bystander.add("served", 1).await.unwrap(), number as i64 / 20 + 1);
+            most = most.max(resident());
+            assert!(server.bytes() <= LIMIT, "{} bytes", server.bytes());
+        }
+    }
+    let grown = (most - before) >> 20;
+    println!("{HOSTILE} hostile connections: {} bytes by its own count, {grown} MiB resident", server.bytes());
+    assert!(grown < LIMIT >> 20, "it grew by {grown} MiB");
+    let newcomer = client(&server).await;
+    newcomer.set("value", &vec![1; 1 << 20]).await.unwrap();
+    assert_eq!(bystander.get("value", LONG).await.unwrap().len(), 1 << 20);
+    let waits = tokio::spawn(async move { bystander.get("late", LONG).await });
+    until("it waits", || server.peers().iter().any(|peer| peer.waits_for == ["late"])).await;
+    newcomer.set("late", b"came").await.unwrap();
+    assert_eq!(waits.await.unwrap().unwrap(), b"came");
+}
+
+#[tokio::test]
+async fn a_reply_waits_for_the_room_that_a_deaf_peer_has() {
+    let options = Options { max_bytes: 32 << 20, stall_timeout: SHORT, ..Options::default() };
+    let server = server(options);
+    let bystander = client(&server).await;
+    // Larger than what the sockets hold, so that the store keeps the rest.
+    bystander.set("large", &vec![7; 7 << 20]).await.unwrap();
+    let mut deaf = Vec::new();
+    for number in 1..=2 {
+        let mut peer = Raw::open(&server).await;
+        peer.say(&[Request::Get { key: wire_key("large") }]).await;
+        deaf.push(peer);
+        until("it holds a reply", || server.bytes() > (7 << 20) * (number + 1)).await;
+    }
+    // Without room for a third reply, this one waits, and a deaf peer goes.
+    assert_eq!(bystander.get("large", LONG).await.unwrap().len(), 7 << 20);
+    turned_away(&server, &bystander, "bytes without going on, and others needed the room").await;
+}
+
+#[tokio::test]
+async fn one_connection_has_no_more_than_its_share() {
+    let server = server(Options { max_bytes: 8 << 20, ..Options::default() });
+    let bystander = client(&server).await;
+    let mut greedy = Raw::open(&server).await;
+    greedy.say_bytes(&encode(&[set("large", vec![7; 4 << 20])])).await;
+    greedy.closed().await;
+    turned_away(&server, &bystander, "bytes, more than a connection's share of 2097152").await;
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::error::Kind;
-use crate::wire::{Expect, Limits, MAGIC, Reader, Reply, Request, WireError};
+use crate::wire::{Expect, Frame, Limits, MAGIC, Reader, Reply, Request, Scan};
 
 /// Pauses between attempts to connect: the first, and the longest. Each is shortened at random by up to half.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
@@ -139,22 +139,24 @@ impl Connection {
     /// Receives the reply that is expected. What arrived of it is kept if the future is dropped; the reply itself is taken
     /// from the buffer only when it is whole.
     pub(super) async fn receive(&mut self, expect: Expect) -> Result<Reply, Kind> {
-        let mut needs = 0;
+        let (mut scan, mut needs) = (Scan::default(), 0);
         loop {
             if self.input.len() >= needs {
-                let mut reader = Reader::new(&self.input);
-                match Reply::read(expect, &mut reader, &self.limits) {
-                    Ok(reply) => {
-                        let taken = reader.position();
-                        self.input.drain(..taken);
-                        return Ok(reply);
-                    }
-                    Err(WireError::Truncated { need }) => needs = need,
-                    Err(error) => return Err(Kind::Protocol(error)),
+                match scan.reply(expect, &self.input, &self.limits).map_err(Kind::Protocol)? {
+                    Frame::Whole(length) => return self.take(expect, length),
+                    Frame::Needs(more) => needs = more,
                 }
             }
             self.fill().await?;
         }
+    }
+
+    /// Takes the reply that is there whole.
+    fn take(&mut self, expect: Expect, length: usize) -> Result<Reply, Kind> {
+        let mut reader = Reader::new(&self.input[..length]);
+        let reply = Reply::read(expect, &mut reader, &self.limits).map_err(Kind::Protocol)?;
+        self.input.drain(..length);
+        Ok(reply)
     }
 
     /// Reads what comes next.

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep_until, timeout};
 
+use super::holdings::{FREE as KEEP, Overdrawn, counted};
 use super::session::Violation;
 use super::shared::Shared;
 use super::{ConnectionId, Options, Session};
@@ -25,8 +26,6 @@ const BATCH: usize = 64;
 const OUT_HIGH: usize = 64 << 10;
 /// Bytes that are read at a time: few for a small request, more in the middle of a large one.
 const READ: (usize, usize) = (2 << 10, 64 << 10);
-/// A buffer that is larger is given back when it is empty.
-const KEEP: usize = 4 << 10;
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +40,10 @@ enum Ending {
     Slow(Duration),
     #[error("it took none of its replies for {0:?}")]
     Deaf(Duration),
+    #[error("the store had no room for its reply for {0:?}")]
+    Crowded(Duration),
+    #[error(transparent)]
+    Overdrawn(#[from] Overdrawn),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -67,9 +70,11 @@ pub(super) async fn serve(
         needs: 1,
         out: Vec::new(),
         begun: accepted,
+        room: None,
     };
     let Err(ending) = connection.run(&all).await else { return };
-    if !matches!(ending, Ending::Closed | Ending::Io(_)) {
+    // Of one that was closed to make room that was told then.
+    if !matches!(ending, Ending::Closed | Ending::Io(_) | Ending::Overdrawn(Overdrawn::Closed)) {
         all.lock().refuse(address, Instant::now(), ending.to_string());
     }
 }
@@ -97,6 +102,8 @@ struct Connection {
     out: Vec<u8>,
     /// When the request that is under way began, or the connection.
     begun: Instant,
+    /// Set while the next request's reply has no room; tells when there may be.
+    room: Option<watch::Receiver<()>>,
 }
 
 impl Connection {
@@ -108,7 +115,9 @@ impl Connection {
                 return Err(ending);
             }
             if !self.out.is_empty() {
-                self.flush(all.options.write_timeout).await?;
+                self.flush(all).await?;
+            } else if let Some(room) = self.room.take() {
+                self.wait_for_room(room, all).await?;
             } else if self.input.len() >= self.needs {
                 tokio::task::yield_now().await;
             } else {
@@ -125,6 +134,10 @@ impl Connection {
         let mut done = 0;
         let mut start = 0;
         while done < BATCH && self.out.len() < OUT_HIGH && self.input.len() - start >= self.needs {
+            self.room = state.lacks_room(|data| self.session.reply_bytes(data, &self.input[start..]));
+            if self.room.is_some() {
+                break;
+            }
             let turn = self.session.turn(&mut state.data, &self.input[start..], &mut self.out)?;
             state.wake(&turn.woken);
             start += turn.consumed;
@@ -133,11 +146,10 @@ impl Connection {
         }
         if done > 0 {
             state.note(self.id, &self.session, now);
-            drop(state);
             self.begun = now;
             self.discard(start);
         }
-        Ok(())
+        Ok(state.settle(self.id, counted(self.input.capacity()) + counted(self.out.capacity()), now)?)
     }
 
     /// Drops input that is done with, and a buffer that has become too large for an idle connection.
@@ -149,14 +161,33 @@ impl Connection {
     }
 
     /// Sends the replies. The time counts anew with every byte that the peer takes.
-    async fn flush(&mut self, limit: Duration) -> Result<(), Ending> {
+    async fn flush(&mut self, all: &Shared) -> Result<(), Ending> {
+        let limit = all.options.write_timeout;
         let mut sent = 0;
         while sent < self.out.len() {
             let write = self.stream.write(&self.out[sent..]);
             sent += timeout(limit, write).await.map_err(|_| Ending::Deaf(limit))??;
+            if self.out.len() > KEEP {
+                all.lock().moved(self.id, Instant::now());
+            }
         }
         self.out.clear();
         self.out.shrink_to(KEEP);
+        Ok(())
+    }
+
+    /// Waits until others hold less. Those that stand still are closed, after a while.
+    async fn wait_for_room(&mut self, mut room: watch::Receiver<()>, all: &Shared) -> Result<(), Ending> {
+        let (limit, last) = (all.options.stall_timeout, all.options.write_timeout);
+        if self.begun.elapsed() > last {
+            return Err(Ending::Crowded(last));
+        }
+        // Whoever waits here looks again several times within the limit, and so does not seem to stand still.
+        let looked = timeout(limit / 4, room.changed()).await;
+        let now = Instant::now();
+        if let (Err(_), Some(then)) = (looked, now.checked_sub(limit)) {
+            all.lock().close_still(self.id, then, now);
+        }
         Ok(())
     }
 
@@ -196,7 +227,11 @@ impl Connection {
             self.begun = Instant::now();
         }
         let missing = self.needs.saturating_sub(self.input.len());
-        self.input.reserve(missing.clamp(READ.0, READ.1));
+        // At most as much again as has arrived: what was only announced takes no memory.
+        let most = READ.1.max(self.input.len());
+        if self.input.capacity() - self.input.len() < missing.clamp(1, READ.0) {
+            self.input.reserve_exact(missing.clamp(READ.0, most));
+        }
         match self.stream.try_read_buf(&mut self.input) {
             Ok(0) => Err(Ending::Closed),
             Ok(_) => Ok(()),

@@ -2,8 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use tokio::sync::watch;
+
 use super::ConnectionId;
-use super::waiters::Waiters;
+use super::waiters::{WaitedKeys, Waiters};
 use crate::wire::{Key, Limits, Reply, Request, Value};
 
 /// Bytes that an entry costs beside its key and value, roughly: the tables' own.
@@ -22,6 +24,8 @@ pub struct Data {
     limits: Limits,
     max_bytes: usize,
     bytes: usize,
+    /// Bytes of `max_bytes` that others have.
+    lent: usize,
     values: HashMap<Key, Value>,
     queues: HashMap<Key, VecDeque<Value>>,
     waiters: Waiters,
@@ -59,12 +63,13 @@ pub enum Refused {
 }
 
 impl Data {
-    /// An empty store that holds at most `max_bytes` of keys and values.
+    /// An empty store that holds at most `max_bytes` of keys and values, less what is [lent](Self::lend).
     pub fn new(limits: Limits, max_bytes: usize) -> Self {
         Self {
             limits,
             max_bytes,
             bytes: 0,
+            lent: 0,
             values: HashMap::new(),
             queues: HashMap::new(),
             waiters: Waiters::default(),
@@ -133,6 +138,41 @@ impl Data {
         self.bytes
     }
 
+    /// Bytes that the waits take, with what their tables take.
+    pub fn wait_bytes(&self) -> usize {
+        self.waiters.bytes()
+    }
+
+    /// Bytes of the keys that the connection waits for, with what their tables take, as if nobody else waited for them.
+    pub fn wait_bytes_of(&self, connection: ConnectionId) -> usize {
+        self.waiters.bytes_of(connection)
+    }
+
+    /// The keys that begin with `prefix` and that somebody waits for: now, and whenever that changes.
+    pub(super) fn watch_waits(&mut self, prefix: Key) -> watch::Receiver<WaitedKeys> {
+        self.waiters.watch(prefix)
+    }
+
+    /// From now on so many of the store's bytes are not for keys and values.
+    pub fn lend(&mut self, bytes: usize) {
+        self.lent = bytes;
+    }
+
+    /// Bytes of the reply to this request, where it holds values or keys; 0 for those that are always small.
+    pub fn reply_bytes(&self, request: &Request) -> usize {
+        let value = |key: &Key| 8 + self.values.get(key).map_or(0, Vec::len);
+        match request {
+            Request::Get { key } => value(key),
+            Request::MultiGet { keys } => keys.iter().map(value).sum(),
+            Request::CompareSet { key, expected, desired } => value(key).max(8 + expected.len().max(desired.len())),
+            Request::QueuePop { key } => {
+                self.queues.get(key).and_then(VecDeque::front).map_or(0, |front| 16 + front.len())
+            }
+            Request::ListKeys => self.listed_bytes(),
+            _ => 0,
+        }
+    }
+
     /// Deletes the keys and queues whose names `goes` picks, and counts them. No wait ends.
     pub fn delete_where(&mut self, goes: impl Fn(&[u8]) -> bool) -> usize {
         let before = self.values.len() + self.queues.len();
@@ -151,9 +191,14 @@ impl Data {
     fn set(&mut self, key: Key, value: Value) -> Result<Vec<ConnectionId>, Refused> {
         let old = self.values.get(&key).map_or(0, |old| cost(&key, old));
         self.charge(cost(&key, &value), old)?;
+        Ok(self.put(key, value))
+    }
+
+    /// Sets a key that was paid for.
+    fn put(&mut self, key: Key, value: Value) -> Vec<ConnectionId> {
         let woken = self.waiters.came(&key);
         self.values.insert(key, value);
-        Ok(woken)
+        woken
     }
 
     fn compare_set(&mut self, key: Key, expected: Value, desired: Value) -> Result<Outcome, Refused> {
@@ -204,15 +249,11 @@ impl Data {
     }
 
     fn multi_set(&mut self, entries: Vec<(Key, Value)>) -> Result<Outcome, Refused> {
-        // All or nothing: counted as if all its keys were new.
-        let sum = entries.iter().map(|(key, value)| cost(key, value)).sum();
-        self.charge(sum, 0)?;
-        self.bytes -= sum;
-        let mut woken = Vec::new();
-        for (key, value) in entries {
-            woken.append(&mut self.set(key, value)?);
-        }
-        Ok(woke(woken))
+        // All or nothing. Of a key that comes twice the last value stays.
+        let new: HashMap<&Key, usize> = entries.iter().map(|(key, value)| (key, cost(key, value))).collect();
+        let old = new.keys().filter_map(|&key| Some(cost(key, self.values.get(key)?))).sum();
+        self.charge(new.into_values().sum(), old)?;
+        Ok(woke(entries.into_iter().flat_map(|(key, value)| self.put(key, value)).collect()))
     }
 
     fn queue_push(&mut self, key: Key, value: Value) -> Result<Outcome, Refused> {
@@ -234,16 +275,20 @@ impl Data {
     }
 
     fn list_keys(&self) -> Result<Outcome, Refused> {
-        self.fits_a_reply(8 + self.values.keys().map(|key| key.len() + 8).sum::<usize>())?;
+        self.fits_a_reply(self.listed_bytes())?;
         let mut keys: Vec<Key> = self.values.keys().cloned().collect();
         keys.sort_unstable(); // any order will do; this one is the same every time
         Ok(answer(Reply::Keys(keys)))
     }
 
+    fn listed_bytes(&self) -> usize {
+        8 + self.values.keys().map(|key| key.len() + 8).sum::<usize>()
+    }
+
     /// Takes `more` bytes in place of `less`.
     fn charge(&mut self, more: usize, less: usize) -> Result<(), Refused> {
         let bytes = self.bytes + more - less;
-        if bytes > self.max_bytes && more > less {
+        if bytes + self.lent > self.max_bytes && more > less {
             return Err(Refused::Full { max: self.max_bytes });
         }
         self.bytes = bytes;
@@ -334,6 +379,54 @@ mod tests {
         assert_eq!(data.apply(ME, Request::Get { key: b"k".into() }), Ok(answer(Reply::Value(b"v".into()))));
         data.apply(ME, Request::Delete { key: b"k".into() }).unwrap();
         assert_eq!(data.bytes(), 0);
+    }
+
+    #[test]
+    fn counts_an_overwritten_key_once_in_a_multi_set() {
+        let mut data = store(300);
+        let full = |byte: u8| (b"k".to_vec(), vec![byte; 200]);
+        data.apply(ME, Request::MultiSet { entries: vec![full(1)] }).unwrap();
+        data.apply(ME, Request::MultiSet { entries: vec![full(2)] }).unwrap();
+        data.apply(ME, Request::MultiSet { entries: vec![full(3), full(4)] }).unwrap();
+        assert_eq!((data.bytes(), data.value(b"k")), (1 + 200 + 64, Some(&vec![4; 200])));
+        let more = Request::MultiSet { entries: vec![full(5), (b"other".to_vec(), vec![])] };
+        assert_eq!(data.apply(ME, more), Err(Refused::Full { max: 300 }));
+        assert_eq!(data.value(b"k"), Some(&vec![4; 200]), "all or nothing");
+    }
+
+    #[test]
+    fn keeps_what_is_lent_free_of_keys() {
+        let mut data = store(300);
+        data.lend(100);
+        assert_eq!(data.apply(ME, set("k", &"x".repeat(200))), Err(Refused::Full { max: 300 }));
+        data.lend(0);
+        data.apply(ME, set("k", &"x".repeat(200))).unwrap();
+    }
+
+    #[test]
+    fn foretells_how_large_a_reply_is() {
+        let mut data = store(1 << 20);
+        data.apply(ME, set("k", "12345")).unwrap();
+        data.apply(ME, Request::QueuePush { key: b"q".into(), value: b"123".into() }).unwrap();
+        let compare = |key: &str, expected: &str, desired: &str| Request::CompareSet {
+            key: key.into(),
+            expected: expected.into(),
+            desired: desired.into(),
+        };
+        for request in [
+            Request::Get { key: b"k".into() },
+            Request::Get { key: b"none".into() },
+            Request::MultiGet { keys: vec![b"k".into(), b"none".into(), b"k".into()] },
+            Request::ListKeys,
+            compare("k", "no", "0123456789"),
+            compare("none", "expected", ""),
+            Request::QueuePop { key: b"q".into() },
+        ] {
+            let foretold = data.reply_bytes(&request);
+            let mut bytes = Vec::new();
+            data.apply(ME, request.clone()).unwrap().reply.unwrap().encode(&mut bytes);
+            assert!(foretold >= bytes.len() && foretold <= bytes.len() + 8, "{request:?}: {foretold}, {bytes:?}");
+        }
     }
 
     #[test]

@@ -23,7 +23,8 @@ pub(super) async fn accept(listener: TcpListener, all: Arc<Shared>) {
         let admitted = all.lock().admit(address, Instant::now(), all.options.max_connections);
         if let Some((id, wake)) = admitted {
             prepare(&stream, all.options.keepalive);
-            tokio::spawn(serve(stream, address, id, wake, Arc::clone(&all)));
+            let task = tokio::spawn(serve(stream, address, id, wake, Arc::clone(&all)));
+            all.lock().attach(id, task.abort_handle());
         }
     }
 }

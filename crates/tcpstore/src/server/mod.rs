@@ -5,16 +5,19 @@
 
 mod connection;
 mod data;
+mod holdings;
 mod listener;
 mod options;
 mod session;
 mod shared;
 mod waiters;
+mod waits;
 
 pub use data::{Data, Outcome, Refused};
 pub use options::Options;
 pub use session::{Session, Turn, Violation};
 pub use shared::{Peer, Refusal};
+pub use waits::Waits;
 
 use std::io;
 use std::net::SocketAddr;
@@ -93,6 +96,16 @@ impl Server {
     /// How many are connected.
     pub fn connections(&self) -> usize {
         self.shared.lock().connections()
+    }
+
+    /// Who waits for keys that begin with `prefix`, without looking again and again.
+    pub fn watch_waits(&self, prefix: &str) -> Waits {
+        Waits::new(self.shared.lock().data.watch_waits(wire_key(prefix)))
+    }
+
+    /// Bytes that the store takes: keys and values, and what connections hold.
+    pub fn bytes(&self) -> usize {
+        self.shared.lock().bytes()
     }
 
     /// The last connections that were closed for what their peer did, oldest first (32 at most).

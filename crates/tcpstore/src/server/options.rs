@@ -11,10 +11,16 @@ pub struct Options {
     pub worker_threads: usize,
     /// What one message may ask for.
     pub limits: Limits,
-    /// Bytes that all keys and values together may take. 1 GiB. A request that would go beyond closes its connection.
+    /// Bytes that the store may take in all. 512 MiB. At most half of them are for connections: 16 KiB for each, requests and
+    /// replies that are under way, and keys that are waited for (these at most a quarter). The rest is for keys and values.
+    ///
+    /// A request that would make keys and values grow beyond that closes its connection, and so does one that would give a
+    /// single connection more than a quarter. Where connections together would have more than their half, the one that has
+    /// stood still for longest in the middle of a request or a reply is closed; for waits, the largest.
     pub max_bytes: usize,
-    /// How many connections there may be at once; more are closed as they come. No limit by default: the limit of open files
-    /// (`ulimit -n`) is one, and reaching it delays newcomers, but harms nobody who is connected.
+    /// How many connections there may be at once; more are closed as they come. No limit by default, besides the one that
+    /// follows from `max_bytes` (16,384). The limit of open files (`ulimit -n`) is another; reaching it delays newcomers, but
+    /// harms nobody who is connected.
     pub max_connections: Option<usize>,
     /// Within this time of connecting a peer must have opened with VALIDATE. 10 s.
     pub handshake_timeout: Duration,
@@ -22,6 +28,9 @@ pub struct Options {
     pub request_timeout: Duration,
     /// A peer that does not read its replies must take at least one byte within this time. 120 s.
     pub write_timeout: Duration,
+    /// Where there is no room for a reply, it waits, and a peer that neither sent nor took a byte of its own request or reply
+    /// for this time is closed. 5 s.
+    pub stall_timeout: Duration,
     /// After this time of silence the kernel asks whether the peer's host still lives, three times at a sixth of the time;
     /// then a connection to a host that is gone is closed. 60 s.
     pub keepalive: Duration,
@@ -32,11 +41,12 @@ impl Default for Options {
         Self {
             worker_threads: 2,
             limits: Limits::default(),
-            max_bytes: 1 << 30,
+            max_bytes: 512 << 20,
             max_connections: None,
             handshake_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(120),
             write_timeout: Duration::from_secs(120),
+            stall_timeout: Duration::from_secs(5),
             keepalive: Duration::from_secs(60),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::ConnectionId;
 use super::data::{Data, Refused};
-use crate::wire::{Frame, Key, Limits, MAGIC, Operation, Reply, Request, WireError};
+use crate::wire::{Frame, Key, Limits, MAGIC, Operation, Reply, Request, Scan, WireError};
 
 /// What the server remembers of a connection beside its data.
 #[derive(Debug)]
@@ -11,6 +11,8 @@ pub struct Session {
     limits: Limits,
     validated: bool,
     waiting: bool,
+    /// How much of the request at the front of the input is known.
+    scan: Scan,
     last: Option<(Operation, Key)>,
 }
 
@@ -50,7 +52,7 @@ pub enum Violation {
 impl Session {
     /// A connection that was just accepted.
     pub fn new(id: ConnectionId, limits: Limits) -> Self {
-        Self { id, limits, validated: false, waiting: false, last: None }
+        Self { id, limits, validated: false, waiting: false, scan: Scan::default(), last: None }
     }
 
     /// Whether the peer has opened with the magic number.
@@ -63,21 +65,29 @@ impl Session {
         self.last.as_ref()
     }
 
-    /// Does the request at the front of `input`, if it is there whole, and appends what must be sent to `out`.
+    /// Does the request at the front of `input`, if it is there whole, and appends what must be sent to `out`. Until a request
+    /// is done, each call must get the same input again, and more at its end.
     ///
     /// # Errors
     /// What the peer did wrong; the connection must then be closed.
     pub fn turn(&mut self, data: &mut Data, input: &[u8], out: &mut Vec<u8>) -> Result<Turn, Violation> {
         self.tell_if_woken(data, out);
         self.check_opening(input)?;
-        match Frame::find(input, &self.limits)? {
+        match self.scan.request(input, &self.limits)? {
             Frame::Needs(needs) => Ok(Turn { consumed: 0, progress: false, needs, woken: Vec::new() }),
             Frame::Whole(length) => {
+                self.scan = Scan::default();
                 let request = Request::decode(&input[..length], &self.limits)?;
                 let woken = self.handle(data, request, out)?;
                 Ok(Turn { consumed: length, progress: true, needs: 1, woken })
             }
         }
+    }
+
+    /// Bytes of the reply to the request at the front of `input`, if it is there whole and sound; else 0.
+    pub fn reply_bytes(&self, data: &Data, input: &[u8]) -> usize {
+        let Ok(Frame::Whole(length)) = Frame::find(input, &self.limits) else { return 0 };
+        Request::decode(&input[..length], &self.limits).map_or(0, |request| data.reply_bytes(&request))
     }
 
     /// Says STOP_WAITING if the wait is over.

@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
 
+use super::holdings::{FREE, Holdings, Overdrawn};
 use super::{ConnectionId, Data, Options, Session};
 use crate::wire::{Key, Operation, user_key};
 
@@ -48,6 +50,9 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) data: Data,
+    holdings: Holdings,
+    /// Told when connections hold less than before.
+    room: watch::Sender<()>,
     entries: HashMap<ConnectionId, Entry>,
     refusals: VecDeque<Refusal>,
     next: u64,
@@ -60,12 +65,12 @@ struct Entry {
     validated: bool,
     last: Option<(Operation, Key, Instant)>,
     wake: Arc<Notify>,
+    task: Option<AbortHandle>,
 }
 
 impl Shared {
     pub(super) fn new(options: Options) -> Self {
-        let data = Data::new(options.limits, options.max_bytes);
-        let state = State { data, entries: HashMap::new(), refusals: VecDeque::new(), next: ConnectionId::HOST.0 + 1 };
+        let state = State::new(&options);
         Self { options, state: Mutex::new(state) }
     }
 
@@ -76,7 +81,18 @@ impl Shared {
 }
 
 impl State {
-    /// Takes a connection in, unless `max` are there: its name, and how it is woken.
+    fn new(options: &Options) -> Self {
+        Self {
+            data: Data::new(options.limits, options.max_bytes),
+            holdings: Holdings::new(options.max_bytes),
+            room: watch::Sender::default(),
+            entries: HashMap::new(),
+            refusals: VecDeque::new(),
+            next: ConnectionId::HOST.0 + 1,
+        }
+    }
+
+    /// Takes a connection in, unless `max` are there or there is no room for it: its name, and how it is woken.
     pub(super) fn admit(
         &mut self,
         address: SocketAddr,
@@ -90,15 +106,96 @@ impl State {
         let id = ConnectionId(self.next);
         self.next += 1;
         let wake = Arc::new(Notify::new());
-        let entry = Entry { address, since: now, validated: false, last: None, wake: Arc::clone(&wake) };
+        let entry = Entry { address, since: now, validated: false, last: None, wake: Arc::clone(&wake), task: None };
         self.entries.insert(id, entry);
+        self.holdings.enter(id, now);
+        if let Err(overdrawn) = self.make_room(id, now) {
+            self.dismiss(id);
+            self.refuse(address, now, overdrawn.to_string());
+            return None;
+        }
         Some((id, wake))
     }
 
-    /// Forgets a connection and its wait.
+    /// By this handle the connection's task is ended, should it have to make room.
+    pub(super) fn attach(&mut self, id: ConnectionId, task: AbortHandle) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.task = Some(task);
+        }
+    }
+
+    /// Forgets a connection, its wait and what it held.
     pub(super) fn dismiss(&mut self, id: ConnectionId) {
         self.data.leave(id);
+        self.holdings.leave(id);
+        self.account();
+        self.room.send_replace(());
         self.entries.remove(&id);
+    }
+
+    /// Bytes that the store takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.data.bytes() + self.holdings.total()
+    }
+
+    /// Notes that a connection has moved bytes, and how many it holds now besides its wait. If that is too much, others go.
+    ///
+    /// # Errors
+    /// It must go itself.
+    pub(super) fn settle(&mut self, id: ConnectionId, buffers: usize, now: Instant) -> Result<(), Overdrawn> {
+        let before = self.holdings.of(id);
+        self.holdings.settle(id, buffers, self.data.wait_bytes_of(id), now)?;
+        self.make_room(id, now)?;
+        if buffers < before {
+            self.room.send_replace(());
+        }
+        Ok(())
+    }
+
+    /// Notes that a connection has moved bytes of what it holds.
+    pub(super) fn moved(&mut self, id: ConnectionId, now: Instant) {
+        self.holdings.moved(id, now);
+    }
+
+    /// If there is no room for so many bytes of a reply: what tells when there may be. Small ones always have room.
+    pub(super) fn lacks_room(&self, bytes: impl FnOnce(&Data) -> usize) -> Option<watch::Receiver<()>> {
+        let stored = self.data.bytes();
+        if !self.holdings.is_tight(stored) {
+            return None;
+        }
+        let bytes = bytes(&self.data);
+        (bytes > FREE && bytes > self.holdings.room(stored)).then(|| self.room.subscribe())
+    }
+
+    /// Closes the connection that has stood still for longest, if that is since `then` or longer; not `id`.
+    pub(super) fn close_still(&mut self, id: ConnectionId, then: Instant, now: Instant) {
+        if let Some(still) = self.holdings.still_since(id, then) {
+            self.close(still, now);
+        }
+    }
+
+    fn make_room(&mut self, id: ConnectionId, now: Instant) -> Result<(), Overdrawn> {
+        self.account();
+        while let Some(other) = self.holdings.excess(id, self.data.bytes())? {
+            self.close(other, now);
+        }
+        Ok(())
+    }
+
+    fn account(&mut self) {
+        self.holdings.set_waits(self.data.wait_bytes());
+        self.data.lend(self.holdings.total());
+    }
+
+    fn close(&mut self, id: ConnectionId, now: Instant) {
+        let held = self.holdings.of(id) + self.data.wait_bytes_of(id);
+        if let Some(entry) = self.entries.get(&id) {
+            let address = entry.address;
+            // Whoever has no handle yet is closed at its first turn.
+            entry.task.iter().for_each(AbortHandle::abort);
+            self.refuse(address, now, format!("it held {held} bytes without going on, and others needed the room"));
+        }
+        self.dismiss(id);
     }
 
     /// Remembers why a connection was closed.

@@ -1,25 +1,47 @@
 //! Who waits for which keys. Left out: whether a key is there, and how a connection hears that its wait is over.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+
+use tokio::sync::watch;
 
 use super::ConnectionId;
 use crate::wire::Key;
 
+/// Bytes that one key of one wait takes, roughly: its places in the wait's set and among those who wait for the key.
+const EACH: usize = 64;
+/// Bytes that a key takes that anybody waits for, besides its own: its entry in the table and the first node of its tree.
+const KEY_OVERHEAD: usize = 320;
+
+/// Keys that somebody waits for.
+pub(super) type WaitedKeys = BTreeSet<Arc<[u8]>>;
+
 /// The waits of all connections, at most one each. A wait counts down: a key that came counts, also if it goes again before
-/// the others come (as in libtorch's server).
+/// the others come (as in libtorch's server). Connections that wait for one key share its bytes.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     waits: HashMap<ConnectionId, Wait>,
     /// In the order in which they began to wait.
     by_key: HashMap<Arc<[u8]>, BTreeMap<u64, ConnectionId>>,
     next_ticket: u64,
+    /// See [`Waiters::bytes`].
+    bytes: usize,
+    watches: Vec<Watch>,
 }
 
 #[derive(Debug)]
 struct Wait {
     ticket: u64,
     missing: HashSet<Arc<[u8]>>,
+    /// See [`Waiters::bytes_of`].
+    bytes: usize,
+}
+
+/// Somebody who wants to know which keys with this prefix are waited for.
+#[derive(Debug)]
+struct Watch {
+    prefix: Key,
+    keys: watch::Sender<WaitedKeys>,
 }
 
 impl Waiters {
@@ -28,16 +50,67 @@ impl Waiters {
         self.end(connection);
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        let missing: HashSet<Arc<[u8]>> = missing.map(Arc::from).collect();
-        for key in &missing {
-            self.by_key.entry(Arc::clone(key)).or_default().insert(ticket, connection);
+        let mut wait = Wait { ticket, missing: HashSet::new(), bytes: 0 };
+        for key in missing {
+            let key = self.shared(&key);
+            if wait.missing.insert(Arc::clone(&key)) {
+                self.bytes += EACH;
+                wait.bytes += alone(&key);
+                self.by_key.entry(key).or_default().insert(ticket, connection);
+            }
         }
-        self.waits.insert(connection, Wait { ticket, missing });
+        self.waits.insert(connection, wait);
+    }
+
+    /// The key as those who wait for it share it; enters it if nobody does.
+    fn shared(&mut self, key: &[u8]) -> Arc<[u8]> {
+        if let Some((key, _)) = self.by_key.get_key_value(key) {
+            return Arc::clone(key);
+        }
+        let key: Arc<[u8]> = Arc::from(key);
+        self.by_key.insert(Arc::clone(&key), BTreeMap::new());
+        self.bytes += key.len() + KEY_OVERHEAD;
+        self.tell(&key, |keys| keys.insert(Arc::clone(&key)));
+        key
+    }
+
+    /// Nobody waits for this key any more.
+    fn forget(&mut self, key: &[u8]) -> BTreeMap<u64, ConnectionId> {
+        let Some(waiting) = self.by_key.remove(key) else { return BTreeMap::new() };
+        self.bytes -= key.len() + KEY_OVERHEAD;
+        self.tell(key, |keys| keys.remove(key));
+        waiting
+    }
+
+    fn tell(&mut self, key: &[u8], change: impl Fn(&mut WaitedKeys) -> bool) {
+        for watch in self.watches.iter().filter(|watch| key.starts_with(&watch.prefix)) {
+            watch.keys.send_if_modified(&change);
+        }
+    }
+
+    /// The keys that begin with `prefix` and that somebody waits for: now, and whenever that changes.
+    pub(super) fn watch(&mut self, prefix: Key) -> watch::Receiver<WaitedKeys> {
+        self.watches.retain(|watch| !watch.keys.is_closed());
+        let keys = self.by_key.keys().filter(|key| key.starts_with(&prefix)).cloned().collect();
+        let (keys, receiver) = watch::channel(keys);
+        self.watches.push(Watch { prefix, keys });
+        receiver
+    }
+
+    /// Bytes that all waits take, roughly; each key is counted once, however many wait for it.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of the connection's wait, as if nobody else waited for its keys.
+    pub(super) fn bytes_of(&self, connection: ConnectionId) -> usize {
+        self.waits.get(&connection).map_or(0, |wait| wait.bytes)
     }
 
     /// Ends a connection's wait; whether it had one.
     pub(super) fn end(&mut self, connection: ConnectionId) -> bool {
         let Some(wait) = self.waits.remove(&connection) else { return false };
+        self.bytes -= EACH * wait.missing.len();
         for key in &wait.missing {
             self.leave(key, wait.ticket);
         }
@@ -56,7 +129,7 @@ impl Waiters {
 
     /// A key came: whose wait is over.
     pub(super) fn came(&mut self, key: &[u8]) -> Vec<ConnectionId> {
-        let waiting = self.by_key.remove(key).unwrap_or_default();
+        let waiting = self.forget(key);
         waiting.into_values().filter(|&connection| self.count_down(connection, key)).collect()
     }
 
@@ -75,7 +148,10 @@ impl Waiters {
     /// Strikes out `key`; whether that was the last and the wait is over.
     fn count_down(&mut self, connection: ConnectionId, key: &[u8]) -> bool {
         let Some(wait) = self.waits.get_mut(&connection) else { return false };
-        wait.missing.remove(key);
+        if wait.missing.remove(key) {
+            self.bytes -= EACH;
+            wait.bytes -= alone(key);
+        }
         let over = wait.missing.is_empty();
         if over {
             self.waits.remove(&connection);
@@ -92,15 +168,20 @@ impl Waiters {
 
     fn tidy(&mut self, key: &[u8]) {
         if self.by_key.get(key).is_some_and(BTreeMap::is_empty) {
-            self.by_key.remove(key);
+            self.forget(key);
         }
     }
 
     /// Nobody waits and nothing is kept.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.waits.is_empty() && self.by_key.is_empty()
+        self.waits.is_empty() && self.by_key.is_empty() && self.bytes == 0
     }
+}
+
+/// Bytes of a wait for this key, as if nobody else waited for it.
+fn alone(key: &[u8]) -> usize {
+    key.len() + KEY_OVERHEAD + EACH
 }
 
 #[cfg(test)]
@@ -142,5 +223,42 @@ mod tests {
         assert!(!waiters.end(ConnectionId(1)));
         assert!(waiters.is_empty());
         assert_eq!(waiters.came(b"a"), []);
+    }
+
+    #[test]
+    fn counts_a_key_once_however_many_wait_for_it() {
+        let mut waiters = Waiters::default();
+        waiters.begin(ConnectionId(1), keys(&["long key", "b"]));
+        let one = waiters.bytes();
+        waiters.begin(ConnectionId(2), keys(&["long key", "b"]));
+        assert_eq!(waiters.bytes(), one + 2 * EACH);
+        assert_eq!(waiters.bytes_of(ConnectionId(1)), one);
+        assert!(waiters.end(ConnectionId(1)));
+        assert_eq!(waiters.bytes(), one, "its keys stay with the other one");
+        waiters.begin(ConnectionId(2), keys(&["b"]));
+        assert_eq!(waiters.came(b"b"), [ConnectionId(2)]);
+        assert!(waiters.is_empty());
+    }
+
+    #[test]
+    fn tells_of_changes_under_a_prefix_and_of_no_others() {
+        let mut waiters = Waiters::default();
+        waiters.begin(ConnectionId(1), keys(&["p/1", "other"]));
+        let mut watch = waiters.watch(b"p/".to_vec());
+        let names = |watch: &mut watch::Receiver<WaitedKeys>| {
+            let keys = watch.borrow_and_update();
+            keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&mut watch), ["p/1"]);
+        waiters.begin(ConnectionId(2), keys(&["another", "p/1"]));
+        waiters.end(ConnectionId(2));
+        assert!(!watch.has_changed().unwrap(), "somebody else still waits for it");
+        waiters.begin(ConnectionId(2), keys(&["p/2"]));
+        assert!(watch.has_changed().unwrap());
+        assert_eq!(names(&mut watch), ["p/1", "p/2"]);
+        waiters.end(ConnectionId(1));
+        assert_eq!(names(&mut watch), ["p/2"]);
+        waiters.came_for_one(b"p/2");
+        assert_eq!(names(&mut watch), [""; 0]);
     }
 }

@@ -11,11 +11,13 @@ mod limits;
 mod reader;
 mod reply;
 mod request;
+mod scan;
 
 pub use limits::Limits;
 pub use reader::{Reader, WireError};
 pub use reply::{Expect, Reply};
 pub use request::{Frame, Operation, Request};
+pub use scan::Scan;
 
 /// A key as it travels: any bytes. libtorch's clients put [`KEY_PREFIX`] before every key that a user names.
 pub type Key = Vec<u8>;

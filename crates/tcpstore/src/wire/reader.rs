@@ -51,6 +51,11 @@ impl<'a> Reader<'a> {
         Self { bytes, position: 0 }
     }
 
+    /// A reader behind the first `position` bytes, which it counts as taken.
+    pub(super) fn at(bytes: &'a [u8], position: usize) -> Self {
+        Self { bytes, position }
+    }
+
     /// Bytes taken so far.
     pub fn position(&self) -> usize {
         self.position
@@ -98,6 +103,18 @@ impl<'a> Reader<'a> {
     pub fn count(&mut self, limits: &Limits) -> Result<usize, WireError> {
         let count = self.u64()?;
         within("a number of keys", count, limits.max_keys)
+    }
+
+    /// Takes a value's length and the value, as a reply has them: a value that grew may be larger than one in a request.
+    pub fn reply_value(&mut self, limits: &Limits) -> Result<&'a [u8], WireError> {
+        self.string("a value with a length in bytes", limits.max_reply)
+    }
+
+    /// Takes the number of keys in a reply.
+    pub fn reply_count(&mut self, limits: &Limits) -> Result<usize, WireError> {
+        let count = self.i64()?;
+        let count = u64::try_from(count).map_err(|_| WireError::NegativeCount(count))?;
+        within("a number of keys", count, limits.max_reply / 8)
     }
 
     /// Takes a length of at most `max`, and so many bytes.

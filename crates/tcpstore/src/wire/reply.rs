@@ -1,6 +1,6 @@
 //! What a server answers. Left out: why it answers so.
 
-use super::reader::{put_string, within};
+use super::reader::put_string;
 use super::{Key, Limits, Reader, Request, Value, WireError};
 
 /// A reply with its fields. It does not say what it is: the request does ([`Expect`]).
@@ -73,6 +73,19 @@ impl Expect {
             | Request::QueuePush { .. } => None,
         }
     }
+
+    /// Passes over a reply that is no list.
+    pub(super) fn pass(self, reader: &mut Reader<'_>, limits: &Limits) -> Result<(), WireError> {
+        match self {
+            Self::Nonce => drop(reader.u32()?),
+            Self::Value => drop(reader.reply_value(limits)?),
+            Self::Number => drop(reader.i64()?),
+            Self::Ready | Self::Wait => drop(reader.u8()?),
+            Self::Popped if reader.i64()? > 0 => drop(reader.reply_value(limits)?),
+            Self::Popped | Self::Values(_) | Self::Keys => {}
+        }
+        Ok(())
+    }
 }
 
 impl Reply {
@@ -138,12 +151,10 @@ impl Reply {
 }
 
 fn value(reader: &mut Reader<'_>, limits: &Limits) -> Result<Value, WireError> {
-    reader.string("a value with a length in bytes", limits.max_reply).map(<[u8]>::to_vec)
+    reader.reply_value(limits).map(<[u8]>::to_vec)
 }
 
 fn keys(reader: &mut Reader<'_>, limits: &Limits) -> Result<Vec<Key>, WireError> {
-    let count = reader.i64()?;
-    let count = u64::try_from(count).map_err(|_| WireError::NegativeCount(count))?;
-    let count = within("a number of keys", count, limits.max_reply / 8)?;
+    let count = reader.reply_count(limits)?;
     (0..count).map(|_| reader.key(limits).map(<[u8]>::to_vec)).collect()
 }

@@ -1,7 +1,7 @@
 //! What a client asks. Left out: what it does to the data, and whether the connection may ask it.
 
 use super::reader::{put_entries, put_keys, put_string};
-use super::{Key, Limits, Reader, Value, WireError};
+use super::{Key, Limits, Reader, Scan, Value, WireError};
 
 /// A request with its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub enum Frame {
 }
 
 /// A field of a request.
-enum Field {
+pub(super) enum Field {
     U32,
     I64,
     Key,
@@ -141,7 +141,7 @@ impl Operation {
         }
     }
 
-    fn fields(self) -> &'static [Field] {
+    pub(super) fn fields(self) -> &'static [Field] {
         match self {
             Self::Validate | Self::Ping => &[Field::U32],
             Self::Set | Self::Append | Self::QueuePush => &[Field::Key, Field::Value],
@@ -155,65 +155,29 @@ impl Operation {
     }
 }
 
+impl Field {
+    /// Passes over a field that is no list.
+    pub(super) fn pass(&self, reader: &mut Reader<'_>, limits: &Limits) -> Result<(), WireError> {
+        match self {
+            Self::U32 => drop(reader.u32()?),
+            Self::I64 => drop(reader.i64()?),
+            Self::Key => drop(reader.key(limits)?),
+            Self::Value => drop(reader.value(limits)?),
+            Self::Keys | Self::Entries => {}
+        }
+        Ok(())
+    }
+}
+
 impl Frame {
-    /// Finds the end of the request at the front of `bytes`, without allocating anything. Until [`Frame::Needs`] bytes are
-    /// there, asking again finds nothing new: a peer that sends byte by byte buys no work with it.
+    /// Finds the end of the request at the front of `bytes`, without allocating anything. Where bytes arrive in pieces, a
+    /// [`Scan`] looks at each of them once.
     ///
     /// # Errors
     /// An unknown operation, or a length beyond its limit. Never [`WireError::Truncated`].
     pub fn find(bytes: &[u8], limits: &Limits) -> Result<Self, WireError> {
-        let found = match measure(bytes, limits) {
-            Ok(length) => Self::Whole(length),
-            Err(WireError::Truncated { need }) => Self::Needs(need),
-            Err(error) => return Err(error),
-        };
-        let (Self::Whole(length) | Self::Needs(length)) = found;
-        if length > limits.max_request {
-            return Err(WireError::TooLarge {
-                what: "a request with a length in bytes",
-                got: length as u64,
-                max: limits.max_request,
-            });
-        }
-        Ok(found)
+        Scan::default().request(bytes, limits)
     }
-}
-
-fn measure(bytes: &[u8], limits: &Limits) -> Result<usize, WireError> {
-    let mut reader = Reader::new(bytes);
-    let operation = Operation::from_number(reader.u8()?)?;
-    for field in operation.fields() {
-        match field {
-            Field::U32 => drop(reader.u32()?),
-            Field::I64 => drop(reader.i64()?),
-            Field::Key => drop(reader.key(limits)?),
-            Field::Value => drop(reader.value(limits)?),
-            Field::Keys => measure_many(&mut reader, limits, false)?,
-            Field::Entries => measure_many(&mut reader, limits, true)?,
-        }
-    }
-    Ok(reader.position())
-}
-
-/// Walks over a count of keys, with values or without. What is missing counts the lengths of all that follow, too.
-fn measure_many(reader: &mut Reader<'_>, limits: &Limits, with_values: bool) -> Result<(), WireError> {
-    let count = reader.count(limits)?;
-    let lengths = if with_values { 16 } else { 8 };
-    for index in 0..count {
-        let follow = (count - index - 1) * lengths;
-        let mut one = || {
-            reader.key(limits)?;
-            if with_values {
-                reader.value(limits)?;
-            }
-            Ok(())
-        };
-        one().map_err(|error| match error {
-            WireError::Truncated { need } => WireError::Truncated { need: need.saturating_add(follow) },
-            other => other,
-        })?;
-    }
-    Ok(())
 }
 
 impl Request {
