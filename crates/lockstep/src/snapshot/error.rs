@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use safetensors::Dtype;
 use tch::TchError;
@@ -32,12 +33,14 @@ pub enum SnapshotError {
     RefusedByRank0(String),
     /// Another job, which is still running, has the folder.
     #[error(
-        "another job is saving its snapshots in {}; wait until it has ended, end it (`lsof +D {}` names its process), or name \
-         another folder", folder.display(), folder.display()
+        "another job is saving its snapshots in {}, and was still after {:.1} s; wait until it has ended, end it (`lsof +D {}` \
+         names its process), or name another folder", folder.display(), waited.as_secs_f64(), folder.display()
     )]
     Taken {
         /// The folder.
         folder: PathBuf,
+        /// For how long this job has asked for it.
+        waited: Duration,
     },
     /// There are snapshots, and the run was not to go on from any.
     #[error(

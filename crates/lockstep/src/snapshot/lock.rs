@@ -2,32 +2,150 @@
 //!
 //! The kernel lets the lock go when the process ends, however it ends, so a job that was killed can start again at once. It is
 //! a lock on the folder itself (flock(2)), so that no file is left.
+//!
+//! On a network file system the server holds the lock. When a node is lost, nobody tells the server, which keeps the lock until its
+//! lease ends: 90 seconds for Linux's NFS server. So a lock that is taken is asked for again and again, for longer than that.
 
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::statfs;
 
 use super::folder;
+
+/// How long a killed process on this machine may take to be gone: it may have to finish a write first.
+const ON_THIS_MACHINE: Duration = Duration::from_secs(10);
+/// Longer than the lease of a file server, and the grace period after its restart (`nfsv4leasetime`, nfsd(7): 90 s each).
+const ON_A_SERVER: Duration = Duration::from_secs(200);
+/// How often to ask.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How often to say what is waited for.
+const SAY: Duration = Duration::from_secs(30);
+/// The types of file systems whose locks a server keeps (linux/magic.h; of those outside the kernel, their own headers).
+const SERVED: [u32; 10] = [
+    0x6969,      // NFS
+    0xff53_4d42, // CIFS
+    0xfe53_4d42, // SMB2
+    0x517b,      // SMB
+    0x00c3_6400, // Ceph
+    0x5346_414f, // AFS
+    0x0bd0_0bd0, // Lustre
+    0x4750_4653, // GPFS
+    0x1983_0326, // BeeGFS
+    0x6573_5546, // FUSE
+];
 
 /// What came of asking for the folder.
 pub(super) enum Claim {
     /// It is this job's until this is dropped.
     Held(File),
-    /// Another job has it.
-    Taken,
+    /// Another job has it, and had it all this time.
+    Taken(Duration),
     /// Nobody can tell: it cannot be made, or the file system has no locks.
     Unknown(io::Error),
 }
 
-/// Asks for `folder`, which is made if it is not there.
-pub(super) fn claim(folder: &Path) -> Claim {
+/// Asks for `folder`, which is made if it is not there, until it is free; for `limit` at most, or as long as its file system
+/// takes to forget a lost node. `say` gets what is waited for, now and then.
+pub(super) fn claim(folder: &Path, limit: Option<Duration>, say: impl FnMut(Duration, Duration)) -> Claim {
+    let limit = limit.unwrap_or_else(|| patience(folder));
+    let begun = Instant::now();
+    let pause = |left: Duration| {
+        thread::sleep(PAUSE.min(left));
+        begun.elapsed()
+    };
+    until_free(limit, || ask(folder), pause, say)
+}
+
+/// Asks until the folder is free or `limit` has passed; `pause` waits, for no longer than it is told, and says how long it has been
+/// since the start.
+fn until_free(
+    limit: Duration,
+    mut ask: impl FnMut() -> Claim,
+    mut pause: impl FnMut(Duration) -> Duration,
+    mut say: impl FnMut(Duration, Duration),
+) -> Claim {
+    let (mut waited, mut next) = (Duration::ZERO, Duration::ZERO);
+    loop {
+        match ask() {
+            Claim::Taken(_) if waited < limit => {}
+            Claim::Taken(_) => return Claim::Taken(waited),
+            other => return other,
+        }
+        if waited >= next {
+            say(waited, limit);
+            next = waited + SAY;
+        }
+        waited = pause(limit.saturating_sub(waited));
+    }
+}
+
+fn ask(folder: &Path) -> Claim {
     match folder::make(folder)
         .and_then(|()| File::open(folder))
         .map_err(TryLockError::Error)
         .and_then(|file| file.try_lock().map(|()| file))
     {
         Ok(file) => Claim::Held(file),
-        Err(TryLockError::WouldBlock) => Claim::Taken,
+        Err(TryLockError::WouldBlock) => Claim::Taken(Duration::ZERO),
         Err(TryLockError::Error(error)) => Claim::Unknown(error),
+    }
+}
+
+/// How long a lock may outlive the process that held it.
+fn patience(folder: &Path) -> Duration {
+    // The type is a number of the machine's own width; its lower half says all.
+    let served = |folder: &Path| statfs(folder).is_ok_and(|of| SERVED.contains(&(of.f_type as u32)));
+    let there = folder.ancestors().find(|above| above.exists()).unwrap_or(Path::new("."));
+    if served(there) { ON_A_SERVER } else { ON_THIS_MACHINE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder that becomes free after `lease`, and a clock that only moves when somebody waits.
+    fn waits(lease: Duration, limit: Duration) -> (Claim, Vec<u64>) {
+        let now = std::cell::Cell::new(Duration::ZERO);
+        let ask = || match now.get() < lease {
+            true => Claim::Taken(Duration::ZERO),
+            false => Claim::Held(File::open("/dev/null").unwrap()),
+        };
+        let pause = |left: Duration| {
+            now.set(now.get() + PAUSE.min(left));
+            now.get()
+        };
+        let mut said = Vec::new();
+        let claim = until_free(limit, ask, pause, |waited, _| said.push(waited.as_secs()));
+        (claim, said)
+    }
+
+    #[test]
+    fn outlasts_the_lease_of_a_lost_node_and_says_what_it_waits_for() {
+        let (claim, said) = waits(Duration::from_secs(90), ON_A_SERVER);
+        assert!(matches!(claim, Claim::Held(_)));
+        assert_eq!(said, [0, 30, 60]);
+    }
+
+    #[test]
+    fn gives_up_on_a_living_job_after_the_limit() {
+        let (claim, said) = waits(Duration::MAX, Duration::from_millis(700));
+        assert!(matches!(claim, Claim::Taken(waited) if waited == Duration::from_millis(700)));
+        assert_eq!(said, [0]);
+    }
+
+    #[test]
+    fn does_not_wait_for_a_folder_that_is_free_nor_without_patience() {
+        assert!(matches!(waits(Duration::ZERO, ON_A_SERVER), (Claim::Held(_), said) if said.is_empty()));
+        let (claim, said) = waits(Duration::MAX, Duration::ZERO);
+        assert!(matches!(claim, Claim::Taken(Duration::ZERO)) && said.is_empty());
+    }
+
+    #[test]
+    fn has_the_patience_of_the_file_system_above_a_folder_that_is_not_there_yet() {
+        assert_eq!(patience(Path::new("/proc/absent/snapshots")), ON_THIS_MACHINE);
     }
 }

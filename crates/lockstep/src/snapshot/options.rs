@@ -1,6 +1,7 @@
 //! How snapshots are saved, and how many are kept.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
@@ -28,6 +29,9 @@ pub struct SnapshotOptions {
     /// Whether to go on from what the folder holds; yes. If not, a folder that holds snapshots is refused: a run that began anew
     /// beside them would one day be resumed from another's.
     pub resume: bool,
+    /// How long to wait for the lock on the folder; `None`, the default, for as long as its file system may take to notice that the
+    /// holder is gone.
+    pub lock_wait: Option<Duration>,
     /// Whether the program itself sets the learning rate before each step; no. The saved one is then of no account, and nothing is
     /// said where it differs from the optimizer's: inside a warm-up it does.
     pub sets_rates: bool,
@@ -40,6 +44,7 @@ impl Default for SnapshotOptions {
             on_error: OnSaveError::default(),
             background: true,
             resume: true,
+            lock_wait: None,
             sets_rates: false,
         }
     }

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::iter;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use c10d::ProcessGroup;
 use serde::Serialize;
@@ -293,9 +294,18 @@ impl Snapshots {
         if self.claim.is_some() {
             return Ok(());
         }
-        self.claim = Some(match lock::claim(&self.folder) {
+        let say = |waited: Duration, limit: Duration| {
+            self.report.warn(format!(
+                "rank 0 has waited {} s for the lock on the folder of snapshots {} and waits up to {} s: another job holds it, or \
+                 the file server has not noticed yet that the holder's node is gone",
+                waited.as_secs(),
+                self.folder.display(),
+                limit.as_secs()
+            ));
+        };
+        self.claim = Some(match lock::claim(&self.folder, self.options.lock_wait, say) {
             Claim::Held(file) => Some(file),
-            Claim::Taken => return Err(SnapshotError::Taken { folder: self.folder.clone() }),
+            Claim::Taken(waited) => return Err(SnapshotError::Taken { folder: self.folder.clone(), waited }),
             Claim::Unknown(error) => {
                 let folder = self.folder.display();
                 let told = format!(

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::common::{bits, ranks};
 use c10d::ProcessGroup;
@@ -217,7 +218,8 @@ fn resumes_from_a_folder_whose_name_is_not_unicode() {
 #[test]
 fn a_second_job_on_the_folder_of_a_running_one_is_refused_on_every_rank() {
     let folder = tempfile::tempdir().unwrap();
-    let (vs, options) = (vs_of(1.0), SnapshotOptions::default());
+    let options = SnapshotOptions { lock_wait: Some(Duration::ZERO), ..Default::default() };
+    let vs = vs_of(1.0);
     let mut first = Snapshots::new(folder.path(), RUN, options, &Reporter::alone(Device::Cpu).unwrap());
     first.save(AT, &vs, &adam(&vs)).unwrap();
     let resume = || {
