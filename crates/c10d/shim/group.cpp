@@ -7,7 +7,6 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
-#include <torch/csrc/distributed/c10d/debug.h>
 
 using namespace shim;
 using c10d::ProcessGroup;
@@ -97,8 +96,6 @@ void lc_group_free(GroupHandle* group, bool give_up) noexcept {
   (void)guard([&] { give_up ? group->backend->abort() : group->backend->shutdown(); });
   (void)guard([&] { delete group; });
 }
-
-void lc_set_debug_level(int32_t level) noexcept { c10d::setDebugLevel(static_cast<c10d::DebugLevel>(level)); }
 
 // ---- collectives; `op` is a c10d::ReduceOp::RedOpType
 

@@ -3,6 +3,7 @@
 
 #include "group.cpp"
 #include "optim.cpp"
+#include "process.cpp"
 #include "reducer.cpp"
 #include "store.cpp"
 #include "sync_batch_norm.cpp"

@@ -8,16 +8,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <c10/util/Flags.h>
-#include <c10/util/env.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 using namespace shim;
-
-C10_DECLARE_int(caffe2_log_level);
 
 namespace {
 
@@ -49,14 +45,6 @@ struct FileStore : c10d::FileStore {
 } // namespace
 
 extern "C" {
-
-// Levels as in glog: 3 is FATAL, above the warnings and errors that c10d prints beside the exceptions that it throws.
-void lc_quiet_logs() noexcept { FLAGS_caffe2_log_level = 3; }
-
-// Read once, when the first group is made.
-void lc_no_flight_recorder() noexcept {
-  (void)guard([] { c10::utils::set_env("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/false); });
-}
 
 void lc_message_free(char* message) noexcept { std::free(message); }
 

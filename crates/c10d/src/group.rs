@@ -262,8 +262,6 @@ impl ProcessGroup {
     ) -> Result<ProcessGroup> {
         let size = WorldSize::new(members.len()).unwrap_or(WorldSize::ONE);
         let debug = options.debug.map_or_else(DebugLevel::from_env, Ok)?;
-        // SAFETY: takes a number and has no other effect than on c10d's own level, which is one a process: it words messages.
-        unsafe { ffi::lc_set_debug_level(debug as i32) };
         // The default group's store is `0/` itself; a subgroup's lies beneath it, as in Python.
         let group_store = if name == "0" { None } else { Some(job.store.prefix(&format!("{name}/"))?) };
         let store = group_store.as_ref().unwrap_or(&job.store);
