@@ -1,6 +1,7 @@
 // The shim as one translation unit: libtorch's headers take far longer to compile than what is written here.
 #include "status.cpp"
 
+#include "facts.cpp"
 #include "group.cpp"
 #include "optim.cpp"
 #include "process.cpp"

@@ -132,6 +132,27 @@ pub(crate) struct AdamStep {
     pub(crate) maximize: bool,
 }
 
+/// `TensorFacts` of `shim/facts.cpp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TensorFacts {
+    pub(crate) defined: bool,
+    /// One block of memory with strides: not sparse, not a list of tensors.
+    pub(crate) strided: bool,
+    /// Its memory holds its values, all of them and as they are.
+    pub(crate) in_storage: bool,
+    pub(crate) contiguous: bool,
+    /// `c10::ScalarType`.
+    pub(crate) kind: i32,
+    /// `c10::DeviceType`.
+    pub(crate) device_type: i32,
+    pub(crate) device_index: i32,
+    /// Bytes of an element.
+    pub(crate) item_size: i64,
+    pub(crate) numel: i64,
+    pub(crate) address: u64,
+}
+
 /// Pointers to tensors that stay borrowed for the length of the call.
 pub(crate) fn pointers(tensors: &[Tensor]) -> Vec<TensorPtr> {
     tensors.iter().map(Tensor::as_ptr).collect()
@@ -219,6 +240,8 @@ unsafe extern "C" {
 
     pub(crate) fn lc_cuda_is_hooked() -> bool;
 
+    pub(crate) fn lc_tensor_facts(tensor: TensorPtr, out: *mut TensorFacts) -> Status;
+
     pub(crate) fn lc_backend_gloo(
         seat: *const Seat,
         interface: Bytes,
@@ -231,6 +254,7 @@ unsafe extern "C" {
         interface: Bytes,
         host: Bytes,
     ) -> Status;
+    pub(crate) fn lc_backend_guard(backend: *mut BackendHandle, compare: bool) -> Status;
     pub(crate) fn lc_backend_free(backend: *mut BackendHandle);
     pub(crate) fn lc_group_new(
         store: *const StoreHandle,
