@@ -2,6 +2,7 @@
 #include "status.cpp"
 
 #include "facts.cpp"
+#include "gloo_events.cpp"
 #include "group.cpp"
 #include "optim.cpp"
 #include "process.cpp"
