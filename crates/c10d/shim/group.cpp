@@ -67,7 +67,8 @@ Status lc_backend_compare_calls(BackendHandle* backend, const Seat* seat, Bytes 
     auto store = c10::make_intrusive<c10d::PrefixStore>("pg_wrapper:" + to_string(seat->group_name), seat->store->store);
     auto helper = c10::make_intrusive<ProcessGroupGloo>(
         store, seat->rank, seat->size, gloo_options(*seat, interface, host));
-    backend->wrapper = c10::make_intrusive<c10d::ProcessGroupWrapper>(backend->backend, helper);
+    const auto& called = backend->wrapper ? backend->wrapper : backend->backend;
+    backend->wrapper = c10::make_intrusive<c10d::ProcessGroupWrapper>(called, helper);
   });
 }
 

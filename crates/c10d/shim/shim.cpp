@@ -4,6 +4,7 @@
 #include "facts.cpp"
 #include "gloo_events.cpp"
 #include "group.cpp"
+#include "guarded.cpp"
 #include "optim.cpp"
 #include "process.cpp"
 #include "reducer.cpp"
