@@ -39,6 +39,9 @@ fn shim_build(include: &Path) -> cc::Build {
         system_include(&mut build, &dir);
     }
     build.define("_GLIBCXX_USE_CXX11_ABI", "1").define("USE_DISTRIBUTED", None).define("USE_C10D_GLOO", None);
+    if std::env::var_os("CARGO_FEATURE_NCCL").is_some() {
+        build.define("LOCKSTEP_NCCL", None);
+    }
     build
 }
 

@@ -7,7 +7,6 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
-#include <torch/csrc/distributed/c10d/debug.h>
 
 using namespace shim;
 using c10d::ProcessGroup;
@@ -68,7 +67,8 @@ Status lc_backend_compare_calls(BackendHandle* backend, const Seat* seat, Bytes 
     auto store = c10::make_intrusive<c10d::PrefixStore>("pg_wrapper:" + to_string(seat->group_name), seat->store->store);
     auto helper = c10::make_intrusive<ProcessGroupGloo>(
         store, seat->rank, seat->size, gloo_options(*seat, interface, host));
-    backend->wrapper = c10::make_intrusive<c10d::ProcessGroupWrapper>(backend->backend, helper);
+    const auto& called = backend->wrapper ? backend->wrapper : backend->backend;
+    backend->wrapper = c10::make_intrusive<c10d::ProcessGroupWrapper>(called, helper);
   });
 }
 
@@ -97,8 +97,6 @@ void lc_group_free(GroupHandle* group, bool give_up) noexcept {
   (void)guard([&] { give_up ? group->backend->abort() : group->backend->shutdown(); });
   (void)guard([&] { delete group; });
 }
-
-void lc_set_debug_level(int32_t level) noexcept { c10d::setDebugLevel(static_cast<c10d::DebugLevel>(level)); }
 
 // ---- collectives; `op` is a c10d::ReduceOp::RedOpType
 

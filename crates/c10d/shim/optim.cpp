@@ -3,6 +3,9 @@
 #include "status.hpp"
 #include "tensors.hpp"
 
+#include <algorithm>
+#include <initializer_list>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adam.h>
@@ -31,8 +34,46 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   return true;
 }
 
+void check_dense(const std::vector<at::Tensor>& tensors, const char* what) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto& t = tensors[i];
+    TORCH_CHECK_VALUE(t.defined() && t.layout() == at::kStrided && t.has_storage() && !t._is_zerotensor() && !t.is_neg(), "the ", what, " of parameter ", i,
+                      " is undefined, sparse or a lazy view");
+  }
+}
+
+// Kernels on the CPU cut the work into threads' parts, so no memory that is written may lie in two tensors.
+void check_apart(std::vector<at::Tensor> written, const std::vector<at::Tensor>& read) {
+  struct Run {
+    const char *begin, *end;
+    bool written;
+  };
+  std::vector<Run> runs;
+  const auto add = [&](const at::Tensor& t, bool is_written) {
+    if (!t.device().is_cpu() || t.numel() == 0) return;
+    const auto* begin = static_cast<const char*>(t.const_data_ptr());
+    runs.push_back({begin, begin + t.nbytes(), is_written});
+  };
+  for (const auto& t : written) add(t, true);
+  for (const auto& t : read) add(t, false);
+  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
+  const char *any = nullptr, *changed = nullptr; // how far those so far reach
+  for (const auto& run : runs) {
+    TORCH_CHECK_VALUE(run.begin >= (run.written ? any : changed), "two tensors of the step share memory: copy one");
+    any = std::max(any, run.end);
+    if (run.written) changed = std::max(changed, run.end);
+  }
+}
+
+std::vector<at::Tensor> joined(std::initializer_list<const std::vector<at::Tensor>*> lists) {
+  std::vector<at::Tensor> all;
+  for (const auto* list : lists) all.insert(all.end(), list->begin(), list->end());
+  return all;
+}
+
 // The CPU kernels walk memory from the first element on, without a look at strides or bounds.
 void check_params(const std::vector<at::Tensor>& params) {
+  check_dense(params, "tensor");
   for (const auto& param : params) {
     TORCH_CHECK_VALUE(param.layout() == at::kStrided && param.is_non_overlapping_and_dense(),
                       "a parameter has gaps or overlaps in memory");
@@ -43,6 +84,7 @@ void check_params(const std::vector<at::Tensor>& params) {
 }
 
 void check_like(const std::vector<at::Tensor>& params, const std::vector<at::Tensor>& list, const char* what) {
+  check_dense(list, what);
   for (size_t i = 0; i < list.size(); ++i) {
     const auto &param = params[i], &tensor = list[i];
     TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && tensor.scalar_type() == param.scalar_type() &&
@@ -54,6 +96,7 @@ void check_like(const std::vector<at::Tensor>& params, const std::vector<at::Ten
 }
 
 void check_steps(const std::vector<at::Tensor>& params, const std::vector<at::Tensor>& steps) {
+  check_dense(steps, "step count");
   for (size_t i = 0; i < steps.size(); ++i)
     TORCH_CHECK_VALUE(steps[i].scalar_type() == at::kFloat && steps[i].numel() == 1 &&
                           steps[i].device() == params[i].device(),
@@ -74,6 +117,7 @@ Status lc_fused_sgd(const at::Tensor* const* params, const at::Tensor* const* gr
     check_params(p);
     check_like(p, g, "gradient");
     check_like(p, b, "momentum buffer");
+    check_apart(joined({&p, &b}), g);
     at::_fused_sgd_(p, g, b, step->weight_decay, step->momentum, step->lr, step->dampening, step->nesterov,
                     step->maximize, step->is_first_step);
   });
@@ -94,6 +138,7 @@ Status lc_fused_adam(const at::Tensor* const* params, const at::Tensor* const* g
     check_like(p, v, "average of squares");
     check_like(p, w, "largest average of squares");
     check_steps(p, t);
+    check_apart(joined({&p, &m, &v, &w, &t}), g);
     at::_foreach_add_(t, 1);
     const auto run = [&](auto&& kernel) {
       kernel(p, g, m, v, w, t, step->lr, step->beta1, step->beta2, step->weight_decay, step->eps, step->amsgrad,

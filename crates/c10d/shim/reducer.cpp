@@ -2,7 +2,12 @@
 
 #include "shim.hpp"
 
+#include <atomic>
+#include <thread>
+
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/default_comm_hooks.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
@@ -11,9 +16,45 @@ using namespace shim;
 
 namespace {
 
+// Keeps backward passes of other threads off a reducer. Its own hooks on the parameters hold it by a plain pointer, and neither they
+// nor its other calls expect a second thread; a tensor of tch may travel with its graph. The check lies on the same nodes of
+// autograd, is asked before them, and lives as long as they do. On a CPU backward runs on the thread that asks for it; for a GPU
+// libtorch has threads of its own, so nothing can be told there.
+struct OnlyThread {
+  const std::thread::id thread = std::this_thread::get_id();
+  std::atomic<bool> ended{false};
+};
+
+struct OnlyThreadHook : torch::autograd::FunctionPreHook {
+  explicit OnlyThreadHook(std::shared_ptr<const OnlyThread> only) : only_(std::move(only)) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
+    TORCH_CHECK_VALUE(only_->ended.load(std::memory_order_acquire) || std::this_thread::get_id() == only_->thread,
+                      "backward of a model with a reducer runs on another thread than the reducer's own: run it there");
+    return grads;
+  }
+
+ private:
+  std::shared_ptr<const OnlyThread> only_;
+};
+
 struct ReducerHandle {
   std::shared_ptr<c10d::Reducer> reducer;
+  std::shared_ptr<OnlyThread> only;
+
+  ~ReducerHandle() {
+    reducer.reset(); // takes its hooks off
+    only->ended.store(true, std::memory_order_release);
+  }
 };
+
+std::shared_ptr<OnlyThread> only_this_thread(const std::vector<at::Tensor>& params) {
+  auto only = std::make_shared<OnlyThread>();
+  for (const auto& param : params)
+    if (param.device().is_cpu() && param.requires_grad())
+      torch::autograd::impl::grad_accumulator(param)->add_pre_hook(std::make_unique<OnlyThreadHook>(only));
+  return only;
+}
 
 // Bucket lists cross the boundary flattened: the lengths of the buckets, then all indices in a row.
 std::vector<std::vector<size_t>> unflatten(const size_t* lengths, size_t n, const size_t* indices) {
@@ -54,8 +95,9 @@ Status lc_reducer_new(GroupHandle* group, const at::Tensor* const* params, const
   return guard([&] {
     std::unordered_map<size_t, std::string> param_names;
     for (size_t i = 0; i < n; ++i) param_names[i] = to_string(names[i]);
+    const auto tensors = to_tensors(params, n);
     auto reducer = std::make_shared<c10d::Reducer>(
-        to_tensors(params, n),
+        tensors,
         unflatten(bucket_lengths, n_buckets, bucket_indices),
         group->group,
         /*expect_sparse_gradients=*/std::vector<bool>(n, false),
@@ -67,7 +109,8 @@ Status lc_reducer_new(GroupHandle* group, const at::Tensor* const* params, const
         /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false,
         /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
-    *out = new ReducerHandle{std::move(reducer)};
+    // The reducer keeps the nodes alive that the check lies on.
+    *out = new ReducerHandle{std::move(reducer), only_this_thread(tensors)};
   });
 }
 

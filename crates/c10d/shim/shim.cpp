@@ -1,8 +1,12 @@
 // The shim as one translation unit: libtorch's headers take far longer to compile than what is written here.
 #include "status.cpp"
 
+#include "facts.cpp"
+#include "gloo_events.cpp"
 #include "group.cpp"
+#include "guarded.cpp"
 #include "optim.cpp"
+#include "process.cpp"
 #include "reducer.cpp"
 #include "store.cpp"
 #include "sync_batch_norm.cpp"

@@ -46,7 +46,7 @@ struct BackendHandle {
   c10d::ProcessGroup::BackendType type;
   std::vector<c10::DeviceType> devices; // whose tensors it takes
   std::optional<c10::Device> bound; // the one device that it works on, if so
-  c10::intrusive_ptr<c10d::Backend> wrapper; // what the group calls instead in debug mode
+  c10::intrusive_ptr<c10d::Backend> wrapper; // what the group calls instead
 };
 
 struct GroupHandle {

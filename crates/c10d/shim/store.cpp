@@ -2,10 +2,12 @@
 
 #include "shim.hpp"
 
+#include <cerrno>
 #include <cstdlib>
 
-#include <c10/util/Flags.h>
-#include <c10/util/env.h>
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -13,17 +15,36 @@
 
 using namespace shim;
 
-C10_DECLARE_int(caffe2_log_level);
+namespace {
+
+// c10d's FileStore writes to its file when it is destroyed, and throws from its destructor, which ends the process, where the file
+// system is full. This one reserves the room first, or leaves the file as it is: without a path the destructor does nothing.
+struct FileStore : c10d::FileStore {
+  FileStore(const std::string& path, int workers) : c10d::FileStore(path, workers) {}
+
+  ~FileStore() override {
+    if (!has_room()) path_.clear();
+  }
+
+  c10::intrusive_ptr<c10d::Store> clone() override { return c10::make_intrusive<FileStore>(path_, numWorkers_); }
+
+ private:
+  // For two short entries, and for those of other ranks at the same time.
+  static constexpr off_t kRoom = 16 * 1024;
+
+  bool has_room() const noexcept {
+    const int file = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+    if (file < 0) return false;
+    const off_t end = ::lseek(file, 0, SEEK_END);
+    const int failed = ::fallocate(file, FALLOC_FL_KEEP_SIZE, end, kRoom) == 0 ? 0 : errno;
+    ::close(file);
+    return failed == 0 || failed == EOPNOTSUPP || failed == ENOSYS;
+  }
+};
+
+} // namespace
 
 extern "C" {
-
-// Levels as in glog: 3 is FATAL, above the warnings and errors that c10d prints beside the exceptions that it throws.
-void lc_quiet_logs() noexcept { FLAGS_caffe2_log_level = 3; }
-
-// Read once, when the first group is made.
-void lc_no_flight_recorder() noexcept {
-  (void)guard([] { c10::utils::set_env("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/false); });
-}
 
 void lc_message_free(char* message) noexcept { std::free(message); }
 
@@ -53,7 +74,7 @@ Status lc_store_tcp(Bytes host, uint16_t port, bool is_server, int64_t world_siz
 
 Status lc_store_file(Bytes path, int32_t num_workers, int64_t timeout_ms, StoreHandle** out) noexcept {
   return guard([&] {
-    auto store = c10::make_intrusive<c10d::FileStore>(to_string(path), num_workers);
+    auto store = c10::make_intrusive<FileStore>(to_string(path), num_workers);
     store->setTimeout(std::chrono::milliseconds(timeout_ms));
     *out = new StoreHandle{std::move(store)};
   });

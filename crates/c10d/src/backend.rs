@@ -9,7 +9,7 @@ use tch::Device;
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, BackendHandle, Bytes, GroupHandle};
-use crate::group::{Endpoint, GroupOptions};
+use crate::group::{Endpoint, GroupOptions, all_compare};
 use crate::store::millis;
 use crate::{Rank, Store, nccl};
 
@@ -69,8 +69,13 @@ impl Backend {
         }
     }
 
-    /// Makes the rank's end of a group. With `compare_calls` the ranks compare what they call before each collective.
-    pub(crate) fn connect(self, seat: &Seat<'_>, compare_calls: bool) -> Result<NonNull<GroupHandle>> {
+    pub(crate) fn is_nccl(self) -> bool {
+        matches!(self, Backend::Nccl { .. })
+    }
+
+    /// Makes the rank's end of a group. With `detail` the ranks compare what they call as PyTorch's debug mode does; with `compares`
+    /// they do it as the shim's own guard does, if all ranks want it.
+    pub(crate) fn connect(self, seat: &Seat<'_>, detail: bool, compares: bool) -> Result<NonNull<GroupHandle>> {
         let begun = Instant::now();
         let store = seat.store.prefix(self.store_prefix())?;
         let members: Vec<u64> = seat.members.iter().map(|rank| rank.get() as u64).collect();
@@ -83,7 +88,12 @@ impl Backend {
             Backend::Nccl { device } => nccl::make(&raw, device),
         };
         let backend = Handle(backend.map_err(fail)?);
-        if compare_calls {
+        if !self.is_nccl() {
+            let compares = compares && all_compare(&store, seat.members.len())?;
+            // SAFETY: the handle is alive.
+            unsafe { ffi::lc_backend_guard(backend.0.as_ptr(), compares) }.check().map_err(fail)?;
+        }
+        if detail {
             // SAFETY: as above, and the handle is alive.
             let status = unsafe { ffi::lc_backend_compare_calls(backend.0.as_ptr(), &raw, interface, host) };
             status.check().map_err(fail)?;

@@ -2,7 +2,12 @@
 //!
 //! Each comes in two forms. The blocking form borrows its tensors; the form that ends in `_async` takes them and gives them
 //! back from [`Work::wait`]. Gloo takes `Float`, `Double`, `Half`, `BFloat16`, `Uint8`, `Int8`, `Int`, `Int64` (and `Bool` where
-//! nothing is reduced); NCCL takes the same on its GPU, and `Bool` everywhere. Tensors must be dense and contiguous.
+//! nothing is reduced); NCCL takes the same on its GPU, and `Bool` everywhere.
+//!
+//! Tensors must be contiguous in memory, of one dtype and device; no memory that is written may belong to two tensors of a call, or
+//! to an operation that is still under way. Anything else is a `BadArgument` before anything is sent. One thing cannot be refused:
+//! tch clones tensors without their memory ([`Tensor::shallow_clone`]), and what is computed on such a clone while an operation
+//! is under way meets numbers that change. Use what [`Work::wait`] gives back.
 
 use std::time::Duration;
 
@@ -10,7 +15,9 @@ use tch::Tensor;
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, GroupHandle, Status, TensorPtr, WorkHandle, pointers};
+use crate::in_use::Access;
 use crate::store::millis;
+use crate::tensors::{Guard, Traffic, describe};
 use crate::work::{Call, Pending, Work};
 use crate::{Backend, ProcessGroup, Rank};
 
@@ -160,59 +167,81 @@ impl ProcessGroup {
     }
 
     fn start_broadcast(&self, tensor: &Tensor, root: Rank) -> Result<Pending> {
-        self.check_member("broadcast", root)?;
-        let call = format!("broadcast from rank {root} of {}", describe(tensor));
+        const CALL: &str = "broadcast";
+        self.check_member(CALL, root)?;
+        let mut guard = Guard::new(CALL, self, Traffic::Collective);
+        if self.rank() == root { guard.reads("the tensor", tensor) } else { guard.writes("the tensor", tensor) }?;
+        let call = format!("{CALL} from rank {root} of {}", describe(tensor));
         let tensor = tensor.as_ptr();
-        self.start(call, |group, out| {
+        self.start(guard, call, |group, out| {
             // SAFETY: `start`'s contract, and the tensor is borrowed by the caller.
             unsafe { ffi::lc_broadcast(group, tensor, root.get() as i64, GROUP_TIMEOUT, out) }
         })
     }
 
     fn start_all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Pending> {
-        let call = format!("all_reduce({op:?}) of {}", describe(tensor));
+        const CALL: &str = "all_reduce";
+        let mut guard = Guard::new(CALL, self, Traffic::Reduction);
+        guard.writes("the tensor", tensor)?;
+        let call = format!("{CALL}({op:?}) of {}", describe(tensor));
         let tensor = tensor.as_ptr();
-        self.start(call, |group, out| {
+        self.start(guard, call, |group, out| {
             // SAFETY: `start`'s contract, and the tensor is borrowed by the caller.
             unsafe { ffi::lc_all_reduce(group, tensor, op as u8, GROUP_TIMEOUT, out) }
         })
     }
 
     fn start_reduce(&self, tensor: &Tensor, root: Rank, op: ReduceOp) -> Result<Pending> {
-        self.check_member("reduce", root)?;
-        let call = format!("reduce({op:?}) to rank {root} of {}", describe(tensor));
+        const CALL: &str = "reduce";
+        self.check_member(CALL, root)?;
+        let mut guard = Guard::new(CALL, self, Traffic::Reduction);
+        guard.writes("the tensor", tensor)?;
+        let call = format!("{CALL}({op:?}) to rank {root} of {}", describe(tensor));
         let tensor = tensor.as_ptr();
-        self.start(call, |group, out| {
+        self.start(guard, call, |group, out| {
             // SAFETY: `start`'s contract, and the tensor is borrowed by the caller.
             unsafe { ffi::lc_reduce(group, tensor, root.get() as i64, op as u8, GROUP_TIMEOUT, out) }
         })
     }
 
     fn start_all_gather(&self, outputs: &[Tensor], input: &Tensor) -> Result<Pending> {
-        self.check_count("all_gather", "outputs", outputs.len(), self.size().get())?;
-        let call = format!("all_gather of {}", describe(input));
+        const CALL: &str = "all_gather";
+        self.check_count(CALL, "outputs", outputs.len(), self.size().get())?;
+        let mut guard = Guard::new(CALL, self, Traffic::Collective);
+        guard.reads("the input", input)?;
+        guard.list("output", outputs, Access::Write, input)?;
+        let call = format!("{CALL} of {}", describe(input));
         let (outputs, input) = (pointers(outputs), input.as_ptr());
-        self.start(call, |group, out| {
+        self.start(guard, call, |group, out| {
             // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
             unsafe { ffi::lc_all_gather(group, outputs.as_ptr(), outputs.len(), input, GROUP_TIMEOUT, out) }
         })
     }
 
     fn start_all_gather_into_tensor(&self, output: &Tensor, input: &Tensor) -> Result<Pending> {
-        let call = format!("all_gather_into_tensor of {}", describe(input));
+        const CALL: &str = "all_gather_into_tensor";
+        let mut guard = Guard::new(CALL, self, Traffic::Collective);
+        guard.reads("the input", input)?;
+        guard.writes("the output", output)?;
+        self.check_parts(&guard, ("output", output), ("input", input))?;
+        let call = format!("{CALL} of {}", describe(input));
         let (output, input) = (output.as_ptr(), input.as_ptr());
-        self.start(call, |group, out| {
+        self.start(guard, call, |group, out| {
             // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
             unsafe { ffi::lc_all_gather_into_tensor(group, output, input, GROUP_TIMEOUT, out) }
         })
     }
 
     fn start_gather(&self, outputs: &[Tensor], input: &Tensor, root: Rank) -> Result<Pending> {
-        self.check_member("gather", root)?;
-        self.check_count("gather", "outputs", outputs.len(), self.only_at(root))?;
-        let call = format!("gather to rank {root} of {}", describe(input));
+        const CALL: &str = "gather";
+        self.check_member(CALL, root)?;
+        self.check_count(CALL, "outputs", outputs.len(), self.only_at(root))?;
+        let mut guard = Guard::new(CALL, self, Traffic::Collective);
+        guard.reads("the input", input)?;
+        guard.list("output", outputs, Access::Write, input)?;
+        let call = format!("{CALL} to rank {root} of {}", describe(input));
         let (outputs, input) = (pointers(outputs), input.as_ptr());
-        self.start(call, |group, out| {
+        self.start(guard, call, |group, out| {
             let (list, n) = (outputs.as_ptr(), outputs.len());
             // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
             unsafe { ffi::lc_gather(group, list, n, input, root.get() as i64, GROUP_TIMEOUT, out) }
@@ -220,11 +249,15 @@ impl ProcessGroup {
     }
 
     fn start_scatter(&self, output: &Tensor, inputs: &[Tensor], root: Rank) -> Result<Pending> {
-        self.check_member("scatter", root)?;
-        self.check_count("scatter", "inputs", inputs.len(), self.only_at(root))?;
-        let call = format!("scatter from rank {root} of {}", describe(output));
+        const CALL: &str = "scatter";
+        self.check_member(CALL, root)?;
+        self.check_count(CALL, "inputs", inputs.len(), self.only_at(root))?;
+        let mut guard = Guard::new(CALL, self, Traffic::Collective);
+        guard.writes("the output", output)?;
+        guard.list("input", inputs, Access::Read, output)?;
+        let call = format!("{CALL} from rank {root} of {}", describe(output));
         let (output, inputs) = (output.as_ptr(), pointers(inputs));
-        self.start(call, |group, out| {
+        self.start(guard, call, |group, out| {
             let (list, n) = (inputs.as_ptr(), inputs.len());
             // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
             unsafe { ffi::lc_scatter(group, output, list, n, root.get() as i64, GROUP_TIMEOUT, out) }
@@ -232,10 +265,14 @@ impl ProcessGroup {
     }
 
     fn start_reduce_scatter(&self, output: &Tensor, inputs: &[Tensor], op: ReduceOp) -> Result<Pending> {
-        self.check_count("reduce_scatter", "inputs", inputs.len(), self.size().get())?;
-        let call = format!("reduce_scatter({op:?}) of {}", describe(output));
+        const CALL: &str = "reduce_scatter";
+        self.check_count(CALL, "inputs", inputs.len(), self.size().get())?;
+        let mut guard = Guard::new(CALL, self, Traffic::Reduction);
+        guard.writes("the output", output)?;
+        guard.list("input", inputs, Access::Read, output)?;
+        let call = format!("{CALL}({op:?}) of {}", describe(output));
         let (output, inputs) = (output.as_ptr(), pointers(inputs));
-        self.start(call, |group, out| {
+        self.start(guard, call, |group, out| {
             let (list, n) = (inputs.as_ptr(), inputs.len());
             // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
             unsafe { ffi::lc_reduce_scatter(group, output, list, n, op as u8, GROUP_TIMEOUT, out) }
@@ -243,24 +280,30 @@ impl ProcessGroup {
     }
 
     fn start_reduce_scatter_tensor(&self, output: &Tensor, input: &Tensor, op: ReduceOp) -> Result<Pending> {
-        let call = format!("reduce_scatter_tensor({op:?}) of {}", describe(input));
+        const CALL: &str = "reduce_scatter_tensor";
+        let mut guard = Guard::new(CALL, self, Traffic::Reduction);
+        guard.reads("the input", input)?;
+        guard.writes("the output", output)?;
+        self.check_parts(&guard, ("input", input), ("output", output))?;
+        let call = format!("{CALL}({op:?}) of {}", describe(input));
         let (output, input) = (output.as_ptr(), input.as_ptr());
-        self.start(call, |group, out| {
+        self.start(guard, call, |group, out| {
             // SAFETY: `start`'s contract, and the tensors are borrowed by the caller.
             unsafe { ffi::lc_reduce_scatter_tensor(group, output, input, op as u8, GROUP_TIMEOUT, out) }
         })
     }
 
     fn start_all_to_all(&self, output: &Tensor, input: &Tensor, splits: &Splits) -> Result<Pending> {
+        const CALL: &str = "all_to_all_single";
         let (outputs, inputs) = splits.lists();
-        if let Splits::Sizes { .. } = splits {
-            self.check_count("all_to_all_single", "output splits", outputs.len(), self.size().get())?;
-            self.check_count("all_to_all_single", "input splits", inputs.len(), self.size().get())?;
-        }
+        let mut guard = Guard::new(CALL, self, Traffic::Collective);
+        guard.reads("the input", input)?;
+        guard.writes("the output", output)?;
+        self.check_splits(&guard, output, input, splits)?;
         // Sizes may differ from rank to rank here, so only the dtype is part of the call that ranks compare.
-        let call = format!("all_to_all_single of {:?}", input.kind());
+        let call = format!("{CALL} of {:?}", input.kind());
         let (output, input) = (output.as_ptr(), input.as_ptr());
-        self.start(call, |group, out| {
+        self.start(guard, call, |group, out| {
             // SAFETY: `start`'s contract; tensors are borrowed by the caller, and the lists outlive the call.
             unsafe {
                 ffi::lc_all_to_all_single(
@@ -279,22 +322,75 @@ impl ProcessGroup {
     }
 
     fn start_barrier(&self) -> Result<Pending> {
+        let guard = Guard::new("barrier", self, Traffic::Collective);
         // SAFETY: `start`'s contract.
-        self.start("barrier".into(), |group, out| unsafe { ffi::lc_barrier(group, GROUP_TIMEOUT, out) })
+        self.start(guard, "barrier".into(), |group, out| unsafe { ffi::lc_barrier(group, GROUP_TIMEOUT, out) })
     }
 
     /// Starts an operation. `launch` gets a group that is alive for the call, and a pointer that it may write; libtorch takes
     /// references of its own to the tensors before it returns.
     fn start(
         &self,
+        guard: Guard<'_>,
         operation: String,
         launch: impl FnOnce(*mut GroupHandle, *mut *mut WorkHandle) -> Status,
     ) -> Result<Pending> {
+        let memory = guard.claim(&operation)?;
         let call = Call::collective(self.inner(), operation);
-        Pending::start(call, |out| launch(self.as_ptr(), out))
+        Pending::start(call, memory, |out| launch(self.as_ptr(), out))
     }
 
-    fn check_member(&self, operation: &str, rank: Rank) -> Result<()> {
+    /// `whole` is one part a rank, in a row or with a dimension for the ranks in front.
+    fn check_parts(&self, guard: &Guard<'_>, whole: (&str, &Tensor), part: (&str, &Tensor)) -> Result<()> {
+        let (world, part_size, whole_size) = (self.size().get() as i64, part.1.size(), whole.1.size());
+        let stacked: Vec<i64> = std::iter::once(world).chain(part_size.iter().copied()).collect();
+        let mut in_a_row = part_size.clone();
+        if let Some(rows) = in_a_row.first_mut() {
+            *rows *= world;
+        }
+        if !part_size.is_empty() && whole_size == in_a_row || whole_size == stacked {
+            return Ok(());
+        }
+        let (whole_name, part_name) = (whole.0, part.0);
+        guard.refuse(format!(
+            "the {whole_name} is of shape {whole_size:?}, where {world} ranks and an {part_name} of {part_size:?} need \
+             {in_a_row:?} or {stacked:?}"
+        ))
+    }
+
+    /// Both tensors have rows of one size, of which the splits leave none over.
+    fn check_splits(&self, guard: &Guard<'_>, output: &Tensor, input: &Tensor, splits: &Splits) -> Result<()> {
+        let sizes = (output.size(), input.size());
+        let (Some((out_rows, out_row)), Some((in_rows, in_row))) = (sizes.0.split_first(), sizes.1.split_first())
+        else {
+            return guard.refuse("a scalar has no dimension to split: pass tensors of at least one dimension".into());
+        };
+        if out_row != in_row {
+            return guard.refuse(format!("the output has rows of shape {out_row:?}, the input of {in_row:?}"));
+        }
+        let world = self.size().get();
+        match splits {
+            Splits::Equal if out_rows != in_rows || in_rows % world as i64 != 0 => guard.refuse(format!(
+                "{in_rows} rows of input and {out_rows} of output are not {world} equal parts: give the sizes with Splits::Sizes"
+            )),
+            Splits::Equal => Ok(()),
+            Splits::Sizes { input, output } => {
+                self.check_split(guard, "input", input, *in_rows)?;
+                self.check_split(guard, "output", output, *out_rows)
+            }
+        }
+    }
+
+    fn check_split(&self, guard: &Guard<'_>, what: &str, sizes: &[i64], rows: i64) -> Result<()> {
+        self.check_count("all_to_all_single", &format!("{what} splits"), sizes.len(), self.size().get())?;
+        let sum = sizes.iter().try_fold(0_i64, |sum, &size| sum.checked_add(size).filter(|_| size >= 0));
+        if sum == Some(rows) {
+            return Ok(());
+        }
+        guard.refuse(format!("the {what} splits {sizes:?} are not sizes that add up to its {rows} rows"))
+    }
+
+    pub(crate) fn check_member(&self, operation: &str, rank: Rank) -> Result<()> {
         if self.size().contains(rank) {
             return Ok(());
         }
@@ -336,11 +432,6 @@ impl Splits {
             Splits::Sizes { input, output } => (output, input),
         }
     }
-}
-
-/// Shape and dtype, for messages and for the roll.
-pub(crate) fn describe(tensor: &Tensor) -> String {
-    format!("{:?} {:?}", tensor.size(), tensor.kind())
 }
 
 /// Keeps the two pointer types from drifting apart.

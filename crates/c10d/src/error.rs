@@ -144,9 +144,12 @@ impl Error {
         self
     }
 
-    /// What the other ranks answered may say more than the exception: a timeout becomes a lost peer or a mismatch.
+    /// What the other ranks answered may say more than the exception: a timeout becomes a lost peer or a mismatch. A mismatch stays
+    /// one, also where the others have left since.
     pub(crate) fn with_roll_call(mut self, roll_call: RollCall) -> Self {
-        self.0.fault = roll_call.verdict().unwrap_or(self.0.fault);
+        if self.0.fault != Fault::Mismatch {
+            self.0.fault = roll_call.verdict().unwrap_or(self.0.fault);
+        }
         self.0.roll_call = Some(roll_call);
         self
     }

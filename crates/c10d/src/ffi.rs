@@ -4,7 +4,6 @@
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
-use std::sync::Once;
 
 use tch::Tensor;
 use torch_sys::C_tensor;
@@ -133,34 +132,34 @@ pub(crate) struct AdamStep {
     pub(crate) maximize: bool,
 }
 
+/// `TensorFacts` of `shim/facts.cpp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TensorFacts {
+    pub(crate) defined: bool,
+    /// One block of memory with strides: not sparse, not a list of tensors.
+    pub(crate) strided: bool,
+    /// Its memory holds its values, all of them and as they are.
+    pub(crate) in_storage: bool,
+    pub(crate) contiguous: bool,
+    /// `c10::ScalarType`.
+    pub(crate) kind: i32,
+    /// `c10::DeviceType`.
+    pub(crate) device_type: i32,
+    pub(crate) device_index: i32,
+    /// Bytes of an element.
+    pub(crate) item_size: i64,
+    pub(crate) numel: i64,
+    pub(crate) address: u64,
+}
+
 /// Pointers to tensors that stay borrowed for the length of the call.
 pub(crate) fn pointers(tensors: &[Tensor]) -> Vec<TensorPtr> {
     tensors.iter().map(Tensor::as_ptr).collect()
 }
 
-/// Two settings that libtorch reads once, made before this crate's first object; whoever set the variables keeps their values.
-///
-/// - `TORCH_CPP_LOG_LEVEL` unset: libtorch does not print a warning and a C++ stack beside each exception that it throws. The
-///   errors of this crate carry the same words.
-/// - `TORCH_FR_BUFFER_SIZE` unset: c10d's flight recorder is off. It is one object a process, and its table of groups is
-///   written without a lock when a group issues its first call: groups on several threads crash in it.
-fn prepare_process() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        if std::env::var_os("TORCH_CPP_LOG_LEVEL").is_none() {
-            // SAFETY: writes one plain flag, before this crate has made any object whose threads read it.
-            unsafe { lc_quiet_logs() };
-        }
-        if std::env::var_os("TORCH_FR_BUFFER_SIZE").is_none() {
-            // SAFETY: takes nothing; writes the variable under the lock that libtorch's own readers take.
-            unsafe { lc_no_flight_recorder() };
-        }
-    });
-}
-
 /// Calls a constructor of the shim: `make` fills in a pointer when it succeeds.
 pub(crate) fn made<T>(make: impl FnOnce(*mut *mut T) -> Status) -> Result<ptr::NonNull<T>, Exception> {
-    prepare_process();
     let mut out = ptr::null_mut();
     make(&mut out).check()?;
     ptr::NonNull::new(out).ok_or_else(|| Exception { kind: Kind::Other, message: "the shim returned no object".into() })
@@ -189,8 +188,6 @@ pub(crate) fn blobs(make: impl FnOnce(*mut *mut Blobs) -> Status) -> Result<Vec<
 
 // Every function is noexcept on the C++ side. Pointers are borrowed for the call, except those named `out`.
 unsafe extern "C" {
-    pub(crate) fn lc_quiet_logs();
-    pub(crate) fn lc_no_flight_recorder();
     pub(crate) fn lc_message_free(message: *mut c_char);
     pub(crate) fn lc_blobs_len(blobs: *const Blobs) -> usize;
     pub(crate) fn lc_blobs_at(blobs: *const Blobs, i: usize) -> Bytes;
@@ -243,6 +240,8 @@ unsafe extern "C" {
 
     pub(crate) fn lc_cuda_is_hooked() -> bool;
 
+    pub(crate) fn lc_tensor_facts(tensor: TensorPtr, out: *mut TensorFacts) -> Status;
+
     pub(crate) fn lc_backend_gloo(
         seat: *const Seat,
         interface: Bytes,
@@ -255,6 +254,7 @@ unsafe extern "C" {
         interface: Bytes,
         host: Bytes,
     ) -> Status;
+    pub(crate) fn lc_backend_guard(backend: *mut BackendHandle, compare: bool) -> Status;
     pub(crate) fn lc_backend_free(backend: *mut BackendHandle);
     pub(crate) fn lc_group_new(
         store: *const StoreHandle,
@@ -263,7 +263,6 @@ unsafe extern "C" {
         out: *mut *mut GroupHandle,
     ) -> Status;
     pub(crate) fn lc_group_free(group: *mut GroupHandle, give_up: bool);
-    pub(crate) fn lc_set_debug_level(level: i32);
 
     pub(crate) fn lc_broadcast(
         group: *mut GroupHandle,

@@ -83,6 +83,13 @@ pub struct GroupOptions {
     pub endpoint: Endpoint,
     /// How much to check; `None` asks `TORCH_DISTRIBUTED_DEBUG`, and in a subgroup takes the parent's.
     pub debug: Option<DebugLevel>,
+    /// Whether the ranks of a Gloo group compare their calls before each collective, and sender and receiver their tensors with each
+    /// message: a rank whose call, shape or dtype differs then gets a `Mismatch` that names both sides, before any number moves. It
+    /// costs one short exchange a collective, and takes place only where all ranks want it, so never with ranks of other programs.
+    ///
+    /// `None` asks `LOCKSTEP_COMPARE_CALLS` (0 or 1); unset, builds with debug assertions compare. A subgroup takes its parent's.
+    /// Without it, calls that differ fail at a deadline or when a message is too long; sizes that differ by little may go unnoticed.
+    pub compare_calls: Option<bool>,
     /// Whether the ranks keep a roll (one a job: a subgroup takes its parent's), so that errors say where the others are. Ranks of other programs do not answer it, and an
     /// NCCL group, whose ranks first meet in the store with it, does not come together with them.
     pub roll_call: bool,
@@ -90,7 +97,32 @@ pub struct GroupOptions {
 
 impl Default for GroupOptions {
     fn default() -> Self {
-        GroupOptions { timeout: DEFAULT_GROUP_TIMEOUT, endpoint: Endpoint::Default, debug: None, roll_call: true }
+        GroupOptions {
+            timeout: DEFAULT_GROUP_TIMEOUT,
+            endpoint: Endpoint::Default,
+            debug: None,
+            compare_calls: None,
+            roll_call: true,
+        }
+    }
+}
+
+/// Whether ranks compare their calls, where [`GroupOptions::compare_calls`] leaves it open.
+const COMPARE_CALLS: &str = "LOCKSTEP_COMPARE_CALLS";
+
+impl GroupOptions {
+    fn compares(&self) -> Result<bool> {
+        let asked = || std::env::var(COMPARE_CALLS).unwrap_or_default();
+        self.compare_calls.map_or_else(|| parse_switch(COMPARE_CALLS, &asked(), cfg!(debug_assertions)), Ok)
+    }
+}
+
+fn parse_switch(name: &str, value: &str, unset: bool) -> Result<bool> {
+    match value {
+        "" => Ok(unset),
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err(Error::bad_argument(format!("read {name}"), format!("{value:?} is neither 0 nor 1"))),
     }
 }
 
@@ -251,7 +283,12 @@ impl ProcessGroup {
         // The default group is number 0; every rank counts every group, so that names agree.
         let name = job.groups_made.fetch_add(1, Ordering::Relaxed).to_string();
         let Some(position) = members.iter().position(|&rank| rank == job.rank) else { return Ok(None) };
-        let options = GroupOptions { debug: options.debug.or(Some(self.inner.debug)), ..options.clone() };
+        let (debug, compare_calls) = (Some(self.inner.debug), self.inner.options.compare_calls);
+        let options = GroupOptions {
+            debug: options.debug.or(debug),
+            compare_calls: options.compare_calls.or(compare_calls),
+            ..options.clone()
+        };
         Self::make(self.inner.backend, name, members, Rank::new(position), job, &options).map(Some)
     }
 
@@ -265,17 +302,18 @@ impl ProcessGroup {
     ) -> Result<ProcessGroup> {
         let size = WorldSize::new(members.len()).unwrap_or(WorldSize::ONE);
         let debug = options.debug.map_or_else(DebugLevel::from_env, Ok)?;
-        // SAFETY: takes a number and has no other effect than on c10d's own level, which is one a process: it words messages.
-        unsafe { ffi::lc_set_debug_level(debug as i32) };
+        // DETAIL compares in its own way, which ranks of Python know.
+        let compares = options.compares()? && debug != DebugLevel::Detail && !backend.is_nccl();
+        let options = &GroupOptions { compare_calls: Some(options.compares()?), ..options.clone() };
         // The default group's store is `0/` itself; a subgroup's lies beneath it, as in Python.
         let group_store = if name == "0" { None } else { Some(job.store.prefix(&format!("{name}/"))?) };
         let store = group_store.as_ref().unwrap_or(&job.store);
         let seat = Seat { store, name: &name, members: &members, rank, options };
         let own = own_keys(store, backend)?;
         let meets = options.roll_call && !backend.connects_at_once();
-        let handle = announce(&own, rank)
+        let handle = announce(&own, rank, compares)
             .and_then(|()| if meets { meet(&seat, &own, size) } else { Ok(()) })
-            .and_then(|()| backend.connect(&seat, debug == DebugLevel::Detail))
+            .and_then(|()| backend.connect(&seat, debug == DebugLevel::Detail, compares))
             .map(|group| Handle { group, abandoned: AtomicBool::new(false) })
             .map_err(|error| explain_absence(error.at_rank(rank), &own, size))?;
         let inner = Inner { handle, name, rank, size, backend, members, job, options: options.clone(), debug };
@@ -397,9 +435,23 @@ fn present_key(rank: Rank) -> String {
     format!("lockstep/present/{rank}")
 }
 
-/// Leaves a note in the store that this rank is there, for the message of those who wait in vain.
-fn announce(store: &Store, rank: Rank) -> Result<()> {
+fn compares_key(rank: Rank) -> String {
+    format!("lockstep/compares/{rank}")
+}
+
+/// Leaves a note in the store that this rank is there, for the message of those who wait in vain; before it, whether the rank wants
+/// to compare calls.
+fn announce(store: &Store, rank: Rank, compares: bool) -> Result<()> {
+    if compares {
+        store.set(&compares_key(rank), "1")?;
+    }
     store.set(&present_key(rank), "1")
+}
+
+/// Whether all ranks want to compare calls. To be asked when the ranks are connected: then each has said what it wants.
+pub(crate) fn all_compare(store: &Store, size: usize) -> Result<bool> {
+    let keys: Vec<String> = (0..size).map(|rank| compares_key(Rank::new(rank))).collect();
+    store.check(&keys)
 }
 
 /// Waits until all ranks have announced themselves.
@@ -446,18 +498,25 @@ mod tests {
     }
 
     #[test]
+    fn a_switch_is_0_or_1_or_unset() {
+        assert!(parse_switch("X", "", true).unwrap() && parse_switch("X", "1", false).unwrap());
+        assert!(!parse_switch("X", "0", true).unwrap());
+        assert!(parse_switch("X", "yes", true).unwrap_err().to_string().contains("neither 0 nor 1"));
+    }
+
+    #[test]
     fn ranks_that_do_not_meet_in_the_store_are_named() {
         let (store, options) = (Store::hash().unwrap(), GroupOptions::default());
         let options = GroupOptions { timeout: Duration::from_millis(100), ..options };
         let (size, members) = (WorldSize::new(3).unwrap(), [0, 1, 2].map(Rank::new));
         let seat = Seat { store: &store, name: "0", members: &members, rank: Rank::ZERO, options: &options };
-        announce(&store, Rank::ZERO).unwrap();
+        announce(&store, Rank::ZERO, false).unwrap();
         let error = explain_absence(meet(&seat, &store, size).unwrap_err().at_rank(Rank::ZERO), &store, size);
         assert_eq!(error.fault(), Fault::Timeout);
         let text = error.to_string();
         assert!(text.starts_with("connect process group 0 of 3 ranks on rank 0 timed out"), "{text}");
         assert!(text.contains("never came: ranks 1, 2"), "{text}");
-        [1, 2].into_iter().for_each(|rank| announce(&store, Rank::new(rank)).unwrap());
+        [1, 2].into_iter().for_each(|rank| announce(&store, Rank::new(rank), false).unwrap());
         meet(&seat, &store, size).unwrap();
     }
 

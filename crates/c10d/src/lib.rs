@@ -12,6 +12,7 @@
 //! | `backend` | [`Backend`]: Gloo or NCCL |
 //! | `cuda`, `nccl` | loading libtorch's CUDA half and the shim's NCCL part, when they are asked for |
 //! | `collectives`, `p2p` | what a group does |
+//! | `tensors`, `in_use` | what is looked at before an operation gets a tensor |
 //! | `work` | [`Work`]: an operation under way, which owns its tensors |
 //! | `reducer` | [`Reducer`]: gradient buckets for DDP |
 //! | `fused` | [`fused_sgd`], [`fused_adam`]: libtorch's optimizer kernels |
@@ -28,6 +29,7 @@ mod error;
 mod ffi;
 mod fused;
 mod group;
+mod in_use;
 mod nccl;
 mod own_thread;
 mod p2p;
@@ -36,6 +38,7 @@ mod reducer;
 mod roll_call;
 mod store;
 mod sync_batch_norm;
+mod tensors;
 mod work;
 
 pub use backend::Backend;

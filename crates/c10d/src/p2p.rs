@@ -1,10 +1,14 @@
 //! Point-to-point messages. A message is matched by peer and tag; shapes and dtypes must agree on both sides.
+//!
+//! Where ranks compare calls ([`GroupOptions::compare_calls`](crate::GroupOptions)), a receiver finds out when they do not. Else it
+//! notices only messages that are too long; a shorter one fills the front of its tensor.
 
 use tch::Tensor;
 
-use crate::collectives::describe;
 use crate::error::{Error, Result};
 use crate::ffi;
+use crate::in_use::InUse;
+use crate::tensors::{Guard, Traffic, describe};
 use crate::work::{Call, Pending, Receiving, Way, Work};
 use crate::{ProcessGroup, Rank};
 
@@ -41,29 +45,33 @@ impl ProcessGroup {
     }
 
     fn start_send(&self, name: &str, tensor: &Tensor, to: Rank, tag: u16) -> Result<Pending> {
-        let call = self.begin(name, tensor, Way::To, Some(to), tag)?;
+        let (call, memory) = self.begin(name, tensor, Way::To, Some(to), tag)?;
         let (group, tensor) = (self.as_ptr(), tensor.as_ptr());
         // SAFETY: the group is alive as long as self; libtorch takes its own reference to the tensor.
-        Pending::start(call, |out| unsafe { ffi::lc_send(group, tensor, to.get() as i32, i32::from(tag), out) })
+        Pending::start(call, memory, |out| unsafe { ffi::lc_send(group, tensor, to.get() as i32, i32::from(tag), out) })
     }
 
     fn start_recv(&self, name: &str, tensor: &Tensor, from: Option<Rank>, tag: u16) -> Result<Pending> {
-        let call = self.begin(name, tensor, Way::From, from, tag)?;
+        let (call, memory) = self.begin(name, tensor, Way::From, from, tag)?;
         let (group, tensor) = (self.as_ptr(), tensor.as_ptr());
         let peer = from.map_or(-1, |rank| rank.get() as i32);
         // SAFETY: the group is alive as long as self; libtorch takes its own reference to the tensor.
-        Pending::start(call, |out| unsafe { ffi::lc_recv(group, tensor, peer, i32::from(tag), out) })
+        Pending::start(call, memory, |out| unsafe { ffi::lc_recv(group, tensor, peer, i32::from(tag), out) })
     }
 
-    /// Refuses what would wait for ever: a peer outside the group, or this rank itself.
-    fn begin(&self, name: &str, tensor: &Tensor, way: Way, peer: Option<Rank>, tag: u16) -> Result<Call> {
-        let bad = |detail| Err(Error::bad_argument(name, detail).at_rank(self.rank()));
-        match peer {
-            Some(peer) if !self.size().contains(peer) => {
-                bad(format!("rank {peer} is outside a group of {}", self.size()))
+    /// Refuses what would wait for ever, a peer outside the group or this rank itself, and tensors that cannot be sent.
+    fn begin(&self, name: &str, tensor: &Tensor, way: Way, peer: Option<Rank>, tag: u16) -> Result<(Call, InUse)> {
+        if let Some(peer) = peer {
+            self.check_member(name, peer)?;
+            if peer == self.rank() {
+                let detail = format!("rank {peer} cannot exchange messages with itself");
+                return Err(Error::bad_argument(name, detail).at_rank(self.rank()));
             }
-            Some(peer) if peer == self.rank() => bad(format!("rank {peer} cannot exchange messages with itself")),
-            _ => Ok(Call::message(self.inner(), format!("{name} {} tag {tag}", describe(tensor)), way, peer)),
         }
+        let mut guard = Guard::new(name, self, Traffic::Message);
+        if way == Way::To { guard.reads("the tensor", tensor) } else { guard.writes("the tensor", tensor) }?;
+        let operation = format!("{name} {} tag {tag}", describe(tensor));
+        let memory = guard.claim(&operation)?;
+        Ok((Call::message(self.inner(), operation, way, peer), memory))
     }
 }

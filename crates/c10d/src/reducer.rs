@@ -10,6 +10,7 @@ use tch::Tensor;
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, Bytes, ReducerHandle, Status, pointers};
+use crate::tensors::check_dense;
 use crate::work::Call;
 use crate::{ProcessGroup, Rank};
 
@@ -61,6 +62,7 @@ impl Reducer {
     /// dtypes: see [`verify_params`].
     pub fn new(group: Rc<ProcessGroup>, params: &[(String, Tensor)], options: &ReducerOptions) -> Result<Self> {
         let tensors: Vec<Tensor> = params.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
+        check_dense("make a reducer", &tensors).map_err(|error| error.at_rank(group.rank()))?;
         let names: Vec<&[u8]> = params.iter().map(|(name, _)| name.as_bytes()).collect();
         let mut buckets = bucket_assignment(&tensors, &first_limits(options))?;
         // Gradients become ready roughly in the reverse order of definition.
@@ -192,6 +194,7 @@ pub fn bucket_assignment(tensors: &[Tensor], limits: &[usize]) -> Result<Vec<Vec
     if tensors.is_empty() || limits.is_empty() {
         return Err(Error::bad_argument("assign buckets", "neither tensors nor limits may be empty"));
     }
+    check_dense("assign buckets", tensors)?;
     let list = pointers(tensors);
     let mut bucket_of = vec![0; tensors.len()];
     // SAFETY: both lists outlive the call; one number a tensor is written.
@@ -216,6 +219,7 @@ pub fn verify_params(group: &ProcessGroup, params: &[Tensor]) -> Result<()> {
         // libtorch reads the first without looking.
         return Err(Error::bad_argument(OPERATION, "there is no parameter to train").at_rank(group.rank()));
     }
+    check_dense(OPERATION, params).map_err(|error| error.at_rank(group.rank()))?;
     let list = pointers(params);
     let record = Call::collective(group.inner(), OPERATION.into());
     // SAFETY: the group is alive, and the tensors are borrowed for the call.
@@ -224,8 +228,11 @@ pub fn verify_params(group: &ProcessGroup, params: &[Tensor]) -> Result<()> {
 
 /// Copies the root's tensors to all ranks, packed into messages of at most `buffer_bytes`.
 pub fn broadcast_coalesced(group: &ProcessGroup, tensors: &[Tensor], buffer_bytes: usize, root: Rank) -> Result<()> {
+    let operation = format!("broadcast {} tensors from rank {root}", tensors.len());
+    group.check_member(&operation, root)?;
+    check_dense(&operation, tensors).map_err(|error| error.at_rank(group.rank()))?;
     let list = pointers(tensors);
-    let record = Call::collective(group.inner(), format!("broadcast {} tensors from rank {root}", tensors.len()));
+    let record = Call::collective(group.inner(), operation);
     // SAFETY: the group is alive, and the tensors are borrowed for the call.
     let status = unsafe {
         ffi::lc_broadcast_coalesced(group.as_ptr(), list.as_ptr(), list.len(), buffer_bytes, root.get() as i32)

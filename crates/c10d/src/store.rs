@@ -310,9 +310,12 @@ fn explain_taken_port(error: Error) -> Error {
     error.with_detail(detail).with_verdict(Fault::BadArgument)
 }
 
-/// Milliseconds for the shim, at least one: c10d takes 0 for "for ever".
+/// The longest deadline that the shim gets: c10d adds it to the time of day in nanoseconds, which overflow after 292 years.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// Milliseconds for the shim, at least one, since c10d takes 0 for "for ever", and at most ten years.
 pub(crate) fn millis(timeout: Duration) -> i64 {
-    i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX).max(1)
+    i64::try_from(timeout.min(LONGEST).as_millis()).unwrap_or(i64::MAX).max(1)
 }
 
 fn join<K: AsRef<str>>(keys: &[K]) -> String {

@@ -11,6 +11,7 @@ use crate::Rank;
 use crate::error::{Error, Fault, Result};
 use crate::ffi::{self, Exception, Status, WorkHandle};
 use crate::group::Inner;
+use crate::in_use::InUse;
 use crate::roll_call::{Kind, Ticket};
 
 /// An operation of a group from its start to its end: what an error message needs, and the note in the group's roll.
@@ -21,25 +22,33 @@ pub(crate) struct Call {
     peer: Option<Rank>,
     begun: Instant,
     ticket: Option<Ticket>,
+    kind: Kind,
 }
 
 impl Call {
     /// A call that all ranks of the group make.
     pub(crate) fn collective(group: &Arc<Inner>, operation: String) -> Self {
         let ticket = group.enter(&operation, Kind::Collective);
-        Call { group: Arc::clone(group), operation, peer: None, begun: Instant::now(), ticket }
+        Call { group: Arc::clone(group), operation, peer: None, begun: Instant::now(), ticket, kind: Kind::Collective }
     }
 
     /// A message to or from `peer`, or from anybody. The roll says which, so that a circle of ranks that wait for one another shows.
     pub(crate) fn message(group: &Arc<Inner>, operation: String, way: Way, peer: Option<Rank>) -> Self {
         let whom = peer.map_or("anybody".to_owned(), |peer| format!("rank {peer}"));
         let ticket = group.enter(&format!("{operation} {} {whom}", way.word()), Kind::Message);
-        Call { group: Arc::clone(group), operation, peer, begun: Instant::now(), ticket }
+        Call { group: Arc::clone(group), operation, peer, begun: Instant::now(), ticket, kind: Kind::Message }
     }
 
     /// A call in which nobody else has a part.
     pub(crate) fn local(group: &Arc<Inner>, operation: String) -> Self {
-        Call { group: Arc::clone(group), operation, peer: None, begun: Instant::now(), ticket: None }
+        Call {
+            group: Arc::clone(group),
+            operation,
+            peer: None,
+            begun: Instant::now(),
+            ticket: None,
+            kind: Kind::Collective,
+        }
     }
 
     /// Ends the call, well or badly.
@@ -94,8 +103,43 @@ impl Way {
 /// A started operation without its tensors.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    handle: Handle,
+    running: Running,
     call: Call,
+}
+
+/// An operation and the memory that it has to itself.
+#[derive(Debug)]
+struct Running {
+    handle: Option<Handle>,
+    memory: Option<InUse>,
+    kind: Kind,
+}
+
+impl Running {
+    fn take(&mut self) -> Option<(Handle, InUse)> {
+        self.handle.take().zip(self.memory.take())
+    }
+}
+
+impl Drop for Running {
+    /// Nobody waited. A collective goes on; a message does not outlive its handle.
+    fn drop(&mut self) {
+        if let Some((handle, memory)) = self.take()
+            && self.kind == Kind::Collective
+        {
+            memory.until_over(Abandoned(handle));
+        }
+    }
+}
+
+/// A collective that nobody waits for any more.
+#[derive(Debug)]
+pub(crate) struct Abandoned(Handle);
+
+impl Abandoned {
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.is_completed()
+    }
 }
 
 #[derive(Debug)]
@@ -112,52 +156,73 @@ impl Drop for Handle {
 }
 
 impl Handle {
-    /// What a failed operation reads and writes is never freed: Gloo's thread may still be at it.
-    fn keep_if_failed<T, E>(self, result: &std::result::Result<T, E>) {
-        if result.is_err() {
-            std::mem::forget(self);
-        }
+    fn wait(&self, timeout: Option<Duration>) -> Result<(), Exception> {
+        let timeout_ms = timeout.map_or(0, crate::store::millis);
+        // SAFETY: the handle is alive, and only its one owner waits.
+        unsafe { ffi::lc_work_wait(self.0.as_ptr(), timeout_ms) }.check()
+    }
+
+    /// The rank whose message came, after a wait that succeeded.
+    fn source(&self) -> Result<usize, Exception> {
+        let mut source = -1;
+        // SAFETY: the handle is alive and `source` is ours to be written.
+        unsafe { ffi::lc_work_source_rank(self.0.as_ptr(), &mut source) }.check()?;
+        let unknown = || Exception { kind: ffi::Kind::Other, message: format!("a message came from rank {source}") };
+        usize::try_from(source).map_err(|_| unknown())
+    }
+
+    /// A handle that cannot say (Gloo's sends and receives) is asked by waiting.
+    fn is_completed(&self) -> bool {
+        let mut completed = false;
+        // SAFETY: the handle is alive and `completed` is ours to be written.
+        let status = unsafe { ffi::lc_work_is_completed(self.0.as_ptr(), &mut completed) };
+        status.check().is_ok() && completed
     }
 }
 
 impl Pending {
-    pub(crate) fn start(call: Call, launch: impl FnOnce(*mut *mut WorkHandle) -> Status) -> Result<Self> {
+    /// Starts an operation, which has its tensors' memory to itself until it is over.
+    pub(crate) fn start(
+        call: Call,
+        memory: InUse,
+        launch: impl FnOnce(*mut *mut WorkHandle) -> Status,
+    ) -> Result<Self> {
         match ffi::made(launch) {
-            Ok(handle) => Ok(Pending { handle: Handle(handle), call }),
+            Ok(handle) => {
+                let (handle, memory, kind) = (Some(Handle(handle)), Some(memory), call.kind);
+                Ok(Pending { running: Running { handle, memory, kind }, call })
+            }
             Err(exception) => call.end(Err(exception)),
         }
     }
 
     /// Waits; `None` leaves the deadline to the operation.
     pub(crate) fn wait(self, timeout: Option<Duration>) -> Result<()> {
-        let Pending { handle, call } = self;
-        let result = wait(&handle, timeout);
-        handle.keep_if_failed(&result);
-        call.end(result)
+        self.wait_and(|handle| handle.wait(timeout))
     }
 
     /// Waits for a receive operation, and says who sent.
     pub(crate) fn wait_with_source(self) -> Result<Rank> {
-        let Pending { handle, call } = self;
-        let mut source = -1;
-        let result = wait(&handle, None).and_then(|()| {
-            // SAFETY: the handle is alive and `source` is ours to be written.
-            unsafe { ffi::lc_work_source_rank(handle.0.as_ptr(), &mut source) }.check()
-        });
-        let result = result.and_then(|()| {
-            let unknown =
-                || Exception { kind: ffi::Kind::Other, message: format!("a message came from rank {source}") };
-            usize::try_from(source).map_err(|_| unknown())
-        });
-        handle.keep_if_failed(&result);
-        call.end(result).map(Rank::new)
+        self.wait_and(|handle| handle.wait(None).and_then(|()| handle.source())).map(Rank::new)
     }
-}
 
-fn wait(handle: &Handle, timeout: Option<Duration>) -> Result<(), Exception> {
-    let timeout_ms = timeout.map_or(0, crate::store::millis);
-    // SAFETY: the handle is alive, and only its one owner waits.
-    unsafe { ffi::lc_work_wait(handle.0.as_ptr(), timeout_ms) }.check()
+    /// What a failed operation reads and writes is never freed: Gloo's thread may still be at it.
+    fn wait_and<T>(self, wait: impl FnOnce(&Handle) -> Result<T, Exception>) -> Result<T> {
+        let Pending { mut running, call } = self;
+        let Some((handle, memory)) = running.take() else {
+            return call.end(Err(Exception { kind: ffi::Kind::Other, message: "it was waited for before".into() }));
+        };
+        let result = wait(&handle);
+        if result.is_err() {
+            std::mem::forget(handle);
+        }
+        drop(memory);
+        call.end(result)
+    }
+
+    fn is_completed(&self) -> bool {
+        self.running.handle.as_ref().is_some_and(Handle::is_completed)
+    }
 }
 
 /// An operation under way. It owns the tensors that it reads and writes, so that neither can be touched too early:
@@ -204,11 +269,7 @@ impl<T> Work<T> {
 
     /// Whether `wait` would return at once. Gloo's sends and receives always say no: they complete in `wait`.
     pub fn is_completed(&self) -> bool {
-        let mut completed = false;
-        // SAFETY: the handle is alive and `completed` is ours to be written.
-        let status = unsafe { ffi::lc_work_is_completed(self.pending.handle.0.as_ptr(), &mut completed) };
-        // A handle that cannot say (Gloo's sends and receives) is asked by waiting.
-        status.check().is_ok() && completed
+        self.pending.is_completed()
     }
 }
 

@@ -143,3 +143,18 @@ fn rejects_parameters_of_two_dtypes_and_step_counts_that_are_no_float() {
     let error = fused_adam(&mut tensors, &ADAM).unwrap_err();
     assert!(error.detail().contains("the step count of parameter 0 is not one float"), "{error}");
 }
+
+#[test]
+fn tensors_of_one_step_that_share_memory_are_refused() {
+    let whole = full(6, 1.0);
+    let mut params = [whole.narrow(0, 0, 4), whole.narrow(0, 2, 4)];
+    let error = fused_sgd(&mut params, &[full(4, 1.0), full(4, 1.0)], &mut [], &SGD).unwrap_err();
+    assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+    assert!(error.detail().contains("share memory"), "{error}");
+    let error = fused_sgd(&mut [full(4, 1.0)], &[Tensor::new()], &mut [], &SGD).unwrap_err();
+    assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+    assert_eq!(values(&whole), [1.0; 6], "nothing was written");
+    // Gradients are only read.
+    let grad = full(3, 1.0);
+    fused_sgd(&mut [full(3, 0.0), full(3, 0.0)], &[grad.shallow_clone(), grad], &mut [], &SGD).unwrap();
+}

@@ -11,4 +11,6 @@ mod fused;
 mod p2p;
 mod procs_python;
 mod reducer;
+mod soundness;
 mod store;
+mod sync_batch_norm;

@@ -236,3 +236,23 @@ fn coalesced_broadcast_copies_all_tensors_of_the_root() {
         }
     });
 }
+
+#[test]
+fn backward_on_another_thread_is_refused_and_may_outlive_the_reducer() {
+    ranks(2, |group| {
+        let mut params = parameters();
+        let reducer = Reducer::new(Rc::new(group), &params, &ReducerOptions::default()).unwrap();
+        step(&reducer, &params, &ALL, 1.0).unwrap();
+        reducer.prepare_for_backward(&[]).unwrap();
+        let elsewhere = |loss: Tensor| std::thread::spawn(move || c10d::backward(&loss));
+        let error = elsewhere(loss(&params, &ALL, 1.0)).join().unwrap().unwrap_err();
+        assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+        assert!(error.detail().contains("on another thread"), "{error}");
+        // The graph outlives the reducer, and is anybody's then.
+        let late = loss(&params, &ALL, 1.0);
+        clear(&mut params);
+        drop(reducer);
+        elsewhere(late).join().unwrap().unwrap();
+        assert_eq!(gradients(&params), [Some(1.0), Some(2.0), Some(3.0)]);
+    });
+}

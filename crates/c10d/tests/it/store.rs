@@ -66,6 +66,21 @@ fn file_store_knows_the_basics() {
     assert_eq!(other.get("counter").unwrap(), b"-2");
 }
 
+/// A write to `/dev/full` fails as one to a full disk does.
+#[test]
+fn a_file_store_on_a_full_disk_ends_without_ending_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let store = Store::file(&path, 1).unwrap();
+    let view = store.prefix("view").unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+    assert!(store.set("key", "value").is_err());
+    drop(store);
+    drop(view);
+    assert!(path.is_symlink(), "it was left as it is");
+}
+
 #[test]
 fn file_store_in_a_missing_folder_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();

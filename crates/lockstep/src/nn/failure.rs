@@ -17,9 +17,18 @@ thread_local! {
 pub(crate) fn caught<T>(body: impl FnOnce() -> T) -> Result<T> {
     let before = CATCHING.replace(true);
     // What the body leaves half done is the model, which nobody uses after an error of its forward pass.
-    let outcome = catch_unwind(AssertUnwindSafe(body));
+    let outcome = catch_unwind(AssertUnwindSafe(|| keeping_grad_mode(body)));
     CATCHING.set(before);
     outcome.map_err(|panic| *panic.downcast::<Error>().unwrap_or_else(|panic| resume_unwind(panic)))
+}
+
+/// Runs `body`, after which this thread records gradients as before, also if `body` unwinds: `tch::no_grad` in it does not see
+/// to that.
+fn keeping_grad_mode<T>(body: impl FnOnce() -> T) -> T {
+    let recording = c10d::grad_enabled();
+    // It turns recording off, and gives the mode before back when it is dropped.
+    let _mode = tch::no_grad_guard();
+    if recording { tch::with_grad(body) } else { body() }
 }
 
 /// Ends a layer's forward pass with `error`.
@@ -51,6 +60,19 @@ mod tests {
         let _caught_before = caught(|| ());
         let panic = catch_unwind(|| raise(failure())).unwrap_err();
         assert_eq!(*panic.downcast::<String>().unwrap(), failure().to_string());
+    }
+
+    #[test]
+    fn gradients_are_recorded_again_after_a_failure_inside_no_grad() {
+        for outer in [true, false] {
+            let _mode = tch::no_grad_guard();
+            let run = || {
+                caught(|| tch::no_grad(|| raise(failure()))).unwrap_err();
+                assert_eq!(c10d::grad_enabled(), outer);
+                caught(|| assert_eq!(c10d::grad_enabled(), outer)).unwrap();
+            };
+            if outer { tch::with_grad(run) } else { run() }
+        }
     }
 
     #[test]

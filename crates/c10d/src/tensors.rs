@@ -1,0 +1,259 @@
+//! What a tensor must be before a backend gets it: backends take an address and a number of elements, and look at nothing else.
+//!
+//! [`Guard`] takes every tensor of a call and refuses what would be misread. Leaves out sizes, which each operation has rules of its
+//! own for, and what the other ranks give: they compare that themselves ([`GroupOptions::compare_calls`](crate::GroupOptions)).
+
+use tch::Tensor;
+
+use crate::error::{Error, Result};
+use crate::ffi;
+use crate::in_use::{Access, InUse, Span};
+use crate::{Backend, ProcessGroup};
+
+/// `c10::ScalarType`'s numbers with tch's names, those that tch has.
+const KINDS: [(i32, &str); 13] = [
+    (0, "Uint8"),
+    (1, "Int8"),
+    (2, "Int16"),
+    (3, "Int"),
+    (4, "Int64"),
+    (5, "Half"),
+    (6, "Float"),
+    (7, "Double"),
+    (8, "ComplexHalf"),
+    (9, "ComplexFloat"),
+    (10, "ComplexDouble"),
+    (11, "Bool"),
+    (15, "BFloat16"),
+];
+const BOOL: i32 = 11;
+/// Those that Gloo and NCCL take in collectives.
+const COLLECTIVE: [i32; 9] = [0, 1, 3, 4, 5, 6, 7, BOOL, 15];
+const CPU: i32 = 0;
+const CUDA: i32 = 1;
+
+/// What an operation does with its tensors' values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Traffic {
+    /// Moves them between all ranks.
+    Collective,
+    /// Adds them up, or the like.
+    Reduction,
+    /// Moves them between two ranks, byte by byte.
+    Message,
+}
+
+/// Looks at every tensor of one call.
+pub(crate) struct Guard<'a> {
+    call: &'a str,
+    group: &'a ProcessGroup,
+    traffic: Traffic,
+    /// The first tensor's kind and device, which all others must have.
+    first: Option<ffi::TensorFacts>,
+    spans: Vec<Span>,
+}
+
+impl<'a> Guard<'a> {
+    pub(crate) fn new(call: &'a str, group: &'a ProcessGroup, traffic: Traffic) -> Self {
+        Guard { call, group, traffic, first: None, spans: Vec::new() }
+    }
+
+    /// A tensor that the call only reads.
+    pub(crate) fn reads(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
+        self.take(name, tensor, Access::Read)
+    }
+
+    /// A tensor that the call writes, whether it reads it or not.
+    pub(crate) fn writes(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
+        self.take(name, tensor, Access::Write)
+    }
+
+    /// Every tensor of a list, as [`Guard::reads`] or [`Guard::writes`], all of the size of `like`.
+    pub(crate) fn list(&mut self, name: &str, tensors: &[Tensor], access: Access, like: &Tensor) -> Result<()> {
+        for (i, tensor) in tensors.iter().enumerate() {
+            self.take(&format!("{name} {i}"), tensor, access)?;
+            let (size, wanted) = (tensor.size(), like.size());
+            if size != wanted {
+                return self.refuse(format!("{name} {i} is of shape {size:?}, where {wanted:?} is needed"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims the memory of all tensors for `operation`: no part that is written may belong to another tensor, nor to an operation
+    /// that is still under way.
+    pub(crate) fn claim(mut self, operation: &str) -> Result<InUse> {
+        self.spans.retain(|span| span.begin < span.end);
+        self.spans.sort_unstable_by_key(|span| span.begin);
+        if Span::sorted_conflict(&self.spans) {
+            return self
+                .refuse("a tensor that is written shares memory with another tensor of the call: copy one".into());
+        }
+        InUse::claim(operation, std::mem::take(&mut self.spans)).or_else(|other| {
+            self.refuse(format!(
+                "a tensor's memory is in use by {other}, which is still under way: wait for that first, or pass a copy"
+            ))
+        })
+    }
+
+    fn take(&mut self, name: &str, tensor: &Tensor, access: Access) -> Result<()> {
+        let facts = facts(tensor).map_err(|exception| Error::new(self.call, exception).at_rank(self.group.rank()))?;
+        if let Some(fault) = self.fault(&facts, tensor) {
+            return self.refuse(format!("{name} {fault}"));
+        }
+        let begin = facts.address;
+        let bytes = u64::try_from(facts.numel.saturating_mul(facts.item_size)).unwrap_or(0);
+        self.spans.push(Span { begin, end: begin.saturating_add(bytes), access });
+        self.first.get_or_insert(facts);
+        Ok(())
+    }
+
+    /// Why the tensor cannot be taken, as the end of a sentence.
+    fn fault(&self, facts: &ffi::TensorFacts, tensor: &Tensor) -> Option<String> {
+        if let Some(fault) = unusable(facts) {
+            return Some(fault);
+        }
+        if !facts.contiguous {
+            let (size, stride) = (tensor.size(), tensor.stride());
+            return Some(format!(
+                "of shape {size:?} and strides {stride:?} is not contiguous in memory: pass `.contiguous()`, which is a copy, and \
+                 copy the result back where it is written"
+            ));
+        }
+        self.wrong_device(facts).or_else(|| self.wrong_kind(facts))
+    }
+
+    fn wrong_device(&self, facts: &ffi::TensorFacts) -> Option<String> {
+        let taken = match self.group.backend() {
+            Backend::Gloo => {
+                facts.device_type == CPU || (facts.device_type == CUDA && self.traffic != Traffic::Message)
+            }
+            Backend::Nccl { device } => facts.device_type == CUDA && usize::try_from(facts.device_index) == Ok(device),
+        };
+        if !taken {
+            let (here, there) = (device(facts), self.group.device());
+            return Some(format!(
+                "is on device {here}, the group's tensors on {there:?}: move it there with `.to_device()`"
+            ));
+        }
+        let first = self.first.as_ref().unwrap_or(facts);
+        let same = (first.device_type, first.device_index) == (facts.device_type, facts.device_index);
+        (!same).then(|| format!("is on device {}, another tensor of the call on {}", device(facts), device(first)))
+    }
+
+    fn wrong_kind(&self, facts: &ffi::TensorFacts) -> Option<String> {
+        let taken = match self.traffic {
+            Traffic::Message => KINDS.iter().any(|&(number, _)| number == facts.kind),
+            Traffic::Collective => COLLECTIVE.contains(&facts.kind),
+            Traffic::Reduction => COLLECTIVE.contains(&facts.kind) && (facts.kind != BOOL || self.reduces_bool()),
+        };
+        let name = self.group.backend().name();
+        if !taken {
+            return Some(format!(
+                "is of dtype {}, which {name} does not take here: convert it with `.to_kind()`",
+                kind(facts.kind)
+            ));
+        }
+        let first = self.first.as_ref().map_or(facts.kind, |first| first.kind);
+        (first != facts.kind).then(|| {
+            format!(
+                "is of dtype {}, another tensor of the call of {}: convert one with `.to_kind()`",
+                kind(facts.kind),
+                kind(first)
+            )
+        })
+    }
+
+    fn reduces_bool(&self) -> bool {
+        self.group.backend() != Backend::Gloo
+    }
+
+    pub(crate) fn refuse<T>(&self, detail: String) -> Result<T> {
+        Err(Error::bad_argument(self.call, detail).at_rank(self.group.rank()))
+    }
+}
+
+/// What no call can take, as the end of a sentence.
+fn unusable(facts: &ffi::TensorFacts) -> Option<String> {
+    if !facts.defined {
+        return Some("is undefined: give it memory first, as `Tensor::zeros` does".into());
+    }
+    if !facts.strided {
+        return Some(
+            "is sparse, nested or of another layout that is not one block: pass `.to_dense(None, false)`".into(),
+        );
+    }
+    let lazy =
+        "has no memory that holds its values (a lazy conjugate, negative or zero, or cut-off storage): pass `.copy()`";
+    (!facts.in_storage).then(|| lazy.into())
+}
+
+pub(crate) fn facts(tensor: &Tensor) -> Result<ffi::TensorFacts, ffi::Exception> {
+    let mut facts = ffi::TensorFacts::default();
+    // SAFETY: the tensor is borrowed for the call, and `facts` is ours to be written.
+    unsafe { ffi::lc_tensor_facts(tensor.as_ptr(), &mut facts) }.check()?;
+    Ok(facts)
+}
+
+/// Refuses tensors that libtorch's own code would not expect: it takes any layout in memory, but not undefined or sparse ones.
+pub(crate) fn check_dense(call: &str, tensors: &[Tensor]) -> Result<()> {
+    for (i, tensor) in tensors.iter().enumerate() {
+        let facts = facts(tensor).map_err(|exception| Error::new(call, exception))?;
+        if let Some(fault) = unusable(&facts) {
+            return Err(Error::bad_argument(call, format!("tensor {i} {fault}")));
+        }
+    }
+    Ok(())
+}
+
+/// Shape and dtype, for messages and for the roll; also of tensors that tch's own `size` and `kind` panic at.
+pub(crate) fn describe(tensor: &Tensor) -> String {
+    match facts(tensor) {
+        Ok(facts) if facts.defined && facts.strided => format!("{:?} {}", tensor.size(), kind(facts.kind)),
+        Ok(facts) if facts.defined => format!("a tensor that is not dense, of {}", kind(facts.kind)),
+        _ => "an undefined tensor".into(),
+    }
+}
+
+fn kind(number: i32) -> String {
+    let known = KINDS.iter().find(|(known, _)| *known == number);
+    known.map_or_else(|| format!("number {number} of c10::ScalarType"), |(_, name)| (*name).into())
+}
+
+fn device(facts: &ffi::TensorFacts) -> String {
+    match facts.device_type {
+        CPU => "cpu".into(),
+        CUDA => format!("cuda:{}", facts.device_index),
+        other => format!("number {other} of c10::DeviceType"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tch::{Device, Kind};
+
+    #[test]
+    fn describes_tensors_of_any_kind_without_a_panic() {
+        let matrix = Tensor::zeros([2, 3], (Kind::Int64, Device::Cpu));
+        assert_eq!(describe(&matrix), format!("{:?} {:?}", matrix.size(), matrix.kind()));
+        assert_eq!(describe(&Tensor::new()), "an undefined tensor");
+        assert_eq!(describe(&matrix.to_sparse_sparse_dim(2)), "a tensor that is not dense, of Int64");
+    }
+
+    #[test]
+    fn names_of_dtypes_are_tchs() {
+        for kind_of_tch in [Kind::Uint8, Kind::Int8, Kind::Int16, Kind::Int, Kind::Half, Kind::Bool, Kind::BFloat16] {
+            let facts = facts(&Tensor::zeros([1], (kind_of_tch, Device::Cpu))).unwrap();
+            assert_eq!(kind(facts.kind), format!("{kind_of_tch:?}"));
+        }
+    }
+
+    #[test]
+    fn a_lazy_negative_has_no_memory_of_its_own() {
+        let ones = Tensor::ones([2], (Kind::Float, Device::Cpu));
+        let lazy = Tensor::complex(&ones, &ones).conj().imag();
+        assert!(unusable(&facts(&lazy).unwrap()).is_some());
+        assert!(unusable(&facts(&ones).unwrap()).is_none());
+    }
+}
