@@ -104,7 +104,7 @@ async fn on_this_node(config: &Config) -> anyhow::Result<Verdict> {
     let reasons = rendezvous.reasons();
     // One node alone has nobody to miss.
     let others = keeps_store.clone().filter(|_| config.nodes.max > 1);
-    let lookout = others.map(|server| Lookout::start(server, &config.rendezvous.run_id, rendezvous.closings()));
+    let lookout = others.map(|server| Lookout::start(&server, &config.rendezvous.run_id, rendezvous.closings()));
     let limits = Limits { master: options.read_timeout, exit_barrier: config.exit_barrier_timeout };
     let mut agent = Agent {
         config,
