@@ -235,7 +235,9 @@ async fn meet(config: &Config, options: &Options, hostname: &str, console: &Cons
         Some(name) => name.clone(),
         None => endpoint::name_for(interface, hostname).await,
     };
-    let Meeting { client, server, endpoint, .. } = meeting;
+    let Meeting { client, server, endpoint, unspecified, .. } = meeting;
+    // Workers of other nodes are told where the store is.
+    let endpoint = if unspecified { Master { host: name.clone(), ..endpoint } } else { endpoint };
     let site = site(place, name.clone(), interface, &endpoint, server.clone());
     Ok(Met { store: TcpStore::from(client), server, endpoint, site, name })
 }
@@ -263,6 +265,11 @@ async fn local_interface(place: &Place, meeting: &Meeting) -> anyhow::Result<IpA
     own.with_context(|| format!("--local-addr is {name}, which is no address of this machine: see `ip -brief address`"))
 }
 
+    if own.is_some_and(|address| address.is_unspecified()) {
+        bail!(
+            "--local-addr is {name}, which stands for all addresses of this machine: give the one that other nodes reach, see `ip -brief address`"
+        );
+    }
 fn host(place: &Place, options: &Options, addresses: &[std::net::SocketAddr]) -> Host {
     match place.backend {
         Backend::Static { node_rank: 0 } => Host::Me,
