@@ -16,4 +16,5 @@ mod output;
 mod programs;
 mod running;
 mod site;
+mod strangers;
 mod torch;
