@@ -9,6 +9,7 @@ mod elastic;
 mod ends;
 mod environment;
 mod failures;
+mod many;
 mod meeting;
 mod netns;
 mod nodes;

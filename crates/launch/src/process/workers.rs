@@ -36,6 +36,7 @@ pub struct Workers {
     warden: Warden,
     strangers: Strangers,
     own_session: i32,
+    open_files: Option<u64>,
 }
 
 struct Worker {
@@ -79,9 +80,14 @@ impl Workers {
         watch.add(warden.pidfd(), WARDEN)?;
         let own_session = stray::own_session();
         let workers = BTreeMap::new();
-        let workers = Workers { watch, children, workers, warden, strangers, own_session };
+        let workers = Workers { watch, children, workers, warden, strangers, own_session, open_files: None };
         workers.reap_dead();
         Ok(workers)
+    }
+
+    /// From now on workers start with this soft limit of open files instead of the agent's own.
+    pub fn limit_open_files(&mut self, soft: Option<u64>) {
+        self.open_files = soft;
     }
 
     /// From now on the warden removes this folder if the agent is killed.
@@ -100,7 +106,7 @@ impl Workers {
     /// # Errors
     /// When no process can be started at all.
     pub fn start(&mut self, index: usize, spec: Spec) -> io::Result<u32> {
-        let (mut command, started) = with_stdin(spec.stdin, &spec.program)?;
+        let (mut command, started) = with_stdin(spec.stdin, &spec.program, self.open_files)?;
         command.args(&spec.args);
         if let Some(folder) = &spec.folder {
             command.current_dir(folder);
@@ -278,14 +284,16 @@ fn send(pid: i32, worker: &Worker, signal: Signal) {
     }
 }
 
-fn with_stdin(stdin: Stdin, program: &OsStr) -> io::Result<(Command, UnixStream)> {
+fn with_stdin(stdin: Stdin, program: &OsStr, open_files: Option<u64>) -> io::Result<(Command, UnixStream)> {
     let null = File::open("/dev/null")?;
     let own = io::stdin();
     let own: BorrowedFd<'_> = own.as_fd();
     match stdin {
         // A standard input that the agent was started without reads as nothing.
-        Stdin::Inherit => tied::in_session(program, own).or_else(|_| tied::in_session(program, null.as_fd())),
-        Stdin::Null => tied::in_session(program, null.as_fd()),
+        Stdin::Inherit => {
+            tied::in_session(program, own, open_files).or_else(|_| tied::in_session(program, null.as_fd(), open_files))
+        }
+        Stdin::Null => tied::in_session(program, null.as_fd(), open_files),
     }
 }
 
