@@ -50,6 +50,38 @@ fn a_second_signal_does_not_wait_for_workers_that_ignore_the_first() {
     site.assert_no_process();
 }
 
+/// Somebody else has the worker's output open and writes on, so that its end never comes.
+const HOLDER: &str = r#"
+until [ -e worker ]; do sleep 0.01; done
+exec 3>/proc/$(cat worker)/fd/1
+echo > held
+while [ -e held ]; do echo -n . >&3; sleep 0.05; done
+"#;
+
+#[test]
+fn a_second_signal_does_not_wait_for_what_workers_left() {
+    let site = Site::new();
+    let holder = site.file("holder.sh", HOLDER);
+    let mut command = Command::new("bash");
+    site.prepare(&mut command);
+    command.arg(holder);
+    let held = Running::start(command);
+    let worker = "[ $RANK = 1 ] || { echo $$ > own; mv own worker; }; until [ -e held ]; do sleep 0.01; done";
+    let script = site.file("worker.sh", worker);
+    let running = site.start(&["--standalone", "--nproc-per-node=2", "sh", &script]);
+    site.until("the holder writes", || site.path("held").exists());
+    let pid = site.read("worker");
+    // It is reaped when all that workers left is gone but this one pipe.
+    site.until("the worker is reaped", || !std::path::Path::new("/proc").join(pid.trim()).exists());
+    running.signal(Signal::INT);
+    running.await_err("SIGINT came");
+    running.signal(Signal::INT);
+    running.ended().code(1).says(&["not waiting for what the workers left behind", "ended by SIGINT"]);
+    std::fs::remove_file(site.path("held")).unwrap();
+    held.ended();
+    site.assert_no_process();
+}
+
 #[test]
 fn a_worker_that_ignores_sigterm_is_killed_after_the_stop_timeout() {
     let site = Site::new();

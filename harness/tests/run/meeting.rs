@@ -122,6 +122,28 @@ fn a_name_without_address_and_an_address_of_another_machine_are_told() {
     Running::start(command).ended().code(1).says(&["192.0.2.1", "ip -brief address"]);
 }
 
+#[test]
+fn workers_are_never_sent_to_an_address_that_stands_for_all() {
+    let site = Site::new();
+    let script = "exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT && echo reached $MASTER_ADDR";
+    let own = site.address(0);
+    let elsewhere = format!("--rdzv-endpoint=192.0.2.1:{}", site.free_port("0.0.0.0"));
+    let port = format!("--master-port={}", site.free_port("0.0.0.0"));
+    for words in [
+        &["--rdzv-backend=c10d", "--rdzv-endpoint=0.0.0.0:0"][..],
+        &["--rdzv-backend=c10d", "--rdzv-endpoint=[::]:0"],
+        &["--rdzv-backend=c10d", &elsewhere, "--rdzv-conf=is_host=true"],
+        &["--rdzv-backend=static", "--master-addr=0.0.0.0", &port],
+        &["--rdzv-backend=c10d", "--rdzv-endpoint=0.0.0.0:0", &format!("--local-addr={own}")],
+    ] {
+        let ended = site.run(&[words, &["bash", "-c", script]].concat()).code(0);
+        let address = ended.out.trim().strip_prefix("reached ").unwrap();
+        assert!(!["", "0.0.0.0", "::", "[::]"].contains(&address), "{words:?}: {address}");
+    }
+    let words = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--local-addr=0.0.0.0", "true"];
+    site.run(&words).code(1).says(&["--local-addr is 0.0.0.0, which stands for all addresses", "ip -brief address"]);
+}
+
 /// It was tried for all that time.
 const NOBODY: &str = "nobody listened on port";
 

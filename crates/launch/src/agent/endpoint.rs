@@ -40,6 +40,8 @@ pub(super) struct Meeting {
     pub(super) endpoint: Master,
     /// The address of this machine by which it reaches the store.
     pub(super) interface: IpAddr,
+    /// Whether the endpoint stands for all addresses of this machine, and so names none.
+    pub(super) unspecified: bool,
 }
 
 /// Why there is none.
@@ -105,10 +107,11 @@ pub(super) async fn meet(
     let client =
         reached.map_err(|error| NoMeeting::NotReached { endpoint: endpoint.clone(), error: Box::new(error) })?;
     let interface = match &server {
-        Some(server) => server.local_addr().ip(),
-        None => interface_towards(addresses),
+        Some(server) => reached_at(server.local_addr().ip(), addresses).await,
+        None => interface_towards(addresses).unwrap_or(Ipv4Addr::LOCALHOST.into()),
     };
-    Ok(Meeting { client, server: server.map(Arc::new), endpoint, interface })
+    let unspecified = addresses.iter().any(|address| address.ip().is_unspecified());
+    Ok(Meeting { client, server: server.map(Arc::new), endpoint, interface, unspecified })
 }
 
 /// A server on the first of the addresses that is this machine's; where none is, as behind a load balancer or with a name
@@ -142,8 +145,33 @@ fn may_come(kind: &Kind) -> bool {
     matches!(kind, Kind::Unresolved { .. } | Kind::Refused | Kind::Unreachable { .. })
 }
 
+/// The address of this machine by which others reach what listens on `bound`. All interfaces have no address: then it is the
+/// one on the way to the endpoint, where that leads to another machine (a load balancer), else the one that this machine's
+/// name stands for, else the one on the way to the world, else loopback.
+async fn reached_at(bound: IpAddr, addresses: &[SocketAddr]) -> IpAddr {
+    /// An address of documentation (RFC 5737): nothing is sent there, but the routing table knows the way.
+    const WORLD: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
+    if !bound.is_unspecified() {
+        return bound;
+    }
+    let elsewhere: Vec<SocketAddr> = addresses.iter().copied().filter(|address| !is_local(address.ip())).collect();
+    let found = match interface_towards(&elsewhere) {
+        None => named_interface(bound).await.or_else(|| interface_towards(&[WORLD])),
+        found => found,
+    };
+    found.unwrap_or(Ipv4Addr::LOCALHOST.into())
+}
+
+/// The address for which this machine's name stands, if other machines reach it there, and `bound` takes it in.
+async fn named_interface(bound: IpAddr) -> Option<IpAddr> {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let found = timeout(NAMED, resolve(&name, 0)).await.ok()?.ok()?;
+    let own = |address: &IpAddr| !address.is_loopback() && !address.is_unspecified() && is_local(*address);
+    found.iter().map(SocketAddr::ip).filter(own).find(|address| bound.is_ipv6() || address.is_ipv4())
+}
+
 /// This machine's address on the way to the first of the addresses. Connecting a datagram socket sends nothing.
-fn interface_towards(addresses: &[SocketAddr]) -> IpAddr {
+fn interface_towards(addresses: &[SocketAddr]) -> Option<IpAddr> {
     let towards = |address: &SocketAddr| {
         let any: IpAddr =
             if address.is_ipv6() { std::net::Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -151,10 +179,8 @@ fn interface_towards(addresses: &[SocketAddr]) -> IpAddr {
         socket.connect(address)?;
         socket.local_addr()
     };
-    addresses
-        .iter()
-        .find_map(|address| towards(address).ok())
-        .map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip())
+    let found = addresses.iter().find_map(|address| towards(address).ok()).map(|address| address.ip());
+    found.filter(|address| !address.is_unspecified())
 }
 
 /// What other nodes call this machine: its name where that leads to `interface`, else the address itself.

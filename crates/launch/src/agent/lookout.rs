@@ -1,15 +1,18 @@
 //! On the agent that hosts the store: sees which nodes' connections closed, long before their heartbeat is missed.
 //!
 //! A node waits for a key of its own as long as it lives; a wait that is not there in two looks in a row has ended with the
-//! node. What follows is the rendezvous' business.
+//! node. What follows is the rendezvous' business. The store says when a node's wait began or ended: without news nothing is
+//! looked at.
 
 use std::mem::{replace, take};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tcpstore::Server;
+use tcpstore::server::Waits;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use crate::rendezvous::{Closings, NodeId, Presence};
 
@@ -19,31 +22,48 @@ const BETWEEN: Duration = Duration::from_millis(100);
 /// The task's handle; dropping it ends the task.
 #[derive(Debug)]
 pub(super) struct Lookout {
-    expected: Arc<Mutex<Vec<NodeId>>>,
+    expected: Arc<Expected>,
     task: JoinHandle<()>,
+}
+
+/// Nodes that must be there at the next look.
+#[derive(Debug, Default)]
+struct Expected {
+    nodes: Mutex<Vec<NodeId>>,
+    told: Notify,
 }
 
 impl Lookout {
     /// Starts looking, for the rendezvous of this job.
-    pub(super) fn start(server: Arc<Server>, run_id: &str, closings: Closings) -> Self {
-        let mut look = Look { presence: Presence::new(run_id), missed: vec![] };
-        let expected: Arc<Mutex<Vec<NodeId>>> = Arc::default();
-        let told = Arc::clone(&expected);
-        let task = tokio::spawn(async move {
-            loop {
-                sleep(BETWEEN).await;
-                look.presence.expect(take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner)));
-                let peers = server.peers();
-                let waits = peers.iter().flat_map(|peer| peer.waits_for.iter().map(String::as_str));
-                look.gone(waits).into_iter().for_each(|id| closings.tell(id));
-            }
-        });
+    pub(super) fn start(server: &Server, run_id: &str, closings: Closings) -> Self {
+        let look = Look { presence: Presence::new(run_id), missed: vec![] };
+        let waits = server.watch_waits(look.presence.prefix());
+        let expected: Arc<Expected> = Arc::default();
+        let task = tokio::spawn(watch(look, waits, Arc::clone(&expected), move |id| closings.tell(id)));
         Lookout { expected, task }
     }
 
     /// These nodes take part, so they were there, even if they die before the next look.
     pub(super) fn expect(&self, nodes: impl Iterator<Item = NodeId>) {
-        self.expected.lock().unwrap_or_else(PoisonError::into_inner).extend(nodes);
+        self.expected.nodes.lock().unwrap_or_else(PoisonError::into_inner).extend(nodes);
+        self.expected.told.notify_one();
+    }
+}
+
+/// Looks when there is news, and once more when somebody was missed.
+async fn watch(mut look: Look, mut waits: Waits, expected: Arc<Expected>, tell: impl Fn(NodeId)) {
+    let mut next = Instant::now();
+    loop {
+        if look.missed.is_empty() {
+            tokio::select! {
+                () = waits.changed() => {}
+                () = expected.told.notified() => {}
+            }
+        }
+        sleep_until(next).await;
+        next = Instant::now() + BETWEEN;
+        look.presence.expect(take(&mut *expected.nodes.lock().unwrap_or_else(PoisonError::into_inner)));
+        look.gone(waits.keys().iter().map(String::as_str)).into_iter().for_each(&tell);
     }
 }
 
@@ -73,6 +93,23 @@ mod tests {
     use super::*;
 
     const NOBODY: [NodeId; 0] = [];
+
+    /// While nothing changes, time may pass as it likes.
+    #[tokio::test(start_paused = true)]
+    async fn tells_once_of_a_node_that_is_expected_and_never_waits() {
+        let server = super::super::master::host_on(([127, 0, 0, 1], 0).into()).unwrap();
+        let look = Look { presence: Presence::new("j"), missed: vec![] };
+        let waits = server.watch_waits(look.presence.prefix());
+        let expected: Arc<Expected> = Arc::default();
+        expected.nodes.lock().unwrap().push(7);
+        expected.told.notify_one();
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let task = tokio::spawn(watch(look, waits, expected, move |id| tell.send(id).unwrap()));
+        assert_eq!(told.recv().await, Some(7));
+        tokio::time::sleep(100 * BETWEEN).await;
+        assert!(told.try_recv().is_err());
+        task.abort();
+    }
 
     #[test]
     fn a_node_is_gone_when_two_looks_in_a_row_miss_it() {

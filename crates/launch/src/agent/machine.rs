@@ -58,6 +58,8 @@ pub(super) enum Action {
     Announce(Restart),
     /// Wait until nothing of the workers is left.
     Clear,
+    /// Wait for that no longer.
+    HurryUp,
     /// Wait until all nodes have finished.
     AwaitOthers,
     /// Tell the other nodes that the job has failed for good.
@@ -249,6 +251,7 @@ impl Machine {
                 *killed = true;
                 vec![Action::Kill]
             }
+            Phase::Clearing { then: Then::Obey(_) } => vec![Action::HurryUp],
             Phase::Over => vec![],
             _ => self.stop(signal, Then::Obey(signal)),
         }
@@ -379,6 +382,15 @@ mod tests {
         assert_eq!(machine.handle(Event::Signalled(2)), [Action::Kill]);
         assert_eq!(machine.handle(Event::Signalled(2)), []);
         assert_eq!(machine.handle(died(0, Exit::Signal(9))), [Action::Clear]);
+        assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(2))]);
+    }
+
+    #[test]
+    fn a_second_signal_does_not_wait_for_what_workers_left() {
+        let mut machine = running(1, 0);
+        assert_eq!(machine.handle(died(0, Exit::Code(0))), [Action::Clear]);
+        assert_eq!(machine.handle(Event::Signalled(2)), []);
+        assert_eq!(machine.handle(Event::Signalled(2)), [Action::HurryUp]);
         assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(2))]);
     }
 

@@ -39,7 +39,7 @@ use self::run::{Agent, Current};
 use crate::config::{Backend, Config, LogDir, Rendezvous as Place};
 use crate::diagnose::{Batch, tail_hint};
 use crate::output::{Console, Stream};
-use crate::process::{SignalStream, Workers, find_program};
+use crate::process::{SignalStream, Workers, find_program, raise_open_files};
 use crate::rendezvous::{Job, Node, Options, Rendezvous, TcpStore};
 use crate::report::{Report, hand_up, hand_up_error};
 
@@ -64,15 +64,17 @@ pub enum Verdict {
 /// When the job could not be begun here: the program, the log folder or the rendezvous is not to be had.
 pub fn run(config: &Config) -> anyhow::Result<Verdict> {
     find_program(&config.program.file, std::env::var_os("PATH").as_deref())?;
+    let before = raise_open_files(config.local_world_size, workers::open_files(config))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the agent's runtime")?;
-    let verdict = runtime.block_on(on_this_node(config));
+    let verdict = runtime.block_on(on_this_node(config, before));
     // A name service that does not answer must not hold up the end.
     runtime.shutdown_background();
     verdict
 }
 
-async fn on_this_node(config: &Config) -> anyhow::Result<Verdict> {
+/// Workers get the limit of open files from `before` it was raised.
+async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Verdict> {
     let mut signals = SignalStream::listen(&config.signals.numbers)?;
     let console = Console::of_this_process().context("cannot use stdout and stderr")?;
     let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -86,6 +88,7 @@ async fn on_this_node(config: &Config) -> anyhow::Result<Verdict> {
         signal = signals.next() => bail!("stopped by {} while looking for the rendezvous", crate::process::signal_name(signal)),
     };
     let mut workers = Workers::new().context("cannot prepare for workers")?;
+    workers.limit_open_files(before);
     let logs = match LogDir::create(&config.logs, &config.rendezvous.run_id) {
         Ok(logs) => logs,
         Err(error) => {
@@ -104,7 +107,7 @@ async fn on_this_node(config: &Config) -> anyhow::Result<Verdict> {
     let reasons = rendezvous.reasons();
     // One node alone has nobody to miss.
     let others = keeps_store.clone().filter(|_| config.nodes.max > 1);
-    let lookout = others.map(|server| Lookout::start(server, &config.rendezvous.run_id, rendezvous.closings()));
+    let lookout = others.map(|server| Lookout::start(&server, &config.rendezvous.run_id, rendezvous.closings()));
     let limits = Limits { master: options.read_timeout, exit_barrier: config.exit_barrier_timeout };
     let mut agent = Agent {
         config,
@@ -235,7 +238,9 @@ async fn meet(config: &Config, options: &Options, hostname: &str, console: &Cons
         Some(name) => name.clone(),
         None => endpoint::name_for(interface, hostname).await,
     };
-    let Meeting { client, server, endpoint, .. } = meeting;
+    let Meeting { client, server, endpoint, unspecified, .. } = meeting;
+    // Workers of other nodes are told where the store is.
+    let endpoint = if unspecified { Master { host: name.clone(), ..endpoint } } else { endpoint };
     let site = site(place, name.clone(), interface, &endpoint, server.clone());
     Ok(Met { store: TcpStore::from(client), server, endpoint, site, name })
 }
@@ -260,6 +265,11 @@ async fn local_interface(place: &Place, meeting: &Meeting) -> anyhow::Result<IpA
     let Some(name) = &place.local_addr else { return Ok(meeting.interface) };
     let found = endpoint::resolve(name, 0).await.ok().unwrap_or_default();
     let own = found.iter().map(std::net::SocketAddr::ip).find(|address| endpoint::is_local(*address));
+    if own.is_some_and(|address| address.is_unspecified()) {
+        bail!(
+            "--local-addr is {name}, which stands for all addresses of this machine: give the one that other nodes reach, see `ip -brief address`"
+        );
+    }
     own.with_context(|| format!("--local-addr is {name}, which is no address of this machine: see `ip -brief address`"))
 }
 

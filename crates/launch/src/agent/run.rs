@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use lockstep_events::{AgentEvent, AgentSink};
 use tokio::sync::watch;
-use tokio::time::sleep_until;
+use tokio::time::{sleep_until, timeout};
 
 use super::live_status::LiveStatus;
 use super::lookout::Lookout;
@@ -22,6 +22,8 @@ use crate::report::Failure;
 
 /// How long what dead workers left in pipes and what they left running may take to go.
 const CLEAR: Duration = Duration::from_secs(5);
+/// The same after a second request to end: enough for what was just killed.
+const HURRY: Duration = Duration::from_millis(200);
 
 /// How long the rendezvous may wait for the same thing before that is told.
 const QUIET: Duration = Duration::from_secs(3);
@@ -69,9 +71,20 @@ pub(super) struct Current {
     pub(super) ended_before: Vec<usize>,
     /// The signals that they were sent.
     pub(super) sent: Vec<i32>,
+    /// Set while what is left of the workers is waited for.
+    pub(super) clearing: Option<Clearing>,
     /// In the order of the kernel.
     pub(super) deaths: Vec<Death>,
     pub(super) failures: Vec<Failure>,
+}
+
+/// How what is left of the workers is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clearing {
+    /// As long as something comes.
+    Patiently,
+    /// A moment: somebody has asked for the end twice.
+    InHaste,
 }
 
 /// A worker's end.
@@ -98,7 +111,7 @@ impl Agent<'_> {
                 if let Action::Finish(outcome) = action {
                     return outcome;
                 }
-                self.act(action).await;
+                self.act(action);
             }
             let event = self.next().await;
             actions = self.machine.handle(event);
@@ -109,6 +122,9 @@ impl Agent<'_> {
         loop {
             if let Some(event) = self.pending.take() {
                 return event;
+            }
+            if let Some(clearing) = self.current.clearing {
+                return self.next_while_clearing(clearing).await;
             }
             let (kill_at, say_at) = (self.current.kill_at, self.say_reason_at);
             let redraw_at = self.show_status();
@@ -140,7 +156,22 @@ impl Agent<'_> {
         }
     }
 
-    async fn act(&mut self, action: Action) {
+    /// While it is waited for what workers left, only signals are heard; news of other nodes can wait until then.
+    async fn next_while_clearing(&mut self, clearing: Clearing) -> Event {
+        let Agent { workers, signals, current, .. } = self;
+        tokio::select! {
+            biased;
+            signal = signals.next() => self.note_signal(signal),
+            left = clear(workers, current.outputs.as_mut(), clearing) => {
+                self.current.clearing = None;
+                left.iter().for_each(|left| self.say(left));
+                self.current.failures = workers::failures(self);
+                Event::Cleared
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
         match action {
             Action::Join => self.membership.tell(Command::Join),
             Action::Start => self.start(),
@@ -152,7 +183,14 @@ impl Agent<'_> {
             }
             Action::AskToReform(reason) => self.membership.tell(Command::AskToReform(reason)),
             Action::Announce(restart) => self.announce(&restart),
-            Action::Clear => self.clear().await,
+            Action::Clear => {
+                self.current.kill_at = None;
+                self.current.clearing = Some(Clearing::Patiently);
+            }
+            Action::HurryUp => {
+                self.say("not waiting for what the workers left behind");
+                self.current.clearing = Some(Clearing::InHaste);
+            }
             Action::AwaitOthers => self.membership.tell(Command::AwaitOthers),
             Action::CloseJob => self.close_job(),
             Action::Leave => self.membership.tell(Command::Leave("it was asked to end".to_owned())),
@@ -181,23 +219,6 @@ impl Agent<'_> {
         let year = Duration::from_secs(365 * 24 * 3600);
         let now = Instant::now();
         self.current.kill_at = Some(now.checked_add(self.config.stop_timeout).unwrap_or(now + year));
-    }
-
-    /// Waits until nothing of the workers is left, and keeps what the report needs.
-    async fn clear(&mut self) {
-        self.current.kill_at = None;
-        let swept = self.workers.sweep(CLEAR).await;
-        for stray in swept.left {
-            self.say(&format!("{} (pid {}) that a worker left behind cannot be killed", stray.name, stray.pid));
-        }
-        if let Some(outputs) = &mut self.current.outputs {
-            let finished = outputs.finish(CLEAR).await;
-            for (path, why) in finished.failed {
-                self.say(&format!("the log {} is not complete: {why}", path.display()));
-            }
-        }
-        self.current.failures = workers::failures(self);
-        self.pending = Some(Event::Cleared);
     }
 
     fn announce(&self, restart: &Restart) {
@@ -314,6 +335,24 @@ impl Agent<'_> {
     pub(super) fn say(&self, line: &str) {
         self.console.line(Stream::Stderr, format!("lockstep: {line}").as_bytes());
     }
+}
+
+/// Waits until nothing of the workers is left; what to say about it. Cancelled, it can begin again.
+async fn clear(workers: &mut Workers, outputs: Option<&mut Outputs>, clearing: Clearing) -> Vec<String> {
+    let limit = if clearing == Clearing::Patiently { CLEAR } else { HURRY };
+    let left = workers.sweep(limit).await.left.into_iter();
+    let mut said: Vec<String> = left
+        .map(|stray| format!("{} (pid {}) that a worker left behind cannot be killed", stray.name, stray.pid))
+        .collect();
+    if let Some(outputs) = outputs {
+        if clearing == Clearing::InHaste && timeout(HURRY, outputs.finish(HURRY)).await.is_err() {
+            // Something still comes, and may for ever.
+            outputs.finish(Duration::ZERO).await;
+        }
+        let failed = outputs.finish(limit).await.failed.into_iter();
+        said.extend(failed.map(|(path, why)| format!("the log {} is not complete: {why}", path.display())));
+    }
+    said
 }
 
 /// Sleeps until then; for ever if there is no such time.

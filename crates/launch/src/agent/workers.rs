@@ -19,6 +19,20 @@ pub(super) struct NotStarted {
     pub(super) why: String,
 }
 
+/// Open files that the agent has with so many workers: for each its process, a socket, what its output is read from and
+/// written to, and a connection to the store.
+pub(super) fn open_files(config: &Config) -> u64 {
+    /// The agent's own: standard streams, the runtime's, the store's, event files.
+    const OWN: u64 = 64;
+    let count = config.local_world_size;
+    let of_route = |route: &Route| 2 + u64::from(route.file) + u64::from(route.filtered);
+    let of_worker = |worker| {
+        let routes = config.logs.routes(worker, count);
+        3 + of_route(&routes.stdout) + of_route(&routes.stderr)
+    };
+    OWN + (0..count).map(of_worker).sum::<u64>()
+}
+
 /// Starts all workers of this node for the round that was formed.
 pub(super) fn start_all(agent: &mut Agent<'_>, attempt: u64) -> Result<(), NotStarted> {
     let count = agent.config.local_world_size;

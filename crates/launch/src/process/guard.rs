@@ -2,7 +2,7 @@
 //!
 //! Killed are the processes that carry the agent's mark ([`super::mark`]) and those in a worker's session; then the folders
 //! that the agent had entrusted are removed. What had set its limit on locks itself, cleared its environment and begun a
-//! session of its own cannot be told from a stranger any more, and lives on: only a living agent catches that
+//! session of its own cannot be told from a stranger any more, and lives on, as it does under a living agent
 //! ([`super::stray`]).
 
 use std::collections::{BTreeMap, BTreeSet};

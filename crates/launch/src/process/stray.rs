@@ -2,9 +2,14 @@
 //!
 //! The agent is a child subreaper (prctl(2)): whatever a worker started, however often it forked and began sessions of
 //! its own, becomes the agent's own child when its parents have died. So strays are found among the agent's children,
-//! and killing one brings up the next generation. A child is no stray while it is known, or while it is in the agent's
-//! own session: a worker's descendants never get there, and what else the agent's process started stays there.
+//! and killing one brings up the next generation.
+//!
+//! Not every unknown child is a worker's. A program that becomes the agent by `exec` hands its children on, and what these
+//! leave behind comes to the agent, too; so does every orphan of a container in which the agent is process 1. A stray is
+//! only what is in the session of a worker or carries the agent's [mark](super::mark). The others are left alone, and
+//! reaped when they have ended.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -35,7 +40,7 @@ pub struct Swept {
 /// Which of a worker's leavings to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose<'a> {
-    /// No worker lives: everything that is not known.
+    /// No worker lives: every stray.
     Anyone,
     /// Others live: only what is in these sessions.
     Sessions(&'a [i32]),
@@ -57,35 +62,67 @@ impl Swept {
     }
 }
 
-/// The strays among the agent's children.
-pub(super) fn strays<'a>(
-    children: &'a [Stat],
-    own_session: i32,
-    known: &'a dyn Fn(i32) -> bool,
-    whose: Whose<'a>,
-) -> impl Iterator<Item = &'a Stat> {
-    children.iter().filter(move |child| {
-        let wanted = match whose {
-            Whose::Anyone => true,
-            Whose::Sessions(sessions) => sessions.contains(&child.session),
-        };
-        wanted && child.session != own_session && !known(child.pid)
-    })
+/// The agent's children that were there before its first worker, by process id and start time.
+#[derive(Debug, Default)]
+pub(super) struct Strangers(BTreeSet<(i32, u64)>);
+
+impl Strangers {
+    /// Those that are there now.
+    pub(super) fn here() -> Self {
+        Strangers(children().iter().map(|child| (child.pid, child.start)).collect())
+    }
+
+    fn has(&self, child: &Stat) -> bool {
+        self.0.contains(&(child.pid, child.start))
+    }
+}
+
+/// By what a child is known to be a stray.
+pub(super) struct Kin<'a> {
+    /// The agent's own session, into which no worker's descendants get; see [`own_session`].
+    pub(super) own_session: i32,
+    /// Workers, which lead a session each, and are not reaped yet.
+    pub(super) workers: &'a [i32],
+    /// The warden.
+    pub(super) warden: i32,
+    pub(super) strangers: &'a Strangers,
+    /// Returns true if a process carries the agent's mark.
+    pub(super) marked: &'a dyn Fn(i32) -> bool,
+}
+
+impl Kin<'_> {
+    /// The strays among the agent's children.
+    fn strays<'a>(&'a self, children: &'a [Stat], whose: Whose<'a>) -> impl Iterator<Item = &'a Stat> {
+        children.iter().filter(move |child| {
+            let wanted = match whose {
+                Whose::Anyone => true,
+                Whose::Sessions(sessions) => sessions.contains(&child.session),
+            };
+            wanted && self.is_stray(child)
+        })
+    }
+
+    fn is_stray(&self, child: &Stat) -> bool {
+        let excluded = self.is_known(child.pid) || self.strangers.has(child) || child.session == self.own_session;
+        !excluded && (self.workers.contains(&child.session) || (self.marked)(child.pid))
+    }
+
+    fn is_known(&self, pid: i32) -> bool {
+        pid == self.warden || self.workers.contains(&pid)
+    }
 }
 
 /// The strays that are there now, of the first generation.
-pub(super) fn living(known: &dyn Fn(i32) -> bool, whose: Whose<'_>) -> Vec<Stray> {
-    let children = children();
-    strays(&children, own_session(), known, whose).filter(|stat| !stat.is_dead()).map(Stray::of).collect()
+pub(super) fn living(kin: &Kin<'_>, whose: Whose<'_>) -> Vec<Stray> {
+    kin.strays(&children(), whose).filter(|stat| !stat.is_dead()).map(Stray::of).collect()
 }
 
-/// Kills strays, generation after generation, and reaps them.
-pub(super) async fn sweep(known: &dyn Fn(i32) -> bool, whose: Whose<'_>, deadline: Instant) -> Swept {
-    let own_session = own_session();
+/// Kills strays, generation after generation, and reaps them. Cancelled, it can begin again.
+pub(super) async fn sweep(kin: &Kin<'_>, whose: Whose<'_>, deadline: Instant) -> Swept {
     let mut swept = Swept::default();
     loop {
         let children = children();
-        let mut found = strays(&children, own_session, known, whose).peekable();
+        let mut found = kin.strays(&children, whose).peekable();
         if found.peek().is_none() {
             return swept;
         }
@@ -106,16 +143,13 @@ pub(super) async fn sweep(known: &dyn Fn(i32) -> bool, whose: Whose<'_>, deadlin
     }
 }
 
-/// Reaps the strays that have ended by themselves.
-pub(super) fn reap_dead(known: &dyn Fn(i32) -> bool) {
-    let children = children();
-    for stray in strays(&children, own_session(), known, Whose::Anyone).filter(|stat| stat.is_dead()) {
-        reap(stray.pid);
-    }
+/// Reaps all children that have ended, whosever they are, but workers and the warden.
+pub(super) fn reap_dead(kin: &Kin<'_>) {
+    children().iter().filter(|child| child.is_dead() && !kin.is_known(child.pid)).for_each(|child| reap(child.pid));
 }
 
 /// The agent's own session; 0 when its leader is outside the agent's process id namespace, as in a container.
-fn own_session() -> i32 {
+pub(super) fn own_session() -> i32 {
     let own = getpid().as_raw_pid();
     Stat::of(own).map_or(own, |stat| stat.session)
 }
@@ -167,19 +201,31 @@ mod tests {
         assert_eq!(swept, Swept { killed: vec![stray(1), stray(3)], left: vec![stray(2)] });
     }
 
+    /// Worker 200 is there, warden 300, stranger 400, and everything from 500 on carries the mark.
     fn found(children: &[Stat], whose: Whose<'_>) -> Vec<i32> {
-        strays(children, 100, &|pid| pid == 200, whose).map(|stat| stat.pid).collect()
+        let strangers = Strangers([(400, 5), (500, 4)].into());
+        let kin =
+            Kin { own_session: 100, workers: &[200], warden: 300, strangers: &strangers, marked: &|pid| pid >= 500 };
+        kin.strays(children, whose).map(|stat| stat.pid).collect()
     }
 
     #[test]
-    fn a_stray_is_unknown_and_in_a_foreign_session() {
-        let children = [child(200, 200), child(201, 200), child(202, 202), child(203, 100)];
-        assert_eq!(found(&children, Whose::Anyone), [201, 202]);
+    fn a_stray_is_in_a_workers_session_or_carries_the_mark() {
+        let children = [child(200, 200), child(201, 200), child(202, 202), child(203, 100), child(300, 300)];
+        assert_eq!(found(&children, Whose::Anyone), [201]);
+        let children = [child(501, 501), child(502, 100), child(503, 200)];
+        assert_eq!(found(&children, Whose::Anyone), [501, 503]);
+    }
+
+    #[test]
+    fn who_was_there_before_is_spared_and_whoever_took_the_number_later_is_not() {
+        let children = [child(400, 400), child(401, 400), child(500, 500)];
+        assert_eq!(found(&children, Whose::Anyone), [500]);
     }
 
     #[test]
     fn while_others_live_only_the_sessions_of_the_dead_are_swept() {
-        let children = [child(200, 200), child(201, 200), child(202, 202)];
+        let children = [child(200, 200), child(201, 200), child(502, 502)];
         assert_eq!(found(&children, Whose::Sessions(&[200])), [201]);
     }
 }

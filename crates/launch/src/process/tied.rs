@@ -5,7 +5,8 @@
 //!
 //! Two forms: in a process group that the caller makes ([`tied`]), or leading a session of its own ([`in_session`]), as
 //! torchrun's workers do. The second has a socket for its standard input at first. Through it comes the real one, and
-//! through it goes the reason if the program cannot be started; a socket that just closes tells that it was.
+//! through it goes the reason if the program cannot be started; a socket that just closes tells that it was. It also sets
+//! the soft limit of open files, which the agent has raised for itself ([`super::open_files`]).
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -23,7 +24,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
 
-use super::{mark, program};
+use super::{mark, open_files, program};
 
 /// The name of the subcommand.
 pub const TIED: &str = "tied-exec";
@@ -36,10 +37,10 @@ const LONGEST_REASON: u64 = 16 << 10;
 /// The command that starts `program` tied to the life of **this thread**, which must therefore be the main one. Arguments
 /// and environment are added as to any other command. This executable must pass [`TIED`] on to [`super::helper`].
 pub fn tied(program: &OsStr) -> Command {
-    command(IN_GROUP, program)
+    command(IN_GROUP.to_owned(), program)
 }
 
-fn command(form: &str, program: &OsStr) -> Command {
+fn command(form: String, program: &OsStr) -> Command {
     // The kernel's link to this very executable: right even if its file was replaced meanwhile, as a rebuild does.
     let mut command = Command::new("/proc/self/exe");
     command.arg(TIED).arg(getpid().as_raw_pid().to_string()).arg(form).arg(program);
@@ -48,11 +49,16 @@ fn command(form: &str, program: &OsStr) -> Command {
 
 /// The same, leading a session of its own, with `stdin` as its standard input. The socket tells why the program could
 /// not be started: [`reason`].
-pub(super) fn in_session(program: &OsStr, stdin: BorrowedFd<'_>) -> io::Result<(Command, UnixStream)> {
+pub(super) fn in_session(
+    program: &OsStr,
+    stdin: BorrowedFd<'_>,
+    open_files: Option<u64>,
+) -> io::Result<(Command, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     send_descriptor(&ours, stdin)?;
     ours.set_nonblocking(true)?;
-    let mut command = command(IN_SESSION, program);
+    let form = open_files.map_or_else(|| IN_SESSION.to_owned(), |soft| format!("{IN_SESSION}:{soft}"));
+    let mut command = command(form, program);
     command.stdin(Stdio::from(OwnedFd::from(theirs)));
     Ok((command, ours))
 }
@@ -75,11 +81,13 @@ pub(super) fn exec(args: &[OsString]) -> anyhow::Result<()> {
     };
     let parent: i32 =
         parent.to_str().and_then(|pid| pid.parse().ok()).context("no process id of the parent was given")?;
-    match form.to_str() {
-        Some(IN_GROUP) => become_program(parent, program, args).map(|never| match never {}),
-        Some(IN_SESSION) => {
+    let form = form.to_str().unwrap_or_default();
+    let (form, open_files) = form.split_once(':').map_or((form, None), |(form, soft)| (form, soft.parse().ok()));
+    match form {
+        IN_GROUP => become_program(parent, program, args).map(|never| match never {}),
+        IN_SESSION => {
             let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-            let Err(error) = become_worker(&socket, parent, program, args);
+            let Err(error) = become_worker(&socket, parent, open_files, program, args);
             // If nobody listens, the one who asked is gone, and so will this process be.
             let _ = (&socket).write_all(format!("{error:#}").as_bytes());
             Ok(())
@@ -88,11 +96,18 @@ pub(super) fn exec(args: &[OsString]) -> anyhow::Result<()> {
     }
 }
 
-fn become_worker(socket: &UnixStream, parent: i32, program: &OsStr, args: &[OsString]) -> anyhow::Result<Infallible> {
+fn become_worker(
+    socket: &UnixStream,
+    parent: i32,
+    open_files: Option<u64>,
+    program: &OsStr,
+    args: &[OsString],
+) -> anyhow::Result<Infallible> {
     setsid().context("cannot begin a session")?;
     let stdin = receive_descriptor(socket).context("cannot receive the standard input")?;
     rustix::stdio::dup2_stdin(stdin).context("cannot set the standard input")?;
     mark::set_limit();
+    open_files.map_or(Ok(()), open_files::set_soft).context("cannot set the limit of open files")?;
     become_program(parent, program, args)
 }
 

@@ -15,7 +15,7 @@ use tokio::signal::unix::{Signal as Children, SignalKind, signal};
 
 use super::mark::MARKER;
 use super::spec::{Sink, Spec, Stdin};
-use super::stray::{self, Swept, Whose};
+use super::stray::{self, Kin, Strangers, Swept, Whose};
 use super::warden::Warden;
 use super::{Exit, tied, watch};
 
@@ -34,6 +34,9 @@ pub struct Workers {
     children: Children,
     workers: BTreeMap<i32, Worker>,
     warden: Warden,
+    strangers: Strangers,
+    own_session: i32,
+    open_files: Option<u64>,
 }
 
 struct Worker {
@@ -60,7 +63,8 @@ pub struct Died {
 
 impl Workers {
     /// Makes this process the one that orphans come to, and starts its warden. This executable must pass
-    /// [`TIED`](super::TIED) and [`WARDEN`](super::WARDEN) on to [`super::helper`].
+    /// [`TIED`](super::TIED) and [`WARDEN`](super::WARDEN) on to [`super::helper`]. From now on all children of this process
+    /// that end are reaped here: nobody else in it may wait for one.
     ///
     /// # Errors
     /// The system's own.
@@ -68,11 +72,22 @@ impl Workers {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn new() -> io::Result<Self> {
+        let strangers = Strangers::here();
         stray::adopt_orphans()?;
+        let children = signal(SignalKind::child())?;
         let watch = watch::Watch::new()?;
         let warden = Warden::start()?;
         watch.add(warden.pidfd(), WARDEN)?;
-        Ok(Workers { watch, children: signal(SignalKind::child())?, workers: BTreeMap::new(), warden })
+        let own_session = stray::own_session();
+        let workers = BTreeMap::new();
+        let workers = Workers { watch, children, workers, warden, strangers, own_session, open_files: None };
+        workers.reap_dead();
+        Ok(workers)
+    }
+
+    /// From now on workers start with this soft limit of open files instead of the agent's own.
+    pub fn limit_open_files(&mut self, soft: Option<u64>) {
+        self.open_files = soft;
     }
 
     /// From now on the warden removes this folder if the agent is killed.
@@ -91,7 +106,7 @@ impl Workers {
     /// # Errors
     /// When no process can be started at all.
     pub fn start(&mut self, index: usize, spec: Spec) -> io::Result<u32> {
-        let (mut command, started) = with_stdin(spec.stdin, &spec.program)?;
+        let (mut command, started) = with_stdin(spec.stdin, &spec.program, self.open_files)?;
         command.args(&spec.args);
         if let Some(folder) = &spec.folder {
             command.current_dir(folder);
@@ -142,7 +157,7 @@ impl Workers {
                 biased;
                 name = self.watch.next() => name?,
                 _ = self.children.recv() => {
-                    self.reap_strays();
+                    self.reap_dead();
                     continue;
                 }
             };
@@ -209,15 +224,17 @@ impl Workers {
     pub async fn sweep(&mut self, limit: Duration) -> Swept {
         let dead: Vec<i32> = self.workers.iter().filter(|(_, worker)| worker.dead).map(|(pid, _)| *pid).collect();
         let whose = if dead.len() == self.workers.len() { Whose::Anyone } else { Whose::Sessions(&dead) };
-        let warden = self.warden.pid();
-        let known = |pid: i32| pid == warden || self.workers.contains_key(&pid);
+        let (id, workers) = (self.warden.id(), self.workers.keys().copied().collect::<Vec<_>>());
+        let marked = |pid| id.marks(pid);
+        let kin = self.kin(&workers, &marked);
         // Looked for before the kill: those that it ends at once would not be found any more.
-        let there = stray::living(&known, whose);
+        let there = stray::living(&kin, whose);
         for pid in &dead {
             send(*pid, &self.workers[pid], Signal::KILL);
         }
         let deadline = tokio::time::Instant::now() + limit;
-        let swept = stray::sweep(&known, whose, deadline).await.with(there);
+        let swept = stray::sweep(&kin, whose, deadline).await.with(there);
+        stray::reap_dead(&kin);
         for pid in dead {
             stray::reap(pid);
             self.workers.remove(&pid);
@@ -226,9 +243,14 @@ impl Workers {
         swept
     }
 
-    fn reap_strays(&self) {
-        let warden = self.warden.pid();
-        stray::reap_dead(&|pid| pid == warden || self.workers.contains_key(&pid));
+    fn kin<'a>(&'a self, workers: &'a [i32], marked: &'a dyn Fn(i32) -> bool) -> Kin<'a> {
+        let Workers { own_session, ref warden, ref strangers, .. } = *self;
+        Kin { own_session, workers, warden: warden.pid(), strangers, marked }
+    }
+
+    fn reap_dead(&self) {
+        let workers: Vec<i32> = self.workers.keys().copied().collect();
+        stray::reap_dead(&self.kin(&workers, &|_| false));
     }
 
     /// Sends the warden home. Before, all workers should have died and been swept: what lives is killed.
@@ -262,14 +284,16 @@ fn send(pid: i32, worker: &Worker, signal: Signal) {
     }
 }
 
-fn with_stdin(stdin: Stdin, program: &OsStr) -> io::Result<(Command, UnixStream)> {
+fn with_stdin(stdin: Stdin, program: &OsStr, open_files: Option<u64>) -> io::Result<(Command, UnixStream)> {
     let null = File::open("/dev/null")?;
     let own = io::stdin();
     let own: BorrowedFd<'_> = own.as_fd();
     match stdin {
         // A standard input that the agent was started without reads as nothing.
-        Stdin::Inherit => tied::in_session(program, own).or_else(|_| tied::in_session(program, null.as_fd())),
-        Stdin::Null => tied::in_session(program, null.as_fd()),
+        Stdin::Inherit => {
+            tied::in_session(program, own, open_files).or_else(|_| tied::in_session(program, null.as_fd(), open_files))
+        }
+        Stdin::Null => tied::in_session(program, null.as_fd(), open_files),
     }
 }
 

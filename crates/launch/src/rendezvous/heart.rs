@@ -113,6 +113,12 @@ impl Presence {
         Presence { prefix: format!("{}/presence/", Keys::of(run_id).0), present: BTreeSet::new() }
     }
 
+    /// What the names of all its keys begin with.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// Whether node `id` was present at the latest look.
     #[must_use]
     pub fn has(&self, id: NodeId) -> bool {

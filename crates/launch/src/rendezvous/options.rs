@@ -65,7 +65,7 @@ impl Options {
     /// # Errors
     /// [`OptionsError`] names the key and the value.
     pub fn from_conf(conf: &[(String, String)]) -> Result<(Self, Vec<String>), OptionsError> {
-        Options::default().with_conf(conf)
+        Options::default().with_conf(conf, "c10d", ["timeout", "rank"])
     }
 
     /// As [`Options::from_conf`], over the defaults of a static rendezvous: `timeout` (or 900 s) to join, and no last call.
@@ -73,13 +73,22 @@ impl Options {
     /// # Errors
     /// [`OptionsError`] names the key and the value.
     pub fn from_static_conf(conf: &[(String, String)]) -> Result<(Self, Vec<String>), OptionsError> {
-        Options { join_timeout: Duration::from_secs(900), ..Options::default() }.with_conf(conf)
+        let options = Options { join_timeout: Duration::from_secs(900), ..Options::default() };
+        options.with_conf(conf, "static", ["last_call_timeout", "is_host"])
     }
 
-    fn with_conf(mut self, conf: &[(String, String)]) -> Result<(Self, Vec<String>), OptionsError> {
+    /// What this backend does not read may have any value: torchrun does not look at it either.
+    fn with_conf(
+        mut self,
+        conf: &[(String, String)],
+        backend: &str,
+        unread: [&str; 2],
+    ) -> Result<(Self, Vec<String>), OptionsError> {
         let mut warnings = Vec::new();
         for (key, value) in conf {
-            if !self.set(key, value)? {
+            if unread.contains(&key.as_str()) {
+                warnings.push(format!("--rdzv-conf: a {backend} rendezvous does not read the key `{key}`"));
+            } else if !self.set(key, value)? {
                 warnings.push(unknown(key));
             }
         }
@@ -182,6 +191,20 @@ mod tests {
         assert_eq!(Options::from_static_conf(&[]).unwrap().0.join_timeout, Duration::from_secs(900));
         let (options, _) = Options::from_static_conf(&conf(&[("timeout", "20"), ("rank", "1")])).unwrap();
         assert_eq!(options.join_timeout, Duration::from_secs(20));
+    }
+
+    /// As PyTorch's own tests say it, quotes included (test/distributed/launcher/test_run.py).
+    #[test]
+    fn warns_of_keys_that_only_the_other_backend_reads_whatever_they_hold() {
+        let pairs = conf(&[("'join_timeout", "5"), ("last_call_timeout", "1"), ("timeout", "5'")]);
+        let (options, warnings) = Options::from_conf(&pairs).unwrap();
+        assert_eq!((options.join_timeout.as_secs(), options.last_call_timeout.as_secs()), (600, 1));
+        assert!(warnings[0].contains("nobody reads the key `'join_timeout`"), "{warnings:?}");
+        assert_eq!(warnings[1], "--rdzv-conf: a c10d rendezvous does not read the key `timeout`");
+        let (_, warnings) =
+            Options::from_static_conf(&conf(&[("last_call_timeout", "soon"), ("timeout", "5")])).unwrap();
+        assert_eq!(warnings, ["--rdzv-conf: a static rendezvous does not read the key `last_call_timeout`"]);
+        assert!(Options::from_static_conf(&conf(&[("timeout", "5'")])).is_err(), "it is read");
     }
 
     #[test]

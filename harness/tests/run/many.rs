@@ -1,0 +1,52 @@
+//! More workers than the limit of open files has room for, each with a connection to the store.
+
+use std::process::Command;
+
+use crate::running::Running;
+use crate::site::Site;
+
+const RANKS: usize = 40;
+/// Fewer open files than the ranks take.
+const FILES: usize = 64;
+
+/// Speaks the store's protocol: counts itself, waits until all have, and only then lets go of its connection.
+const RANK: &str = r#"
+import os, resource, socket, struct
+def text(word): return struct.pack("<Q", len(word)) + word
+store = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+store.sendall(b"\x00" + struct.pack("<I", 0x3C85F7CE) + b"\x04" + text(b"/here") + struct.pack("<q", 1))
+here, = struct.unpack("<q", store.recv(8, socket.MSG_WAITALL))
+if here == int(os.environ["WORLD_SIZE"]): store.sendall(b"\x01" + text(b"/all") + text(b""))
+store.sendall(b"\x06" + struct.pack("<Q", 1) + text(b"/all"))
+assert store.recv(1) == b"\x00"
+print("files", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"#;
+
+/// The command in a shell with limits of open files.
+fn limited(site: &Site, limits: &str) -> Command {
+    let lockstep = assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap();
+    let script = site.file("rank.py", RANK);
+    let mut shell = Command::new("sh");
+    site.prepare(&mut shell);
+    let run = format!("{limits} && exec {lockstep} run --standalone --nproc-per-node={RANKS} {script}");
+    shell.args(["-c", &run]);
+    shell
+}
+
+#[test]
+fn a_low_soft_limit_of_open_files_is_no_limit_of_ranks_and_workers_have_it_back() {
+    let site = Site::new();
+    let ended = Running::start(limited(&site, &format!("ulimit -Sn {FILES}"))).ended().code(0);
+    assert_eq!(ended.out.matches(&format!("files {FILES}\n")).count(), RANKS, "{}", ended.out);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_hard_limit_that_is_too_low_is_told_before_anything_starts() {
+    let site = Site::new();
+    let ended = Running::start(limited(&site, &format!("ulimit -n {FILES}"))).ended().code(1);
+    let ended =
+        ended.says(&["40 workers on this node take ", "but it may have 64 at most", "ulimit -Hn", "--nproc-per-node"]);
+    assert_eq!(ended.out, "");
+    assert_eq!(site.leftovers().len(), 0);
+}

@@ -1,0 +1,54 @@
+//! Children that the command did not start: a shell that becomes `lockstep` by `exec` hands its own on, and a container's
+//! process 1 gets every orphan. They are left alone, and reaped once they have ended.
+
+use std::process::Command;
+
+use crate::running::{Ended, Running};
+use crate::site::Site;
+
+/// What a shell does that at last becomes the command with these words; both in the test's folder.
+fn becoming(site: &Site, before: &str, words: &str) -> Ended {
+    let lockstep = assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap();
+    let mut shell = Command::new("bash");
+    site.prepare(&mut shell);
+    shell.args(["-c", &format!("{before}\nexec {lockstep} run {words}")]);
+    Running::start(shell).ended()
+}
+
+fn alive(site: &Site, words: &str) -> usize {
+    site.processes().iter().filter(|(_, command)| command.contains(words)).count()
+}
+
+#[test]
+fn children_from_before_the_command_live_on() {
+    let site = Site::new();
+    let before = "setsid sh -c 'echo > begun; exec sleep 1000 >/dev/null 2>&1' &
+        until [ -e begun ]; do sleep 0.01; done";
+    for (words, code) in [("true", 0), ("--max-restarts=1 false", 1)] {
+        becoming(&site, before, &format!("--standalone {words}")).code(code);
+    }
+    assert_eq!(alive(&site, "sleep 1000"), 2);
+}
+
+#[test]
+fn what_such_children_leave_behind_lives_on_and_what_workers_leave_does_not() {
+    let site = Site::new();
+    // Once the workers run, it starts a daemon that comes to the command as an orphan.
+    let before =
+        "( until [ -e go ]; do sleep 0.01; done; setsid sh -c 'echo > late; exec sleep 1000' >/dev/null 2>&1 & ) &";
+    let worker = "setsid sleep 1001 >/dev/null 2>&1 & echo > go; until [ -e late ]; do sleep 0.01; done";
+    let script = site.file("worker.sh", worker);
+    becoming(&site, before, &format!("--standalone sh {script}")).code(0);
+    assert_eq!((alive(&site, "sleep 1000"), alive(&site, "sleep 1001")), (1, 0));
+}
+
+#[test]
+fn children_from_before_the_command_are_reaped_when_they_have_ended() {
+    let site = Site::new();
+    // The first has ended when the command begins; the second ends while a worker runs.
+    let before = "true & echo $! > first; sh -c 'until [ -e go ]; do sleep 0.01; done' & echo $! > second";
+    let worker = "echo > go; for child in $(cat first second); do while [ -e /proc/$child ]; do sleep 0.01; done; done";
+    let script = site.file("worker.sh", worker);
+    becoming(&site, before, &format!("--standalone sh {script}")).code(0);
+    site.assert_no_process();
+}
