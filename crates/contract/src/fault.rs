@@ -85,6 +85,8 @@ pub enum Act {
     Exit(i32),
     /// It panics.
     Panic,
+    /// From now on it ignores SIGTERM.
+    IgnoreTerm,
     /// The newest snapshot loses its second half, as a file system may leave it after a power cut.
     TearSnapshot,
     /// One bit of the newest snapshot flips, as on a bad disk.
@@ -275,7 +277,7 @@ mod tests {
     #[test]
     fn reads_every_point_and_act_back() {
         let save = |phase| Point::Save { epoch: 0, step: 8, phase };
-        let acts = [Act::Exit(3), Act::Panic, Act::TearSnapshot, Act::FlipSnapshotBit, Act::NoSpace];
+        let acts = [Act::Exit(3), Act::Panic, Act::IgnoreTerm, Act::TearSnapshot, Act::FlipSnapshotBit, Act::NoSpace];
         let phases = [Phase::HalfWritten, Phase::Written, Phase::Named];
         let faults =
             phases.map(|phase| Fault { name: format!("{phase:?}"), rank: 0, at: save(phase), acts: acts.to_vec() });

@@ -1,4 +1,4 @@
-//! Having all ranks act on what rank 0 found out: on files that only its machine may have, for one.
+//! Having all ranks act on what one of them, rank 0 mostly, found out: on files that only its machine may have, for one.
 //!
 //! A rank that decided by itself could decide otherwise, and the job would hang in the next collective. Leaves out what is decided.
 
@@ -10,7 +10,7 @@ use tch::{Kind, TchError, Tensor};
 /// The longest message, in bytes.
 const CHUNK: usize = 64 * 1024 * 1024;
 
-/// Rank 0's words did not come.
+/// A rank's words did not come.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgreeError {
@@ -18,10 +18,10 @@ pub enum AgreeError {
     #[error(transparent)]
     Group(#[from] c10d::Error),
     /// libtorch could not copy them out of their tensor.
-    #[error("failed to copy the bytes that rank 0 sent")]
+    #[error("failed to copy the bytes that another rank sent")]
     Copy(#[from] TchError),
     /// They are other words than were expected: the ranks run different programs.
-    #[error("failed to read what rank 0 sent; do all ranks run the same program?")]
+    #[error("failed to read what another rank sent; do all ranks run the same program?")]
     Garbled(#[from] serde_json::Error),
 }
 
@@ -30,24 +30,61 @@ pub enum AgreeError {
 /// # Panics
 /// When the value cannot be written as JSON, or rank 0 has none.
 pub(crate) fn words<T: Serialize + DeserializeOwned>(group: &ProcessGroup, mine: Option<&T>) -> Result<T, AgreeError> {
-    assert!(mine.is_some() || !group.rank().is_zero(), "rank 0 has the word");
-    let text = mine.map(|mine| serde_json::to_vec(mine).expect("what is agreed upon can be written as JSON"));
+    words_of(group, Rank::ZERO, mine)
+}
+
+/// The value of the rank `root`, on every rank; the others pass `None`. A collective.
+///
+/// # Panics
+/// When the value cannot be written as JSON, or `root` has none.
+pub(crate) fn words_of<T: Serialize + DeserializeOwned>(
+    group: &ProcessGroup,
+    root: Rank,
+    mine: Option<&T>,
+) -> Result<T, AgreeError> {
+    assert!(mine.is_some() || group.rank() != root, "rank {root} has the word");
+    let text = mine.map(to_json);
     let mut length = Tensor::from(text.as_ref().map_or(0, |text| text.len() as i64)).to_device(group.device());
-    group.broadcast(&mut length, Rank::ZERO)?;
+    group.broadcast(&mut length, root)?;
     let length = usize::try_from(length.int64_value(&[])).unwrap_or(0);
-    let text = bytes(group, text.unwrap_or_else(|| vec![0; length]))?;
+    let text = bytes_of(group, root, text.unwrap_or_else(|| vec![0; length]))?;
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Rank 0's bytes, on every rank; the others pass as many of any value. A collective.
-pub(crate) fn bytes(group: &ProcessGroup, mut mine: Vec<u8>) -> Result<Vec<u8>, AgreeError> {
+/// The bytes of the rank `root`, on every rank; the others pass as many of any value. A collective.
+pub(crate) fn bytes_of(group: &ProcessGroup, root: Rank, mut mine: Vec<u8>) -> Result<Vec<u8>, AgreeError> {
     if group.size().get() == 1 {
         return Ok(mine);
     }
     for chunk in mine.chunks_mut(CHUNK) {
         let mut tensor = Tensor::from_slice(chunk).to_device(group.device());
-        group.broadcast(&mut tensor, Rank::ZERO)?;
+        group.broadcast(&mut tensor, root)?;
         tensor.f_to_kind(Kind::Uint8)?.f_copy_data_u8(chunk, chunk.len())?;
     }
     Ok(mine)
+}
+
+/// Every rank's value, by rank, on every rank. A collective, for short values: each is sent as long as the longest.
+///
+/// # Panics
+/// When the value cannot be written as JSON.
+pub(crate) fn all_words<T: Serialize + DeserializeOwned>(group: &ProcessGroup, mine: &T) -> Result<Vec<T>, AgreeError> {
+    let mut text = to_json(mine);
+    let size = group.size().get();
+    let mut lengths = Tensor::zeros([size as i64], (Kind::Int64, group.device()));
+    group.all_gather_into_tensor(&mut lengths, &Tensor::from_slice(&[text.len() as i64]).to_device(group.device()))?;
+    let lengths: Vec<i64> = Vec::try_from(lengths)?;
+    let lengths: Vec<usize> = lengths.into_iter().map(|length| usize::try_from(length).unwrap_or(0)).collect();
+    let longest = lengths.iter().copied().max().unwrap_or(0);
+    text.resize(longest, b' ');
+    let mut all = Tensor::zeros([(size * longest) as i64], (Kind::Uint8, group.device()));
+    group.all_gather_into_tensor(&mut all, &Tensor::from_slice(&text).to_device(group.device()))?;
+    let mut texts = vec![0; size * longest];
+    all.f_copy_data_u8(&mut texts, size * longest)?;
+    let each = texts.chunks(longest.max(1)).zip(lengths);
+    each.map(|(text, length)| Ok(serde_json::from_slice(&text[..length.min(text.len())])?)).collect()
+}
+
+fn to_json<T: Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("what is agreed upon can be written as JSON")
 }

@@ -27,7 +27,7 @@ use tch::nn::VarStore;
 
 use crate::metrics::Evaluation;
 use crate::snapshot::OnSaveError;
-use crate::{Reporter, agree, checkpoint, ddp};
+use crate::{Rank, Reporter, agree, checkpoint, ddp};
 
 /// Where the metadata have a [`Best`], as JSON.
 const KEY: &str = "lockstep.best";
@@ -45,7 +45,7 @@ pub struct Best {
     pub samples: u64,
 }
 
-/// The keeper of the best model's file. Every rank has one and makes the same calls; rank 0 alone touches the file.
+/// The keeper of the best model's file. Every rank has one and makes the same calls; rank 0 alone writes the file.
 ///
 /// ```no_run
 /// # use lockstep::{BestModel, Reporter, metrics::Evaluation};
@@ -85,15 +85,45 @@ impl BestModel {
     /// Goes on with the best model that a snapshot speaks of, or with none: from then on the file, if it is used, is that one.
     /// A collective.
     ///
-    /// Where neither the file nor the one beside it is that model, there is a warning, and the best of the epochs that come is kept.
+    /// Where rank 0's node has no such file, after a requeue in another order, the node that has it sends it. Where none has, there
+    /// is a warning, and the best of the epochs that come is kept.
     ///
     /// # Errors
     /// On every rank when the name is none that a model can be saved under, or the file that is wanted cannot be put back into its
     /// place, and those of a broadcast.
     pub fn resume(&mut self, saved: Option<Best>, group: &ProcessGroup) -> anyhow::Result<()> {
-        let found = self.report.rank().is_zero().then(|| self.find(saved).map_err(|error| format!("{error:#}")));
-        self.best = agree::words(group, found.as_ref())?.map_err(anyhow::Error::msg)?;
+        let mine = match self.report.rank().is_zero() {
+            true => self.find(saved).map_err(|error| format!("{error:#}")),
+            false => Ok(self.report.is_first_of_node() && saved.is_some_and(|best| self.file_of(best).is_some())),
+        };
+        let have: Vec<bool> =
+            agree::all_words(group, &mine)?.into_iter().collect::<Result<_, String>>().map_err(anyhow::Error::msg)?;
+        self.best = match (saved, have.iter().position(|has| *has)) {
+            (None, _) => None,
+            (Some(best), None) => {
+                self.report.warn_once(self.lost(best));
+                None
+            }
+            (Some(best), Some(0)) => Some(best),
+            (Some(best), Some(rank)) => Some(self.fetch(best, Rank::new(rank), group)?),
+        };
         Ok(())
+    }
+
+    /// Has the rank `from` send its file to rank 0.
+    fn fetch(&self, best: Best, from: Rank, group: &ProcessGroup) -> anyhow::Result<Best> {
+        let read = |path: PathBuf| fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()));
+        let sends = (group.rank() == from).then(|| self.file_of(best).ok_or("it is gone".to_owned()).and_then(read));
+        let length = sends.as_ref().map(|bytes| bytes.as_ref().map(Vec::len).map_err(Clone::clone));
+        let length = agree::words_of(group, from, length.as_ref())?;
+        let length = length.map_err(|why| anyhow::anyhow!("rank {from} cannot send the best model: {why}"))?;
+        let bytes = sends.and_then(Result::ok).unwrap_or_else(|| vec![0; length]);
+        let bytes = agree::bytes_of(group, from, bytes)?;
+        let put = || checkpoint::put(&self.path, &bytes).map_err(|error| format!("{error:#}"));
+        let done = self.report.rank().is_zero().then(put);
+        agree::words::<Result<(), String>>(group, done.as_ref())?.map_err(anyhow::Error::msg)?;
+        self.report.say_once(format!("The best model so far came from rank {from} to {}", self.path.display()));
+        Ok(best)
     }
 
     /// Keeps the model in `vs` if it is better than the best so far; of equal ones the first stays. Says whether it was kept.
@@ -138,25 +168,29 @@ impl BestModel {
         Ok(())
     }
 
-    /// Rank 0's part of a resume.
-    fn find(&self, saved: Option<Best>) -> anyhow::Result<Option<Best>> {
+    /// Rank 0's part of a resume: whether the file is in its place, or none is wanted.
+    fn find(&self, saved: Option<Best>) -> anyhow::Result<bool> {
         let path = self.path.display();
         checkpoint::check_name(&self.path).with_context(|| format!("cannot keep the best model in {path}"))?;
         checkpoint::sweep(&self.path);
-        let (Some(best), before) = (saved, self.before()) else { return Ok(None) };
-        if is_of(&self.path, best) {
-            return Ok(saved);
+        let file = saved.and_then(|best| self.file_of(best));
+        if file.as_ref().is_some_and(|file| *file != self.path) {
+            fs::rename(self.before(), &self.path)?;
         }
-        if is_of(&before, best) {
-            fs::rename(&before, &self.path)?;
-            return Ok(saved);
-        }
-        let Best { epoch, accuracy, .. } = best;
-        self.report.warn(format!(
-            "the best model so far, of epoch {epoch} with accuracy {accuracy:.4}, is not in {path} any more; the best of the epochs \
-             from here on is kept"
-        ));
-        Ok(None)
+        Ok(file.is_some() || saved.is_none())
+    }
+
+    /// The file of this node that is the model `best`.
+    fn file_of(&self, best: Best) -> Option<PathBuf> {
+        [self.path.clone(), self.before()].into_iter().find(|path| is_of(path, best))
+    }
+
+    fn lost(&self, Best { epoch, accuracy, .. }: Best) -> String {
+        format!(
+            "the best model so far, of epoch {epoch} with accuracy {accuracy:.4}, is not in {} any more; the best of the epochs \
+             from here on is kept",
+            self.path.display()
+        )
     }
 
     fn save(&self, new: Best, vs: &VarStore) -> anyhow::Result<()> {

@@ -118,6 +118,14 @@ pub(crate) fn save_with_note(
     })
 }
 
+/// Writes a file that another rank has sent, as [`save`] writes one.
+///
+/// # Errors
+/// As [`save`].
+pub(crate) fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    replace(path, None, |partial| Ok(fs::write(partial, bytes)?))
+}
+
 /// The text that [`save_with_note`] wrote under `key`; none if the file has none.
 ///
 /// # Errors

@@ -4,12 +4,14 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use lockstep_contract::fault::Act;
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
+use signal_hook::consts::SIGTERM;
 
 use crate::snapshot;
 
@@ -25,6 +27,7 @@ pub(crate) fn name(act: &Act) -> String {
         Act::Signal(number) => format!("signal {number}"),
         Act::Exit(code) => format!("exit {code}"),
         Act::Panic => "panic".to_owned(),
+        Act::IgnoreTerm => "ignore SIGTERM".to_owned(),
         Act::TearSnapshot => "tear the newest snapshot".to_owned(),
         Act::FlipSnapshotBit => "flip a bit of the newest snapshot".to_owned(),
         Act::NoSpace => "no space left on device".to_owned(),
@@ -43,6 +46,8 @@ pub(crate) fn inflict(act: &Act, folder: Option<&Path>) -> io::Result<()> {
         Act::Signal(number) => signal(*number),
         Act::Exit(code) => signal_hook::low_level::exit(*code),
         Act::Panic => panic!("a panic was asked for (LOCKSTEP_FAULTS)"),
+        // A handler that does nothing but raise a flag that nobody reads.
+        Act::IgnoreTerm => signal_hook::flag::register(SIGTERM, Arc::default()).map(drop),
         Act::TearSnapshot => tear(&newest(folder)?),
         Act::FlipSnapshotBit => flip(&newest(folder)?),
         Act::NoSpace => Err(Errno::NOSPC.into()),

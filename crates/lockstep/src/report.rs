@@ -16,7 +16,7 @@ use crate::loader::{DataLoader, Position};
 use crate::metrics::Evaluation;
 use crate::progress::{self, Progress, Tag};
 use crate::sampler::Sampler;
-use crate::{LaunchEnv, Rank, WorldSize, faults};
+use crate::{LaunchEnv, Rank, WorldSize, faults, snapshot};
 
 /// A rank's reporter. Rank 0 draws the bar and prints what is true of all; every rank prints its epochs and writes its events.
 ///
@@ -29,6 +29,10 @@ pub struct Reporter {
 struct Shared {
     rank: Rank,
     world_size: WorldSize,
+    /// Whether this is the first rank of its node.
+    first_of_node: bool,
+    /// The job that this rank is a worker of, if a launcher started it.
+    job: Option<String>,
     tag: Tag,
     progress: Progress,
     events: EventSink,
@@ -44,7 +48,7 @@ impl Reporter {
     /// When `LOCKSTEP_FAULTS` names no plan of faults: training without them would prove what it does not.
     pub fn new(env: &LaunchEnv, device: Device) -> Result<Self, FaultError> {
         let events = EventSink::from_env(env.rank.get(), env.restart_count);
-        Self::start(env.rank, env.world_size, device, events)
+        Self::start(env, snapshot::job_of(env), device, events)
     }
 
     /// For a process that is alone.
@@ -52,10 +56,11 @@ impl Reporter {
     /// # Errors
     /// As [`Reporter::new`].
     pub fn alone(device: Device) -> Result<Self, FaultError> {
-        Self::start(Rank::ZERO, WorldSize::ONE, device, EventSink::from_env(0, 0))
+        Self::start(&LaunchEnv::alone(), None, device, EventSink::from_env(0, 0))
     }
 
-    fn start(rank: Rank, world_size: WorldSize, device: Device, events: EventSink) -> Result<Self, FaultError> {
+    fn start(env: &LaunchEnv, job: Option<String>, device: Device, events: EventSink) -> Result<Self, FaultError> {
+        let (rank, world_size, first_of_node) = (env.rank, env.world_size, env.local_rank.get() == 0);
         let faults = Armed::from_env(rank.get())?;
         let name = match device {
             Device::Cuda(index) => format!("cuda:{index}"),
@@ -63,7 +68,8 @@ impl Reporter {
         };
         events.emit(&Event::Start { world_size: world_size.get(), device: name, pid: std::process::id() });
         let (tag, progress, snapshots) = (Tag::new(rank, device), Progress::new(rank), Mutex::default());
-        Ok(Reporter { shared: Arc::new(Shared { rank, world_size, tag, progress, events, faults, snapshots }) })
+        let shared = Shared { rank, world_size, first_of_node, job, tag, progress, events, faults, snapshots };
+        Ok(Reporter { shared: Arc::new(shared) })
     }
 
     /// An epoch begins: how many steps, and, for the harness, which samples this rank will see.
@@ -158,6 +164,14 @@ impl Reporter {
 
     pub(crate) fn world_size(&self) -> WorldSize {
         self.shared.world_size
+    }
+
+    pub(crate) fn is_first_of_node(&self) -> bool {
+        self.shared.first_of_node
+    }
+
+    pub(crate) fn job(&self) -> Option<&str> {
+        self.shared.job.as_deref()
     }
 
     pub(crate) fn emit(&self, event: &Event) {

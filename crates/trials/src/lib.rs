@@ -83,6 +83,8 @@ impl Job {
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
             command.env("TORCHELASTIC_USE_AGENT_STORE", "True");
             command.env("TORCHELASTIC_RESTART_COUNT", self.attempts.to_string());
+            // Each job has an id of its own, as --standalone draws one.
+            command.env("TORCHELASTIC_RUN_ID", self.folder.path());
             command
         };
         let commands = (0..world).map(command).collect();

@@ -185,8 +185,22 @@ fn weights_of(Played { seen, findings, folder, .. }: &Played) -> Result<Referenc
 
 /// The same run without what differs from scenario to scenario and does not change the result.
 fn undisturbed(spec: &RunSpec) -> RunSpec {
-    let RunSpec { max_restarts, keep, nodes, timeout_seconds, .. } = RunSpec::default();
-    RunSpec { max_restarts, keep, nodes, timeout_seconds, ..spec.clone() }
+    let RunSpec {
+        max_restarts, keep, nodes, disks, requeues, requeue_order, late_seconds, stop_timeout_seconds, ..
+    } = RunSpec::default();
+    let timeout_seconds = RunSpec::default().timeout_seconds;
+    RunSpec {
+        max_restarts,
+        keep,
+        nodes,
+        disks,
+        requeues,
+        requeue_order,
+        late_seconds,
+        stop_timeout_seconds,
+        timeout_seconds,
+        ..spec.clone()
+    }
 }
 
 impl Root {
@@ -216,10 +230,12 @@ impl Root {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inject::scenario::Disks;
 
     #[test]
     fn takes_one_undisturbed_run_for_all_that_differ_in_what_cannot_matter() {
-        let spec = RunSpec { nodes: 2, max_restarts: 0, keep: 9, ..RunSpec::default() };
+        let spec =
+            RunSpec { nodes: 2, max_restarts: 0, keep: 9, disks: Disks::OfNodes, requeues: 1, ..RunSpec::default() };
         assert_eq!(undisturbed(&spec), undisturbed(&RunSpec::default()));
         for other in [
             RunSpec { ranks: 4, ..RunSpec::default() },

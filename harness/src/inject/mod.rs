@@ -59,6 +59,9 @@ pub(crate) struct Options {
     /// Ranks of the random scenarios
     #[arg(long, default_value_t = 2, requires = "soak", conflicts_with_all = ["scenarios", "all"], value_parser = clap::value_parser!(u16).range(1..=64))]
     ranks: u16,
+    /// Nodes that share them, each with an agent of its own; with several, agents, nodes, disks and networks fail, too
+    #[arg(long, default_value_t = 1, requires = "soak", conflicts_with_all = ["scenarios", "all"], value_parser = clap::value_parser!(u16).range(1..=16))]
+    nodes: u16,
     /// Go on after a random scenario that failed
     #[arg(long, requires = "soak", conflicts_with_all = ["scenarios", "all"])]
     keep_going: bool,
@@ -98,11 +101,16 @@ impl Options {
         let stdout_is_taken = self.reports.iter().any(Target::is_stdout);
         let arena = Arena::open(stage, self.keep.as_deref())?;
         let series = Series { screen: Screen::new(stdout_is_taken), arena, cases: Vec::new() };
-        series.play(entries, self.soak.is_some() && !self.keep_going, &self.reports)
+        series.play(entries, self.soak.map(|_| self.keep_going), &self.reports)
     }
 
     fn entries(&self) -> anyhow::Result<Vec<Entry>> {
         if let Some(count) = self.soak {
+            if !self.ranks.is_multiple_of(self.nodes) {
+                let told =
+                    format!("--ranks is {} and --nodes {}: each node has equally many ranks", self.ranks, self.nodes);
+                return Err(Refused(told).into());
+            }
             let places = self.skip..self.skip.saturating_add(count);
             return Ok(places.map(|index| self.drawn(index)).collect());
         }
@@ -121,9 +129,9 @@ impl Options {
     }
 
     fn drawn(&self, index: u64) -> Entry {
-        let ranks = usize::from(self.ranks);
-        let replay = format!("lockstep inject {}", soak::replay(self.seed, index, ranks));
-        Entry { scenario: soak::draw(self.seed, index, ranks), replay, seed: Some(self.seed) }
+        let (ranks, nodes) = (usize::from(self.ranks), usize::from(self.nodes));
+        let replay = format!("lockstep inject {}", soak::replay(self.seed, index, ranks, nodes));
+        Entry { scenario: soak::draw(self.seed, index, ranks, nodes), replay, seed: Some(self.seed) }
     }
 }
 
@@ -171,9 +179,12 @@ struct Series {
 }
 
 impl Series {
-    fn play(mut self, entries: Vec<Entry>, stops_at_failure: bool, reports: &[Target]) -> anyhow::Result<Code> {
+    /// Plays all; `soak` says of random ones whether to go on after a failure.
+    fn play(mut self, entries: Vec<Entry>, soak: Option<bool>, reports: &[Target]) -> anyhow::Result<Code> {
         let (begin, started, count) = (Instant::now(), SystemTime::now(), entries.len());
+        let (stops_at_failure, mut played_so_far) = (soak == Some(false), Vec::new());
         for (number, Entry { scenario, replay, seed }) in (1..).zip(entries) {
+            played_so_far.push(scenario.clone());
             let played = self.arena.play(scenario)?;
             let made = case(&played, Some(replay), seed);
             self.tell(&played, &made, number, count);
@@ -187,6 +198,10 @@ impl Series {
         let report = report("Lockstep inject", started, begin.elapsed(), cases);
         let verdicts: Vec<_> = report.cases.iter().map(Case::verdict).collect();
         screen.line(format!("{} in {:.1} s", counts(&verdicts), report.took.as_secs_f64()));
+        if soak.is_some() {
+            let kinds = soak::kinds(played_so_far.iter());
+            kinds.iter().for_each(|(kind, count)| screen.line(format!("{count:>7} × {kind}")));
+        }
         finish(&screen, arena, &report, reports)
     }
 

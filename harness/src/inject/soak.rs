@@ -1,5 +1,9 @@
 //! Random scenarios from a seed: each is a function of the seed and of its place in the series, so that one can be replayed alone.
 
+mod nodes;
+
+use std::collections::BTreeMap;
+
 use rand_mt::Mt64;
 
 use super::scenario::{Deed, Expect, Fault, Phase, RunSpec, Scenario, What, When, Who};
@@ -7,10 +11,13 @@ use super::scenario::{Deed, Expect, Fault, Phase, RunSpec, Scenario, What, When,
 /// Steps from one snapshot to the next.
 const SAVE_EVERY: u64 = 3;
 
-/// Number `index` of the series that `seed` gives, for so many ranks.
-pub(crate) fn draw(seed: u64, index: u64, ranks: usize) -> Scenario {
+/// Number `index` of the series that `seed` gives, for so many ranks on so many nodes.
+pub(crate) fn draw(seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenario {
     // An odd factor spreads neighbours over the whole range (Knuth, TAOCP 6.4: the golden ratio times 2^64).
     let mut dice = Dice(Mt64::new(seed ^ index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+    if nodes > 1 {
+        return nodes::draw(&mut dice, seed, index, ranks, nodes);
+    }
     let run = spec(ranks);
     // Two faults are what recovery is tested with least.
     let count = if dice.below(3) == 0 { 2 } else { 1 };
@@ -30,7 +37,7 @@ pub(crate) fn draw(seed: u64, index: u64, ranks: usize) -> Scenario {
     Scenario {
         name: format!("soak-{seed}-{index}"),
         title: told.join("; "),
-        shows: format!("Drawn at random: `lockstep inject {}`.", replay(seed, index, ranks)),
+        shows: format!("Drawn at random: `lockstep inject {}`.", replay(seed, index, ranks, nodes)),
         run,
         expect,
         faults,
@@ -38,8 +45,43 @@ pub(crate) fn draw(seed: u64, index: u64, ranks: usize) -> Scenario {
 }
 
 /// The arguments that run just this one again.
-pub(crate) fn replay(seed: u64, index: u64, ranks: usize) -> String {
-    format!("--soak 1 --seed {seed} --skip {index} --ranks {ranks}")
+pub(crate) fn replay(seed: u64, index: u64, ranks: usize, nodes: usize) -> String {
+    let nodes = if nodes > 1 { format!(" --nodes {nodes}") } else { String::new() };
+    format!("--soak 1 --seed {seed} --skip {index} --ranks {ranks}{nodes}")
+}
+
+/// How many faults there were of each kind, the most frequent first.
+pub(crate) fn kinds<'a>(scenarios: impl Iterator<Item = &'a Scenario>) -> Vec<(String, usize)> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for scenario in scenarios {
+        scenario.faults.iter().for_each(|fault| *counts.entry(kind(fault)).or_default() += 1);
+        let requeued = scenario.run.requeues > 0;
+        let late = scenario.run.late_seconds > 0.0;
+        let more = [(requeued, "the job started again, in any order"), (late, "a node comes late")];
+        more.iter().filter(|(has, _)| *has).for_each(|(_, kind)| *counts.entry((*kind).into()).or_default() += 1);
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    counts
+}
+
+/// What a fault is, without its numbers: `guest: SIGKILL`.
+fn kind(fault: &Fault) -> String {
+    let who = match fault.who {
+        Who::Rank(_) => "rank",
+        Who::Agent(0) => "agent of the store host",
+        Who::Agent(_) => "agent of a guest",
+        Who::Node(0) => "store host",
+        Who::Node(_) => "guest",
+    };
+    let what = |deed: &Deed| match deed {
+        Deed::Exit(_) => "exit code".to_owned(),
+        Deed::SlowNetwork(_) => "network slowed".to_owned(),
+        other => other.to_string(),
+    };
+    let deeds: Vec<_> = fault.what.0.iter().map(what).collect();
+    let save = if fault.when.save.is_some() { " in a save" } else { "" };
+    format!("{who}: {}{save}", deeds.join(", then "))
 }
 
 /// 2 epochs of 8 steps, whatever the number of ranks.
@@ -124,16 +166,16 @@ mod tests {
 
     #[test]
     fn draws_the_same_scenario_for_the_same_place_and_others_for_others() {
-        assert_eq!(draw(7, 3, 2), draw(7, 3, 2));
-        let titles: BTreeSet<_> = (0..50).map(|index| draw(7, index, 2).title).collect();
+        assert_eq!(draw(7, 3, 2, 1), draw(7, 3, 2, 1));
+        let titles: BTreeSet<_> = (0..50).map(|index| draw(7, index, 2, 1).title).collect();
         assert!(titles.len() > 40, "{titles:#?}");
-        assert_ne!(draw(8, 3, 2).title, draw(7, 3, 2).title);
+        assert_ne!(draw(8, 3, 2, 1).title, draw(7, 3, 2, 1).title);
     }
 
     #[test]
     fn draws_only_scenarios_that_can_be_written_and_read() {
         for index in 0..500 {
-            let scenario = draw(1, index, 1 + index as usize % 4);
+            let scenario = draw(1, index, 1 + index as usize % 4, 1);
             assert_eq!(parse("x", &scenario.to_toml()).unwrap(), scenario);
             assert_eq!(scenario.outside().count(), 0, "exact faults only: a replay must be the same");
         }
@@ -141,7 +183,7 @@ mod tests {
 
     #[test]
     fn draws_every_deed_saves_and_pairs() {
-        let drawn: Vec<_> = (0..500).map(|index| draw(2, index, 2)).collect();
+        let drawn: Vec<_> = (0..500).map(|index| draw(2, index, 2, 1)).collect();
         let has = |deed: &Deed| drawn.iter().any(|scenario| scenario.has(|one| one == deed));
         for deed in [
             Deed::Kill,
@@ -166,7 +208,7 @@ mod tests {
     #[test]
     fn expects_a_restart_for_each_death() {
         for index in 0..200 {
-            let scenario = draw(3, index, 2);
+            let scenario = draw(3, index, 2, 1);
             let deaths = scenario.faults.iter().filter(|fault| fault.what.0 != [Deed::NoSpace]).count();
             let overlap = deaths == 2 && scenario.faults[0].when.save.is_some();
             let Expect { restarts, restarts_at_most, .. } = scenario.expect;

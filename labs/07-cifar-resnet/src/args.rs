@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// File of the model in it
     #[arg(long, alias = "model_filename", default_value = "resnet_distributed.safetensors", value_parser = model_name)]
     pub(crate) model_filename: PathBuf,
-    /// Go on from the newest good snapshot in the folder; a launcher's restart does so by itself
+    /// Go on from the newest good snapshot in the folder, whoever saved it; from its own a restarted job does so by itself
     #[arg(long)]
     pub(crate) resume: bool,
     #[command(flatten)]

@@ -74,9 +74,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
 
     // ANCHOR: resume
     let run = Run { seed: args.random_seed, samples, data, batch_size };
-    let resume = args.resume || env.restart_count > 0;
     let sets_rates = args.lr_for_batch.is_some();
-    let options = SnapshotOptions { resume, sets_rates, ..args.save.options() };
+    let options = SnapshotOptions { resume: args.resume, sets_rates, ..args.save.options() };
     let mut snapshots = Snapshots::new(&args.model_dir, run, options, &report);
     let start = snapshots.resume(&vs, &mut optimizer, model.group())?;
     // ANCHOR_END: resume

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use c10d::Rank;
 use safetensors::Dtype;
 use tch::TchError;
 
@@ -28,9 +29,24 @@ pub enum SnapshotError {
         /// What does not fit.
         why: Unfit,
     },
-    /// Rank 0, which reads the snapshots, refused; its words.
-    #[error("rank 0 refused to resume: {0}")]
-    RefusedByRank0(String),
+    /// Another rank, which was to read the snapshots, refused; its words.
+    #[error("rank {rank} refused to resume: {why}")]
+    Refused {
+        /// Who refused.
+        rank: Rank,
+        /// Why, in its words.
+        why: String,
+    },
+    /// Nodes have snapshots of different runs, none of this job, and the newest is not on the node of rank 0.
+    #[error(
+        "the nodes hold snapshots of different runs: {newest}, and {other}; remove those that are not meant, or name another folder to start anew"
+    )]
+    DifferentRuns {
+        /// Who has the newest, and of which run.
+        newest: String,
+        /// Who has another run's.
+        other: String,
+    },
     /// Another job, which is still running, has the folder.
     #[error(
         "another job is saving its snapshots in {}, and was still after {:.1} s; wait until it has ended, end it (`lsof +D {}` \
@@ -42,24 +58,18 @@ pub enum SnapshotError {
         /// For how long this job has asked for it.
         waited: Duration,
     },
-    /// There are snapshots, and the run was not to go on from any.
+    /// There are snapshots, none of this job, and the run was not to go on from others'.
     #[error(
-        "{} holds snapshots of a run, the newest of epoch {epoch}; pass --resume to go on from it, or name another folder to start anew",
-        folder.display()
+        "{}{} holds snapshots of a run, the newest of epoch {epoch}; pass --resume to go on from it, or name another folder to start anew",
+        folder.display(), host.as_ref().map_or_else(String::new, |host| format!(" on {host}"))
     )]
     NotAsked {
         /// The folder.
         folder: PathBuf,
+        /// The node that has it, if it is not that of rank 0.
+        host: Option<String>,
         /// Where the newest would go on.
         epoch: u64,
-    },
-    /// The folder cannot be listed.
-    #[error("cannot look for snapshots in {}", folder.display())]
-    List {
-        /// The folder.
-        folder: PathBuf,
-        /// The system's reason.
-        source: io::Error,
     },
     /// Writing failed; the snapshots that were there still are.
     #[error("failed to save the snapshot {}; those that were there still are", path.display())]

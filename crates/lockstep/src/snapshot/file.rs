@@ -46,6 +46,9 @@ pub struct Meta {
     pub threads: i32,
     /// The optimizer: its kind, options and step counts.
     pub optimizer: StateMeta,
+    /// The job that saved it, by the names of all its launchers; none of a process without a launcher.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<String>,
 }
 
 /// What the order of the data, and so the meaning of a position, depends on.
@@ -177,6 +180,15 @@ pub(super) fn check_ends(header: &[u8], has: u64) -> Result<(), BadSnapshot> {
 pub(super) fn is_our_header(header: &[u8]) -> bool {
     let has = |label: String| header.windows(label.len()).any(|part| part == label.as_bytes());
     has(format!("\"{CHECKSUM_KEY}\":\"")) && has(format!("\"{SCHEMA_KEY}\":\"{SCHEMA}\""))
+}
+
+/// The checksum that a header states and the jobs that its file belongs to, as far as they can be read.
+pub(super) fn identity(header: &[u8]) -> (Option<String>, Vec<String>) {
+    let entries: Map<String, Value> = serde_json::from_slice(header).unwrap_or_default();
+    let text = |key: &str| entries.get("__metadata__")?.get(key)?.as_str();
+    let meta = text(META_KEY).and_then(|meta| serde_json::from_str::<Value>(meta).ok()).unwrap_or_default();
+    let jobs = meta["jobs"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    (text(CHECKSUM_KEY).map(str::to_owned), jobs.map(str::to_owned).collect())
 }
 
 fn check_sum(bytes: &[u8]) -> Result<(), BadSnapshot> {
@@ -313,7 +325,14 @@ mod tests {
 
     fn meta(optimizer: StateMeta) -> Meta {
         let run = Run { seed: u64::MAX, samples: 50, data: 7, batch_size: 8 };
-        Meta { position: Position { epoch: 3, step: 2, samples: 16 }, run, world_size: 2, threads: 1, optimizer }
+        Meta {
+            position: Position { epoch: 3, step: 2, samples: 16 },
+            run,
+            world_size: 2,
+            threads: 1,
+            optimizer,
+            jobs: Vec::new(),
+        }
     }
 
     fn sealed(meta: &Meta, tensors: Vec<(String, Tensor)>) -> Vec<u8> {

@@ -104,7 +104,14 @@ mod tests {
 
     fn saved(step: usize) -> Meta {
         let position = Position { epoch: 1, step, samples: step * 8 };
-        Meta { position, run: RUN, world_size: 2, threads: 1, optimizer: StateMeta { groups: Vec::new() } }
+        Meta {
+            position,
+            run: RUN,
+            world_size: 2,
+            threads: 1,
+            optimizer: StateMeta { groups: Vec::new() },
+            jobs: Vec::new(),
+        }
     }
 
     fn here(run: Run) -> Here {

@@ -1,4 +1,4 @@
-//! A folder of snapshots: names, the newest good one, and what may be removed.
+//! A folder of snapshots: names, reading one, and what may be removed.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -25,12 +25,6 @@ pub struct Found {
     pub step: usize,
     /// The file.
     pub path: PathBuf,
-}
-
-/// The newest good snapshot and all that was newer and bad.
-pub(super) struct Search {
-    pub(super) good: Option<Good>,
-    pub(super) skipped: Vec<(PathBuf, BadSnapshot)>,
 }
 
 /// A file that was read and checked.
@@ -72,19 +66,10 @@ pub(super) fn make(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads from the newest on until one is good.
-pub(super) fn search(folder: &Path) -> io::Result<Search> {
-    let mut search = Search { good: None, skipped: Vec::new() };
-    for Found { path, .. } in list(folder)? {
-        match source::read_whole(&path).and_then(|bytes| Ok((file::check(&bytes)?, bytes))) {
-            Ok((meta, bytes)) => {
-                search.good = Some(Good { path, meta, bytes });
-                break;
-            }
-            Err(bad) => search.skipped.push((path, bad)),
-        }
-    }
-    Ok(search)
+/// Reads and checks the file at `path`.
+pub(super) fn read(path: &Path) -> Result<Good, BadSnapshot> {
+    let bytes = source::read_whole(path)?;
+    Ok(Good { path: path.to_owned(), meta: file::check(&bytes)?, bytes })
 }
 
 /// Which files to remove once the snapshot of `saved` is on disk: of those up to it, all but the newest `keep`. What is in `bad`

@@ -17,8 +17,12 @@
 //! **Writing** ([`Snapshots::save`]): rank 0 copies the tensors, and a thread writes them to a temporary file, syncs it, renames
 //! it, and syncs the folder. A kill at any moment leaves the snapshots that were there, or those and the new one.
 //!
-//! **Reading** ([`Snapshots::resume`]): rank 0 looks for the newest good file and broadcasts it to the others, so that all ranks
-//! resume from the same snapshot, or none does, also where the folder is on a disk of one node.
+//! **Reading** ([`Snapshots::resume`]): the first rank of each node looks into its folder, and all ranks learn what each has. The
+//! newest good snapshot is read where it is and sent to all, so that all ranks resume from the same one, or none does, also where
+//! each node has a disk of its own and the job was requeued in another order.
+//!
+//! **Whose** a snapshot is stands in its metadata: the run id of the job that saved it, or its launchers' ids. A job that is
+//! restarted, on whichever node something failed, knows its own by that.
 //!
 //! Why CRC-32: it notices every flipped bit and every damaged stretch of up to 32 bits, and other damage but for one case in four
 //! billion; it runs at the speed of memory, Python has it (`zlib.crc32`), and the crate, `crc32fast`, is in the tree already. It is
@@ -26,6 +30,7 @@
 //!
 //! Left out: weights alone ([`crate::checkpoint`]), and copies to other machines.
 
+mod choice;
 mod decision;
 mod error;
 mod extra;
@@ -34,8 +39,11 @@ mod fit;
 mod folder;
 mod lock;
 mod options;
+mod owner;
+mod resume;
 mod snapshots;
 mod source;
+mod survey;
 mod writer;
 
 pub use error::{BadSnapshot, SnapshotError, Unfit};
@@ -46,4 +54,5 @@ pub use snapshots::Snapshots;
 
 pub(crate) use error::listed;
 pub(crate) use file::{View, tensor};
+pub(crate) use owner::job_of;
 pub(crate) use source::{open_regular, read_safetensors, read_whole};

@@ -26,8 +26,9 @@ pub struct SnapshotOptions {
     pub on_error: OnSaveError,
     /// Whether a thread writes while training goes on; yes.
     pub background: bool,
-    /// Whether to go on from what the folder holds; yes. If not, a folder that holds snapshots is refused: a run that began anew
-    /// beside them would one day be resumed from another's.
+    /// Whether to go on from what the folder holds, whoever saved it; yes. If not, training goes on only from what this very job
+    /// saved, before a restart or a requeue, and a folder that holds other snapshots is refused: a run that started over next
+    /// to them would one day be resumed from another's.
     pub resume: bool,
     /// How long to wait for the lock on the folder; `None`, the default, for as long as its file system may take to notice that the
     /// holder is gone.

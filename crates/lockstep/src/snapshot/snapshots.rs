@@ -1,35 +1,29 @@
-//! A run's snapshots: resuming from the newest good one, and saving new ones while training goes on.
+//! A run's snapshots: saving new ones while training goes on. Resuming from them stands in [`super::resume`].
 
 use std::any::Any;
 use std::collections::BTreeSet;
-use std::error::Error;
 use std::fs::File;
-use std::iter;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use c10d::ProcessGroup;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::Tensor;
 use tch::nn::VarStore;
 
-use super::decision::Decision;
-use super::error::{BadSnapshot, SnapshotError, Unfit};
+use super::error::SnapshotError;
 use super::extra;
-use super::file::{self, Meta, Run, Snapshot};
-use super::fit::{self, Here};
-use super::folder::{self, Good, Search};
+use super::file::{self, Meta, Run};
+use super::folder;
 use super::lock::{self, Claim};
 use super::options::{OnSaveError, SnapshotOptions};
 use super::writer::Job;
-use crate::events::Event;
+use crate::Reporter;
 use crate::loader::Position;
 use crate::optim::{Optimizer, State};
-use crate::{Reporter, agree, progress};
 
-/// The snapshots of a run. Every rank has one and makes the same calls; rank 0 alone touches the folder.
+/// The snapshots of a run. Every rank has one and makes the same calls; rank 0 alone writes, and the first rank of each node reads.
 ///
 /// ```no_run
 /// # use lockstep::{Reporter, loader::{DataLoader, Position}, snapshot::{Run, Snapshots}};
@@ -50,17 +44,19 @@ use crate::{Reporter, agree, progress};
 /// # Ok(()) }
 /// ```
 pub struct Snapshots {
-    folder: PathBuf,
-    run: Run,
-    options: SnapshotOptions,
-    report: Reporter,
+    pub(super) folder: PathBuf,
+    pub(super) run: Run,
+    pub(super) options: SnapshotOptions,
+    pub(super) report: Reporter,
+    /// The job's names, which each snapshot gets: this rank's, and after a resume those of all ranks.
+    pub(super) jobs: BTreeSet<String>,
     pending: Option<Pending>,
     /// Rank 0's claim to the folder, once it has asked: a lock, or none where locks are not to be had.
     claim: Option<Option<File>>,
     /// Files that are torn or damaged.
-    bad: BTreeSet<PathBuf>,
+    pub(super) bad: BTreeSet<PathBuf>,
     /// Files of others, that another version may read, or that may be readable later.
-    foreign: BTreeSet<PathBuf>,
+    pub(super) foreign: BTreeSet<PathBuf>,
 }
 
 struct Pending {
@@ -73,77 +69,12 @@ impl Snapshots {
     pub fn new(folder: impl AsRef<Path>, run: Run, options: SnapshotOptions, report: &Reporter) -> Self {
         let folder = folder.as_ref().to_owned();
         report.snapshots_are_in(&folder);
-        if report.rank().is_zero() {
+        if report.is_first_of_node() {
             folder::sweep(&folder);
         }
-        let (report, bad, foreign) = (report.clone(), BTreeSet::new(), BTreeSet::new());
-        Snapshots { folder, run, options, report, pending: None, claim: None, bad, foreign }
-    }
-
-    /// Sets `vs` and `optimizer` to the newest good snapshot and says where training goes on; without any, leaves them and says
-    /// the start. A collective: rank 0 reads, and all ranks get the same bytes. Why a newer file was skipped is warned of.
-    ///
-    /// As in PyTorch the saved options of the optimizer (its learning rate among them) replace those that it was built with.
-    /// A state that was saved beside them ([`save_with`](Self::save_with)) is not looked at.
-    ///
-    /// # Errors
-    /// On every rank when the newest good snapshot is of another model or optimizer, stands inside an epoch of another seed or
-    /// data set, or has another schema, and when another job that is still running has the folder, or there are snapshots and
-    /// [`SnapshotOptions::resume`] is off; nothing is changed then.
-    pub fn resume(
-        &mut self,
-        vs: &VarStore,
-        optimizer: &mut impl Optimizer,
-        group: &ProcessGroup,
-    ) -> Result<Position, SnapshotError> {
-        self.resume_reading(vs, optimizer, group, &|_| Ok(())).map(|(position, _)| position)
-    }
-
-    /// As [`resume`](Self::resume), and gives back the state that was saved beside model and optimizer; `None` where training
-    /// starts anew, and where the snapshot is of [`save`](Self::save).
-    ///
-    /// # Errors
-    /// As [`resume`](Self::resume), and on every rank when the saved state is of another shape than `E`: when it lacks a field, or
-    /// has one that an `E` would lose.
-    pub fn resume_with<E: Serialize + DeserializeOwned>(
-        &mut self,
-        vs: &VarStore,
-        optimizer: &mut impl Optimizer,
-        group: &ProcessGroup,
-    ) -> Result<(Position, Option<E>), SnapshotError> {
-        let read = |saved: Option<&str>| saved.map(extra::decode).transpose();
-        self.resume_reading(vs, optimizer, group, &read).map(|(position, extra)| (position, extra.flatten()))
-    }
-
-    /// Both kinds of resume; `read` makes of the saved state what they give back, before anything is changed.
-    fn resume_reading<T>(
-        &mut self,
-        vs: &VarStore,
-        optimizer: &mut impl Optimizer,
-        group: &ProcessGroup,
-        read: Read<'_, T>,
-    ) -> Result<(Position, Option<T>), SnapshotError> {
-        let rank0 = self.report.rank().is_zero();
-        let found = if rank0 { Some(self.read(vs, optimizer, read)) } else { None };
-        let mine = found.as_ref().map(|found| match found {
-            Ok(Some((good, _))) => Decision::Resume(good.path.display().to_string(), good.bytes.len()),
-            Ok(None) => Decision::Anew,
-            Err(error) => Decision::Refuse(with_causes(error)),
-        });
-        let decision = agree::words(group, mine.as_ref())?;
-        let found = found.transpose()?.flatten();
-        match decision {
-            Decision::Anew => Ok((Position::default(), None)),
-            Decision::Refuse(why) => Err(SnapshotError::RefusedByRank0(why)),
-            Decision::Resume(path, length) => {
-                let (bytes, taken_over) = found.map(|(good, extra)| (good.bytes, (good.meta, extra))).unzip();
-                let path = PathBuf::from(path);
-                let bytes = agree::bytes(group, bytes.unwrap_or_else(|| vec![0; length]))?;
-                let (meta, extra) = taken_over.map_or_else(|| take_over(&path, &bytes, vs, optimizer, read), Ok)?;
-                self.tell(meta.position, &path);
-                Ok((meta.position, Some(extra)))
-            }
-        }
+        let (report, jobs) = (report.clone(), report.job().map(str::to_owned).into_iter().collect());
+        let (bad, foreign) = (BTreeSet::new(), BTreeSet::new());
+        Snapshots { folder, run, options, report, jobs, pending: None, claim: None, bad, foreign }
     }
 
     /// Copies everything that the step at `position` reads, and has it written: on rank 0; the others have nothing to do.
@@ -255,42 +186,15 @@ impl Snapshots {
             world_size: self.report.world_size().get(),
             threads: tch::get_num_threads(),
             optimizer: state.meta().clone(),
+            jobs: self.jobs.iter().cloned().collect(),
         };
         let (folder, keep, report) = (self.folder.clone(), self.options.keep.get(), self.report.clone());
         let bytes = file::encode(&meta, extra, tensors(vs, state))?;
         Ok(Job { folder, position, bytes, keep, bad: self.bad.clone(), foreign: self.foreign.clone(), report })
     }
 
-    /// Rank 0's part of a resume: finds the newest good snapshot and takes it over.
-    fn read<T>(
-        &mut self,
-        vs: &VarStore,
-        optimizer: &mut impl Optimizer,
-        read: Read<'_, T>,
-    ) -> Result<Option<(Good, T)>, SnapshotError> {
-        self.claim()?;
-        let listed = |source| SnapshotError::List { folder: self.folder.clone(), source };
-        if !self.options.resume
-            && let Some(newest) = folder::list(&self.folder).map_err(listed)?.first()
-        {
-            return Err(SnapshotError::NotAsked { folder: self.folder.clone(), epoch: newest.epoch });
-        }
-        let Search { good, skipped } = folder::search(&self.folder).map_err(listed)?;
-        let other_schema = self.skip(skipped);
-        let Some(good) = good else { return other_schema.map_or(Ok(None), Err) };
-        let here = Here { run: self.run, world_size: self.report.world_size().get(), threads: tch::get_num_threads() };
-        let unfit = |why| SnapshotError::Unfit { path: good.path.clone(), why };
-        let notes = fit::check_run(&good.meta, &here).map_err(unfit)?;
-        let built_with = optimizer.group_lrs();
-        let (_, extra) = take_over(&good.path, &good.bytes, vs, optimizer, read)?;
-        let rates = fit::replaced_rates(&built_with, &optimizer.group_lrs());
-        let rates = rates.into_iter().filter(|_| !self.options.sets_rates);
-        notes.into_iter().chain(rates).for_each(|note| self.report.warn(note));
-        Ok(Some((good, extra)))
-    }
-
     /// Makes sure that no other job saves into the folder for as long as this lives.
-    fn claim(&mut self) -> Result<(), SnapshotError> {
+    pub(super) fn claim(&mut self) -> Result<(), SnapshotError> {
         if self.claim.is_some() {
             return Ok(());
         }
@@ -317,32 +221,6 @@ impl Snapshots {
         });
         Ok(())
     }
-
-    /// Warns of each file that was skipped; the error if there is nothing else to resume from.
-    fn skip(&mut self, skipped: Vec<(PathBuf, BadSnapshot)>) -> Option<SnapshotError> {
-        let mut other_schema = None;
-        for (path, bad) in skipped {
-            self.report.warn(format!("skipped the snapshot {}: {bad}", path.display()));
-            match bad {
-                BadSnapshot::Schema { .. } => {
-                    self.foreign.insert(path.clone());
-                    other_schema.get_or_insert(SnapshotError::Unfit { path, why: Unfit::Schema(bad) });
-                }
-                BadSnapshot::Torn { .. } | BadSnapshot::Damaged { .. } => drop(self.bad.insert(path)),
-                BadSnapshot::Unreadable(_) | BadSnapshot::NotOurs(_) => drop(self.foreign.insert(path)),
-            }
-        }
-        other_schema
-    }
-
-    fn tell(&self, position: Position, path: &Path) {
-        let Position { epoch, step, .. } = position;
-        if self.report.rank().is_zero() {
-            let line = progress::resumed_line(epoch);
-            self.report.println(if position.is_start() { line } else { format!("{line}, step {step}") });
-        }
-        self.report.emit(&Event::Resume { epoch, step: step as u64, path: path.display().to_string() });
-    }
 }
 
 impl Drop for Snapshots {
@@ -365,32 +243,6 @@ fn judge(written: std::io::Result<()>, path: PathBuf, stop: bool, report: &Repor
     Ok(())
 }
 
-/// Makes something of a snapshot's own state, if it has one.
-type Read<'a, T> = &'a dyn Fn(Option<&str>) -> Result<T, Unfit>;
-
-/// Sets model and optimizer to what the file at `path` holds, or leaves both.
-fn take_over<T>(
-    path: &Path,
-    bytes: &[u8],
-    vs: &VarStore,
-    optimizer: &mut impl Optimizer,
-    read: Read<'_, T>,
-) -> Result<(Meta, T), SnapshotError> {
-    let unfit = |why| SnapshotError::Unfit { path: path.to_owned(), why };
-    let snapshot = Snapshot::decode(bytes).map_err(|bad| unfit(Unfit::Schema(bad)))?;
-    let extra = read(snapshot.extra.as_deref()).map_err(unfit)?;
-    let variables = vs.variables();
-    fit::check_model(&snapshot.model, &variables).map_err(unfit)?;
-    let state = State::new(snapshot.meta.optimizer.clone(), snapshot.optimizer);
-    optimizer.load_state_dict(state).map_err(|error| unfit(error.into()))?;
-    for (name, saved) in snapshot.model {
-        // Every name is there: the check saw to it.
-        let Some(mut variable) = variables.get(&name).map(Tensor::shallow_clone) else { continue };
-        tch::no_grad(|| variable.f_copy_(&saved)).map_err(|source| SnapshotError::Tensor { name, source })?;
-    }
-    Ok((snapshot.meta, extra))
-}
-
 /// All tensors with their names in the file: those of wide elements first, so that each begins at a multiple of its width.
 fn tensors(vs: &VarStore, state: State) -> Vec<(String, Tensor)> {
     let model = vs.variables().into_iter().map(|(name, tensor)| (format!("model.{name}"), tensor));
@@ -398,12 +250,6 @@ fn tensors(vs: &VarStore, state: State) -> Vec<(String, Tensor)> {
     let mut all: Vec<(String, Tensor)> = model.chain(optimizer).collect();
     all.sort_by_cached_key(|(name, tensor)| (std::cmp::Reverse(tensor.kind().elt_size_in_bytes()), name.clone()));
     all
-}
-
-/// The error and what it came of, in one line: the other ranks get a text.
-fn with_causes(error: &SnapshotError) -> String {
-    let causes = iter::successors(error.source(), |&cause| cause.source());
-    causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
 }
 
 fn message(panic: &(dyn Any + Send)) -> String {

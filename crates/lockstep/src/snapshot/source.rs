@@ -12,6 +12,7 @@ use rustix::fs::OFlags;
 
 use super::error::BadSnapshot;
 use super::file::{self, LENGTH};
+use super::survey::Summary;
 
 /// How much of a header is looked at to know whose it is, in bytes: the metadata come first in it.
 const GLANCE: u64 = 64 * 1024;
@@ -42,6 +43,17 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
         return Ok(file);
     }
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+}
+
+/// What the header of the file at `path` says of it; the tensors are not read, and may be torn or damaged.
+pub(super) fn summary(path: &Path) -> Result<Summary, BadSnapshot> {
+    let mut file = open_regular(path)?;
+    let (bytes, mut start) = (file.metadata()?.len(), Vec::new());
+    append(&mut file, LENGTH as u64, &mut start)?;
+    let length = file::header_length(&start, bytes)?;
+    append(&mut file, length as u64, &mut start)?;
+    let (checksum, jobs) = file::identity(start.get(LENGTH..).unwrap_or_default());
+    Ok(Summary { bytes, checksum, jobs })
 }
 
 /// Whether this module wrote the file at `path`, in this schema; it may be torn or damaged.

@@ -27,5 +27,6 @@ mod sampler;
 mod sampler_golden;
 mod schedule_golden;
 mod snapshot;
+mod snapshot_nodes;
 mod vision_golden;
 mod vision_properties;

@@ -68,8 +68,24 @@ fn run(run: &RunSpec) -> Vec<String> {
         flaws.push("epochs, samples, batch-size, save-every-steps and keep must be 1 or more".into());
     }
     flaws.extend(seconds("timeout-seconds", Some(run.timeout_seconds)));
+    flaws.extend(seconds("late-seconds", Some(run.late_seconds)));
+    flaws.extend(seconds("stop-timeout-seconds", run.stop_timeout_seconds));
+    flaws.extend(order(run));
     flaws.extend(lab(run));
     flaws
+}
+
+fn order(run: &RunSpec) -> Option<String> {
+    let mut sorted = run.requeue_order.clone();
+    sorted.sort_unstable();
+    let fine = sorted.is_empty() || sorted.into_iter().eq(0..run.nodes);
+    (!fine).then(|| {
+        format!(
+            "requeue-order is {:?}: it names each of the nodes 0 to {} once",
+            run.requeue_order,
+            run.nodes.saturating_sub(1)
+        )
+    })
 }
 
 fn expect(expect: &Expect, run: &RunSpec) -> Vec<String> {
@@ -107,9 +123,10 @@ fn fault(fault: &Fault, run: &RunSpec) -> Vec<String> {
     if fault.for_seconds.is_some() && (fault.inside(0).is_some() || !fault.what.0.iter().any(heals)) {
         flaws.push("for-seconds goes with a network, a disk or a stop that the harness makes".into());
     }
-    let lost = matches!(fault.who, Who::Agent(_) | Who::Node(_)) && fault.what.0.contains(&Deed::Kill);
+    let ends = |deed: &Deed| matches!(deed, Deed::Kill | Deed::Term);
+    let lost = matches!(fault.who, Who::Agent(_) | Who::Node(_)) && fault.what.0.iter().any(ends);
     if fault.replace_after_seconds.is_some() && !lost {
-        flaws.push("replace-after-seconds goes with the kill of an agent or a node".into());
+        flaws.push("replace-after-seconds goes with the end of an agent or a node: \"kill\" or \"term\"".into());
     }
     flaws
 }

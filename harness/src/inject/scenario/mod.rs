@@ -47,8 +47,22 @@ pub(crate) struct RunSpec {
     pub(crate) ranks: usize,
     /// Agents, each with an equal share of the ranks.
     pub(crate) nodes: usize,
+    /// Where each node keeps its snapshots.
+    pub(crate) disks: Disks,
     /// As `lockstep run` takes it.
     pub(crate) max_restarts: u32,
+    /// How often the job is started again, under the same id, after all its agents have ended and it has failed: as a batch
+    /// system does.
+    pub(crate) requeues: u32,
+    /// Which node takes the first place then, which the second, …; as before, if this is empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) requeue_order: Vec<usize>,
+    /// How much later than the others the agent of the last node starts.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) late_seconds: f64,
+    /// As `lockstep run` takes it; its default where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop_timeout_seconds: Option<f64>,
     /// How often the lab goes through its samples.
     pub(crate) epochs: u64,
     /// Samples in a batch of one rank.
@@ -66,6 +80,17 @@ pub(crate) struct RunSpec {
     pub(crate) args: Vec<String>,
     /// How long the run may take.
     pub(crate) timeout_seconds: f64,
+}
+
+/// Where the nodes keep their snapshots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Disks {
+    /// In one folder, as on a parallel file system.
+    #[default]
+    Shared,
+    /// Each in a folder of its own, as on the disks of single machines. A node in place of a lost one has an empty one.
+    OfNodes,
 }
 
 /// What is broken.
@@ -161,6 +186,9 @@ pub(crate) struct Expect {
     pub(crate) says: Vec<String>,
     /// No process, listening port or temporary file is left.
     pub(crate) nothing_leaked: bool,
+    /// A fault may come too late, when the job or its victim has ended.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) faults_may_miss: bool,
 }
 
 impl Scenario {
@@ -234,7 +262,12 @@ impl Default for RunSpec {
             program: None,
             ranks: 2,
             nodes: 1,
+            disks: Disks::Shared,
             max_restarts: 3,
+            requeues: 0,
+            requeue_order: Vec::new(),
+            late_seconds: 0.0,
+            stop_timeout_seconds: None,
             epochs: 3,
             batch_size: 16,
             samples: 256,
@@ -259,8 +292,13 @@ impl Default for Expect {
             root_cause: None,
             says: Vec::new(),
             nothing_leaked: true,
+            faults_may_miss: false,
         }
     }
+}
+
+fn is_zero(seconds: &f64) -> bool {
+    *seconds == 0.0
 }
 
 impl From<Phase> for fault::Phase {

@@ -21,6 +21,8 @@ pub(crate) enum Deed {
     Term,
     /// SIGSTOP: it lives and does nothing, as a hang does.
     Stop,
+    /// From now on it ignores SIGTERM, so that only SIGKILL ends it.
+    IgnoreTerm,
     /// It exits with this code, without clean-up.
     Exit(i32),
     /// It panics.
@@ -58,6 +60,7 @@ impl Deed {
             Deed::Term => Act::Signal(15),
             Deed::Stop => Act::Signal(19),
             Deed::Segfault => Act::Signal(11),
+            Deed::IgnoreTerm => Act::IgnoreTerm,
             Deed::Exit(code) => Act::Exit(*code),
             Deed::Panic => Act::Panic,
             Deed::TearSnapshot => Act::TearSnapshot,
@@ -94,6 +97,7 @@ impl fmt::Display for Deed {
             Deed::Kill => f.write_str("SIGKILL"),
             Deed::Term => f.write_str("SIGTERM"),
             Deed::Stop => f.write_str("SIGSTOP"),
+            Deed::IgnoreTerm => f.write_str("SIGTERM ignored"),
             Deed::Segfault => f.write_str("SIGSEGV"),
             Deed::Exit(code) => write!(f, "exit code {code}"),
             Deed::Panic => f.write_str("panic"),

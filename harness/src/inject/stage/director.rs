@@ -34,8 +34,8 @@ pub(super) enum Order {
     Strike { fault: usize, who: Who, deed: Deed },
     /// Undo it.
     Cure { who: Who, deed: Deed },
-    /// Start another agent in place of the node's.
-    Replace { node: usize },
+    /// Start another agent in place of the node's, on a new machine if it is `fresh`; or the first one, if it comes late.
+    Replace { node: usize, fresh: bool },
 }
 
 impl Director {
@@ -47,7 +47,10 @@ impl Director {
             // A scenario that was read has only sound expressions.
             line: fault.when.log_line.as_deref().and_then(|text| Regex::new(text).ok()),
         });
-        Director { pending: pending.collect(), cures: Vec::new() }
+        let late = Duration::try_from_secs_f64(scenario.run.late_seconds).unwrap_or_default();
+        let last = Order::Replace { node: scenario.run.nodes - 1, fresh: false };
+        let cures = (!late.is_zero()).then_some((late, last)).into_iter().collect();
+        Director { pending: pending.collect(), cures }
     }
 
     /// What is due `now`, counted from the start of the run. A line is asked for once.
@@ -73,6 +76,11 @@ impl Director {
         self.cures.iter().any(|(_, order)| matches!(order, Order::Replace { .. }))
     }
 
+    /// Starts no agent any more: all have ended, and the whole job is started again.
+    pub(super) fn forget_agents(&mut self) {
+        self.cures.retain(|(_, order)| !matches!(order, Order::Replace { .. }));
+    }
+
     /// Whether nothing is left to do.
     pub(super) fn is_done(&self) -> bool {
         self.pending.is_empty() && self.cures.is_empty()
@@ -94,7 +102,8 @@ fn cures(now: Duration, fault: &Fault) -> Vec<(Duration, Order)> {
         cures.extend(fault.what.0.iter().map(|deed| (at(seconds), Order::Cure { who: fault.who, deed: deed.clone() })));
     }
     if let (Some(seconds), Who::Agent(node) | Who::Node(node)) = (fault.replace_after_seconds, fault.who) {
-        cures.push((at(seconds), Order::Replace { node }));
+        let fresh = matches!(fault.who, Who::Node(_));
+        cures.push((at(seconds), Order::Replace { node, fresh }));
     }
     cures
 }
@@ -126,8 +135,21 @@ mod tests {
         assert_eq!(due(1.9), []);
         assert_eq!(due(2.1), [strike(0, Who::Node(1), Deed::Kill)]);
         assert_eq!(due(3.0), []);
-        assert_eq!(due(3.2), [Order::Replace { node: 1 }]);
+        assert_eq!(due(3.2), [Order::Replace { node: 1, fresh: true }]);
         assert!(due(99.0).is_empty() && director.is_done());
+    }
+
+    #[test]
+    fn starts_a_late_agent_once_and_no_agent_after_the_whole_job_was_started_again() {
+        let head = "name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n[run]\nnodes = 2\nlate-seconds = 1\n";
+        let scenario = parse("x", head).unwrap();
+        let mut director = Director::new(&scenario);
+        assert!(director.owes() && director.due(seconds(0.9), &Seen::default()).is_empty());
+        assert_eq!(director.due(seconds(1.0), &Seen::default()), [Order::Replace { node: 1, fresh: false }]);
+        assert!(director.is_done());
+        let mut director = Director::new(&scenario);
+        director.forget_agents();
+        assert!(!director.owes() && director.due(seconds(9.0), &Seen::default()).is_empty());
     }
 
     #[test]

@@ -52,6 +52,11 @@ impl RunFolder {
         self.0.join("snapshots")
     }
 
+    /// Where a machine with a disk of its own saves them.
+    pub(crate) fn snapshots_of(&self, machine: usize) -> PathBuf {
+        self.snapshots().join(format!("machine-{machine}"))
+    }
+
     /// The only place for temporary files that the run is told of.
     pub(crate) fn tmp(&self) -> PathBuf {
         self.0.join("tmp")
@@ -72,16 +77,18 @@ impl RunFolder {
         self.0.join(format!("node-{node}.txt"))
     }
 
-    /// Temporary files that are left. The half of a snapshot that a killed job left is none of them: the next start of the job
+    /// Temporary files that are left, on the disks of these machines, if each has its own. The half of a snapshot that a killed job left is none of them: the next start of the job
     /// sweeps it away, so it counts only in one that `finished`.
-    pub(crate) fn leftovers(&self, finished: bool) -> Vec<String> {
-        let left = |(folder, name): (&str, String)| format!("{folder}/{name}");
-        let tmp = names(&self.tmp()).into_iter().map(|name| ("tmp", name));
-        let halves =
-            [("snapshots", self.snapshots()), ("weights", self.weights())].into_iter().flat_map(|(part, folder)| {
-                names(&folder).into_iter().filter(|name| finished && is_temporary(name)).map(move |name| (part, name))
-            });
-        tmp.chain(halves).map(left).collect()
+    pub(crate) fn leftovers(&self, finished: bool, machines: &[usize]) -> Vec<String> {
+        let disks = machines.iter().map(|machine| self.snapshots_of(*machine));
+        let folders = disks.chain([self.snapshots(), self.weights()]);
+        let halves = folders.flat_map(|folder| {
+            let left = names(&folder).into_iter().filter(|name| finished && is_temporary(name));
+            left.map(move |name| folder.join(name))
+        });
+        let tmp = names(&self.tmp()).into_iter().map(|name| self.tmp().join(name));
+        let shown = |path: PathBuf| path.strip_prefix(&self.0).unwrap_or(&path).display().to_string();
+        tmp.chain(halves).map(shown).collect()
     }
 }
 
@@ -110,18 +117,22 @@ mod tests {
             fs::write(folder.weights().join(name), "").unwrap();
         }
         assert_eq!(folder.models(), [folder.weights().join("best.safetensors")]);
-        assert_eq!(folder.leftovers(true), ["weights/.best.tmp.safetensors"]);
+        assert_eq!(folder.leftovers(true, &[]), ["weights/.best.tmp.safetensors"]);
     }
 
     #[test]
     fn tells_which_temporary_files_are_left() {
         let dir = tempfile::tempdir().unwrap();
         let folder = RunFolder::make(dir.path().join("run")).unwrap();
-        assert_eq!(folder.leftovers(true), Vec::<String>::new());
+        assert_eq!(folder.leftovers(true, &[0]), Vec::<String>::new());
         fs::write(folder.tmp().join("x"), "").unwrap();
         fs::write(folder.snapshots().join("snapshot-8.safetensors"), "").unwrap();
         fs::write(folder.snapshots().join(".snapshot-12.tmp"), "").unwrap();
-        assert_eq!(folder.leftovers(true), ["tmp/x", "snapshots/.snapshot-12.tmp"]);
-        assert_eq!(folder.leftovers(false), ["tmp/x"]);
+        fs::create_dir(folder.snapshots_of(3)).unwrap();
+        fs::write(folder.snapshots_of(3).join(".x.partial"), "").unwrap();
+        assert_eq!(folder.leftovers(true, &[]), ["tmp/x", "snapshots/.snapshot-12.tmp"]);
+        let own = "snapshots/machine-3/.x.partial";
+        assert_eq!(folder.leftovers(true, &[3]), ["tmp/x", own, "snapshots/.snapshot-12.tmp"]);
+        assert_eq!(folder.leftovers(false, &[3]), ["tmp/x"]);
     }
 }

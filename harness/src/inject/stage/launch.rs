@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use crate::inject::scenario::RunSpec;
+use crate::inject::scenario::{Disks, RunSpec};
 use crate::process::tied;
 
 use super::folder::RunFolder;
@@ -43,6 +43,8 @@ pub(super) struct Agent<'a> {
     /// `None` for a job of one node.
     pub(super) meeting: Option<&'a Meeting>,
     pub(super) node: usize,
+    /// The machine that is this node, by whose number its disk is known.
+    pub(super) machine: usize,
     pub(super) folder: &'a RunFolder,
     /// The program of the workers.
     pub(super) program: &'a Path,
@@ -59,7 +61,7 @@ impl Agent<'_> {
         let under = !matches!(self.launcher, Launcher::Nobody);
         let workers = under.then(|| self.program.into());
         let flags = self.flags().into_iter().map(OsString::from);
-        let arguments = arguments(self.spec, self.folder).into_iter().map(OsString::from);
+        let arguments = self.arguments().into_iter().map(OsString::from);
         let words = prefix.iter().cloned().chain(tied_to_this(prefix, &program));
         words.chain(subcommand).chain(flags).chain(workers).chain(arguments).collect()
     }
@@ -82,9 +84,49 @@ impl Agent<'_> {
         };
         flags.push(format!("--nproc-per-node={}", spec.ranks_per_node()));
         flags.push(format!("--max-restarts={}", spec.max_restarts));
+        flags.extend(spec.stop_timeout_seconds.map(|seconds| format!("--stop-timeout={seconds}")));
         flags.push(format!("--log-dir={}", self.folder.logs().display()));
         flags.push("--no-python".into());
         flags
+    }
+
+    /// The arguments of the program: those that the labs with snapshots share, or the scenario's own with the run's folders in the
+    /// place of their names.
+    fn arguments(&self) -> Vec<String> {
+        let spec = self.spec;
+        let own = spec.args.iter().map(|arg| self.filled(arg));
+        if spec.program.is_some() {
+            return own.collect();
+        }
+        let path = |path: PathBuf| path.to_string_lossy().into_owned();
+        let pairs = [
+            ("--snapshots", path(self.snapshots())),
+            ("--weights", path(self.folder.weights())),
+            ("--save-every-steps", spec.save_every_steps.to_string()),
+            ("--keep", spec.keep.to_string()),
+            ("--epochs", spec.epochs.to_string()),
+            ("--batch-size", spec.batch_size.to_string()),
+            ("--samples", spec.samples.to_string()),
+            ("--seed", spec.seed.to_string()),
+        ];
+        pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).chain(own).collect()
+    }
+
+    fn snapshots(&self) -> PathBuf {
+        match self.spec.disks {
+            Disks::Shared => self.folder.snapshots(),
+            Disks::OfNodes => self.folder.snapshots_of(self.machine),
+        }
+    }
+
+    fn filled(&self, arg: &str) -> String {
+        let places = [
+            ("{snapshots}", self.snapshots()),
+            ("{weights}", self.folder.weights()),
+            ("{results}", self.folder.results()),
+            ("{folder}", self.folder.path().into()),
+        ];
+        places.iter().fold(arg.to_owned(), |text, (name, path)| text.replace(name, &path.to_string_lossy()))
     }
 }
 
@@ -101,36 +143,6 @@ fn this(prefix: &Prefix) -> OsString {
     if prefix.is_empty() { link } else { std::env::current_exe().map_or(link, OsString::from) }
 }
 
-/// The arguments of the program: those that the labs with snapshots share, or the scenario's own with the run's folders in the place of their names.
-fn arguments(spec: &RunSpec, folder: &RunFolder) -> Vec<String> {
-    let own = spec.args.iter().map(|arg| filled(arg, folder));
-    if spec.program.is_some() {
-        return own.collect();
-    }
-    let path = |path: PathBuf| path.to_string_lossy().into_owned();
-    let pairs = [
-        ("--snapshots", path(folder.snapshots())),
-        ("--weights", path(folder.weights())),
-        ("--save-every-steps", spec.save_every_steps.to_string()),
-        ("--keep", spec.keep.to_string()),
-        ("--epochs", spec.epochs.to_string()),
-        ("--batch-size", spec.batch_size.to_string()),
-        ("--samples", spec.samples.to_string()),
-        ("--seed", spec.seed.to_string()),
-    ];
-    pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).chain(own).collect()
-}
-
-fn filled(arg: &str, folder: &RunFolder) -> String {
-    let places = [
-        ("{snapshots}", folder.snapshots()),
-        ("{weights}", folder.weights()),
-        ("{results}", folder.results()),
-        ("{folder}", folder.path().into()),
-    ];
-    places.iter().fold(arg.to_owned(), |text, (name, path)| text.replace(name, &path.to_string_lossy()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,8 +150,9 @@ mod tests {
     fn words(spec: &RunSpec, meeting: Option<&Meeting>, launcher: &Launcher) -> String {
         let dir = tempfile::tempdir().unwrap();
         let folder = RunFolder::make(dir.path().join("r")).unwrap();
+        let node = spec.nodes - 1;
         let agent =
-            Agent { launcher, spec, meeting, node: spec.nodes - 1, folder: &folder, program: Path::new("/p/lab") };
+            Agent { launcher, spec, meeting, node, machine: node, folder: &folder, program: Path::new("/p/lab") };
         let words = agent.words(&Prefix::new());
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let this = format!("/proc/{}/exe", std::process::id());
@@ -169,6 +182,14 @@ mod tests {
         let expected = "/x/torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:9 --rdzv-id=job \
                         --rdzv-conf=is_host=false --local-addr=127.0.0.2 --nproc-per-node=2";
         assert!(told.contains(expected), "{told}");
+    }
+
+    #[test]
+    fn gives_each_node_its_own_disk_where_disks_are_of_nodes() {
+        let spec = RunSpec { nodes: 2, disks: Disks::OfNodes, stop_timeout_seconds: Some(0.5), ..RunSpec::default() };
+        let told = words(&spec, None, &Launcher::Own);
+        assert!(told.contains("--snapshots R/snapshots/machine-1 --weights R/weights"), "{told}");
+        assert!(told.contains("--max-restarts=3 --stop-timeout=0.5 "), "{told}");
     }
 
     #[test]

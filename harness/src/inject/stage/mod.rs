@@ -37,6 +37,9 @@ const LOOK: Duration = Duration::from_millis(10);
 /// How often its listening ports are.
 const LOOK_AT_PORTS: Duration = Duration::from_millis(250);
 
+/// How long the others may take to end by themselves when the host of their store has gone, before a batch system ends them.
+const TO_NOTICE: Duration = Duration::from_secs(10);
+
 /// What all runs share.
 pub(crate) struct Stage {
     pub(crate) launcher: Launcher,
@@ -135,7 +138,7 @@ impl Stage {
         let begin = Instant::now();
         let limit = self.timeout.unwrap_or_else(|| Duration::from_secs_f64(scenario.run.timeout_seconds));
         let (mut director, mut strikes, mut looked) = (Director::new(scenario), Vec::new(), None::<Instant>);
-        let mut listeners = BTreeSet::new();
+        let (mut listeners, mut requeues, mut host_lost) = (BTreeSet::new(), scenario.run.requeues, None::<Instant>);
         let timed_out = loop {
             nodes.wait(LOOK)?;
             if let Some(signal) = self.signals.arrived() {
@@ -156,7 +159,18 @@ impl Stage {
                 looked = Some(Instant::now());
                 listeners.extend(nodes.listeners());
             }
-            if nodes.all_ended() && !director.owes() {
+            if requeues > 0 && nodes.host_failed() {
+                // Nobody starts agents of a job that has ended, and those that wait for its host in vain are ended.
+                director.forget_agents();
+                if host_lost.get_or_insert_with(Instant::now).elapsed() >= TO_NOTICE {
+                    nodes.end_others();
+                }
+            }
+            if nodes.all_ended() && nodes.failed() && requeues > 0 {
+                (requeues, host_lost) = (requeues - 1, None);
+                director.forget_agents();
+                strikes.push(requeue(&mut nodes));
+            } else if nodes.all_ended() && !director.owes() {
                 break None;
             }
             if begin.elapsed() >= limit {
@@ -180,9 +194,18 @@ fn strike(nodes: &mut Nodes<'_>, order: Order) -> Strike {
     let (fault, who, what, done) = match order {
         Order::Strike { fault, who, deed } => (Some(fault), who, deed.to_string(), nodes.strike(who, &deed)),
         Order::Cure { who, deed } => (None, who, format!("{deed}: undone"), nodes.cure(who, &deed)),
-        Order::Replace { node } => (None, Who::Agent(node), "another agent starts".into(), nodes.replace(node)),
+        Order::Replace { node, fresh } => {
+            (None, Who::Agent(node), "an agent starts".into(), nodes.replace(node, fresh))
+        }
     };
     Strike { t, fault, who, what, failed: done.err() }
+}
+
+/// Starts the whole job again, as a batch system does.
+fn requeue(nodes: &mut Nodes<'_>) -> Strike {
+    let (t, done) = (now(), nodes.requeue());
+    let what = format!("the job is started again on machines {:?}", nodes.machines);
+    Strike { t, fault: None, who: Who::Node(0), what, failed: done.err() }
 }
 
 /// What the run left in its files.

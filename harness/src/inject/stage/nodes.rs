@@ -21,7 +21,7 @@ use super::places::{Disk, LINK, Network};
 use super::ports::{self, Listener};
 use super::processes::{self, MARK};
 use super::{NoRun, Scenario};
-use crate::inject::scenario::{Deed, RunSpec, Who};
+use crate::inject::scenario::{Deed, Disks, RunSpec, Who};
 
 /// The most bytes of a node's output that are looked at.
 const OUTPUT: u64 = 1 << 20;
@@ -41,12 +41,20 @@ pub(super) struct Nodes<'a> {
     network: Option<Network>,
     disk: Option<Disk>,
     agents: Vec<Running>,
+    /// The machine of each node, by whose number its disk is known.
+    pub(super) machines: Vec<usize>,
+    /// The number of the next new machine.
+    fresh: usize,
+    /// How often the whole job was started again.
+    requeued: u32,
     ended: bool,
 }
 
 /// An agent of a node.
 struct Running {
     node: usize,
+    /// How often the whole job had been started again before.
+    requeued: u32,
     child: Child,
     pidfd: OwnedFd,
     status: Option<ExitStatus>,
@@ -72,10 +80,26 @@ impl<'a> Nodes<'a> {
         let network = network.transpose().map_err(NoRun::NotHere)?;
         let disk = scenario.has(Deed::is_of_the_disk).then(|| Disk::new(folder.snapshots()));
         disk.iter().try_for_each(Disk::check).map_err(NoRun::NotHere)?;
-        let meeting = (spec.nodes > 1).then(|| meeting(network.as_ref(), spec.nodes, &mark)).transpose()?;
-        let agents = Vec::new();
-        let mut nodes = Nodes { folder, launcher, spec, program, mark, meeting, network, disk, agents, ended: false };
-        for node in 0..spec.nodes {
+        let meeting = meets(spec).then(|| meeting(network.as_ref(), spec.nodes, &mark)).transpose()?;
+        let (agents, machines, fresh) = (Vec::new(), (0..spec.nodes).collect(), spec.nodes);
+        let (requeued, ended) = (0, false);
+        let mut nodes = Nodes {
+            folder,
+            launcher,
+            spec,
+            program,
+            mark,
+            meeting,
+            network,
+            disk,
+            agents,
+            machines,
+            fresh,
+            requeued,
+            ended,
+        };
+        let late = spec.late_seconds > 0.0;
+        for node in (0..spec.nodes).filter(|node| !late || node + 1 < spec.nodes) {
             nodes.start_agent(node)?;
         }
         Ok(nodes)
@@ -83,7 +107,8 @@ impl<'a> Nodes<'a> {
 
     fn start_agent(&mut self, node: usize) -> anyhow::Result<()> {
         let Nodes { launcher, spec, folder, program, meeting, .. } = &*self;
-        let agent = Agent { launcher, spec, meeting: meeting.as_ref(), node, folder, program };
+        let (meeting, machine) = (meeting.as_ref(), self.machines[node]);
+        let agent = Agent { launcher, spec, meeting, node, machine, folder, program };
         let words = agent.words(&self.prefix(node));
         let path = self.folder.output(node);
         let output = File::options().create(true).append(true).open(&path);
@@ -105,7 +130,8 @@ impl<'a> Nodes<'a> {
         let child = command.spawn().with_context(|| format!("cannot start {}", words[0].to_string_lossy()))?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
         let read = self.agents.iter().filter(|agent| agent.node == node).map(|agent| agent.read).max().unwrap_or(0);
-        self.agents.push(Running { node, child, pidfd, status: None, struck: false, read });
+        let requeued = self.requeued;
+        self.agents.push(Running { node, requeued, child, pidfd, status: None, struck: false, read });
         Ok(())
     }
 
@@ -133,8 +159,30 @@ impl<'a> Nodes<'a> {
 
     /// The exit codes of the agents that were let live, the newest of each node.
     pub(super) fn codes(&self) -> BTreeMap<usize, Option<i32>> {
-        let own = self.agents.iter().filter(|agent| !agent.struck);
+        let own = self.agents.iter().filter(|agent| !agent.struck && agent.requeued == self.requeued);
         own.filter_map(|agent| Some((agent.node, agent.status?.code()))).collect()
+    }
+
+    /// Whether the newest agent of some node has not succeeded.
+    pub(super) fn failed(&self) -> bool {
+        let mut newest: BTreeMap<usize, &Running> = BTreeMap::new();
+        newest.extend(self.agents.iter().map(|agent| (agent.node, agent)));
+        newest.len() < self.spec.nodes
+            || newest.values().any(|agent| agent.struck || agent.status.is_none_or(|status| !status.success()))
+    }
+
+    /// Whether the agent that hosts the store has ended without success.
+    pub(super) fn host_failed(&self) -> bool {
+        let host = self.agents.iter().rev().find(|agent| agent.node == 0);
+        host.is_some_and(|agent| agent.status.is_some_and(|status| agent.struck || !status.success()))
+    }
+
+    /// Kills the agents that still run.
+    pub(super) fn end_others(&mut self) {
+        for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
+            agent.struck = true;
+            processes::send(agent.child.id() as i32, KILL);
+        }
     }
 
     /// Whole lines that were printed since the last call.
@@ -187,9 +235,25 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    /// Starts another agent for the node.
-    pub(super) fn replace(&mut self, node: usize) -> Result<(), String> {
+    /// Starts another agent for the node, on a new machine if it is to be `fresh`.
+    pub(super) fn replace(&mut self, node: usize, fresh: bool) -> Result<(), String> {
+        if fresh {
+            self.machines[node] = self.fresh;
+            self.fresh += 1;
+        }
         self.start_agent(node).map_err(|error| format!("{error:#}"))
+    }
+
+    /// Starts an agent for each node, on the machines in the order that the scenario gives.
+    pub(super) fn requeue(&mut self) -> Result<(), String> {
+        self.requeued += 1;
+        let order = &self.spec.requeue_order;
+        if !order.is_empty() {
+            self.machines = order.iter().map(|node| self.machines[*node]).collect();
+        }
+        let meeting = meets(self.spec).then(|| meeting(self.network.as_ref(), self.spec.nodes, &self.mark));
+        self.meeting = meeting.transpose().map_err(|error| format!("{error:#}"))?;
+        (0..self.spec.nodes).try_for_each(|node| self.start_agent(node)).map_err(|error| format!("{error:#}"))
     }
 
     fn network(&self) -> Result<&Network, String> {
@@ -261,7 +325,8 @@ impl<'a> Nodes<'a> {
         let processes = processes.iter().map(|process| format!("process {} runs: {}", process.pid, process.command));
         let ports = listeners.intersection(&open).map(|listener| format!("port {} is listened on", listener.port));
         let finished = self.codes().values().all(|code| *code == Some(0));
-        let files = self.folder.leftovers(finished).into_iter().map(|file| format!("temporary file {file}"));
+        let machines = if self.spec.disks == Disks::OfNodes { &self.machines[..] } else { &[] };
+        let files = self.folder.leftovers(finished, machines).into_iter().map(|file| format!("temporary file {file}"));
         processes.chain(ports).chain(files).collect()
     }
 
@@ -300,6 +365,11 @@ impl Drop for Nodes<'_> {
 fn mark(folder: &RunFolder) -> String {
     let name = folder.path().file_name().unwrap_or_default().to_string_lossy();
     format!("{}-{name}", std::process::id())
+}
+
+/// Whether the job needs an id that it keeps: for agents to meet, or to be known again.
+fn meets(spec: &RunSpec) -> bool {
+    spec.nodes > 1 || spec.requeues > 0
 }
 
 /// Where the agents of the nodes meet.

@@ -1,0 +1,250 @@
+//! Which snapshot a job goes on from, of all that its nodes have: a pure function of what was found.
+//!
+//! Folders may be one, on a file system that all nodes share, or one on each node's own disk. A job that was requeued in another order
+//! has its snapshots where rank 0 was, which is not where rank 0 is. So the newest of all nodes is taken, wherever it is.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::survey::{Sighting, Survey};
+
+/// What comes of the ranks' surveys.
+#[derive(Debug, PartialEq)]
+pub(super) enum Choice {
+    /// Try these, in this order; the first that is good is taken.
+    Try(Vec<Candidate>),
+    /// There are snapshots, none is of this job, and it was not to go on from others'.
+    NotAsked(Candidate),
+    /// Nodes have snapshots of different runs, and which one was meant cannot be known.
+    Disagree(Candidate, Candidate),
+}
+
+/// A snapshot that a rank can read.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Candidate {
+    /// Who reads it.
+    pub(super) rank: usize,
+    /// What it has found.
+    pub(super) sighting: Sighting,
+    /// Whether it is this job's own.
+    own: bool,
+}
+
+/// Chooses for all ranks; `surveys` are theirs, in the order of ranks. With `resume` off, only this job's own snapshots are taken.
+pub(super) fn choose(surveys: &[Survey], resume: bool) -> Choice {
+    let candidates = candidates(surveys);
+    let owned = candidates.iter().any(|one| one.own);
+    match candidates.first() {
+        Some(newest) if !resume && !owned => Choice::NotAsked(newest.clone()),
+        Some(newest) if !owned && newest.rank != 0 => match another_run(newest, surveys) {
+            Some(other) => Choice::Disagree(newest.clone(), other),
+            None => Choice::Try(candidates),
+        },
+        _ => Choice::Try(candidates.into_iter().filter(|one| resume || one.own).collect()),
+    }
+}
+
+/// The jobs of all ranks.
+pub(super) fn jobs(surveys: &[Survey]) -> BTreeSet<String> {
+    surveys.iter().filter_map(|survey| survey.job.clone()).collect()
+}
+
+/// All snapshots, this job's own first, then by age; each once, though every node of a shared disk sees it.
+fn candidates(surveys: &[Survey]) -> Vec<Candidate> {
+    let jobs = jobs(surveys);
+    let mut all: Vec<Candidate> = (0..).zip(surveys).flat_map(|(rank, survey)| of(rank, survey, &jobs)).collect();
+    all.sort_by_key(|one| (!one.own, Reverse((one.sighting.epoch, one.sighting.step)), one.rank));
+    let mut once: Vec<Candidate> = Vec::new();
+    for one in all {
+        if !once.iter().any(|known| known.sighting == one.sighting) {
+            once.push(one);
+        }
+    }
+    once
+}
+
+fn of(rank: usize, survey: &Survey, jobs: &BTreeSet<String>) -> Vec<Candidate> {
+    let own = |sighting: &Sighting| sighting.summary.jobs.iter().any(|job| jobs.contains(job));
+    let found = survey.found.iter().flatten();
+    found.map(|sighting| Candidate { rank, sighting: sighting.clone(), own: own(sighting) }).collect()
+}
+
+/// The newest snapshot of another node that is known to be of another run than `newest`.
+fn another_run(newest: &Candidate, surveys: &[Survey]) -> Option<Candidate> {
+    let jobs = &newest.sighting.summary.jobs;
+    let differs = |other: &Sighting| {
+        let theirs = &other.summary.jobs;
+        !jobs.is_empty() && !theirs.is_empty() && theirs.iter().all(|job| !jobs.contains(job))
+    };
+    let newest_of = |(rank, survey): (usize, &Survey)| {
+        Some(Candidate { rank, sighting: survey.found.as_ref()?.first()?.clone(), own: false })
+    };
+    (0..).zip(surveys).filter_map(newest_of).find(|other| differs(&other.sighting))
+}
+
+/// What rank 0 says when training goes on from `taken` and that is another node's.
+pub(super) fn note(taken: &Candidate, surveys: &[Survey]) -> Option<String> {
+    let (zero, theirs) = (surveys.first()?, surveys.get(taken.rank)?);
+    if taken.rank == 0 {
+        return None;
+    }
+    let newest = zero.found.as_ref().and_then(|found| found.first());
+    let has = newest.map_or_else(|| "none".to_owned(), |one| format!("one of {}", place(one)));
+    Some(format!(
+        "rank {} on {} has the newest snapshot, of {}, in {}, and rank 0 on {} has {has} in {}: all ranks go on from rank {0}'s",
+        taken.rank,
+        theirs.host,
+        place(&taken.sighting),
+        theirs.folder,
+        zero.host,
+        zero.folder
+    ))
+}
+
+/// What rank 0 says when several nodes have looked, and training starts from the beginning.
+pub(super) fn none_anywhere(surveys: &[Survey]) -> Option<String> {
+    let looked: Vec<_> = surveys.iter().filter(|survey| survey.found.is_some()).collect();
+    let places: Vec<_> = looked.iter().map(|survey| format!("{}:{}", survey.host, survey.folder)).collect();
+    let nodes = places.len();
+    (nodes > 1).then(|| {
+        format!("No snapshot on any of {nodes} nodes ({}): training starts at epoch 0", super::error::listed(&places))
+    })
+}
+
+/// Both sides of a disagreement, in words.
+pub(super) fn sides(one: &Candidate, other: &Candidate, surveys: &[Survey]) -> [String; 2] {
+    [one, other].map(|side| {
+        let Survey { host, folder, .. } = &surveys[side.rank];
+        let jobs = side.sighting.summary.jobs.join(", ");
+        format!("rank {} on {host} has one of {} of {jobs} in {folder}", side.rank, place(&side.sighting))
+    })
+}
+
+fn place(sighting: &Sighting) -> String {
+    format!("epoch {}, step {}", sighting.epoch, sighting.step)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::survey::Summary;
+    use super::*;
+
+    fn sighting(epoch: u64, step: usize, jobs: &[&str]) -> Sighting {
+        let jobs: Vec<String> = jobs.iter().map(|job| (*job).to_owned()).collect();
+        let checksum = Some(format!("{epoch}-{step}-{}", jobs.concat()));
+        Sighting { epoch, step, summary: Summary { bytes: 9, checksum, jobs } }
+    }
+
+    fn node(host: &str, job: &str, found: Vec<Sighting>) -> Survey {
+        let (host, job) = (host.to_owned(), Some(job.to_owned()));
+        Survey { host, folder: "/snapshots".into(), job, found: Some(found), ..Survey::default() }
+    }
+
+    fn tried(choice: Choice) -> Vec<(usize, u64, usize)> {
+        match choice {
+            Choice::Try(order) => order.iter().map(|one| (one.rank, one.sighting.epoch, one.sighting.step)).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn takes_the_newest_of_all_nodes_wherever_it_is() {
+        let mine = ["run a"];
+        let nodes = [
+            node("zero", "run a", vec![sighting(1, 0, &mine)]),
+            node("one", "run a", vec![sighting(2, 3, &mine), sighting(2, 0, &mine)]),
+        ];
+        assert_eq!(tried(choose(&nodes, true)), [(1, 2, 3), (1, 2, 0), (0, 1, 0)]);
+        assert_eq!(choose(&nodes, false), choose(&nodes, true));
+        let Choice::Try(order) = choose(&nodes, true) else { panic!() };
+        let told = note(&order[0], &nodes).unwrap();
+        assert!(told.contains("rank 1 on one has the newest snapshot, of epoch 2, step 3, in /snapshots"), "{told}");
+        assert!(told.contains("rank 0 on zero has one of epoch 1, step 0"), "{told}");
+        assert_eq!(note(&order[2], &nodes), None);
+    }
+
+    #[test]
+    fn reads_a_snapshot_on_a_shared_disk_once_and_by_rank_0() {
+        let shared = vec![sighting(2, 0, &["run a"]), sighting(1, 0, &["run a"])];
+        let nodes: Vec<_> = (0..3).map(|_| node("n", "run a", shared.clone())).collect();
+        assert_eq!(tried(choose(&nodes, true)), [(0, 2, 0), (0, 1, 0)]);
+    }
+
+    #[test]
+    fn goes_on_from_a_jobs_own_without_being_asked_and_from_no_others() {
+        let other = [node("zero", "run b", vec![sighting(5, 0, &["run a"])]), node("one", "run b", vec![])];
+        assert!(matches!(choose(&other, false), Choice::NotAsked(Candidate { rank: 0, .. })));
+        assert_eq!(tried(choose(&other, true)), [(0, 5, 0)]);
+        // Launchers without an id: one of those that saved it is still there.
+        let survivor = [
+            node("zero", "launcher 3", vec![]),
+            node("one", "launcher 2", vec![sighting(5, 0, &["launcher 1", "launcher 2"])]),
+        ];
+        assert_eq!(tried(choose(&survivor, false)), [(1, 5, 0)]);
+    }
+
+    #[test]
+    fn prefers_a_jobs_own_to_a_newer_one_of_another() {
+        let nodes = [
+            node("zero", "run b", vec![sighting(9, 0, &["run a"])]),
+            node("one", "run b", vec![sighting(2, 0, &["run b"])]),
+        ];
+        assert_eq!(tried(choose(&nodes, true)), [(1, 2, 0), (0, 9, 0)]);
+        assert_eq!(tried(choose(&nodes, false)), [(1, 2, 0)]);
+    }
+
+    #[test]
+    fn refuses_where_nodes_have_different_runs_and_names_both() {
+        let nodes = [
+            node("zero", "run c", vec![sighting(2, 0, &["run a"])]),
+            node("one", "run c", vec![sighting(4, 1, &["run b"])]),
+        ];
+        let Choice::Disagree(newest, other) = choose(&nodes, true) else { panic!() };
+        let [newest, other] = sides(&newest, &other, &nodes);
+        assert_eq!(newest, "rank 1 on one has one of epoch 4, step 1 of run b in /snapshots");
+        assert_eq!(other, "rank 0 on zero has one of epoch 2, step 0 of run a in /snapshots");
+        // What another run left on another node is passed over where rank 0 has the newest.
+        let leftover = [
+            node("zero", "run c", vec![sighting(4, 1, &["run a"])]),
+            node("one", "run c", vec![sighting(2, 0, &["run b"])]),
+        ];
+        assert_eq!(tried(choose(&leftover, true))[0], (0, 4, 1));
+    }
+
+    #[test]
+    fn says_where_it_looked_when_several_nodes_have_nothing() {
+        let empty = || node("n", "run a", vec![]);
+        assert_eq!(none_anywhere(&[empty()]), None);
+        let second = Survey { found: None, ..empty() };
+        assert_eq!(none_anywhere(&[empty(), second.clone()]), None, "the second rank of the same node");
+        let told = none_anywhere(&[empty(), second, empty()]).unwrap();
+        assert_eq!(told, "No snapshot on any of 2 nodes (n:/snapshots, n:/snapshots): training starts at epoch 0");
+    }
+
+    proptest! {
+        #[test]
+        fn never_starts_over_while_any_node_has_a_snapshot_of_the_job(
+            places in proptest::collection::vec(proptest::collection::vec((0u64..5, 0usize..5, 0usize..3), 0..4), 1..5),
+            resume: bool,
+        ) {
+            let names = ["run a", "run b", "run c"];
+            let found = |place: &Vec<(u64, usize, usize)>| {
+                let mut found: Vec<_> = place.iter().map(|(epoch, step, job)| sighting(*epoch, *step, &names[*job..=*job])).collect();
+                found.sort_by_key(|one| Reverse((one.epoch, one.step)));
+                found
+            };
+            let nodes: Vec<_> = places.iter().map(|place| node("n", "run a", found(place))).collect();
+            let own = places.iter().flatten().filter(|(.., job)| *job == 0).map(|(epoch, step, _)| (*epoch, *step)).max();
+            match (own, choose(&nodes, resume)) {
+                (Some(newest), Choice::Try(order)) => {
+                    prop_assert_eq!((order[0].sighting.epoch, order[0].sighting.step), newest);
+                }
+                (Some(_), other) => prop_assert!(false, "{:?}", other),
+                (None, Choice::Try(order)) => prop_assert!(resume || order.is_empty()),
+                (None, _) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Resuming: all ranks say what their nodes have, one snapshot is chosen, and the rank that has it sends it to all.
+
+use std::error::Error;
+use std::iter;
+use std::path::{Path, PathBuf};
+
+use c10d::{ProcessGroup, Rank};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tch::Tensor;
+use tch::nn::VarStore;
+
+use super::choice::{self, Candidate, Choice};
+use super::decision::Decision;
+use super::error::{BadSnapshot, SnapshotError, Unfit};
+use super::extra;
+use super::file::{Meta, Snapshot};
+use super::fit::{self, Here};
+use super::folder::{self, Good};
+use super::snapshots::Snapshots;
+use super::survey::Survey;
+use crate::events::Event;
+use crate::loader::Position;
+use crate::optim::{Optimizer, State};
+use crate::{agree, progress};
+
+impl Snapshots {
+    /// Sets `vs` and `optimizer` to the newest good snapshot and returns where training goes on; without any, leaves them and
+    /// returns the start. A collective: the first rank of each node looks into its folder, the newest snapshot of all nodes is read
+    /// where it is, and all ranks get the same bytes. Why a newer file was skipped is warned of, and so is a snapshot that
+    /// another node than rank 0's has.
+    ///
+    /// As in PyTorch the saved options of the optimizer (its learning rate among them) replace those that it was built with.
+    /// A state that was saved beside them ([`save_with`](Self::save_with)) is not looked at.
+    ///
+    /// # Errors
+    /// On every rank when the newest good snapshot is of another model or optimizer, stands inside an epoch of another seed or
+    /// data set, or has another schema; when another job that is still running has the folder; when nodes have snapshots of
+    /// different runs, and none of them is this one; and when there are snapshots, none of this job, and
+    /// [`SnapshotOptions::resume`](super::SnapshotOptions::resume) is off. Nothing is changed then.
+    pub fn resume(
+        &mut self,
+        vs: &VarStore,
+        optimizer: &mut impl Optimizer,
+        group: &ProcessGroup,
+    ) -> Result<Position, SnapshotError> {
+        self.resume_reading(vs, optimizer, group, &|_| Ok(())).map(|(position, _)| position)
+    }
+
+    /// As [`resume`](Self::resume), and gives back the state that was saved beside model and optimizer; `None` where training
+    /// starts from the beginning, and where the snapshot is of [`save`](Self::save).
+    ///
+    /// # Errors
+    /// As [`resume`](Self::resume), and on every rank when the saved state is of another shape than `E`: when it lacks a field, or
+    /// has one that an `E` would lose.
+    pub fn resume_with<E: Serialize + DeserializeOwned>(
+        &mut self,
+        vs: &VarStore,
+        optimizer: &mut impl Optimizer,
+        group: &ProcessGroup,
+    ) -> Result<(Position, Option<E>), SnapshotError> {
+        let read = |saved: Option<&str>| saved.map(extra::decode).transpose();
+        self.resume_reading(vs, optimizer, group, &read).map(|(position, extra)| (position, extra.flatten()))
+    }
+
+    /// Both kinds of resume; `read` makes of the saved state what they give back, before anything is changed.
+    fn resume_reading<T>(
+        &mut self,
+        vs: &VarStore,
+        optimizer: &mut impl Optimizer,
+        group: &ProcessGroup,
+        read: Read<'_, T>,
+    ) -> Result<(Position, Option<T>), SnapshotError> {
+        let surveys = self.surveys(group)?;
+        let mut other_schema = None;
+        for candidate in self.choose(&surveys)? {
+            match self.try_one(&candidate, vs, optimizer, group, read)? {
+                Tried::Taken(position, path, extra) => {
+                    choice::note(&candidate, &surveys).into_iter().for_each(|note| self.report.warn_once(note));
+                    self.tell(position, &path);
+                    return Ok((position, Some(extra)));
+                }
+                Tried::Bad(error) => other_schema = other_schema.or(error),
+            }
+        }
+        if let Some(error) = other_schema {
+            return Err(error);
+        }
+        choice::none_anywhere(&surveys).into_iter().for_each(|told| self.report.say_once(told));
+        Ok((Position::default(), None))
+    }
+
+    /// What all nodes have. Every rank learns why one refuses.
+    fn surveys(&mut self, group: &ProcessGroup) -> Result<Vec<Survey>, SnapshotError> {
+        let claimed = if self.report.rank().is_zero() { self.claim() } else { Ok(()) };
+        let refusal = claimed.as_ref().err().map(with_causes);
+        let job = self.report.job().map(str::to_owned);
+        let survey = Survey { refusal, ..Survey::take(&self.folder, job, self.report.is_first_of_node()) };
+        let surveys = agree::all_words(group, &survey)?;
+        claimed?;
+        self.jobs = choice::jobs(&surveys);
+        for (rank, Survey { host, folder, unreadable, refusal, .. }) in surveys.iter().enumerate() {
+            if let Some(why) = refusal {
+                return Err(SnapshotError::Refused { rank: Rank::new(rank), why: why.clone() });
+            }
+            if let Some(why) = unreadable {
+                let why = format!("cannot look for snapshots in {folder} on {host}: {why}");
+                return Err(SnapshotError::Refused { rank: Rank::new(rank), why });
+            }
+        }
+        Ok(surveys)
+    }
+
+    /// What to try, in this order.
+    fn choose(&self, surveys: &[Survey]) -> Result<Vec<Candidate>, SnapshotError> {
+        match choice::choose(surveys, self.options.resume) {
+            Choice::Try(order) => Ok(order),
+            Choice::NotAsked(newest) => {
+                let (epoch, Survey { host, folder, .. }) = (newest.sighting.epoch, &surveys[newest.rank]);
+                let host = (newest.rank != 0).then(|| host.clone());
+                Err(SnapshotError::NotAsked { folder: folder.into(), host, epoch })
+            }
+            Choice::Disagree(newest, other) => {
+                let [newest, other] = choice::sides(&newest, &other, surveys);
+                Err(SnapshotError::DifferentRuns { newest, other })
+            }
+        }
+    }
+
+    /// The rank that has the snapshot reads it, and all ranks take it over, or none does.
+    fn try_one<T>(
+        &mut self,
+        candidate: &Candidate,
+        vs: &VarStore,
+        optimizer: &mut impl Optimizer,
+        group: &ProcessGroup,
+        read: Read<'_, T>,
+    ) -> Result<Tried<T>, SnapshotError> {
+        let reader = Rank::new(candidate.rank);
+        let found = (group.rank() == reader).then(|| self.read(candidate, vs, optimizer, read));
+        let decision = agree::words_of(group, reader, found.as_ref().map(decide).as_ref())?;
+        let found = found.transpose()?;
+        let refused = |why| SnapshotError::Refused { rank: reader, why };
+        match decision {
+            Decision::Refuse(why) => Err(refused(why)),
+            Decision::Next(words) => {
+                let mine = if let Some(Found::Bad(error)) = found { error } else { None };
+                Ok(Tried::Bad(mine.or_else(|| words.map(refused))))
+            }
+            Decision::Resume(path, length) => {
+                let good = if let Some(Found::Good(good, extra)) = found { Some((good, extra)) } else { None };
+                let (bytes, taken_over) = good.map(|(good, extra)| (good.bytes, (good.meta, extra))).unzip();
+                let path = PathBuf::from(path);
+                let bytes = agree::bytes_of(group, reader, bytes.unwrap_or_else(|| vec![0; length]))?;
+                let (meta, extra) = taken_over.map_or_else(|| take_over(&path, &bytes, vs, optimizer, read), Ok)?;
+                Ok(Tried::Taken(meta.position, path, extra))
+            }
+        }
+    }
+
+    /// The reader's part: reads and checks the file, and takes it over.
+    fn read<T>(
+        &mut self,
+        candidate: &Candidate,
+        vs: &VarStore,
+        optimizer: &mut impl Optimizer,
+        read: Read<'_, T>,
+    ) -> Result<Found<T>, SnapshotError> {
+        let at = Position { epoch: candidate.sighting.epoch, step: candidate.sighting.step, samples: 0 };
+        let path = folder::path_of(&self.folder, at);
+        let good = match folder::read(&path) {
+            Ok(good) => good,
+            Err(bad) => return Ok(Found::Bad(self.skip(path, bad))),
+        };
+        let here = Here { run: self.run, world_size: self.report.world_size().get(), threads: tch::get_num_threads() };
+        let unfit = |why| SnapshotError::Unfit { path: good.path.clone(), why };
+        let notes = fit::check_run(&good.meta, &here).map_err(unfit)?;
+        let built_with = optimizer.group_lrs();
+        let (_, extra) = take_over(&good.path, &good.bytes, vs, optimizer, read)?;
+        let rates = fit::replaced_rates(&built_with, &optimizer.group_lrs());
+        let rates = rates.into_iter().filter(|_| !self.options.sets_rates);
+        notes.into_iter().chain(rates).for_each(|note| self.report.warn(note));
+        Ok(Found::Good(good, extra))
+    }
+
+    /// Warns of a file that is skipped; the error if there is nothing else to resume from.
+    fn skip(&mut self, path: PathBuf, bad: BadSnapshot) -> Option<SnapshotError> {
+        self.report.warn(format!("skipped the snapshot {}: {bad}", path.display()));
+        match bad {
+            BadSnapshot::Schema { .. } => {
+                self.foreign.insert(path.clone());
+                return Some(SnapshotError::Unfit { path, why: Unfit::Schema(bad) });
+            }
+            BadSnapshot::Torn { .. } | BadSnapshot::Damaged { .. } => drop(self.bad.insert(path)),
+            BadSnapshot::Unreadable(_) | BadSnapshot::NotOurs(_) => drop(self.foreign.insert(path)),
+        }
+        None
+    }
+
+    fn tell(&self, position: Position, path: &Path) {
+        let Position { epoch, step, .. } = position;
+        if self.report.rank().is_zero() {
+            let line = progress::resumed_line(epoch);
+            self.report.println(if position.is_start() { line } else { format!("{line}, step {step}") });
+        }
+        self.report.emit(&Event::Resume { epoch, step: step as u64, path: path.display().to_string() });
+    }
+}
+
+/// What the reader found.
+enum Found<T> {
+    /// It is good, and taken over by the reader.
+    Good(Good, T),
+    /// It is not; the error if no other is good.
+    Bad(Option<SnapshotError>),
+}
+
+/// What came of a candidate.
+enum Tried<T> {
+    /// All ranks have taken it over.
+    Taken(Position, PathBuf, T),
+    /// It is bad; the error if no other is good.
+    Bad(Option<SnapshotError>),
+}
+
+fn decide<T>(found: &Result<Found<T>, SnapshotError>) -> Decision {
+    match found {
+        Ok(Found::Good(good, _)) => Decision::Resume(good.path.display().to_string(), good.bytes.len()),
+        Ok(Found::Bad(error)) => Decision::Next(error.as_ref().map(with_causes)),
+        Err(error) => Decision::Refuse(with_causes(error)),
+    }
+}
+
+/// Makes something of a snapshot's own state, if it has one.
+type Read<'a, T> = &'a dyn Fn(Option<&str>) -> Result<T, Unfit>;
+
+/// Sets model and optimizer to what the file at `path` holds, or leaves both.
+fn take_over<T>(
+    path: &Path,
+    bytes: &[u8],
+    vs: &VarStore,
+    optimizer: &mut impl Optimizer,
+    read: Read<'_, T>,
+) -> Result<(Meta, T), SnapshotError> {
+    let unfit = |why| SnapshotError::Unfit { path: path.to_owned(), why };
+    let snapshot = Snapshot::decode(bytes).map_err(|bad| unfit(Unfit::Schema(bad)))?;
+    let extra = read(snapshot.extra.as_deref()).map_err(unfit)?;
+    let variables = vs.variables();
+    fit::check_model(&snapshot.model, &variables).map_err(unfit)?;
+    let state = State::new(snapshot.meta.optimizer.clone(), snapshot.optimizer);
+    optimizer.load_state_dict(state).map_err(|error| unfit(error.into()))?;
+    for (name, saved) in snapshot.model {
+        // Every name is there: the check saw to it.
+        let Some(mut variable) = variables.get(&name).map(Tensor::shallow_clone) else { continue };
+        tch::no_grad(|| variable.f_copy_(&saved)).map_err(|source| SnapshotError::Tensor { name, source })?;
+    }
+    Ok((snapshot.meta, extra))
+}
+
+/// The error and what it came of, in one line: the other ranks get a text.
+fn with_causes(error: &SnapshotError) -> String {
+    let causes = iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
+}
