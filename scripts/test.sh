@@ -69,6 +69,18 @@ run_tests() {
   fi
 }
 
+# Once more what depends on the processor's instructions, with older ones: a limit that only this processor's results keep is a fault.
+check_learning() {
+  local older=(scripts/with_instructions.sh older)
+  if ! has nextest; then
+    leave_out learning "cargo install cargo-nextest --locked"
+  elif "${older[@]}" true 2>/dev/null; then
+    step learning "${older[@]}" cargo nextest run --profile learning --no-fail-fast
+  else
+    leave_out learning "this processor has neither AVX-512 nor AVX2, so that there are no older instructions to run with"
+  fi
+}
+
 # What single tests could not check here: they pass, say so on stdout, and must not be taken for proof.
 tell_unverified() {
   local report=$TARGET/nextest/${NEXTEST_PROFILE:-default}/junit.xml
@@ -95,6 +107,7 @@ find_peer
 rm -f "$TARGET/book.txt"
 [ $# -gt 0 ] || check_sources
 run_tests "$@"
+[ $# -gt 0 ] || check_learning
 [ $# -gt 0 ] || check_course
 [ $# -gt 0 ] || check_book
 summarize

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // for tests alone
 
+pub mod margin;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;

@@ -90,6 +90,11 @@ pub(super) const VARIABLES: &[Variables] = &[
         meaning: "replay a run of the store's fuzz test; how long it takes (20,000 inputs if unset)",
     },
     Variables {
+        names: &["LOCKSTEP_TEST_SEED"],
+        by: "tests",
+        meaning: "the seed of every test that asks whether something was learned, in place of its own: `scripts/learning_margins.py` goes through several",
+    },
+    Variables {
         names: &["LOCKSTEP_CHECK_WORLDS"],
         by: "tests",
         meaning: "how many worlds each search through the rendezvous may visit, in place of its own bound",

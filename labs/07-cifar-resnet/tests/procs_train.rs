@@ -12,7 +12,7 @@ use common::{alone, job_with, lab, new_job, numbers, quick, succeeds, tensors, t
 use lockstep::data::{Objects, Split};
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Phase};
-use lockstep_trials::{Job, Running, while_saving};
+use lockstep_trials::{Job, Running, margin, while_saving};
 use tch::{Kind, Tensor};
 
 const WEIGHTS: &str = "weights/rank-0.safetensors";
@@ -33,16 +33,19 @@ fn after(world: usize, args: &[&str]) -> BTreeMap<String, Tensor> {
 #[test]
 fn ranks_learn_together_and_end_with_the_same_weights() {
     let mut job = new_job();
-    let sizes = ["--samples", "320", "--batch-size", "8", "--width", "8", "--lr", "0.02", "--epochs", "4"];
+    // Many small steps: with few large ones, rounding alone moves the last loss by as much as it falls.
+    let sizes = ["--samples", "1024", "--batch-size", "16", "--width", "16", "--lr", "0.003", "--epochs", "6"];
     let folders = ["--snapshots", "snapshots", "--weights", "weights", "--device", "cpu"];
-    let ended = succeeds(&mut job, 2, &[&sizes[..], &folders].concat());
+    let seed = margin::seed(0).to_string();
+    let ended = succeeds(&mut job, 2, &[&sizes[..], &folders, &["--seed", &seed]].concat());
     job.weights(2);
     let printed = ended.printed();
     let losses = numbers(&printed, "train loss: ");
     let accuracies = numbers(&printed, "train accuracy: ");
-    assert_eq!(losses.len(), 4, "{printed}");
-    assert!(losses[3] < losses[0] - 0.15 && accuracies[3] > accuracies[0], "{printed}");
-    assert_eq!(printed.matches(" images/s over all ranks\n").count(), 4, "{printed}");
+    assert_eq!((losses.len(), accuracies.len()), (6, 6), "{printed}");
+    assert_eq!(printed.matches(" images/s over all ranks\n").count(), 6, "{printed}");
+    margin::above("fall of the loss over six epochs", losses[0] - losses[5], 0.15);
+    margin::above("accuracy on ten classes", accuracies[5], 0.17);
 }
 
 #[test]
@@ -72,7 +75,7 @@ fn every_picture_is_trained_on_once_an_epoch_and_counted_once_an_evaluation() {
 }
 
 #[test]
-fn two_ranks_with_synchronized_batch_norm_train_as_one_with_the_double_batch() {
+fn two_ranks_with_synchronized_batch_norm_train_as_one_rank_with_the_double_batch() {
     let with = |batch, more: &[&'static str]| {
         let sizes = ["--samples", "48", "--width", "4", "--epochs", "1", "--batch-size", batch];
         let rest = ["--snapshots", "snapshots", "--weights", "weights", "--device", "cpu"];
@@ -81,8 +84,8 @@ fn two_ranks_with_synchronized_batch_norm_train_as_one_with_the_double_batch() {
     let one = after(1, &with("16", &[]));
     let synchronized = distance(&one, &after(2, &with("8", &["--sync-batch-norm"])));
     let apart = distance(&one, &after(2, &with("8", &[])));
-    assert!(synchronized < 1e-4, "{synchronized}");
-    assert!(apart > 20.0 * synchronized, "each rank over its own batch: {apart}, over both: {synchronized}");
+    margin::below("distance of the weights over both batches", synchronized, 1e-4);
+    margin::above("how often as far over each rank's own batch", apart / synchronized, 20.0);
 }
 
 #[test]

@@ -14,9 +14,26 @@ use lockstep_trials::{Job, kill, while_saving};
 /// What a run leaves: the weights, the best model, and the words of its report.
 type Left = (Vec<u8>, Vec<u8>, Vec<String>);
 
-/// With two ranks, this seed's second epoch is better than its first.
 fn args() -> Vec<&'static str> {
-    quick(&["--epochs", "3", "--save-every-steps", "2", "--seed", "5"])
+    with_seed("5")
+}
+
+fn with_seed(seed: &'static str) -> Vec<&'static str> {
+    quick(&["--epochs", "3", "--save-every-steps", "2", "--seed", seed])
+}
+
+/// A run of two ranks in which a later epoch is better than an earlier one. With six houses to validate on, which seeds have one
+/// depends on the last bits, and with them on the processor.
+fn that_gets_better() -> Vec<&'static str> {
+    let gets_better = |args: &Vec<&'static str>| {
+        let ended = succeeds(&mut new_job(), 2, args);
+        ended.printed().contains("Prev best val acc")
+    };
+    ["5", "7", "2", "3", "0", "1", "4", "6", "8", "9"]
+        .into_iter()
+        .map(with_seed)
+        .find(gets_better)
+        .expect("of ten seeds, one")
 }
 
 fn left(job: &Job, world: usize, printed: &str) -> Left {
@@ -25,22 +42,22 @@ fn left(job: &Job, world: usize, printed: &str) -> Left {
     (job.weights(world), best(job), report)
 }
 
-fn undisturbed(world: usize) -> Left {
+fn undisturbed(world: usize, args: &[&str]) -> Left {
     let mut job = new_job();
-    let ended = succeeds(&mut job, world, &args());
+    let ended = succeeds(&mut job, world, args);
     left(&job, world, &ended.printed())
 }
 
 /// Starts the job again after each fault, until it succeeds; what was printed.
-fn survives(world: usize, faults: &[Fault]) -> Vec<String> {
+fn survives(world: usize, args: &[&str], faults: &[Fault]) -> Vec<String> {
     let (mut job, mut printed) = (job_with(faults), Vec::new());
     for attempt in 0..=faults.len() {
-        let ended = job.attempt(world, &args());
+        let ended = job.attempt(world, args);
         assert!(!ended.told().contains("is not in"), "no best model may get lost: {}", ended.told());
         assert_eq!((attempt, ended.succeeded()), (attempt, attempt == faults.len()), "{}", ended.told());
         printed.push(ended.printed());
         if ended.succeeded() {
-            let (left, undisturbed) = (left(&job, world, &ended.printed()), undisturbed(world));
+            let (left, undisturbed) = (left(&job, world, &ended.printed()), undisturbed(world, args));
             assert!(left.0 == undisturbed.0, "the weights have other bits");
             assert!(left.1 == undisturbed.1, "the best model has other bits");
             assert_eq!(left.2, undisturbed.2);
@@ -58,13 +75,14 @@ fn after_the_best(epoch: u64, phase: Phase) -> Fault {
 
 #[test]
 fn kills_of_either_of_two_ranks_change_no_bit() {
-    survives(2, &[kill(1, 0, 0), kill(0, 0, 2), kill(1, 1, 1), kill(0, 2, 2)]);
+    survives(2, &args(), &[kill(1, 0, 0), kill(0, 0, 2), kill(1, 1, 1), kill(0, 2, 2)]);
 }
 
 #[test]
 fn kills_between_the_best_model_and_the_snapshot_change_no_bit() {
     let faults = [Phase::HalfWritten, Phase::Written, Phase::Named].into_iter().zip(0..);
-    let printed = survives(2, &faults.map(|(phase, epoch)| after_the_best(epoch, phase)).collect::<Vec<_>>());
+    let faults: Vec<_> = faults.map(|(phase, epoch)| after_the_best(epoch, phase)).collect();
+    let printed = survives(2, &that_gets_better(), &faults);
     let killed = &printed[..3];
     let better = killed.iter().any(|printed| printed.contains("Prev best val acc"));
     assert!(better, "one of the kills must come after a model that replaces another: {killed:?}");
@@ -72,12 +90,12 @@ fn kills_between_the_best_model_and_the_snapshot_change_no_bit() {
 
 #[test]
 fn kills_of_a_process_alone_change_no_bit() {
-    survives(1, &[after_the_best(0, Phase::Written), kill(0, 1, 3), after_the_best(1, Phase::HalfWritten)]);
+    survives(1, &args(), &[after_the_best(0, Phase::Written), kill(0, 1, 3), after_the_best(1, Phase::HalfWritten)]);
 }
 
 #[test]
 fn a_torn_snapshot_costs_an_epoch_and_no_bit() {
-    survives(2, &[while_saving(3, 0, Phase::Named, &[Act::TearSnapshot, Act::Signal(9)])]);
+    survives(2, &args(), &[while_saving(3, 0, Phase::Named, &[Act::TearSnapshot, Act::Signal(9)])]);
 }
 
 #[test]

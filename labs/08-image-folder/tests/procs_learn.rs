@@ -6,11 +6,13 @@ mod common;
 
 use common::{new_job, succeeds};
 use lockstep::events::Event;
+use lockstep_trials::margin;
 
 #[test]
-fn two_ranks_reach_85_percent_in_five_epochs() {
+fn two_ranks_learn_to_grade_85_percent_in_five_epochs() {
     let sizes = ["--image-size", "64", "--width", "16", "--samples", "4096", "--batch-size", "8"];
-    let args = [&sizes[..], &["--epochs", "5", "--lr", "0.001", "--device", "cpu"]].concat();
+    let seed = margin::seed(0).to_string();
+    let args = [&sizes[..], &["--epochs", "5", "--lr", "0.001", "--device", "cpu", "--seed", &seed]].concat();
     let mut job = new_job();
     succeeds(&mut job, 2, &args);
     let accuracies: Vec<f64> = job.events()[&0]
@@ -19,5 +21,5 @@ fn two_ranks_reach_85_percent_in_five_epochs() {
         .collect();
     assert_eq!(accuracies.len(), 5);
     let best = accuracies.iter().copied().fold(0.0, f64::max);
-    assert!(best >= 0.85, "the best of {accuracies:?}");
+    margin::below("least errors of five epochs", 1.0 - best, 0.15);
 }

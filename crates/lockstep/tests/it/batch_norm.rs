@@ -9,6 +9,7 @@ use lockstep::models::{Depth, Norm, ResNet, ResNetOptions};
 use lockstep::nn::SyncBatchNorm2d;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::{DdpOptions, DistributedDataParallel};
+use lockstep_trials::margin;
 use tch::nn::{self, BatchNormConfig, ModuleT, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -85,7 +86,7 @@ fn assert_close(what: &str, ours: &[f64], theirs: &[f64], tolerance: f64) {
     assert_eq!(ours.len(), theirs.len(), "{what}");
     let largest = theirs.iter().fold(1e-3, |max: f64, value| max.max(value.abs()));
     let worst = ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / largest;
-    assert!(worst <= tolerance, "{what}: {worst:e} of the largest value apart: {ours:?}, {theirs:?}");
+    margin::below(what, worst, tolerance);
 }
 
 #[test]
@@ -230,21 +231,21 @@ fn ddp_with_synchronized_batch_norm_trains_as_one_rank_on_the_whole_batch() {
     for split in [&[6, 6][..], &[3, 9, 0]] {
         let together = ranks(split.len(), |group| train_resnet(&group, Norm::Sync(Rc::clone(&group)), split));
         for (variables, loss) in together {
-            assert!((loss - alone.1).abs() < 1e-9, "{split:?}: loss {loss} against {}", alone.1);
+            margin::below("last loss", (loss - alone.1).abs(), 1e-9);
             for ((name, ours), (alike, theirs)) in variables.iter().zip(&alone.0) {
                 assert_eq!(name, alike);
-                assert_close(name, ours, theirs, 1e-8);
+                assert_close("weights and statistics", ours, theirs, 1e-8);
             }
         }
     }
 }
 
 #[test]
-fn without_synchronization_ranks_train_something_else() {
+fn without_synchronization_ranks_do_not_train_as_one_rank() {
     // Else the test above would prove nothing.
     let alone = ranks(1, |group| train_resnet(&group, Norm::Batch, &[12])).remove(0);
     let together = ranks(2, |group| train_resnet(&group, Norm::Batch, &[6, 6])).remove(0);
-    assert!((together.1 - alone.1).abs() > 1e-4);
+    margin::above("distance of the last losses", (together.1 - alone.1).abs(), 1e-4);
 }
 
 /// Rank 0's error of a step in which rank 1 takes no part, or only in the forward pass.

@@ -6,6 +6,7 @@ use crate::common::{formula_tensor, ranks};
 use c10d::ProcessGroup;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::{DdpOptions, DistributedDataParallel};
+use lockstep_trials::margin;
 use tch::nn::{self, BatchNormConfig, ConvConfig, ModuleT, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -88,7 +89,7 @@ fn train(group: Rc<ProcessGroup>, options: &DdpOptions) -> Mine {
 fn assert_close(what: &str, ours: &[f64], theirs: &[f64]) {
     assert_eq!(ours.len(), theirs.len(), "{what}");
     let worst = ours.iter().zip(theirs).map(|(a, b)| (a - b).abs() / b.abs().max(0.1)).fold(0.0, f64::max);
-    assert!(worst <= 2e-6, "{what}: {worst:e} apart: {ours:?} here, {theirs:?} in Python");
+    margin::below(what, worst, 2e-6);
 }
 
 #[test]

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Shows how far the results of tests lie from their limits, over seeds and instruction sets.
+
+    scripts/learning_margins.py [--seeds N] [--sets SET,...] [--write] [-- ARGS...]
+
+Runs the tests of nextest's profile `learning` (.config/nextest.toml) with the processor's own instructions, with AVX2 and with SSE4
+(scripts/with_instructions.sh), each with the seeds 0 to N - 1 (LOCKSTEP_TEST_SEED), and prints a table: what each test compares with
+a limit, the limit, and the least and greatest result for each set. A limit that a result comes near to is a test that will fail on
+another machine: change what the test trains, not its limit. ARGS go to `cargo nextest run` (`-- -p lab-07-cifar-resnet`).
+--write puts the table into scripts/learning_margins.md. Leaves out why a limit is where it is: the test says so. Needs no package.
+"""
+
+import argparse
+import collections
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "scripts" / "learning_margins.md"
+JUNIT = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "nextest" / "learning" / "junit.xml"
+WITH = str(ROOT / "scripts" / "with_instructions.sh")
+MARGIN = re.compile(r"^margin: (.*): (\S+) ([<>]) (\S+)$", re.MULTILINE)
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 0 on (default 3)")
+    parser.add_argument("--sets", default="own,avx2,sse4", help="instruction sets (default own,avx2,sse4)")
+    parser.add_argument("--write", action="store_true", help=f"write the table to {PAGE.relative_to(ROOT)}")
+    parser.add_argument("args", nargs="*", help="for cargo nextest run")
+    return parser.parse_args()
+
+
+def run(chosen, seed, args):
+    """Runs the tests once; yields (test, what, result, relation, limit) of each comparison, and names failed tests on stderr."""
+    JUNIT.unlink(missing_ok=True)
+    command = [WITH, chosen, "cargo", "nextest", "run", "--profile", "learning", "--no-fail-fast", *args]
+    print(f"margins: {chosen}, seed {seed}: {' '.join(command[2:])}", file=sys.stderr, flush=True)
+    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "LOCKSTEP_TEST_SEED": str(seed)}, capture_output=True, text=True)
+    if not JUNIT.is_file():
+        sys.exit(f"margins: error: no test ran (exit code {ended.returncode}):\n{ended.stderr}")
+    for suite in xml.etree.ElementTree.parse(JUNIT).getroot():
+        for case in suite.iter("testcase"):
+            test = f"{suite.get('name')} {case.get('name')}"
+            if case.find("failure") is not None:
+                print(f"margins: FAILED with {chosen}, seed {seed}: {test}", file=sys.stderr)
+            for what, result, relation, limit in MARGIN.findall(case.findtext("system-out") or ""):
+                yield test, what, float(result), relation, float(limit)
+
+
+def survey(sets, seeds, args):
+    """For each (test, what, relation, limit) the results by set."""
+    results = collections.defaultdict(lambda: collections.defaultdict(list))
+    for chosen in sets:
+        for seed in range(seeds):
+            for test, what, result, relation, limit in run(chosen, seed, args):
+                results[test, what, relation, limit][chosen].append(result)
+    return results
+
+
+def distance(relation, limit, results):
+    """How far the worst result is from the limit, as a factor: 1 is at the limit, less is beyond it."""
+    least, most = min(results), max(results)
+    if relation == "<":
+        return limit / most if most > 0 else float("inf")
+    return least / limit if limit > 0 else float("inf")
+
+
+def number(value):
+    return f"{value:.3g}"
+
+
+def spread(results):
+    if not results:
+        return ""
+    least, most = number(min(results)), number(max(results))
+    return least if least == most else f"{least} … {most}"
+
+
+def table(results, sets):
+    yield f"| test | what | limit | {' | '.join(sets)} | worst, as a factor |"
+    yield f"|---|---|---|{'---|' * len(sets)}---|"
+    for (test, what, relation, limit), by_set in sorted(results.items()):
+        worst = number(distance(relation, limit, [result for results in by_set.values() for result in results]))
+        columns = " | ".join(spread(by_set[chosen]) for chosen in sets)
+        yield f"| `{test}` | {what} | {relation} {number(limit)} | {columns} | {worst} |"
+
+
+def processor():
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    widest = next((flag for flag in ("avx512f", "avx2", "sse4_2") if any(flag in line.split() for line in lines)), "none of ours")
+    return f"{names[0] if names else platform.machine()}, widest instructions {widest}"
+
+
+def main():
+    asked = options()
+    sets = asked.sets.split(",")
+    rows = "\n".join(table(survey(sets, asked.seeds, asked.args), sets))
+    print(rows)
+    if asked.write:
+        PAGE.write_text(
+            "# How far results are from limits\n\n"
+            "Written by `scripts/learning_margins.py --write`, which says what this is. "
+            f"Seeds 0 to {asked.seeds - 1}; {processor()}.\n\n{rows}\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
