@@ -65,6 +65,8 @@ const SEEDS: &[[&str; 4]] = &[
     ["1", "6", "2", "2"],
     // A node was replaced although the job had just succeeded.
     ["100", "6", "2", "2"],
+    // A node was lost and replaced when its workers had succeeded, and the host of the store had ended.
+    ["100", "28", "2", "2"],
 ];
 
 fn real_seeds() {
