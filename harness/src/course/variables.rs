@@ -116,8 +116,8 @@ pub(super) const VARIABLES: &[Variables] = &[
     },
     Variables {
         names: &["LOCKSTEP_AGENT"],
-        by: "`lockstep run`",
-        meaning: "set for workers: by it the launcher finds its own, and what they started, when it is gone",
+        by: "labs, `lockstep run`",
+        meaning: "set for workers: by it the launcher finds its own, and what they started, when it is gone, and a job without a run id its own snapshots",
     },
     Variables {
         names: &["LOCKSTEP_CALL", "LOCKSTEP_ANSWERS"],

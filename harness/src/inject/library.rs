@@ -40,10 +40,21 @@ const LIBRARY: &[(&str, &str)] = library![
     "two-nodes-one-worker-killed",
     "lost-agent",
     "lost-node",
+    "store-host-lost",
+    "requeued-in-another-order",
+    "asked-to-end-and-requeued",
+    "one-rank-ignores-sigterm",
+    "three-nodes-one-comes-late",
     "slow-network",
     "cut-network-for-a-moment",
     "resnet-killed-in-an-epoch",
+    "resnet-on-two-nodes-one-worker-killed",
+    "resnet-on-two-nodes-one-lost",
+    "resnet-on-three-nodes-requeued",
     "killed-after-the-best-model",
+    "classifier-on-two-nodes-one-worker-killed",
+    "classifier-on-two-nodes-one-lost",
+    "classifier-on-three-nodes-requeued",
 ];
 
 /// All names, in order.

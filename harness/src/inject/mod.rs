@@ -182,10 +182,10 @@ impl Series {
     /// Plays all; `soak` says of random ones whether to go on after a failure.
     fn play(mut self, entries: Vec<Entry>, soak: Option<bool>, reports: &[Target]) -> anyhow::Result<Code> {
         let (begin, started, count) = (Instant::now(), SystemTime::now(), entries.len());
-        let (stops_at_failure, mut played_so_far) = (soak == Some(false), Vec::new());
+        let (stops_at_failure, mut soaked) = (soak == Some(false), Soaked::default());
         for (number, Entry { scenario, replay, seed }) in (1..).zip(entries) {
-            played_so_far.push(scenario.clone());
             let played = self.arena.play(scenario)?;
+            soaked.add(&played);
             let made = case(&played, Some(replay), seed);
             self.tell(&played, &made, number, count);
             let failed = made.verdict() == Verdict::Failed;
@@ -199,8 +199,7 @@ impl Series {
         let verdicts: Vec<_> = report.cases.iter().map(Case::verdict).collect();
         screen.line(format!("{} in {:.1} s", counts(&verdicts), report.took.as_secs_f64()));
         if soak.is_some() {
-            let kinds = soak::kinds(played_so_far.iter());
-            kinds.iter().for_each(|(kind, count)| screen.line(format!("{count:>7} × {kind}")));
+            soaked.lines().into_iter().for_each(|line| screen.line(line));
         }
         finish(&screen, arena, &report, reports)
     }
@@ -217,6 +216,35 @@ impl Series {
         if let (Some(replay), Verdict::Failed) = (&made.replay, verdict) {
             self.screen.line(format!("        again: {replay}"));
         }
+    }
+}
+
+/// What a series of random scenarios did in all.
+#[derive(Default)]
+struct Soaked {
+    scenarios: Vec<Scenario>,
+    /// Faults that came too late to meet anybody.
+    missed: usize,
+    /// How often a whole job was started again.
+    requeues: usize,
+}
+
+impl Soaked {
+    fn add(&mut self, Played { scenario, seen, .. }: &Played) {
+        self.scenarios.push(scenario.clone());
+        for strike in seen.iter().flat_map(|seen| &seen.strikes) {
+            self.missed += usize::from(strike.fault.is_some() && strike.failed.is_some());
+            self.requeues += usize::from(strike.is_requeue());
+        }
+        self.missed += seen.as_ref().map_or(0, |seen| seen.missed.len());
+    }
+
+    /// How many faults there were of each kind.
+    fn lines(&self) -> Vec<String> {
+        let kinds = soak::kinds(self.scenarios.iter()).into_iter();
+        let more = [("faults of these came too late", self.missed), ("the whole job started again", self.requeues)];
+        let more = more.into_iter().filter(|(_, count)| *count > 0).map(|(what, count)| (what.to_owned(), count));
+        kinds.chain(more).map(|(kind, count)| format!("{count:>7} × {kind}")).collect()
     }
 }
 

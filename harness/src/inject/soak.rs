@@ -55,10 +55,9 @@ pub(crate) fn kinds<'a>(scenarios: impl Iterator<Item = &'a Scenario>) -> Vec<(S
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for scenario in scenarios {
         scenario.faults.iter().for_each(|fault| *counts.entry(kind(fault)).or_default() += 1);
-        let requeued = scenario.run.requeues > 0;
-        let late = scenario.run.late_seconds > 0.0;
-        let more = [(requeued, "the job started again, in any order"), (late, "a node comes late")];
-        more.iter().filter(|(has, _)| *has).for_each(|(_, kind)| *counts.entry((*kind).into()).or_default() += 1);
+        if scenario.run.late_seconds > 0.0 {
+            *counts.entry("a node comes late".into()).or_default() += 1;
+        }
     }
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));

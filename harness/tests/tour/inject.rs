@@ -13,6 +13,8 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("leaves_no_daemon_of_a_run_behind", finds_leak),
     ("reads_a_file_and_runs_the_program_that_it_names", runs_file),
     ("fails_a_fault_that_never_comes", fails_missed_fault),
+    ("starts_a_failed_job_again_with_its_nodes_and_their_disks_in_another_order", requeues),
+    ("refuses_nodes_that_do_not_share_the_ranks_equally", refuses_shares),
     ("ends_a_run_that_takes_too_long_with_all_its_processes", ends_late_run),
     ("replays_one_of_the_random_scenarios_alone", replays),
     ("stops_the_soak_at_the_first_failure_and_says_how_to_replay_it", stops_soak),
@@ -101,6 +103,31 @@ fn fails_missed_fault() {
     let came = finding(&report, 0, "faults came");
     assert_eq!(came["evidence"], "never came: rank 0: SIGKILL at a line like \"never printed\"");
     assert_eq!(finding(&report, 0, "bit for bit")["verdict"], "passed");
+}
+
+/// The first start leaves a file on each node's disk, with its rank, and fails; the second finds the other rank's.
+fn requeues() {
+    let site = Site::without_labs();
+    let script = "mkdir -p {snapshots}; if test -e {snapshots}/rank; \
+                  then echo rank $RANK in run $TORCHELASTIC_RUN_ID finds the disk of rank $(cat {snapshots}/rank); \
+                  else echo $RANK > {snapshots}/rank; touch {folder}/left-$RANK; \
+                  until test -e {folder}/left-0 -a -e {folder}/left-1; do sleep 0.01; done; exit 5; fi";
+    let program = format!(
+        "name = \"again\"\ntitle = \"The job is started again\"\nshows = \"x\"\n[run]\nprogram = \"/bin/sh\"\n\
+         nodes = 2\nmax-restarts = 0\ndisks = \"of-nodes\"\nrequeues = 1\nrequeue-order = [1, 0]\nargs = [\"-c\", \"{script}\"]\n\
+         [expect]\nsame-weights = false\nsays = [\"rank 0 in run .+ finds the disk of rank 1\", \"rank 1 in run .+ finds the disk of rank 0\"]\n"
+    );
+    fs::write(site.path("again.toml"), program).unwrap();
+    let report = json(&site.run("", &["inject", "again.toml", "--report", "-"]).code(1));
+    for claim in ["ends with exit code 0", "disk of rank 1", "disk of rank 0", "is left"] {
+        assert_eq!(finding(&report, 0, claim)["verdict"], "passed", "{claim}: {report:#}");
+    }
+}
+
+fn refuses_shares() {
+    let site = Site::new();
+    let told = stderr(&site.run("", &["inject", "--soak", "1", "--ranks", "3", "--nodes", "2"]).code(2));
+    assert!(told.contains("--ranks is 3 and --nodes 2: each node has equally many ranks"), "{told}");
 }
 
 fn ends_late_run() {

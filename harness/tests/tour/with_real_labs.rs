@@ -12,6 +12,8 @@ use crate::site::{RESUME, SPAWN, finding, json};
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("shows_that_a_kill_changes_no_bit_of_a_real_run", real_tour),
     ("recovers_real_runs_from_random_faults", real_soak),
+    ("recovers_real_runs_of_several_nodes", real_nodes),
+    ("recovers_from_every_random_scenario_that_once_failed", real_seeds),
     ("recovers_real_runs_from_damaged_snapshots_full_disks_and_a_death_on_another_node", real_disks),
     ("verifies_real_labs", real_verify),
     ("leaves_no_rank_behind_when_it_is_killed", leaves_no_rank),
@@ -49,6 +51,32 @@ fn real_tour() {
 fn real_soak() {
     let Some(report) = report(&[RESUME], &["inject", "--soak", "6", "--seed", "11", "--report", "-"]) else { return };
     assert_eq!(report["counts"]["passed"], 6, "{report:#}");
+}
+
+fn real_nodes() {
+    let labs = [RESUME, "lab-07-cifar-resnet"];
+    let names = ["requeued-in-another-order", "store-host-lost", "resnet-on-two-nodes-one-worker-killed"];
+    let Some(report) = report(&labs, &[&["inject", "--report", "-"], &names[..]].concat()) else { return };
+    assert_eq!(report["counts"]["passed"], names.len(), "{report:#}");
+}
+
+/// Seed, place in its series, ranks and nodes, with what failed.
+const SEEDS: &[[&str; 4]] = &[
+    // A node that was replaced after the host of the store had gone waited for it in vain.
+    ["1", "6", "2", "2"],
+    // A node was replaced although the job had just succeeded.
+    ["100", "6", "2", "2"],
+    // A node was lost and replaced when its workers had succeeded, and the host of the store had ended.
+    ["100", "28", "2", "2"],
+];
+
+fn real_seeds() {
+    for [seed, place, ranks, nodes] in SEEDS {
+        let one = ["inject", "--soak", "1", "--seed", seed, "--skip", place, "--ranks", ranks, "--nodes", nodes];
+        let labs = [RESUME, "lab-07-cifar-resnet", "lab-08-image-folder"];
+        let Some(report) = report(&labs, &[&one[..], &["--report", "-"]].concat()) else { return };
+        assert_eq!(report["counts"]["failed"], 0, "{report:#}");
+    }
 }
 
 fn real_disks() {

@@ -5,6 +5,7 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
@@ -197,6 +198,23 @@ fn runs_alone_without_a_launcher_and_resumes() {
     assert!(!run().status.success());
     assert!(run().status.success());
     assert!(job.weights(1) == undisturbed(1, &with(&[])));
+}
+
+#[test]
+fn waits_for_a_lock_that_outlives_its_job_and_says_what_it_waits_for() {
+    let job = new_job();
+    fs::create_dir(job.path("snapshots")).unwrap();
+    let lock = fs::File::open(job.path("snapshots")).unwrap();
+    lock.lock().unwrap();
+    let mut command = job.command(lab());
+    command.args(with(&[])).stdout(Stdio::null());
+    let mut lab = command.spawn().unwrap();
+    let mut told = BufReader::new(lab.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let words = "for the lock on the folder of snapshots snapshots and waits up to ";
+    let waits = told.find(|line| line.contains(words));
+    drop(lock);
+    let rest: Vec<String> = told.collect();
+    assert!(lab.wait().unwrap().success() && waits.is_some(), "{rest:?}");
 }
 
 /// Which samples an epoch really took, over all attempts: of each attempt the steps up to where the next one resumed.

@@ -193,3 +193,21 @@ fn a_model_that_cannot_be_saved_stops_the_run_or_leaves_the_best_so_far() {
         }
     }
 }
+
+#[test]
+fn the_node_that_has_the_best_model_sends_it_to_rank_0() {
+    let disks = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [other, own] = [disks[0].path(), disks[1].path()];
+    let both = crate::common::ranks(1, |group| {
+        let first = run(own, &group, None, &[(0, 2)]);
+        (first, run(own, &group, first, &[(1, 3)]))
+    });
+    let (before, best) = both[0];
+    for (best, file) in [(best, FILE), (before, BEFORE)] {
+        // The job was started again in another order: rank 0 is on the node that has nothing.
+        let after = crate::common::ranks(2, |group| run(disks[group.rank().get()].path(), &group, best, &[]));
+        assert_eq!(after, [best, best]);
+        assert!(fs::read(other.join(FILE)).unwrap() == fs::read(own.join(file)).unwrap());
+        fs::remove_file(other.join(FILE)).unwrap();
+    }
+}

@@ -8,6 +8,7 @@ mod director;
 mod folder;
 mod launch;
 mod nodes;
+mod output;
 mod places;
 mod ports;
 mod processes;
@@ -37,8 +38,8 @@ const LOOK: Duration = Duration::from_millis(10);
 /// How often its listening ports are.
 const LOOK_AT_PORTS: Duration = Duration::from_millis(250);
 
-/// How long the others may take to end by themselves when the host of their store has gone, before a batch system ends them.
-const TO_NOTICE: Duration = Duration::from_secs(10);
+/// How long the others may take to end by themselves when the host of their store has ended, before they are ended.
+const TO_NOTICE: Duration = Duration::from_secs(30);
 
 /// What all runs share.
 pub(crate) struct Stage {
@@ -97,6 +98,16 @@ pub(crate) struct Strike {
     /// Why it could not be done.
     pub(crate) failed: Option<String>,
 }
+
+impl Strike {
+    /// Whether it is the start of the whole job once more.
+    pub(crate) fn is_requeue(&self) -> bool {
+        self.fault.is_none() && self.what.starts_with(STARTED_AGAIN)
+    }
+}
+
+/// What is done to a job that has failed, by the harness as a batch system.
+const STARTED_AGAIN: &str = "the job is started again";
 
 /// Why there is nothing to judge.
 pub(crate) enum NoRun {
@@ -159,8 +170,8 @@ impl Stage {
                 looked = Some(Instant::now());
                 listeners.extend(nodes.listeners());
             }
-            if requeues > 0 && nodes.host_failed() {
-                // Nobody starts agents of a job that has ended, and those that wait for its host in vain are ended.
+            if nodes.host_ended() {
+                // Agents that start now would wait for the host in vain, and those that do are ended, as by a batch system.
                 director.forget_agents();
                 if host_lost.get_or_insert_with(Instant::now).elapsed() >= TO_NOTICE {
                     nodes.end_others();
@@ -204,7 +215,7 @@ fn strike(nodes: &mut Nodes<'_>, order: Order) -> Strike {
 /// Starts the whole job again, as a batch system does.
 fn requeue(nodes: &mut Nodes<'_>) -> Strike {
     let (t, done) = (now(), nodes.requeue());
-    let what = format!("the job is started again on machines {:?}", nodes.machines);
+    let what = format!("{STARTED_AGAIN} on machines {:?}", nodes.machines);
     Strike { t, fault: None, who: Who::Node(0), what, failed: done.err() }
 }
 

@@ -1,8 +1,7 @@
 //! The agents of a run with their places: started, struck and ended. Dropping them ends every process of the run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::fs::File;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -17,14 +16,13 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open, set_child_subreaper};
 
 use super::folder::RunFolder;
 use super::launch::{Agent, Launcher, Meeting, Prefix};
+use super::output::{lines_from, tail};
 use super::places::{Disk, LINK, Network};
 use super::ports::{self, Listener};
 use super::processes::{self, MARK};
 use super::{NoRun, Scenario};
 use crate::inject::scenario::{Deed, Disks, RunSpec, Who};
 
-/// The most bytes of a node's output that are looked at.
-const OUTPUT: u64 = 1 << 20;
 /// OpenMP's variable for the number of threads of a process.
 const THREADS: &str = "OMP_NUM_THREADS";
 /// The port inside a network of the run's own, where nobody else is.
@@ -171,10 +169,10 @@ impl<'a> Nodes<'a> {
             || newest.values().any(|agent| agent.struck || agent.status.is_none_or(|status| !status.success()))
     }
 
-    /// Whether the agent that hosts the store has ended without success.
-    pub(super) fn host_failed(&self) -> bool {
+    /// Whether the agent that hosts the store of several has ended.
+    pub(super) fn host_ended(&self) -> bool {
         let host = self.agents.iter().rev().find(|agent| agent.node == 0);
-        host.is_some_and(|agent| agent.status.is_some_and(|status| agent.struck || !status.success()))
+        self.spec.nodes > 1 && host.is_some_and(|agent| agent.status.is_some())
     }
 
     /// Kills the agents that still run.
@@ -387,47 +385,4 @@ fn meeting(network: Option<&Network>, nodes: usize, mark: &str) -> anyhow::Resul
             .port(),
     };
     Ok(Meeting { endpoint: format!("{}:{port}", addresses[0]), id: mark.to_owned(), addresses })
-}
-
-/// The whole lines of a file behind byte `read`, which moves on.
-fn lines_from(path: &Path, read: &mut u64) -> Vec<String> {
-    let mut text = Vec::new();
-    let Ok(mut file) = File::open(path) else { return Vec::new() };
-    if file.seek(SeekFrom::Start(*read)).is_err() || file.take(OUTPUT).read_to_end(&mut text).is_err() {
-        return Vec::new();
-    }
-    // A line longer than all that is read counts as one that has ended.
-    let full = text.len() as u64 == OUTPUT;
-    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(if full { text.len() } else { 0 }, |end| end + 1);
-    *read += whole as u64;
-    String::from_utf8_lossy(&text[..whole]).lines().map(str::to_owned).collect()
-}
-
-fn tail(path: &Path) -> String {
-    let length = fs::metadata(path).map_or(0, |data| data.len());
-    let mut text = Vec::new();
-    if let Ok(mut file) = File::open(path)
-        && file.seek(SeekFrom::Start(length.saturating_sub(OUTPUT))).is_ok()
-    {
-        // What can be read is better than nothing.
-        let _ = file.take(OUTPUT).read_to_end(&mut text);
-    }
-    String::from_utf8_lossy(&text).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reads_each_whole_line_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, mut read) = (dir.path().join("x"), 0);
-        assert_eq!(lines_from(&path, &mut read), Vec::<String>::new());
-        for (text, expected) in [("a\nb", vec!["a"]), ("a\nbc\n", vec!["bc"]), ("a\nbc\nd\né\n", vec!["d", "é"])] {
-            fs::write(&path, text).unwrap();
-            assert_eq!(lines_from(&path, &mut read), expected);
-        }
-        assert_eq!(tail(&path), "a\nbc\nd\né\n");
-    }
 }
