@@ -1,25 +1,29 @@
 //! The few things that a rendezvous asks of a store, and a store in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// A request that did not come about.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct StoreError(pub String);
 
-/// A shared map of keys to bytes, as c10d's stores are. Clones are handles on the same map. A future that is dropped
-/// half-way may or may not have had its effect, but must leave the handle usable.
+/// A shared map of keys to bytes and to queues of bytes, as c10d's stores are. Clones are handles on the same map. A future
+/// that is dropped half-way may or may not have had its effect, but must leave the handle usable.
 pub trait Store: Clone + Send + Sync + 'static {
     /// The key's value; `None` where it has none. Never waits for one.
     fn try_get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
+    /// The values of all these keys, in one request; `None` where one of them has none. Never waits for one.
+    fn try_get_all(&self, keys: &[String]) -> impl Future<Output = Result<Option<Vec<Vec<u8>>>, StoreError>> + Send;
     /// Gives the key this value.
     fn set(&self, key: &str, value: &[u8]) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Gives all these keys their values, in one request.
+    fn set_all(&self, entries: &[(String, Vec<u8>)]) -> impl Future<Output = Result<(), StoreError>> + Send;
     /// Gives the key the value `desired` if it has `expected`, or if it has none and `expected` is empty. Whether it did.
     fn compare_set(
         &self,
@@ -31,103 +35,142 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn add(&self, key: &str, amount: i64) -> impl Future<Output = Result<i64, StoreError>> + Send;
     /// Takes the key away, if it is there.
     fn delete(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
-    /// Waits until the key has a value, or `timeout` is over. Whether it has. Other requests must not queue behind it.
+    /// Puts the value at the end of the key's queue.
+    fn push(&self, key: &str, value: &[u8]) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Takes the value at the front of the key's queue; `None` where it is empty. Never waits for one.
+    fn try_pop(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
+    /// Waits until the key has a value or its queue holds one, or `timeout` is over. Whether it has. Other requests must not
+    /// queue behind it.
     fn wait(&self, key: &str, timeout: Duration) -> impl Future<Output = Result<bool, StoreError>> + Send;
     /// Where it is, for messages.
     fn address(&self) -> String;
 }
 
 /// A store in this process. It serves one agent alone (`--standalone` without workers' store needs), and tests.
-#[derive(Clone, Debug)]
-pub struct MemoryStore {
-    inner: Arc<Inner>,
+#[derive(Clone, Debug, Default)]
+pub struct MemoryStore(Arc<Mutex<Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    map: BTreeMap<String, Vec<u8>>,
+    queues: BTreeMap<String, VecDeque<Vec<u8>>>,
+    /// Those who wait, by key.
+    waiting: BTreeMap<String, Arc<Notify>>,
+    dead: bool,
 }
 
-#[derive(Debug)]
-struct Inner {
-    map: Mutex<BTreeMap<String, Vec<u8>>>,
-    /// Counts the changes; a dead store's is `None`.
-    changes: watch::Sender<Option<u64>>,
-}
+impl Held {
+    fn has(&self, key: &str) -> bool {
+        self.map.contains_key(key) || self.queues.contains_key(key)
+    }
 
-impl Default for MemoryStore {
-    fn default() -> Self {
-        let changes = watch::Sender::new(Some(0));
-        MemoryStore { inner: Arc::new(Inner { map: Mutex::default(), changes }) }
+    fn put(&mut self, key: &str, value: &[u8]) {
+        self.map.insert(key.to_owned(), value.to_vec());
+        self.wake(key);
+    }
+
+    fn wake(&mut self, key: &str) {
+        if let Some(waiting) = self.waiting.remove(key) {
+            waiting.notify_waiters();
+        }
     }
 }
 
 impl MemoryStore {
     /// From now on every request fails, as when the process that hosts the store has ended.
     pub fn die(&self) {
-        self.inner.changes.send_replace(None);
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.dead = true;
+        std::mem::take(&mut held.waiting).into_values().for_each(|waiting| waiting.notify_waiters());
     }
 
-    fn map(&self) -> Result<MutexGuard<'_, BTreeMap<String, Vec<u8>>>, StoreError> {
-        match *self.inner.changes.borrow() {
-            Some(_) => Ok(self.inner.map.lock().unwrap_or_else(PoisonError::into_inner)),
-            None => Err(StoreError("the store has ended".to_owned())),
+    fn held(&self) -> Result<MutexGuard<'_, Held>, StoreError> {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match held.dead {
+            false => Ok(held),
+            true => Err(StoreError("the store has ended".to_owned())),
         }
-    }
-
-    fn changed(&self) {
-        self.inner.changes.send_modify(|count| *count = count.map(|count| count + 1));
     }
 }
 
 impl Store for MemoryStore {
     async fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.map()?.get(key).cloned())
+        Ok(self.held()?.map.get(key).cloned())
+    }
+
+    async fn try_get_all(&self, keys: &[String]) -> Result<Option<Vec<Vec<u8>>>, StoreError> {
+        let held = self.held()?;
+        Ok(keys.iter().map(|key| held.map.get(key).cloned()).collect())
     }
 
     async fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.map()?.insert(key.to_owned(), value.to_vec());
-        self.changed();
+        self.held()?.put(key, value);
+        Ok(())
+    }
+
+    async fn set_all(&self, entries: &[(String, Vec<u8>)]) -> Result<(), StoreError> {
+        let mut held = self.held()?;
+        entries.iter().for_each(|(key, value)| held.put(key, value));
         Ok(())
     }
 
     async fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<bool, StoreError> {
-        let mut map = self.map()?;
-        let same = map.get(key).map_or(expected.is_empty(), |value| value == expected);
+        let mut held = self.held()?;
+        let same = held.map.get(key).map_or(expected.is_empty(), |value| value == expected);
         if same {
-            map.insert(key.to_owned(), desired.to_vec());
+            held.put(key, desired);
         }
-        drop(map);
-        self.changed();
         Ok(same)
     }
 
     async fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
-        let mut map = self.map()?;
+        let mut held = self.held()?;
         let number = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).parse::<i64>().ok();
-        let held = map.get(key).map_or(Some(0), number);
-        let sum = held.and_then(|held| held.checked_add(amount));
+        let before = held.map.get(key).map_or(Some(0), number);
+        let sum = before.and_then(|before| before.checked_add(amount));
         let sum = sum.ok_or_else(|| StoreError(format!("cannot add to the key `{key}`: it holds no number")))?;
-        map.insert(key.to_owned(), sum.to_string().into_bytes());
-        drop(map);
-        self.changed();
+        held.put(key, sum.to_string().as_bytes());
         Ok(sum)
     }
 
     async fn delete(&self, key: &str) -> Result<(), StoreError> {
-        self.map()?.remove(key);
-        self.changed();
+        self.held()?.map.remove(key);
         Ok(())
     }
 
+    async fn push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        let mut held = self.held()?;
+        held.queues.entry(key.to_owned()).or_default().push_back(value.to_vec());
+        held.wake(key);
+        Ok(())
+    }
+
+    async fn try_pop(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let mut held = self.held()?;
+        let Some(queue) = held.queues.get_mut(key) else { return Ok(None) };
+        let front = queue.pop_front();
+        if queue.is_empty() {
+            held.queues.remove(key);
+        }
+        Ok(front)
+    }
+
     async fn wait(&self, key: &str, timeout: Duration) -> Result<bool, StoreError> {
-        let mut changes = self.inner.changes.subscribe();
-        let held = async {
+        let there = async {
             loop {
-                changes.borrow_and_update();
-                if self.map()?.contains_key(key) {
-                    return Ok(true);
-                }
-                // The sender lives as long as this handle.
-                let _ = changes.changed().await;
+                let waiting = {
+                    let mut held = self.held()?;
+                    if held.has(key) {
+                        return Ok(true);
+                    }
+                    let waiting = held.waiting.entry(key.to_owned()).or_default();
+                    // Made while the lock is held, so that no change is missed.
+                    Arc::clone(waiting).notified_owned()
+                };
+                waiting.await;
             }
         };
-        tokio::time::timeout(timeout, held).await.unwrap_or(Ok(false))
+        tokio::time::timeout(timeout, there).await.unwrap_or(Ok(false))
     }
 
     fn address(&self) -> String {

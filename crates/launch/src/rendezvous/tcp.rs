@@ -27,8 +27,18 @@ impl Store for TcpStore {
         Ok(self.0.try_get(key).await?)
     }
 
+    async fn try_get_all(&self, keys: &[String]) -> Result<Option<Vec<Vec<u8>>>, StoreError> {
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        Ok(self.0.try_multi_get(&keys).await?)
+    }
+
     async fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         Ok(self.0.set(key, value).await?)
+    }
+
+    async fn set_all(&self, entries: &[(String, Vec<u8>)]) -> Result<(), StoreError> {
+        let entries: Vec<(&str, &[u8])> = entries.iter().map(|(key, value)| (key.as_str(), value.as_slice())).collect();
+        Ok(self.0.multi_set(&entries).await?)
     }
 
     async fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<bool, StoreError> {
@@ -42,6 +52,14 @@ impl Store for TcpStore {
 
     async fn delete(&self, key: &str) -> Result<(), StoreError> {
         Ok(self.0.delete(key).await.map(drop)?)
+    }
+
+    async fn push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        Ok(self.0.queue_push(key, value).await?)
+    }
+
+    async fn try_pop(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.0.try_queue_pop(key).await?)
     }
 
     async fn wait(&self, key: &str, timeout: Duration) -> Result<bool, StoreError> {

@@ -149,6 +149,16 @@ impl Client {
         found.map(|found| found.and_then(|mut values| values.pop())).map_err(|kind| call.failed(self.peer(), kind))
     }
 
+    /// The values of several keys, if all of them are there now.
+    ///
+    /// # Errors
+    /// As of [`Self::set`].
+    pub async fn try_multi_get(&self, keys: &[&str]) -> Result<Option<Vec<Vec<u8>>>, Error> {
+        let call = Call::new("get", keys);
+        let found = self.look(&call.wire_keys(), call.started + self.operation_timeout).await;
+        found.map_err(|kind| call.failed(self.peer(), kind))
+    }
+
     /// Adds to the number that a key holds (0 if it is missing), and returns the sum.
     ///
     /// # Errors

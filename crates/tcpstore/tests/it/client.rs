@@ -27,6 +27,9 @@ async fn does_every_operation() {
     assert_eq!(client.get("key", LONG).await.unwrap(), b"value");
     assert_eq!(client.try_get("key").await.unwrap(), Some(b"value".to_vec()));
     assert_eq!(client.try_get("absent").await.unwrap(), None);
+    let both = client.try_multi_get(&["key", "key"]).await.unwrap();
+    assert_eq!(both, Some(vec![b"value".to_vec(), b"value".to_vec()]));
+    assert_eq!(client.try_multi_get(&["key", "absent"]).await.unwrap(), None);
     assert_eq!(client.add("counter", 5).await.unwrap(), 5);
     assert_eq!(client.add("counter", -7).await.unwrap(), -2);
     assert_eq!(client.get("counter", LONG).await.unwrap(), b"-2");
