@@ -37,8 +37,8 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
 void check_dense(const std::vector<at::Tensor>& tensors, const char* what) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& t = tensors[i];
-    TORCH_CHECK_VALUE(t.defined() && t.layout() == at::kStrided && t.has_storage() && !t._is_zerotensor() && !t.is_neg(), "the ", what, " of parameter ", i,
-                      " is undefined, sparse or a lazy view");
+    const bool whole = t.defined() && t.layout() == at::kStrided && t.has_storage() && !t._is_zerotensor() && !t.is_neg();
+    TORCH_CHECK_VALUE(whole, "the ", what, " of parameter ", i, " is undefined, sparse or a lazy view");
   }
 }
 

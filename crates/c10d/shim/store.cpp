@@ -97,6 +97,11 @@ Status lc_store_clone(const StoreHandle* store, StoreHandle** out) noexcept {
   return guard([&] { *out = new StoreHandle{store->store->clone()}; });
 }
 
+// Another handle to the same store, on the same connection.
+Status lc_store_share(const StoreHandle* store, StoreHandle** out) noexcept {
+  return guard([&] { *out = new StoreHandle{store->store}; });
+}
+
 void lc_store_free(StoreHandle* store) noexcept {
   (void)guard([&] { delete store; });
 }

@@ -9,7 +9,7 @@ use tch::Device;
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, BackendHandle, Bytes, GroupHandle};
-use crate::group::{Endpoint, GroupOptions, all_compare};
+use crate::group::{Endpoint, GroupOptions};
 use crate::store::millis;
 use crate::{Rank, Store, nccl};
 
@@ -82,6 +82,9 @@ impl Backend {
         let raw = seat.raw(&store, &members)?;
         let fail = |exception| Error::new(seat.operation(), exception).after(begun.elapsed());
         let (interface, host) = seat.options.endpoint.bytes();
+        if compares {
+            seat.store.set(&compares_key(seat.rank), "1")?;
+        }
         let backend = match self {
             // SAFETY: the seat and what it points to outlive the call; the shim copies what it keeps.
             Backend::Gloo => ffi::made(|out| unsafe { ffi::lc_backend_gloo(&raw, interface, host, out) }),
@@ -144,6 +147,17 @@ impl Seat<'_> {
     fn to_i32(&self, n: usize) -> Result<i32> {
         i32::try_from(n).map_err(|_| Error::bad_argument(self.operation(), format!("{n} is more than c10d counts to")))
     }
+}
+
+/// Where a rank says that it wants to compare calls.
+fn compares_key(rank: Rank) -> String {
+    format!("lockstep/compares/{rank}")
+}
+
+/// Whether all ranks want to compare calls. To be asked when the ranks are connected: then each has said what it wants.
+fn all_compare(store: &Store, size: usize) -> Result<bool> {
+    let keys: Vec<String> = (0..size).map(|rank| compares_key(Rank::new(rank))).collect();
+    store.check(&keys)
 }
 
 impl Endpoint {

@@ -16,6 +16,7 @@ use tch::Tensor;
 use crate::error::{Error, Result};
 use crate::ffi::{self, GroupHandle, Status, TensorPtr, WorkHandle, pointers};
 use crate::in_use::Access;
+use crate::sizes;
 use crate::store::millis;
 use crate::tensors::{Guard, Traffic, describe};
 use crate::work::{Call, Pending, Work};
@@ -223,7 +224,7 @@ impl ProcessGroup {
         let mut guard = Guard::new(CALL, self, Traffic::Collective);
         guard.reads("the input", input)?;
         guard.writes("the output", output)?;
-        self.check_parts(&guard, ("output", output), ("input", input))?;
+        sizes::check_parts(&guard, self.size(), ("output", output), ("input", input))?;
         let call = format!("{CALL} of {}", describe(input));
         let (output, input) = (output.as_ptr(), input.as_ptr());
         self.start(guard, call, |group, out| {
@@ -284,7 +285,7 @@ impl ProcessGroup {
         let mut guard = Guard::new(CALL, self, Traffic::Reduction);
         guard.reads("the input", input)?;
         guard.writes("the output", output)?;
-        self.check_parts(&guard, ("input", input), ("output", output))?;
+        sizes::check_parts(&guard, self.size(), ("input", input), ("output", output))?;
         let call = format!("{CALL}({op:?}) of {}", describe(input));
         let (output, input) = (output.as_ptr(), input.as_ptr());
         self.start(guard, call, |group, out| {
@@ -299,7 +300,7 @@ impl ProcessGroup {
         let mut guard = Guard::new(CALL, self, Traffic::Collective);
         guard.reads("the input", input)?;
         guard.writes("the output", output)?;
-        self.check_splits(&guard, output, input, splits)?;
+        sizes::check_splits(&guard, self.size(), output, input, splits)?;
         // Sizes may differ from rank to rank here, so only the dtype is part of the call that ranks compare.
         let call = format!("{CALL} of {:?}", input.kind());
         let (output, input) = (output.as_ptr(), input.as_ptr());
@@ -338,56 +339,6 @@ impl ProcessGroup {
         let memory = guard.claim(&operation)?;
         let call = Call::collective(self.inner(), operation);
         Pending::start(call, memory, |out| launch(self.as_ptr(), out))
-    }
-
-    /// `whole` is one part a rank, in a row or with a dimension for the ranks in front.
-    fn check_parts(&self, guard: &Guard<'_>, whole: (&str, &Tensor), part: (&str, &Tensor)) -> Result<()> {
-        let (world, part_size, whole_size) = (self.size().get() as i64, part.1.size(), whole.1.size());
-        let stacked: Vec<i64> = std::iter::once(world).chain(part_size.iter().copied()).collect();
-        let mut in_a_row = part_size.clone();
-        if let Some(rows) = in_a_row.first_mut() {
-            *rows *= world;
-        }
-        if !part_size.is_empty() && whole_size == in_a_row || whole_size == stacked {
-            return Ok(());
-        }
-        let (whole_name, part_name) = (whole.0, part.0);
-        guard.refuse(format!(
-            "the {whole_name} is of shape {whole_size:?}, where {world} ranks and an {part_name} of {part_size:?} need \
-             {in_a_row:?} or {stacked:?}"
-        ))
-    }
-
-    /// Both tensors have rows of one size, of which the splits leave none over.
-    fn check_splits(&self, guard: &Guard<'_>, output: &Tensor, input: &Tensor, splits: &Splits) -> Result<()> {
-        let sizes = (output.size(), input.size());
-        let (Some((out_rows, out_row)), Some((in_rows, in_row))) = (sizes.0.split_first(), sizes.1.split_first())
-        else {
-            return guard.refuse("a scalar has no dimension to split: pass tensors of at least one dimension".into());
-        };
-        if out_row != in_row {
-            return guard.refuse(format!("the output has rows of shape {out_row:?}, the input of {in_row:?}"));
-        }
-        let world = self.size().get();
-        match splits {
-            Splits::Equal if out_rows != in_rows || in_rows % world as i64 != 0 => guard.refuse(format!(
-                "{in_rows} rows of input and {out_rows} of output are not {world} equal parts: give the sizes with Splits::Sizes"
-            )),
-            Splits::Equal => Ok(()),
-            Splits::Sizes { input, output } => {
-                self.check_split(guard, "input", input, *in_rows)?;
-                self.check_split(guard, "output", output, *out_rows)
-            }
-        }
-    }
-
-    fn check_split(&self, guard: &Guard<'_>, what: &str, sizes: &[i64], rows: i64) -> Result<()> {
-        self.check_count("all_to_all_single", &format!("{what} splits"), sizes.len(), self.size().get())?;
-        let sum = sizes.iter().try_fold(0_i64, |sum, &size| sum.checked_add(size).filter(|_| size >= 0));
-        if sum == Some(rows) {
-            return Ok(());
-        }
-        guard.refuse(format!("the {what} splits {sizes:?} are not sizes that add up to its {rows} rows"))
     }
 
     pub(crate) fn check_member(&self, operation: &str, rank: Rank) -> Result<()> {

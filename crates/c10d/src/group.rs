@@ -30,7 +30,7 @@ pub enum DebugLevel {
     /// Nothing beyond the operations themselves.
     #[default]
     Off,
-    /// More words in libtorch's own messages.
+    /// More words in libtorch's own messages, if the variable asks for it: libtorch reads it itself.
     Info,
     /// Before each collective the ranks compare what they are about to call; a difference becomes a `Mismatch` that names
     /// the ranks and both calls, instead of a hang or wrong numbers.
@@ -311,7 +311,7 @@ impl ProcessGroup {
         let seat = Seat { store, name: &name, members: &members, rank, options };
         let own = own_keys(store, backend)?;
         let meets = options.roll_call && !backend.connects_at_once();
-        let handle = announce(&own, rank, compares)
+        let handle = announce(&own, rank)
             .and_then(|()| if meets { meet(&seat, &own, size) } else { Ok(()) })
             .and_then(|()| backend.connect(&seat, debug == DebugLevel::Detail, compares))
             .map(|group| Handle { group, abandoned: AtomicBool::new(false) })
@@ -435,23 +435,9 @@ fn present_key(rank: Rank) -> String {
     format!("lockstep/present/{rank}")
 }
 
-fn compares_key(rank: Rank) -> String {
-    format!("lockstep/compares/{rank}")
-}
-
-/// Leaves a note in the store that this rank is there, for the message of those who wait in vain; before it, whether the rank wants
-/// to compare calls.
-fn announce(store: &Store, rank: Rank, compares: bool) -> Result<()> {
-    if compares {
-        store.set(&compares_key(rank), "1")?;
-    }
+/// Leaves a note in the store that this rank is there, for the message of those who wait in vain.
+fn announce(store: &Store, rank: Rank) -> Result<()> {
     store.set(&present_key(rank), "1")
-}
-
-/// Whether all ranks want to compare calls. To be asked when the ranks are connected: then each has said what it wants.
-pub(crate) fn all_compare(store: &Store, size: usize) -> Result<bool> {
-    let keys: Vec<String> = (0..size).map(|rank| compares_key(Rank::new(rank))).collect();
-    store.check(&keys)
 }
 
 /// Waits until all ranks have announced themselves.
@@ -510,13 +496,13 @@ mod tests {
         let options = GroupOptions { timeout: Duration::from_millis(100), ..options };
         let (size, members) = (WorldSize::new(3).unwrap(), [0, 1, 2].map(Rank::new));
         let seat = Seat { store: &store, name: "0", members: &members, rank: Rank::ZERO, options: &options };
-        announce(&store, Rank::ZERO, false).unwrap();
+        announce(&store, Rank::ZERO).unwrap();
         let error = explain_absence(meet(&seat, &store, size).unwrap_err().at_rank(Rank::ZERO), &store, size);
         assert_eq!(error.fault(), Fault::Timeout);
         let text = error.to_string();
         assert!(text.starts_with("connect process group 0 of 3 ranks on rank 0 timed out"), "{text}");
         assert!(text.contains("never came: ranks 1, 2"), "{text}");
-        [1, 2].into_iter().for_each(|rank| announce(&store, Rank::new(rank), false).unwrap());
+        [1, 2].into_iter().for_each(|rank| announce(&store, Rank::new(rank)).unwrap());
         meet(&seat, &store, size).unwrap();
     }
 

@@ -12,7 +12,7 @@
 //! | `backend` | [`Backend`]: Gloo or NCCL |
 //! | `cuda`, `nccl` | loading libtorch's CUDA half and the shim's NCCL part, when they are asked for |
 //! | `collectives`, `p2p` | what a group does |
-//! | `tensors`, `in_use` | what is looked at before an operation gets a tensor |
+//! | `tensors`, `sizes`, `in_use` | what is looked at before an operation gets a tensor |
 //! | `work` | [`Work`]: an operation under way, which owns its tensors |
 //! | `reducer` | [`Reducer`]: gradient buckets for DDP |
 //! | `fused` | [`fused_sgd`], [`fused_adam`]: libtorch's optimizer kernels |
@@ -36,6 +36,7 @@ mod p2p;
 mod rank;
 mod reducer;
 mod roll_call;
+mod sizes;
 mod store;
 mod sync_batch_norm;
 mod tensors;

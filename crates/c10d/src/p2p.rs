@@ -1,7 +1,7 @@
 //! Point-to-point messages. A message is matched by peer and tag; shapes and dtypes must agree on both sides.
 //!
 //! Where ranks compare calls ([`GroupOptions::compare_calls`](crate::GroupOptions)), a receiver finds out when they do not. Else it
-//! notices only messages that are too long; a shorter one fills the front of its tensor.
+//! notices only messages that are too long, at its deadline at the latest; a shorter one fills the front of its tensor.
 
 use tch::Tensor;
 

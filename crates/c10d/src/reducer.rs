@@ -51,6 +51,10 @@ impl Default for ReducerOptions {
 /// Reduces the gradients of one model over a group while backward is still computing the rest of them.
 ///
 /// Autograd calls it through hooks on the parameters, so it belongs to the thread that trains: it is neither `Send` nor `Sync`.
+///
+/// tch's tensors are `Send`, and a loss takes its graph along. Backward of these parameters on another thread is refused on CPUs,
+/// as `BadArgument`, as long as the reducer lives. On a GPU libtorch runs backward on threads of its own, so that this cannot be
+/// checked: keep the loss on the thread of the model, and do not drop the reducer while a backward pass runs elsewhere.
 #[derive(Debug)]
 pub struct Reducer {
     handle: NonNull<ReducerHandle>,

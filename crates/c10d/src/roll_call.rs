@@ -265,7 +265,7 @@ impl Roll {
     /// Starts the answering thread, which has a connection of its own to the store.
     pub(crate) fn start(store: &Store, rank: Rank, world: WorldSize) -> Result<Self> {
         let shared = Arc::new(Shared::default());
-        let (own, theirs) = (Arc::new(store.try_clone()?), store.try_clone()?);
+        let (own, theirs) = (Arc::new(store.clone_later()?), store.try_clone()?);
         if world.get() > 1 {
             let shared = Arc::clone(&shared);
             std::thread::spawn(move || {

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Fault, Result};
@@ -20,6 +21,8 @@ pub struct Store {
     handle: NonNull<StoreHandle>,
     name: String,
     port: Option<u16>,
+    /// In a store that opens its connection when it is first used: that store, once it is there.
+    later: Option<OnceLock<Box<Store>>>,
 }
 
 // SAFETY: every c10d store guards its state with a mutex (TCPStore::activeOpLock_, FileStore::activeFileOpLock_, HashStore::m_;
@@ -81,7 +84,7 @@ impl Store {
             let error = Error::new(format!("{verb} {name}"), exception).after(begun.elapsed());
             if options.host_server { explain_taken_port(error) } else { error }
         })?;
-        Ok(Store { handle, name: format!("TCPStore at {host}:{bound}"), port: Some(bound) })
+        Ok(Store { handle, name: format!("TCPStore at {host}:{bound}"), port: Some(bound), later: None })
     }
 
     /// Opens a store in one file that all processes can reach; `num_workers` processes share it, and the last one removes it.
@@ -124,6 +127,15 @@ impl Store {
         // SAFETY: `base` is alive as long as self, and `out` is ours to be written.
         let mut store = Self::made(self.name.clone(), |out| unsafe { ffi::lc_store_clone(base, out) })?;
         store.port = self.port;
+        Ok(store)
+    }
+
+    /// As [`Store::try_clone`], but the connection is opened when it is first used: a server has thousands of clients.
+    pub(crate) fn clone_later(&self) -> Result<Self> {
+        let base = self.handle.as_ptr();
+        // SAFETY: `base` is alive as long as self, and `out` is ours to be written.
+        let mut store = Self::made(self.name.clone(), |out| unsafe { ffi::lc_store_share(base, out) })?;
+        (store.port, store.later) = (self.port, Some(OnceLock::new()));
         Ok(store)
     }
 
@@ -273,9 +285,20 @@ impl Store {
         Ok(missing)
     }
 
+    /// The handle that has the connection.
+    fn opened(&self) -> Result<NonNull<StoreHandle>> {
+        let Some(later) = &self.later else { return Ok(self.handle) };
+        if let Some(store) = later.get() {
+            return Ok(store.handle);
+        }
+        let store = Box::new(self.try_clone()?);
+        // Where two threads came here, the second connection is closed unused.
+        Ok(later.get_or_init(|| store).handle)
+    }
+
     fn made(name: String, make: impl FnOnce(*mut *mut StoreHandle) -> ffi::Status) -> Result<Self> {
         match ffi::made(make) {
-            Ok(handle) => Ok(Store { handle, name, port: None }),
+            Ok(handle) => Ok(Store { handle, name, port: None, later: None }),
             Err(exception) => Err(Error::new(format!("open {name}"), exception)),
         }
     }
@@ -287,7 +310,7 @@ impl Store {
         call: impl FnOnce(*const StoreHandle) -> Result<T, Exception>,
     ) -> Result<T> {
         let begun = Instant::now();
-        call(self.handle.as_ptr()).map_err(|exception| {
+        call(self.opened()?.as_ptr()).map_err(|exception| {
             let what = if key.is_empty() { operation.to_owned() } else { format!("{operation} {key:?}") };
             Error::new(what, exception).with_peer(Some(self.name.clone())).after(begun.elapsed())
         })

@@ -28,7 +28,11 @@ pub struct SyncBatchNorm {
 /// own count, and the sums are taken in double precision.
 ///
 /// Communicates once here, and once in the backward pass if `inputs` need a gradient; there a failure is an error of the call
-/// that runs backward. The backward pass differentiates once only.
+/// that runs backward. The backward pass differentiates once only. It must run on the thread of the group, as all calls of a group
+/// must: on another it is safe, but its collective may come in another order than on the other ranks.
+///
+/// Precision: mean and variance are rounded to the precision of `inputs`. Where the mean is far from zero that costs up to half the
+/// distance between neighbouring inputs, divided by the deviation.
 ///
 /// Source: `torch/nn/modules/_functions.py`, whose kernels exist for CUDA alone. These run on CPUs too.
 ///

@@ -85,6 +85,8 @@ impl DdpOptions {
 /// # Ok(()) }
 /// ```
 ///
+/// A model and its backward passes belong to one thread: see [`Reducer`] on what happens to a loss that is sent to another.
+///
 /// Every rank must make the same calls. `loss` is the mean over the rank's own batch; with batches of one size the averaged
 /// gradient is that of the mean over all ranks' samples.
 #[derive(Debug)]

@@ -45,6 +45,11 @@ pub(super) const VARIABLES: &[Variables] = &[
     Variables { names: &["PYTHON_EXEC"], by: "`lockstep run`", meaning: "the Python that runs scripts and modules" },
     Variables { names: &["GLOO_SOCKET_IFNAME"], by: "labs", meaning: "the network interface that Gloo uses" },
     Variables {
+        names: &["LOCKSTEP_COMPARE_CALLS"],
+        by: "labs",
+        meaning: "1: the ranks of a Gloo group compare their calls, shapes and dtypes before numbers move; 0: they do not; if unset, they do in builds with debug assertions",
+    },
+    Variables {
         names: &["TORCH_DISTRIBUTED_DEBUG"],
         by: "labs",
         meaning: "`DETAIL` compares every collective across ranks and names those that differ",

@@ -8,6 +8,7 @@ mod collectives;
 mod common;
 mod failures;
 mod fused;
+mod mismatch;
 mod p2p;
 mod procs_python;
 mod reducer;

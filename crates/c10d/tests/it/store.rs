@@ -175,3 +175,32 @@ fn a_waiting_host_gives_up_when_a_client_is_missing() {
     let error = Store::tcp("127.0.0.1", 0, &options).unwrap_err();
     assert_eq!(error.fault(), Fault::Timeout, "{error}");
 }
+
+/// The open connections to that port, as `/proc` lists them: peer and state in the third and fourth column, in hexadecimal.
+fn connections_to(port: u16) -> usize {
+    let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"].map(|table| std::fs::read_to_string(table).unwrap_or_default());
+    let rows = tables.iter().flat_map(|table| table.lines()).map(|row| row.split_whitespace().collect::<Vec<_>>());
+    rows.filter(|row| row.len() > 3 && row[2].ends_with(&format!(":{port:04X}")) && row[3] == "01").count()
+}
+
+#[test]
+fn a_rank_of_a_group_has_two_connections_to_the_store() {
+    let host = tcp_host();
+    let port = host.port().unwrap();
+    let before = connections_to(port);
+    let (world, options) = (c10d::WorldSize::new(2).unwrap(), crate::common::options());
+    let (both_are_there, barrier) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let (both_are_there, barrier, options) = (&both_are_there, &barrier, &options);
+            scope.spawn(move || {
+                let store = Store::tcp("127.0.0.1", port, &TcpStoreOptions::default()).unwrap();
+                let group = c10d::ProcessGroup::gloo(&store, c10d::Rank::new(rank), world, options).unwrap();
+                both_are_there.wait();
+                assert_eq!(connections_to(port) - before, 4, "its own, and that of the thread that answers roll calls");
+                barrier.wait();
+                drop(group);
+            });
+        }
+    });
+}
