@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Shows how far the results of tests lie from their limits, over seeds and instruction sets.
 
-    scripts/learning_margins.py [--seeds N] [--sets SET,...] [--write] [-- ARGS...]
+    scripts/learning_margins.py [--seeds SEED,...] [--sets SET,...] [--more] [--write] [-- ARGS...]
 
 Runs the tests of nextest's profile `learning` (.config/nextest.toml) with the processor's own instructions, with AVX2 and with SSE4
-(scripts/with_instructions.sh), each with the seeds 0 to N - 1 (LOCKSTEP_TEST_SEED), and prints a table: what each test compares with
+(scripts/with_instructions.sh), each with the seeds (LOCKSTEP_TEST_SEED) 0, 1 and 2, and prints a table: what each test compares with
 a limit, the limit, and the least and greatest result for each set. A limit that a result comes near to is a test that will fail on
 another machine: change what the test trains, not its limit. ARGS go to `cargo nextest run` (`-- -p lab-07-cifar-resnet`).
+Each run is kept in target/learning-margins.json at once; --more adds to what is there, so that a survey can be made in pieces.
 --write puts the table into scripts/learning_margins.md. Leaves out why a limit is where it is: the test says so. Needs no package.
 """
 
 import argparse
 import collections
+import json
 import os
 import pathlib
 import platform
@@ -22,15 +24,18 @@ import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "scripts" / "learning_margins.md"
-JUNIT = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "nextest" / "learning" / "junit.xml"
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+JUNIT, KEPT = TARGET / "nextest" / "learning" / "junit.xml", TARGET / "learning-margins.json"
+SETS = ["own", "avx2", "sse4"]
 WITH = str(ROOT / "scripts" / "with_instructions.sh")
 MARGIN = re.compile(r"^margin: (.*): (\S+) ([<>]) (\S+)$", re.MULTILINE)
 
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 0 on (default 3)")
-    parser.add_argument("--sets", default="own,avx2,sse4", help="instruction sets (default own,avx2,sse4)")
+    parser.add_argument("--seeds", default="0,1,2", help="seeds (default 0,1,2)")
+    parser.add_argument("--sets", default=",".join(SETS), help="instruction sets (default own,avx2,sse4)")
+    parser.add_argument("--more", action="store_true", help="add to the results of earlier runs")
     parser.add_argument("--write", action="store_true", help=f"write the table to {PAGE.relative_to(ROOT)}")
     parser.add_argument("args", nargs="*", help="for cargo nextest run")
     return parser.parse_args()
@@ -41,7 +46,7 @@ def run(chosen, seed, args):
     JUNIT.unlink(missing_ok=True)
     command = [WITH, chosen, "cargo", "nextest", "run", "--profile", "learning", "--no-fail-fast", *args]
     print(f"margins: {chosen}, seed {seed}: {' '.join(command[2:])}", file=sys.stderr, flush=True)
-    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "LOCKSTEP_TEST_SEED": str(seed)}, capture_output=True, text=True)
+    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "LOCKSTEP_TEST_SEED": seed}, capture_output=True, text=True)
     if not JUNIT.is_file():
         sys.exit(f"margins: error: no test ran (exit code {ended.returncode}):\n{ended.stderr}")
     for suite in xml.etree.ElementTree.parse(JUNIT).getroot():
@@ -53,13 +58,23 @@ def run(chosen, seed, args):
                 yield test, what, float(result), relation, float(limit)
 
 
-def survey(sets, seeds, args):
+def survey(asked):
+    """All runs; what they and, with --more, earlier ones gave is kept after each."""
+    runs = json.loads(KEPT.read_text()) if asked.more and KEPT.is_file() else []
+    for chosen in asked.sets.split(","):
+        for seed in asked.seeds.split(","):
+            made = [[chosen, seed, *margin] for margin in run(chosen, seed, asked.args)]
+            again = {(chosen, seed, margin[2]) for margin in made}
+            runs = [margin for margin in runs if tuple(margin[:3]) not in again] + made
+            KEPT.write_text(json.dumps(runs))
+    return runs
+
+
+def by_comparison(runs):
     """For each (test, what, relation, limit) the results by set."""
     results = collections.defaultdict(lambda: collections.defaultdict(list))
-    for chosen in sets:
-        for seed in range(seeds):
-            for test, what, result, relation, limit in run(chosen, seed, args):
-                results[test, what, relation, limit][chosen].append(result)
+    for chosen, _, test, what, result, relation, limit in runs:
+        results[test, what, relation, limit][chosen].append(result)
     return results
 
 
@@ -100,14 +115,16 @@ def processor():
 
 def main():
     asked = options()
-    sets = asked.sets.split(",")
-    rows = "\n".join(table(survey(sets, asked.seeds, asked.args), sets))
+    runs = survey(asked)
+    sets = [chosen for chosen in SETS if any(run[0] == chosen for run in runs)]
+    rows = "\n".join(table(by_comparison(runs), sets))
     print(rows)
     if asked.write:
+        seeds = ", ".join(f"{chosen} {len({run[1] for run in runs if run[0] == chosen})}" for chosen in sets)
         PAGE.write_text(
             "# How far results are from limits\n\n"
-            "Written by `scripts/learning_margins.py --write`, which says what this is. "
-            f"Seeds 0 to {asked.seeds - 1}; {processor()}.\n\n{rows}\n"
+            "Written by `scripts/learning_margins.py --write`, which says what this is.\n"
+            f"Processor: {processor()}. Seeds at most: {seeds}.\n\n{rows}\n"
         )
 
 

@@ -47,10 +47,10 @@ fn a_convolutional_net_learns_drawn_digits_and_a_linear_model_falls_short() -> a
     tch::set_num_threads(1);
     let seed = margin::seed(1);
     tch::manual_seed(seed as i64);
-    let (train, test) = (Digits::generate(seed, 4_000), Digits::new(seed, Split::Test).first(1_000));
+    let (train, test) = (Digits::generate(seed, 8_000), Digits::new(seed, Split::Test).first(1_000));
 
     let store = nn::VarStore::new(Device::Cpu);
-    let net = accuracy(&store, &convolutional(&store.root()), &train, &test, 6)?;
+    let net = accuracy(&store, &convolutional(&store.root()), &train, &test, 5)?;
     let store = nn::VarStore::new(Device::Cpu);
     let straight = accuracy(&store, &linear(&store.root()), &train, &test, 3)?;
 
