@@ -42,7 +42,7 @@ impl LiveStatus {
         self.status.update(&AgentView {
             phase: machine.doing(),
             ranks: round.map_or(0, |round| round.world_size),
-            nodes: round.map_or(0, |round| round.members.len()),
+            nodes: round.map_or(0, |round| round.nodes),
             restarts: max_restarts - machine.restarts_left(),
             max_restarts,
             elapsed: self.begun.elapsed(),

@@ -264,7 +264,7 @@ impl Agent<'_> {
                 let (round, master) = *formed;
                 let workers = round.me().node.local_world_size;
                 if let Some(lookout) = &self.lookout {
-                    lookout.expect(round.members.iter().map(|member| member.node.id));
+                    lookout.expect(round.ids.iter().copied());
                 }
                 self.current.formed = Some((round, master));
                 Some(Event::Formed { workers })
@@ -298,7 +298,7 @@ impl Agent<'_> {
     /// Events of the round that this attempt's workers take part in.
     pub(super) fn tell_formed(&self, attempt: u64) {
         if let Some((round, _)) = &self.current.formed {
-            let (nodes, world_size) = (round.members.len(), round.world_size);
+            let (nodes, world_size) = (round.nodes, round.world_size);
             let formed =
                 AgentEvent::Formed { round: round.number, attempt, group_rank: round.group_rank, nodes, world_size };
             self.events.emit(&formed);

@@ -119,7 +119,7 @@ fn placement(agent: &Agent<'_>, folder: &Attempt, worker: usize) -> Placement {
         world_size: round.world_size,
         local_world_size: agent.config.local_world_size,
         group_rank: round.group_rank,
-        group_world_size: round.members.len(),
+        group_world_size: round.nodes,
         role_rank: ranks.role_rank,
         role_world_size: ranks.role_world_size,
         restart_count: agent.config.max_restarts - agent.machine.restarts_left(),

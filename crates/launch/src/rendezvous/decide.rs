@@ -1,14 +1,17 @@
-//! What to do next: a pure function of the time, the shared state, who I am, and what I have observed.
+//! What an agent does next: a pure function of the time, what it sees of the shared state, who it is, and what it has
+//! observed. What the leader does besides is in [`lead`](super::lead).
 
 use std::time::Duration;
 
 use super::error::{Absence, Change, Refusal, RendezvousError, Seen};
+use super::header::{Header, Own, Stand, Survey, View};
 use super::memory::{Goal, Memory};
 use super::node::{Me, Node};
 use super::options::Options;
 use super::reason::Reason;
+use super::request::Want;
 use super::round::Round;
-use super::state::{Cause, Closing, Phase, State};
+use super::state::{Cause, State};
 
 /// What to do, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,11 +25,26 @@ pub struct Decision {
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Put this state in the place of the one that was looked at, provided that it is still there; then look again.
-    Write(Box<State>),
+    /// Put this header in the place of the one that was looked at, provided that it is still there, and lead if that went
+    /// well; then look again. The leader before, if it is named, is lost for this reason.
+    Lead {
+        /// The header, with this node as the leader.
+        header: Box<Header>,
+        /// Why the leader before counts as lost.
+        lost: Option<(u64, String)>,
+    },
+    /// Ask the leader of this term, then look again.
+    Ask {
+        /// The term.
+        term: u64,
+        /// For what.
+        want: Box<Want>,
+    },
     /// Get a new number from the store, then look again.
     Renew,
-    /// Look again when the state has changed, or a heartbeat may have stopped, or at this time at the latest.
+    /// Read the whole state, then look again.
+    Survey,
+    /// Look again when there is news, when the leader's heartbeat may have stopped, or at this time at the latest.
     Wait {
         /// When there is something to do even if nothing changes.
         until: Option<Duration>,
@@ -41,21 +59,24 @@ pub enum Action {
     Fail(Box<RendezvousError>),
 }
 
-/// What `me` is to do at `now`, having seen `state` (`None` where the store holds none).
+/// What `me` is to do at `now`, having seen `view` (`None` where the store holds nothing).
 #[must_use]
-pub fn decide(now: Duration, state: Option<&State>, me: &Me, memory: &Memory, options: &Options) -> Decision {
+pub fn decide(now: Duration, view: Option<&View>, me: &Me, memory: &Memory, options: &Options) -> Decision {
     let look = Look { now, me, memory, options };
-    let Some(state) = state else { return look.nothing_there() };
+    let Some(view) = view else { return look.nothing_there() };
     match &memory.goal {
-        Goal::Join { since } => look.join(state, *since),
-        Goal::Stay { round } => look.stay(state, *round),
-        Goal::Restart { round, reason } => look.restart(state, *round, reason),
-        Goal::Succeed { round } => look.succeed(state, *round),
-        Goal::Close(closing) => match state.is_final() || state.node(me.node.id).is_none() {
-            true => Decision::done(),
-            false => Decision::write(state.clone().closed((**closing).clone()), Reason::Wanted),
+        Goal::Join { since } => look.join(view, *since),
+        Goal::Stay { round } => match look.change(view, *round) {
+            Some(change) => changed(change),
+            None => look.led(view, Decision::wait(steady(&view.header))),
         },
-        Goal::Leave { why } => look.leave(state, why),
+        Goal::Restart { round, reason } => look.restart(view, *round, reason),
+        Goal::Succeed { round } => look.succeed(view, *round),
+        Goal::Close(closing) => match view.header.is_final() || view.own == Own::Absent {
+            true => Decision::done(),
+            false => look.ask(view, Want::Close(closing.clone()), Reason::Wanted),
+        },
+        Goal::Leave { why } => look.leave(view, why),
     }
 }
 
@@ -71,177 +92,177 @@ impl Look<'_> {
         match &self.memory.goal {
             Goal::Join { .. } => match self.refusal_of_me() {
                 Some(refusal) => refuse(refusal),
-                None => Decision::write(State::empty(self.me.job.clone()).with(self.me), Reason::First),
+                None => {
+                    let header = Header::of(&State::empty(self.me.job.clone()), None).led_by(&self.me.node);
+                    let action = Action::Lead { header: Box::new(header), lost: None };
+                    Decision { action, reason: Reason::First }
+                }
             },
             Goal::Stay { .. } | Goal::Succeed { .. } => changed(Change::Evicted { why: EMPTY.to_owned() }),
             Goal::Restart { .. } | Goal::Close(_) | Goal::Leave { .. } => Decision::done(),
         }
     }
 
-    fn join(&self, state: &State, since: Duration) -> Decision {
-        if let Some(refusal) = self.refusal_of_me().or_else(|| self.refusal_by(state)) {
+    fn join(&self, view: &View, since: Duration) -> Decision {
+        let header = &view.header;
+        if let Some(refusal) = self.refusal_of_me().or_else(|| self.refusal_by(header)) {
             return refuse(refusal);
         }
-        match &state.phase {
-            Phase::Closed(closing) => return fail(RendezvousError::Closed(Box::new(closing.clone()))),
-            Phase::Finished => return fail(RendezvousError::Finished),
-            Phase::Running { .. } | Phase::Gathering => {}
+        match &header.stand {
+            Stand::Closed(closing) => return fail(RendezvousError::Closed(Box::new(closing.clone()))),
+            Stand::Finished => return fail(RendezvousError::Finished),
+            Stand::Running | Stand::Gathering => {}
         }
-        let here = state.node(self.me.node.id).is_some();
-        if self.memory.entered && !here {
+        if self.struck_out(view) {
             return Decision { action: Action::Renew, reason: Reason::StruckOut };
         }
-        if let Phase::Running { .. } = state.phase
-            && state.member(self.me.node.id).is_some()
-            && self.memory.given != Some(state.round)
+        if header.stand == Stand::Running
+            && self.memory.given != Some(header.round)
+            && let Some(round) = Round::of(view, &self.me.node)
         {
-            return self.formed(state);
+            let reason = Reason::Complete { came: header.members, max: header.job.max_nodes };
+            return Decision { action: Action::Formed(Box::new(round)), reason };
         }
-        if let Some(strike) = self.strike(state) {
-            return strike;
-        }
-        let next = match &state.phase {
-            Phase::Running { done } => self.join_running(state, done.len()),
-            _ => self.join_gathering(state),
+        let next = match self.has_come(view) {
+            true => self.led(view, Decision::wait(self.waiting_for(view))),
+            false => self.ask_in(view),
         };
-        let deadline = since + self.options.join_timeout;
+        let (deadline, spare) =
+            (since + self.options.join_timeout, matches!(view.own, Own::Waiting { holder: None, .. }));
         match next.action {
-            Action::Wait { .. } if self.now >= deadline && !state.waits(self.me.node.id) => self.too_late(state, since),
+            Action::Wait { .. } if self.now >= deadline && !spare => self.too_late(view, since),
             Action::Wait { until } => next.until(until.map_or(deadline, |until| until.min(deadline))),
             _ => next,
         }
     }
 
-    fn join_gathering(&self, state: &State) -> Decision {
-        let (came, id) = (state.arrived(), self.me.node.id);
-        match state.member(id) {
-            Some(member) if member.arrived => self.gather(state),
-            None if state.waits(id) => self.spare(state),
-            known => {
-                if let (None, Some(holder)) = (known, state.rank_holder(&self.me.node)) {
-                    return self.contest(holder);
-                }
-                let reason = Reason::Comes { came: came + 1, max: state.job.max_nodes };
-                Decision::write(state.clone().with(self.me), reason)
+    /// Whether the others gave up on this node; or nobody has heard of it for as long as that takes.
+    fn struck_out(&self, view: &View) -> bool {
+        let out = view.header.lost.iter().any(|lost| lost.node.id == self.me.node.id);
+        let unheard = |asked: Duration| self.now.saturating_sub(asked) >= self.options.lease() * 2;
+        let unheard = self.memory.asked.as_ref().is_some_and(|(term, _, at)| *term == view.header.term && unheard(*at));
+        view.own == Own::Absent && (self.memory.entered || out || (unheard && view.header.done == 0))
+    }
+
+    /// Whether the leader knows that this node is here for the next round.
+    fn has_come(&self, view: &View) -> bool {
+        match view.own {
+            Own::Absent => false,
+            Own::Waiting { .. } => true,
+            Own::Member { arrived, .. } => view.header.stand == Stand::Gathering && arrived,
+        }
+    }
+
+    fn ask_in(&self, view: &View) -> Decision {
+        let header = &view.header;
+        if header.done > 0 {
+            let reason = Reason::Ending { done: header.done, of: header.members };
+            return self.led(view, Decision::wait(reason));
+        }
+        let want = Want::Join {
+            node: Box::new(self.me.node.clone()),
+            commands: self.me.job.commands.clone(),
+            given: self.memory.given,
+            round: header.round,
+        };
+        self.ask(view, want, Reason::Asks { leader: header.leader.clone() })
+    }
+
+    /// What a node that has come waits for.
+    fn waiting_for(&self, view: &View) -> Reason {
+        let header = &view.header;
+        let (came, min, max) = (header.arrived, header.job.min_nodes, header.job.max_nodes);
+        match &view.own {
+            Own::Waiting { holder: Some(holder), .. } => {
+                Reason::RankHeld { rank: self.me.node.node_rank.unwrap_or_default(), holder: holder.clone() }
+            }
+            Own::Waiting { at, .. } => {
+                let (members, more) = (header.named.clone(), header.members.saturating_sub(header.named.len()));
+                Reason::Spare { place: at + 1, max, members, more }
+            }
+            _ if came < header.members => {
+                let (nodes, expected) = (header.named.clone(), header.members - came);
+                Reason::Expecting { more: expected.saturating_sub(nodes.len()), nodes, came }
+            }
+            _ if came < min => Reason::TooFew { came, min },
+            _ if came == max => Reason::Complete { came, max },
+            _ => {
+                let until = self.memory.enough_since(header.round).unwrap_or(self.now) + self.options.last_call_timeout;
+                Reason::LastCall { came, min, max, left: until.saturating_sub(self.now) }
             }
         }
     }
 
-    /// The round runs without this node, or this node wants out of it.
-    fn join_running(&self, state: &State, done: usize) -> Decision {
-        let me = &self.me.node;
-        if state.member(me.id).is_some() {
-            let reason = "it joins again".to_owned();
-            return Decision::write(
-                state.clone().reformed(Cause::Restart { node: me.clone(), reason }),
-                Reason::Wanted,
-            );
-        }
-        if state.waits(me.id) {
-            return self.spare(state);
-        }
-        if let Some(holder) = state.rank_holder(me) {
-            return self.contest(holder);
-        }
-        if done > 0 {
-            return Decision::wait(Reason::Ending { done, of: state.members.len() });
-        }
-        let came = state.members.len() + 1;
-        let reason = Reason::Comes { came, max: state.job.max_nodes };
-        match came <= state.job.max_nodes {
-            true => Decision::write(state.clone().reformed(Cause::Newcomer { node: me.clone() }).with(self.me), reason),
-            false => Decision::write(state.clone().with(self.me), reason),
-        }
-    }
-
-    /// This node has come: is it time?
-    fn gather(&self, state: &State) -> Decision {
-        let (came, min, max) = (state.arrived(), state.job.min_nodes, state.job.max_nodes);
-        if came < state.members.len() {
-            return Decision::wait(Reason::Expecting { nodes: state.expected().cloned().collect(), came });
-        }
-        if came < min {
-            return Decision::wait(Reason::TooFew { came, min });
-        }
-        let until = self.memory.enough_since(state.round).unwrap_or(self.now) + self.options.last_call_timeout;
-        if came == max || state.round > 0 || self.now >= until {
-            return Decision::write(state.clone().complete(), Reason::Complete { came, max });
-        }
-        let left = until - self.now;
-        Decision::wait(Reason::LastCall { came, min, max, left }).until(until)
-    }
-
-    fn spare(&self, state: &State) -> Decision {
-        let place = state.waiting.iter().position(|node| node.id == self.me.node.id).unwrap_or_default() + 1;
-        let members = state.members.iter().map(|member| member.node.clone()).collect();
-        Decision::wait(Reason::Spare { place, max: state.job.max_nodes, members })
-    }
-
-    /// The rank is held: by a live node, or by the remains of one that is about to be struck out?
-    fn contest(&self, holder: &Node) -> Decision {
-        let (rank, mine) = (self.me.node.node_rank.unwrap_or_default(), Box::new(self.me.node.clone()));
-        match self.memory.lives(holder.id) {
-            true => refuse(Refusal::RankTaken { rank, holder: Box::new(holder.clone()), mine }),
-            false => Decision::wait(Reason::RankHeld { rank, holder: holder.clone() }),
-        }
-    }
-
-    fn stay(&self, state: &State, round: u64) -> Decision {
-        if let Some(change) = self.change(state, round) {
-            return changed(change);
-        }
-        self.strike(state).unwrap_or_else(|| Decision::wait(steady(state)))
-    }
-
-    fn restart(&self, state: &State, round: u64, reason: &str) -> Decision {
-        let id = self.me.node.id;
-        match &state.phase {
-            Phase::Running { done } if state.round == round && state.member(id).is_some() && !done.contains(&id) => {
-                let cause = Cause::Restart { node: self.me.node.clone(), reason: reason.to_owned() };
-                Decision::write(state.clone().reformed(cause), Reason::Wanted)
+    fn restart(&self, view: &View, round: u64, reason: &str) -> Decision {
+        let header = &view.header;
+        match &view.own {
+            Own::Member { done: None, .. } if header.stand == Stand::Running && header.round == round => {
+                self.ask(view, Want::Restart { round, reason: reason.to_owned() }, Reason::Wanted)
             }
             _ => Decision::done(),
         }
     }
 
-    fn succeed(&self, state: &State, round: u64) -> Decision {
-        let id = self.me.node.id;
-        match (&state.phase, self.change(state, round)) {
-            (Phase::Finished, _) => Decision::done(),
-            (_, Some(change)) => changed(change),
-            (Phase::Running { done }, None) if done.contains(&id) => Decision::done(),
-            _ => Decision::write(state.clone().succeeded(id), Reason::Wanted),
+    fn succeed(&self, view: &View, round: u64) -> Decision {
+        match (&view.header.stand, self.change(view, round), &view.own) {
+            (Stand::Finished, _, _) => Decision::done(),
+            (_, Some(change), _) => changed(change),
+            (_, None, Own::Member { done: Some(_), .. }) => Decision::done(),
+            _ => self.ask(view, Want::Succeed { round }, steady(&view.header)),
         }
     }
 
-    fn leave(&self, state: &State, why: &str) -> Decision {
-        let id = self.me.node.id;
-        if state.is_final() || state.node(id).is_none() || state.done().contains(&id) {
-            return Decision::done();
+    fn leave(&self, view: &View, why: &str) -> Decision {
+        let leads = view.header.leader.as_ref().is_some_and(|leader| leader.id == self.me.node.id);
+        let done = matches!(view.own, Own::Absent | Own::Member { done: Some(_), .. });
+        match view.header.is_final() || (done && !leads) {
+            true => Decision::done(),
+            false => self.ask(view, Want::Leave { why: why.to_owned() }, Reason::Wanted),
         }
-        if self.me.node.hosts_store {
-            let reason = format!("the store lives in this agent, which has to go: {why}");
-            let closing = Closing { by: self.me.node.clone(), reason, root_cause: None };
-            return Decision::write(state.clone().closed(closing), Reason::Wanted);
-        }
-        let left = |node, why| Cause::NodeLeft { node, why };
-        Decision::write(state.clone().without(vec![(id, why.to_owned())], left), Reason::Wanted)
+    }
+
+    /// Asks the leader, unless this one was asked already; there must be one.
+    fn ask(&self, view: &View, want: Want, reason: Reason) -> Decision {
+        let term = view.header.term;
+        let asked = self.memory.asked.as_ref().is_some_and(|(of, before, _)| (*of, before) == (term, &want));
+        let action = match asked {
+            true => Action::Wait { until: None },
+            false => Action::Ask { term, want: Box::new(want) },
+        };
+        self.led(view, Decision { action, reason })
+    }
+
+    /// Does as `next` says if somebody leads; else leads. The host of the store goes first: it sees whose connection closes.
+    fn led(&self, view: &View, next: Decision) -> Decision {
+        let (id, lost) = match &view.header.leader {
+            None => (0, None),
+            Some(leader) if leader.id == self.me.node.id && self.memory.leads => return next,
+            Some(leader) if leader.id == self.me.node.id => (leader.id, None),
+            Some(leader) => match self.memory.lost(self.now, leader.id, self.options) {
+                None if self.me.node.hosts_store && !leader.hosts_store => (leader.id, None),
+                None => return next,
+                lost => (leader.id, lost),
+            },
+        };
+        let header = Box::new(view.header.led_by(&self.me.node));
+        let action = Action::Lead { header, lost: lost.map(|why| (id, why)) };
+        Decision { action, reason: Reason::Wanted }
     }
 
     /// Whether the round that this node is in has ended, and how.
-    fn change(&self, state: &State, round: u64) -> Option<Change> {
-        match &state.phase {
-            Phase::Closed(closing) => return Some(Change::Closed(closing.clone())),
-            Phase::Finished => return Some(Change::AllDone),
-            Phase::Running { .. } | Phase::Gathering => {}
+    fn change(&self, view: &View, round: u64) -> Option<Change> {
+        let header = &view.header;
+        match &header.stand {
+            Stand::Closed(closing) => return Some(Change::Closed(closing.clone())),
+            Stand::Finished => return Some(Change::AllDone),
+            Stand::Running | Stand::Gathering => {}
         }
-        let id = self.me.node.id;
-        if state.member(id).is_none() {
-            let own = state.lost.iter().rev().find(|lost| lost.node.id == id);
+        if !matches!(view.own, Own::Member { .. }) {
+            let own = header.lost.iter().rev().find(|lost| lost.node.id == self.me.node.id);
             let why = own.map_or_else(|| EMPTY.to_owned(), |lost| lost.why.clone());
             return Some(Change::Evicted { why });
         }
-        (state.round != round).then(|| match state.cause.clone() {
+        (header.round != round).then(|| match header.cause.clone() {
             Cause::Start => Change::Evicted { why: EMPTY.to_owned() },
             Cause::NodeLost { node, why } => Change::NodeLost { node, why },
             Cause::NodeLeft { node, why } => Change::NodeLeft { node, why },
@@ -250,34 +271,18 @@ impl Look<'_> {
         })
     }
 
-    /// Strikes out whoever counts as lost.
-    fn strike(&self, state: &State) -> Option<Decision> {
-        let mut lost = self.memory.lost(self.now, state, self.me.node.id, self.options);
-        lost.retain(|(id, _)| !state.done().contains(id));
-        if lost.is_empty() {
-            return None;
-        }
-        let named = lost.iter().filter_map(|(id, why)| Some((state.node(*id)?.clone(), why.clone())));
-        let reason = Reason::Strikes { nodes: named.collect() };
-        let next = state.clone().without(lost, |node, why| Cause::NodeLost { node, why });
-        Some(Decision::write(next, reason))
-    }
-
-    fn formed(&self, state: &State) -> Decision {
-        match Round::of(state, self.me.node.id) {
-            Some(round) => Decision { action: Action::Formed(Box::new(round)), reason: Reason::Found },
-            None => Decision::wait(steady(state)),
-        }
-    }
-
-    fn too_late(&self, state: &State, since: Duration) -> Decision {
-        let seen = |node: &Node| Seen {
-            node: node.clone(),
-            ago: self.memory.seen_ago(self.now, node.id).unwrap_or(self.now.saturating_sub(since)),
+    fn too_late(&self, view: &View, since: Duration) -> Decision {
+        let Some(Survey { state, ages }) = &view.survey else {
+            return Decision { action: Action::Survey, reason: self.waiting_for(view) };
+        };
+        let waited = self.now.saturating_sub(since);
+        let seen = |node: &Node| {
+            let known = ages.get(&node.id).copied().filter(|_| node.id != self.me.node.id);
+            Seen { node: node.clone(), ago: known.unwrap_or(waited) }
         };
         let came = state.members.iter().filter(|member| member.arrived).map(|member| seen(&member.node)).collect();
         fail(RendezvousError::Timeout(Box::new(Absence {
-            waited: self.now.saturating_sub(since),
+            waited,
             round: state.round,
             min_nodes: state.job.min_nodes,
             max_nodes: state.job.max_nodes,
@@ -287,9 +292,14 @@ impl Look<'_> {
         })))
     }
 
-    fn refusal_by(&self, state: &State) -> Option<Refusal> {
-        let differences = self.me.job.differences(&state.job);
-        (!differences.is_empty()).then_some(Refusal::OtherJob(differences))
+    fn refusal_by(&self, header: &Header) -> Option<Refusal> {
+        let differences = self.me.job.differences(&header.job);
+        if !differences.is_empty() {
+            return Some(Refusal::OtherJob(differences));
+        }
+        let taken = header.refused.iter().find(|refused| refused.id == self.me.node.id)?;
+        let (rank, holder) = (self.me.node.node_rank.unwrap_or_default(), Box::new(taken.holder.clone()));
+        Some(Refusal::RankTaken { rank, holder, mine: Box::new(self.me.node.clone()) })
     }
 
     fn refusal_of_me(&self) -> Option<Refusal> {
@@ -306,10 +316,10 @@ impl Look<'_> {
     }
 }
 
-const EMPTY: &str = "the store no longer knows this node: it was started anew, or something cleared it";
+const EMPTY: &str = "the store no longer knows this node: it was started again, or something cleared it";
 
-fn steady(state: &State) -> Reason {
-    Reason::Steady { round: state.round, done: state.done().len(), of: state.members.len() }
+fn steady(header: &Header) -> Reason {
+    Reason::Steady { round: header.round, done: header.done, of: header.members }
 }
 
 fn changed(change: Change) -> Decision {
@@ -325,10 +335,6 @@ fn refuse(refusal: Refusal) -> Decision {
 }
 
 impl Decision {
-    fn write(state: State, reason: Reason) -> Self {
-        Decision { action: Action::Write(Box::new(state)), reason }
-    }
-
     fn wait(reason: Reason) -> Self {
         Decision { action: Action::Wait { until: None }, reason }
     }

@@ -1,4 +1,4 @@
-//! Carries decisions out: reads the store, asks [`decide`], writes, waits. It decides nothing itself.
+//! Carries decisions out: reads the store, asks [`decide`], asks the leader, waits. It decides nothing itself.
 
 use std::time::Duration;
 
@@ -7,10 +7,13 @@ use tokio::time::{Instant, timeout};
 
 use super::decide::Action;
 use super::error::{Change, Refusal, RendezvousError};
+use super::header::View;
 use super::heart::{Closings, Heart, Keys};
+use super::leader::{Leader, read_beats};
 use super::memory::{Goal, Memory};
-use super::node::{Job, Me, Node};
+use super::node::{Job, Me, Node, NodeId};
 use super::options::Options;
+use super::peers::Peers;
 use super::reason::Reason;
 use super::round::Round;
 use super::state::{Closing, RootCause, State};
@@ -31,12 +34,14 @@ pub struct Rendezvous<S: Store> {
     keys: Keys,
     begun: Instant,
     answered: Instant,
-    seen: Option<(Vec<u8>, State)>,
+    /// The header as it was read, and what follows from it.
+    seen: Option<(Vec<u8>, View)>,
     heart: Option<Heart>,
+    /// While this agent leads.
+    leader: Option<Leader>,
     closings: Closings,
     reason: watch::Sender<String>,
     told: Option<Reason>,
-    races_lost: u32,
 }
 
 /// What [`Rendezvous::succeed`] came to.
@@ -73,10 +78,10 @@ impl<S: Store> Rendezvous<S> {
             answered: begun,
             seen: None,
             heart: None,
+            leader: None,
             closings: Closings::default(),
             reason: watch::Sender::new(String::new()),
             told: None,
-            races_lost: 0,
         }
     }
 
@@ -91,8 +96,8 @@ impl<S: Store> Rendezvous<S> {
     }
 
     /// The shared state, as it was seen last.
-    pub fn state(&self) -> Option<&State> {
-        self.seen.as_ref().map(|(_, state)| state)
+    pub fn view(&self) -> Option<&View> {
+        self.seen.as_ref().map(|(_, view)| view)
     }
 
     /// Takes part in the next round. Called again after a [`Change`] that asks for it; the workers must have ended.
@@ -105,15 +110,18 @@ impl<S: Store> Rendezvous<S> {
             self.renew().await?;
         }
         match self.run().await? {
-            Action::Formed(round) => {
+            Action::Formed(mut round) => {
                 self.memory.given = Some(round.number);
                 self.memory.goal = Goal::Stay { round: round.number };
+                if let Some(leader) = self.leader.as_ref().filter(|leader| leader.is_at_work()) {
+                    round.ids = leader.members();
+                }
                 Ok(*round)
             }
             Action::Fail(error) => {
-                if let RendezvousError::Timeout(absence) = &*error {
+                if matches!(*error, RendezvousError::Timeout(_)) || self.leader.is_some() {
                     // It is known already that this node fails; that it could not say so too would hide why.
-                    let _ = self.leave(&absence.to_string()).await;
+                    let _ = self.leave(&error.to_string()).await;
                 }
                 Err(*error)
             }
@@ -164,14 +172,21 @@ impl<S: Store> Rendezvous<S> {
         match timeout(limit, self.watch()).await {
             Ok(Change::AllDone) => Barrier::AllDone,
             Ok(change) => Barrier::Changed(Box::new(change)),
-            Err(_) => Barrier::TimedOut(self.unfinished()),
+            Err(_) => Barrier::TimedOut(self.unfinished().await),
         }
     }
 
-    fn unfinished(&self) -> Vec<Node> {
-        let Some(state) = self.state() else { return Vec::new() };
+    async fn unfinished(&mut self) -> Vec<Node> {
+        let Some(state) = self.everybody().await else { return Vec::new() };
         let others = state.members.iter().map(|member| &member.node);
         others.filter(|node| !state.done().contains(&node.id)).cloned().collect()
+    }
+
+    /// The whole state, read now; `None` where there is none or the store is lost.
+    async fn everybody(&mut self) -> Option<State> {
+        self.look().await.ok()?;
+        self.survey().await.ok()?;
+        self.view()?.survey.as_ref().map(|survey| survey.state.clone())
     }
 
     /// Ends the job for all, since this node's workers failed for good. Without effect where it has ended already, or this node
@@ -195,38 +210,50 @@ impl<S: Store> Rendezvous<S> {
     /// The last call: tells the store's host that this node needs the store no more; or, where this is the host, waits until
     /// all others have told so, are lost, or `close_timeout` is over. Returns who did not.
     pub async fn finish(mut self) -> Vec<Node> {
-        if !self.me.node.hosts_store {
-            let bye = self.keys.bye(self.me.node.id);
-            // A store that does not answer has no host that waits.
-            let _ = timeout(self.options.heartbeat_timeout, self.store.set(&bye, b"1")).await;
-            return Vec::new();
+        if self.me.node.hosts_store {
+            return self.see_others_off().await;
         }
-        let deadline = Instant::now() + self.options.close_timeout;
-        loop {
-            let left = self.still_there().await;
-            if left.is_empty() || Instant::now() >= deadline {
-                return left;
-            }
-            let bye = self.keys.bye(left[0].id);
-            let slice = self.options.poll().min(deadline - Instant::now());
-            let _ = timeout(slice, self.store.wait(&bye, slice)).await;
+        if self.leader.as_ref().is_some_and(Leader::is_at_work) {
+            // Another one leads then at once, and not only when this one is missed.
+            let _ = self.leave("it has ended").await;
         }
+        let bye = self.keys.bye(self.me.node.id);
+        // A store that does not answer has no host that waits.
+        let _ = timeout(self.options.heartbeat_timeout, self.store.set(&bye, b"1")).await;
+        Vec::new()
     }
 
-    async fn still_there(&mut self) -> Vec<Node> {
-        if self.look().await.is_err() {
-            return Vec::new();
-        }
-        let Some(state) = self.state().cloned() else { return Vec::new() };
-        let lost = self.memory.lost(self.now(), &state, self.me.node.id, &self.options);
-        let mut left = Vec::new();
-        for node in state.everyone().filter(|node| node.id != self.me.node.id) {
-            let bye = self.store.try_get(&self.keys.bye(node.id)).await;
-            if !lost.iter().any(|(id, _)| *id == node.id) && bye == Ok(None) {
-                left.push(node.clone());
+    /// Waits for one farewell after the other: each costs a request, however many there are.
+    async fn see_others_off(&mut self) -> Vec<Node> {
+        let deadline = Instant::now() + self.options.close_timeout;
+        let Some(state) = self.everybody().await else { return Vec::new() };
+        let mut left: Vec<Node> = state.everyone().filter(|node| node.id != self.me.node.id).cloned().collect();
+        let mut peers = Peers::new(self.now());
+        while let (Some(next), false) = (left.last(), Instant::now() >= deadline) {
+            let bye = self.keys.bye(next.id);
+            let slice = self.options.poll().min(deadline - Instant::now());
+            match timeout(slice, self.store.wait(&bye, slice)).await {
+                Ok(Ok(true)) => drop(left.pop()),
+                Ok(Err(_)) => return Vec::new(),
+                Ok(Ok(false)) | Err(_) => {
+                    self.strike(&mut peers, &mut left).await;
+                    let turn = left.len().min(1);
+                    left.rotate_right(turn);
+                }
             }
         }
         left
+    }
+
+    /// Takes those who are lost from `left`.
+    async fn strike(&self, peers: &mut Peers, left: &mut Vec<Node>) {
+        let ids: Vec<NodeId> = left.iter().map(|node| node.id).collect();
+        peers.watch(self.now(), ids.iter().copied());
+        self.closings.subscribe().borrow().iter().for_each(|id| peers.sever(*id));
+        if let Ok(beats) = read_beats(&self.store, &self.keys, &ids, &self.options).await {
+            peers.observe(self.now(), &beats, &self.options);
+        }
+        left.retain(|node| peers.lost(self.now(), node.id, &self.options).is_none());
     }
 
     /// Group rank 0 tells the others where the workers' store is.
@@ -254,21 +281,21 @@ impl<S: Store> Rendezvous<S> {
     pub async fn await_master(&mut self, round: &Round, limit: Duration) -> Result<String, RendezvousError> {
         let (key, store, begun) = (self.keys.master(round.number), self.store.clone(), Instant::now());
         loop {
-            if let Some(told) = self.ask(store.try_get(&key)).await? {
+            let waited = begun.elapsed();
+            let slice = self.options.poll().min(limit.saturating_sub(waited));
+            if self.ask(store.wait(&key, slice)).await?
+                && let Some(told) = self.ask(store.try_get(&key)).await?
+            {
                 return Ok(String::from_utf8_lossy(&told).into_owned());
             }
             match self.step().await? {
                 Step::End(Action::Changed(change)) => return Err(RendezvousError::Changed(change)),
                 Step::End(other) => return Err(unexpected(&other)),
-                Step::Again => continue,
-                Step::Wait(_) => {}
+                Step::Again | Step::Wait(_) => {}
             }
-            let waited = begun.elapsed();
             if waited >= limit {
-                return Err(RendezvousError::NoMaster { host: Box::new(round.members[0].node.clone()), waited });
+                return Err(RendezvousError::NoMaster { host: Box::new(round.first.clone()), waited });
             }
-            let slice = self.options.poll().min(limit - waited);
-            self.ask(store.wait(&key, slice)).await?;
         }
     }
 
@@ -289,5 +316,7 @@ fn unexpected(action: &Action) -> RendezvousError {
     Refusal::BadJob(format!("our bug: the rendezvous decided {action:?} here")).into()
 }
 
+#[cfg(test)]
+mod scale;
 #[cfg(test)]
 mod tests;

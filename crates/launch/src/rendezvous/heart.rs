@@ -1,11 +1,10 @@
 //! The signs of life: a node's heartbeat and its presence, and how the store's host reads the latter. Also the names of all keys.
 
 use std::collections::BTreeSet;
-use std::mem::take;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -25,7 +24,7 @@ impl Keys {
         Keys(format!("lockstep/rendezvous/{run_id}"))
     }
 
-    /// The shared state.
+    /// The header of the shared state.
     pub(super) fn state(&self) -> String {
         format!("{}/state", self.0)
     }
@@ -45,9 +44,24 @@ impl Keys {
         format!("{}/presence/{id}", self.0)
     }
 
-    /// Set when the state has this version.
-    pub(super) fn bell(&self, version: u64) -> String {
-        format!("{}/bell/{version}", self.0)
+    /// The first so many pages of the state under `token`.
+    pub(super) fn pages(&self, token: &str, count: u64) -> Vec<String> {
+        (0..count).map(|page| self.page(token, page)).collect()
+    }
+
+    /// One page of the state.
+    pub(super) fn page(&self, token: &str, page: u64) -> String {
+        format!("{}/page/{token}/{page}", self.0)
+    }
+
+    /// The queue of requests to the leader of a term.
+    pub(super) fn requests(&self, term: u64) -> String {
+        format!("{}/requests/{term}", self.0)
+    }
+
+    /// Set when there has been this much news.
+    pub(super) fn bell(&self, news: u64) -> String {
+        format!("{}/bell/{news}", self.0)
     }
 
     /// Set when a node needs the store no more.
@@ -142,26 +156,20 @@ impl Presence {
     }
 }
 
-/// Where the agent that hosts the store tells whose connection closed, whatever its [`Rendezvous`](super::Rendezvous) is
+/// Where the agent that hosts the store says whose connection closed, whatever its [`Rendezvous`](super::Rendezvous) is
 /// about at that time.
 #[derive(Clone, Debug, Default)]
-pub struct Closings(Arc<(Mutex<Vec<NodeId>>, Notify)>);
+pub struct Closings(Arc<watch::Sender<Vec<NodeId>>>);
 
 impl Closings {
     /// Node `id`'s connection closed: it counts as lost.
     pub fn tell(&self, id: NodeId) {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).push(id);
-        self.0.1.notify_one();
+        self.0.send_modify(|closed| closed.push(id));
     }
 
-    /// What was told since the last time.
-    pub(super) fn take(&self) -> Vec<NodeId> {
-        take(&mut self.0.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Waits until something is told.
-    pub(super) async fn told(&self) {
-        self.0.1.notified().await;
+    /// All that closed, now and later. No number is ever given twice.
+    pub(super) fn subscribe(&self) -> watch::Receiver<Vec<NodeId>> {
+        self.0.subscribe()
     }
 }
 

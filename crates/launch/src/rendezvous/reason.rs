@@ -12,18 +12,20 @@ use super::node::Node;
 pub enum Reason {
     /// Nobody was there before.
     First,
-    /// This node comes.
-    Comes { came: usize, max: usize },
+    /// This node has asked in.
+    Asks { leader: Option<Node> },
     /// Too few have come.
     TooFew { came: usize, min: usize },
     /// Enough have come; more may.
     LastCall { came: usize, min: usize, max: usize, left: Duration },
     /// Members of the round before have to come back.
-    Expecting { nodes: Vec<Node>, came: usize },
+    /// `more` of them are not named.
+    Expecting { nodes: Vec<Node>, came: usize, more: usize },
     /// All have come.
     Complete { came: usize, max: usize },
     /// It is full.
-    Spare { place: usize, max: usize, members: Vec<Node> },
+    /// `more` of its members are not named.
+    Spare { place: usize, max: usize, members: Vec<Node>, more: usize },
     /// Another node has the rank that this one insists on; it is not known whether it lives.
     RankHeld { rank: usize, holder: Node },
     /// Some nodes have finished already.
@@ -56,21 +58,24 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::First => f.write_str("nobody has come yet"),
-            Reason::Comes { came, max } => write!(f, "coming as {came} of at most {max} nodes"),
+            Reason::Asks { leader: Some(leader) } => {
+                write!(f, "asked to take part; {leader}, which leads, has not answered")
+            }
+            Reason::Asks { leader: None } => f.write_str("asked to take part; no node leads at the moment"),
             Reason::TooFew { came, min } => write!(f, "{came} of at least {min} nodes have come"),
             Reason::LastCall { came, min, max, left } => {
                 let left = seconds(Duration::from_secs(left.as_secs_f64().ceil() as u64));
                 write!(f, "{came} nodes have come, at least {min} are needed; up to {max} may still come for {left}")
             }
-            Reason::Expecting { nodes, came } => {
-                write!(f, "{came} nodes have come; their workers ended, these are expected: {}", names(nodes))
+            Reason::Expecting { nodes, came, more } => {
+                write!(f, "{came} nodes have come; their workers ended, these are expected: {}", names(nodes, *more))
             }
             Reason::Complete { came, max } => write!(f, "all of {came} nodes have come (at most {max})"),
-            Reason::Spare { place, max, members } => write!(
+            Reason::Spare { place, max, members, more } => write!(
                 f,
                 "all {max} places are taken by {}; this node is spare {place} and waits for one to become free (if this \
                  is another job, give it its own --rdzv-id)",
-                names(members)
+                names(members, *more)
             ),
             Reason::RankHeld { rank, holder } => {
                 write!(
@@ -85,7 +90,7 @@ impl fmt::Display for Reason {
                 let told: Vec<_> = nodes.iter().map(|(node, why)| format!("{node}: {why}")).collect();
                 write!(f, "struck out {}", told.join(", "))
             }
-            Reason::StruckOut => f.write_str("the others gave up on this node; it comes anew"),
+            Reason::StruckOut => f.write_str("the others gave up on this node; it joins again"),
             Reason::Steady { round, done, of } => write!(f, "round {round} runs; {done} of {of} nodes have succeeded"),
             Reason::Wanted => f.write_str("as this agent wants"),
             Reason::Found => f.write_str("as the store says"),
@@ -93,6 +98,10 @@ impl fmt::Display for Reason {
     }
 }
 
-fn names(nodes: &[Node]) -> String {
-    nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+fn names(nodes: &[Node], more: usize) -> String {
+    let mut names: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+    if more > 0 {
+        names.push(format!("and {more} more"));
+    }
+    names.join(", ")
 }

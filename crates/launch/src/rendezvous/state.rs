@@ -1,32 +1,34 @@
-//! What the store holds: one JSON value, and the few steps that lead from one to the next.
+//! What the agents share, and the few steps that lead from one state to the next.
 //!
-//! The steps are pure and keep the invariants that [`State::decode`] checks: no node twice, never more members than the
-//! maximum, nobody waits while a place is free.
+//! Only the leader holds the whole of it. How it lies in the store, and what the others read of it, is in
+//! [`header`](super::header). The steps are pure and keep the invariants that [`State::check`] names: no node twice, never
+//! more members than the maximum, nobody waits while a place is free.
 
 use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::Refusal;
 use super::node::{Job, Me, Node, NodeId};
 
 /// The version of the format.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
-/// More than the state of thousands of nodes takes; a longer value is not ours.
-const MAX_BYTES: usize = 4 << 20;
 /// How many lost nodes are remembered for messages.
 const MAX_LOST: usize = 16;
 /// How many characters of a reason are kept.
 const MAX_REASON: usize = 2000;
 
 /// All that agents share.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// [`SCHEMA`] of the writer.
-    pub schema: u32,
-    /// Counts the changes.
+    /// Counts the writes.
     pub version: u64,
+    /// Counts the writes that everybody is to hear of at once.
+    pub news: u64,
+    /// Counts the leaders.
+    pub term: u64,
+    /// The node that alone changes the state in this term; `None` once it has resigned.
+    pub leader: Option<Node>,
     /// The job that this rendezvous is for.
     pub job: Job,
     /// The round that gathers or runs, from 0.
@@ -41,11 +43,12 @@ pub struct State {
     pub waiting: Vec<Node>,
     /// Who was struck out lately.
     pub lost: Vec<Lost>,
+    /// Who was not let in lately.
+    pub refused: Vec<Refused>,
 }
 
 /// Where a round stands.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// Members come.
     Gathering,
@@ -61,7 +64,7 @@ pub enum Phase {
 }
 
 /// A node that takes part.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
     /// Who.
     pub node: Node,
@@ -124,39 +127,19 @@ pub struct Lost {
     pub round: u64,
 }
 
-/// Reading a value.
+/// A node that asked in and was not let in: a live node holds the rank that it insists on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Refused {
+    /// Who.
+    pub id: NodeId,
+    /// Who has its rank.
+    pub holder: Node,
+}
+
+/// Checking.
 impl State {
-    /// Reads what the store holds.
-    ///
-    /// # Errors
-    /// [`Refusal::Schema`] for another version's value, [`Refusal::Corrupt`] for anything that no agent would write.
-    pub fn decode(bytes: &[u8]) -> Result<State, Refusal> {
-        let corrupt = |why: String| Refusal::Corrupt { why, head: head(bytes) };
-        if bytes.len() > MAX_BYTES {
-            return Err(corrupt(format!("it has {} bytes", bytes.len())));
-        }
-        #[derive(Deserialize)]
-        struct Version {
-            schema: u32,
-        }
-        let found: Version = serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
-        if found.schema != SCHEMA {
-            return Err(Refusal::Schema { ours: SCHEMA, theirs: found.schema });
-        }
-        let state: State = serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
-        state.check().map_err(corrupt)?;
-        Ok(state)
-    }
-
-    /// As bytes for the store.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        // Strings, numbers and lists under string keys always have a JSON form.
-        serde_json::to_vec(self).unwrap_or_default()
-    }
-
     /// What holds of every state that agents write; the text says what does not.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         let mut ids: Vec<NodeId> = self.everyone().map(|node| node.id).collect();
         ids.sort_unstable();
         if ids.windows(2).any(|two| two[0] == two[1]) {
@@ -218,11 +201,17 @@ impl State {
         self.members.iter().filter(|member| !member.arrived).map(|member| &member.node)
     }
 
-    /// The member or waiting node, other than `me`, that holds the node rank that `me` insists on.
+    /// The node, member or waiting for longer than `me`, that holds the node rank that `me` insists on.
     #[must_use]
     pub fn rank_holder(&self, me: &Node) -> Option<&Node> {
         let rank = me.node_rank?;
-        self.everyone().find(|node| node.node_rank == Some(rank) && node.id != me.id)
+        let before = self.everyone().take_while(|node| node.id != me.id);
+        before.into_iter().find(|node| node.node_rank == Some(rank))
+    }
+
+    /// Those who wait for a rank that another node holds, with that node.
+    pub fn contests(&self) -> impl Iterator<Item = (&Node, &Node)> {
+        self.waiting.iter().filter_map(|node| Some((node, self.rank_holder(node)?)))
     }
 
     /// Members whose workers have all succeeded.
@@ -246,8 +235,10 @@ impl State {
     /// A rendezvous that nobody has come to yet.
     pub(super) fn empty(job: Job) -> State {
         State {
-            schema: SCHEMA,
             version: 0,
+            news: 0,
+            term: 0,
+            leader: None,
             job,
             round: 0,
             phase: Phase::Gathering,
@@ -255,6 +246,7 @@ impl State {
             members: Vec::new(),
             waiting: Vec::new(),
             lost: Vec::new(),
+            refused: Vec::new(),
         }
     }
 
@@ -268,7 +260,7 @@ impl State {
         } else if !self.waits(me.node.id) {
             self.waiting.push(me.node.clone());
         }
-        self.fill().changed()
+        self.fill()
     }
 
     /// Turned from running to the gathering of the next round, in which all its members are expected. Where some have
@@ -280,7 +272,7 @@ impl State {
         self.members.iter_mut().for_each(|member| member.arrived = false);
         self.round += 1;
         (self.phase, self.cause) = (Phase::Gathering, cause);
-        self.fill().changed()
+        self.fill()
     }
 
     /// Without these nodes, each with the reason. Members that have succeeded stay: their part is done.
@@ -308,7 +300,7 @@ impl State {
         self.lost.drain(..excess);
         match (missed, &self.phase) {
             (Some(cause), Phase::Running { .. }) => self.reformed(cause),
-            _ => self.fill().changed(),
+            _ => self.fill(),
         }
     }
 
@@ -322,7 +314,7 @@ impl State {
         self.members.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| by_name(&a.node, &b.node)));
         self.members.iter_mut().enumerate().for_each(|(at, member)| member.rank = Some(at));
         self.phase = Phase::Running { done: Vec::new() };
-        self.changed()
+        self
     }
 
     /// With member `id` done; finished when it was the last.
@@ -333,7 +325,7 @@ impl State {
                 self.phase = Phase::Finished;
             }
         }
-        self.changed()
+        self
     }
 
     /// Ended by `closing`.
@@ -343,7 +335,7 @@ impl State {
             root.message = shorten(&root.message);
         }
         self.phase = Phase::Closed(closing);
-        self.changed()
+        self
     }
 
     fn closed_after(self, done: &Node, cause: Cause) -> State {
@@ -357,15 +349,20 @@ impl State {
 
     /// Gives free places to those who wait, first come, first served.
     fn fill(mut self) -> State {
-        while self.phase == Phase::Gathering && self.members.len() < self.job.max_nodes && !self.waiting.is_empty() {
-            let node = self.waiting.remove(0);
+        while self.phase == Phase::Gathering && self.members.len() < self.job.max_nodes {
+            let Some(at) = self.waiting.iter().position(|node| self.rank_holder(node).is_none()) else { break };
+            let node = self.waiting.remove(at);
             self.members.push(Member { node, arrived: true, rank: None });
         }
         self
     }
 
-    fn changed(mut self) -> State {
-        self.version += 1;
+    /// Without the waiting node `id`, whose rank `holder` has.
+    pub(super) fn refusing(mut self, id: NodeId, holder: Node) -> State {
+        self.waiting.retain(|node| node.id != id);
+        self.refused.push(Refused { id, holder });
+        let excess = self.refused.len().saturating_sub(MAX_LOST);
+        self.refused.drain(..excess);
         self
     }
 }
@@ -428,10 +425,6 @@ fn shorten(text: &str) -> String {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
     }
-}
-
-fn head(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned()
 }
 
 #[cfg(test)]
@@ -498,39 +491,6 @@ mod tests {
         let kept = state.clone().without(vec![(1, "no heartbeat".into())], |node, why| Cause::NodeLost { node, why });
         assert_eq!(kept.done(), [1]);
         assert_eq!(state.succeeded(2).phase, Phase::Finished);
-    }
-
-    #[test]
-    fn reads_back_what_it_wrote() {
-        let state = gathered(&["a", "b"]).complete().reformed(Cause::Newcomer { node: node(9, "z") });
-        assert_eq!(State::decode(&state.encode()), Ok(state));
-    }
-
-    #[test]
-    fn rejects_another_schema_naming_both() {
-        let refusal = State::decode(br#"{"schema":7,"what":"ever"}"#).unwrap_err();
-        assert_eq!(refusal, Refusal::Schema { ours: 1, theirs: 7 });
-    }
-
-    #[test]
-    fn rejects_what_no_agent_writes() {
-        let good = gathered(&["a", "b"]);
-        let mut twice = good.clone();
-        twice.waiting.push(twice.members[0].node.clone());
-        let mut many = good.clone();
-        many.members[0].node.local_world_size = usize::MAX;
-        let mut crowded = good.clone();
-        crowded.job.max_nodes = 1;
-        let mut last = good.clone();
-        last.version = u64::MAX;
-        for bad in [twice, many, crowded, last] {
-            assert!(matches!(State::decode(&bad.encode()), Err(Refusal::Corrupt { .. })), "{bad:?}");
-        }
-        let whole = good.encode();
-        for end in 0..whole.len() {
-            assert!(matches!(State::decode(&whole[..end]), Err(Refusal::Corrupt { .. })), "cut at {end}");
-        }
-        assert!(State::decode(&vec![b' '; MAX_BYTES + 1]).is_err());
     }
 
     #[test]

@@ -1,22 +1,29 @@
 //! A small world: a store, a clock, and agents that do as the driver does, one atomic thing at a time.
 //!
 //! What is atomic in the world is what is atomic in reality: a look at the store with the decision that follows from
-//! it; a compare-and-set; a heartbeat of all; and whatever may befall an agent. Between an agent's look and its
-//! compare-and-set anything may happen.
+//! it; a compare-and-set; a request put into a queue; a heartbeat of all; and whatever may befall an agent. Between an agent's
+//! look and what it does next anything may happen, and so it may between the leader's look and its write.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::mem::discriminant;
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::leading::Leading;
 use crate::rendezvous::node::tests::{job, node};
 use crate::rendezvous::*;
 
 /// A heartbeat, and the step of the clock.
 pub(super) const TICK: Duration = Duration::from_secs(5);
 
-pub(super) type Decide = fn(Duration, Option<&State>, &Me, &Memory, &Options) -> Decision;
+pub(super) type Decide = fn(Duration, Option<&View>, &Me, &Memory, &Options) -> Decision;
+pub(super) type Leads = fn(&mut Draft, Duration, NodeId, &Peers, &Options) -> (Lead, Reason);
+
+/// What agents go by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub(super) decide: Decide,
+    pub(super) lead: Leads,
+}
 
 /// What may still befall the agents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -34,13 +41,15 @@ pub(super) struct World {
     pub(super) store: Option<Rc<State>>,
     pub(super) agents: Vec<Rc<Agent>>,
     pub(super) faults: Faults,
-    now: Duration,
-    beats: BTreeMap<NodeId, u64>,
-    numbers: NodeId,
+    pub(super) now: Duration,
+    pub(super) beats: BTreeMap<NodeId, u64>,
+    pub(super) numbers: NodeId,
+    /// Requests to the leader of each term.
+    pub(super) requests: Rc<BTreeMap<u64, Vec<Request>>>,
     /// Who made up each round that ran.
-    formed: Rc<BTreeMap<u64, Vec<NodeId>>>,
-    options: Rc<Options>,
-    decide: Decide,
+    pub(super) formed: Rc<BTreeMap<u64, Vec<NodeId>>>,
+    pub(super) options: Rc<Options>,
+    pub(super) rules: Rules,
 }
 
 #[derive(Clone, Debug)]
@@ -48,12 +57,27 @@ pub(super) struct Agent {
     pub(super) me: Me,
     pub(super) life: Life,
     pub(super) memory: Memory,
-    /// A write under way: the version that it expects, and what it would put there.
-    pub(super) pending: Option<(Option<u64>, Rc<State>)>,
+    /// What it is about to do.
+    pub(super) pending: Option<Pending>,
+    pub(super) leads: Option<Rc<Leading>>,
     /// Its heartbeats do not arrive.
     pub(super) frozen: bool,
     /// The round that its workers run.
     pub(super) runs: Option<(u64, Vec<NodeId>)>,
+}
+
+/// What an agent is about to do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Pending {
+    /// Take over from the state of this version.
+    Lead {
+        expected: Option<u64>,
+        lost: Option<NodeId>,
+    },
+    Ask {
+        term: u64,
+        want: Want,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,7 +93,9 @@ pub(super) enum Life {
 pub(super) enum Event {
     Start(usize),
     Look(usize),
-    Write(usize),
+    Act(usize),
+    LeaderLooks(usize),
+    LeaderWrites(usize),
     Tick,
     Crash(usize),
     WorkerFails(usize),
@@ -81,12 +107,13 @@ pub(super) enum Event {
 }
 
 impl World {
-    pub(super) fn new(nodes: usize, min: usize, max: usize, faults: Faults, decide: Decide) -> World {
+    pub(super) fn new(nodes: usize, min: usize, max: usize, faults: Faults, rules: Rules) -> World {
         let agent = |at: usize| Agent {
             me: Me { node: node(0, ["a", "b", "c", "d"][at]), job: job(min, max) },
             life: Life::NotStarted,
             memory: Memory::new(Duration::ZERO),
             pending: None,
+            leads: None,
             frozen: false,
             runs: None,
         };
@@ -104,9 +131,10 @@ impl World {
             now: Duration::ZERO,
             beats: BTreeMap::new(),
             numbers: 0,
+            requests: Rc::default(),
             formed: Rc::default(),
             options: Rc::new(options),
-            decide,
+            rules,
         }
     }
 
@@ -136,7 +164,10 @@ impl World {
     }
 
     fn events_of(&self, at: usize, agent: &Agent, events: &mut Vec<Event>) {
-        events.push(if agent.pending.is_some() { Event::Write(at) } else { Event::Look(at) });
+        events.push(if agent.pending.is_some() { Event::Act(at) } else { Event::Look(at) });
+        if let Some(leading) = &agent.leads {
+            events.push(if leading.writes { Event::LeaderWrites(at) } else { Event::LeaderLooks(at) });
+        }
         let running = agent.runs.is_some() && matches!(agent.memory.goal, Goal::Stay { .. });
         let done = self.store.as_ref().is_some_and(|state| state.done().contains(&agent.me.node.id));
         let leaving = matches!(agent.memory.goal, Goal::Leave { .. } | Goal::Close(_));
@@ -163,11 +194,13 @@ impl World {
                 self.number(at);
             }
             Event::Look(at) => return self.look(at),
-            Event::Write(at) => return self.write(at),
+            Event::Act(at) => return self.act(at),
+            Event::LeaderLooks(at) => self.leader_looks(at),
+            Event::LeaderWrites(at) => return self.leader_writes(at),
             Event::Crash(at) => {
                 self.faults.crashes -= 1;
                 let agent = Rc::make_mut(&mut self.agents[at]);
-                (agent.life, agent.pending, agent.runs) = (Life::Dead, None, None);
+                (agent.life, agent.pending, agent.leads, agent.runs) = (Life::Dead, None, None, None);
             }
             Event::WorkerFails(at) => {
                 self.faults.failures -= 1;
@@ -212,6 +245,7 @@ impl World {
         self.beats.insert(self.numbers, 1);
         self.agent(at).me.node.id = self.numbers;
         self.agent(at).memory.renewed();
+        self.agent(at).leads = None;
         self.agent(at).frozen = false; // else it would be struck out again and again, without end
     }
 
@@ -223,22 +257,28 @@ impl World {
     }
 
     fn look(&mut self, at: usize) -> Result<(), String> {
-        let state = self.store.as_deref();
         let me = self.agents[at].me.node.id;
-        let ids = state.map(|state| watched(state, me)).unwrap_or_default();
-        let beats: Vec<_> = ids.into_iter().map(|id| (id, self.beats.get(&id).copied().unwrap_or(0))).collect();
+        let view = self.store.as_deref().map(|state| View::of(state, me));
+        let leader = self.store.as_ref().and_then(|state| state.leader.as_ref()).map(|leader| leader.id);
+        let beat = leader.map(|id| (id, self.beats.get(&id).copied().unwrap_or(0)));
         let agent = Rc::make_mut(&mut self.agents[at]);
-        agent.memory.observe(self.now, state, &beats, me, &self.options);
-        let decision = (self.decide)(self.now, state, &agent.me, &agent.memory, &self.options);
+        agent.memory.observe(self.now, view.as_ref(), beat, me, &self.options);
+        agent.memory.leads = agent.leads.is_some();
+        let decision = (self.rules.decide)(self.now, view.as_ref(), &agent.me, &agent.memory, &self.options);
         match decision.action {
-            Action::Write(next) => agent.pending = Some((state.map(|state| state.version), Rc::new(*next))),
+            Action::Lead { lost, .. } => {
+                let expected = self.store.as_ref().map(|state| state.version);
+                agent.pending = Some(Pending::Lead { expected, lost: lost.map(|(id, _)| id) });
+            }
+            Action::Ask { term, want } => agent.pending = Some(Pending::Ask { term, want: *want }),
             Action::Renew => self.number(at),
+            Action::Survey => return Err("nobody waits until it is too late".to_owned()),
             Action::Wait { .. } => {}
             Action::Formed(round) => return self.forms(at, &round),
             Action::Changed(change) => {
                 agent.runs = None;
                 match *change {
-                    Change::Closed(_) | Change::AllDone | Change::StoreLost(_) => agent.life = Life::Ended,
+                    Change::Closed(_) | Change::AllDone | Change::StoreLost(_) => agent.end(),
                     _ => agent.memory.goal = Goal::Join { since: self.now },
                 }
             }
@@ -248,13 +288,16 @@ impl World {
                     agent.runs = None;
                     agent.memory.goal = Goal::Join { since: self.now };
                 }
-                Goal::Close(_) | Goal::Leave { .. } => (agent.life, agent.runs) = (Life::Ended, None),
+                Goal::Close(_) | Goal::Leave { .. } => agent.end(),
                 goal => return Err(format!("done, but with what? {goal:?}")),
             },
             Action::Fail(error) => match *error {
-                RendezvousError::Closed(_) | RendezvousError::Finished => agent.life = Life::Ended,
+                RendezvousError::Closed(_) | RendezvousError::Finished => agent.end(),
                 RendezvousError::Refused(refusal) if matches!(*refusal, Refusal::RankTaken { .. }) => {
-                    agent.life = Life::Ended;
+                    match agent.leads {
+                        Some(_) => agent.memory.goal = Goal::Leave { why: String::new() },
+                        None => agent.end(),
+                    }
                 }
                 error => return Err(format!("agent {at} failed: {error}")),
             },
@@ -262,22 +305,20 @@ impl World {
         Ok(())
     }
 
-    /// The agent is told that a round runs: is it the round that all others know?
+    /// The agent is told that a round runs: is it the round that was written?
     fn forms(&mut self, at: usize, round: &Round) -> Result<(), String> {
-        let ids: Vec<NodeId> = round.members.iter().map(|member| member.node.id).collect();
-        let known = Rc::make_mut(&mut self.formed).entry(round.number).or_insert_with(|| ids.clone());
-        if *known != ids {
-            return Err(format!("round {} has members {known:?} and {ids:?}", round.number));
-        }
-        let mut ranks: Vec<usize> =
-            round.members.iter().flat_map(|m| m.first_rank..m.first_rank + m.node.local_world_size).collect();
-        ranks.sort_unstable();
-        if ranks != (0..round.world_size).collect::<Vec<_>>() {
-            return Err(format!("the ranks of round {} are {ranks:?}", round.number));
-        }
+        let ids = self.formed.get(&round.number).cloned().unwrap_or_default();
         let agent = Rc::make_mut(&mut self.agents[at]);
+        let first = round.me.first_rank;
         if ids.get(round.group_rank) != Some(&agent.me.node.id) || agent.memory.given >= Some(round.number) {
             return Err(format!("agent {at} got group rank {} of round {}: {ids:?}", round.group_rank, round.number));
+        }
+        // Each has one worker.
+        if (round.nodes, round.world_size, first) != (ids.len(), ids.len(), round.group_rank) {
+            return Err(format!(
+                "agent {at} got rank {first} of {} in round {}: {ids:?}",
+                round.world_size, round.number
+            ));
         }
         agent.runs = Some((round.number, ids));
         agent.memory.given = Some(round.number);
@@ -285,108 +326,23 @@ impl World {
         Ok(())
     }
 
-    fn write(&mut self, at: usize) -> Result<(), String> {
-        let Some((expected, next)) = self.agent(at).pending.take() else { return Ok(()) };
-        if self.store.as_ref().map(|state| state.version) != expected {
-            return Ok(()); // lost the race
+    fn act(&mut self, at: usize) -> Result<(), String> {
+        match self.agent(at).pending.take() {
+            Some(Pending::Ask { term, want }) => {
+                let (now, agent) = (self.now, Rc::make_mut(&mut self.agents[at]));
+                agent.memory.asked(now, term, want.clone());
+                let request = Request { from: agent.me.node.id, want };
+                Rc::make_mut(&mut self.requests).entry(term).or_default().push(request);
+            }
+            Some(Pending::Lead { expected, lost }) => return self.take_over(at, expected, lost),
+            None => {}
         }
-        next.check()?;
-        if let Some(before) = &self.store {
-            lawful(before, &next)?;
-            self.nobody_is_left_behind(before, &next)?;
-        }
-        let agent = self.agent(at);
-        agent.memory.wrote(&next, agent.me.node.id);
-        self.store = Some(next);
         Ok(())
     }
-
-    /// When a round begins, the workers of all its members must have ended.
-    fn nobody_is_left_behind(&self, before: &State, next: &State) -> Result<(), String> {
-        if before.phase != Phase::Gathering || !matches!(next.phase, Phase::Running { .. }) {
-            return Ok(());
-        }
-        let busy = |agent: &&Rc<Agent>| agent.runs.is_some() && next.member(agent.me.node.id).is_some();
-        match self.agents.iter().find(busy) {
-            None => Ok(()),
-            Some(agent) => Err(format!("round {} runs while {} runs {:?}", next.round, agent.me.node, agent.runs)),
-        }
-    }
-
-    /// Equal for two worlds in which the same things can happen from now on.
-    pub(super) fn digest(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        let state = self.store.as_deref();
-        hash_state(state, &mut hasher);
-        let cap = self.options.lease() + TICK;
-        for agent in &self.agents {
-            let latest = |id| self.beats.get(&id).copied().unwrap_or(0);
-            (agent.me.node.id, agent.life, agent.frozen, &agent.runs).hash(&mut hasher);
-            match agent.life {
-                Life::Up => agent.memory.digest(self.now, cap, &latest, &mut hasher),
-                _ => continue,
-            }
-            if let Some((expected, next)) = &agent.pending {
-                let current = *expected == state.map(|state| state.version);
-                current.hash(&mut hasher);
-                hash_state(current.then_some(next.as_ref()), &mut hasher);
-            }
-        }
-        (&self.formed, self.numbers, &self.faults).hash(&mut hasher);
-        hasher.finish()
-    }
 }
 
-/// What must hold between a state and the one that takes its place.
-fn lawful(before: &State, next: &State) -> Result<(), String> {
-    if before.is_final() {
-        return Err(format!("a final state was changed: {:?}", before.phase));
-    }
-    if next.version <= before.version {
-        return Err(format!("version {} follows {}", next.version, before.version));
-    }
-    if next.round < before.round {
-        return Err(format!("round {} follows {}", next.round, before.round));
-    }
-    if !before.done().is_empty() && next.phase == Phase::Gathering {
-        return Err("a round gathers though some have finished already".to_owned());
-    }
-    let back = |node: &&Node| before.node(node.id).is_none() && before.lost.iter().any(|lost| lost.node.id == node.id);
-    if let Some(node) = next.everyone().find(back) {
-        return Err(format!("{node} came back under the number that was struck out"));
-    }
-    let order = |state: &State| state.members.iter().map(|member| member.node.id).collect::<Vec<_>>();
-    match (&before.phase, &next.phase) {
-        (Phase::Running { .. }, Phase::Running { .. }) if order(before) != order(next) => {
-            Err("the members of a running round changed".to_owned())
-        }
-        (Phase::Gathering, Phase::Running { .. }) => completed(before, next),
-        _ => Ok(()),
-    }
-}
-
-fn completed(before: &State, next: &State) -> Result<(), String> {
-    if before.members.iter().any(|member| !member.arrived) {
-        return Err("a round runs before all its members have come".to_owned());
-    }
-    let (count, job) = (next.members.len(), &next.job);
-    if count < job.min_nodes || count > job.max_nodes {
-        return Err(format!("a round of {count} nodes runs, but {}:{} were asked for", job.min_nodes, job.max_nodes));
-    }
-    let old: Vec<usize> = next.members.iter().filter_map(|m| before.member(m.node.id)?.rank).collect();
-    match old.is_sorted() {
-        true => Ok(()),
-        false => Err(format!("survivors changed their order: {old:?}")),
-    }
-}
-
-fn hash_state(state: Option<&State>, hasher: &mut DefaultHasher) {
-    let Some(state) = state else { return 0u8.hash(hasher) };
-    (state.round, discriminant(&state.phase), state.done(), discriminant(&state.cause)).hash(hasher);
-    for member in &state.members {
-        (member.node.id, member.arrived, member.rank).hash(hasher);
-    }
-    for node in &state.waiting {
-        node.id.hash(hasher);
+impl Agent {
+    fn end(&mut self) {
+        (self.life, self.runs, self.leads, self.pending) = (Life::Ended, None, None, None);
     }
 }

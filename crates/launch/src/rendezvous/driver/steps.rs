@@ -1,23 +1,23 @@
-//! One step of the driver: look, decide, write or wait.
+//! One step of the driver: look, decide, ask or wait.
 
 use std::future::Future;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::Instant;
 
 use super::Rendezvous;
 use crate::rendezvous::decide::{Action, decide};
 use crate::rendezvous::error::{RendezvousError, StoreLost};
+use crate::rendezvous::header::{self, Header, Own, PAGE, View};
 use crate::rendezvous::heart::Heart;
-use crate::rendezvous::memory::watched;
+use crate::rendezvous::leader::{Leader, Office, read_pages, within};
 use crate::rendezvous::node::NodeId;
 use crate::rendezvous::reason::Reason;
-use crate::rendezvous::state::State;
+use crate::rendezvous::request::{Request, Want};
 use crate::rendezvous::store::{Store, StoreError};
 
-/// A bell of a version so many versions back is taken away.
-const BELLS_KEPT: u64 = 16;
+/// So often in a row a page is looked for that the latest header names.
+const LOOKS: u32 = 5;
 
 /// What is left to do after a step.
 pub(super) enum Step {
@@ -39,75 +39,124 @@ impl<S: Store> Rendezvous<S> {
 
     pub(super) async fn step(&mut self) -> Result<Step, RendezvousError> {
         self.look().await?;
-        let decision = decide(self.now(), self.state(), &self.me, &self.memory, &self.options);
+        self.memory.leads = self.leader.as_ref().is_some_and(Leader::is_at_work);
+        let decision = decide(self.now(), self.view(), &self.me, &self.memory, &self.options);
         self.tell(decision.reason);
         match decision.action {
-            Action::Write(next) => self.write(*next).await?,
+            Action::Lead { header, lost } => self.lead(*header, lost).await?,
+            Action::Ask { term, want } => {
+                self.request(term, *want).await?;
+                // What comes of it is news.
+                return Ok(Step::Wait(None));
+            }
             Action::Renew => self.renew().await?,
+            Action::Survey => self.survey().await?,
             Action::Wait { until } => return Ok(Step::Wait(until)),
             action => return Ok(Step::End(action)),
         }
         Ok(Step::Again)
     }
 
-    /// Reads the state and the heartbeats that this node watches.
+    /// Reads the header, the leader's heartbeat, and what the state says of this node.
     pub(super) async fn look(&mut self) -> Result<(), RendezvousError> {
-        let (store, key) = (self.store.clone(), self.keys.state());
-        match self.ask(store.try_get(&key)).await? {
-            None => self.seen = None,
-            Some(bytes) if self.seen.as_ref().is_some_and(|(seen, _)| *seen == bytes) => {}
-            Some(bytes) => {
-                let state = State::decode(&bytes)?;
-                self.seen = Some((bytes, state));
+        let mut beat = None;
+        for _ in 0..LOOKS {
+            let bytes;
+            (bytes, beat) = self.read_header().await?;
+            if self.seen.as_ref().map(|(seen, _)| seen) == bytes.as_ref() {
+                break;
+            }
+            let Some(bytes) = bytes else {
+                self.seen = None;
+                break;
+            };
+            let header = Header::decode(&bytes)?;
+            if let Some(own) = self.read_own(&header).await? {
+                self.seen = Some((bytes, View { header, own, survey: None }));
+                break;
             }
         }
-        let ids = self.state().map(|state| watched(state, self.me.node.id)).unwrap_or_default();
-        let mut beats = Vec::with_capacity(ids.len());
-        for id in ids {
-            let key = self.keys.alive(id);
-            let beat = self.ask(store.try_get(&key)).await?;
-            beats.push((id, beat.and_then(|beat| String::from_utf8_lossy(&beat).parse().ok()).unwrap_or(0)));
-        }
-        self.closings.take().into_iter().for_each(|id| self.memory.sever(id));
         let now = self.now();
-        let state = self.seen.as_ref().map(|(_, state)| state);
-        self.memory.observe(now, state, &beats, self.me.node.id, &self.options);
+        let view = self.seen.as_ref().map(|(_, view)| view);
+        self.memory.observe(now, view, beat, self.me.node.id, &self.options);
         Ok(())
     }
 
-    /// Puts `next` in the place of what was seen, and rings for those who wait for a change.
-    async fn write(&mut self, mut next: State) -> Result<(), RendezvousError> {
-        // However many changes it is made of: those who wait listen for the bell of the very next version.
-        next.version = self.state().map_or(0, |state| state.version) + 1;
+    /// The header, and the heartbeat of the leader that was seen last.
+    async fn read_header(&mut self) -> Result<(Option<Vec<u8>>, Option<(NodeId, u64)>), RendezvousError> {
+        let (store, key) = (self.store.clone(), self.keys.state());
+        let leader = self.view().and_then(|view| view.header.leader.as_ref()).map(|leader| leader.id);
+        if let Some(id) = leader.filter(|id| *id != self.me.node.id)
+            && let Some(values) = self.ask(store.try_get_all(&[key.clone(), self.keys.alive(id)])).await?
+            && let Ok([bytes, beat]) = <[Vec<u8>; 2]>::try_from(values)
+        {
+            return Ok((Some(bytes), Some((id, String::from_utf8_lossy(&beat).parse().unwrap_or(0)))));
+        }
+        Ok((self.ask(store.try_get(&key)).await?, leader.map(|id| (id, 0))))
+    }
+
+    /// What the page says of this node; `None` where that page is gone, since the header has been replaced.
+    async fn read_own(&mut self, header: &Header) -> Result<Option<Own>, RendezvousError> {
+        let (store, id) = (self.store.clone(), self.me.node.id);
+        let Some(pages) = header.pages.as_ref().filter(|pages| id / PAGE < pages.count && !header.is_final()) else {
+            return Ok(Some(Own::Absent));
+        };
+        if let Some(before) = self.view().filter(|before| before.header.pages == header.pages) {
+            return Ok(Some(before.own.clone()));
+        }
+        let page = self.ask(store.try_get(&self.keys.page(&pages.token, id / PAGE))).await?;
+        Ok(page.map(|page| header::own(&page, id)).transpose()?)
+    }
+
+    /// Reads everybody, unless the pages are replaced in this moment: then the next look is at others.
+    pub(super) async fn survey(&mut self) -> Result<(), RendezvousError> {
+        let Some((_, View { header, .. })) = &self.seen else { return Ok(()) };
+        let read = read_pages(&self.store, &self.keys, header, &self.options).await;
+        let survey = match read.map_err(|error| self.lost(&error))? {
+            Some(pages) => Some(header::survey(header, &pages)?),
+            None => None,
+        };
+        if let Some((_, view)) = &mut self.seen {
+            view.survey = survey;
+        }
+        Ok(())
+    }
+
+    /// Puts `next` in the place of the header that was seen, and leads if it was still there.
+    async fn lead(&mut self, next: Header, lost: Option<(NodeId, String)>) -> Result<(), RendezvousError> {
         let (store, key, bytes) = (self.store.clone(), self.keys.state(), next.encode());
         let expected = self.seen.as_ref().map(|(bytes, _)| bytes.clone()).unwrap_or_default();
-        if !self.ask(store.compare_set(&key, &expected, &bytes)).await? {
-            self.races_lost += 1;
-            sleep(backoff(self.me.node.id, self.races_lost)).await;
-            return Ok(());
-        }
-        self.races_lost = 0;
-        self.memory.wrote(&next, self.me.node.id);
-        let (bell, old) =
-            (self.keys.bell(next.version), next.version.checked_sub(BELLS_KEPT).map(|old| self.keys.bell(old)));
-        self.ask(store.set(&bell, b"1")).await?;
-        if let Some(old) = old {
-            self.ask(store.delete(&old)).await?;
+        self.leader = None;
+        if self.ask(store.compare_set(&key, &expected, &bytes)).await? {
+            let office = Office {
+                store,
+                keys: self.keys.clone(),
+                me: self.me.node.id,
+                options: self.options.clone(),
+                begun: self.begun,
+                closings: self.closings.clone(),
+            };
+            self.leader = Some(Leader::start(office, next, bytes, lost));
         }
         Ok(())
     }
 
-    /// Waits for the bell of the next version, or for the next look.
+    /// Asks the leader of `term`.
+    async fn request(&mut self, term: u64, want: Want) -> Result<(), RendezvousError> {
+        let (store, key) = (self.store.clone(), self.keys.requests(term));
+        let request = header::encode(&Request { from: self.me.node.id, want: want.clone() });
+        self.ask(store.push(&key, &request)).await?;
+        self.memory.asked(self.now(), term, want);
+        Ok(())
+    }
+
+    /// Waits for news, or for the next look.
     async fn pause(&mut self, until: Option<Duration>) -> Result<(), RendezvousError> {
         let left = until.map_or(Duration::MAX, |until| until.saturating_sub(self.now()));
         let slice = self.options.poll().min(left);
-        let bell = self.keys.bell(self.state().map_or(0, |state| state.version) + 1);
-        let (store, closings) = (self.store.clone(), self.closings.clone());
-        tokio::select! {
-            () = closings.told() => {}
-            rung = self.ask(store.wait(&bell, slice)) => drop(rung?),
-        }
-        Ok(())
+        let bell = self.keys.bell(self.view().map_or(0, |view| view.header.news) + 1);
+        let store = self.store.clone();
+        self.ask(store.wait(&bell, slice)).await.map(drop)
     }
 
     /// Gets a number for this node, and starts its heart.
@@ -116,6 +165,7 @@ impl<S: Store> Rendezvous<S> {
         let id = self.ask(store.add(&self.keys.nodes(), 1)).await?;
         let id = NodeId::try_from(id).unwrap_or_default();
         self.me.node.id = id;
+        (self.leader, self.seen) = (None, None);
         self.memory.renewed();
         self.ask(store.set(&self.keys.alive(id), b"1")).await?;
         self.heart = Some(Heart::start(store, &self.keys, id, &self.options));
@@ -127,9 +177,7 @@ impl<S: Store> Rendezvous<S> {
         &mut self,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, RendezvousError> {
-        let limit = self.options.request_timeout();
-        let slow = || Err(StoreError(format!("no answer within {} s", limit.as_secs_f64())));
-        let answer = timeout(limit, request).await.unwrap_or_else(|_| slow());
+        let answer = within(self.options.request_timeout(), request).await;
         if answer.is_ok() {
             self.answered = Instant::now();
         }
@@ -137,7 +185,7 @@ impl<S: Store> Rendezvous<S> {
     }
 
     pub(super) fn lost(&self, error: &StoreError) -> RendezvousError {
-        let (host, since) = (self.state().and_then(State::host).cloned(), self.answered.elapsed());
+        let (host, since) = (self.view().and_then(|view| view.header.host.clone()), self.answered.elapsed());
         let lost = StoreLost { address: self.store.address(), host, since, error: error.to_string() };
         RendezvousError::StoreLost(Box::new(lost))
     }
@@ -156,12 +204,4 @@ impl<S: Store> Rendezvous<S> {
     pub(super) fn now(&self) -> Duration {
         self.begun.elapsed()
     }
-}
-
-/// After lost races nodes wait for different spans, so that a crowd gets in. The first retry is at once.
-fn backoff(id: NodeId, races_lost: u32) -> Duration {
-    let mut hasher = DefaultHasher::new();
-    (id, races_lost).hash(&mut hasher);
-    let window = u64::from(races_lost.saturating_sub(1).min(20)) * 5;
-    Duration::from_millis(hasher.finish() % (window + 1))
 }
