@@ -26,16 +26,16 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard), hard))
     begun = time.monotonic()
     job = subprocess.Popen([*command, f"{target}/examples/rank", seconds], stdout=subprocess.PIPE, text=True)
-    told = job.stdout.readline().strip()
+    line = job.stdout.readline().strip()
     here = time.monotonic() - begun
-    if not told:
+    if not line:
         sys.exit(f"not all ranks came: the job ended with {job.wait()}")
     links = [link(job.pid, number) for number in os.listdir(f"/proc/{job.pid}/fd")]
     sockets = sum(name.startswith("socket:") for name in links)
     peak = status(job.pid, "VmHWM")
     job.stdout.read()
     code = job.wait()
-    print(f"{told}; soft limit of open files {min(FILES, hard)}, hard {hard}")
+    print(f"{line}; soft limit of open files {min(FILES, hard)}, hard {hard}")
     print(f"all connected after {here:.1f} s, ended with {code} after {time.monotonic() - begun:.1f} s")
     print(f"agent: {peak / 1024:.1f} MiB at most, {len(links)} open files, {sockets} of them sockets")
     print(f"{os.cpu_count()} cores, load average of the last minute {os.getloadavg()[0]:.2f}")

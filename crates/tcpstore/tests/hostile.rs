@@ -168,44 +168,47 @@ fn may_open(files: u64) -> bool {
     may
 }
 
-/// One of a thousand, by its number: what it says, and then it says no more and reads nothing.
-async fn harm(server: &Server, number: usize) -> Raw {
-    let keys = |count: usize| (0..count).map(|key| wire_key(&format!("never/{number}/{key}/{:0>200}", 0))).collect();
-    let mut raw = Raw::connect(server).await;
-    let validate = Request::Validate { magic: MAGIC };
-    let said = match number % 6 {
-        0 => vec![],
-        1 => encode(&[validate]),
-        // 8 MiB are announced, one comes.
-        2 => encode(&[validate, set("huge", vec![7; 8 << 20])])[..1 << 20].to_vec(),
-        3 => encode(&[validate, Request::Wait { keys: keys(2000) }]),
-        // Many small entries, the last of which never comes.
-        4 => {
-            let entries = (0..5000).map(|key| (wire_key(&format!("half/{key}")), vec![7; 100])).collect();
-            let bytes = encode(&[validate, Request::MultiSet { entries }]);
-            bytes[..bytes.len() - 1].to_vec()
-        }
-        _ => encode(&[&[validate][..], &vec![Request::Get { key: wire_key("large") }; 20]].concat()),
-    };
-    raw.say_bytes(&said).await;
-    raw
+/// What hostile clients say before they say no more and read nothing. A wait is for keys of the client's own, so it is made
+/// when it is needed.
+fn harm() -> [Vec<u8>; 6] {
+    let validate = || Request::Validate { magic: MAGIC };
+    let entries = (0..5000).map(|key| (wire_key(&format!("half/{key}")), vec![7; 100])).collect();
+    let mut half = encode(&[validate(), Request::MultiSet { entries }]);
+    half.truncate(half.len() - 1);
+    // 8 MiB are announced, one comes.
+    let mut huge = encode(&[validate(), set("huge", vec![7; 8 << 20])]);
+    huge.truncate(1 << 20);
+    huge.shrink_to_fit();
+    let greedy = encode(&[&[validate()][..], &vec![Request::Get { key: wire_key("large") }; 20]].concat());
+    [vec![], encode(&[validate()]), huge, half, greedy, vec![]]
+}
+
+fn wait(number: usize) -> Vec<u8> {
+    let keys = (0..2000).map(|key| wire_key(&format!("never/{number}/{key}/{:0>200}", 0))).collect();
+    encode(&[Request::Validate { magic: MAGIC }, Request::Wait { keys }])
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stays_within_its_limit_under_a_thousand_hostile_connections_and_serves_others() {
-    const LIMIT: usize = 64 << 20;
+    const LIMIT: usize = 128 << 20;
     const HOSTILE: usize = 1000;
     if !may_open(2 * HOSTILE as u64 + 200) {
         return;
     }
     let server = server(Options { max_bytes: LIMIT, handshake_timeout: LONG, ..Options::default() });
     let bystander = client(&server).await;
-    bystander.set("large", &vec![7; 4 << 20]).await.unwrap();
+    bystander.set("large", &vec![7; 2 << 20]).await.unwrap();
+    let harm = harm();
     let before = resident();
     let mut hostile = Vec::new();
     let mut most = 0;
     for number in 0..HOSTILE {
-        hostile.push(harm(&server, number).await);
+        let mut raw = Raw::connect(&server).await;
+        match number % harm.len() {
+            5 => raw.say_bytes(&wait(number)).await,
+            other => raw.say_bytes(&harm[other]).await,
+        }
+        hostile.push(raw);
         if number % 20 == 0 {
             assert_eq!(bystander.add("served", 1).await.unwrap(), number as i64 / 20 + 1);
             most = most.max(resident());

@@ -42,7 +42,7 @@ fn a_low_soft_limit_of_open_files_is_no_limit_of_ranks_and_workers_have_it_back(
 }
 
 #[test]
-fn a_hard_limit_that_is_too_low_is_told_before_anything_starts() {
+fn a_hard_limit_that_is_too_low_is_reported_before_anything_starts() {
     let site = Site::new();
     let ended = Running::start(limited(&site, &format!("ulimit -n {FILES}"))).ended().code(1);
     let ended =

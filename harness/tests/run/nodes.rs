@@ -182,7 +182,7 @@ fn a_key_of_the_rendezvous_that_nobody_reads_is_told_and_does_no_harm() {
 
 /// PyTorch's own tests pass quotes that no shell removes; torchrun does not look at what the backend does not read.
 #[test]
-fn a_key_that_only_the_other_backend_reads_is_told_and_does_no_harm() {
+fn a_key_that_only_the_other_backend_reads_gets_a_warning_and_does_no_harm() {
     let site = Site::new();
     let conf = "--rdzv-conf='join_timeout=5,last_call_timeout=1,timeout=5'";
     let words = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", conf, "true"];

@@ -30,7 +30,7 @@ pub(super) struct Lookout {
 #[derive(Debug, Default)]
 struct Expected {
     nodes: Mutex<Vec<NodeId>>,
-    told: Notify,
+    added: Notify,
 }
 
 impl Lookout {
@@ -46,7 +46,7 @@ impl Lookout {
     /// These nodes take part, so they were there, even if they die before the next look.
     pub(super) fn expect(&self, nodes: impl Iterator<Item = NodeId>) {
         self.expected.nodes.lock().unwrap_or_else(PoisonError::into_inner).extend(nodes);
-        self.expected.told.notify_one();
+        self.expected.added.notify_one();
     }
 }
 
@@ -57,7 +57,7 @@ async fn watch(mut look: Look, mut waits: Waits, expected: Arc<Expected>, tell: 
         if look.missed.is_empty() {
             tokio::select! {
                 () = waits.changed() => {}
-                () = expected.told.notified() => {}
+                () = expected.added.notified() => {}
             }
         }
         sleep_until(next).await;
@@ -102,12 +102,12 @@ mod tests {
         let waits = server.watch_waits(look.presence.prefix());
         let expected: Arc<Expected> = Arc::default();
         expected.nodes.lock().unwrap().push(7);
-        expected.told.notify_one();
-        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        expected.added.notify_one();
+        let (tell, mut gone) = tokio::sync::mpsc::unbounded_channel();
         let task = tokio::spawn(watch(look, waits, expected, move |id| tell.send(id).unwrap()));
-        assert_eq!(told.recv().await, Some(7));
+        assert_eq!(gone.recv().await, Some(7));
         tokio::time::sleep(100 * BETWEEN).await;
-        assert!(told.try_recv().is_err());
+        assert!(gone.try_recv().is_err());
         task.abort();
     }
 

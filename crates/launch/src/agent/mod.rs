@@ -239,7 +239,7 @@ async fn meet(config: &Config, options: &Options, hostname: &str, console: &Cons
         None => endpoint::name_for(interface, hostname).await,
     };
     let Meeting { client, server, endpoint, unspecified, .. } = meeting;
-    // Workers of other nodes are told where the store is.
+    // Other nodes' workers need a name that leads here.
     let endpoint = if unspecified { Master { host: name.clone(), ..endpoint } } else { endpoint };
     let site = site(place, name.clone(), interface, &endpoint, server.clone());
     Ok(Met { store: TcpStore::from(client), server, endpoint, site, name })

@@ -19,7 +19,7 @@ pub(super) struct NotStarted {
     pub(super) why: String,
 }
 
-/// Open files that the agent has with so many workers: for each its process, a socket, what its output is read from and
+/// The number of open files that the agent needs: for each worker its process, a socket, what its output is read from and
 /// written to, and a connection to the store.
 pub(super) fn open_files(config: &Config) -> u64 {
     /// The agent's own: standard streams, the runtime's, the store's, event files.

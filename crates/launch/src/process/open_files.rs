@@ -22,8 +22,8 @@ pub struct TooFewFiles {
     pub hard: u64,
 }
 
-/// Raises this process's soft limit of open files as far as the hard limit allows, for so many `workers`, which need so many
-/// files. Returns the soft limit from before, for [`Workers::limit_open_files`](super::Workers::limit_open_files); `None` if
+/// Raises this process's soft limit of open files as far as the hard limit allows. `needed` is the number of files that
+/// this node's `workers` take. Returns the soft limit from before, for [`Workers::limit_open_files`](super::Workers::limit_open_files); `None` if
 /// there was none.
 ///
 /// # Errors
@@ -53,7 +53,7 @@ mod tests {
         let Some(hard) = getrlimit(Resource::Nofile).maximum else { return };
         let refused = raise_open_files(9, hard + 1).unwrap_err();
         assert_eq!(refused, TooFewFiles { workers: 9, needed: hard + 1, hard });
-        let told = refused.to_string();
-        assert!(told.starts_with("9 workers on this node take ") && told.contains("`ulimit -Hn`"), "{told}");
+        let message = refused.to_string();
+        assert!(message.starts_with("9 workers on this node take ") && message.contains("`ulimit -Hn`"), "{message}");
     }
 }

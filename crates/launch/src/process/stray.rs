@@ -69,7 +69,8 @@ pub(super) struct Strangers(BTreeSet<(i32, u64)>);
 impl Strangers {
     /// Those that are there now.
     pub(super) fn here() -> Self {
-        Strangers(children().iter().map(|child| (child.pid, child.start)).collect())
+        let children = proc::children().into_iter().filter_map(Stat::of);
+        Strangers(children.map(|child| (child.pid, child.start)).collect())
     }
 
     fn has(&self, child: &Stat) -> bool {
@@ -81,7 +82,7 @@ impl Strangers {
 pub(super) struct Kin<'a> {
     /// The agent's own session, into which no worker's descendants get; see [`own_session`].
     pub(super) own_session: i32,
-    /// Workers, which lead a session each, and are not reaped yet.
+    /// Workers, which lead a session each, and are not reaped yet; sorted.
     pub(super) workers: &'a [i32],
     /// The warden.
     pub(super) warden: i32,
@@ -104,24 +105,33 @@ impl Kin<'_> {
 
     fn is_stray(&self, child: &Stat) -> bool {
         let excluded = self.is_known(child.pid) || self.strangers.has(child) || child.session == self.own_session;
-        !excluded && (self.workers.contains(&child.session) || (self.marked)(child.pid))
+        !excluded && (self.is_worker(child.session) || (self.marked)(child.pid))
     }
 
     fn is_known(&self, pid: i32) -> bool {
-        pid == self.warden || self.workers.contains(&pid)
+        pid == self.warden || self.is_worker(pid)
+    }
+
+    fn is_worker(&self, pid: i32) -> bool {
+        self.workers.binary_search(&pid).is_ok()
+    }
+
+    /// The agent's children, but workers and the warden.
+    fn others(&self) -> Vec<Stat> {
+        proc::children().into_iter().filter(|pid| !self.is_known(*pid)).filter_map(Stat::of).collect()
     }
 }
 
 /// The strays that are there now, of the first generation.
 pub(super) fn living(kin: &Kin<'_>, whose: Whose<'_>) -> Vec<Stray> {
-    kin.strays(&children(), whose).filter(|stat| !stat.is_dead()).map(Stray::of).collect()
+    kin.strays(&kin.others(), whose).filter(|stat| !stat.is_dead()).map(Stray::of).collect()
 }
 
 /// Kills strays, generation after generation, and reaps them. Cancelled, it can begin again.
 pub(super) async fn sweep(kin: &Kin<'_>, whose: Whose<'_>, deadline: Instant) -> Swept {
     let mut swept = Swept::default();
     loop {
-        let children = children();
+        let children = kin.others();
         let mut found = kin.strays(&children, whose).peekable();
         if found.peek().is_none() {
             return swept;
@@ -145,17 +155,13 @@ pub(super) async fn sweep(kin: &Kin<'_>, whose: Whose<'_>, deadline: Instant) ->
 
 /// Reaps all children that have ended, whosever they are, but workers and the warden.
 pub(super) fn reap_dead(kin: &Kin<'_>) {
-    children().iter().filter(|child| child.is_dead() && !kin.is_known(child.pid)).for_each(|child| reap(child.pid));
+    kin.others().iter().filter(|child| child.is_dead()).for_each(|child| reap(child.pid));
 }
 
 /// The agent's own session; 0 when its leader is outside the agent's process id namespace, as in a container.
 pub(super) fn own_session() -> i32 {
     let own = getpid().as_raw_pid();
     Stat::of(own).map_or(own, |stat| stat.session)
-}
-
-fn children() -> Vec<Stat> {
-    proc::children().into_iter().filter_map(Stat::of).collect()
 }
 
 /// Kills a child with its whole group. The child is unreaped, so its id and its group's are no others'.

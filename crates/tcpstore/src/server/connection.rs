@@ -73,7 +73,7 @@ pub(super) async fn serve(
         room: None,
     };
     let Err(ending) = connection.run(&all).await else { return };
-    // Of one that was closed to make room that was told then.
+    // Whoever made room by closing this connection has recorded it.
     if !matches!(ending, Ending::Closed | Ending::Io(_) | Ending::Overdrawn(Overdrawn::Closed)) {
         all.lock().refuse(address, Instant::now(), ending.to_string());
     }

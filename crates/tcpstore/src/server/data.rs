@@ -153,7 +153,7 @@ impl Data {
         self.waiters.watch(prefix)
     }
 
-    /// From now on so many of the store's bytes are not for keys and values.
+    /// Sets the number of the store's bytes that are not for keys and values.
     pub fn lend(&mut self, bytes: usize) {
         self.lent = bytes;
     }

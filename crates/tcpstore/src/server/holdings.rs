@@ -104,7 +104,7 @@ impl Holdings {
         self.waits = bytes;
     }
 
-    /// A connection moved bytes, and holds so many now.
+    /// A connection moved bytes. Sets what its buffers and its wait take now.
     ///
     /// # Errors
     /// It has more than its share, or was closed.
@@ -181,7 +181,7 @@ mod tests {
     const TWO: ConnectionId = ConnectionId(2);
     const NEW: ConnectionId = ConnectionId(9);
 
-    /// These connections hold so many bytes in buffers; each moved a second after the one before.
+    /// Connections with the bytes of their buffers; each moved a second after the one before.
     fn holding(buffers: &[(ConnectionId, usize)]) -> (Holdings, Instant) {
         let begun = Instant::now();
         let mut holdings = Holdings::new(MAX);

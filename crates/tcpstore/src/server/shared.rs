@@ -51,7 +51,7 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) data: Data,
     holdings: Holdings,
-    /// Told when connections hold less than before.
+    /// Changes when connections hold less than before.
     room: watch::Sender<()>,
     entries: HashMap<ConnectionId, Entry>,
     refusals: VecDeque<Refusal>,
@@ -157,7 +157,7 @@ impl State {
         self.holdings.moved(id, now);
     }
 
-    /// If there is no room for so many bytes of a reply: what tells when there may be. Small ones always have room.
+    /// If there is no room for a reply of that size: what changes when there may be. Small ones always have room.
     pub(super) fn lacks_room(&self, bytes: impl FnOnce(&Data) -> usize) -> Option<watch::Receiver<()>> {
         let stored = self.data.bytes();
         if !self.holdings.is_tight(stored) {

@@ -1,4 +1,4 @@
-//! Which keys are waited for, as the server's host sees it: told at each change, so that nobody has to ask again and again.
+//! Which keys are waited for, as the server's host sees it. It learns of each change, so it need not ask again and again.
 
 use tokio::sync::watch;
 
