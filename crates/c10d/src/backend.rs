@@ -83,7 +83,7 @@ impl Backend {
         let fail = |exception| Error::new(seat.operation(), exception).after(begun.elapsed());
         let (interface, host) = seat.options.endpoint.bytes();
         if compares {
-            seat.store.set(&compares_key(seat.rank), "1")?;
+            store.set(&compares_key(seat.rank), "1")?;
         }
         let backend = match self {
             // SAFETY: the seat and what it points to outlive the call; the shim copies what it keeps.
