@@ -212,7 +212,7 @@ def record(expected, command, source, world_size, kill=None):
 
 def start(command, events, temporary):
     # What would change how a launcher or a rank behaves, or how much it says.
-    dropped = re.compile(r"RUST_BACKTRACE|OMP_NUM_THREADS|(LOCAL_)?RANK|WORLD_SIZE|(PET|TORCHELASTIC)_.*|LOCKSTEP_FAULTS")
+    dropped = re.compile(r"RUST_BACKTRACE|OMP_NUM_THREADS|(LOCAL_)?RANK|WORLD_SIZE|(PET|TORCHELASTIC)_.*|LOCKSTEP_(FAULTS|COMPARE_CALLS)")
     environment = {name: value for name, value in os.environ.items() if not dropped.fullmatch(name)}
     environment.update(LOCKSTEP_EVENTS=events, TMPDIR=temporary, CARGO_TERM_QUIET="true")
     if "cargo" not in command:
