@@ -56,7 +56,7 @@ install_peer_packages() {
 stand_in_for_cuda() {
   local name lib=$1/torch/lib empty=1
   for name in $(needed_by "$lib"/*.so); do
-    [ ! -e "$lib/$name" ] && ! compgen -G "$1/nvidia/*/lib/$name" >/dev/null || continue
+    if [ -e "$lib/$name" ] || compgen -G "$1/nvidia/*/lib/$name" >/dev/null; then continue; fi
     cc -shared -x c /dev/null -o "$lib/$name" "-Wl,-soname,$name" || die "'cc' cannot make the library $name" "$(packages "gcc libc6-dev" "gcc glibc-devel")"
     empty=0
   done
