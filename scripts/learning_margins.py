@@ -8,7 +8,8 @@ Runs the tests of nextest's profile `learning` (.config/nextest.toml) with the p
 a limit, the limit, and the least and greatest result for each set. A limit that a result comes near to is a test that will fail on
 another machine: change what the test trains, not its limit. ARGS go to `cargo nextest run` (`-- -p lab-07-cifar-resnet`).
 Each run is kept in target/learning-margins.json at once; --more adds to what is there, so that a survey can be made in pieces.
---write puts the table into scripts/learning_margins.md, and leaves what stands there under a heading. Leaves out why a limit is where it is: the test says so. Needs no package.
+--write puts the table into scripts/learning_margins.md, and leaves what stands there under a heading.
+Leaves out why a limit is where it is: the test says so. Needs no package.
 """
 
 import argparse
