@@ -8,7 +8,8 @@ Runs the tests of nextest's profile `learning` (.config/nextest.toml) with the p
 a limit, the limit, and the least and greatest result for each set. A limit that a result comes near to is a test that will fail on
 another machine: change what the test trains, not its limit. ARGS go to `cargo nextest run` (`-- -p lab-07-cifar-resnet`).
 Each run is kept in target/learning-margins.json at once; --more adds to what is there, so that a survey can be made in pieces.
---write puts the table into scripts/learning_margins.md. Leaves out why a limit is where it is: the test says so. Needs no package.
+--write puts the table into scripts/learning_margins.md, and leaves what stands there under a heading.
+Leaves out why a limit is where it is: the test says so. Needs no package.
 """
 
 import argparse
@@ -120,11 +121,13 @@ def main():
     rows = "\n".join(table(by_comparison(runs), sets))
     print(rows)
     if asked.write:
+        _, heading, by_hand = (PAGE.read_text() if PAGE.is_file() else "").partition("\n## ")
         seeds = ", ".join(f"{chosen} {len({run[1] for run in runs if run[0] == chosen})}" for chosen in sets)
         PAGE.write_text(
             "# How far results are from limits\n\n"
             "Written by `scripts/learning_margins.py --write`, which says what this is.\n"
             f"Processor: {processor()}. Seeds at most: {seeds}.\n\n{rows}\n"
+            f"{heading}{by_hand}"
         )
 
 
