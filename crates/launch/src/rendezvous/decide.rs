@@ -109,7 +109,7 @@ impl Look<'_> {
             return refuse(refusal);
         }
         match &header.stand {
-            Stand::Closed(closing) => return fail(RendezvousError::Closed(Box::new(closing.clone()))),
+            Stand::Closed(closing) => return fail(RendezvousError::Closed(closing.clone())),
             Stand::Finished => return fail(RendezvousError::Finished),
             Stand::Running | Stand::Gathering => {}
         }
@@ -253,7 +253,7 @@ impl Look<'_> {
     fn change(&self, view: &View, round: u64) -> Option<Change> {
         let header = &view.header;
         match &header.stand {
-            Stand::Closed(closing) => return Some(Change::Closed(closing.clone())),
+            Stand::Closed(closing) => return Some(Change::Closed((**closing).clone())),
             Stand::Finished => return Some(Change::AllDone),
             Stand::Running | Stand::Gathering => {}
         }

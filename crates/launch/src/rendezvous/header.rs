@@ -73,7 +73,7 @@ pub enum Stand {
     Gathering,
     Running,
     Finished,
-    Closed(Closing),
+    Closed(Box<Closing>),
 }
 
 /// Where the pages are.
@@ -155,7 +155,7 @@ impl Header {
                 Phase::Gathering => Stand::Gathering,
                 Phase::Running { .. } => Stand::Running,
                 Phase::Finished => Stand::Finished,
-                Phase::Closed(closing) => Stand::Closed(closing.clone()),
+                Phase::Closed(closing) => Stand::Closed(Box::new(closing.clone())),
             },
             cause: state.cause.clone(),
             host: state.host().cloned(),
@@ -286,7 +286,7 @@ pub(super) fn survey(header: &Header, pages: &[Vec<u8>]) -> Result<Survey, Refus
             Stand::Gathering => Phase::Gathering,
             Stand::Running => Phase::Running { done: done.into_values().collect() },
             Stand::Finished => Phase::Finished,
-            Stand::Closed(closing) => Phase::Closed(closing.clone()),
+            Stand::Closed(closing) => Phase::Closed((**closing).clone()),
         },
         cause: header.cause.clone(),
         members: members.into_values().collect(),

@@ -175,8 +175,7 @@ impl<S: Store> Task<S> {
         let (store, keys) = (self.office.store.clone(), self.office.keys.clone());
         self.draft.state.version += 1;
         self.draft.state.news += u64::from(news);
-        // Whoever is asked to end does not look for its place.
-        let pages = if self.draft.state.is_final() { self.pages[0].clone() } else { Some(self.write_pages().await?) };
+        let pages = Some(self.write_pages().await?);
         let bytes = Header::of(&self.draft.state, pages.clone()).encode();
         if matches!(self.draft.state.phase, Phase::Running { .. }) {
             self.members.send_replace(self.draft.state.members.iter().map(|member| member.node.id).collect());
@@ -189,12 +188,10 @@ impl<S: Store> Task<S> {
         if news {
             self.ring(self.draft.state.news).await?;
         }
-        if pages != self.pages[0] {
-            let [former, older] = std::mem::replace(&mut self.pages, [pages, None]);
-            self.pages[1] = former;
-            for key in older.iter().flat_map(|older| keys.pages(&older.token, older.count)) {
-                self.ask(store.delete(&key)).await?;
-            }
+        let [former, older] = std::mem::replace(&mut self.pages, [pages, None]);
+        self.pages[1] = former;
+        for key in older.iter().flat_map(|older| keys.pages(&older.token, older.count)) {
+            self.ask(store.delete(&key)).await?;
         }
         Ok(true)
     }

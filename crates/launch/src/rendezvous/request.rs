@@ -57,8 +57,8 @@ impl State {
     pub(super) fn granting(self, request: Request) -> State {
         let from = request.from;
         match request.want {
-            Want::Leave { why } => self.left(from, why),
             _ if self.is_final() => self,
+            Want::Leave { why } => self.left(from, why),
             Want::Join { node, commands, given, round } => {
                 let job = Job { commands, ..self.job.clone() };
                 self.joined(Me { node: *node, job }, given, round)
@@ -128,7 +128,7 @@ impl State {
         if self.leader.as_ref().is_some_and(|leader| leader.id == id) {
             self.leader = None;
         }
-        let Some(node) = self.node(id).filter(|_| !self.is_final() && !self.done().contains(&id)).cloned() else {
+        let Some(node) = self.node(id).filter(|_| !self.done().contains(&id)).cloned() else {
             return self;
         };
         if node.hosts_store {
@@ -209,7 +209,10 @@ mod tests {
         let mut state = running().succeeded(1);
         state.leader = Some(node(1, "h"));
         let left = ask(state.clone(), 1, Want::Leave { why: String::new() });
-        assert_eq!(left, State { leader: None, ..state });
+        assert_eq!(left, State { leader: None, ..state.clone() });
+        // The end is not changed even by that.
+        let finished = state.succeeded(2);
+        assert_eq!(ask(finished.clone(), 1, Want::Leave { why: String::new() }), finished);
     }
 
     #[test]
