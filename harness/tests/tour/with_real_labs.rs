@@ -68,6 +68,8 @@ const SEEDS: &[[&str; 4]] = &[
     ["100", "6", "2", "2"],
     // A node was lost and replaced when its workers had succeeded, and the host of the store had ended.
     ["100", "28", "2", "2"],
+    // A guest's agent gave up after its network had been cut for a second, and the host waited for it in vain.
+    ["203", "12", "4", "2"],
 ];
 
 fn real_seeds() {

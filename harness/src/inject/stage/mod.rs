@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// How often its listening ports are.
 const LOOK_AT_PORTS: Duration = Duration::from_millis(250);
 
-/// How long the others may take to end by themselves when the host of their store has ended, before they are ended.
+/// How long the others may wait for an agent that has ended and that nobody replaces, before they are ended.
 const TO_NOTICE: Duration = Duration::from_secs(30);
 
 /// What all runs share.
@@ -149,7 +149,7 @@ impl Stage {
         let begin = Instant::now();
         let limit = self.timeout.unwrap_or_else(|| Duration::from_secs_f64(scenario.run.timeout_seconds));
         let (mut director, mut strikes, mut looked) = (Director::new(scenario), Vec::new(), None::<Instant>);
-        let (mut listeners, mut requeues, mut host_lost) = (BTreeSet::new(), scenario.run.requeues, None::<Instant>);
+        let (mut listeners, mut requeues, mut missing) = (BTreeSet::new(), scenario.run.requeues, None::<Instant>);
         let timed_out = loop {
             nodes.wait(LOOK)?;
             if let Some(signal) = self.signals.arrived() {
@@ -173,12 +173,14 @@ impl Stage {
             if nodes.host_ended() {
                 // Agents that start now would wait for the host in vain, and those that do are ended, as by a batch system.
                 director.forget_agents();
-                if host_lost.get_or_insert_with(Instant::now).elapsed() >= TO_NOTICE {
-                    nodes.end_others();
-                }
+            }
+            if !nodes.host_ended() && !nodes.guest_failed() {
+                missing = None;
+            } else if missing.get_or_insert_with(Instant::now).elapsed() >= TO_NOTICE {
+                nodes.end_others();
             }
             if nodes.all_ended() && nodes.failed() && requeues > 0 {
-                (requeues, host_lost) = (requeues - 1, None);
+                (requeues, missing) = (requeues - 1, None);
                 director.forget_agents();
                 strikes.push(requeue(&mut nodes));
             } else if nodes.all_ended() && !director.owes() {

@@ -175,6 +175,14 @@ impl<'a> Nodes<'a> {
         self.spec.nodes > 1 && host.is_some_and(|agent| agent.status.is_some())
     }
 
+    /// Whether the newest agent of another node has failed by itself.
+    pub(super) fn guest_failed(&self) -> bool {
+        let mut newest: BTreeMap<usize, &Running> = BTreeMap::new();
+        newest.extend(self.agents.iter().map(|agent| (agent.node, agent)));
+        newest.remove(&0);
+        newest.values().any(|agent| !agent.struck && agent.status.is_some_and(|status| !status.success()))
+    }
+
     /// Kills the agents that still run.
     pub(super) fn end_others(&mut self) {
         for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
