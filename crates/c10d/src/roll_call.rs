@@ -203,6 +203,8 @@ struct Note {
     stop: bool,
     /// The answering thread has ended.
     deaf: bool,
+    /// A farewell did not get into the store in time, so nobody waits for the answering thread again.
+    held_up: bool,
 }
 
 /// What [`Roll::enter`] hands out for [`Roll::leave`].
@@ -270,6 +272,7 @@ impl Roll {
             let shared = Arc::clone(&shared);
             std::thread::spawn(move || {
                 answer_until_stopped(&theirs, rank, &shared);
+                drop(theirs);
                 shared.note().deaf = true;
                 shared.changed.notify_all();
             });
@@ -311,7 +314,8 @@ impl Roll {
         self.shared.changed.notify_all();
         let pending = |note: &mut Note| !note.deaf && note.leaving.iter().any(|(name, _)| name == group);
         let waited = self.shared.changed.wait_timeout_while(note, FAREWELL, pending);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        let (mut note, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        note.held_up |= waited.timed_out();
     }
 
     /// Notes that the operation failed, and asks the given ranks of its group where they are. Takes hardly longer than
@@ -355,11 +359,16 @@ impl Roll {
     }
 }
 
-/// The answering thread ends by itself, at once or when a stopped host goes on.
 impl Drop for Roll {
+    /// Waits for the answering thread, which must not be in libtorch when the process ends. One that a stopped host holds up is left
+    /// to end with the store.
     fn drop(&mut self) {
-        self.shared.note().stop = true;
+        let mut note = self.shared.note();
+        note.stop = true;
         self.shared.changed.notify_all();
+        let answers = |note: &mut Note| !note.deaf && !note.held_up;
+        let waited = self.shared.changed.wait_timeout_while(note, FAREWELL, answers);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
