@@ -84,7 +84,8 @@ fn rows_that_one_rank_sends_and_another_does_not_expect_are_named() {
 
 #[test]
 fn a_message_of_another_shape_or_dtype_than_its_receiver_waits_for_is_a_mismatch() {
-    let cases: [(fn() -> Tensor, fn() -> Tensor, &[&str]); 3] = [
+    type Case = (fn() -> Tensor, fn() -> Tensor, &'static [&'static str]);
+    let cases: [Case; 3] = [
         (|| ones(2), || ones(4), &["sent [2] Float", "receives [4] Float"]),
         (|| ones(4), || ones(4).to_kind(Kind::Int), &["sent [4] Float", "receives [4] Int"]),
         (|| ones(4), || ones(2).to_kind(Kind::Double), &["sent [4] Float", "receives [2] Double"]),
