@@ -178,7 +178,8 @@ fn a_waiting_host_gives_up_when_a_client_is_missing() {
 
 /// The open connections to that port, as `/proc` lists them: peer and state in the third and fourth column, in hexadecimal.
 fn connections_to(port: u16) -> usize {
-    let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"].map(|table| std::fs::read_to_string(table).unwrap_or_default());
+    let tables =
+        ["/proc/self/net/tcp", "/proc/self/net/tcp6"].map(|table| std::fs::read_to_string(table).unwrap_or_default());
     let rows = tables.iter().flat_map(|table| table.lines()).map(|row| row.split_whitespace().collect::<Vec<_>>());
     rows.filter(|row| row.len() > 3 && row[2].ends_with(&format!(":{port:04X}")) && row[3] == "01").count()
 }
