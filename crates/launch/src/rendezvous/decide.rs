@@ -136,12 +136,10 @@ impl Look<'_> {
         }
     }
 
-    /// Whether the others gave up on this node; or nobody has heard of it for as long as that takes.
+    /// Whether the others gave up on this node.
     fn struck_out(&self, view: &View) -> bool {
         let out = view.header.lost.iter().any(|lost| lost.node.id == self.me.node.id);
-        let unheard = |asked: Duration| self.now.saturating_sub(asked) >= self.options.lease() * 2;
-        let unheard = self.memory.asked.as_ref().is_some_and(|(term, _, at)| *term == view.header.term && unheard(*at));
-        view.own == Own::Absent && (self.memory.entered || out || (unheard && view.header.done == 0))
+        view.own == Own::Absent && (self.memory.entered || out)
     }
 
     /// Whether the leader knows that this node is here for the next round.
@@ -224,7 +222,7 @@ impl Look<'_> {
     /// Asks the leader, unless this one was asked already; there must be one.
     fn ask(&self, view: &View, want: Want, reason: Reason) -> Decision {
         let term = view.header.term;
-        let asked = self.memory.asked.as_ref().is_some_and(|(of, before, _)| (*of, before) == (term, &want));
+        let asked = self.memory.asked.as_ref().is_some_and(|(of, before)| (*of, before) == (term, &want));
         let action = match asked {
             true => Action::Wait { until: None },
             false => Action::Ask { term, want: Box::new(want) },

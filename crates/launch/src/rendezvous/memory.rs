@@ -56,8 +56,8 @@ pub struct Memory {
     pub given: Option<u64>,
     /// Whether this agent leads.
     pub leads: bool,
-    /// What it asked for last, of the leader of which term, and when.
-    pub asked: Option<(u64, Want, Duration)>,
+    /// What it asked for last, of the leader of which term.
+    pub asked: Option<(u64, Want)>,
     leader: Peers,
     /// Since when a gathering, by its round, has had enough members.
     enough: Option<(u64, Duration)>,
@@ -116,8 +116,8 @@ impl Memory {
     }
 
     /// Takes in that this agent asked the leader of `term` for this.
-    pub fn asked(&mut self, now: Duration, term: u64, want: Want) {
-        self.asked = Some((term, want, now));
+    pub fn asked(&mut self, term: u64, want: Want) {
+        self.asked = Some((term, want));
     }
 
     /// As if nothing was known of this agent's own past: it takes part under a new number.
@@ -140,8 +140,7 @@ impl Memory {
             Goal::Join { .. } => Goal::Join { since: Duration::ZERO },
             goal => goal.clone(),
         };
-        let unheard = |at: Duration| (!self.entered).then(|| now.saturating_sub(at).min(cap));
-        let asked = self.asked.as_ref().filter(|(of, ..)| *of == term).map(|(_, want, at)| (want, unheard(*at)));
+        let asked = self.asked.as_ref().filter(|(of, _)| *of == term).map(|(_, want)| want);
         (goal, self.entered, self.given, self.leads, asked).hash(hasher);
         self.leader.digest(now, cap, latest, false, hasher);
     }

@@ -329,8 +329,8 @@ impl World {
     fn act(&mut self, at: usize) -> Result<(), String> {
         match self.agent(at).pending.take() {
             Some(Pending::Ask { term, want }) => {
-                let (now, agent) = (self.now, Rc::make_mut(&mut self.agents[at]));
-                agent.memory.asked(now, term, want.clone());
+                let agent = Rc::make_mut(&mut self.agents[at]);
+                agent.memory.asked(term, want.clone());
                 let request = Request { from: agent.me.node.id, want };
                 Rc::make_mut(&mut self.requests).entry(term).or_default().push(request);
             }

@@ -146,7 +146,7 @@ impl<S: Store> Rendezvous<S> {
         let (store, key) = (self.store.clone(), self.keys.requests(term));
         let request = header::encode(&Request { from: self.me.node.id, want: want.clone() });
         self.ask(store.push(&key, &request)).await?;
-        self.memory.asked(self.now(), term, want);
+        self.memory.asked(term, want);
         Ok(())
     }
 
