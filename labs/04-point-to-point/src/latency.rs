@@ -2,18 +2,19 @@
 
 use anyhow::{Context, Result};
 use c10d::{ProcessGroup, Rank};
-use lockstep::measure::{Point, Repeats, Series, plot, time};
+use lockstep::measure::{Point, Repeats, Series, bare, plot, time};
 use tch::{Kind, Tensor};
 
 use crate::Lab;
 
 pub(crate) fn run(lab: &mut Lab) -> Result<()> {
     // ANCHOR: sweep
+    let group = bare(&lab.group)?;
     let mut series = Series::new("send and recv");
     for bytes in lab.sizes.iter() {
-        let mut message = Tensor::f_zeros([bytes as i64 / 4], (Kind::Float, lab.group.device()))
+        let mut message = Tensor::f_zeros([bytes as i64 / 4], (Kind::Float, group.device()))
             .with_context(|| format!("cannot make a message of {bytes} bytes"))?;
-        let round_trip = time(&lab.group, &Repeats::for_bytes(bytes), || ping_pong(&lab.group, &mut message))?;
+        let round_trip = time(&group, &Repeats::for_bytes(bytes), || ping_pong(&group, &mut message))?;
         series.push(bytes, round_trip.scaled(0.5));
     }
     // ANCHOR_END: sweep

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use lockstep::exit::UsageError;
-use lockstep::measure::{Repeats, Series, Sizes, Table, plot, table_of, time};
+use lockstep::measure::{Repeats, Series, Sizes, Table, bare, plot, table_of, time};
 use tch::{Kind, Tensor};
 
 use crate::compare::ALGORITHMS;
@@ -61,13 +61,14 @@ pub(crate) fn lesson(lab: &mut Lab<'_>, options: &TimingOptions) -> Result<()> {
 // ANCHOR: measure
 /// Zeros stay zeros, however often they are added up.
 fn measure(lab: &Lab<'_>, options: &TimingOptions) -> Result<Vec<Series>> {
+    let group = bare(lab.group)?;
     let mut series = ALGORITHMS.map(|(name, _)| Series::new(name));
     for bytes in options.sizes()?.iter() {
-        let mut tensor = Tensor::f_zeros([bytes as i64 / 4], (Kind::Float, lab.group.device()))
+        let mut tensor = Tensor::f_zeros([bytes as i64 / 4], (Kind::Float, group.device()))
             .with_context(|| format!("cannot make a tensor of {bytes} bytes"))?;
         for ((_, all_reduce), series) in ALGORITHMS.iter().zip(&mut series) {
-            let add_up = || all_reduce(lab.group, &mut tensor, c10d::ReduceOp::Sum);
-            series.push(bytes, time(lab.group, &options.repeats(bytes), add_up)?);
+            let add_up = || all_reduce(&group, &mut tensor, c10d::ReduceOp::Sum);
+            series.push(bytes, time(&group, &options.repeats(bytes), add_up)?);
         }
     }
     Ok(series.into())

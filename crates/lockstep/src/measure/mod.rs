@@ -4,12 +4,13 @@
 //! hands in the operation.
 //!
 //! ```no_run
-//! use lockstep::measure::{Repeats, Series, Sizes, plot, time};
+//! use lockstep::measure::{Repeats, Series, Sizes, bare, plot, time};
 //! # fn f(group: &c10d::ProcessGroup) -> anyhow::Result<()> {
+//! let group = bare(group)?;
 //! let mut series = Series::new("all_reduce");
 //! for bytes in Sizes::new(4, 1 << 20)?.iter() {
 //!     let mut tensor = tch::Tensor::f_zeros([bytes as i64 / 4], (tch::Kind::Float, group.device()))?;
-//!     let spread = time(group, &Repeats::for_bytes(bytes), || Ok(group.all_reduce(&mut tensor, c10d::ReduceOp::Sum)?))?;
+//!     let spread = time(&group, &Repeats::for_bytes(bytes), || Ok(group.all_reduce(&mut tensor, c10d::ReduceOp::Sum)?))?;
 //!     series.push(bytes, spread);
 //! }
 //! println!("{}", series.table());
@@ -17,6 +18,7 @@
 //! # Ok(()) }
 //! ```
 
+mod bare;
 mod fit;
 pub mod plot;
 mod series;
@@ -24,6 +26,7 @@ mod sizes;
 mod table;
 mod timing;
 
+pub use bare::bare;
 pub use fit::{AlphaBeta, FitError};
 pub use series::{Point, Series, table_of};
 pub use sizes::Sizes;
