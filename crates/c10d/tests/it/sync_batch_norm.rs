@@ -17,18 +17,24 @@ fn largest_difference(a: &Tensor, b: &Tensor) -> f64 {
     (a - b).abs().max().double_value(&[])
 }
 
+/// Values that look random, of deviation 1 around 0; the same on every thread and machine.
+fn waves(step: f64) -> Tensor {
+    let n = 16 * 3 * 8 * 8;
+    ((Tensor::arange(n, (Kind::Double, Device::Cpu)) * step).sin() * std::f64::consts::SQRT_2).view([16, 3, 8, 8])
+}
+
 #[test]
-fn a_mean_far_from_zero_costs_no_more_than_the_distance_of_neighbouring_inputs() {
-    // Floats around 10,000 lie about 0.001 apart, of which the deviation of 1 is taken: half of that is lost where the mean is rounded.
+fn a_mean_far_from_zero_costs_few_distances_of_neighbouring_inputs() {
+    // Floats around 10,000 lie about 0.001 apart. The output is factor * input + term, as in PyTorch: the mean, the factor, the product and
+    // the term are each rounded by half of that, times the weight of 1.5.
     let spacing = f64::from(f32::EPSILON) * 8192.0;
     ranks(2, |group| {
-        tch::manual_seed(7);
-        let input = Tensor::randn([16, 3, 8, 8], (Kind::Float, Device::Cpu)) + 1e4;
-        let weigh = Tensor::randn([16, 3, 8, 8], (Kind::Float, Device::Cpu));
+        let input = (waves(1.7) + 1e4).to_kind(Kind::Float);
+        let weigh = waves(2.3).to_kind(Kind::Float);
         let (output, gradient) = output_and_gradient(&group, &input, &weigh, Kind::Float);
         let (exact_output, exact_gradient) = output_and_gradient(&group, &input, &weigh, Kind::Double);
         let errors = [largest_difference(&output, &exact_output), largest_difference(&gradient, &exact_gradient)];
         println!("largest errors of output and gradient: {errors:?}");
-        assert!(errors.iter().all(|&error| error < spacing), "{errors:?}");
+        assert!(errors.iter().all(|&error| error < 4.0 * spacing), "{errors:?}");
     });
 }
