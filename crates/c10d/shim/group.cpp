@@ -25,6 +25,16 @@ c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const Seat& seat, Byt
   return options;
 }
 
+// A tensor's numbers without its graph. An operation under way keeps its tensors, and the thread that finishes it lets them go: a graph
+// may hold the last reference to the group, whose end waits for that thread.
+at::Tensor numbers(const at::Tensor& tensor) { return tensor.detach(); }
+
+std::vector<at::Tensor> numbers(const at::Tensor* const* tensors, size_t n) {
+  auto out = to_tensors(tensors, n);
+  for (auto& tensor : out) tensor = numbers(tensor);
+  return out;
+}
+
 // Runs a collective and hands its work to the caller.
 template <class F>
 Status start(WorkHandle** out, F&& launch) noexcept {
@@ -102,7 +112,7 @@ void lc_group_free(GroupHandle* group, bool give_up) noexcept {
 
 Status lc_broadcast(GroupHandle* g, at::Tensor* tensor, int64_t root, int64_t timeout_ms, WorkHandle** out) noexcept {
   return start(out, [&] {
-    std::vector<at::Tensor> tensors{*tensor};
+    std::vector<at::Tensor> tensors{numbers(*tensor)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
     options.timeout = to_timeout(timeout_ms);
@@ -112,7 +122,7 @@ Status lc_broadcast(GroupHandle* g, at::Tensor* tensor, int64_t root, int64_t ti
 
 Status lc_all_reduce(GroupHandle* g, at::Tensor* tensor, uint8_t op, int64_t timeout_ms, WorkHandle** out) noexcept {
   return start(out, [&] {
-    std::vector<at::Tensor> tensors{*tensor};
+    std::vector<at::Tensor> tensors{numbers(*tensor)};
     c10d::AllreduceOptions options;
     options.reduceOp = static_cast<c10d::ReduceOp::RedOpType>(op);
     options.timeout = to_timeout(timeout_ms);
@@ -123,7 +133,7 @@ Status lc_all_reduce(GroupHandle* g, at::Tensor* tensor, uint8_t op, int64_t tim
 Status lc_reduce(GroupHandle* g, at::Tensor* tensor, int64_t root, uint8_t op, int64_t timeout_ms,
                  WorkHandle** out) noexcept {
   return start(out, [&] {
-    std::vector<at::Tensor> tensors{*tensor};
+    std::vector<at::Tensor> tensors{numbers(*tensor)};
     c10d::ReduceOptions options;
     options.reduceOp = static_cast<c10d::ReduceOp::RedOpType>(op);
     options.rootRank = root;
@@ -135,8 +145,8 @@ Status lc_reduce(GroupHandle* g, at::Tensor* tensor, int64_t root, uint8_t op, i
 Status lc_all_gather(GroupHandle* g, const at::Tensor* const* outputs, size_t n, const at::Tensor* input,
                      int64_t timeout_ms, WorkHandle** out) noexcept {
   return start(out, [&] {
-    std::vector<std::vector<at::Tensor>> lists{to_tensors(outputs, n)};
-    std::vector<at::Tensor> inputs{*input};
+    std::vector<std::vector<at::Tensor>> lists{numbers(outputs, n)};
+    std::vector<at::Tensor> inputs{numbers(*input)};
     c10d::AllgatherOptions options;
     options.timeout = to_timeout(timeout_ms);
     return g->group->allgather(lists, inputs, options);
@@ -148,7 +158,8 @@ Status lc_all_gather_into_tensor(GroupHandle* g, at::Tensor* output, at::Tensor*
   return start(out, [&] {
     c10d::AllgatherOptions options;
     options.timeout = to_timeout(timeout_ms);
-    return g->group->_allgather_base(*output, *input, options);
+    auto to = numbers(*output), from = numbers(*input);
+    return g->group->_allgather_base(to, from, options);
   });
 }
 
@@ -157,8 +168,8 @@ Status lc_gather(GroupHandle* g, const at::Tensor* const* outputs, size_t n, con
                  int64_t timeout_ms, WorkHandle** out) noexcept {
   return start(out, [&] {
     std::vector<std::vector<at::Tensor>> lists;
-    if (n != 0) lists.push_back(to_tensors(outputs, n));
-    std::vector<at::Tensor> inputs{*input};
+    if (n != 0) lists.push_back(numbers(outputs, n));
+    std::vector<at::Tensor> inputs{numbers(*input)};
     c10d::GatherOptions options;
     options.rootRank = root;
     options.timeout = to_timeout(timeout_ms);
@@ -170,9 +181,9 @@ Status lc_gather(GroupHandle* g, const at::Tensor* const* outputs, size_t n, con
 Status lc_scatter(GroupHandle* g, const at::Tensor* output, const at::Tensor* const* inputs, size_t n, int64_t root,
                   int64_t timeout_ms, WorkHandle** out) noexcept {
   return start(out, [&] {
-    std::vector<at::Tensor> outputs{*output};
+    std::vector<at::Tensor> outputs{numbers(*output)};
     std::vector<std::vector<at::Tensor>> lists;
-    if (n != 0) lists.push_back(to_tensors(inputs, n));
+    if (n != 0) lists.push_back(numbers(inputs, n));
     c10d::ScatterOptions options;
     options.rootRank = root;
     options.timeout = to_timeout(timeout_ms);
@@ -183,8 +194,8 @@ Status lc_scatter(GroupHandle* g, const at::Tensor* output, const at::Tensor* co
 Status lc_reduce_scatter(GroupHandle* g, const at::Tensor* output, const at::Tensor* const* inputs, size_t n, uint8_t op,
                          int64_t timeout_ms, WorkHandle** out) noexcept {
   return start(out, [&] {
-    std::vector<at::Tensor> outputs{*output};
-    std::vector<std::vector<at::Tensor>> lists{to_tensors(inputs, n)};
+    std::vector<at::Tensor> outputs{numbers(*output)};
+    std::vector<std::vector<at::Tensor>> lists{numbers(inputs, n)};
     c10d::ReduceScatterOptions options;
     options.reduceOp = static_cast<c10d::ReduceOp::RedOpType>(op);
     options.timeout = to_timeout(timeout_ms);
@@ -198,7 +209,8 @@ Status lc_reduce_scatter_tensor(GroupHandle* g, at::Tensor* output, at::Tensor* 
     c10d::ReduceScatterOptions options;
     options.reduceOp = static_cast<c10d::ReduceOp::RedOpType>(op);
     options.timeout = to_timeout(timeout_ms);
-    return g->group->_reduce_scatter_base(*output, *input, options);
+    auto to = numbers(*output), from = numbers(*input);
+    return g->group->_reduce_scatter_base(to, from, options);
   });
 }
 
@@ -211,7 +223,8 @@ Status lc_all_to_all_single(GroupHandle* g, at::Tensor* output, at::Tensor* inpu
     std::vector<int64_t> inputs(input_splits, input_splits + n_input);
     c10d::AllToAllOptions options;
     options.timeout = to_timeout(timeout_ms);
-    return g->group->alltoall_base(*output, *input, outputs, inputs, options);
+    auto to = numbers(*output), from = numbers(*input);
+    return g->group->alltoall_base(to, from, outputs, inputs, options);
   });
 }
 
@@ -239,7 +252,7 @@ Status lc_monitored_barrier(GroupHandle* g, int64_t timeout_ms, bool wait_all_ra
 
 Status lc_send(GroupHandle* g, at::Tensor* tensor, int32_t peer, int32_t tag, WorkHandle** out) noexcept {
   return start(out, [&] {
-    std::vector<at::Tensor> tensors{*tensor};
+    std::vector<at::Tensor> tensors{numbers(*tensor)};
     return g->group->send(tensors, peer, tag);
   });
 }
@@ -247,7 +260,7 @@ Status lc_send(GroupHandle* g, at::Tensor* tensor, int32_t peer, int32_t tag, Wo
 // A negative peer receives from any rank.
 Status lc_recv(GroupHandle* g, at::Tensor* tensor, int32_t peer, int32_t tag, WorkHandle** out) noexcept {
   return start(out, [&] {
-    std::vector<at::Tensor> tensors{*tensor};
+    std::vector<at::Tensor> tensors{numbers(*tensor)};
     return peer < 0 ? g->group->recvAnysource(tensors, tag) : g->group->recv(tensors, peer, tag);
   });
 }

@@ -64,6 +64,13 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Frees abandoned operations that are over, outside the lock: the last of a group may have to wait for others.
+fn forget_what_is_over() {
+    let is_over = |entry: &mut Entry| entry.abandoned.as_ref().is_some_and(Abandoned::is_over);
+    let over: Vec<Entry> = table().entries.extract_if(.., is_over).collect();
+    drop(over);
+}
+
 /// Holds the memory of one operation until it is dropped.
 #[derive(Debug)]
 pub(crate) struct InUse(u64);
@@ -74,8 +81,8 @@ impl InUse {
     /// # Errors
     /// The name of an operation under way that conflicts with it.
     pub(crate) fn claim(operation: &str, spans: Vec<Span>) -> Result<InUse, String> {
+        forget_what_is_over();
         let mut table = table();
-        table.entries.retain(|entry| !entry.abandoned.as_ref().is_some_and(Abandoned::is_over));
         let conflicts = |entry: &&Entry| entry.spans.iter().any(|old| spans.iter().any(|new| old.conflicts(new)));
         if let Some(entry) = table.entries.iter().find(conflicts) {
             return Err(entry.operation.clone());

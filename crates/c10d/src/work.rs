@@ -127,18 +127,29 @@ impl Drop for Running {
         if let Some((handle, memory)) = self.take()
             && self.kind == Kind::Collective
         {
-            memory.until_over(Abandoned(handle));
+            memory.until_over(Abandoned(Some(handle)));
         }
     }
 }
 
 /// A collective that nobody waits for any more.
 #[derive(Debug)]
-pub(crate) struct Abandoned(Handle);
+pub(crate) struct Abandoned(Option<Handle>);
 
 impl Abandoned {
     pub(crate) fn is_over(&self) -> bool {
-        self.0.is_completed()
+        self.0.as_ref().is_none_or(Handle::is_completed)
+    }
+}
+
+impl Drop for Abandoned {
+    /// What a failed operation reads and writes is never freed: Gloo's thread may still be at it. The wait is over at once.
+    fn drop(&mut self) {
+        if let Some(handle) = self.0.take()
+            && handle.wait(Some(Duration::from_millis(1))).is_err()
+        {
+            std::mem::forget(handle);
+        }
     }
 }
 
@@ -213,10 +224,14 @@ impl Pending {
             return call.end(Err(Exception { kind: ffi::Kind::Other, message: "it was waited for before".into() }));
         };
         let result = wait(&handle);
-        if result.is_err() {
-            std::mem::forget(handle);
+        match result.is_err() {
+            // A wait that was shorter than the operation: that goes on.
+            true if running.kind == Kind::Collective && !handle.is_completed() => {
+                memory.until_over(Abandoned(Some(handle)))
+            }
+            true => std::mem::forget(handle),
+            false => drop(memory),
         }
-        drop(memory);
         call.end(result)
     }
 
