@@ -83,6 +83,7 @@ class Compared : public Work {
   }
 
   bool wait(Milliseconds timeout) override {
+    const auto begun = std::chrono::steady_clock::now();
     std::unique_lock<std::mutex> lock(mutex_);
     const auto known = [&] { return completed_ || inner_; };
     if (timeout == kNoTimeout)
@@ -91,6 +92,7 @@ class Compared : public Work {
       TORCH_CHECK(cv_.wait_for(lock, timeout, known), "Operation timed out!");
     if (exception_) std::rethrow_exception(exception_);
     lock.unlock();
+    if (timeout != kNoTimeout) timeout = std::max(Milliseconds(1), timeout - elapsed_since(begun));
     return inner_->wait(timeout);
   }
 
@@ -98,6 +100,10 @@ class Compared : public Work {
   Tensors result() override { return inner_->result(); }
 
  private:
+  static Milliseconds elapsed_since(std::chrono::steady_clock::time_point begun) {
+    return std::chrono::duration_cast<Milliseconds>(std::chrono::steady_clock::now() - begun);
+  }
+
   // Not all of Gloo's operations have a future; one is asked for by the reducer alone, of an all-reduce.
   void chain_future(Work& inner) {
     try {

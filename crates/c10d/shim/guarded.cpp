@@ -125,7 +125,7 @@ class Guarded : public c10d::Backend {
 
   // Compares nothing: its duty is to name those that do not come. What was called before it is started before it.
   void monitoredBarrier(const c10d::BarrierOptions& o, bool wait_all_ranks) override {
-    drain();
+    drain(o.timeout);
     std::lock_guard<std::mutex> lock(launching_);
     gloo_->monitoredBarrier(o, wait_all_ranks);
   }
@@ -204,9 +204,14 @@ class Guarded : public c10d::Backend {
     }
   }
 
-  void drain() {
+  void drain(Milliseconds timeout) {
     std::unique_lock<std::mutex> lock(queue_mutex_);
-    started_.wait(lock, [&] { return queue_.empty(); });
+    const auto empty = [&] { return queue_.empty(); };
+    if (timeout == c10d::kUnsetTimeout)
+      started_.wait(lock, empty);
+    else
+      TORCH_CHECK(started_.wait_for(lock, timeout, empty), "Operation timed out! Calls before this one are not started: \"",
+                  queue_.front().line, "\" waits for other ranks");
   }
 
   void compare(const Job& job) {

@@ -82,6 +82,8 @@ impl Backend {
         let raw = seat.raw(&store, &members)?;
         let fail = |exception| Error::new(seat.operation(), exception).after(begun.elapsed());
         let (interface, host) = seat.options.endpoint.bytes();
+        // Under TORCH_GLOO_LAZY_INIT connecting waits for nobody, so that a rank could not know what the others want.
+        let compares = compares && !std::env::var("TORCH_GLOO_LAZY_INIT").is_ok_and(|value| value != "0");
         if compares {
             store.set(&compares_key(seat.rank), "1")?;
         }

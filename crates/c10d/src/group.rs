@@ -355,6 +355,11 @@ impl ProcessGroup {
         self.inner.options.timeout
     }
 
+    /// What the group was made with.
+    pub fn options(&self) -> &GroupOptions {
+        &self.inner.options
+    }
+
     /// How much is checked before each collective.
     pub fn debug_level(&self) -> DebugLevel {
         self.inner.debug

@@ -312,7 +312,8 @@ impl Roll {
         let farewell = note.farewell();
         note.leaving.push((group.to_owned(), farewell));
         self.shared.changed.notify_all();
-        let pending = |note: &mut Note| !note.deaf && note.leaving.iter().any(|(name, _)| name == group);
+        let pending =
+            |note: &mut Note| !note.deaf && !note.held_up && note.leaving.iter().any(|(name, _)| name == group);
         let waited = self.shared.changed.wait_timeout_while(note, FAREWELL, pending);
         let (mut note, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         note.held_up |= waited.timed_out();
