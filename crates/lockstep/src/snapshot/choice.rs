@@ -30,10 +30,17 @@ pub(super) struct Candidate {
     own: bool,
 }
 
-/// Chooses for all ranks; `surveys` are theirs, in the order of ranks. With `resume` off, only this job's own snapshots are taken.
+/// Chooses for all ranks; `surveys` are theirs, in the order of ranks. With `resume` off, only this job's own snapshots are taken,
+/// and none where rank 0, which saves, has another job's alone: it would overwrite them, or remove them as old ones.
 pub(super) fn choose(surveys: &[Survey], resume: bool) -> Choice {
     let candidates = candidates(surveys);
     let owned = candidates.iter().any(|one| one.own);
+    let mut of_rank_0 = candidates.iter().filter(|one| one.rank == 0).peekable();
+    if let (false, Some(newest)) = (resume, of_rank_0.peek().copied())
+        && of_rank_0.all(|one| !one.own)
+    {
+        return Choice::NotAsked(newest.clone());
+    }
     match candidates.first() {
         Some(newest) if !resume && !owned => Choice::NotAsked(newest.clone()),
         Some(newest) if !owned && newest.rank != 0 => match another_run(newest, surveys) {
@@ -192,7 +199,17 @@ mod tests {
             node("one", "run b", vec![sighting(2, 0, &["run b"])]),
         ];
         assert_eq!(tried(choose(&nodes, true)), [(1, 2, 0), (0, 9, 0)]);
-        assert_eq!(tried(choose(&nodes, false)), [(1, 2, 0)]);
+        let [first, second] = nodes;
+        assert_eq!(tried(choose(&[second, first], false)), [(0, 2, 0)]);
+    }
+
+    #[test]
+    fn refuses_where_rank_0_would_save_over_the_snapshots_of_another_job() {
+        let nodes = [
+            node("zero", "run b", vec![sighting(9, 0, &["run a"])]),
+            node("one", "run b", vec![sighting(2, 0, &["run b"])]),
+        ];
+        assert!(matches!(choose(&nodes, false), Choice::NotAsked(Candidate { rank: 0, .. })));
     }
 
     #[test]
@@ -241,6 +258,7 @@ mod tests {
                 (Some(newest), Choice::Try(order)) => {
                     prop_assert_eq!((order[0].sighting.epoch, order[0].sighting.step), newest);
                 }
+                (Some(_), Choice::NotAsked(other)) => prop_assert!(!resume && other.rank == 0 && !other.own),
                 (Some(_), other) => prop_assert!(false, "{:?}", other),
                 (None, Choice::Try(order)) => prop_assert!(resume || order.is_empty()),
                 (None, _) => {}

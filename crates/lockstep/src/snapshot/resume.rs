@@ -95,7 +95,8 @@ impl Snapshots {
         let claimed = if self.report.rank().is_zero() { self.claim() } else { Ok(()) };
         let refusal = claimed.as_ref().err().map(with_causes);
         let job = self.report.job().map(str::to_owned);
-        let survey = Survey { refusal, ..Survey::take(&self.folder, job, self.report.is_first_of_node()) };
+        let survey =
+            Survey { refusal, ..Survey::take(&self.folder, job, self.options.resume, self.report.is_first_of_node()) };
         let surveys = agree::all_words(group, &survey)?;
         claimed?;
         self.jobs = choice::jobs(&surveys);
@@ -113,7 +114,7 @@ impl Snapshots {
 
     /// What to try, in this order.
     fn choose(&self, surveys: &[Survey]) -> Result<Vec<Candidate>, SnapshotError> {
-        match choice::choose(surveys, self.options.resume) {
+        match choice::choose(surveys, surveys.first().is_some_and(|zero| zero.resume)) {
             Choice::Try(order) => Ok(order),
             Choice::NotAsked(newest) => {
                 let (epoch, Survey { host, folder, .. }) = (newest.sighting.epoch, &surveys[newest.rank]);

@@ -21,6 +21,8 @@ pub(super) struct Survey {
     pub(super) folder: String,
     /// The job that this rank is a worker of.
     pub(super) job: Option<String>,
+    /// Whether snapshots of other jobs may be taken. Rank 0's word counts.
+    pub(super) resume: bool,
     /// What is in the folder, newest first; `None` of a rank that left the look to the first rank of its node.
     pub(super) found: Option<Vec<Sighting>>,
     /// Why this rank cannot look.
@@ -53,13 +55,13 @@ pub(super) struct Summary {
 
 impl Survey {
     /// Of a rank of the job `job` whose folder is `folder`; looks into it if this rank is the `first` of its node.
-    pub(super) fn take(folder: &Path, job: Option<String>, first: bool) -> Self {
+    pub(super) fn take(folder: &Path, job: Option<String>, resume: bool, first: bool) -> Self {
         let (found, unreadable) = match first.then(|| look(folder)).transpose() {
             Ok(found) => (found, None),
             Err(error) => (None, Some(error.to_string())),
         };
         let host = uname().nodename().to_string_lossy().into_owned();
-        Survey { host, folder: folder.display().to_string(), job, found, unreadable, refusal: None }
+        Survey { host, folder: folder.display().to_string(), job, resume, found, unreadable, refusal: None }
     }
 }
 
