@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::node::NodeId;
 use super::options::Options;
@@ -95,8 +95,11 @@ impl Drop for Heart {
 }
 
 async fn beat<S: Store>(store: &S, key: &str, options: &Options) {
+    let mut next = Instant::now();
     for beat in 2u64.. {
-        sleep(options.keep_alive_interval).await;
+        // A beat that took long is no reason for the next to come later.
+        next = Instant::now().max(next + options.keep_alive_interval);
+        sleep_until(next).await;
         if !matches!(timeout(options.heartbeat_timeout, store.set(key, beat.to_string().as_bytes())).await, Ok(Ok(())))
         {
             tracing::debug!(key, beat, "a heartbeat was not taken");

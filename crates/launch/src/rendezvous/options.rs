@@ -119,10 +119,13 @@ impl Options {
         self.keep_alive_interval.saturating_mul(self.keep_alive_max_attempt)
     }
 
-    /// How often a node looks at the store when nothing rings: half the heartbeat's interval, from 20 ms to 1 s.
+    /// How often a node looks at the store when nothing rings: half the heartbeat's interval, from 20 ms to 1 s, and no longer than half
+    /// of what one request may take.
     #[must_use]
     pub fn poll(&self) -> Duration {
-        (self.keep_alive_interval / 2).clamp(Duration::from_millis(20), Duration::from_secs(1))
+        (self.keep_alive_interval / 2)
+            .clamp(Duration::from_millis(20), Duration::from_secs(1))
+            .min(self.read_timeout / 2)
     }
 
     /// How long one request may take before the store counts as lost: a lease, and never more than `read_timeout`.

@@ -58,6 +58,8 @@ impl State {
         let from = request.from;
         match request.want {
             _ if self.is_final() => self,
+            // Nobody joins for somebody else.
+            Want::Join { ref node, .. } if node.id != from => self,
             Want::Leave { why } => self.left(from, why),
             Want::Join { node, commands, given, round } => {
                 let job = Job { commands, ..self.job.clone() };

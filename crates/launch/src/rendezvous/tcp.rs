@@ -65,7 +65,8 @@ impl Store for TcpStore {
     async fn wait(&self, key: &str, timeout: Duration) -> Result<bool, StoreError> {
         match self.0.wait(&[key], timeout).await {
             Ok(()) => Ok(true),
-            Err(error) if matches!(error.kind, Kind::Missing { .. }) => Ok(false),
+            // Silence is no news: the caller looks next, for which a store has the time of a request.
+            Err(error) if matches!(error.kind, Kind::Missing { .. } | Kind::TimedOut | Kind::Mute) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
