@@ -13,11 +13,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// The longest that one of the processes has waited so far, all its threads together. Threads that have ended count as far as
+    /// The longest that a thread of the processes has waited so far: never more than has passed. Threads that have ended count as far as
     /// earlier looks have seen them. Zero where the kernel does not keep these numbers.
     pub fn lost(&mut self, pids: &[u32]) -> Duration {
         pids.iter().for_each(|pid| self.look(*pid));
-        let of = |pid: &u32| self.threads.iter().filter(|((of, _), _)| of == pid).map(|(_, lost)| *lost).sum();
+        let of = |pid: &u32| {
+            self.threads.iter().filter(|((of, _), _)| of == pid).map(|(_, lost)| *lost).max().unwrap_or_default()
+        };
         pids.iter().map(of).max().unwrap_or_default()
     }
 
