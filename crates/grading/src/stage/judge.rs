@@ -19,11 +19,18 @@ pub(super) fn misunderstood(end: &End) -> Option<String> {
     }
 }
 
-/// What the ranks' own words show: a `todo!()` before a panic or an error, since it explains those of other ranks.
+/// What c10d says on a rank whose peer has gone: what happened there is the cause.
+const CONSEQUENCE: &str = " lost a peer ";
+
+/// What the ranks' own words show: a `todo!()` before a panic or an error, since it explains those of other ranks, and what happened to
+/// a rank by itself before what it did to others.
 pub(super) fn first_fault(ends: &[End]) -> Option<Fault> {
-    let faults: Vec<Fault> = ends.iter().enumerate().filter_map(|(rank, end)| of_end(rank, end)).collect();
-    let unfinished = faults.iter().position(|fault| fault.verdict == Verdict::NotStarted);
-    faults.into_iter().nth(unfinished.unwrap_or(0))
+    let faults = ends.iter().enumerate().filter_map(|(rank, end)| of_end(rank, end));
+    faults.min_by_key(|fault| match fault.verdict {
+        Verdict::NotStarted => 0,
+        _ if !fault.diagnosis.contains(CONSEQUENCE) => 1,
+        _ => 2,
+    })
 }
 
 fn of_end(rank: usize, end: &End) -> Option<Fault> {
@@ -64,4 +71,26 @@ pub(super) fn died(exit: &Exit) -> Fault {
         Exit::Signal(_) | Exit::NotStarted(_) => "what it printed last stands below",
     };
     Fault::new(Verdict::Crash, format!("the rank's process ended before the answer did, with {exit}: {hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(error: &str) -> End {
+        End::Answered(Answer::Failed { error: error.into() })
+    }
+
+    #[test]
+    fn blames_the_rank_that_failed_by_itself_before_those_that_lost_it() {
+        let lost =
+            || failed("all_reduce(Sum) of [3] Double on rank 0 lost a peer after 0.03 s: rank 2 has left the group");
+        let own = || failed("rank 3 is outside a group of 3");
+        let blamed = |ends: &[End]| first_fault(ends).unwrap().rank;
+        assert_eq!(blamed(&[lost(), lost(), own()]), Some(2));
+        assert_eq!(blamed(&[lost(), lost()]), Some(0));
+        assert_eq!(blamed(&[own(), own()]), Some(0), "the first of equals");
+        let unfinished = End::Answered(Answer::NotStarted { what: "todo".into() });
+        assert_eq!(first_fault(&[own(), unfinished]).unwrap().verdict, Verdict::NotStarted);
+    }
 }
