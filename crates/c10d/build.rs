@@ -40,7 +40,7 @@ fn shim_build(include: &Path) -> cc::Build {
     }
     build.define("_GLIBCXX_USE_CXX11_ABI", "1").define("USE_DISTRIBUTED", None).define("USE_C10D_GLOO", None);
     if std::env::var_os("CARGO_FEATURE_NCCL").is_some() {
-        build.define("LOCKSTEP_NCCL", None);
+        build.define("WITH_NCCL", None);
     }
     build
 }

@@ -32,7 +32,7 @@ void no_flight_recorder() {
   if (std::getenv(kEntries) != nullptr || std::getenv("TORCH_NCCL_TRACE_BUFFER_SIZE") != nullptr) return;
   ::setenv(kEntries, "0", 1);
   (void)shim::guard([] { (void)c10d::dump_fr_trace_json(false, false); });
-#ifndef LOCKSTEP_NCCL
+#ifndef WITH_NCCL
   // Programs that this one starts have a recorder of their own. That of NCCL is made later and reads the variable then.
   ::unsetenv(kEntries);
 #endif
