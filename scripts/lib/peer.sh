@@ -45,6 +45,7 @@ peer_can_share() {
 install_peer_packages() {
   if peer_can_share; then
     cp -al "$HOME_DIR/site/." "$1" 2>/dev/null || cp -a "$HOME_DIR/site/." "$1"
+    rm -rf "${1:?}/bin" # the wheel's commands; pip puts those of the other packages there
     pip_install "$1" --no-deps "${PEER_PACKAGES[@]}"
   else
     pip_install "$1" --no-deps "${SLIM[@]}" "${PEER_PACKAGES[@]}"
