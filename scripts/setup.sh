@@ -21,7 +21,7 @@ RECORD=$HOME_DIR/installed
 # shellcheck source=scripts/lib/book.sh
 . "$LIB/book.sh"
 
-# Disk in MB while the wheels are unpacked, and with what cargo makes in target/ for all tests (2,300 MB).
+# Disk in MB while the wheels are unpacked, and with what cargo makes in target/ for the tour and the labs; all tests take 6,000 MB there.
 declare -A DISK=([slim]=1900 [slim-built]=4000 [full]=7500 [full-built]=8500)
 
 # How long to wait for another set-up of the same checkout, in seconds.
