@@ -49,8 +49,8 @@
 //!
 //! # What it costs
 //! A round costs each node some twenty operations and twenty kilobytes from the first request to the farewell, whatever
-//! the number of nodes, and as many operations of the leader as there are requests. Only who has waited in vain until
-//! `join_timeout`, and who takes over, reads all pages.
+//! the number of nodes, and as many operations of the leader as there are requests. All pages are read only by an agent whose
+//! wait has reached `join_timeout` or the exit barrier's timeout, by one that takes over, and by the host at the end.
 //!
 //! # Versions
 //! The first key that anybody reads is `state`, and the first field of it is the schema. Agents of different schemas refuse
