@@ -44,7 +44,11 @@ def main():
             open(sys.argv[1], "w").close()
             raise ValueError("no more steps")
     weights = [torch.zeros(1, 4) for _ in range(world)]
-    dist.all_gather(weights, model.module.weight.data)
+    # Held by name, and the model gone before its group: a thread of the group that drops the last reference to a tensor waits
+    # for the interpreter, which waits for this thread where the group ends (PyTorch 2.11 hangs then, or dies of SIGABRT).
+    mine = model.module.weight.data
+    dist.all_gather(weights, mine)
+    del model
     same = all(torch.equal(weights[0], other) for other in weights)
     print("rank", rank, "of", world, "attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], "same" if same else "different")
     dist.destroy_process_group()

@@ -34,7 +34,8 @@ dist.broadcast(t, src=other)
 assert t.item() == other, t
 
 outputs = [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
-dist.all_gather(outputs, torch.tensor([10 + rank]))
+own = torch.tensor([10 + rank])  # by name: were the group's thread its last holder, it would need the interpreter to let go
+dist.all_gather(outputs, own)
 assert [o.item() for o in outputs] == [10, 11], outputs
 
 first = dist.new_group([rank])

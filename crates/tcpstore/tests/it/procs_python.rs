@@ -100,6 +100,7 @@ prefixed.set("k", "v")
 assert prefixed.get("k") == b"v" and store.get("outer/inner/k") == b"v"
 clone = store.clone()
 clone.set("from the clone", "")
+assert clone.check(["from the clone"]), "a set has no reply: what comes after it on the same connection shows that it was done"
 assert store.check(["from the clone"])
 print("done")
 "#;
