@@ -146,7 +146,9 @@ FAILURES = {
 }
 
 PROVENANCE = re.compile(r"\[recorded ([^\s,]+)(?: on (\S+), world size (\d+))?, exit code (\d+), (\S+) ([0-9a-f]{12})(, .*)?\]")
-MARK = "<!-- recorded: {} -->\n"
+# In a README: the name, and after it the begins of the first and last line of each excerpt; without any, all of it is shown.
+MARK = re.compile(r"<!-- recorded: ([\w-]+)((?: \".+?\" to \".+?\")*) -->\n")
+EXCERPT = re.compile(r"\"(.+?)\" to \"(.+?)\"")
 END_MARK = "<!-- end of recording -->\n"
 
 
@@ -267,14 +269,35 @@ def path_of(name):
 
 
 def spliced(text):
-    """The text with every marked recording replaced by the present one."""
-    for name in re.findall(r"<!-- recorded: ([\w-]+) -->", text):
-        if not path_of(name).exists():
-            continue  # told as missing
-        begin = text.index(MARK.format(name)) + len(MARK.format(name))
-        end = text.index(END_MARK, begin)
-        text = f"{text[:begin]}\n```text\n{path_of(name).read_text()}```\n\n{text[end:]}"
+    """The text with every marked recording, or excerpts of it, replaced by the present one."""
+    for found in MARK.finditer(text):
+        name, excerpts = found[1], EXCERPT.findall(found[2])
+        if path_of(name).exists():  # otherwise reported as missing
+            end = text.index(END_MARK, text.index(found[0]))
+            shown = excerpted(path_of(name).read_text(), excerpts)
+            text = f"{text[:text.index(found[0])]}{found[0]}\n```text\n{shown}```\n\n{text[end:]}"
     return text
+
+
+def excerpted(recording, excerpts):
+    """The recording's command, these excerpts and its provenance; an ellipsis stands for what is left out."""
+    if not excerpts:
+        return recording
+    command, *lines, provenance = recording.splitlines()
+    parts = [command]
+    for first, last in excerpts:
+        lines = lines[index_of(lines, first) :]
+        length = index_of(lines, last) + 1
+        parts += ["…", *lines[:length]]
+        lines = lines[length:]
+    return "\n".join([*parts, *["…"][: len(lines)], provenance, ""])
+
+
+def index_of(lines, begin):
+    for index, line in enumerate(lines):
+        if line.lstrip().startswith(begin):
+            return index
+    sys.exit(f"record: a README shows a recording from or to the line {begin!r}, which the recording lacks")
 
 
 # ---- checking
