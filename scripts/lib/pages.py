@@ -23,7 +23,7 @@ PLACEHOLDER = re.compile(r"NN|NAME|\bLAB\b")
 def documents():
     """Every page and README that a reader may come to."""
     readmes = {path for part in PARTS for path in (ROOT / part).rglob("README.md")}
-    return [*sorted(BOOK.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(readmes)]
+    return [*sorted(BOOK.glob("*.md")), *sorted(ROOT.glob("*.md")), *sorted(readmes)]
 
 
 def name_of(page):
