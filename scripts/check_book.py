@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Checks the book and the READMEs: every include, link and named file exists, every shell line is one that would work, and the
-built book reads well in a browser, on a phone too.
+"""Checks the book and the READMEs: every include, link and named file exists, every shell line would work, and the built
+book reads well in a browser, also on a phone.
 
     scripts/check_book.py                  all of it
     scripts/check_book.py --pictures DIR   also write a picture of every page: on a phone and wide, light and dark
 
-What needs a program that is not here (mdbook and Chromium: scripts/setup.sh --book-tools; a lab that is not built) is told as "not verified here".
-Nothing of what a shell line says is executed, but for --help of the programs that are built. Whether recordings are of the present
-source is record.py's matter. Needs no package.
+Checks that need a missing program (mdbook and Chromium: scripts/setup.sh --book-tools; a lab that is not built) are reported as "not
+verified here". No shell line is executed, except --help of the programs that are built. record.py checks whether recordings are up to
+date. Needs no package.
 """
 
 import json
@@ -26,7 +26,7 @@ ROOT = pages.ROOT
 BUILT = ROOT / "target" / "book"
 BUILD_SECONDS = 120
 PHONE, WIDE = 360, 1200
-LIGHT, DARK = "light", "navy"  # mdBook's, where the reader's system wishes for one or the other
+LIGHT, DARK = "light", "navy"  # mdBook's themes for a reader's system that prefers light or dark
 # A word that pages certainly have, and one that none has.
 WORD, NO_WORD = "reducer", "xyzzyplugh"
 
@@ -98,9 +98,9 @@ def build(program):
     except subprocess.TimeoutExpired:
         yield f"mdbook build book has not ended after {BUILD_SECONDS} s"
         return
-    told = [line for line in (done.stdout + done.stderr).splitlines() if re.match(r"\S*\s*(WARN|ERROR)", line) or done.returncode]
-    yield from (f"mdbook build book: {line}" for line in told)
-    if done.returncode and not told:
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if re.match(r"\S*\s*(WARN|ERROR)", line) or done.returncode]
+    yield from (f"mdbook build book: {line}" for line in lines)
+    if done.returncode and not lines:
         yield f"mdbook build book ended with exit code {done.returncode}"
 
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Records what the labs print, for the book and the READMEs, and tells which recordings are stale.
+"""Records what the labs print, for the book and the READMEs, and reports which recordings are stale.
 
     scripts/record.py [NAME...]    run the labs again (all, or those named) and write book/src/recorded/NAME.txt
-    scripts/record.py --check      run nothing: is every recording of the present source? (includes and links: check_book.py)
+    scripts/record.py --check      run nothing: is every recording up to date with its source? (includes and links: check_book.py)
 
 A recording ends with a line that says where it comes from. It is stale when the lab's source has changed since: the line holds
-the first 12 hex digits of the source's SHA-256. A program that ends with another exit code than is expected of it (0, but for
-those that show a failure) is not recorded. Needs a finished set-up, and no package. CARGO names another cargo,
+the first 12 hex digits of the source's SHA-256. A program that does not end with the expected exit code (0,
+except for those that show a failure) is not recorded. Needs a finished set-up, and no package. CARGO names another cargo,
 LOCKSTEP_DATA the folder with the real digits; without it their recording stays as it is.
 
-What a program prints is recorded as it is, but for what says nothing and differs on each machine: the folders of the checkout
+Output is recorded as it is, except for what means nothing and differs on each machine: the folders of the checkout
 and of temporary files, and the host's name where the launcher reports it (`places`). Ids and process numbers stay.
 """
 
@@ -30,7 +30,7 @@ sys.dont_write_bytecode = True
 from lib.pages import BOOK, LAB_READMES, ROOT  # noqa: E402
 
 READMES = [ROOT / "README.md", *LAB_READMES]
-# What a recorded command leaves behind goes in here; emptied before each recording, so that nothing is resumed from it.
+# For files that a recorded command writes; emptied before each recording, so that nothing is resumed from it.
 TRY = ROOT / "target" / "try"
 LAB_1, LAB_2 = "labs/01-single-gpu/src/main.rs", "labs/02-spawn-ddp/src/main.rs"
 LAB_4 = "labs/04-point-to-point/src"
@@ -42,7 +42,7 @@ MNIST = "cargo run -q -p lab-02-spawn-ddp"
 # The launcher and the labs by name, as set-up's chapter puts them into PATH.
 TWO_RANKS = "lockstep run --standalone --nproc-per-node=2"
 
-# name: (command, source, ranks that it starts[, (rank to kill, the begin of the line upon which it is killed)])
+# name: (command, source, ranks that it starts[, (rank to kill, how the line begins at which it is killed)])
 RECORDINGS = {
     "tour": ("scripts/run.sh", "harness/src/tour", 0),
     "lab-01": ("cargo run -q -p lab-01-single-gpu -- 10 2 --checkpoint target/lab-01.safetensors", LAB_1, 1),
@@ -146,7 +146,7 @@ FAILURES = {
 }
 
 PROVENANCE = re.compile(r"\[recorded ([^\s,]+)(?: on (\S+), world size (\d+))?, exit code (\d+), (\S+) ([0-9a-f]{12})(, .*)?\]")
-# In a README: the name, and after it the begins of the first and last line of each excerpt; without any, all of it is shown.
+# In a README: the name, then how the first and the last line of each excerpt begin. Without excerpts all of it is shown.
 MARK = re.compile(r"<!-- recorded: ([\w-]+)((?: \".+?\" to \".+?\")*) -->\n")
 EXCERPT = re.compile(r"\"(.+?)\" to \"(.+?)\"")
 END_MARK = "<!-- end of recording -->\n"
@@ -199,7 +199,7 @@ def record(expected, command, source, world_size, kill=None):
         code = process.wait()
         started = first_event(events, 0)
     if due:
-        sys.exit(f"record: {command} never printed the line upon which rank {due[0]} is killed: {due[1]}")
+        sys.exit(f"record: {command} never printed the line at which rank {due[0]} is killed: {due[1]}")
     if code != expected:
         sys.exit(f"{text}record: {command} ended with exit code {code}, {expected} was expected; the recording stays as it was")
     if started and started["world_size"] != world_size:

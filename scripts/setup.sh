@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Puts libtorch 2.11 where this checkout's cargo configuration looks for it: .libtorch, a folder that git ignores. Nothing
-# outside the checkout is changed, but for rustup's toolchain. It can be run again at any time: it goes on after an interruption and is done at once when
-# there is nothing to do. What it does not do: build anything.
+# Puts libtorch 2.11 where this checkout's cargo configuration looks for it: .libtorch, a folder that git ignores. It changes
+# nothing outside the checkout, except rustup's toolchain. You can run it again at any time: it continues after an interruption
+# and ends at once if there is nothing to do. It does not build anything.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -90,7 +90,7 @@ resolve_request() {
   WANT=''
   if [ -n "$asked_own" ]; then WANT=own; fi
   if [ -n "$FOREIGN" ] || [ "$PYTHON_TORCH" = 1 ]; then
-    [ -z "$asked_own" ] || die "--auto, --cpu, --cuda, --slim and --full choose what to install; they cannot go with an existing libtorch"
+    [ -z "$asked_own" ] || die "--auto, --cpu, --cuda, --slim and --full choose what to install; they do not apply to an existing libtorch"
   elif [ -z "$asked_own" ] && [ -n "${LIBTORCH:-}" ] && ! [ "$LIBTORCH" -ef "$HOME_DIR" ]; then
     FOREIGN=$LIBTORCH
   fi
@@ -120,7 +120,7 @@ choose_backend() {
     say "found an NVIDIA GPU: installing for CUDA (--cpu would install less)"
   else
     BACKEND=cpu
-    say "found no NVIDIA GPU: installing for the CPU (--cuda installs for GPUs all the same)"
+    say "found no NVIDIA GPU: installing for the CPU (--cuda installs for GPUs anyway)"
   fi
 }
 
@@ -151,7 +151,7 @@ site_fits() {
 
 # One set-up at a time in a checkout. The children inherit the lock, so what a killed run left behind ends first.
 take_lock() {
-  mkdir -p "$HOME_DIR" 2>/dev/null || die "cannot write to $ROOT" "clone the project into a folder of your own"
+  mkdir -p "$HOME_DIR" 2>/dev/null || die "cannot write to $ROOT" "clone the project into a folder that you own"
   exec 9>"$HOME_DIR/.lock" || die "cannot write to $HOME_DIR" "ls -ld $HOME_DIR"
   command -v flock >/dev/null || die "'flock' is not on PATH" "$(packages util-linux util-linux)"
   flock -n 9 && return
@@ -210,9 +210,9 @@ use_existing() {
   2.11.*) ;;
   *)
     [ -n "${LIBTORCH_BYPASS_VERSION_CHECK:-}" ] ||
-      die "the libtorch in $WANT is version ${version:-unknown}; Lockstep needs 2.11 (the release that its binding, tch 0.24, is made for)" \
-        "unset LIBTORCH (or leave the option out) and run scripts/setup.sh, which installs 2.11.0 beside it; or set LIBTORCH_BYPASS_VERSION_CHECK=1 to try"
-    warn "the libtorch in $WANT is version ${version:-unknown}, not 2.11; going on as LIBTORCH_BYPASS_VERSION_CHECK is set"
+      die "the libtorch in $WANT is version ${version:-unknown}; Lockstep needs 2.11 (the release for its binding, tch 0.24)" \
+        "unset LIBTORCH (or leave the option out) and run scripts/setup.sh, which installs 2.11.0 in the checkout; or set LIBTORCH_BYPASS_VERSION_CHECK=1 to try"
+    warn "the libtorch in $WANT is version ${version:-unknown}, not 2.11; continuing because LIBTORCH_BYPASS_VERSION_CHECK is set"
     ;;
   esac
   check_machine keep

@@ -13,7 +13,7 @@ SUMMARY=()
 PASSED=0
 FAILED=0
 
-# step NAME COMMAND...: runs COMMAND and notes how it ended; the other steps run all the same.
+# step NAME COMMAND...: runs COMMAND and records how it ended; the other steps run in any case.
 step() {
   local name=$1 start=$SECONDS verdict=passed
   shift
@@ -22,7 +22,7 @@ step() {
   SUMMARY+=("$(printf '%-14s %-7s %4d s   %s' "$name" "$verdict" $((SECONDS - start)) "$*")")
 }
 
-# leave_out NAME REASON: a step that cannot run here is told, never counted as passed.
+# leave_out NAME REASON: reports a step that cannot run here; it never counts as passed.
 leave_out() {
   SUMMARY+=("$(printf '%-14s %-14s   %s' "$1" 'not verified' "$2")")
 }
@@ -88,7 +88,7 @@ tell_unverified() {
   if has nextest; then
     { grep -oh 'not verified here: [^<]*' "$report" || true; } 2>/dev/null | sort -u | sed 's/^/test: /'
   else
-    printf 'test: what could not be verified here stands in the output of the tests: cargo test TEST -- --nocapture\n'
+    printf 'test: the output of the tests shows what could not be verified here: cargo test TEST -- --nocapture\n'
   fi
 }
 

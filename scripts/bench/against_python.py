@@ -2,8 +2,8 @@
 
     python3 scripts/bench/against_python.py --python PYTHON [--step ddp|resnet]
 
-PYTHON is one with PyTorch 2.11, for resnet also with torchvision. In each round every side is started anew; then the sides
-take turns, a few steps at a time, while the others wait, so that what else the machine does meets all of them. A turn's
+PYTHON needs PyTorch 2.11, and torchvision for resnet. In each round every side is restarted; then the sides
+take turns, a few steps at a time, while the others wait, so that other load on the machine affects all of them. A turn's
 time is the median of its steps, a round's ratio the median over its turns. All sides must end with the same loss, or they did not do the same work and
 there is no result.
 

@@ -2,10 +2,10 @@
 
     python3 scripts/bench/pictures.py --python PYTHON
 
-PYTHON is one with PyTorch 2.11 and torchvision 0.26. Both sides read the same 640x480 JPEG files, which the Rust side draws first
+PYTHON needs PyTorch 2.11 and torchvision 0.26. Both sides read the same 640x480 JPEG files, which the Rust side draws first
 (quality 90, about 110 kB each), or those of `--folder`, and do AutoAugment, Resize((244, 244)), ToTensor and Normalize in batches of
 32, shuffled; Python with ImageFolder on Pillow and persistent workers. As many workers load on both sides, threads here and processes
-there; 1 and 2 by default. In each round both sides are started anew; then they take turns of one pass over all files. A round's ratio
+there; 1 and 2 by default. In each round both sides are restarted; then they take turns of one pass over all files. A round's ratio
 is the median over its turns. Before the clock starts both take the mean of the first batch without AutoAugment, which must
 agree, or they did not do the same work and there is no result.
 

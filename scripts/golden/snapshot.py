@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/snapshot.safetensors: a snapshot of schema 1 put together by hand, byte for byte, and beside it
+"""Writes crates/lockstep/golden/snapshot.safetensors: a snapshot of schema 1 put together by hand, byte for byte, and
 snapshot_state.safetensors: the same with a state of the run's own.
 
 Needs Python's standard library only, and writes to the folder given, or over the committed files. A test of the crate's writer

@@ -19,19 +19,19 @@ find_mdbook() {
 
 install_mdbook() {
   local rc=0 free
-  command -v cargo >/dev/null || die "no Rust: 'cargo' is not on PATH, and mdbook $MDBOOK_VERSION is not here" "install rustup as rust-lang.org/tools/install shows"
+  command -v cargo >/dev/null || die "no Rust: 'cargo' is not on PATH, and mdbook $MDBOOK_VERSION is not installed" "install rustup as rust-lang.org/tools/install shows"
   mkdir -p "$ROOT/.tools"
   free=$(df -Pm -- "$ROOT/.tools" | awk 'NR == 2 { print $4 }')
   [ "$free" -ge "$INSTALL_MB" ] || die "mdbook needs $INSTALL_MB MB of disk while it is compiled, $free MB are free in $ROOT" "make room there (df -h '$ROOT')"
-  say "compiling mdbook $MDBOOK_VERSION into .tools, once: about five minutes on two busy cores; 15 MB stay"
+  say "compiling mdbook $MDBOOK_VERSION into .tools, once: about five minutes on two busy cores, 15 MB on disk afterwards"
   # Its own build folder, which goes afterwards; RUSTFLAGS of the caller are not meant for it.
   env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_TARGET CARGO_TARGET_DIR="$ROOT/.tools/build" \
     timeout --foreground "$INSTALL_SECONDS" cargo install mdbook --version "=$MDBOOK_VERSION" --locked --root "$ROOT/.tools" >&2 || rc=$?
   case $rc in
   0) rm -rf "$ROOT/.tools/build" ;;
-  124) die "mdbook was not compiled within $INSTALL_SECONDS s" "run the same command again, which goes on where this one stopped" ;;
+  124) die "mdbook was not compiled within $INSTALL_SECONDS s" "run the same command again; it continues where this one stopped" ;;
   130 | 143) exit "$rc" ;;
-  *) die "cargo could not install mdbook $MDBOOK_VERSION (its message stands above)" "check the network and the disk, then run the same command again" ;;
+  *) die "cargo could not install mdbook $MDBOOK_VERSION (see its message above)" "check the network and the disk, then run the same command again" ;;
   esac
   find_mdbook || die "mdbook was installed, but '$ROOT/.tools/bin/mdbook --version' does not say $MDBOOK_VERSION" "rm -r '$ROOT/.tools', then run the same command again"
 }
@@ -45,9 +45,9 @@ install_book_tools() {
     ! command -v "$name" >/dev/null || return 0
   done
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    say "installing Chromium by apt-get"
+    say "installing Chromium with apt-get"
     { apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends chromium; } >&2 ||
-      warn "apt-get could not install Chromium (its message stands above): how the book looks in a browser will not be verified"
+      warn "apt-get could not install Chromium (see its message above): how the book looks in a browser will not be verified"
   else
     warn "no Chromium is on PATH: how the book looks in a browser will not be verified; to install it: $(packages chromium chromium)"
   fi

@@ -117,21 +117,21 @@ class Tab:
                 raise RuntimeError(f"the browser ended before it answered {what}")
             self.rest += received
 
-    def note(self, event, told):
+    def note(self, event, fields):
         self.seen.add(event)
         if event == "Runtime.exceptionThrown":
-            details = told["exceptionDetails"]
+            details = fields["exceptionDetails"]
             self.complaints.append(f"an error in a script: {details.get('exception', {}).get('description', details['text'])}")
-        elif event == "Runtime.consoleAPICalled" and told["type"] in ("error", "assert"):
-            self.complaints.append("console: " + " ".join(str(part.get("value", part.get("description"))) for part in told["args"]))
-        elif event == "Log.entryAdded" and told["entry"]["level"] == "error":
-            self.complaints.append(f"console: {told['entry']['text']} {told['entry'].get('url', '')}".strip())
+        elif event == "Runtime.consoleAPICalled" and fields["type"] in ("error", "assert"):
+            self.complaints.append("console: " + " ".join(str(part.get("value", part.get("description"))) for part in fields["args"]))
+        elif event == "Log.entryAdded" and fields["entry"]["level"] == "error":
+            self.complaints.append(f"console: {fields['entry']['text']} {fields['entry'].get('url', '')}".strip())
         elif event == "Network.requestWillBeSent":
-            self.addresses[told["requestId"]] = told["request"]["url"]
-        elif event == "Network.loadingFailed" and not told.get("canceled"):
-            self.complaints.append(f"failed to load {self.addresses.get(told['requestId'])}: {told['errorText']}")
-        elif event == "Network.responseReceived" and told["response"]["status"] >= 400:
-            self.complaints.append(f"failed to load {told['response']['url']}: status {told['response']['status']}")
+            self.addresses[fields["requestId"]] = fields["request"]["url"]
+        elif event == "Network.loadingFailed" and not fields.get("canceled"):
+            self.complaints.append(f"failed to load {self.addresses.get(fields['requestId'])}: {fields['errorText']}")
+        elif event == "Network.responseReceived" and fields["response"]["status"] >= 400:
+            self.complaints.append(f"failed to load {fields['response']['url']}: status {fields['response']['status']}")
 
     def visit(self, address, width, height=800):
         self.complaints, self.addresses = [], {}

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What this machine must have before anything is fetched. Each check that fails prints the command that mends it; all of
+# What this machine must have before anything is fetched. Each check that fails prints the command that fixes it; all of
 # them are made before the script ends. Needs say.sh.
 
 # Versions of Python for which wheels of torch 2.11 exist.

@@ -1,4 +1,4 @@
-"""Fetches the wheels that a pip report names, and goes on where an earlier, interrupted run stopped.
+"""Fetches the wheels that a pip report names, and continues where an earlier, interrupted run stopped.
 
     python fetch_wheels.py REPORT FOLDER LIST [--quiet]
 
@@ -89,7 +89,7 @@ def measure(net, wheel):
 
 
 def fetch_rest(net, wheel, progress, done_before):
-    """Appends what is missing to the .part file; starts anew when the server cannot send a part of a file."""
+    """Appends what is missing to the .part file; starts over when the server cannot send part of a file."""
     have = wheel.part.stat().st_size if wheel.part.exists() else 0
     if have and have == wheel.size:
         return

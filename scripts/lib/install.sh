@@ -73,7 +73,7 @@ uv_has_cpu_wheel() {
     --torch-backend cpu --target "$HOME_DIR/tmp/dry" "${TORCH[@]}" 2>&1) && grep -q "torch==$TORCH_VERSION+cpu" <<<"$answer"; then
     return 0
   fi
-  say "uv is here, but it cannot reach the index of CPU-only wheels; pip fetches the usual one"
+  say "uv cannot reach the index of CPU-only wheels; pip fetches the usual wheel"
   return 1
 }
 
@@ -82,7 +82,7 @@ uv_install() {
   [ "$1" = full ] || deps=(--no-deps)
   say "installing PyTorch's CPU-only wheel with uv ($1, about 200 MB)"
   UV_CACHE_DIR=$HOME_DIR/tmp/uv uv pip install "${deps[@]}" --python "$PYTHON" --torch-backend cpu --target "$2" "${TORCH[@]}" >&2 && return 0
-  warn "uv failed; going on with pip"
+  warn "uv failed; continuing with pip"
   return 1
 }
 
@@ -101,7 +101,7 @@ pip_install() {
   say "unpacking"
   with_ticker "unpacked" "$HOME_DIR/tmp" \
     "${PIP[@]}" install --quiet --no-index --no-deps --no-compile --target "$target" "${WHEELS[@]}" >&2 ||
-    die "pip could not install the wheels (its message stands above)" "look at the disk (df -h '$HOME_DIR'), then run the same command again"
+    die "pip could not install the wheels (see its message above)" "look at the disk (df -h '$HOME_DIR'), then run the same command again"
 }
 
 # Sets PIP to a pip of the project's own where Python can make one, so that nothing of the user's is touched or in the way.
@@ -126,7 +126,7 @@ fetch_resuming() {
   [ "${LOCKSTEP_FETCH:-}" != pip ] || return "$CANNOT"
   version_at_least "$("${PIP[@]}" --version | awk '{ print $2 }')" "$PIP_WITH_REPORT" || return "$CANNOT"
   "${PIP[@]}" install --quiet --dry-run --ignore-installed --only-binary :all: --report "$report" "$@" >&2 ||
-    die "pip found no such packages (its message stands above)" "check the network and the index: $PYTHON -m pip config list"
+    die "pip found no such packages (see its message above)" "check the network and the index: $PYTHON -m pip config list"
   if [ "${QUIET:-0}" = 1 ]; then quiet=(--quiet); fi
   "${PIP[0]}" "$LIB/fetch_wheels.py" "$report" "$HOME_DIR/wheels" "$HOME_DIR/tmp/wheels.txt" "${quiet[@]}"
 }
@@ -136,8 +136,8 @@ fetch_with_pip() {
   local folder
   folder=$HOME_DIR/wheels/pip-$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-$(cksum <<<"$*" | cut -d ' ' -f 1)
   mkdir -p "$folder"
-  say "pip fetches the files; an interrupted run goes on with the file that it was at"
+  say "pip fetches the files; an interrupted run continues with the file at which it stopped"
   with_ticker "fetched or kept" "$HOME_DIR" "${PIP[@]}" download --only-binary :all: --no-cache-dir --dest "$folder" "$@" >&2 ||
-    die "pip could not fetch the wheels (its message stands above)" "check the network and the disk, then run the same command again"
+    die "pip could not fetch the wheels (see its message above)" "check the network and the disk, then run the same command again"
   printf '%s\n' "$folder"/*.whl >"$HOME_DIR/tmp/wheels.txt"
 }

@@ -1,5 +1,5 @@
-"""The book's pages and the READMEs as text: what they include, what they link to, which files they name. What commands in them
-mean is shell.py's matter."""
+"""The book's pages and the READMEs as text: what they include, what they link to, which files they name. shell.py
+checks the commands in them."""
 
 import pathlib
 import re

@@ -30,7 +30,7 @@ install_peer() {
   stand_in_for_cuda "$packages"
   "$partial/bin/python" -c 'import numpy, safetensors.torch, torch, torch.distributed.run, torchvision
 assert torch.distributed.is_gloo_available() and torch.ones(2).sum() == 2' >&2 ||
-    die "the Python for comparisons cannot import PyTorch (its message stands above)" \
+    die "the Python for comparisons cannot import PyTorch (see its message above)" \
       "let LOCKSTEP_PYTHON name a Python with torch $TORCH_VERSION, torchvision $PEER_TORCHVISION, numpy and safetensors"
   printf 'torch=%s\ntorchvision=%s\n' "$TORCH_VERSION" "$PEER_TORCHVISION" >"$partial/installed"
   take_place "$partial" "$PEER"

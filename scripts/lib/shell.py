@@ -265,8 +265,8 @@ def output(*command):
 
 @functools.cache
 def metadata():
-    told = output(os.environ.get("CARGO", "cargo"), "metadata", "--no-deps", "--format-version", "1")
-    return json.loads(told) if told else sys.exit("check-book: cargo metadata fails here: scripts/setup.sh checks for what it needs")
+    text = output(os.environ.get("CARGO", "cargo"), "metadata", "--no-deps", "--format-version", "1")
+    return json.loads(text) if text else sys.exit("check-book: cargo metadata fails here: scripts/setup.sh checks for what it needs")
 
 
 @functools.cache

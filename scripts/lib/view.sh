@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # The "CPU view" of a libtorch: $HOME_DIR/{include,lib,torch-lib}, which cargo builds against and binaries run with.
 #
-# It holds links to the headers and to the libraries that a CPU run needs, and no libtorch_cuda.so: with that file beside
-# them, every program would load CUDA. torch-lib leads to the real folder, from which a CUDA run loads it on purpose.
+# It holds links to the headers and to the libraries that a CPU run needs, and no libtorch_cuda.so: with that file next
+# to them, every program would load CUDA. torch-lib leads to the real folder, from which a CUDA run loads it on purpose.
 # Links into $HOME_DIR are relative, so that the checkout can be moved. Needs say.sh.
 
 # libtorch_version DIR: 2.11.0, 2.11.0+cpu …, from whichever file of the installation tells it.
@@ -46,7 +46,7 @@ make_view() {
   link_needed "$torch"
 }
 
-# link_library TORCH_DIR NAME: links NAME from the libtorch or from the NVIDIA packages beside it.
+# link_library TORCH_DIR NAME: links NAME from the libtorch or from the NVIDIA packages next to it.
 link_library() {
   local found
   found=$(
@@ -71,7 +71,7 @@ link_needed() {
     missing=$(needed_libraries | awk '/not found/ { print $1 }' | paste -sd ' ')
     [ -n "$missing" ] || return 0
   done
-  die "libtorch_cpu.so in $1/lib needs $missing: neither there nor in the Python packages beside it nor in the system" \
+  die "libtorch_cpu.so in $1/lib needs $missing: it is not there, not in the Python packages next to it, and not in the system" \
     "scripts/setup.sh --cpu, which installs a complete one"
 }
 
