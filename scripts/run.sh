@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # scripts/run.sh [ARGS]: set-up, build, then `lockstep ARGS` in the folder where it was called. Without ARGS: lockstep tour.
+# The tour needs the command and one lab, so only these are built for it; anything else may need all labs.
 # Its stdout is lockstep's; set-up and build write to stderr.
 set -euo pipefail
 
@@ -9,7 +10,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 # shellcheck source=scripts/lib/cargo.sh
 . "$ROOT/scripts/lib/cargo.sh"
 
-# The first set-up prints what it does; later ones are silent.
+# --quiet on a finished set-up keeps it silent; the first one talks.
 set_up() {
   if [ -f "$ROOT/.libtorch/installed" ]; then
     "$ROOT/scripts/setup.sh" --quiet
@@ -18,13 +19,20 @@ set_up() {
   fi
 }
 
-# cargo reads .cargo/config.toml and rust-toolchain.toml from the folder that it runs in.
+# build NAME [--package PACKAGE...]: without packages, all labs. cargo reads .cargo/config.toml and rust-toolchain.toml from the
+# folder that it runs in.
 build() {
-  (cd "$ROOT" && cargo build >&2) || die "the build failed (see cargo's message above)" "scripts/setup.sh --force, if libtorch is missing"
+  local what=$1
+  shift
+  [ -f "$TARGET/debug/lockstep" ] || say "compiling $what: the first time takes minutes, the next one seconds"
+  (cd "$ROOT" && cargo build "$@" >&2) || die "the build failed (see cargo's message above)" "scripts/setup.sh --force, if libtorch is missing"
 }
 
 [ $# -gt 0 ] || set -- tour
 prepare_cargo
 set_up
-build
+case $1 in
+  tour) build "the lockstep command and lab 06" --package lockstep-harness --package lab-06-snapshot-resume ;;
+  *) build "the lockstep command and all labs" ;;
+esac
 exec "$TARGET/debug/lockstep" "$@"

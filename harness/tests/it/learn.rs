@@ -1,8 +1,6 @@
 //! The learner's commands from outside, in a checkout that holds what they need: the course's files, and a cargo that "builds" what
 //! a test gives it. That real exercises compile and are graded is for the solutions' tests and `lockstep course check --build`.
 
-#![allow(clippy::unwrap_used)] // a test may
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

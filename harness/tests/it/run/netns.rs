@@ -7,9 +7,9 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use crate::environment::REACH;
+use crate::run::environment::REACH;
+use crate::run::site::Site;
 use crate::running::Running;
-use crate::site::Site;
 
 struct Net<'a> {
     site: &'a Site,
@@ -145,7 +145,7 @@ fn a_standalone_job_listens_on_loopback_only() {
 fn when_the_network_is_cut_the_survivors_go_on_and_the_cut_node_ends_its_workers() {
     let site = Site::new();
     let Some(net) = Net::of(&site, 2) else { return };
-    let conf = format!("--rdzv-conf={}", crate::nodes::SOON);
+    let conf = format!("--rdzv-conf={}", crate::run::nodes::SOON);
     let endpoint = format!("--rdzv-endpoint={}:29400", net.address(0));
     let words = ["--nnodes=1:2", "--rdzv-backend=c10d", &endpoint, &conf, "sh", "-c", STAYS];
     let first = net.agent(0, &words);

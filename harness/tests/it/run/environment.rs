@@ -2,8 +2,8 @@
 
 use std::process::Stdio;
 
+use crate::run::site::Site;
 use crate::running::Running;
-use crate::site::Site;
 
 /// Prints the worker's variables that a launcher sets, in one line.
 const SHOW: &str = r#"

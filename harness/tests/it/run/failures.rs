@@ -2,11 +2,12 @@
 
 use std::fs;
 
+use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::run::site::Site;
 use crate::running::Running;
-use crate::site::Site;
 
 #[test]
 fn a_workers_own_code_is_told_but_never_the_commands() {
@@ -26,22 +27,30 @@ fn the_report_has_torchruns_form() {
     let site = Site::new();
     let fail = "[ $RANK = 1 ] || exec sleep 1000; echo to stdout; echo step 8 >&2; echo step 9 >&2; exit 3";
     let ended = site.run(&["--standalone", "--nproc-per-node=2", "sh", "-c", fail]).code(1);
-    let report = ended.err.split_once("sh FAILED\n").unwrap().1;
-    let words = [
-        "Failures:\n  <NO_OTHER_FAILURES>\n",
-        "Root Cause (first observed failure):\n[0]:\n  time      : 20",
-        "  host      : ",
-        "  rank      : 1 (local_rank: 1)\n  exitcode  : 3 (pid: ",
-        "  error_file: <N/A>\n  traceback : To enable traceback see: https://",
-        "Stopped by the agent because of this (no failures of their own):\n  rank 0 (local_rank: 0, pid: ",
-        "Last lines of rank 1:\n  step 8\n  step 9\n",
-    ];
-    let mut rest = report;
-    for word in words {
-        let (_, after) = rest.split_once(word).unwrap_or_else(|| panic!("no `{word}` at its place in:\n{report}"));
-        rest = after;
-    }
-    assert!(!rest.contains("Logs: "), "nothing was logged, so no folder stays: {rest}");
+    assert_snapshot!(ended.failure(), @r"
+    ============================================================
+    sh FAILED
+    ------------------------------------------------------------
+    Failures:
+      <NO_OTHER_FAILURES>
+    ------------------------------------------------------------
+    Root Cause (first observed failure):
+    [0]:
+      time      : [time]
+      host      : [host]
+      rank      : 1 (local_rank: 1)
+      exitcode  : 3 (pid: [pid])
+      error_file: <N/A>
+      traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+    ------------------------------------------------------------
+    Stopped by the agent because of this (no failures of their own):
+      rank 0 (local_rank: 0, pid: [pid]): SIGTERM
+    ------------------------------------------------------------
+    Last lines of rank 1:
+      step 8
+      step 9
+    ============================================================
+    ");
     site.assert_no_process();
 }
 
@@ -61,10 +70,33 @@ fn of_two_deaths_at_once_the_kernels_first_is_blamed_and_both_are_failures() {
     };
     site.until("both are dead", || dead(0) && dead(1));
     running.signal(Signal::CONT);
-    let ended = running.ended().code(1).never_says(&["Stopped by the agent", "NO_OTHER_FAILURES"]);
-    let (others, root) = ended.err.split_once("Root Cause").unwrap();
-    assert!(root.contains("rank      : 1 (local_rank: 1)\n  exitcode  : 5"), "{}", ended.err);
-    assert!(others.contains("rank      : 0 (local_rank: 0)\n  exitcode  : 6"), "{}", ended.err);
+    let ended = running.ended().code(1);
+    assert_snapshot!(ended.failure(), @r"
+    ============================================================
+    sh FAILED
+    ------------------------------------------------------------
+    Failures:
+    [1]:
+      time      : [time]
+      host      : [host]
+      rank      : 0 (local_rank: 0)
+      exitcode  : 6 (pid: [pid])
+      error_file: <N/A>
+      traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+    ------------------------------------------------------------
+    Root Cause (first observed failure):
+    [0]:
+      time      : [time]
+      host      : [host]
+      rank      : 1 (local_rank: 1)
+      exitcode  : 5 (pid: [pid])
+      error_file: <N/A>
+      traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+    ------------------------------------------------------------
+    Last lines of rank 1:
+      up
+    ============================================================
+    ");
 }
 
 #[test]
@@ -74,9 +106,29 @@ fn a_worker_that_a_signal_of_others_ended_was_not_stopped_by_the_agent() {
     let script = "if [ $RANK = 0 ]; then while [ ! -e up ]; do sleep 0.01; done; exit 4; fi; \
         trap 'trap - ABRT; kill -ABRT $$$$' TERM; ulimit -c 0; : > up; while :; do sleep 0.02; done";
     let ended = site.run(&["--standalone", "--nproc-per-node=2", "sh", "-c", script]).code(1);
-    let (others, root) = ended.err.split_once("Root Cause").unwrap();
-    assert!(root.contains("rank      : 0 (local_rank: 0)\n  exitcode  : 4"), "{}", ended.err);
-    assert!(others.contains("rank      : 1 (local_rank: 1)\n  exitcode  : -6"), "{}", ended.err);
+    assert_snapshot!(ended.failure(), @r"
+    ============================================================
+    sh FAILED
+    ------------------------------------------------------------
+    Failures:
+    [1]:
+      time      : [time]
+      host      : [host]
+      rank      : 1 (local_rank: 1)
+      exitcode  : -6 (pid: [pid])
+      error_file: <N/A>
+      traceback : Signal 6 (SIGABRT) received by PID [pid]
+    ------------------------------------------------------------
+    Root Cause (first observed failure):
+    [0]:
+      time      : [time]
+      host      : [host]
+      rank      : 0 (local_rank: 0)
+      exitcode  : 4 (pid: [pid])
+      error_file: <N/A>
+      traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+    ============================================================
+    ");
 }
 
 #[test]
@@ -117,10 +169,27 @@ fn an_error_that_python_recorded_is_the_traceback_and_is_handed_up() {
         site.lockstep(&["--standalone", "sh", "-c", &format!("cp {file} $TORCHELASTIC_ERROR_FILE; exit 1")]);
     command.env("TORCHELASTIC_ERROR_FILE", site.path("handed-up.json"));
     let ended = Running::start(command).ended().code(1);
-    ended.says(&[
-        "traceback : Traceback (most recent call last):\n    File \"x.py\"\n  ValueError: no such layer",
-        "/attempt_0/0/error.json",
-    ]);
+    assert_snapshot!(ended.failure(), @r#"
+    ============================================================
+    sh FAILED
+    ------------------------------------------------------------
+    Failures:
+      <NO_OTHER_FAILURES>
+    ------------------------------------------------------------
+    Root Cause (first observed failure):
+    [0]:
+      time      : [time]
+      host      : [host]
+      rank      : 0 (local_rank: 0)
+      exitcode  : 1 (pid: [pid])
+      error_file: [folder]/tmp/[logs]/attempt_0/0/error.json
+      traceback : Traceback (most recent call last):
+        File "x.py"
+      ValueError: no such layer
+    ------------------------------------------------------------
+    Logs: [folder]/tmp/[logs]
+    ============================================================
+    "#);
     let handed: Value = serde_json::from_str(&site.read("handed-up.json")).unwrap();
     assert_eq!(handed["message"]["message"], "ValueError: no such layer");
     assert_eq!(handed["message"]["errorCode"], 1);
@@ -167,9 +236,26 @@ fn one_that_fails_while_another_is_stopped_is_told_apart_from_those_that_were_as
     esac"#;
     let flags = ["--standalone", "--nproc-per-node=3", "--stop-timeout=0.3", "sh", "-c", script];
     let ended = site.run(&flags).code(1);
-    let stopped = ended.err.split_once("Stopped by the agent because of this").unwrap().1;
-    assert!(stopped.contains("rank 1 (local_rank: 1, pid: ") && stopped.contains("): SIGKILL"), "{stopped}");
-    assert!(stopped.contains("rank 2 (local_rank: 2, pid: ") && stopped.contains("): exit code 6"), "{stopped}");
-    assert!(ended.err.contains("rank      : 0 (local_rank: 0)\n  exitcode  : 4"));
+    assert_snapshot!(ended.failure(), @r"
+    ============================================================
+    sh FAILED
+    ------------------------------------------------------------
+    Failures:
+      <NO_OTHER_FAILURES>
+    ------------------------------------------------------------
+    Root Cause (first observed failure):
+    [0]:
+      time      : [time]
+      host      : [host]
+      rank      : 0 (local_rank: 0)
+      exitcode  : 4 (pid: [pid])
+      error_file: <N/A>
+      traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+    ------------------------------------------------------------
+    Stopped by the agent because of this (no failures of their own):
+      rank 2 (local_rank: 2, pid: [pid]): exit code 6
+      rank 1 (local_rank: 1, pid: [pid]): SIGKILL
+    ============================================================
+    ");
     site.assert_no_process();
 }

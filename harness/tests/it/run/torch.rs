@@ -6,9 +6,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::nodes::Job;
+use crate::run::nodes::Job;
+use crate::run::site::{Site, python};
 use crate::running::Running;
-use crate::site::{Site, python};
 
 /// The Python that has torch.
 fn with_torch() -> Option<String> {

@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use crate::run::site::Site;
 use crate::running::Running;
-use crate::site::Site;
 
 #[test]
 fn a_python_script_is_run_unbuffered_by_the_chosen_python() {

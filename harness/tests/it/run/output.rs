@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use crate::site::Site;
+use crate::run::site::Site;
 
 /// Prints many lines in pieces that end anywhere, so that a launcher that passes pieces on would mix them.
 const PIECES: &str = r#"

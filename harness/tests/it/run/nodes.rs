@@ -5,9 +5,9 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::environment::REACH;
+use crate::run::environment::REACH;
+use crate::run::site::Site;
 use crate::running::Running;
-use crate::site::Site;
 
 /// One job's agents: where they meet, and what they have in common.
 pub(crate) struct Job<'a> {

@@ -2,9 +2,9 @@
 
 use rustix::process::Signal;
 
-use crate::nodes::{Job, SOON};
+use crate::run::nodes::{Job, SOON};
+use crate::run::site::Site;
 use crate::running::Running;
-use crate::site::Site;
 
 /// Tells its world and stays until told to go.
 const STAYS: &str = "echo world $WORLD_SIZE count $TORCHELASTIC_RESTART_COUNT; while [ ! -e go ]; do sleep 0.02; done";

@@ -9,10 +9,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::{env, fs};
 
+use insta::internals::SettingsBindDropGuard;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::running::{Ended, Running};
+use crate::shown::filtered;
 
 /// Every process that a test starts has this variable, with the test's folder as its value.
 const MARK: &str = "LOCKSTEP_TEST_SITE";
@@ -21,6 +23,7 @@ pub(crate) struct Site {
     folder: TempDir,
     /// The third byte of this test's loopback addresses.
     net: u8,
+    _filtered: SettingsBindDropGuard,
 }
 
 impl Site {
@@ -28,7 +31,8 @@ impl Site {
         static TESTS: AtomicU8 = AtomicU8::new(1);
         let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         fs::create_dir(folder.path().join("tmp")).unwrap();
-        Site { folder, net: TESTS.fetch_add(1, Ordering::Relaxed) }
+        let filtered = filtered(Some(folder.path()));
+        Site { folder, net: TESTS.fetch_add(1, Ordering::Relaxed), _filtered: filtered }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -1,8 +1,9 @@
 //! A command in the background: its output as it comes, its end, and signals to it.
 
+use std::fmt;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -76,8 +77,7 @@ impl Running {
             }
         }
         let status = self.child.wait().unwrap();
-        let lossy = |text: &Text| String::from_utf8_lossy(&text.bytes()).into_owned();
-        Ended { status, out: lossy(&self.out), err: lossy(&self.err), raw: self.out.bytes() }
+        Output { status, stdout: self.out.bytes(), stderr: self.err.bytes() }.into()
     }
 }
 
@@ -92,14 +92,7 @@ impl Ended {
     /// It ended by itself with this code.
     #[track_caller]
     pub(crate) fn code(self, code: i32) -> Self {
-        assert_eq!(
-            self.status.code(),
-            Some(code),
-            "{}\n--- stdout\n{}\n--- stderr\n{}",
-            self.status,
-            self.out,
-            self.err
-        );
+        assert_eq!(self.status.code(), Some(code), "{self}");
         self
     }
 
@@ -127,11 +120,45 @@ impl Ended {
         self
     }
 
+    /// Why it failed, as stderr's end says: what came before depends on how fast the machine is.
+    #[track_caller]
+    pub(crate) fn failure(&self) -> &str {
+        let starts = ["lockstep: failed: ", "error: ", "=====", "usage: "];
+        let mut at = 0;
+        for line in self.err.split_inclusive('\n') {
+            if starts.iter().any(|start| line.starts_with(start)) {
+                return &self.err[at..];
+            }
+            at += line.len();
+        }
+        panic!("no failure is in stderr:\n{}", self.err)
+    }
+
     /// The lines of stdout, sorted.
     pub(crate) fn sorted(&self) -> Vec<&str> {
         let mut lines: Vec<&str> = self.out.lines().collect();
         lines.sort_unstable();
         lines
+    }
+}
+
+impl From<Output> for Ended {
+    fn from(Output { status, stdout, stderr }: Output) -> Self {
+        let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ended { status, out: lossy(&stdout), err: lossy(&stderr), raw: stdout }
+    }
+}
+
+/// The form of a snapshot: how it ended and what it printed.
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.status)?;
+        for (name, text) in [("stdout", &self.out), ("stderr", &self.err)] {
+            if !text.is_empty() {
+                write!(f, "\n--- {name}\n{text}")?;
+            }
+        }
+        Ok(())
     }
 }
 

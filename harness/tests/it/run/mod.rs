@@ -1,9 +1,7 @@
-//! `lockstep run` from outside, as users meet it: real agents, real workers, real signals.
+//! `lockstep run`: real agents, real workers, real signals.
 //!
 //! Workers are shell and Python scripts. Every test has a folder and loopback addresses of its own, and ends all that it
 //! started ([`site::Site`]).
-
-#![allow(clippy::unwrap_used)] // a test may
 
 mod elastic;
 mod ends;
@@ -15,7 +13,6 @@ mod netns;
 mod nodes;
 mod output;
 mod programs;
-mod running;
 mod site;
 mod strangers;
 mod torch;

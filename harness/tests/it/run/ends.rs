@@ -5,8 +5,8 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
+use crate::run::site::Site;
 use crate::running::Running;
-use crate::site::Site;
 
 /// A worker that tells which signal it got, and ends with a code of its own.
 const TELLS: &str = r#"

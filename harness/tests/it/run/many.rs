@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
+use crate::run::site::Site;
 use crate::running::Running;
-use crate::site::Site;
 
 const RANKS: usize = 40;
 /// Fewer open files than the ranks take.

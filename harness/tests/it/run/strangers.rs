@@ -3,8 +3,8 @@
 
 use std::process::Command;
 
+use crate::run::site::Site;
 use crate::running::{Ended, Running};
-use crate::site::Site;
 
 /// What a shell does that at last becomes the command with these words; both in the test's folder.
 fn becoming(site: &Site, before: &str, words: &str) -> Ended {

@@ -1,0 +1,35 @@
+//! Every page of help, as users see it.
+
+use std::process::Command;
+
+use insta::assert_snapshot;
+
+use crate::running::Ended;
+use crate::shown::plain;
+
+fn help(words: &[&str]) -> String {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
+    let ended: Ended = command.args(words).arg("--help").env_remove("COLUMNS").output().unwrap().into();
+    ended.code(0).out
+}
+
+/// The subcommands that a page lists.
+fn listed(page: &str) -> Vec<&str> {
+    let commands = page.split_once("Commands:\n").map_or("", |(_, list)| list.split("\n\n").next().unwrap());
+    let names = commands.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect()
+}
+
+#[test]
+fn every_command_has_a_page_of_help() {
+    let _plain = plain();
+    let front = help(&[]);
+    assert_snapshot!("lockstep", front);
+    for command in listed(&front) {
+        let page = help(&[command]);
+        let inner = listed(&page)
+            .into_iter()
+            .map(|name| format!("\n$ lockstep {command} {name} --help\n\n{}", help(&[command, name])));
+        assert_snapshot!(command, format!("{page}{}", inner.collect::<String>()));
+    }
+}

@@ -1,0 +1,221 @@
+//! Nodes that do not meet: what is said, and that it is said soon.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::Command;
+use std::thread;
+
+use insta::assert_snapshot;
+use rustix::process::Signal;
+
+use crate::run::nodes::Job;
+use crate::run::site::Site;
+use crate::running::Running;
+
+#[test]
+fn who_came_and_who_is_missing_is_said_when_the_time_is_over() {
+    let site = Site::new();
+    let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
+    let words = ["--nnodes=2", "true"];
+    assert_snapshot!(Running::start(job.c10d(0, &words)).ended().code(1).failure(), @r"
+    lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
+      came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
+      missing: 1 node
+      address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
+    likely causes, the likeliest first:
+      1. 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it
+         -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
+      2. the launcher does not run on the other nodes, or ended there
+         -> run the same `lockstep run` command on each node, and see each agent's output
+      3. the other nodes cannot reach 127.[net].1:[port]: a firewall, no route, or another meaning of the name there
+         -> try `getent hosts 127.[net].1` and `nc -vz 127.[net].1:[port]` on a node that is missing
+    ");
+    assert_snapshot!(Running::start(job.fixed(0, &words)).ended().code(1).failure(), @r"
+    lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
+      came [seconds] s ago: node 1 ([host], 127.[net].1, node_rank 0, pid [pid])
+      missing: 1 node
+      address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
+    likely causes, the likeliest first:
+      1. 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it
+         -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
+      2. the launcher does not run on the other nodes, or ended there
+         -> run the same `lockstep run` command on each node, with a --node-rank of its own, and see each agent's output
+      3. the other nodes cannot reach 127.[net].1:[port]: a firewall, no route, or another meaning of the name there
+         -> try `getent hosts 127.[net].1` and `nc -vz 127.[net].1:[port]` on a node that is missing
+    ");
+    site.assert_no_process();
+    assert_eq!(site.leftovers().len(), 0);
+}
+
+#[test]
+fn in_a_batch_job_the_starter_of_one_agent_for_each_node_is_named() {
+    let site = Site::new();
+    let job = Job { conf: "join_timeout=0.5", ..Job::new(&site) };
+    let failure = |variables: &[(&str, &str)]| {
+        let mut command = job.c10d(0, &["--nnodes=2", "true"]);
+        command.envs(variables.iter().copied());
+        Running::start(command).ended().code(1).failure().to_owned()
+    };
+    let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "2"), ("SLURM_NNODES", "2")];
+    assert_snapshot!(failure(&slurm), @r"
+    lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
+      came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
+      missing: 1 node
+      address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
+    likely causes, the likeliest first:
+      1. the job has 2 nodes (SLURM_JOB_ID=7), but an agent was started on this one only: the job script runs on the first node alone
+         -> start one agent on each node: srun --nodes=2 --ntasks-per-node=1 lockstep run ...
+      2. 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it
+         -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
+      3. the launcher does not run on the other nodes, or ended there
+         -> run the same `lockstep run` command on each node, and see each agent's output
+      4. the other nodes cannot reach 127.[net].1:[port]: a firewall, no route, or another meaning of the name there
+         -> try `getent hosts 127.[net].1` and `nc -vz 127.[net].1:[port]` on a node that is missing
+    ");
+    let pbs = [("PBS_JOBID", "7.server"), ("PBS_NODEFILE", &site.file("nodes", "n1\nn2\n"))];
+    assert_snapshot!(failure(&pbs), @r"
+    lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
+      came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
+      missing: 1 node; of the batch job these have not come: n1, n2
+      address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
+    likely causes, the likeliest first:
+      1. the job has 2 nodes (PBS_JOBID=7.server), but an agent was started on this one only: the job script runs on the first node alone
+         -> start one agent on each node: pbsdsh -u -- lockstep run ... (or: mpiexec -ppn 1 lockstep run ...)
+      2. 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it
+         -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
+      3. the launcher does not run on the other nodes, or ended there
+         -> run the same `lockstep run` command on each node, and see each agent's output
+      4. the other nodes cannot reach 127.[net].1:[port]: a firewall, no route, or another meaning of the name there
+         -> try `getent hosts 127.[net].1` and `nc -vz 127.[net].1:[port]` on a node that is missing
+    ");
+}
+
+#[test]
+fn a_job_that_differs_is_refused_and_the_difference_named() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let first = Running::start(job.c10d(0, &["--nnodes=2", "sh", "-c", "exit 0"]));
+    first.await_err("waiting for other nodes");
+    let other = |words: &[&str]| Running::start(job.c10d(1, words)).ended().code(1);
+    assert_snapshot!(other(&["--nnodes=2", "sh", "-c", "exit 1"]).failure(), @"lockstep: failed: another job uses this rendezvous (command: ours is `sh -c exit 1`, theirs is `sh -c exit 0`); give each job its own --rdzv-id, or its own port in --rdzv-endpoint");
+    assert_snapshot!(other(&["--nnodes=3", "sh", "-c", "exit 0"]).failure(), @"lockstep: failed: another job uses this rendezvous (nnodes: ours is `3:3`, theirs is `2:2`); give each job its own --rdzv-id, or its own port in --rdzv-endpoint");
+    first.signal(Signal::TERM);
+    first.ended().code(1);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_node_rank_that_is_taken_is_refused_and_its_holder_named() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let words = ["--nnodes=3", "true"];
+    let first = Running::start(job.fixed(0, &words));
+    first.await_err("waiting for other nodes");
+    let second = Running::start(job.fixed(1, &words));
+    let again = Running::start(job.fixed(1, &words));
+    // Which of the two came first is anybody's guess.
+    let refused = [&second, &again];
+    site.until("one of two is refused", || refused.iter().any(|node| node.err.now().contains("node_rank 1 is taken")));
+    first.signal(Signal::TERM);
+    for node in [first, second, again] {
+        node.ended().code(1);
+    }
+    assert_snapshot!(Running::start(job.fixed(3, &words)).ended().code(1).failure(), @"error: --node-rank=3: with --nnodes=3 it must be from 0 to 2");
+    site.assert_no_process();
+}
+
+#[test]
+fn a_port_that_another_program_has_is_told_with_its_owner() {
+    let site = Site::new();
+    let address = site.address(0);
+    let taken = TcpListener::bind((&*address, 0)).unwrap();
+    let endpoint = taken.local_addr().unwrap().to_string();
+    let ended = Running::start(Job { endpoint, ..Job::new(&site) }.fixed(0, &["true"])).ended().code(1);
+    ended.says(&[&format!("pid {}", std::process::id())]);
+}
+
+#[test]
+fn a_server_that_says_nothing_or_something_else_is_told_within_seconds() {
+    let site = Site::new();
+    let address = site.address(0);
+    for answer in [None, Some("SSH-2.0-OpenSSH_9.9\r\n")] {
+        let mute = TcpListener::bind((&*address, 0)).unwrap();
+        let endpoint = mute.local_addr().unwrap().to_string();
+        // It serves until the test ends.
+        thread::spawn(move || {
+            for connection in mute.incoming() {
+                let mut connection = connection.unwrap();
+                thread::spawn(move || {
+                    if let Some(answer) = answer {
+                        std::io::Write::write_all(&mut connection, answer.as_bytes()).unwrap();
+                    }
+                    let _ = connection.read_to_end(&mut Vec::new());
+                });
+            }
+        });
+        let job = Job { endpoint, conf: "join_timeout=600", ..Job::new(&site) };
+        let ended = Running::start(job.c10d(1, &["--nnodes=2", "true"])).ended().code(1).says(&[&job.endpoint]);
+        if answer.is_some() {
+            ended.says(&["SSH-2.0"]);
+        }
+    }
+}
+
+#[test]
+fn a_name_without_address_and_an_address_of_another_machine_are_told() {
+    let site = Site::new();
+    let endpoint = "no-such-host.invalid:29500".to_owned();
+    let job = Job { endpoint, conf: "join_timeout=1", ..Job::new(&site) };
+    Running::start(job.c10d(1, &["--nnodes=2", "true"])).ended().code(1).says(&["no-such-host.invalid"]);
+    let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
+    let mut command: Command = site.lockstep(&["--rdzv-backend=c10d", "--local-addr=192.0.2.1", "--nnodes=1"]);
+    command.arg(format!("--rdzv-endpoint={}", job.endpoint)).arg("true");
+    assert_snapshot!(Running::start(command).ended().code(1).failure(), @"error: --local-addr is 192.0.2.1, which is no address of this machine: see `ip -brief address`");
+}
+
+#[test]
+fn workers_are_never_sent_to_an_address_that_stands_for_all() {
+    let site = Site::new();
+    let script = "exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT && echo reached $MASTER_ADDR";
+    let own = site.address(0);
+    let elsewhere = format!("--rdzv-endpoint=192.0.2.1:{}", site.free_port("0.0.0.0"));
+    let port = format!("--master-port={}", site.free_port("0.0.0.0"));
+    for words in [
+        &["--rdzv-backend=c10d", "--rdzv-endpoint=0.0.0.0:0"][..],
+        &["--rdzv-backend=c10d", "--rdzv-endpoint=[::]:0"],
+        &["--rdzv-backend=c10d", &elsewhere, "--rdzv-conf=is_host=true"],
+        &["--rdzv-backend=static", "--master-addr=0.0.0.0", &port],
+        &["--rdzv-backend=c10d", "--rdzv-endpoint=0.0.0.0:0", &format!("--local-addr={own}")],
+    ] {
+        let ended = site.run(&[words, &["bash", "-c", script]].concat()).code(0);
+        let address = ended.out.trim().strip_prefix("reached ").unwrap();
+        assert!(!["", "0.0.0.0", "::", "[::]"].contains(&address), "{words:?}: {address}");
+    }
+    let words = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--local-addr=0.0.0.0", "true"];
+    assert_snapshot!(site.run(&words).code(1).failure(), @"error: --local-addr is 0.0.0.0, which stands for all addresses of this machine: give the one that other nodes reach, see `ip -brief address`");
+}
+
+#[test]
+fn a_host_that_is_not_there_is_told_after_the_time_to_join() {
+    let site = Site::new();
+    let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
+    let words = ["--nnodes=2", "true"];
+    assert_snapshot!(Running::start(job.c10d(1, &words)).ended().code(1).failure(), @r"
+    error: this node did not reach the rendezvous at 127.[net].1:[port]
+      address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
+    likely causes, the likeliest first:
+      1. 127.[net].1 means this node itself (127.[net].1), and nothing listens here
+         -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
+      2. 127.[net].1 answers, but nobody listened on port [port] for [seconds] s: the agent that hosts the rendezvous does not run, has ended, or runs elsewhere
+         -> start `lockstep run` on 127.[net].1 too, with the same --rdzv-endpoint, and see its output there
+    ");
+    assert_snapshot!(Running::start(job.fixed(1, &words)).ended().code(1).failure(), @r"
+    error: this node did not reach the rendezvous at 127.[net].1:[port]
+      address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
+    likely causes, the likeliest first:
+      1. 127.[net].1 means this node itself (127.[net].1), and nothing listens here
+         -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
+      2. 127.[net].1 answers, but nobody listened on port [port] for [seconds] s: the agent that hosts the rendezvous does not run, has ended, or runs elsewhere
+         -> start `lockstep run` on 127.[net].1 too, with the same --rdzv-endpoint, and see its output there
+    ");
+}
