@@ -142,11 +142,6 @@ impl Presence {
         self.present.contains(&id)
     }
 
-    /// These nodes are there, whether they were seen or not.
-    pub fn expect(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
-        self.present.extend(nodes);
-    }
-
     /// Takes in all keys that clients wait for now, and returns the nodes that are no longer among them: for
     /// [`Closings`]. They are what `waits_for` says of each of
     /// [`tcpstore::Server::peers`].
