@@ -83,8 +83,9 @@ pub struct GroupOptions {
     pub endpoint: Endpoint,
     /// How much to check; `None` asks `TORCH_DISTRIBUTED_DEBUG`, and in a subgroup takes the parent's.
     pub debug: Option<DebugLevel>,
-    /// Whether the ranks of a Gloo group compare their calls before each collective, and sender and receiver their tensors with each
-    /// message: a rank whose call, shape or dtype differs then gets a `Mismatch` that names both sides, before any number moves. It
+    /// Whether the ranks of a Gloo group compare their calls before each collective: a rank whose call, shape or dtype differs then
+    /// gets a `Mismatch` that names both sides, before any number moves. Of a message the receiver alone compares and gets the error,
+    /// and its tensor stays as it was; see [`ProcessGroup::send`] for what the sender gets. It
     /// costs one short exchange a collective, and takes place only where all ranks want it, so never with ranks of other programs.
     ///
     /// `None` asks `LOCKSTEP_COMPARE_CALLS` (0 or 1); unset, builds with debug assertions compare. A subgroup takes its parent's.
