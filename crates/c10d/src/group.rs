@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use crate::backend::Seat;
 use crate::error::{Error, Fault, Result};
 use crate::ffi::{self, GroupHandle};
 use crate::roll_call::{Kind, Roll, Ticket};
+use crate::work::Lifetime;
 use crate::{Backend, Rank, Store, WorldSize};
 
 /// c10d's default for Gloo (Backend.hpp, `kBackendDefaultTimeout`): 30 minutes. See [`Backend::default_timeout`].
@@ -83,8 +84,9 @@ pub struct GroupOptions {
     pub endpoint: Endpoint,
     /// How much to check; `None` asks `TORCH_DISTRIBUTED_DEBUG`, and in a subgroup takes the parent's.
     pub debug: Option<DebugLevel>,
-    /// Whether the ranks of a Gloo group compare their calls before each collective, and sender and receiver their tensors with each
-    /// message: a rank whose call, shape or dtype differs then gets a `Mismatch` that names both sides, before any number moves. It
+    /// Whether the ranks of a Gloo group compare their calls before each collective: a rank whose call, shape or dtype differs then
+    /// gets a `Mismatch` that names both sides, before any number moves. Of a message the receiver alone compares and gets the error,
+    /// and its tensor stays as it was; see [`ProcessGroup::send`] for what the sender gets. It
     /// costs one short exchange a collective, and takes place only where all ranks want it, so never with ranks of other programs.
     ///
     /// `None` asks `LOCKSTEP_COMPARE_CALLS` (0 or 1); unset, builds with debug assertions compare. A subgroup takes its parent's.
@@ -166,8 +168,7 @@ struct Job {
 #[derive(Debug)]
 struct Handle {
     group: NonNull<GroupHandle>,
-    /// It is left to the process's end: see [`Inner::abandon`].
-    abandoned: AtomicBool,
+    lifetime: Lifetime,
 }
 
 // SAFETY: a c10d process group is not tied to the thread that made it; it asks only that its operations are issued in one
@@ -181,18 +182,15 @@ impl Drop for Handle {
     fn drop(&mut self) {
         #[cfg(test)]
         let _after = tests::AfterClose;
-        if self.abandoned.load(Ordering::Relaxed) {
-            return;
-        }
-        let group = Freed(self.group);
+        let (group, lifetime) = (Freed(self.group), self.lifetime.clone());
         if !std::thread::panicking() {
-            return group.free(false);
+            return group.free(&lifetime, false);
         }
         // A rank that panics may leave operations behind, and to wait for them could take as long as their timeout. Somebody
         // else does; where there are none, that is done in time for the peers to see closed connections.
         let (sender, done) = channel();
         let free = move || {
-            group.free(true);
+            group.free(&lifetime, true);
             // Nobody listens any more if it took long.
             let _ = sender.send(());
         };
@@ -210,7 +208,10 @@ struct Freed(NonNull<GroupHandle>);
 unsafe impl Send for Freed {}
 
 impl Freed {
-    fn free(self, give_up: bool) {
+    fn free(self, lifetime: &Lifetime, give_up: bool) {
+        if lifetime.is_endless() {
+            return;
+        }
         // SAFETY: the handle came from the shim and is freed once, by the one who gave it here.
         unsafe { ffi::lc_group_free(self.0.as_ptr(), give_up) };
     }
@@ -314,7 +315,7 @@ impl ProcessGroup {
         let handle = announce(&own, rank)
             .and_then(|()| if meets { meet(&seat, &own, size) } else { Ok(()) })
             .and_then(|()| backend.connect(&seat, debug == DebugLevel::Detail, compares))
-            .map(|group| Handle { group, abandoned: AtomicBool::new(false) })
+            .map(|group| Handle { group, lifetime: Lifetime::new(backend == Backend::Gloo) })
             .map_err(|error| explain_absence(error.at_rank(rank), &own, size))?;
         let inner = Inner { handle, name, rank, size, backend, members, job, options: options.clone(), debug };
         Ok(ProcessGroup { inner: Arc::new(inner), not_sync: PhantomData })
@@ -404,12 +405,9 @@ impl Inner {
         }
     }
 
-    /// A deadline of Gloo's has passed: it has closed all connections, and its thread may still be at it, in memory that goes
-    /// with the group. So the group is never freed.
-    pub(crate) fn abandon(&self) {
-        if self.backend == Backend::Gloo {
-            self.handle.abandoned.store(true, Ordering::Relaxed);
-        }
+    /// Whether the group may be freed when nobody uses it any more.
+    pub(crate) fn lifetime(&self) -> &Lifetime {
+        &self.handle.lifetime
     }
 
     /// Adds what the other ranks say, where others can have a part in the failure: the peer of a message, else all.
@@ -576,6 +574,31 @@ mod tests {
         drop(their_part);
         let error = our_part.barrier().unwrap_err().to_string();
         assert!(error.contains("rank 1 has left the group after 0 finished calls"), "{error}");
+    }
+
+    #[test]
+    fn a_group_is_never_freed_after_a_collective_failed_that_nobody_waited_for() {
+        let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
+        let short = GroupOptions { timeout: lockstep_watchdog::scaled(Duration::from_secs(1)), ..options() };
+        let [ours, theirs] = both(|rank| ProcessGroup::gloo(&store, Rank::new(rank), world, &short).unwrap());
+        let lifetime = ours.inner.lifetime().clone();
+        drop(ours.barrier_async().unwrap());
+        // As long as the collective may take, its group is not freed.
+        drop(ours);
+        assert!(lifetime.is_endless(), "libtorch may still be at it");
+        drop(theirs);
+    }
+
+    #[test]
+    fn a_group_is_freed_after_a_collective_succeeded_that_nobody_waited_for() {
+        let pair = pair().map(std::sync::Mutex::new);
+        let lifetimes = both(|rank| {
+            let group = pair[rank].lock().unwrap();
+            drop(group.barrier_async().unwrap());
+            group.inner.lifetime().clone()
+        });
+        drop(pair);
+        assert!(lifetimes.iter().all(|lifetime| !lifetime.is_endless()));
     }
 
     #[test]

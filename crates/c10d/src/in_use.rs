@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::work::Abandoned;
+use crate::work::{Abandoned, Lifetime};
 
 /// What an operation does with a run of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,21 @@ fn forget_what_is_over() {
     let is_over = |entry: &mut Entry| entry.abandoned.as_ref().is_some_and(Abandoned::is_over);
     let over: Vec<Entry> = table().entries.extract_if(.., is_over).collect();
     drop(over);
+}
+
+/// Waits for the abandoned operations of a group, which is about to be freed. Their memory stays entered until each is over.
+pub(crate) fn end_abandoned(group: &Lifetime) {
+    let next = || {
+        let of_group = |entry: &mut Entry| {
+            let operation = entry.abandoned.take_if(|operation| operation.is_of(group))?;
+            Some((InUse(entry.number), operation))
+        };
+        table().entries.iter_mut().find_map(of_group)
+    };
+    while let Some((memory, operation)) = next() {
+        operation.end();
+        drop(memory);
+    }
 }
 
 /// Holds the memory of one operation until it is dropped.

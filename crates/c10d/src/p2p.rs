@@ -1,7 +1,13 @@
 //! Point-to-point messages. A message is matched by peer and tag; shapes and dtypes must agree on both sides.
 //!
-//! Where ranks compare calls ([`GroupOptions::compare_calls`](crate::GroupOptions)), a receiver finds out when they do not. Else it
-//! notices only messages that are too long, at its deadline at the latest; a shorter one fills the front of its tensor.
+//! Where ranks compare calls ([`GroupOptions::compare_calls`](crate::GroupOptions)), the receiver finds out when they do not, in its
+//! wait. The sender does not: its part is over when its bytes are on their way, so its call succeeds, unless the message is longer
+//! than the receiver's tensor: then Gloo ends the connection, the receiver has its error at its deadline at the latest, and the sender
+//! gets [`Fault::PeerGone`](crate::Fault::PeerGone) or a timeout if it is still writing. To have the receiver answer would make each sender wait for the receiver's *wait*, and two ranks that send to
+//! each other before they wait for what they receive, which is legal, would wait for ever.
+//!
+//! Without the comparison a receiver notices only messages that are too long, at its deadline at the latest; a shorter one fills the
+//! front of its tensor.
 
 use tch::Tensor;
 
@@ -15,6 +21,9 @@ use crate::{ProcessGroup, Rank};
 impl ProcessGroup {
     /// Sends, and returns when the buffer may be used again. With Gloo that is when the peer receives, however short the message: it
     /// is asked first, and nothing is kept for it.
+    ///
+    /// That the peer receives another shape or dtype is the peer's error alone: this call succeeds, unless the message is longer than
+    /// what the peer expects and its connection is closed before the end.
     pub fn send(&self, tensor: &Tensor, to: Rank, tag: u16) -> Result<()> {
         self.start_send("send", tensor, to, tag)?.wait(None)
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tch::Tensor;
@@ -11,7 +12,7 @@ use crate::Rank;
 use crate::error::{Error, Fault, Result};
 use crate::ffi::{self, Exception, Status, WorkHandle};
 use crate::group::Inner;
-use crate::in_use::InUse;
+use crate::in_use::{self, InUse};
 use crate::roll_call::{Kind, Ticket};
 
 /// An operation of a group from its start to its end: what an error message needs, and the note in the group's roll.
@@ -64,9 +65,7 @@ impl Call {
             .at_rank(self.group.rank())
             .with_peer(self.peer.map(|peer| format!("rank {peer}")))
             .after(self.begun.elapsed());
-        if error.fault() == Fault::Timeout {
-            self.group.abandon();
-        }
+        self.group.lifetime().end_after(&error);
         match self.ticket.take() {
             Some(ticket) => self.group.explain(error, ticket, self.peer),
             None => error,
@@ -113,6 +112,7 @@ struct Running {
     handle: Option<Handle>,
     memory: Option<InUse>,
     kind: Kind,
+    group: Lifetime,
 }
 
 impl Running {
@@ -127,29 +127,85 @@ impl Drop for Running {
         if let Some((handle, memory)) = self.take()
             && self.kind == Kind::Collective
         {
-            memory.until_over(Abandoned(Some(handle)));
+            memory.until_over(Abandoned { handle: Some(handle), group: self.group.clone() });
         }
     }
 }
 
 /// A collective that nobody waits for any more.
 #[derive(Debug)]
-pub(crate) struct Abandoned(Option<Handle>);
+pub(crate) struct Abandoned {
+    handle: Option<Handle>,
+    group: Lifetime,
+}
 
 impl Abandoned {
     pub(crate) fn is_over(&self) -> bool {
-        self.0.as_ref().is_none_or(Handle::is_completed)
+        self.handle.as_ref().is_none_or(Handle::is_completed)
+    }
+
+    pub(crate) fn is_of(&self, group: &Lifetime) -> bool {
+        self.group == *group
+    }
+
+    /// Waits for the operation, as long as its own timeout allows.
+    pub(crate) fn end(mut self) {
+        self.wait(None);
+    }
+
+    /// What a failed operation reads and writes is never freed: Gloo's thread may still be at it.
+    fn wait(&mut self, timeout: Option<Duration>) {
+        if let Some(handle) = self.handle.take()
+            && let Err(exception) = handle.wait(timeout)
+        {
+            self.group.end_after(&Error::new(String::new(), exception));
+            std::mem::forget(handle);
+        }
     }
 }
 
 impl Drop for Abandoned {
-    /// What a failed operation reads and writes is never freed: Gloo's thread may still be at it. The wait is over at once.
+    /// The operation is over, and so is the wait at once.
     fn drop(&mut self) {
-        if let Some(handle) = self.0.take()
-            && handle.wait(Some(Duration::from_millis(1))).is_err()
-        {
-            std::mem::forget(handle);
+        self.wait(Some(Duration::from_millis(1)));
+    }
+}
+
+/// Whether a group may be freed when nobody uses it any more; shared with the operations of the group that nobody waits for.
+///
+/// Where a deadline of Gloo's has passed, it has closed all connections, and its thread may still be at it, in memory that goes
+/// with the group. So such a group is left to the process's end.
+#[derive(Clone, Debug)]
+pub(crate) struct Lifetime {
+    endless: Arc<AtomicBool>,
+    is_gloo: bool,
+}
+
+impl Lifetime {
+    pub(crate) fn new(is_gloo: bool) -> Self {
+        Lifetime { endless: Arc::default(), is_gloo }
+    }
+
+    /// An operation of the group has failed by this error.
+    fn end_after(&self, error: &Error) {
+        if self.is_gloo && error.fault() == Fault::Timeout {
+            self.endless.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Waits for the operations of the group that nobody waits for, and returns true if it must not be freed.
+    pub(crate) fn is_endless(&self) -> bool {
+        if self.is_gloo {
+            in_use::end_abandoned(self);
+        }
+        self.endless.load(Ordering::Relaxed)
+    }
+}
+
+impl PartialEq for Lifetime {
+    /// Of the same group.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.endless, &other.endless)
     }
 }
 
@@ -201,7 +257,8 @@ impl Pending {
         match ffi::made(launch) {
             Ok(handle) => {
                 let (handle, memory, kind) = (Some(Handle(handle)), Some(memory), call.kind);
-                Ok(Pending { running: Running { handle, memory, kind }, call })
+                let group = call.group.lifetime().clone();
+                Ok(Pending { running: Running { handle, memory, kind, group }, call })
             }
             Err(exception) => call.end(Err(exception)),
         }
@@ -227,7 +284,7 @@ impl Pending {
         match result.is_err() {
             // A wait that was shorter than the operation: that goes on.
             true if running.kind == Kind::Collective && !handle.is_completed() => {
-                memory.until_over(Abandoned(Some(handle)))
+                memory.until_over(Abandoned { handle: Some(handle), group: running.group.clone() })
             }
             true => std::mem::forget(handle),
             false => drop(memory),
@@ -258,7 +315,7 @@ impl Pending {
 /// ```
 ///
 /// Dropping a collective without waiting neither cancels it nor reports its failure; libtorch keeps the tensors alive until it is
-/// over. A message that is dropped may be abandoned: with Gloo the peer can then wait in vain.
+/// over, and the end of its group waits for it. A message that is dropped may be abandoned: with Gloo the peer can then wait in vain.
 #[must_use = "the operation is not finished, and its tensors are not back, until `wait`"]
 pub struct Work<T> {
     pending: Pending,

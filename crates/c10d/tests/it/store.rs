@@ -205,3 +205,18 @@ fn a_rank_of_a_group_has_two_connections_to_the_store() {
         }
     });
 }
+
+#[test]
+fn a_hosted_store_closes_with_its_group_and_its_handles() {
+    let options = TcpStoreOptions { host_server: true, multi_tenant: true, ..TcpStoreOptions::default() };
+    let store = Store::tcp("127.0.0.1", 0, &options).unwrap();
+    let port = store.port().unwrap();
+    let group =
+        c10d::ProcessGroup::gloo(&store, c10d::Rank::ZERO, c10d::WorldSize::ONE, &crate::common::options()).unwrap();
+    let subgroup = group.new_group(&[c10d::Rank::ZERO], &crate::common::options()).unwrap();
+    group.barrier().unwrap();
+    drop(store);
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok(), "the group still uses it");
+    drop((group, subgroup));
+    assert!(std::net::TcpListener::bind(("127.0.0.1", port)).is_ok(), "port {port} is not free");
+}

@@ -27,6 +27,13 @@ pub(super) enum Site {
 }
 
 impl Site {
+    /// Closes the store that this node opened for an earlier round, whose workers have ended on all nodes.
+    pub(super) fn close(&mut self) {
+        if let Site::Own { server, .. } = self {
+            *server = None;
+        }
+    }
+
     /// Opens the store of a new round; that of the last one, which no worker uses any more, is gone then.
     ///
     /// # Errors

@@ -268,6 +268,7 @@ async fn agree<S: Store>(
     round: &Round,
     limits: Limits,
 ) -> Result<Master, NoMaster> {
+    site.close();
     if round.group_rank == 0 {
         let master = site.open().map_err(NoMaster::Here)?;
         rendezvous.publish_master(round, &master.to_string()).await.map_err(NoMaster::Told)?;
@@ -275,4 +276,45 @@ async fn agree<S: Store>(
     }
     let text = rendezvous.await_master(round, limits.master).await.map_err(NoMaster::Told)?;
     text.parse().map_err(|why| NoMaster::Here(format!("group rank 0 named `{text}` as the workers' store: {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, SocketAddr, TcpListener};
+
+    use super::*;
+    use crate::rendezvous::{Job, MemoryStore, Options};
+
+    fn agent(store: &MemoryStore, host: &str) -> Rendezvous<MemoryStore> {
+        let (host, addr, role) = (host.to_owned(), host.to_owned(), "default".to_owned());
+        let node = Node {
+            id: 0,
+            host,
+            addr,
+            pid: 1,
+            local_world_size: 1,
+            role: role.clone(),
+            hosts_store: false,
+            node_rank: None,
+        };
+        let commands = [(role, "train".to_owned())].into();
+        let (run_id, backend, user) = ("none".to_owned(), "c10d".to_owned(), "ada".to_owned());
+        let job = Job { run_id, min_nodes: 2, max_nodes: 2, backend, user, batch: None, commands };
+        Rendezvous::new(store.clone(), node, job, Options::default())
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_no_longer_the_first_closes_the_store_of_the_round_before() {
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        let mut site = Site::Own { host: "127.0.0.1".into(), interface: loopback, server: None };
+        let former = SocketAddr::new(loopback, site.open().unwrap().port);
+        let store = MemoryStore::default();
+        let (mut a, mut b) = (agent(&store, "a"), agent(&store, "b"));
+        let (first, second) = tokio::join!(a.join(), b.join());
+        a.publish_master(&first.unwrap(), "a:4711").await.unwrap();
+        let limits = Limits { master: Duration::from_secs(60), exit_barrier: Duration::from_secs(60) };
+        let agreed = agree(&mut b, &mut site, &second.unwrap(), limits).await;
+        assert!(matches!(agreed, Ok(master) if master.port == 4711));
+        assert!(TcpListener::bind(former).is_ok(), "the store of the round before still listens at {former}");
+    }
 }

@@ -107,7 +107,9 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ve
     let reasons = rendezvous.reasons();
     // One node alone has nobody to miss.
     let others = keeps_store.clone().filter(|_| config.nodes.max > 1);
-    let lookout = others.map(|server| Lookout::start(&server, &config.rendezvous.run_id, rendezvous.closings()));
+    // To begin its wait costs a node one request, as a heartbeat does.
+    let (run_id, grace) = (&config.rendezvous.run_id, options.heartbeat_timeout);
+    let lookout = others.map(|server| Lookout::start(&server, run_id, grace, rendezvous.closings()));
     let limits = Limits { master: options.read_timeout, exit_barrier: config.exit_barrier_timeout };
     let mut agent = Agent {
         config,

@@ -5,6 +5,9 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 
+use rustix::io::Errno;
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+
 /// An environment larger than this is read no further: no marker is looked for behind it. In bytes.
 const LARGEST_ENVIRONMENT: u64 = 8 << 20;
 
@@ -52,6 +55,14 @@ impl Stat {
 pub(super) fn everyone() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Returns true if this process has children, dead or alive. One system call: [`children`] makes many.
+pub(super) fn has_children() -> bool {
+    // Also those that end without SIGCHLD (waitid(2)); rustix has no name for it.
+    let all = WaitIdOptions::from_bits_retain(0x4000_0000);
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT | all;
+    !matches!(waitid(WaitId::All, look), Err(Errno::CHILD))
 }
 
 /// The children of this process.

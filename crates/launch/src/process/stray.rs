@@ -67,10 +67,18 @@ impl Swept {
 pub(super) struct Strangers(BTreeSet<(i32, u64)>);
 
 impl Strangers {
-    /// Those that are there now.
+    /// Those that are there now; most agents have none.
     pub(super) fn here() -> Self {
+        if !proc::has_children() {
+            return Strangers::default();
+        }
         let children = proc::children().into_iter().filter_map(Stat::of);
         Strangers(children.map(|child| (child.pid, child.start)).collect())
+    }
+
+    /// Returns true if there were none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     fn has(&self, child: &Stat) -> bool {
@@ -114,6 +122,11 @@ impl Kin<'_> {
 
     fn is_worker(&self, pid: i32) -> bool {
         self.workers.binary_search(&pid).is_ok()
+    }
+
+    /// Returns true if the agent has no children but workers and the warden.
+    pub(super) fn is_all(&self) -> bool {
+        proc::children().into_iter().all(|pid| self.is_known(pid))
     }
 
     /// The agent's children, but workers and the warden.

@@ -81,7 +81,9 @@ impl Workers {
         let own_session = stray::own_session();
         let workers = BTreeMap::new();
         let workers = Workers { watch, children, workers, warden, strangers, own_session, open_files: None };
-        workers.reap_dead();
+        if !workers.strangers.is_empty() {
+            workers.reap_dead();
+        }
         Ok(workers)
     }
 
@@ -227,14 +229,18 @@ impl Workers {
         let (id, workers) = (self.warden.id(), self.workers.keys().copied().collect::<Vec<_>>());
         let marked = |pid| id.marks(pid);
         let kin = self.kin(&workers, &marked);
-        // Looked for before the kill: those that it ends at once would not be found any more.
-        let there = stray::living(&kin, whose);
-        for pid in &dead {
-            send(*pid, &self.workers[pid], Signal::KILL);
+        let mut swept = Swept::default();
+        // What dead workers left behind are children of the agent by now. Most leave nothing.
+        if !kin.is_all() {
+            // Looked for before the kill: those that it ends at once would not be found any more.
+            let there = stray::living(&kin, whose);
+            for pid in &dead {
+                send(*pid, &self.workers[pid], Signal::KILL);
+            }
+            let deadline = tokio::time::Instant::now() + limit;
+            swept = stray::sweep(&kin, whose, deadline).await.with(there);
+            stray::reap_dead(&kin);
         }
-        let deadline = tokio::time::Instant::now() + limit;
-        let swept = stray::sweep(&kin, whose, deadline).await.with(there);
-        stray::reap_dead(&kin);
         for pid in dead {
             stray::reap(pid);
             self.workers.remove(&pid);

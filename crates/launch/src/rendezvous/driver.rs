@@ -267,7 +267,7 @@ impl<S: Store> Rendezvous<S> {
         let publish = async {
             store.set(&key, address.as_bytes()).await?;
             match old {
-                Some(old) => store.delete(&old).await,
+                Some(old) => store.delete(&old).await.map(drop),
                 None => Ok(()),
             }
         };

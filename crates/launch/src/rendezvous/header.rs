@@ -63,6 +63,8 @@ pub struct Header {
     pub refused: Vec<Refused>,
     /// Where the pages are; `None` while nobody has come.
     pub pages: Option<Pages>,
+    /// The pages before those, which a slow reader may still want.
+    pub former: Option<Pages>,
 }
 
 /// Where a round stands, without the members.
@@ -76,11 +78,13 @@ pub enum Stand {
     Closed(Box<Closing>),
 }
 
-/// Where the pages are.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// Where the pages are. No two writes of a rendezvous have the same term and number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pages {
-    /// Part of their keys.
-    pub token: String,
+    /// The term of the leader that wrote them.
+    pub term: u64,
+    /// The number of the write in that term, from 0.
+    pub write: u64,
     /// How many there are.
     pub count: u64,
 }
@@ -168,6 +172,7 @@ impl Header {
             lost: state.lost.clone(),
             refused: state.refused.clone(),
             pages,
+            former: None,
         }
     }
 
@@ -329,7 +334,7 @@ mod tests {
     fn there_and_back(state: &State) -> State {
         let age = |id| Duration::from_millis(id);
         let pages = pages(state, &age);
-        let header = Header::of(state, Some(Pages { token: "1.1".into(), count: pages.len() as u64 }));
+        let header = Header::of(state, Some(Pages { term: 1, write: 0, count: pages.len() as u64 }));
         let header = Header::decode(&header.encode()).unwrap();
         let survey = survey(&header, &pages).unwrap();
         assert!(survey.ages.iter().all(|(id, known)| *known == age(*id)));
@@ -374,10 +379,10 @@ mod tests {
     #[test]
     fn rejects_another_schema_naming_both() {
         let altered = |schema| Header { schema, ..Header::of(&state(1), None) }.encode();
-        assert_eq!(Header::decode(&altered(7)), Err(Refusal::Schema { ours: 2, theirs: 7 }));
+        assert_eq!(Header::decode(&altered(7)), Err(Refusal::Schema { ours: 3, theirs: 7 }));
         // The first schema kept everything under this key.
         let told = Header::decode(br#"{"schema":1,"version":4,"members":[]}"#).unwrap_err().to_string();
-        assert_eq!(told, "the rendezvous is of schema 1, this agent is of schema 2: run the same version on all nodes");
+        assert_eq!(told, "the rendezvous is of schema 1, this agent is of schema 3: run the same version on all nodes");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::header::Pages;
 use super::node::NodeId;
 use super::options::Options;
 use super::store::Store;
@@ -44,14 +45,14 @@ impl Keys {
         format!("{}/presence/{id}", self.0)
     }
 
-    /// The first so many pages of the state under `token`.
-    pub(super) fn pages(&self, token: &str, count: u64) -> Vec<String> {
-        (0..count).map(|page| self.page(token, page)).collect()
+    /// All pages of one write.
+    pub(super) fn pages(&self, Pages { term, write, count }: Pages) -> Vec<String> {
+        (0..count).map(|page| self.page(term, write, page)).collect()
     }
 
-    /// One page of the state.
-    pub(super) fn page(&self, token: &str, page: u64) -> String {
-        format!("{}/page/{token}/{page}", self.0)
+    /// One page of a write.
+    pub(super) fn page(&self, term: u64, write: u64, page: u64) -> String {
+        format!("{}/page/{term}.{write}/{page}", self.0)
     }
 
     /// The queue of requests to the leader of a term.
@@ -140,11 +141,6 @@ impl Presence {
     #[must_use]
     pub fn has(&self, id: NodeId) -> bool {
         self.present.contains(&id)
-    }
-
-    /// These nodes are there, whether they were seen or not.
-    pub fn expect(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
-        self.present.extend(nodes);
     }
 
     /// Takes in all keys that clients wait for now, and returns the nodes that are no longer among them: for

@@ -16,7 +16,7 @@ use super::peers::Peers;
 use super::state::{Phase, State};
 use super::store::{Store, StoreError};
 
-/// A bell of so much news back is taken away.
+/// A bell that is this much older than the latest is taken away.
 const BELLS_KEPT: u64 = 16;
 /// How many pages one request carries, so that none comes near the store's limits.
 const PAGES_AT_ONCE: usize = 64;
@@ -82,8 +82,12 @@ struct Task<S> {
     term: u64,
     /// The header in the store.
     bytes: Vec<u8>,
-    /// The pages in the store, and those before them, which a slow reader may still want.
-    pages: [Option<Pages>; 2],
+    /// The pages that the header in the store names.
+    pages: Option<Pages>,
+    /// The pages before those, which it names too.
+    former: Option<Pages>,
+    /// Counts the writes of this term.
+    writes: u64,
     draft: Draft,
     peers: Peers,
     /// When the heartbeats are to be read next.
@@ -106,6 +110,7 @@ impl<S: Store> Task<S> {
         let pages = read_pages(&office.store, &office.keys, &header, &office.options).await?;
         let pages = pages.ok_or_else(|| StoreError("the pages of the rendezvous are gone".to_owned()))?;
         let survey = header::survey(&header, &pages).map_err(|refusal| StoreError(refusal.to_string()))?;
+        sweep(&office.store, &office.keys, &header, &office.options).await?;
         let mut peers = Peers::new(now);
         peers.watch(now, others(&survey.state, office.me));
         survey.ages.iter().for_each(|(id, age)| peers.known_for(now, *id, *age));
@@ -115,7 +120,9 @@ impl<S: Store> Task<S> {
         Ok(Task {
             term: header.term,
             bytes,
-            pages: [header.pages, None],
+            pages: header.pages,
+            former: None,
+            writes: 0,
             draft: Draft::new(survey.state, now),
             peers,
             look_at: now,
@@ -175,45 +182,52 @@ impl<S: Store> Task<S> {
         let (store, keys) = (self.office.store.clone(), self.office.keys.clone());
         self.draft.state.version += 1;
         self.draft.state.news += u64::from(news);
+        // Before the header forgets them: so none is left behind if this agent dies.
+        let oldest = self.former.take();
+        self.delete_pages(oldest).await?;
         let pages = Some(self.write_pages().await?);
-        let bytes = Header::of(&self.draft.state, pages.clone()).encode();
+        let bytes = Header { former: self.pages, ..Header::of(&self.draft.state, pages) }.encode();
         if matches!(self.draft.state.phase, Phase::Running { .. }) {
             self.members.send_replace(self.draft.state.members.iter().map(|member| member.node.id).collect());
         }
         if !self.ask(store.compare_set(&keys.state(), &self.bytes, &bytes)).await? {
+            self.delete_pages(pages).await?;
             return Ok(false);
         }
         self.bytes = bytes;
+        self.former = std::mem::replace(&mut self.pages, pages);
         self.draft.wrote(self.now());
         if news {
             self.ring(self.draft.state.news).await?;
         }
-        let [former, older] = std::mem::replace(&mut self.pages, [pages, None]);
-        self.pages[1] = former;
-        for key in older.iter().flat_map(|older| keys.pages(&older.token, older.count)) {
-            self.ask(store.delete(&key)).await?;
-        }
         Ok(true)
     }
 
-    async fn write_pages(&self) -> Result<Pages, StoreError> {
-        let state = &self.draft.state;
-        let (now, token) = (self.now(), format!("{}.{}", state.version, self.office.me));
+    async fn delete_pages(&self, pages: Option<Pages>) -> Result<(), StoreError> {
+        for key in pages.into_iter().flat_map(|pages| self.office.keys.pages(pages)) {
+            self.ask(self.office.store.delete(&key)).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_pages(&mut self) -> Result<Pages, StoreError> {
+        let (state, now) = (&self.draft.state, self.now());
         let age = |id| if id == self.office.me { now } else { self.peers.seen_ago(now, id).unwrap_or_default() };
         let pages = header::pages(state, &age);
-        let count = pages.len() as u64;
-        let entries: Vec<_> = self.office.keys.pages(&token, count).into_iter().zip(pages).collect();
+        let written = Pages { term: self.term, write: self.writes, count: pages.len() as u64 };
+        let entries: Vec<_> = self.office.keys.pages(written).into_iter().zip(pages).collect();
         for some in entries.chunks(PAGES_AT_ONCE) {
             self.ask(self.office.store.set_all(some)).await?;
         }
-        Ok(Pages { token, count })
+        self.writes += 1;
+        Ok(written)
     }
 
     async fn ring(&self, news: u64) -> Result<(), StoreError> {
         let (store, keys) = (&self.office.store, &self.office.keys);
         self.ask(store.set(&keys.bell(news), b"1")).await?;
         match news.checked_sub(BELLS_KEPT) {
-            Some(old) => self.ask(store.delete(&keys.bell(old))).await,
+            Some(old) => self.ask(store.delete(&keys.bell(old))).await.map(drop),
             None => Ok(()),
         }
     }
@@ -260,15 +274,36 @@ pub(super) async fn read_pages<S: Store>(
     header: &Header,
     options: &Options,
 ) -> Result<Option<Vec<Vec<u8>>>, StoreError> {
-    let Some(Pages { token, count }) = &header.pages else { return Ok(Some(Vec::new())) };
+    let Some(written) = header.pages else { return Ok(Some(Vec::new())) };
     let mut pages = Vec::new();
-    for some in keys.pages(token, *count).chunks(PAGES_AT_ONCE) {
+    for some in keys.pages(written).chunks(PAGES_AT_ONCE) {
         match within(options.request_timeout(), store.try_get_all(some)).await? {
             Some(mut found) => pages.append(&mut found),
             None => return Ok(None),
         }
     }
     Ok(Some(pages))
+}
+
+/// Deletes what the leaders before that of `header` left, besides the pages that everybody reads. Whoever wrote those had swept
+/// before, so nothing is older than its term. There may be the pages before them, in each term those of a write that did not come
+/// to its end, and requests.
+async fn sweep<S: Store>(store: &S, keys: &Keys, header: &Header, options: &Options) -> Result<(), StoreError> {
+    let limit = options.request_timeout();
+    for key in header.former.into_iter().flat_map(|former| keys.pages(former)) {
+        within(limit, store.delete(&key)).await?;
+    }
+    for term in header.pages.map_or(1, |pages| pages.term)..header.term {
+        let queue = keys.requests(term);
+        while within(limit, store.try_pop(&queue)).await?.is_some() {}
+        let unfinished = header.pages.filter(|pages| pages.term == term).map_or(0, |pages| pages.write + 1);
+        for page in 0.. {
+            if !within(limit, store.delete(&keys.page(term, unfinished, page))).await? {
+                break;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The heartbeats of these nodes; a node that has none counts as 0.

@@ -9,7 +9,7 @@
 //! | key | holds | written by |
 //! |---|---|---|
 //! | `state` | the [`Header`], whose size does not depend on the number of nodes | the leader, by compare-and-set |
-//! | `page/TOKEN/N` | what the state says of 16 nodes; never changed, deleted when replaced | the leader, before the header that names TOKEN |
+//! | `page/TERM.WRITE/N` | what the state says of 16 nodes; never changed, deleted when replaced | the leader, before the header that names TERM and WRITE |
 //! | `requests/TERM` | the queue of requests to the leader of this term | everybody |
 //! | `bell/N` | set when the header's `news` is N | the leader |
 //! | `nodes` | counts the nodes, so that each has a number | everybody, by add |
@@ -26,7 +26,9 @@
 //! closes, and nobody outlives it anyway. When the leader's heart stops, whoever notices first takes over; a leader
 //! that goes resigns first. Taking over is one compare-and-set of the header, which raises the *term*; a leader of an earlier
 //! term fails at its next write and stops. Each term has a queue of its own, so whoever still waits for an answer when the
-//! term changes asks again: no request is lost with a leader, and none is granted twice.
+//! term changes asks again: no request is lost with a leader, and none is granted twice. What the leaders of earlier terms left
+//! in the store, pages and queues, goes as soon as another leads: the header names the last write that succeeded, and from that
+//! follows what may be there. A queue to which somebody still wrote is emptied by that node, once it sees the new term.
 //!
 //! The leader writes at once what others wait for. What merely adds up it writes when that has doubled the group, or a poll is
 //! over. So all writes while N nodes come are together O(N) bytes, and the bell rings once for all of them.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::node::{Job, Me, Node, NodeId};
 
 /// The version of the format.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// How many lost nodes are remembered for messages.
 const MAX_LOST: usize = 16;

@@ -33,8 +33,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
     /// Adds to the number that the key holds (0 where it has none), and returns the sum.
     fn add(&self, key: &str, amount: i64) -> impl Future<Output = Result<i64, StoreError>> + Send;
-    /// Takes the key away, if it is there.
-    fn delete(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Takes the key away, and returns true if it was there. A queue stays.
+    fn delete(&self, key: &str) -> impl Future<Output = Result<bool, StoreError>> + Send;
     /// Puts the value at the end of the key's queue.
     fn push(&self, key: &str, value: &[u8]) -> impl Future<Output = Result<(), StoreError>> + Send;
     /// Takes the value at the front of the key's queue; `None` where it is empty. Never waits for one.
@@ -82,6 +82,15 @@ impl MemoryStore {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         held.dead = true;
         std::mem::take(&mut held.waiting).into_values().for_each(|waiting| waiting.notify_waiters());
+    }
+
+    /// The names of all keys and queues, sorted.
+    #[cfg(test)]
+    pub(super) fn names(&self) -> Vec<String> {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names: Vec<String> = held.map.keys().chain(held.queues.keys()).cloned().collect();
+        names.sort();
+        names
     }
 
     fn held(&self) -> Result<MutexGuard<'_, Held>, StoreError> {
@@ -133,9 +142,8 @@ impl Store for MemoryStore {
         Ok(sum)
     }
 
-    async fn delete(&self, key: &str) -> Result<(), StoreError> {
-        self.held()?.map.remove(key);
-        Ok(())
+    async fn delete(&self, key: &str) -> Result<bool, StoreError> {
+        Ok(self.held()?.map.remove(key).is_some())
     }
 
     async fn push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {

@@ -50,8 +50,8 @@ impl Store for TcpStore {
         Ok(self.0.add(key, amount).await?)
     }
 
-    async fn delete(&self, key: &str) -> Result<(), StoreError> {
-        Ok(self.0.delete(key).await.map(drop)?)
+    async fn delete(&self, key: &str) -> Result<bool, StoreError> {
+        Ok(self.0.delete(key).await?)
     }
 
     async fn push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {

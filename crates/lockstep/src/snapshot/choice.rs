@@ -1,7 +1,8 @@
 //! Which snapshot a job goes on from, of all that its nodes have: a pure function of what was found.
 //!
 //! Folders may be one, on a file system that all nodes share, or one on each node's own disk. A job that was requeued in another order
-//! has its snapshots where rank 0 was, which is not where rank 0 is. So the newest of all nodes is taken, wherever it is.
+//! has its snapshots where rank 0 was, which is not where rank 0 is. So the newest of all nodes is taken, wherever it is. Copies on
+//! several disks are each tried before anything older: one may be damaged, and another good.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -34,21 +35,22 @@ pub(super) struct Candidate {
 /// and none where rank 0, which saves, has another job's alone: it would overwrite them, or remove them as old ones.
 pub(super) fn choose(surveys: &[Survey], resume: bool) -> Choice {
     let candidates = candidates(surveys);
-    let owned = candidates.iter().any(|one| one.own);
-    let mut of_rank_0 = candidates.iter().filter(|one| one.rank == 0).peekable();
-    if let (false, Some(newest)) = (resume, of_rank_0.peek().copied())
-        && of_rank_0.all(|one| !one.own)
-    {
-        return Choice::NotAsked(newest.clone());
-    }
-    match candidates.first() {
-        Some(newest) if !resume && !owned => Choice::NotAsked(newest.clone()),
-        Some(newest) if !owned && newest.rank != 0 => match another_run(newest, surveys) {
-            Some(other) => Choice::Disagree(newest.clone(), other),
-            None => Choice::Try(candidates),
-        },
-        _ => Choice::Try(candidates.into_iter().filter(|one| resume || one.own).collect()),
-    }
+    let refusal = if resume { disagreement(&candidates, surveys) } else { not_asked(&candidates) };
+    refusal.unwrap_or_else(|| Choice::Try(candidates.into_iter().filter(|one| resume || one.own).collect()))
+}
+
+/// What decides is the folder of rank 0, or all folders where that one is empty: none there is this job's own.
+fn not_asked(candidates: &[Candidate]) -> Option<Choice> {
+    let zero_has_any = candidates.iter().any(|one| one.rank == 0);
+    let mut decisive = candidates.iter().filter(|one| !zero_has_any || one.rank == 0).peekable();
+    let newest = decisive.peek().copied()?;
+    decisive.all(|one| !one.own).then(|| Choice::NotAsked(newest.clone()))
+}
+
+/// None is this job's own, the newest is another node's than rank 0's, and yet another has one of another run.
+fn disagreement(candidates: &[Candidate], surveys: &[Survey]) -> Option<Choice> {
+    let newest = candidates.first().filter(|newest| !newest.own && newest.rank != 0)?;
+    Some(Choice::Disagree(newest.clone(), another_run(newest, surveys)?))
 }
 
 /// The jobs of all ranks.
@@ -56,7 +58,7 @@ pub(super) fn jobs(surveys: &[Survey]) -> BTreeSet<String> {
     surveys.iter().filter_map(|survey| survey.job.clone()).collect()
 }
 
-/// All snapshots, this job's own first, then by age; each once, though every node of a shared disk sees it.
+/// All snapshots, this job's own first, then by age; each file once, though every node of a shared disk sees it.
 fn candidates(surveys: &[Survey]) -> Vec<Candidate> {
     let jobs = jobs(surveys);
     let mut all: Vec<Candidate> = (0..).zip(surveys).flat_map(|(rank, survey)| of(rank, survey, &jobs)).collect();
@@ -95,8 +97,12 @@ pub(super) fn note(taken: &Candidate, surveys: &[Survey]) -> Option<String> {
     if taken.rank == 0 {
         return None;
     }
-    let newest = zero.found.as_ref().and_then(|found| found.first());
-    let has = newest.map_or_else(|| "none".to_owned(), |one| format!("one of {}", place(one)));
+    let newer = |one: &Sighting| (one.epoch, one.step) >= (taken.sighting.epoch, taken.sighting.step);
+    let has = match zero.found.as_ref().and_then(|found| found.first()) {
+        None => "none".to_owned(),
+        Some(one) if newer(one) => format!("one of {}, which is passed over,", place(one)),
+        Some(one) => format!("one of {}", place(one)),
+    };
     Some(format!(
         "rank {} on {} has the newest snapshot, of {}, in {}, and rank 0 on {} has {has} in {}: all ranks go on from rank {0}'s",
         taken.rank,
@@ -135,13 +141,13 @@ fn place(sighting: &Sighting) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::survey::Summary;
+    use super::super::survey::{FileId, Summary};
     use super::*;
 
     fn sighting(epoch: u64, step: usize, jobs: &[&str]) -> Sighting {
         let jobs: Vec<String> = jobs.iter().map(|job| (*job).to_owned()).collect();
         let checksum = Some(format!("{epoch}-{step}-{}", jobs.concat()));
-        Sighting { epoch, step, summary: Summary { bytes: 9, checksum, jobs } }
+        Sighting { epoch, step, file: FileId::default(), summary: Summary { bytes: 9, checksum, jobs } }
     }
 
     fn node(host: &str, job: &str, found: Vec<Sighting>) -> Survey {
@@ -177,6 +183,21 @@ mod tests {
         let shared = vec![sighting(2, 0, &["run a"]), sighting(1, 0, &["run a"])];
         let nodes: Vec<_> = (0..3).map(|_| node("n", "run a", shared.clone())).collect();
         assert_eq!(tried(choose(&nodes, true)), [(0, 2, 0), (0, 1, 0)]);
+    }
+
+    #[test]
+    fn tries_the_copy_on_another_disk_before_an_older_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["one", "other"].map(|name| folder.path().join(name));
+        paths.iter().for_each(|path| std::fs::write(path, "the same").unwrap());
+        let [one, other] = paths.map(|path| FileId::of(&path));
+        let at = |epoch, file| Sighting { file, ..sighting(epoch, 0, &["run a"]) };
+        let nodes = [
+            node("zero", "run a", vec![at(2, one), at(1, one)]),
+            node("one", "run a", vec![at(2, other)]),
+            node("shares the disk of zero", "run a", vec![at(2, one), at(1, one)]),
+        ];
+        assert_eq!(tried(choose(&nodes, true)), [(0, 2, 0), (1, 2, 0), (0, 1, 0)]);
     }
 
     #[test]

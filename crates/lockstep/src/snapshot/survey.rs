@@ -3,7 +3,9 @@
 //! A look reads names and headers, no tensors, and only the first rank of a node looks: the others have the same disk. Which of
 //! the snapshots is taken is decided in [`super::choice`].
 
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::system::uname;
@@ -38,8 +40,27 @@ pub(super) struct Sighting {
     pub(super) epoch: u64,
     /// The step in it.
     pub(super) step: usize,
+    /// Which file it is.
+    pub(super) file: FileId,
     /// What its header says; nothing if that cannot be read.
     pub(super) summary: Summary,
+}
+
+/// What tells a file from all others, also from a copy of it, whichever node looks: nodes that share a disk see the same number
+/// and time of change. The device is left out, since each node numbers its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct FileId {
+    inode: u64,
+    /// When it was last changed or renamed, in seconds and nanoseconds.
+    changed: (i64, i64),
+}
+
+impl FileId {
+    /// Of the file at `path`; the same for all that cannot be looked at.
+    pub(super) fn of(path: &Path) -> Self {
+        let id = |data: Metadata| FileId { inode: data.ino(), changed: (data.ctime(), data.ctime_nsec()) };
+        path.metadata().map(id).unwrap_or_default()
+    }
 }
 
 /// What tells one snapshot from another without its tensors.
@@ -66,7 +87,9 @@ impl Survey {
 }
 
 fn look(folder: &Path) -> io::Result<Vec<Sighting>> {
-    let sighting =
-        |Found { epoch, step, path }| Sighting { epoch, step, summary: source::summary(&path).unwrap_or_default() };
+    let sighting = |Found { epoch, step, path }| {
+        let (file, summary) = (FileId::of(&path), source::summary(&path).unwrap_or_default());
+        Sighting { epoch, step, file, summary }
+    };
     Ok(folder::list(folder)?.into_iter().map(sighting).collect())
 }

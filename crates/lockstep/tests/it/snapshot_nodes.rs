@@ -136,3 +136,19 @@ fn a_torn_snapshot_on_another_nodes_disk_is_passed_over_for_the_one_before() {
     std::fs::OpenOptions::new().write(true).open(newest).unwrap().set_len(half).unwrap();
     assert_eq!(resume([disks[0].path(), disks[1].path()], "job7", false), [Ok((2, 2.0)), Ok((2, 2.0))]);
 }
+
+#[test]
+fn the_copy_of_a_damaged_snapshot_on_another_nodes_disk_is_taken_before_an_older_one() {
+    let disks = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    save(disks[0].path(), "job7", 1);
+    save(disks[0].path(), "job7", 2);
+    let newest = lockstep::snapshot::list(disks[0].path()).unwrap().remove(0).path;
+    std::fs::copy(&newest, disks[1].path().join(newest.file_name().unwrap())).unwrap();
+    // The header is as it was.
+    let mut bytes = std::fs::read(&newest).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&newest, bytes).unwrap();
+    for on_request in [true, false] {
+        assert_eq!(resume([disks[0].path(), disks[1].path()], "job7", on_request), [Ok((2, 2.0)), Ok((2, 2.0))]);
+    }
+}

@@ -79,7 +79,7 @@ impl Store for Counted {
         self.store.add(key, amount).await
     }
 
-    async fn delete(&self, key: &str) -> Result<(), StoreError> {
+    async fn delete(&self, key: &str) -> Result<bool, StoreError> {
         self.count(key.len()).await;
         self.store.delete(key).await
     }

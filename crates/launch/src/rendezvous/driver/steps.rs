@@ -79,6 +79,17 @@ impl<S: Store> Rendezvous<S> {
         let now = self.now();
         let view = self.seen.as_ref().map(|(_, view)| view);
         self.memory.observe(now, view, beat, self.me.node.id, &self.options);
+        self.take_back().await
+    }
+
+    /// What this node asked of a leader of an earlier term nobody will read.
+    async fn take_back(&mut self) -> Result<(), RendezvousError> {
+        let term = self.view().map(|view| view.header.term);
+        let Some((of, _)) = self.memory.asked.take_if(|(of, _)| term.is_some_and(|term| *of < term)) else {
+            return Ok(());
+        };
+        let (store, key) = (self.store.clone(), self.keys.requests(of));
+        while self.ask(store.try_pop(&key)).await?.is_some() {}
         Ok(())
     }
 
@@ -104,7 +115,7 @@ impl<S: Store> Rendezvous<S> {
         if let Some(before) = self.view().filter(|before| before.header.pages == header.pages) {
             return Ok(Some(before.own.clone()));
         }
-        let page = self.ask(store.try_get(&self.keys.page(&pages.token, id / PAGE))).await?;
+        let page = self.ask(store.try_get(&self.keys.page(pages.term, pages.write, id / PAGE))).await?;
         Ok(page.map(|page| header::own(&page, id)).transpose()?)
     }
 

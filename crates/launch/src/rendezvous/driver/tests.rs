@@ -5,8 +5,9 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::*;
+use crate::rendezvous::header::{self, Header};
 use crate::rendezvous::node::tests::{job, node};
-use crate::rendezvous::{MemoryStore, Refusal};
+use crate::rendezvous::{MemoryStore, Refusal, Request, Want};
 
 type Agent = Rendezvous<MemoryStore>;
 
@@ -255,10 +256,10 @@ async fn agents_of_another_version_are_refused_by_the_first_key_that_is_read() {
     a.join().await.unwrap();
     let key = "lockstep/rendezvous/none/state";
     let header = String::from_utf8(store.try_get(key).await.unwrap().unwrap()).unwrap();
-    assert!(header.starts_with(r#"{"schema":2,"#), "{header}");
-    store.set(key, header.replacen(":2,", ":1,", 1).as_bytes()).await.unwrap();
+    assert!(header.starts_with(r#"{"schema":3,"#), "{header}");
+    store.set(key, header.replacen(":3,", ":1,", 1).as_bytes()).await.unwrap();
     let told = b.join().await.unwrap_err().to_string();
-    assert_eq!(told, "the rendezvous is of schema 1, this agent is of schema 2: run the same version on all nodes");
+    assert_eq!(told, "the rendezvous is of schema 1, this agent is of schema 3: run the same version on all nodes");
 }
 
 /// A leader that dies takes with it what it was asked for.
@@ -279,6 +280,57 @@ async fn a_leader_that_dies_is_followed_by_another_who_is_asked_again() {
     assert!(died.elapsed() < secs(18), "{:?}", died.elapsed());
     let (second, third) = tokio::join!(b.join(), c.join());
     assert_eq!((second.unwrap().group_rank, third.unwrap().group_rank, b.view().unwrap().header.term), (0, 1, 2));
+}
+
+/// How many writes have pages in the store, and how many terms have a queue of requests there.
+fn held(store: &MemoryStore) -> (usize, usize) {
+    let of = |kind: &str| {
+        let prefix = format!("lockstep/rendezvous/none/{kind}/");
+        let names = store.names().into_iter();
+        let mut found: Vec<_> =
+            names.filter_map(|name| Some(name.strip_prefix(&prefix)?.split('/').next()?.to_owned())).collect();
+        found.dedup();
+        found.len()
+    };
+    (of("page"), of("requests"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn however_many_leaders_die_the_store_holds_the_pages_of_two_writes_and_no_old_requests() {
+    let store = MemoryStore::default();
+    let (mut leader, mut next, _) = two(&store).await;
+    for term in 2..8 {
+        // Asked of the leader, which dies before it reads that.
+        leader.leader = None;
+        let mut newcomer = agent(&store, "n", 2, 2);
+        assert!(timeout(secs(1), newcomer.join()).await.is_err());
+        assert_eq!(held(&store).1, 1, "{:?}", store.names());
+        drop(leader);
+        assert!(matches!(next.watch().await, Change::NodeLost { .. }));
+        let (first, second) = tokio::join!(next.join(), newcomer.join());
+        assert_eq!((first.unwrap().group_rank, second.unwrap().group_rank), (0, 1));
+        assert_eq!(next.view().unwrap().header.term, term);
+        assert_eq!(held(&store), (2, 0), "in term {term}: {:?}", store.names());
+        (leader, next) = (next, newcomer);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_takes_over_deletes_a_write_that_did_not_come_to_its_end_and_requests_of_the_dead() {
+    let store = MemoryStore::default();
+    let (a, mut b, _) = two(&store).await;
+    drop(a);
+    let keys = Keys::of("none");
+    let header = Header::decode(&store.try_get(&keys.state()).await.unwrap().unwrap()).unwrap();
+    let pages = header.pages.unwrap();
+    for page in 0..3 {
+        store.set(&keys.page(pages.term, pages.write + 1, page), b"[]").await.unwrap();
+    }
+    let request = header::encode(&Request { from: 9, want: Want::Leave { why: String::new() } });
+    store.push(&keys.requests(pages.term), &request).await.unwrap();
+    assert_eq!(held(&store).1, 1);
+    assert!(matches!(b.watch().await, Change::NodeLost { .. }));
+    assert_eq!(held(&store), (2, 0), "{:?}", store.names());
 }
 
 #[tokio::test(start_paused = true)]
