@@ -9,7 +9,7 @@ use tch::Device;
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, BackendHandle, Bytes, GroupHandle};
-use crate::group::{Endpoint, GroupOptions};
+use crate::options::{Endpoint, GroupOptions};
 use crate::store::millis;
 use crate::{Rank, Store, nccl};
 

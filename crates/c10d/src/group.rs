@@ -1,6 +1,7 @@
 //! Process groups: making them, naming them as Python does, and taking subgroups.
 //!
-//! Leaves out what a group does (`collectives.rs` and `p2p.rs`) and what carries its messages (`backend.rs`).
+//! Leaves out what a group does (`collectives.rs` and `p2p.rs`), what carries its messages (`backend.rs`), and how one is asked for
+//! (`options.rs`).
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -15,118 +16,13 @@ use tch::Device;
 use crate::backend::Seat;
 use crate::error::{Error, Fault, Result};
 use crate::ffi::{self, GroupHandle};
+use crate::options::{DebugLevel, GroupOptions};
 use crate::roll_call::{Kind, Roll, Ticket};
 use crate::work::Lifetime;
 use crate::{Backend, Rank, Store, WorldSize};
 
-/// c10d's default for Gloo (Backend.hpp, `kBackendDefaultTimeout`): 30 minutes. See [`Backend::default_timeout`].
-pub const DEFAULT_GROUP_TIMEOUT: Duration = Duration::from_secs(30 * 60);
-
 /// How long a rank that panics waits for its group's end.
 const GIVE_UP: Duration = Duration::from_secs(1);
-
-/// How much c10d checks; as `TORCH_DISTRIBUTED_DEBUG`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DebugLevel {
-    /// Nothing beyond the operations themselves.
-    #[default]
-    Off,
-    /// More words in libtorch's own messages, if the variable asks for it: libtorch reads it itself.
-    Info,
-    /// Before each collective the ranks compare what they are about to call; a difference becomes a `Mismatch` that names
-    /// the ranks and both calls, instead of a hang or wrong numbers.
-    Detail,
-}
-
-impl DebugLevel {
-    /// Reads `TORCH_DISTRIBUTED_DEBUG`; unset means `Off`.
-    ///
-    /// # Errors
-    /// `BadArgument` for anything but OFF, INFO and DETAIL, in any case.
-    pub fn from_env() -> Result<Self> {
-        match std::env::var("TORCH_DISTRIBUTED_DEBUG") {
-            Ok(value) => Self::parse(&value),
-            Err(_) => Ok(DebugLevel::Off),
-        }
-    }
-
-    fn parse(value: &str) -> Result<Self> {
-        match value.to_ascii_uppercase().as_str() {
-            "" | "OFF" => Ok(DebugLevel::Off),
-            "INFO" => Ok(DebugLevel::Info),
-            "DETAIL" => Ok(DebugLevel::Detail),
-            _ => Err(Error::bad_argument(
-                "read TORCH_DISTRIBUTED_DEBUG",
-                format!("{value:?} is none of OFF, INFO and DETAIL"),
-            )),
-        }
-    }
-}
-
-/// Where Gloo listens; beside NCCL it compares calls in debug mode. NCCL itself reads `NCCL_SOCKET_IFNAME`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Endpoint {
-    /// `GLOO_SOCKET_IFNAME` if set (several with commas), else the address that this host's name resolves to, else loopback.
-    #[default]
-    Default,
-    /// The address of a network interface, such as `lo` or `hsn0`.
-    Interface(String),
-    /// A host name or address of this machine.
-    Host(String),
-}
-
-/// How to make a group.
-#[derive(Clone, Debug)]
-pub struct GroupOptions {
-    /// Deadline of every operation that does not bring its own, and of connecting.
-    pub timeout: Duration,
-    /// Where Gloo listens.
-    pub endpoint: Endpoint,
-    /// How much to check; `None` asks `TORCH_DISTRIBUTED_DEBUG`, and in a subgroup takes the parent's.
-    pub debug: Option<DebugLevel>,
-    /// Whether the ranks of a Gloo group compare their calls before each collective: a rank whose call, shape or dtype differs then
-    /// gets a `Mismatch` that names both sides, before any number moves. Of a message the receiver alone compares and gets the error,
-    /// and its tensor stays as it was; see [`ProcessGroup::send`] for what the sender gets. It
-    /// costs one short exchange a collective, and takes place only where all ranks want it, so never with ranks of other programs.
-    ///
-    /// `None` asks `LOCKSTEP_COMPARE_CALLS` (0 or 1); unset, builds with debug assertions compare. A subgroup takes its parent's.
-    /// Without it, calls that differ fail at a deadline or when a message is too long; sizes that differ by little may go unnoticed.
-    pub compare_calls: Option<bool>,
-    /// Whether the ranks keep a roll (one a job: a subgroup takes its parent's), so that errors say where the others are. Ranks of other programs do not answer it, and an
-    /// NCCL group, whose ranks first meet in the store with it, does not come together with them.
-    pub roll_call: bool,
-}
-
-impl Default for GroupOptions {
-    fn default() -> Self {
-        GroupOptions {
-            timeout: DEFAULT_GROUP_TIMEOUT,
-            endpoint: Endpoint::Default,
-            debug: None,
-            compare_calls: None,
-            roll_call: true,
-        }
-    }
-}
-
-/// Whether ranks compare their calls, where [`GroupOptions::compare_calls`] leaves it open.
-const COMPARE_CALLS: &str = "LOCKSTEP_COMPARE_CALLS";
-
-impl GroupOptions {
-    fn compares(&self) -> Result<bool> {
-        let asked = || std::env::var(COMPARE_CALLS).unwrap_or_default();
-        self.compare_calls.map_or_else(|| parse_switch(COMPARE_CALLS, &asked(), cfg!(debug_assertions)), Ok)
-    }
-}
-
-fn parse_switch(name: &str, value: &str, unset: bool) -> Result<bool> {
-    match value {
-        "" => Ok(unset),
-        "0" => Ok(false),
-        "1" => Ok(true),
-        _ => Err(Error::bad_argument(format!("read {name}"), format!("{value:?} is neither 0 nor 1"))),
-    }
-}
 
 /// Some processes that communicate: this rank's end of it.
 ///
@@ -476,22 +372,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-
-    #[test]
-    fn reads_debug_levels_in_any_case_and_rejects_others() {
-        assert_eq!(DebugLevel::parse("detail").unwrap(), DebugLevel::Detail);
-        assert_eq!(DebugLevel::parse("").unwrap(), DebugLevel::Off);
-        let error = DebugLevel::parse("VERBOSE").unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument);
-        assert!(error.to_string().contains("OFF, INFO and DETAIL"), "{error}");
-    }
-
-    #[test]
-    fn a_switch_is_0_or_1_or_unset() {
-        assert!(parse_switch("X", "", true).unwrap() && parse_switch("X", "1", false).unwrap());
-        assert!(!parse_switch("X", "0", true).unwrap());
-        assert!(parse_switch("X", "yes", true).unwrap_err().to_string().contains("neither 0 nor 1"));
-    }
+    use crate::options::Endpoint;
 
     #[test]
     fn ranks_that_do_not_meet_in_the_store_are_named() {

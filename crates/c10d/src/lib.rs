@@ -31,6 +31,7 @@ mod fused;
 mod group;
 mod in_use;
 mod nccl;
+mod options;
 mod own_thread;
 mod p2p;
 mod rank;
@@ -46,7 +47,8 @@ pub use backend::Backend;
 pub use collectives::{ReduceOp, Splits};
 pub use error::{Error, Fault, Result};
 pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};
-pub use group::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions, ProcessGroup};
+pub use group::ProcessGroup;
+pub use options::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions};
 pub use own_thread::OwnThread;
 pub use rank::{Rank, WorldSize};
 pub use reducer::{

@@ -1,5 +1,6 @@
 //! What the store holds and what each operation does to it. Pure: left out are sockets, clocks, and the order of replies.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
 use tokio::sync::watch;
@@ -26,9 +27,18 @@ pub struct Data {
     bytes: usize,
     /// Bytes of `max_bytes` that others have.
     lent: usize,
-    values: HashMap<Key, Value>,
-    queues: HashMap<Key, VecDeque<Value>>,
+    values: HashMap<Key, Held>,
+    queues: HashMap<Key, VecDeque<Held>>,
+    /// Bytes of `bytes` by the connection that wrote them, also after it has gone.
+    written: HashMap<ConnectionId, usize>,
     waiters: Waiters,
+}
+
+/// A value, and the connection that wrote it last.
+#[derive(Debug, Default)]
+struct Held {
+    value: Value,
+    by: ConnectionId,
 }
 
 /// What a request came to.
@@ -46,6 +56,16 @@ pub enum Refused {
     /// The store would grow beyond its limit.
     #[error("the store would hold more than {max} bytes")]
     Full {
+        /// The limit.
+        max: usize,
+    },
+    /// The last quarter of the store is for others than this connection.
+    #[error(
+        "keys and values that this connection wrote would take {got} bytes, and the last quarter of {max} is for others"
+    )]
+    Share {
+        /// What it would have written of all that is there.
+        got: usize,
         /// The limit.
         max: usize,
     },
@@ -72,6 +92,7 @@ impl Data {
             lent: 0,
             values: HashMap::new(),
             queues: HashMap::new(),
+            written: HashMap::new(),
             waiters: Waiters::default(),
         }
     }
@@ -84,22 +105,22 @@ impl Data {
         match request {
             Request::Validate { .. } => Ok(Outcome::default()),
             Request::Ping { nonce } => Ok(answer(Reply::Nonce(nonce))),
-            Request::Set { key, value } => Ok(woke(self.set(key, value)?)),
-            Request::CompareSet { key, expected, desired } => self.compare_set(key, expected, desired),
+            Request::Set { key, value } => Ok(woke(self.set(connection, key, value)?)),
+            Request::CompareSet { key, expected, desired } => self.compare_set(connection, key, expected, desired),
             Request::Get { key } => self.multi_get(&[key]).map(|mut one| answer(Reply::Value(one.remove(0)))),
-            Request::Add { key, amount } => self.add(key, amount),
+            Request::Add { key, amount } => self.add(connection, key, amount),
             Request::Check { keys } => Ok(answer(Reply::Ready(keys.iter().all(|key| self.has(key))))),
             Request::Wait { keys } => Ok(self.wait(connection, keys)),
             Request::NumKeys => Ok(answer(Reply::Number(self.values.len() as i64))),
             Request::Delete { key } => Ok(answer(Reply::Number(i64::from(self.delete(&key))))),
-            Request::Append { key, value } => self.append(key, value),
+            Request::Append { key, value } => self.append(connection, key, value),
             Request::MultiGet { keys } => Ok(answer(Reply::Values(self.multi_get(&keys)?))),
-            Request::MultiSet { entries } => self.multi_set(entries),
+            Request::MultiSet { entries } => self.multi_set(connection, entries),
             Request::CancelWait => {
                 self.waiters.end(connection);
                 Ok(answer(Reply::WaitCanceled))
             }
-            Request::QueuePush { key, value } => self.queue_push(key, value),
+            Request::QueuePush { key, value } => self.queue_push(connection, key, value),
             Request::QueuePop { key } => Ok(answer(self.queue_pop(&key))),
             Request::QueueLen { key } => {
                 Ok(answer(Reply::Number(self.queues.get(&key).map_or(0, VecDeque::len) as i64)))
@@ -125,7 +146,7 @@ impl Data {
 
     /// The value of a key.
     pub fn value(&self, key: &[u8]) -> Option<&Value> {
-        self.values.get(key)
+        self.values.get(key).map(|held| &held.value)
     }
 
     /// The names of all keys, in no order.
@@ -160,13 +181,13 @@ impl Data {
 
     /// Bytes of the reply to this request, where it holds values or keys; 0 for those that are always small.
     pub fn reply_bytes(&self, request: &Request) -> usize {
-        let value = |key: &Key| 8 + self.values.get(key).map_or(0, Vec::len);
+        let value = |key: &Key| 8 + self.value(key).map_or(0, Vec::len);
         match request {
             Request::Get { key } => value(key),
             Request::MultiGet { keys } => keys.iter().map(value).sum(),
             Request::CompareSet { key, expected, desired } => value(key).max(8 + expected.len().max(desired.len())),
             Request::QueuePop { key } => {
-                self.queues.get(key).and_then(VecDeque::front).map_or(0, |front| 16 + front.len())
+                self.queues.get(key).and_then(VecDeque::front).map_or(0, |front| 16 + front.value.len())
             }
             Request::ListKeys => self.listed_bytes(),
             _ => 0,
@@ -175,47 +196,48 @@ impl Data {
 
     /// Deletes the keys and queues whose names `goes` picks, and counts them. No wait ends.
     pub fn delete_where(&mut self, goes: impl Fn(&[u8]) -> bool) -> usize {
-        let before = self.values.len() + self.queues.len();
-        self.values.retain(|key, _| !goes(key));
-        self.queues.retain(|key, _| !goes(key));
-        let values = self.values.iter().map(|(key, value)| cost(key, value));
-        let queued = self.queues.iter().flat_map(|(key, queue)| queue.iter().map(|value| cost(key, value)));
-        self.bytes = values.chain(queued).sum();
-        before - self.values.len() - self.queues.len()
+        let values: Vec<(Key, Held)> = self.values.extract_if(|key, _| goes(key)).collect();
+        let queues: Vec<(Key, VecDeque<Held>)> = self.queues.extract_if(|key, _| goes(key)).collect();
+        values.iter().for_each(|(key, held)| self.give_back(key, held));
+        queues.iter().for_each(|(key, queue)| queue.iter().for_each(|held| self.give_back(key, held)));
+        values.len() + queues.len()
     }
 
     fn has(&self, key: &[u8]) -> bool {
         self.values.contains_key(key) || self.queues.contains_key(key)
     }
 
-    fn set(&mut self, key: Key, value: Value) -> Result<Vec<ConnectionId>, Refused> {
-        let old = self.values.get(&key).map_or(0, |old| cost(&key, old));
-        self.charge(cost(&key, &value), old)?;
-        Ok(self.put(key, value))
+    fn set(&mut self, by: ConnectionId, key: Key, value: Value) -> Result<Vec<ConnectionId>, Refused> {
+        let old = self.value(&key).map_or(0, |old| cost(&key, old));
+        self.check(by, cost(&key, &value), old)?;
+        Ok(self.put(by, key, value))
     }
 
-    /// Sets a key that was paid for.
-    fn put(&mut self, key: Key, value: Value) -> Vec<ConnectionId> {
+    /// Sets a key, for which there is room.
+    fn put(&mut self, by: ConnectionId, key: Key, value: Value) -> Vec<ConnectionId> {
         let woken = self.waiters.came(&key);
-        self.values.insert(key, value);
+        self.delete(&key);
+        let held = Held { value, by };
+        self.take(&key, &held);
+        self.values.insert(key, held);
         woken
     }
 
-    fn compare_set(&mut self, key: Key, expected: Value, desired: Value) -> Result<Outcome, Refused> {
-        match self.values.get(&key) {
+    fn compare_set(&mut self, by: ConnectionId, key: Key, expected: Value, desired: Value) -> Result<Outcome, Refused> {
+        match self.value(&key) {
             None if !expected.is_empty() => Ok(answer(Reply::Value(expected))),
             Some(current) if *current != expected => Ok(answer(Reply::Value(current.clone()))),
             _ => {
-                let woken = self.set(key, desired.clone())?;
+                let woken = self.set(by, key, desired.clone())?;
                 Ok(Outcome { reply: Some(Reply::Value(desired)), woken })
             }
         }
     }
 
-    fn add(&mut self, key: Key, amount: i64) -> Result<Outcome, Refused> {
-        let held = self.values.get(&key).map_or(Ok(0), |value| number(value))?;
+    fn add(&mut self, by: ConnectionId, key: Key, amount: i64) -> Result<Outcome, Refused> {
+        let held = self.value(&key).map_or(Ok(0), |value| number(value))?;
         let sum = held.wrapping_add(amount);
-        let woken = self.set(key, sum.to_string().into_bytes())?;
+        let woken = self.set(by, key, sum.to_string().into_bytes())?;
         Ok(Outcome { reply: Some(Reply::Number(sum)), woken })
     }
 
@@ -230,48 +252,55 @@ impl Data {
 
     fn delete(&mut self, key: &[u8]) -> bool {
         let gone = self.values.remove(key);
-        self.bytes -= gone.as_ref().map_or(0, |value| cost(key, value));
+        gone.iter().for_each(|held| self.give_back(key, held));
         gone.is_some()
     }
 
-    fn append(&mut self, key: Key, value: Value) -> Result<Outcome, Refused> {
-        let Some(held) = self.values.get(&key) else { return Ok(woke(self.set(key, value)?)) };
+    fn append(&mut self, by: ConnectionId, key: Key, value: Value) -> Result<Outcome, Refused> {
+        let Some(held) = self.value(&key) else { return Ok(woke(self.set(by, key, value)?)) };
         self.fits_a_reply(held.len() + value.len())?;
-        self.charge(value.len(), 0)?;
-        self.values.entry(key).or_default().extend_from_slice(&value);
+        self.check(by, value.len(), 0)?;
+        let mut held = self.values.remove(&key).unwrap_or_default();
+        self.give_back(&key, &held);
+        held.value.extend_from_slice(&value);
+        held.by = by;
+        self.take(&key, &held);
+        self.values.insert(key, held);
         Ok(Outcome::default())
     }
 
     fn multi_get(&self, keys: &[Key]) -> Result<Vec<Value>, Refused> {
-        let found = || keys.iter().map(|key| self.values.get(key).map_or(&[][..], Vec::as_slice));
+        let found = || keys.iter().map(|key| self.value(key).map_or(&[][..], Vec::as_slice));
         self.fits_a_reply(found().map(|value| value.len() + 8).sum())?;
         Ok(found().map(<[u8]>::to_vec).collect())
     }
 
-    fn multi_set(&mut self, entries: Vec<(Key, Value)>) -> Result<Outcome, Refused> {
+    fn multi_set(&mut self, by: ConnectionId, entries: Vec<(Key, Value)>) -> Result<Outcome, Refused> {
         // All or nothing. Of a key that comes twice the last value stays.
         let new: HashMap<&Key, usize> = entries.iter().map(|(key, value)| (key, cost(key, value))).collect();
-        let old = new.keys().filter_map(|&key| Some(cost(key, self.values.get(key)?))).sum();
-        self.charge(new.into_values().sum(), old)?;
-        Ok(woke(entries.into_iter().flat_map(|(key, value)| self.put(key, value)).collect()))
+        let old = new.keys().filter_map(|&key| Some(cost(key, self.value(key)?))).sum();
+        self.check(by, new.into_values().sum(), old)?;
+        Ok(woke(entries.into_iter().flat_map(|(key, value)| self.put(by, key, value)).collect()))
     }
 
-    fn queue_push(&mut self, key: Key, value: Value) -> Result<Outcome, Refused> {
-        self.charge(cost(&key, &value), 0)?;
+    fn queue_push(&mut self, by: ConnectionId, key: Key, value: Value) -> Result<Outcome, Refused> {
+        self.check(by, cost(&key, &value), 0)?;
         let woken = self.waiters.came_for_one(&key);
-        self.queues.entry(key).or_default().push_back(value);
+        let held = Held { value, by };
+        self.take(&key, &held);
+        self.queues.entry(key).or_default().push_back(held);
         Ok(woke(woken.into_iter().collect()))
     }
 
     fn queue_pop(&mut self, key: &[u8]) -> Reply {
         let Some(queue) = self.queues.get_mut(key) else { return Reply::Popped { before: 0, value: None } };
         let before = queue.len() as i64;
-        let value = queue.pop_front();
+        let held = queue.pop_front();
         if queue.is_empty() {
             self.queues.remove(key);
         }
-        self.bytes -= value.as_ref().map_or(0, |value| cost(key, value));
-        Reply::Popped { before, value }
+        held.iter().for_each(|held| self.give_back(key, held));
+        Reply::Popped { before, value: held.map(|held| held.value) }
     }
 
     fn list_keys(&self) -> Result<Outcome, Refused> {
@@ -285,14 +314,37 @@ impl Data {
         8 + self.values.keys().map(|key| key.len() + 8).sum::<usize>()
     }
 
-    /// Takes `more` bytes in place of `less`.
-    fn charge(&mut self, more: usize, less: usize) -> Result<(), Refused> {
-        let bytes = self.bytes + more - less;
-        if bytes + self.lent > self.max_bytes && more > less {
-            return Err(Refused::Full { max: self.max_bytes });
+    /// Whether a connection may have `more` bytes in place of `less`. What one connection wrote never fills the store: it leaves
+    /// the last quarter to others.
+    fn check(&self, by: ConnectionId, more: usize, less: usize) -> Result<(), Refused> {
+        let (max, all) = (self.max_bytes, self.bytes + self.lent + more - less);
+        let own = (self.written.get(&by).copied().unwrap_or_default() + more).saturating_sub(less);
+        if more <= less {
+            Ok(())
+        } else if all > max {
+            Err(Refused::Full { max })
+        } else if all > max - max / 4 && own > max / 4 && by != ConnectionId::HOST {
+            Err(Refused::Share { got: own, max })
+        } else {
+            Ok(())
         }
-        self.bytes = bytes;
-        Ok(())
+    }
+
+    fn take(&mut self, key: &[u8], held: &Held) {
+        let bytes = cost(key, &held.value);
+        self.bytes += bytes;
+        *self.written.entry(held.by).or_default() += bytes;
+    }
+
+    fn give_back(&mut self, key: &[u8], held: &Held) {
+        let bytes = cost(key, &held.value);
+        self.bytes -= bytes;
+        if let Entry::Occupied(mut written) = self.written.entry(held.by) {
+            *written.get_mut() -= bytes;
+            if *written.get() == 0 {
+                written.remove();
+            }
+        }
     }
 
     fn fits_a_reply(&self, got: usize) -> Result<(), Refused> {
@@ -383,22 +435,45 @@ mod tests {
 
     #[test]
     fn counts_an_overwritten_key_once_in_a_multi_set() {
-        let mut data = store(300);
+        let mut data = store(400);
         let full = |byte: u8| (b"k".to_vec(), vec![byte; 200]);
         data.apply(ME, Request::MultiSet { entries: vec![full(1)] }).unwrap();
         data.apply(ME, Request::MultiSet { entries: vec![full(2)] }).unwrap();
         data.apply(ME, Request::MultiSet { entries: vec![full(3), full(4)] }).unwrap();
         assert_eq!((data.bytes(), data.value(b"k")), (1 + 200 + 64, Some(&vec![4; 200])));
-        let more = Request::MultiSet { entries: vec![full(5), (b"other".to_vec(), vec![])] };
-        assert_eq!(data.apply(ME, more), Err(Refused::Full { max: 300 }));
+        let more = Request::MultiSet { entries: vec![full(5), (b"other".to_vec(), vec![0; 100])] };
+        assert_eq!(data.apply(ME, more), Err(Refused::Full { max: 400 }));
         assert_eq!(data.value(b"k"), Some(&vec![4; 200]), "all or nothing");
     }
 
     #[test]
+    fn a_client_that_fills_the_store_leaves_the_last_quarter_to_others() {
+        let mut data = store(16 << 10);
+        let fill = |data: &mut Data, who, name: char| {
+            (0..1000).take_while(|n| data.apply(who, set(&format!("{name}{n}"), "v")).is_ok()).count()
+        };
+        assert!(fill(&mut data, ME, 'm') > 0);
+        assert!(
+            matches!(data.apply(ME, set("more", "v")), Err(Refused::Share { got, .. }) if got > 12_000),
+            "{data:?}"
+        );
+        data.apply(ME, set("m0", "w")).expect("what does not grow is not refused");
+        data.apply(OTHER, Request::Add { key: b"count".into(), amount: 1 }).unwrap();
+        data.apply(OTHER, Request::QueuePush { key: b"q".into(), value: vec![0; 3000] }).unwrap();
+        data.apply(OTHER, Request::Append { key: b"m0".into(), value: b"grows".into() }).unwrap();
+        // It gets room by what it deletes, or what others take away.
+        data.apply(OTHER, Request::QueuePop { key: b"q".into() }).unwrap();
+        data.delete_where(|key| key.starts_with(b"m"));
+        assert!(fill(&mut data, ME, 'n') > 0);
+        data.delete_where(|_| true);
+        assert_eq!((data.bytes(), data.written.len()), (0, 0));
+    }
+
+    #[test]
     fn keeps_what_is_lent_free_of_keys() {
-        let mut data = store(300);
-        data.lend(100);
-        assert_eq!(data.apply(ME, set("k", &"x".repeat(200))), Err(Refused::Full { max: 300 }));
+        let mut data = store(400);
+        data.lend(200);
+        assert_eq!(data.apply(ME, set("k", &"x".repeat(200))), Err(Refused::Full { max: 400 }));
         data.lend(0);
         data.apply(ME, set("k", &"x".repeat(200))).unwrap();
     }
