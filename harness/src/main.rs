@@ -4,6 +4,7 @@ mod cargo;
 mod cli;
 mod course;
 mod exit;
+mod history;
 mod inject;
 mod launch;
 mod learn;

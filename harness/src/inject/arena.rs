@@ -9,7 +9,6 @@ use anyhow::Context;
 use tempfile::TempDir;
 
 use super::judge::{Reference, judge};
-use super::recovery::Recovery;
 use super::scenario::{Expect, RunSpec, Scenario};
 use super::stage::{Launcher, NoRun, Observed, Stage};
 use crate::exit::{Interrupted, Refused};
@@ -29,7 +28,6 @@ pub(crate) struct Played {
     pub(crate) scenario: Scenario,
     /// `None` where it could not be run.
     pub(crate) seen: Option<Observed>,
-    pub(crate) recovery: Recovery,
     pub(crate) findings: Vec<Finding>,
     /// Where its files are, if they were kept.
     pub(crate) folder: Option<PathBuf>,
@@ -78,7 +76,7 @@ impl Arena {
             None => Err("none was needed"),
         };
         let launcher = self.stage.launcher.clone();
-        self.play_with(&launcher, scenario, |scenario, seen, recovery| judge(scenario, seen, recovery, reference))
+        self.play_with(&launcher, scenario, |scenario, seen| judge(scenario, seen, reference))
     }
 
     /// The same under another launcher, and judged by `judge`.
@@ -89,7 +87,7 @@ impl Arena {
         &mut self,
         launcher: &Launcher,
         scenario: Scenario,
-        judge: impl FnOnce(&Scenario, &Observed, &Recovery) -> Vec<Finding>,
+        judge: impl FnOnce(&Scenario, &Observed) -> Vec<Finding>,
     ) -> anyhow::Result<Played> {
         let folder = self.folder(&scenario.name);
         let seen = match self.stage.run(launcher, &scenario, &folder) {
@@ -97,22 +95,21 @@ impl Arena {
             Err(NoRun::Failed(error)) => return Err(error.context(format!("cannot run {}", scenario.name))),
             Err(NoRun::NotHere(why)) => return self.not_here(scenario, why, &folder),
         };
-        let recovery = Recovery::of(&seen.ranks, &seen.agents);
-        let findings = judge(&scenario, &seen, &recovery);
+        let findings = judge(&scenario, &seen);
         let failed = overall(findings.iter().map(|finding| finding.verdict)) == Verdict::Failed;
         if failed {
             // So that exactly this can be run again, a drawn one too.
             fs::write(folder.join("scenario.toml"), scenario.to_toml()).context("cannot keep the scenario")?;
         }
         let folder = self.keep_or_remove(folder, failed)?;
-        Ok(Played { scenario, seen: Some(seen), recovery, findings, folder })
+        Ok(Played { scenario, seen: Some(seen), findings, folder })
     }
 
     fn not_here(&self, scenario: Scenario, evidence: String, folder: &Path) -> anyhow::Result<Played> {
         self.keep_or_remove(folder.to_owned(), false)?;
         let claim = "This machine can do what the scenario needs".into();
         let findings = vec![Finding { claim, verdict: Verdict::NotVerified, evidence }];
-        Ok(Played { scenario, seen: None, recovery: Recovery::default(), findings, folder: None })
+        Ok(Played { scenario, seen: None, findings, folder: None })
     }
 
     /// The run of the same job in which nothing happens; one serves all scenarios that differ in their faults only.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use regex::Regex;
 
-use super::recovery::Recovery;
 use super::scenario::{Expect, Scenario};
 use super::stage::Observed;
+use crate::history::Restarts;
 use crate::proofs::{compare_weights, counted};
 use crate::report::{Finding, Verdict};
 use crate::run::Weights;
@@ -21,21 +21,16 @@ pub(crate) struct Reference {
 }
 
 /// Holds what was seen against what was expected. `reference`: the undisturbed run's weights, or why there are none.
-pub(crate) fn judge(
-    scenario: &Scenario,
-    seen: &Observed,
-    recovery: &Recovery,
-    reference: Result<&Reference, &str>,
-) -> Vec<Finding> {
+pub(crate) fn judge(scenario: &Scenario, seen: &Observed, reference: Result<&Reference, &str>) -> Vec<Finding> {
     let expect = &scenario.expect;
     let mut findings = vec![faults_came(scenario, seen), ended(expect, seen)];
-    let unreadable = seen.unreadable.iter();
+    let unreadable = seen.events.unreadable.iter();
     findings.extend(unreadable.map(|flaw| finding("The event files can be read", Err(flaw.clone()))));
     findings.push(weights(scenario, seen, reference));
-    findings.extend(restarts(expect, recovery));
-    findings.extend(repeated(expect, recovery));
-    findings.extend(in_time(expect, recovery));
-    findings.extend(expect.root_cause.map(|rank| root_cause(rank, expect, seen, recovery)));
+    findings.extend(restarts(expect, &seen.restarts));
+    findings.extend(repeated(expect, &seen.restarts));
+    findings.extend(in_time(expect, &seen.restarts));
+    findings.extend(expect.root_cause.map(|rank| root_cause(rank, expect, seen)));
     findings.extend(expect.says.iter().map(|text| says(text, seen)));
     if expect.nothing_leaked {
         findings.push(nothing_leaked(seen));
@@ -150,37 +145,32 @@ fn none_finished(seen: &Observed) -> Result<String, String> {
     }
 }
 
-fn restarts(expect: &Expect, recovery: &Recovery) -> Option<Finding> {
-    let found = counted(recovery.restarts as usize, "restart");
+fn restarts(expect: &Expect, found: &Restarts) -> Option<Finding> {
+    let told = counted(found.count as usize, "restart");
     let (claim, holds) = match (expect.restarts, expect.restarts_at_most) {
-        (Some(due), _) => (format!("It takes {}", counted(due as usize, "restart")), recovery.restarts == due),
-        (_, Some(most)) => {
-            (format!("It takes {} at most", counted(most as usize, "restart")), recovery.restarts <= most)
-        }
+        (Some(due), _) => (format!("It takes {}", counted(due as usize, "restart")), found.count == due),
+        (_, Some(most)) => (format!("It takes {} at most", counted(most as usize, "restart")), found.count <= most),
         _ => return None,
     };
-    Some(finding(claim, if holds { Ok(found) } else { Err(format!("{found}{}", because(recovery))) }))
+    Some(finding(claim, if holds { Ok(told) } else { Err(format!("{told}{}", because(found))) }))
 }
 
-fn because(recovery: &Recovery) -> String {
-    let told: Vec<_> =
-        recovery.causes.iter().map(|cause| format!("rank {} ended with {}", cause.rank, cause.code)).collect();
+fn because(found: &Restarts) -> String {
+    let told: Vec<_> = found.deaths().map(|(rank, code)| format!("rank {rank} ended with {code}")).collect();
     if told.is_empty() { String::new() } else { format!(": {}", told.join(", then ")) }
 }
 
-fn repeated(expect: &Expect, recovery: &Recovery) -> Option<Finding> {
+fn repeated(expect: &Expect, found: &Restarts) -> Option<Finding> {
     let most = expect.steps_repeated_at_most?;
-    let (found, steps) = (counted(recovery.steps_repeated as usize, "step"), recovery.steps);
     let claim = format!("At most {} are done again", counted(most as usize, "step"));
-    let told = format!("{found} of {steps}");
-    Some(finding(claim, if recovery.steps_repeated <= most { Ok(told) } else { Err(told) }))
+    let told = format!("{} of {}", counted(found.steps_repeated as usize, "step"), found.steps);
+    Some(finding(claim, if found.steps_repeated <= most { Ok(told) } else { Err(told) }))
 }
 
-fn in_time(expect: &Expect, recovery: &Recovery) -> Option<Finding> {
+fn in_time(expect: &Expect, found: &Restarts) -> Option<Finding> {
     let most = expect.recovers_within_seconds?;
     let claim = format!("Training goes on within {most} s of the death");
-    let slowest = recovery.seconds.iter().copied().max_by(f64::total_cmp);
-    let proof = match slowest {
+    let proof = match found.slowest() {
         None => Err("no step was done after a restart".into()),
         Some(seconds) if seconds <= most => Ok(format!("{seconds:.2} s from the death to the next step of all ranks")),
         Some(seconds) => Err(format!("it took {seconds:.2} s")),
@@ -189,18 +179,18 @@ fn in_time(expect: &Expect, recovery: &Recovery) -> Option<Finding> {
 }
 
 /// In a job that failed, what the launcher prints; in one that recovered, whose death its restart answered.
-fn root_cause(rank: usize, expect: &Expect, seen: &Observed, recovery: &Recovery) -> Finding {
+fn root_cause(rank: usize, expect: &Expect, seen: &Observed) -> Finding {
     let claim = format!("Rank {rank} is named as the root cause");
-    let died = recovery.causes.first();
-    if let Some(cause) = died.filter(|cause| cause.rank != rank) {
-        return finding(claim, Err(format!("rank {} died first, with {}", cause.rank, cause.code)));
+    let died = seen.restarts.deaths().next();
+    if let Some((other, code)) = died.filter(|(died, _)| *died != rank) {
+        return finding(claim, Err(format!("rank {other} died first, with {code}")));
     }
-    if expect.exit_code == 0 && seen.agents.is_empty() {
+    if expect.exit_code == 0 && seen.events.agents.is_empty() {
         let evidence = "this launcher writes no events, and its report is only printed in the end".into();
         return Finding { claim, verdict: Verdict::NotVerified, evidence };
     }
     if expect.exit_code == 0 {
-        let told = died.map(|cause| format!("rank {rank} died first, with {}", cause.code));
+        let told = died.map(|(_, code)| format!("rank {rank} died first, with {code}"));
         return finding(claim, told.ok_or_else(|| "the agent's events tell of no death".into()));
     }
     finding(claim, named_in(&seen.output, rank))

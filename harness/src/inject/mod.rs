@@ -2,12 +2,11 @@
 //!
 //! - [`scenario`]: the file format; [`library`]: the scenarios that come with the command; [`soak`]: random ones.
 //! - [`stage`]: one run with its faults; [`arena`]: a series of them, each held against an undisturbed run.
-//! - [`recovery`] and [`judge`]: what the files tell of a run, and whether it is what was expected. Pure.
+//! - [`judge`]: whether what was seen of a run is what was expected. Pure.
 
 pub(crate) mod arena;
 pub(crate) mod judge;
 mod library;
-mod recovery;
 pub(crate) mod scenario;
 mod soak;
 pub(crate) mod stage;

@@ -37,12 +37,11 @@ fn shows(scenario: &Scenario) -> String {
 /// `1.9 s, 1 restart, 2 steps again, back after 0.41 s`.
 pub(crate) fn figures(one: &Played) -> String {
     let Some(seen) = &one.seen else { return "not run".into() };
-    let mut told = vec![format!("{:.1} s", seen.seconds), counted(one.recovery.restarts as usize, "restart")];
-    if one.recovery.restarts > 0 {
-        told.push(format!("{} again", counted(one.recovery.steps_repeated as usize, "step")));
+    let restarts = &seen.restarts;
+    let mut told = vec![format!("{:.1} s", seen.seconds), counted(restarts.count as usize, "restart")];
+    if restarts.count > 0 {
+        told.push(format!("{} again", counted(restarts.steps_repeated as usize, "step")));
     }
-    if let Some(slowest) = one.recovery.seconds.iter().copied().max_by(f64::total_cmp) {
-        told.push(format!("back after {slowest:.2} s"));
-    }
+    told.extend(restarts.slowest().map(|seconds| format!("back after {seconds:.2} s")));
     told.join(", ")
 }

@@ -1,10 +1,10 @@
 //! `lockstep tour`: trains before the reader's eyes, kills a rank in the middle, and shows that the result is the same to the bit.
 //!
 //! It is one scenario of [`inject`](crate::inject)'s library with a little more to train, shown at length: what happened
-//! ([`story`]), what was learned ([`figures`]), and what the files prove.
+//! ([`summary`]), what was learned ([`figures`]), and what the files prove.
 
 mod figures;
-mod story;
+mod summary;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -166,7 +166,7 @@ fn evidence(played: &Played, sizes: Sizes) -> Evidence {
     let plan = Plan { ranks, batch, epochs, seed, sizes };
     let none = "it was not run";
     match &played.seen {
-        Some(seen) => Evidence { plan, logs: Ok(seen.ranks.clone()), weights: seen.weights.clone() },
+        Some(seen) => Evidence { plan, logs: Ok(seen.events.ranks.clone()), weights: seen.weights.clone() },
         None => Evidence { plan, logs: Err(none.into()), weights: vec![Err(none.into()); ranks] },
     }
 }
@@ -174,19 +174,19 @@ fn evidence(played: &Played, sizes: Sizes) -> Evidence {
 /// Both runs, for people.
 struct Shown {
     case: Case,
-    story: Vec<story::Moment>,
+    moments: Vec<summary::Moment>,
     epochs: [Vec<Epoch>; 2],
     seconds: [f64; 2],
 }
 
 impl Shown {
     fn new(undisturbed: &Played, killed: &Played) -> Self {
-        let epochs = |played: &Played| played.seen.as_ref().map_or_else(Vec::new, |seen| figures::epochs(&seen.ranks));
+        let epochs = |played: &Played| played.seen.as_ref().map_or_else(Vec::new, |seen| figures::epochs(&seen.events));
         let seconds = |played: &Played| played.seen.as_ref().map_or(0.0, |seen| seen.seconds);
         let seen = killed.seen.as_ref();
         let mut shown = Shown {
             case: case(killed, Some("lockstep tour".into()), Some(killed.scenario.run.seed)),
-            story: seen.map_or_else(Vec::new, |seen| story::story(&seen.ranks, &seen.agents)),
+            moments: seen.map_or_else(Vec::new, |seen| summary::moments(&seen.events)),
             epochs: [epochs(undisturbed), epochs(killed)],
             seconds: [seconds(undisturbed), seconds(killed)],
         };
@@ -197,7 +197,7 @@ impl Shown {
     fn show(&self, screen: &Screen) {
         let look = screen.look();
         screen.line("\nWhat happened in run B");
-        for moment in &self.story {
+        for moment in &self.moments {
             screen.line(format!("{:>7.2} s  {}", moment.at, moment.what));
         }
         if let Some(timeline) = &self.case.timeline {

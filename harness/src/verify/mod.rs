@@ -167,7 +167,7 @@ impl Series {
 
     fn play(&mut self, scenario: Scenario, launcher: &Launcher) -> anyhow::Result<(Played, Case)> {
         let name = scenario.title.clone();
-        let judge = |_: &_, seen: &Observed, _: &_| {
+        let judge = |_: &_, seen: &Observed| {
             let findings = [judge::ended(&Expect::default(), seen), judge::nothing_leaked(seen)];
             let of_run = |found: Finding| Finding { evidence: format!("{name}: {}", found.evidence), ..found };
             findings.into_iter().map(of_run).collect()
@@ -228,8 +228,10 @@ fn lower(text: &str) -> String {
 
 fn evidence(plan: Plan, played: Played) -> Evidence {
     match played.seen {
-        Some(seen) if seen.unreadable.is_empty() => Evidence { plan, logs: Ok(seen.ranks), weights: seen.weights },
-        Some(seen) => Evidence { plan, logs: Err(seen.unreadable.join("; ")), weights: seen.weights },
+        Some(seen) if seen.events.unreadable.is_empty() => {
+            Evidence { plan, logs: Ok(seen.events.ranks), weights: seen.weights }
+        }
+        Some(seen) => Evidence { plan, logs: Err(seen.events.unreadable.join("; ")), weights: seen.weights },
         None => Evidence {
             plan,
             logs: Err("it was not run".into()),

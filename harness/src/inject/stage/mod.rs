@@ -20,10 +20,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use lockstep_contract::fault;
-use lockstep_events::{AgentLog, Event, EventLog};
 
 use super::scenario::{RunSpec, Scenario, Who};
 use crate::exit::Interrupted;
+use crate::history::{History, Restarts, RunEvents};
 use crate::process::Signals;
 use crate::report::Timeline;
 use crate::run::{Results, Weights, program_beside, read_results, read_weights};
@@ -65,12 +65,11 @@ pub(crate) struct Observed {
     pub(crate) timed_out: Option<Duration>,
     /// From start to end.
     pub(crate) seconds: f64,
-    pub(crate) ranks: BTreeMap<usize, EventLog>,
-    pub(crate) agents: BTreeMap<String, AgentLog>,
+    pub(crate) events: RunEvents,
+    /// What failed, and what it cost.
+    pub(crate) restarts: Restarts,
     /// What became of every rank.
     pub(crate) timeline: Timeline,
-    /// Event files that cannot be read.
-    pub(crate) unreadable: Vec<String>,
     /// The final weights of rank 0, rank 1, ….
     pub(crate) weights: Vec<Result<Weights, String>>,
     /// What rank 0, rank 1, … of a lab without weights held, by the lesson.
@@ -162,7 +161,7 @@ impl Stage {
                 lines.iter().for_each(|line| listener(&line.replace(&folder, "")));
             }
             if !director.is_done() {
-                let seen = Seen { lines, steps: last_step(&nodes.folder) };
+                let seen = Seen { lines, steps: RunEvents::read(&nodes.folder.events()).last_step() };
                 let orders = director.due(begin.elapsed(), &seen);
                 strikes.extend(orders.into_iter().map(|order| strike(&mut nodes, order)));
             }
@@ -224,20 +223,15 @@ fn requeue(nodes: &mut Nodes<'_>) -> Strike {
 /// What the run left in its files.
 fn gather(scenario: &Scenario, nodes: &Nodes<'_>) -> Observed {
     let folder = &nodes.folder;
-    let mut unreadable = Vec::new();
-    let ranks = lockstep_events::read_folder(&folder.events());
-    let ranks = ranks.map_err(|error| unreadable.push(error.to_string())).unwrap_or_default();
-    let agents = lockstep_events::read_agents(&folder.events());
-    let agents = agents.map_err(|error| unreadable.push(error.to_string())).unwrap_or_default();
+    let events = RunEvents::read(&folder.events());
     let weight = |rank| read_weights(&folder.weights().join(format!("rank-{rank}.safetensors")));
     let inside = scenario.plan().faults.into_iter();
     let missed = inside.filter(|one| !fault::fired(&folder.faults(), &one.name).exists());
     Observed {
         codes: nodes.codes(),
-        timeline: Timeline::read(&folder.events()),
-        ranks,
-        agents,
-        unreadable,
+        timeline: Timeline::of(&events),
+        restarts: Restarts::of(&History::of(&events)),
+        events,
         weights: (0..scenario.run.ranks).map(weight).collect(),
         results: (0..scenario.run.ranks).map(|rank| read_results(&folder.results(), rank)).collect(),
         models: folder.models().into_iter().map(|path| (file_name(&path), read_weights(&path))).collect(),
@@ -249,16 +243,6 @@ fn gather(scenario: &Scenario, nodes: &Nodes<'_>) -> Observed {
 
 fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// The furthest step that any rank told of.
-fn last_step(folder: &RunFolder) -> Option<(u64, u64)> {
-    let logs = lockstep_events::read_folder(&folder.events()).ok()?;
-    let steps = logs.values().flat_map(|log| &log.records).filter_map(|record| match record.event {
-        Event::Step { epoch, step, .. } => Some((epoch, step)),
-        _ => None,
-    });
-    steps.max()
 }
 
 /// Seconds since the Unix epoch.

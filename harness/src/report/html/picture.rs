@@ -363,7 +363,7 @@ fn told(who: &str, from: f64, to: Option<f64>, what: &str, detail: &str) -> Mark
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::timeline::testing::{NOON, Story, start, two_nodes};
+    use crate::history::testing::{FakeRun, NOON, start, two_nodes};
 
     #[test]
     fn puts_few_round_times_on_the_axis() {
@@ -392,12 +392,12 @@ mod tests {
         let legend = legend(&two_nodes().timeline()).into_string();
         assert!(legend.contains("dead: ended by itself") && legend.contains("trained a second time"));
         assert!(!legend.contains("is sent a signal"));
-        assert!(!super::legend(&Story::default().timeline()).into_string().contains("<li>"));
+        assert!(!super::legend(&FakeRun::default().timeline()).into_string().contains("<li>"));
     }
 
     #[test]
     fn draws_so_many_ranks_and_no_more() {
-        let many = (0..1000).fold(Story::default(), |story, rank| story.rank(rank, 0, NOON - NOON, start(1000, 1)));
+        let many = (0..1000).fold(FakeRun::default(), |run, rank| run.rank(rank, 0, NOON - NOON, start(1000, 1)));
         let drawn = draw(0, &many.timeline()).into_string();
         assert!(drawn.contains("872 more ranks are not drawn"));
         assert!(drawn.contains("rank 127<") && !drawn.contains("rank 128<"));

@@ -1,31 +1,27 @@
-//! Event files of runs that never were, for tests.
+//! Event files of made-up runs, for tests.
 
-use std::collections::BTreeMap;
+use lockstep_events::{AgentEvent, AgentRecord, Event, Record};
 
-use lockstep_events::{AgentEvent, AgentLog, AgentRecord, Event, EventLog, Record};
+use super::RunEvents;
+use crate::report::Timeline;
 
-use super::Timeline;
-
-/// When stories begin, in seconds since the Unix epoch.
+/// When made-up runs begin, in seconds since the Unix epoch.
 pub(crate) const NOON: f64 = 1_763_640_000.0;
 
 /// What ranks and agents wrote. Times are seconds since [`NOON`].
 #[derive(Default)]
-pub(crate) struct Story {
-    pub(crate) ranks: BTreeMap<usize, EventLog>,
-    pub(crate) agents: BTreeMap<String, AgentLog>,
-}
+pub(crate) struct FakeRun(pub(crate) RunEvents);
 
-impl Story {
+impl FakeRun {
     pub(crate) fn agent(mut self, node: &str, t: f64, event: AgentEvent) -> Self {
         let record = AgentRecord { t: NOON + t, node: node.into(), event };
-        self.agents.entry(node.into()).or_default().records.push(record);
+        self.0.agents.entry(node.into()).or_default().records.push(record);
         self
     }
 
     pub(crate) fn rank(mut self, rank: usize, restart: u32, t: f64, event: Event) -> Self {
         let record = Record { t: NOON + t, rank, restart, event };
-        self.ranks.entry(rank).or_default().records.push(record);
+        self.0.ranks.entry(rank).or_default().records.push(record);
         self
     }
 
@@ -39,13 +35,11 @@ impl Story {
         every: f64,
     ) -> Self {
         let first = steps.start;
-        steps.fold(self, |story, step| {
-            story.rank(rank, restart, t + (step - first) as f64 * every, step_of(epoch, step))
-        })
+        steps.fold(self, |run, step| run.rank(rank, restart, t + (step - first) as f64 * every, step_of(epoch, step)))
     }
 
     pub(crate) fn timeline(&self) -> Timeline {
-        Timeline::of(&self.ranks, &self.agents)
+        Timeline::of(&self.0)
     }
 }
 
@@ -84,70 +78,70 @@ pub(crate) fn restarting(attempt: u64, restarts_left: u32, reason: &str) -> Agen
 
 /// Two nodes of two ranks, two epochs of 20 steps, a snapshot every ten. Rank 1 is killed in the first epoch, and the
 /// second node is lost in the second: one node trains the rest.
-pub(crate) fn two_nodes() -> Story {
-    let mut story = Story::default();
+pub(crate) fn two_nodes() -> FakeRun {
+    let mut run = FakeRun::default();
     for (node, group_rank) in [("node0", 0), ("node1", 1)] {
-        story = story.agent(node, 0.0, formed(0, 0, group_rank, 2));
+        run = run.agent(node, 0.0, formed(0, 0, group_rank, 2));
         for rank in [2 * group_rank, 2 * group_rank + 1] {
-            story = story.agent(node, 0.05, started(0, rank, 100 + rank as u32));
+            run = run.agent(node, 0.05, started(0, rank, 100 + rank as u32));
         }
     }
     for rank in 0..4 {
-        story = story.rank(rank, 0, 0.6, start(4, 100 + rank as u32));
-        story = story.rank(rank, 0, 0.6, Event::Epoch { epoch: 0, steps: 20, batch_size: 32 });
-        story = story.steps((rank, 0), 0, 0..10, 0.7, 0.1);
+        run = run.rank(rank, 0, 0.6, start(4, 100 + rank as u32));
+        run = run.rank(rank, 0, 0.6, Event::Epoch { epoch: 0, steps: 20, batch_size: 32 });
+        run = run.steps((rank, 0), 0, 0..10, 0.7, 0.1);
         if rank == 0 {
-            story = story.rank(0, 0, 1.65, snapshot(0, 10));
+            run = run.rank(0, 0, 1.65, snapshot(0, 10));
         }
-        story = story.steps((rank, 0), 0, 10..15, 1.7, 0.1);
+        run = run.steps((rank, 0), 0, 10..15, 1.7, 0.1);
     }
-    story = story.rank(1, 0, 2.12, Event::Fault { message: "injected: SIGKILL (kill-one)".into() });
-    story = first_restart(story);
-    second_loss(story)
+    run = run.rank(1, 0, 2.12, Event::Fault { message: "injected: SIGKILL (kill-one)".into() });
+    run = first_restart(run);
+    second_loss(run)
 }
 
 /// Rank 1 is killed at 2.12 s; all four go on from step 10.
-fn first_restart(mut story: Story) -> Story {
+fn first_restart(mut run: FakeRun) -> FakeRun {
     let reason = "rank 1 ended by SIGKILL";
-    story = story.agent("node0", 2.13, ended(0, 1, 101, -9, false));
+    run = run.agent("node0", 2.13, ended(0, 1, 101, -9, false));
     for (node, ranks, t) in [("node0", &[0][..], 2.2), ("node1", &[2, 3], 2.3)] {
         for rank in ranks {
-            story = story.agent(node, t, ended(0, *rank, 100 + *rank as u32, -15, true));
+            run = run.agent(node, t, ended(0, *rank, 100 + *rank as u32, -15, true));
         }
     }
     for (node, group_rank) in [("node0", 0), ("node1", 1)] {
-        story = story.agent(node, 2.31, restarting(1, 2, reason)).agent(node, 2.4, formed(1, 1, group_rank, 2));
+        run = run.agent(node, 2.31, restarting(1, 2, reason)).agent(node, 2.4, formed(1, 1, group_rank, 2));
         for rank in [2 * group_rank, 2 * group_rank + 1] {
-            story = story.agent(node, 2.41 + 0.01 * rank as f64, started(1, rank, 200 + rank as u32));
+            run = run.agent(node, 2.41 + 0.01 * rank as f64, started(1, rank, 200 + rank as u32));
         }
     }
     for rank in 0..4 {
-        story = story.rank(rank, 1, 2.9, start(4, 200 + rank as u32)).rank(rank, 1, 2.95, resume(0, 10));
-        story = story.steps((rank, 1), 0, 10..20, 3.1, 0.1);
-        story = story.rank(rank, 1, 4.05, Event::Epoch { epoch: 1, steps: 20, batch_size: 32 });
+        run = run.rank(rank, 1, 2.9, start(4, 200 + rank as u32)).rank(rank, 1, 2.95, resume(0, 10));
+        run = run.steps((rank, 1), 0, 10..20, 3.1, 0.1);
+        run = run.rank(rank, 1, 4.05, Event::Epoch { epoch: 1, steps: 20, batch_size: 32 });
         if rank == 0 {
-            story = story.rank(0, 1, 4.06, snapshot(1, 0));
+            run = run.rank(0, 1, 4.06, snapshot(1, 0));
         }
-        story = story.steps((rank, 1), 1, 0..4, 4.1, 0.1);
+        run = run.steps((rank, 1), 1, 0..4, 4.1, 0.1);
     }
-    story
+    run
 }
 
 /// The second node falls silent at 4.4 s; the first one's ranks stand still until it is given up, and train the rest.
-fn second_loss(mut story: Story) -> Story {
+fn second_loss(mut run: FakeRun) -> FakeRun {
     for rank in [0, 1] {
-        story = story.agent("node0", 6.5, ended(1, rank, 200 + rank as u32, -15, true));
+        run = run.agent("node0", 6.5, ended(1, rank, 200 + rank as u32, -15, true));
     }
-    story = story.agent("node0", 6.52, restarting(2, 2, "node1 was lost: no heartbeat for 2.0 s"));
-    story = story.agent("node0", 6.6, formed(2, 2, 0, 1));
+    run = run.agent("node0", 6.52, restarting(2, 2, "node1 was lost: no heartbeat for 2.0 s"));
+    run = run.agent("node0", 6.6, formed(2, 2, 0, 1));
     for rank in [0, 1] {
         let pid = 300 + rank as u32;
-        story = story.agent("node0", 6.62, started(2, rank, pid));
-        story = story.rank(rank, 1, 7.0, start(2, pid)).rank(rank, 1, 7.05, resume(1, 0));
-        story = story.steps((rank, 1), 1, 0..20, 7.2, 0.1).rank(rank, 1, 9.2, Event::Exit { code: 0 });
+        run = run.agent("node0", 6.62, started(2, rank, pid));
+        run = run.rank(rank, 1, 7.0, start(2, pid)).rank(rank, 1, 7.05, resume(1, 0));
+        run = run.steps((rank, 1), 1, 0..20, 7.2, 0.1).rank(rank, 1, 9.2, Event::Exit { code: 0 });
     }
     for rank in [0, 1] {
-        story = story.agent("node0", 9.25, ended(2, rank, 300 + rank as u32, 0, false));
+        run = run.agent("node0", 9.25, ended(2, rank, 300 + rank as u32, 0, false));
     }
-    story.agent("node0", 9.3, AgentEvent::Finished { code: 0 })
+    run.agent("node0", 9.3, AgentEvent::Finished { code: 0 })
 }
