@@ -12,13 +12,12 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use clap::Args;
 
+use crate::checks::{counted, grouped, learns};
 use crate::exit::{Code, Refused};
-use crate::inject::arena::{Arena, Played};
-use crate::inject::scenario::{RunSpec, Scenario, When, Who};
-use crate::inject::{self, case, from_library};
-use crate::proofs::{counted, grouped, learns};
 use crate::report::{Case, Screen, Table, Target, counts, findings_table, numbers_table, picture};
 use crate::run::{Evidence, Plan, Sizes};
+use crate::runner::scenario::{RunSpec, Scenario, When, Who};
+use crate::runner::{Played, SuiteRunner, case, finish, job_runner, library, report};
 use figures::Epoch;
 
 /// The scenario that it plays.
@@ -69,20 +68,20 @@ impl Options {
         let targets = self.targets()?;
         let sizes = self.sizes()?;
         let scenario = self.scenario(sizes)?;
-        let mut stage = inject::stage(self.launcher.clone(), Some(Duration::from_secs(self.timeout)), true)?;
+        let mut runner = job_runner(self.launcher.clone(), Some(Duration::from_secs(self.timeout)), true)?;
         let (json, screen) = (self.json, Screen::new(self.json));
-        stage.listener = Some(Box::new(move |line| Screen::new(json).line(plain(line))));
-        let mut arena = Arena::open(stage, self.keep.as_deref())?;
+        runner.listener = Some(Box::new(move |line| Screen::new(json).line(plain(line))));
+        let mut suite = SuiteRunner::open(runner, self.keep.as_deref())?;
         self.introduce(&screen, sizes);
         screen.line("\nRun A: nothing happens");
-        let undisturbed = arena.undisturbed(&scenario.run)?;
+        let undisturbed = suite.undisturbed(&scenario.run)?;
         screen.line(format!("\nRun B: the same, but {}", plan_of(&scenario)));
-        let killed = arena.play(scenario)?;
+        let killed = suite.play(scenario)?;
         let mut shown = Shown::new(&undisturbed.played, &killed);
         shown.case.findings.push(learns(&evidence(&undisturbed.played, sizes)));
         shown.show(&screen);
-        let report = inject::report("Lockstep tour", started, begin.elapsed(), vec![shown.case]);
-        let code = inject::finish(&screen, arena, &report, &targets)?;
+        let report = report("Lockstep tour", started, begin.elapsed(), vec![shown.case]);
+        let code = finish(&screen, suite, &report, &targets)?;
         screen.line(format!("the same as a page, with a picture: {}", self.page().display()));
         Ok(code)
     }
@@ -104,7 +103,7 @@ impl Options {
 
     /// The library's scenario with this job: the last rank is killed well after the last snapshot.
     fn scenario(&self, sizes: Sizes) -> anyhow::Result<Scenario> {
-        let mut scenario = from_library(SCENARIO)?;
+        let mut scenario = library::scenario(SCENARIO)?;
         let mut run = RunSpec {
             ranks: usize::from(self.nprocs),
             epochs: self.epochs,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use lockstep_events::Event;
 
+use crate::checks::counted;
 use crate::history::{Attempt, History, RunEvents};
-use crate::proofs::counted;
 
 /// Something that happened, in seconds since the first event of a rank.
 #[derive(Clone, Debug, PartialEq)]

@@ -268,7 +268,7 @@ fn when(from: f64, to: f64) -> String {
 }
 
 fn again(redone: &Redone) -> String {
-    format!("{} trained a second time", crate::proofs::counted(redone.steps as usize, "step"))
+    format!("{} trained a second time", crate::checks::counted(redone.steps as usize, "step"))
 }
 
 /// Only what the picture has.
@@ -297,8 +297,8 @@ fn legend(timeline: &Timeline) -> Markup {
 
 fn summary(timeline: &Timeline) -> String {
     let (ranks, nodes) = (timeline.rows().count(), timeline.nodes.iter().filter(|node| node.name.is_some()).count());
-    let place = if nodes == 0 { String::new() } else { format!(" on {}", crate::proofs::counted(nodes, "node")) };
-    let ranks = crate::proofs::counted(ranks, "rank");
+    let place = if nodes == 0 { String::new() } else { format!(" on {}", crate::checks::counted(nodes, "node")) };
+    let ranks = crate::checks::counted(ranks, "rank");
     let failures = match timeline.recoveries.as_slice() {
         [] => "nothing failed".into(),
         failed => failed

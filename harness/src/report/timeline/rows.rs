@@ -6,8 +6,8 @@ use lockstep_events::{AgentEvent, Event};
 use lockstep_launch::process::signal_name;
 
 use super::{Mark, MarkKind, Node, Redone, Row, Span, State};
+use crate::checks::counted;
 use crate::history::{Attempt, End, Generation, History};
-use crate::proofs::counted;
 
 /// A pause between steps is a standstill from this many seconds on, and from this many times the usual one.
 const STANDSTILL: (f64, f64) = (1.0, 10.0);

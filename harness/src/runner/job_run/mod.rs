@@ -1,10 +1,10 @@
-//! One run of a scenario: agents are started, struck, watched and ended; what was seen is handed on as [`Observed`].
+//! One run of a scenario: agents are started, watched and ended, faults are injected; what was seen becomes an [`Observed`].
 //!
-//! Judging it is [`judge`](super::judge)'s. When to strike is the [`director`]'s to say; how the command lines look,
-//! [`launch`]'s; what lies where, [`folder`]'s; networks and disks, [`places`]'. Nothing of a run is left when [`Stage::run`] returns,
+//! [`expectations`](super::expectations) judges it. [`fault_schedule`] decides when a fault is injected, [`launch`] writes the command
+//! lines, [`folder`] knows what lies where, [`places`] has networks and disks. Nothing of a run is left when [`JobRunner::run`] returns,
 //! however it returns; [`processes`] and [`ports`] look for what should not be.
 
-mod director;
+mod fault_schedule;
 mod folder;
 mod launch;
 mod nodes;
@@ -27,7 +27,7 @@ use crate::history::{History, Restarts, RunEvents};
 use crate::process::Signals;
 use crate::report::Timeline;
 use crate::run::{Results, Weights, program_beside, read_results, read_weights};
-use director::{Director, Order, Seen};
+use fault_schedule::{FaultSchedule, Order, Seen};
 use nodes::Nodes;
 
 pub(crate) use folder::RunFolder;
@@ -42,7 +42,7 @@ const LOOK_AT_PORTS: Duration = Duration::from_millis(250);
 const TO_NOTICE: Duration = Duration::from_secs(30);
 
 /// What all runs share.
-pub(crate) struct Stage {
+pub(crate) struct JobRunner {
     pub(crate) launcher: Launcher,
     /// The lab's program.
     pub(crate) lab: PathBuf,
@@ -79,7 +79,7 @@ pub(crate) struct Observed {
     /// What the nodes printed, one after the other.
     pub(crate) output: String,
     /// What the harness did, with the time since the Unix epoch.
-    pub(crate) strikes: Vec<Strike>,
+    pub(crate) injections: Vec<Injection>,
     /// Numbers of the scenario's faults whose moment never came.
     pub(crate) missed: Vec<usize>,
     /// What should be gone and is not, a sentence each.
@@ -88,7 +88,7 @@ pub(crate) struct Observed {
 
 /// Something that the harness did.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Strike {
+pub(crate) struct Injection {
     pub(crate) t: f64,
     /// The fault's number in the scenario; `None` for what follows from one.
     pub(crate) fault: Option<usize>,
@@ -98,7 +98,7 @@ pub(crate) struct Strike {
     pub(crate) failed: Option<String>,
 }
 
-impl Strike {
+impl Injection {
     /// Whether it is the start of the whole job once more.
     pub(crate) fn is_requeue(&self) -> bool {
         self.fault.is_none() && self.what.starts_with(STARTED_AGAIN)
@@ -122,7 +122,7 @@ impl<E: Into<anyhow::Error>> From<E> for NoRun {
     }
 }
 
-impl Stage {
+impl JobRunner {
     /// Runs `scenario` in `folder`, which must not exist, under `launcher`.
     pub(crate) fn run(&self, launcher: &Launcher, scenario: &Scenario, folder: &Path) -> Result<Observed, NoRun> {
         let folder = RunFolder::make(folder.to_owned()).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -147,7 +147,7 @@ impl Stage {
     fn watch(&self, scenario: &Scenario, mut nodes: Nodes<'_>) -> Result<Observed, NoRun> {
         let begin = Instant::now();
         let limit = self.timeout.unwrap_or_else(|| Duration::from_secs_f64(scenario.run.timeout_seconds));
-        let (mut director, mut strikes, mut looked) = (Director::new(scenario), Vec::new(), None::<Instant>);
+        let (mut schedule, mut injections, mut looked) = (FaultSchedule::new(scenario), Vec::new(), None::<Instant>);
         let (mut listeners, mut requeues, mut missing) = (BTreeSet::new(), scenario.run.requeues, None::<Instant>);
         let timed_out = loop {
             nodes.wait(LOOK)?;
@@ -160,10 +160,10 @@ impl Stage {
                 let folder = format!("{}/", nodes.folder.path().display());
                 lines.iter().for_each(|line| listener(&line.replace(&folder, "")));
             }
-            if !director.is_done() {
+            if !schedule.is_done() {
                 let seen = Seen { lines, steps: RunEvents::read(&nodes.folder.events()).last_step() };
-                let orders = director.due(begin.elapsed(), &seen);
-                strikes.extend(orders.into_iter().map(|order| strike(&mut nodes, order)));
+                let orders = schedule.due(begin.elapsed(), &seen);
+                injections.extend(orders.into_iter().map(|order| carry_out(&mut nodes, order)));
             }
             if looked.is_none_or(|at| at.elapsed() >= LOOK_AT_PORTS) {
                 looked = Some(Instant::now());
@@ -171,7 +171,7 @@ impl Stage {
             }
             if nodes.host_ended() {
                 // Agents that start now would wait for the host in vain, and those that do are ended, as by a batch system.
-                director.forget_agents();
+                schedule.forget_agents();
             }
             if !nodes.host_ended() && !nodes.guest_failed() {
                 missing = None;
@@ -180,9 +180,9 @@ impl Stage {
             }
             if nodes.all_ended() && nodes.failed() && requeues > 0 {
                 (requeues, missing) = (requeues - 1, None);
-                director.forget_agents();
-                strikes.push(requeue(&mut nodes));
-            } else if nodes.all_ended() && !director.owes() {
+                schedule.forget_agents();
+                injections.push(requeue(&mut nodes));
+            } else if nodes.all_ended() && !schedule.owes() {
                 break None;
             }
             if begin.elapsed() >= limit {
@@ -192,32 +192,32 @@ impl Stage {
         let seconds = begin.elapsed().as_secs_f64();
         let leaks = if timed_out.is_none() { nodes.leaks(&listeners) } else { Vec::new() };
         nodes.end();
-        let mut observed = Observed { timed_out, seconds, strikes, leaks, ..gather(scenario, &nodes) };
-        let struck = |index: &usize| observed.strikes.iter().any(|strike| strike.fault == Some(*index));
-        let missed = scenario.outside().map(|(index, _)| index).filter(|index| !struck(index));
+        let mut observed = Observed { timed_out, seconds, injections, leaks, ..gather(scenario, &nodes) };
+        let hit = |index: &usize| observed.injections.iter().any(|injection| injection.fault == Some(*index));
+        let missed = scenario.outside().map(|(index, _)| index).filter(|index| !hit(index));
         observed.missed.extend(missed.collect::<Vec<_>>());
         Ok(observed)
     }
 }
 
-/// Does what the director says.
-fn strike(nodes: &mut Nodes<'_>, order: Order) -> Strike {
+/// Does what the schedule says.
+fn carry_out(nodes: &mut Nodes<'_>, order: Order) -> Injection {
     let t = now();
     let (fault, who, what, done) = match order {
-        Order::Strike { fault, who, deed } => (Some(fault), who, deed.to_string(), nodes.strike(who, &deed)),
-        Order::Cure { who, deed } => (None, who, format!("{deed}: undone"), nodes.cure(who, &deed)),
+        Order::Inject { fault, who, action } => (Some(fault), who, action.to_string(), nodes.inject(who, &action)),
+        Order::Revert { who, action } => (None, who, format!("{action}: undone"), nodes.revert(who, &action)),
         Order::Replace { node, fresh } => {
             (None, Who::Agent(node), "an agent starts".into(), nodes.replace(node, fresh))
         }
     };
-    Strike { t, fault, who, what, failed: done.err() }
+    Injection { t, fault, who, what, failed: done.err() }
 }
 
 /// Starts the whole job again, as a batch system does.
-fn requeue(nodes: &mut Nodes<'_>) -> Strike {
+fn requeue(nodes: &mut Nodes<'_>) -> Injection {
     let (t, done) = (now(), nodes.requeue());
     let what = format!("{STARTED_AGAIN} on machines {:?}", nodes.machines);
-    Strike { t, fault: None, who: Who::Node(0), what, failed: done.err() }
+    Injection { t, fault: None, who: Who::Node(0), what, failed: done.err() }
 }
 
 /// What the run left in its files.

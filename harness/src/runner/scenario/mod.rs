@@ -13,7 +13,7 @@ use lockstep_contract::fault;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use parse::parse;
-pub(crate) use what::{Deed, What};
+pub(crate) use what::{FaultAction, What};
 
 /// A scenario.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -210,7 +210,7 @@ impl Scenario {
     }
 
     /// Whether some fault is of this kind.
-    pub(crate) fn has(&self, kind: impl Fn(&Deed) -> bool) -> bool {
+    pub(crate) fn has(&self, kind: impl Fn(&FaultAction) -> bool) -> bool {
         self.faults.iter().flat_map(|fault| &fault.what.0).any(kind)
     }
 }
@@ -219,7 +219,7 @@ impl Fault {
     /// The fault as its rank inflicts it on itself; `None` if that takes the harness.
     pub(crate) fn inside(&self, index: usize) -> Option<fault::Fault> {
         let (Who::Rank(rank), Some(at)) = (self.who, self.when.point()) else { return None };
-        let acts = self.what.0.iter().map(Deed::acts).collect::<Option<Vec<_>>>()?;
+        let acts = self.what.0.iter().map(FaultAction::acts).collect::<Option<Vec<_>>>()?;
         Some(fault::Fault { name: format!("fault-{index}"), rank, at, acts: acts.concat() })
     }
 }
@@ -347,7 +347,7 @@ impl std::fmt::Display for Fault {
 mod tests {
     use super::*;
 
-    fn fault(who: Who, when: When, what: &[Deed]) -> Fault {
+    fn fault(who: Who, when: When, what: &[FaultAction]) -> Fault {
         Fault { who, when, what: What(what.to_vec()), for_seconds: None, replace_after_seconds: None }
     }
 
@@ -356,19 +356,19 @@ mod tests {
         let point = When { epoch: Some(1), step: Some(3), ..When::default() };
         let save = When { save: Some(Phase::Written), ..point.clone() };
         let timed = When { after_seconds: Some(0.5), ..When::default() };
-        let inside = |who, when: &When, deeds: &[Deed]| fault(who, when.clone(), deeds).inside(7);
-        let exact = inside(Who::Rank(1), &point, &[Deed::FlipSnapshotBit, Deed::Kill]).unwrap();
+        let inside = |who, when: &When, actions: &[FaultAction]| fault(who, when.clone(), actions).inside(7);
+        let exact = inside(Who::Rank(1), &point, &[FaultAction::FlipSnapshotBit, FaultAction::Kill]).unwrap();
         assert_eq!((exact.rank, &*exact.name), (1, "fault-7"));
         assert_eq!(exact.acts, [fault::Act::FlipSnapshotBit, fault::Act::Signal(9)]);
         assert_eq!(exact.at, fault::Point::Step { epoch: 1, step: 3 });
         let phase = fault::Phase::Written;
-        let at = inside(Who::Rank(0), &save, &[Deed::Kill]).unwrap().at;
+        let at = inside(Who::Rank(0), &save, &[FaultAction::Kill]).unwrap().at;
         assert_eq!(at, fault::Point::Save { epoch: 1, step: 3, phase });
-        let twice = inside(Who::Rank(1), &point, &[Deed::Segfault]).unwrap();
+        let twice = inside(Who::Rank(1), &point, &[FaultAction::Segfault]).unwrap();
         assert_eq!(twice.acts, [fault::Act::Signal(11), fault::Act::Signal(11)]);
-        assert_eq!(inside(Who::Rank(1), &timed, &[Deed::Kill]), None);
-        assert_eq!(inside(Who::Node(1), &point, &[Deed::Kill]), None);
-        assert_eq!(inside(Who::Agent(0), &point, &[Deed::Kill]), None);
+        assert_eq!(inside(Who::Rank(1), &timed, &[FaultAction::Kill]), None);
+        assert_eq!(inside(Who::Node(1), &point, &[FaultAction::Kill]), None);
+        assert_eq!(inside(Who::Agent(0), &point, &[FaultAction::Kill]), None);
     }
 
     #[test]
@@ -380,6 +380,9 @@ mod tests {
     #[test]
     fn tells_a_fault_in_one_line() {
         let when = When { epoch: Some(1), step: Some(3), ..When::default() };
-        assert_eq!(fault(Who::Rank(1), when, &[Deed::Kill]).to_string(), "rank 1: SIGKILL after step 3 of epoch 1");
+        assert_eq!(
+            fault(Who::Rank(1), when, &[FaultAction::Kill]).to_string(),
+            "rank 1: SIGKILL after step 3 of epoch 1"
+        );
     }
 }

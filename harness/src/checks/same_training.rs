@@ -181,7 +181,7 @@ fn drift(many: &Weights, one: &Weights) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proofs::Verdict;
+    use crate::checks::Verdict;
     use crate::run::testing::{Run, weights};
 
     fn pair(ranks: usize, batch: usize, epochs: u64, samples: u64) -> (Run, Run) {

@@ -2,7 +2,7 @@
 
 use regex::Regex;
 
-use super::{Deed, Expect, Fault, Phase, RunSpec, Scenario, When, Who};
+use super::{Expect, Fault, FaultAction, Phase, RunSpec, Scenario, When, Who};
 
 /// Something that cannot be.
 #[derive(Debug, PartialEq)]
@@ -114,16 +114,17 @@ fn fault(fault: &Fault, run: &RunSpec) -> Vec<String> {
         flaws.push(format!("only rank 0 saves snapshots, so it alone can act in the midst of a save: {who}"));
     }
     if fault.what.0.is_empty() {
-        flaws.push("what is an empty list: name a deed such as \"kill\"".into());
+        flaws.push("what is an empty list: name an action such as \"kill\"".into());
     }
-    flaws.extend(fault.what.0.iter().filter_map(|deed| deed_flaw(fault, deed)));
+    flaws.extend(fault.what.0.iter().filter_map(|action| action_flaw(fault, action)));
     flaws.extend(seconds("for-seconds", fault.for_seconds));
     flaws.extend(seconds("replace-after-seconds", fault.replace_after_seconds));
-    let heals = |deed: &Deed| deed.is_of_the_network() || deed.is_of_the_disk() || *deed == Deed::Stop;
+    let heals =
+        |action: &FaultAction| action.is_of_the_network() || action.is_of_the_disk() || *action == FaultAction::Stop;
     if fault.for_seconds.is_some() && (fault.inside(0).is_some() || !fault.what.0.iter().any(heals)) {
         flaws.push("for-seconds goes with a network, a disk or a stop that the harness makes".into());
     }
-    let ends = |deed: &Deed| matches!(deed, Deed::Kill | Deed::Term);
+    let ends = |action: &FaultAction| matches!(action, FaultAction::Kill | FaultAction::Term);
     let lost = matches!(fault.who, Who::Agent(_) | Who::Node(_)) && fault.what.0.iter().any(ends);
     if fault.replace_after_seconds.is_some() && !lost {
         flaws.push("replace-after-seconds goes with the end of an agent or a node: \"kill\" or \"term\"".into());
@@ -162,24 +163,24 @@ fn when(when: &When, run: &RunSpec) -> Option<String> {
     seconds("after-seconds", when.after_seconds)
 }
 
-fn deed_flaw(fault: &Fault, deed: &Deed) -> Option<String> {
+fn action_flaw(fault: &Fault, action: &FaultAction) -> Option<String> {
     let of_rank = matches!(fault.who, Who::Rank(_));
-    if deed.is_of_the_network() || deed.is_of_the_disk() {
+    if action.is_of_the_network() || action.is_of_the_disk() {
         let node = matches!(fault.who, Who::Node(_));
-        return (!node).then(|| format!("\"{deed}\" meets a node: who = {{ node = 0 }}"));
+        return (!node).then(|| format!("\"{action}\" meets a node: who = {{ node = 0 }}"));
     }
-    if *deed == Deed::NoSpace && !matches!(fault.when.save, Some(Phase::HalfWritten | Phase::Written)) {
+    if *action == FaultAction::NoSpace && !matches!(fault.when.save, Some(Phase::HalfWritten | Phase::Written)) {
         return Some(
             "\"no-space\" meets a snapshot that is being written: when = { save = \"written\", epoch = 1, step = 4 }"
                 .into(),
         );
     }
-    let sendable = deed.signal().is_some();
+    let sendable = action.signal().is_some();
     match (sendable, of_rank, fault.when.point().is_some()) {
         (true, ..) | (false, true, true) => None,
-        (false, false, _) => Some(format!("\"{deed}\" is what a rank does to itself: who = {{ rank = 0 }}")),
+        (false, false, _) => Some(format!("\"{action}\" is what a rank does to itself: who = {{ rank = 0 }}")),
         (false, true, false) => {
-            Some(format!("\"{deed}\" is what a rank does to itself at a point: when = {{ epoch = 0, step = 1 }}"))
+            Some(format!("\"{action}\" is what a rank does to itself at a point: when = {{ epoch = 0, step = 1 }}"))
         }
     }
 }
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_deeds_that_nobody_can_do() {
+    fn rejects_actions_that_nobody_can_do() {
         let point = "when = { epoch = 0, step = 1 }";
         let soon = "when = { after-seconds = 1 }";
         for (fault, expected) in [

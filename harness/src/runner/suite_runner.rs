@@ -1,5 +1,5 @@
-//! Where scenarios are run one after the other: the undisturbed run that each is held against is made once, and folders of runs in
-//! which all went well are removed.
+//! Runs scenarios one after the other. The undisturbed run that each is compared with is made once, and folders of runs in which
+//! all went well are removed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,15 +8,15 @@ use std::rc::Rc;
 use anyhow::Context;
 use tempfile::TempDir;
 
-use super::judge::{Reference, judge};
+use super::expectations::{Reference, judge};
+use super::job_run::{JobRunner, Launcher, NoRun, Observed};
 use super::scenario::{Expect, RunSpec, Scenario};
-use super::stage::{Launcher, NoRun, Observed, Stage};
 use crate::exit::{Interrupted, Refused};
 use crate::report::{Finding, Verdict, overall};
 
 /// Runs scenarios.
-pub(crate) struct Arena {
-    stage: Stage,
+pub(crate) struct SuiteRunner {
+    runner: JobRunner,
     root: Root,
     undisturbed: Vec<(RunSpec, Rc<Undisturbed>)>,
     /// Runs so far: folders are numbered by it.
@@ -48,18 +48,18 @@ enum Root {
     Kept(PathBuf),
 }
 
-impl Arena {
+impl SuiteRunner {
     /// With files under `keep`, which must be new or empty, or in a private folder.
     ///
     /// # Errors
     /// When the folder cannot be made, or holds something.
-    pub(crate) fn open(stage: Stage, keep: Option<&Path>) -> anyhow::Result<Self> {
-        Ok(Arena { stage, root: Root::open(keep)?, undisturbed: Vec::new(), count: 0 })
+    pub(crate) fn open(runner: JobRunner, keep: Option<&Path>) -> anyhow::Result<Self> {
+        Ok(SuiteRunner { runner, root: Root::open(keep)?, undisturbed: Vec::new(), count: 0 })
     }
 
     /// From now on, the lab that scenarios without a program of their own run.
     pub(crate) fn set_lab(&mut self, program: PathBuf) {
-        self.stage.lab = program;
+        self.runner.lab = program;
     }
 
     /// Runs one scenario and judges it.
@@ -75,14 +75,14 @@ impl Arena {
             Some(undisturbed) => undisturbed.weights.as_ref().map_err(String::as_str),
             None => Err("none was needed"),
         };
-        let launcher = self.stage.launcher.clone();
+        let launcher = self.runner.launcher.clone();
         self.play_with(&launcher, scenario, |scenario, seen| judge(scenario, seen, reference))
     }
 
     /// The same under another launcher, and judged by `judge`.
     ///
     /// # Errors
-    /// As [`Arena::play`].
+    /// As [`SuiteRunner::play`].
     pub(crate) fn play_with(
         &mut self,
         launcher: &Launcher,
@@ -90,7 +90,7 @@ impl Arena {
         judge: impl FnOnce(&Scenario, &Observed) -> Vec<Finding>,
     ) -> anyhow::Result<Played> {
         let folder = self.folder(&scenario.name);
-        let seen = match self.stage.run(launcher, &scenario, &folder) {
+        let seen = match self.runner.run(launcher, &scenario, &folder) {
             Ok(seen) => seen,
             Err(NoRun::Failed(error)) => return Err(error.context(format!("cannot run {}", scenario.name))),
             Err(NoRun::NotHere(why)) => return self.not_here(scenario, why, &folder),
@@ -115,7 +115,7 @@ impl Arena {
     /// The run of the same job in which nothing happens; one serves all scenarios that differ in their faults only.
     ///
     /// # Errors
-    /// As [`Arena::play`].
+    /// As [`SuiteRunner::play`].
     pub(crate) fn undisturbed(&mut self, spec: &RunSpec) -> anyhow::Result<Rc<Undisturbed>> {
         let run = undisturbed(spec);
         if let Some((_, known)) = self.undisturbed.iter().find(|(known, _)| *known == run) {
@@ -151,7 +151,7 @@ impl Arena {
     /// # Errors
     /// [`Interrupted`] when a signal came that no run has heeded.
     pub(crate) fn heed_signals(&self) -> Result<(), Interrupted> {
-        self.stage.signals.arrived().map_or(Ok(()), |signal| Err(Interrupted { signal }))
+        self.runner.signals.arrived().map_or(Ok(()), |signal| Err(Interrupted { signal }))
     }
 
     /// Ends the series: removes the private folder if nothing in it is worth keeping.
@@ -227,7 +227,7 @@ impl Root {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inject::scenario::Disks;
+    use crate::runner::scenario::Disks;
 
     #[test]
     fn takes_one_undisturbed_run_for_all_that_differ_in_what_cannot_matter() {

@@ -23,7 +23,7 @@ fn prove(run: &Evidence) -> Result<String, Doubt> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proofs::Verdict;
+    use crate::checks::Verdict;
     use crate::run::testing::Run;
 
     #[test]

@@ -79,7 +79,7 @@ fn check_eval(evals: &[Option<Eval>], samples: u64) -> Result<Eval, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proofs::Verdict;
+    use crate::checks::Verdict;
     use crate::run::testing::{Run, weights};
 
     fn failure(falsify: impl FnOnce(&mut Run)) -> String {

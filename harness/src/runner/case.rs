@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::arena::Played;
 use super::scenario::Scenario;
-use crate::proofs::counted;
+use super::suite_runner::Played;
+use crate::checks::counted;
 use crate::report::Case;
 
 /// The last lines of the output that a report shows.

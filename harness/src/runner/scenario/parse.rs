@@ -58,7 +58,7 @@ fn place(text: &str, byte: usize) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Deed, Expect, Fault, Phase, RunSpec, What, When, Who};
+    use super::super::{Expect, Fault, FaultAction, Phase, RunSpec, What, When, Who};
     use super::*;
 
     const HEAD: &str = "name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n";
@@ -82,7 +82,7 @@ mod tests {
         );
         assert_eq!(scenario.expect, Expect { restarts: Some(1), same_weights: Some(false), ..Expect::default() });
         let when = When { epoch: Some(1), step: Some(4), save: Some(Phase::HalfWritten), ..When::default() };
-        let what = What(vec![Deed::TearSnapshot, Deed::Exit(7)]);
+        let what = What(vec![FaultAction::TearSnapshot, FaultAction::Exit(7)]);
         let first = Fault { who: Who::Rank(0), when, what, for_seconds: None, replace_after_seconds: None };
         assert_eq!(scenario.faults[0], first);
         assert_eq!(parse("y.toml", &scenario.to_toml()).unwrap(), scenario);

@@ -1,15 +1,15 @@
-//! When the harness strikes: a pure function of the clock and of what was seen of the run so far.
+//! When the harness injects a fault: a pure function of the clock and of what was seen of the run so far.
 
 use std::time::Duration;
 
 use regex::Regex;
 
-use crate::inject::scenario::{Deed, Fault, Scenario, When, Who};
+use crate::runner::scenario::{Fault, FaultAction, Scenario, When, Who};
 
-/// The faults that are still to come, and the cures of those that were.
-pub(super) struct Director {
+/// The faults that are still to come, and when those that were injected are reverted.
+pub(super) struct FaultSchedule {
     pending: Vec<Pending>,
-    cures: Vec<(Duration, Order)>,
+    reverts: Vec<(Duration, Order)>,
 }
 
 struct Pending {
@@ -30,15 +30,15 @@ pub(super) struct Seen {
 /// What the harness is to do now.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Order {
-    /// Inflict `deed`, of the scenario's fault number `fault`.
-    Strike { fault: usize, who: Who, deed: Deed },
+    /// Inflict `action`, of the scenario's fault number `fault`.
+    Inject { fault: usize, who: Who, action: FaultAction },
     /// Undo it.
-    Cure { who: Who, deed: Deed },
+    Revert { who: Who, action: FaultAction },
     /// Start another agent in place of the node's, on a new machine if it is `fresh`; or the first one, if it comes late.
     Replace { node: usize, fresh: bool },
 }
 
-impl Director {
+impl FaultSchedule {
     /// Takes the scenario's faults that the ranks do not see to themselves.
     pub(super) fn new(scenario: &Scenario) -> Self {
         let pending = scenario.outside().map(|(index, fault)| Pending {
@@ -49,8 +49,8 @@ impl Director {
         });
         let late = Duration::try_from_secs_f64(scenario.run.late_seconds).unwrap_or_default();
         let last = Order::Replace { node: scenario.run.nodes - 1, fresh: false };
-        let cures = (!late.is_zero()).then_some((late, last)).into_iter().collect();
-        Director { pending: pending.collect(), cures }
+        let reverts = (!late.is_zero()).then_some((late, last)).into_iter().collect();
+        FaultSchedule { pending: pending.collect(), reverts }
     }
 
     /// What is due `now`, counted from the start of the run. A line is asked for once.
@@ -60,12 +60,13 @@ impl Director {
         let due: Vec<Pending> = due;
         let mut orders = Vec::new();
         for Pending { index, fault, .. } in due {
-            self.cures.extend(cures(now, &fault));
-            let strike = |deed: &Deed| Order::Strike { fault: index, who: fault.who, deed: deed.clone() };
-            orders.extend(fault.what.0.iter().map(strike));
+            self.reverts.extend(reverts(now, &fault));
+            let injection =
+                |action: &FaultAction| Order::Inject { fault: index, who: fault.who, action: action.clone() };
+            orders.extend(fault.what.0.iter().map(injection));
         }
-        let (due, later) = std::mem::take(&mut self.cures).into_iter().partition(|(at, _)| *at <= now);
-        self.cures = later;
+        let (due, later) = std::mem::take(&mut self.reverts).into_iter().partition(|(at, _)| *at <= now);
+        self.reverts = later;
         let due: Vec<(Duration, Order)> = due;
         orders.extend(due.into_iter().map(|(_, order)| order));
         orders
@@ -73,17 +74,17 @@ impl Director {
 
     /// Whether an agent is still to be started, or a stopped process to go on: then the run is not over.
     pub(super) fn owes(&self) -> bool {
-        self.cures.iter().any(|(_, order)| matches!(order, Order::Replace { .. }))
+        self.reverts.iter().any(|(_, order)| matches!(order, Order::Replace { .. }))
     }
 
     /// Starts no agent any more: all have ended, and the whole job is started again.
     pub(super) fn forget_agents(&mut self) {
-        self.cures.retain(|(_, order)| !matches!(order, Order::Replace { .. }));
+        self.reverts.retain(|(_, order)| !matches!(order, Order::Replace { .. }));
     }
 
     /// Whether nothing is left to do.
     pub(super) fn is_done(&self) -> bool {
-        self.pending.is_empty() && self.cures.is_empty()
+        self.pending.is_empty() && self.reverts.is_empty()
     }
 }
 
@@ -95,90 +96,92 @@ fn is_due(Pending { fault, line, .. }: &Pending, now: Duration, seen: &Seen) -> 
     by_clock || by_line || by_step
 }
 
-fn cures(now: Duration, fault: &Fault) -> Vec<(Duration, Order)> {
+fn reverts(now: Duration, fault: &Fault) -> Vec<(Duration, Order)> {
     let at = |seconds: f64| now + Duration::try_from_secs_f64(seconds).unwrap_or_default();
-    let mut cures = Vec::new();
+    let mut reverts = Vec::new();
     if let Some(seconds) = fault.for_seconds {
-        cures.extend(fault.what.0.iter().map(|deed| (at(seconds), Order::Cure { who: fault.who, deed: deed.clone() })));
+        reverts.extend(
+            fault.what.0.iter().map(|action| (at(seconds), Order::Revert { who: fault.who, action: action.clone() })),
+        );
     }
     if let (Some(seconds), Who::Agent(node) | Who::Node(node)) = (fault.replace_after_seconds, fault.who) {
         let fresh = matches!(fault.who, Who::Node(_));
-        cures.push((at(seconds), Order::Replace { node, fresh }));
+        reverts.push((at(seconds), Order::Replace { node, fresh }));
     }
-    cures
+    reverts
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inject::scenario::parse;
+    use crate::runner::scenario::parse;
 
-    fn director(faults: &str) -> Director {
+    fn schedule(faults: &str) -> FaultSchedule {
         let head = "name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n[run]\nnodes = 2\n";
-        Director::new(&parse("x", &format!("{head}{faults}")).unwrap())
+        FaultSchedule::new(&parse("x", &format!("{head}{faults}")).unwrap())
     }
 
     fn seconds(seconds: f64) -> Duration {
         Duration::from_secs_f64(seconds)
     }
 
-    fn strike(fault: usize, who: Who, deed: Deed) -> Order {
-        Order::Strike { fault, who, deed }
+    fn injection(fault: usize, who: Who, action: FaultAction) -> Order {
+        Order::Inject { fault, who, action }
     }
 
     #[test]
-    fn strikes_by_the_clock_once_and_replaces_the_agent_later() {
-        let mut director = director(
+    fn injects_by_the_clock_once_and_replaces_the_agent_later() {
+        let mut schedule = schedule(
             "[[fault]]\nwho = { node = 1 }\nwhen = { after-seconds = 2 }\nwhat = \"kill\"\nreplace-after-seconds = 1\n",
         );
-        let mut due = |now| director.due(seconds(now), &Seen::default());
+        let mut due = |now| schedule.due(seconds(now), &Seen::default());
         assert_eq!(due(1.9), []);
-        assert_eq!(due(2.1), [strike(0, Who::Node(1), Deed::Kill)]);
+        assert_eq!(due(2.1), [injection(0, Who::Node(1), FaultAction::Kill)]);
         assert_eq!(due(3.0), []);
         assert_eq!(due(3.2), [Order::Replace { node: 1, fresh: true }]);
-        assert!(due(99.0).is_empty() && director.is_done());
+        assert!(due(99.0).is_empty() && schedule.is_done());
     }
 
     #[test]
     fn starts_a_late_agent_once_and_no_agent_after_the_whole_job_was_started_again() {
         let head = "name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n[run]\nnodes = 2\nlate-seconds = 1\n";
         let scenario = parse("x", head).unwrap();
-        let mut director = Director::new(&scenario);
-        assert!(director.owes() && director.due(seconds(0.9), &Seen::default()).is_empty());
-        assert_eq!(director.due(seconds(1.0), &Seen::default()), [Order::Replace { node: 1, fresh: false }]);
-        assert!(director.is_done());
-        let mut director = Director::new(&scenario);
-        director.forget_agents();
-        assert!(!director.owes() && director.due(seconds(9.0), &Seen::default()).is_empty());
+        let mut schedule = FaultSchedule::new(&scenario);
+        assert!(schedule.owes() && schedule.due(seconds(0.9), &Seen::default()).is_empty());
+        assert_eq!(schedule.due(seconds(1.0), &Seen::default()), [Order::Replace { node: 1, fresh: false }]);
+        assert!(schedule.is_done());
+        let mut schedule = FaultSchedule::new(&scenario);
+        schedule.forget_agents();
+        assert!(!schedule.owes() && schedule.due(seconds(9.0), &Seen::default()).is_empty());
     }
 
     #[test]
-    fn strikes_at_a_line_and_cures_after_the_time() {
-        let mut director = director(
+    fn injects_at_a_line_and_reverts_after_the_time() {
+        let mut schedule = schedule(
             "[[fault]]\nwho = { rank = 1 }\nwhen = { log-line = \"^Epoch [1-9]\" }\nwhat = \"stop\"\nfor-seconds = 1\n",
         );
         let mut due =
-            |now, line: &str| director.due(seconds(now), &Seen { lines: vec![line.into()], ..Seen::default() });
+            |now, line: &str| schedule.due(seconds(now), &Seen { lines: vec![line.into()], ..Seen::default() });
         assert_eq!(due(0.1, "an Epoch 1"), []);
-        assert_eq!(due(0.2, "Epoch 1"), [strike(0, Who::Rank(1), Deed::Stop)]);
+        assert_eq!(due(0.2, "Epoch 1"), [injection(0, Who::Rank(1), FaultAction::Stop)]);
         assert_eq!(due(0.3, "Epoch 1"), []);
-        assert_eq!(due(1.2, ""), [Order::Cure { who: Who::Rank(1), deed: Deed::Stop }]);
+        assert_eq!(due(1.2, ""), [Order::Revert { who: Who::Rank(1), action: FaultAction::Stop }]);
     }
 
     #[test]
-    fn strikes_from_outside_once_a_step_is_reached_or_passed() {
+    fn injects_from_outside_once_a_step_is_reached_or_passed() {
         let fault = "[[fault]]\nwho = { agent = 0 }\nwhen = { epoch = 1, step = 2 }\nwhat = \"kill\"\n";
         for (reached, expected) in
             [(None, 0), (Some((0, 7)), 0), (Some((1, 1)), 0), (Some((1, 2)), 1), (Some((2, 0)), 1)]
         {
             let seen = Seen { steps: reached, ..Seen::default() };
-            assert_eq!(director(fault).due(seconds(0.0), &seen).len(), expected, "{reached:?}");
+            assert_eq!(schedule(fault).due(seconds(0.0), &seen).len(), expected, "{reached:?}");
         }
     }
 
     #[test]
     fn leaves_exact_faults_to_the_ranks() {
         let fault = "[[fault]]\nwho = { rank = 0 }\nwhen = { epoch = 0, step = 0 }\nwhat = \"kill\"\n";
-        assert!(director(fault).is_done());
+        assert!(schedule(fault).is_done());
     }
 }

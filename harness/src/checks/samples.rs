@@ -78,7 +78,7 @@ fn twice(order: &[u64], sample: u64, seen: &[bool]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proofs::Verdict;
+    use crate::checks::Verdict;
     use crate::run::testing::Run;
 
     fn told(run: &Run) -> (Verdict, String) {

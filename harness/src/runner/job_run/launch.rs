@@ -3,8 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use crate::inject::scenario::{Disks, RunSpec};
 use crate::process::tied;
+use crate::runner::scenario::{Disks, RunSpec};
 
 use super::folder::RunFolder;
 

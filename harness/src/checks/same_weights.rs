@@ -60,7 +60,7 @@ mod tests {
     use safetensors::Dtype;
 
     use super::*;
-    use crate::proofs::Verdict;
+    use crate::checks::Verdict;
     use crate::run::testing::{Run, weights};
 
     fn after(falsify: impl FnOnce(&mut Weights)) -> Finding {

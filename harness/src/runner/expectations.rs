@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use regex::Regex;
 
+use super::job_run::Observed;
 use super::scenario::{Expect, Scenario};
-use super::stage::Observed;
+use crate::checks::{compare_weights, counted};
 use crate::history::Restarts;
-use crate::proofs::{compare_weights, counted};
 use crate::report::{Finding, Verdict};
 use crate::run::Weights;
 
@@ -48,8 +48,8 @@ fn finding(claim: impl Into<String>, proof: Result<String, String>) -> Finding {
 fn faults_came(scenario: &Scenario, seen: &Observed) -> Finding {
     let told =
         |index: &usize| scenario.faults.get(*index).map_or_else(|| format!("fault {index}"), ToString::to_string);
-    let failed = seen.strikes.iter().filter_map(|strike| Some((strike, strike.failed.as_ref()?)));
-    let failed = failed.map(|(strike, why)| format!("{}: {} failed: {why}", strike.who, strike.what));
+    let failed = seen.injections.iter().filter_map(|injection| Some((injection, injection.failed.as_ref()?)));
+    let failed = failed.map(|(injection, why)| format!("{}: {} failed: {why}", injection.who, injection.what));
     let missed = seen.missed.iter().map(|index| format!("never came: {}", told(index)));
     let flaws: Vec<_> = missed.chain(failed).collect();
     let came: Vec<_> = scenario.faults.iter().map(ToString::to_string).collect();

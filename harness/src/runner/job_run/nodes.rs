@@ -1,4 +1,4 @@
-//! The agents of a run with their places: started, struck and ended. Dropping them ends every process of the run.
+//! The agents of a run with their places: started, hit by faults and ended. Dropping them ends every process of the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -21,7 +21,7 @@ use super::places::{Disk, LINK, Network};
 use super::ports::{self, Listener};
 use super::processes::{self, MARK};
 use super::{NoRun, Scenario};
-use crate::inject::scenario::{Deed, Disks, RunSpec, Who};
+use crate::runner::scenario::{Disks, FaultAction, RunSpec, Who};
 
 /// OpenMP's variable for the number of threads of a process.
 const THREADS: &str = "OMP_NUM_THREADS";
@@ -57,7 +57,7 @@ struct Running {
     pidfd: OwnedFd,
     status: Option<ExitStatus>,
     /// The harness killed it, so how it ended tells nothing.
-    struck: bool,
+    hit: bool,
     /// Bytes of the node's output that were looked at.
     read: u64,
 }
@@ -74,9 +74,9 @@ impl<'a> Nodes<'a> {
         set_child_subreaper(Some(getpid()))?;
         let spec = &scenario.run;
         let mark = mark(&folder);
-        let network = scenario.has(Deed::is_of_the_network).then(|| Network::make(spec.nodes));
+        let network = scenario.has(FaultAction::is_of_the_network).then(|| Network::make(spec.nodes));
         let network = network.transpose().map_err(NoRun::NotHere)?;
-        let disk = scenario.has(Deed::is_of_the_disk).then(|| Disk::new(folder.snapshots()));
+        let disk = scenario.has(FaultAction::is_of_the_disk).then(|| Disk::new(folder.snapshots()));
         disk.iter().try_for_each(Disk::check).map_err(NoRun::NotHere)?;
         let meeting = meets(spec).then(|| meeting(network.as_ref(), spec.nodes, &mark)).transpose()?;
         let (agents, machines, fresh) = (Vec::new(), (0..spec.nodes).collect(), spec.nodes);
@@ -129,7 +129,7 @@ impl<'a> Nodes<'a> {
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
         let read = self.agents.iter().filter(|agent| agent.node == node).map(|agent| agent.read).max().unwrap_or(0);
         let requeued = self.requeued;
-        self.agents.push(Running { node, requeued, child, pidfd, status: None, struck: false, read });
+        self.agents.push(Running { node, requeued, child, pidfd, status: None, hit: false, read });
         Ok(())
     }
 
@@ -157,7 +157,7 @@ impl<'a> Nodes<'a> {
 
     /// The exit codes of the agents that were let live, the newest of each node.
     pub(super) fn codes(&self) -> BTreeMap<usize, Option<i32>> {
-        let own = self.agents.iter().filter(|agent| !agent.struck && agent.requeued == self.requeued);
+        let own = self.agents.iter().filter(|agent| !agent.hit && agent.requeued == self.requeued);
         own.filter_map(|agent| Some((agent.node, agent.status?.code()))).collect()
     }
 
@@ -166,7 +166,7 @@ impl<'a> Nodes<'a> {
         let mut newest: BTreeMap<usize, &Running> = BTreeMap::new();
         newest.extend(self.agents.iter().map(|agent| (agent.node, agent)));
         newest.len() < self.spec.nodes
-            || newest.values().any(|agent| agent.struck || agent.status.is_none_or(|status| !status.success()))
+            || newest.values().any(|agent| agent.hit || agent.status.is_none_or(|status| !status.success()))
     }
 
     /// Whether the agent that hosts the store of several has ended.
@@ -180,13 +180,13 @@ impl<'a> Nodes<'a> {
         let mut newest: BTreeMap<usize, &Running> = BTreeMap::new();
         newest.extend(self.agents.iter().map(|agent| (agent.node, agent)));
         newest.remove(&0);
-        newest.values().any(|agent| !agent.struck && agent.status.is_some_and(|status| !status.success()))
+        newest.values().any(|agent| !agent.hit && agent.status.is_some_and(|status| !status.success()))
     }
 
     /// Kills the agents that still run.
     pub(super) fn end_others(&mut self) {
         for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
-            agent.struck = true;
+            agent.hit = true;
             processes::send(agent.child.id() as i32, KILL);
         }
     }
@@ -215,28 +215,28 @@ impl<'a> Nodes<'a> {
         live.flat_map(|agent| ports::of(agent.child.id() as i32)).collect()
     }
 
-    /// Inflicts a deed.
-    pub(super) fn strike(&mut self, who: Who, deed: &Deed) -> Result<(), String> {
-        match (deed, who) {
-            (Deed::CutNetwork, Who::Node(node)) => self.network()?.cut(node),
-            (Deed::SlowNetwork(kbit), Who::Node(node)) => self.network()?.slow(node, *kbit),
-            (Deed::DiskFull, Who::Node(node)) => self.disk()?.fill(self.agent_of(node)?),
-            (Deed::ReadOnly, Who::Node(node)) => self.disk()?.remount(self.agent_of(node)?, "ro"),
-            _ => match deed.signal() {
+    /// Injects a fault.
+    pub(super) fn inject(&mut self, who: Who, action: &FaultAction) -> Result<(), String> {
+        match (action, who) {
+            (FaultAction::CutNetwork, Who::Node(node)) => self.network()?.cut(node),
+            (FaultAction::SlowNetwork(kbit), Who::Node(node)) => self.network()?.slow(node, *kbit),
+            (FaultAction::DiskFull, Who::Node(node)) => self.disk()?.fill(self.agent_of(node)?),
+            (FaultAction::ReadOnly, Who::Node(node)) => self.disk()?.remount(self.agent_of(node)?, "ro"),
+            _ => match action.signal() {
                 Some(signal) => self.signal(who, signal),
-                None => Err(format!("{deed} cannot be done from outside")),
+                None => Err(format!("{action} cannot be done from outside")),
             },
         }
     }
 
     /// Undoes it.
-    pub(super) fn cure(&mut self, who: Who, deed: &Deed) -> Result<(), String> {
-        match (deed, who) {
-            (Deed::CutNetwork, Who::Node(node)) => self.network()?.mend(node),
-            (Deed::SlowNetwork(_), Who::Node(node)) => self.network()?.hasten(node),
-            (Deed::DiskFull, Who::Node(node)) => self.disk()?.free(self.agent_of(node)?),
-            (Deed::ReadOnly, Who::Node(node)) => self.disk()?.remount(self.agent_of(node)?, "rw"),
-            (Deed::Stop, who) => self.signal(who, CONTINUE),
+    pub(super) fn revert(&mut self, who: Who, action: &FaultAction) -> Result<(), String> {
+        match (action, who) {
+            (FaultAction::CutNetwork, Who::Node(node)) => self.network()?.mend(node),
+            (FaultAction::SlowNetwork(_), Who::Node(node)) => self.network()?.hasten(node),
+            (FaultAction::DiskFull, Who::Node(node)) => self.disk()?.free(self.agent_of(node)?),
+            (FaultAction::ReadOnly, Who::Node(node)) => self.disk()?.remount(self.agent_of(node)?, "rw"),
+            (FaultAction::Stop, who) => self.signal(who, CONTINUE),
             _ => Ok(()),
         }
     }
@@ -283,7 +283,7 @@ impl<'a> Nodes<'a> {
             && let Who::Agent(node) | Who::Node(node) = who
         {
             let hit = self.agents.iter_mut().filter(|agent| agent.node == node && agent.status.is_none());
-            hit.for_each(|agent| agent.struck = true);
+            hit.for_each(|agent| agent.hit = true);
         }
         if targets.is_empty() {
             return Err(format!("{who} has no process any more"));
@@ -350,7 +350,7 @@ impl<'a> Nodes<'a> {
         for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
             let _ = agent.child.kill();
             agent.status = agent.child.wait().ok();
-            agent.struck = true;
+            agent.hit = true;
         }
         processes::end(&self.mark, &ours);
         self.network = None;

@@ -9,12 +9,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Deeds, one after the other.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct What(pub(crate) Vec<Deed>);
+pub(crate) struct What(pub(crate) Vec<FaultAction>);
 
 /// One thing that happens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Deed {
+pub(crate) enum FaultAction {
     /// SIGKILL: no clean-up, as from the kernel's memory killer or a pulled plug.
     Kill,
     /// SIGTERM: as a batch system asks.
@@ -45,77 +45,79 @@ pub(crate) enum Deed {
     SlowNetwork(u64),
 }
 
-impl Deed {
+impl FaultAction {
     /// As a rank does it to itself, act by act; `None` if it cannot.
     pub(crate) fn acts(&self) -> Option<Vec<Act>> {
         // Rust's own handler of this signal lets the first one pass: it puts the system's in its place, and expects the bad
         // instruction to be tried again (std/src/sys/pal/unix/stack_overflow.rs). The second takes the place of that.
-        let again = (*self == Deed::Segfault).then_some(Act::Signal(11));
+        let again = (*self == FaultAction::Segfault).then_some(Act::Signal(11));
         Some(std::iter::once(self.act()?).chain(again).collect())
     }
 
     fn act(&self) -> Option<Act> {
         Some(match self {
-            Deed::Kill => Act::Signal(9),
-            Deed::Term => Act::Signal(15),
-            Deed::Stop => Act::Signal(19),
-            Deed::Segfault => Act::Signal(11),
-            Deed::IgnoreTerm => Act::IgnoreTerm,
-            Deed::Exit(code) => Act::Exit(*code),
-            Deed::Panic => Act::Panic,
-            Deed::TearSnapshot => Act::TearSnapshot,
-            Deed::FlipSnapshotBit => Act::FlipSnapshotBit,
-            Deed::NoSpace => Act::NoSpace,
-            Deed::DiskFull | Deed::ReadOnly | Deed::CutNetwork | Deed::SlowNetwork(_) => return None,
+            FaultAction::Kill => Act::Signal(9),
+            FaultAction::Term => Act::Signal(15),
+            FaultAction::Stop => Act::Signal(19),
+            FaultAction::Segfault => Act::Signal(11),
+            FaultAction::IgnoreTerm => Act::IgnoreTerm,
+            FaultAction::Exit(code) => Act::Exit(*code),
+            FaultAction::Panic => Act::Panic,
+            FaultAction::TearSnapshot => Act::TearSnapshot,
+            FaultAction::FlipSnapshotBit => Act::FlipSnapshotBit,
+            FaultAction::NoSpace => Act::NoSpace,
+            FaultAction::DiskFull | FaultAction::ReadOnly | FaultAction::CutNetwork | FaultAction::SlowNetwork(_) => {
+                return None;
+            }
         })
     }
 
     /// The signal that it is, if it can be sent from outside.
     pub(crate) fn signal(&self) -> Option<i32> {
         match self {
-            Deed::Kill => Some(9),
-            Deed::Term => Some(15),
-            Deed::Stop => Some(19),
+            FaultAction::Kill => Some(9),
+            FaultAction::Term => Some(15),
+            FaultAction::Stop => Some(19),
             _ => None,
         }
     }
 
     /// Whether it takes a network of the run's own.
     pub(crate) fn is_of_the_network(&self) -> bool {
-        matches!(self, Deed::CutNetwork | Deed::SlowNetwork(_))
+        matches!(self, FaultAction::CutNetwork | FaultAction::SlowNetwork(_))
     }
 
     /// Whether it takes a file system of the run's own.
     pub(crate) fn is_of_the_disk(&self) -> bool {
-        matches!(self, Deed::DiskFull | Deed::ReadOnly)
+        matches!(self, FaultAction::DiskFull | FaultAction::ReadOnly)
     }
 }
 
-impl fmt::Display for Deed {
+impl fmt::Display for FaultAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Deed::Kill => f.write_str("SIGKILL"),
-            Deed::Term => f.write_str("SIGTERM"),
-            Deed::Stop => f.write_str("SIGSTOP"),
-            Deed::IgnoreTerm => f.write_str("SIGTERM ignored"),
-            Deed::Segfault => f.write_str("SIGSEGV"),
-            Deed::Exit(code) => write!(f, "exit code {code}"),
-            Deed::Panic => f.write_str("panic"),
-            Deed::TearSnapshot => f.write_str("newest snapshot torn"),
-            Deed::FlipSnapshotBit => f.write_str("bit of the newest snapshot flipped"),
-            Deed::NoSpace => f.write_str("no space (made up)"),
-            Deed::DiskFull => f.write_str("disk full"),
-            Deed::ReadOnly => f.write_str("disk read-only"),
-            Deed::CutNetwork => f.write_str("network cut"),
-            Deed::SlowNetwork(kbit) => write!(f, "network slowed to {kbit} kbit/s"),
+            FaultAction::Kill => f.write_str("SIGKILL"),
+            FaultAction::Term => f.write_str("SIGTERM"),
+            FaultAction::Stop => f.write_str("SIGSTOP"),
+            FaultAction::IgnoreTerm => f.write_str("SIGTERM ignored"),
+            FaultAction::Segfault => f.write_str("SIGSEGV"),
+            FaultAction::Exit(code) => write!(f, "exit code {code}"),
+            FaultAction::Panic => f.write_str("panic"),
+            FaultAction::TearSnapshot => f.write_str("newest snapshot torn"),
+            FaultAction::FlipSnapshotBit => f.write_str("bit of the newest snapshot flipped"),
+            FaultAction::NoSpace => f.write_str("no space (made up)"),
+            FaultAction::DiskFull => f.write_str("disk full"),
+            FaultAction::ReadOnly => f.write_str("disk read-only"),
+            FaultAction::CutNetwork => f.write_str("network cut"),
+            FaultAction::SlowNetwork(kbit) => write!(f, "network slowed to {kbit} kbit/s"),
         }
     }
 }
 
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let deeds: Vec<_> = self.0.iter().map(Deed::to_string).collect();
-        f.write_str(&deeds.join(", then "))
+        let actions: Vec<_> = self.0.iter().map(FaultAction::to_string).collect();
+        f.write_str(&actions.join(", then "))
     }
 }
 
@@ -134,22 +136,22 @@ impl<'de> Deserialize<'de> for What {
     }
 }
 
-/// Unlike an untagged enum, it passes on what the deed's own parser says.
+/// Unlike an untagged enum, it passes on what the action's own parser says.
 struct OneOrSeveral;
 
 impl<'de> Visitor<'de> for OneOrSeveral {
     type Value = What;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a deed such as \"kill\" or { exit = 3 }, or a list of deeds")
+        f.write_str("an action such as \"kill\" or { exit = 3 }, or a list of actions")
     }
 
     fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<What, E> {
-        Deed::deserialize(StrDeserializer::new(word)).map(|deed| What(vec![deed]))
+        FaultAction::deserialize(StrDeserializer::new(word)).map(|action| What(vec![action]))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<What, A::Error> {
-        Deed::deserialize(MapAccessDeserializer::new(map)).map(|deed| What(vec![deed]))
+        FaultAction::deserialize(MapAccessDeserializer::new(map)).map(|action| What(vec![action]))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<What, A::Error> {
