@@ -1,22 +1,16 @@
-//! Handwriting-like digits drawn on the spot, so that the MNIST labs run without a download.
-//!
-//! They stand in for MNIST in shape, in file format and in what it takes to learn them (a convolutional network learns
-//! them well, a linear one does not), not in accuracy figures: those are for the real files. The shapes are in
-//! `glyphs`, the drawing in `draw`.
-
-mod draw;
-mod glyphs;
+//! The digits of a seed, as an endless set and as files.
 
 use std::path::Path;
 
 use anyhow::Context;
 
-use super::mnist::{Mnist, Split};
-use super::rng::KeyedRng;
+use super::{draw, glyphs};
+use crate::data::mnist::{Mnist, Split};
+use crate::data::rng::KeyedRng;
 
 /// Pixels along each side of a picture, as in MNIST.
 pub const SIDE: usize = 28;
-const PIXELS: usize = SIDE * SIDE;
+pub(super) const PIXELS: usize = SIDE * SIDE;
 
 /// Keep the random streams of labels and pictures apart.
 const LABELS: u64 = u64::from_be_bytes(*b"dglabels");

@@ -1,4 +1,4 @@
-//! The IDX format, in which MNIST and its relatives are published: read, plain or gzipped, and written.
+//! An IDX file: read, plain or gzipped, and written.
 //!
 //! Layout (Yann LeCun's MNIST page): two zero bytes, one byte for the element type, one for the number of dimensions,
 //! then each dimension as a big-endian `u32`, then the elements, the last dimension fastest. Only unsigned bytes are
@@ -8,8 +8,6 @@
 //! [`MAX_BYTES`], or beyond what a file of that length can hold, is an error before any data is read. What the images
 //! mean is `mnist`'s duty.
 
-mod error;
-
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -18,15 +16,17 @@ use flate2::Compression;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
-pub use error::IdxError;
-
-use super::whole;
+use super::guess::guess;
+use crate::data::error::{DataError, kind_of};
+use crate::data::whole;
 
 /// The most data bytes that are read or written: 1 GiB. MNIST's training images are 47 MB, EMNIST's largest set 547 MB.
 pub const MAX_BYTES: u64 = 1 << 30;
 
 /// No deflate stream grows by more than this factor (zlib's documentation: 1032 to 1).
 const DEFLATE_MOST: u64 = 1032;
+
+const CUT_OFF: &str = "the file is cut off or its header is damaged, get it again";
 
 /// How many bytes of a file that is not IDX are looked at to say what it is.
 const PEEK: usize = 64;
@@ -55,7 +55,7 @@ impl Idx {
     /// # Errors
     /// When the product of `dims` is not the number of bytes, or when the format cannot say it: 1 to 255 dimensions,
     /// each at most `u32::MAX`, at most [`MAX_BYTES`].
-    pub fn new(dims: Vec<usize>, data: Vec<u8>) -> Result<Self, IdxError> {
+    pub fn new(dims: Vec<usize>, data: Vec<u8>) -> Result<Self, DataError> {
         let why = if !(1..=255).contains(&dims.len()) {
             "an IDX file has 1 to 255 dimensions"
         } else if dims.iter().any(|&dim| u32::try_from(dim).is_err()) {
@@ -67,14 +67,14 @@ impl Idx {
         } else {
             return Ok(Self { dims, data });
         };
-        Err(IdxError::Shape { found: data.len(), dims, why })
+        Err(DataError::new(format!("make an IDX file of {dims:?} from {} bytes", data.len())).hint(why))
     }
 
     /// Reads a file, gzipped or not: its first bytes tell, not its name.
     ///
     /// # Errors
-    /// Any [`IdxError`] of reading; the whole file is checked, up to its last byte and gzip's checksum.
-    pub fn read(path: &Path, kind: Kind) -> Result<Self, IdxError> {
+    /// [`DataError`] of a file that is no good; the whole file is checked, up to its last byte and gzip's checksum.
+    pub fn read(path: &Path, kind: Kind) -> Result<Self, DataError> {
         let mut source = Source::open(path)?;
         let header = source.header(kind)?;
         let data = source.data(&header)?;
@@ -85,9 +85,9 @@ impl Idx {
     /// a temporary name in the same folder, synced and renamed.
     ///
     /// # Errors
-    /// [`IdxError::Write`].
-    pub fn write(&self, path: &Path) -> Result<(), IdxError> {
-        self.try_write(path).map_err(|source| IdxError::Write { path: path.into(), source })
+    /// [`DataError`] of a file that cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), DataError> {
+        self.try_write(path).map_err(|source| DataError::unwritable(path, source))
     }
 
     /// The dimensions; for images `[n, rows, columns]`.
@@ -172,68 +172,67 @@ struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn open(path: &'a Path) -> Result<Self, IdxError> {
-        let fail = |source| IdxError::Open { path: path.into(), source };
+    fn open(path: &'a Path) -> Result<Self, DataError> {
+        let fail = |source| DataError::unreadable(path, source);
         let about = std::fs::metadata(path).map_err(fail)?;
         if !about.is_file() {
-            let found = if about.is_dir() { "a folder" } else { "a pipe, socket or device" };
-            return Err(IdxError::NotAFile { path: path.into(), found });
+            let error = DataError::new("read").at(path).expected("an IDX file").found(kind_of(&about));
+            return Err(error.hint("give the path of the file itself"));
         }
         let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(fail)?);
-        let gzip = file
-            .fill_buf()
-            .map_err(|source| IdxError::Read { path: path.into(), done: 0, source })?
-            .starts_with(b"\x1f\x8b");
+        let gzip = file.fill_buf().map_err(|source| failed_disk(path, 0, source))?.starts_with(b"\x1f\x8b");
         let most = if gzip { about.len().saturating_mul(DEFLATE_MOST) } else { about.len() };
         let reader: Box<dyn Read> = if gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
         Ok(Self { path, reader, gzip, most })
     }
 
-    fn header(&mut self, kind: Kind) -> Result<Header, IdxError> {
+    fn header(&mut self, kind: Kind) -> Result<Header, DataError> {
         let magic = self.take(4, 0)?;
         let &[0, 0, code, rank @ 1..=255] = &magic[..] else { return Err(self.not_idx(magic)) };
         let Some(element) = ElementType::from_code(code) else { return Err(self.not_idx(magic)) };
         if element != ElementType::U8 {
-            return Err(IdxError::UnsupportedType { path: self.path.into(), code, name: element.name() });
+            let found = format!("{} (type 0x{code:02x}), an IDX type that is not read here", element.name());
+            return Err(self.refuse("unsigned bytes (type 0x08)", found, "convert the file to unsigned bytes"));
         }
         check_kind(self.path, kind, rank)?;
         let (expected, sizes) = (4 + 4 * usize::from(rank), self.take(4 * usize::from(rank), 0)?);
         if sizes.len() + 4 < expected {
-            return Err(IdxError::ShortHeader { path: self.path.into(), expected, found: sizes.len() + 4 });
+            return Err(self.short_header(expected, sizes.len() + 4));
         }
         let dims = sizes.chunks_exact(4).map(|be| be.iter().fold(0, |value, &byte| value << 8 | usize::from(byte)));
         self.check_claim(dims.collect(), expected as u64)
     }
 
     /// Refuses dimensions that no file, or not this one, can hold.
-    fn check_claim(&self, dims: Vec<usize>, header: u64) -> Result<Header, IdxError> {
-        let path = self.path.to_path_buf();
+    fn check_claim(&self, dims: Vec<usize>, header: u64) -> Result<Header, DataError> {
         let Some(bytes) = product(&dims).filter(|&bytes| bytes <= MAX_BYTES) else {
-            return Err(IdxError::Absurd { path, dims, limit: MAX_BYTES });
+            let hint = "the header is damaged, or the file is no data set, get it again";
+            return Err(self.refuse(format!("at most {MAX_BYTES} bytes"), format!("{dims:?} in the header"), hint));
         };
         let most = self.most.saturating_sub(header);
-        match bytes > most {
-            true if self.gzip => Err(IdxError::TooSmall { path, dims, expected: bytes, most }),
-            true => Err(IdxError::Short { path, dims, expected: bytes, found: most }),
-            false => Ok(Header { dims, bytes }),
+        if bytes <= most {
+            return Ok(Header { dims, bytes });
         }
+        let found = if self.gzip { format!("a gzip file that unpacks to {most} at most") } else { most.to_string() };
+        Err(self.refuse(claim(&dims, bytes), found, CUT_OFF))
     }
 
     /// All data, and proof that nothing follows it.
-    fn data(&mut self, header: &Header) -> Result<Vec<u8>, IdxError> {
-        let (path, dims, expected) = (|| self.path.to_path_buf(), || header.dims.clone(), header.bytes);
+    fn data(&mut self, header: &Header) -> Result<Vec<u8>, DataError> {
+        let expected = header.bytes;
         let data = self.take(expected as usize, 0)?;
         if (data.len() as u64) < expected {
-            return Err(IdxError::Short { path: path(), dims: dims(), expected, found: data.len() as u64 });
+            return Err(self.refuse(claim(&header.dims, expected), data.len().to_string(), CUT_OFF));
         }
         if !self.take(1, expected)?.is_empty() {
-            return Err(IdxError::Trailing { path: path(), dims: dims(), expected });
+            let hint = "two files may have been joined, or the header is damaged, get it again";
+            return Err(self.refuse(claim(&header.dims, expected), "more after them", hint));
         }
         Ok(data)
     }
 
     /// Up to `count` bytes, fewer at the end of the file. The vector grows with what comes.
-    fn take(&mut self, count: usize, done: u64) -> Result<Vec<u8>, IdxError> {
+    fn take(&mut self, count: usize, done: u64) -> Result<Vec<u8>, DataError> {
         let mut bytes = Vec::new();
         match (&mut self.reader).take(count as u64).read_to_end(&mut bytes) {
             Ok(_) => Ok(bytes),
@@ -241,31 +240,50 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn broken(&self, done: u64, source: io::Error) -> IdxError {
-        let path = self.path.to_path_buf();
+    fn broken(&self, done: u64, source: io::Error) -> DataError {
         let what = match source.kind() {
             io::ErrorKind::UnexpectedEof if self.gzip => "cut off",
             io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData if self.gzip => "damaged",
-            _ => return IdxError::Read { path, done, source },
+            _ => return failed_disk(self.path, done, source),
         };
-        IdxError::Gzip { path, what, done, source }
+        let found = format!("a gzip stream that is {what} after {done} bytes of data");
+        self.refuse("", found, "get the file again").because(source)
+    }
+
+    fn refuse(&self, expected: impl Into<String>, found: impl Into<String>, hint: &str) -> DataError {
+        DataError::new("read").at(self.path).expected(expected).found(found).hint(hint)
+    }
+
+    fn short_header(&self, expected: usize, found: usize) -> DataError {
+        let found = format!("the end of the file after {found}");
+        self.refuse(format!("a header of {expected} bytes"), found, "the file is cut off, get it again")
     }
 
     /// Says what the file is instead; a stream that breaks on the way is judged by what came.
-    fn not_idx(&mut self, mut start: Vec<u8>) -> IdxError {
+    fn not_idx(&mut self, mut start: Vec<u8>) -> DataError {
         if start.len() == 4 {
             start.extend(self.take(PEEK, 4).unwrap_or_default());
         }
         if start.first() == Some(&0) && start.len() < 4 {
-            return IdxError::ShortHeader { path: self.path.into(), expected: 4, found: start.len() };
+            return self.short_header(4, start.len());
         }
-        let (found, hint) = error::guess(&start);
-        IdxError::NotIdx { path: self.path.into(), found, hint }
+        let (found, hint) = guess(&start);
+        self.refuse("an IDX file (bytes 00 00 08 and the number of dimensions)", found, hint)
     }
 }
 
+/// What a header claims: `12 bytes, as the header claims ([2, 3, 2])`.
+fn claim(dims: &[usize], bytes: u64) -> String {
+    format!("{bytes} bytes, as the header claims ({dims:?})")
+}
+
+fn failed_disk(path: &Path, done: u64, source: io::Error) -> DataError {
+    let hint = "the disk or the file system failed; try again, or copy the file";
+    DataError::new("read").at(path).found(format!("no more after {done} bytes of data")).hint(hint).because(source)
+}
+
 /// The product of the dimensions, `None` when it passes `u64`. An empty dimension makes it 0 whatever the others are.
-fn product(dims: &[usize]) -> Option<u64> {
+pub(super) fn product(dims: &[usize]) -> Option<u64> {
     if dims.contains(&0) {
         return Some(0);
     }
@@ -273,7 +291,7 @@ fn product(dims: &[usize]) -> Option<u64> {
 }
 
 /// Compares the number of dimensions with the kind that was wanted.
-fn check_kind(path: &Path, kind: Kind, rank: u8) -> Result<(), IdxError> {
+fn check_kind(path: &Path, kind: Kind, rank: u8) -> Result<(), DataError> {
     let expected = match kind {
         Kind::Images if rank != 3 => "an image file (3 dimensions, magic 0x00000803)",
         Kind::Labels if rank != 1 => "a label file (1 dimension, magic 0x00000801)",
@@ -288,8 +306,5 @@ fn check_kind(path: &Path, kind: Kind, rank: u8) -> Result<(), IdxError> {
         ),
     };
     let found = format!("{what} ({rank} dimension{}, magic 0x000008{rank:02x})", if rank == 1 { "" } else { "s" });
-    Err(IdxError::WrongKind { path: path.into(), expected, found, hint })
+    Err(DataError::new("read").at(path).expected(expected).found(found).hint(hint))
 }
-
-#[cfg(test)]
-mod tests;
