@@ -5,6 +5,7 @@
 mod agree;
 pub mod best;
 pub mod checkpoint;
+mod confusion;
 pub mod data;
 mod ddp;
 pub mod device;

@@ -3,8 +3,6 @@
 //! A rank's own accuracy is not everyone's, and the mean of the batches' means depends on the batch size; both are common in
 //! tutorials, and both keep the wrong model as the best.
 
-mod confusion;
-
 use std::sync::Arc;
 
 use c10d::{ProcessGroup, ReduceOp};
@@ -17,7 +15,7 @@ use crate::loader::DataLoader;
 use crate::loss::CrossEntropy;
 use crate::sampler::EvalSampler;
 
-pub use confusion::Confusion;
+pub use crate::confusion::Confusion;
 
 /// How to evaluate.
 #[derive(Clone, Copy, Debug, PartialEq)]

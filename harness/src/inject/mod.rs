@@ -1,17 +1,8 @@
 //! `lockstep inject`: breaks a training run on purpose, and demands that nothing of it shows in the result.
 //!
-//! - [`scenario`]: the file format; [`library`]: the scenarios that come with the command; [`soak`]: random ones.
-//! - [`stage`]: one run with its faults; [`arena`]: a series of them, each held against an undisturbed run.
-//! - [`recovery`] and [`judge`]: what the files tell of a run, and whether it is what was expected. Pure.
+//! Which scenarios are played is decided here, and random ones are drawn by [`soak`]; [`runner`](crate::runner) plays them.
 
-pub(crate) mod arena;
-pub(crate) mod judge;
-mod library;
-mod recovery;
-pub(crate) mod scenario;
 mod soak;
-pub(crate) mod stage;
-mod told;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,16 +12,9 @@ use anyhow::Context;
 use clap::Args;
 
 use crate::exit::{Code, Refused};
-use crate::process::Signals;
-use crate::report::{Case, Finding, Machine, Report, Screen, Target, Verdict, command_line, counts};
-use crate::run::program_beside;
-use arena::{Arena, Played};
-use scenario::{Scenario, parse};
-use stage::{LAB, Launcher, Stage};
-
-pub(crate) use library::scenario as from_library;
-pub(crate) use told::case;
-use told::figures;
+use crate::report::{Case, Finding, Screen, Target, Verdict, counts};
+use crate::runner::scenario::{Scenario, parse};
+use crate::runner::{Played, SuiteRunner, case, figures, finish, job_runner, library, report};
 
 /// Breaks training runs on purpose, and demands the very bits of a run in which nothing happened
 #[derive(Args)]
@@ -97,10 +81,10 @@ impl Options {
         let entries = self.entries()?;
         let needs_lab =
             entries.iter().any(|entry| entry.scenario.run.program.is_none() && entry.scenario.run.lab.is_none());
-        let stage = stage(self.launcher.clone(), self.timeout.map(Duration::from_secs), needs_lab)?;
+        let runner = job_runner(self.launcher.clone(), self.timeout.map(Duration::from_secs), needs_lab)?;
         let stdout_is_taken = self.reports.iter().any(Target::is_stdout);
-        let arena = Arena::open(stage, self.keep.as_deref())?;
-        let series = Series { screen: Screen::new(stdout_is_taken), arena, cases: Vec::new() };
+        let suite = SuiteRunner::open(runner, self.keep.as_deref())?;
+        let series = Series { screen: Screen::new(stdout_is_taken), suite, cases: Vec::new() };
         series.play(entries, self.soak.map(|_| self.keep_going), &self.reports)
     }
 
@@ -135,22 +119,6 @@ impl Options {
     }
 }
 
-/// What all runs share.
-///
-/// # Errors
-/// When the lab is needed and not built.
-pub(crate) fn stage(launcher: Option<PathBuf>, timeout: Option<Duration>, needs_lab: bool) -> anyhow::Result<Stage> {
-    let lab = if needs_lab { program_beside(LAB)? } else { PathBuf::new() };
-    let launcher = launcher.map_or(Launcher::Own, Launcher::Other);
-    Ok(Stage {
-        launcher,
-        lab,
-        signals: Signals::listen().context("cannot listen for signals")?,
-        timeout,
-        listener: None,
-    })
-}
-
 /// A file, or a scenario of the library.
 fn find(name: &str) -> Result<Scenario, Refused> {
     if !name.ends_with(".toml") {
@@ -174,7 +142,7 @@ fn print(text: &str) -> anyhow::Result<Code> {
 /// Scenarios that are played one after the other, with a line for each.
 struct Series {
     screen: Screen,
-    arena: Arena,
+    suite: SuiteRunner,
     cases: Vec<Case>,
 }
 
@@ -184,7 +152,7 @@ impl Series {
         let (begin, started, count) = (Instant::now(), SystemTime::now(), entries.len());
         let (stops_at_failure, mut soaked) = (soak == Some(false), Soaked::default());
         for (number, Entry { scenario, replay, seed }) in (1..).zip(entries) {
-            let played = self.arena.play(scenario)?;
+            let played = self.suite.play(scenario)?;
             soaked.add(&played);
             let made = case(&played, Some(replay), seed);
             self.tell(&played, &made, number, count);
@@ -194,14 +162,14 @@ impl Series {
                 break;
             }
         }
-        let Series { screen, arena, cases } = self;
+        let Series { screen, suite, cases } = self;
         let report = report("Lockstep inject", started, begin.elapsed(), cases);
         let verdicts: Vec<_> = report.cases.iter().map(Case::verdict).collect();
         screen.line(format!("{} in {:.1} s", counts(&verdicts), report.took.as_secs_f64()));
         if soak.is_some() {
             soaked.lines().into_iter().for_each(|line| screen.line(line));
         }
-        finish(&screen, arena, &report, reports)
+        finish(&screen, suite, &report, reports)
     }
 
     fn tell(&self, played: &Played, made: &Case, number: usize, count: usize) {
@@ -232,9 +200,9 @@ struct Soaked {
 impl Soaked {
     fn add(&mut self, Played { scenario, seen, .. }: &Played) {
         self.scenarios.push(scenario.clone());
-        for strike in seen.iter().flat_map(|seen| &seen.strikes) {
-            self.missed += usize::from(strike.fault.is_some() && strike.failed.is_some());
-            self.requeues += usize::from(strike.is_requeue());
+        for injection in seen.iter().flat_map(|seen| &seen.injections) {
+            self.missed += usize::from(injection.fault.is_some() && injection.failed.is_some());
+            self.requeues += usize::from(injection.is_requeue());
         }
         self.missed += seen.as_ref().map_or(0, |seen| seen.missed.len());
     }
@@ -246,27 +214,4 @@ impl Soaked {
         let more = more.into_iter().filter(|(_, count)| *count > 0).map(|(what, count)| (what.to_owned(), count));
         kinds.chain(more).map(|(kind, count)| format!("{count:>7} × {kind}")).collect()
     }
-}
-
-/// A report of this command, which runs here.
-pub(crate) fn report(title: &str, started: SystemTime, took: Duration, cases: Vec<Case>) -> Report {
-    let machine = Machine::here();
-    let untried = cases.iter().filter(|case| case.verdict() == Verdict::NotVerified && case.timeline.is_none());
-    let told =
-        untried.flat_map(|case| case.findings.iter().map(|finding| format!("{}: {}", case.name, finding.evidence)));
-    let not_verified = machine.not_verified().into_iter().chain(told).collect();
-    Report { title: title.into(), command: command_line(), started, took, machine, not_verified, cases }
-}
-
-/// Writes the report, says where the runs' files are, and gives the exit code. A signal that came after the runs is heeded here.
-///
-/// # Errors
-/// When a report cannot be written.
-pub(crate) fn finish(screen: &Screen, arena: Arena, report: &Report, targets: &[Target]) -> anyhow::Result<Code> {
-    targets.iter().try_for_each(|target| report.write(target))?;
-    arena.heed_signals()?;
-    if let Some(folder) = arena.close() {
-        screen.line(format!("files in {}", folder.display()));
-    }
-    Ok(if report.verdict() == Verdict::Failed { Code::Failure } else { Code::Success })
 }

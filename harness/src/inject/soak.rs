@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use rand_mt::Mt64;
 
-use super::scenario::{Deed, Expect, Fault, Phase, RunSpec, Scenario, What, When, Who};
+use crate::runner::scenario::{Expect, Fault, FaultAction, Phase, RunSpec, Scenario, What, When, Who};
 
 /// Steps from one snapshot to the next.
 const SAVE_EVERY: u64 = 3;
@@ -73,14 +73,14 @@ fn kind(fault: &Fault) -> String {
         Who::Node(0) => "store host",
         Who::Node(_) => "guest",
     };
-    let what = |deed: &Deed| match deed {
-        Deed::Exit(_) => "exit code".to_owned(),
-        Deed::SlowNetwork(_) => "network slowed".to_owned(),
+    let what = |action: &FaultAction| match action {
+        FaultAction::Exit(_) => "exit code".to_owned(),
+        FaultAction::SlowNetwork(_) => "network slowed".to_owned(),
         other => other.to_string(),
     };
-    let deeds: Vec<_> = fault.what.0.iter().map(what).collect();
+    let actions: Vec<_> = fault.what.0.iter().map(what).collect();
     let save = if fault.when.save.is_some() { " in a save" } else { "" };
-    format!("{who}: {}{save}", deeds.join(", then "))
+    format!("{who}: {}{save}", actions.join(", then "))
 }
 
 /// 2 epochs of 8 steps, whatever the number of ranks.
@@ -103,13 +103,13 @@ fn one(dice: &mut Dice, run: &RunSpec, from: u64) -> (Fault, u64) {
     let when = When { epoch: Some(at / steps), step: Some(at % steps), ..When::default() };
     let what = match dice.below(8) {
         // A snapshot must be there to be harmed, and rank 0 is the one that saves it.
-        0 if at > SAVE_EVERY => return (fault(0, when, vec![Deed::TearSnapshot, Deed::Kill]), at),
-        1 if at > SAVE_EVERY => return (fault(0, when, vec![Deed::FlipSnapshotBit, Deed::Kill]), at),
-        2 => Deed::Term,
-        3 => Deed::Segfault,
-        4 => Deed::Panic,
-        5 => Deed::Exit(1 + dice.below(120) as i32),
-        _ => Deed::Kill,
+        0 if at > SAVE_EVERY => return (fault(0, when, vec![FaultAction::TearSnapshot, FaultAction::Kill]), at),
+        1 if at > SAVE_EVERY => return (fault(0, when, vec![FaultAction::FlipSnapshotBit, FaultAction::Kill]), at),
+        2 => FaultAction::Term,
+        3 => FaultAction::Segfault,
+        4 => FaultAction::Panic,
+        5 => FaultAction::Exit(1 + dice.below(120) as i32),
+        _ => FaultAction::Kill,
     };
     (fault(rank, when, vec![what]), at)
 }
@@ -121,7 +121,7 @@ fn at_save(dice: &mut Dice, at: u64, steps: u64) -> Fault {
     let phase = phases[dice.below(3) as usize];
     let when = When { epoch: Some(next / steps), step: Some(next % steps), save: Some(phase), ..When::default() };
     let fails = phase != Phase::Named && dice.below(4) == 0;
-    fault(0, when, vec![if fails { Deed::NoSpace } else { Deed::Kill }])
+    fault(0, when, vec![if fails { FaultAction::NoSpace } else { FaultAction::Kill }])
 }
 
 /// As lab 06 does it: every so many steps of an epoch, and at its end.
@@ -130,7 +130,7 @@ fn is_saved_after(step: u64, steps: u64) -> bool {
     next == steps || next.is_multiple_of(SAVE_EVERY)
 }
 
-/// A restart for each death. But a snapshot is saved in the background: by the time a save is struck, the next fault may have
+/// A restart for each death. But a snapshot is saved in the background: by the time a save is hit, the next fault may have
 /// come too, and one restart answers both.
 fn expected(faults: &[Fault]) -> Expect {
     let deaths = faults.iter().filter(|fault| is_deadly(fault)).count() as u64;
@@ -140,11 +140,11 @@ fn expected(faults: &[Fault]) -> Expect {
 }
 
 fn is_deadly(fault: &Fault) -> bool {
-    fault.what.0.iter().any(|deed| *deed != Deed::NoSpace)
+    fault.what.0.iter().any(|action| *action != FaultAction::NoSpace)
 }
 
-fn fault(rank: usize, when: When, deeds: Vec<Deed>) -> Fault {
-    Fault { who: Who::Rank(rank), when, what: What(deeds), for_seconds: None, replace_after_seconds: None }
+fn fault(rank: usize, when: When, actions: Vec<FaultAction>) -> Fault {
+    Fault { who: Who::Rank(rank), when, what: What(actions), for_seconds: None, replace_after_seconds: None }
 }
 
 struct Dice(Mt64);
@@ -161,7 +161,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::inject::scenario::parse;
+    use crate::runner::scenario::parse;
 
     #[test]
     fn draws_the_same_scenario_for_the_same_place_and_others_for_others() {
@@ -181,19 +181,19 @@ mod tests {
     }
 
     #[test]
-    fn draws_every_deed_saves_and_pairs() {
+    fn draws_every_action_saves_and_pairs() {
         let drawn: Vec<_> = (0..500).map(|index| draw(2, index, 2, 1)).collect();
-        let has = |deed: &Deed| drawn.iter().any(|scenario| scenario.has(|one| one == deed));
-        for deed in [
-            Deed::Kill,
-            Deed::Term,
-            Deed::Segfault,
-            Deed::Panic,
-            Deed::TearSnapshot,
-            Deed::FlipSnapshotBit,
-            Deed::NoSpace,
+        let has = |action: &FaultAction| drawn.iter().any(|scenario| scenario.has(|one| one == action));
+        for action in [
+            FaultAction::Kill,
+            FaultAction::Term,
+            FaultAction::Segfault,
+            FaultAction::Panic,
+            FaultAction::TearSnapshot,
+            FaultAction::FlipSnapshotBit,
+            FaultAction::NoSpace,
         ] {
-            assert!(has(&deed), "{deed}");
+            assert!(has(&action), "{action}");
         }
         let faults: Vec<_> = drawn.iter().flat_map(|scenario| &scenario.faults).collect();
         for phase in [Phase::HalfWritten, Phase::Written, Phase::Named] {
@@ -208,7 +208,7 @@ mod tests {
     fn expects_a_restart_for_each_death() {
         for index in 0..200 {
             let scenario = draw(3, index, 2, 1);
-            let deaths = scenario.faults.iter().filter(|fault| fault.what.0 != [Deed::NoSpace]).count();
+            let deaths = scenario.faults.iter().filter(|fault| fault.what.0 != [FaultAction::NoSpace]).count();
             let overlap = deaths == 2 && scenario.faults[0].when.save.is_some();
             let Expect { restarts, restarts_at_most, .. } = scenario.expect;
             assert_eq!(if overlap { restarts_at_most } else { restarts }, Some(deaths as u64), "{index}");

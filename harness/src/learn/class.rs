@@ -23,8 +23,8 @@ use lockstep_grading::{Lab, Options};
 use self::room::Room;
 use self::submission::Handed;
 use crate::exit::{Code, Refused};
-use crate::inject::report;
 use crate::report::{Case, Finding, Screen, Target, Verdict, counts};
+use crate::runner::report;
 
 /// How long a call may take: of a class, somebody's answers hang.
 const DEADLINE: Duration = Duration::from_secs(15);

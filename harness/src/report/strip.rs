@@ -113,8 +113,8 @@ fn pick(unicode: bool, pretty: char, simple: char) -> char {
 
 #[cfg(test)]
 mod tests {
-    use super::super::timeline::testing::{Story, two_nodes};
     use super::*;
+    use crate::history::testing::{FakeRun, two_nodes};
 
     #[test]
     fn draws_one_line_a_rank_with_a_legend() {
@@ -142,6 +142,6 @@ node1 rank 3  ····████████████░··▷▓▓▓▓
 
     #[test]
     fn draws_a_run_of_nothing() {
-        assert_eq!(draw(&Story::default().timeline(), 40, true).lines().count(), 1);
+        assert_eq!(draw(&FakeRun::default().timeline(), 40, true).lines().count(), 1);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::timeline::testing::two_nodes;
 use super::{Case, Finding, Machine, Report, Table, Verdict};
+use crate::history::testing::two_nodes;
 
 /// What a text could do harm with.
 pub(super) const HOSTILE: &str =

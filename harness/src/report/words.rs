@@ -6,7 +6,8 @@ use std::time::SystemTime;
 use chrono::{DateTime, SecondsFormat, Utc};
 use quick_junit::XmlString;
 
-use super::{Case, Recovery, Report, Verdict};
+use super::{Case, Report, Verdict};
+use crate::history::Recovery;
 
 /// `0.8 ms`, `350 ms`, `9.3 s`, `4 min 10 s`, `2 h 05 min`.
 pub(super) fn seconds(seconds: f64) -> String {

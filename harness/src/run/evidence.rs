@@ -1,7 +1,7 @@
 //! What a run left behind, read from its files: events and weights of every rank.
 //!
 //! Reading never fails: what is missing or damaged is kept as such, for a proof to fail on. What the lab printed is not
-//! evidence. What it all means is `proofs`' to say.
+//! evidence. What it all means is `checks`' to say.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,7 @@
 //! A run of a lab and what it left behind, whoever asks for it.
 //!
 //! - [`Plan`]: what the run was to do.
-//! - [`program_beside`]: where a lab's program is ([`lab`]). How it is run is [`inject`](crate::inject)'s to say.
+//! - [`program_beside`]: where a lab's program is ([`lab`]). The [`runner`](crate::runner) runs it.
 //! - [`Evidence`]: the files that it left, read ([`evidence`]); [`Trace`]: its event files in order ([`trace`]).
 
 mod data;

@@ -2,7 +2,7 @@
 //!
 //! Anything that a finished run cannot have written is a flaw, told in one sentence: a rank without a file, a torn line, a
 //! step left out, a step of another size than its share of the samples gives. Whether the samples and the numbers are
-//! right is `proofs`' to say.
+//! right is `checks`' to say.
 
 use std::collections::BTreeMap;
 

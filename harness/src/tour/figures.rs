@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_events::{Event, EventLog};
+use lockstep_events::Event;
+
+use crate::history::RunEvents;
 
 /// An epoch of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,9 +16,9 @@ pub(super) struct Epoch {
 }
 
 /// Epoch 0, 1, …, up to the first that no step tells of.
-pub(super) fn epochs(ranks: &BTreeMap<usize, EventLog>) -> Vec<Epoch> {
+pub(super) fn epochs(events: &RunEvents) -> Vec<Epoch> {
     let (mut steps, mut accuracies) = (BTreeMap::new(), BTreeMap::new());
-    for record in ranks.values().flat_map(|log| &log.records) {
+    for record in events.records() {
         match record.event {
             Event::Step { epoch, step, loss, samples } => {
                 steps.insert((epoch, step, record.rank), (loss, samples));
@@ -38,27 +40,22 @@ pub(super) fn epochs(ranks: &BTreeMap<usize, EventLog>) -> Vec<Epoch> {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_events::Record;
-
     use super::*;
+    use crate::history::testing::FakeRun;
 
     #[test]
     fn counts_a_step_that_was_done_twice_once() {
         let step = |epoch, step, loss, samples| Event::Step { epoch, step, loss, samples };
         let eval = Event::Eval { epoch: 0, accuracy: 0.75, loss: 0.5, samples: 8 };
-        let log = |rank, events: Vec<Event>| {
-            let records = events.into_iter().map(|event| Record { t: 0.0, rank, restart: 0, event }).collect();
-            (rank, EventLog { records, torn: vec![] })
-        };
-        let ranks = BTreeMap::from([
-            log(0, vec![step(0, 0, 1.0, 4), step(0, 1, 9.0, 2), step(0, 1, 2.0, 2), eval, step(1, 0, 0.5, 4)]),
-            log(1, vec![step(0, 0, 3.0, 4), step(0, 1, 4.0, 2)]),
-        ]);
+        let first = [step(0, 0, 1.0, 4), step(0, 1, 9.0, 2), step(0, 1, 2.0, 2), eval, step(1, 0, 0.5, 4)];
+        let second = [step(0, 0, 3.0, 4), step(0, 1, 4.0, 2)];
+        let run = first.into_iter().fold(FakeRun::default(), |run, event| run.rank(0, 0, 0.0, event));
+        let run = second.into_iter().fold(run, |run, event| run.rank(1, 0, 0.0, event));
         let expected = [
             Epoch { loss: (4.0 + 4.0 + 12.0 + 8.0) / 12.0, accuracy: Some(0.75) },
             Epoch { loss: 0.5, accuracy: None },
         ];
-        assert_eq!(epochs(&ranks), expected);
-        assert_eq!(epochs(&BTreeMap::new()), []);
+        assert_eq!(epochs(&run.0), expected);
+        assert_eq!(epochs(&RunEvents::default()), []);
     }
 }

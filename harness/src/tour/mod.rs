@@ -1,10 +1,10 @@
 //! `lockstep tour`: trains before the reader's eyes, kills a rank in the middle, and shows that the result is the same to the bit.
 //!
 //! It is one scenario of [`inject`](crate::inject)'s library with a little more to train, shown at length: what happened
-//! ([`story`]), what was learned ([`figures`]), and what the files prove.
+//! ([`summary`]), what was learned ([`figures`]), and what the files prove.
 
 mod figures;
-mod story;
+mod summary;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -12,13 +12,12 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use clap::Args;
 
+use crate::checks::{counted, grouped, learns};
 use crate::exit::{Code, Refused};
-use crate::inject::arena::{Arena, Played};
-use crate::inject::scenario::{RunSpec, Scenario, When, Who};
-use crate::inject::{self, case, from_library};
-use crate::proofs::{counted, grouped, learns};
 use crate::report::{Case, Screen, Table, Target, counts, findings_table, numbers_table, picture};
 use crate::run::{Evidence, Plan, Sizes};
+use crate::runner::scenario::{RunSpec, Scenario, When, Who};
+use crate::runner::{Played, SuiteRunner, case, finish, job_runner, library, report};
 use figures::Epoch;
 
 /// The scenario that it plays.
@@ -69,20 +68,20 @@ impl Options {
         let targets = self.targets()?;
         let sizes = self.sizes()?;
         let scenario = self.scenario(sizes)?;
-        let mut stage = inject::stage(self.launcher.clone(), Some(Duration::from_secs(self.timeout)), true)?;
+        let mut runner = job_runner(self.launcher.clone(), Some(Duration::from_secs(self.timeout)), true)?;
         let (json, screen) = (self.json, Screen::new(self.json));
-        stage.listener = Some(Box::new(move |line| Screen::new(json).line(plain(line))));
-        let mut arena = Arena::open(stage, self.keep.as_deref())?;
+        runner.listener = Some(Box::new(move |line| Screen::new(json).line(plain(line))));
+        let mut suite = SuiteRunner::open(runner, self.keep.as_deref())?;
         self.introduce(&screen, sizes);
         screen.line("\nRun A: nothing happens");
-        let undisturbed = arena.undisturbed(&scenario.run)?;
+        let undisturbed = suite.undisturbed(&scenario.run)?;
         screen.line(format!("\nRun B: the same, but {}", plan_of(&scenario)));
-        let killed = arena.play(scenario)?;
+        let killed = suite.play(scenario)?;
         let mut shown = Shown::new(&undisturbed.played, &killed);
         shown.case.findings.push(learns(&evidence(&undisturbed.played, sizes)));
         shown.show(&screen);
-        let report = inject::report("Lockstep tour", started, begin.elapsed(), vec![shown.case]);
-        let code = inject::finish(&screen, arena, &report, &targets)?;
+        let report = report("Lockstep tour", started, begin.elapsed(), vec![shown.case]);
+        let code = finish(&screen, suite, &report, &targets)?;
         screen.line(format!("the same as a page, with a picture: {}", self.page().display()));
         Ok(code)
     }
@@ -104,7 +103,7 @@ impl Options {
 
     /// The library's scenario with this job: the last rank is killed well after the last snapshot.
     fn scenario(&self, sizes: Sizes) -> anyhow::Result<Scenario> {
-        let mut scenario = from_library(SCENARIO)?;
+        let mut scenario = library::scenario(SCENARIO)?;
         let mut run = RunSpec {
             ranks: usize::from(self.nprocs),
             epochs: self.epochs,
@@ -166,7 +165,7 @@ fn evidence(played: &Played, sizes: Sizes) -> Evidence {
     let plan = Plan { ranks, batch, epochs, seed, sizes };
     let none = "it was not run";
     match &played.seen {
-        Some(seen) => Evidence { plan, logs: Ok(seen.ranks.clone()), weights: seen.weights.clone() },
+        Some(seen) => Evidence { plan, logs: Ok(seen.events.ranks.clone()), weights: seen.weights.clone() },
         None => Evidence { plan, logs: Err(none.into()), weights: vec![Err(none.into()); ranks] },
     }
 }
@@ -174,19 +173,19 @@ fn evidence(played: &Played, sizes: Sizes) -> Evidence {
 /// Both runs, for people.
 struct Shown {
     case: Case,
-    story: Vec<story::Moment>,
+    moments: Vec<summary::Moment>,
     epochs: [Vec<Epoch>; 2],
     seconds: [f64; 2],
 }
 
 impl Shown {
     fn new(undisturbed: &Played, killed: &Played) -> Self {
-        let epochs = |played: &Played| played.seen.as_ref().map_or_else(Vec::new, |seen| figures::epochs(&seen.ranks));
+        let epochs = |played: &Played| played.seen.as_ref().map_or_else(Vec::new, |seen| figures::epochs(&seen.events));
         let seconds = |played: &Played| played.seen.as_ref().map_or(0.0, |seen| seen.seconds);
         let seen = killed.seen.as_ref();
         let mut shown = Shown {
             case: case(killed, Some("lockstep tour".into()), Some(killed.scenario.run.seed)),
-            story: seen.map_or_else(Vec::new, |seen| story::story(&seen.ranks, &seen.agents)),
+            moments: seen.map_or_else(Vec::new, |seen| summary::moments(&seen.events)),
             epochs: [epochs(undisturbed), epochs(killed)],
             seconds: [seconds(undisturbed), seconds(killed)],
         };
@@ -197,7 +196,7 @@ impl Shown {
     fn show(&self, screen: &Screen) {
         let look = screen.look();
         screen.line("\nWhat happened in run B");
-        for moment in &self.story {
+        for moment in &self.moments {
             screen.line(format!("{:>7.2} s  {}", moment.at, moment.what));
         }
         if let Some(timeline) = &self.case.timeline {

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use crate::exit::Refused;
-use crate::inject::scenario::{Expect, RunSpec, Scenario};
-use crate::inject::stage::Launcher;
 use crate::run::{Plan, Sizes};
+use crate::runner::Launcher;
+use crate::runner::scenario::{Expect, RunSpec, Scenario};
 
 /// Samples that the tutorials' made-up data set has (lab 01 draws as many).
 const TOY_SAMPLES: u64 = 2048;

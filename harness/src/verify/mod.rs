@@ -1,6 +1,6 @@
 //! `lockstep verify`: runs the labs and holds what they left against what they promise.
 //!
-//! What is proved is `proofs`' to say; how a run is started, watched and searched for leaks, [`inject`](crate::inject)'s stage. Which labs
+//! What is proved is `checks`' to say; how a run is started, watched and searched for leaks, [`inject`](crate::inject)'s runner. Which labs
 //! there are and how to ask them: [`labs`].
 
 mod labs;
@@ -10,16 +10,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 
-use crate::exit::Code;
-use crate::inject::arena::{Arena, Played};
-use crate::inject::scenario::{Expect, Scenario};
-use crate::inject::stage::{Launcher, Observed};
-use crate::inject::{self, case, from_library, judge};
-use crate::proofs::{
+use crate::checks::{
     collectives_hold, each_sample_once, learns, loss_falls, messages_arrive, same_training, same_weights,
 };
+use crate::exit::Code;
 use crate::report::{Case, Finding, Screen, Target, Verdict, counts, findings_table, overall};
 use crate::run::{Evidence, Plan, Results, program_beside};
+use crate::runner::scenario::{Expect, Scenario};
+use crate::runner::{Launcher, Observed, Played, SuiteRunner, case, expectations, finish, job_runner, library, report};
 use labs::Lab;
 
 /// Samples in a batch of one rank where there are several.
@@ -63,28 +61,28 @@ impl Options {
             })?;
         }
         let (begin, started) = (Instant::now(), SystemTime::now());
-        let stage = inject::stage(self.launcher.clone(), Some(Duration::from_secs(self.timeout)), false)?;
-        let launcher = stage.launcher.clone();
-        let arena = Arena::open(stage, self.keep.as_deref())?;
+        let runner = job_runner(self.launcher.clone(), Some(Duration::from_secs(self.timeout)), false)?;
+        let launcher = runner.launcher.clone();
+        let suite = SuiteRunner::open(runner, self.keep.as_deref())?;
         let mut series = Series {
-            arena,
+            suite,
             launcher,
             ranks: usize::from(self.nprocs),
             screen: Screen::new(self.reports.iter().any(Target::is_stdout)),
         };
         let cases = programs.into_iter().map(|(lab, program)| series.verify(lab, program));
         let cases = cases.collect::<anyhow::Result<Vec<_>>>()?;
-        let Series { arena, screen, .. } = series;
-        let report = inject::report("Lockstep verify", started, begin.elapsed(), cases);
+        let Series { suite, screen, .. } = series;
+        let report = report("Lockstep verify", started, begin.elapsed(), cases);
         let verdicts: Vec<_> = report.cases.iter().map(Case::verdict).collect();
         screen.line(format!("labs: {} in {:.1} s", counts(&verdicts), report.took.as_secs_f64()));
-        inject::finish(&screen, arena, &report, &self.reports)
+        finish(&screen, suite, &report, &self.reports)
     }
 }
 
 /// Labs that are verified one after the other.
 struct Series {
-    arena: Arena,
+    suite: SuiteRunner,
     launcher: Launcher,
     ranks: usize,
     screen: Screen,
@@ -167,22 +165,22 @@ impl Series {
 
     fn play(&mut self, scenario: Scenario, launcher: &Launcher) -> anyhow::Result<(Played, Case)> {
         let name = scenario.title.clone();
-        let judge = |_: &_, seen: &Observed, _: &_| {
-            let findings = [judge::ended(&Expect::default(), seen), judge::nothing_leaked(seen)];
+        let judge = |_: &_, seen: &Observed| {
+            let findings = [expectations::ended(&Expect::default(), seen), expectations::nothing_leaked(seen)];
             let of_run = |found: Finding| Finding { evidence: format!("{name}: {}", found.evidence), ..found };
             findings.into_iter().map(of_run).collect()
         };
-        let played = self.arena.play_with(launcher, scenario, judge)?;
+        let played = self.suite.play_with(launcher, scenario, judge)?;
         let made = case(&played, None, None);
         Ok((played, made))
     }
 
     /// Plays the scenario that stands for all faults: `lockstep inject` has the others.
     fn kill_and_resume(&mut self, scenario: &str, program: PathBuf, made: &mut Case) -> anyhow::Result<()> {
-        let mut scenario = from_library(scenario)?;
+        let mut scenario = library::scenario(scenario)?;
         (scenario.run.program, scenario.run.lab) = (None, None);
-        self.arena.set_lab(program);
-        let played = self.arena.play(scenario)?;
+        self.suite.set_lab(program);
+        let played = self.suite.play(scenario)?;
         let killed = case(&played, None, None);
         made.findings.extend(killed.findings.into_iter().map(|finding| of_run("Killed", finding)));
         made.timeline = killed.timeline;
@@ -228,8 +226,10 @@ fn lower(text: &str) -> String {
 
 fn evidence(plan: Plan, played: Played) -> Evidence {
     match played.seen {
-        Some(seen) if seen.unreadable.is_empty() => Evidence { plan, logs: Ok(seen.ranks), weights: seen.weights },
-        Some(seen) => Evidence { plan, logs: Err(seen.unreadable.join("; ")), weights: seen.weights },
+        Some(seen) if seen.events.unreadable.is_empty() => {
+            Evidence { plan, logs: Ok(seen.events.ranks), weights: seen.weights }
+        }
+        Some(seen) => Evidence { plan, logs: Err(seen.events.unreadable.join("; ")), weights: seen.weights },
         None => Evidence {
             plan,
             logs: Err("it was not run".into()),

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
-use super::idx::{Idx, IdxError, Kind};
-use super::{Batch, Dataset, check_indices};
+use super::idx::{Idx, Kind};
+use super::{Batch, DataError, Dataset, check_indices};
 
 /// The mean of MNIST's training pixels, as fractions of white. PyTorch's examples and the tutorials use this value.
 pub const MEAN: f32 = 0.1307;
@@ -45,70 +45,26 @@ pub struct Mnist {
     columns: usize,
 }
 
-/// A folder or files that are not MNIST's.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MnistError {
-    /// None of the names of a file exists in the folder.
-    #[error("find the {what} in {}: none of {names} is there; {hint}", dir.display())]
-    Missing {
-        /// The folder.
-        dir: PathBuf,
-        /// Which of the four files.
-        what: String,
-        /// The names that were tried.
-        names: String,
-        /// What to do.
-        hint: String,
-    },
-    /// One of the files is not the IDX file that it should be.
-    #[error(transparent)]
-    Idx(#[from] IdxError),
-    /// Images and labels of different sets.
-    #[error("pair {images} images with {labels} labels: the files are of different sets, get both again")]
-    Counts {
-        /// How many images there are.
-        images: usize,
-        /// How many labels there are.
-        labels: usize,
-    },
-    /// Images without pixels, or a number of bytes that the shape does not give.
-    #[error(
-        "read images of {rows} x {columns} pixels from {bytes} bytes: the bytes must be whole images of 1 pixel or more"
-    )]
-    Shape {
-        /// Rows of an image.
-        rows: usize,
-        /// Columns of an image.
-        columns: usize,
-        /// How many bytes there are.
-        bytes: usize,
-    },
-    /// A label that is no digit.
-    #[error("read label {index}: expected a digit from 0 to 9, found {found}; the file is not MNIST's labels")]
-    Label {
-        /// Its position in the file.
-        index: usize,
-        /// Its value.
-        found: u8,
-    },
-}
-
 impl Mnist {
     /// A set from its parts: images of `rows` x `columns` bytes one after another, and as many labels.
     ///
     /// # Errors
     /// When the counts differ, the bytes are not whole images, or a label is above 9.
-    pub fn new(images: Vec<u8>, labels: Vec<u8>, rows: usize, columns: usize) -> Result<Self, MnistError> {
+    pub fn new(images: Vec<u8>, labels: Vec<u8>, rows: usize, columns: usize) -> Result<Self, DataError> {
         let pixels = rows.checked_mul(columns).filter(|&pixels| pixels > 0 && images.len().is_multiple_of(pixels));
         let Some(pixels) = pixels else {
-            return Err(MnistError::Shape { rows, columns, bytes: images.len() });
+            let operation = format!("read images of {rows} x {columns} pixels from {} bytes", images.len());
+            return Err(DataError::new(operation).hint("the bytes must be whole images of 1 pixel or more"));
         };
         if images.len() / pixels != labels.len() {
-            return Err(MnistError::Counts { images: images.len() / pixels, labels: labels.len() });
+            let operation = format!("pair {} images with {} labels", images.len() / pixels, labels.len());
+            return Err(DataError::new(operation).hint("the files are of different sets, get both again"));
         }
         match labels.iter().position(|&label| label > 9) {
-            Some(index) => Err(MnistError::Label { index, found: labels[index] }),
+            Some(index) => Err(DataError::new(format!("read label {index}"))
+                .expected("a digit from 0 to 9")
+                .found(labels[index].to_string())
+                .hint("the file is not MNIST's labels")),
             None => Ok(Self { images, labels, rows, columns }),
         }
     }
@@ -118,7 +74,7 @@ impl Mnist {
     ///
     /// # Errors
     /// When a file is missing, is no good IDX file, or the two do not belong together.
-    pub fn from_dir(dir: &Path, split: Split) -> Result<Self, MnistError> {
+    pub fn from_dir(dir: &Path, split: Split) -> Result<Self, DataError> {
         let images = Idx::read(&find(dir, split, "images", 3)?, Kind::Images)?;
         let labels = Idx::read(&find(dir, split, "labels", 1)?, Kind::Labels)?;
         let (dims, images) = images.into_parts();
@@ -131,7 +87,7 @@ impl Mnist {
     ///
     /// # Errors
     /// When a file cannot be written.
-    pub fn write_idx(&self, dir: &Path, split: Split) -> Result<(), IdxError> {
+    pub fn write_idx(&self, dir: &Path, split: Split) -> Result<(), DataError> {
         let images = Idx::new(vec![self.labels.len(), self.rows, self.columns], self.images.clone())?;
         images.write(&dir.join(format!("{}-images-idx3-ubyte.gz", split.prefix())))?;
         let labels = Idx::new(vec![self.labels.len()], self.labels.clone())?;
@@ -201,7 +157,7 @@ static NORMALISED: [f32; 256] = {
 };
 
 /// The first of a file's usual names that exists in `dir`.
-fn find(dir: &Path, split: Split, what: &str, dimensions: u8) -> Result<PathBuf, MnistError> {
+fn find(dir: &Path, split: Split, what: &str, dimensions: u8) -> Result<PathBuf, DataError> {
     let prefix = split.prefix();
     let names: Vec<String> = ["", ".gz"]
         .into_iter()
@@ -211,12 +167,13 @@ fn find(dir: &Path, split: Split, what: &str, dimensions: u8) -> Result<PathBuf,
         return Ok(dir.join(name));
     }
     let inner = ["mnist", "MNIST/raw", "raw"].map(|inner| dir.join(inner));
-    let hint = match inner.iter().find(|inner| names.iter().any(|name| inner.join(name).exists())) {
+    let hint: String = match inner.iter().find(|inner| names.iter().any(|name| inner.join(name).exists())) {
         _ if !dir.is_dir() => "that folder does not exist, check the path".into(),
         Some(inner) => format!("it lies in {}, give that folder", inner.display()),
         None => "give the folder that holds the four files of MNIST".into(),
     };
-    Err(MnistError::Missing { dir: dir.into(), what: format!("{prefix} {what}"), names: names.join(", "), hint })
+    let found = format!("none of {}", names.join(", "));
+    Err(DataError::new(format!("find the {prefix} {what} in")).at(dir).found(found).hint(hint))
 }
 
 #[cfg(test)]
@@ -302,21 +259,24 @@ mod tests {
 
     #[test]
     fn rejects_images_and_labels_of_different_counts() {
-        let error = Mnist::new(vec![0; 300], vec![1, 2], 10, 10).unwrap_err();
-        assert!(matches!(error, MnistError::Counts { images: 3, labels: 2 }), "{error}");
+        let error = Mnist::new(vec![0; 300], vec![1, 2], 10, 10).unwrap_err().to_string();
+        assert!(error.starts_with("pair 3 images with 2 labels: "), "{error}");
     }
 
     #[test]
     fn rejects_a_label_that_is_no_digit() {
-        let error = Mnist::new(vec![0; 3], vec![9, 10, 11], 1, 1).unwrap_err();
-        assert!(matches!(error, MnistError::Label { index: 1, found: 10 }), "{error}");
+        let error = Mnist::new(vec![0; 3], vec![9, 10, 11], 1, 1).unwrap_err().to_string();
+        assert!(error.starts_with("read label 1: expected a digit from 0 to 9, found 10; "), "{error}");
     }
 
     #[test]
     fn rejects_images_without_pixels_and_parts_of_images() {
         for (bytes, rows, columns) in [(0, 0, 28), (5, 2, 2), (4, usize::MAX, 2)] {
-            let error = Mnist::new(vec![0; bytes], vec![0], rows, columns).unwrap_err();
-            assert!(matches!(error, MnistError::Shape { .. }), "{error}");
+            let error = Mnist::new(vec![0; bytes], vec![0], rows, columns).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("read images of {rows} x {columns} pixels from {bytes} bytes")),
+                "{error}"
+            );
         }
     }
 

@@ -1,6 +1,6 @@
 //! Where labs get their data: real files if there are any, else drawn ones.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::folder::Splits;
 use super::vision::Pictures;
@@ -60,4 +60,16 @@ pub fn houses_or_drawn(dir: Option<&Path>, seed: u64, train: usize, validation: 
     let Splits { train, validation, test } = splits;
     let test = test.map(|test| Box::new(test) as Box<dyn Pictures>);
     Ok(HouseSplits { train: Box::new(train), validation: Box::new(validation), test, notes })
+}
+
+/// Where real data lies on this machine, **for tests**: the folder that holds `mnist/` and its like.
+///
+/// It is the value of `LOCKSTEP_DATA` when that is set, else the folder `shared/data` beside the checkout when there is
+/// one. A test that finds none prints "not verified here: …" and passes.
+pub fn real_data_dir() -> Option<PathBuf> {
+    if let Some(dir) = std::env::var_os("LOCKSTEP_DATA") {
+        return Some(PathBuf::from(dir));
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2)?;
+    Some(workspace.parent()?.join("shared/data")).filter(|dir| dir.is_dir())
 }

@@ -9,8 +9,8 @@
 
 use tch::Tensor;
 
+use super::dataset::{Batch, Dataset, check_indices, gather};
 use super::rng::KeyedRng;
-use super::{Batch, Dataset, check_indices, gather};
 
 /// Keeps this set's random streams apart from other sets of the same seed.
 const STREAM: u64 = u64::from_be_bytes(*b"toy set\0");

@@ -1,12 +1,12 @@
 //! Adam and AdamW, `torch.optim.Adam` and `torch.optim.AdamW`.
 
 use c10d::{AdamTensors, FusedAdam, fused_adam};
-use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-use super::engine::{FusedOptimizer, Rule, Slot, check_range, sealed};
+use super::engine::{FusedOptimizer, Rule, check_range, sealed};
 use super::error::{OptimError, Result};
-use super::state::GroupOptions;
+use super::options::{ADAM, ADAM_W, AdamOptions, AdamWOptions, GroupOptions};
+use super::slot::Slot;
 
 /// Adam: steps scaled by running averages of the gradient and of its square.
 ///
@@ -23,56 +23,9 @@ pub type Adam = FusedOptimizer<AdamOptions>;
 /// Source: `torch/optim/adamw.py`; Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2017).
 pub type AdamW = FusedOptimizer<AdamWOptions>;
 
-/// The options of `torch.optim.Adam`, with its defaults.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AdamOptions {
-    /// Learning rate; 1e-3.
-    pub lr: f64,
-    /// Decay rates of the two running averages; 0.9 and 0.999.
-    pub betas: (f64, f64),
-    /// Added to the denominator; 1e-8.
-    pub eps: f64,
-    /// Added to the gradient as `weight_decay * parameter` (an L2 penalty); 0.
-    pub weight_decay: f64,
-    /// Divide by the largest second average so far (Reddi et al., 2018); off.
-    pub amsgrad: bool,
-    /// Climb instead of descend; off.
-    pub maximize: bool,
-}
-
-/// The options of `torch.optim.AdamW`, with its defaults.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AdamWOptions {
-    /// Learning rate; 1e-3.
-    pub lr: f64,
-    /// Decay rates of the two running averages; 0.9 and 0.999.
-    pub betas: (f64, f64),
-    /// Added to the denominator; 1e-8.
-    pub eps: f64,
-    /// The share `lr * weight_decay` of the parameter is taken off in each step; 1e-2.
-    pub weight_decay: f64,
-    /// Divide by the largest second average so far (Reddi et al., 2018); off.
-    pub amsgrad: bool,
-    /// Climb instead of descend; off.
-    pub maximize: bool,
-}
-
-impl Default for AdamOptions {
-    fn default() -> Self {
-        AdamOptions { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0, amsgrad: false, maximize: false }
-    }
-}
-
-impl Default for AdamWOptions {
-    fn default() -> Self {
-        let AdamOptions { lr, betas, eps, amsgrad, maximize, .. } = AdamOptions::default();
-        AdamWOptions { lr, betas, eps, weight_decay: 1e-2, amsgrad, maximize }
-    }
-}
-
 /// The two differ by name and kernel alone.
 macro_rules! adam_rule {
-    ($options:ident, $name:literal, $variant:ident, decoupled: $decoupled:literal) => {
+    ($options:ident, $name:ident, $variant:ident, decoupled: $decoupled:literal) => {
         impl Rule for $options {
             const NAME: &'static str = $name;
 
@@ -120,8 +73,8 @@ macro_rules! adam_rule {
     };
 }
 
-adam_rule!(AdamOptions, "Adam", Adam, decoupled: false);
-adam_rule!(AdamWOptions, "AdamW", AdamW, decoupled: true);
+adam_rule!(AdamOptions, ADAM, Adam, decoupled: false);
+adam_rule!(AdamWOptions, ADAM_W, AdamW, decoupled: true);
 
 fn state_names(amsgrad: bool) -> &'static [&'static str] {
     if amsgrad { &["exp_avg", "exp_avg_sq", "max_exp_avg_sq"] } else { &["exp_avg", "exp_avg_sq"] }

@@ -6,6 +6,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::error::{OptimError, Result};
 use super::params::{self, ParamGroup};
+use super::slot::Slot;
 use super::state::{self, GroupMeta, ParamMeta, State, StateMeta};
 
 /// What a training loop asks of an optimizer.
@@ -87,23 +88,10 @@ struct Group<R> {
     slots: Vec<Slot>,
 }
 
-/// One parameter with its state.
-#[derive(Debug)]
-pub struct Slot {
-    pub(super) name: String,
-    pub(super) param: Tensor,
-    /// How many updates the parameter has had.
-    pub(super) step: u64,
-    /// The tensors that the rule's `state_names` names, in that order; empty until the first update.
-    pub(super) state: Vec<Tensor>,
-    /// `step` as the Adam kernels want it: a float scalar on the parameter's device, which they raise themselves.
-    counter: Option<Tensor>,
-}
-
 pub(super) mod sealed {
     //! The part of a rule that only this module's optimizers may implement.
     use super::{Result, Slot, Tensor};
-    use crate::optim::state::GroupOptions;
+    use crate::optim::options::GroupOptions;
 
     /// How options become steps.
     pub trait Steps: Clone {
@@ -258,49 +246,6 @@ impl<R: Rule> Group<R> {
     }
 }
 
-impl Slot {
-    fn new(name: String, param: Tensor) -> Self {
-        Slot { name, param, step: 0, state: Vec::new(), counter: None }
-    }
-
-    /// Makes the state tensors, zero and laid out as the parameter, unless they are there.
-    pub(super) fn start(&mut self, names: &[&str]) -> Result<()> {
-        if self.state.is_empty() {
-            let zeros = names.iter().map(|_| tch::no_grad(|| self.param.f_zeros_like()));
-            self.state = zeros.collect::<Result<_, _>>().map_err(OptimError::torch("allocate optimizer state"))?;
-        }
-        Ok(())
-    }
-
-    /// The step count so far, on the parameter's device.
-    pub(super) fn counter(&mut self) -> Result<Tensor> {
-        if self.counter.is_none() {
-            let counter = Tensor::from(self.step as f32).f_to_device(self.param.device());
-            self.counter = Some(counter.map_err(OptimError::torch("move a step count to the parameter's device"))?);
-        }
-        Ok(self.counter.get_or_insert_default().shallow_clone())
-    }
-
-    /// The fused kernels walk memory in order: dtype, device and strides must be the parameter's.
-    fn check(&self, grad: &Tensor) -> Result<()> {
-        let refused = |why: String| Err(OptimError::Gradient { name: self.name.clone(), why });
-        if grad.is_sparse() {
-            return refused("its gradient is sparse; use a layer with dense gradients".to_owned());
-        }
-        let here = layout(&self.param);
-        for (what, tensor) in std::iter::once(("gradient", grad)).chain(self.state.iter().map(|t| ("state", t))) {
-            let there = layout(tensor);
-            if there != here {
-                return refused(format!(
-                    "its {what} is {there:?} (dtype, device, strides), the parameter {here:?}; move and convert the \
-                     model before the optimizer is built"
-                ));
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Refuses values that are negative or not finite.
 pub(super) fn check_range<R: Rule>(options: &[(&'static str, f64)]) -> Result<()> {
     match options.iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0)) {
@@ -315,12 +260,6 @@ pub(super) fn check_range<R: Rule>(options: &[(&'static str, f64)]) -> Result<()
 fn own_options<R: Rule>(saved: &GroupMeta) -> Result<R> {
     let wrong = || OptimError::WrongOptimizer { saved: saved.options.optimizer(), here: R::NAME };
     R::from_options(&saved.options).cloned().ok_or_else(wrong)
-}
-
-/// Dtype, device, and strides of the dimensions that have any (one of size 1 may carry any stride, and autograd's do).
-fn layout(tensor: &Tensor) -> (Kind, Device, Vec<i64>) {
-    let dimensions = tensor.size().into_iter().zip(tensor.stride());
-    (tensor.kind(), tensor.device(), dimensions.filter(|(size, _)| *size != 1).map(|(_, stride)| stride).collect())
 }
 
 /// The batches that a kernel takes in one call, each in the parameters' order.

@@ -37,14 +37,17 @@
 mod adam;
 mod engine;
 mod error;
+mod options;
 mod params;
 pub mod schedule;
 mod sgd;
+mod slot;
 mod state;
 
-pub use adam::{Adam, AdamOptions, AdamW, AdamWOptions};
+pub use adam::{Adam, AdamW};
 pub use engine::{FusedOptimizer, Optimizer, Rule};
 pub use error::{OptimError, Result};
+pub use options::{AdamOptions, AdamWOptions, GroupOptions, SgdOptions};
 pub use params::{ParamGroup, named_parameters};
-pub use sgd::{Sgd, SgdOptions};
-pub use state::{GroupMeta, GroupOptions, ParamMeta, State, StateMeta};
+pub use sgd::Sgd;
+pub use state::{GroupMeta, ParamMeta, State, StateMeta};

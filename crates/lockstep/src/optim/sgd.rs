@@ -1,12 +1,12 @@
 //! Stochastic gradient descent, `torch.optim.SGD`.
 
 use c10d::{FusedSgd, fused_sgd};
-use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-use super::engine::{FusedOptimizer, Rule, Slot, sealed};
+use super::engine::{FusedOptimizer, Rule, sealed};
 use super::error::{OptimError, Result};
-use super::state::GroupOptions;
+use super::options::{GroupOptions, SGD, SgdOptions};
+use super::slot::Slot;
 
 /// Stochastic gradient descent with momentum, weight decay and Nesterov's variant.
 ///
@@ -17,31 +17,8 @@ use super::state::GroupOptions;
 /// momentum in deep learning" (2013).
 pub type Sgd = FusedOptimizer<SgdOptions>;
 
-/// The options of `torch.optim.SGD`, with its defaults.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SgdOptions {
-    /// Learning rate; 1e-3.
-    pub lr: f64,
-    /// Share of the last update that is kept; 0, off.
-    pub momentum: f64,
-    /// What is held back of each new gradient in the momentum buffer; 0.
-    pub dampening: f64,
-    /// Added to the gradient as `weight_decay * parameter` (an L2 penalty); 0.
-    pub weight_decay: f64,
-    /// Look ahead along the momentum; off.
-    pub nesterov: bool,
-    /// Climb instead of descend; off.
-    pub maximize: bool,
-}
-
-impl Default for SgdOptions {
-    fn default() -> Self {
-        SgdOptions { lr: 1e-3, momentum: 0.0, dampening: 0.0, weight_decay: 0.0, nesterov: false, maximize: false }
-    }
-}
-
 impl Rule for SgdOptions {
-    const NAME: &'static str = "SGD";
+    const NAME: &'static str = SGD;
 
     fn lr(&self) -> f64 {
         self.lr

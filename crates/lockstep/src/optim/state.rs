@@ -7,10 +7,9 @@ use std::collections::{BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-use super::adam::{AdamOptions, AdamWOptions};
-use super::engine::{Rule, Slot};
 use super::error::{OptimError, Result};
-use super::sgd::SgdOptions;
+use super::options::GroupOptions;
+use super::slot::Slot;
 
 /// Everything that an optimizer's next step reads, except the parameters and their gradients.
 ///
@@ -36,19 +35,6 @@ pub struct GroupMeta {
     pub options: GroupOptions,
     /// The group's parameters, in order.
     pub params: Vec<ParamMeta>,
-}
-
-/// The options of a group, tagged with the optimizer that they are for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "optimizer", content = "options")]
-pub enum GroupOptions {
-    /// Of `torch.optim.SGD`.
-    #[serde(rename = "SGD")]
-    Sgd(SgdOptions),
-    /// Of `torch.optim.Adam`.
-    Adam(AdamOptions),
-    /// Of `torch.optim.AdamW`.
-    AdamW(AdamWOptions),
 }
 
 /// One parameter.
@@ -79,17 +65,6 @@ impl State {
 
     pub(super) fn into_parts(self) -> (StateMeta, Tensors) {
         (self.meta, Tensors(self.tensors))
-    }
-}
-
-impl GroupOptions {
-    /// PyTorch's name of the optimizer.
-    pub fn optimizer(&self) -> &'static str {
-        match self {
-            GroupOptions::Sgd(_) => SgdOptions::NAME,
-            GroupOptions::Adam(_) => AdamOptions::NAME,
-            GroupOptions::AdamW(_) => AdamWOptions::NAME,
-        }
     }
 }
 

@@ -9,7 +9,6 @@ use c10d::Rank;
 use safetensors::Dtype;
 use tch::TchError;
 
-use super::file::SCHEMA;
 use crate::agree::AgreeError;
 use crate::loader::Position;
 use crate::optim::OptimError;
@@ -143,12 +142,12 @@ pub enum BadSnapshot {
     #[error("it is no snapshot, or its header is damaged: {0}")]
     NotOurs(String),
     /// It is whole, in another version of the format.
-    #[error(
-        "it has schema {found:?}, and this program reads {SCHEMA}; use the program that wrote it, or another folder"
-    )]
+    #[error("it has schema {found:?}, and this program reads {here}; use the program that wrote it, or another folder")]
     Schema {
         /// What the header says.
         found: String,
+        /// The [version](super::SCHEMA) that is read here.
+        here: u32,
     },
 }
 

@@ -5,7 +5,6 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 
 use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensors};
@@ -14,7 +13,6 @@ use serde_json::{Map, Value};
 use tch::{Kind, Tensor};
 
 use super::error::{BadSnapshot, SnapshotError};
-use super::source;
 use crate::loader::Position;
 use crate::optim::StateMeta;
 
@@ -79,14 +77,6 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads and checks the file at `path`.
-    ///
-    /// # Errors
-    /// [`BadSnapshot`] says what is wrong with it.
-    pub fn read(path: &Path) -> Result<Self, BadSnapshot> {
-        Self::decode(&source::read_whole(path)?)
-    }
-
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, BadSnapshot> {
         let meta = check(bytes)?;
         let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(not_ours)?;
@@ -146,7 +136,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<Meta, BadSnapshot> {
     let text = |key: &str| texts.get(key).ok_or_else(|| BadSnapshot::NotOurs(format!("no {key} in its metadata")));
     let schema = text(SCHEMA_KEY)?;
     if *schema != SCHEMA.to_string() {
-        return Err(BadSnapshot::Schema { found: schema.clone() });
+        return Err(BadSnapshot::Schema { found: schema.clone(), here: SCHEMA });
     }
     serde_json::from_str(text(META_KEY)?).map_err(|error| BadSnapshot::NotOurs(format!("{META_KEY}: {error}")))
 }

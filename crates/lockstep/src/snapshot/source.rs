@@ -11,11 +11,21 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use super::error::BadSnapshot;
-use super::file::{self, LENGTH};
+use super::file::{self, LENGTH, Snapshot};
 use super::survey::Summary;
 
 /// How much of a header is looked at to know whose it is, in bytes: the metadata come first in it.
 const GLANCE: u64 = 64 * 1024;
+
+impl Snapshot {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// [`BadSnapshot`] says what is wrong with it.
+    pub fn read(path: &Path) -> Result<Self, BadSnapshot> {
+        Self::decode(&read_whole(path)?)
+    }
+}
 
 /// The file's bytes: first its header, and the rest only if the file is as long as the header says.
 pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>, BadSnapshot> {

@@ -117,7 +117,7 @@ where
         match call.role(place) {
             call::Role::PassedOver(outcome) => outcome,
             call::Role::Worker(ticket) => worker::run(ticket, worker),
-            call::Role::Elsewhere(ticket) => worker::refuse(ticket, &call),
+            call::Role::Elsewhere(ticket) => worker::refuse(ticket, &call.at, call.ordinal),
             call::Role::Parent => call.finish(|call| {
                 check(self.nprocs)?;
                 ticket::refuse_launcher(|name| std::env::var_os(name))?;

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, anyhow};
 use serde::de::DeserializeOwned;
 
-use super::call::Call;
 use super::ticket::Ticket;
 use crate::LaunchEnv;
 use crate::env::ERROR_FILE;
@@ -45,13 +44,11 @@ where
     std::process::exit(code)
 }
 
-/// Ends a process that came to another call than its parent's.
-pub(super) fn refuse(ticket: Ticket, call: &Call) -> ! {
+/// Ends a process that came to another call than its parent's: to the call at `at`, number `ordinal`.
+pub(super) fn refuse(ticket: Ticket, at: &str, ordinal: usize) -> ! {
     let code = record(&anyhow!(
-        "this process came to the call of spawn at {} (number {}), its parent is at {} (number {}): \
+        "this process came to the call of spawn at {at} (number {ordinal}), its parent is at {} (number {}): \
          the code before a call of spawn must take the same path in every process",
-        call.at,
-        call.ordinal,
         ticket.at,
         ticket.call
     ));

@@ -4,7 +4,7 @@
 //! it meets the start, the rendezvous, a restart and the end, too, or comes too late, which is no failure.
 
 use super::{Dice, fault, replay};
-use crate::inject::scenario::{Deed, Disks, Expect, Fault, Phase, RunSpec, Scenario, What, When, Who};
+use crate::runner::scenario::{Disks, Expect, Fault, FaultAction, Phase, RunSpec, Scenario, What, When, Who};
 
 /// Steps from one snapshot to the next.
 const SAVE_EVERY: u64 = 3;
@@ -92,26 +92,30 @@ impl Draft {
         self.from = at + 1;
         let when = When { epoch: Some(at / steps), step: Some(at % steps), ..When::default() };
         let rank = dice.below(self.run.ranks as u64) as usize;
-        let deeds = match dice.below(10) {
+        let actions = match dice.below(10) {
             // Rank 0 must have a snapshot to be harmed.
-            0 if first && at > SAVE_EVERY => return vec![fault(0, when, vec![Deed::TearSnapshot, Deed::Kill])],
-            1 if first && at > SAVE_EVERY => return vec![fault(0, when, vec![Deed::FlipSnapshotBit, Deed::Kill])],
+            0 if first && at > SAVE_EVERY => {
+                return vec![fault(0, when, vec![FaultAction::TearSnapshot, FaultAction::Kill])];
+            }
+            1 if first && at > SAVE_EVERY => {
+                return vec![fault(0, when, vec![FaultAction::FlipSnapshotBit, FaultAction::Kill])];
+            }
             2 => return vec![save(dice, at, steps)],
             3 => return self.ignores_term(rank, when),
-            4 => vec![Deed::Term],
-            5 => vec![Deed::Segfault],
-            6 => vec![Deed::Panic],
-            7 => vec![Deed::Exit(1 + dice.below(120) as i32)],
-            _ => vec![Deed::Kill],
+            4 => vec![FaultAction::Term],
+            5 => vec![FaultAction::Segfault],
+            6 => vec![FaultAction::Panic],
+            7 => vec![FaultAction::Exit(1 + dice.below(120) as i32)],
+            _ => vec![FaultAction::Kill],
         };
-        vec![fault(rank, when, deeds)]
+        vec![fault(rank, when, actions)]
     }
 
     /// A rank that ignores SIGTERM, and the death of the next one, for which the agent asks it to end.
     fn ignores_term(&mut self, rank: usize, when: When) -> Vec<Fault> {
         self.run.stop_timeout_seconds = Some(STOP_TIMEOUT);
         let next = (rank + 1) % self.run.ranks;
-        vec![fault(rank, when.clone(), vec![Deed::IgnoreTerm]), fault(next, when, vec![Deed::Kill])]
+        vec![fault(rank, when.clone(), vec![FaultAction::IgnoreTerm]), fault(next, when, vec![FaultAction::Kill])]
     }
 
     /// What is done to it by the clock.
@@ -121,23 +125,23 @@ impl Draft {
         let (any, guest) = (dice.below(nodes) as usize, 1 + dice.below(nodes - 1) as usize);
         let rank = Who::Rank(dice.below(ranks) as usize);
         let brief = milliseconds(100 + dice.below(1_400));
-        let one = |who, deed| by_clock(who, deed, at);
+        let one = |who, action| by_clock(who, action, at);
         let one = match dice.below(14) {
-            0 => replaced(one(Who::Agent(guest), Deed::Kill), brief),
-            1 => replaced(one(Who::Node(guest), Deed::Kill), brief),
-            2 => replaced(one(Who::Agent(guest), Deed::Term), brief),
+            0 => replaced(one(Who::Agent(guest), FaultAction::Kill), brief),
+            1 => replaced(one(Who::Node(guest), FaultAction::Kill), brief),
+            2 => replaced(one(Who::Agent(guest), FaultAction::Term), brief),
             // The host of the store is lost: the job ends, and is started again.
-            3 => one(Who::Node(0), Deed::Kill),
-            4 => one(Who::Agent(0), Deed::Term),
-            5 => return (0..self.run.nodes).map(|node| by_clock(Who::Node(node), Deed::Kill, at)).collect(),
-            6 => healed(one(rank, Deed::Stop), brief),
-            7 => healed(one(Who::Agent(any), Deed::Stop), brief),
-            8 => healed(one(Who::Node(any), Deed::Stop), brief),
-            9 => healed(one(Who::Node(0), Deed::DiskFull), brief),
-            10 => healed(one(Who::Node(0), Deed::ReadOnly), brief),
-            11 => healed(one(Who::Node(any), Deed::CutNetwork), brief),
-            12 => healed(one(Who::Node(any), Deed::SlowNetwork(2_000 + dice.below(20_000))), brief),
-            _ => one(rank, if dice.below(2) == 0 { Deed::Kill } else { Deed::Term }),
+            3 => one(Who::Node(0), FaultAction::Kill),
+            4 => one(Who::Agent(0), FaultAction::Term),
+            5 => return (0..self.run.nodes).map(|node| by_clock(Who::Node(node), FaultAction::Kill, at)).collect(),
+            6 => healed(one(rank, FaultAction::Stop), brief),
+            7 => healed(one(Who::Agent(any), FaultAction::Stop), brief),
+            8 => healed(one(Who::Node(any), FaultAction::Stop), brief),
+            9 => healed(one(Who::Node(0), FaultAction::DiskFull), brief),
+            10 => healed(one(Who::Node(0), FaultAction::ReadOnly), brief),
+            11 => healed(one(Who::Node(any), FaultAction::CutNetwork), brief),
+            12 => healed(one(Who::Node(any), FaultAction::SlowNetwork(2_000 + dice.below(20_000))), brief),
+            _ => one(rank, if dice.below(2) == 0 { FaultAction::Kill } else { FaultAction::Term }),
         };
         vec![one]
     }
@@ -151,13 +155,13 @@ fn save(dice: &mut Dice, at: u64, steps: u64) -> Fault {
     let phase = phases[dice.below(3) as usize];
     let (epoch, step) = (Some((at + 1) / steps), Some((at + 1) % steps));
     let fails = phase != Phase::Named && dice.below(4) == 0;
-    let deed = if fails { Deed::NoSpace } else { Deed::Kill };
-    fault(0, When { epoch, step, save: Some(phase), ..When::default() }, vec![deed])
+    let action = if fails { FaultAction::NoSpace } else { FaultAction::Kill };
+    fault(0, When { epoch, step, save: Some(phase), ..When::default() }, vec![action])
 }
 
-fn by_clock(who: Who, deed: Deed, at: f64) -> Fault {
+fn by_clock(who: Who, action: FaultAction, at: f64) -> Fault {
     let when = When { after_seconds: Some(at), ..When::default() };
-    Fault { who, when, what: What(vec![deed]), for_seconds: None, replace_after_seconds: None }
+    Fault { who, when, what: What(vec![action]), for_seconds: None, replace_after_seconds: None }
 }
 
 fn replaced(fault: Fault, seconds: f64) -> Fault {
@@ -186,7 +190,7 @@ mod tests {
 
     use super::super::draw;
     use super::*;
-    use crate::inject::scenario::parse;
+    use crate::runner::scenario::parse;
 
     #[test]
     fn draws_only_scenarios_that_can_be_written_and_read() {
@@ -245,7 +249,9 @@ mod tests {
     fn replaces_every_guest_and_starts_a_job_again_that_has_lost_its_host() {
         for index in 0..1_000 {
             let scenario = draw(3, index, 3, 3);
-            let ends = |fault: &&Fault| fault.what.0.iter().any(|deed| matches!(deed, Deed::Kill | Deed::Term));
+            let ends = |fault: &&Fault| {
+                fault.what.0.iter().any(|action| matches!(action, FaultAction::Kill | FaultAction::Term))
+            };
             let mut of_nodes = scenario.faults.iter().filter(ends).filter(|fault| !matches!(fault.who, Who::Rank(_)));
             let all = of_nodes.clone().count() >= 3;
             let fine = |fault: &Fault| {

@@ -5,7 +5,8 @@ mod picture;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::words::{costs, failures, instant, plain, seconds, summary};
-use super::{Case, Finding, Machine, Recovery, Report, Table, Verdict};
+use super::{Case, Finding, Machine, Report, Table, Verdict};
+use crate::history::Recovery;
 
 const STYLE: &str = include_str!("style.css");
 

@@ -268,7 +268,7 @@ fn when(from: f64, to: f64) -> String {
 }
 
 fn again(redone: &Redone) -> String {
-    format!("{} trained a second time", crate::proofs::counted(redone.steps as usize, "step"))
+    format!("{} trained a second time", crate::checks::counted(redone.steps as usize, "step"))
 }
 
 /// Only what the picture has.
@@ -297,8 +297,8 @@ fn legend(timeline: &Timeline) -> Markup {
 
 fn summary(timeline: &Timeline) -> String {
     let (ranks, nodes) = (timeline.rows().count(), timeline.nodes.iter().filter(|node| node.name.is_some()).count());
-    let place = if nodes == 0 { String::new() } else { format!(" on {}", crate::proofs::counted(nodes, "node")) };
-    let ranks = crate::proofs::counted(ranks, "rank");
+    let place = if nodes == 0 { String::new() } else { format!(" on {}", crate::checks::counted(nodes, "node")) };
+    let ranks = crate::checks::counted(ranks, "rank");
     let failures = match timeline.recoveries.as_slice() {
         [] => "nothing failed".into(),
         failed => failed
@@ -363,7 +363,7 @@ fn told(who: &str, from: f64, to: Option<f64>, what: &str, detail: &str) -> Mark
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::timeline::testing::{NOON, Story, start, two_nodes};
+    use crate::history::testing::{FakeRun, NOON, start, two_nodes};
 
     #[test]
     fn puts_few_round_times_on_the_axis() {
@@ -392,12 +392,12 @@ mod tests {
         let legend = legend(&two_nodes().timeline()).into_string();
         assert!(legend.contains("dead: ended by itself") && legend.contains("trained a second time"));
         assert!(!legend.contains("is sent a signal"));
-        assert!(!super::legend(&Story::default().timeline()).into_string().contains("<li>"));
+        assert!(!super::legend(&FakeRun::default().timeline()).into_string().contains("<li>"));
     }
 
     #[test]
     fn draws_so_many_ranks_and_no_more() {
-        let many = (0..1000).fold(Story::default(), |story, rank| story.rank(rank, 0, NOON - NOON, start(1000, 1)));
+        let many = (0..1000).fold(FakeRun::default(), |run, rank| run.rank(rank, 0, NOON - NOON, start(1000, 1)));
         let drawn = draw(0, &many.timeline()).into_string();
         assert!(drawn.contains("872 more ranks are not drawn"));
         assert!(drawn.contains("rank 127<") && !drawn.contains("rank 128<"));

@@ -1,21 +1,15 @@
 //! What became of every rank over time: a pure function from event files to rows of spans and marks.
 
-mod lives;
-mod recovery;
 mod rows;
-#[cfg(test)]
-pub(super) mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error as _;
-use std::path::Path;
+use std::collections::BTreeSet;
 
-use lockstep_events::{AgentEvent, AgentLog, Event, EventLog};
+use lockstep_events::{AgentEvent, Event};
 use serde::Serialize;
 
-use lives::{AgentRecords, Life};
+use crate::history::{History, Recovery, RunEvents};
 use rows::Scene;
 
 /// Ranks beyond this many are not looked for where no file names them.
@@ -117,7 +111,7 @@ pub(crate) enum MarkKind {
     Finished,
     /// Of an agent: the nodes agreed on a group.
     Formed,
-    /// Of an agent: it starts all its workers anew.
+    /// Of an agent: it starts all its workers again.
     Restarting,
     /// Of an agent: it was sent a signal.
     Signalled,
@@ -134,55 +128,19 @@ pub(crate) struct Redone {
     pub(crate) steps: u64,
 }
 
-/// What a failure was, and what it cost. Times count from the fault; one is missing where that never came.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Recovery {
-    /// When the fault was, in seconds since the timeline began.
-    pub(crate) at: f64,
-    /// What it was: `rank 1 on node0: ended by SIGKILL`.
-    pub(crate) cause: String,
-    /// The rank that failed first, if one did.
-    pub(crate) rank: Option<usize>,
-    /// Steps of the job that were done and had to be done again.
-    pub(crate) steps_lost: Option<u64>,
-    /// Until an agent knew.
-    pub(crate) time_to_detect: Option<f64>,
-    /// Until the last worker of the next attempt was started.
-    pub(crate) time_to_restart: Option<f64>,
-    /// Until the last rank had done a step again.
-    pub(crate) time_to_next_step: Option<f64>,
-}
-
 impl Timeline {
-    /// Reads all event files of `folder`. What cannot be read is noted, and the rest is drawn.
-    pub(crate) fn read(folder: &Path) -> Self {
-        let mut notes = vec![];
-        let agents = lockstep_events::read_agents(folder).unwrap_or_else(|error| {
-            notes.push(format!("the agents' events are left out: {}", chain(&error)));
-            BTreeMap::new()
-        });
-        let ranks = lockstep_events::read_folder(folder).unwrap_or_else(|_| readable(folder, &mut notes));
-        let mut timeline = Self::of(&ranks, &agents);
-        timeline.notes.splice(0..0, notes);
-        timeline
-    }
-
-    /// Draws what ranks and agents wrote.
-    pub(crate) fn of(ranks: &BTreeMap<usize, EventLog>, agents: &BTreeMap<String, AgentLog>) -> Self {
-        let mut notes = torn(ranks, agents);
-        let records = lives::of_agents(agents, &mut notes);
-        let lives = lives::lives(ranks, &records, &mut notes);
-        let times = records.values().flatten().map(|(t, _)| *t);
-        let times: Vec<f64> = times.chain(lives.iter().flat_map(|life| [life.first(), life.last()])).collect();
-        let (began, ended) = times.iter().fold((f64::INFINITY, 0.0), |(least, most), t| (t.min(least), t.max(most)));
-        let began = if times.is_empty() { 0.0 } else { began };
-        let missing = missing(ranks, agents, &lives);
-        notes.extend(gaps(&missing, &lives, &records));
+    /// Draws what ranks and agents wrote. What could not be read is noted, and the rest is drawn.
+    pub(crate) fn of(events: &RunEvents) -> Self {
+        let history = History::of(events);
+        let (began, ended) = history.bounds();
+        let missing = missing(events, &history);
+        let mut notes = [events.unreadable.clone(), torn(events), history.notes.clone()].concat();
+        notes.extend(gaps(&missing, &history));
         Timeline {
             began,
             seconds: ended - began,
-            nodes: Scene { began, ended, agents: &records, lives: &lives }.nodes(&missing),
-            recoveries: recovery::recoveries(began, &records, &lives),
+            nodes: Scene { began, ended, history: &history }.nodes(&missing),
+            recoveries: history.recoveries(),
             notes,
         }
     }
@@ -193,31 +151,9 @@ impl Timeline {
     }
 }
 
-/// The files of the ranks one by one, without those that are damaged.
-fn readable(folder: &Path, notes: &mut Vec<String>) -> BTreeMap<usize, EventLog> {
-    let mut logs = BTreeMap::new();
-    let entries = std::fs::read_dir(folder).map_err(|error| {
-        notes.push(format!("no event is drawn: cannot read {}: {error}", folder.display()));
-    });
-    for path in entries.into_iter().flatten().flatten().map(|entry| entry.path()) {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let rank = name.strip_prefix("rank-").and_then(|name| name.strip_suffix(".jsonl"));
-        let Some(rank) = rank.and_then(|rank| rank.parse().ok()) else { continue };
-        match lockstep_events::read(&path) {
-            Ok(log) => drop(logs.insert(rank, log)),
-            Err(error) => notes.push(format!("rank {rank} is left out: {}", chain(&error))),
-        }
-    }
-    logs
-}
-
-fn chain(error: &lockstep_events::EventsError) -> String {
-    error.source().map_or(error.to_string(), |cause| format!("{error}: {cause}"))
-}
-
-fn torn(ranks: &BTreeMap<usize, EventLog>, agents: &BTreeMap<String, AgentLog>) -> Vec<String> {
-    let ranks = ranks.iter().map(|(rank, log)| (format!("rank {rank}"), &log.torn));
-    let agents = agents.iter().map(|(node, log)| (format!("the agent of {node}"), &log.torn));
+fn torn(events: &RunEvents) -> Vec<String> {
+    let ranks = events.ranks.iter().map(|(rank, log)| (format!("rank {rank}"), &log.torn));
+    let agents = events.agents.iter().map(|(node, log)| (format!("the agent of {node}"), &log.torn));
     let torn = ranks.chain(agents).filter(|(_, torn)| !torn.is_empty());
     torn.map(|(whose, torn)| {
         let (first, more) = (torn[0], torn.len() - 1);
@@ -228,31 +164,33 @@ fn torn(ranks: &BTreeMap<usize, EventLog>, agents: &BTreeMap<String, AgentLog>) 
 }
 
 /// Ranks that others speak of, and that nobody started.
-fn missing(ranks: &BTreeMap<usize, EventLog>, agents: &BTreeMap<String, AgentLog>, lives: &[Life<'_>]) -> Vec<usize> {
-    let formed = agents.values().flat_map(|log| &log.records).filter_map(|record| match record.event {
+fn missing(events: &RunEvents, history: &History<'_>) -> Vec<usize> {
+    let formed = events.agents.values().flat_map(|log| &log.records).filter_map(|record| match record.event {
         AgentEvent::Formed { world_size, .. } => Some(world_size),
         _ => None,
     });
-    let joined = ranks.values().flat_map(|log| &log.records).filter_map(|record| match record.event {
+    let joined = events.records().filter_map(|record| match record.event {
         Event::Start { world_size, .. } => Some(world_size),
         _ => None,
     });
     let size = formed.chain(joined).max().unwrap_or(0).min(MOST_RANKS);
-    let seen: BTreeSet<usize> = lives.iter().map(|life| life.rank).collect();
+    let seen: BTreeSet<usize> = history.attempts.iter().map(|attempt| attempt.rank).collect();
     (0..size).filter(|rank| !seen.contains(rank)).collect()
 }
 
 /// What the files do not tell.
-fn gaps(missing: &[usize], lives: &[Life<'_>], agents: &AgentRecords<'_>) -> Vec<String> {
-    let mut notes = vec![];
-    if agents.is_empty() && !lives.is_empty() {
+fn gaps(missing: &[usize], history: &History<'_>) -> Vec<String> {
+    let (mut notes, attempts) = (vec![], &history.attempts);
+    if history.agents.is_empty() && !attempts.is_empty() {
         notes.push("no agent wrote events: how a rank ended is known by its own words only".into());
     }
     if !missing.is_empty() {
         notes.push(format!("nobody started {}", list(missing.iter().copied().collect())));
     }
-    let heard: BTreeSet<usize> = lives.iter().filter(|life| !life.records.is_empty()).map(|life| life.rank).collect();
-    let silent: BTreeSet<usize> = lives.iter().map(|life| life.rank).filter(|rank| !heard.contains(rank)).collect();
+    let heard = attempts.iter().filter(|attempt| !attempt.records.is_empty());
+    let heard: BTreeSet<usize> = heard.map(|attempt| attempt.rank).collect();
+    let silent: BTreeSet<usize> =
+        attempts.iter().map(|attempt| attempt.rank).filter(|rank| !heard.contains(rank)).collect();
     if !silent.is_empty() {
         notes.push(format!("without events of their own: {}", list(silent)));
     }

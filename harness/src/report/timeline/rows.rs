@@ -5,40 +5,42 @@ use std::collections::BTreeMap;
 use lockstep_events::{AgentEvent, Event};
 use lockstep_launch::process::signal_name;
 
-use super::lives::{AgentRecords, End, Life};
 use super::{Mark, MarkKind, Node, Redone, Row, Span, State};
-use crate::proofs::counted;
+use crate::checks::counted;
+use crate::history::{Attempt, End, Generation, History};
 
 /// A pause between steps is a standstill from this many seconds on, and from this many times the usual one.
 const STANDSTILL: (f64, f64) = (1.0, 10.0);
 
 /// The generation that did each step first; a step is (epoch, step in it).
-type FirstDone = BTreeMap<(u64, u64), u64>;
+type FirstDone = BTreeMap<(u64, u64), Generation>;
 
 /// What all rows share.
 pub(super) struct Scene<'a> {
     /// The first and the last word of all, in seconds since the Unix epoch.
     pub(super) began: f64,
     pub(super) ended: f64,
-    pub(super) agents: &'a AgentRecords<'a>,
-    pub(super) lives: &'a [Life<'a>],
+    pub(super) history: &'a History<'a>,
 }
 
 impl Scene<'_> {
     /// All nodes with their rows; `missing` ranks never started and have empty ones.
     pub(super) fn nodes(&self, missing: &[usize]) -> Vec<Node> {
-        let mut places: BTreeMap<(Option<&str>, usize), Vec<&Life<'_>>> = BTreeMap::new();
-        self.lives.iter().for_each(|life| places.entry((life.node, life.rank)).or_default().push(life));
+        let mut places: BTreeMap<(Option<&str>, usize), Vec<&Attempt<'_>>> = BTreeMap::new();
+        self.history
+            .attempts
+            .iter()
+            .for_each(|attempt| places.entry((attempt.node, attempt.rank)).or_default().push(attempt));
         for rank in missing {
             places.entry((None, *rank)).or_default();
         }
         let mut nodes: BTreeMap<Option<&str>, Node> = BTreeMap::new();
-        for name in self.agents.keys() {
+        for name in self.history.agents.keys() {
             nodes.insert(Some(name), Node { name: Some((*name).to_owned()), marks: self.agent(name), rows: vec![] });
         }
         let (pause, first_done) = (self.longest_pause(), self.first_done());
-        for ((name, rank), lives) in places {
-            let row = self.row(rank, &lives, pause, &first_done);
+        for ((name, rank), attempts) in places {
+            let row = self.row(rank, &attempts, pause, &first_done);
             let node = nodes.entry(name).or_insert_with(|| Node { name: None, marks: vec![], rows: vec![] });
             node.rows.push(row);
         }
@@ -49,8 +51,8 @@ impl Scene<'_> {
     /// Seconds between two events of a rank from which on it is said to stand still.
     fn longest_pause(&self) -> f64 {
         let mut pauses: Vec<f64> = vec![];
-        for life in self.lives {
-            let times: Vec<f64> = life.steps().map(|(t, _)| t).collect();
+        for attempt in &self.history.attempts {
+            let times: Vec<f64> = attempt.steps().map(|(t, _)| t).collect();
             pauses.extend(times.windows(2).map(|pair| pair[1] - pair[0]));
         }
         pauses.sort_by(f64::total_cmp);
@@ -61,22 +63,22 @@ impl Scene<'_> {
     /// In which generation each step was done first.
     fn first_done(&self) -> FirstDone {
         let mut first = FirstDone::new();
-        for life in self.lives {
-            for (_, step) in life.steps() {
-                let generation = first.entry(step).or_insert(life.generation);
-                *generation = life.generation.min(*generation);
+        for attempt in &self.history.attempts {
+            for (_, step) in attempt.steps() {
+                let generation = first.entry(step).or_insert(attempt.generation);
+                *generation = attempt.generation.min(*generation);
             }
         }
         first
     }
 
-    fn row(&self, rank: usize, lives: &[&Life<'_>], pause: f64, first_done: &FirstDone) -> Row {
+    fn row(&self, rank: usize, attempts: &[&Attempt<'_>], pause: f64, first_done: &FirstDone) -> Row {
         let mut row = Row { rank, spans: vec![], marks: vec![], redone: vec![] };
-        for (index, life) in lives.iter().enumerate() {
-            let next = lives.get(index + 1).map(|life| life.first());
-            let mut pen = Pen { scene: self, row: &mut row, attempt: index as u32 };
-            pen.life(life, next, pause);
-            pen.redone(life, first_done);
+        for (index, attempt) in attempts.iter().enumerate() {
+            let next = attempts.get(index + 1).map(|attempt| attempt.first());
+            let mut pen = Pen { scene: self, row: &mut row, number: index as u32 };
+            pen.attempt(attempt, next, pause);
+            pen.redone(attempt, first_done);
         }
         row.marks.sort_by(|one, other| one.at.total_cmp(&other.at));
         row
@@ -84,7 +86,7 @@ impl Scene<'_> {
 
     /// When an agent decided to start its workers again, between two times.
     fn restart(&self, node: &str, from: f64, to: f64) -> Option<f64> {
-        let mut records = self.agents.get(node)?.iter();
+        let mut records = self.history.agents.get(node)?.iter();
         let decides = |(t, event): &&(f64, &AgentEvent)| {
             (from..=to).contains(t) && matches!(event, AgentEvent::Restarting { .. })
         };
@@ -93,16 +95,12 @@ impl Scene<'_> {
 
     /// What an agent did.
     fn agent(&self, node: &str) -> Vec<Mark> {
-        let records = self.agents.get(node).map_or(&[][..], Vec::as_slice);
+        let records = self.history.agents.get(node).map_or(&[][..], Vec::as_slice);
         let mut marks: Vec<Mark> = records.iter().filter_map(|(t, event)| self.agent_mark(*t, event)).collect();
         let at_end = [MarkKind::Finished, MarkKind::Lost];
         if !marks.iter().any(|mark| at_end.contains(&mark.kind)) {
             let detail = "no more word of this agent: it was lost, or still runs".into();
-            marks.push(Mark {
-                at: last_word(node, self.agents, self.lives) - self.began,
-                kind: MarkKind::Lost,
-                detail,
-            });
+            marks.push(Mark { at: self.history.last_of_node(node) - self.began, kind: MarkKind::Lost, detail });
         }
         marks
     }
@@ -125,52 +123,34 @@ impl Scene<'_> {
     }
 }
 
-/// When a node is last heard of, by its agent or its ranks.
-pub(super) fn last_word(node: &str, agents: &AgentRecords<'_>, lives: &[Life<'_>]) -> f64 {
-    let agent = agents.get(node).and_then(|records| records.last()).map(|(t, _)| *t);
-    let ranks = lives.iter().filter(|life| life.node == Some(node)).map(Life::last);
-    ranks.chain(agent).fold(0.0, f64::max)
-}
-
-/// `ended by SIGKILL`, `ended with exit code 1`.
-pub(super) fn manner(end: End) -> String {
-    let by = if end.stopped { "was stopped by its agent" } else { "ended" };
-    match end.code {
-        code if code < 0 => {
-            format!("{by}{}{}", if end.stopped { ", " } else { " by " }, signal_name(code.saturating_neg()))
-        }
-        code => format!("{by} with exit code {code}"),
-    }
-}
-
-/// Draws one life after the other onto a row.
+/// Draws one attempt after the other onto a row.
 struct Pen<'a> {
     scene: &'a Scene<'a>,
     row: &'a mut Row,
-    attempt: u32,
+    number: u32,
 }
 
 impl Pen<'_> {
-    fn life(&mut self, life: &Life<'_>, next: Option<f64>, pause: f64) {
+    fn attempt(&mut self, attempt: &Attempt<'_>, next: Option<f64>, pause: f64) {
         // Where two attempts overlap, the later one is drawn.
         let until = next.unwrap_or(f64::INFINITY);
-        let end = life.last().min(until);
-        let joined = life.records.iter().find(|(_, event)| matches!(event, Event::Start { .. }));
-        let joined = joined.or(life.records.first()).map_or(end, |record| record.0).max(life.first()).min(end);
-        if life.started.is_some() {
-            let waits = if life.records.is_empty() { "never joined its group" } else { "joins its group" };
-            self.span(life.first(), joined, State::Starting, waits.into());
+        let end = attempt.last().min(until);
+        let joined = attempt.records.iter().find(|(_, event)| matches!(event, Event::Start { .. }));
+        let joined = joined.or(attempt.records.first()).map_or(end, |record| record.0).max(attempt.first()).min(end);
+        if attempt.started.is_some() {
+            let waits = if attempt.records.is_empty() { "never joined its group" } else { "joins its group" };
+            self.span(attempt.first(), joined, State::Starting, waits.into());
         }
-        self.running(life, joined, end, pause);
-        life.records.iter().for_each(|(t, event)| self.mark(*t, event));
-        self.end(life, end, next);
+        self.running(attempt, joined, end, pause);
+        attempt.records.iter().for_each(|(t, event)| self.mark(*t, event));
+        self.end(attempt, end, next);
     }
 
     /// What it did between joining and ending, cut where it stood still.
-    fn running(&mut self, life: &Life<'_>, joined: f64, end: f64, pause: f64) {
+    fn running(&mut self, attempt: &Attempt<'_>, joined: f64, end: f64, pause: f64) {
         let mut steps = 0;
         let (mut from, mut last) = (joined, joined);
-        let words = life.records.iter().map(|(t, event)| (*t, Some(*event))).chain([(end, None)]);
+        let words = attempt.records.iter().map(|(t, event)| (*t, Some(*event))).chain([(end, None)]);
         for (t, event) in words {
             let t = t.clamp(last, end.max(last));
             if steps > 0 && t - last >= pause {
@@ -200,29 +180,29 @@ impl Pen<'_> {
     }
 
     /// How it ended, and what became of its place until `next`.
-    fn end(&mut self, life: &Life<'_>, end: f64, next: Option<f64>) {
-        let (state, detail) = match life.ended {
+    fn end(&mut self, attempt: &Attempt<'_>, end: f64, next: Option<f64>) {
+        let (state, detail) = match attempt.ended {
             Some(End { code: 0, stopped: false, .. }) => return self.put(end, MarkKind::Finished, "finished".into()),
-            Some(known) if known.stopped => (State::Stopped, manner(known)),
-            Some(known) => (State::Dead, manner(known)),
+            Some(known) if known.stopped => (State::Stopped, known.manner()),
+            Some(known) => (State::Dead, known.manner()),
             None => (State::Dead, "no more word of it".to_owned()),
         };
         if state == State::Dead {
             self.put(end, MarkKind::Died, detail.clone());
         }
         let until = next.unwrap_or(self.scene.ended).max(end);
-        let restart = life.node.and_then(|node| self.scene.restart(node, end, until)).unwrap_or(until);
+        let restart = attempt.node.and_then(|node| self.scene.restart(node, end, until)).unwrap_or(until);
         self.span(end, restart, state, detail);
         self.span(restart, until, State::Restarting, "waits to be started again".into());
     }
 
-    fn redone(&mut self, life: &Life<'_>, first_done: &FirstDone) {
+    fn redone(&mut self, attempt: &Attempt<'_>, first_done: &FirstDone) {
         let began = self.scene.began;
-        let mut last = life.first();
+        let mut last = attempt.first();
         let mut open: Option<Redone> = None;
-        for (t, event) in &life.records {
+        for (t, event) in &attempt.records {
             if let Event::Step { epoch, step, .. } = event {
-                if first_done.get(&(*epoch, *step)).is_some_and(|generation| *generation < life.generation) {
+                if first_done.get(&(*epoch, *step)).is_some_and(|generation| *generation < attempt.generation) {
                     let redone = open.get_or_insert(Redone { from: last - began, to: 0.0, steps: 0 });
                     (redone.to, redone.steps) = (t.max(last) - began, redone.steps + 1);
                 } else {
@@ -237,7 +217,7 @@ impl Pen<'_> {
     fn span(&mut self, from: f64, to: f64, state: State, detail: String) {
         let began = self.scene.began;
         if to > from {
-            self.row.spans.push(Span { from: from - began, to: to - began, state, attempt: self.attempt, detail });
+            self.row.spans.push(Span { from: from - began, to: to - began, state, attempt: self.number, detail });
         }
     }
 

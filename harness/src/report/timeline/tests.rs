@@ -2,8 +2,8 @@
 
 use lockstep_events::{AgentEvent, Event};
 
-use super::testing::*;
 use super::*;
+use crate::history::testing::*;
 
 /// `(state, from, to)` of one row's spans, times in hundredths of a second.
 fn spans(timeline: &Timeline, place: usize) -> Vec<(State, i64, i64)> {
@@ -36,14 +36,13 @@ fn assert_drawable(timeline: &Timeline) {
 }
 
 /// One node with ranks 0 and 1, which join at 1 s and do steps 0 to 3 by 2 s.
-fn two_ranks() -> Story {
-    let mut story = Story::default().agent("a", 0.0, formed(0, 0, 0, 1));
+fn two_ranks() -> FakeRun {
+    let mut run = FakeRun::default().agent("a", 0.0, formed(0, 0, 0, 1));
     for rank in [0, 1] {
-        story =
-            story.agent("a", 0.0, started(0, rank, 10 + rank as u32)).rank(rank, 0, 1.0, start(2, 10 + rank as u32));
-        story = story.steps((rank, 0), 0, 0..4, 1.25, 0.25);
+        run = run.agent("a", 0.0, started(0, rank, 10 + rank as u32)).rank(rank, 0, 1.0, start(2, 10 + rank as u32));
+        run = run.steps((rank, 0), 0, 0..4, 1.25, 0.25);
     }
-    story
+    run
 }
 
 #[test]
@@ -89,8 +88,8 @@ fn shades_the_steps_that_were_trained_twice() {
 #[test]
 fn marks_a_standstill_and_where_it_ended() {
     use State::*;
-    let story = two_ranks().rank(0, 0, 9.0, step_of(0, 4)).rank(0, 0, 9.5, Event::Exit { code: 0 });
-    let timeline = story.agent("a", 9.5, ended(0, 0, 10, 0, false)).timeline();
+    let run = two_ranks().rank(0, 0, 9.0, step_of(0, 4)).rank(0, 0, 9.5, Event::Exit { code: 0 });
+    let timeline = run.agent("a", 9.5, ended(0, 0, 10, 0, false)).timeline();
     let expected = [(Starting, 0, 100), (Running, 100, 200), (Stalled, 200, 900), (Running, 900, 950)];
     assert_eq!(spans(&timeline, 0), expected);
     assert_eq!(timeline.rows().next().unwrap().1.spans[2].detail, "no event for 7.0 s");
@@ -98,8 +97,8 @@ fn marks_a_standstill_and_where_it_ended() {
 
 #[test]
 fn tells_a_rank_that_died_from_one_that_was_stopped() {
-    let story = two_ranks().agent("a", 2.5, ended(0, 1, 11, 3, false)).agent("a", 2.75, ended(0, 0, 10, -15, true));
-    let timeline = story.agent("a", 3.0, AgentEvent::Finished { code: 1 }).timeline();
+    let run = two_ranks().agent("a", 2.5, ended(0, 1, 11, 3, false)).agent("a", 2.75, ended(0, 0, 10, -15, true));
+    let timeline = run.agent("a", 3.0, AgentEvent::Finished { code: 1 }).timeline();
     assert_eq!(spans(&timeline, 0).last().unwrap(), &(State::Stopped, 275, 300));
     assert_eq!(spans(&timeline, 1).last().unwrap(), &(State::Dead, 250, 300));
     let details: Vec<_> = timeline.rows().map(|(_, row)| row.spans.last().unwrap().detail.as_str()).collect();
@@ -112,9 +111,9 @@ fn tells_a_rank_that_died_from_one_that_was_stopped() {
 
 #[test]
 fn knows_a_rank_behind_a_wrapper_by_the_time() {
-    let story = Story::default().agent("a", 0.0, started(0, 0, 7)).rank(0, 0, 1.0, start(1, 8));
-    let story = story.agent("a", 2.0, ended(0, 0, 7, -9, false)).agent("a", 2.5, started(1, 0, 9));
-    let timeline = story.rank(0, 1, 3.0, start(1, 10)).rank(0, 1, 4.0, Event::Exit { code: 0 }).timeline();
+    let run = FakeRun::default().agent("a", 0.0, started(0, 0, 7)).rank(0, 0, 1.0, start(1, 8));
+    let run = run.agent("a", 2.0, ended(0, 0, 7, -9, false)).agent("a", 2.5, started(1, 0, 9));
+    let timeline = run.rank(0, 1, 3.0, start(1, 10)).rank(0, 1, 4.0, Event::Exit { code: 0 }).timeline();
     use State::*;
     let expected =
         [(Starting, 0, 100), (Running, 100, 200), (Dead, 200, 250), (Starting, 250, 300), (Running, 300, 400)];
@@ -124,14 +123,14 @@ fn knows_a_rank_behind_a_wrapper_by_the_time() {
 
 #[test]
 fn draws_ranks_whose_agent_wrote_nothing() {
-    let mut story = two_ranks();
-    story.agents.clear();
-    story = story.rank(1, 0, 2.1, Event::Fault { message: "injected: SIGKILL (x)".into() });
+    let mut run = two_ranks();
+    run.0.agents.clear();
+    run = run.rank(1, 0, 2.1, Event::Fault { message: "injected: SIGKILL (x)".into() });
     for rank in [0, 1] {
-        story = story.rank(rank, 1, 3.0, start(2, 20)).rank(rank, 1, 3.1, resume(0, 2));
-        story = story.steps((rank, 1), 0, 2..4, 3.25, 0.25).rank(rank, 1, 4.0, Event::Exit { code: 0 });
+        run = run.rank(rank, 1, 3.0, start(2, 20)).rank(rank, 1, 3.1, resume(0, 2));
+        run = run.steps((rank, 1), 0, 2..4, 3.25, 0.25).rank(rank, 1, 4.0, Event::Exit { code: 0 });
     }
-    let timeline = story.timeline();
+    let timeline = run.timeline();
     assert_drawable(&timeline);
     assert_eq!(timeline.notes, ["no agent wrote events: how a rank ended is known by its own words only"]);
     assert_eq!(timeline.nodes[0].name, None);
@@ -144,8 +143,8 @@ fn draws_ranks_whose_agent_wrote_nothing() {
 
 #[test]
 fn names_ranks_that_nobody_started_and_ranks_without_a_word() {
-    let story = Story::default().agent("a", 0.0, formed(0, 0, 0, 2)).agent("a", 0.5, started(0, 0, 5));
-    let timeline = story.agent("a", 9.0, ended(0, 0, 5, -15, true)).timeline();
+    let run = FakeRun::default().agent("a", 0.0, formed(0, 0, 0, 2)).agent("a", 0.5, started(0, 0, 5));
+    let timeline = run.agent("a", 9.0, ended(0, 0, 5, -15, true)).timeline();
     assert_drawable(&timeline);
     assert_eq!(timeline.notes, ["nobody started ranks 1, 2, 3", "without events of their own: rank 0"]);
     assert_eq!(spans(&timeline, 0), [(State::Starting, 50, 900)]);
@@ -163,8 +162,8 @@ fn draws_a_clock_that_went_back_without_going_back() {
 fn survives_times_that_are_none_and_attempts_that_overlap() {
     let times = [f64::MAX, -f64::MAX, f64::INFINITY, f64::NAN, 0.0];
     for t in times {
-        let story = two_ranks().rank(0, 0, t, step_of(9, 9)).agent("a", t, started(1, 0, 99));
-        assert_drawable(&story.agent("a", 1.5, started(2, 0, 100)).rank(1, 7, 1.1, start(2, 10)).timeline());
+        let run = two_ranks().rank(0, 0, t, step_of(9, 9)).agent("a", t, started(1, 0, 99));
+        assert_drawable(&run.agent("a", 1.5, started(2, 0, 100)).rank(1, 7, 1.1, start(2, 10)).timeline());
     }
     let overlapping = two_ranks().agent("a", 1.5, started(1, 0, 20)).agent("a", 4.0, ended(0, 0, 10, -9, false));
     let timeline = overlapping.rank(0, 1, 1.8, start(2, 20)).rank(0, 1, 5.0, Event::Exit { code: 0 }).timeline();
@@ -174,7 +173,7 @@ fn survives_times_that_are_none_and_attempts_that_overlap() {
 
 #[test]
 fn draws_nothing_of_nothing() {
-    assert_eq!(Story::default().timeline(), Timeline::default());
+    assert_eq!(FakeRun::default().timeline(), Timeline::default());
 }
 
 #[test]
@@ -185,11 +184,11 @@ fn leaves_out_a_damaged_file_and_draws_the_others() {
     sink.emit_at(2.0, &Event::Exit { code: 0 });
     std::fs::write(dir.path().join("rank-1.jsonl"), "garbage\n").unwrap();
     std::fs::write(dir.path().join("agent-a.jsonl"), "[]\n").unwrap();
-    let timeline = Timeline::read(dir.path());
+    let timeline = Timeline::of(&RunEvents::read(dir.path()));
     assert_eq!(spans(&timeline, 0), [(State::Running, 0, 100)]);
     assert!(timeline.notes[0].starts_with("the agents' events are left out: line 1 of "), "{:?}", timeline.notes);
     assert!(timeline.notes[1].starts_with("rank 1 is left out: line 1 of "), "{:?}", timeline.notes);
-    let none = Timeline::read(&dir.path().join("none"));
+    let none = Timeline::of(&RunEvents::read(&dir.path().join("none")));
     assert!(none.nodes.is_empty() && none.notes.iter().any(|note| note.contains("cannot read")), "{none:?}");
 }
 
@@ -197,7 +196,7 @@ fn leaves_out_a_damaged_file_and_draws_the_others() {
 fn names_torn_lines() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("rank-0.jsonl"), "{\"t\":1,\"ra").unwrap();
-    let timeline = Timeline::read(dir.path());
+    let timeline = Timeline::of(&RunEvents::read(dir.path()));
     assert_eq!(timeline.notes[0], "an event of rank 0 is torn (line 1): its writer was killed or its disk was full");
     assert_drawable(&timeline);
 }

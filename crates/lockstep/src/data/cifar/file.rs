@@ -1,11 +1,12 @@
 //! One file of CIFAR-10, read and checked whole, and written whole or not at all.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::path::Path;
 
 use super::find::CLASSES_FILE;
-use super::{CLASSES, CifarError, RECORD, RecordError};
+use super::{CLASSES, RECORD};
+use crate::data::error::{DataError, kind_of};
 use crate::data::whole;
 
 /// The most bytes that are read of a file with records: 1 GiB, where those that are published have 30,730,000.
@@ -26,61 +27,76 @@ const IMPOSTORS: [(&[u8], &str, &str); 5] = [
 ];
 
 /// The records of a file, all checked.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, CifarError> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     let records = bytes(path, MAX_BYTES)?;
-    check(&records).map_err(|why| CifarError::Records { path: path.into(), why })?;
+    check(&records).map_err(|error| DataError { operation: "read".into(), ..error.at(path) })?;
     Ok(records)
 }
 
 /// Whether these are whole records with good labels, one at least.
-pub(super) fn check(records: &[u8]) -> Result<(), RecordError> {
+pub(super) fn check(records: &[u8]) -> Result<(), DataError> {
+    let refuse = |expected: String, found: &str, hint: &str| {
+        Err(DataError::new("read CIFAR-10's records").expected(expected).found(found).hint(hint))
+    };
+    let of_this_length = format!("records of {RECORD} bytes");
     if records.is_empty() {
-        return Err(RecordError::Empty);
+        return refuse(of_this_length, "an empty file", "a download failed, get it again");
     }
     // None of them begins with a byte that is a label.
     if let Some(&(_, found, hint)) = IMPOSTORS.iter().find(|(begin, ..)| records.starts_with(begin)) {
-        return Err(RecordError::Foreign { found, hint });
+        return refuse(of_this_length, found, hint);
     }
     let (record, rest) = (records.len() / RECORD, records.len() % RECORD);
     if rest > 0 {
+        let (length, offset) = (records.len(), record * RECORD);
+        let found = format!("{length} bytes: record {record} begins at offset {offset} and has {rest} of them");
         let of_100 = records.len().is_multiple_of(RECORD_OF_100);
         let hint = if of_100 { "that would be whole records of CIFAR-100, get CIFAR-10's" } else { AGAIN };
-        return Err(RecordError::Length { found: records.len(), record, offset: record * RECORD, rest, hint });
+        let layout = "(a label, and 32 x 32 pixels in three colours)";
+        return refuse(format!("whole records of {RECORD} bytes {layout}"), &found, hint);
     }
     let labels = records.iter().step_by(RECORD);
     match labels.enumerate().find(|(_, label)| **label > 9) {
-        Some((record, &found)) => Err(RecordError::Label { record, offset: record * RECORD, found }),
+        Some((record, found)) => refuse(
+            format!("a label from 0 to 9 at offset {}, where record {record} begins", record * RECORD),
+            &found.to_string(),
+            "the file is damaged or not CIFAR-10's, get it again",
+        ),
         None => Ok(()),
     }
 }
 
 /// The names of the classes in `folder`; CIFAR-10's own if no file has them.
-pub(super) fn read_classes(folder: &Path) -> Result<Vec<String>, CifarError> {
+pub(super) fn read_classes(folder: &Path) -> Result<Vec<String>, DataError> {
     let path = folder.join(CLASSES_FILE);
     if !path.exists() {
         return Ok(CLASSES.map(str::to_owned).into());
     }
-    let bad = |found: String| Err(CifarError::Classes { path: path.clone(), found });
+    let bad = |found: String| {
+        let error = DataError::new("read").at(&path).expected("the names of ten classes, one a line").found(found);
+        Err(error.hint("get the file again, or remove it: CIFAR-10's own names are then taken"))
+    };
     let Ok(text) = String::from_utf8(bytes(&path, MAX_TEXT)?) else { return bad("what is not text".into()) };
     let names: Vec<String> = text.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
     if names.len() == CLASSES.len() { Ok(names) } else { bad(names.len().to_string()) }
 }
 
 /// Writes a file; it appears whole or not at all.
-pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), CifarError> {
-    whole::write(path, |out| out.write_all(bytes)).map_err(|source| CifarError::Write { path: path.into(), source })
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
+    whole::write(path, |out| out.write_all(bytes)).map_err(|source| DataError::unwritable(path, source))
 }
 
-/// All bytes of a file that has at most so many.
-fn bytes(path: &Path, limit: u64) -> Result<Vec<u8>, CifarError> {
-    let fail = |source: io::Error| CifarError::Read { path: path.into(), source };
-    let refuse = |found: String| Err(CifarError::NotAFile { path: path.into(), limit, found });
+/// All bytes of a file that has at most this many.
+fn bytes(path: &Path, limit: u64) -> Result<Vec<u8>, DataError> {
+    let fail = |source| DataError::unreadable(path, source);
+    let refuse =
+        |found| Err(DataError::new("read").at(path).expected(format!("a file of at most {limit} bytes")).found(found));
     // Before it is opened: to open a pipe waits for a writer.
     let about = std::fs::metadata(path).map_err(fail)?;
     if !about.is_file() {
-        return refuse(if about.is_dir() { "a folder".into() } else { "a pipe, socket or device".into() });
+        return refuse(kind_of(&about));
     }
     let mut bytes = Vec::new();
     File::open(path).map_err(fail)?.take(limit + 1).read_to_end(&mut bytes).map_err(fail)?;
-    if bytes.len() as u64 > limit { refuse("more".into()) } else { Ok(bytes) }
+    if bytes.len() as u64 > limit { refuse("more") } else { Ok(bytes) }
 }

@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::CifarError;
-use crate::data::Split;
+use crate::data::{DataError, Split};
 
 /// The folder in the archive as published.
 const FOLDER: &str = "cifar-10-batches-bin";
@@ -42,18 +41,21 @@ pub(super) fn names(split: Split) -> &'static [&'static str] {
 }
 
 /// `dir` or the folder in it that holds the files.
-pub(super) fn folder(dir: &Path) -> Result<PathBuf, CifarError> {
+pub(super) fn folder(dir: &Path) -> Result<PathBuf, DataError> {
     let inner = dir.join(FOLDER);
     let found = [dir, &inner].into_iter().find(|folder| holds_any(folder));
-    found.map(Path::to_owned).ok_or_else(|| CifarError::Missing { dir: dir.into(), hint: hint(dir) })
+    found.map(Path::to_owned).ok_or_else(|| DataError::new("find CIFAR-10's binary files in").at(dir).hint(hint(dir)))
 }
 
 /// A split's files in `folder`: all that are there, and one at least.
-pub(super) fn batches(folder: &Path, split: Split) -> Result<Vec<PathBuf>, CifarError> {
+pub(super) fn batches(folder: &Path, split: Split) -> Result<Vec<PathBuf>, DataError> {
     let there = |name: &&&str| folder.join(name).exists();
     let names = names(split);
     let count = names.iter().take_while(|name| there(name)).count();
-    let gap = |beside| Err(CifarError::Gap { path: folder.join(names[count]), beside });
+    let gap = |beside: &str| {
+        let hint = format!("it is not there, but {beside} is; get it, or unpack the archive again");
+        Err(DataError::new("read").at(&folder.join(names[count])).hint(hint))
+    };
     match names[count..].iter().find(there) {
         Some(beside) => gap(beside),
         // `folder` found a file of one split at least.

@@ -4,7 +4,7 @@
 //! that the pictures of a seed are the same bytes on every machine.
 
 use super::glyphs::{Glyph, Stroke};
-use super::{PIXELS, SIDE};
+use super::set::{PIXELS, SIDE};
 use crate::data::rng::KeyedRng;
 
 /// How many straight pieces stand for the curve between two points of a stroke.

@@ -22,7 +22,7 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::BrokenPicture;
+use crate::data::DataError;
 
 /// The longest file that is read: 256 MiB. Photographs have some megabytes.
 pub const MAX_BYTES: u64 = 256 << 20;
@@ -30,6 +30,7 @@ pub const MAX_BYTES: u64 = 256 << 20;
 /// The largest cameras give 60 million; in RGB it is a quarter of a gigabyte.
 pub const MAX_PIXELS: usize = (1 << 30) / 4 / 3;
 
+const JPEG_OR_PNG: &str = "JPEG or PNG";
 const JPEG: &str = "JPEG";
 const PNG: &str = "PNG";
 const JPEG_START: &[u8] = &[0xFF, 0xD8, 0xFF];
@@ -55,11 +56,11 @@ const OTHERS: [(&[u8], &str); 11] = [
 /// # Errors
 /// When it is neither, ends too early, is damaged, claims more than [`MAX_PIXELS`], or is of a kind that is not read here (arithmetic
 /// coding, 12 bits, lossless JPEG).
-pub fn decode(bytes: &[u8]) -> Result<RgbImage, BrokenPicture> {
+pub fn decode(bytes: &[u8]) -> Result<RgbImage, DataError> {
     let (format, decoder): (_, fn(&[u8]) -> _) = match bytes {
         _ if bytes.starts_with(JPEG_START) => (JPEG, jpeg),
         _ if bytes.starts_with(PNG_START) => (PNG, png),
-        _ => return Err(BrokenPicture::NotAPicture { found: guess(bytes) }),
+        _ => return Err(refuse(JPEG_OR_PNG, guess(bytes), "convert or remove it")),
     };
     // Both decoders are meant never to panic; where one does, the other pictures of the run shall not suffer from it.
     catch_unwind(|| decoder(bytes))
@@ -67,20 +68,37 @@ pub fn decode(bytes: &[u8]) -> Result<RgbImage, BrokenPicture> {
 }
 
 /// Reads and decodes a file, of at most [`MAX_BYTES`].
-pub(super) fn read(path: &Path) -> Result<RgbImage, BrokenPicture> {
-    let file = File::open(path)?;
-    let claimed = file.metadata()?.len();
+pub(super) fn read(path: &Path) -> Result<RgbImage, DataError> {
+    let fail = |source| {
+        let hint = "check that the file is still there and that this user may read it";
+        refuse("", "", hint).at(path).because(source)
+    };
+    let file = File::open(path).map_err(fail)?;
+    let claimed = file.metadata().map_err(fail)?.len();
     if claimed > MAX_BYTES {
-        return Err(BrokenPicture::TooManyBytes { bytes: claimed, limit: MAX_BYTES });
+        return Err(refuse(format!("at most {MAX_BYTES} bytes"), claimed.to_string(), "").at(path));
     }
     let mut bytes = Vec::with_capacity(claimed as usize + 1); // room for the read that finds the end
-    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
-    decode(&bytes)
+    file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(fail)?;
+    decode(&bytes).map_err(|error| error.at(path))
 }
 
-fn jpeg(bytes: &[u8]) -> Result<RgbImage, BrokenPicture> {
+fn refuse(expected: impl Into<String>, found: impl Into<String>, hint: &str) -> DataError {
+    DataError::new("read the picture").expected(expected).found(found).hint(hint)
+}
+
+fn truncated(bytes: usize) -> DataError {
+    refuse("a whole picture", format!("{bytes} bytes that end before it does"), "the file is cut off: get it again")
+}
+
+fn wrong_size(width: usize, height: usize) -> DataError {
+    let found = format!("{width} x {height} in the header");
+    refuse(format!("1 to {MAX_PIXELS} pixels"), found, "the file is damaged or no photograph")
+}
+
+fn jpeg(bytes: &[u8]) -> Result<RgbImage, DataError> {
     if !ends(bytes) {
-        return Err(BrokenPicture::Truncated { bytes: bytes.len() });
+        return Err(truncated(bytes.len()));
     }
     let broken = |error: zune_jpeg::errors::DecodeErrors| damaged(JPEG, error.to_string());
     let options = DecoderOptions::default()
@@ -119,7 +137,7 @@ fn markers(bytes: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-fn png(bytes: &[u8]) -> Result<RgbImage, BrokenPicture> {
+fn png(bytes: &[u8]) -> Result<RgbImage, DataError> {
     let broken = |error| of_png(error, bytes.len());
     let mut decoder = png::Decoder::new(Cursor::new(bytes));
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
@@ -145,39 +163,37 @@ fn to_rgb(raw: Vec<u8>, colour: ColorType) -> Vec<u8> {
     }
 }
 
-fn of_png(error: png::DecodingError, bytes: usize) -> BrokenPicture {
+fn of_png(error: png::DecodingError, bytes: usize) -> DataError {
     match error {
-        png::DecodingError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            BrokenPicture::Truncated { bytes }
-        }
+        png::DecodingError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => truncated(bytes),
         error => damaged(PNG, error.to_string()),
     }
 }
 
 /// Room for a picture whose header claims this size.
-fn pixels(width: usize, height: usize, samples: usize) -> Result<Vec<u8>, BrokenPicture> {
+fn pixels(width: usize, height: usize, samples: usize) -> Result<Vec<u8>, DataError> {
     check_size(width, height)?;
     Ok(vec![0; width * height * samples])
 }
 
-fn check_size(width: usize, height: usize) -> Result<(), BrokenPicture> {
+fn check_size(width: usize, height: usize) -> Result<(), DataError> {
     match width.checked_mul(height) {
         Some(1..=MAX_PIXELS) => Ok(()),
-        _ => Err(BrokenPicture::Size { width, height, limit: MAX_PIXELS }),
+        _ => Err(wrong_size(width, height)),
     }
 }
 
-fn picture(width: usize, height: usize, pixels: Vec<u8>) -> Result<RgbImage, BrokenPicture> {
+fn picture(width: usize, height: usize, pixels: Vec<u8>) -> Result<RgbImage, DataError> {
     let sides = (u32::try_from(width).ok(), u32::try_from(height).ok());
     let picture = match sides {
         (Some(width), Some(height)) => RgbImage::from_raw(width, height, pixels),
         _ => None,
     };
-    picture.ok_or(BrokenPicture::Size { width, height, limit: MAX_PIXELS })
+    picture.ok_or_else(|| wrong_size(width, height))
 }
 
-fn damaged(format: &'static str, reason: String) -> BrokenPicture {
-    BrokenPicture::Damaged { format, reason }
+fn damaged(format: &str, reason: String) -> DataError {
+    refuse("", format!("damage, or a kind of {format} that is not read here"), &reason)
 }
 
 /// What a file that is no picture looks like.

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{FolderError, ImageFolder};
+use super::ImageFolder;
+use crate::data::DataError;
 
 /// The names of each split's folder, in lower case; any case is found.
 const TRAIN: [&str; 2] = ["train", "training"];
@@ -34,7 +35,7 @@ impl Splits {
     /// # Errors
     /// When training or validation is missing (the message lists what is there), two folders could be meant, one is no
     /// good [`ImageFolder`], or their classes differ.
-    pub fn open(dir: &Path) -> Result<Self, FolderError> {
+    pub fn open(dir: &Path) -> Result<Self, DataError> {
         let folders = folders(dir)?;
         let (train, validation) =
             (need(dir, &folders, "training", &TRAIN)?, need(dir, &folders, "validation", &VALIDATION)?);
@@ -48,16 +49,15 @@ impl Splits {
         Ok(splits)
     }
 
-    fn check(&self) -> Result<(), FolderError> {
+    fn check(&self) -> Result<(), DataError> {
         let train = &self.train;
         match [Some(&self.validation), self.test.as_ref()].into_iter().flatten().find(|o| o.classes != train.classes) {
             None => Ok(()),
-            Some(other) => Err(FolderError::OtherClasses {
-                train_dir: train.root.clone(),
-                dir: other.root.clone(),
-                train: train.classes.join(", "),
-                other: other.classes.join(", "),
-            }),
+            Some(other) => Err(DataError::new("use")
+                .at(&other.root)
+                .expected(format!("the classes of {}: {}", train.root.display(), train.classes.join(", ")))
+                .found(other.classes.join(", "))
+                .hint("both need the same class folders")),
         }
     }
 }
@@ -73,29 +73,29 @@ fn is_one_of(name: &str, names: &[&str]) -> bool {
     names.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-fn need(dir: &Path, folders: &[String], split: &'static str, names: &[&str]) -> Result<PathBuf, FolderError> {
-    find(dir, folders, split, names)?.ok_or_else(|| FolderError::NoSplit {
-        dir: dir.into(),
-        split,
-        names: names.join(" or "),
-        found: if folders.is_empty() { "no folder".into() } else { format!("the folders {}", folders.join(", ")) },
+fn need(dir: &Path, folders: &[String], split: &'static str, names: &[&str]) -> Result<PathBuf, DataError> {
+    let found = || if folders.is_empty() { "no folder".into() } else { format!("the folders {}", folders.join(", ")) };
+    find(dir, folders, split, names)?.ok_or_else(|| {
+        let error = DataError::new(format!("find the {split} pictures in")).at(dir).found(found());
+        error.expected(format!("a folder called {} (in any case)", names.join(" or ")))
     })
 }
 
-fn find(dir: &Path, folders: &[String], split: &'static str, names: &[&str]) -> Result<Option<PathBuf>, FolderError> {
+fn find(dir: &Path, folders: &[String], split: &'static str, names: &[&str]) -> Result<Option<PathBuf>, DataError> {
     let mut fitting = folders.iter().filter(|folder| is_one_of(folder, names));
     let Some(first) = fitting.next() else { return Ok(None) };
     let others: Vec<&str> = fitting.map(String::as_str).collect();
     if others.is_empty() {
         return Ok(Some(dir.join(first)));
     }
-    Err(FolderError::SplitTwice { dir: dir.into(), split, found: format!("{first}, {}", others.join(", ")) })
+    let hint = format!("{first}, {} could all be meant; keep one", others.join(", "));
+    Err(DataError::new(format!("find the {split} pictures in")).at(dir).hint(hint))
 }
 
 /// The names of the folders in `dir`, sorted; one that is no text is none of those that are looked for. A link that leads nowhere
 /// under a split's name is an error: the split would be taken for missing.
-fn folders(dir: &Path) -> Result<Vec<String>, FolderError> {
-    let unreadable = |source| FolderError::Read { path: dir.into(), source };
+fn folders(dir: &Path) -> Result<Vec<String>, DataError> {
+    let unreadable = |source| DataError::unreadable(dir, source);
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
@@ -103,7 +103,7 @@ fn folders(dir: &Path) -> Result<Vec<String>, FolderError> {
         match fs::metadata(entry.path()) {
             Ok(meta) if meta.is_dir() => names.push(name),
             Err(source) if [&TRAIN[..], &VALIDATION, &TEST].iter().any(|names| is_one_of(&name, names)) => {
-                return Err(FolderError::Read { path: entry.path(), source });
+                return Err(DataError::unreadable(&entry.path(), source));
             }
             _ => {}
         }

@@ -11,8 +11,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
+use super::image_folder::Sample;
 use super::splits::are_splits;
-use super::{FolderError, Sample, Skipped, Why};
+use super::{Skipped, Why};
+use crate::data::error::{DataError, kind_of};
 
 /// How the names of pictures end, in any case.
 const PICTURES: [&str; 3] = ["jpg", "jpeg", "png"];
@@ -29,7 +31,7 @@ pub(super) struct Found {
 }
 
 /// Walks `root`: its folders are the classes, sorted by name; below them, every file with a picture's name is a sample.
-pub(super) fn walk(root: &Path) -> Result<Found, FolderError> {
+pub(super) fn walk(root: &Path) -> Result<Found, DataError> {
     let mut skipped = Vec::new();
     let classes = classes(root, &mut skipped)?;
     let mut samples = Vec::new();
@@ -39,9 +41,10 @@ pub(super) fn walk(root: &Path) -> Result<Found, FolderError> {
     Ok(Found { classes, samples, skipped })
 }
 
-fn classes(root: &Path, skipped: &mut Vec<Skipped>) -> Result<Vec<String>, FolderError> {
+fn classes(root: &Path, skipped: &mut Vec<Skipped>) -> Result<Vec<String>, DataError> {
     if stat(root)?.is_file() {
-        return Err(FolderError::NotAFolder { path: root.into() });
+        let error = DataError::new("read").at(root).expected("a folder of pictures").found("a file");
+        return Err(error.hint("give the folder that holds one folder per class"));
     }
     let (mut classes, mut files) = (Vec::new(), Vec::new());
     for name in entries(root)? {
@@ -49,7 +52,7 @@ fn classes(root: &Path, skipped: &mut Vec<Skipped>) -> Result<Vec<String>, Folde
         if hidden(&name) {
             skipped.push(Skipped { path, why: Why::Hidden });
         } else if stat(&path)?.is_dir() {
-            classes.push(name.into_string().map_err(|_| FolderError::ClassName { path })?);
+            classes.push(name.into_string().map_err(|_| not_text(&path))?);
         } else {
             files.push(name);
             skipped.push(Skipped { path, why: Why::OutsideOfClasses });
@@ -63,7 +66,7 @@ fn classes(root: &Path, skipped: &mut Vec<Skipped>) -> Result<Vec<String>, Folde
 }
 
 /// The pictures of one class, in torchvision's order: folders sorted by their whole path, in each the files by name.
-fn of_class(root: &Path, name: &str, class: usize, skipped: &mut Vec<Skipped>) -> Result<Vec<Sample>, FolderError> {
+fn of_class(root: &Path, name: &str, class: usize, skipped: &mut Vec<Skipped>) -> Result<Vec<Sample>, DataError> {
     let dir = root.join(name);
     let mut walk = Walk { samples: Vec::new(), skipped: Vec::new(), above: Vec::new(), class };
     walk.folder(&dir)?;
@@ -91,11 +94,12 @@ struct Walk {
 }
 
 impl Walk {
-    fn folder(&mut self, dir: &Path) -> Result<(), FolderError> {
+    fn folder(&mut self, dir: &Path) -> Result<(), DataError> {
         let meta = stat(dir)?;
         let here = (meta.dev(), meta.ino());
         if self.above.contains(&here) {
-            return Err(FolderError::Loop { path: dir.into() });
+            let hint = "the link leads back to a folder above it, without end; remove the link";
+            return Err(DataError::new("walk").at(dir).hint(hint));
         }
         self.above.push(here);
         for name in entries(dir)? {
@@ -105,7 +109,7 @@ impl Walk {
         Ok(())
     }
 
-    fn entry(&mut self, path: PathBuf, name: &OsStr) -> Result<(), FolderError> {
+    fn entry(&mut self, path: PathBuf, name: &OsStr) -> Result<(), DataError> {
         if hidden(name) {
             self.skipped.push(Skipped { path, why: Why::Hidden });
             return Ok(());
@@ -113,7 +117,7 @@ impl Walk {
         match fs::metadata(&path) {
             Ok(meta) if meta.is_dir() => self.folder(&path),
             Ok(meta) if ends_in(name, &PICTURES) => self.picture(path, &meta),
-            Err(source) if ends_in(name, &PICTURES) => Err(FolderError::Read { path, source }),
+            Err(source) if ends_in(name, &PICTURES) => Err(DataError::unreadable(&path, source)),
             _ => {
                 let why = if ends_in(name, &OTHER_PICTURES) { Why::OtherFormat } else { Why::NotAPicture };
                 self.skipped.push(Skipped { path, why });
@@ -122,27 +126,29 @@ impl Walk {
         }
     }
 
-    fn picture(&mut self, path: PathBuf, meta: &Metadata) -> Result<(), FolderError> {
+    fn picture(&mut self, path: PathBuf, meta: &Metadata) -> Result<(), DataError> {
         if !meta.is_file() {
-            return Err(FolderError::NotAFile { path }); // opening a pipe would wait for ever
+            // Opening a pipe would wait for ever.
+            let error = DataError::new("read").at(&path).expected("a picture, by its name").found(kind_of(meta));
+            return Err(error.hint("remove it"));
         }
         if let Err(source) = rustix::fs::access(&path, Access::READ_OK) {
-            return Err(FolderError::Read { path, source: source.into() });
+            return Err(DataError::unreadable(&path, source.into()));
         }
         self.samples.push(Sample { path, class: self.class, bytes: meta.len() });
         Ok(())
     }
 }
 
-fn stat(path: &Path) -> Result<Metadata, FolderError> {
-    fs::metadata(path).map_err(|source| FolderError::Read { path: path.into(), source })
+fn stat(path: &Path) -> Result<Metadata, DataError> {
+    fs::metadata(path).map_err(|source| DataError::unreadable(path, source))
 }
 
 /// The names in a folder, sorted.
-fn entries(dir: &Path) -> Result<Vec<OsString>, FolderError> {
+fn entries(dir: &Path) -> Result<Vec<OsString>, DataError> {
     let names: io::Result<Vec<OsString>> =
         fs::read_dir(dir).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
-    let mut names = names.map_err(|source| FolderError::Read { path: dir.into(), source })?;
+    let mut names = names.map_err(|source| DataError::unreadable(dir, source))?;
     names.sort_unstable();
     Ok(names)
 }
@@ -155,30 +161,43 @@ fn ends_in(name: &OsStr, extensions: &[&str]) -> bool {
     Path::new(name).extension().is_some_and(|end| extensions.iter().any(|known| end.eq_ignore_ascii_case(known)))
 }
 
-fn no_classes(root: &Path, files: &[OsString]) -> FolderError {
+fn not_text(path: &Path) -> DataError {
+    DataError::new("name the class of").at(path).hint("the folder's name is not UTF-8; rename it")
+}
+
+fn no_classes(root: &Path, files: &[OsString]) -> DataError {
     let pictures = files.iter().filter(|name| ends_in(name, &PICTURES)).count();
-    let (found, hint) = match (files.len(), pictures) {
-        (0, _) => ("nothing".into(), "give the folder that holds one folder of pictures per class"),
-        (_, 0) => (format!("{} files", files.len()), "give the folder that holds one folder of pictures per class"),
-        _ => (format!("{pictures} pictures"), "put them into one folder per class, or give the folder above"),
+    let (found, hint): (String, _) = match (files.len(), pictures) {
+        (0, _) => ("no folder, but nothing".into(), "give the folder that holds one folder of pictures per class"),
+        (_, 0) => (
+            format!("no folder, but {} files", files.len()),
+            "give the folder that holds one folder of pictures per class",
+        ),
+        _ => (
+            format!("no folder, but {pictures} pictures"),
+            "put them into one folder per class, or give the folder above",
+        ),
     };
-    FolderError::NoClasses { dir: root.into(), found, hint }
+    DataError::new("find classes in").at(root).found(found).hint(hint)
 }
 
-fn holds_splits(root: &Path, classes: &[String]) -> FolderError {
-    FolderError::HoldsSplits { dir: root.into(), found: classes.join(", "), example: root.join(&classes[0]) }
+fn holds_splits(root: &Path, classes: &[String]) -> DataError {
+    let found = format!("{}, which are splits of the data, not classes", classes.join(", "));
+    let hint = format!("give {} for one of them", root.join(&classes[0]).display());
+    DataError::new("find classes in").at(root).found(found).hint(hint)
 }
 
-fn empty_class(class: &str, dir: PathBuf, skipped: &[Skipped]) -> FolderError {
+fn empty_class(class: &str, dir: PathBuf, skipped: &[Skipped]) -> DataError {
     let names: Vec<String> = skipped
         .iter()
         .take(LISTED)
         .map(|s| s.path.strip_prefix(&dir).unwrap_or(&s.path).display().to_string())
         .collect();
     let found = match (names.len(), skipped.len() - names.len()) {
-        (0, _) => String::new(),
-        (_, 0) => format!(", only {}", names.join(", ")),
-        (_, more) => format!(", only {} and {more} more", names.join(", ")),
+        (0, _) => "none".into(),
+        (_, 0) => format!("only {}", names.join(", ")),
+        (_, more) => format!("only {} and {more} more", names.join(", ")),
     };
-    FolderError::EmptyClass { class: class.into(), dir, found }
+    let error = DataError::new(format!("find pictures of the class {class:?} in")).at(&dir).found(found);
+    error.expected("names that end in .jpg, .jpeg or .png").hint("add some or remove the folder")
 }

@@ -1,6 +1,6 @@
 //! What can be wrong with a schedule: its options, its fit to the optimizer, a saved state.
 
-use super::plateau::Mode;
+use super::mode::Mode;
 use crate::optim::OptimError;
 
 /// Why a schedule refused.

@@ -7,9 +7,11 @@
 //! Left out: PyTorch's other schedulers, and its chaining of one after the other.
 
 mod error;
+mod mode;
 mod plateau;
 mod warmup;
 
 pub use error::ScheduleError;
-pub use plateau::{Mode, PlateauOptions, PlateauState, ReduceLrOnPlateau, Reduced, ThresholdMode};
+pub use mode::Mode;
+pub use plateau::{PlateauOptions, PlateauState, ReduceLrOnPlateau, Reduced, ThresholdMode};
 pub use warmup::Warmup;

@@ -6,18 +6,8 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::error::ScheduleError;
+use super::mode::Mode;
 use crate::optim::Optimizer;
-
-/// What counts as better.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// Less, as for a loss.
-    #[default]
-    Min,
-    /// More, as for an accuracy.
-    Max,
-}
 
 /// What the threshold is a part of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -243,16 +233,6 @@ impl PlateauOptions {
         others
             .find(|(_, value)| !(value.is_finite() && *value >= 0.0))
             .map_or(Ok(()), |(option, value)| Err(refused(option, value, "finite and at least 0")))
-    }
-}
-
-impl Mode {
-    /// Whatever comes first is better.
-    fn worst(self) -> f64 {
-        match self {
-            Mode::Min => f64::INFINITY,
-            Mode::Max => f64::NEG_INFINITY,
-        }
     }
 }
 

@@ -3,9 +3,9 @@
 //! Only additions, multiplications, divisions and comparisons are used, which IEEE 754 rounds alike everywhere, so that the
 //! pictures of a seed are the same bytes on every machine.
 
-use super::super::{PIXELS, RECORD, SIDE};
 use super::scene::{Scene, Theme, blend, varied};
 use super::things::{Outline, Paint, THINGS, Thing, View};
+use crate::data::cifar::set::{PIXELS, RECORD, SIDE};
 use crate::data::rng::KeyedRng;
 
 /// Looks at so many places in a pixel along each side, so that edges are soft.

@@ -1,0 +1,192 @@
+//! What a data set promises the loader: a known length, and any samples on demand.
+
+use std::sync::Arc;
+
+use tch::{Device, Tensor};
+
+/// Some samples, stacked along dimension 0.
+#[derive(Debug)]
+pub struct Batch {
+    /// The models' inputs, shape `[n, …]`.
+    pub inputs: Tensor,
+    /// What the model shall answer, shape `[n]` (class numbers, `Int64`) or `[n, …]` (`Float`).
+    pub targets: Tensor,
+}
+
+impl Batch {
+    /// How many samples there are.
+    pub fn len(&self) -> usize {
+        self.targets.size().first().map_or(0, |&n| usize::try_from(n).unwrap_or(0))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The same samples on `device`.
+    #[must_use]
+    pub fn to(&self, device: Device) -> Batch {
+        Batch { inputs: self.inputs.to_device(device), targets: self.targets.to_device(device) }
+    }
+}
+
+/// A map-style data set: a known length, and any samples on demand, from any thread.
+///
+/// A batch must depend on the arguments only, never on what was asked before: that is what makes a resumed run
+/// repeat the bits of one that was not interrupted. Random augmentation is keyed by (seed, epoch, index).
+pub trait Dataset: Send + Sync {
+    /// How many samples there are.
+    fn len(&self) -> usize;
+
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The samples at `indices`, in that order, as they are in `epoch`.
+    fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch>;
+
+    /// Whether a batch may lack samples that cannot be had, instead of being an error; no.
+    fn leaves_out(&self) -> bool {
+        false
+    }
+
+    /// A number that tells this set from others, also of the same length: a CRC-32 of its length and of some samples, spread
+    /// evenly over it. A set that can look at more of its data cheaply should.
+    ///
+    /// # Errors
+    /// When the samples cannot be had.
+    fn fingerprint(&self) -> anyhow::Result<u32> {
+        let len = self.len();
+        let indices: Vec<usize> = (0..len.min(PROBES)).map(|probe| len / len.min(PROBES) * probe).collect();
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&(len as u64).to_le_bytes());
+        if !indices.is_empty() {
+            let Batch { inputs, targets } = self.batch(0, &indices)?;
+            hasher.update(&bytes(&inputs)?);
+            hasher.update(&bytes(&targets)?);
+        }
+        Ok(hasher.finalize())
+    }
+}
+
+/// How many samples a fingerprint looks at.
+const PROBES: usize = 64;
+
+fn bytes(tensor: &Tensor) -> Result<Vec<u8>, tch::TchError> {
+    let mut bytes = vec![0; tensor.numel() * tensor.kind().elt_size_in_bytes()];
+    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
+    Ok(bytes)
+}
+
+impl<D: Dataset + ?Sized> Dataset for Arc<D> {
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn leaves_out(&self) -> bool {
+        (**self).leaves_out()
+    }
+
+    fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
+        (**self).batch(epoch, indices)
+    }
+
+    fn fingerprint(&self) -> anyhow::Result<u32> {
+        (**self).fingerprint()
+    }
+}
+
+impl<D: Dataset + ?Sized> Dataset for Box<D> {
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn leaves_out(&self) -> bool {
+        (**self).leaves_out()
+    }
+
+    fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
+        (**self).batch(epoch, indices)
+    }
+
+    fn fingerprint(&self) -> anyhow::Result<u32> {
+        (**self).fingerprint()
+    }
+}
+
+/// A batch was asked for a sample that the set does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "take sample {index} of a data set of {len}: indices run from 0 below the length; check that the sampler was made \
+     for this set"
+)]
+pub struct IndexOutOfRange {
+    /// The index that was asked for.
+    pub index: usize,
+    /// How many samples the set has.
+    pub len: usize,
+}
+
+/// Fails with the first of `indices` that is not below `len`. For implementations of [`Dataset::batch`].
+pub fn check_indices(len: usize, indices: &[usize]) -> Result<(), IndexOutOfRange> {
+    match indices.iter().find(|&&index| index >= len) {
+        Some(&index) => Err(IndexOutOfRange { index, len }),
+        None => Ok(()),
+    }
+}
+
+/// Rows of `width` numbers out of a flat table, stacked to `[indices.len(), width]`. The indices were checked.
+pub(super) fn gather(table: &[f32], width: usize, indices: &[usize]) -> Tensor {
+    let mut rows = Vec::with_capacity(indices.len() * width);
+    for &index in indices {
+        rows.extend_from_slice(&table[index * width..(index + 1) * width]);
+    }
+    Tensor::from_slice(&rows).view([indices.len() as i64, width as i64])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{Mnist, Subset, Toy};
+
+    #[test]
+    fn names_the_first_index_out_of_range_and_the_length() {
+        assert_eq!(check_indices(3, &[0, 2, 1]), Ok(()));
+        let error = check_indices(3, &[2, 3, 9]).unwrap_err();
+        assert_eq!(error, IndexOutOfRange { index: 3, len: 3 });
+        assert!(error.to_string().starts_with("take sample 3 of a data set of 3"), "{error}");
+    }
+
+    #[test]
+    fn gathers_rows_in_the_order_asked() {
+        let rows = gather(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 2, &[2, 0, 2]);
+        assert_eq!(rows.size(), [3, 2]);
+        assert_eq!(Vec::<f32>::try_from(rows.flatten(0, -1)).unwrap(), [4.0, 5.0, 0.0, 1.0, 4.0, 5.0]);
+    }
+
+    #[test]
+    fn tells_sets_of_the_same_length_apart_by_their_fingerprints() {
+        let of = |set: &dyn Dataset| set.fingerprint().unwrap();
+        assert_eq!(of(&Toy::new(1, 500)), of(&Arc::new(Toy::new(1, 500))));
+        assert_ne!(of(&Toy::new(1, 500)), of(&Toy::new(2, 500)));
+        assert_ne!(of(&Toy::new(1, 500)), of(&Toy::new(1, 501)));
+        assert_ne!(
+            of(&Subset::new(Toy::new(1, 9), vec![1]).unwrap()),
+            of(&Subset::new(Toy::new(1, 9), vec![2]).unwrap())
+        );
+        let digits = |label, pixel| Mnist::new(vec![pixel; 8], vec![0, label], 2, 2).unwrap();
+        assert_eq!(of(&digits(1, 5)), of(&digits(1, 5)));
+        assert_ne!(of(&digits(1, 5)), of(&digits(2, 5)));
+        assert_ne!(of(&digits(1, 5)), of(&digits(1, 6)));
+    }
+
+    #[test]
+    fn shares_a_set_behind_a_pointer() {
+        let set: Arc<dyn Dataset> = Arc::new(Toy::new(1, 5));
+        let boxed: Box<dyn Dataset> = Box::new(Arc::clone(&set));
+        assert_eq!(boxed.len(), 5);
+        assert_eq!(boxed.batch(0, &[4]).unwrap().inputs, set.batch(0, &[4]).unwrap().inputs);
+    }
+}

@@ -1,0 +1,104 @@
+//! Why data on disk cannot be used, said so that the reader knows what to do.
+
+use std::fmt;
+use std::fs::Metadata;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file or folder that is not what was expected. Its message reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub struct DataError {
+    /// What was tried: `read`, `find the training pictures in`.
+    pub operation: String,
+    /// The file or folder; `None` for bytes that come from no file.
+    pub path: Option<PathBuf>,
+    /// What should be there; empty where the operation says it.
+    pub expected: String,
+    /// What is there instead; empty where that is not known.
+    pub found: String,
+    /// What to do.
+    pub hint: String,
+    /// What the system or a decoder says.
+    pub source: Option<io::Error>,
+}
+
+impl fmt::Display for DataError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.operation)?;
+        if let Some(path) = &self.path {
+            write!(f, " {}", path.display())?;
+        }
+        let parts = [("expected ", &self.expected), ("found ", &self.found)];
+        let parts = parts.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name}{value}"));
+        let parts = [parts.collect::<Vec<_>>().join(", "), self.hint.clone()];
+        let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+        write!(f, ": {}", parts.join("; "))
+    }
+}
+
+impl DataError {
+    /// An error of this operation, with nothing known about it yet.
+    pub(crate) fn new(operation: impl Into<String>) -> Self {
+        let (expected, found, hint) = (String::new(), String::new(), String::new());
+        DataError { operation: operation.into(), path: None, expected, found, hint, source: None }
+    }
+
+    /// The file or folder cannot be opened, listed or read.
+    pub(crate) fn unreadable(path: &Path, source: io::Error) -> Self {
+        Self::new("read").at(path).hint("check the path, and that this user may read it").because(source)
+    }
+
+    /// The file cannot be written.
+    pub(crate) fn unwritable(path: &Path, source: io::Error) -> Self {
+        let hint = "check that the folder exists, may be written and has room";
+        Self::new("write").at(path).hint(hint).because(source)
+    }
+
+    pub(crate) fn at(mut self, path: &Path) -> Self {
+        self.path = Some(path.to_owned());
+        self
+    }
+
+    pub(crate) fn expected(mut self, expected: impl Into<String>) -> Self {
+        self.expected = expected.into();
+        self
+    }
+
+    pub(crate) fn found(mut self, found: impl Into<String>) -> Self {
+        self.found = found.into();
+        self
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    pub(crate) fn because(mut self, source: io::Error) -> Self {
+        self.source = Some(source);
+        self
+    }
+}
+
+/// What something is that is not a file.
+pub(super) fn kind_of(about: &Metadata) -> &'static str {
+    if about.is_dir() { "a folder" } else { "a pipe, socket or device" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_was_expected_what_was_found_and_what_to_do() {
+        let error = DataError::new("read").at(Path::new("/a")).expected("an IDX file").found("a folder");
+        assert_eq!(error.to_string(), "read /a: expected an IDX file, found a folder");
+        assert_eq!(error.hint("name a file").to_string(), "read /a: expected an IDX file, found a folder; name a file");
+        let error = DataError::new("find classes in").at(Path::new("/a")).found("nothing").hint("look elsewhere");
+        assert_eq!(error.to_string(), "find classes in /a: found nothing; look elsewhere");
+        let error = DataError::unwritable(Path::new("/a"), io::ErrorKind::NotFound.into());
+        assert_eq!(error.to_string(), "write /a: check that the folder exists, may be written and has room");
+        assert!(std::error::Error::source(&error).is_some());
+    }
+}

@@ -1,0 +1,310 @@
+//! An IDX file: read, plain or gzipped, and written.
+//!
+//! Layout (Yann LeCun's MNIST page): two zero bytes, one byte for the element type, one for the number of dimensions,
+//! then each dimension as a big-endian `u32`, then the elements, the last dimension fastest. Only unsigned bytes are
+//! read here; the other types are told apart and named.
+//!
+//! A file is not trusted: memory grows with the bytes that come, never with what a header claims; a claim beyond
+//! [`MAX_BYTES`], or beyond what a file of that length can hold, is an error before any data is read. What the images
+//! mean is `mnist`'s duty.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::bufread::MultiGzDecoder;
+use flate2::write::GzEncoder;
+
+use super::guess::guess;
+use crate::data::error::{DataError, kind_of};
+use crate::data::whole;
+
+/// The most data bytes that are read or written: 1 GiB. MNIST's training images are 47 MB, EMNIST's largest set 547 MB.
+pub const MAX_BYTES: u64 = 1 << 30;
+
+/// No deflate stream grows by more than this factor (zlib's documentation: 1032 to 1).
+const DEFLATE_MOST: u64 = 1032;
+
+const CUT_OFF: &str = "the file is cut off or its header is damaged, get it again";
+
+/// How many bytes of a file that is not IDX are looked at to say what it is.
+const PEEK: usize = 64;
+
+/// Which file of a data set is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Bytes `[n, rows, columns]`.
+    Images,
+    /// Bytes `[n]`.
+    Labels,
+    /// Bytes of any number of dimensions.
+    Any,
+}
+
+/// An array of unsigned bytes, the last dimension fastest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idx {
+    dims: Vec<usize>,
+    data: Vec<u8>,
+}
+
+impl Idx {
+    /// An array of `dims` from its bytes.
+    ///
+    /// # Errors
+    /// When the product of `dims` is not the number of bytes, or when the format cannot say it: 1 to 255 dimensions,
+    /// each at most `u32::MAX`, at most [`MAX_BYTES`].
+    pub fn new(dims: Vec<usize>, data: Vec<u8>) -> Result<Self, DataError> {
+        let why = if !(1..=255).contains(&dims.len()) {
+            "an IDX file has 1 to 255 dimensions"
+        } else if dims.iter().any(|&dim| u32::try_from(dim).is_err()) {
+            "a dimension is at most 4294967295"
+        } else if data.len() as u64 > MAX_BYTES {
+            "that is more than 1 GiB"
+        } else if product(&dims) != Some(data.len() as u64) {
+            "the product of the dimensions must be the number of bytes"
+        } else {
+            return Ok(Self { dims, data });
+        };
+        Err(DataError::new(format!("make an IDX file of {dims:?} from {} bytes", data.len())).hint(why))
+    }
+
+    /// Reads a file, gzipped or not: its first bytes tell, not its name.
+    ///
+    /// # Errors
+    /// [`DataError`] of a file that is no good; the whole file is checked, up to its last byte and gzip's checksum.
+    pub fn read(path: &Path, kind: Kind) -> Result<Self, DataError> {
+        let mut source = Source::open(path)?;
+        let header = source.header(kind)?;
+        let data = source.data(&header)?;
+        Ok(Self { dims: header.dims, data })
+    }
+
+    /// Writes a file, gzipped when the name ends with `.gz`. The file appears whole or not at all: it is written under
+    /// a temporary name in the same folder, synced and renamed.
+    ///
+    /// # Errors
+    /// [`DataError`] of a file that cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), DataError> {
+        self.try_write(path).map_err(|source| DataError::unwritable(path, source))
+    }
+
+    /// The dimensions; for images `[n, rows, columns]`.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    /// The bytes.
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// Dimensions and bytes.
+    pub fn into_parts(self) -> (Vec<usize>, Vec<u8>) {
+        (self.dims, self.data)
+    }
+
+    fn try_write(&self, path: &Path) -> io::Result<()> {
+        let packed = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
+        whole::write(path, |out| {
+            if !packed {
+                return self.encode(out);
+            }
+            let mut gz = GzEncoder::new(out, Compression::default());
+            self.encode(&mut gz)?;
+            gz.finish().map(drop)
+        })
+    }
+
+    fn encode(&self, out: &mut impl Write) -> io::Result<()> {
+        out.write_all(&[0, 0, ElementType::U8 as u8, self.dims.len() as u8])?;
+        for &dim in &self.dims {
+            out.write_all(&(dim as u32).to_be_bytes())?; // `new` and `read` let no larger one in
+        }
+        out.write_all(&self.data)
+    }
+}
+
+/// The element types of the format, by their code in the header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ElementType {
+    U8 = 0x08,
+    I8 = 0x09,
+    I16 = 0x0B,
+    I32 = 0x0C,
+    F32 = 0x0D,
+    F64 = 0x0E,
+}
+
+impl ElementType {
+    const ALL: [Self; 6] = [Self::U8, Self::I8, Self::I16, Self::I32, Self::F32, Self::F64];
+
+    fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|&kind| kind as u8 == code)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::U8 => "unsigned bytes",
+            Self::I8 => "signed bytes",
+            Self::I16 => "16-bit integers",
+            Self::I32 => "32-bit integers",
+            Self::F32 => "32-bit floats",
+            Self::F64 => "64-bit floats",
+        }
+    }
+}
+
+struct Header {
+    dims: Vec<usize>,
+    /// The product of `dims`, at most [`MAX_BYTES`].
+    bytes: u64,
+}
+
+/// A file being read, unpacked where it is gzipped.
+struct Source<'a> {
+    path: &'a Path,
+    reader: Box<dyn Read>,
+    gzip: bool,
+    /// The most bytes that can come out of it.
+    most: u64,
+}
+
+impl<'a> Source<'a> {
+    fn open(path: &'a Path) -> Result<Self, DataError> {
+        let fail = |source| DataError::unreadable(path, source);
+        let about = std::fs::metadata(path).map_err(fail)?;
+        if !about.is_file() {
+            let error = DataError::new("read").at(path).expected("an IDX file").found(kind_of(&about));
+            return Err(error.hint("give the path of the file itself"));
+        }
+        let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(fail)?);
+        let gzip = file.fill_buf().map_err(|source| failed_disk(path, 0, source))?.starts_with(b"\x1f\x8b");
+        let most = if gzip { about.len().saturating_mul(DEFLATE_MOST) } else { about.len() };
+        let reader: Box<dyn Read> = if gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+        Ok(Self { path, reader, gzip, most })
+    }
+
+    fn header(&mut self, kind: Kind) -> Result<Header, DataError> {
+        let magic = self.take(4, 0)?;
+        let &[0, 0, code, rank @ 1..=255] = &magic[..] else { return Err(self.not_idx(magic)) };
+        let Some(element) = ElementType::from_code(code) else { return Err(self.not_idx(magic)) };
+        if element != ElementType::U8 {
+            let found = format!("{} (type 0x{code:02x}), an IDX type that is not read here", element.name());
+            return Err(self.refuse("unsigned bytes (type 0x08)", found, "convert the file to unsigned bytes"));
+        }
+        check_kind(self.path, kind, rank)?;
+        let (expected, sizes) = (4 + 4 * usize::from(rank), self.take(4 * usize::from(rank), 0)?);
+        if sizes.len() + 4 < expected {
+            return Err(self.short_header(expected, sizes.len() + 4));
+        }
+        let dims = sizes.chunks_exact(4).map(|be| be.iter().fold(0, |value, &byte| value << 8 | usize::from(byte)));
+        self.check_claim(dims.collect(), expected as u64)
+    }
+
+    /// Refuses dimensions that no file, or not this one, can hold.
+    fn check_claim(&self, dims: Vec<usize>, header: u64) -> Result<Header, DataError> {
+        let Some(bytes) = product(&dims).filter(|&bytes| bytes <= MAX_BYTES) else {
+            let hint = "the header is damaged, or the file is no data set, get it again";
+            return Err(self.refuse(format!("at most {MAX_BYTES} bytes"), format!("{dims:?} in the header"), hint));
+        };
+        let most = self.most.saturating_sub(header);
+        if bytes <= most {
+            return Ok(Header { dims, bytes });
+        }
+        let found = if self.gzip { format!("a gzip file that unpacks to {most} at most") } else { most.to_string() };
+        Err(self.refuse(claim(&dims, bytes), found, CUT_OFF))
+    }
+
+    /// All data, and proof that nothing follows it.
+    fn data(&mut self, header: &Header) -> Result<Vec<u8>, DataError> {
+        let expected = header.bytes;
+        let data = self.take(expected as usize, 0)?;
+        if (data.len() as u64) < expected {
+            return Err(self.refuse(claim(&header.dims, expected), data.len().to_string(), CUT_OFF));
+        }
+        if !self.take(1, expected)?.is_empty() {
+            let hint = "two files may have been joined, or the header is damaged, get it again";
+            return Err(self.refuse(claim(&header.dims, expected), "more after them", hint));
+        }
+        Ok(data)
+    }
+
+    /// Up to `count` bytes, fewer at the end of the file. The vector grows with what comes.
+    fn take(&mut self, count: usize, done: u64) -> Result<Vec<u8>, DataError> {
+        let mut bytes = Vec::new();
+        match (&mut self.reader).take(count as u64).read_to_end(&mut bytes) {
+            Ok(_) => Ok(bytes),
+            Err(source) => Err(self.broken(done + bytes.len() as u64, source)),
+        }
+    }
+
+    fn broken(&self, done: u64, source: io::Error) -> DataError {
+        let what = match source.kind() {
+            io::ErrorKind::UnexpectedEof if self.gzip => "cut off",
+            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData if self.gzip => "damaged",
+            _ => return failed_disk(self.path, done, source),
+        };
+        let found = format!("a gzip stream that is {what} after {done} bytes of data");
+        self.refuse("", found, "get the file again").because(source)
+    }
+
+    fn refuse(&self, expected: impl Into<String>, found: impl Into<String>, hint: &str) -> DataError {
+        DataError::new("read").at(self.path).expected(expected).found(found).hint(hint)
+    }
+
+    fn short_header(&self, expected: usize, found: usize) -> DataError {
+        let found = format!("the end of the file after {found}");
+        self.refuse(format!("a header of {expected} bytes"), found, "the file is cut off, get it again")
+    }
+
+    /// Says what the file is instead; a stream that breaks on the way is judged by what came.
+    fn not_idx(&mut self, mut start: Vec<u8>) -> DataError {
+        if start.len() == 4 {
+            start.extend(self.take(PEEK, 4).unwrap_or_default());
+        }
+        if start.first() == Some(&0) && start.len() < 4 {
+            return self.short_header(4, start.len());
+        }
+        let (found, hint) = guess(&start);
+        self.refuse("an IDX file (bytes 00 00 08 and the number of dimensions)", found, hint)
+    }
+}
+
+/// What a header claims: `12 bytes, as the header claims ([2, 3, 2])`.
+fn claim(dims: &[usize], bytes: u64) -> String {
+    format!("{bytes} bytes, as the header claims ({dims:?})")
+}
+
+fn failed_disk(path: &Path, done: u64, source: io::Error) -> DataError {
+    let hint = "the disk or the file system failed; try again, or copy the file";
+    DataError::new("read").at(path).found(format!("no more after {done} bytes of data")).hint(hint).because(source)
+}
+
+/// The product of the dimensions, `None` when it passes `u64`. An empty dimension makes it 0 whatever the others are.
+pub(super) fn product(dims: &[usize]) -> Option<u64> {
+    if dims.contains(&0) {
+        return Some(0);
+    }
+    dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64))
+}
+
+/// Compares the number of dimensions with the kind that was wanted.
+fn check_kind(path: &Path, kind: Kind, rank: u8) -> Result<(), DataError> {
+    let expected = match kind {
+        Kind::Images if rank != 3 => "an image file (3 dimensions, magic 0x00000803)",
+        Kind::Labels if rank != 1 => "a label file (1 dimension, magic 0x00000801)",
+        _ => return Ok(()),
+    };
+    let (what, hint) = match rank {
+        1 => ("a label file", "the image and label files are probably swapped: give the images-idx3 file"),
+        3 => ("an image file", "the image and label files are probably swapped: give the labels-idx1 file"),
+        _ => (
+            "neither images nor labels",
+            "this is not a file of MNIST's layout: give its images-idx3 and labels-idx1 files",
+        ),
+    };
+    let found = format!("{what} ({rank} dimension{}, magic 0x000008{rank:02x})", if rank == 1 { "" } else { "s" });
+    Err(DataError::new("read").at(path).expected(expected).found(found).hint(hint))
+}

@@ -1,0 +1,146 @@
+//! A run learned: its losses are numbers and fall, and all ranks report one evaluation of all held-out samples.
+
+use super::{Doubt, Finding, grouped};
+use crate::run::{Eval, Evidence, Tensor, Trace};
+
+/// Compares the loss over the last epoch with the one over the first, once every number has been looked at.
+pub(crate) fn learns(run: &Evidence) -> Finding {
+    Finding::of("The network learns".into(), prove(run))
+}
+
+fn prove(run: &Evidence) -> Result<String, Doubt> {
+    let trace = Trace::of(run)?;
+    check_losses(&trace)?;
+    check_weights(run)?;
+    let mut last = None;
+    for (number, epoch) in trace.epochs.iter().enumerate() {
+        let eval = check_eval(&epoch.evals, run.plan.sizes.test).map_err(|flaw| format!("in epoch {number} {flaw}"))?;
+        last = Some(eval);
+    }
+    if trace.last_evals.iter().any(Option::is_some) {
+        let eval = check_eval(&trace.last_evals, run.plan.sizes.test);
+        last = Some(eval.map_err(|flaw| format!("after the last epoch {flaw}"))?);
+    }
+    let (Some(first), Some(final_), Some(eval)) = (trace.epochs.first(), trace.epochs.last(), last) else {
+        return Err(Doubt::NotVerified("no epoch was asked for".into()));
+    };
+    let (before, after) = (first.loss(), final_.loss());
+    let right = format!("{:.2} % of {} held-out samples right", eval.accuracy * 100.0, grouped(eval.samples));
+    match trace.epochs.len() {
+        1 => Err(Doubt::NotVerified(format!("one epoch shows no fall: its loss is {before:.4}; {right}"))),
+        _ if after < before => Ok(format!("loss {before:.4} in the first epoch, {after:.4} in the last; {right}")),
+        _ => {
+            Err(Doubt::Failed(format!("loss {before:.4} in the first epoch, {after:.4} in the last: it did not fall")))
+        }
+    }
+}
+
+pub(super) fn check_losses(trace: &Trace) -> Result<(), String> {
+    for (number, epoch) in trace.epochs.iter().enumerate() {
+        for (step, ranks) in epoch.steps.iter().enumerate() {
+            if let Some(rank) = ranks.iter().position(|step| !step.loss.is_finite()) {
+                let loss = ranks[rank].loss;
+                return Err(format!("rank {rank}'s loss is {loss} in step {step} of epoch {number}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_weights(run: &Evidence) -> Result<(), String> {
+    for (rank, weights) in run.weights.iter().enumerate() {
+        let finite =
+            |tensor: &Tensor| tensor.values().is_none_or(|values| values.iter().all(|value| value.is_finite()));
+        if let Some((name, _)) = weights.as_ref().map_err(String::clone)?.iter().find(|(_, tensor)| !finite(tensor)) {
+            return Err(format!("rank {rank} ends with a value in {name} that is no finite number"));
+        }
+    }
+    Ok(())
+}
+
+/// The one evaluation that all ranks report.
+fn check_eval(evals: &[Option<Eval>], samples: u64) -> Result<Eval, String> {
+    let mut found: Option<Eval> = None;
+    for (rank, eval) in evals.iter().enumerate() {
+        let eval = eval.ok_or_else(|| format!("rank {rank} reports no evaluation"))?;
+        if eval.samples != samples {
+            return Err(format!("rank {rank} evaluated {} samples of {samples}", eval.samples));
+        }
+        if !(0.0..=1.0).contains(&eval.accuracy) || !eval.loss.is_finite() {
+            return Err(format!("rank {rank} reports an accuracy of {} and a loss of {}", eval.accuracy, eval.loss));
+        }
+        if *found.get_or_insert(eval) != eval {
+            return Err(format!("rank {rank} reports another evaluation than rank 0: each must be of all ranks"));
+        }
+    }
+    found.ok_or_else(|| "nobody reports an evaluation".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::Verdict;
+    use crate::run::testing::{Run, weights};
+
+    fn failure(falsify: impl FnOnce(&mut Run)) -> String {
+        let mut run = Run::of(2, 4, 2, 20);
+        falsify(&mut run);
+        let finding = learns(&run.evidence());
+        assert_eq!(finding.verdict, Verdict::Failed, "{}", finding.evidence);
+        finding.evidence
+    }
+
+    #[test]
+    fn passes_a_loss_that_falls() {
+        let finding = learns(&Run::of(2, 4, 2, 20).evidence());
+        assert_eq!(finding.verdict, Verdict::Passed);
+        let told = "loss 1.7000 in the first epoch, 0.8500 in the last; 75.00 % of 5 held-out samples right";
+        assert_eq!(finding.evidence, told);
+    }
+
+    #[test]
+    fn tells_of_the_evaluation_after_the_last_epoch_where_there_is_one() {
+        let mut run = Run::of(2, 4, 2, 20);
+        run.evals.push(vec![Some(Eval { accuracy: 0.8, ..run.evals[1][0].unwrap() }); 2]);
+        assert!(learns(&run.evidence()).evidence.contains("80.00 % of 5 held-out samples"));
+        run.evals[2][1] = None;
+        assert!(learns(&run.evidence()).evidence.starts_with("after the last epoch rank 1 reports no evaluation"));
+    }
+
+    #[test]
+    fn cannot_tell_from_one_epoch() {
+        assert_eq!(learns(&Run::of(2, 4, 1, 20).evidence()).verdict, Verdict::NotVerified);
+    }
+
+    #[test]
+    fn fails_when_the_loss_stays_or_rises() {
+        let told = failure(|run| run.losses[1] = run.losses[0].clone());
+        assert!(told.ends_with("it did not fall"), "{told}");
+    }
+
+    #[test]
+    fn fails_when_one_loss_is_no_number() {
+        assert_eq!(failure(|run| run.losses[1][1][2] = f64::NAN), "rank 1's loss is NaN in step 2 of epoch 1");
+        assert!(
+            failure(|run| run.losses[0][0][0] = f64::INFINITY).contains("rank 0's loss is inf in step 0 of epoch 0")
+        );
+    }
+
+    #[test]
+    fn fails_when_a_weight_is_no_number() {
+        let mut run = Run::of(2, 4, 2, 20).evidence();
+        run.weights[1] = Ok(weights(&[1.0, f32::NAN]));
+        assert!(learns(&run).evidence.starts_with("rank 1 ends with a value in fc.weight"));
+    }
+
+    #[test]
+    fn fails_when_an_evaluation_is_missing_partial_or_one_ranks_own() {
+        assert!(failure(|run| run.evals[1][1] = None).ends_with("in epoch 1 rank 1 reports no evaluation"));
+        let partial = failure(|run| run.evals[1][0].as_mut().unwrap().samples = 3);
+        assert!(partial.ends_with("rank 0 evaluated 3 samples of 5"), "{partial}");
+        let own = failure(|run| run.evals[0][1].as_mut().unwrap().accuracy = 0.5);
+        assert!(own.contains("rank 1 reports another evaluation than rank 0"), "{own}");
+        let odd = failure(|run| run.evals[0].iter_mut().flatten().for_each(|eval| eval.accuracy = f64::NAN));
+        assert!(odd.contains("an accuracy of NaN"), "{odd}");
+    }
+}

@@ -1,0 +1,178 @@
+//! Every sample of the data set is taken once an epoch; what is taken twice is the sampler's padding and nothing else.
+
+use super::{Doubt, Finding, counted, grouped};
+use crate::run::{Epoch, Evidence, Trace};
+
+/// Puts the ranks' samples back into one order, as PyTorch's `DistributedSampler` dealt them out, and holds each epoch
+/// against the size of the data set.
+///
+/// With `n` samples on `w` ranks the sampler deals `w · ⌈n / w⌉`: a permutation of all, then as much of it again from
+/// the front as is missing (torch/utils/data/distributed.py).
+pub(crate) fn each_sample_once(runs: &[(&str, &Evidence)]) -> Finding {
+    let proofs = runs.iter().map(|(name, run)| match prove(run) {
+        Ok(shown) => Ok(format!("{name}: {shown}")),
+        Err(contradiction) => Err(Doubt::Failed(format!("{name}: {contradiction}"))),
+    });
+    let proof = proofs.collect::<Result<Vec<_>, _>>().map(|shown| shown.join("; "));
+    Finding::of("Every sample is seen once an epoch".into(), proof)
+}
+
+fn prove(run: &Evidence) -> Result<String, String> {
+    let trace = Trace::of(run)?;
+    for (number, epoch) in trace.epochs.iter().enumerate() {
+        check(epoch, run.plan.sizes.train as usize).map_err(|flaw| format!("in epoch {number} {flaw}"))?;
+    }
+    let (epochs, ranks) = (counted(trace.epochs.len(), "epoch"), counted(run.plan.ranks, "rank"));
+    let shown = format!("{epochs} × {} samples on {ranks}", grouped(run.plan.sizes.train));
+    Ok(match padding(run.plan.sizes.train, run.plan.ranks) {
+        0 => format!("{shown}, none twice"),
+        1 => format!("{shown}; 1 repeat an epoch is the sampler's padding"),
+        repeats => format!("{shown}; {repeats} repeats an epoch are the sampler's padding"),
+    })
+}
+
+/// How many samples of an epoch are taken twice so that all ranks take equally many.
+pub(super) fn padding(samples: u64, ranks: usize) -> u64 {
+    let ranks = ranks as u64;
+    samples.div_ceil(ranks) * ranks - samples
+}
+
+fn check(epoch: &Epoch, samples: usize) -> Result<(), String> {
+    let each = samples.div_ceil(epoch.shares.len());
+    if let Some(rank) = epoch.shares.iter().position(|share| share.len() != each) {
+        let taken = epoch.shares[rank].len();
+        return Err(format!("rank {rank} took {}, its share is {each}", counted(taken, "sample")));
+    }
+    // Rank r took every w-th from place r on.
+    let dealt: Vec<u64> = (0..each).flat_map(|place| epoch.shares.iter().map(move |share| share[place])).collect();
+    let (order, repeats) = dealt.split_at(samples);
+    check_permutation(order)?;
+    match order.iter().cycle().zip(repeats).position(|(first, repeat)| first != repeat) {
+        Some(place) => {
+            let due = order[place % samples];
+            Err(format!("sample {} was taken twice, the padding should repeat sample {due}", repeats[place]))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_permutation(order: &[u64]) -> Result<(), String> {
+    let mut seen = vec![false; order.len()];
+    for sample in order {
+        match seen.get_mut(*sample as usize) {
+            None => return Err(format!("sample {sample} was taken, the data set has {}", order.len())),
+            Some(true) => return Err(twice(order, *sample, &seen)),
+            Some(seen) => *seen = true,
+        }
+    }
+    Ok(())
+}
+
+fn twice(order: &[u64], sample: u64, seen: &[bool]) -> String {
+    let taken = |sample: &usize| seen[*sample] || order.contains(&(*sample as u64));
+    let missing = (0..order.len()).find(|sample| !taken(sample));
+    let instead = missing.map_or(String::new(), |missing| format!(" and sample {missing} never"));
+    format!("sample {sample} was taken twice{instead}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::Verdict;
+    use crate::run::testing::Run;
+
+    fn told(run: &Run) -> (Verdict, String) {
+        let finding = each_sample_once(&[("A", &run.evidence())]);
+        (finding.verdict, finding.evidence)
+    }
+
+    fn failure(ranks: usize, samples: u64, falsify: impl FnOnce(&mut Run)) -> String {
+        let mut run = Run::of(ranks, 4, 2, samples);
+        falsify(&mut run);
+        let (verdict, evidence) = told(&run);
+        assert_eq!(verdict, Verdict::Failed, "{evidence}");
+        evidence
+    }
+
+    #[test]
+    fn passes_a_set_that_divides_evenly() {
+        assert_eq!(
+            told(&Run::of(2, 4, 2, 20)),
+            (Verdict::Passed, "A: 2 epochs × 20 samples on 2 ranks, none twice".into())
+        );
+    }
+
+    #[test]
+    fn passes_and_explains_the_padding_of_one_that_does_not() {
+        let (verdict, evidence) = told(&Run::of(2, 4, 1, 21));
+        assert_eq!(verdict, Verdict::Passed);
+        assert_eq!(evidence, "A: 1 epoch × 21 samples on 2 ranks; 1 repeat an epoch is the sampler's padding");
+        let (verdict, evidence) = told(&Run::of(4, 4, 1, 21));
+        assert_eq!(verdict, Verdict::Passed);
+        assert!(evidence.ends_with("on 4 ranks; 3 repeats an epoch are the sampler's padding"), "{evidence}");
+    }
+
+    #[test]
+    fn passes_more_ranks_than_samples() {
+        assert_eq!(told(&Run::of(4, 4, 1, 1)).0, Verdict::Passed);
+    }
+
+    #[test]
+    fn tells_of_every_run() {
+        let (a, b) = (Run::of(2, 4, 1, 8).evidence(), Run::of(1, 8, 1, 8).evidence());
+        let finding = each_sample_once(&[("A", &a), ("B", &b)]);
+        assert!(
+            finding.evidence.contains("A: 1 epoch × 8 samples on 2 ranks") && finding.evidence.contains("; B: 1 epoch")
+        );
+        let mut bad = Run::of(1, 8, 1, 8);
+        bad.shares[0][0][0] = bad.shares[0][0][1];
+        let finding = each_sample_once(&[("A", &a), ("B", &bad.evidence())]);
+        assert!(finding.evidence.starts_with("B: in epoch 0 sample "), "{}", finding.evidence);
+    }
+
+    #[test]
+    fn fails_when_a_sample_is_taken_twice_in_place_of_another() {
+        // The order of epoch 1 is 7 (i + 1) mod 20: rank 0 begins with 7, rank 1's fourth is 16.
+        let told = failure(2, 20, |run| run.shares[1][1][3] = run.shares[1][0][0]);
+        assert_eq!(told, "A: in epoch 1 sample 7 was taken twice and sample 16 never");
+    }
+
+    #[test]
+    fn fails_when_a_sample_is_left_out() {
+        let told = failure(2, 20, |run| run.shares[0][0].truncate(9));
+        assert_eq!(told, "A: in epoch 0 rank 0 took 9 samples, its share is 10");
+    }
+
+    #[test]
+    fn fails_when_the_last_of_all_samples_is_left_out_by_every_rank() {
+        let mut run = Run::of(2, 4, 1, 20);
+        run.sizes(22);
+        assert_eq!(told(&run).0, Verdict::Failed);
+    }
+
+    #[test]
+    fn fails_when_a_sample_is_outside_the_set() {
+        let told = failure(2, 20, |run| run.shares[0][0][5] = 20);
+        assert!(told.ends_with("sample 20 was taken, the data set has 20"), "{told}");
+    }
+
+    #[test]
+    fn fails_when_the_padding_repeats_another_sample_than_the_first() {
+        let told = failure(2, 21, |run| run.shares[0][1][10] = run.shares[0][1][4]);
+        assert!(told.contains("the padding should repeat sample 0"), "{told}");
+    }
+
+    #[test]
+    fn fails_when_the_steps_took_fewer_samples_than_are_listed() {
+        let told = failure(2, 20, |run| run.losses[0][1].truncate(2));
+        assert!(told.contains("rank 1's event file has 2 steps in epoch 0 of 2 announced"), "{told}");
+    }
+
+    #[test]
+    fn fails_when_the_events_of_a_rank_are_missing() {
+        let mut run = Run::of(2, 4, 1, 20).evidence();
+        run.logs.as_mut().unwrap().remove(&1);
+        let finding = each_sample_once(&[("A", &run)]);
+        assert_eq!((finding.verdict, &*finding.evidence), (Verdict::Failed, "A: rank 1 left no event file"));
+    }
+}

@@ -1,0 +1,295 @@
+//! Worker processes, pieced together from what agents and ranks wrote about them.
+//!
+//! An agent records when a process began and how it ended, the rank itself what it did. The two are matched by rank and
+//! process id, else by time: a worker behind a wrapper has another id than the process that the agent started.
+
+use std::collections::BTreeMap;
+
+use lockstep_events::{AgentEvent, AgentLog, Event, EventLog};
+use lockstep_launch::process::signal_name;
+
+use super::RunEvents;
+use super::events::step;
+
+/// Times beyond this many seconds since the Unix epoch (the year 5138) are no times.
+const LATEST: f64 = 1e11;
+
+/// How a rank's report of a fault begins that it is about to inflict on itself.
+const INJECTED: &str = "injected: ";
+
+/// One worker process. Times are seconds since the Unix epoch and never go backwards.
+#[derive(Debug)]
+pub(crate) struct Attempt<'a> {
+    pub(crate) rank: usize,
+    /// The node of the agent that started it.
+    pub(crate) node: Option<&'a str>,
+    pub(crate) generation: Generation,
+    /// When its agent started it.
+    pub(crate) started: Option<f64>,
+    /// How it ended, as its agent saw it or it said itself.
+    pub(crate) ended: Option<End>,
+    /// What it wrote.
+    pub(crate) records: Vec<(f64, &'a Event)>,
+    pid: Option<u32>,
+}
+
+/// Which agreement of the nodes an attempt belongs to. Attempts of one generation ran together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Generation {
+    /// How often the job had been started before, as a batch system does after a failure; rounds begin at 0 again then.
+    submission: u64,
+    /// The agreement's number, from 0.
+    round: u64,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct End {
+    pub(crate) t: f64,
+    /// Its exit code, or minus the signal's number.
+    pub(crate) code: i32,
+    /// Its agent had asked it to.
+    pub(crate) stopped: bool,
+}
+
+/// A run as a series of attempts. Times are seconds since the Unix epoch.
+#[derive(Debug, Default)]
+pub(crate) struct History<'a> {
+    /// What each agent wrote, with times that never go backwards.
+    pub(crate) agents: BTreeMap<&'a str, Vec<(f64, &'a AgentEvent)>>,
+    /// All worker processes, by the time of their first record.
+    pub(crate) attempts: Vec<Attempt<'a>>,
+    /// What in the files is odd.
+    pub(crate) notes: Vec<String>,
+}
+
+impl<'a> History<'a> {
+    /// Pieces together what ranks and agents wrote.
+    pub(crate) fn of(events: &'a RunEvents) -> Self {
+        let mut notes = vec![];
+        let agents = of_agents(&events.agents, &mut notes);
+        let attempts = attempts(&events.ranks, &agents, &mut notes);
+        History { agents, attempts, notes }
+    }
+
+    /// The times of the first and the last record; both 0 if there is none.
+    pub(crate) fn bounds(&self) -> (f64, f64) {
+        let agents = self.agents.values().flatten().map(|(t, _)| *t);
+        let times = agents.chain(self.attempts.iter().flat_map(|attempt| [attempt.first(), attempt.last()]));
+        let (began, ended) =
+            times.fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), t| (t.min(least), t.max(most)));
+        if began.is_finite() { (began, ended) } else { (0.0, 0.0) }
+    }
+
+    /// When a node is last heard of, by its agent or its ranks.
+    pub(crate) fn last_of_node(&self, node: &str) -> f64 {
+        let agent = self.agents.get(node).and_then(|records| records.last()).map(|(t, _)| *t);
+        let ranks = self.attempts.iter().filter(|attempt| attempt.node == Some(node)).map(Attempt::last);
+        ranks.chain(agent).fold(0.0, f64::max)
+    }
+}
+
+type AgentRecords<'a> = BTreeMap<&'a str, Vec<(f64, &'a AgentEvent)>>;
+
+impl End {
+    /// By itself, and not well.
+    pub(crate) fn is_failure(self) -> bool {
+        !self.stopped && self.code != 0
+    }
+
+    /// `SIGKILL`, `exit code 3`.
+    pub(crate) fn status(self) -> String {
+        let signal = self.code.checked_neg().filter(|signal| *signal > 0).map(signal_name);
+        signal.unwrap_or_else(|| format!("exit code {}", self.code))
+    }
+
+    /// `ended by SIGKILL`, `ended with exit code 1`, `was stopped by its agent, SIGTERM`.
+    pub(crate) fn manner(self) -> String {
+        let link = match (self.stopped, self.code < 0) {
+            (true, true) => "was stopped by its agent, ",
+            (true, false) => "was stopped by its agent with ",
+            (false, true) => "ended by ",
+            (false, false) => "ended with ",
+        };
+        format!("{link}{}", self.status())
+    }
+}
+
+impl Attempt<'_> {
+    /// When it is first heard of.
+    pub(crate) fn first(&self) -> f64 {
+        self.started.or(self.records.first().map(|record| record.0)).unwrap_or_default()
+    }
+
+    /// When it is last heard of.
+    pub(crate) fn last(&self) -> f64 {
+        let heard = self.records.last().map_or(self.first(), |record| record.0.max(self.first()));
+        self.ended.map_or(heard, |end| end.t.max(self.first()))
+    }
+
+    /// When it joined its group.
+    pub(crate) fn joined(&self) -> Option<f64> {
+        let start = self.records.iter().find(|(_, event)| matches!(event, Event::Start { .. }));
+        start.map(|(t, _)| *t)
+    }
+
+    /// Its steps, with their times.
+    pub(crate) fn steps(&self) -> impl DoubleEndedIterator<Item = (f64, (u64, u64))> {
+        self.records.iter().filter_map(|(t, event)| Some((*t, step(event)?)))
+    }
+
+    /// The last fault that it recorded, if it did no step after it. A rank whose agent saw it end well or stopped it has
+    /// survived all faults but those that it was told to inflict on itself.
+    pub(crate) fn last_fault(&self) -> Option<(f64, &str)> {
+        let survived = self.ended.is_some_and(|end| !end.is_failure());
+        let of_interest = |event: &&Event| matches!(event, Event::Step { .. } | Event::Fault { .. });
+        match self.records.iter().rfind(|(_, event)| of_interest(event))? {
+            (t, Event::Fault { message }) if !survived || message.starts_with(INJECTED) => Some((*t, message)),
+            _ => None,
+        }
+    }
+}
+
+/// The times of the agents' records, corrected; what had to be corrected is noted.
+fn of_agents<'a>(agents: &'a BTreeMap<String, AgentLog>, notes: &mut Vec<String>) -> AgentRecords<'a> {
+    let mut corrected = AgentRecords::new();
+    for (node, log) in agents {
+        let times = forward(log.records.iter().map(|record| record.t), &format!("the agent of {node}"), notes);
+        corrected.insert(node, times.into_iter().zip(log.records.iter().map(|record| &record.event)).collect());
+    }
+    corrected
+}
+
+/// All processes, by their first record.
+fn attempts<'a>(
+    ranks: &'a BTreeMap<usize, EventLog>,
+    agents: &AgentRecords<'a>,
+    notes: &mut Vec<String>,
+) -> Vec<Attempt<'a>> {
+    let mut attempts: Vec<Attempt<'a>> = agents.iter().flat_map(|(node, records)| started_by(node, records)).collect();
+    attempts.sort_by(|one, other| one.first().total_cmp(&other.first()));
+    for (rank, log) in ranks {
+        for (index, written) in written_by(*rank, log, notes).into_iter().enumerate() {
+            match started_as(&attempts, &written) {
+                Some(place) => attempts[place].adopt(written),
+                None => {
+                    let round = written.generation.round.max(index as u64);
+                    attempts.push(Attempt { generation: Generation { submission: 0, round }, ..written });
+                }
+            }
+        }
+    }
+    attempts.sort_by(|one, other| one.first().total_cmp(&other.first()));
+    attempts
+}
+
+/// The processes of one agent, without what they wrote themselves.
+fn started_by<'a>(node: &'a str, records: &[(f64, &'a AgentEvent)]) -> Vec<Attempt<'a>> {
+    let mut attempts: Vec<Attempt<'a>> = vec![];
+    let (mut rounds, mut last) = (BTreeMap::new(), None::<Generation>);
+    for (t, event) in records {
+        match **event {
+            AgentEvent::Formed { round, attempt, .. } => {
+                let formed = following(last, round);
+                last = Some(formed);
+                rounds.insert(attempt, formed);
+            }
+            AgentEvent::Started { attempt, rank, pid, .. } => {
+                let generation = rounds.get(&attempt).copied().unwrap_or(Generation { submission: 0, round: attempt });
+                let (node, pid, started) = (Some(node), Some(pid), Some(*t));
+                attempts.push(Attempt { rank, node, generation, started, ended: None, records: vec![], pid });
+            }
+            AgentEvent::Ended { rank, pid, code, stopped, .. } => {
+                let alive =
+                    |attempt: &&mut Attempt<'_>| (attempt.rank, attempt.pid, attempt.ended) == (rank, Some(pid), None);
+                if let Some(attempt) = attempts.iter_mut().rev().find(alive) {
+                    attempt.ended = Some(End { t: *t, code, stopped });
+                }
+            }
+            _ => {}
+        }
+    }
+    attempts
+}
+
+/// The generation of an agreement in this round, by the last one of the same agent: rounds of one submission only grow.
+fn following(last: Option<Generation>, round: u64) -> Generation {
+    match last {
+        Some(last) if round <= last.round => Generation { submission: last.submission + 1, round },
+        last => Generation { submission: last.map_or(0, |last| last.submission), round },
+    }
+}
+
+/// The processes that wrote one rank's file: each begins with a start, or was restarted more often.
+fn written_by<'a>(rank: usize, log: &'a EventLog, notes: &mut Vec<String>) -> Vec<Attempt<'a>> {
+    let times = forward(log.records.iter().map(|record| record.t), &format!("rank {rank}"), notes);
+    let mut attempts: Vec<(u32, Attempt<'a>)> = vec![];
+    for (t, record) in times.into_iter().zip(&log.records) {
+        let is_start = matches!(record.event, Event::Start { .. });
+        let same = attempts.last().is_some_and(|(restart, attempt)| {
+            *restart == record.restart && !(is_start && (attempt.pid.is_some() || attempt.ended.is_some()))
+        });
+        if !same {
+            let generation = Generation { submission: 0, round: record.restart.into() };
+            let (node, started, ended, pid) = (None, None, None, None);
+            let attempt = Attempt { rank, node, generation, started, ended, records: vec![], pid };
+            attempts.push((record.restart, attempt));
+        }
+        if let Some((_, attempt)) = attempts.last_mut() {
+            attempt.hear(t, &record.event);
+        }
+    }
+    attempts.into_iter().map(|(_, attempt)| attempt).collect()
+}
+
+/// The process among those that agents started whose own records are `written`.
+fn started_as(attempts: &[Attempt<'_>], written: &Attempt<'_>) -> Option<usize> {
+    let waiting =
+        |attempt: &Attempt<'_>| attempt.rank == written.rank && attempt.started.is_some() && attempt.records.is_empty();
+    let free = || (0..attempts.len()).filter(|index| waiting(&attempts[*index]));
+    // Two hosts' clocks may differ; one host's rank and agent share theirs.
+    let by_time =
+        |index: &usize| attempts[*index].first() <= written.first() && written.first() <= attempts[*index].until();
+    let same_pid = |index: &usize| written.pid.is_some() && attempts[*index].pid == written.pid;
+    free()
+        .find(|index| same_pid(index) && by_time(index))
+        .or_else(|| free().find(same_pid))
+        .or_else(|| free().find(by_time))
+}
+
+impl<'a> Attempt<'a> {
+    fn hear(&mut self, t: f64, event: &'a Event) {
+        match event {
+            Event::Start { pid, .. } => self.pid = Some(*pid),
+            Event::Exit { code } => self.ended = Some(End { t, code: *code, stopped: false }),
+            _ => {}
+        }
+        self.records.push((t, event));
+    }
+
+    /// Takes the records of the same process. What its agent saw of its end counts more than what it said before.
+    fn adopt(&mut self, written: Attempt<'a>) {
+        self.records = written.records;
+        self.ended = self.ended.or(written.ended);
+    }
+
+    /// When it can have written last.
+    fn until(&self) -> f64 {
+        self.ended.map_or(f64::INFINITY, |end| end.t)
+    }
+}
+
+/// The same times, none before the one before it.
+fn forward(times: impl Iterator<Item = f64>, whose: &str, notes: &mut Vec<String>) -> Vec<f64> {
+    let (mut latest, mut back) = (0.0_f64, 0.0_f64);
+    let corrected = times.map(|t| {
+        back = back.max(latest - t);
+        latest = latest.max(t.clamp(0.0, LATEST));
+        latest
+    });
+    let corrected = corrected.collect();
+    if back > 1e-3 {
+        notes.push(format!("the clock of {whose} went back by {back:.3} s: its times are drawn too late there"));
+    }
+    corrected
+}

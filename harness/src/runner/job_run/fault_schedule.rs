@@ -1,0 +1,187 @@
+//! When the harness injects a fault: a pure function of the clock and of what was seen of the run so far.
+
+use std::time::Duration;
+
+use regex::Regex;
+
+use crate::runner::scenario::{Fault, FaultAction, Scenario, When, Who};
+
+/// The faults that are still to come, and when those that were injected are reverted.
+pub(super) struct FaultSchedule {
+    pending: Vec<Pending>,
+    reverts: Vec<(Duration, Order)>,
+}
+
+struct Pending {
+    index: usize,
+    fault: Fault,
+    line: Option<Regex>,
+}
+
+/// What has been seen of a run.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Whole lines that were printed since the last look, of all nodes.
+    pub(super) lines: Vec<String>,
+    /// The last step, as (epoch, step), that any rank told of.
+    pub(super) steps: Option<(u64, u64)>,
+}
+
+/// What the harness is to do now.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Order {
+    /// Inflict `action`, of the scenario's fault number `fault`.
+    Inject { fault: usize, who: Who, action: FaultAction },
+    /// Undo it.
+    Revert { who: Who, action: FaultAction },
+    /// Start another agent in place of the node's, on a new machine if it is `fresh`; or the first one, if it comes late.
+    Replace { node: usize, fresh: bool },
+}
+
+impl FaultSchedule {
+    /// Takes the scenario's faults that the ranks do not see to themselves.
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        let pending = scenario.outside().map(|(index, fault)| Pending {
+            index,
+            fault: fault.clone(),
+            // A scenario that was read has only sound expressions.
+            line: fault.when.log_line.as_deref().and_then(|text| Regex::new(text).ok()),
+        });
+        let late = Duration::try_from_secs_f64(scenario.run.late_seconds).unwrap_or_default();
+        let last = Order::Replace { node: scenario.run.nodes - 1, fresh: false };
+        let reverts = (!late.is_zero()).then_some((late, last)).into_iter().collect();
+        FaultSchedule { pending: pending.collect(), reverts }
+    }
+
+    /// What is due `now`, counted from the start of the run. A line is asked for once.
+    pub(super) fn due(&mut self, now: Duration, seen: &Seen) -> Vec<Order> {
+        let (due, pending) = std::mem::take(&mut self.pending).into_iter().partition(|one| is_due(one, now, seen));
+        self.pending = pending;
+        let due: Vec<Pending> = due;
+        let mut orders = Vec::new();
+        for Pending { index, fault, .. } in due {
+            self.reverts.extend(reverts(now, &fault));
+            let injection =
+                |action: &FaultAction| Order::Inject { fault: index, who: fault.who, action: action.clone() };
+            orders.extend(fault.what.0.iter().map(injection));
+        }
+        let (due, later) = std::mem::take(&mut self.reverts).into_iter().partition(|(at, _)| *at <= now);
+        self.reverts = later;
+        let due: Vec<(Duration, Order)> = due;
+        orders.extend(due.into_iter().map(|(_, order)| order));
+        orders
+    }
+
+    /// Whether an agent is still to be started, or a stopped process to go on: then the run is not over.
+    pub(super) fn owes(&self) -> bool {
+        self.reverts.iter().any(|(_, order)| matches!(order, Order::Replace { .. }))
+    }
+
+    /// Starts no agent any more: all have ended, and the whole job is started again.
+    pub(super) fn forget_agents(&mut self) {
+        self.reverts.retain(|(_, order)| !matches!(order, Order::Replace { .. }));
+    }
+
+    /// Whether nothing is left to do.
+    pub(super) fn is_done(&self) -> bool {
+        self.pending.is_empty() && self.reverts.is_empty()
+    }
+}
+
+fn is_due(Pending { fault, line, .. }: &Pending, now: Duration, seen: &Seen) -> bool {
+    let When { after_seconds, epoch, step, .. } = &fault.when;
+    let by_clock = after_seconds.is_some_and(|seconds| now.as_secs_f64() >= seconds);
+    let by_line = line.as_ref().is_some_and(|line| seen.lines.iter().any(|text| line.is_match(text)));
+    let by_step = epoch.zip(*step).is_some_and(|point| seen.steps.is_some_and(|reached| reached >= point));
+    by_clock || by_line || by_step
+}
+
+fn reverts(now: Duration, fault: &Fault) -> Vec<(Duration, Order)> {
+    let at = |seconds: f64| now + Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    let mut reverts = Vec::new();
+    if let Some(seconds) = fault.for_seconds {
+        reverts.extend(
+            fault.what.0.iter().map(|action| (at(seconds), Order::Revert { who: fault.who, action: action.clone() })),
+        );
+    }
+    if let (Some(seconds), Who::Agent(node) | Who::Node(node)) = (fault.replace_after_seconds, fault.who) {
+        let fresh = matches!(fault.who, Who::Node(_));
+        reverts.push((at(seconds), Order::Replace { node, fresh }));
+    }
+    reverts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::scenario::parse;
+
+    fn schedule(faults: &str) -> FaultSchedule {
+        let head = "name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n[run]\nnodes = 2\n";
+        FaultSchedule::new(&parse("x", &format!("{head}{faults}")).unwrap())
+    }
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    fn injection(fault: usize, who: Who, action: FaultAction) -> Order {
+        Order::Inject { fault, who, action }
+    }
+
+    #[test]
+    fn injects_by_the_clock_once_and_replaces_the_agent_later() {
+        let mut schedule = schedule(
+            "[[fault]]\nwho = { node = 1 }\nwhen = { after-seconds = 2 }\nwhat = \"kill\"\nreplace-after-seconds = 1\n",
+        );
+        let mut due = |now| schedule.due(seconds(now), &Seen::default());
+        assert_eq!(due(1.9), []);
+        assert_eq!(due(2.1), [injection(0, Who::Node(1), FaultAction::Kill)]);
+        assert_eq!(due(3.0), []);
+        assert_eq!(due(3.2), [Order::Replace { node: 1, fresh: true }]);
+        assert!(due(99.0).is_empty() && schedule.is_done());
+    }
+
+    #[test]
+    fn starts_a_late_agent_once_and_no_agent_after_the_whole_job_was_started_again() {
+        let head = "name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n[run]\nnodes = 2\nlate-seconds = 1\n";
+        let scenario = parse("x", head).unwrap();
+        let mut schedule = FaultSchedule::new(&scenario);
+        assert!(schedule.owes() && schedule.due(seconds(0.9), &Seen::default()).is_empty());
+        assert_eq!(schedule.due(seconds(1.0), &Seen::default()), [Order::Replace { node: 1, fresh: false }]);
+        assert!(schedule.is_done());
+        let mut schedule = FaultSchedule::new(&scenario);
+        schedule.forget_agents();
+        assert!(!schedule.owes() && schedule.due(seconds(9.0), &Seen::default()).is_empty());
+    }
+
+    #[test]
+    fn injects_at_a_line_and_reverts_after_the_time() {
+        let mut schedule = schedule(
+            "[[fault]]\nwho = { rank = 1 }\nwhen = { log-line = \"^Epoch [1-9]\" }\nwhat = \"stop\"\nfor-seconds = 1\n",
+        );
+        let mut due =
+            |now, line: &str| schedule.due(seconds(now), &Seen { lines: vec![line.into()], ..Seen::default() });
+        assert_eq!(due(0.1, "an Epoch 1"), []);
+        assert_eq!(due(0.2, "Epoch 1"), [injection(0, Who::Rank(1), FaultAction::Stop)]);
+        assert_eq!(due(0.3, "Epoch 1"), []);
+        assert_eq!(due(1.2, ""), [Order::Revert { who: Who::Rank(1), action: FaultAction::Stop }]);
+    }
+
+    #[test]
+    fn injects_from_outside_once_a_step_is_reached_or_passed() {
+        let fault = "[[fault]]\nwho = { agent = 0 }\nwhen = { epoch = 1, step = 2 }\nwhat = \"kill\"\n";
+        for (reached, expected) in
+            [(None, 0), (Some((0, 7)), 0), (Some((1, 1)), 0), (Some((1, 2)), 1), (Some((2, 0)), 1)]
+        {
+            let seen = Seen { steps: reached, ..Seen::default() };
+            assert_eq!(schedule(fault).due(seconds(0.0), &seen).len(), expected, "{reached:?}");
+        }
+    }
+
+    #[test]
+    fn leaves_exact_faults_to_the_ranks() {
+        let fault = "[[fault]]\nwho = { rank = 0 }\nwhen = { epoch = 0, step = 0 }\nwhat = \"kill\"\n";
+        assert!(schedule(fault).is_done());
+    }
+}

@@ -1,0 +1,208 @@
+//! The command lines of a run: an agent for each node, in the launcher's own words, and the program that it starts.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use crate::process::tied;
+use crate::runner::scenario::{Disks, RunSpec};
+
+use super::folder::RunFolder;
+
+/// The lab that is run unless a scenario names another program.
+pub(crate) const LAB: &str = "lab-06-snapshot-resume";
+
+/// What starts the workers.
+#[derive(Clone, Debug)]
+pub(crate) enum Launcher {
+    /// `lockstep run`, of this very executable.
+    Own,
+    /// Another program that takes torchrun's flags.
+    Other(PathBuf),
+    /// Nobody: the program sees to its ranks itself.
+    Nobody,
+}
+
+/// Where the agents of several nodes meet.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Meeting {
+    /// Of the node that hosts the store.
+    pub(super) endpoint: String,
+    /// Of the job.
+    pub(super) id: String,
+    /// Of each node.
+    pub(super) addresses: Vec<String>,
+}
+
+/// The words before a command that put it where it belongs: into a network, onto a file system.
+pub(super) type Prefix = Vec<OsString>;
+
+/// Everything that makes up an agent's command line.
+pub(super) struct Agent<'a> {
+    pub(super) launcher: &'a Launcher,
+    pub(super) spec: &'a RunSpec,
+    /// `None` for a job of one node.
+    pub(super) meeting: Option<&'a Meeting>,
+    pub(super) node: usize,
+    /// The machine that is this node, by whose number its disk is known.
+    pub(super) machine: usize,
+    pub(super) folder: &'a RunFolder,
+    /// The program of the workers.
+    pub(super) program: &'a Path,
+}
+
+impl Agent<'_> {
+    /// The words of the command, the program first, tied to the life of this process.
+    pub(super) fn words(&self, prefix: &Prefix) -> Vec<OsString> {
+        let (program, subcommand) = match self.launcher {
+            Launcher::Own => (this(prefix), Some("run".into())),
+            Launcher::Other(path) => (path.into(), None),
+            Launcher::Nobody => (self.program.into(), None),
+        };
+        let under = !matches!(self.launcher, Launcher::Nobody);
+        let workers = under.then(|| self.program.into());
+        let flags = self.flags().into_iter().map(OsString::from);
+        let arguments = self.arguments().into_iter().map(OsString::from);
+        let words = prefix.iter().cloned().chain(tied_to_this(prefix, &program));
+        words.chain(subcommand).chain(flags).chain(workers).chain(arguments).collect()
+    }
+
+    fn flags(&self) -> Vec<String> {
+        if matches!(self.launcher, Launcher::Nobody) {
+            return Vec::new();
+        }
+        let spec = self.spec;
+        let mut flags = match self.meeting {
+            None => vec!["--standalone".to_owned()],
+            Some(meeting) => vec![
+                format!("--nnodes={}", spec.nodes),
+                "--rdzv-backend=c10d".into(),
+                format!("--rdzv-endpoint={}", meeting.endpoint),
+                format!("--rdzv-id={}", meeting.id),
+                format!("--rdzv-conf=is_host={}", self.node == 0),
+                format!("--local-addr={}", meeting.addresses[self.node]),
+            ],
+        };
+        flags.push(format!("--nproc-per-node={}", spec.ranks_per_node()));
+        flags.push(format!("--max-restarts={}", spec.max_restarts));
+        flags.extend(spec.stop_timeout_seconds.map(|seconds| format!("--stop-timeout={seconds}")));
+        flags.push(format!("--log-dir={}", self.folder.logs().display()));
+        flags.push("--no-python".into());
+        flags
+    }
+
+    /// The arguments of the program: those that the labs with snapshots share, or the scenario's own with the run's folders in the
+    /// place of their names.
+    fn arguments(&self) -> Vec<String> {
+        let spec = self.spec;
+        let own = spec.args.iter().map(|arg| self.filled(arg));
+        if spec.program.is_some() {
+            return own.collect();
+        }
+        let path = |path: PathBuf| path.to_string_lossy().into_owned();
+        let pairs = [
+            ("--snapshots", path(self.snapshots())),
+            ("--weights", path(self.folder.weights())),
+            ("--save-every-steps", spec.save_every_steps.to_string()),
+            ("--keep", spec.keep.to_string()),
+            ("--epochs", spec.epochs.to_string()),
+            ("--batch-size", spec.batch_size.to_string()),
+            ("--samples", spec.samples.to_string()),
+            ("--seed", spec.seed.to_string()),
+        ];
+        pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).chain(own).collect()
+    }
+
+    fn snapshots(&self) -> PathBuf {
+        match self.spec.disks {
+            Disks::Shared => self.folder.snapshots(),
+            Disks::OfNodes => self.folder.snapshots_of(self.machine),
+        }
+    }
+
+    fn filled(&self, arg: &str) -> String {
+        let places = [
+            ("{snapshots}", self.snapshots()),
+            ("{weights}", self.folder.weights()),
+            ("{results}", self.folder.results()),
+            ("{folder}", self.folder.path().into()),
+        ];
+        places.iter().fold(arg.to_owned(), |text, (name, path)| text.replace(name, &path.to_string_lossy()))
+    }
+}
+
+/// What starts `program` behind `prefix`, tied to the life of this process's main thread.
+pub(super) fn tied_to_this(prefix: &Prefix, program: &OsStr) -> Vec<OsString> {
+    let command = tied(program);
+    std::iter::once(this(prefix)).chain(command.get_args().map(OsStr::to_owned)).collect()
+}
+
+/// This executable as a command can name it. Its link in `/proc` holds even if the file was replaced meanwhile, as a rebuild
+/// does, but behind a prefix, in other namespaces, only the file itself may be reached.
+fn this(prefix: &Prefix) -> OsString {
+    let link = OsString::from(format!("/proc/{}/exe", std::process::id()));
+    if prefix.is_empty() { link } else { std::env::current_exe().map_or(link, OsString::from) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(spec: &RunSpec, meeting: Option<&Meeting>, launcher: &Launcher) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = RunFolder::make(dir.path().join("r")).unwrap();
+        let node = spec.nodes - 1;
+        let agent =
+            Agent { launcher, spec, meeting, node, machine: node, folder: &folder, program: Path::new("/p/lab") };
+        let words = agent.words(&Prefix::new());
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let this = format!("/proc/{}/exe", std::process::id());
+        assert!(words[0] == this && words[1] == crate::process::TIED, "{words:?}");
+        // How a tie is written is the process module's to say.
+        let begin = words.iter().position(|word| *word == "/p/lab" || word.starts_with("/x/")).unwrap_or(0);
+        let begin = words.iter().skip(1).position(|word| *word == this).map_or(begin, |at| at + 1);
+        let words: Vec<_> = words[begin..].iter().map(|word| word.replace(&this, "lockstep")).collect();
+        words.join(" ").replace(&*folder.path().to_string_lossy(), "R")
+    }
+
+    #[test]
+    fn writes_the_command_line_of_one_node() {
+        let told = words(&RunSpec::default(), None, &Launcher::Own);
+        let expected = "lockstep run --standalone --nproc-per-node=2 --max-restarts=3 \
+                        --log-dir=R/logs --no-python /p/lab --snapshots R/snapshots --weights R/weights \
+                        --save-every-steps 4 --keep 2 --epochs 3 --batch-size 16 --samples 256 --seed 0";
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn writes_where_the_agents_of_several_nodes_meet() {
+        let spec = RunSpec { ranks: 4, nodes: 2, ..RunSpec::default() };
+        let addresses = vec!["127.0.0.1".into(), "127.0.0.2".into()];
+        let meeting = Meeting { endpoint: "127.0.0.1:9".into(), id: "job".into(), addresses };
+        let told = words(&spec, Some(&meeting), &Launcher::Other("/x/torchrun".into()));
+        let expected = "/x/torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:9 --rdzv-id=job \
+                        --rdzv-conf=is_host=false --local-addr=127.0.0.2 --nproc-per-node=2";
+        assert!(told.contains(expected), "{told}");
+    }
+
+    #[test]
+    fn gives_each_node_its_own_disk_where_disks_are_of_nodes() {
+        let spec = RunSpec { nodes: 2, disks: Disks::OfNodes, stop_timeout_seconds: Some(0.5), ..RunSpec::default() };
+        let told = words(&spec, None, &Launcher::Own);
+        assert!(told.contains("--snapshots R/snapshots/machine-1 --weights R/weights"), "{told}");
+        assert!(told.contains("--max-restarts=3 --stop-timeout=0.5 "), "{told}");
+    }
+
+    #[test]
+    fn gives_another_program_its_own_arguments_only() {
+        let args = vec!["--to={weights}/x".into(), "{folder}".into()];
+        let spec = RunSpec { program: Some("train.py".into()), args, ..RunSpec::default() };
+        assert!(words(&spec, None, &Launcher::Own).ends_with("--no-python /p/lab --to=R/weights/x R"));
+        assert_eq!(words(&spec, None, &Launcher::Nobody), "/p/lab --to=R/weights/x R");
+    }
+
+    #[test]
+    fn names_the_file_itself_behind_a_prefix() {
+        assert!(this(&Prefix::new()).to_string_lossy().starts_with("/proc/"));
+        assert_eq!(this(&vec!["unshare".into()]), std::env::current_exe().unwrap());
+    }
+}

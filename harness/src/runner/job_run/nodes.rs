@@ -1,0 +1,396 @@
+//! The agents of a run with their places: started, hit by faults and ended. Dropping them ends every process of the run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::Context;
+use lockstep_events::{AgentEvent, Event};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open, set_child_subreaper};
+
+use super::folder::RunFolder;
+use super::launch::{Agent, Launcher, Meeting, Prefix};
+use super::output::{lines_from, tail};
+use super::places::{Disk, LINK, Network};
+use super::ports::{self, Listener};
+use super::processes::{self, MARK};
+use super::{NoRun, Scenario};
+use crate::runner::scenario::{Disks, FaultAction, RunSpec, Who};
+
+/// OpenMP's variable for the number of threads of a process.
+const THREADS: &str = "OMP_NUM_THREADS";
+/// The port inside a network of the run's own, where nobody else is.
+const OWN_PORT: u16 = 29_400;
+
+/// The agents of a run.
+pub(super) struct Nodes<'a> {
+    pub(super) folder: RunFolder,
+    launcher: &'a Launcher,
+    spec: &'a RunSpec,
+    program: &'a Path,
+    mark: String,
+    meeting: Option<Meeting>,
+    network: Option<Network>,
+    disk: Option<Disk>,
+    agents: Vec<Running>,
+    /// The machine of each node, by whose number its disk is known.
+    pub(super) machines: Vec<usize>,
+    /// The number of the next new machine.
+    fresh: usize,
+    /// How often the whole job was started again.
+    requeued: u32,
+    ended: bool,
+}
+
+/// An agent of a node.
+struct Running {
+    node: usize,
+    /// How often the whole job had been started again before.
+    requeued: u32,
+    child: Child,
+    pidfd: OwnedFd,
+    status: Option<ExitStatus>,
+    /// The harness killed it, so how it ended tells nothing.
+    hit: bool,
+    /// Bytes of the node's output that were looked at.
+    read: u64,
+}
+
+impl<'a> Nodes<'a> {
+    /// Makes the places and starts an agent on each.
+    pub(super) fn start(
+        launcher: &'a Launcher,
+        scenario: &'a Scenario,
+        program: &'a Path,
+        folder: RunFolder,
+    ) -> Result<Self, NoRun> {
+        // Workers whose agent was killed come to this process, which so can wait for them.
+        set_child_subreaper(Some(getpid()))?;
+        let spec = &scenario.run;
+        let mark = mark(&folder);
+        let network = scenario.has(FaultAction::is_of_the_network).then(|| Network::make(spec.nodes));
+        let network = network.transpose().map_err(NoRun::NotHere)?;
+        let disk = scenario.has(FaultAction::is_of_the_disk).then(|| Disk::new(folder.snapshots()));
+        disk.iter().try_for_each(Disk::check).map_err(NoRun::NotHere)?;
+        let meeting = meets(spec).then(|| meeting(network.as_ref(), spec.nodes, &mark)).transpose()?;
+        let (agents, machines, fresh) = (Vec::new(), (0..spec.nodes).collect(), spec.nodes);
+        let (requeued, ended) = (0, false);
+        let mut nodes = Nodes {
+            folder,
+            launcher,
+            spec,
+            program,
+            mark,
+            meeting,
+            network,
+            disk,
+            agents,
+            machines,
+            fresh,
+            requeued,
+            ended,
+        };
+        let late = spec.late_seconds > 0.0;
+        for node in (0..spec.nodes).filter(|node| !late || node + 1 < spec.nodes) {
+            nodes.start_agent(node)?;
+        }
+        Ok(nodes)
+    }
+
+    fn start_agent(&mut self, node: usize) -> anyhow::Result<()> {
+        let Nodes { launcher, spec, folder, program, meeting, .. } = &*self;
+        let (meeting, machine) = (meeting.as_ref(), self.machines[node]);
+        let agent = Agent { launcher, spec, meeting, node, machine, folder, program };
+        let words = agent.words(&self.prefix(node));
+        let path = self.folder.output(node);
+        let output = File::options().create(true).append(true).open(&path);
+        let output = output.with_context(|| format!("cannot write {}", path.display()))?;
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).process_group(0).stdin(Stdio::null());
+        command.stdout(output.try_clone()?).stderr(output);
+        command.env(MARK, format!("{}:{node}", self.mark)).env("TMPDIR", self.folder.tmp());
+        command.env(lockstep_contract::fault::FAULTS, self.folder.faults());
+        command.env(lockstep_events::FOLDER, self.folder.events());
+        if std::env::var_os(THREADS).is_none() {
+            // Another number of threads sums in another order; launchers choose it by the number of workers of a node.
+            command.env(THREADS, "1");
+        }
+        if self.network.is_some() {
+            // The host's name means nothing there.
+            command.env("GLOO_SOCKET_IFNAME", LINK).env("NCCL_SOCKET_IFNAME", LINK);
+        }
+        let child = command.spawn().with_context(|| format!("cannot start {}", words[0].to_string_lossy()))?;
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+        let read = self.agents.iter().filter(|agent| agent.node == node).map(|agent| agent.read).max().unwrap_or(0);
+        let requeued = self.requeued;
+        self.agents.push(Running { node, requeued, child, pidfd, status: None, hit: false, read });
+        Ok(())
+    }
+
+    fn prefix(&self, node: usize) -> Prefix {
+        let network = self.network.as_ref().map(|network| network.prefix(node));
+        let disk = self.disk.as_ref().map(Disk::prefix);
+        network.into_iter().chain(disk).flatten().collect()
+    }
+
+    /// Waits until an agent ends, or for this long.
+    pub(super) fn wait(&mut self, long: Duration) -> anyhow::Result<()> {
+        let live = self.agents.iter().filter(|agent| agent.status.is_none());
+        let mut fds: Vec<_> = live.map(|agent| PollFd::from_borrowed_fd(agent.pidfd.as_fd(), PollFlags::IN)).collect();
+        // It fits: it is a fixed part of a second. An interrupted wait is as good as a short one.
+        let _ = poll(&mut fds, Timespec::try_from(long).ok().as_ref());
+        for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
+            agent.status = agent.child.try_wait().context("cannot ask for an agent's end")?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn all_ended(&self) -> bool {
+        self.agents.iter().all(|agent| agent.status.is_some())
+    }
+
+    /// The exit codes of the agents that were let live, the newest of each node.
+    pub(super) fn codes(&self) -> BTreeMap<usize, Option<i32>> {
+        let own = self.agents.iter().filter(|agent| !agent.hit && agent.requeued == self.requeued);
+        own.filter_map(|agent| Some((agent.node, agent.status?.code()))).collect()
+    }
+
+    /// Whether the newest agent of some node has not succeeded.
+    pub(super) fn failed(&self) -> bool {
+        let mut newest: BTreeMap<usize, &Running> = BTreeMap::new();
+        newest.extend(self.agents.iter().map(|agent| (agent.node, agent)));
+        newest.len() < self.spec.nodes
+            || newest.values().any(|agent| agent.hit || agent.status.is_none_or(|status| !status.success()))
+    }
+
+    /// Whether the agent that hosts the store of several has ended.
+    pub(super) fn host_ended(&self) -> bool {
+        let host = self.agents.iter().rev().find(|agent| agent.node == 0);
+        self.spec.nodes > 1 && host.is_some_and(|agent| agent.status.is_some())
+    }
+
+    /// Whether the newest agent of another node has failed by itself.
+    pub(super) fn guest_failed(&self) -> bool {
+        let mut newest: BTreeMap<usize, &Running> = BTreeMap::new();
+        newest.extend(self.agents.iter().map(|agent| (agent.node, agent)));
+        newest.remove(&0);
+        newest.values().any(|agent| !agent.hit && agent.status.is_some_and(|status| !status.success()))
+    }
+
+    /// Kills the agents that still run.
+    pub(super) fn end_others(&mut self) {
+        for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
+            agent.hit = true;
+            processes::send(agent.child.id() as i32, KILL);
+        }
+    }
+
+    /// Whole lines that were printed since the last call.
+    pub(super) fn new_lines(&mut self) -> Vec<String> {
+        let folder = &self.folder;
+        let mut newest: BTreeMap<usize, &mut Running> = BTreeMap::new();
+        for agent in &mut self.agents {
+            newest.insert(agent.node, agent);
+        }
+        newest.into_values().flat_map(|agent| lines_from(&folder.output(agent.node), &mut agent.read)).collect()
+    }
+
+    /// The last of what each node printed.
+    pub(super) fn output(&self) -> String {
+        (0..self.spec.nodes).map(|node| tail(&self.folder.output(node))).collect()
+    }
+
+    /// What the live agents listen on now. Those in a network of their own are left out: it goes with them.
+    pub(super) fn listeners(&self) -> BTreeSet<Listener> {
+        if self.network.is_some() {
+            return BTreeSet::new();
+        }
+        let live = self.agents.iter().filter(|agent| agent.status.is_none());
+        live.flat_map(|agent| ports::of(agent.child.id() as i32)).collect()
+    }
+
+    /// Injects a fault.
+    pub(super) fn inject(&mut self, who: Who, action: &FaultAction) -> Result<(), String> {
+        match (action, who) {
+            (FaultAction::CutNetwork, Who::Node(node)) => self.network()?.cut(node),
+            (FaultAction::SlowNetwork(kbit), Who::Node(node)) => self.network()?.slow(node, *kbit),
+            (FaultAction::DiskFull, Who::Node(node)) => self.disk()?.fill(self.agent_of(node)?),
+            (FaultAction::ReadOnly, Who::Node(node)) => self.disk()?.remount(self.agent_of(node)?, "ro"),
+            _ => match action.signal() {
+                Some(signal) => self.signal(who, signal),
+                None => Err(format!("{action} cannot be done from outside")),
+            },
+        }
+    }
+
+    /// Undoes it.
+    pub(super) fn revert(&mut self, who: Who, action: &FaultAction) -> Result<(), String> {
+        match (action, who) {
+            (FaultAction::CutNetwork, Who::Node(node)) => self.network()?.mend(node),
+            (FaultAction::SlowNetwork(_), Who::Node(node)) => self.network()?.hasten(node),
+            (FaultAction::DiskFull, Who::Node(node)) => self.disk()?.free(self.agent_of(node)?),
+            (FaultAction::ReadOnly, Who::Node(node)) => self.disk()?.remount(self.agent_of(node)?, "rw"),
+            (FaultAction::Stop, who) => self.signal(who, CONTINUE),
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts another agent for the node, on a new machine if it is to be `fresh`.
+    pub(super) fn replace(&mut self, node: usize, fresh: bool) -> Result<(), String> {
+        if fresh {
+            self.machines[node] = self.fresh;
+            self.fresh += 1;
+        }
+        self.start_agent(node).map_err(|error| format!("{error:#}"))
+    }
+
+    /// Starts an agent for each node, on the machines in the order that the scenario gives.
+    pub(super) fn requeue(&mut self) -> Result<(), String> {
+        self.requeued += 1;
+        let order = &self.spec.requeue_order;
+        if !order.is_empty() {
+            self.machines = order.iter().map(|node| self.machines[*node]).collect();
+        }
+        let meeting = meets(self.spec).then(|| meeting(self.network.as_ref(), self.spec.nodes, &self.mark));
+        self.meeting = meeting.transpose().map_err(|error| format!("{error:#}"))?;
+        (0..self.spec.nodes).try_for_each(|node| self.start_agent(node)).map_err(|error| format!("{error:#}"))
+    }
+
+    fn network(&self) -> Result<&Network, String> {
+        self.network.as_ref().ok_or_else(|| "the run has no network of its own".into())
+    }
+
+    fn disk(&self) -> Result<&Disk, String> {
+        self.disk.as_ref().ok_or_else(|| "the run has no disk of its own".into())
+    }
+
+    fn signal(&mut self, who: Who, signal: i32) -> Result<(), String> {
+        let targets = match who {
+            Who::Rank(rank) => vec![self.worker(rank)?],
+            Who::Agent(node) => vec![self.agent_of(node)?],
+            Who::Node(node) => {
+                let listing = processes::listing();
+                processes::of_node(&listing, &self.mark, node).iter().map(|process| process.pid).collect()
+            }
+        };
+        if signal == KILL
+            && let Who::Agent(node) | Who::Node(node) = who
+        {
+            let hit = self.agents.iter_mut().filter(|agent| agent.node == node && agent.status.is_none());
+            hit.for_each(|agent| agent.hit = true);
+        }
+        if targets.is_empty() {
+            return Err(format!("{who} has no process any more"));
+        }
+        targets.iter().for_each(|pid| processes::send(*pid, signal));
+        Ok(())
+    }
+
+    /// The process number of the node's live agent.
+    fn agent_of(&self, node: usize) -> Result<i32, String> {
+        let live = self.agents.iter().find(|agent| agent.node == node && agent.status.is_none());
+        live.map(|agent| agent.child.id() as i32).ok_or_else(|| format!("the agent of node {node} has ended"))
+    }
+
+    /// The process number of a rank's live worker, as its agent told it.
+    fn worker(&self, rank: usize) -> Result<i32, String> {
+        let newest = self.newest_start(rank)?;
+        let listing = processes::listing();
+        let marked = processes::of_run(&listing, &self.mark, getpid().as_raw_pid(), &self.holders());
+        // The number may be another's by now.
+        let live = newest.filter(|pid| marked.iter().any(|process| process.pid == *pid));
+        live.ok_or_else(|| format!("rank {rank} does not run"))
+    }
+
+    /// The last number that an agent or, of one that writes no events, the worker itself told.
+    fn newest_start(&self, rank: usize) -> Result<Option<i32>, String> {
+        let agents = lockstep_events::read_agents(&self.folder.events()).map_err(|error| error.to_string())?;
+        let ranks = lockstep_events::read_folder(&self.folder.events()).map_err(|error| error.to_string())?;
+        let started = agents.values().flat_map(|log| &log.records).filter_map(|record| match record.event {
+            AgentEvent::Started { rank: of, pid, .. } if of == rank => Some((record.t, pid)),
+            _ => None,
+        });
+        let own = ranks.get(&rank).into_iter().flat_map(|log| &log.records).filter_map(|record| match record.event {
+            Event::Start { pid, .. } => Some((record.t, pid)),
+            _ => None,
+        });
+        let newest = started.chain(own).max_by(|one, other| one.0.total_cmp(&other.0));
+        Ok(newest.map(|(_, pid)| pid as i32))
+    }
+
+    /// What of the run is still there although its agents have ended, a sentence each.
+    pub(super) fn leaks(&self, listeners: &BTreeSet<Listener>) -> Vec<String> {
+        let processes = processes::leaked(&self.mark, &self.holders());
+        let open = ports::listening();
+        let processes = processes.iter().map(|process| format!("process {} runs: {}", process.pid, process.command));
+        let ports = listeners.intersection(&open).map(|listener| format!("port {} is listened on", listener.port));
+        let finished = self.codes().values().all(|code| *code == Some(0));
+        let machines = if self.spec.disks == Disks::OfNodes { &self.machines[..] } else { &[] };
+        let files = self.folder.leftovers(finished, machines).into_iter().map(|file| format!("temporary file {file}"));
+        processes.chain(ports).chain(files).collect()
+    }
+
+    /// Processes of the harness's own that belong to no agent.
+    fn holders(&self) -> Vec<i32> {
+        self.network.as_ref().map_or_else(Vec::new, Network::holders)
+    }
+
+    /// Ends whatever still runs.
+    pub(super) fn end(&mut self) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let ours: Vec<i32> = self.agents.iter().map(|agent| agent.child.id() as i32).chain(self.holders()).collect();
+        for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
+            let _ = agent.child.kill();
+            agent.status = agent.child.wait().ok();
+            agent.hit = true;
+        }
+        processes::end(&self.mark, &ours);
+        self.network = None;
+    }
+}
+
+/// SIGCONT and SIGKILL, as Linux numbers them on the processors that libtorch exists for (signal(7)).
+const CONTINUE: i32 = 18;
+const KILL: i32 = 9;
+
+impl Drop for Nodes<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Unique on this machine while this process lives.
+fn mark(folder: &RunFolder) -> String {
+    let name = folder.path().file_name().unwrap_or_default().to_string_lossy();
+    format!("{}-{name}", std::process::id())
+}
+
+/// Whether the job needs an id that it keeps: for agents to meet, or to be known again.
+fn meets(spec: &RunSpec) -> bool {
+    spec.nodes > 1 || spec.requeues > 0
+}
+
+/// Where the agents of the nodes meet.
+fn meeting(network: Option<&Network>, nodes: usize, mark: &str) -> anyhow::Result<Meeting> {
+    let addresses = match network {
+        Some(network) => network.addresses(),
+        None => (1..=nodes).map(|node| format!("127.0.0.{node}")).collect(),
+    };
+    let port = match network {
+        Some(_) => OWN_PORT,
+        // Free now; should another take it meanwhile, the launcher says so.
+        None => TcpListener::bind("127.0.0.1:0")
+            .and_then(|socket| socket.local_addr())
+            .context("cannot find a free port")?
+            .port(),
+    };
+    Ok(Meeting { endpoint: format!("{}:{port}", addresses[0]), id: mark.to_owned(), addresses })
+}

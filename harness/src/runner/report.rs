@@ -1,0 +1,56 @@
+//! What the commands that run jobs share: the runner that they need, and the report that they end with.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+
+use super::job_run::{JobRunner, LAB, Launcher};
+use super::suite_runner::SuiteRunner;
+use crate::exit::Code;
+use crate::process::Signals;
+use crate::report::{Case, Machine, Report, Screen, Target, Verdict, command_line};
+use crate::run::program_beside;
+
+/// What all runs share.
+///
+/// # Errors
+/// When the lab is needed and not built.
+pub(crate) fn job_runner(
+    launcher: Option<PathBuf>,
+    timeout: Option<Duration>,
+    needs_lab: bool,
+) -> anyhow::Result<JobRunner> {
+    let lab = if needs_lab { program_beside(LAB)? } else { PathBuf::new() };
+    let launcher = launcher.map_or(Launcher::Own, Launcher::Other);
+    Ok(JobRunner {
+        launcher,
+        lab,
+        signals: Signals::listen().context("cannot listen for signals")?,
+        timeout,
+        listener: None,
+    })
+}
+
+/// A report of this command, which runs here.
+pub(crate) fn report(title: &str, started: SystemTime, took: Duration, cases: Vec<Case>) -> Report {
+    let machine = Machine::here();
+    let untried = cases.iter().filter(|case| case.verdict() == Verdict::NotVerified && case.timeline.is_none());
+    let told =
+        untried.flat_map(|case| case.findings.iter().map(|finding| format!("{}: {}", case.name, finding.evidence)));
+    let not_verified = machine.not_verified().into_iter().chain(told).collect();
+    Report { title: title.into(), command: command_line(), started, took, machine, not_verified, cases }
+}
+
+/// Writes the report, says where the runs' files are, and gives the exit code. A signal that came after the runs is heeded here.
+///
+/// # Errors
+/// When a report cannot be written.
+pub(crate) fn finish(screen: &Screen, suite: SuiteRunner, report: &Report, targets: &[Target]) -> anyhow::Result<Code> {
+    targets.iter().try_for_each(|target| report.write(target))?;
+    suite.heed_signals()?;
+    if let Some(folder) = suite.close() {
+        screen.line(format!("files in {}", folder.display()));
+    }
+    Ok(if report.verdict() == Verdict::Failed { Code::Failure } else { Code::Success })
+}

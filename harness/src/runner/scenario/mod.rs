@@ -1,0 +1,388 @@
+//! A scenario: what to run, what to break in it, and what must hold in the end.
+//!
+//! The types are the file format: field for field what a TOML file says, and what [`Scenario::to_toml`] writes. Reading one,
+//! with errors that name the line, is [`parse`]'s; what makes no sense together is found by [`check`].
+
+mod check;
+mod parse;
+mod what;
+
+use std::path::PathBuf;
+
+use lockstep_contract::fault;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use parse::parse;
+pub(crate) use what::{FaultAction, What};
+
+/// A scenario.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Scenario {
+    /// Unique in the library; letters, digits and dashes.
+    pub(crate) name: String,
+    /// What happens, in a few words.
+    pub(crate) title: String,
+    /// What is to be learned from it.
+    pub(crate) shows: String,
+    #[serde(default)]
+    pub(crate) run: RunSpec,
+    #[serde(default)]
+    pub(crate) expect: Expect,
+    #[serde(default, rename = "fault", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) faults: Vec<Fault>,
+}
+
+/// What to run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct RunSpec {
+    /// Another lab than 06, by the name of its folder: it takes lab 06's arguments for what both have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lab: Option<String>,
+    /// Another program than a lab; `{snapshots}`, `{weights}` and `{folder}` in its arguments become folders of the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) program: Option<PathBuf>,
+    /// Processes, on all nodes together.
+    pub(crate) ranks: usize,
+    /// Agents, each with an equal share of the ranks.
+    pub(crate) nodes: usize,
+    /// Where each node keeps its snapshots.
+    pub(crate) disks: Disks,
+    /// As `lockstep run` takes it.
+    pub(crate) max_restarts: u32,
+    /// How often the job is started again, under the same id, after all its agents have ended and it has failed: as a batch
+    /// system does.
+    pub(crate) requeues: u32,
+    /// Which node takes the first place then, which the second, …; as before, if this is empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) requeue_order: Vec<usize>,
+    /// How much later than the others the agent of the last node starts.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) late_seconds: f64,
+    /// As `lockstep run` takes it; its default where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop_timeout_seconds: Option<f64>,
+    /// How often the lab goes through its samples.
+    pub(crate) epochs: u64,
+    /// Samples in a batch of one rank.
+    pub(crate) batch_size: usize,
+    /// Samples in the data set.
+    pub(crate) samples: u64,
+    /// Steps from one snapshot to the next.
+    pub(crate) save_every_steps: u64,
+    /// Snapshots that are kept.
+    pub(crate) keep: usize,
+    /// Seed of data, order and initial weights.
+    pub(crate) seed: u64,
+    /// More arguments of the program.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) args: Vec<String>,
+    /// How long the run may take.
+    pub(crate) timeout_seconds: f64,
+}
+
+/// Where the nodes keep their snapshots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Disks {
+    /// In one folder, as on a parallel file system.
+    #[default]
+    Shared,
+    /// Each in a folder of its own, as on the disks of single machines. A node in place of a lost one has an empty one.
+    OfNodes,
+}
+
+/// What is broken.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Fault {
+    /// Whom it meets.
+    pub(crate) who: Who,
+    /// When.
+    pub(crate) when: When,
+    /// What happens to it, one after the other.
+    pub(crate) what: What,
+    /// After this time the network or the disk is whole again, or the stopped process goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) for_seconds: Option<f64>,
+    /// After this time another agent is started in place of the lost one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) replace_after_seconds: Option<f64>,
+}
+
+/// Whom a fault meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Who {
+    /// A worker, by its rank.
+    Rank(usize),
+    /// The agent of a node, and nothing else of it.
+    Agent(usize),
+    /// A node: its agent and its workers, its network, its disk.
+    Node(usize),
+}
+
+/// When it happens: one of `epoch` and `step`, those with `save`, `after-seconds`, `log-line`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct When {
+    /// From 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) epoch: Option<u64>,
+    /// Right after this step of the epoch, from 0; with `save`, the step at which the snapshot would go on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) step: Option<u64>,
+    /// While that snapshot is being saved, at this phase.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) save: Option<Phase>,
+    /// So long after the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) after_seconds: Option<f64>,
+    /// Once a printed line matches this regular expression.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log_line: Option<String>,
+}
+
+/// How far the saving of a snapshot has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Phase {
+    /// Half of the bytes are written.
+    HalfWritten,
+    /// All are, and the file has not got its name yet.
+    Written,
+    /// It has.
+    Named,
+}
+
+/// What must hold in the end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct Expect {
+    /// The launcher's exit code.
+    pub(crate) exit_code: i32,
+    /// Every rank ends with the very bits of the undisturbed run; if not told, so where the exit code is to be 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) same_weights: Option<bool>,
+    /// Exactly so many restarts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) restarts: Option<u64>,
+    /// No more restarts than these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) restarts_at_most: Option<u64>,
+    /// Steps that are done once more after a restart. Lab 06 saves in the background: a snapshot that was still being written
+    /// when the fault came does not count, so that up to two intervals may be lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) steps_repeated_at_most: Option<u64>,
+    /// From the first death to the next step of the ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) recovers_within_seconds: Option<f64>,
+    /// The rank that the launcher's report names as the root cause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) root_cause: Option<usize>,
+    /// Regular expressions that the output must match.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) says: Vec<String>,
+    /// No process, listening port or temporary file is left.
+    pub(crate) nothing_leaked: bool,
+    /// A fault may come too late, when the job or its victim has ended.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) faults_may_miss: bool,
+}
+
+impl Scenario {
+    /// The file that reads as this scenario.
+    pub(crate) fn to_toml(&self) -> String {
+        // Every field is a text, a number, a list or a table with text keys: nothing that TOML cannot say.
+        toml::to_string(self).unwrap_or_else(|error| format!("# cannot be written as TOML: {error}\n"))
+    }
+
+    /// The faults that the ranks inflict on themselves, for the file that `LOCKSTEP_FAULTS` names.
+    pub(crate) fn plan(&self) -> fault::Plan {
+        let faults = self.faults.iter().enumerate();
+        fault::Plan { faults: faults.filter_map(|(index, fault)| fault.inside(index)).collect() }
+    }
+
+    /// The faults that the harness inflicts, with their place in the list.
+    pub(crate) fn outside(&self) -> impl Iterator<Item = (usize, &Fault)> {
+        self.faults.iter().enumerate().filter(|(index, fault)| fault.inside(*index).is_none())
+    }
+
+    /// Whether some fault is of this kind.
+    pub(crate) fn has(&self, kind: impl Fn(&FaultAction) -> bool) -> bool {
+        self.faults.iter().flat_map(|fault| &fault.what.0).any(kind)
+    }
+}
+
+impl Fault {
+    /// The fault as its rank inflicts it on itself; `None` if that takes the harness.
+    pub(crate) fn inside(&self, index: usize) -> Option<fault::Fault> {
+        let (Who::Rank(rank), Some(at)) = (self.who, self.when.point()) else { return None };
+        let acts = self.what.0.iter().map(FaultAction::acts).collect::<Option<Vec<_>>>()?;
+        Some(fault::Fault { name: format!("fault-{index}"), rank, at, acts: acts.concat() })
+    }
+}
+
+impl When {
+    /// The place in the training run, if it is one.
+    pub(crate) fn point(&self) -> Option<fault::Point> {
+        let (epoch, step) = (self.epoch?, self.step?);
+        Some(match self.save {
+            Some(phase) => fault::Point::Save { epoch, step, phase: phase.into() },
+            None => fault::Point::Step { epoch, step },
+        })
+    }
+}
+
+impl RunSpec {
+    /// Workers of one agent.
+    pub(crate) fn ranks_per_node(&self) -> usize {
+        self.ranks / self.nodes
+    }
+
+    /// Steps of an epoch of a lab.
+    pub(crate) fn steps_per_epoch(&self) -> u64 {
+        self.samples.div_ceil(self.ranks as u64).div_ceil(self.batch_size as u64)
+    }
+}
+
+impl Expect {
+    /// Whether the weights are to be those of the undisturbed run.
+    pub(crate) fn same_weights(&self) -> bool {
+        self.same_weights.unwrap_or(self.exit_code == 0)
+    }
+}
+
+impl Default for RunSpec {
+    /// A job of a second: 2 ranks, 3 epochs of 8 steps, a snapshot every 4.
+    fn default() -> Self {
+        RunSpec {
+            lab: None,
+            program: None,
+            ranks: 2,
+            nodes: 1,
+            disks: Disks::Shared,
+            max_restarts: 3,
+            requeues: 0,
+            requeue_order: Vec::new(),
+            late_seconds: 0.0,
+            stop_timeout_seconds: None,
+            epochs: 3,
+            batch_size: 16,
+            samples: 256,
+            save_every_steps: 4,
+            keep: 2,
+            seed: 0,
+            args: Vec::new(),
+            timeout_seconds: 120.0,
+        }
+    }
+}
+
+impl Default for Expect {
+    fn default() -> Self {
+        Expect {
+            exit_code: 0,
+            same_weights: None,
+            restarts: None,
+            restarts_at_most: None,
+            steps_repeated_at_most: None,
+            recovers_within_seconds: None,
+            root_cause: None,
+            says: Vec::new(),
+            nothing_leaked: true,
+            faults_may_miss: false,
+        }
+    }
+}
+
+fn is_zero(seconds: &f64) -> bool {
+    *seconds == 0.0
+}
+
+impl From<Phase> for fault::Phase {
+    fn from(phase: Phase) -> Self {
+        match phase {
+            Phase::HalfWritten => fault::Phase::HalfWritten,
+            Phase::Written => fault::Phase::Written,
+            Phase::Named => fault::Phase::Named,
+        }
+    }
+}
+
+impl std::fmt::Display for Who {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Who::Rank(rank) => write!(f, "rank {rank}"),
+            Who::Agent(node) => write!(f, "the agent of node {node}"),
+            Who::Node(node) => write!(f, "node {node}"),
+        }
+    }
+}
+
+impl std::fmt::Display for When {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (epoch, step) = (self.epoch.unwrap_or_default(), self.step.unwrap_or_default());
+        match (self.save, self.after_seconds, &self.log_line) {
+            (Some(Phase::HalfWritten), ..) => {
+                write!(f, "with half of the snapshot for epoch {epoch}, step {step} written")
+            }
+            (Some(Phase::Written), ..) => write!(f, "before the snapshot for epoch {epoch}, step {step} has its name"),
+            (Some(Phase::Named), ..) => write!(f, "right after the snapshot for epoch {epoch}, step {step} was saved"),
+            (_, Some(seconds), _) => write!(f, "{seconds} s after the start"),
+            (.., Some(line)) => write!(f, "at a line like {line:?}"),
+            _ => write!(f, "after step {step} of epoch {epoch}"),
+        }
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {} {}", self.who, self.what, self.when)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(who: Who, when: When, what: &[FaultAction]) -> Fault {
+        Fault { who, when, what: What(what.to_vec()), for_seconds: None, replace_after_seconds: None }
+    }
+
+    #[test]
+    fn leaves_exact_points_of_a_rank_to_the_rank_and_the_rest_to_the_harness() {
+        let point = When { epoch: Some(1), step: Some(3), ..When::default() };
+        let save = When { save: Some(Phase::Written), ..point.clone() };
+        let timed = When { after_seconds: Some(0.5), ..When::default() };
+        let inside = |who, when: &When, actions: &[FaultAction]| fault(who, when.clone(), actions).inside(7);
+        let exact = inside(Who::Rank(1), &point, &[FaultAction::FlipSnapshotBit, FaultAction::Kill]).unwrap();
+        assert_eq!((exact.rank, &*exact.name), (1, "fault-7"));
+        assert_eq!(exact.acts, [fault::Act::FlipSnapshotBit, fault::Act::Signal(9)]);
+        assert_eq!(exact.at, fault::Point::Step { epoch: 1, step: 3 });
+        let phase = fault::Phase::Written;
+        let at = inside(Who::Rank(0), &save, &[FaultAction::Kill]).unwrap().at;
+        assert_eq!(at, fault::Point::Save { epoch: 1, step: 3, phase });
+        let twice = inside(Who::Rank(1), &point, &[FaultAction::Segfault]).unwrap();
+        assert_eq!(twice.acts, [fault::Act::Signal(11), fault::Act::Signal(11)]);
+        assert_eq!(inside(Who::Rank(1), &timed, &[FaultAction::Kill]), None);
+        assert_eq!(inside(Who::Node(1), &point, &[FaultAction::Kill]), None);
+        assert_eq!(inside(Who::Agent(0), &point, &[FaultAction::Kill]), None);
+    }
+
+    #[test]
+    fn counts_the_steps_of_an_epoch_as_the_sampler_pads_it() {
+        let steps = |samples, ranks| RunSpec { samples, ranks, ..RunSpec::default() }.steps_per_epoch();
+        assert_eq!([steps(256, 2), steps(257, 2), steps(256, 4), steps(1, 2)], [8, 9, 4, 1]);
+    }
+
+    #[test]
+    fn tells_a_fault_in_one_line() {
+        let when = When { epoch: Some(1), step: Some(3), ..When::default() };
+        assert_eq!(
+            fault(Who::Rank(1), when, &[FaultAction::Kill]).to_string(),
+            "rank 1: SIGKILL after step 3 of epoch 1"
+        );
+    }
+}

@@ -1,0 +1,160 @@
+//! What can happen to a worker, an agent or a node, and how a file says it: a word, a table with one key, or a list of these.
+
+use std::fmt;
+
+use lockstep_contract::fault::Act;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer, StrDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Deeds, one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct What(pub(crate) Vec<FaultAction>);
+
+/// One thing that happens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum FaultAction {
+    /// SIGKILL: no clean-up, as from the kernel's memory killer or a pulled plug.
+    Kill,
+    /// SIGTERM: as a batch system asks.
+    Term,
+    /// SIGSTOP: it lives and does nothing, as a hang does.
+    Stop,
+    /// From now on it ignores SIGTERM, so that only SIGKILL ends it.
+    IgnoreTerm,
+    /// It exits with this code, without clean-up.
+    Exit(i32),
+    /// It panics.
+    Panic,
+    /// SIGSEGV: what a wild pointer ends with.
+    Segfault,
+    /// The newest snapshot loses its second half.
+    TearSnapshot,
+    /// One bit of the newest snapshot flips.
+    FlipSnapshotBit,
+    /// Saving fails as on a full disk; the error is made, the disk is not full.
+    NoSpace,
+    /// The disk with the snapshots is full, for real: a small file system of the run's own.
+    DiskFull,
+    /// The file system with the snapshots can only be read, for real.
+    ReadOnly,
+    /// The node's network link goes down.
+    CutNetwork,
+    /// The node's network link carries this many kilobits a second.
+    SlowNetwork(u64),
+}
+
+impl FaultAction {
+    /// As a rank does it to itself, act by act; `None` if it cannot.
+    pub(crate) fn acts(&self) -> Option<Vec<Act>> {
+        // Rust's own handler of this signal lets the first one pass: it puts the system's in its place, and expects the bad
+        // instruction to be tried again (std/src/sys/pal/unix/stack_overflow.rs). The second takes the place of that.
+        let again = (*self == FaultAction::Segfault).then_some(Act::Signal(11));
+        Some(std::iter::once(self.act()?).chain(again).collect())
+    }
+
+    fn act(&self) -> Option<Act> {
+        Some(match self {
+            FaultAction::Kill => Act::Signal(9),
+            FaultAction::Term => Act::Signal(15),
+            FaultAction::Stop => Act::Signal(19),
+            FaultAction::Segfault => Act::Signal(11),
+            FaultAction::IgnoreTerm => Act::IgnoreTerm,
+            FaultAction::Exit(code) => Act::Exit(*code),
+            FaultAction::Panic => Act::Panic,
+            FaultAction::TearSnapshot => Act::TearSnapshot,
+            FaultAction::FlipSnapshotBit => Act::FlipSnapshotBit,
+            FaultAction::NoSpace => Act::NoSpace,
+            FaultAction::DiskFull | FaultAction::ReadOnly | FaultAction::CutNetwork | FaultAction::SlowNetwork(_) => {
+                return None;
+            }
+        })
+    }
+
+    /// The signal that it is, if it can be sent from outside.
+    pub(crate) fn signal(&self) -> Option<i32> {
+        match self {
+            FaultAction::Kill => Some(9),
+            FaultAction::Term => Some(15),
+            FaultAction::Stop => Some(19),
+            _ => None,
+        }
+    }
+
+    /// Whether it takes a network of the run's own.
+    pub(crate) fn is_of_the_network(&self) -> bool {
+        matches!(self, FaultAction::CutNetwork | FaultAction::SlowNetwork(_))
+    }
+
+    /// Whether it takes a file system of the run's own.
+    pub(crate) fn is_of_the_disk(&self) -> bool {
+        matches!(self, FaultAction::DiskFull | FaultAction::ReadOnly)
+    }
+}
+
+impl fmt::Display for FaultAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FaultAction::Kill => f.write_str("SIGKILL"),
+            FaultAction::Term => f.write_str("SIGTERM"),
+            FaultAction::Stop => f.write_str("SIGSTOP"),
+            FaultAction::IgnoreTerm => f.write_str("SIGTERM ignored"),
+            FaultAction::Segfault => f.write_str("SIGSEGV"),
+            FaultAction::Exit(code) => write!(f, "exit code {code}"),
+            FaultAction::Panic => f.write_str("panic"),
+            FaultAction::TearSnapshot => f.write_str("newest snapshot torn"),
+            FaultAction::FlipSnapshotBit => f.write_str("bit of the newest snapshot flipped"),
+            FaultAction::NoSpace => f.write_str("no space (made up)"),
+            FaultAction::DiskFull => f.write_str("disk full"),
+            FaultAction::ReadOnly => f.write_str("disk read-only"),
+            FaultAction::CutNetwork => f.write_str("network cut"),
+            FaultAction::SlowNetwork(kbit) => write!(f, "network slowed to {kbit} kbit/s"),
+        }
+    }
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let actions: Vec<_> = self.0.iter().map(FaultAction::to_string).collect();
+        f.write_str(&actions.join(", then "))
+    }
+}
+
+impl Serialize for What {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &*self.0 {
+            [one] => one.serialize(serializer),
+            several => several.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for What {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(OneOrSeveral)
+    }
+}
+
+/// Unlike an untagged enum, it passes on what the action's own parser says.
+struct OneOrSeveral;
+
+impl<'de> Visitor<'de> for OneOrSeveral {
+    type Value = What;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an action such as \"kill\" or { exit = 3 }, or a list of actions")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<What, E> {
+        FaultAction::deserialize(StrDeserializer::new(word)).map(|action| What(vec![action]))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<What, A::Error> {
+        FaultAction::deserialize(MapAccessDeserializer::new(map)).map(|action| What(vec![action]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<What, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(seq)).map(What)
+    }
+}

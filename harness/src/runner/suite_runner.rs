@@ -1,0 +1,254 @@
+//! Runs scenarios one after the other. The undisturbed run that each is compared with is made once, and folders of runs in which
+//! all went well are removed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use anyhow::Context;
+use tempfile::TempDir;
+
+use super::expectations::{Reference, judge};
+use super::job_run::{JobRunner, Launcher, NoRun, Observed};
+use super::scenario::{Expect, RunSpec, Scenario};
+use crate::exit::{Interrupted, Refused};
+use crate::report::{Finding, Verdict, overall};
+
+/// Runs scenarios.
+pub(crate) struct SuiteRunner {
+    runner: JobRunner,
+    root: Root,
+    undisturbed: Vec<(RunSpec, Rc<Undisturbed>)>,
+    /// Runs so far: folders are numbered by it.
+    count: usize,
+}
+
+/// A scenario that was run, and what came of it.
+pub(crate) struct Played {
+    pub(crate) scenario: Scenario,
+    /// `None` where it could not be run.
+    pub(crate) seen: Option<Observed>,
+    pub(crate) findings: Vec<Finding>,
+    /// Where its files are, if they were kept.
+    pub(crate) folder: Option<PathBuf>,
+}
+
+/// The run in which nothing happens.
+pub(crate) struct Undisturbed {
+    pub(crate) played: Played,
+    /// Its weights, or what is wrong with it.
+    pub(crate) weights: Result<Reference, String>,
+}
+
+/// Where runs leave their files.
+enum Root {
+    /// A private folder; what failed stays in it.
+    Private(TempDir),
+    /// One that the user named: all stays.
+    Kept(PathBuf),
+}
+
+impl SuiteRunner {
+    /// With files under `keep`, which must be new or empty, or in a private folder.
+    ///
+    /// # Errors
+    /// When the folder cannot be made, or holds something.
+    pub(crate) fn open(runner: JobRunner, keep: Option<&Path>) -> anyhow::Result<Self> {
+        Ok(SuiteRunner { runner, root: Root::open(keep)?, undisturbed: Vec::new(), count: 0 })
+    }
+
+    /// From now on, the lab that scenarios without a program of their own run.
+    pub(crate) fn set_lab(&mut self, program: PathBuf) {
+        self.runner.lab = program;
+    }
+
+    /// Runs one scenario and judges it.
+    ///
+    /// # Errors
+    /// When a signal came or the machine fails; a scenario that fails is no error.
+    pub(crate) fn play(&mut self, scenario: Scenario) -> anyhow::Result<Played> {
+        let undisturbed = match scenario.expect.same_weights() {
+            true => Some(self.undisturbed(&scenario.run)?),
+            false => None,
+        };
+        let reference = match &undisturbed {
+            Some(undisturbed) => undisturbed.weights.as_ref().map_err(String::as_str),
+            None => Err("none was needed"),
+        };
+        let launcher = self.runner.launcher.clone();
+        self.play_with(&launcher, scenario, |scenario, seen| judge(scenario, seen, reference))
+    }
+
+    /// The same under another launcher, and judged by `judge`.
+    ///
+    /// # Errors
+    /// As [`SuiteRunner::play`].
+    pub(crate) fn play_with(
+        &mut self,
+        launcher: &Launcher,
+        scenario: Scenario,
+        judge: impl FnOnce(&Scenario, &Observed) -> Vec<Finding>,
+    ) -> anyhow::Result<Played> {
+        let folder = self.folder(&scenario.name);
+        let seen = match self.runner.run(launcher, &scenario, &folder) {
+            Ok(seen) => seen,
+            Err(NoRun::Failed(error)) => return Err(error.context(format!("cannot run {}", scenario.name))),
+            Err(NoRun::NotHere(why)) => return self.not_here(scenario, why, &folder),
+        };
+        let findings = judge(&scenario, &seen);
+        let failed = overall(findings.iter().map(|finding| finding.verdict)) == Verdict::Failed;
+        if failed {
+            // So that exactly this can be run again, a drawn one too.
+            fs::write(folder.join("scenario.toml"), scenario.to_toml()).context("cannot keep the scenario")?;
+        }
+        let folder = self.keep_or_remove(folder, failed)?;
+        Ok(Played { scenario, seen: Some(seen), findings, folder })
+    }
+
+    fn not_here(&self, scenario: Scenario, evidence: String, folder: &Path) -> anyhow::Result<Played> {
+        self.keep_or_remove(folder.to_owned(), false)?;
+        let claim = "This machine can do what the scenario needs".into();
+        let findings = vec![Finding { claim, verdict: Verdict::NotVerified, evidence }];
+        Ok(Played { scenario, seen: None, findings, folder: None })
+    }
+
+    /// The run of the same job in which nothing happens; one serves all scenarios that differ in their faults only.
+    ///
+    /// # Errors
+    /// As [`SuiteRunner::play`].
+    pub(crate) fn undisturbed(&mut self, spec: &RunSpec) -> anyhow::Result<Rc<Undisturbed>> {
+        let run = undisturbed(spec);
+        if let Some((_, known)) = self.undisturbed.iter().find(|(known, _)| *known == run) {
+            return Ok(Rc::clone(known));
+        }
+        let scenario = Scenario {
+            name: "undisturbed".into(),
+            title: "Nothing happens".into(),
+            shows: String::new(),
+            run: run.clone(),
+            expect: Expect { restarts: Some(0), same_weights: Some(false), ..Expect::default() },
+            faults: Vec::new(),
+        };
+        let played = self.play(scenario)?;
+        let made = Rc::new(Undisturbed { weights: weights_of(&played), played });
+        self.undisturbed.push((run, Rc::clone(&made)));
+        Ok(made)
+    }
+
+    fn folder(&mut self, name: &str) -> PathBuf {
+        self.count += 1;
+        self.root.path().join(format!("{:03}-{name}", self.count))
+    }
+
+    fn keep_or_remove(&self, folder: PathBuf, failed: bool) -> anyhow::Result<Option<PathBuf>> {
+        if failed || matches!(self.root, Root::Kept(_)) {
+            return Ok(Some(folder));
+        }
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        Ok(None)
+    }
+
+    /// # Errors
+    /// [`Interrupted`] when a signal came that no run has heeded.
+    pub(crate) fn heed_signals(&self) -> Result<(), Interrupted> {
+        self.runner.signals.arrived().map_or(Ok(()), |signal| Err(Interrupted { signal }))
+    }
+
+    /// Ends the series: removes the private folder if nothing in it is worth keeping.
+    pub(crate) fn close(self) -> Option<PathBuf> {
+        match self.root {
+            Root::Kept(folder) => Some(folder),
+            Root::Private(folder) => {
+                let empty = fs::read_dir(folder.path()).is_ok_and(|mut entries| entries.next().is_none());
+                if empty { None } else { Some(folder.keep()) }
+            }
+        }
+    }
+}
+
+fn weights_of(Played { seen, findings, folder, .. }: &Played) -> Result<Reference, String> {
+    let flaws = findings.iter().filter(|finding| finding.verdict == Verdict::Failed);
+    let flaws: Vec<_> = flaws.map(|finding| format!("{}: {}", finding.claim, finding.evidence)).collect();
+    let kept = folder.as_ref().map_or(String::new(), |folder| format!(" (files in {})", folder.display()));
+    match seen {
+        Some(seen) if flaws.is_empty() => {
+            let models = seen.models.iter().map(|(name, model)| Ok((name.clone(), model.clone()?)));
+            let weights = seen.weights.iter().cloned().collect::<Result<_, String>>()?;
+            Ok(Reference { weights, models: models.collect::<Result<_, String>>()? })
+        }
+        _ => Err(format!("{}{kept}", flaws.join("; "))),
+    }
+}
+
+/// The same run without what differs from scenario to scenario and does not change the result.
+fn undisturbed(spec: &RunSpec) -> RunSpec {
+    let RunSpec {
+        max_restarts, keep, nodes, disks, requeues, requeue_order, late_seconds, stop_timeout_seconds, ..
+    } = RunSpec::default();
+    let timeout_seconds = RunSpec::default().timeout_seconds;
+    RunSpec {
+        max_restarts,
+        keep,
+        nodes,
+        disks,
+        requeues,
+        requeue_order,
+        late_seconds,
+        stop_timeout_seconds,
+        timeout_seconds,
+        ..spec.clone()
+    }
+}
+
+impl Root {
+    fn open(keep: Option<&Path>) -> anyhow::Result<Self> {
+        let Some(folder) = keep else {
+            let folder = tempfile::Builder::new().prefix("lockstep-inject-").tempdir();
+            return Ok(Root::Private(folder.context("cannot make a temporary folder (TMPDIR names another place)")?));
+        };
+        let refused = |reason: String| Refused(format!("cannot keep files in {}: {reason}", folder.display()));
+        fs::create_dir_all(folder).map_err(|error| refused(error.to_string()))?;
+        let mut entries = fs::read_dir(folder).map_err(|error| refused(error.to_string()))?;
+        // Files of another run would be taken for this one's.
+        if entries.next().is_some() {
+            return Err(refused("it is not empty, name a new folder".into()).into());
+        }
+        Ok(Root::Kept(folder.canonicalize().context("cannot resolve --keep")?))
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Root::Private(folder) => folder.path(),
+            Root::Kept(folder) => folder,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::scenario::Disks;
+
+    #[test]
+    fn takes_one_undisturbed_run_for_all_that_differ_in_what_cannot_matter() {
+        let spec =
+            RunSpec { nodes: 2, max_restarts: 0, keep: 9, disks: Disks::OfNodes, requeues: 1, ..RunSpec::default() };
+        assert_eq!(undisturbed(&spec), undisturbed(&RunSpec::default()));
+        for other in [
+            RunSpec { ranks: 4, ..RunSpec::default() },
+            RunSpec { seed: 1, ..RunSpec::default() },
+            RunSpec { epochs: 1, ..RunSpec::default() },
+            RunSpec { args: vec!["--lr".into(), "1".into()], ..RunSpec::default() },
+        ] {
+            assert_ne!(undisturbed(&other), undisturbed(&RunSpec::default()));
+        }
+    }
+
+    #[test]
+    fn refuses_to_keep_files_among_others() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("x"), "").unwrap();
+        let Err(error) = Root::open(Some(dir.path())) else { panic!("it was taken") };
+        assert!(error.downcast::<Refused>().unwrap().to_string().contains("it is not empty"));
+    }
+}
