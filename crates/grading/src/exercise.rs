@@ -52,7 +52,7 @@ pub struct Task {
     pub right: Vec<Right>,
 }
 
-/// A wrong answer, in `mutants/TASK_NAME.rs`.
+/// A wrong answer: the function of its name in `mutants/TASK.rs`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wrong {
@@ -66,7 +66,7 @@ pub struct Wrong {
     pub says: String,
 }
 
-/// A right answer, in `mutants/TASK_NAME.rs`.
+/// A right answer: the function of its name in `mutants/TASK.rs`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Right {

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
-use crate::exercise::Lab;
+use crate::exercise::{Lab, Task, Tasks};
 use crate::{skeleton, sums};
 
-/// The solution's program with all answers: no learner's business.
-const VARIANTS: &str = "variants.rs";
+/// The root of a package's program: the solution's has all answers, the learner's only his own.
+const MAIN: &str = "main.rs";
 
 /// The files of a lab's exercise, by their paths in its folder, as they follow from the solution in this checkout.
 ///
@@ -26,10 +26,12 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
         fs::read_dir(solution.join("src")).with_context(|| format!("cannot read {}/src", solution.display()))?;
     for entry in sources {
         let path = entry?.path();
-        let Some(name) = path.file_name().filter(|name| *name != VARIANTS) else { continue };
+        let Some(name) = path.file_name().filter(|name| *name != MAIN) else { continue };
         let text = skeleton::skeleton(&read(&path)?).with_context(|| path.display().to_string())?;
         files.insert(Path::new("src").join(name), text);
     }
+    let main = main(&lab.tasks()?, files.keys().filter_map(|path| path.strip_prefix("src").ok()));
+    files.insert(Path::new("src").join(MAIN), main);
     let sums: String = files.iter().map(|(path, text)| sums::line(path, text)).collect();
     files.insert(sums::FILE.into(), sums);
     Ok(files)
@@ -57,10 +59,31 @@ fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
+/// The program around the answers, whose sources are these.
+fn main<'a>(tasks: &Tasks, sources: impl Iterator<Item = &'a Path>) -> String {
+    let modules: String = sources.map(|source| format!("mod {};\n", source.with_extension("").display())).collect();
+    let named = |task: &Task| format!("        tasks::{0}({0}::{0}),\n", task.name);
+    let listed: String = tasks.tasks.iter().map(named).collect();
+    format!(
+        "\
+//! Does what the grader asks of the answers. There is nothing to change here: each task is a file beside this one.
+
+{modules}
+fn main() -> std::process::ExitCode {{
+    lockstep_exercise::main([
+{listed}    ])
+}}
+"
+    )
+}
+
 fn manifest(lab: &Lab, solution: &str) -> anyhow::Result<String> {
     let section = solution.split("\n[dependencies]\n").nth(1).and_then(|rest| rest.split("\n\n").next());
-    let dependencies = section.with_context(|| format!("{}'s Cargo.toml has no dependencies", lab.solution()))?;
-    ensure!(!dependencies.contains("path ="), "an exercise takes crates from the workspace alone");
+    let section = section.with_context(|| format!("{}'s Cargo.toml has no dependencies", lab.solution()))?;
+    ensure!(!section.contains("path ="), "an exercise takes crates from the workspace alone");
+    // Other answers than the learner's are no business of his.
+    let own = section.lines().filter(|line| !line.starts_with("lockstep-answers"));
+    let dependencies = own.collect::<Vec<_>>().join("\n");
     let (name, number) = (lab.package(), lab.number());
     Ok(format!(
         "\

@@ -14,7 +14,7 @@ use crate::run::program_beside;
 /// # Errors
 /// [`Refused`] for an answer that there is not, or a solution that is not built.
 pub(super) fn try_out(lab: &Lab, answers: &[String], options: &Options) -> anyhow::Result<Code> {
-    let (tasks, program) = (lab.tasks()?, program_beside(&format!("{}-variants", lab.solution()))?);
+    let (tasks, program) = (lab.tasks()?, program_beside(&lab.solution())?);
     let all = wrong(&tasks);
     let answers = if answers.is_empty() { &all } else { answers };
     let grade = |answer: &String| -> anyhow::Result<(Task, Found)> {
