@@ -33,7 +33,10 @@ impl Checkout {
         }
         let lab = "labs/02-spawn-ddp";
         fs::create_dir_all(checkout.path(lab)).unwrap();
-        copy(&repository().join(lab).join("solution"), &checkout.path(lab).join("solution"));
+        for folder in ["solution", "given"] {
+            copy(&repository().join(lab).join(folder), &checkout.path(lab).join(folder));
+        }
+        fs::copy(repository().join(lab).join("lab.toml"), checkout.path(lab).join("lab.toml")).unwrap();
         checkout.run(&["course", "skeleton", "02"]).succeeds();
         checkout
     }

@@ -1,4 +1,4 @@
-//! `lockstep_answers::main!()`: the `main` of a lab's solution, with all answers that the lab's `tasks.toml` names.
+//! `lockstep_answers::main!()`: the `main` of a lab's solution, with all answers that the lab's `lab.toml` names.
 //!
 //! For a task `shard` with a wrong answer `blocks` it lists `tasks::shard(shard::shard)` and
 //! `tasks::shard(mutants::shard::blocks).variant("blocks")`. The modules stand in the solution's own `main.rs`, where formatter
@@ -9,11 +9,11 @@ use std::path::Path;
 use proc_macro::TokenStream;
 use toml::{Table, Value};
 
-/// The `main` of the solution in whose package it stands: all answers of `../tasks.toml`.
+/// The `main` of the solution in whose package it stands: all answers of `../lab.toml`.
 #[proc_macro]
 pub fn main(_: TokenStream) -> TokenStream {
     let folder = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
-    let path = Path::new(&folder).join("../tasks.toml");
+    let path = Path::new(&folder).join("../lab.toml");
     let code = read(&path).and_then(|lab| program(&lab)).map(|main| {
         // The compiler is to run the macro again when the file changes.
         format!("const _: &[u8] = include_bytes!({path:?});\n{main}")
@@ -27,7 +27,7 @@ fn read(path: &Path) -> Result<Table, String> {
     text.parse().map_err(|error: toml::de::Error| error.to_string())
 }
 
-/// The function `main` for the lab in `tasks.toml`.
+/// The function `main` for the lab in `lab.toml`.
 fn program(lab: &Table) -> Result<String, String> {
     let mut answers = String::new();
     for task in tables(lab, "task") {

@@ -1,6 +1,6 @@
 //! The learner's package, made of the solution's: see [`crate::skeleton`] for what becomes of each file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,8 @@ use crate::{skeleton, sums};
 
 /// The root of a package's program: the solution's has all answers, the learner's only his own.
 const MAIN: &str = "main.rs";
+/// From the sources of a package to the modules that the solution and the exercise share.
+pub const GIVEN: &str = "../../given";
 
 /// The files of a lab's exercise, by their paths in its folder, as they follow from the solution in this checkout.
 ///
@@ -21,7 +23,6 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
     let mut files = BTreeMap::new();
     let manifest = read(&solution.join("Cargo.toml"))?;
     files.insert("Cargo.toml".into(), self::manifest(lab, &manifest)?);
-    files.insert("tests/grade.rs".into(), test(lab));
     let sources =
         fs::read_dir(solution.join("src")).with_context(|| format!("cannot read {}/src", solution.display()))?;
     for entry in sources {
@@ -30,8 +31,7 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
         let text = skeleton::skeleton(&read(&path)?).with_context(|| path.display().to_string())?;
         files.insert(Path::new("src").join(name), text);
     }
-    let main = main(&lab.tasks()?, files.keys().filter_map(|path| path.strip_prefix("src").ok()));
-    files.insert(Path::new("src").join(MAIN), main);
+    files.insert(Path::new("src").join(MAIN), main(&lab.tasks()?, &given(&lab.folder(root))?));
     let sums: String = files.iter().map(|(path, text)| sums::line(path, text)).collect();
     files.insert(sums::FILE.into(), sums);
     Ok(files)
@@ -59,16 +59,27 @@ fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The program around the answers, whose sources are these.
-fn main<'a>(tasks: &Tasks, sources: impl Iterator<Item = &'a Path>) -> String {
-    let modules: String = sources.map(|source| format!("mod {};\n", source.with_extension("").display())).collect();
+/// The modules that the solution and the exercise share, by name.
+fn given(lab: &Path) -> anyhow::Result<BTreeSet<String>> {
+    let folder = lab.join("given");
+    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+    Ok(files.iter().filter_map(|file| Some(file.file_stem()?.to_string_lossy().into_owned())).collect())
+}
+
+/// The program around the answers.
+fn main(tasks: &Tasks, given: &BTreeSet<String>) -> String {
+    let names: BTreeSet<&str> = tasks.tasks.iter().map(|task| &*task.name).collect();
+    let own: String = names.iter().map(|name| format!("mod {name};\n")).collect();
+    let given: String = given.iter().map(|name| format!("#[path = \"{GIVEN}/{name}.rs\"]\nmod {name};\n")).collect();
     let named = |task: &Task| format!("        tasks::{0}({0}::{0}),\n", task.name);
     let listed: String = tasks.tasks.iter().map(named).collect();
     format!(
         "\
-//! Does what the grader asks of the answers. There is nothing to change here: each task is a file beside this one.
+//! Does what the grader asks of the answers. There is nothing to change here: each task is a file next to this one.
 
-{modules}
+{own}
+{given}
 fn main() -> std::process::ExitCode {{
     lockstep_exercise::main([
 {listed}    ])
@@ -84,7 +95,7 @@ fn manifest(lab: &Lab, solution: &str) -> anyhow::Result<String> {
     // Other answers than the learner's are no business of his.
     let own = section.lines().filter(|line| !line.starts_with("lockstep-answers"));
     let dependencies = own.collect::<Vec<_>>().join("\n");
-    let (name, number) = (lab.package(), lab.number());
+    let name = lab.package();
     Ok(format!(
         "\
 [package]
@@ -102,15 +113,14 @@ test = false
 
 [[test]]
 name = \"grade\"
-path = \"tests/grade.rs\"
+path = \"../../grade.rs\"
 harness = false
 
 [dependencies]
 {}
 
 [dev-dependencies]
-grade-{number} = {{ path = \"../grading\" }}
-lockstep-grading.workspace = true
+lockstep-labs.workspace = true
 
 [lints.rust]
 unsafe_code = \"forbid\"
@@ -119,17 +129,4 @@ unused = {{ level = \"allow\", priority = -1 }}
 ",
         dependencies.trim_end()
     ))
-}
-
-fn test(lab: &Lab) -> String {
-    let (name, number) = (lab.package(), lab.number());
-    format!(
-        "\
-//! `cargo test -p {name}` grades the answers in `src`.
-
-fn main() -> std::process::ExitCode {{
-    lockstep_grading::learner::main(&grade_{number}::LAB, env!(\"CARGO_BIN_EXE_{name}\"), env!(\"CARGO_MANIFEST_DIR\"))
-}}
-"
-    )
 }

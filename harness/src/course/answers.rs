@@ -52,6 +52,6 @@ fn task_of<'a>(tasks: &'a Tasks, answer: &str) -> Result<&'a Task, Refused> {
     let (name, variant) = answer.split_once('/').map_or((answer, None), |(name, variant)| (name, Some(variant)));
     let kept =
         |task: &&Task| task.name == name && variant.is_none_or(|variant| task.variants().any(|name| name == variant));
-    let refused = || Refused(format!("the course keeps no answer {answer}: its tasks.toml names those that there are"));
+    let refused = || Refused(format!("the course keeps no answer {answer}: its lab.toml names those that there are"));
     tasks.tasks.iter().find(kept).ok_or_else(refused)
 }

@@ -23,6 +23,7 @@ pub(super) fn lacks(root: &Path, lab: &Lab) -> Vec<String> {
     faults.extend(too_few(&tasks));
     faults.extend(without_text(root, &tasks));
     faults.extend(without_function(&lab.folder(root), &tasks));
+    faults.extend(without_grading(&lab.folder(root), &tasks));
     faults.into_iter().map(told).collect()
 }
 
@@ -77,15 +78,23 @@ fn without_text(root: &Path, tasks: &Tasks) -> Vec<String> {
     tasks.tasks.iter().flat_map(|task| [section(task), hints(task)]).flatten().collect()
 }
 
-/// Answers of `tasks.toml` without a function in `mutants`, and the other way round.
+/// Answers of `lab.toml` without a function in `mutants`, and the other way round.
 fn without_function(lab: &Path, tasks: &Tasks) -> Vec<String> {
     let of_task = |task: &Task| task.variants().map(|name| format!("{}.rs: {name}", task.name)).collect::<Vec<_>>();
     let named: BTreeSet<String> = tasks.tasks.iter().flat_map(of_task).collect();
     let entries = fs::read_dir(lab.join("mutants")).into_iter().flatten().flatten();
     let there: BTreeSet<String> = entries.flat_map(|entry| functions(&entry.path())).collect();
     let absent = named.difference(&there).map(|name| format!("mutants/{name} is missing"));
-    let unnamed = there.difference(&named).map(|name| format!("tasks.toml does not name mutants/{name}"));
+    let unnamed = there.difference(&named).map(|name| format!("lab.toml does not name mutants/{name}"));
     absent.chain(unnamed).collect()
+}
+
+/// Tasks that `grading/mod.rs` does not list.
+fn without_grading(lab: &Path, tasks: &Tasks) -> Vec<String> {
+    let text = fs::read_to_string(lab.join("grading/mod.rs")).unwrap_or_default();
+    let listed = |task: &&Task| text.contains(&format!("(\"{}\",", task.name));
+    let missing = tasks.tasks.iter().filter(|task| !listed(task));
+    missing.map(|task| format!("grading/mod.rs does not grade {}", task.name)).collect()
 }
 
 /// The public functions of a source: `shard.rs: blocks`.

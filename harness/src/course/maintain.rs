@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::{Args, Subcommand};
 use lockstep_grading::{Lab, package};
 
-use super::{answers, begin, check, checkout, find, find_all, reference};
+use super::{answers, begin, check, checkout, find, in_checkout, reference};
 use crate::exit::Code;
 
 /// For maintainers: keeps exercises in step with their solutions
@@ -52,7 +52,7 @@ impl Options {
         let root = checkout()?;
         match self.what {
             What::Skeleton { labs } => {
-                for lab in find_all(&labs)? {
+                for lab in in_checkout(&root, &labs)? {
                     package::write(&root, &lab, &package::files(&root, &lab)?)?;
                     println!("labs/{}/exercise is as its solution says", lab.name);
                 }
@@ -65,7 +65,7 @@ impl Options {
                 reference::write(&root)?;
                 Ok(Code::Success)
             }
-            What::Check { labs, build } => check(&root, &find_all(&labs)?, build),
+            What::Check { labs, build } => check(&root, &in_checkout(&root, &labs)?, build),
         }
     }
 }

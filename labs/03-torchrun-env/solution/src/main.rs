@@ -1,13 +1,18 @@
 //! All answers that the course keeps: its own, wrong ones that must get their diagnosis, unusual right ones that must pass.
 
-mod cuda;
 mod device;
 mod environment;
-mod fleet;
 mod nested;
-mod tasks;
-mod variables;
 mod visible;
+
+#[path = "../../given/cuda.rs"]
+mod cuda;
+#[path = "../../given/fleet.rs"]
+mod fleet;
+#[path = "../../given/tasks.rs"]
+mod tasks;
+#[path = "../../given/variables.rs"]
+mod variables;
 
 #[allow(clippy::all)] // wrong answers are wrong in many ways
 #[path = "../../mutants"]
@@ -17,5 +22,10 @@ mod mutants {
     pub mod nested;
     pub mod visible;
 }
+
+// So that the formatter finds it; it is compiled in `lockstep-labs`.
+#[cfg(any())]
+#[path = "../../grading/mod.rs"]
+mod grading;
 
 lockstep_answers::main!();
