@@ -4,6 +4,7 @@ mod answers;
 mod begin;
 mod check;
 mod maintain;
+mod new;
 mod reference;
 mod variables;
 
