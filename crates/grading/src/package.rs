@@ -72,8 +72,8 @@ fn main(tasks: &Tasks, given: &BTreeSet<String>) -> String {
     let names: BTreeSet<&str> = tasks.tasks.iter().map(|task| &*task.name).collect();
     let own: String = names.iter().map(|name| format!("mod {name};\n")).collect();
     let given: String = given.iter().map(|name| format!("#[path = \"{GIVEN}/{name}.rs\"]\nmod {name};\n")).collect();
-    let named = |task: &Task| format!("        tasks::{0}({0}::{0}),\n", task.name);
-    let listed: String = tasks.tasks.iter().map(named).collect();
+    let named = |task: &Task| format!("tasks::{0}({0}::{0})", task.name);
+    let listed = list(&tasks.tasks.iter().map(named).collect::<Vec<_>>());
     format!(
         "\
 //! Does what the grader asks of the answers. There is nothing to change here: each task is a file next to this one.
@@ -81,11 +81,17 @@ fn main(tasks: &Tasks, given: &BTreeSet<String>) -> String {
 {own}
 {given}
 fn main() -> std::process::ExitCode {{
-    lockstep_exercise::main([
-{listed}    ])
+    lockstep_exercise::main([{listed}])
 }}
 "
     )
+}
+
+/// What stands between the brackets, as the formatter writes it: in one line if that is no longer than 120 columns.
+fn list(items: &[String]) -> String {
+    const REST: usize = "    lockstep_exercise::main([])".len();
+    let line = items.join(", ");
+    if line.len() + REST <= 120 { line } else { format!("\n        {},\n    ", items.join(",\n        ")) }
 }
 
 fn manifest(lab: &Lab, solution: &str) -> anyhow::Result<String> {
@@ -129,4 +135,18 @@ unused = {{ level = \"allow\", priority = -1 }}
 ",
         dependencies.trim_end()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_items_as_the_formatter_does() {
+        let items = |count| vec!["tasks::abcdefghi(abcdefghi::abcdefghi)".to_owned(); count];
+        assert_eq!(list(&items(1)), "tasks::abcdefghi(abcdefghi::abcdefghi)");
+        assert!(!list(&items(2)).contains('\n'));
+        assert!(list(&items(3)).starts_with("\n        tasks::abcdefghi("));
+        assert!(list(&items(3)).ends_with("),\n    "));
+    }
 }
