@@ -163,7 +163,7 @@ class DryRun:
             self.task(package[3:], passed[0])
 
     def task(self, lab, task):
-        known = [re.findall(r'^\[\[task\]\]\nname = "([^"]+)"', path.read_text(), re.M) for path in ROOT.glob(f"labs/{lab}-*/tasks.toml")]
+        known = [re.findall(r'^\[\[task\]\]\nname = "([^"]+)"', path.read_text(), re.M) for path in ROOT.glob(f"labs/{lab}-*/lab.toml")]
         if known and task not in known[0] and not task.isupper():
             self.fault(f"lab {lab} has no task {task}, but {', '.join(known[0])}")
 

@@ -1,6 +1,6 @@
 //! The course grades itself: what the tests of a lab's solution run.
 //!
-//! The course's own answers pass, the wrong ones get the diagnosis that `tasks.toml` says, the unusual right ones pass. Each
+//! The course's own answers pass, the wrong ones get the diagnosis that `lab.toml` says, the unusual right ones pass. Each
 //! is graded in a process of its own, as a learner's answer is. For maintainers; learners meet [`crate::learner`].
 
 use std::path::Path;
@@ -28,7 +28,7 @@ pub fn main(lab: &Lab, program: &str) -> ExitCode {
     {
         return grade_one(lab, program, answer, seed);
     }
-    let tasks = lab.tasks().expect("the lab's tasks.toml");
+    let tasks = lab.tasks().expect("the lab's lab.toml");
     libtest_mimic::run(&Arguments::from_args(), trials(&tasks)).exit_code()
 }
 

@@ -1,8 +1,9 @@
-//! What a lab's `tasks.toml` says: its tasks, their hints, and the answers that the course itself keeps.
+//! What a lab's `lab.toml` says: how the lab is verified, its tasks, their hints, and the answers that the course itself keeps.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use serde::Deserialize;
 
 use crate::{Stage, Verdict};
@@ -10,25 +11,71 @@ use crate::{Stage, Verdict};
 /// How a task is graded: from the results of real ranks. The first [`Fault`](crate::Fault) ends it.
 pub type Grading = fn(&mut Stage) -> anyhow::Result<()>;
 
-/// A lab's tasks and how each is graded, as its `grading` crate has them.
+/// A lab: what its `lab.toml` says, and how each task is graded.
 #[derive(Clone, Copy, Debug)]
 pub struct Lab {
     /// Its folder in `labs/`.
     pub name: &'static str,
-    /// The text of its `tasks.toml`.
-    pub tasks: &'static str,
-    /// How each task is graded, by name, in the order of `tasks.toml`.
+    /// The text of its `lab.toml`.
+    pub text: &'static str,
+    /// How each task is graded, by name, in the order of `lab.toml`.
     pub gradings: &'static [(&'static str, Grading)],
 }
 
-/// A lab's `tasks.toml`.
+/// A lab's `lab.toml`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct LabFile {
+    chapter: String,
+    verify: Option<Verify>,
+    #[serde(default, rename = "task")]
+    tasks: Vec<Task>,
+}
+
+/// How `lockstep verify` runs a lab, and what it then checks.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Verify {
+    /// What the lab promises, in a few words.
+    pub shows: String,
+    /// What is checked.
+    pub checks: Checks,
+    /// Whether the lab starts its ranks itself; otherwise a launcher does.
+    #[serde(default)]
+    pub starts_itself: bool,
+    /// The scenario of the library that kills the lab, if it survives that.
+    pub killed_by: Option<String>,
+    /// How often it goes through its samples.
+    #[serde(default)]
+    pub epochs: u64,
+    /// How many samples there are to learn from.
+    #[serde(default)]
+    pub samples: u64,
+    /// The program's arguments, with spaces between them. `{ranks}`, `{epochs}`, `{batch}`, `{samples}` and `{seed}` stand for
+    /// numbers, `{weights}`, `{snapshots}` and `{results}` for folders of the run.
+    pub args: String,
+}
+
+/// What `lockstep verify` checks after a lab has run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Checks {
+    /// One rank takes each sample once an epoch, and its loss falls.
+    OneDevice,
+    /// Several ranks train as one rank does, and learn.
+    Training,
+    /// Messages from rank to rank arrive, between processes and between threads.
+    Messages,
+    /// Collectives leave what they promise, between processes and between threads.
+    Collectives,
+}
+
+/// A lab's tasks.
+#[derive(Clone, Debug)]
 pub struct Tasks {
     /// The chapter's file in `book/src`.
     pub chapter: String,
     /// In the order in which they are to be done.
-    #[serde(rename = "task")]
     pub tasks: Vec<Task>,
 }
 
@@ -52,7 +99,7 @@ pub struct Task {
     pub right: Vec<Right>,
 }
 
-/// A wrong answer, in `mutants/TASK_NAME.rs`.
+/// A wrong answer: the function of its name in `mutants/TASK.rs`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wrong {
@@ -66,7 +113,7 @@ pub struct Wrong {
     pub says: String,
 }
 
-/// A right answer, in `mutants/TASK_NAME.rs`.
+/// A right answer: the function of its name in `mutants/TASK.rs`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Right {
@@ -86,6 +133,25 @@ pub struct NoSuchTask {
 }
 
 impl Lab {
+    /// The lab in this folder, with what stands there now. Nothing of it is compiled in, so that its tasks cannot be graded.
+    ///
+    /// # Errors
+    /// When its `lab.toml` cannot be read.
+    pub fn read(folder: &Path) -> anyhow::Result<Self> {
+        let path = folder.join("lab.toml");
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // Few are read, by a command that then ends.
+        Ok(Lab { name: name.leak(), text: text.leak(), gradings: &[] })
+    }
+
+    /// Whether this is its number, its folder or one of its packages: `2`, `02`, `02-spawn-ddp`, `lab-02-spawn-ddp`, `ex-02`,
+    /// `sol-02`.
+    pub fn is_called(&self, text: &str) -> bool {
+        let plain = ["lab-", "ex-", "sol-"].iter().find_map(|package| text.strip_prefix(package)).unwrap_or(text);
+        self.name == plain || self.number() == format!("{plain:0>2}")
+    }
+
     /// Its number, two digits: `02`.
     pub fn number(&self) -> &'static str {
         self.name.split('-').next().unwrap_or(self.name)
@@ -114,14 +180,22 @@ impl Lab {
     /// Its tasks.
     ///
     /// # Errors
-    /// When `tasks.toml` is not of its form, or the gradings are of other tasks.
+    /// When `lab.toml` is not of its form.
     pub fn tasks(&self) -> anyhow::Result<Tasks> {
-        let told = || format!("labs/{}/tasks.toml", self.name);
-        let tasks: Tasks = toml::from_str(self.tasks).with_context(told)?;
-        let named: Vec<&str> = tasks.tasks.iter().map(|task| task.name.as_str()).collect();
-        let graded: Vec<&str> = self.gradings.iter().map(|(name, _)| *name).collect();
-        ensure!(named == graded, "{} has the tasks {named:?}, but graded are {graded:?}", told());
-        Ok(tasks)
+        let LabFile { chapter, tasks, .. } = self.file()?;
+        Ok(Tasks { chapter, tasks })
+    }
+
+    /// How it is verified; `None` for a lab that promises nothing that can be checked.
+    ///
+    /// # Errors
+    /// When `lab.toml` is not of its form.
+    pub fn verify(&self) -> anyhow::Result<Option<Verify>> {
+        Ok(self.file()?.verify)
+    }
+
+    fn file(&self) -> anyhow::Result<LabFile> {
+        toml::from_str(self.text).with_context(|| format!("labs/{}/lab.toml", self.name))
     }
 
     /// How a task is graded.

@@ -14,7 +14,7 @@ use crate::run::program_beside;
 /// # Errors
 /// [`Refused`] for an answer that there is not, or a solution that is not built.
 pub(super) fn try_out(lab: &Lab, answers: &[String], options: &Options) -> anyhow::Result<Code> {
-    let (tasks, program) = (lab.tasks()?, program_beside(&format!("{}-variants", lab.solution()))?);
+    let (tasks, program) = (lab.tasks()?, program_beside(&lab.solution())?);
     let all = wrong(&tasks);
     let answers = if answers.is_empty() { &all } else { answers };
     let grade = |answer: &String| -> anyhow::Result<(Task, Found)> {
@@ -52,6 +52,6 @@ fn task_of<'a>(tasks: &'a Tasks, answer: &str) -> Result<&'a Task, Refused> {
     let (name, variant) = answer.split_once('/').map_or((answer, None), |(name, variant)| (name, Some(variant)));
     let kept =
         |task: &&Task| task.name == name && variant.is_none_or(|variant| task.variants().any(|name| name == variant));
-    let refused = || Refused(format!("the course keeps no answer {answer}: its tasks.toml names those that there are"));
+    let refused = || Refused(format!("the course keeps no answer {answer}: its lab.toml names those that there are"));
     tasks.tasks.iter().find(kept).ok_or_else(refused)
 }

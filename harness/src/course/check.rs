@@ -22,7 +22,8 @@ pub(super) fn lacks(root: &Path, lab: &Lab) -> Vec<String> {
     let mut faults = out_of_step(root, lab);
     faults.extend(too_few(&tasks));
     faults.extend(without_text(root, &tasks));
-    faults.extend(without_file(&lab.folder(root), &tasks));
+    faults.extend(without_function(&lab.folder(root), &tasks));
+    faults.extend(without_grading(&lab.folder(root), &tasks));
     faults.into_iter().map(told).collect()
 }
 
@@ -77,13 +78,29 @@ fn without_text(root: &Path, tasks: &Tasks) -> Vec<String> {
     tasks.tasks.iter().flat_map(|task| [section(task), hints(task)]).flatten().collect()
 }
 
-/// Answers of `tasks.toml` without a file in `mutants`, and the other way round.
-fn without_file(lab: &Path, tasks: &Tasks) -> Vec<String> {
-    let of_task = |task: &Task| task.variants().map(|name| format!("{}_{name}.rs", task.name)).collect::<Vec<_>>();
+/// Answers of `lab.toml` without a function in `mutants`, and the other way round.
+fn without_function(lab: &Path, tasks: &Tasks) -> Vec<String> {
+    let of_task = |task: &Task| task.variants().map(|name| format!("{}.rs: {name}", task.name)).collect::<Vec<_>>();
     let named: BTreeSet<String> = tasks.tasks.iter().flat_map(of_task).collect();
     let entries = fs::read_dir(lab.join("mutants")).into_iter().flatten().flatten();
-    let there: BTreeSet<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let there: BTreeSet<String> = entries.flat_map(|entry| functions(&entry.path())).collect();
     let absent = named.difference(&there).map(|name| format!("mutants/{name} is missing"));
-    let unnamed = there.difference(&named).map(|name| format!("tasks.toml does not name mutants/{name}"));
+    let unnamed = there.difference(&named).map(|name| format!("lab.toml does not name mutants/{name}"));
     absent.chain(unnamed).collect()
+}
+
+/// Tasks that `grading/mod.rs` does not list.
+fn without_grading(lab: &Path, tasks: &Tasks) -> Vec<String> {
+    let text = fs::read_to_string(lab.join("grading/mod.rs")).unwrap_or_default();
+    let listed = |task: &&Task| text.contains(&format!("(\"{}\",", task.name));
+    let missing = tasks.tasks.iter().filter(|task| !listed(task));
+    missing.map(|task| format!("grading/mod.rs does not grade {}", task.name)).collect()
+}
+
+/// The public functions of a source: `shard.rs: blocks`.
+fn functions(source: &Path) -> Vec<String> {
+    let file = source.file_name().unwrap_or_default().to_string_lossy();
+    let text = fs::read_to_string(source).unwrap_or_default();
+    let names = text.lines().filter_map(|line| line.strip_prefix("pub fn ")?.split(['(', '<']).next());
+    names.map(|name| format!("{file}: {name}")).collect()
 }

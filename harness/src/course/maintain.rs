@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::{Args, Subcommand};
 use lockstep_grading::{Lab, package};
 
-use super::{answers, begin, check, checkout, find, find_all, reference};
+use super::{answers, begin, check, checkout, find, in_checkout, new, reference};
 use crate::exit::Code;
 
 /// For maintainers: keeps exercises in step with their solutions
@@ -17,6 +17,12 @@ pub(crate) struct Options {
 
 #[derive(Subcommand)]
 enum What {
+    /// Make a lab with one task: a program that runs, an exercise that is graded, a stub of a chapter
+    New {
+        /// Its number and its name, as its folder is called: 09-name
+        #[arg(value_name = "NN-NAME")]
+        name: String,
+    },
     /// Write the exercises of these labs anew, from their solutions; what stood there is lost
     Skeleton {
         /// Labs by number or name; all, if none is named
@@ -51,8 +57,12 @@ impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let root = checkout()?;
         match self.what {
+            What::New { name } => {
+                new::make(&root, &name)?;
+                Ok(Code::Success)
+            }
             What::Skeleton { labs } => {
-                for lab in find_all(&labs)? {
+                for lab in in_checkout(&root, &labs)? {
                     package::write(&root, &lab, &package::files(&root, &lab)?)?;
                     println!("labs/{}/exercise is as its solution says", lab.name);
                 }
@@ -65,7 +75,7 @@ impl Options {
                 reference::write(&root)?;
                 Ok(Code::Success)
             }
-            What::Check { labs, build } => check(&root, &find_all(&labs)?, build),
+            What::Check { labs, build } => check(&root, &in_checkout(&root, &labs)?, build),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `lockstep verify`: runs the labs and holds what they left against what they promise.
 //!
-//! What is proved is `checks`' to say; how a run is started, watched and searched for leaks, [`inject`](crate::inject)'s runner. Which labs
-//! there are and how to ask them: [`labs`].
+//! What is proved is `checks`' to say; how a run is started, watched and searched for leaks, [`runner`](crate::runner)'s. How each lab
+//! is asked: [`labs`].
 
 mod labs;
 
@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
+use lockstep_grading::exercise::Checks;
 
 use crate::checks::{
     collectives_hold, each_sample_once, learns, loss_falls, messages_arrive, same_training, same_weights,
@@ -18,7 +19,7 @@ use crate::report::{Case, Finding, Screen, Target, Verdict, counts, findings_tab
 use crate::run::{Evidence, Plan, Results, program_beside};
 use crate::runner::scenario::{Expect, Scenario};
 use crate::runner::{Launcher, Observed, Played, SuiteRunner, case, expectations, finish, job_runner, library, report};
-use labs::Lab;
+use labs::VerifiedLab;
 
 /// Samples in a batch of one rank where there are several.
 const BATCH: usize = 32;
@@ -50,12 +51,12 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let labs = self.labs.iter().map(|text| Lab::find(text)).collect::<Result<Vec<_>, _>>()?;
-        let labs = if labs.is_empty() { Lab::ALL.to_vec() } else { labs };
+        let labs = VerifiedLab::find_all(&self.labs)?;
         // A lab that was asked for by name must be there; of the others, those that are.
-        let programs: Vec<_> = labs.iter().map(|lab| (*lab, program_beside(&lab.program()))).collect();
-        if !self.labs.is_empty() || programs.iter().all(|(_, program)| program.is_err()) {
-            programs.iter().try_for_each(|(_, program)| match program {
+        let program = |lab: VerifiedLab| (program_beside(&lab.program()), lab);
+        let programs: Vec<_> = labs.into_iter().map(program).collect();
+        if !self.labs.is_empty() || programs.iter().all(|(program, _)| program.is_err()) {
+            programs.iter().try_for_each(|(program, _)| match program {
                 Ok(_) => Ok(()),
                 Err(error) => Err(anyhow::Error::from(crate::exit::Refused(error.to_string()))),
             })?;
@@ -70,7 +71,7 @@ impl Options {
             ranks: usize::from(self.nprocs),
             screen: Screen::new(self.reports.iter().any(Target::is_stdout)),
         };
-        let cases = programs.into_iter().map(|(lab, program)| series.verify(lab, program));
+        let cases = programs.into_iter().map(|(program, lab)| series.verify(&lab, program));
         let cases = cases.collect::<anyhow::Result<Vec<_>>>()?;
         let Series { suite, screen, .. } = series;
         let report = report("Lockstep verify", started, begin.elapsed(), cases);
@@ -89,39 +90,46 @@ struct Series {
 }
 
 impl Series {
-    fn verify(&mut self, lab: Lab, program: anyhow::Result<PathBuf>) -> anyhow::Result<Case> {
+    fn verify(&mut self, lab: &VerifiedLab, program: anyhow::Result<PathBuf>) -> anyhow::Result<Case> {
         let begin = Instant::now();
         let mut made = match program {
             Ok(program) => self.prove(lab, program)?,
             Err(error) => Case { findings: vec![missing(&error)], ..Case::default() },
         };
         made.name = lab.name().into();
-        made.shows = lab.shows().into();
+        made.shows = lab.verify.shows.clone();
         made.took = begin.elapsed();
         made.replay = Some(format!("lockstep verify {}", lab.name()));
         self.tell(&made);
         Ok(made)
     }
 
-    fn prove(&mut self, lab: Lab, program: PathBuf) -> anyhow::Result<Case> {
-        match lab {
-            Lab::PointToPoint => return self.prove_messages(lab, program, messages_arrive),
-            Lab::Collectives => return self.prove_messages(lab, program, collectives_hold),
-            _ => {}
+    fn prove(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<Case> {
+        match lab.verify.checks {
+            Checks::OneDevice => self.prove_one_device(lab, program),
+            Checks::Training => self.prove_training(lab, program),
+            Checks::Messages => self.prove_messages(lab, program, messages_arrive),
+            Checks::Collectives => self.prove_messages(lab, program, collectives_hold),
         }
-        let ranks = if lab.is_distributed() { self.ranks } else { 1 };
+    }
+
+    fn prove_one_device(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<Case> {
+        let (run, mut made) = self.run(lab, lab.plan(1, BATCH), program)?;
+        made.findings.extend([each_sample_once(&[("its run", &run)]), loss_falls(&run)]);
+        Ok(made)
+    }
+
+    /// Several ranks against one that takes as many samples a step; and a run that is killed, where the lab survives that.
+    fn prove_training(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<Case> {
+        let ranks = self.ranks;
         let (many, mut made) = self.run(lab, lab.plan(ranks, BATCH), program.clone())?;
-        if !lab.is_distributed() {
-            made.findings.extend([each_sample_once(&[("its run", &many)]), loss_falls(&many)]);
-            return Ok(made);
-        }
         let (one, alone) = self.run(lab, lab.plan(1, ranks * BATCH), program.clone())?;
         made.findings = merged(made.findings, alone.findings);
         made.findings.push(same_weights(&many));
         made.findings.push(same_training(&many, &one));
         made.findings.push(each_sample_once(&[("A", &many), ("B", &one)]));
         made.findings.push(learns(&many));
-        if let Some(scenario) = lab.killed_by() {
+        if let Some(scenario) = &lab.verify.killed_by {
             self.kill_and_resume(scenario, program, &mut made)?;
         }
         Ok(made)
@@ -130,7 +138,7 @@ impl Series {
     /// Under the launcher, and as threads of one process.
     fn prove_messages(
         &mut self,
-        lab: Lab,
+        lab: &VerifiedLab,
         program: PathBuf,
         prove: impl Fn(&[(&str, &[Result<Results, String>])]) -> Finding,
     ) -> anyhow::Result<Case> {
@@ -158,7 +166,7 @@ impl Series {
     }
 
     /// A run in which nothing happens, and what is to be said of it without knowing the lab.
-    fn run(&mut self, lab: Lab, plan: Plan, program: PathBuf) -> anyhow::Result<(Evidence, Case)> {
+    fn run(&mut self, lab: &VerifiedLab, plan: Plan, program: PathBuf) -> anyhow::Result<(Evidence, Case)> {
         let (played, made) = self.play(lab.scenario(&plan, program), &lab.launcher(&self.launcher))?;
         Ok((evidence(plan, played), made))
     }

@@ -31,7 +31,10 @@ impl Checkout {
         }
         let lab = "labs/02-spawn-ddp";
         fs::create_dir_all(checkout.path(lab)).unwrap();
-        copy(&repository().join(lab).join("solution"), &checkout.path(lab).join("solution"));
+        for folder in ["solution", "given"] {
+            copy(&repository().join(lab).join(folder), &checkout.path(lab).join(folder));
+        }
+        fs::copy(repository().join(lab).join("lab.toml"), checkout.path(lab).join("lab.toml")).unwrap();
         checkout.run(&["course", "skeleton", "02"]).succeeds();
         checkout
     }
@@ -229,6 +232,55 @@ fn refuses_a_class_without_learners_and_reports_of_no_form() {
     assert!(checkout.run(&["grade", "--class", "class"]).ends_with(2).err.contains("no folder of a learner"));
     assert!(checkout.run(&["grade", "--class", "absent"]).ends_with(2).err.contains("absent"));
     assert!(checkout.run(&["grade", "--class", "class", "--report", "x.pdf"]).ends_with(2).err.contains(".csv"));
+}
+
+#[test]
+fn makes_a_lab_that_lacks_nothing_but_tasks() {
+    let checkout = Checkout::new();
+    fs::create_dir_all(checkout.path("book/src")).unwrap();
+    fs::write(checkout.path("book/src/SUMMARY.md"), "# Summary\n\n- [Eight](08-x.md)\n\n[Glossary](glossary.md)\n")
+        .unwrap();
+    checkout.run(&["course", "new", "09-mixed-precision"]).succeeds();
+    let summary = fs::read_to_string(checkout.path("book/src/SUMMARY.md")).unwrap();
+    assert!(summary.contains("- [Eight](08-x.md)\n- [Mixed precision](09-mixed-precision.md)\n\n[Gl"), "{summary}");
+    let given = fs::read_to_string(checkout.path("labs/09-mixed-precision/exercise/src/total.rs")).unwrap();
+    assert!(given.contains("todo!(\"add up") && !given.contains("all_reduce"), "{given}");
+    checkout.run(&["course", "reference"]).succeeds();
+    // One task of three, three wrong answers of four: what a maintainer has still to write.
+    let lacks = checkout.run(&["course", "check", "9"]).ends_with(1).out;
+    let faults: Vec<&str> = lacks.lines().filter(|line| line.starts_with("labs/")).collect();
+    assert_eq!(faults.len(), 2, "{lacks}");
+    assert!(faults[0].contains("1 tasks, of 3 at least") && faults[1].contains("3 wrong answers, of 4"), "{lacks}");
+    let edit = |file: &str, from: &str, to: &str| {
+        let path = checkout.path("labs/09-mixed-precision").join(file);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{text}");
+        fs::write(path, text.replace(from, to)).unwrap();
+    };
+    edit("mutants/total.rs", "pub fn own(", "pub fn other(");
+    edit("grading/mod.rs", "\"total\"", "\"sum\"");
+    edit("solution/src/total.rs", "numbers of all ranks; `", "numbers of all the ranks; `");
+    let lacks = checkout.run(&["course", "check", "09"]).ends_with(1).out;
+    for fault in [
+        "total.rs: own is missing",
+        "does not name mutants/total.rs: other",
+        "does not grade total",
+        "src/total.rs does not follow",
+    ] {
+        assert!(lacks.contains(fault), "{fault}: {lacks}");
+    }
+    checkout.run(&["course", "skeleton", "09"]).succeeds();
+    assert!(!checkout.run(&["course", "check", "09"]).ends_with(1).out.contains("does not follow"));
+}
+
+#[test]
+fn refuses_a_new_lab_of_a_taken_number_or_another_form() {
+    let checkout = Checkout::new();
+    let taken = checkout.run(&["course", "new", "02-again"]).ends_with(2).err;
+    assert!(taken.contains("there is a lab 02 already: 02-spawn-ddp"), "{taken}");
+    assert!(!checkout.path("labs/02-again").exists());
+    let malformed = checkout.run(&["course", "new", "../09-x"]).ends_with(2).err;
+    assert!(malformed.contains("no name of a lab"), "{malformed}");
 }
 
 /// A command that goes on until it is dropped.

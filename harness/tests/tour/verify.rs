@@ -63,8 +63,10 @@ fn fails_resume() {
 fn refuses() {
     let site = Site::new();
     let told = stderr(&site.run("", &["verify", "09"]).code(2));
-    assert!(told.contains("there is no lab \"09\" to verify: there are 01-single-gpu, 02-spawn-ddp"), "{told}");
-    let told = stderr(&site.run("", &["verify", "03"]).code(2));
-    assert!(told.contains("cannot find the program lab-03-torchrun-env"), "{told}");
+    assert!(told.contains("there is no lab \"09\": there are 01-single-gpu, 02-spawn-ddp"), "{told}");
+    for name in ["3", "03", "03-torchrun-env", "lab-03-torchrun-env", "ex-03"] {
+        let told = stderr(&site.run("", &["verify", name]).code(2));
+        assert!(told.contains("cannot find the program lab-03-torchrun-env"), "{name}: {told}");
+    }
     stderr(&Site::without_labs().run("", &["verify"]).code(2));
 }

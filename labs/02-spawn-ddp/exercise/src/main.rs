@@ -1,11 +1,14 @@
-//! Does what the grader asks of the answers. There is nothing to change here: each task is a file beside this one.
+//! Does what the grader asks of the answers. There is nothing to change here: each task is a file next to this one.
 
 mod average;
-mod download;
 mod epochs;
 mod line;
 mod prepare;
 mod shard;
+
+#[path = "../../given/download.rs"]
+mod download;
+#[path = "../../given/tasks.rs"]
 mod tasks;
 
 fn main() -> std::process::ExitCode {

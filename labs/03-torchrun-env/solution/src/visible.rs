@@ -1,7 +1,7 @@
 //! Task 4: one GPU for each process. Spot the bug.
 //!
 //! A process hides all GPUs from itself but its own, so that nothing in it can use another's by mistake. (CUDA is simulated
-//! here: see `cuda.rs`.) Where a batch system has set `CUDA_VISIBLE_DEVICES`, these are the GPUs of the job; the others of
+//! here: see `given/cuda.rs`.) Where a batch system has set `CUDA_VISIBLE_DEVICES`, these are the GPUs of the job; the others of
 //! the node belong to somebody else.
 
 use anyhow::{Context, Result, ensure};

@@ -1,12 +1,15 @@
-//! Does what the grader asks of the answers. There is nothing to change here: each task is a file beside this one.
+//! Does what the grader asks of the answers. There is nothing to change here: each task is a file next to this one.
 
 mod leaders;
 mod mean;
-mod ring;
 mod ring_all_reduce;
 mod same_order;
-mod tasks;
 mod transpose;
+
+#[path = "../../given/ring.rs"]
+mod ring;
+#[path = "../../given/tasks.rs"]
+mod tasks;
 
 fn main() -> std::process::ExitCode {
     lockstep_exercise::main([

@@ -1,0 +1,76 @@
+//! The labs of the course, and how to name one. Links no libtorch.
+//!
+//! The list is that of the folders: `build.rs` takes each folder of `labs` that holds a `lab.toml`. Its text and the functions in
+//! `grading` are compiled in, so that a command that lies elsewhere knows them, too.
+
+use std::process::ExitCode;
+
+use lockstep_grading::{Lab, course, learner};
+
+include!(concat!(env!("OUT_DIR"), "/labs.rs"));
+
+/// No lab has this name.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("there is no lab {name:?}: there are {}", names().join(", "))]
+pub struct NoSuchLab {
+    name: String,
+}
+
+/// The lab of this number, folder or package: `2`, `02`, `02-spawn-ddp`, `lab-02-spawn-ddp`, `ex-02`, `sol-02`.
+///
+/// # Errors
+/// [`NoSuchLab`], with those that there are.
+pub fn find(text: &str) -> Result<Lab, NoSuchLab> {
+    LABS.iter().find(|lab| lab.is_called(text)).copied().ok_or_else(|| NoSuchLab { name: text.into() })
+}
+
+fn names() -> Vec<&'static str> {
+    LABS.iter().map(|lab| lab.name).collect()
+}
+
+/// The `main` of an exercise's test: `package` is its name, `program` what it has built, `folder` where it lies.
+pub fn grade(package: &str, program: &str, folder: &str) -> ExitCode {
+    with(package, |lab| learner::main(lab, program, folder))
+}
+
+/// The `main` of a solution's test: `package` is its name, `program` has all answers that the course keeps.
+pub fn try_answers(package: &str, program: &str) -> ExitCode {
+    with(package, |lab| course::main(lab, program))
+}
+
+fn with(package: &str, main: impl FnOnce(&Lab) -> ExitCode) -> ExitCode {
+    match find(package) {
+        Ok(lab) => main(&lab),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_a_lab_by_number_folder_and_package() {
+        for text in ["2", "02", "02-spawn-ddp", "lab-02-spawn-ddp", "ex-02", "sol-02"] {
+            assert_eq!(find(text).map(|lab| lab.name).unwrap_or_default(), "02-spawn-ddp", "{text}");
+        }
+        for text in ["99", "", "2-spawn-ddp", "lab-"] {
+            let why = find(text).map(|lab| lab.name).unwrap_err().to_string();
+            assert!(why.starts_with(&format!("there is no lab {text:?}: there are 01-")), "{why}");
+        }
+    }
+
+    #[test]
+    fn each_lab_grades_the_tasks_that_it_names() {
+        assert!(!LABS.is_empty());
+        for lab in LABS {
+            let tasks = lab.tasks().unwrap_or_else(|error| panic!("{error:#}")).tasks;
+            let named: Vec<&str> = tasks.iter().map(|task| &*task.name).collect();
+            let graded: Vec<&str> = lab.gradings.iter().map(|(name, _)| *name).collect();
+            assert_eq!(named, graded, "{}", lab.name);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! `lockstep course new`: a lab with one task, to be changed into what it is to be.
+//!
+//! Everything is written into the lab's own folder, the chapter, and the book's summary. The exercise follows from the solution, as
+//! for every lab.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use lockstep_grading::{Lab, package};
+
+use super::in_checkout;
+use crate::exit::Refused;
+
+/// The files, each behind a line with its path. `{{lab}}`, `{{number}}` and `{{title}}` stand for the lab's own.
+const TEMPLATE: &str = include_str!("new_lab.txt");
+/// What such a line begins with.
+const FILE: &str = "==== ";
+
+/// A new lab's names.
+struct Names<'a> {
+    /// `09-name`, as its folder is called.
+    lab: &'a str,
+    /// `09`.
+    number: &'a str,
+    /// `Name`.
+    title: String,
+}
+
+/// Makes the lab in the checkout, and says what is next.
+///
+/// # Errors
+/// [`Refused`] for a name that is not of the form, or taken; the system's own, with the path.
+pub(super) fn make(root: &Path, lab: &str) -> anyhow::Result<()> {
+    let names = Names::parse(lab)?;
+    let labs = in_checkout(root, &[])?;
+    if let Some(other) = labs.iter().find(|other| other.number() == names.number) {
+        return Err(Refused(format!("there is a lab {} already: {}", names.number, other.name)).into());
+    }
+    for (path, text) in files(&names.fill(TEMPLATE)) {
+        write(&root.join(path), text)?;
+    }
+    list(root, &names)?;
+    let made = Lab::read(&root.join("labs").join(lab))?;
+    package::write(root, &made, &package::files(root, &made)?)?;
+    let Names { number, .. } = names;
+    println!("labs/{lab} and book/src/{lab}.md are there; book/src/SUMMARY.md lists the chapter");
+    println!(
+        "next: cargo build, then cargo test -p sol-{number} tries all answers, cargo test -p ex-{number} grades the exercise"
+    );
+    Ok(())
+}
+
+impl<'a> Names<'a> {
+    fn parse(lab: &'a str) -> Result<Self, Refused> {
+        let refused = || Refused(format!("{lab:?} is no name of a lab: two digits and words, as 09-name"));
+        let (number, name) = lab.split_once('-').ok_or_else(refused)?;
+        let is_number = number.len() == 2 && number.bytes().all(|byte| byte.is_ascii_digit());
+        let is_word = |word: &str| {
+            !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+        };
+        if !is_number || !name.split('-').all(is_word) {
+            return Err(refused());
+        }
+        let title = name.replace('-', " ");
+        Ok(Names { lab, number, title: title[..1].to_uppercase() + &title[1..] })
+    }
+
+    fn fill(&self, text: &str) -> String {
+        text.replace("{{lab}}", self.lab).replace("{{number}}", self.number).replace("{{title}}", &self.title)
+    }
+}
+
+/// The files of the template: their paths in the checkout, and their texts.
+fn files(template: &str) -> impl Iterator<Item = (&str, &str)> {
+    template.split(FILE).skip(1).filter_map(|file| file.split_once('\n'))
+}
+
+/// Puts the chapter behind the last numbered one of the book's summary.
+fn list(root: &Path, names: &Names<'_>) -> anyhow::Result<()> {
+    let path = root.join("book/src/SUMMARY.md");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut lines: Vec<&str> = text.lines().collect();
+    let own = names.fill("- [{{title}}]({{lab}}.md)");
+    let last = lines.iter().rposition(|line| line.starts_with("- ["));
+    lines.insert(last.map_or(lines.len(), |last| last + 1), &own);
+    write(&path, &(lines.join("\n") + "\n"))
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let context = || format!("cannot write {}", path.display());
+    fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).with_context(context)?;
+    fs::write(path, text).with_context(context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_two_digits_and_words_alone() {
+        let names = Names::parse("09-mixed-precision").unwrap();
+        assert_eq!((names.number, &*names.title), ("09", "Mixed precision"));
+        for lab in ["9-name", "09", "09-", "09-Name", "09-a--b", "../09-x", "009-x", "ab-x"] {
+            assert!(Names::parse(lab).is_err(), "{lab}");
+        }
+    }
+}

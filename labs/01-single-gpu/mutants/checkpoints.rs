@@ -1,0 +1,20 @@
+//! Wrong answers to `checkpoints`.
+
+/// Counts the epochs from 0, as the tutorials do.
+pub fn early(total_epochs: u64, save_every: u64) -> Vec<u64> {
+    (0..total_epochs).filter(|epoch| epoch % save_every == 0).collect()
+}
+
+/// Forgets the last epoch.
+pub fn not_last(total_epochs: u64, save_every: u64) -> Vec<u64> {
+    (0..total_epochs).filter(|epoch| (epoch + 1) % save_every == 0).collect()
+}
+
+/// Saves again at the end, also when it has just saved.
+pub fn twice(total_epochs: u64, save_every: u64) -> Vec<u64> {
+    let mut saved: Vec<u64> = (0..total_epochs).filter(|epoch| (epoch + 1) % save_every == 0).collect();
+    if total_epochs > 0 {
+        saved.push(total_epochs - 1);
+    }
+    saved
+}

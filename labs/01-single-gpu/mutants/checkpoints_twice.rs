@@ -1,9 +1,0 @@
-//! Saves again at the end, also when it has just saved.
-
-pub fn checkpoints(total_epochs: u64, save_every: u64) -> Vec<u64> {
-    let mut saved: Vec<u64> = (0..total_epochs).filter(|epoch| (epoch + 1) % save_every == 0).collect();
-    if total_epochs > 0 {
-        saved.push(total_epochs - 1);
-    }
-    saved
-}

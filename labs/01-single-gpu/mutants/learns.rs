@@ -1,0 +1,88 @@
+//! Other answers to `learns`: wrong ones, and right ones that look unusual.
+
+use anyhow::Result;
+use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
+use tch::nn::{Linear, Module, VarStore};
+use tch::{Reduction, Tensor};
+
+/// Cross-entropy over one class.
+pub fn constant(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
+    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
+    let mut losses = Vec::new();
+    for _ in 0..steps {
+        optimizer.zero_grad();
+        let loss = layer.forward(inputs).cross_entropy_loss::<Tensor>(targets, None, Reduction::Mean, -100, 0.0);
+        c10d::backward(&loss)?;
+        optimizer.step()?;
+        losses.push(loss.double_value(&[]));
+    }
+    Ok(losses)
+}
+
+/// The optimizer takes no step.
+pub fn no_step(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
+    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
+    let mut losses = Vec::new();
+    for _ in 0..steps {
+        optimizer.zero_grad();
+        let loss = layer.forward(inputs).mse_loss(targets, Reduction::Mean);
+        c10d::backward(&loss)?;
+        losses.push(loss.double_value(&[]));
+    }
+    Ok(losses)
+}
+
+/// Gradients are never set back, and pile up.
+pub fn piles_up(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
+    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
+    let mut losses = Vec::new();
+    for _ in 0..steps {
+        let loss = layer.forward(inputs).mse_loss(targets, Reduction::Mean);
+        c10d::backward(&loss)?;
+        optimizer.step()?;
+        losses.push(loss.double_value(&[]));
+    }
+    Ok(losses)
+}
+
+/// Compares each output with all targets: the shapes [n] and [n, 1] are spread to [n, n].
+pub fn pairs(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
+    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
+    let mut losses = Vec::new();
+    for _ in 0..steps {
+        optimizer.zero_grad();
+        let loss = layer.forward(inputs).squeeze_dim(1).mse_loss(targets, Reduction::Mean);
+        c10d::backward(&loss)?;
+        optimizer.step()?;
+        losses.push(loss.double_value(&[]));
+    }
+    Ok(losses)
+}
+
+/// The forward pass leaves no trace for the backward pass.
+pub fn no_grad(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
+    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
+    let mut losses = Vec::new();
+    for _ in 0..steps {
+        optimizer.zero_grad();
+        let loss = tch::no_grad(|| layer.forward(inputs)).mse_loss(targets, Reduction::Mean);
+        c10d::backward(&loss)?;
+        optimizer.step()?;
+        losses.push(loss.double_value(&[]));
+    }
+    Ok(losses)
+}
+
+/// Right, in its own way: with another loss for numbers.
+pub fn huber(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
+    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
+    let mut losses = Vec::new();
+    for _ in 0..steps {
+        optimizer.zero_grad();
+        let loss = layer.forward(inputs).smooth_l1_loss(targets, Reduction::Mean, 1.0);
+        c10d::backward(&loss)?;
+        optimizer.step()?;
+        losses.push(loss.double_value(&[]));
+    }
+    Ok(losses)
+}

@@ -1,0 +1,56 @@
+//! Other answers to `mean_loss`: wrong ones, and right ones that look unusual.
+
+use tch::Tensor;
+
+use crate::mean_loss::{Batch, Report};
+
+/// Divides by the length of the batch what is a mean already, and averages over batches.
+pub fn twice(batches: &[Batch]) -> Report {
+    let (mut loss, mut accuracy) = (0.0, 0.0);
+    for batch in batches {
+        loss += batch.scores.cross_entropy_for_logits(&batch.targets).double_value(&[]) / batch.len() as f64;
+        accuracy += batch.scores.accuracy_for_logits(&batch.targets).double_value(&[]);
+    }
+    Report { loss: loss / batches.len() as f64, accuracy: accuracy / batches.len() as f64 }
+}
+
+/// Adds means up and divides by the samples.
+pub fn added(batches: &[Batch]) -> Report {
+    let (mut loss, mut accuracy, mut samples) = (0.0, 0.0, 0.0);
+    for batch in batches {
+        loss += batch.scores.cross_entropy_for_logits(&batch.targets).double_value(&[]);
+        accuracy += batch.scores.accuracy_for_logits(&batch.targets).double_value(&[]);
+        samples += batch.len() as f64;
+    }
+    Report { loss: loss / samples, accuracy: accuracy / samples }
+}
+
+/// Means of the batches' means.
+pub fn means(batches: &[Batch]) -> Report {
+    let (mut loss, mut accuracy) = (0.0, 0.0);
+    for batch in batches {
+        loss += batch.scores.cross_entropy_for_logits(&batch.targets).double_value(&[]);
+        accuracy += batch.scores.accuracy_for_logits(&batch.targets).double_value(&[]);
+    }
+    Report { loss: loss / batches.len() as f64, accuracy: accuracy / batches.len() as f64 }
+}
+
+/// Only the loss is mended.
+pub fn accuracy(batches: &[Batch]) -> Report {
+    let (mut loss, mut accuracy, mut samples) = (0.0, 0.0, 0.0);
+    for batch in batches {
+        let length = batch.len() as f64;
+        loss += batch.scores.cross_entropy_for_logits(&batch.targets).double_value(&[]) * length;
+        accuracy += batch.scores.accuracy_for_logits(&batch.targets).double_value(&[]);
+        samples += length;
+    }
+    Report { loss: loss / samples, accuracy: accuracy / batches.len() as f64 }
+}
+
+/// Right, in its own way: makes one batch of all.
+pub fn joined(batches: &[Batch]) -> Report {
+    let scores = Tensor::cat(&batches.iter().map(|batch| &batch.scores).collect::<Vec<_>>(), 0);
+    let targets = Tensor::cat(&batches.iter().map(|batch| &batch.targets).collect::<Vec<_>>(), 0);
+    let loss = scores.cross_entropy_for_logits(&targets).double_value(&[]);
+    Report { loss, accuracy: scores.accuracy_for_logits(&targets).double_value(&[]) }
+}

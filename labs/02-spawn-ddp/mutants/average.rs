@@ -1,0 +1,38 @@
+//! Other answers to `average`: wrong ones, and right ones that look unusual.
+
+use c10d::{ProcessGroup, ReduceOp};
+use tch::Tensor;
+
+/// Nothing is reduced.
+pub fn local(_: &ProcessGroup, _: &mut [Tensor]) -> anyhow::Result<()> {
+    Ok(())
+}
+
+/// The division is forgotten.
+pub fn summed(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+    for gradient in gradients {
+        group.all_reduce(gradient, ReduceOp::Sum)?;
+    }
+    Ok(())
+}
+
+/// Divided before the sum and after it.
+pub fn twice(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+    let ranks = group.size().get() as i64;
+    for gradient in gradients {
+        let _ = gradient.g_div_scalar_(ranks);
+        group.all_reduce(gradient, ReduceOp::Sum)?;
+        let _ = gradient.g_div_scalar_(ranks);
+    }
+    Ok(())
+}
+
+/// Right, with more traffic than needed: every rank gets all gradients and takes their mean.
+pub fn gathers(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
+    for gradient in gradients {
+        let mut all: Vec<Tensor> = group.members().iter().map(|_| gradient.zeros_like()).collect();
+        group.all_gather(&mut all, gradient)?;
+        gradient.copy_(&Tensor::stack(&all, 0).mean_dim(0, false, None));
+    }
+    Ok(())
+}

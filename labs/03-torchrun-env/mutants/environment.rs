@@ -1,0 +1,76 @@
+//! Other answers to `environment`: wrong ones, and right ones that look unusual.
+
+use anyhow::{Context, ensure};
+
+use crate::environment::Worker;
+use crate::variables::Variables;
+
+/// What is missing gets a value: it is rank 0 of 1.
+pub fn guesses(variables: &Variables) -> anyhow::Result<Worker> {
+    let number = |name: &str, otherwise: usize| variables.get(name).map_or(Ok(otherwise), str::parse);
+    Ok(Worker {
+        rank: number("RANK", 0)?,
+        local_rank: number("LOCAL_RANK", 0)?,
+        world_size: number("WORLD_SIZE", 1)?,
+        local_world_size: number("LOCAL_WORLD_SIZE", 1)?,
+        master_addr: variables.get("MASTER_ADDR").unwrap_or("127.0.0.1").into(),
+        master_port: number("MASTER_PORT", 29500)? as u16,
+    })
+}
+
+/// Takes for certain that a launcher has set everything.
+pub fn unwraps(variables: &Variables) -> anyhow::Result<Worker> {
+    let number = |name: &str| variables.get(name).unwrap().parse().unwrap();
+    Ok(Worker {
+        rank: number("RANK"),
+        local_rank: number("LOCAL_RANK"),
+        world_size: number("WORLD_SIZE"),
+        local_world_size: number("LOCAL_WORLD_SIZE"),
+        master_addr: variables.get("MASTER_ADDR").unwrap().into(),
+        master_port: number("MASTER_PORT") as u16,
+    })
+}
+
+/// Hands on the parser's error, which does not know what it was parsing.
+pub fn anonymous(variables: &Variables) -> anyhow::Result<Worker> {
+    let text = |name: &str| variables.get(name).with_context(|| format!("{name} is not set"));
+    Ok(Worker {
+        rank: text("RANK")?.parse()?,
+        local_rank: text("LOCAL_RANK")?.parse()?,
+        world_size: text("WORLD_SIZE")?.parse()?,
+        local_world_size: text("LOCAL_WORLD_SIZE")?.parse()?,
+        master_addr: text("MASTER_ADDR")?.into(),
+        master_port: text("MASTER_PORT")?.parse()?,
+    })
+}
+
+/// Reads one rank for both.
+pub fn mixes(variables: &Variables) -> anyhow::Result<Worker> {
+    let text = |name: &str| variables.get(name).with_context(|| format!("{name} is not set"));
+    let number = |name: &str| -> anyhow::Result<usize> { text(name)?.parse().context(name.to_owned()) };
+    let rank = number("LOCAL_RANK")?;
+    Ok(Worker {
+        rank,
+        local_rank: rank,
+        world_size: number("WORLD_SIZE")?,
+        local_world_size: number("LOCAL_WORLD_SIZE")?,
+        master_addr: text("MASTER_ADDR")?.into(),
+        master_port: text("MASTER_PORT")?.parse().context("MASTER_PORT")?,
+    })
+}
+
+/// Right, in its own way: asks for all variables first, and names all that are missing.
+pub fn all_at_once(variables: &Variables) -> anyhow::Result<Worker> {
+    let missing: Vec<&str> = NAMES.into_iter().filter(|name| variables.get(name).is_none()).collect();
+    ensure!(missing.is_empty(), "not set: {}", missing.join(", "));
+    let values = NAMES.map(|name| variables.get(name).unwrap_or_default());
+    let number = |place: usize| -> anyhow::Result<usize> {
+        values[place].parse().with_context(|| format!("{}={}", NAMES[place], values[place]))
+    };
+    let [rank, local_rank, world_size, local_world_size] = [number(0)?, number(1)?, number(2)?, number(3)?];
+    ensure!((0..world_size).contains(&rank), "RANK={rank} is not below WORLD_SIZE={world_size}");
+    let master_port = number(5)?.try_into().with_context(|| format!("MASTER_PORT={}", values[5]))?;
+    Ok(Worker { rank, local_rank, world_size, local_world_size, master_addr: values[4].into(), master_port })
+}
+
+const NAMES: [&str; 6] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];

@@ -1,0 +1,58 @@
+//! Wrong answers to `nested`.
+
+use std::process::Child;
+
+use crate::fleet::worker;
+use crate::variables::Variables;
+
+/// Starts its workers, whoever has started it.
+pub fn unaware(nprocs: usize, _: &Variables) -> anyhow::Result<()> {
+    let mut workers: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
+    for worker in &mut workers {
+        worker.wait()?;
+    }
+    Ok(())
+}
+
+/// Only ranks other than 0 refuse.
+pub fn rank_0(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
+    if let Some(rank) = variables.get("RANK").filter(|rank| *rank != "0") {
+        anyhow::bail!("started by a launcher, as rank {rank}");
+    }
+    let mut workers: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
+    for worker in &mut workers {
+        worker.wait()?;
+    }
+    Ok(())
+}
+
+/// Takes an address for a launcher's mark.
+pub fn address(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
+    anyhow::ensure!(variables.get("MASTER_ADDR").is_none(), "started by a launcher");
+    let mut workers: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
+    for worker in &mut workers {
+        worker.wait()?;
+    }
+    Ok(())
+}
+
+/// Under a launcher it does nothing, and says nothing.
+pub fn quiet(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
+    if variables.get("RANK").is_some() {
+        return Ok(());
+    }
+    let mut workers: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
+    for worker in &mut workers {
+        worker.wait()?;
+    }
+    Ok(())
+}
+
+/// Starts workers and does not wait for them.
+pub fn leaves(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
+    anyhow::ensure!(variables.get("RANK").is_none(), "started by a launcher");
+    for rank in 0..nprocs {
+        worker(rank, nprocs).spawn()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Other answers to `ring_all_reduce`: wrong ones, and right ones that look unusual.
+
+use anyhow::Result;
+use tch::Tensor;
+
+use crate::ring::Ring;
+
+/// The whole tensor goes around, and is added up everywhere.
+pub fn whole(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
+    let size = ring.size();
+    let mut held = tensor.copy();
+    for _ in 1..size {
+        held = ring.exchange(&held)?;
+        let _ = tensor.g_add_(&held);
+    }
+    Ok(())
+}
+
+/// Finished chunks stay where they are.
+pub fn one_half(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
+    let (me, size) = (ring.rank(), ring.size());
+    let mut chunks = tensor.tensor_split(size as i64, 0);
+    let of = |behind: usize| (me + 2 * size - behind) % size;
+    for step in 0..size - 1 {
+        let arrived = ring.exchange(&chunks[of(step)])?;
+        let _ = chunks[of(step + 1)].g_add_(&arrived);
+    }
+    Ok(())
+}
+
+/// Adds in the second half, too.
+pub fn adds_twice(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
+    let (me, size) = (ring.rank(), ring.size());
+    let mut chunks = tensor.tensor_split(size as i64, 0);
+    let of = |behind: usize| (me + 2 * size - behind) % size;
+    for step in 0..size - 1 {
+        let arrived = ring.exchange(&chunks[of(step)])?;
+        let _ = chunks[of(step + 1)].g_add_(&arrived);
+    }
+    for step in 0..size - 1 {
+        let arrived = ring.exchange(&chunks[of(step + size - 1)])?;
+        let _ = chunks[of(step)].g_add_(&arrived);
+    }
+    Ok(())
+}
+
+/// Cuts chunks of one length, and forgets what is left over.
+pub fn drops_rest(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
+    let (me, size) = (ring.rank(), ring.size());
+    let each = tensor.size()[0] / size as i64;
+    let mut chunks: Vec<Tensor> = (0..size as i64).map(|chunk| tensor.narrow(0, chunk * each, each)).collect();
+    let of = |behind: usize| (me + 2 * size - behind) % size;
+    for step in 0..size - 1 {
+        let arrived = ring.exchange(&chunks[of(step)])?;
+        let _ = chunks[of(step + 1)].g_add_(&arrived);
+    }
+    for step in 0..size - 1 {
+        let arrived = ring.exchange(&chunks[of(step + size - 1)])?;
+        chunks[of(step)].copy_(&arrived);
+    }
+    Ok(())
+}
+
+/// Right: chunk r is finished on rank r, not on the one before it.
+pub fn own_chunk(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
+    let (me, size) = (ring.rank(), ring.size());
+    let mut chunks = tensor.tensor_split(size as i64, 0);
+    let of = |behind: usize| (me + 2 * size - behind) % size;
+    for step in 0..size - 1 {
+        let arrived = ring.exchange(&chunks[of(step + 1)])?;
+        let _ = chunks[of(step + 2)].g_add_(&arrived);
+    }
+    for step in 0..size - 1 {
+        let arrived = ring.exchange(&chunks[of(step)])?;
+        chunks[of(step + 1)].copy_(&arrived);
+    }
+    Ok(())
+}

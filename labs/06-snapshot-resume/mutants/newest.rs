@@ -1,0 +1,86 @@
+//! Other answers to `newest`: wrong ones, and right ones that look unusual.
+
+use std::fs;
+use std::io::{ErrorKind, Result};
+use std::path::{Path, PathBuf};
+
+use crate::files::{position, read};
+
+/// Takes the newest, whatever is in it.
+pub fn unchecked(folder: &Path) -> Result<Option<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        entries => entries?,
+    };
+    let paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    Ok(paths.into_iter().filter(|path| position(path).is_some()).max_by_key(|path| position(path)))
+}
+
+/// When the newest is torn, training begins anew.
+pub fn gives_up(folder: &Path) -> Result<Option<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        entries => entries?,
+    };
+    let paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    let newest = paths.into_iter().filter(|path| position(path).is_some()).max_by_key(|path| position(path));
+    Ok(newest.filter(|path| read(path).is_ok()))
+}
+
+/// Sorted as text: `snapshot-9-0` is behind `snapshot-10-0`.
+pub fn by_name(folder: &Path) -> Result<Option<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        entries => entries?,
+    };
+    let mut paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    paths.retain(|path| position(path).is_some());
+    paths.sort();
+    Ok(paths.into_iter().rev().find(|path| read(path).is_ok()))
+}
+
+/// By the time of the last change, which a copy sets anew.
+pub fn by_time(folder: &Path) -> Result<Option<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        entries => entries?,
+    };
+    let mut paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    paths.retain(|path| position(path).is_some());
+    paths.sort_by_key(|path| fs::metadata(path).and_then(|data| data.modified()).ok());
+    Ok(paths.into_iter().rev().find(|path| read(path).is_ok()))
+}
+
+/// A torn file ends the program, with each new start again.
+pub fn unwraps(folder: &Path) -> Result<Option<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        entries => entries?,
+    };
+    let paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    let newest = paths.into_iter().filter(|path| position(path).is_some()).max_by_key(|path| position(path));
+    Ok(newest.inspect(|path| drop(read(path).unwrap())))
+}
+
+/// Without a folder, which is how every run begins, there is an error.
+pub fn first_start(folder: &Path) -> Result<Option<PathBuf>> {
+    let paths: Vec<PathBuf> = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    let good = paths.into_iter().filter(|path| position(path).is_some() && read(path).is_ok());
+    Ok(good.max_by_key(|path| position(path)))
+}
+
+/// Right, and slower: reads all of them.
+pub fn reads_all(folder: &Path) -> std::io::Result<Option<PathBuf>> {
+    if !folder.exists() {
+        return Ok(None);
+    }
+    let mut best = None;
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let Some(place) = position(&path) else { continue };
+        if read(&path).is_ok() && best.as_ref().is_none_or(|(best, _)| place > *best) {
+            best = Some((place, path));
+        }
+    }
+    Ok(best.map(|(_, path)| path))
+}

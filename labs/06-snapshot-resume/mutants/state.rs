@@ -1,0 +1,136 @@
+//! Other answers to `state`: wrong ones, and right ones that look unusual.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+const MOMENTUM: f64 = 0.9;
+const DECAY: f64 = 0.95;
+
+#[derive(Serialize, Deserialize)]
+struct Weights {
+    step: u64,
+    weights: Vec<f64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WithVelocity {
+    step: u64,
+    weights: Vec<f64>,
+    velocity: Vec<f64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WithRate {
+    step: u64,
+    weights: Vec<f64>,
+    rate: f64,
+}
+
+/// Only the weights are saved, as `torch.save(model.state_dict())` does. As it is given.
+pub fn weights(
+    gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
+    initial: Vec<f64>,
+    snapshot: Option<&str>,
+    until: u64,
+) -> Result<(Vec<f64>, String)> {
+    let start = Weights { step: 0, weights: initial };
+    let Weights { step, mut weights } = snapshot.map_or(Ok(start), serde_json::from_str)?;
+    let (mut velocity, mut rate) = (vec![0.0; weights.len()], 0.1);
+    for step in step..until {
+        let slope = gradient(step, &weights);
+        for ((weight, velocity), slope) in weights.iter_mut().zip(&mut velocity).zip(slope) {
+            *velocity = MOMENTUM * *velocity + slope;
+            *weight -= rate * *velocity;
+        }
+        rate *= DECAY;
+    }
+    let snapshot = Weights { step: until, weights: weights.clone() };
+    Ok((weights, serde_json::to_string(&snapshot)?))
+}
+
+/// The velocity is saved, the learning rate begins anew.
+pub fn rate_anew(
+    gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
+    initial: Vec<f64>,
+    snapshot: Option<&str>,
+    until: u64,
+) -> Result<(Vec<f64>, String)> {
+    let start = WithVelocity { step: 0, velocity: vec![0.0; initial.len()], weights: initial };
+    let WithVelocity { step, mut weights, mut velocity } = snapshot.map_or(Ok(start), serde_json::from_str)?;
+    let mut rate = 0.1;
+    for step in step..until {
+        let slope = gradient(step, &weights);
+        for ((weight, velocity), slope) in weights.iter_mut().zip(&mut velocity).zip(slope) {
+            *velocity = MOMENTUM * *velocity + slope;
+            *weight -= rate * *velocity;
+        }
+        rate *= DECAY;
+    }
+    let snapshot = WithVelocity { step: until, weights: weights.clone(), velocity };
+    Ok((weights, serde_json::to_string(&snapshot)?))
+}
+
+/// The learning rate is saved, the velocity begins at zero.
+pub fn velocity_anew(
+    gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
+    initial: Vec<f64>,
+    snapshot: Option<&str>,
+    until: u64,
+) -> Result<(Vec<f64>, String)> {
+    let start = WithRate { step: 0, weights: initial, rate: 0.1 };
+    let WithRate { step, mut weights, mut rate } = snapshot.map_or(Ok(start), serde_json::from_str)?;
+    let mut velocity = vec![0.0; weights.len()];
+    for step in step..until {
+        let slope = gradient(step, &weights);
+        for ((weight, velocity), slope) in weights.iter_mut().zip(&mut velocity).zip(slope) {
+            *velocity = MOMENTUM * *velocity + slope;
+            *weight -= rate * *velocity;
+        }
+        rate *= DECAY;
+    }
+    let snapshot = WithRate { step: until, weights: weights.clone(), rate };
+    Ok((weights, serde_json::to_string(&snapshot)?))
+}
+
+/// The snapshot is written and never read: all steps are done again.
+pub fn from_the_beginning(
+    gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
+    initial: Vec<f64>,
+    _: Option<&str>,
+    until: u64,
+) -> Result<(Vec<f64>, String)> {
+    let start = Weights { step: 0, weights: initial };
+    let Weights { step, mut weights } = start;
+    let (mut velocity, mut rate) = (vec![0.0; weights.len()], 0.1);
+    for step in step..until {
+        let slope = gradient(step, &weights);
+        for ((weight, velocity), slope) in weights.iter_mut().zip(&mut velocity).zip(slope) {
+            *velocity = MOMENTUM * *velocity + slope;
+            *weight -= rate * *velocity;
+        }
+        rate *= DECAY;
+    }
+    let snapshot = Weights { step: until, weights: weights.clone() };
+    Ok((weights, serde_json::to_string(&snapshot)?))
+}
+
+/// Right: what can be computed from the position need not be saved.
+pub fn computes_the_rate(
+    gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
+    initial: Vec<f64>,
+    snapshot: Option<&str>,
+    until: u64,
+) -> Result<(Vec<f64>, String)> {
+    let start = WithVelocity { step: 0, velocity: vec![0.0; initial.len()], weights: initial };
+    let WithVelocity { step, mut weights, mut velocity } = snapshot.map_or(Ok(start), serde_json::from_str)?;
+    for step in step..until {
+        let rate = 0.1 * DECAY.powi(step as i32);
+        let slope = gradient(step, &weights);
+        for ((weight, velocity), slope) in weights.iter_mut().zip(&mut velocity).zip(slope) {
+            *velocity = MOMENTUM * *velocity + slope;
+            *weight -= rate * *velocity;
+        }
+    }
+    let snapshot = WithVelocity { step: until, weights: weights.clone(), velocity };
+    Ok((weights, serde_json::to_string(&snapshot)?))
+}

@@ -1,0 +1,78 @@
+//! Other answers to `whole`: wrong ones, and right ones that look unusual.
+
+use std::io::{BufWriter, Result, Write};
+use std::path::Path;
+
+use crate::disk::{File, remove_file, rename, write};
+
+/// Straight onto the only copy, as `torch.save` does.
+pub fn straight(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// The old snapshot is removed before the new one has its name.
+pub fn removes(path: &Path, bytes: &[u8]) -> Result<()> {
+    let partial = path.with_extension("partial");
+    let mut file = File::create(&partial)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    if path.exists() {
+        remove_file(path)?;
+    }
+    rename(&partial, path)?;
+    File::open(path.parent().unwrap())?.sync_all()
+}
+
+/// The temporary file is named as a snapshot is.
+pub fn named(path: &Path, bytes: &[u8]) -> Result<()> {
+    let partial = path.with_extension("new.safetensors");
+    let mut file = File::create(&partial)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    rename(&partial, path)?;
+    File::open(path.parent().unwrap())?.sync_all()
+}
+
+/// The temporary file is in the system's folder for such, which may be on another disk.
+pub fn elsewhere(path: &Path, bytes: &[u8]) -> Result<()> {
+    let partial = std::env::temp_dir().join("snapshot.partial");
+    let mut file = File::create(&partial)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    rename(&partial, path)?;
+    File::open(path.parent().unwrap())?.sync_all()
+}
+
+/// Renamed while the bytes may still be in the kernel's memory alone.
+pub fn unsynced(path: &Path, bytes: &[u8]) -> Result<()> {
+    let partial = path.with_extension("partial");
+    write(&partial, bytes)?;
+    rename(&partial, path)?;
+    File::open(path.parent().unwrap())?.sync_all()
+}
+
+/// The folder is not synced.
+pub fn name_unsynced(path: &Path, bytes: &[u8]) -> Result<()> {
+    let partial = path.with_extension("partial");
+    let mut file = File::create(&partial)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    rename(&partial, path)
+}
+
+/// Right: in pieces, to a name of this process's own, and the folder is synced before as well.
+pub fn chunks(path: &Path, bytes: &[u8]) -> Result<()> {
+    let folder = path.parent().unwrap();
+    let partial = folder.join(format!("{}.tmp", std::process::id()));
+    let mut writer = BufWriter::new(File::create_new(&partial)?);
+    for chunk in bytes.chunks(1000) {
+        writer.write_all(chunk)?;
+    }
+    let file = writer.into_inner()?;
+    file.sync_data()?;
+    File::open(folder)?.sync_all()?;
+    rename(partial, path)?;
+    File::open(folder)?.sync_all()
+}

@@ -1,0 +1,111 @@
+//! Other answers to `crop`: wrong ones, and right ones that look unusual.
+
+use std::cell::RefCell;
+
+use lockstep::data::rng::KeyedRng;
+
+use crate::crop::Key;
+
+/// Draws from the process's own generator, as torchvision's transforms do.
+pub fn process(picture: &[Vec<u8>], padding: usize, _: Key) -> Vec<Vec<u8>> {
+    let (top, left) = RANDOM.with_borrow_mut(|random| (random.below(2 * padding + 1), random.below(2 * padding + 1)));
+    let pixel = |y: usize, x: usize| {
+        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
+        picture.get(y)?.get(x).copied()
+    };
+    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
+    (0..picture.len()).map(row).collect()
+}
+
+thread_local! {
+    static RANDOM: RefCell<KeyedRng> = RefCell::new(KeyedRng::new(&[0]));
+}
+
+/// The key lacks the epoch.
+pub fn same_each_epoch(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
+    let mut random = KeyedRng::new(&[key.seed, key.index]);
+    let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
+    let pixel = |y: usize, x: usize| {
+        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
+        picture.get(y)?.get(x).copied()
+    };
+    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
+    (0..picture.len()).map(row).collect()
+}
+
+/// The key lacks the seed.
+pub fn seedless(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
+    let mut random = KeyedRng::new(&[key.epoch, key.index]);
+    let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
+    let pixel = |y: usize, x: usize| {
+        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
+        picture.get(y)?.get(x).copied()
+    };
+    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
+    (0..picture.len()).map(row).collect()
+}
+
+/// The key lacks the picture.
+pub fn all_alike(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
+    let mut random = KeyedRng::new(&[key.seed, key.epoch]);
+    let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
+    let pixel = |y: usize, x: usize| {
+        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
+        picture.get(y)?.get(x).copied()
+    };
+    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
+    (0..picture.len()).map(row).collect()
+}
+
+/// The last place is never drawn.
+pub fn one_short(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
+    let mut random = KeyedRng::new(&[key.seed, key.epoch, key.index]);
+    let (top, left) = (random.below(2 * padding), random.below(2 * padding));
+    let pixel = |y: usize, x: usize| {
+        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
+        picture.get(y)?.get(x).copied()
+    };
+    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
+    (0..picture.len()).map(row).collect()
+}
+
+/// One number for both directions.
+pub fn diagonal(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
+    let mut random = KeyedRng::new(&[key.seed, key.epoch, key.index]);
+    let (top, left) = {
+        let both = random.below(2 * padding + 1);
+        (both, both)
+    };
+    let pixel = |y: usize, x: usize| {
+        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
+        picture.get(y)?.get(x).copied()
+    };
+    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
+    (0..picture.len()).map(row).collect()
+}
+
+/// The edge is repeated, where black is wanted.
+pub fn clamped(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
+    let mut random = KeyedRng::new(&[key.seed, key.epoch, key.index]);
+    let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
+    let pixel = |y: usize, x: usize| {
+        let (y, x) = ((y + top).saturating_sub(padding), (x + left).saturating_sub(padding));
+        let y = y.min(picture.len() - 1);
+        Some(picture[y][x.min(picture[y].len() - 1)])
+    };
+    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
+    (0..picture.len()).map(row).collect()
+}
+
+/// Right: makes the padded picture, and cuts.
+pub fn pads_first(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
+    let mut random = KeyedRng::new(&[key.index, key.epoch, key.seed]);
+    let (height, width) = (picture.len(), picture[0].len());
+    let mut padded = vec![vec![0; width + 2 * padding]; height + 2 * padding];
+    for (y, row) in picture.iter().enumerate() {
+        padded[y + padding][padding..padding + width].copy_from_slice(row);
+    }
+    let place = random.below((2 * padding + 1) * (2 * padding + 1));
+    let (top, left) = (place / (2 * padding + 1), place % (2 * padding + 1));
+    padded[top..top + height].iter().map(|row| row[left..left + width].to_vec()).collect()
+}

@@ -1,0 +1,67 @@
+//! Other answers to `freeze`: wrong ones, and right ones that look unusual.
+
+use tch::Tensor;
+use tch::nn::VarStore;
+
+/// Makes new tensors without gradients and drops them: the old ones are as they were. As it is given.
+pub fn detached(vs: &VarStore, head: &str) -> usize {
+    let inside = |name: &str| name.strip_prefix(head).is_some_and(|rest| rest.starts_with('.'));
+    for (name, tensor) in vs.variables() {
+        if !inside(&name) {
+            let _frozen = tensor.detach();
+        }
+    }
+    vs.trainable_variables().iter().map(Tensor::numel).sum()
+}
+
+/// Freezes the head, too.
+pub fn everything(vs: &VarStore, _: &str) -> usize {
+    vs.variables().values().for_each(|tensor| drop(tensor.set_requires_grad(false)));
+    0
+}
+
+/// Trains all whose name begins with the head's.
+pub fn by_prefix(vs: &VarStore, head: &str) -> usize {
+    for (name, tensor) in vs.variables() {
+        if !name.starts_with(head) {
+            let _shared = tensor.set_requires_grad(false);
+        }
+    }
+    vs.trainable_variables().iter().filter(|tensor| tensor.requires_grad()).map(Tensor::numel).sum()
+}
+
+/// Counts what was once registered as trainable.
+pub fn counts_all(vs: &VarStore, head: &str) -> usize {
+    let inside = |name: &str| name.strip_prefix(head).is_some_and(|rest| rest.starts_with('.'));
+    for (name, tensor) in vs.variables() {
+        if !inside(&name) {
+            let _shared = tensor.set_requires_grad(false);
+        }
+    }
+    vs.trainable_variables().iter().map(Tensor::numel).sum()
+}
+
+/// Counts tensors.
+pub fn counts_tensors(vs: &VarStore, head: &str) -> usize {
+    let inside = |name: &str| name.strip_prefix(head).is_some_and(|rest| rest.starts_with('.'));
+    for (name, tensor) in vs.variables() {
+        if !inside(&name) {
+            let _shared = tensor.set_requires_grad(false);
+        }
+    }
+    vs.trainable_variables().iter().filter(|tensor| tensor.requires_grad()).count()
+}
+
+/// Right: freezes everything, and thaws the head.
+pub fn thaws(vs: &VarStore, head: &str) -> usize {
+    for tensor in vs.trainable_variables() {
+        let _shared = tensor.set_requires_grad(false);
+    }
+    let (mut count, inside) = (0, format!("{head}."));
+    for (name, tensor) in vs.variables() {
+        if name.starts_with(&inside) {
+            count += tensor.set_requires_grad(true).numel();
+        }
+    }
+    count
+}

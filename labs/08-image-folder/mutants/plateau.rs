@@ -1,0 +1,100 @@
+//! Other answers to `plateau`: wrong ones, and right ones that look unusual.
+
+use crate::plateau::Plateau;
+
+const THRESHOLD: f64 = 1e-4;
+
+/// An epoch early.
+pub fn impatient(schedule: &mut Plateau, loss: f64) {
+    if loss < schedule.best * (1.0 - THRESHOLD) {
+        schedule.best = loss;
+        schedule.bad = 0;
+    } else {
+        schedule.bad += 1;
+    }
+    if schedule.bad >= schedule.patience {
+        schedule.rate *= schedule.factor;
+        schedule.bad = 0;
+    }
+}
+
+/// After a reduction each further bad epoch reduces again.
+pub fn no_new_count(schedule: &mut Plateau, loss: f64) {
+    if loss < schedule.best * (1.0 - THRESHOLD) {
+        schedule.best = loss;
+        schedule.bad = 0;
+    } else {
+        schedule.bad += 1;
+    }
+    if schedule.bad > schedule.patience {
+        schedule.rate *= schedule.factor;
+    }
+}
+
+/// Counts all bad epochs, not those in a row.
+pub fn adds_up(schedule: &mut Plateau, loss: f64) {
+    if loss < schedule.best * (1.0 - THRESHOLD) {
+        schedule.best = loss;
+    } else {
+        schedule.bad += 1;
+    }
+    if schedule.bad > schedule.patience {
+        schedule.rate *= schedule.factor;
+        schedule.bad = 0;
+    }
+}
+
+/// Compares with the epoch before.
+pub fn against_the_last(schedule: &mut Plateau, loss: f64) {
+    if loss < schedule.best * (1.0 - THRESHOLD) {
+        schedule.bad = 0;
+    } else {
+        schedule.bad += 1;
+    }
+    schedule.best = loss;
+    if schedule.bad > schedule.patience {
+        schedule.rate *= schedule.factor;
+        schedule.bad = 0;
+    }
+}
+
+/// Any fall counts, however small.
+pub fn any_better(schedule: &mut Plateau, loss: f64) {
+    if loss < schedule.best {
+        schedule.best = loss;
+        schedule.bad = 0;
+    } else {
+        schedule.bad += 1;
+    }
+    if schedule.bad > schedule.patience {
+        schedule.rate *= schedule.factor;
+        schedule.bad = 0;
+    }
+}
+
+/// Asks whether it is worse: NaN is not, and becomes the best.
+pub fn not_a_number(schedule: &mut Plateau, loss: f64) {
+    if loss >= schedule.best * (1.0 - THRESHOLD) {
+        schedule.bad += 1;
+    } else {
+        schedule.best = loss;
+        schedule.bad = 0;
+    }
+    if schedule.bad > schedule.patience {
+        schedule.rate *= schedule.factor;
+        schedule.bad = 0;
+    }
+}
+
+/// Right: the threshold is taken off, and the count is set in one place.
+pub fn one_count(schedule: &mut Plateau, loss: f64) {
+    let better =
+        loss < schedule.best - schedule.best.abs() * THRESHOLD || schedule.best.is_infinite() && loss.is_finite();
+    schedule.bad = if better { 0 } else { schedule.bad + 1 };
+    if better {
+        schedule.best = loss;
+    }
+    if schedule.bad == schedule.patience + 1 {
+        (schedule.rate, schedule.bad) = (schedule.rate * schedule.factor, 0);
+    }
+}

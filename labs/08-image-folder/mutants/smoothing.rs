@@ -1,0 +1,61 @@
+//! Other answers to `smoothing`: wrong ones, and right ones that look unusual.
+
+use tch::{Kind, Tensor};
+
+/// The tutorial's: the mean of a batch, divided by its length once more.
+pub fn divided_twice(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
+    let classes = logits.size()[1];
+    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
+    let of_picture = -(target * logits.log_softmax(-1, Kind::Double)).sum_dim_intlist(-1, false, Kind::Double);
+    of_picture.mean(Kind::Double) / right.size()[0]
+}
+
+/// The sum over the batch.
+pub fn summed(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
+    let classes = logits.size()[1];
+    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
+    let of_picture = -(target * logits.log_softmax(-1, Kind::Double)).sum_dim_intlist(-1, false, Kind::Double);
+    of_picture.sum(Kind::Double)
+}
+
+/// ε is shared by the wrong classes alone.
+pub fn others_only(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
+    let classes = logits.size()[1];
+    let each = epsilon / (classes - 1) as f64;
+    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon - each) + each;
+    let of_picture = -(target * logits.log_softmax(-1, Kind::Double)).sum_dim_intlist(-1, false, Kind::Double);
+    of_picture.mean(Kind::Double)
+}
+
+/// No smoothing.
+pub fn sharp(logits: &Tensor, right: &Tensor, _: f64) -> Tensor {
+    let classes = logits.size()[1];
+    let target = right.one_hot(classes).to_kind(Kind::Double);
+    let of_picture = -(target * logits.log_softmax(-1, Kind::Double)).sum_dim_intlist(-1, false, Kind::Double);
+    of_picture.mean(Kind::Double)
+}
+
+/// The sign is forgotten.
+pub fn no_minus(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
+    let classes = logits.size()[1];
+    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
+    let of_picture = (target * logits.log_softmax(-1, Kind::Double)).sum_dim_intlist(-1, false, Kind::Double);
+    of_picture.mean(Kind::Double)
+}
+
+/// The softmax by hand: large logits overflow.
+pub fn overflows(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
+    let classes = logits.size()[1];
+    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
+    let of_picture = -(target * (logits.exp() / logits.exp().sum_dim_intlist(-1, true, Kind::Double)).log())
+        .sum_dim_intlist(-1, false, Kind::Double);
+    of_picture.mean(Kind::Double)
+}
+
+/// Right: the plain cross entropy and the mean over all classes, blended.
+pub fn two_terms(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
+    let logarithms = logits.log_softmax(-1, Kind::Double);
+    let plain = -logarithms.gather(1, &right.unsqueeze(1), false).mean(Kind::Double);
+    let all = -logarithms.mean(Kind::Double);
+    plain * (1.0 - epsilon) + all * epsilon
+}
