@@ -127,7 +127,7 @@ RECORDINGS = {
     ),
     "inject-list": ("lockstep inject --list", "harness/scenarios", 0),
     "inject-scenario": ("lockstep inject --show torn-snapshot", "harness/scenarios/torn-snapshot.toml", 0),
-    "inject": ("lockstep inject kill-one-worker kill-in-the-middle-of-a-save torn-snapshot", "harness/src/inject", 0),
+    "inject": ("lockstep inject kill-one-worker kill-in-the-middle-of-a-save torn-snapshot", "harness/src/runner", 0),
     "verify": ("lockstep verify 06", "harness/src/verify", 0),
 }
 
