@@ -3,16 +3,16 @@
 use std::fmt;
 use std::fs::Metadata;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A file or folder that is not what was expected. Its message reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub struct DataError {
-    /// What was tried: `read`, `find the training pictures in`.
-    pub operation: String,
+    /// What was tried: `read`, `find the training pictures in`. Boxed, as the path is, so that a `Result` stays small.
+    pub operation: Box<str>,
     /// The file or folder; `None` for bytes that come from no file.
-    pub path: Option<PathBuf>,
+    pub path: Option<Box<Path>>,
     /// What should be there; empty where the operation says it.
     pub expected: String,
     /// What is there instead; empty where that is not known.
@@ -41,7 +41,7 @@ impl DataError {
     /// An error of this operation, with nothing known about it yet.
     pub(crate) fn new(operation: impl Into<String>) -> Self {
         let (expected, found, hint) = (String::new(), String::new(), String::new());
-        DataError { operation: operation.into(), path: None, expected, found, hint, source: None }
+        DataError { operation: operation.into().into_boxed_str(), path: None, expected, found, hint, source: None }
     }
 
     /// The file or folder cannot be opened, listed or read.
@@ -56,7 +56,7 @@ impl DataError {
     }
 
     pub(crate) fn at(mut self, path: &Path) -> Self {
-        self.path = Some(path.to_owned());
+        self.path = Some(path.into());
         self
     }
 

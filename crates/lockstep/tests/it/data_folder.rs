@@ -316,7 +316,7 @@ fn refuses_splits_that_could_be_meant_twice_or_have_other_classes() {
     assert!(error.contains("Train: A, B, found A, C; both need the same class folders"), "{error}");
     let folder = folder_of(&["Train/A/a.png", "val/A/b.png", "test/B/b.png"]);
     let error = Splits::open(folder.path()).unwrap_err();
-    assert!(is_about(&error, &folder.path().join("test")) && error.operation == "use", "{error}");
+    assert!(is_about(&error, &folder.path().join("test")) && &*error.operation == "use", "{error}");
 }
 
 #[test]
