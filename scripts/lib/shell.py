@@ -16,7 +16,7 @@ from lib.pages import FENCE, ROOT, name_of, spans
 TOOLS = set("cat cd chmod cmp cp diff echo export find git grep head kill ls mkdir mpiexec rm rustup scontrol sh sort squeue tail true truncate wait".split())
 # They start what comes after their own options.
 STARTERS = {"srun", "env", "nice", "timeout", "exec"}
-CARGO_OWN = set("bench build check clean clippy doc fmt nextest run test".split())
+CARGO_OWN = set("bench build check clean clippy doc fmt insta install nextest run test".split())
 SEPARATORS = {"&&", "||", ";", "|", "&", "(", ")"}
 BEGINS = re.compile(r"(?:lockstep|cargo|scripts/\S+|lab-\d\d-\S+) ")
 LANGUAGES = "console", "sh", "bash", "text", ""
