@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// c10d's default for Gloo (Backend.hpp, `kBackendDefaultTimeout`): 30 minutes. See [`Backend::default_timeout`].
+/// c10d's default for Gloo (Backend.hpp, `kBackendDefaultTimeout`): 30 minutes. See [`Backend::default_timeout`](crate::Backend::default_timeout).
 pub const DEFAULT_GROUP_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// How much c10d checks; as `TORCH_DISTRIBUTED_DEBUG`.
@@ -68,14 +68,15 @@ pub struct GroupOptions {
     pub debug: Option<DebugLevel>,
     /// Whether the ranks of a Gloo group compare their calls before each collective: a rank whose call, shape or dtype differs then
     /// gets a `Mismatch` that names both sides, before any number moves. Of a message the receiver alone compares and gets the error,
-    /// and its tensor stays as it was; see [`ProcessGroup::send`] for what the sender gets. It
-    /// costs one short exchange a collective, and takes place only where all ranks want it, so never with ranks of other programs.
+    /// and its tensor stays as it was; see [`ProcessGroup::send`](crate::ProcessGroup::send) for what the sender gets. It costs one
+    /// short exchange a collective, and takes place only where all ranks want it, so never with ranks of other programs.
     ///
     /// `None` asks `LOCKSTEP_COMPARE_CALLS` (0 or 1); unset, builds with debug assertions compare. A subgroup takes its parent's.
     /// Without it, calls that differ fail at a deadline or when a message is too long; sizes that differ by little may go unnoticed.
     pub compare_calls: Option<bool>,
-    /// Whether the ranks keep a roll (one a job: a subgroup takes its parent's), so that errors say where the others are. Ranks of other programs do not answer it, and an
-    /// NCCL group, whose ranks first meet in the store with it, does not come together with them.
+    /// Whether the ranks keep a roll (one a job: a subgroup takes its parent's), so that errors say where the others are. Ranks of
+    /// other programs do not answer it, and an NCCL group, whose ranks first meet in the store with it, does not come together with
+    /// them.
     pub roll_call: bool,
 }
 

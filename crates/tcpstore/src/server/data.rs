@@ -35,7 +35,7 @@ pub struct Data {
 }
 
 /// A value, and the connection that wrote it last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Held {
     value: Value,
     by: ConnectionId,
@@ -260,12 +260,13 @@ impl Data {
         let Some(held) = self.value(&key) else { return Ok(woke(self.set(by, key, value)?)) };
         self.fits_a_reply(held.len() + value.len())?;
         self.check(by, value.len(), 0)?;
-        let mut held = self.values.remove(&key).unwrap_or_default();
-        self.give_back(&key, &held);
-        held.value.extend_from_slice(&value);
-        held.by = by;
-        self.take(&key, &held);
-        self.values.insert(key, held);
+        if let Some(mut held) = self.values.remove(&key) {
+            self.give_back(&key, &held);
+            held.value.extend_from_slice(&value);
+            held.by = by;
+            self.take(&key, &held);
+            self.values.insert(key, held);
+        }
         Ok(Outcome::default())
     }
 

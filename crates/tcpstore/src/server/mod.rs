@@ -32,7 +32,7 @@ use crate::wire::{KEY_PREFIX, Request, user_key, wire_key};
 use shared::Shared;
 
 /// A connection's name within its server; never given twice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
 impl ConnectionId {

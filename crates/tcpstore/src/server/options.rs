@@ -18,8 +18,10 @@ pub struct Options {
     /// single connection more than a quarter for requests, replies and waits. The last quarter of the store is closed to a
     /// connection that wrote more than a quarter's worth of the keys and values that are there: so one client that fills the
     /// store is refused while the others can still write. What a connection wrote is its own until that is deleted or another
-    /// writes it. A client that fills the store through one new connection after the other is not kept from it. Where connections together would have more than their half, the one that has
-    /// stood still for longest in the middle of a request or a reply is closed; for waits, the largest.
+    /// writes it. A client that fills the store through one new connection after the other is not kept from it.
+    ///
+    /// Where connections together would have more than their half, the one that has stood still for longest in the middle of a
+    /// request or a reply is closed; for waits, the largest.
     pub max_bytes: usize,
     /// How many connections there may be at once; more are closed as they come. No limit by default, besides the one that
     /// follows from `max_bytes` (16,384). The limit of open files (`ulimit -n`) is another; reaching it delays newcomers, but
