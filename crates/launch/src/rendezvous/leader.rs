@@ -184,14 +184,14 @@ impl<S: Store> Task<S> {
         self.draft.state.news += u64::from(news);
         // Before the header forgets them: so none is left behind if this agent dies.
         let oldest = self.former.take();
-        self.delete_pages(oldest).await?;
+        delete_pages(&store, &keys, oldest, &self.office.options).await?;
         let pages = Some(self.write_pages().await?);
         let bytes = Header { former: self.pages, ..Header::of(&self.draft.state, pages) }.encode();
         if matches!(self.draft.state.phase, Phase::Running { .. }) {
             self.members.send_replace(self.draft.state.members.iter().map(|member| member.node.id).collect());
         }
         if !self.ask(store.compare_set(&keys.state(), &self.bytes, &bytes)).await? {
-            self.delete_pages(pages).await?;
+            delete_pages(&store, &keys, pages, &self.office.options).await?;
             return Ok(false);
         }
         self.bytes = bytes;
@@ -201,13 +201,6 @@ impl<S: Store> Task<S> {
             self.ring(self.draft.state.news).await?;
         }
         Ok(true)
-    }
-
-    async fn delete_pages(&self, pages: Option<Pages>) -> Result<(), StoreError> {
-        for key in pages.into_iter().flat_map(|pages| self.office.keys.pages(pages)) {
-            self.ask(self.office.store.delete(&key)).await?;
-        }
-        Ok(())
     }
 
     async fn write_pages(&mut self) -> Result<Pages, StoreError> {
@@ -285,14 +278,25 @@ pub(super) async fn read_pages<S: Store>(
     Ok(Some(pages))
 }
 
+/// Deletes the pages of one write, if there was one.
+async fn delete_pages<S: Store>(
+    store: &S,
+    keys: &Keys,
+    pages: Option<Pages>,
+    options: &Options,
+) -> Result<(), StoreError> {
+    for key in pages.into_iter().flat_map(|pages| keys.pages(pages)) {
+        within(options.request_timeout(), store.delete(&key)).await?;
+    }
+    Ok(())
+}
+
 /// Deletes what the leaders before that of `header` left, besides the pages that everybody reads. Whoever wrote those had swept
 /// before, so nothing is older than its term. There may be the pages before them, in each term those of a write that did not come
 /// to its end, and requests.
 async fn sweep<S: Store>(store: &S, keys: &Keys, header: &Header, options: &Options) -> Result<(), StoreError> {
     let limit = options.request_timeout();
-    for key in header.former.into_iter().flat_map(|former| keys.pages(former)) {
-        within(limit, store.delete(&key)).await?;
-    }
+    delete_pages(store, keys, header.former, options).await?;
     for term in header.pages.map_or(1, |pages| pages.term)..header.term {
         let queue = keys.requests(term);
         while within(limit, store.try_pop(&queue)).await?.is_some() {}
