@@ -72,6 +72,11 @@ impl FaultSchedule {
         orders
     }
 
+    /// Whether a fault that is still to come waits for a step.
+    pub(super) fn awaits_step(&self) -> bool {
+        self.pending.iter().any(|one| step_of(&one.fault.when).is_some())
+    }
+
     /// Whether an agent is still to be started, or a stopped process to go on: then the run is not over.
     pub(super) fn owes(&self) -> bool {
         self.reverts.iter().any(|(_, order)| matches!(order, Order::Replace { .. }))
@@ -89,11 +94,15 @@ impl FaultSchedule {
 }
 
 fn is_due(Pending { fault, line, .. }: &Pending, now: Duration, seen: &Seen) -> bool {
-    let When { after_seconds, epoch, step, .. } = &fault.when;
-    let by_clock = after_seconds.is_some_and(|seconds| now.as_secs_f64() >= seconds);
+    let by_clock = fault.when.after_seconds.is_some_and(|seconds| now.as_secs_f64() >= seconds);
     let by_line = line.as_ref().is_some_and(|line| seen.lines.iter().any(|text| line.is_match(text)));
-    let by_step = epoch.zip(*step).is_some_and(|point| seen.steps.is_some_and(|reached| reached >= point));
+    let by_step = step_of(&fault.when).is_some_and(|point| seen.steps.is_some_and(|reached| reached >= point));
     by_clock || by_line || by_step
+}
+
+/// The step that is waited for, as (epoch, step in it).
+fn step_of(when: &When) -> Option<(u64, u64)> {
+    when.epoch.zip(when.step)
 }
 
 fn reverts(now: Duration, fault: &Fault) -> Vec<(Duration, Order)> {

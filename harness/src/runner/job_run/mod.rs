@@ -161,7 +161,9 @@ impl JobRunner {
                 lines.iter().for_each(|line| listener(&line.replace(&folder, "")));
             }
             if !schedule.is_done() {
-                let seen = Seen { lines, steps: RunEvents::read(&nodes.folder.events()).last_step() };
+                // Read only where a fault waits for it: this is done a hundred times a second.
+                let steps = schedule.awaits_step().then(|| RunEvents::read(&nodes.folder.events()).last_step());
+                let seen = Seen { lines, steps: steps.flatten() };
                 let orders = schedule.due(begin.elapsed(), &seen);
                 injections.extend(orders.into_iter().map(|order| carry_out(&mut nodes, order)));
             }
