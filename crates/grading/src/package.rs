@@ -46,13 +46,17 @@ pub fn write(root: &Path, lab: &Lab, files: &BTreeMap<PathBuf, String>) -> anyho
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }
-    for (path, text) in files {
-        let path = folder.join(path);
-        let told = || format!("cannot write {}", path.display());
-        fs::create_dir_all(path.parent().unwrap_or(&folder)).with_context(told)?;
-        fs::write(&path, text).with_context(told)?;
-    }
-    Ok(())
+    files.iter().try_for_each(|(path, text)| write_file(&folder.join(path), text))
+}
+
+/// Writes a file and, where they are missing, the folders above it.
+///
+/// # Errors
+/// The system's own, with the path.
+pub fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
+    let context = || format!("cannot write {}", path.display());
+    fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).with_context(context)?;
+    fs::write(path, text).with_context(context)
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {

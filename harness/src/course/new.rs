@@ -38,7 +38,7 @@ pub(super) fn make(root: &Path, lab: &str) -> anyhow::Result<()> {
         return Err(Refused(format!("there is a lab {} already: {}", names.number, other.name)).into());
     }
     for (path, text) in files(&names.fill(TEMPLATE)) {
-        write(&root.join(path), text)?;
+        package::write_file(&root.join(path), text)?;
     }
     list(root, &names)?;
     let made = Lab::read(&root.join("labs").join(lab))?;
@@ -84,13 +84,7 @@ fn list(root: &Path, names: &Names<'_>) -> anyhow::Result<()> {
     let own = names.fill("- [{{title}}]({{lab}}.md)");
     let last = lines.iter().rposition(|line| line.starts_with("- ["));
     lines.insert(last.map_or(lines.len(), |last| last + 1), &own);
-    write(&path, &(lines.join("\n") + "\n"))
-}
-
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let context = || format!("cannot write {}", path.display());
-    fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).with_context(context)?;
-    fs::write(path, text).with_context(context)
+    package::write_file(&path, &(lines.join("\n") + "\n"))
 }
 
 #[cfg(test)]

@@ -124,9 +124,7 @@ impl Room {
             if fs::read_to_string(&path).is_ok_and(|there| there == *text) {
                 continue;
             }
-            let told = || format!("cannot write {}", path.display());
-            fs::create_dir_all(path.parent().unwrap_or(&folder)).with_context(told)?;
-            fs::write(&path, text).with_context(told)?;
+            package::write_file(&path, text)?;
         }
         Ok(())
     }
