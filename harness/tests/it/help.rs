@@ -4,13 +4,12 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 
-use crate::running::Ended;
+use crate::running::ended;
 use crate::shown::plain;
 
 fn help(words: &[&str]) -> String {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
-    let ended: Ended = command.args(words).arg("--help").env_remove("COLUMNS").output().unwrap().into();
-    ended.code(0).out
+    ended(command.args(words).arg("--help").env_remove("COLUMNS")).code(0).out
 }
 
 /// The subcommands that a page lists.

@@ -9,15 +9,10 @@ use std::process::Command;
 use assert_cmd::cargo::cargo_bin;
 use tempfile::TempDir;
 
+use crate::running::Ended;
+
 /// A checkout in a private folder.
 struct Checkout(TempDir);
-
-/// How a command ended.
-struct Ended {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
 
 fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
@@ -35,7 +30,7 @@ impl Checkout {
             copy(&repository().join(lab).join(folder), &checkout.path(lab).join(folder));
         }
         fs::copy(repository().join(lab).join("lab.toml"), checkout.path(lab).join("lab.toml")).unwrap();
-        checkout.run(&["course", "skeleton", "02"]).succeeds();
+        checkout.run(&["course", "skeleton", "02"]).code(0);
         checkout
     }
 
@@ -68,20 +63,7 @@ impl Checkout {
     fn run(&self, args: &[&str]) -> Ended {
         let mut command = Command::new(cargo_bin("lockstep"));
         command.args(args).current_dir(self.0.path()).env("CARGO", self.path("cargo"));
-        let output = lockstep_watchdog::output(command);
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ended { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
-    }
-}
-
-impl Ended {
-    fn succeeds(self) -> Self {
-        self.ends_with(0)
-    }
-
-    fn ends_with(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "{}\n{}", self.out, self.err);
-        self
+        lockstep_watchdog::output(command).into()
     }
 }
 
@@ -111,24 +93,24 @@ fn answers() -> Option<PathBuf> {
 #[test]
 fn hints_tell_more_with_each_level() {
     let checkout = Checkout::new();
-    let first = checkout.run(&["hint", "2", "average"]).succeeds().out;
+    let first = checkout.run(&["hint", "2", "average"]).code(0).out;
     assert!(first.contains("1. ") && !first.contains("2. ") && first.contains("--level 2"), "{first}");
-    let third = checkout.run(&["hint", "ex-02", "average", "--level", "3"]).succeeds().out;
+    let third = checkout.run(&["hint", "ex-02", "average", "--level", "3"]).code(0).out;
     assert!(third.contains("2. ") && third.contains("3. ") && third.contains("book/src/02-"), "{third}");
-    let unknown = checkout.run(&["hint", "02", "nothing"]).ends_with(2).err;
+    let unknown = checkout.run(&["hint", "02", "nothing"]).code(2).err;
     assert!(unknown.contains("no task nothing") && unknown.contains("shard, average"), "{unknown}");
-    assert!(checkout.run(&["hint", "99", "shard"]).ends_with(2).err.contains("99"));
+    assert!(checkout.run(&["hint", "99", "shard"]).code(2).err.contains("99"));
 }
 
 #[test]
 fn keeps_the_answer_until_the_task_is_done_or_it_is_revealed() {
     let checkout = Checkout::new();
-    let refused = checkout.run(&["solution", "02", "shard"]).ends_with(2).err;
+    let refused = checkout.run(&["solution", "02", "shard"]).code(2).err;
     assert!(refused.contains("lockstep hint 02 shard") && refused.contains("--reveal"), "{refused}");
-    let shown = checkout.run(&["solution", "02", "shard", "--reveal"]).succeeds().out;
+    let shown = checkout.run(&["solution", "02", "shard", "--reveal"]).code(0).out;
     assert!(shown.contains("pub fn shard") && !shown.contains("answer>") && !shown.contains("todo!"), "{shown}");
     fs::write(checkout.path("progress.toml"), "[02.shard]\nat = \"today\"\nseed = 1\n").unwrap();
-    assert_eq!(checkout.run(&["solution", "02", "shard"]).succeeds().out, shown);
+    assert_eq!(checkout.run(&["solution", "02", "shard"]).code(0).out, shown);
 }
 
 #[test]
@@ -137,13 +119,13 @@ fn reset_keeps_a_copy_of_what_stood_there() {
     let given = fs::read_to_string(checkout.shard()).unwrap();
     fs::write(checkout.shard(), "mine").unwrap();
     fs::write(checkout.path("progress.toml"), "[02.shard]\nat = \"today\"\nseed = 1\n").unwrap();
-    let told = checkout.run(&["reset", "02"]).succeeds().out;
+    let told = checkout.run(&["reset", "02"]).code(0).out;
     assert_eq!(fs::read_to_string(checkout.shard()).unwrap(), given);
     let kept = told.lines().find_map(|line| line.split_once("kept in ")).unwrap().1;
     assert_eq!(fs::read_to_string(Path::new(kept).join("src/shard.rs")).unwrap(), "mine");
-    assert!(checkout.run(&["progress"]).succeeds().out.contains("0 of "));
+    assert!(checkout.run(&["progress"]).code(0).out.contains("0 of "));
     // Twice within a second: neither copy is lost.
-    checkout.run(&["reset", "02"]).succeeds();
+    checkout.run(&["reset", "02"]).code(0);
     assert_eq!(fs::read_dir(checkout.path("backups")).unwrap().count(), 2);
 }
 
@@ -151,11 +133,11 @@ fn reset_keeps_a_copy_of_what_stood_there() {
 fn progress_tells_what_is_begun_and_refuses_a_damaged_file() {
     let checkout = Checkout::new();
     fs::write(checkout.shard(), "mine").unwrap();
-    let told = checkout.run(&["progress", "02"]).succeeds().out;
+    let told = checkout.run(&["progress", "02"]).code(0).out;
     let line = |task: &str| told.lines().find(|line| line.contains(task)).unwrap().to_owned();
     assert!(line("shard").contains("begun") && line("average").contains("not started"), "{told}");
     fs::write(checkout.path("progress.toml"), "shard = 1").unwrap();
-    assert!(checkout.run(&["progress"]).ends_with(1).err.contains("progress.toml"));
+    assert!(checkout.run(&["progress"]).code(1).err.contains("progress.toml"));
 }
 
 #[test]
@@ -163,19 +145,19 @@ fn grades_what_cargo_built_and_notes_what_was_passed() {
     let checkout = Checkout::new();
     let Some(program) = answers() else { return };
     checkout.cargo(Ok(&program));
-    let told = checkout.run(&["grade", "02", "--task", "shard", "--seed", "7"]).succeeds().out;
+    let told = checkout.run(&["grade", "02", "--task", "shard", "--seed", "7"]).code(0).out;
     assert!(told.contains("seed 7") && told.contains("✓ task 1 of"), "{told}");
-    let progress = checkout.run(&["progress", "02"]).succeeds().out;
+    let progress = checkout.run(&["progress", "02"]).code(0).out;
     assert!(progress.contains("1 of ") && progress.contains('✓'), "{progress}");
-    assert!(checkout.run(&["grade", "02", "--task", "nothing"]).ends_with(2).err.contains("no task nothing"));
-    assert!(checkout.run(&["grade", "--task", "shard"]).ends_with(2).err.contains("LAB"));
+    assert!(checkout.run(&["grade", "02", "--task", "nothing"]).code(2).err.contains("no task nothing"));
+    assert!(checkout.run(&["grade", "--task", "shard"]).code(2).err.contains("LAB"));
 }
 
 #[test]
 fn tells_the_compilers_first_error() {
     let checkout = Checkout::new();
     checkout.cargo(Err("error[E0308]: mismatched types"));
-    let told = checkout.run(&["grade", "02"]).ends_with(1).out;
+    let told = checkout.run(&["grade", "02"]).code(1).out;
     assert!(told.contains("E0308") && told.contains("does not compile"), "{told}");
 }
 
@@ -192,7 +174,7 @@ fn reports_a_class_with_what_each_has_handed_in() {
     let reports = ["csv", "json", "xml", "html"].map(|ending| format!("report.{ending}"));
     let mut args = vec!["grade", "02", "--class", "class"];
     reports.iter().for_each(|report| args.extend(["--report", report]));
-    let told = checkout.run(&args).ends_with(1).out;
+    let told = checkout.run(&args).code(1).out;
     assert!(told.contains("✓ shard") && told.contains("✗ shard") && told.contains("eve"), "{told}");
     let read = |report: &str| fs::read_to_string(checkout.path(report)).unwrap();
     let rows = read("report.csv");
@@ -208,7 +190,7 @@ fn bounds_what_a_hostile_answer_does() {
     let attack = |text: &str| {
         let program = checkout.script("hostile", text);
         checkout.cargo(Ok(&program));
-        checkout.run(&["grade", "02", "--class", "class", "--report", "report.csv"]).ends_with(1);
+        checkout.run(&["grade", "02", "--class", "class", "--report", "report.csv"]).code(1);
         fs::read_to_string(checkout.path("report.csv")).unwrap()
     };
     copy(&repository().join("labs/02-spawn-ddp/solution/src"), &checkout.path("class/dan/ex-02/src"));
@@ -229,9 +211,9 @@ fn bounds_what_a_hostile_answer_does() {
 fn refuses_a_class_without_learners_and_reports_of_no_form() {
     let checkout = Checkout::new();
     fs::create_dir(checkout.path("class")).unwrap();
-    assert!(checkout.run(&["grade", "--class", "class"]).ends_with(2).err.contains("no folder of a learner"));
-    assert!(checkout.run(&["grade", "--class", "absent"]).ends_with(2).err.contains("absent"));
-    assert!(checkout.run(&["grade", "--class", "class", "--report", "x.pdf"]).ends_with(2).err.contains(".csv"));
+    assert!(checkout.run(&["grade", "--class", "class"]).code(2).err.contains("no folder of a learner"));
+    assert!(checkout.run(&["grade", "--class", "absent"]).code(2).err.contains("absent"));
+    assert!(checkout.run(&["grade", "--class", "class", "--report", "x.pdf"]).code(2).err.contains(".csv"));
 }
 
 #[test]
@@ -240,14 +222,14 @@ fn makes_a_lab_that_lacks_nothing_but_tasks() {
     fs::create_dir_all(checkout.path("book/src")).unwrap();
     fs::write(checkout.path("book/src/SUMMARY.md"), "# Summary\n\n- [Eight](08-x.md)\n\n[Glossary](glossary.md)\n")
         .unwrap();
-    checkout.run(&["course", "new", "09-mixed-precision"]).succeeds();
+    checkout.run(&["course", "new", "09-mixed-precision"]).code(0);
     let summary = fs::read_to_string(checkout.path("book/src/SUMMARY.md")).unwrap();
     assert!(summary.contains("- [Eight](08-x.md)\n- [Mixed precision](09-mixed-precision.md)\n\n[Gl"), "{summary}");
     let given = fs::read_to_string(checkout.path("labs/09-mixed-precision/exercise/src/total.rs")).unwrap();
     assert!(given.contains("todo!(\"add up") && !given.contains("all_reduce"), "{given}");
-    checkout.run(&["course", "reference"]).succeeds();
+    checkout.run(&["course", "reference"]).code(0);
     // One task of three, three wrong answers of four: what a maintainer has still to write.
-    let lacks = checkout.run(&["course", "check", "9"]).ends_with(1).out;
+    let lacks = checkout.run(&["course", "check", "9"]).code(1).out;
     let faults: Vec<&str> = lacks.lines().filter(|line| line.starts_with("labs/")).collect();
     assert_eq!(faults.len(), 2, "{lacks}");
     assert!(faults[0].contains("1 tasks, of 3 at least") && faults[1].contains("3 wrong answers, of 4"), "{lacks}");
@@ -260,7 +242,7 @@ fn makes_a_lab_that_lacks_nothing_but_tasks() {
     edit("mutants/total.rs", "pub fn own(", "pub fn other(");
     edit("grading/mod.rs", "\"total\"", "\"sum\"");
     edit("solution/src/total.rs", "numbers of all ranks; `", "numbers of all the ranks; `");
-    let lacks = checkout.run(&["course", "check", "09"]).ends_with(1).out;
+    let lacks = checkout.run(&["course", "check", "09"]).code(1).out;
     for fault in [
         "total.rs: own is missing",
         "does not name mutants/total.rs: other",
@@ -269,17 +251,17 @@ fn makes_a_lab_that_lacks_nothing_but_tasks() {
     ] {
         assert!(lacks.contains(fault), "{fault}: {lacks}");
     }
-    checkout.run(&["course", "skeleton", "09"]).succeeds();
-    assert!(!checkout.run(&["course", "check", "09"]).ends_with(1).out.contains("does not follow"));
+    checkout.run(&["course", "skeleton", "09"]).code(0);
+    assert!(!checkout.run(&["course", "check", "09"]).code(1).out.contains("does not follow"));
 }
 
 #[test]
 fn refuses_a_new_lab_of_a_taken_number_or_another_form() {
     let checkout = Checkout::new();
-    let taken = checkout.run(&["course", "new", "02-again"]).ends_with(2).err;
+    let taken = checkout.run(&["course", "new", "02-again"]).code(2).err;
     assert!(taken.contains("there is a lab 02 already: 02-spawn-ddp"), "{taken}");
     assert!(!checkout.path("labs/02-again").exists());
-    let malformed = checkout.run(&["course", "new", "../09-x"]).ends_with(2).err;
+    let malformed = checkout.run(&["course", "new", "../09-x"]).code(2).err;
     assert!(malformed.contains("no name of a lab"), "{malformed}");
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use insta::assert_snapshot;
 use tempfile::TempDir;
 
-use crate::running::Ended;
+use crate::running::ended;
 use crate::shown::filtered;
 
 /// What every test runs; no variable of the caller's that the command reads is passed on.
@@ -20,10 +20,6 @@ fn lockstep_run(flags: &[&str]) -> Command {
     }
     command.arg("run").args(flags);
     command
-}
-
-fn ended(command: &mut Command) -> Ended {
-    command.output().unwrap().into()
 }
 
 /// The commands that would be started, one for each worker.

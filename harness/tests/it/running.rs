@@ -81,6 +81,11 @@ impl Running {
     }
 }
 
+/// Runs a command that ends by itself.
+pub(crate) fn ended(command: &mut Command) -> Ended {
+    command.output().unwrap().into()
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();

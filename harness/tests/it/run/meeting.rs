@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::thread;
 
-use insta::assert_snapshot;
+use insta::{allow_duplicates, assert_snapshot};
 use rustix::process::Signal;
 
 use crate::run::nodes::Job;
@@ -200,22 +200,17 @@ fn a_host_that_is_not_there_is_told_after_the_time_to_join() {
     let site = Site::new();
     let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
     let words = ["--nnodes=2", "true"];
-    assert_snapshot!(Running::start(job.c10d(1, &words)).ended().code(1).failure(), @r"
-    error: this node did not reach the rendezvous at 127.[net].1:[port]
-      address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
-    likely causes, the likeliest first:
-      1. 127.[net].1 means this node itself (127.[net].1), and nothing listens here
-         -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
-      2. 127.[net].1 answers, but nobody listened on port [port] for [seconds] s: the agent that hosts the rendezvous does not run, has ended, or runs elsewhere
-         -> start `lockstep run` on 127.[net].1 too, with the same --rdzv-endpoint, and see its output there
-    ");
-    assert_snapshot!(Running::start(job.fixed(1, &words)).ended().code(1).failure(), @r"
-    error: this node did not reach the rendezvous at 127.[net].1:[port]
-      address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
-    likely causes, the likeliest first:
-      1. 127.[net].1 means this node itself (127.[net].1), and nothing listens here
-         -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
-      2. 127.[net].1 answers, but nobody listened on port [port] for [seconds] s: the agent that hosts the rendezvous does not run, has ended, or runs elsewhere
-         -> start `lockstep run` on 127.[net].1 too, with the same --rdzv-endpoint, and see its output there
-    ");
+    allow_duplicates! {
+        for command in [job.c10d(1, &words), job.fixed(1, &words)] {
+            assert_snapshot!(Running::start(command).ended().code(1).failure(), @r"
+            error: this node did not reach the rendezvous at 127.[net].1:[port]
+              address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
+            likely causes, the likeliest first:
+              1. 127.[net].1 means this node itself (127.[net].1), and nothing listens here
+                 -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
+              2. 127.[net].1 answers, but nobody listened on port [port] for [seconds] s: the agent that hosts the rendezvous does not run, has ended, or runs elsewhere
+                 -> start `lockstep run` on 127.[net].1 too, with the same --rdzv-endpoint, and see its output there
+            ");
+        }
+    }
 }
