@@ -135,8 +135,8 @@ impl Pen<'_> {
         // Where two attempts overlap, the later one is drawn.
         let until = next.unwrap_or(f64::INFINITY);
         let end = attempt.last().min(until);
-        let joined = attempt.records.iter().find(|(_, event)| matches!(event, Event::Start { .. }));
-        let joined = joined.or(attempt.records.first()).map_or(end, |record| record.0).max(attempt.first()).min(end);
+        let heard = || attempt.records.first().map(|record| record.0);
+        let joined = attempt.joined().or_else(heard).unwrap_or(end).max(attempt.first()).min(end);
         if attempt.started.is_some() {
             let waits = if attempt.records.is_empty() { "never joined its group" } else { "joins its group" };
             self.span(attempt.first(), joined, State::Starting, waits.into());
