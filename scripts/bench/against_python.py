@@ -70,9 +70,9 @@ def parse_args():
     return args
 
 
-def build(cargo, example):
+def build(cargo, example, package="lockstep"):
     """Builds the Rust side and returns the path of the program."""
-    command = [cargo, "build", "-p", "lockstep", "--example", example, "--message-format", "json-render-diagnostics"]
+    command = [cargo, "build", "-p", package, "--example", example, "--message-format", "json-render-diagnostics"]
     output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     messages = [json.loads(line) for line in output.splitlines()]
     return next(m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == example)

@@ -40,7 +40,7 @@ def main():
         return serve(args)
     import against_python as rig
 
-    rust = rig.build(args.cargo, "pictures")
+    rust = rig.build(args.cargo, "pictures", "lockstep-vision")
     with tempfile.TemporaryDirectory() as drawn:
         folder = args.folder or draw(rust, drawn, args.photographs)
         count = sum(1 for file in pathlib.Path(folder).rglob("*.jpg"))

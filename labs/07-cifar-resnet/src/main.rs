@@ -14,8 +14,7 @@ use anyhow::Result;
 use args::Args;
 use clap::Parser;
 use lockstep::checkpoint::{self, ModelFile};
-use lockstep::data::vision::{Normalize, Pictures, Pipeline, RandomCrop, RandomHorizontalFlip, Transformed};
-use lockstep::data::{Dataset, cifar_or_drawn};
+use lockstep::data::Dataset;
 use lockstep::loader::{DataLoader, Position};
 use lockstep::metrics::{EvalOptions, Evaluation, evaluate_with};
 use lockstep::models::{Depth, Norm, ResNet, ResNetOptions};
@@ -24,6 +23,7 @@ use lockstep::rng::seed_step;
 use lockstep::sampler::{DistributedSampler, Sampler};
 use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, exit, init_process_group};
+use lockstep_vision::{Normalize, Pictures, Pipeline, RandomCrop, RandomHorizontalFlip, Transformed, cifar_or_drawn};
 use tch::nn::VarStore;
 
 fn main() -> ExitCode {

@@ -9,10 +9,11 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use common::{alone, job_with, lab, new_job, numbers, quick, succeeds, tensors, text};
-use lockstep::data::{Objects, Split};
+use lockstep::data::Split;
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Phase};
 use lockstep_trials::{Job, Running, margin, while_saving};
+use lockstep_vision::Objects;
 use tch::{Kind, Tensor};
 
 const WEIGHTS: &str = "weights/rank-0.safetensors";

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use lockstep::checkpoint;
-use lockstep::data::vision::OnBroken;
 use lockstep::device::DeviceChoice;
 use lockstep::snapshot::SaveArgs;
+use lockstep_vision::OnBroken;
 
 /// Train a classifier of storm damage on a folder of photographs for each class
 #[derive(Parser)]

@@ -13,8 +13,7 @@ use anyhow::Result;
 use args::Args;
 use clap::Parser;
 use lockstep::best::{Best, BestModel};
-use lockstep::data::vision::{AutoAugment, Normalize, Pipeline, Resize, Transformed};
-use lockstep::data::{Dataset, houses_or_drawn};
+use lockstep::data::Dataset;
 use lockstep::loader::{DataLoader, Position};
 use lockstep::loss::CrossEntropy;
 use lockstep::metrics::{EvalOptions, Evaluation, evaluate_classes, evaluate_with};
@@ -26,6 +25,7 @@ use lockstep::progress::of_epochs;
 use lockstep::sampler::DistributedSampler;
 use lockstep::snapshot::{Run, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
+use lockstep_vision::{AutoAugment, Normalize, Pipeline, Resize, Transformed, houses_or_drawn};
 use tch::nn::VarStore;
 
 fn main() -> ExitCode {

@@ -39,50 +39,55 @@ impl fmt::Display for DataError {
 
 impl DataError {
     /// An error of this operation, with nothing known about it yet.
-    pub(crate) fn new(operation: impl Into<String>) -> Self {
+    pub fn new(operation: impl Into<String>) -> Self {
         let (expected, found, hint) = (String::new(), String::new(), String::new());
         DataError { operation: operation.into().into_boxed_str(), path: None, expected, found, hint, source: None }
     }
 
     /// The file or folder cannot be opened, listed or read.
-    pub(crate) fn unreadable(path: &Path, source: io::Error) -> Self {
+    pub fn unreadable(path: &Path, source: io::Error) -> Self {
         Self::new("read").at(path).hint("check the path, and that this user may read it").because(source)
     }
 
     /// The file cannot be written.
-    pub(crate) fn unwritable(path: &Path, source: io::Error) -> Self {
+    pub fn unwritable(path: &Path, source: io::Error) -> Self {
         let hint = "check that the folder exists, may be written and has room";
         Self::new("write").at(path).hint(hint).because(source)
     }
 
-    pub(crate) fn at(mut self, path: &Path) -> Self {
+    /// Names the file or folder.
+    pub fn at(mut self, path: &Path) -> Self {
         self.path = Some(path.into());
         self
     }
 
-    pub(crate) fn expected(mut self, expected: impl Into<String>) -> Self {
+    /// Says what should be there.
+    pub fn expected(mut self, expected: impl Into<String>) -> Self {
         self.expected = expected.into();
         self
     }
 
-    pub(crate) fn found(mut self, found: impl Into<String>) -> Self {
+    /// Says what is there instead.
+    pub fn found(mut self, found: impl Into<String>) -> Self {
         self.found = found.into();
         self
     }
 
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+    /// Says what to do.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = hint.into();
         self
     }
 
-    pub(crate) fn because(mut self, source: io::Error) -> Self {
+    /// Names the cause.
+    pub fn because(mut self, source: io::Error) -> Self {
         self.source = Some(source);
         self
     }
 }
 
-/// What something is that is not a file.
-pub(super) fn kind_of(about: &Metadata) -> &'static str {
+/// Names what something is that is not a regular file.
+pub fn kind_of(about: &Metadata) -> &'static str {
     if about.is_dir() { "a folder" } else { "a pipe, socket or device" }
 }
 

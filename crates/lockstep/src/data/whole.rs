@@ -9,7 +9,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// Those of the disk and of `fill`; nothing is left then, and a file that was there stays as it was.
-pub(super) fn write(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> io::Result<()> {
+pub fn write(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let readable = Permissions::from_mode(0o666); // less the umask, as for any new file
     let file = tempfile::Builder::new().prefix(".data-").permissions(readable).tempfile_in(folder)?;

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use lockstep::data::Storm;
-use lockstep::data::storm::CLASSES;
 use lockstep::exit;
+use lockstep_vision::Storm;
+use lockstep_vision::storm::CLASSES;
 
 /// Widths and heights that occur: a folder of real photographs never has one alone.
 const SIZES: [(u32, u32); 3] = [(320, 240), (240, 320), (256, 192)];
