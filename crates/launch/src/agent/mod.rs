@@ -8,6 +8,7 @@
 //! - [`log`]: what LOGLEVEL asks for beyond that.
 //! - [`lookout`]: who has gone, as the host of the store sees it.
 //! - [`workers`]: an attempt's workers in the words of configuration and report.
+//! - [`waits`]: waits for deaths and signals in the runtime.
 //! - [`observe`]: what is known when the nodes do not meet, for [`crate::diagnose`].
 
 mod endpoint;
@@ -19,6 +20,7 @@ mod master;
 mod membership;
 mod observe;
 mod run;
+mod waits;
 mod workers;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -28,6 +30,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use lockstep_events::{AgentEvent, AgentSink};
+use lockstep_process::{Workers, find_program, raise_open_files, signal_name};
 
 use self::endpoint::{Host, Meeting};
 use self::live_status::LiveStatus;
@@ -36,10 +39,10 @@ use self::machine::{Machine, Outcome};
 use self::master::{Master, Site};
 use self::membership::{Limits, Membership};
 use self::run::{Agent, Current};
+use self::waits::SignalStream;
 use crate::config::{Backend, Config, LogDir, Rendezvous as Place};
 use crate::diagnose::{Batch, tail_hint};
 use crate::output::{Console, Stream};
-use crate::process::{SignalStream, Workers, find_program, raise_open_files};
 use crate::rendezvous::{Job, Node, Options, Rendezvous, TcpStore};
 use crate::report::{Report, hand_up, hand_up_error};
 
@@ -58,7 +61,7 @@ pub enum Verdict {
 }
 
 /// Runs the job that `config` describes to its end on this node. To be called on the process's main thread, once
-/// [`crate::process::helper`] had its turn.
+/// [`lockstep_process::helper`] had its turn.
 ///
 /// # Errors
 /// When the job could not be begun here: the program, the log folder or the rendezvous is not to be had.
@@ -85,9 +88,10 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ve
     }
     let met = tokio::select! {
         met = meet(config, &options, &hostname, &console) => met?,
-        signal = signals.next() => bail!("stopped by {} while looking for the rendezvous", crate::process::signal_name(signal)),
+        signal = signals.next() => bail!("stopped by {} while looking for the rendezvous", signal_name(signal)),
     };
     let mut workers = Workers::new().context("cannot prepare for workers")?;
+    let ready = waits::ready(&workers).context("cannot watch over workers")?;
     workers.limit_open_files(before);
     let logs = match LogDir::create(&config.logs, &config.rendezvous.run_id) {
         Ok(logs) => logs,
@@ -97,7 +101,7 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ve
         }
     };
     if let Some(folder) = logs.temporary() {
-        workers.entrust(folder);
+        workers.register_cleanup(folder);
     }
     let (node, site, keeps_store) = (met.node(config, &hostname), met.site, met.server);
     let folder = std::env::var_os(lockstep_events::FOLDER).filter(|folder| !folder.is_empty()).map(PathBuf::from);
@@ -115,6 +119,7 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ve
         config,
         machine: Machine::new(config.max_restarts),
         workers,
+        ready,
         membership: Membership::start(rendezvous, site, limits),
         lookout,
         signals,
@@ -161,7 +166,7 @@ async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Verdict {
                 format!("lockstep: cannot remove the logs in {}: {error}", folder.display()).as_bytes(),
             );
         }
-        workers.release(&folder);
+        workers.unregister_cleanup(&folder);
         workers.close();
     } else {
         workers.close();
@@ -175,14 +180,14 @@ fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
     let failures = std::mem::take(&mut agent.current.failures);
     match outcome {
         Outcome::Succeeded => return,
-        Outcome::Signalled(signal) => agent.say(&format!("ended by {}", crate::process::signal_name(*signal))),
+        Outcome::Signalled(signal) => agent.say(&format!("ended by {}", signal_name(*signal))),
         Outcome::Failed(why) => agent.say(&format!("failed: {why}")),
         Outcome::WorkersFailed => {}
     }
     let own = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
     let Some(mut report) = Report::new(&agent.config.program.name, failures) else {
         let why = match outcome {
-            Outcome::Signalled(signal) => anyhow::anyhow!("ended by {}", crate::process::signal_name(*signal)),
+            Outcome::Signalled(signal) => anyhow::anyhow!("ended by {}", signal_name(*signal)),
             Outcome::Failed(why) => anyhow::anyhow!("{why}"),
             Outcome::Succeeded | Outcome::WorkersFailed => return,
         };

@@ -1,10 +1,13 @@
 //! The agent's loop: everything that can happen is waited for in one place, turned into an event, and what the machine then
 //! wants is done. What follows what is decided in [`super::machine`].
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use lockstep_events::{AgentEvent, AgentSink};
+use lockstep_process::{Died, Exit, Orphan, Signal, Workers, signal_name};
+use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout};
 
@@ -13,10 +16,10 @@ use super::lookout::Lookout;
 use super::machine::{Action, Event, Machine, Outcome, Restart};
 use super::master::Master;
 use super::membership::{Command, Membership, News};
+use super::waits::{self, SignalStream};
 use super::{observe, workers};
 use crate::config::{Config, LogDir};
 use crate::output::{Console, Outputs, Stream};
-use crate::process::{Died, Exit, Signal, SignalStream, Workers, signal_name};
 use crate::rendezvous::{Barrier, Change, Round};
 use crate::report::Failure;
 
@@ -33,6 +36,8 @@ pub(super) struct Agent<'a> {
     pub(super) config: &'a Config,
     pub(super) machine: Machine,
     pub(super) workers: Workers,
+    /// Readable when `workers` have something to report.
+    pub(super) ready: AsyncFd<OwnedFd>,
     pub(super) membership: Membership,
     /// Only where this agent hosts the store.
     pub(super) lookout: Option<Lookout>,
@@ -130,7 +135,7 @@ impl Agent<'_> {
             let redraw_at = self.show_status();
             let event = tokio::select! {
                 biased;
-                died = self.workers.next() => Some(match died {
+                died = waits::next_death(&mut self.workers, &self.ready) => Some(match died {
                     Ok(died) => self.note_death(died),
                     Err(error) => Event::Closed(format!("cannot watch over the workers: {error}")),
                 }),
@@ -340,9 +345,9 @@ impl Agent<'_> {
 /// Waits until nothing of the workers is left; what to say about it. Cancelled, it can begin again.
 async fn clear(workers: &mut Workers, outputs: Option<&mut Outputs>, clearing: Clearing) -> Vec<String> {
     let limit = if clearing == Clearing::Patiently { CLEAR } else { HURRY };
-    let left = workers.sweep(limit).await.left.into_iter();
+    let left = waits::sweep(workers, limit).await.left.into_iter();
     let mut said: Vec<String> = left
-        .map(|stray| format!("{} (pid {}) that a worker left behind cannot be killed", stray.name, stray.pid))
+        .map(|Orphan { name, pid }| format!("{name} (pid {pid}) that a worker left behind cannot be killed"))
         .collect();
     if let Some(outputs) = outputs {
         if clearing == Clearing::InHaste && timeout(HURRY, outputs.finish(HURRY)).await.is_err() {

@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::time::SystemTime;
 
 use lockstep_events::AgentEvent;
+use lockstep_process::{Exit, Sink, Spec, Stdin};
 
 use super::run::{Agent, Death};
 use crate::config::{Attempt, Config, Placement, Route, worker_env};
 use crate::output::{Outputs, Plan, Prefix, Stream, StreamPlan};
-use crate::process::{Exit, Sink, Spec, Stdin};
 use crate::rendezvous::RootCause;
 use crate::report::{self, Failure};
 

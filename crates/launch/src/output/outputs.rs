@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use lockstep_process::Sink;
 use tokio::sync::oneshot;
 
 use super::console::Console;
@@ -15,7 +16,6 @@ use super::plan::{Plan, Prefix, Stream, StreamPlan};
 use super::reader::{Reader, Shared, tail_of};
 use super::source::{Source, open_log};
 use super::tail;
-use crate::process::Sink;
 
 /// What is being read from the workers of one attempt, by local rank. Dropping it reads no more.
 pub struct Outputs {
@@ -38,7 +38,7 @@ pub struct Finished {
 
 impl Outputs {
     /// Opens what the plans name, one for each local rank from 0 on, and starts to read. Returned beside it: standard
-    /// output and error of each worker, for its [`Spec`](crate::process::Spec).
+    /// output and error of each worker, for its [`Spec`](lockstep_process::Spec).
     ///
     /// # Errors
     /// When a file cannot be opened, with its name.
