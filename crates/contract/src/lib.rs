@@ -2,14 +2,14 @@
 //!
 //! - [`error_file`]: what a failing worker leaves behind for whoever started it.
 //! - [`exercise`]: what a grader asks of the ranks of a learner's program, and what they answer.
-//! - [`FOREIGN`]: what other launchers may have set.
+//! - [`CLEARED_VARIABLES`]: what another launcher may have set, and whoever starts ranks without one clears.
 //! - [`fault`]: faults that a worker inflicts on itself at an exact point, on request.
 //!
 //! A crate of its own, without libtorch: the runtime and the launcher share these formats and nothing else.
 
+mod cleared;
 pub mod error_file;
 pub mod exercise;
 pub mod fault;
-mod foreign;
 
-pub use foreign::FOREIGN;
+pub use cleared::{CLEARED_VARIABLES, clear_launcher};

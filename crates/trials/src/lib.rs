@@ -14,7 +14,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::Receiver;
 
 use c10d::{Store, TcpStoreOptions};
-use lockstep_contract::FOREIGN;
+pub use lockstep_contract::clear_launcher;
 use lockstep_contract::fault::{Act, FAULTS, Fault, Phase, Plan, Point};
 use lockstep_events::{self as events, Event};
 pub use lockstep_process::KillOnDrop;
@@ -55,9 +55,7 @@ impl Job {
     /// `program` in this folder, free of any launcher's variables, with its output piped.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
-        for name in FOREIGN {
-            command.env_remove(name);
-        }
+        clear_launcher(&mut command);
         if self.path("faults.json").exists() {
             command.env(FAULTS, self.path("faults.json"));
         }

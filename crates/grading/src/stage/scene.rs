@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use lockstep_contract::FOREIGN;
+use lockstep_contract::CLEARED_VARIABLES;
 use lockstep_contract::exercise::{ANSWERS, Answers, CALL, Call};
 use lockstep_process::{Died, Orphan, Sink, Spec, Stdin, Workers};
 use tempfile::TempDir;
@@ -70,7 +70,7 @@ impl<'a> Scene<'a> {
     pub(super) fn spec(&self, rank: usize) -> io::Result<Spec> {
         let printed = File::create(printed::file(self.folder, rank))?;
         let own = |name: &str, value: &dyn ToString| (name.into(), Some(value.to_string().into()));
-        let mut env: Vec<(OsString, Option<OsString>)> = FOREIGN.map(|name| (name.into(), None)).into();
+        let mut env: Vec<(OsString, Option<OsString>)> = CLEARED_VARIABLES.map(|name| (name.into(), None)).into();
         env.extend([
             own("RANK", &rank),
             own("LOCAL_RANK", &rank),

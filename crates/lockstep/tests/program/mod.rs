@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
+use lockstep_contract::clear_launcher;
 pub(crate) use lockstep_process::KillOnDrop;
 use lockstep_watchdog::{drain, receive};
 
@@ -43,10 +44,7 @@ pub(crate) fn program_after(prelude: &str, case: &str) -> Command {
 }
 
 fn prepared(mut command: Command, case: &str) -> Command {
-    for name in ["RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "RUST_BACKTRACE"] {
-        command.env_remove(name);
-    }
-    command.env(CASE, case).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    clear_launcher(&mut command).env(CASE, case).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
