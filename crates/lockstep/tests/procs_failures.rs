@@ -167,7 +167,7 @@ fn survives_a_stopped_host() {
     for output in job("stopped", &[1, 2], false, port) {
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(error.contains("the store did not answer a roll call either"), "{error}");
+        assert!(error.contains("the store did not answer a request for a desync report either"), "{error}");
     }
     drop(host);
 }

@@ -5,10 +5,10 @@
 
 mod bounds;
 mod confine;
+mod desync_report;
 mod judge;
 mod patience;
 mod printed;
-mod roll;
 mod scene;
 
 use std::path::{Path, PathBuf};

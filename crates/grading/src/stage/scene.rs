@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::judge::is_done;
 use super::patience::{Moment, Patience};
-use super::{End, Setting, confine, printed, roll};
+use super::{End, Setting, confine, desync_report, printed};
 use crate::{Fault, Options, Verdict};
 
 /// How often the ranks' answers are looked for.
@@ -174,7 +174,7 @@ impl<'a> Scene<'a> {
     }
 
     fn hang(&self, ends: &[Option<End>], what: &str) -> Fault {
-        let told = roll::call(&self.store, self.ranks);
+        let told = desync_report::collect(&self.store, self.ranks);
         let line = |(rank, end): (usize, &Option<End>)| match end {
             Some(End::Answered(_)) => format!("rank {rank}: has finished"),
             Some(_) => format!("rank {rank}: has died"),
