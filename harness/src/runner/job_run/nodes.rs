@@ -9,7 +9,6 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lockstep_events::{AgentEvent, Event};
 use lockstep_process::{Deaths, Process, Signal};
 use rustix::process::{getpid, set_child_subreaper};
 
@@ -20,6 +19,7 @@ use super::places::{Disk, LINK, Network};
 use super::ports::{self, Listener};
 use super::processes::{self, MARK};
 use super::{NoRun, Scenario};
+use crate::history::RunEvents;
 use crate::runner::scenario::{Disks, FaultAction, RunSpec, Who};
 
 /// OpenMP's variable for the number of threads of a process.
@@ -296,30 +296,18 @@ impl<'a> Nodes<'a> {
         live.map(|agent| agent.process.child.id() as i32).ok_or_else(|| format!("the agent of node {node} has ended"))
     }
 
-    /// The process number of a rank's live worker, as its agent told it.
+    /// The process number of a rank's live worker, as its agent recorded it.
     fn worker(&self, rank: usize) -> Result<i32, String> {
-        let newest = self.newest_start(rank)?;
+        let events = RunEvents::read(&self.folder.events());
+        if let Some(why) = events.unreadable.first() {
+            return Err(why.clone());
+        }
+        let newest = events.newest_process(rank);
         let listing = processes::listing();
         let marked = processes::of_run(&listing, &self.mark, getpid().as_raw_pid(), &self.holders());
         // The number may be another's by now.
         let live = newest.filter(|pid| marked.iter().any(|process| process.pid == *pid));
         live.ok_or_else(|| format!("rank {rank} does not run"))
-    }
-
-    /// The last number that an agent or, of one that writes no events, the worker itself told.
-    fn newest_start(&self, rank: usize) -> Result<Option<i32>, String> {
-        let agents = lockstep_events::read_agents(&self.folder.events()).map_err(|error| error.to_string())?;
-        let ranks = lockstep_events::read_folder(&self.folder.events()).map_err(|error| error.to_string())?;
-        let started = agents.values().flat_map(|log| &log.records).filter_map(|record| match record.event {
-            AgentEvent::Started { rank: of, pid, .. } if of == rank => Some((record.t, pid)),
-            _ => None,
-        });
-        let own = ranks.get(&rank).into_iter().flat_map(|log| &log.records).filter_map(|record| match record.event {
-            Event::Start { pid, .. } => Some((record.t, pid)),
-            _ => None,
-        });
-        let newest = started.chain(own).max_by(|one, other| one.0.total_cmp(&other.0));
-        Ok(newest.map(|(_, pid)| pid as i32))
     }
 
     /// What of the run is still there although its agents have ended, a sentence each.
