@@ -74,6 +74,11 @@ pub fn known_signal_name(signal: i32) -> Option<&'static str> {
     SIGNALS.get(index).copied()
 }
 
+/// The number of a signal by its name.
+pub fn signal_number(name: &str) -> Option<i32> {
+    SIGNALS.iter().position(|known| *known == name).map(|index| index as i32 + 1)
+}
+
 /// Names from signal(7), for Linux on x86 and ARM.
 #[rustfmt::skip]
 const SIGNALS: [&str; 31] = [
@@ -93,6 +98,7 @@ mod tests {
         for (number, name) in names {
             assert_eq!(Exit::Signal(number).to_string(), name);
             assert_eq!(Exit::Signal(number).torch_code(), -number);
+            assert_eq!(signal_number(name), known_signal_name(number).map(|_| number));
         }
     }
 

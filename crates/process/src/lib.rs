@@ -56,7 +56,7 @@ mod workers;
 
 pub use agent_id::AGENT;
 pub use deaths::Deaths;
-pub use exit::{Exit, known_signal_name, signal_name};
+pub use exit::{Exit, known_signal_name, signal_name, signal_number};
 pub use group::{Group, Outcome};
 pub use helper::helper;
 pub use kill::{KillOnDrop, kill_until_gone, reap_orphans};
