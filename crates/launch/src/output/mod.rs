@@ -43,5 +43,6 @@ mod source;
 mod tail;
 
 pub use console::Console;
-pub use outputs::{Finished, Outputs};
+pub use outputs::Outputs;
 pub use plan::{Plan, Prefix, Stream, StreamPlan};
+pub use reader::Finished;

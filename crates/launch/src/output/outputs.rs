@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::console::Console;
 use super::plan::{Plan, Prefix, Stream, StreamPlan};
-use super::reader::{Reader, Shared, tail_of};
+use super::reader::{Finished, Reader, Shared, tail_of};
 use super::source::{Source, open_log};
 use super::tail;
 
@@ -25,15 +24,6 @@ pub struct Outputs {
     done: Option<oneshot::Receiver<Finished>>,
     finished: Finished,
     thread: Option<JoinHandle<()>>,
-}
-
-/// What became of the output.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Finished {
-    /// Streams that somebody still held open, or that the console did not take, when the time was over.
-    pub given_up: Vec<(usize, Stream)>,
-    /// Files that could not be written any more, with the system's reason. The console went on.
-    pub failed: Vec<(PathBuf, String)>,
 }
 
 impl Outputs {
