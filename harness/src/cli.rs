@@ -28,10 +28,10 @@ enum Command {
     Course(course::Options),
     #[command(name = process::CONFINED, hide = true)]
     Confined(process::Helper),
-    #[command(name = process::TIED, hide = true)]
-    Tied(process::Helper),
-    #[command(name = process::WARDEN, hide = true)]
-    Warden(process::Helper),
+    #[command(name = process::DIES_WITH_PARENT, hide = true)]
+    DiesWithParent(process::Helper),
+    #[command(name = process::REAPER, hide = true)]
+    Reaper(process::Helper),
 }
 
 impl Cli {
@@ -50,8 +50,8 @@ impl Cli {
             Command::Watch(options) => options.exec(),
             Command::Course(options) => options.exec(),
             Command::Confined(helper) => helper.exec(process::CONFINED),
-            Command::Tied(helper) => helper.exec(process::TIED),
-            Command::Warden(helper) => helper.exec(process::WARDEN),
+            Command::DiesWithParent(helper) => helper.exec(process::DIES_WITH_PARENT),
+            Command::Reaper(helper) => helper.exec(process::REAPER),
         }
     }
 }

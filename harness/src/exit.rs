@@ -13,7 +13,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use lockstep_launch::process::signal_name;
+use lockstep_process::signal_name;
 
 /// The codes for people: of `lockstep` and the labs, of set-up, of the test run. The page on them in the book is made of it.
 pub(crate) const CODES: [[&str; 4]; 5] = [

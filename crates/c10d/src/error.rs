@@ -6,8 +6,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::Rank;
+use crate::desync_report::DesyncReport;
 use crate::ffi::{Exception, Kind};
-use crate::roll_call::RollCall;
 
 /// Who or what is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ struct Inner {
     peer: Option<String>,
     elapsed: Duration,
     detail: String,
-    roll_call: Option<RollCall>,
+    desync_report: Option<DesyncReport>,
 }
 
 /// The result of every fallible call of this crate.
@@ -113,7 +113,7 @@ impl Error {
             peer: None,
             elapsed: Duration::ZERO,
             detail,
-            roll_call: None,
+            desync_report: None,
         }))
     }
 
@@ -146,11 +146,14 @@ impl Error {
 
     /// What the other ranks answered may say more than the exception: a timeout becomes a lost peer or a mismatch. A mismatch stays
     /// one, also where the others have left since.
-    pub(crate) fn with_roll_call(mut self, roll_call: RollCall) -> Self {
-        if self.0.fault != Fault::Mismatch {
-            self.0.fault = roll_call.verdict().unwrap_or(self.0.fault);
-        }
-        self.0.roll_call = Some(roll_call);
+    pub(crate) fn with_desync_report(mut self, desync_report: DesyncReport) -> Self {
+        self.0.fault = match self.0.fault {
+            Fault::Mismatch => Fault::Mismatch,
+            _ if desync_report.shows_a_loss() => Fault::PeerGone,
+            _ if desync_report.shows_a_mismatch() => Fault::Mismatch,
+            fault => fault,
+        };
+        self.0.desync_report = Some(desync_report);
         self
     }
 
@@ -174,7 +177,7 @@ impl Error {
         self.0.peer.as_deref()
     }
 
-    /// From the call until the failure, without the roll call.
+    /// From the call until the failure, without the desync report.
     pub fn elapsed(&self) -> Duration {
         self.0.elapsed
     }
@@ -184,9 +187,9 @@ impl Error {
         &self.0.detail
     }
 
-    /// What the other ranks said after the failure, where the group keeps a roll.
-    pub fn roll_call(&self) -> Option<&RollCall> {
-        self.0.roll_call.as_ref()
+    /// What the other ranks said after the failure, where the group makes desync reports.
+    pub fn desync_report(&self) -> Option<&DesyncReport> {
+        self.0.desync_report.as_ref()
     }
 }
 
@@ -204,8 +207,8 @@ impl fmt::Display for Error {
         if !e.elapsed.is_zero() {
             write!(f, " after {:.2} s", e.elapsed.as_secs_f64())?;
         }
-        if let Some(roll_call) = &e.roll_call {
-            write!(f, ": {roll_call}")?;
+        if let Some(desync_report) = &e.desync_report {
+            write!(f, ": {desync_report}")?;
         }
         write!(f, ": {}", e.detail)
     }

@@ -17,7 +17,7 @@ use crate::backend::Seat;
 use crate::error::{Error, Fault, Result};
 use crate::ffi::{self, GroupHandle};
 use crate::options::{DebugLevel, GroupOptions};
-use crate::roll_call::{Kind, Roll, Ticket};
+use crate::reporter::{Entry, Kind, Reporter};
 use crate::work::Lifetime;
 use crate::{Backend, Rank, Store, WorldSize};
 
@@ -58,7 +58,7 @@ struct Job {
     size: WorldSize,
     /// Names of subgroups are numbers in the order of their making, members or not.
     groups_made: AtomicU64,
-    roll: Option<Roll>,
+    reporter: Option<Reporter>,
 }
 
 #[derive(Debug)]
@@ -155,8 +155,8 @@ impl ProcessGroup {
         backend.prepare().map_err(|error| error.at_rank(rank))?;
         let store = store.prefix("default_pg")?.prefix("0/")?;
         let own = own_keys(&store, backend)?;
-        let roll = options.roll_call.then(|| Roll::start(&own, rank, size)).transpose()?;
-        let job = Arc::new(Job { store, rank, size, groups_made: AtomicU64::new(1), roll });
+        let reporter = options.desync_report.then(|| Reporter::start(&own, rank, size)).transpose()?;
+        let job = Arc::new(Job { store, rank, size, groups_made: AtomicU64::new(1), reporter });
         Self::make(backend, "0".into(), size.ranks().collect(), rank, job, options)
     }
 
@@ -207,7 +207,7 @@ impl ProcessGroup {
         let store = group_store.as_ref().unwrap_or(&job.store);
         let seat = Seat { store, name: &name, members: &members, rank, options };
         let own = own_keys(store, backend)?;
-        let meets = options.roll_call && !backend.connects_at_once();
+        let meets = options.desync_report && !backend.connects_at_once();
         let handle = announce(&own, rank)
             .and_then(|()| if meets { meet(&seat, &own, size) } else { Ok(()) })
             .and_then(|()| backend.connect(&seat, debug == DebugLevel::Detail, compares))
@@ -280,8 +280,8 @@ impl ProcessGroup {
 /// The farewell goes first: who sees the connections closed, which is next, asks for it.
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(roll) = &self.job.roll {
-            roll.leave_group(&self.name);
+        if let Some(reporter) = &self.job.reporter {
+            reporter.leave_group(&self.name);
         }
     }
 }
@@ -291,13 +291,13 @@ impl Inner {
         self.rank
     }
 
-    pub(crate) fn enter(&self, operation: &str, kind: Kind) -> Option<Ticket> {
-        self.job.roll.as_ref().map(|roll| roll.enter(&self.name, operation, kind))
+    pub(crate) fn enter(&self, operation: &str, kind: Kind) -> Option<Entry> {
+        self.job.reporter.as_ref().map(|reporter| reporter.enter(&self.name, operation, kind))
     }
 
-    pub(crate) fn leave(&self, ticket: Ticket) {
-        if let Some(roll) = &self.job.roll {
-            roll.leave(ticket);
+    pub(crate) fn leave(&self, entry: Entry) {
+        if let Some(reporter) = &self.job.reporter {
+            reporter.leave(entry);
         }
     }
 
@@ -307,17 +307,17 @@ impl Inner {
     }
 
     /// Adds what the other ranks say, where others can have a part in the failure: the peer of a message, else all.
-    pub(crate) fn explain(&self, error: Error, ticket: Ticket, peer: Option<Rank>) -> Error {
-        match &self.job.roll {
-            Some(roll) if error.fault() == Fault::BadArgument || self.size == WorldSize::ONE => {
-                roll.leave(ticket);
+    pub(crate) fn explain(&self, error: Error, entry: Entry, peer: Option<Rank>) -> Error {
+        match &self.job.reporter {
+            Some(reporter) if error.fault() == Fault::BadArgument || self.size == WorldSize::ONE => {
+                reporter.leave(entry);
                 error
             }
-            Some(roll) => {
+            Some(reporter) => {
                 let why = format!("{:?}", error.fault());
                 let peer = peer.and_then(|peer| self.members.get(peer.get()));
                 let asked = peer.map_or(self.members.as_slice(), std::slice::from_ref);
-                error.with_roll_call(roll.call(ticket, &why, &self.name, asked))
+                error.with_desync_report(reporter.report(entry, &why, &self.name, asked))
             }
             None => error,
         }
@@ -485,12 +485,13 @@ mod tests {
     #[test]
     fn a_farewell_to_one_backends_default_group_is_not_taken_for_one_to_anothers() {
         let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
-        let roll = |backend, rank| Roll::start(&own_keys(&store, backend).unwrap(), Rank::new(rank), world).unwrap();
-        let (gloo, nccl) = (roll(Backend::Gloo, 1), Backend::Nccl { device: 0 });
+        let reporter =
+            |backend, rank| Reporter::start(&own_keys(&store, backend).unwrap(), Rank::new(rank), world).unwrap();
+        let (gloo, nccl) = (reporter(Backend::Gloo, 1), Backend::Nccl { device: 0 });
         gloo.leave_group("0");
-        let [ours, _theirs] = [roll(nccl, 0), roll(nccl, 1)];
-        let ticket = ours.enter("0", "all_reduce", Kind::Collective);
-        let told = ours.call(ticket, "Timeout", "0", &[Rank::ZERO, Rank::new(1)]).to_string();
+        let [ours, _theirs] = [reporter(nccl, 0), reporter(nccl, 1)];
+        let entry = ours.enter("0", "all_reduce", Kind::Collective);
+        let told = ours.report(entry, "Timeout", "0", &[Rank::ZERO, Rank::new(1)]).to_string();
         assert!(told.contains("rank 1 was outside any collective, after 0 finished calls"), "{told}");
     }
 }

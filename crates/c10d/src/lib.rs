@@ -18,13 +18,14 @@
 //! | `fused` | [`fused_sgd`], [`fused_adam`]: libtorch's optimizer kernels |
 //! | `sync_batch_norm` | [`sync_batch_norm`]: batch normalization over the samples of all ranks |
 //! | `own_thread` | [`OwnThread`]: how a layer holds a group |
-//! | `roll_call` | [`RollCall`]: who is missing after a failure |
+//! | `desync_report`, `reporter` | [`DesyncReport`]: who is missing after a failure |
 //! | `error` | [`Error`], [`Fault`] |
 //! | `ffi` | the C boundary |
 
 mod backend;
 mod collectives;
 pub mod cuda;
+mod desync_report;
 mod error;
 mod ffi;
 mod fused;
@@ -36,7 +37,7 @@ mod own_thread;
 mod p2p;
 mod rank;
 mod reducer;
-mod roll_call;
+mod reporter;
 mod sizes;
 mod store;
 mod sync_batch_norm;
@@ -45,9 +46,11 @@ mod work;
 
 pub use backend::Backend;
 pub use collectives::{ReduceOp, Splits};
+pub use desync_report::DesyncReport;
 pub use error::{Error, Fault, Result};
 pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};
 pub use group::ProcessGroup;
+pub use lockstep_contract::desync_report::{Call, RankState};
 pub use options::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions};
 pub use own_thread::OwnThread;
 pub use rank::{Rank, WorldSize};
@@ -55,7 +58,6 @@ pub use reducer::{
     CommHook, Reducer, ReducerOptions, backward, broadcast_coalesced, bucket_assignment, clear_grad, grad_enabled,
     verify_params,
 };
-pub use roll_call::{Call, RollCall, Whereabouts};
 pub use store::{DEFAULT_STORE_TIMEOUT, Store, TcpStoreOptions};
 pub use sync_batch_norm::{SyncBatchNorm, sync_batch_norm};
 pub use work::{Receiving, Work};

@@ -74,10 +74,10 @@ pub struct GroupOptions {
     /// `None` asks `LOCKSTEP_COMPARE_CALLS` (0 or 1); unset, builds with debug assertions compare. A subgroup takes its parent's.
     /// Without it, calls that differ fail at a deadline or when a message is too long; sizes that differ by little may go unnoticed.
     pub compare_calls: Option<bool>,
-    /// Whether the ranks keep a roll (one a job: a subgroup takes its parent's), so that errors say where the others are. Ranks of
-    /// other programs do not answer it, and an NCCL group, whose ranks first meet in the store with it, does not come together with
+    /// Whether the ranks make desync reports (a subgroup does as its parent), so that errors say where the others are. Ranks of
+    /// other programs do not answer, and an NCCL group, whose ranks first meet in the store with it, does not come together with
     /// them.
-    pub roll_call: bool,
+    pub desync_report: bool,
 }
 
 impl Default for GroupOptions {
@@ -87,7 +87,7 @@ impl Default for GroupOptions {
             endpoint: Endpoint::Default,
             debug: None,
             compare_calls: None,
-            roll_call: true,
+            desync_report: true,
         }
     }
 }

@@ -206,7 +206,7 @@ pub(crate) fn check_dense(call: &str, tensors: &[Tensor]) -> Result<()> {
     Ok(())
 }
 
-/// Shape and dtype, for messages and for the roll; also of tensors that tch's own `size` and `kind` panic at.
+/// Shape and dtype, for messages and desync reports; also of tensors that tch's own `size` and `kind` panic at.
 pub(crate) fn describe(tensor: &Tensor) -> String {
     match facts(tensor) {
         Ok(facts) if facts.defined && facts.strided => format!("{:?} {}", tensor.size(), kind(facts.kind)),

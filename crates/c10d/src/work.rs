@@ -13,31 +13,31 @@ use crate::error::{Error, Fault, Result};
 use crate::ffi::{self, Exception, Status, WorkHandle};
 use crate::group::Inner;
 use crate::in_use::{self, InUse};
-use crate::roll_call::{Kind, Ticket};
+use crate::reporter::{Entry, Kind};
 
-/// An operation of a group from its start to its end: what an error message needs, and the note in the group's roll.
+/// An operation of a group from its start to its end: what an error message needs, and the group's note of it.
 #[derive(Debug)]
 pub(crate) struct Call {
     group: Arc<Inner>,
     operation: String,
     peer: Option<Rank>,
     begun: Instant,
-    ticket: Option<Ticket>,
+    entry: Option<Entry>,
     kind: Kind,
 }
 
 impl Call {
     /// A call that all ranks of the group make.
     pub(crate) fn collective(group: &Arc<Inner>, operation: String) -> Self {
-        let ticket = group.enter(&operation, Kind::Collective);
-        Call { group: Arc::clone(group), operation, peer: None, begun: Instant::now(), ticket, kind: Kind::Collective }
+        let entry = group.enter(&operation, Kind::Collective);
+        Call { group: Arc::clone(group), operation, peer: None, begun: Instant::now(), entry, kind: Kind::Collective }
     }
 
-    /// A message to or from `peer`, or from anybody. The roll says which, so that a circle of ranks that wait for one another shows.
+    /// A message to or from `peer`, or from anybody. Its note says which, so that a circle of ranks that wait for one another shows.
     pub(crate) fn message(group: &Arc<Inner>, operation: String, way: Way, peer: Option<Rank>) -> Self {
         let whom = peer.map_or("anybody".to_owned(), |peer| format!("rank {peer}"));
-        let ticket = group.enter(&format!("{operation} {} {whom}", way.word()), Kind::Message);
-        Call { group: Arc::clone(group), operation, peer, begun: Instant::now(), ticket, kind: Kind::Message }
+        let entry = group.enter(&format!("{operation} {} {whom}", way.word()), Kind::Message);
+        Call { group: Arc::clone(group), operation, peer, begun: Instant::now(), entry, kind: Kind::Message }
     }
 
     /// A call in which nobody else has a part.
@@ -47,7 +47,7 @@ impl Call {
             operation,
             peer: None,
             begun: Instant::now(),
-            ticket: None,
+            entry: None,
             kind: Kind::Collective,
         }
     }
@@ -66,8 +66,8 @@ impl Call {
             .with_peer(self.peer.map(|peer| format!("rank {peer}")))
             .after(self.begun.elapsed());
         self.group.lifetime().end_after(&error);
-        match self.ticket.take() {
-            Some(ticket) => self.group.explain(error, ticket, self.peer),
+        match self.entry.take() {
+            Some(entry) => self.group.explain(error, entry, self.peer),
             None => error,
         }
     }
@@ -75,8 +75,8 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.group.leave(ticket);
+        if let Some(entry) = self.entry.take() {
+            self.group.leave(entry);
         }
     }
 }

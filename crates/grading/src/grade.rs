@@ -46,7 +46,7 @@ pub fn grade(lab: &Lab, task: &Task, submission: &Submission, options: &Options)
 /// As [`grade`].
 pub fn find(lab: &Lab, task: &str, answer: &str, program: &Path, options: &Options) -> anyhow::Result<Found> {
     let grading = lab.grading(task).with_context(|| format!("there is no task {task} in lab {}", lab.number()))?;
-    let mut stage = Stage::new(program, answer, options)?;
+    let mut stage = Stage::new(program, answer, options);
     match grading(&mut stage) {
         Ok(()) => Ok(Ok(())),
         Err(error) => error.downcast().map(|fault| Err(Box::new(fault))),

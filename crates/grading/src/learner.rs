@@ -58,7 +58,7 @@ pub fn helper() -> Option<ExitCode> {
 /// The helper of this name, with its arguments; `None` if there is none.
 pub fn help(name: &str, args: &[OsString]) -> Option<anyhow::Result<()>> {
     let confined = || (name == CONFINED).then(|| stage::confined(args));
-    lockstep_launch::process::helper(name, args).or_else(confined)
+    lockstep_process::helper(name, args).or_else(confined)
 }
 
 fn cannot_start(error: anyhow::Error) -> ExitCode {

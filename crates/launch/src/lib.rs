@@ -1,7 +1,7 @@
 //! The elastic agent behind `lockstep run`: workers, restarts, rendezvous, logs. It links no libtorch.
+//! Worker processes themselves are `lockstep_process`'.
 //!
 //! - [`config`]: what is to be run, as torchrun's flags say it, and the environment of each worker.
-//! - [`process`]: worker processes: started tied to the agent's life, watched by the kernel, ended with all their children.
 //! - [`output`]: what workers print: whole lines to console and files.
 //! - [`report`]: how workers failed, and the final report.
 //! - [`rendezvous`]: how agents agree on who takes part.
@@ -12,7 +12,6 @@ pub mod agent;
 pub mod config;
 pub mod diagnose;
 pub mod output;
-pub mod process;
 pub mod rendezvous;
 pub mod report;
 pub mod status;

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use lockstep_launch::output::{Console, Finished, Outputs, Plan, Prefix, Stream, StreamPlan};
-use lockstep_launch::process::Sink;
+use lockstep_process::Sink;
 
 /// Nothing takes longer than this, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);

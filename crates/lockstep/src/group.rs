@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use c10d::{Backend, DEFAULT_STORE_TIMEOUT, GroupOptions, ProcessGroup, Result, Store, TcpStoreOptions};
-
+use lockstep_process::AGENT;
 use tch::Device;
 
 use crate::LaunchEnv;
@@ -34,16 +34,14 @@ pub enum JoinError {
 /// `PeerGone` name the store's address or the ranks that did not come.
 pub fn init_process_group(env: &LaunchEnv, device: Device, options: &GroupOptions) -> Result<ProcessGroup, JoinError> {
     let store = connect_store(env, options.timeout.min(DEFAULT_STORE_TIMEOUT))?;
-    let ours = std::env::var_os(OUR_AGENT).is_some();
+    // The store of `lockstep run` is empty at each start of its workers, so that their keys can be Python's.
+    let ours = std::env::var_os(AGENT).is_some();
     let store = match attempt_prefix(env).filter(|_| !ours) {
         Some(prefix) => store.prefix(&prefix)?,
         None => store,
     };
     Ok(ProcessGroup::new(backend_for(device), &store, env.rank, env.world_size, options)?)
 }
-
-/// `lockstep run` marks its workers by this variable. Its store is empty at each start of them, so that their keys can be Python's.
-const OUR_AGENT: &str = "LOCKSTEP_AGENT";
 
 /// What keeps the keys of restarted workers apart from those of the workers before them, where that takes something.
 ///

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::process::ExitCode;
 
 use lockstep::events::{self, Event, EventSink};
-use program::{Guarded, finish, program, text};
+use program::{KillOnDrop, finish, program, text};
 
 fn main() -> ExitCode {
     program::main(
@@ -43,7 +43,7 @@ fn endless(sink: &EventSink) {
 fn survives_kills() {
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..3 {
-        let mut writer = Guarded(program("endless").env(events::FOLDER, dir.path()).spawn().unwrap());
+        let mut writer = KillOnDrop(program("endless").env(events::FOLDER, dir.path()).spawn().unwrap());
         let mut line = String::new();
         BufReader::new(writer.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "wrote 20\n");

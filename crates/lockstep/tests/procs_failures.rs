@@ -15,7 +15,7 @@ use c10d::{Endpoint, GroupOptions, ReduceOp, Store, TcpStoreOptions};
 use lockstep::optim::named_parameters;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, init_process_group, spawn};
 use lockstep_watchdog::scaled;
-use program::{Guarded, finish, program, text};
+use program::{KillOnDrop, finish, program, text};
 use rustix::process::{Signal, getpid, kill_process};
 use tch::nn::{self, VarStore};
 use tch::{Device, Kind, Tensor};
@@ -163,11 +163,11 @@ fn names_the_store() {
 
 fn survives_a_stopped_host() {
     let port = free_port();
-    let host = Guarded(worker("stopped", 0, false, port).spawn().unwrap());
+    let host = KillOnDrop(worker("stopped", 0, false, port).spawn().unwrap());
     for output in job("stopped", &[1, 2], false, port) {
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(error.contains("the store did not answer a roll call either"), "{error}");
+        assert!(error.contains("the store did not answer a request for a desync report either"), "{error}");
     }
     drop(host);
 }

@@ -16,7 +16,7 @@ use std::{env, fs, process, thread};
 use anyhow::{Context, bail, ensure};
 use lockstep::spawn::{Failure, Hosted, Spawn, SpawnError, Stage, Stopped, StoppedBy};
 use lockstep::{LaunchEnv, Rank};
-use program::{Guarded, finish, program, program_after, text, until_closed};
+use program::{KillOnDrop, finish, program, program_after, text, until_closed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open};
 
@@ -455,7 +455,7 @@ fn stops_at_timeout() {
 }
 
 fn leaves_no_orphan() {
-    let mut parent = Guarded(program("forever").spawn().unwrap());
+    let mut parent = KillOnDrop(program("forever").spawn().unwrap());
     let mut out = BufReader::new(parent.0.stdout.take().unwrap());
     for _ in 0..2 {
         let mut line = String::new();

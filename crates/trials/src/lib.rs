@@ -10,13 +10,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::Receiver;
 
 use c10d::{Store, TcpStoreOptions};
-use lockstep_contract::FOREIGN;
+pub use lockstep_contract::clear_launcher;
 use lockstep_contract::fault::{Act, FAULTS, Fault, Phase, Plan, Point};
 use lockstep_events::{self as events, Event};
+pub use lockstep_process::KillOnDrop;
 use lockstep_watchdog::{drain, receive};
 use tempfile::TempDir;
 
@@ -54,9 +55,7 @@ impl Job {
     /// `program` in this folder, free of any launcher's variables, with its output piped.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
-        for name in FOREIGN {
-            command.env_remove(name);
-        }
+        clear_launcher(&mut command);
         if self.path("faults.json").exists() {
             command.env(FAULTS, self.path("faults.json"));
         }
@@ -180,7 +179,7 @@ pub fn while_saving(epoch: u64, step: u64, phase: Phase, acts: &[Act]) -> Fault 
 
 /// A process with its output on the way, killed and reaped when the test fails.
 pub struct Running {
-    child: Child,
+    child: KillOnDrop,
     stdout: Receiver<Vec<u8>>,
     stderr: Receiver<Vec<u8>>,
 }
@@ -188,8 +187,8 @@ pub struct Running {
 impl Running {
     /// Starts it.
     pub fn start(mut command: Command) -> Self {
-        let mut child = command.spawn().unwrap();
-        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let mut child = KillOnDrop(command.spawn().unwrap());
+        let (stdout, stderr) = (child.0.stdout.take().unwrap(), child.0.stderr.take().unwrap());
         Running { child, stdout: drain(stdout), stderr: drain(stderr) }
     }
 
@@ -197,14 +196,7 @@ impl Running {
     pub fn end(mut self) -> Output {
         let wait = |pipe: &Receiver<Vec<u8>>| receive(pipe).expect("a process did not end").unwrap_or_default();
         let (stdout, stderr) = (wait(&self.stdout), wait(&self.stderr));
-        Output { status: self.child.wait().unwrap(), stdout, stderr }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Output { status: self.child.0.wait().unwrap(), stdout, stderr }
     }
 }
 
@@ -214,10 +206,10 @@ fn run_all(commands: Vec<Command>) -> Vec<Output> {
     let mut ended = vec![false; running.len()];
     let all_have_ended = || {
         for rank in 0..ended.len() {
-            let status = if ended[rank] { None } else { running[rank].child.try_wait().unwrap() };
+            let status = if ended[rank] { None } else { running[rank].child.0.try_wait().unwrap() };
             ended[rank] |= status.is_some();
             if status.is_some_and(|status| status.signal().is_some()) {
-                running.iter_mut().for_each(|other| drop(other.child.kill()));
+                running.iter_mut().for_each(|other| drop(other.child.0.kill()));
             }
         }
         ended.iter().all(|ended| *ended)

@@ -1,10 +1,9 @@
 //! How busy the machine is.
 
-use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::proc::schedule;
+use lockstep_process::proc::Schedule;
 
 /// Time on a core after which the answer is taken: several of the scheduler's slices.
 const PROBE: Duration = Duration::from_millis(40);
@@ -25,12 +24,11 @@ fn lengthened(duration: Duration, factor: f64) -> Duration {
 
 /// Time since the probe began, on a core and waiting for one, over the time on a core. 1 where the kernel does not keep these numbers.
 fn factor() -> f64 {
-    let thread = Path::new("/proc/thread-self");
-    let [begun_on, begun_waiting] = schedule(thread);
+    let begun = Schedule::of_this_thread();
     let wall = std::time::Instant::now();
     loop {
-        let [on, waiting] = schedule(thread);
-        let (on, waiting) = (on - begun_on, waiting.saturating_sub(begun_waiting));
+        let now = Schedule::of_this_thread();
+        let (on, waiting) = (now.running - begun.running, now.waiting.saturating_sub(begun.waiting));
         if on >= PROBE {
             return (on + waiting).as_secs_f64() / on.as_secs_f64();
         }

@@ -1,15 +1,14 @@
 //! How much time processes have lost in the queue for a core.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::time::Duration;
 
-use crate::proc::schedule;
+use lockstep_process::proc::Schedule;
 
 /// The time that processes have waited for a core while they could have run: what a deadline in seconds must not count.
 #[derive(Debug, Default)]
 pub struct Queue {
-    threads: BTreeMap<(u32, String), Duration>,
+    threads: BTreeMap<(u32, i32), Duration>,
 }
 
 impl Queue {
@@ -24,16 +23,16 @@ impl Queue {
     }
 
     fn look(&mut self, pid: u32) {
-        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
-            let [_, lost] = schedule(&task.path());
-            self.threads.insert((pid, task.file_name().to_string_lossy().into_owned()), lost);
-        }
+        let threads = Schedule::of_threads(pid as i32);
+        self.threads.extend(threads.into_iter().map(|(thread, of)| ((pid, thread), of.waiting)));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_process::KillOnDrop;
+    use lockstep_process::proc::Status;
     use std::process::Command;
 
     /// Two loops on one core: each gets half of it and waits for the other half.
@@ -43,7 +42,7 @@ mod tests {
         let looping = || {
             let mut shell = Command::new("taskset");
             shell.args(["-c", &first_core(), "sh", "-c", one_core]);
-            Guarded(shell.spawn().unwrap())
+            KillOnDrop(shell.spawn().unwrap())
         };
         let pair = [looping(), looping()];
         let pids = [pair[0].0.id(), pair[1].0.id()];
@@ -54,17 +53,7 @@ mod tests {
 
     /// The first of the cores that this process may use.
     fn first_core() -> String {
-        let status = fs::read_to_string("/proc/self/status").unwrap();
-        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned();
-        list.split([',', '-']).next().unwrap().to_owned()
-    }
-
-    struct Guarded(std::process::Child);
-
-    impl Drop for Guarded {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
+        let status = Status::of_this_process().unwrap();
+        status.field("Cpus_allowed_list").unwrap().split([',', '-']).next().unwrap().to_owned()
     }
 }

@@ -1,9 +1,11 @@
 //! Waits of a test under a watchdog.
 
 use std::io::Read;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
+
+use lockstep_process::KillOnDrop;
 
 use crate::{InVain, Watchdog};
 
@@ -58,7 +60,7 @@ pub fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
 /// When it cannot be started, or waits in vain; then it is killed first.
 pub fn output(mut command: Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = Guarded(child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}")));
+    let mut child = KillOnDrop(child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}")));
     let [stdout, stderr] = [child.0.stdout.take().map(drain), child.0.stderr.take().map(drain)];
     let all = |pipe: Option<Receiver<Vec<u8>>>| {
         let received = receive(&pipe.expect("it was piped"));
@@ -66,16 +68,6 @@ pub fn output(mut command: Command) -> Output {
     };
     let (stdout, stderr) = (all(stdout).unwrap_or_default(), all(stderr).unwrap_or_default());
     Output { status: child.0.wait().expect("a child can be waited for"), stdout, stderr }
-}
-
-/// Killed and reaped when the test fails.
-struct Guarded(Child);
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[cfg(test)]

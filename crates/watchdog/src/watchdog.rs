@@ -1,11 +1,12 @@
 //! The watch over a process and all that it has started.
 
 use std::fmt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
+use lockstep_process::proc::{Schedule, Stat};
+
 use crate::Stillness;
-use crate::proc::{family, schedule};
+use crate::proc::family;
 
 /// Nothing that a test does sleeps for that long.
 const STILL: Duration = Duration::from_secs(60);
@@ -68,8 +69,8 @@ impl Watchdog {
     }
 
     fn in_vain(&self, why: String) -> InVain {
-        let told = |(pid, stat): (u32, crate::proc::Stat)| {
-            format!("{} ({pid}, state {}, {:.1} s on a core)", stat.name, stat.state, stat.own.as_secs_f64())
+        let told = |(pid, stat): (i32, Stat)| {
+            format!("{} ({pid}, state {}, {:.1} s on a core)", stat.name, stat.state, stat.used.as_secs_f64())
         };
         InVain { why, waited: self.begun.elapsed(), alive: family().into_iter().map(told).collect() }
     }
@@ -83,9 +84,8 @@ impl Default for Watchdog {
 
 /// Time on cores of the whole family, but for that of this thread.
 fn used() -> Duration {
-    let [own, _] = schedule(Path::new("/proc/thread-self"));
-    let all: Duration = family().values().map(|stat| stat.own + stat.children).sum();
-    all.saturating_sub(own)
+    let all: Duration = family().values().map(|stat| stat.used + stat.used_by_children).sum();
+    all.saturating_sub(Schedule::of_this_thread().running)
 }
 
 impl fmt::Display for InVain {
@@ -128,7 +128,7 @@ mod tests {
         let now = Instant::now() - 2 * LOOK;
         let mut watchdog = Watchdog { looked: now, ..Watchdog::new() };
         watchdog.too_much = Duration::ZERO;
-        let on_core = || schedule(Path::new("/proc/thread-self"))[0];
+        let on_core = || Schedule::of_this_thread().running;
         std::thread::spawn(move || while on_core() < Duration::from_millis(50) {}).join().unwrap();
         assert!(watchdog.look().unwrap_err().to_string().contains("0 s on cores were not enough"));
     }

@@ -140,6 +140,6 @@ mod tests {
                 .iter()
                 .all(|name| text.contains(&format!("\n## lockstep {name}\n")))
         );
-        assert!(!text.contains("tied-exec") && !text.contains("confined-exec"));
+        assert!(!text.contains("dies-with-parent") && !text.contains("confined-exec"));
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use lockstep_events::{AgentEvent, AgentLog, Event, EventLog};
-use lockstep_launch::process::signal_name;
+use lockstep_process::signal_name;
 
 use super::RunEvents;
 use super::events::step;

@@ -1,4 +1,4 @@
-//! The hidden subcommands by which programs are started with a leash. The leash itself is [`lockstep_launch::process`]'s.
+//! The hidden subcommands by which this executable starts and cleans up processes. What they do is [`lockstep_process`]'s.
 
 use std::ffi::OsString;
 
@@ -8,7 +8,7 @@ use lockstep_grading::learner::help;
 use crate::exit::Code;
 
 pub(crate) use lockstep_grading::stage::CONFINED;
-pub(crate) use lockstep_launch::process::{Signals, TIED, WARDEN, tied};
+pub(crate) use lockstep_process::{DIES_WITH_PARENT, REAPER, Signals};
 
 /// What a hidden subcommand was called with
 #[derive(Args)]
@@ -18,9 +18,9 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    /// Does what the subcommand `name` is for. Comes back from [`TIED`] and [`CONFINED`] only if the program could not be started.
+    /// Does what the subcommand `name` is for. Comes back from [`DIES_WITH_PARENT`] and [`CONFINED`] only if the program could not be started.
     pub(crate) fn exec(&self, name: &str) -> anyhow::Result<Code> {
         let done = help(name, &self.args).unwrap_or_else(|| anyhow::bail!("there is no subcommand {name}"));
-        done.map(|()| if name == TIED || name == CONFINED { Code::Failure } else { Code::Success })
+        done.map(|()| if name == DIES_WITH_PARENT || name == CONFINED { Code::Failure } else { Code::Success })
     }
 }

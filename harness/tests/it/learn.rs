@@ -9,7 +9,7 @@ use std::process::Command;
 use assert_cmd::cargo::cargo_bin;
 use tempfile::TempDir;
 
-use crate::running::Ended;
+use crate::running::{Ended, Running};
 
 /// A checkout in a private folder.
 struct Checkout(TempDir);
@@ -265,16 +265,6 @@ fn refuses_a_new_lab_of_a_taken_number_or_another_form() {
     assert!(malformed.contains("no name of a lab"), "{malformed}");
 }
 
-/// A command that goes on until it is dropped.
-struct Running(std::process::Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn watch_grades_again_when_a_file_is_saved() {
     for poll in [&[][..], &["--poll", "1"]] {
@@ -282,31 +272,13 @@ fn watch_grades_again_when_a_file_is_saved() {
         checkout.cargo(Err("error: the first"));
         let mut command = Command::new(cargo_bin("lockstep"));
         command.args(["watch", "02"]).args(poll).current_dir(checkout.0.path()).env("CARGO", checkout.path("cargo"));
-        let mut running = Running(command.stdout(std::process::Stdio::piped()).spawn().unwrap());
-        let lines = lines(running.0.stdout.take().unwrap());
-        let wait_for = |text: &str| {
-            let mut told = Vec::new();
-            while !told.last().is_some_and(|line: &String| line.contains(text)) {
-                let line = lockstep_watchdog::receive(&lines).unwrap_or_else(|why| panic!("{text}: {why}: {told:?}"));
-                told.push(line.unwrap_or_else(|| panic!("{text}: the output is closed: {told:?}")));
-            }
-        };
-        wait_for("the first");
-        wait_for("watching");
+        let running = Running::start(command);
+        running.await_out("the first", 1);
+        running.await_out("watching", 1);
+        let watching = running.out.now().matches("watching").count();
         checkout.cargo(Err("error: the second"));
         fs::write(checkout.shard(), "mine").unwrap();
-        wait_for("the second");
-        wait_for("watching");
+        running.await_out("the second", 1);
+        running.await_out("watching", watching + 1);
     }
-}
-
-fn lines(out: impl std::io::Read + Send + 'static) -> std::sync::mpsc::Receiver<String> {
-    use std::io::BufRead;
-    let (sender, lines) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let out = std::io::BufReader::new(out);
-        // Nobody listens any more when the test is over.
-        out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)).unwrap_or_default();
-    });
-    lines
 }

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use lockstep_process::KillOnDrop;
 use lockstep_watchdog::{InVain, Watchdog};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -15,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Running {
-    child: Child,
+    child: KillOnDrop,
     pub(crate) out: Text,
     pub(crate) err: Text,
 }
@@ -33,15 +34,15 @@ impl Running {
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (out, err) = (Text::of(child.stdout.take().unwrap()), Text::of(child.stderr.take().unwrap()));
-        Running { child, out, err }
+        Running { child: KillOnDrop(child), out, err }
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        kill_process(Pid::from_child(&self.child.0), signal).unwrap();
     }
 
     /// Waits until stdout has this text so many times.
@@ -65,7 +66,7 @@ impl Running {
     }
 
     pub(crate) fn write_stdin(&mut self, bytes: &[u8]) {
-        let mut stdin = self.child.stdin.take().unwrap();
+        let mut stdin = self.child.0.stdin.take().unwrap();
         stdin.write_all(bytes).unwrap();
     }
 
@@ -76,7 +77,7 @@ impl Running {
                 panic!("something still holds the output: {why}\n{}", self.told());
             }
         }
-        let status = self.child.wait().unwrap();
+        let status = self.child.0.wait().unwrap();
         Output { status, stdout: self.out.bytes(), stderr: self.err.bytes() }.into()
     }
 }
@@ -84,13 +85,6 @@ impl Running {
 /// Runs a command that ends by itself.
 pub(crate) fn ended(command: &mut Command) -> Ended {
     command.output().unwrap().into()
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Ended {

@@ -32,7 +32,7 @@ fn prints_help() {
     let site = Site::without_labs();
     let help = stderr(&site.run("", &[]).code(2));
     assert!(["tour", "inject", "verify", "Exit codes: 0"].iter().all(|word| help.contains(word)), "{help}");
-    assert!(!help.contains("tied-exec"), "{help}");
+    assert!(!help.contains("dies-with-parent"), "{help}");
 }
 
 fn shows_kill() {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 
 use assert_cmd::cargo::cargo_bin;
-use common::{Guarded, Lab, finish, stderr};
+use common::{KillOnDrop, Lab, finish, stderr};
 use lockstep::data::Digits;
 use lockstep::events::{self, Event};
 use lockstep_watchdog::{drain, receive};
@@ -92,9 +92,9 @@ fn names_weights_that_it_cannot_write() {
 }
 
 /// A run that would not end by itself, once both of its ranks train.
-fn endless(lab: &Lab) -> (Guarded, impl Read + Send + use<>) {
+fn endless(lab: &Lab) -> (KillOnDrop, impl Read + Send + use<>) {
     let mut command = lab.command(mnist(), &["--samples", "64", "--epochs", "1000000", "--device", "cpu"]);
-    let mut child = Guarded(command.process_group(0).spawn().unwrap());
+    let mut child = KillOnDrop(command.process_group(0).spawn().unwrap());
     let mut lines = BufReader::new(child.0.stdout.take().unwrap());
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -111,14 +111,14 @@ fn endless(lab: &Lab) -> (Guarded, impl Read + Send + use<>) {
 }
 
 /// Waits until the program and all its workers are gone; gives the signal that ended it and what it wrote on stderr.
-fn end_of(mut child: Guarded, stdout: impl Read + Send + 'static) -> (Option<i32>, String) {
+fn end_of(mut child: KillOnDrop, stdout: impl Read + Send + 'static) -> (Option<i32>, String) {
     let stderr = drain(child.0.stderr.take().unwrap());
     receive(&drain(stdout)).expect("a worker is left");
     let told = receive(&stderr).expect("a worker is left").unwrap();
     (child.0.wait().unwrap().signal(), String::from_utf8(told).unwrap())
 }
 
-fn id_of(child: &Guarded) -> Pid {
+fn id_of(child: &KillOnDrop) -> Pid {
     Pid::from_child(&child.0)
 }
 

@@ -7,20 +7,8 @@ use std::process::{Command, Output, Stdio};
 
 use assert_cmd::cargo::cargo_bin;
 use c10d::{Store, TcpStoreOptions};
-use lockstep_trials::margin;
+use lockstep_trials::{clear_launcher, margin};
 use tempfile::TempDir;
-
-/// What a launcher, or the developer's own shell, may have set.
-const FOREIGN: [&str; 8] = [
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_ERROR_FILE",
-];
 
 const MNIST: [&str; 8] = ["--samples", "37", "--batch-size", "4", "--epochs", "1", "--device", "cpu"];
 const LINE: [&str; 6] = ["--samples", "1000", "--epochs", "5", "--device", "cpu"];
@@ -35,9 +23,7 @@ fn line() -> &'static Path {
 
 fn command(program: impl AsRef<std::ffi::OsStr>, folder: &TempDir) -> Command {
     let mut command = Command::new(program);
-    for name in FOREIGN {
-        command.env_remove(name);
-    }
+    clear_launcher(&mut command);
     command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo").current_dir(folder.path());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command

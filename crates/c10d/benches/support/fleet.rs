@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use c10d::{Endpoint, GroupOptions, ProcessGroup, Rank, Store, TcpStoreOptions, WorldSize};
+use lockstep_process::KillOnDrop;
 use tch::Tensor;
 
 use super::Result;
@@ -49,7 +50,7 @@ pub fn main<T: Tasks>(lead: impl FnOnce() -> Result<()>) -> ExitCode {
 pub struct Fleet<T> {
     group: Rc<ProcessGroup>,
     tasks: T,
-    followers: Followers,
+    followers: Vec<KillOnDrop>,
     _store: Store,
 }
 
@@ -59,9 +60,9 @@ impl<T: Tasks> Fleet<T> {
         let options = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
         let store = Store::tcp("127.0.0.1", 0, &options)?;
         let port = store.port().ok_or("a store that hosts has a port")?;
-        let mut followers = Followers(Vec::new());
+        let mut followers = Vec::new();
         for rank in 1..world {
-            followers.0.push(follower(&format!("{rank}/{world}/{port}"))?);
+            followers.push(KillOnDrop(follower(&format!("{rank}/{world}/{port}"))?));
         }
         let group = join(&store, 0, world)?;
         let tasks = T::new(Rc::clone(&group))?;
@@ -80,23 +81,10 @@ impl<T: Tasks> Fleet<T> {
     /// Ends the followers and waits for them.
     pub fn end(mut self) -> Result<()> {
         broadcast(&self.group, [END, 0])?;
-        self.followers.0.drain(..).try_for_each(|mut child| match child.wait()? {
+        self.followers.drain(..).try_for_each(|mut follower| match follower.0.wait()? {
             status if status.success() => Ok(()),
             status => Err(format!("a follower ended with {status}").into()),
         })
-    }
-}
-
-/// Processes that are killed and reaped if they were not waited for.
-struct Followers(Vec<Child>);
-
-impl Drop for Followers {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // It may have ended by itself; then there is nothing to kill.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 

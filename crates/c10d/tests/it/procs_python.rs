@@ -3,7 +3,7 @@
 //! Needs a Python with PyTorch 2.11 (`LOCKSTEP_PYTHON`, else `python3`); says "not verified here" without one.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use c10d::{
     DebugLevel, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, TcpStoreOptions, WorldSize,
     broadcast_coalesced, verify_params,
 };
+use lockstep_process::KillOnDrop;
 use tch::{Device, Kind, Tensor};
 
 /// A Python that has the right PyTorch, if there is one.
@@ -24,16 +25,6 @@ fn python() -> Option<String> {
         println!("not verified here: no Python with PyTorch 2.11 (set LOCKSTEP_PYTHON to one)");
     }
     works.then_some(python)
-}
-
-/// Killed and reaped with the test.
-struct Reaped(Child);
-
-impl Drop for Reaped {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn start(python: &str, rank: usize, port: u16, debug: &str) -> Command {
@@ -52,7 +43,7 @@ fn start(python: &str, rank: usize, port: u16, debug: &str) -> Command {
     command
 }
 
-fn finish(mut child: Reaped) {
+fn finish(mut child: KillOnDrop) {
     let mut text = String::new();
     std::io::Read::read_to_string(&mut child.0.stdout.take().unwrap(), &mut text).unwrap();
     assert!(child.0.wait().unwrap().success() && text.contains("done"), "the Python rank failed: {text}");
@@ -122,7 +113,7 @@ fn meets(python_rank: usize, debug: DebugLevel) {
     let host = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
     let store = Store::tcp("127.0.0.1", 0, &host).unwrap();
     let word = if debug == DebugLevel::Detail { "DETAIL" } else { "OFF" };
-    let child = Reaped(start(&python, python_rank, store.port().unwrap(), word).spawn().unwrap());
+    let child = KillOnDrop(start(&python, python_rank, store.port().unwrap(), word).spawn().unwrap());
     let options = GroupOptions { debug: Some(debug), ..options() };
     converse(ProcessGroup::gloo(&store, rank(1 - python_rank), WorldSize::new(2).unwrap(), &options).unwrap());
     finish(child);
@@ -149,7 +140,7 @@ fn a_rust_rank_joins_a_store_that_python_hosts() {
     let folder = tempfile::tempdir().unwrap();
     let port_file = folder.path().join("port");
     let mut command = start(&python, 0, 0, "OFF");
-    let mut child = Reaped(command.env("LOCKSTEP_TEST_PORT_FILE", &port_file).spawn().unwrap());
+    let mut child = KillOnDrop(command.env("LOCKSTEP_TEST_PORT_FILE", &port_file).spawn().unwrap());
     let deadline = Instant::now() + DEADLINE;
     let port = loop {
         if let Ok(text) = std::fs::read_to_string(&port_file) {

@@ -198,7 +198,11 @@ fn a_rank_of_a_group_has_two_connections_to_the_store() {
                 let store = Store::tcp("127.0.0.1", port, &TcpStoreOptions::default()).unwrap();
                 let group = c10d::ProcessGroup::gloo(&store, c10d::Rank::new(rank), world, options).unwrap();
                 both_are_there.wait();
-                assert_eq!(connections_to(port) - before, 4, "its own, and that of the thread that answers roll calls");
+                assert_eq!(
+                    connections_to(port) - before,
+                    4,
+                    "its own, and that of the thread that answers for desync reports"
+                );
                 barrier.wait();
                 drop(group);
             });

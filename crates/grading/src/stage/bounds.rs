@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use lockstep_process::proc::{self, Status};
+
 use crate::{Fault, Verdict};
 
 /// What the ranks of one call may take together.
@@ -33,7 +35,7 @@ struct Taken {
 impl Bounds {
     /// The fault, if what is below this process or in the folder is too much.
     pub(super) fn broken(&self, folder: &Path) -> Option<Fault> {
-        let taken = descendants(std::process::id());
+        let taken = descendants(std::process::id() as i32);
         let (threads, memory) =
             taken.iter().fold((0, 0), |(threads, memory), of| (threads + of.threads, memory + of.memory));
         let mebibytes = |bytes: u64| format!("{} MiB", bytes >> 20);
@@ -56,29 +58,18 @@ impl Bounds {
 }
 
 /// What each process below this one takes.
-fn descendants(this: u32) -> Vec<Taken> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let all: BTreeMap<u32, (u32, Taken)> = pids.filter_map(|pid| Some((pid, read(pid)?))).collect();
-    let below = |pid: u32| {
-        let parents = std::iter::successors(Some(pid), |pid| all.get(pid).map(|(parent, _)| *parent));
-        parents.skip(1).take(all.len()).any(|of| of == this)
-    };
-    all.iter().filter(|(pid, _)| below(**pid)).map(|(_, (_, taken))| *taken).collect()
+fn descendants(this: i32) -> Vec<Taken> {
+    let all: BTreeMap<i32, (i32, Taken)> = proc::pids().filter_map(|pid| Some((pid, read(pid)?))).collect();
+    let below = proc::descendants(this, &all.iter().map(|(pid, (parent, _))| (*pid, *parent)).collect());
+    all.iter().filter(|(pid, _)| below.contains(pid)).map(|(_, (_, taken))| *taken).collect()
 }
 
-/// Parent and share of a process, as proc(5) has them in `status`.
-fn read(pid: u32) -> Option<(u32, Taken)> {
-    parse(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/status")).ok()?))
-}
-
-fn parse(status: &str) -> Option<(u32, Taken)> {
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        line.split_ascii_whitespace().next()?.parse::<u64>().ok()
-    };
-    let taken = Taken { threads: field("Threads").unwrap_or(0), memory: field("VmRSS").unwrap_or(0) << 10 };
-    Some((u32::try_from(field("PPid")?).ok()?, taken))
+/// Parent and share of a process.
+fn read(pid: i32) -> Option<(i32, Taken)> {
+    let status = Status::of(pid)?;
+    let number = |field| status.number(field).unwrap_or(0);
+    let taken = Taken { threads: number("Threads"), memory: number("VmRSS") << 10 };
+    Some((i32::try_from(status.number("PPid")?).ok()?, taken))
 }
 
 /// Bytes of all files below a folder; links are not followed.
@@ -98,9 +89,10 @@ mod tests {
 
     #[test]
     fn reads_what_a_process_takes() {
-        let status = "Name:\tx\nPPid:\t7\nVmRSS:\t  2048 kB\nThreads:\t3\n";
-        assert_eq!(parse(status), Some((7, Taken { threads: 3, memory: 2 << 20 })));
-        assert_eq!(parse("Name: x\n"), None);
+        let (parent, taken) = read(std::process::id() as i32).unwrap();
+        assert_eq!(parent, std::os::unix::process::parent_id() as i32);
+        assert!(taken.threads >= 1 && taken.memory >= 1 << 20, "{taken:?}");
+        assert_eq!(read(i32::MAX), None);
     }
 
     #[test]

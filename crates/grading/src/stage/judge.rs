@@ -1,7 +1,7 @@
 //! Which fault the ends of ranks show, by themselves.
 
 use lockstep_contract::exercise::Answer;
-use lockstep_launch::process::{Exit, Stray};
+use lockstep_process::{Exit, Orphan};
 
 use super::End;
 use crate::{Fault, Verdict};
@@ -50,9 +50,9 @@ fn of_end(rank: usize, end: &End) -> Option<Fault> {
 }
 
 /// What ranks left running.
-pub(super) fn leak(strays: &[Stray]) -> Option<Fault> {
-    let name = |stray: &Stray| format!("{} (process {})", stray.name, stray.pid);
-    let names: Vec<String> = strays.iter().map(name).collect();
+pub(super) fn leak(orphans: &[Orphan]) -> Option<Fault> {
+    let name = |orphan: &Orphan| format!("{} (process {})", orphan.name, orphan.pid);
+    let names: Vec<String> = orphans.iter().map(name).collect();
     let told = format!("the answer left running what it had started: {}; it was ended", names.join(", "));
     (!names.is_empty()).then(|| Fault::new(Verdict::LeakedProcess, told))
 }

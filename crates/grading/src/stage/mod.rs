@@ -5,21 +5,20 @@
 
 mod bounds;
 mod confine;
+mod desync_report;
 mod judge;
 mod patience;
 mod printed;
-mod roll;
 mod scene;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use lockstep_contract::exercise::{Answer, Call};
-use lockstep_launch::process::{Exit, Workers};
+use lockstep_process::{Exit, Workers};
 use rand_mt::Mt64;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::runtime::Runtime;
 
 use crate::{Fault, Options};
 use judge::{died, first_fault, leak, misunderstood};
@@ -35,7 +34,6 @@ pub struct Stage {
     /// The task, or a slash and one of the course's own answers behind it.
     task: String,
     options: Options,
-    runtime: Runtime,
     workers: Option<Workers>,
 }
 
@@ -67,12 +65,8 @@ pub struct Outputs<O>(Vec<Vec<O>>);
 
 impl Stage {
     /// For `task` of the learner's `program`.
-    ///
-    /// # Errors
-    /// The system's own.
-    pub fn new(program: &Path, task: &str, options: &Options) -> anyhow::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Stage { program: program.into(), task: task.into(), options: *options, runtime, workers: None })
+    pub fn new(program: &Path, task: &str, options: &Options) -> Self {
+        Stage { program: program.into(), task: task.into(), options: *options, workers: None }
     }
 
     /// Random numbers for inputs: the same for the same seed.
@@ -127,7 +121,7 @@ impl Stage {
         if let Some(why) = played.ends.iter().find_map(misunderstood) {
             bail!("the task {} does not fit its grading: {why}", self.task);
         }
-        match played.fault.or_else(|| first_fault(&played.ends)).or_else(|| leak(&played.strays)) {
+        match played.fault.or_else(|| first_fault(&played.ends)).or_else(|| leak(&played.orphans)) {
             Some(fault) => Err(Fault { printed: played.printed, ..fault }.into()),
             None => Ok((played.ends, played.printed)),
         }
@@ -136,32 +130,24 @@ impl Stage {
     fn run(&mut self, setting: &Setting, call: &Call) -> anyhow::Result<Played> {
         let folder = tempfile::Builder::new().prefix("lockstep-grade-").tempdir().context("cannot make a folder")?;
         let ranks = setting.ranks.max(1);
-        let Stage { runtime, workers, .. } = self;
-        let _inside = runtime.enter();
-        let workers = match workers {
+        let workers = match &mut self.workers {
             Some(workers) => workers,
             none => none.insert(Workers::new().context("cannot start processes")?),
         };
-        workers.entrust(folder.path());
+        workers.register_cleanup(folder.path());
         let scene = Scene::set(&self.program, self.options.confined, &folder, setting, call)?;
-        let played = runtime.block_on(async {
-            let mut pids = Vec::new();
-            for rank in 0..ranks {
-                pids.push(workers.start(rank, scene.spec(rank)?)?);
-            }
-            scene.watch(workers, &pids, &self.options).await
-        });
+        let pids = (0..ranks).map(|rank| workers.start(rank, scene.spec(rank)?)).collect::<Result<Vec<_>, _>>();
+        let played = pids.map_err(Into::into).and_then(|pids| scene.watch(workers, &pids, &self.options));
         if played.is_err() {
             workers.kill();
         }
-        workers.release(folder.path());
+        workers.unregister_cleanup(folder.path());
         played.with_context(|| format!("cannot run {}", self.program.display()))
     }
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        let _inside = self.runtime.enter();
         if let Some(workers) = self.workers.take() {
             workers.close();
         }

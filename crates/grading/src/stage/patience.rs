@@ -9,7 +9,7 @@ use lockstep_watchdog::{Awake, Queue, Stillness, threads};
 
 /// After so long without a sign of life, none is expected.
 const STILL: Duration = Duration::from_secs(5);
-/// What the threads that answer roll calls use in that time, and more.
+/// What the threads that answer for desync reports use in that time, and more.
 const NOTHING: Duration = Duration::from_millis(100);
 
 /// A moment, with the time that the ranks had lost by then in the queue for a core.

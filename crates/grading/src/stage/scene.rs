@@ -8,14 +8,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use lockstep_contract::FOREIGN;
+use lockstep_contract::CLEARED_VARIABLES;
 use lockstep_contract::exercise::{ANSWERS, Answers, CALL, Call};
-use lockstep_launch::process::{Died, Sink, Spec, Stdin, Stray, Workers};
+use lockstep_process::{Died, Orphan, Sink, Spec, Stdin, Workers};
 use tempfile::TempDir;
 
 use super::judge::is_done;
 use super::patience::{Moment, Patience};
-use super::{End, Setting, confine, printed, roll};
+use super::{End, Setting, confine, desync_report, printed};
 use crate::{Fault, Options, Verdict};
 
 /// How often the ranks' answers are looked for.
@@ -44,7 +44,7 @@ pub(super) struct Played {
     /// A fault of the whole: too late, too much.
     pub(super) fault: Option<Fault>,
     /// What the ranks left running; it was ended.
-    pub(super) strays: Vec<Stray>,
+    pub(super) orphans: Vec<Orphan>,
     pub(super) printed: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl<'a> Scene<'a> {
     pub(super) fn spec(&self, rank: usize) -> io::Result<Spec> {
         let printed = File::create(printed::file(self.folder, rank))?;
         let own = |name: &str, value: &dyn ToString| (name.into(), Some(value.to_string().into()));
-        let mut env: Vec<(OsString, Option<OsString>)> = FOREIGN.map(|name| (name.into(), None)).into();
+        let mut env: Vec<(OsString, Option<OsString>)> = CLEARED_VARIABLES.map(|name| (name.into(), None)).into();
         env.extend([
             own("RANK", &rank),
             own("LOCAL_RANK", &rank),
@@ -110,13 +110,13 @@ impl<'a> Scene<'a> {
     }
 
     /// Watches the ranks to their end, and ends those that do not.
-    pub(super) async fn watch(&self, workers: &mut Workers, pids: &[u32], options: &Options) -> anyhow::Result<Played> {
+    pub(super) fn watch(&self, workers: &mut Workers, pids: &[u32], options: &Options) -> anyhow::Result<Played> {
         let (begin, mut measured) = (Instant::now(), Instant::now());
         let mut ends: Vec<Option<End>> = vec![None; self.ranks];
         let mut failed: Option<Moment> = None;
         let (mut fault, mut patience) = (None, Patience::new(begin));
         while ends.iter().any(Option::is_none) && fault.is_none() {
-            self.look(&mut ends, workers).await?;
+            self.look(&mut ends, workers)?;
             let now = Instant::now();
             // A rank that is done only waits for the others.
             let busy: Vec<u32> = pids.iter().zip(&ends).filter(|(_, end)| end.is_none()).map(|(pid, _)| *pid).collect();
@@ -136,47 +136,45 @@ impl<'a> Scene<'a> {
             // Nobody waits for them any more, and they would not go by themselves.
             workers.kill();
         }
-        let strays = self.end(workers).await?;
+        let orphans = self.end(workers)?;
         let ends = ends.into_iter().map(|end| end.unwrap_or(End::Stopped)).collect();
-        Ok(Played { ends, fault, strays, printed: printed::last_lines(self.folder, self.ranks) })
+        Ok(Played { ends, fault, orphans, printed: printed::last_lines(self.folder, self.ranks) })
     }
 
     /// Takes note of answers, and of deaths before one.
-    async fn look(&self, ends: &mut [Option<End>], workers: &mut Workers) -> anyhow::Result<()> {
+    fn look(&self, ends: &mut [Option<End>], workers: &mut Workers) -> anyhow::Result<()> {
         // Looked for before the deaths: an answer was left before its process died.
-        let died = tokio::time::timeout(LOOK, workers.next()).await;
+        let died = workers.next(Some(Instant::now() + LOOK))?;
         for (rank, end) in ends.iter_mut().enumerate().filter(|(_, end)| end.is_none()) {
             *end = self.answers.read(rank)?.map(End::Answered);
         }
-        if let Ok(died) = died {
-            let Died { index, exit, .. } = died?;
+        if let Some(Died { index, exit, .. }) = died {
             ends[index].get_or_insert(End::Died(exit));
         }
         Ok(())
     }
 
     /// Lets all ranks go and ends those that do not; what they left behind.
-    async fn end(&self, workers: &mut Workers) -> anyhow::Result<Vec<Stray>> {
+    fn end(&self, workers: &mut Workers) -> anyhow::Result<Vec<Orphan>> {
         self.answers.dismiss()?;
         let all_done = |workers: &Workers| workers.alive().is_empty();
         let mut until = Instant::now() + FAREWELL;
         let mut killed = false;
         while !all_done(workers) {
-            match tokio::time::timeout(LOOK, workers.next()).await {
-                Ok(died) => drop(died?),
-                Err(_) if Instant::now() < until => {}
-                Err(_) if killed => bail!("a rank did not die within {} s of a kill", FAREWELL.as_secs()),
-                Err(_) => {
+            match workers.next(Some(until))? {
+                Some(_) => {}
+                None if killed => bail!("a rank did not die within {} s of a kill", FAREWELL.as_secs()),
+                None => {
                     workers.kill();
                     (killed, until) = (true, Instant::now() + FAREWELL);
                 }
             }
         }
-        Ok(workers.sweep(FAREWELL).await.killed)
+        Ok(workers.sweep(FAREWELL).killed)
     }
 
     fn hang(&self, ends: &[Option<End>], what: &str) -> Fault {
-        let told = roll::call(&self.store, self.ranks);
+        let told = desync_report::collect(&self.store, self.ranks);
         let line = |(rank, end): (usize, &Option<End>)| match end {
             Some(End::Answered(_)) => format!("rank {rank}: has finished"),
             Some(_) => format!("rank {rank}: has died"),

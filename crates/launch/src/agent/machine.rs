@@ -11,7 +11,8 @@
 //!    └── clearing ◀─ stopping ──▶ clearing ──▶ over (1)
 //! ```
 
-use crate::process::Exit;
+use lockstep_process::Exit;
+
 use crate::status::Phase as Doing;
 
 /// What happened.

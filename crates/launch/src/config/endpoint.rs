@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 
 use super::error::ConfigError;
-use super::flags::Given;
+use super::given::Given;
 
 /// `DEFAULT_PORT` of torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py.
 pub const DEFAULT_PORT: u16 = 29400;
@@ -105,7 +105,7 @@ fn parse_port(text: &str) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flags::Source;
+    use super::super::given::Source;
     use super::*;
 
     fn given(flag: &'static str, text: &str) -> Given {

@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::flags::Env;
+use super::given::Env;
 use super::job::Config;
 
 /// Where one worker stands in the group that the nodes agreed on.

@@ -1,6 +1,6 @@
 //! Why the flags do not make a job.
 
-use super::flags::Given;
+use super::given::Given;
 use super::program::ProgramError;
 
 /// Why the flags do not make a job. Nothing was started.

@@ -5,35 +5,10 @@
 //! (torch/distributed/argparse_util.py).
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::path::PathBuf;
 
 use super::error::ConfigError;
-
-/// How variables are looked up: `std::env::var_os`, or a test's own.
-pub type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
-
-/// The text of one flag.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
-    /// The flag's name without dashes in front, such as `nproc-per-node`.
-    pub flag: &'static str,
-    /// Its value.
-    pub text: String,
-    /// Who said so.
-    pub source: Source,
-}
-
-/// Where a flag's text came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The command line.
-    CommandLine,
-    /// The variable `PET_<NAME>`.
-    Variable,
-    /// Nobody: the default.
-    Default,
-}
+use super::given::{Env, Given, Source, variable};
 
 /// Everything that the command line of `lockstep run` says.
 #[derive(Clone, Debug)]
@@ -84,28 +59,6 @@ pub struct Flags {
     pub args: Vec<OsString>,
 }
 
-impl Given {
-    /// The command line's text, else the variable's, else the default.
-    pub fn pick(flag: &'static str, command_line: Option<String>, default: &str, env: Env<'_>) -> Self {
-        let variable = || env(&variable(flag)).map(|value| (value.to_string_lossy().into_owned(), Source::Variable));
-        let (text, source) = command_line
-            .map(|text| (text, Source::CommandLine))
-            .or_else(variable)
-            .unwrap_or_else(|| (default.to_owned(), Source::Default));
-        Given { flag, text, source }
-    }
-}
-
-impl fmt::Display for Given {
-    /// As its user wrote it: `--nnodes=2`, or `PET_NNODES=2 (in place of --nnodes)`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.source {
-            Source::Variable => write!(f, "{}={} (in place of --{})", variable(self.flag), self.text, self.flag),
-            _ => write!(f, "--{}={}", self.flag, self.text),
-        }
-    }
-}
-
 /// A switch: on by the command line, else by a variable that is a whole number other than 0, else off.
 ///
 /// # Errors
@@ -121,11 +74,6 @@ pub fn switch(flag: &'static str, command_line: bool, env: Env<'_>) -> Result<bo
 pub fn path(flag: &'static str, command_line: Option<PathBuf>, env: Env<'_>) -> Option<PathBuf> {
     let path = command_line.or_else(|| env(&variable(flag)).map(PathBuf::from));
     path.filter(|path| path.as_os_str() != OsStr::new(""))
-}
-
-/// The variable that stands in for a flag.
-pub fn variable(flag: &str) -> String {
-    format!("PET_{}", flag.to_ascii_uppercase().replace('-', "_"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::endpoint::{self, Endpoint};
 use super::error::ConfigError;
-use super::flags::{Flags, Given, Source};
+use super::flags::Flags;
+use super::given::{Given, Source};
 use super::logs::{self, LogBase, Logs, PrefixWhen, Streams};
 use super::machine::Machine;
 use super::nodes::{self, Nodes};

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::error::ConfigError;
-use super::flags::Given;
+use super::given::Given;
 use super::template::substitute;
 
 /// What torchrun puts in front of a line (`TailLog`, torch/distributed/elastic/multiprocessing/tail_log.py).
@@ -228,7 +228,7 @@ pub(super) fn filters(given: &Given) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flags::Source;
+    use super::super::given::Source;
     use super::*;
 
     fn given(flag: &'static str, text: &str) -> Given {

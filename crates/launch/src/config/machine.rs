@@ -3,7 +3,7 @@
 use std::fs;
 use std::num::NonZero;
 
-use super::flags::Env;
+use super::given::Env;
 
 /// Where Linux lists the processors that are online, as ranges (`0-3,5`).
 const ONLINE: &str = "/sys/devices/system/cpu/online";

@@ -1,7 +1,7 @@
 //! How many nodes and how many workers on each.
 
 use super::error::ConfigError;
-use super::flags::Given;
+use super::given::Given;
 use super::machine::Machine;
 
 /// `--nnodes`: how many agents make a job.
@@ -58,7 +58,7 @@ const MOST_WORKERS: usize = 4 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use super::super::flags::Source;
+    use super::super::given::Source;
     use super::super::machine::Gpus;
     use super::*;
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use super::flags::Env;
+use super::given::Env;
 use super::template::substitute;
 
 /// The kernel reads as much of a first line (`BINPRM_BUF_SIZE`, linux/binfmts.h), in bytes.

@@ -1,41 +1,9 @@
 //! `--signals-to-handle`: which signals end the job in order.
 
-use signal_hook::consts::signal;
+use lockstep_process::{known_signal_name, signal_number};
 
 use super::error::ConfigError;
-use super::flags::Given;
-
-/// Signals by name (signal(7)).
-const NAMES: [(&str, i32); 28] = [
-    ("SIGHUP", signal::SIGHUP),
-    ("SIGINT", signal::SIGINT),
-    ("SIGQUIT", signal::SIGQUIT),
-    ("SIGILL", signal::SIGILL),
-    ("SIGTRAP", signal::SIGTRAP),
-    ("SIGABRT", signal::SIGABRT),
-    ("SIGBUS", signal::SIGBUS),
-    ("SIGFPE", signal::SIGFPE),
-    ("SIGUSR1", signal::SIGUSR1),
-    ("SIGSEGV", signal::SIGSEGV),
-    ("SIGUSR2", signal::SIGUSR2),
-    ("SIGPIPE", signal::SIGPIPE),
-    ("SIGALRM", signal::SIGALRM),
-    ("SIGTERM", signal::SIGTERM),
-    ("SIGCHLD", signal::SIGCHLD),
-    ("SIGCONT", signal::SIGCONT),
-    ("SIGTSTP", signal::SIGTSTP),
-    ("SIGTTIN", signal::SIGTTIN),
-    ("SIGTTOU", signal::SIGTTOU),
-    ("SIGURG", signal::SIGURG),
-    ("SIGXCPU", signal::SIGXCPU),
-    ("SIGXFSZ", signal::SIGXFSZ),
-    ("SIGVTALRM", signal::SIGVTALRM),
-    ("SIGPROF", signal::SIGPROF),
-    ("SIGWINCH", signal::SIGWINCH),
-    ("SIGIO", signal::SIGIO),
-    ("SIGSYS", signal::SIGSYS),
-    ("SIGKILL", signal::SIGKILL),
-];
+use super::given::Given;
 
 /// The agent needs the first itself, and nobody can go on after the others.
 const OTHERS: [&str; 4] = ["SIGCHLD", "SIGILL", "SIGFPE", "SIGSEGV"];
@@ -57,9 +25,8 @@ impl Signals {
             if ["SIGKILL", "SIGSTOP"].contains(&name) {
                 return Err(ConfigError::not_allowed(given, format!("{name} cannot be handled by any program")));
             }
-            let known = NAMES.iter().find(|(known, _)| *known == name).filter(|(name, _)| !OTHERS.contains(name));
-            match known {
-                Some((_, number)) if !numbers.contains(number) => numbers.push(*number),
+            match signal_number(name).filter(|_| !OTHERS.contains(&name)) {
+                Some(number) if !numbers.contains(&number) => numbers.push(number),
                 Some(_) => {}
                 None => {
                     notices.push(format!("{given}: `{name}` is no signal that can be handled here; it is left out"))
@@ -73,18 +40,15 @@ impl Signals {
 /// The name of a signal, as Python's `signal.Signals` has it; `None` for one that has none.
 pub fn name(number: i32) -> Option<&'static str> {
     match number {
-        signal::SIGSTOP => Some("SIGSTOP"),
-        16 => Some("SIGSTKFLT"),
-        30 => Some("SIGPWR"),
         34 => Some("SIGRTMIN"),
         64 => Some("SIGRTMAX"),
-        _ => NAMES.iter().find(|(_, known)| *known == number).map(|(name, _)| *name),
+        _ => known_signal_name(number),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::flags::Source;
+    use super::super::given::Source;
     use super::*;
 
     fn parse(text: &str) -> Result<(Signals, Vec<String>), ConfigError> {

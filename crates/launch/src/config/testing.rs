@@ -1,7 +1,8 @@
 //! Configurations for tests, from flags as a user would write them.
 
 use super::error::ConfigError;
-use super::flags::{Flags, Given, Source};
+use super::flags::Flags;
+use super::given::{Given, Source};
 use super::job::Config;
 use super::machine::{Gpus, Machine};
 

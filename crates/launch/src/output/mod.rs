@@ -13,7 +13,7 @@
 //! ```no_run
 //! # use std::time::Duration;
 //! # use lockstep_launch::output::{Console, Outputs, Plan, Prefix, Stream, StreamPlan};
-//! # use lockstep_launch::process::{Sink, Spec, Workers};
+//! # use lockstep_process::{Sink, Spec, Workers};
 //! # async fn attempt(workers: &mut Workers, spec: impl Fn(usize, Sink, Sink) -> Spec) -> std::io::Result<()> {
 //! let console = Console::of_this_process()?;
 //! let shown = |local_rank: usize| StreamPlan {
@@ -43,5 +43,6 @@ mod source;
 mod tail;
 
 pub use console::Console;
-pub use outputs::{Finished, Outputs};
+pub use outputs::Outputs;
 pub use plan::{Plan, Prefix, Stream, StreamPlan};
+pub use reader::Finished;

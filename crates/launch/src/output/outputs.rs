@@ -3,19 +3,18 @@
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use lockstep_process::Sink;
 use tokio::sync::oneshot;
 
 use super::console::Console;
 use super::plan::{Plan, Prefix, Stream, StreamPlan};
-use super::reader::{Reader, Shared, tail_of};
+use super::reader::{Finished, Reader, Shared, tail_of};
 use super::source::{Source, open_log};
 use super::tail;
-use crate::process::Sink;
 
 /// What is being read from the workers of one attempt, by local rank. Dropping it reads no more.
 pub struct Outputs {
@@ -27,18 +26,9 @@ pub struct Outputs {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What became of the output.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Finished {
-    /// Streams that somebody still held open, or that the console did not take, when the time was over.
-    pub given_up: Vec<(usize, Stream)>,
-    /// Files that could not be written any more, with the system's reason. The console went on.
-    pub failed: Vec<(PathBuf, String)>,
-}
-
 impl Outputs {
     /// Opens what the plans name, one for each local rank from 0 on, and starts to read. Returned beside it: standard
-    /// output and error of each worker, for its [`Spec`](crate::process::Spec).
+    /// output and error of each worker, for its [`Spec`](lockstep_process::Spec).
     ///
     /// # Errors
     /// When a file cannot be opened, with its name.

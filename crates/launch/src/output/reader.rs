@@ -2,19 +2,28 @@
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::console::Console;
-use super::outputs::Finished;
 use super::plan::Stream;
 use super::source::{Sinks, Source};
 use super::tail::Tail;
 
 /// As much as a pipe holds by default (pipe(7)), in bytes.
 const CHUNK: usize = 64 << 10;
+
+/// What became of the output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Finished {
+    /// Streams that somebody still held open, or that the console did not take, when the time was over.
+    pub given_up: Vec<(usize, Stream)>,
+    /// Files that could not be written any more, with the system's reason. The console went on.
+    pub failed: Vec<(PathBuf, String)>,
+}
 
 /// What the agent and the reading thread both see.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use super::header::{self, Header, Pages};
 use super::heart::{Closings, Keys};
-use super::lead::{Draft, Lead};
+use super::leader_policy::{Draft, Lead};
 use super::node::NodeId;
 use super::options::Options;
 use super::peers::Peers;

@@ -9,14 +9,14 @@
 use std::ffi::OsString;
 use std::fs;
 
+use lockstep_process::AGENT;
+use lockstep_process::proc::Stat;
 use rustix::process::getppid;
 
 use crate::LaunchEnv;
 
 /// What torchrun calls a job that was given no id.
 const UNNAMED: &str = "none";
-/// The variable by which `lockstep run` marks its workers: the launchers' ids, the innermost last, joined by colons.
-const AGENT: &str = "LOCKSTEP_AGENT";
 
 /// The name of the job that this process is a worker of; `None` where no launcher started it.
 pub(crate) fn job_of(env: &LaunchEnv) -> Option<String> {
@@ -35,14 +35,9 @@ fn name(run_id: Option<&str>, agent: Option<OsString>, parent: impl Fn() -> Opti
 /// The process that started this one, among all of all machines until they start again: torchrun starts its workers itself.
 fn parent() -> Option<String> {
     let pid = getppid()?.as_raw_pid();
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let start = Stat::of(pid)?.start;
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    Some(format!("launcher {pid} started at {} since boot {}", start_time(&stat)?, boot.trim()))
-}
-
-/// In clock ticks since the boot: field 22 of `/proc/PID/stat`, whose second may hold anything (proc_pid_stat(5)).
-fn start_time(stat: &str) -> Option<u64> {
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+    Some(format!("launcher {pid} started at {start} since boot {}", boot.trim()))
 }
 
 #[cfg(test)]
@@ -79,8 +74,5 @@ mod tests {
         let named = parent().unwrap();
         assert_eq!(Some(&named), parent().as_ref());
         assert!(named.contains(&getppid().unwrap().as_raw_pid().to_string()), "{named}");
-        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
-        assert_eq!(start_time(&format!("7 (a) Z 1) {}", fields.join(" "))), Some(22));
-        assert_eq!(start_time("7 (a) Z 1"), None);
     }
 }

@@ -4,10 +4,12 @@
 
 use std::env;
 use std::io::Read;
-use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
+use lockstep_contract::clear_launcher;
+pub(crate) use lockstep_process::KillOnDrop;
 use lockstep_watchdog::{drain, receive};
 
 const CASE: &str = "LOCKSTEP_TEST_CASE";
@@ -42,10 +44,7 @@ pub(crate) fn program_after(prelude: &str, case: &str) -> Command {
 }
 
 fn prepared(mut command: Command, case: &str) -> Command {
-    for name in ["RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "RUST_BACKTRACE"] {
-        command.env_remove(name);
-    }
-    command.env(CASE, case).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    clear_launcher(&mut command).env(CASE, case).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -57,16 +56,6 @@ pub(crate) fn finish(command: Command) -> Output {
 /// Waits until everything that holds this end of a pipe has ended.
 pub(crate) fn until_closed(pipe: impl Read + Send + 'static) {
     receive(&drain(pipe)).expect("something still holds the pipe");
-}
-
-/// A process that is killed and reaped when the test fails.
-pub(crate) struct Guarded(pub(crate) Child);
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {

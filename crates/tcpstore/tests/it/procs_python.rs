@@ -3,15 +3,16 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 use crate::support::{LONG, client_at, python_with_torch, server};
+use lockstep_process::KillOnDrop;
 use tcpstore::{Kind, Options};
 
 /// A Python program that ends with its test.
 struct Python {
-    child: Child,
+    child: KillOnDrop,
     stdin: Option<ChildStdin>,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
@@ -28,7 +29,7 @@ impl Python {
             .spawn()
             .expect("Python starts");
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().expect("piped"));
-        Self { child, stdin, lines: BufReader::new(stdout).lines() }
+        Self { child: KillOnDrop(child), stdin, lines: BufReader::new(stdout).lines() }
     }
 
     /// The next line that it prints.
@@ -39,15 +40,8 @@ impl Python {
     /// Closes its input, which it may wait for, and waits for its end.
     fn finish(mut self) {
         drop(self.stdin.take());
-        let status = self.child.wait().expect("waited for");
+        let status = self.child.0.wait().expect("waited for");
         assert!(status.success(), "Python ended with {status}");
-    }
-}
-
-impl Drop for Python {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use lockstep_grading::exercise::Tasks;
 use lockstep_grading::grade::Submission;
 use lockstep_grading::{Lab, package};
-use lockstep_launch::process::{Group, Outcome, Signals};
+use lockstep_process::{Group, Outcome, Signals};
 use toml::{Table, Value};
 
 use super::submission::Handed;

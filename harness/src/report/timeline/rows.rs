@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lockstep_events::{AgentEvent, Event};
-use lockstep_launch::process::signal_name;
+use lockstep_process::signal_name;
 
 use super::{Mark, MarkKind, Node, Redone, Row, Span, State};
 use crate::checks::counted;

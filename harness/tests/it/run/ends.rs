@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use lockstep_process::proc::Stat;
 use rustix::process::Signal;
 
 use crate::run::site::Site;
@@ -237,8 +238,7 @@ fn a_stopped_worker_is_ended_too() {
     let running = site.start(&["--standalone", "--nproc-per-node=2", "--stop-timeout=1000", "sh", "-c", script]);
     running.await_out("up", 2);
     site.until("rank 0 is stopped", || {
-        let stopped =
-            |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "));
+        let stopped = |pid: &i32| Stat::of(*pid).is_some_and(|stat| stat.state == 'T');
         site.processes().iter().any(|(pid, _)| stopped(pid))
     });
     site.file("go", "");

@@ -1,8 +1,8 @@
 //! Workers that fail: what the command's exit code, report, restarts and files then are.
 
-use std::fs;
 
 use insta::assert_snapshot;
+use lockstep_process::proc::Stat;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -66,7 +66,7 @@ fn of_two_deaths_at_once_the_kernels_first_is_blamed_and_both_are_failures() {
     site.file("go", "");
     let dead = |rank: u8| {
         let pid = site.read(&format!("pid.{rank}"));
-        fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap().contains(") Z ")
+        Stat::of(pid.trim().parse().unwrap()).unwrap().is_dead()
     };
     site.until("both are dead", || dead(0) && dead(1));
     running.signal(Signal::CONT);

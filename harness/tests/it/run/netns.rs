@@ -5,7 +5,9 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+
+use lockstep_process::KillOnDrop;
 
 use crate::run::environment::REACH;
 use crate::run::site::Site;
@@ -14,7 +16,7 @@ use crate::running::Running;
 struct Net<'a> {
     site: &'a Site,
     /// The namespace of the bridge, then one for each node.
-    holders: Vec<Child>,
+    holders: Vec<KillOnDrop>,
 }
 
 impl<'a> Net<'a> {
@@ -29,7 +31,7 @@ impl<'a> Net<'a> {
         for node in 0..nodes {
             let mut own = net.inside(0, "unshare");
             net.hold(own.args(["-n", "sh", "-c", "ip link set lo up && echo up && exec sleep 1000"])).unwrap();
-            let (pid, address) = (net.holders.last().unwrap().id(), net.address(node));
+            let (pid, address) = (net.holders.last().unwrap().0.id(), net.address(node));
             net.ip(0, &format!("link add node{node} type veth peer name eth0 netns {pid}"));
             net.ip(0, &format!("link set node{node} master br0 up"));
             net.ip(node + 1, &format!("addr add {address}/24 dev eth0"));
@@ -46,7 +48,7 @@ impl<'a> Net<'a> {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         if line == "up\n" {
-            self.holders.push(child);
+            self.holders.push(KillOnDrop(child));
             return Ok(());
         }
         let told = child.wait_with_output().unwrap();
@@ -56,7 +58,7 @@ impl<'a> Net<'a> {
     /// A command that runs this program in the namespace.
     fn inside(&self, holder: usize, program: &str) -> Command {
         let mut command = Command::new("nsenter");
-        command.args(["-t", &self.holders[holder].id().to_string(), "-U", "-n", "--preserve-credentials", program]);
+        command.args(["-t", &self.holders[holder].0.id().to_string(), "-U", "-n", "--preserve-credentials", program]);
         self.site.prepare(&mut command);
         command
     }
@@ -80,7 +82,7 @@ impl<'a> Net<'a> {
 
     /// The IPv4 addresses on which anything of this node listens.
     fn listeners(&self, node: u8) -> Vec<String> {
-        let pid = self.holders[usize::from(node) + 1].id();
+        let pid = self.holders[usize::from(node) + 1].0.id();
         assert!(!fs::read_to_string(format!("/proc/{pid}/net/tcp6")).is_ok_and(|table| table.contains(" 0A ")));
         let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
         let listening = table.lines().filter(|line| line.split_whitespace().nth(3) == Some("0A"));
@@ -93,15 +95,6 @@ impl<'a> Net<'a> {
         addresses.sort();
         addresses.dedup();
         addresses
-    }
-}
-
-impl Drop for Net<'_> {
-    fn drop(&mut self) {
-        for holder in &mut self.holders {
-            let _ = holder.kill();
-            let _ = holder.wait();
-        }
     }
 }
 

@@ -2,7 +2,6 @@
 //! to its end. Whatever it started is found by a mark in its environment, and ended with the test.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -10,6 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::{env, fs};
 
 use insta::internals::SettingsBindDropGuard;
+use lockstep_process::proc;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -106,17 +106,9 @@ impl Site {
 
     /// The processes of this test that live: number and command line.
     pub(crate) fn processes(&self) -> Vec<(i32, String)> {
-        let mark = [MARK.as_bytes(), b"=", self.folder.path().as_os_str().as_bytes()].concat();
-        let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
-        let ours = pids.filter(|pid: &i32| {
-            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environ.split(|byte| *byte == 0).any(|variable| variable == mark)
-        });
-        let named = |pid: i32| {
-            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            (pid, String::from_utf8_lossy(&words).replace('\0', " "))
-        };
-        ours.map(named).collect()
+        let mark = self.folder.path().as_os_str();
+        let ours = proc::pids().filter(|pid| proc::variable(*pid, MARK).as_deref() == Some(mark));
+        ours.map(|pid| (pid, proc::command_line(pid).unwrap_or_default())).collect()
     }
 
     /// Nothing that the test started lives.
@@ -124,7 +116,7 @@ impl Site {
         assert_eq!(self.processes(), [], "processes are left");
     }
 
-    /// The same after a kill that none of ours could foresee: it takes the warden a moment.
+    /// The same after a kill that none of ours could foresee: it takes the reaper a moment.
     pub(crate) fn await_no_process(&self) {
         self.until("no process is left", || self.processes().is_empty());
     }

@@ -5,15 +5,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use assert_cmd::assert::{Assert, OutputAssertExt};
 use lockstep::events::{self, Event};
+pub use lockstep_trials::KillOnDrop;
+use lockstep_trials::clear_launcher;
 use tempfile::TempDir;
-
-/// What a launcher, or the developer's own shell, may have set.
-const FOREIGN: [&str; 6] =
-    ["RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "RUST_BACKTRACE"];
 
 pub struct Lab(TempDir);
 
@@ -33,10 +31,7 @@ impl Lab {
     /// The program at `binary`, in this folder, with its output piped.
     pub fn command(&self, binary: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(binary);
-        for name in FOREIGN {
-            command.env_remove(name);
-        }
-        command.env("OMP_NUM_THREADS", "1").env(events::FOLDER, self.path("events"));
+        clear_launcher(&mut command).env("OMP_NUM_THREADS", "1").env(events::FOLDER, self.path("events"));
         command.args(args).current_dir(self.folder());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -66,16 +61,6 @@ impl Lab {
 /// Runs `command` until it and all that inherited its output have ended: a worker left behind is a failure.
 pub fn finish(command: Command) -> Output {
     lockstep_watchdog::output(command)
-}
-
-/// A process that is killed and reaped when the test fails; its workers die with it.
-pub struct Guarded(pub Child);
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 pub fn stdout(run: &Assert) -> String {

@@ -1,9 +1,9 @@
-//! By what a process is known to belong to an agent, when the agent itself is gone.
+//! The id of an agent, by which processes are known as its own even when the agent itself is gone.
 //!
-//! Two marks, which a worker gets before its program starts and which its descendants inherit:
-//! - a variable in its environment, [`MARKER`];
+//! A worker gets it in two places before its program starts, and its descendants inherit both:
+//! - a variable in its environment, [`AGENT`];
 //! - its soft limit on file locks (`RLIMIT_LOCKS`), set to the agent's id. Linux has ignored this limit since 2.4.25
-//!   (getrlimit(2)) but still hands it on over fork and exec, so it marks daemons that cleared their environment, too.
+//!   (getrlimit(2)) but still hands it on over fork and exec, so it is still there in daemons that cleared their environment.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,9 +14,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::proc;
 
-/// The variable in every worker's environment that tells which agents it belongs to: their ids, from the outermost to the
+/// The variable in every worker's environment with the agents that it belongs to: their ids, from the outermost to the
 /// innermost, joined by colons.
-pub const MARKER: &str = "LOCKSTEP_AGENT";
+pub const AGENT: &str = "LOCKSTEP_AGENT";
 
 /// An agent, among all on this machine: a random number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl AgentId {
         (text.len() == 16).then(|| u64::from_str_radix(text, 16).ok().map(AgentId)).flatten()
     }
 
-    /// The value of [`MARKER`] for a process of this agent, which itself runs under the agents `outer`.
+    /// The value of [`AGENT`] for a process of this agent, which itself runs under the agents `outer`.
     pub(super) fn joined(self, outer: Option<OsString>) -> OsString {
         match outer {
             Some(mut ids) if !ids.is_empty() => {
@@ -45,14 +45,14 @@ impl AgentId {
         }
     }
 
-    /// Whether a value of [`MARKER`] names this agent.
+    /// Returns true if a value of [`AGENT`] names this agent.
     fn is_in(self, value: &OsStr) -> bool {
         value.as_bytes().split(|byte| *byte == b':').any(|part| part == self.to_string().as_bytes())
     }
 
-    /// Whether a process carries one of the marks.
-    pub(super) fn marks(self, pid: i32) -> bool {
-        proc::lock_limit(pid) == Some(self.0) || proc::variable(pid, MARKER).is_some_and(|value| self.is_in(&value))
+    /// Returns true if a process has the id in one of the two places.
+    pub(super) fn is_of(self, pid: i32) -> bool {
+        proc::lock_limit(pid) == Some(self.0) || proc::variable(pid, AGENT).is_some_and(|value| self.is_in(&value))
     }
 }
 
@@ -62,9 +62,9 @@ impl std::fmt::Display for AgentId {
     }
 }
 
-/// Sets this process's limit on file locks to the id of the innermost agent in [`MARKER`].
+/// Sets this process's limit on file locks to the id of the innermost agent in [`AGENT`].
 pub(super) fn set_limit() {
-    let marker = std::env::var(MARKER).unwrap_or_default();
+    let marker = std::env::var(AGENT).unwrap_or_default();
     let Some(AgentId(id)) = marker.rsplit(':').next().and_then(AgentId::parse) else { return };
     let maximum = getrlimit(Resource::Locks).maximum;
     // A lower hard limit, which nobody sets, leaves the other mark.

@@ -4,7 +4,7 @@ use std::fs;
 
 use rustix::process::Signal;
 
-use crate::scene::{Scene, children, exists, lives, signal, until, until_gone, warden_of, warden_other_than};
+use crate::scene::{Scene, children, exists, lives, reaper_of, reaper_other_than, signal, until, until_gone};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("orphans::a_sweep_ends_grandchildren_and_daemons", a_sweep_ends_grandchildren_and_daemons),
@@ -13,10 +13,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("orphans::what_ends_by_itself_is_reaped", what_ends_by_itself_is_reaped),
     ("orphans::a_killed_agent_leaves_nothing_behind", a_killed_agent_leaves_nothing_behind),
     (
-        "orphans::a_killed_agent_leaves_nothing_behind_though_its_warden_was_killed_before",
-        though_its_warden_was_killed_before,
+        "orphans::a_killed_agent_leaves_nothing_behind_though_its_reaper_was_killed_before",
+        though_its_reaper_was_killed_before,
     ),
-    ("orphans::a_warden_is_small_and_goes_home_with_the_agent", a_warden_is_small_and_goes_home_with_the_agent),
+    ("orphans::a_reaper_is_small_and_goes_home_with_the_agent", a_reaper_is_small_and_goes_home_with_the_agent),
 ];
 
 /// A child, one in a session of its own, one whose parents are gone, and one of those that forgot its environment.
@@ -32,7 +32,7 @@ fn a_sweep_ends_grandchildren_and_daemons() {
         assert!(scene.ask("sweep").ends_with("left 0"));
         assert_eq!(family.len(), 4);
         assert!(!family.iter().any(|pid| lives(*pid)), "{family:?}");
-        assert_eq!(children(scene.agent()), [warden_of(scene.agent())]);
+        assert_eq!(children(scene.agent()), [reaper_of(scene.agent())]);
         scene.close();
     }
 }
@@ -61,7 +61,7 @@ fn a_sweep_ends_those_who_refuse() {
     assert_eq!(scene.ask("next"), "died 0 -9 SIGKILL");
     assert!(scene.ask("sweep").ends_with("left 0"));
     assert!(!lives(refusing[0]));
-    assert_eq!(children(scene.agent()), [warden_of(scene.agent())]);
+    assert_eq!(children(scene.agent()), [reaper_of(scene.agent())]);
     scene.close();
 }
 
@@ -90,46 +90,46 @@ fn a_killed_agent_leaves_nothing_behind() {
         fs::write(logs.join("attempt_0/0/stdout.log"), "x").unwrap();
     }
     let mut scene = Scene::begin();
-    assert_eq!(scene.ask(&format!("folder {}", temporary.display())), "entrusted");
+    assert_eq!(scene.ask(&format!("folder {}", temporary.display())), "registered");
     let (worker, family) = scene.start_family(0, &format!("{} exec sleep 1000", FAMILY));
-    let warden = warden_of(scene.agent());
+    let reaper = reaper_of(scene.agent());
     scene.kill_agent();
     // The last of the family gave up both its environment and its session.
     until_gone(&family);
-    until_gone(&[worker, warden]);
+    until_gone(&[worker, reaper]);
     assert!(!exists(&temporary) && exists(&asked_for));
 }
 
-fn though_its_warden_was_killed_before() {
+fn though_its_reaper_was_killed_before() {
     let folder = tempfile::tempdir().unwrap();
     let logs = folder.path().join("logs");
     fs::create_dir(&logs).unwrap();
     let mut scene = Scene::begin();
     scene.ask(&format!("folder {}", logs.display()));
     let (worker, family) = scene.start_family(0, "setsid sleep 1000 & echo $!; exec sleep 1000");
-    let first = warden_of(scene.agent());
+    let first = reaper_of(scene.agent());
     scene.say("next");
     signal(first, Signal::KILL);
-    let second = warden_other_than(first, scene.agent());
+    let second = reaper_other_than(first, scene.agent());
     assert!(lives(worker));
     scene.kill_agent();
     until_gone(&[worker, family[0], second]);
     assert!(!exists(&logs));
 }
 
-fn a_warden_is_small_and_goes_home_with_the_agent() {
+fn a_reaper_is_small_and_goes_home_with_the_agent() {
     let folder = tempfile::tempdir().unwrap();
     let mut scene = Scene::begin();
     scene.ask(&format!("folder {}", folder.path().display()));
-    let warden = warden_of(scene.agent());
+    let reaper = reaper_of(scene.agent());
     // Signals that end an agent are not for it.
     for signal_ in [Signal::TERM, Signal::INT, Signal::HUP] {
-        signal(warden, signal_);
+        signal(reaper, signal_);
     }
-    let status = fs::read_to_string(format!("/proc/{warden}/status")).unwrap();
+    let status = fs::read_to_string(format!("/proc/{reaper}/status")).unwrap();
     let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     let kib: u64 = anonymous.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(kib < 2048, "{kib} KiB");
     scene.close();
-    assert!(!lives(warden) && exists(folder.path()));
+    assert!(!lives(reaper) && exists(folder.path()));
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockstep_launch::process::{Died, Signal, Sink, Spec, Stdin, Workers};
+use lockstep_process::{Died, Signal, Sink, Spec, Stdin, Workers};
 
 /// The name of the subcommand.
 pub(crate) const AGENT: &str = "agent";
@@ -21,12 +21,6 @@ pub(crate) const AGENT: &str = "agent";
 const SWEEP: Duration = Duration::from_secs(600);
 
 pub(crate) fn main(_args: &[OsString]) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(act());
-    ExitCode::SUCCESS
-}
-
-async fn act() {
     let mut workers = Some(Workers::new().unwrap());
     println!("ready");
     for line in stdin().lock().lines() {
@@ -35,13 +29,14 @@ async fn act() {
         if verb == "close" {
             workers.take().unwrap().close();
             println!("closed");
-            return;
+            break;
         }
-        println!("{}", obey(workers.as_mut().unwrap(), verb, rest).await);
+        println!("{}", obey(workers.as_mut().unwrap(), verb, rest));
     }
+    ExitCode::SUCCESS
 }
 
-async fn obey(workers: &mut Workers, verb: &str, rest: &str) -> String {
+fn obey(workers: &mut Workers, verb: &str, rest: &str) -> String {
     match verb {
         "start" => {
             let (index, script) = rest.split_once(' ').unwrap();
@@ -51,7 +46,7 @@ async fn obey(workers: &mut Workers, verb: &str, rest: &str) -> String {
             let words: Vec<&str> = rest.split(' ').collect();
             format!("pid {}", workers.start(words[0].parse().unwrap(), spec(&words[1..])).unwrap())
         }
-        "next" => told(&workers.next().await.unwrap()),
+        "next" => told(&workers.next(None).unwrap().unwrap()),
         "end" => {
             workers.end(Signal::TERM);
             "asked".into()
@@ -61,12 +56,12 @@ async fn obey(workers: &mut Workers, verb: &str, rest: &str) -> String {
             "killed".into()
         }
         "sweep" => {
-            let swept = workers.sweep(SWEEP).await;
+            let swept = workers.sweep(SWEEP);
             format!("swept {} left {}", swept.killed.len(), swept.left.len())
         }
         "folder" => {
-            workers.entrust(Path::new(rest));
-            "entrusted".into()
+            workers.register_cleanup(Path::new(rest));
+            "registered".into()
         }
         "block" => "blocked".into(),
         other => panic!("no command {other}"),

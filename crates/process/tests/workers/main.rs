@@ -19,7 +19,7 @@ use libtest_mimic::{Arguments, Trial};
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     if let Some((name, rest)) = args.split_first().and_then(|(name, rest)| Some((name.to_str()?, rest))) {
-        if let Some(done) = lockstep_launch::process::helper(name, rest) {
+        if let Some(done) = lockstep_process::helper(name, rest) {
             return done.map_or(ExitCode::FAILURE, |()| ExitCode::from(127));
         }
         if name == actor::AGENT {

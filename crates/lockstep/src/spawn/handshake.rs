@@ -5,18 +5,19 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, test_kill_process};
+use lockstep_process::die_with_parent;
+use rustix::process::{Pid, getppid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 use super::SpawnError;
 use crate::env::LAUNCHER_VARIABLES;
 
-/// The one variable of our own that a worker process gets: a [`Ticket`] as JSON.
-pub(super) const TICKET: &str = "LOCKSTEP_SPAWN";
+/// The one variable of our own that a worker process gets: a [`Handshake`] as JSON.
+pub(super) const HANDSHAKE: &str = "LOCKSTEP_SPAWN";
 
 /// What the caller tells a worker process beyond torchrun's variables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Ticket {
+pub(super) struct Handshake {
     /// The caller's process id, to notice its death.
     pub(super) parent: i32,
     /// Number of the call in its process, from 0.
@@ -44,24 +45,24 @@ pub(super) enum Place {
     /// Started by a person, a shell, a launcher, or by a worker as a program of its own.
     Fresh,
     /// Started by a call of spawn.
-    Spawned(Ticket),
+    Spawned(Handshake),
     /// Started by a call of spawn whose process has ended since.
     Orphaned,
 }
 
 impl Place {
-    /// Reads the ticket, if there is one, and ties this process's life to its parent's.
+    /// Reads the handshake, if there is one, and ties this process's life to its parent's.
     ///
     /// An orphan ends here, with exit code 1: nobody is left to hear of an error.
     pub(super) fn of_this_process() -> Result<Self, SpawnError> {
-        let Some(ticket) = std::env::var_os(TICKET) else { return Ok(Place::Fresh) };
-        let ticket = parse(&ticket)?;
+        let Some(handshake) = std::env::var_os(HANDSHAKE) else { return Ok(Place::Fresh) };
+        let handshake = parse(&handshake)?;
         let alive = |pid: i32| Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid).is_ok());
-        if parent_is(ticket.parent) {
+        if parent_is(handshake.parent) {
             // The parent may end between two calls, so its identity is read again once the signal is asked for.
-            set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| SpawnError::Watch(error.into()))?;
+            die_with_parent(handshake.parent).map_err(SpawnError::Watch)?;
         }
-        let place = place(ticket, parent_is, alive);
+        let place = place(handshake, parent_is, alive);
         if place == Place::Orphaned {
             eprintln!("lockstep: the process that spawned this one has ended; stopping");
             std::process::exit(1);
@@ -71,7 +72,7 @@ impl Place {
 }
 
 /// Ties this process's life to its parent's if it was spawned; to be called first thing in `main`, so that even
-/// the code before the call of spawn does not outlive the caller. A ticket that cannot be read is reported by the call.
+/// the code before the call of spawn does not outlive the caller. A handshake that cannot be read is reported by the call.
 pub(crate) fn watch_parent() {
     let _ = Place::of_this_process();
 }
@@ -79,7 +80,7 @@ pub(crate) fn watch_parent() {
 /// Refuses to spawn where processes were already started for this job.
 pub(super) fn refuse_launcher(lookup: impl Fn(&str) -> Option<OsString>) -> Result<(), SpawnError> {
     let lookup = |name: &str| lookup(name).filter(|value| !value.is_empty());
-    if lookup(TICKET).is_some() {
+    if lookup(HANDSHAKE).is_some() {
         return Err(SpawnError::Nested);
     }
     let value = |name: &str| lookup(name).map(|value| format!("{name}={}", value.to_string_lossy()));
@@ -87,15 +88,15 @@ pub(super) fn refuse_launcher(lookup: impl Fn(&str) -> Option<OsString>) -> Resu
     if found.is_empty() { Ok(()) } else { Err(SpawnError::UnderLauncher { found }) }
 }
 
-fn parse(ticket: &OsString) -> Result<Ticket, SpawnError> {
-    let text = ticket.to_string_lossy();
-    serde_json::from_str(&text).map_err(|source| SpawnError::Ticket { value: text.into_owned(), source })
+fn parse(handshake: &OsString) -> Result<Handshake, SpawnError> {
+    let text = handshake.to_string_lossy();
+    serde_json::from_str(&text).map_err(|source| SpawnError::Handshake { value: text.into_owned(), source })
 }
 
-fn place(ticket: Ticket, parent_is: impl Fn(i32) -> bool, alive: impl Fn(i32) -> bool) -> Place {
-    if parent_is(ticket.parent) {
-        Place::Spawned(ticket)
-    } else if alive(ticket.parent) {
+fn place(handshake: Handshake, parent_is: impl Fn(i32) -> bool, alive: impl Fn(i32) -> bool) -> Place {
+    if parent_is(handshake.parent) {
+        Place::Spawned(handshake)
+    } else if alive(handshake.parent) {
         Place::Fresh
     } else {
         Place::Orphaned
@@ -110,8 +111,8 @@ fn parent_is(pid: i32) -> bool {
 mod tests {
     use super::*;
 
-    fn ticket() -> Ticket {
-        Ticket {
+    fn handshake() -> Handshake {
+        Handshake {
             parent: 7,
             call: 1,
             at: "src/main.rs:3:5".into(),
@@ -123,16 +124,16 @@ mod tests {
 
     #[test]
     fn knows_a_worker_from_a_program_that_a_worker_started_and_from_an_orphan() {
-        assert_eq!(place(ticket(), |pid| pid == 7, |_| true), Place::Spawned(ticket()));
-        assert_eq!(place(ticket(), |_| false, |pid| pid == 7), Place::Fresh);
-        assert_eq!(place(ticket(), |_| false, |_| false), Place::Orphaned);
+        assert_eq!(place(handshake(), |pid| pid == 7, |_| true), Place::Spawned(handshake()));
+        assert_eq!(place(handshake(), |_| false, |pid| pid == 7), Place::Fresh);
+        assert_eq!(place(handshake(), |_| false, |_| false), Place::Orphaned);
     }
 
     #[test]
-    fn reads_back_its_own_ticket_and_rejects_another_text() {
-        let text = OsString::from(serde_json::to_string(&ticket()).unwrap());
-        assert_eq!(parse(&text).unwrap(), ticket());
-        assert!(matches!(parse(&"yes".into()), Err(SpawnError::Ticket { .. })));
+    fn reads_back_its_own_handshake_and_rejects_another_text() {
+        let text = OsString::from(serde_json::to_string(&handshake()).unwrap());
+        assert_eq!(parse(&text).unwrap(), handshake());
+        assert!(matches!(parse(&"yes".into()), Err(SpawnError::Handshake { .. })));
     }
 
     #[test]
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn refuses_to_run_in_a_program_that_a_worker_started() {
-        let inherited = |name: &str| (name == TICKET || name == "RANK").then(|| "2".into());
+        let inherited = |name: &str| (name == HANDSHAKE || name == "RANK").then(|| "2".into());
         assert!(matches!(refuse_launcher(inherited), Err(SpawnError::Nested)));
     }
 }

@@ -1,9 +1,10 @@
-//! The hidden subcommand `tied-exec`: becomes another program that the kernel kills when the process that asked for it dies.
+//! Death with the parent: the kernel kills a process when the one that started it dies. The hidden subcommand
+//! `dies-with-parent` asks for it and becomes another program.
 //!
-//! The kernel keeps a parent-death signal over `exec`, so it is asked for here, between the start of the process and the
+//! The kernel keeps a parent-death signal over `exec`, so [`die_with_parent`] asks for it, between the start of the process and the
 //! start of the program, where no unsafe code is needed for it. Not for people, hence hidden.
 //!
-//! Two forms: in a process group that the caller makes ([`tied`]), or leading a session of its own ([`in_session`]), as
+//! Two forms: in a process group that the caller makes ([`dying_with_parent`]), or leading a session of its own ([`in_session`]), as
 //! torchrun's workers do. The second has a socket for its standard input at first. Through it comes the real one, and
 //! through it goes the reason if the program cannot be started; a socket that just closes tells that it was. It also sets
 //! the soft limit of open files, which the agent has raised for itself ([`super::open_files`]).
@@ -24,26 +25,36 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
 
-use super::{mark, open_files, program};
+use super::{agent_id, open_files, program};
 
 /// The name of the subcommand.
-pub const TIED: &str = "tied-exec";
+pub const DIES_WITH_PARENT: &str = "dies-with-parent";
 
 const IN_GROUP: &str = "in-group";
 const IN_SESSION: &str = "in-session";
 /// No reason is longer than this, in bytes: two paths and a sentence.
 const LONGEST_REASON: u64 = 16 << 10;
 
-/// The command that starts `program` tied to the life of **this thread**, which must therefore be the main one. Arguments
-/// and environment are added as to any other command. This executable must pass [`TIED`] on to [`super::helper`].
-pub fn tied(program: &OsStr) -> Command {
+/// The command that starts `program` so that it dies with **this thread**, which must therefore be the main one. Arguments
+/// and environment are added as to any other command. This executable must pass [`DIES_WITH_PARENT`] on to [`super::helper`].
+pub fn dying_with_parent(program: &OsStr) -> Command {
     command(IN_GROUP.to_owned(), program)
+}
+
+/// From now on this process is killed when its parent dies, which must be `parent`. Returns false if it is another by now:
+/// the parent may have died before that, and then no signal will ever come.
+///
+/// # Errors
+/// The system's own.
+pub fn die_with_parent(parent: i32) -> io::Result<bool> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    Ok(Pid::as_raw(getppid()) == parent)
 }
 
 fn command(form: String, program: &OsStr) -> Command {
     // The kernel's link to this very executable: right even if its file was replaced meanwhile, as a rebuild does.
     let mut command = Command::new("/proc/self/exe");
-    command.arg(TIED).arg(getpid().as_raw_pid().to_string()).arg(form).arg(program);
+    command.arg(DIES_WITH_PARENT).arg(getpid().as_raw_pid().to_string()).arg(form).arg(program);
     command
 }
 
@@ -66,7 +77,7 @@ pub(super) fn in_session(
 /// Why a program that has ended had never been started; `None` if it had.
 pub(super) fn reason(socket: &UnixStream) -> Option<String> {
     let mut reason = Vec::new();
-    // An error is no reason: the program held no end of the socket, so whoever wrote nothing did start it.
+    // Nothing written means that exec succeeded; an error is not a reason.
     let _ = socket.take(LONGEST_REASON).read_to_end(&mut reason);
     (!reason.is_empty()).then(|| String::from_utf8_lossy(&reason).into_owned())
 }
@@ -77,7 +88,7 @@ pub(super) fn reason(socket: &UnixStream) -> Option<String> {
 /// When it cannot; `Ok` when the one who asked has been told of that.
 pub(super) fn exec(args: &[OsString]) -> anyhow::Result<()> {
     let [parent, form, program, args @ ..] = args else {
-        anyhow::bail!("`{TIED}` is not for people: use `lockstep run`")
+        anyhow::bail!("`{DIES_WITH_PARENT}` is not for people: use `lockstep run`")
     };
     let parent: i32 =
         parent.to_str().and_then(|pid| pid.parse().ok()).context("no process id of the parent was given")?;
@@ -92,7 +103,7 @@ pub(super) fn exec(args: &[OsString]) -> anyhow::Result<()> {
             let _ = (&socket).write_all(format!("{error:#}").as_bytes());
             Ok(())
         }
-        _ => anyhow::bail!("`{TIED}` knows `{IN_GROUP}` and `{IN_SESSION}`"),
+        _ => anyhow::bail!("`{DIES_WITH_PARENT}` knows `{IN_GROUP}` and `{IN_SESSION}`"),
     }
 }
 
@@ -106,15 +117,14 @@ fn become_worker(
     setsid().context("cannot begin a session")?;
     let stdin = receive_descriptor(socket).context("cannot receive the standard input")?;
     rustix::stdio::dup2_stdin(stdin).context("cannot set the standard input")?;
-    mark::set_limit();
+    agent_id::set_limit();
     open_files.map_or(Ok(()), open_files::set_soft).context("cannot set the limit of open files")?;
     become_program(parent, program, args)
 }
 
 fn become_program(parent: i32, program: &OsStr, args: &[OsString]) -> anyhow::Result<Infallible> {
-    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask for a signal at the parent's death")?;
-    // The parent may have died before that: then no signal will ever come.
-    anyhow::ensure!(Pid::as_raw(getppid()) == parent, "the process that started this one has ended");
+    let asked = die_with_parent(parent).context("cannot ask for a signal at the parent's death")?;
+    anyhow::ensure!(asked, "the process that started this one has ended");
     let file = program::find_program(program, std::env::var_os("PATH").as_deref())?;
     let error = Command::new(&file).arg0(program).args(args).exec();
     Err(program::explain(&file, error).into())

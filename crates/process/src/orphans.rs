@@ -1,27 +1,27 @@
-//! Processes that workers left behind, and how they are ended.
+//! Orphans: processes that workers left behind, and how they are found and killed.
 //!
 //! The agent is a child subreaper (prctl(2)): whatever a worker started, however often it forked and began sessions of
-//! its own, becomes the agent's own child when its parents have died. So strays are found among the agent's children,
+//! its own, becomes the agent's own child when its parents have died. So orphans are found among the agent's children,
 //! and killing one brings up the next generation.
 //!
 //! Not every unknown child is a worker's. A program that becomes the agent by `exec` hands its children on, and what these
-//! leave behind comes to the agent, too; so does every orphan of a container in which the agent is process 1. A stray is
-//! only what is in the session of a worker or carries the agent's [mark](super::mark). The others are left alone, and
-//! reaped when they have ended.
+//! leave behind comes to the agent, too; so does every orphan of a container in which the agent is process 1. An orphan of
+//! the agent's is only what is in the session of a worker or has the agent's [id](super::agent_id). The others are left
+//! alone, and reaped when they have ended.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, pidfd_send_signal, waitpid};
-use tokio::time::{Instant, timeout_at};
+use rustix::process::{Pid, Signal, getpid, kill_process_group, pidfd_send_signal};
 
+use super::kill::reap;
 use super::proc::{self, Stat};
-use super::watch;
+use super::process;
 
 /// A process that a worker had left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stray {
+pub struct Orphan {
     /// Its process id.
     pub pid: u32,
     /// The name of its program, as the kernel has it (15 bytes).
@@ -32,33 +32,38 @@ pub struct Stray {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// They were killed.
-    pub killed: Vec<Stray>,
+    pub killed: Vec<Orphan>,
     /// They were still there when the time was over: held in the kernel, as by a broken file system.
-    pub left: Vec<Stray>,
+    pub left: Vec<Orphan>,
 }
 
-/// Which of a worker's leavings to end.
+/// Which orphans to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose<'a> {
-    /// No worker lives: every stray.
+    /// No worker lives: every orphan.
     Anyone,
     /// Others live: only what is in these sessions.
     Sessions(&'a [i32]),
 }
 
-impl Stray {
+impl Orphan {
     fn of(stat: &Stat) -> Self {
-        Stray { pid: stat.pid as u32, name: stat.name.clone() }
+        Orphan { pid: stat.pid as u32, name: stat.name.clone() }
     }
 }
 
 impl Swept {
-    /// With those that were `there` before the sweep, and ended too soon to be found in it.
-    pub(super) fn with(mut self, there: Vec<Stray>) -> Self {
-        let known = |stray: &Stray| self.killed.contains(stray) || self.left.contains(stray);
-        let missed: Vec<Stray> = there.into_iter().filter(|stray| !known(stray)).collect();
-        self.killed.extend(missed);
-        self
+    /// Adds those that are not known yet to the killed.
+    pub(super) fn add(&mut self, found: Vec<Orphan>) {
+        let known = |orphan: &Orphan| self.killed.contains(orphan) || self.left.contains(orphan);
+        let new: Vec<Orphan> = found.into_iter().filter(|orphan| !known(orphan)).collect();
+        self.killed.extend(new);
+    }
+
+    /// These live on.
+    pub(super) fn give_up(&mut self, left: Vec<Orphan>) {
+        self.killed.retain(|orphan| !left.contains(orphan));
+        self.left = left;
     }
 }
 
@@ -86,87 +91,66 @@ impl Strangers {
     }
 }
 
-/// By what a child is known to be a stray.
+/// By what a child is known to be an orphan of a worker.
 pub(super) struct Kin<'a> {
     /// The agent's own session, into which no worker's descendants get; see [`own_session`].
     pub(super) own_session: i32,
     /// Workers, which lead a session each, and are not reaped yet; sorted.
     pub(super) workers: &'a [i32],
-    /// The warden.
-    pub(super) warden: i32,
+    /// The reaper.
+    pub(super) reaper: i32,
     pub(super) strangers: &'a Strangers,
-    /// Returns true if a process carries the agent's mark.
-    pub(super) marked: &'a dyn Fn(i32) -> bool,
+    /// Returns true if a process has the agent's id.
+    pub(super) has_id: &'a dyn Fn(i32) -> bool,
 }
 
 impl Kin<'_> {
-    /// The strays among the agent's children.
-    fn strays<'a>(&'a self, children: &'a [Stat], whose: Whose<'a>) -> impl Iterator<Item = &'a Stat> {
+    /// The orphans among the agent's children.
+    fn orphans<'a>(&'a self, children: &'a [Stat], whose: Whose<'a>) -> impl Iterator<Item = &'a Stat> {
         children.iter().filter(move |child| {
             let wanted = match whose {
                 Whose::Anyone => true,
                 Whose::Sessions(sessions) => sessions.contains(&child.session),
             };
-            wanted && self.is_stray(child)
+            wanted && self.is_orphan(child)
         })
     }
 
-    fn is_stray(&self, child: &Stat) -> bool {
+    fn is_orphan(&self, child: &Stat) -> bool {
         let excluded = self.is_known(child.pid) || self.strangers.has(child) || child.session == self.own_session;
-        !excluded && (self.is_worker(child.session) || (self.marked)(child.pid))
+        !excluded && (self.is_worker(child.session) || (self.has_id)(child.pid))
     }
 
     fn is_known(&self, pid: i32) -> bool {
-        pid == self.warden || self.is_worker(pid)
+        pid == self.reaper || self.is_worker(pid)
     }
 
     fn is_worker(&self, pid: i32) -> bool {
         self.workers.binary_search(&pid).is_ok()
     }
 
-    /// Returns true if the agent has no children but workers and the warden.
+    /// Returns true if the agent has no children but workers and the reaper.
     pub(super) fn is_all(&self) -> bool {
         proc::children().into_iter().all(|pid| self.is_known(pid))
     }
 
-    /// The agent's children, but workers and the warden.
+    /// The agent's children, but workers and the reaper.
     fn others(&self) -> Vec<Stat> {
         proc::children().into_iter().filter(|pid| !self.is_known(*pid)).filter_map(Stat::of).collect()
     }
 }
 
-/// The strays that are there now, of the first generation.
-pub(super) fn living(kin: &Kin<'_>, whose: Whose<'_>) -> Vec<Stray> {
-    kin.strays(&kin.others(), whose).filter(|stat| !stat.is_dead()).map(Stray::of).collect()
+/// The orphans that are there now, of the first generation; dead ones too.
+pub(super) fn present(kin: &Kin<'_>, whose: Whose<'_>) -> Vec<Stat> {
+    kin.orphans(&kin.others(), whose).cloned().collect()
 }
 
-/// Kills strays, generation after generation, and reaps them. Cancelled, it can begin again.
-pub(super) async fn sweep(kin: &Kin<'_>, whose: Whose<'_>, deadline: Instant) -> Swept {
-    let mut swept = Swept::default();
-    loop {
-        let children = kin.others();
-        let mut found = kin.strays(&children, whose).peekable();
-        if found.peek().is_none() {
-            return swept;
-        }
-        if Instant::now() >= deadline {
-            swept.left = found.filter(|stat| !stat.is_dead()).map(Stray::of).collect();
-            swept.killed.retain(|stray| !swept.left.contains(stray));
-            return swept;
-        }
-        let found: Vec<&Stat> = found.collect();
-        let dying: Vec<(i32, OwnedFd)> = found.iter().filter_map(|stat| kill(stat)).collect();
-        let new = found.iter().filter(|stat| !stat.is_dead()).map(|stat| Stray::of(stat));
-        let new: Vec<Stray> = new.filter(|stray| !swept.killed.contains(stray)).collect();
-        swept.killed.extend(new);
-        for (pid, pidfd) in dying {
-            await_end(pidfd, deadline).await;
-            reap(pid);
-        }
-    }
+/// Names those that live.
+pub(super) fn living(orphans: &[Stat]) -> Vec<Orphan> {
+    orphans.iter().filter(|stat| !stat.is_dead()).map(Orphan::of).collect()
 }
 
-/// Reaps all children that have ended, whosever they are, but workers and the warden.
+/// Reaps all children that have ended, whosever they are, but workers and the reaper.
 pub(super) fn reap_dead(kin: &Kin<'_>) {
     kin.others().iter().filter(|child| child.is_dead()).for_each(|child| reap(child.pid));
 }
@@ -178,26 +162,14 @@ pub(super) fn own_session() -> i32 {
 }
 
 /// Kills a child with its whole group. The child is unreaped, so its id and its group's are no others'.
-fn kill(child: &Stat) -> Option<(i32, OwnedFd)> {
-    let pidfd = watch::open(Pid::from_raw(child.pid)?).ok()?;
+pub(super) fn kill(child: &Stat) -> Option<OwnedFd> {
+    let pidfd = process::open(Pid::from_raw(child.pid)?).ok()?;
     if let Some(group) = Pid::from_raw(child.group) {
         // The group is of the child's session, which is not the agent's.
         let _ = kill_process_group(group, Signal::KILL);
     }
     let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-    Some((child.pid, pidfd))
-}
-
-async fn await_end(pidfd: OwnedFd, deadline: Instant) {
-    let Ok(ended) = watch::listen(pidfd) else { return };
-    // Too late is seen by the caller: the process is still there.
-    let _ = timeout_at(deadline, ended.readable()).await;
-}
-
-/// Reaps a child if it has ended.
-pub(super) fn reap(pid: i32) {
-    let Some(pid) = Pid::from_raw(pid) else { return };
-    while let Err(rustix::io::Errno::INTR) = waitpid(Some(pid), WaitOptions::NOHANG) {}
+    Some(pidfd)
 }
 
 /// Makes this process the parent of all orphans among its descendants.
@@ -207,29 +179,50 @@ pub(super) fn adopt_orphans() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn child(pid: i32, session: i32) -> Stat {
-        Stat { pid, name: "x".into(), state: 'S', parent: 1, group: session, session, start: 5 }
+        Stat {
+            pid,
+            name: "x".into(),
+            state: 'S',
+            parent: 1,
+            group: session,
+            session,
+            used: Duration::ZERO,
+            used_by_children: Duration::ZERO,
+            start: 5,
+        }
     }
 
     #[test]
     fn counts_those_that_were_gone_before_the_sweep_once() {
-        let stray = |pid| Stray::of(&child(pid, 300));
-        let swept = Swept { killed: vec![stray(1)], left: vec![stray(2)] }.with(vec![stray(1), stray(2), stray(3)]);
-        assert_eq!(swept, Swept { killed: vec![stray(1), stray(3)], left: vec![stray(2)] });
-    }
-
-    /// Worker 200 is there, warden 300, stranger 400, and everything from 500 on carries the mark.
-    fn found(children: &[Stat], whose: Whose<'_>) -> Vec<i32> {
-        let strangers = Strangers([(400, 5), (500, 4)].into());
-        let kin =
-            Kin { own_session: 100, workers: &[200], warden: 300, strangers: &strangers, marked: &|pid| pid >= 500 };
-        kin.strays(children, whose).map(|stat| stat.pid).collect()
+        let orphan = |pid| Orphan::of(&child(pid, 300));
+        let mut swept = Swept { killed: vec![orphan(1)], left: vec![orphan(2)] };
+        swept.add(vec![orphan(1), orphan(2), orphan(3)]);
+        assert_eq!(swept, Swept { killed: vec![orphan(1), orphan(3)], left: vec![orphan(2)] });
     }
 
     #[test]
-    fn a_stray_is_in_a_workers_session_or_carries_the_mark() {
+    fn counts_those_that_live_on_as_left_alone() {
+        let orphan = |pid| Orphan::of(&child(pid, 300));
+        let mut swept = Swept { killed: vec![orphan(1), orphan(2)], left: vec![] };
+        swept.give_up(vec![orphan(2)]);
+        assert_eq!(swept, Swept { killed: vec![orphan(1)], left: vec![orphan(2)] });
+    }
+
+    /// Worker 200 is there, reaper 300, stranger 400, and everything from 500 on has the id.
+    fn found(children: &[Stat], whose: Whose<'_>) -> Vec<i32> {
+        let strangers = Strangers([(400, 5), (500, 4)].into());
+        let kin =
+            Kin { own_session: 100, workers: &[200], reaper: 300, strangers: &strangers, has_id: &|pid| pid >= 500 };
+        kin.orphans(children, whose).map(|stat| stat.pid).collect()
+    }
+
+    #[test]
+    fn an_orphan_is_in_a_workers_session_or_has_the_id() {
         let children = [child(200, 200), child(201, 200), child(202, 202), child(203, 100), child(300, 300)];
         assert_eq!(found(&children, Whose::Anyone), [201]);
         let children = [child(501, 501), child(502, 100), child(503, 200)];

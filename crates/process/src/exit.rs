@@ -1,10 +1,12 @@
-//! How a worker ended.
+//! How a process ended, in words.
 
 use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 use rustix::process::WaitIdStatus;
 
-/// How a worker ended, as the kernel tells it.
+/// How a process ended, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// It ended by itself, with this exit code (0 to 255).
@@ -16,7 +18,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// Whether the program ended by itself with code 0.
+    /// Returns true if the program ended by itself with code 0.
     pub fn success(&self) -> bool {
         *self == Exit::Code(0)
     }
@@ -35,7 +37,7 @@ impl Exit {
         match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => Exit::Code(code),
             (None, Some(signal)) => Exit::Signal(signal),
-            // Only ends are waited for, so the kernel told one of the two.
+            // Only ends are waited for, so the kernel reports one of the two.
             (None, None) => Exit::Code(status.raw_code()),
         }
     }
@@ -51,10 +53,39 @@ impl fmt::Display for Exit {
     }
 }
 
+impl From<ExitStatus> for Exit {
+    fn from(status: ExitStatus) -> Self {
+        match status.signal() {
+            Some(signal) => Exit::Signal(signal),
+            // Of a child that was waited for, it is there unless a signal is.
+            None => Exit::Code(status.code().unwrap_or(status.into_raw())),
+        }
+    }
+}
+
 /// The name of a signal by its number on this machine, such as `SIGKILL`.
 pub fn signal_name(signal: i32) -> String {
-    signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
+    known_signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
+
+/// The same; `None` for a number without a name.
+pub fn known_signal_name(signal: i32) -> Option<&'static str> {
+    let index = usize::try_from(signal).ok()?.checked_sub(1)?;
+    SIGNALS.get(index).copied()
+}
+
+/// The number of a signal by its name.
+pub fn signal_number(name: &str) -> Option<i32> {
+    SIGNALS.iter().position(|known| *known == name).map(|index| index as i32 + 1)
+}
+
+/// Names from signal(7), for Linux on x86 and ARM.
+#[rustfmt::skip]
+const SIGNALS: [&str; 31] = [
+    "SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL", "SIGUSR1", "SIGSEGV",
+    "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGSTKFLT", "SIGCHLD", "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN",
+    "SIGTTOU", "SIGURG", "SIGXCPU", "SIGXFSZ", "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGIO", "SIGPWR", "SIGSYS",
+];
 
 #[cfg(test)]
 mod tests {
@@ -67,6 +98,7 @@ mod tests {
         for (number, name) in names {
             assert_eq!(Exit::Signal(number).to_string(), name);
             assert_eq!(Exit::Signal(number).torch_code(), -number);
+            assert_eq!(signal_number(name), known_signal_name(number).map(|_| number));
         }
     }
 

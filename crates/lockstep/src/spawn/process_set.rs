@@ -1,35 +1,32 @@
 //! The worker processes as the parent holds them: start, signal, wait in the order in which they die.
 //!
-//! A process is signalled through its pidfd, so a reused process id is never hit. One epoll set holds all pidfds; the
-//! kernel queues them as the processes die, so of two that die together the first is known (a thread per
+//! The kernel queues the processes as they die, so of two that die together the first is known (a thread per
 //! process would learn it in the order in which threads wake). Decisions are `machine`'s.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Seek};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
+use lockstep_process::{Deaths, Process, Signal};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::error::Stage;
 use super::machine::{Ending, Status};
 use crate::Rank;
 use crate::error_file;
 
-/// How long a fleet that is given up waits for its killed processes.
+/// How long a set that is given up waits for its killed processes.
 const REAP: Duration = Duration::from_secs(5);
 
 /// Processes that have not been reaped yet. Dropping it kills them.
-pub(super) struct Fleet {
-    epoll: OwnedFd,
+pub(super) struct ProcessSet {
+    deaths: Deaths,
     members: BTreeMap<usize, Member>,
 }
 
@@ -42,14 +39,13 @@ pub(super) struct Reports {
 }
 
 struct Member {
-    child: Child,
-    pidfd: OwnedFd,
+    process: Process,
     reports: Reports,
 }
 
-impl Fleet {
+impl ProcessSet {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Fleet { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, members: BTreeMap::new() })
+        Ok(ProcessSet { deaths: Deaths::new()?, members: BTreeMap::new() })
     }
 
     /// Starts `command` as `rank`; it inherits `reports` and `args` under the same descriptor numbers.
@@ -60,51 +56,23 @@ impl Fleet {
         reports: Reports,
         args: &impl AsFd,
     ) -> io::Result<()> {
-        let mut child =
-            inheriting(&[reports.error.as_fd(), reports.progress.as_fd(), args.as_fd()], || command.spawn())?;
-        match self.watch(rank, &child) {
-            Ok(pidfd) => {
-                self.members.insert(rank.get(), Member { child, pidfd, reports });
-                Ok(())
-            }
-            Err(error) => {
-                child.kill()?;
-                child.wait()?;
-                Err(error)
-            }
-        }
-    }
-
-    /// Opens the pidfd of a child that was not reaped: its id cannot belong to another process.
-    fn watch(&self, rank: Rank, child: &Child) -> io::Result<OwnedFd> {
-        let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
-        epoll::add(&self.epoll, &pidfd, epoll::EventData::new_u64(rank.get() as u64), epoll::EventFlags::IN)?;
-        Ok(pidfd)
+        let inherited = [reports.error.as_fd(), reports.progress.as_fd(), args.as_fd()];
+        let process = inheriting(&inherited, || Process::start(command))?;
+        let watched = self.deaths.add(&process, rank.get() as u64);
+        // Also one that cannot be watched is killed when this is dropped.
+        self.members.insert(rank.get(), Member { process, reports });
+        watched
     }
 
     /// Those that died since the last call, in the order of their deaths; none if `until` passes first.
     pub(super) fn wait(&mut self, until: Option<Instant>) -> io::Result<Vec<(Rank, Ending)>> {
-        let mut ready = Vec::with_capacity(self.members.len().max(1));
-        loop {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            // A time too long for the kernel's clock is no limit.
-            let left = left.and_then(|left| Timespec::try_from(left).ok());
-            match epoll::wait(&self.epoll, spare_capacity(&mut ready), left.as_ref()) {
-                Err(Errno::INTR) => continue,
-                result => result?,
-            };
-            return ready.into_iter().map(|event: epoll::Event| self.reap(event.data.u64() as usize)).collect();
-        }
+        self.deaths.wait(until)?.into_iter().map(|rank| self.reap(rank as usize)).collect()
     }
 
     /// Sends `signal` to `ranks`. One that has died meanwhile is no error: its death is waiting to be read.
     pub(super) fn signal(&self, ranks: impl IntoIterator<Item = Rank>, signal: Signal) -> io::Result<()> {
         for rank in ranks {
-            let Some(member) = self.members.get(&rank.get()) else { continue };
-            match pidfd_send_signal(&member.pidfd, signal) {
-                Ok(()) | Err(Errno::SRCH) => {}
-                Err(error) => return Err(error.into()),
-            }
+            self.members.get(&rank.get()).map_or(Ok(()), |member| member.process.signal(signal))?;
         }
         Ok(())
     }
@@ -117,8 +85,7 @@ impl Fleet {
     fn reap(&mut self, rank: usize) -> io::Result<(Rank, Ending)> {
         let gone = || io::Error::other(format!("an event for process {rank}, which was reaped before"));
         let mut member = self.members.remove(&rank).ok_or_else(gone)?;
-        epoll::delete(&self.epoll, &member.pidfd)?;
-        let status = match member.child.wait() {
+        let status = match member.process.child.wait() {
             Ok(status) => status_of(status),
             Err(error) => Status::Lost(format!("its exit status was taken by someone else: {error}")),
         };
@@ -126,12 +93,15 @@ impl Fleet {
     }
 }
 
-impl Drop for Fleet {
+impl Drop for ProcessSet {
     fn drop(&mut self) {
-        let ranks: Vec<_> = self.members.keys().copied().map(Rank::new).collect();
-        let _ = self.signal(ranks, Signal::KILL);
+        self.members.values().for_each(|member| drop(member.process.signal(Signal::KILL)));
         let until = Instant::now() + REAP;
-        while !self.members.is_empty() && self.wait(Some(until)).is_ok_and(|deaths| !deaths.is_empty()) {}
+        for member in self.members.values_mut() {
+            member.process.wait_until(until);
+            // One that the kernel holds is given up.
+            let _ = member.process.child.try_wait();
+        }
     }
 }
 
@@ -177,11 +147,11 @@ pub(super) fn inherited_path(file: &File) -> PathBuf {
 /// A program that another thread starts at this moment keeps them too; it does not know of them and closes them at
 /// its end.
 fn inheriting<T>(files: &[impl AsFd], start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let set = |flags| files.iter().try_for_each(|file| fcntl_setfd(file, flags));
-    set(FdFlags::empty())?;
+    let mark = |flags| files.iter().try_for_each(|file| fcntl_setfd(file, flags));
+    mark(FdFlags::empty())?;
     let started = start();
     // A failure here must not lose the process that was started; a file kept too widely is harmless.
-    let _ = set(FdFlags::CLOEXEC);
+    let _ = mark(FdFlags::CLOEXEC);
     started
 }
 
@@ -198,31 +168,29 @@ mod tests {
     use std::io::Write;
     use std::process::Stdio;
 
-    use rustix::event::{PollFd, PollFlags, poll};
-
     use super::*;
 
     /// Processes that wait for a line on stdin and exit with it as their code.
-    fn waiting(count: usize) -> Fleet {
-        let mut fleet = Fleet::new().unwrap();
+    fn waiting(count: usize) -> ProcessSet {
+        let mut set = ProcessSet::new().unwrap();
         let args = memory_file("args").unwrap();
         for rank in 0..count {
             let mut command = Command::new("sh");
             command.args(["-c", "read code; exit $code"]).stdin(Stdio::piped());
-            fleet.start(Rank::new(rank), &mut command, Reports::new().unwrap(), &args).unwrap();
+            set.start(Rank::new(rank), &mut command, Reports::new().unwrap(), &args).unwrap();
         }
-        fleet
+        set
     }
 
-    fn end(fleet: &mut Fleet, rank: usize, code: i32) {
-        let stdin = &mut fleet.members.get_mut(&rank).unwrap().child.stdin;
+    fn end(set: &mut ProcessSet, rank: usize, code: i32) {
+        let stdin = &mut set.members.get_mut(&rank).unwrap().process.child.stdin;
         writeln!(stdin.take().unwrap(), "{code}").unwrap();
     }
 
-    fn await_death(fleet: &Fleet, rank: usize) {
-        let mut fds = [PollFd::new(&fleet.members[&rank].pidfd, PollFlags::IN)];
-        let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
-        assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1, "process {rank} did not end");
+    fn await_death(set: &ProcessSet, rank: usize) {
+        let process = &set.members[&rank].process;
+        process.wait_until(Instant::now() + Duration::from_secs(60));
+        assert!(process.ended().unwrap().is_some(), "process {rank} did not end");
     }
 
     fn soon() -> Option<Instant> {
@@ -232,47 +200,47 @@ mod tests {
     #[test]
     fn learns_of_deaths_in_the_order_in_which_they_happened() {
         for order in [[2, 0, 3, 1], [3, 2, 1, 0], [1, 3, 0, 2]] {
-            let mut fleet = waiting(4);
+            let mut set = waiting(4);
             for rank in order {
-                end(&mut fleet, rank, 0);
-                await_death(&fleet, rank);
+                end(&mut set, rank, 0);
+                await_death(&set, rank);
             }
-            let deaths = fleet.wait(soon()).unwrap();
+            let deaths = set.wait(soon()).unwrap();
             assert_eq!(deaths.iter().map(|(rank, _)| rank.get()).collect::<Vec<_>>(), order);
         }
     }
 
     #[test]
-    fn tells_exit_codes_from_signals() {
-        let mut fleet = waiting(2);
-        end(&mut fleet, 0, 7);
-        await_death(&fleet, 0);
-        fleet.signal([Rank::new(1)], Signal::KILL).unwrap();
-        await_death(&fleet, 1);
-        let statuses: Vec<_> = fleet.wait(soon()).unwrap().into_iter().map(|(_, ending)| ending.status).collect();
+    fn distinguishes_exit_codes_from_signals() {
+        let mut set = waiting(2);
+        end(&mut set, 0, 7);
+        await_death(&set, 0);
+        set.signal([Rank::new(1)], Signal::KILL).unwrap();
+        await_death(&set, 1);
+        let statuses: Vec<_> = set.wait(soon()).unwrap().into_iter().map(|(_, ending)| ending.status).collect();
         assert_eq!(statuses, [Status::Code(7), Status::Signal(9)]);
     }
 
     #[test]
     fn returns_nothing_when_the_deadline_passes_first() {
-        let mut fleet = waiting(1);
-        assert!(fleet.wait(Some(Instant::now())).unwrap().is_empty());
+        let mut set = waiting(1);
+        assert!(set.wait(Some(Instant::now())).unwrap().is_empty());
     }
 
     #[test]
     fn signals_a_process_that_has_died_without_an_error() {
-        let mut fleet = waiting(1);
-        end(&mut fleet, 0, 0);
-        await_death(&fleet, 0);
-        fleet.signal([Rank::ZERO], Signal::TERM).unwrap();
-        assert_eq!(fleet.wait(soon()).unwrap()[0].1.status, Status::Code(0));
+        let mut set = waiting(1);
+        end(&mut set, 0, 0);
+        await_death(&set, 0);
+        set.signal([Rank::ZERO], Signal::TERM).unwrap();
+        assert_eq!(set.wait(soon()).unwrap()[0].1.status, Status::Code(0));
     }
 
     #[test]
     fn kills_and_reaps_what_it_holds_when_dropped() {
-        let fleet = waiting(3);
-        let pids: Vec<_> = fleet.members.values().map(|member| Pid::from_child(&member.child)).collect();
-        drop(fleet);
+        let set = waiting(3);
+        let pids: Vec<_> = set.members.values().map(|member| member.process.pid()).collect();
+        drop(set);
         for pid in pids {
             assert!(rustix::process::test_kill_process(pid).is_err(), "{pid:?} lives");
         }

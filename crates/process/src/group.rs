@@ -1,19 +1,17 @@
 //! A program and all that it starts, as one group that is ended as a whole.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process_group, pidfd_open, set_child_subreaper, waitpgid,
-};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, set_child_subreaper, waitpgid};
 
-use super::Signals;
+use super::{Process, Signals};
 
 /// How long to wait for the members of a killed group; one that a broken file system holds in the kernel is given up.
 const REAP: Duration = Duration::from_secs(5);
@@ -22,8 +20,7 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// A running program with its children. Dropping it kills and reaps them all.
 pub struct Group {
-    child: Child,
-    pidfd: OwnedFd,
+    leader: Process,
     id: Pid,
     gone: bool,
 }
@@ -47,16 +44,8 @@ impl Group {
     pub fn start(command: &mut Command) -> io::Result<Self> {
         // Children that a killed leader leaves behind come to this process, which can so wait for them.
         set_child_subreaper(Some(getpid()))?;
-        let mut child = command.process_group(0).spawn()?;
-        let id = Pid::from_child(&child);
-        match pidfd_open(id, PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Group { child, pidfd, id, gone: false }),
-            Err(error) => {
-                child.kill()?;
-                child.wait()?;
-                Err(error.into())
-            }
-        }
+        let leader = Process::start(command.process_group(0))?;
+        Ok(Group { id: leader.pid(), leader, gone: false })
     }
 
     /// Waits for the program's end, the deadline or a signal, whichever is first, and ends what is left of the group.
@@ -72,7 +61,7 @@ impl Group {
             if ended {
                 // Its id stays taken until it is reaped, so the group that is killed is no other's.
                 self.kill();
-                let status = self.child.wait()?;
+                let status = self.leader.child.wait()?;
                 self.reap();
                 return Ok(Outcome::Ended(status));
             }
@@ -84,12 +73,12 @@ impl Group {
         Ok(outcome)
     }
 
-    /// Whether the program has ended; looks up at a signal or the deadline too.
+    /// Returns true if the program has ended; comes back at a signal or the deadline, too.
     fn wait(&self, deadline: Instant, signals: &Signals) -> io::Result<bool> {
         let left = deadline.saturating_duration_since(Instant::now());
         // A time too long for the kernel's clock is no limit.
         let left = Timespec::try_from(left).ok();
-        let mut fds: Vec<_> = [self.pidfd.as_fd()].into_iter().chain(signals.descriptors()).map(readable).collect();
+        let mut fds: Vec<_> = [self.leader.as_fd()].into_iter().chain(signals.descriptors()).map(readable).collect();
         match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(!fds[0].revents().is_empty()),
             Err(error) => Err(error.into()),
@@ -161,7 +150,7 @@ mod tests {
     #[test]
     fn ends_children_that_the_program_left_behind() {
         let mut group = Group::start(&mut shell("sleep 1000 & exit 0")).unwrap();
-        let mut output = group.child.stdout.take().unwrap();
+        let mut output = group.leader.child.stdout.take().unwrap();
         assert!(matches!(group.finish(Instant::now() + LIMIT, &Signals::default()).unwrap(), Outcome::Ended(_)));
         assert_eq!(output.read(&mut [0]).unwrap(), 0);
     }
@@ -169,7 +158,7 @@ mod tests {
     #[test]
     fn ends_the_whole_group_at_the_deadline() {
         let mut group = Group::start(&mut shell("sleep 1000 & sleep 1000")).unwrap();
-        let mut output = group.child.stdout.take().unwrap();
+        let mut output = group.leader.child.stdout.take().unwrap();
         assert!(matches!(group.finish(Instant::now(), &Signals::default()).unwrap(), Outcome::TimedOut));
         assert_eq!(output.read(&mut [0]).unwrap(), 0);
     }
@@ -177,7 +166,7 @@ mod tests {
     #[test]
     fn ends_the_whole_group_when_dropped() {
         let mut group = Group::start(&mut shell("sleep 1000 & sleep 1000")).unwrap();
-        let mut output = group.child.stdout.take().unwrap();
+        let mut output = group.leader.child.stdout.take().unwrap();
         drop(group);
         assert_eq!(output.read(&mut [0]).unwrap(), 0);
     }

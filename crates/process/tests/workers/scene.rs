@@ -1,7 +1,7 @@
 //! An agent in a process of its own, and the questions that the tests ask about processes.
 
+use lockstep_process::proc::{self, Stat};
 use std::cell::Cell;
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
@@ -109,8 +109,7 @@ pub(crate) fn signal(pid: i32, signal: rustix::process::Signal) {
 
 /// The state letter of a process (proc(5)); `None` if there is none.
 pub(crate) fn state(pid: i32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat[stat.rfind(')')? + 2..].chars().next()
+    Some(Stat::of(pid)?.state)
 }
 
 pub(crate) fn lives(pid: i32) -> bool {
@@ -126,32 +125,27 @@ pub(crate) fn until_gone(pids: &[i32]) {
     until(&format!("the end of {pids:?}"), || !pids.iter().any(|pid| lives(*pid)));
 }
 
-/// The agent's warden.
-pub(crate) fn warden_of(agent: i32) -> i32 {
-    warden_other_than(0, agent)
+/// The agent's reaper.
+pub(crate) fn reaper_of(agent: i32) -> i32 {
+    reaper_other_than(0, agent)
 }
 
-/// The agent's warden, once it is another one than this.
-pub(crate) fn warden_other_than(former: i32, agent: i32) -> i32 {
-    let is_warden = |pid: &i32| {
-        let name = fs::read_to_string(format!("/proc/{pid}/comm"));
-        name.is_ok_and(|name| name.trim() == "job-warden") && *pid != former && lives(*pid)
+/// The agent's reaper, once it is another one than this.
+pub(crate) fn reaper_other_than(former: i32, agent: i32) -> i32 {
+    let is_reaper = |pid: &i32| {
+        let is_named = Stat::of(*pid).is_some_and(|stat| stat.name == "job-reaper");
+        is_named && *pid != former && lives(*pid)
     };
     let found = Cell::new(None);
-    until("a warden", || {
-        found.set(children(agent).into_iter().find(is_warden));
+    until("a reaper", || {
+        found.set(children(agent).into_iter().find(is_reaper));
         found.get().is_some()
     });
     found.get().unwrap()
 }
 
 pub(crate) fn children(pid: i32) -> Vec<i32> {
-    let parent = |pid: i32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat[stat.rfind(')')? + 2..].split(' ').nth(1)?.parse::<i32>().ok()
-    };
-    let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|child| parent(*child) == Some(pid)).collect()
+    proc::children_of(pid)
 }
 
 pub(crate) fn exists(path: &Path) -> bool {

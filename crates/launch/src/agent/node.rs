@@ -1,0 +1,193 @@
+//! A job on this node from its beginning to its end: opens everything that the loop needs, and afterwards reports and cleans up.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use lockstep_events::{AgentEvent, AgentSink};
+use lockstep_process::{Workers, find_program, raise_open_files, signal_name};
+
+use super::live_status::LiveStatus;
+use super::lookout::Lookout;
+use super::machine::{Machine, Outcome};
+use super::membership::{Limits, Membership};
+use super::run::Agent;
+use super::waits::{self, SignalStream};
+use super::workers::{self, Context, Current};
+use super::{log, meet, observe};
+use crate::config::{Config, LogDir};
+use crate::diagnose::tail_hint;
+use crate::output::{Console, Stream};
+use crate::rendezvous::Rendezvous;
+use crate::report::{Report, hand_up, hand_up_error};
+
+/// How long the last lines may take to reach a console that does not take them.
+const LAST_LINES: Duration = Duration::from_secs(5);
+/// How a job ended on this node. Everything has been told on stderr by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All workers of the job succeeded.
+    Succeeded,
+    /// Something failed, or a signal asked for an end.
+    Failed,
+}
+
+/// Runs the job that `config` describes to its end on this node. To be called on the process's main thread, once
+/// [`lockstep_process::helper`] had its turn.
+///
+/// # Errors
+/// When the job could not be begun here: the program, the log folder or the rendezvous is not to be had.
+pub fn run(config: &Config) -> anyhow::Result<Verdict> {
+    find_program(&config.program.file, std::env::var_os("PATH").as_deref())?;
+    let before = raise_open_files(config.local_world_size, workers::open_files(config))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start the agent's runtime")?;
+    let verdict = runtime.block_on(on_this_node(config, before));
+    // A name service that does not answer must not hold up the end.
+    runtime.shutdown_background();
+    verdict
+}
+
+/// Workers get the limit of open files from `before` it was raised.
+async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Verdict> {
+    let mut signals = SignalStream::listen(&config.signals.numbers)?;
+    let console = Console::of_this_process().context("cannot use stdout and stderr")?;
+    let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    log::to(&console);
+    let (options, unread) = meet::options(config)?;
+    for key in unread {
+        console.line(Stream::Stderr, format!("note: {key}").as_bytes());
+    }
+    let met = tokio::select! {
+        met = meet::meet(config, &options, &hostname, &console) => met?,
+        signal = signals.next() => bail!("stopped by {} while looking for the rendezvous", signal_name(signal)),
+    };
+    let mut workers = Workers::new().context("cannot prepare for workers")?;
+    let ready = waits::ready(&workers).context("cannot watch over workers")?;
+    workers.limit_open_files(before);
+    let logs = match LogDir::create(&config.logs, &config.rendezvous.run_id) {
+        Ok(logs) => logs,
+        Err(error) => {
+            workers.close();
+            return Err(error.into());
+        }
+    };
+    if let Some(folder) = logs.temporary() {
+        workers.register_cleanup(folder);
+    }
+    let (node, site, keeps_store) = (met.node(config, &hostname), met.site, met.server);
+    let folder = std::env::var_os(lockstep_events::FOLDER).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let events = events(&hostname, folder.as_deref(), &console);
+    let status = LiveStatus::on(config, &console, folder, logs.path());
+    let rendezvous = Rendezvous::new(met.store, node, meet::job(config), options.clone());
+    let reasons = rendezvous.reasons();
+    // One node alone has nobody to miss.
+    let others = keeps_store.clone().filter(|_| config.nodes.max > 1);
+    // To begin its wait costs a node one request, as a heartbeat does.
+    let (run_id, grace) = (&config.rendezvous.run_id, options.heartbeat_timeout);
+    let lookout = others.map(|server| Lookout::start(&server, run_id, grace, rendezvous.closings()));
+    let limits = Limits { master: options.read_timeout, exit_barrier: config.exit_barrier_timeout };
+    let context = Context {
+        config,
+        console,
+        events,
+        hostname,
+        has_status: status.is_some(),
+        status_events: status.as_ref().and_then(|status| status.folder()).map(Path::to_owned),
+        logs,
+    };
+    let mut agent = Agent {
+        context,
+        machine: Machine::new(config.max_restarts),
+        workers,
+        ready,
+        membership: Membership::start(rendezvous, site, limits),
+        lookout,
+        signals,
+        seen: observe::Seen { endpoint: met.endpoint, server: keeps_store.clone() },
+        status,
+        reasons,
+        say_reason_at: None,
+        current: Current::default(),
+        pending: None,
+    };
+    let outcome = agent.live().await;
+    let verdict = end(agent, outcome).await;
+    // The others may need the store until the very end.
+    drop(keeps_store);
+    Ok(verdict)
+}
+
+/// Reports, says farewell to the other nodes, and cleans up.
+async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Verdict {
+    let succeeded = outcome == Outcome::Succeeded;
+    agent.context.events.emit(&AgentEvent::Finished { code: i32::from(!succeeded) });
+    let kept = agent.context.logs.path().filter(|_| agent.context.logs.stays(succeeded)).map(Path::to_owned);
+    report(&mut agent, &outcome, kept.as_deref());
+    let Agent { membership, mut signals, mut workers, context: Context { console, logs, .. }, status, .. } = agent;
+    if let Some(status) = status {
+        status.finish();
+    }
+    tokio::select! {
+        // A second request to end is not made to wait for anybody.
+        _ = signals.next() => {}
+        left = membership.finish() => for node in left {
+            console.line(Stream::Stderr, format!("lockstep: {node} has not said that it has ended; its store ends now").as_bytes());
+        }
+    }
+    if let Some(folder) = logs.temporary().map(Path::to_owned) {
+        if let Err(error) = logs.finish(succeeded) {
+            console.line(
+                Stream::Stderr,
+                format!("lockstep: cannot remove the logs in {}: {error}", folder.display()).as_bytes(),
+            );
+        }
+        workers.unregister_cleanup(&folder);
+    }
+    workers.close();
+    console.flush(LAST_LINES);
+    if succeeded { Verdict::Succeeded } else { Verdict::Failed }
+}
+
+/// Tells on stderr how it ended, if not well.
+fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
+    let failures = std::mem::take(&mut agent.current.failures);
+    match outcome {
+        Outcome::Succeeded => return,
+        Outcome::Signalled(signal) => agent.context.say(&format!("ended by {}", signal_name(*signal))),
+        Outcome::Failed(why) => agent.context.say(&format!("failed: {why}")),
+        Outcome::WorkersFailed => {}
+    }
+    let own = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let Some(mut report) = Report::new(&agent.context.config.program.name, failures) else {
+        let why = match outcome {
+            Outcome::Signalled(signal) => anyhow::anyhow!("ended by {}", signal_name(*signal)),
+            Outcome::Failed(why) => anyhow::anyhow!("{why}"),
+            Outcome::Succeeded | Outcome::WorkersFailed => return,
+        };
+        return leave(agent, own.as_deref(), |path| hand_up_error(&why, path));
+    };
+    report.logs = logs.map(Path::to_owned);
+    report.hint = tail_hint(&report.root().death.tail).map(|hint| format!("{}: {}", hint.what, hint.advice));
+    agent.context.console.line(Stream::Stderr, report.to_string().as_bytes());
+    leave(agent, own.as_deref(), |path| hand_up(report.root(), path));
+}
+
+/// Leaves the cause for whoever started this agent, where that one looks for it.
+fn leave(agent: &Agent<'_>, path: Option<&Path>, write: impl FnOnce(&Path) -> std::io::Result<()>) {
+    if let Some(path) = path
+        && let Err(error) = write(path)
+    {
+        agent.context.say(&format!("cannot write the root cause to {}: {error}", path.display()));
+    }
+}
+
+fn events(hostname: &str, folder: Option<&Path>, console: &Console) -> AgentSink {
+    let Some(folder) = folder else { return AgentSink::default() };
+    let node = format!("{hostname}-{}", std::process::id());
+    AgentSink::open(folder, &node).unwrap_or_else(|error| {
+        let warning = format!("warning: {error}; the agent runs without an event file");
+        console.line(Stream::Stderr, warning.as_bytes());
+        AgentSink::default()
+    })
+}
