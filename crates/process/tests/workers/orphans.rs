@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use lockstep_process::proc::Status;
 use rustix::process::Signal;
 
 use crate::scene::{Scene, children, exists, lives, reaper_of, reaper_other_than, signal, until, until_gone};
@@ -126,9 +127,7 @@ fn a_reaper_is_small_and_goes_home_with_the_agent() {
     for signal_ in [Signal::TERM, Signal::INT, Signal::HUP] {
         signal(reaper, signal_);
     }
-    let status = fs::read_to_string(format!("/proc/{reaper}/status")).unwrap();
-    let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    let kib: u64 = anonymous.trim().trim_end_matches(" kB").parse().unwrap();
+    let kib = Status::of(reaper).unwrap().number("RssAnon").unwrap();
     assert!(kib < 2048, "{kib} KiB");
     scene.close();
     assert!(!lives(reaper) && exists(folder.path()));

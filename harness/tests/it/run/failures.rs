@@ -1,6 +1,5 @@
 //! Workers that fail: what the command's exit code, report, restarts and files then are.
 
-
 use insta::assert_snapshot;
 use lockstep_process::proc::Stat;
 use rustix::process::Signal;
