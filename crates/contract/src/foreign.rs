@@ -1,8 +1,9 @@
-//! Variables of other launchers.
+//! Environment variables that other launchers set.
 
 use crate::fault::FAULTS;
 
-/// What a launcher, or the developer's own shell, may have set, and whoever starts ranks by himself takes away first.
+/// Variables that a launcher or the developer's shell may have set. A program that starts ranks directly removes them
+/// first.
 pub const FOREIGN: [&str; 14] = [
     "RANK",
     "LOCAL_RANK",
