@@ -1,4 +1,4 @@
-//! What the kernel says of processes: their threads, their time on a core, their children (proc_pid_stat(5)).
+//! What the kernel reports about processes: threads, CPU time, children (proc_pid_stat(5)).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,12 +8,12 @@ use std::time::Duration;
 /// A clock tick of `/proc`: `USER_HZ` is 100 on Linux.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Threads of a process: whether one of them is awake, and their time on a core.
+/// The threads of a process: whether one of them is awake, and their CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Awake {
-    /// Whether a thread runs, could run, is stopped, or waits for a disk.
+    /// True if a thread runs, is ready to run, is stopped, or waits for a disk.
     pub awake: bool,
-    /// Time on a core so far, in user and kernel mode.
+    /// CPU time so far, in user and kernel mode.
     pub used: Duration,
 }
 
@@ -23,14 +23,15 @@ pub(crate) struct Stat {
     pub(crate) name: String,
     pub(crate) state: char,
     pub(crate) parent: u32,
-    /// Of the process or thread itself.
+    /// CPU time of the process or thread itself.
     pub(crate) own: Duration,
-    /// Of the children that it has waited for.
+    /// CPU time of the children that it has waited for.
     pub(crate) children: Duration,
 }
 
 impl Stat {
-    /// The 2nd field is the name, which may hold anything; then 3: state, 4: parent, 14 to 17: ticks.
+    /// The second field is the name, which may contain any character. The others that we read: 3 state, 4 parent, 14 to
+    /// 17 ticks.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (before, after) = text.rsplit_once(')')?;
         let fields: Vec<&str> = after.split_ascii_whitespace().collect();
@@ -49,7 +50,7 @@ impl Stat {
     }
 }
 
-/// The threads of a process; `None` if it has ended.
+/// Reads the threads of a process; `None` if it has ended.
 pub fn threads(pid: u32) -> Option<Awake> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let stats: Vec<Stat> = tasks.filter_map(|task| Stat::read(&task.ok()?.path())).collect();
@@ -57,7 +58,7 @@ pub fn threads(pid: u32) -> Option<Awake> {
     (!stats.is_empty()).then(|| Awake { awake, used: stats.iter().map(|thread| thread.own).sum() })
 }
 
-/// This process and all that it has started, and all that those have started.
+/// This process and all of its descendants.
 pub(crate) fn family() -> BTreeMap<u32, Stat> {
     let mut others: BTreeMap<u32, Stat> = everybody().collect();
     let mut family = BTreeMap::new();
@@ -78,7 +79,8 @@ fn everybody() -> impl Iterator<Item = (u32, Stat)> {
     })
 }
 
-/// Time on a core, and in the queue for one, of one thread (the kernel's sched-stats.rst). Nothing where the kernel does not keep it.
+/// CPU time of one thread and its time in the run queue (the kernel's sched-stats.rst). Zero if the kernel does not
+/// keep these.
 pub(crate) fn schedule(thread: &Path) -> [Duration; 2] {
     let text = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
     let mut nanos = text.split_ascii_whitespace().map(|field| field.parse().unwrap_or(0));
