@@ -101,7 +101,7 @@ impl From<&tcpstore::Error> for ConnectFailure {
             Kind::Refused => ConnectFailure::Refused { tried },
             Kind::Unreachable(error) => ConnectFailure::Unreachable { error: error.to_string(), tried },
             Kind::Mute => ConnectFailure::Mute { tried },
-            Kind::Stranger { got } => ConnectFailure::Stranger { got: got.clone() },
+            Kind::NotAStore { got } => ConnectFailure::Stranger { got: got.clone() },
             Kind::HungUp => ConnectFailure::HungUp,
             other => ConnectFailure::Other { error: other.to_string() },
         }
