@@ -1,24 +1,24 @@
-//! The agent of one node: meets the others, starts its workers, watches over them, starts them anew, and reports.
+//! The agent of one node: finds the other agents, starts its workers, watches and restarts them, and reports.
 //!
-//! - [`machine`]: what follows what; pure.
-//! - [`run`]: the loop that waits for everything at once and does what the machine wants.
-//! - [`endpoint`], [`master`]: where agents meet, and where their workers do.
+//! - [`state_machine`]: which actions follow which events; pure.
+//! - [`run`]: the loop that waits for all events and executes the actions of the state machine.
+//! - [`endpoint`], [`master`]: the stores of the agents and of their workers.
 //! - [`membership`]: this node's part in the rendezvous, as a task.
-//! - [`live_status`]: the line on a terminal that tells how the job is.
-//! - [`log`]: what LOGLEVEL asks for beyond that.
-//! - [`lookout`]: who has gone, as the host of the store sees it.
-//! - [`workers`]: an attempt's workers in the words of configuration and report.
-//! - [`observe`]: what is known when the nodes do not meet, for [`crate::diagnose`].
+//! - [`live_status`]: the status line on a terminal.
+//! - [`log`]: the log messages that LOGLEVEL selects.
+//! - [`disconnect_monitor`]: disconnected nodes, on the host of the store.
+//! - [`workers`]: the workers of an attempt, between configuration and report.
+//! - [`diagnostic_input`]: the known facts when the nodes do not meet, for [`crate::diagnose`].
 
+mod diagnostic_input;
+mod disconnect_monitor;
 mod endpoint;
 mod live_status;
 mod log;
-mod lookout;
-mod machine;
 mod master;
 mod membership;
-mod observe;
 mod run;
+mod state_machine;
 mod workers;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -29,46 +29,46 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use lockstep_events::{AgentEvent, AgentSink};
 
-use self::endpoint::{Host, Meeting};
+use self::disconnect_monitor::DisconnectMonitor;
+use self::endpoint::{Host, RendezvousStore};
 use self::live_status::LiveStatus;
-use self::lookout::Lookout;
-use self::machine::{Machine, Outcome};
-use self::master::{Master, Site};
+use self::master::{Master, StoreHosting};
 use self::membership::{Limits, Membership};
 use self::run::{Agent, Current};
+use self::state_machine::{Outcome, StateMachine};
 use crate::config::{Backend, Config, LogDir, Rendezvous as Place};
 use crate::diagnose::{Batch, tail_hint};
 use crate::output::{Console, Stream};
 use crate::process::{SignalStream, Workers, find_program, raise_open_files};
 use crate::rendezvous::{Job, Node, Options, Rendezvous, TcpStore};
-use crate::report::{Report, hand_up, hand_up_error};
+use crate::report::{Report, propagate_agent_error, propagate_error};
 
-/// How long the last lines may take to reach a console that does not take them.
+/// How long the last lines may take on a console that does not accept them.
 const LAST_LINES: Duration = Duration::from_secs(5);
-/// torch's default of `read_timeout`: where it was not changed, connecting may take as long as joining.
+/// torch's default of `read_timeout`: if it was not changed, connecting may take as long as joining.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How a job ended on this node. Everything has been told on stderr by then.
+/// How a job ended on this node. All messages have been printed to stderr by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All workers of the job succeeded.
     Succeeded,
-    /// Something failed, or a signal asked for an end.
+    /// There was a failure, or a signal stopped the job.
     Failed,
 }
 
-/// Runs the job that `config` describes to its end on this node. To be called on the process's main thread, once
-/// [`crate::process::helper`] had its turn.
+/// Runs the job that `config` describes to its end on this node. Call it on the process's main thread, after
+/// [`crate::process::helper`].
 ///
 /// # Errors
-/// When the job could not be begun here: the program, the log folder or the rendezvous is not to be had.
+/// When the job could not start here: the program, the log folder or the rendezvous is not available.
 pub fn run(config: &Config) -> anyhow::Result<Verdict> {
     find_program(&config.program.file, std::env::var_os("PATH").as_deref())?;
     let before = raise_open_files(config.local_world_size, workers::open_files(config))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the agent's runtime")?;
     let verdict = runtime.block_on(on_this_node(config, before));
-    // A name service that does not answer must not hold up the end.
+    // A name service that does not answer must not delay the exit.
     runtime.shutdown_background();
     verdict
 }
@@ -99,30 +99,31 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ve
     if let Some(folder) = logs.temporary() {
         workers.entrust(folder);
     }
-    let (node, site, keeps_store) = (met.node(config, &hostname), met.site, met.server);
+    let (node, hosting, keeps_store) = (met.node(config, &hostname), met.hosting, met.server);
     let folder = std::env::var_os(lockstep_events::FOLDER).filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let events = events(&hostname, folder.as_deref(), &console);
     let status = LiveStatus::on(config, &console, folder, logs.path());
     let rendezvous = Rendezvous::new(met.store, node, job(config), options.clone());
     let reasons = rendezvous.reasons();
-    // One node alone has nobody to miss.
+    // A single node has no peers to monitor.
     let others = keeps_store.clone().filter(|_| config.nodes.max > 1);
-    // To begin its wait costs a node one request, as a heartbeat does.
+    // Beginning its wait costs a node one request, like a heartbeat.
     let (run_id, grace) = (&config.rendezvous.run_id, options.heartbeat_timeout);
-    let lookout = others.map(|server| Lookout::start(&server, run_id, grace, rendezvous.closings()));
+    let disconnect_monitor =
+        others.map(|server| DisconnectMonitor::start(&server, run_id, grace, rendezvous.disconnects()));
     let limits = Limits { master: options.read_timeout, exit_barrier: config.exit_barrier_timeout };
     let mut agent = Agent {
         config,
-        machine: Machine::new(config.max_restarts),
+        machine: StateMachine::new(config.max_restarts),
         workers,
-        membership: Membership::start(rendezvous, site, limits),
-        lookout,
+        membership: Membership::start(rendezvous, hosting, limits),
+        disconnect_monitor,
         signals,
         console,
         logs,
         events,
         hostname,
-        seen: observe::Seen { endpoint: met.endpoint, server: keeps_store.clone() },
+        diagnostic_input: diagnostic_input::DiagnosticInput { endpoint: met.endpoint, server: keeps_store.clone() },
         status,
         reasons,
         say_reason_at: None,
@@ -131,12 +132,12 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ve
     };
     let outcome = agent.live().await;
     let verdict = end(agent, outcome).await;
-    // The others may need the store until the very end.
+    // The other nodes may need the store until the very end.
     drop(keeps_store);
     Ok(verdict)
 }
 
-/// Reports, says farewell to the other nodes, and cleans up.
+/// Reports, announces the end to the other nodes, and cleans up.
 async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Verdict {
     let succeeded = outcome == Outcome::Succeeded;
     agent.events.emit(&AgentEvent::Finished { code: i32::from(!succeeded) });
@@ -147,10 +148,10 @@ async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Verdict {
         status.finish();
     }
     tokio::select! {
-        // A second request to end is not made to wait for anybody.
+        // A second stop signal ends all waiting.
         _ = signals.next() => {}
         left = membership.finish() => for node in left {
-            console.line(Stream::Stderr, format!("lockstep: {node} has not said that it has ended; its store ends now").as_bytes());
+            console.line(Stream::Stderr, format!("lockstep: {node} has not announced its end; the store that it used closes now").as_bytes());
         }
     }
     if let Some(folder) = logs.temporary().map(Path::to_owned) {
@@ -170,7 +171,7 @@ async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Verdict {
     if succeeded { Verdict::Succeeded } else { Verdict::Failed }
 }
 
-/// Tells on stderr how it ended, if not well.
+/// Prints to stderr how the job ended, unless it succeeded.
 fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
     let failures = std::mem::take(&mut agent.current.failures);
     match outcome {
@@ -186,15 +187,15 @@ fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
             Outcome::Failed(why) => anyhow::anyhow!("{why}"),
             Outcome::Succeeded | Outcome::WorkersFailed => return,
         };
-        return leave(agent, own.as_deref(), |path| hand_up_error(&why, path));
+        return leave(agent, own.as_deref(), |path| propagate_agent_error(&why, path));
     };
     report.logs = logs.map(Path::to_owned);
     report.hint = tail_hint(&report.root().death.tail).map(|hint| format!("{}: {}", hint.what, hint.advice));
     agent.console.line(Stream::Stderr, report.to_string().as_bytes());
-    leave(agent, own.as_deref(), |path| hand_up(report.root(), path));
+    leave(agent, own.as_deref(), |path| propagate_error(report.root(), path));
 }
 
-/// Leaves the cause for whoever started this agent, where that one looks for it.
+/// Writes the cause to the error file of the process that started this agent.
 fn leave(agent: &Agent<'_>, path: Option<&Path>, write: impl FnOnce(&Path) -> std::io::Result<()>) {
     if let Some(path) = path
         && let Err(error) = write(path)
@@ -203,7 +204,7 @@ fn leave(agent: &Agent<'_>, path: Option<&Path>, write: impl FnOnce(&Path) -> st
     }
 }
 
-/// What `--rdzv-conf` says, and a word on each key of it that nobody reads.
+/// The options of `--rdzv-conf`, with a notice for each unknown key.
 fn options(config: &Config) -> anyhow::Result<(Options, Vec<String>)> {
     let conf = &config.rendezvous.conf;
     Ok(match config.rendezvous.backend {
@@ -212,13 +213,13 @@ fn options(config: &Config) -> anyhow::Result<(Options, Vec<String>)> {
     })
 }
 
-/// An open rendezvous, and what follows from where it is.
+/// An open rendezvous store, and the facts that follow from its location.
 struct Met {
     store: TcpStore,
     server: Option<Arc<tcpstore::Server>>,
     endpoint: Master,
-    site: Site,
-    /// What the others call this machine.
+    hosting: StoreHosting,
+    /// The name of this machine for other nodes.
     name: String,
 }
 
@@ -234,36 +235,37 @@ async fn meet(config: &Config, options: &Options, hostname: &str, console: &Cons
         };
         endpoint::meet(&wanted, &addresses, host(place, options, &addresses), patience(options), say).await
     };
-    let meeting = meeting.await.map_err(|error| anyhow::anyhow!(observe::not_met(error, &wanted)))?;
+    let meeting = meeting.await.map_err(|error| anyhow::anyhow!(diagnostic_input::not_met(error, &wanted)))?;
     let interface = local_interface(place, &meeting).await?;
     let name = match &place.local_addr {
         Some(name) => name.clone(),
         None => endpoint::name_for(interface, hostname).await,
     };
-    let Meeting { client, server, endpoint, unspecified, .. } = meeting;
-    // Other nodes' workers need a name that leads here.
+    let RendezvousStore { client, server, endpoint, unspecified, .. } = meeting;
+    // Other nodes' workers need a name that resolves to this machine.
     let endpoint = if unspecified { Master { host: name.clone(), ..endpoint } } else { endpoint };
-    let site = site(place, name.clone(), interface, &endpoint, server.clone());
-    Ok(Met { store: TcpStore::from(client), server, endpoint, site, name })
+    let hosting = hosting(place, name.clone(), interface, &endpoint, server.clone());
+    Ok(Met { store: TcpStore::from(client), server, endpoint, hosting, name })
 }
 
-fn site(
+fn hosting(
     place: &Place,
     host: String,
     interface: IpAddr,
     endpoint: &Master,
     server: Option<Arc<tcpstore::Server>>,
-) -> Site {
+) -> StoreHosting {
     match place.backend {
         Backend::Static { .. } => {
-            Site::Shared { master: endpoint.clone(), server, agents_prefix: "lockstep/".to_owned() }
+            StoreHosting::Shared { master: endpoint.clone(), server, agents_prefix: "lockstep/".to_owned() }
         }
-        Backend::C10d => Site::Own { host, interface, server: None },
+        Backend::C10d => StoreHosting::Own { host, interface, server: None },
     }
 }
 
-/// Where this node would host the workers' store: `--local-addr`, else where it reaches the rendezvous from.
-async fn local_interface(place: &Place, meeting: &Meeting) -> anyhow::Result<IpAddr> {
+/// The address on which this node hosts the workers' store: `--local-addr`, otherwise the one on the route to the
+/// rendezvous.
+async fn local_interface(place: &Place, meeting: &RendezvousStore) -> anyhow::Result<IpAddr> {
     let Some(name) = &place.local_addr else { return Ok(meeting.interface) };
     let found = endpoint::resolve(name, 0).await.ok().unwrap_or_default();
     let own = found.iter().map(std::net::SocketAddr::ip).find(|address| endpoint::is_local(*address));
@@ -272,7 +274,9 @@ async fn local_interface(place: &Place, meeting: &Meeting) -> anyhow::Result<IpA
             "--local-addr is {name}, which stands for all addresses of this machine: give the one that other nodes reach, see `ip -brief address`"
         );
     }
-    own.with_context(|| format!("--local-addr is {name}, which is no address of this machine: see `ip -brief address`"))
+    own.with_context(|| {
+        format!("--local-addr is {name}, which is not an address of this machine: see `ip -brief address`")
+    })
 }
 
 fn host(place: &Place, options: &Options, addresses: &[std::net::SocketAddr]) -> Host {
@@ -323,7 +327,7 @@ fn job(config: &Config) -> Job {
     }
 }
 
-/// The number of the user: names may differ from node to node.
+/// The user's number: names may differ between nodes.
 fn user() -> String {
     format!("uid {}", rustix::process::getuid().as_raw())
 }
