@@ -14,7 +14,7 @@ use c10d::{CommHook, ProcessGroup};
 use criterion::Criterion;
 use lockstep::DdpOptions;
 use mlp::{Trainer, ZeroGrad};
-use support::fleet::{Fleet, Tasks};
+use support::process_set::{ProcessSet, Tasks};
 use support::{Result, rounds};
 
 const RANKS: usize = 2;
@@ -37,19 +37,19 @@ fn variants() -> [(&'static str, DdpOptions, ZeroGrad); 6] {
 }
 
 fn main() -> ExitCode {
-    support::fleet::main::<Variants>(|| {
+    support::process_set::main::<Variants>(|| {
         let mut criterion = Criterion::default().configure_from_args();
         rounds::print_machine(RANKS, "rank");
-        let mut fleet: Fleet<Variants> = Fleet::start(RANKS)?;
+        let mut processes: ProcessSet<Variants> = ProcessSet::start(RANKS)?;
         let mut group = criterion.benchmark_group("ddp_step");
         rounds::configure(&mut group);
         for (number, (name, ..)) in variants().iter().enumerate() {
             rounds::bench(&mut group, name, &PEERS, |side, iterations| {
-                fleet.time(number * SIDES + side, iterations).expect("all ranks are there")
+                processes.time(number * SIDES + side, iterations).expect("all ranks are there")
             });
         }
         group.finish();
-        fleet.end()?;
+        processes.end()?;
         criterion.final_summary();
         Ok(())
     })

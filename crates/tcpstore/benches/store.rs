@@ -1,5 +1,5 @@
-//! Round trips of one client: on our server, and beside it on PyTorch's own, where there is one (`LOCKSTEP_PYTHON`, else
-//! `python3`). Run with `cargo bench -p tcpstore`. Read the ratio of two lines of one run, not the times.
+//! Round trips of one client, on our server and on PyTorch's own server if PyTorch is installed (`LOCKSTEP_PYTHON`,
+//! else `python3`). Run with `cargo bench -p tcpstore`. Compare the ratio of two lines of the same run, not the times.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
@@ -20,7 +20,7 @@ print(store.port, flush=True)
 sys.stdin.read()
 ";
 
-/// PyTorch's server, which ends with the bench, and its port, if there is a PyTorch.
+/// Starts PyTorch's server, which ends with the bench, and returns its port, if PyTorch is installed.
 fn python_server() -> Option<(KillOnDrop, u16)> {
     let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let mut command = Command::new(&python);

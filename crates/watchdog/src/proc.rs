@@ -1,27 +1,27 @@
-//! Who a test's processes are, and how awake.
+//! What the kernel reports about processes: threads, CPU time, children (proc_pid_stat(5)).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockstep_process::proc::{self, Stat};
 
-/// Threads of a process: whether one of them is awake, and their time on a core.
+/// The threads of a process: whether one of them is awake, and their CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Awake {
-    /// Whether a thread runs, could run, is stopped, or waits for a disk.
+    /// True if a thread runs, is ready to run, is stopped, or waits for a disk.
     pub awake: bool,
-    /// Time on a core so far, in user and kernel mode.
+    /// CPU time so far, in user and kernel mode.
     pub used: Duration,
 }
 
-/// The threads of a process; `None` if it has ended.
+/// Reads the threads of a process; `None` if it has ended.
 pub fn threads(pid: u32) -> Option<Awake> {
     let stats = proc::threads(i32::try_from(pid).ok()?);
     let awake = stats.iter().any(|thread| thread.state != 'S');
     (!stats.is_empty()).then(|| Awake { awake, used: stats.iter().map(|thread| thread.used).sum() })
 }
 
-/// This process and all that it has started, and all that those have started.
+/// This process and all of its descendants.
 pub(crate) fn family() -> BTreeMap<i32, Stat> {
     let this = std::process::id() as i32;
     let mut all: BTreeMap<i32, Stat> = proc::pids().filter_map(|pid| Some((pid, Stat::of(pid)?))).collect();

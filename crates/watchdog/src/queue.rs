@@ -1,19 +1,19 @@
-//! How much time processes have lost in the queue for a core.
+//! How much time processes have spent waiting for a core.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockstep_process::proc::Schedule;
 
-/// The time that processes have waited for a core while they could have run: what a deadline in seconds must not count.
+/// The time that processes were ready to run but waited for a core. A deadline in seconds should not count it.
 #[derive(Debug, Default)]
 pub struct Queue {
     threads: BTreeMap<(u32, i32), Duration>,
 }
 
 impl Queue {
-    /// The longest that a thread of the processes has waited so far: never more than has passed. Threads that have ended count as far as
-    /// earlier looks have seen them. Zero where the kernel does not keep these numbers.
+    /// The longest time that a thread of these processes has waited so far, never more than the elapsed time. For a
+    /// thread that has ended, the last call that saw it counts. Zero if the kernel does not keep these numbers.
     pub fn lost(&mut self, pids: &[u32]) -> Duration {
         pids.iter().for_each(|pid| self.look(*pid));
         let of = |pid: &u32| {
@@ -35,9 +35,9 @@ mod tests {
     use lockstep_process::proc::Status;
     use std::process::Command;
 
-    /// Two loops on one core: each gets half of it and waits for the other half.
+    /// Two loops share one core: each gets half of it and waits for the other half.
     #[test]
-    fn counts_the_time_that_another_has_the_core() {
+    fn counts_the_time_while_another_process_has_the_core() {
         let one_core = "while :; do :; done";
         let looping = || {
             let mut shell = Command::new("taskset");
@@ -51,7 +51,7 @@ mod tests {
         assert!(crate::threads(pids[0]).unwrap().awake);
     }
 
-    /// The first of the cores that this process may use.
+    /// The first core that this process may use.
     fn first_core() -> String {
         let status = Status::of_this_process().unwrap();
         status.field("Cpus_allowed_list").unwrap().split([',', '-']).next().unwrap().to_owned()

@@ -11,8 +11,8 @@ use std::io::{Write, stderr};
 use std::path::Path;
 
 use lockstep_launch::agent::{self, Verdict};
-use lockstep_launch::config::{Config, ConfigError, Machine, threads_notice};
-use lockstep_launch::report::hand_up_error;
+use lockstep_launch::config::{Config, ConfigError, HostInfo, threads_notice};
+use lockstep_launch::report::propagate_agent_error;
 
 use crate::exit::{Code, Refused};
 
@@ -23,7 +23,7 @@ impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let env = |name: &str| std::env::var_os(name);
         let dry_run = self.dry_run;
-        let (config, notices) = match self.config(&Machine::here(&env)) {
+        let (config, notices) = match self.config(&HostInfo::here(&env)) {
             Ok(made) => made,
             Err(error) if error.is_usage() => return Err(Refused(format!("{error}\n\n{TRY_HELP}")).into()),
             Err(error) => return Err(left_for_the_caller(error.into())),
@@ -35,8 +35,8 @@ impl Options {
         if dry_run { plan::show(&config) } else { start(&config) }
     }
 
-    fn config(self, machine: &Machine<'_>) -> Result<(Config, Vec<String>), ConfigError> {
-        Config::from_flags(&self.flags(machine.env)?, machine)
+    fn config(self, host: &HostInfo<'_>) -> Result<(Config, Vec<String>), ConfigError> {
+        Config::from_flags(&self.flags(host.env)?, host)
     }
 }
 
@@ -52,7 +52,7 @@ fn start(config: &Config) -> anyhow::Result<Code> {
 /// Whoever started this command finds the error where it looks for one (torch's `record`, around `main`).
 fn left_for_the_caller(error: anyhow::Error) -> anyhow::Error {
     if let Some(path) = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path: &OsString| !path.is_empty())
-        && let Err(why) = hand_up_error(&error, Path::new(&path))
+        && let Err(why) = propagate_agent_error(&error, Path::new(&path))
     {
         return error.context(format!("cannot write {} (TORCHELASTIC_ERROR_FILE): {why}", Path::new(&path).display()));
     }

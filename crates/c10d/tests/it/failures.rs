@@ -1,4 +1,4 @@
-//! What a rank is told when another one dies, stays away, or calls something else.
+//! What a rank reports when another one dies, does not arrive, or calls something else.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -48,7 +48,7 @@ fn a_rank_that_panicked_is_named_with_its_panic() {
     });
     let error = errors.into_iter().flatten().next().unwrap();
     assert!(error.to_string().contains("rank 1 panicked after 0 finished calls"), "{error}");
-    // Its connections were closed: the others need not wait for their deadline.
+    // Its connections were closed, so the others need not wait for their deadline.
     assert!(!error.detail().contains("Timed out"), "{error}");
 }
 
@@ -71,7 +71,7 @@ fn a_rank_in_another_collective_is_named_with_both_calls() {
 }
 
 #[test]
-fn a_rank_that_is_busy_elsewhere_is_said_to_be_outside_any_collective() {
+fn a_rank_that_is_busy_elsewhere_is_reported_outside_any_collective() {
     let (done, wait) = channel::<()>();
     let (done, wait) = (std::sync::Mutex::new(Some(done)), std::sync::Mutex::new(wait));
     ranks_with(2, &short(), |group| {
@@ -91,7 +91,7 @@ fn a_rank_that_is_busy_elsewhere_is_said_to_be_outside_any_collective() {
 
 #[test]
 fn a_rank_that_never_answers_is_reported_as_missing() {
-    // No reporter on rank 1: as a Python rank, or one that was killed.
+    // Rank 1 sends no reports, like a Python rank or one that was killed.
     let store = Arc::new(Store::hash().unwrap());
     let world = WorldSize::new(2).unwrap();
     std::thread::scope(|scope| {
@@ -111,7 +111,7 @@ fn a_rank_that_never_answers_is_reported_as_missing() {
 }
 
 #[test]
-fn a_group_that_does_not_come_together_names_who_never_came() {
+fn an_incomplete_group_names_the_ranks_that_never_came() {
     let store = Store::hash().unwrap();
     let error = ProcessGroup::gloo(&store, rank(0), WorldSize::new(3).unwrap(), &short()).unwrap_err();
     assert!(error.to_string().contains("never came: ranks 1, 2"), "{error}");
@@ -203,7 +203,7 @@ fn a_second_desync_report_asks_again() {
 }
 
 #[test]
-fn messages_do_not_count_as_calls_that_ranks_must_make_alike() {
+fn messages_do_not_count_as_calls_that_all_ranks_must_make() {
     // Rank 0 exchanges messages with rank 1 only, so it makes more calls than rank 2 before the same collective.
     let errors = ranks_with(3, &short(), |group| {
         match group.rank().get() {

@@ -1,6 +1,6 @@
 //! A Rust rank and a Python rank in one process group: collectives, subgroups, messages, and DDP with each other.
 //!
-//! Needs a Python with PyTorch 2.11 (`LOCKSTEP_PYTHON`, else `python3`); says "not verified here" without one.
+//! Needs a Python with PyTorch 2.11 (`LOCKSTEP_PYTHON`, else `python3`); otherwise prints "not verified here".
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use c10d::{
 use lockstep_process::KillOnDrop;
 use tch::{Device, Kind, Tensor};
 
-/// A Python that has the right PyTorch, if there is one.
+/// A Python with the right version of PyTorch, if there is one.
 fn python() -> Option<String> {
     let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
     let check =
@@ -49,7 +49,7 @@ fn finish(mut child: KillOnDrop) {
     assert!(child.0.wait().unwrap().success() && text.contains("done"), "the Python rank failed: {text}");
 }
 
-/// The Rust side of python_rank.py, line for line.
+/// The Rust side of python_rank.py, with the same calls.
 fn converse(group: ProcessGroup) {
     let group = Rc::new(group);
     let (me, other) = (group.rank().get(), rank(1 - group.rank().get()));
@@ -60,7 +60,7 @@ fn converse(group: ProcessGroup) {
     assert_eq!(t, float(&[3.0, 6.0]));
 
     for root in [0, 1].map(rank).into_iter().filter(|r| r.get() == me) {
-        // Python broadcasts from its other rank, which is this one.
+        // Python broadcasts from the other rank, which is this one.
         let mut t = float(&[me as f32]);
         group.broadcast(&mut t, root).unwrap();
     }
@@ -69,7 +69,7 @@ fn converse(group: ProcessGroup) {
     group.all_gather(&mut outputs, &Tensor::from_slice(&[10 + me as i64])).unwrap();
     assert_eq!(outputs.map(|o| o.int64_value(&[0])), [10, 11]);
 
-    // Names count every group that any rank makes, so both sides make two.
+    // Every group that a rank creates counts for the names, so both sides create two.
     assert!(group.new_group(&[other], &options()).unwrap().is_none());
     let both = group.new_group(&[rank(0), rank(1)], &options()).unwrap().unwrap();
     let mut t = float(&[5.0 + me as f32]);
@@ -88,7 +88,7 @@ fn converse(group: ProcessGroup) {
     group.barrier().unwrap();
 }
 
-/// What Python's `DistributedDataParallel` does around one step, so that both sides' collectives match.
+/// What Python's `DistributedDataParallel` does around one step, so that the collectives of both sides match.
 fn ddp_step(group: &Rc<ProcessGroup>) {
     let me = group.rank().get() as f64;
     let weight = Tensor::full([2, 4], me, (Kind::Float, Device::Cpu)).set_requires_grad(true);
@@ -108,7 +108,7 @@ fn options() -> GroupOptions {
     GroupOptions { timeout: DEADLINE, ..crate::common::options() }
 }
 
-fn meets(python_rank: usize, debug: DebugLevel) {
+fn joins(python_rank: usize, debug: DebugLevel) {
     let Some(python) = python() else { return };
     let host = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
     let store = Store::tcp("127.0.0.1", 0, &host).unwrap();
@@ -121,17 +121,17 @@ fn meets(python_rank: usize, debug: DebugLevel) {
 
 #[test]
 fn a_rust_rank_0_and_a_python_rank_1_reduce_in_one_group() {
-    meets(1, DebugLevel::Off);
+    joins(1, DebugLevel::Off);
 }
 
 #[test]
 fn a_python_rank_0_and_a_rust_rank_1_reduce_in_one_group() {
-    meets(0, DebugLevel::Off);
+    joins(0, DebugLevel::Off);
 }
 
 #[test]
 fn debug_mode_compares_calls_across_the_languages() {
-    meets(1, DebugLevel::Detail);
+    joins(1, DebugLevel::Detail);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockstep_watchdog::{Awake, Queue, Stillness, threads};
+use lockstep_watchdog::{Awake, Queue, StallDetector, threads};
 
 /// After so long without a sign of life, none is expected.
 const STILL: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ pub(super) struct Moment {
 #[derive(Debug)]
 pub(super) struct Patience {
     begun: Moment,
-    still: Stillness,
+    still: StallDetector,
     queue: Queue,
 }
 
@@ -31,14 +31,14 @@ impl Patience {
     pub(super) fn new(begun: Instant) -> Self {
         Patience {
             begun: Moment { at: begun, lost: Duration::ZERO },
-            still: Stillness::new(STILL, NOTHING),
+            still: StallDetector::new(STILL, NOTHING),
             queue: Queue::default(),
         }
     }
 
     /// Why no more is to be expected of these processes. To be asked often.
     pub(super) fn ends(&mut self, deadline: Duration, pids: &[u32], now: Instant) -> Option<String> {
-        if self.still.lasts(asleep(pids.iter().map(|pid| threads(*pid))), now) {
+        if self.still.is_stalled(asleep(pids.iter().map(|pid| threads(*pid))), now) {
             return Some(format!("nobody has done anything for {} s", STILL.as_secs()));
         }
         let now = self.moment(pids, now);

@@ -49,36 +49,37 @@ pub(super) async fn meet(config: &Config, options: &Options, hostname: &str, con
         };
         endpoint::meet(&wanted, &addresses, host(place, options, &addresses), patience(options), say).await
     };
-    let meeting = meeting.await.map_err(|error| anyhow::anyhow!(observe::not_met(error, &wanted)))?;
+    let meeting = meeting.await.map_err(|error| anyhow::anyhow!(diagnostic_input::not_met(error, &wanted)))?;
     let interface = local_interface(place, &meeting).await?;
     let name = match &place.local_addr {
         Some(name) => name.clone(),
         None => endpoint::name_for(interface, hostname).await,
     };
-    let Meeting { client, server, endpoint, unspecified, .. } = meeting;
-    // Other nodes' workers need a name that leads here.
+    let RendezvousStore { client, server, endpoint, unspecified, .. } = meeting;
+    // Other nodes' workers need a name that resolves to this machine.
     let endpoint = if unspecified { Master { host: name.clone(), ..endpoint } } else { endpoint };
-    let site = site(place, name.clone(), interface, &endpoint, server.clone());
-    Ok(Met { store: TcpStore::from(client), server, endpoint, site, name })
+    let hosting = hosting(place, name.clone(), interface, &endpoint, server.clone());
+    Ok(Met { store: TcpStore::from(client), server, endpoint, hosting, name })
 }
 
-fn site(
+fn hosting(
     place: &Place,
     host: String,
     interface: IpAddr,
     endpoint: &Master,
     server: Option<Arc<tcpstore::Server>>,
-) -> Site {
+) -> StoreHosting {
     match place.backend {
         Backend::Static { .. } => {
-            Site::Shared { master: endpoint.clone(), server, agents_prefix: "lockstep/".to_owned() }
+            StoreHosting::Shared { master: endpoint.clone(), server, agents_prefix: "lockstep/".to_owned() }
         }
-        Backend::C10d => Site::Own { host, interface, server: None },
+        Backend::C10d => StoreHosting::Own { host, interface, server: None },
     }
 }
 
-/// Where this node would host the workers' store: `--local-addr`, else where it reaches the rendezvous from.
-async fn local_interface(place: &Place, meeting: &Meeting) -> anyhow::Result<IpAddr> {
+/// The address on which this node hosts the workers' store: `--local-addr`, otherwise the one on the route to the
+/// rendezvous.
+async fn local_interface(place: &Place, meeting: &RendezvousStore) -> anyhow::Result<IpAddr> {
     let Some(name) = &place.local_addr else { return Ok(meeting.interface) };
     let found = endpoint::resolve(name, 0).await.ok().unwrap_or_default();
     let own = found.iter().map(std::net::SocketAddr::ip).find(|address| endpoint::is_local(*address));
@@ -87,7 +88,9 @@ async fn local_interface(place: &Place, meeting: &Meeting) -> anyhow::Result<IpA
             "--local-addr is {name}, which stands for all addresses of this machine: give the one that other nodes reach, see `ip -brief address`"
         );
     }
-    own.with_context(|| format!("--local-addr is {name}, which is no address of this machine: see `ip -brief address`"))
+    own.with_context(|| {
+        format!("--local-addr is {name}, which is not an address of this machine: see `ip -brief address`")
+    })
 }
 
 fn host(place: &Place, options: &Options, addresses: &[std::net::SocketAddr]) -> Host {
@@ -138,7 +141,7 @@ pub(super) fn job(config: &Config) -> Job {
     }
 }
 
-/// The number of the user: names may differ from node to node.
+/// The user's number: names may differ between nodes.
 fn user() -> String {
     format!("uid {}", rustix::process::getuid().as_raw())
 }

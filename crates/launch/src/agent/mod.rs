@@ -1,28 +1,26 @@
-//! The agent of one node: meets the others, starts its workers, watches over them, starts them again, and reports.
+//! The agent of one node: finds the other agents, starts its workers, watches and restarts them, and reports.
 //!
-//! - [`node`]: opens everything, lets the loop run, reports and cleans up.
-//! - [`machine`]: what follows what; pure.
-//! - [`run`]: the loop that waits for everything at once and does what the machine wants.
-//! - [`meet`]: opens the rendezvous; [`endpoint`], [`master`]: where agents meet, and where their workers do.
+//! - [`state_machine`]: which actions follow which events; pure.
+//! - [`run`]: the loop that waits for all events and executes the actions of the state machine.
+//! - [`endpoint`], [`master`]: the stores of the agents and of their workers.
 //! - [`membership`]: this node's part in the rendezvous, as a task.
-//! - [`live_status`]: the line on a terminal that tells how the job is.
-//! - [`log`]: what LOGLEVEL asks for beyond that.
-//! - [`lookout`]: who has gone, as the host of the store sees it.
-//! - [`workers`]: the present attempt: its workers in the words of configuration and report.
-//! - [`waits`]: waits for deaths and signals in the runtime.
-//! - [`observe`]: what is known when the nodes do not meet, for [`crate::diagnose`].
+//! - [`live_status`]: the status line on a terminal.
+//! - [`log`]: the log messages that LOGLEVEL selects.
+//! - [`disconnect_monitor`]: disconnected nodes, on the host of the store.
+//! - [`workers`]: the workers of an attempt, between configuration and report.
+//! - [`diagnostic_input`]: the known facts when the nodes do not meet, for [`crate::diagnose`].
 
+mod diagnostic_input;
+mod disconnect_monitor;
 mod endpoint;
 mod live_status;
 mod log;
-mod lookout;
-mod machine;
 mod master;
 mod meet;
 mod membership;
 mod node;
-mod observe;
 mod run;
+mod state_machine;
 mod waits;
 mod workers;
 

@@ -1,4 +1,14 @@
-//! A job on this node from its beginning to its end: opens everything that the loop needs, and afterwards reports and cleans up.
+//! The agent of one node: finds the other agents, starts its workers, watches and restarts them, and reports.
+//!
+//! - [`state_machine`]: which actions follow which events; pure.
+//! - [`run`]: the loop that waits for all events and executes the actions of the state machine.
+//! - [`endpoint`], [`master`]: the stores of the agents and of their workers.
+//! - [`membership`]: this node's part in the rendezvous, as a task.
+//! - [`live_status`]: the status line on a terminal.
+//! - [`log`]: the log messages that LOGLEVEL selects.
+//! - [`disconnect_monitor`]: disconnected nodes, on the host of the store.
+//! - [`workers`]: the workers of an attempt, between configuration and report.
+//! - [`diagnostic_input`]: the known facts when the nodes do not meet, for [`crate::diagnose`].
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,29 +31,29 @@ use crate::output::{Console, Stream};
 use crate::rendezvous::Rendezvous;
 use crate::report::{Report, hand_up, hand_up_error};
 
-/// How long the last lines may take to reach a console that does not take them.
+/// How long the last lines may take on a console that does not accept them.
 const LAST_LINES: Duration = Duration::from_secs(5);
 /// How a job ended on this node. Everything has been told on stderr by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All workers of the job succeeded.
     Succeeded,
-    /// Something failed, or a signal asked for an end.
+    /// There was a failure, or a signal stopped the job.
     Failed,
 }
 
-/// Runs the job that `config` describes to its end on this node. To be called on the process's main thread, once
-/// [`lockstep_process::helper`] had its turn.
+/// Runs the job that `config` describes to its end on this node. Call it on the process's main thread, after
+/// [`crate::process::helper`].
 ///
 /// # Errors
-/// When the job could not be begun here: the program, the log folder or the rendezvous is not to be had.
+/// When the job could not start here: the program, the log folder or the rendezvous is not available.
 pub fn run(config: &Config) -> anyhow::Result<Verdict> {
     find_program(&config.program.file, std::env::var_os("PATH").as_deref())?;
     let before = raise_open_files(config.local_world_size, workers::open_files(config))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the agent's runtime")?;
     let verdict = runtime.block_on(on_this_node(config, before));
-    // A name service that does not answer must not hold up the end.
+    // A name service that does not answer must not delay the exit.
     runtime.shutdown_background();
     verdict
 }
@@ -75,17 +85,18 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ve
     if let Some(folder) = logs.temporary() {
         workers.register_cleanup(folder);
     }
-    let (node, site, keeps_store) = (met.node(config, &hostname), met.site, met.server);
+    let (node, hosting, keeps_store) = (met.node(config, &hostname), met.hosting, met.server);
     let folder = std::env::var_os(lockstep_events::FOLDER).filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let events = events(&hostname, folder.as_deref(), &console);
     let status = LiveStatus::on(config, &console, folder, logs.path());
     let rendezvous = Rendezvous::new(met.store, node, meet::job(config), options.clone());
     let reasons = rendezvous.reasons();
-    // One node alone has nobody to miss.
+    // A single node has no peers to monitor.
     let others = keeps_store.clone().filter(|_| config.nodes.max > 1);
-    // To begin its wait costs a node one request, as a heartbeat does.
+    // Beginning its wait costs a node one request, like a heartbeat.
     let (run_id, grace) = (&config.rendezvous.run_id, options.heartbeat_timeout);
-    let lookout = others.map(|server| Lookout::start(&server, run_id, grace, rendezvous.closings()));
+    let disconnect_monitor =
+        others.map(|server| DisconnectMonitor::start(&server, run_id, grace, rendezvous.disconnects()));
     let limits = Limits { master: options.read_timeout, exit_barrier: config.exit_barrier_timeout };
     let context = Context {
         config,
@@ -113,12 +124,12 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ve
     };
     let outcome = agent.live().await;
     let verdict = end(agent, outcome).await;
-    // The others may need the store until the very end.
+    // The other nodes may need the store until the very end.
     drop(keeps_store);
     Ok(verdict)
 }
 
-/// Reports, says farewell to the other nodes, and cleans up.
+/// Reports, announces the end to the other nodes, and cleans up.
 async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Verdict {
     let succeeded = outcome == Outcome::Succeeded;
     agent.context.events.emit(&AgentEvent::Finished { code: i32::from(!succeeded) });
@@ -129,10 +140,10 @@ async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Verdict {
         status.finish();
     }
     tokio::select! {
-        // A second request to end is not made to wait for anybody.
+        // A second stop signal ends all waiting.
         _ = signals.next() => {}
         left = membership.finish() => for node in left {
-            console.line(Stream::Stderr, format!("lockstep: {node} has not said that it has ended; its store ends now").as_bytes());
+            console.line(Stream::Stderr, format!("lockstep: {node} has not announced its end; the store that it used closes now").as_bytes());
         }
     }
     if let Some(folder) = logs.temporary().map(Path::to_owned) {
@@ -149,7 +160,7 @@ async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Verdict {
     if succeeded { Verdict::Succeeded } else { Verdict::Failed }
 }
 
-/// Tells on stderr how it ended, if not well.
+/// Prints to stderr how the job ended, unless it succeeded.
 fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
     let failures = std::mem::take(&mut agent.current.failures);
     match outcome {
@@ -165,7 +176,7 @@ fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
             Outcome::Failed(why) => anyhow::anyhow!("{why}"),
             Outcome::Succeeded | Outcome::WorkersFailed => return,
         };
-        return leave(agent, own.as_deref(), |path| hand_up_error(&why, path));
+        return leave(agent, own.as_deref(), |path| propagate_agent_error(&why, path));
     };
     report.logs = logs.map(Path::to_owned);
     report.hint = tail_hint(&report.root().death.tail).map(|hint| format!("{}: {}", hint.what, hint.advice));
@@ -173,7 +184,7 @@ fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
     leave(agent, own.as_deref(), |path| hand_up(report.root(), path));
 }
 
-/// Leaves the cause for whoever started this agent, where that one looks for it.
+/// Writes the cause to the error file of the process that started this agent.
 fn leave(agent: &Agent<'_>, path: Option<&Path>, write: impl FnOnce(&Path) -> std::io::Result<()>) {
     if let Some(path) = path
         && let Err(error) = write(path)

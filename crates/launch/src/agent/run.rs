@@ -1,5 +1,5 @@
 //! The agent's loop: everything that can happen is waited for in one place, turned into an event, and what the machine then
-//! wants is done. What follows what is decided in [`super::machine`].
+//! wants is done. What follows what is decided in [`super::state_machine`].
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout};
 
+use super::disconnect_monitor::DisconnectMonitor;
 use super::live_status::LiveStatus;
-use super::lookout::Lookout;
-use super::machine::{Action, Event, Machine, Outcome, Restart};
+use super::diagnostic_input;
 use super::membership::{Command, Membership, News};
-use super::observe;
+use super::state_machine::{Action, Event, Outcome, Restart, StateMachine};
 use super::waits::{self, SignalStream};
 use super::workers::{Clearing, Context, Current, Death, root_cause};
 use crate::output::Outputs;
@@ -31,16 +31,16 @@ const QUIET: Duration = Duration::from_secs(3);
 /// Everything that the loop needs, opened.
 pub(super) struct Agent<'a> {
     pub(super) context: Context<'a>,
-    pub(super) machine: Machine,
+    pub(super) machine: StateMachine,
     pub(super) workers: Workers,
     /// Readable when `workers` have something to report.
     pub(super) ready: AsyncFd<OwnedFd>,
     pub(super) membership: Membership,
     /// Only where this agent hosts the store.
-    pub(super) lookout: Option<Lookout>,
+    pub(super) disconnect_monitor: Option<DisconnectMonitor>,
     pub(super) signals: SignalStream,
     /// What is known of the place where the nodes meet.
-    pub(super) seen: observe::Seen,
+    pub(super) diagnostic_input: diagnostic_input::DiagnosticInput,
     /// Only on a terminal.
     pub(super) status: Option<LiveStatus>,
     /// What the rendezvous waits for, in words.
@@ -219,13 +219,13 @@ impl Agent<'_> {
             News::Formed(formed) => {
                 let (round, master) = *formed;
                 let workers = round.me().node.local_world_size;
-                if let Some(lookout) = &self.lookout {
-                    lookout.expect(round.ids.iter().copied());
+                if let Some(disconnect_monitor) = &self.disconnect_monitor {
+                    disconnect_monitor.expect(round.ids.iter().copied());
                 }
                 self.current.formed = Some((round, master));
                 Some(Event::Formed { workers })
             }
-            News::NotFormed(error) => Some(Event::NotFormed(self.seen.not_formed(*error))),
+            News::NotFormed(error) => Some(Event::NotFormed(self.diagnostic_input.not_formed(*error))),
             News::NoMaster(why) => Some(Event::NotFormed(why)),
             News::Changed(change) => note_change(&change),
             News::Barrier(barrier) => Some(self.note_barrier(barrier)),
@@ -256,7 +256,7 @@ impl Agent<'_> {
         self.say_reason_at = None;
         if self.machine.is_waiting() {
             let reason = self.reasons.borrow_and_update().clone();
-            self.say(&format!("waiting for other nodes at {}: {reason}", self.seen.endpoint));
+            self.say(&format!("waiting for other nodes at {}: {reason}", self.diagnostic_input.endpoint));
         }
     }
 

@@ -1,7 +1,7 @@
-//! torchrun's flags as texts, before anything is checked, and where each text came from.
+//! torchrun's flags as texts, before any check, and the source of each text.
 //!
-//! The command line fills this; what the texts mean is said by [`Config::from_flags`](super::Config::from_flags). Names
-//! and defaults are torchrun's (torch/distributed/run.py); `PET_<NAME>` stands in for a flag that was not given
+//! The command line fills this in; [`Config::from_flags`](super::Config::from_flags) interprets it. Names and defaults
+//! are torchrun's (torch/distributed/run.py). The variable `PET_<NAME>` replaces a flag that was not given
 //! (torch/distributed/argparse_util.py).
 
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use super::error::ConfigError;
 use super::given::{Env, Given, Source, variable};
 
-/// Everything that the command line of `lockstep run` says.
+/// All values of the command line of `lockstep run`.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)] // the fields are torchrun's flags
 pub struct Flags {
@@ -43,7 +43,7 @@ pub struct Flags {
     pub numa_binding: Option<String>,
     pub signals_to_handle: Given,
     pub virtual_local_rank: bool,
-    /// Not torchrun's: seconds between the request to end and SIGKILL.
+    /// Not torchrun's: seconds between the stop signal and SIGKILL.
     pub stop_timeout: Given,
     /// Not torchrun's: seconds that agents wait for each other at the end.
     pub exit_barrier_timeout: Given,
@@ -51,7 +51,7 @@ pub struct Flags {
     pub keep_logs: bool,
     /// Not torchrun's: live status on a terminal.
     pub status: Given,
-    /// Not torchrun's: who printed a line, in front of it.
+    /// Not torchrun's: a prefix for each line that names its writer.
     pub prefix: Given,
     /// The script, module or program.
     pub program: OsString,
@@ -59,7 +59,7 @@ pub struct Flags {
     pub args: Vec<OsString>,
 }
 
-/// A switch: on by the command line, else by a variable that is a whole number other than 0, else off.
+/// A switch: on if the command line has it, or if the variable is an integer other than 0.
 ///
 /// # Errors
 /// [`ConfigError::NotOfType`] when the variable is not a number.
@@ -70,7 +70,7 @@ pub fn switch(flag: &'static str, command_line: bool, env: Env<'_>) -> Result<bo
     number.map(|number| number != 0).ok_or_else(|| ConfigError::NotOfType { given: given(), expected: "0 or 1" })
 }
 
-/// A path: the command line's, else the variable's. An empty one is none.
+/// A path of the command line, otherwise of the variable. An empty path counts as missing.
 pub fn path(flag: &'static str, command_line: Option<PathBuf>, env: Env<'_>) -> Option<PathBuf> {
     let path = command_line.or_else(|| env(&variable(flag)).map(PathBuf::from));
     path.filter(|path| path.as_os_str() != OsStr::new(""))
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_wins_over_the_variable_and_that_over_the_default() {
+    fn the_command_line_overrides_the_variable_and_that_overrides_the_default() {
         let from_line = Given::pick("nproc-per-node", Some("2".into()), "1", &env);
         assert_eq!((from_line.text.as_str(), from_line.source), ("2", Source::CommandLine));
         let from_variable = Given::pick("nproc-per-node", None, "1", &env);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_take_numbers_and_nothing_else() {
+    fn switches_accept_only_numbers() {
         assert!(switch("standalone", false, &env).unwrap());
         assert!(!switch("module", false, &env).unwrap());
         assert!(switch("module", true, &env).unwrap());
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_path_is_none() {
+    fn an_empty_path_counts_as_missing() {
         assert_eq!(path("log-dir", Some("".into()), &|_| None), None);
         assert_eq!(path("log-dir", None, &|_| Some("/x".into())), Some("/x".into()));
     }

@@ -1,19 +1,19 @@
-//! What the batch system says of this job: its name, and its nodes. From Slurm's and PBS's environment (man sbatch, "OUTPUT
-//! ENVIRONMENT VARIABLES"; man qsub, "PBS_NODEFILE").
+//! The batch system's id and nodes of this job, from Slurm's and PBS's environment (man sbatch, "OUTPUT ENVIRONMENT
+//! VARIABLES"; man qsub, "PBS_NODEFILE").
 
-/// Longer node lists are cut here: nobody names more hosts in a message.
+/// Longer lists of nodes are truncated: a message never names more hosts.
 const MAX_HOSTS: usize = 4096;
 
-/// The batch job that this agent was started in.
+/// The batch job in which this agent was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Whose.
+    /// The batch system.
     pub system: BatchSystem,
-    /// Its id, as the system names it.
+    /// The job's id.
     pub id: String,
-    /// How many nodes it has.
+    /// The number of its nodes.
     pub nodes: usize,
-    /// Their names, where they are known.
+    /// Their names, if known.
     pub hosts: Vec<String>,
 }
 
@@ -27,7 +27,7 @@ pub enum BatchSystem {
 }
 
 impl Batch {
-    /// Reads it from the environment; `read` gives a file's text (for `PBS_NODEFILE`).
+    /// Reads it from the environment; `read` returns the text of a file (for `PBS_NODEFILE`).
     #[must_use]
     pub fn find(variable: impl Fn(&str) -> Option<String>, read: impl Fn(&str) -> Option<String>) -> Option<Batch> {
         if let Some(id) = variable("SLURM_JOB_ID") {
@@ -47,13 +47,13 @@ impl Batch {
         Some(Batch { system: BatchSystem::Pbs, id, nodes: hosts.len(), hosts })
     }
 
-    /// As [`Batch::find`], in this process's own environment.
+    /// As [`Batch::find`], with this process's own environment.
     #[must_use]
     pub fn here() -> Option<Batch> {
         Batch::find(|name| std::env::var(name).ok(), |path| std::fs::read_to_string(path).ok())
     }
 
-    /// A name that no other job has: `SLURM_JOB_ID=17`.
+    /// A name that is unique to the job: `SLURM_JOB_ID=17`.
     #[must_use]
     pub fn name(&self) -> String {
         match self.system {
@@ -74,7 +74,7 @@ impl Batch {
     }
 }
 
-/// Slurm's short form of a list of hosts: `gpu[01-03,07],login`. What cannot be read is kept as it stands.
+/// Expands Slurm's compressed list of hosts: `gpu[01-03,07],login`. Invalid parts are kept unchanged.
 #[must_use]
 pub fn expand(list: &str) -> Vec<String> {
     let mut hosts = Vec::new();
@@ -88,7 +88,7 @@ pub fn expand(list: &str) -> Vec<String> {
     hosts
 }
 
-/// At commas outside of brackets.
+/// Splits at commas outside of brackets.
 fn split(list: &str) -> Vec<&str> {
     let mut depth = 0usize;
     let parts = list.split(|c| {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_pbs_where_a_host_stands_once_a_core() {
+    fn reads_pbs_where_a_host_occurs_once_per_core() {
         let pairs = [("PBS_JOBID", "5.head"), ("PBS_NODEFILE", "/nodes")];
         let batch = find(&pairs, "x1\nx1\nx2\n\n").unwrap();
         assert_eq!((batch.nodes, batch.hosts), (2, vec!["x1".to_owned(), "x2".to_owned()]));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn expands_host_lists_and_keeps_what_it_cannot_read() {
+    fn expands_host_lists_and_keeps_invalid_parts() {
         assert_eq!(expand("a[1-2,5]x, b"), ["a1x", "a2x", "a5x", "b"]);
         assert_eq!(expand("a[1-"), ["a[1-"]);
         assert_eq!(expand("a[x-y]"), ["a[x-y]"]);

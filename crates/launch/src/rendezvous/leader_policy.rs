@@ -1,8 +1,9 @@
-//! What the leader does next: a pure function of the time, its draft of the state, and what it has observed.
+//! What the leader does next: a pure function of the time, its draft of the state, and its observations.
 //!
-//! The leader grants requests in a draft of its own and writes the draft to the store. What a node waits for is written at
-//! once. What merely adds up (nodes that come, nodes that succeed) is written when it has added up to as much as there was, or
-//! when a poll is over: so all writes of one gathering together are no longer than a few times the last one.
+//! The leader grants requests in a draft and writes the draft to the store. Changes that a node waits for are written
+//! immediately. Changes that only accumulate (nodes that arrive, nodes that succeed) are written when they have doubled
+//! the group, or when a poll interval has passed. So all writes of one gathering together are only a few times larger
+//! than the last one.
 
 use std::time::Duration;
 
@@ -13,40 +14,40 @@ use super::reason::Reason;
 use super::request::Request;
 use super::state::{Cause, Phase, State};
 
-/// In a group of this size everybody hears of every write at once.
+/// In a group of at most this size every write is announced.
 const SMALL: usize = 16;
 
-/// The state as the leader would have it, and how it differs from the one in the store.
+/// The state as the leader wants it, and how it differs from the state in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
-    /// What is to be written.
+    /// The state to write.
     pub state: State,
-    /// Changes that merely add up and are not written.
+    /// Number of accumulated changes that have not been written.
     added: usize,
-    /// What was written last, as far as others wait for it.
+    /// The part of the last written state that others wait for.
     written: Mark,
     written_at: Duration,
-    /// Since when the gathering, by its round, has had enough members.
+    /// The time since which the gathering of this round has had enough members.
     enough: Option<(u64, Duration)>,
 }
 
-/// What others wait for.
+/// The part of the state that others wait for.
 type Mark = (u64, u8, Option<NodeId>, Option<(NodeId, usize)>, Option<(NodeId, usize)>);
 
-/// What to do.
+/// An action of the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lead {
-    /// Write the draft, then look again. `news`: everybody is to hear of it at once.
+pub enum LeaderAction {
+    /// Write the draft, then look again. With `news`, announce the change to all nodes.
     Write {
-        /// Whether it is.
+        /// Whether to announce it.
         news: bool,
     },
-    /// Look again when there is a request, when a heartbeat may have stopped, or at this time at the latest.
+    /// Look again after a request, when a heartbeat may have stopped, or at this time at the latest.
     Wait {
         /// When there is something to do even if nothing changes.
         until: Option<Duration>,
     },
-    /// There is nothing left to lead, or somebody else leads.
+    /// There is nothing left to lead, or another node leads.
     End,
 }
 
@@ -64,7 +65,7 @@ impl Draft {
         self.added += usize::from(self.size() != before);
     }
 
-    /// The draft is in the store now.
+    /// Records that the store holds the draft now.
     pub fn wrote(&mut self, now: Duration) {
         (self.added, self.written, self.written_at) = (0, mark(&self.state), now);
     }
@@ -78,33 +79,36 @@ impl Draft {
         (self.state.arrived(), self.state.waiting.len(), self.state.done().len())
     }
 
-    /// Strikes out who is lost, refuses whose rank is taken, and forms the round when it is time; then says what to do, and
-    /// why. `me` leads.
-    pub fn lead(&mut self, now: Duration, me: NodeId, peers: &Peers, options: &Options) -> (Lead, Reason) {
+    /// Removes lost nodes, refuses nodes whose rank is taken, and forms the round when it is time; then returns what to
+    /// do, and why. `me` leads.
+    pub fn decide(&mut self, now: Duration, me: NodeId, peers: &Peers, options: &Options) -> (LeaderAction, Reason) {
         if self.state.is_final() {
-            return (if self.pressing() { Lead::Write { news: true } } else { Lead::End }, Reason::Found);
+            return (
+                if self.pressing() { LeaderAction::Write { news: true } } else { LeaderAction::End },
+                Reason::Found,
+            );
         }
-        let struck = self.strike(me, peers.all_lost(now, options));
+        let removed = self.remove_lost(me, peers.all_lost(now, options));
         self.refuse(me, peers);
         let (until, reason) = self.gather(now, options);
         let next = self.write_or_wait(now, until, options);
         match &self.state.leader {
-            Some(leader) if leader.id == me => (next, struck.unwrap_or(reason)),
-            _ if self.pressing() => (Lead::Write { news: true }, Reason::Wanted),
-            _ => (Lead::End, Reason::Found),
+            Some(leader) if leader.id == me => (next, removed.unwrap_or(reason)),
+            _ if self.pressing() => (LeaderAction::Write { news: true }, Reason::Wanted),
+            _ => (LeaderAction::End, Reason::Found),
         }
     }
 
-    fn write_or_wait(&self, now: Duration, until: Option<Duration>, options: &Options) -> Lead {
+    fn write_or_wait(&self, now: Duration, until: Option<Duration>, options: &Options) -> LeaderAction {
         let people = self.state.members.len() + self.state.waiting.len();
         let due = self.written_at + options.poll();
         match self.pressing() {
-            true => Lead::Write { news: true },
+            true => LeaderAction::Write { news: true },
             false if self.added > 0 && (2 * self.added >= people || now >= due) => {
-                Lead::Write { news: people <= SMALL }
+                LeaderAction::Write { news: people <= SMALL }
             }
-            false if self.added > 0 => Lead::Wait { until: Some(until.map_or(due, |until| until.min(due))) },
-            false => Lead::Wait { until },
+            false if self.added > 0 => LeaderAction::Wait { until: Some(until.map_or(due, |until| until.min(due))) },
+            false => LeaderAction::Wait { until },
         }
     }
 
@@ -112,7 +116,7 @@ impl Draft {
         mark(&self.state) != self.written
     }
 
-    fn strike(&mut self, me: NodeId, mut lost: Vec<(NodeId, String)>) -> Option<Reason> {
+    fn remove_lost(&mut self, me: NodeId, mut lost: Vec<(NodeId, String)>) -> Option<Reason> {
         lost.retain(|(id, _)| *id != me && self.state.node(*id).is_some() && !self.state.done().contains(id));
         if lost.is_empty() {
             return None;
@@ -120,20 +124,20 @@ impl Draft {
         let named = |(id, why): &(NodeId, String)| Some((self.state.node(*id)?.clone(), why.clone()));
         let nodes: Vec<(Node, String)> = lost.iter().filter_map(named).collect();
         self.change(|state| state.without(lost, |node, why| Cause::NodeLost { node, why }));
-        Some(Reason::Strikes { nodes })
+        Some(Reason::Removes { nodes })
     }
 
-    /// The rank is held: by a live node, or by the remains of one that is about to be struck out?
+    /// Refuses nodes whose rank a live node has. A holder without a recent heartbeat may be about to be removed.
     fn refuse(&mut self, me: NodeId, peers: &Peers) {
-        let lives = |holder: &Node, node: &Node| holder.id == me || peers.lives(holder.id, node.id);
-        let taken = self.state.contests().filter(|(node, holder)| lives(holder, node));
+        let is_alive = |holder: &Node, node: &Node| holder.id == me || peers.is_alive(holder.id, node.id);
+        let taken = self.state.contests().filter(|(node, holder)| is_alive(holder, node));
         let taken: Vec<(NodeId, Node)> = taken.map(|(node, holder)| (node.id, holder.clone())).collect();
         for (id, holder) in taken {
             self.change(|state| state.refusing(id, holder));
         }
     }
 
-    /// Is it time for the round to run? When else, and why not now.
+    /// Completes the round if it is time. Returns when to check again, and why not now.
     fn gather(&mut self, now: Duration, options: &Options) -> (Option<Duration>, Reason) {
         let state = &self.state;
         let (came, min, max) = (state.arrived(), state.job.min_nodes, state.job.max_nodes);
@@ -160,7 +164,7 @@ impl Draft {
         (Some(until), Reason::LastCall { came, min, max, left: until - now })
     }
 
-    /// Hashes alike two drafts that lead alike whatever comes; ages beyond `cap` are one.
+    /// Two drafts with the same hash lead to the same decisions; ages beyond `cap` count as equal.
     #[cfg(test)]
     pub(super) fn digest(&self, now: Duration, cap: Duration, hasher: &mut impl std::hash::Hasher) {
         use std::hash::Hash;
@@ -202,48 +206,48 @@ mod tests {
         });
     }
 
-    fn lead(draft: &mut Draft, now: Duration) -> Lead {
-        let lead = draft.lead(now, 1, &Peers::new(now), &Options::default()).0;
-        if matches!(lead, Lead::Write { .. }) {
+    fn lead(draft: &mut Draft, now: Duration) -> LeaderAction {
+        let lead = draft.decide(now, 1, &Peers::new(now), &Options::default()).0;
+        if matches!(lead, LeaderAction::Write { .. }) {
             draft.wrote(now);
         }
         lead
     }
 
     #[test]
-    fn writes_as_often_as_the_number_of_nodes_doubles_and_once_when_all_have_come() {
+    fn writes_whenever_the_number_of_nodes_doubles_and_once_when_all_have_come() {
         let mut draft = draft(1000);
         let mut written = Vec::new();
         for id in 1..=1000 {
             join(&mut draft, id);
-            if let Lead::Write { .. } = lead(&mut draft, Duration::ZERO) {
+            if let LeaderAction::Write { .. } = lead(&mut draft, Duration::ZERO) {
                 written.push(id);
             }
         }
         assert_eq!(written, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000]);
-        assert_eq!(lead(&mut draft, Duration::ZERO), Lead::Wait { until: None });
+        assert_eq!(lead(&mut draft, Duration::ZERO), LeaderAction::Wait { until: None });
     }
 
     #[test]
-    fn writes_what_has_added_up_when_a_poll_is_over() {
+    fn writes_accumulated_changes_after_a_poll_interval() {
         let mut draft = draft(1000);
         (1..=9).for_each(|id| join(&mut draft, id));
-        assert_eq!(lead(&mut draft, Duration::ZERO), Lead::Write { news: true });
+        assert_eq!(lead(&mut draft, Duration::ZERO), LeaderAction::Write { news: true });
         join(&mut draft, 10);
         let poll = Options::default().poll();
-        assert_eq!(lead(&mut draft, Duration::ZERO), Lead::Wait { until: Some(poll) });
-        assert_eq!(lead(&mut draft, poll), Lead::Write { news: true });
-        assert_eq!(lead(&mut draft, poll), Lead::Wait { until: Some(Options::default().last_call_timeout) });
+        assert_eq!(lead(&mut draft, Duration::ZERO), LeaderAction::Wait { until: Some(poll) });
+        assert_eq!(lead(&mut draft, poll), LeaderAction::Write { news: true });
+        assert_eq!(lead(&mut draft, poll), LeaderAction::Wait { until: Some(Options::default().last_call_timeout) });
     }
 
     #[test]
-    fn writes_at_once_that_the_leader_resigns_and_then_leads_no_longer() {
+    fn writes_immediately_that_the_leader_resigns_and_then_stops_leading() {
         let mut draft = draft(2);
         join(&mut draft, 1);
         join(&mut draft, 2);
-        assert_eq!(lead(&mut draft, Duration::ZERO), Lead::Write { news: true });
+        assert_eq!(lead(&mut draft, Duration::ZERO), LeaderAction::Write { news: true });
         draft.grant(Request { from: 1, want: Want::Leave { why: String::new() } });
-        assert_eq!(lead(&mut draft, Duration::ZERO), Lead::Write { news: true });
-        assert_eq!(lead(&mut draft, Duration::ZERO), Lead::End);
+        assert_eq!(lead(&mut draft, Duration::ZERO), LeaderAction::Write { news: true });
+        assert_eq!(lead(&mut draft, Duration::ZERO), LeaderAction::End);
     }
 }

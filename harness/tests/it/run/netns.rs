@@ -1,7 +1,7 @@
-//! Nodes as machines: each agent in a network namespace of its own, joined by a bridge that can be cut.
+//! Nodes as machines: each agent has its own network namespace, and a bridge that can be cut connects them.
 //!
-//! The namespaces belong to processes of the test, so nothing is left of them. Where the system does not allow them, it is
-//! said that this was not verified.
+//! The namespaces belong to processes of the test, so they disappear with them. If the system does not allow
+//! namespaces, the tests print that this was not verified.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,12 +15,12 @@ use crate::running::Running;
 
 struct Net<'a> {
     site: &'a Site,
-    /// The namespace of the bridge, then one for each node.
+    /// The namespace of the bridge, then one per node.
     holders: Vec<KillOnDrop>,
 }
 
 impl<'a> Net<'a> {
-    /// So many nodes, node `n` at [`Net::address`]; `None` where it cannot be had.
+    /// This number of nodes, node `n` at [`Net::address`]; `None` if namespaces are not allowed.
     fn of(site: &'a Site, nodes: u8) -> Option<Self> {
         let mut net = Net { site, holders: vec![] };
         let bridge = "ip link add br0 type bridge && ip link set br0 up && echo up && exec sleep 1000";
@@ -40,7 +40,7 @@ impl<'a> Net<'a> {
         Some(net)
     }
 
-    /// Starts a process that keeps a namespace open, and waits for its word.
+    /// Starts a process that keeps a namespace open, and waits for its first line.
     fn hold(&mut self, command: &mut Command) -> Result<(), String> {
         self.site.prepare(command);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -51,8 +51,8 @@ impl<'a> Net<'a> {
             self.holders.push(KillOnDrop(child));
             return Ok(());
         }
-        let told = child.wait_with_output().unwrap();
-        Err(String::from_utf8_lossy(&told.stderr).trim().to_owned())
+        let output = child.wait_with_output().unwrap();
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
     }
 
     /// A command that runs this program in the namespace.
@@ -64,8 +64,8 @@ impl<'a> Net<'a> {
     }
 
     fn ip(&self, holder: u8, words: &str) {
-        let told = self.inside(holder.into(), "ip").args(words.split(' ')).output().unwrap();
-        assert!(told.status.success(), "ip {words}: {}", String::from_utf8_lossy(&told.stderr));
+        let output = self.inside(holder.into(), "ip").args(words.split(' ')).output().unwrap();
+        assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
     fn address(&self, node: u8) -> String {
@@ -80,7 +80,7 @@ impl<'a> Net<'a> {
         Running::start(command)
     }
 
-    /// The IPv4 addresses on which anything of this node listens.
+    /// The IPv4 addresses on which processes of this node listen.
     fn listeners(&self, node: u8) -> Vec<String> {
         let pid = self.holders[usize::from(node) + 1].0.id();
         assert!(!fs::read_to_string(format!("/proc/{pid}/net/tcp6")).is_ok_and(|table| table.contains(" 0A ")));
@@ -101,7 +101,7 @@ impl<'a> Net<'a> {
 const STAYS: &str = "echo world $WORLD_SIZE; while [ ! -e go ]; do sleep 0.02; done";
 
 #[test]
-fn three_machines_form_one_job_over_a_bridge_whose_stores_listen_there_only() {
+fn three_machines_form_one_job_over_a_bridge_and_their_stores_listen_only_there() {
     let site = Site::new();
     let Some(net) = Net::of(&site, 3) else { return };
     let script =
@@ -135,7 +135,7 @@ fn a_standalone_job_listens_on_loopback_only() {
 }
 
 #[test]
-fn when_the_network_is_cut_the_survivors_go_on_and_the_cut_node_ends_its_workers() {
+fn when_the_network_is_cut_the_survivors_continue_and_the_cut_node_ends_its_workers() {
     let site = Site::new();
     let Some(net) = Net::of(&site, 2) else { return };
     let conf = format!("--rdzv-conf={}", crate::run::nodes::SOON);

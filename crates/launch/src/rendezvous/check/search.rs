@@ -7,11 +7,12 @@ use std::time::Duration;
 use super::world::{Event, Faults, Life, Rules, World};
 use crate::rendezvous::*;
 
-/// In so many heartbeats without faults all must be well: 1 until a dead node's lease ends, 1 more since it may have
-/// beaten just before it died, 1 more since its silence counts only while it is looked at, and 1 of last call.
+/// The number of heartbeats without faults after which the agents must have recovered: 1 until a dead node's lease
+/// ends, 1 because it may have sent a heartbeat just before it died, 1 because only observed silence counts, and 1 for
+/// the last call.
 const SOON: u32 = 4;
 
-/// A search: what it found, and how large it was.
+/// The result of a search, and its size.
 #[derive(Debug)]
 struct Found {
     worlds: usize,
@@ -19,7 +20,7 @@ struct Found {
     broken: Option<String>,
 }
 
-/// Explores from `start`, at most `most` worlds.
+/// Explores at most `most` worlds from `start`.
 fn explore(start: World, most: usize) -> Found {
     let mut seen = HashSet::from([start.digest()]);
     let mut settled = HashMap::new();
@@ -36,7 +37,7 @@ fn explore(start: World, most: usize) -> Found {
                 }
                 story.push((at, Some(event)));
                 if let Err(broken) = outcome.and_then(|()| settles(&after, &mut settled)) {
-                    let broken = format!("{broken}\n  after {:?}", told(&story));
+                    let broken = format!("{broken}\n  after {:?}", events_of(&story));
                     return Found { worlds: seen.len(), complete: false, broken: Some(broken) };
                 }
                 if seen.len() >= most {
@@ -50,7 +51,7 @@ fn explore(start: World, most: usize) -> Found {
     Found { worlds: seen.len(), complete: true, broken: None }
 }
 
-fn told(story: &[(usize, Option<Event>)]) -> Vec<Event> {
+fn events_of(story: &[(usize, Option<Event>)]) -> Vec<Event> {
     let mut at = story.len() - 1;
     let mut events = Vec::new();
     while let (before, Some(event)) = story[at] {
@@ -61,7 +62,8 @@ fn told(story: &[(usize, Option<Event>)]) -> Vec<Event> {
     events
 }
 
-/// Without further faults, do the live agents soon run together? `settled` keeps how many heartbeats each world took.
+/// Checks that the live agents soon run together without further faults. `settled` keeps how many heartbeats each world
+/// took.
 fn settles(world: &World, settled: &mut HashMap<u64, u32>) -> Result<(), String> {
     let mut world = world.clone();
     world.faults = CALM;
@@ -86,12 +88,12 @@ fn settles(world: &World, settled: &mut HashMap<u64, u32>) -> Result<(), String>
     let all = spent + left;
     settled.extend(path.into_iter().map(|(spent, digest)| (digest, all - spent)));
     match all > SOON {
-        true => Err(format!("it takes {all} heartbeats until all is well")),
+        true => Err(format!("it takes {all} heartbeats until the agents have recovered")),
         false => Ok(()),
     }
 }
 
-/// Lets each live agent do what it has to do until all wait.
+/// Lets each live agent act until all wait.
 fn sweep(world: &mut World) -> Result<(), String> {
     for _ in 0..40 {
         let before = world.digest();
@@ -114,7 +116,7 @@ fn sweep(world: &mut World) -> Result<(), String> {
     Err(format!("the agents never come to rest\n  {:?}", world.store))
 }
 
-/// What is not yet well, if anything.
+/// Describes why the agents have not recovered yet, if they have not.
 fn unsettled(world: &World) -> Option<String> {
     let up: Vec<_> = world.agents.iter().filter(|agent| agent.life == Life::Up).collect();
     let state = match &world.store {
@@ -124,29 +126,29 @@ fn unsettled(world: &World) -> Option<String> {
     if state.is_final() {
         return Some(format!("{} agents still wait though the job has ended", up.len()));
     }
-    let lives = |id: NodeId| up.iter().any(|agent| agent.me.node.id == id);
-    if !state.leader.as_ref().is_some_and(|leader| lives(leader.id)) {
-        return Some("nobody leads".to_owned());
+    let is_alive = |id: NodeId| up.iter().any(|agent| agent.me.node.id == id);
+    if !state.leader.as_ref().is_some_and(|leader| is_alive(leader.id)) {
+        return Some("there is no leader".to_owned());
     }
-    if let Some(dead) = state.everyone().find(|node| !lives(node.id) && !state.done().contains(&node.id)) {
-        return Some(format!("{dead} is dead and still there"));
+    if let Some(dead) = state.everyone().find(|node| !is_alive(node.id) && !state.done().contains(&node.id)) {
+        return Some(format!("{dead} is dead and still a member"));
     }
     let (min, max) = (state.job.min_nodes, state.job.max_nodes);
     let ending = !state.done().is_empty();
     let in_it = |id: NodeId| state.member(id).is_some() || state.waits(id) || ending;
     if let Some(out) = up.iter().find(|agent| !in_it(agent.me.node.id)) {
-        return Some(format!("{} lives and is left out", out.me.node));
+        return Some(format!("{} is alive and not a member", out.me.node));
     }
     if up.len() < min && !ending {
         return (state.phase != Phase::Gathering).then(|| format!("{} nodes cannot run", up.len()));
     }
     let ids: Vec<NodeId> = state.members.iter().map(|member| member.node.id).collect();
     let runs = up.iter().filter(|agent| agent.runs.as_ref() == Some(&(state.round, ids.clone()))).count();
-    let wanted = if ending { ids.iter().filter(|id| lives(**id)).count() } else { up.len().min(max) };
+    let wanted = if ending { ids.iter().filter(|id| is_alive(**id)).count() } else { up.len().min(max) };
     (runs != wanted).then(|| format!("{runs} of {wanted} agents run together"))
 }
 
-/// From a world where all is well: once every running agent's workers succeed, the job ends for all.
+/// For a world in which the agents have recovered: once every running agent's workers succeed, the job ends for all.
 fn succeeds(world: &World) -> Result<(), String> {
     let enough = world.store.as_ref().is_some_and(|state| matches!(state.phase, Phase::Running { .. }));
     if !enough {
@@ -163,11 +165,11 @@ fn succeeds(world: &World) -> Result<(), String> {
     sweep(&mut world)?;
     match world.agents.iter().any(|agent| agent.life == Life::Up) {
         false => Ok(()),
-        true => Err(format!("all workers succeeded, and some agent still waits\n  {:?}", world.store)),
+        true => Err(format!("all workers succeeded, but an agent still waits\n  {:?}", world.store)),
     }
 }
 
-/// Explores `most` worlds, or as many as LOCKSTEP_CHECK_WORLDS says: the larger searches are for nightly runs.
+/// Explores `most` worlds, or the number in LOCKSTEP_CHECK_WORLDS: the larger searches are for nightly runs.
 fn holds(name: &str, world: World, most: usize) {
     let asked = std::env::var("LOCKSTEP_CHECK_WORLDS").ok().and_then(|worlds| worlds.parse().ok());
     let found = explore(world, asked.unwrap_or(most));
@@ -177,7 +179,7 @@ fn holds(name: &str, world: World, most: usize) {
 }
 
 const CALM: Faults = Faults { crashes: 0, failures: 0, fatal: 0, leaves: 0, freezes: 0, successes: 0 };
-const RULES: Rules = Rules { decide, lead: Draft::lead };
+const RULES: Rules = Rules { decide, lead: Draft::decide };
 
 #[test]
 fn one_node_survives_every_order_of_failures_and_success() {
@@ -198,7 +200,7 @@ fn two_nodes_survive_a_leave_and_a_failure_in_the_orders_of_few_steps() {
 }
 
 #[test]
-fn a_node_that_is_struck_out_by_mistake_comes_back_in_the_orders_of_few_steps() {
+fn a_node_that_is_removed_by_mistake_comes_back_in_the_orders_of_few_steps() {
     let faults = Faults { freezes: 1, ..CALM };
     holds("2 nodes of 1:2, freeze", World::new(2, 1, 2, faults, RULES), 25_000);
 }
@@ -234,32 +236,32 @@ fn a_successor_takes_the_rank_of_a_dead_node_in_the_orders_of_few_steps() {
     holds("3 nodes of 2:2 with ranks 0, 1, 1", world, 20_000);
 }
 
-/// Rules of which one is broken, the smallest world in which that shows (nodes, and how many are asked for), and what the
-/// search says of it.
+/// Rules with one mistake each, the smallest world that shows it (nodes, and how many are requested), and the error
+/// that the search must report.
 const BROKEN: [(Rules, [usize; 3], &str); 8] = [
     (Rules { lead: runs_before_all_are_back, ..RULES }, [2, 1, 2], "a round runs before all its members have come"),
-    (Rules { lead: runs_with_too_few, ..RULES }, [2, 2, 3], "a round of 1 nodes runs, but 2:3 were asked for"),
-    (Rules { lead: strikes_nobody_out, ..RULES }, [2, 1, 2], "is dead and still there"),
+    (Rules { lead: runs_with_too_few, ..RULES }, [2, 2, 3], "a round of 1 nodes runs, but 2:3 were requested"),
+    (Rules { lead: removes_no_node, ..RULES }, [2, 1, 2], "is dead and still a member"),
     (Rules { lead: opens_what_is_closed, ..RULES }, [1, 1, 1], "a final state was changed"),
     (Rules { lead: shuffles_survivors, ..RULES }, [2, 2, 2], "survivors changed their order"),
     (Rules { decide: stays_when_a_peer_restarts, ..RULES }, [2, 2, 2], "agents run together"),
-    (Rules { decide: never_takes_over, ..RULES }, [2, 1, 2], "nobody leads"),
-    (Rules { decide: asks_only_once, ..RULES }, [2, 1, 2], "lives and is left out"),
+    (Rules { decide: never_takes_over, ..RULES }, [2, 1, 2], "there is no leader"),
+    (Rules { decide: asks_only_once, ..RULES }, [2, 1, 2], "is alive and not a member"),
 ];
 
 macro_rules! leads {
     ($($name:ident: $rule:expr;)*) => {$(
-        fn $name(draft: &mut Draft, now: Duration, me: NodeId, peers: &Peers, options: &Options) -> (Lead, Reason) {
-            let (lead, reason) = draft.lead(now, me, peers, options);
-            let rule: fn(&mut Draft, &Lead, &Reason) -> Option<Lead> = $rule;
+        fn $name(draft: &mut Draft, now: Duration, me: NodeId, peers: &Peers, options: &Options) -> (LeaderAction, Reason) {
+            let (lead, reason) = draft.decide(now, me, peers, options);
+            let rule: fn(&mut Draft, &LeaderAction, &Reason) -> Option<LeaderAction> = $rule;
             (rule(draft, &lead, &reason).unwrap_or(lead), reason)
         }
     )*};
 }
 
-fn complete(draft: &mut Draft) -> Option<Lead> {
+fn complete(draft: &mut Draft) -> Option<LeaderAction> {
     draft.state = draft.state.clone().complete();
-    Some(Lead::Write { news: true })
+    Some(LeaderAction::Write { news: true })
 }
 
 leads! {
@@ -270,22 +272,28 @@ leads! {
         if matches!(reason, Reason::TooFew { came: 1, .. }) { complete(draft) } else { None }
     };
     opens_what_is_closed: |draft, lead, _| {
-        let over = *lead == Lead::End && draft.state.is_final();
+        let over = *lead == LeaderAction::End && draft.state.is_final();
         over.then(|| {
             draft.state.phase = Phase::Gathering;
-            Lead::Write { news: true }
+            LeaderAction::Write { news: true }
         })
     };
     shuffles_survivors: |draft, lead, reason| {
-        if matches!((lead, reason), (Lead::Write { .. }, Reason::Complete { .. })) && draft.state.round > 0 {
+        if matches!((lead, reason), (LeaderAction::Write { .. }, Reason::Complete { .. })) && draft.state.round > 0 {
             draft.state.members.reverse();
         }
         None
     };
 }
 
-fn strikes_nobody_out(draft: &mut Draft, now: Duration, me: NodeId, _: &Peers, options: &Options) -> (Lead, Reason) {
-    draft.lead(now, me, &Peers::new(now), options)
+fn removes_no_node(
+    draft: &mut Draft,
+    now: Duration,
+    me: NodeId,
+    _: &Peers,
+    options: &Options,
+) -> (LeaderAction, Reason) {
+    draft.decide(now, me, &Peers::new(now), options)
 }
 
 fn stays_when_a_peer_restarts(
@@ -306,7 +314,7 @@ fn never_takes_over(now: Duration, view: Option<&View>, me: &Me, memory: &Memory
     if takes { Decision { action: Action::Wait { until: None }, ..decision } } else { decision }
 }
 
-/// As if a request outlived the leader that took it.
+/// As if a request survived the leader that received it.
 fn asks_only_once(now: Duration, view: Option<&View>, me: &Me, memory: &Memory, options: &Options) -> Decision {
     let decision = decide(now, view, me, memory, options);
     let again = match (&decision.action, &memory.asked) {
@@ -322,8 +330,8 @@ fn finds_every_rule_that_is_broken_on_purpose() {
     for (rules, [nodes, min, max], expected) in BROKEN {
         let faults = Faults { crashes: 1, failures: 1, fatal: 1, ..CALM };
         let found = explore(World::new(nodes, min, max, faults, rules), 100_000);
-        let told = found.broken.unwrap_or_default();
+        let text = found.broken.unwrap_or_default();
         println!("{expected}: found after {} worlds", found.worlds);
-        assert!(told.contains(expected), "{expected}: {told}");
+        assert!(text.contains(expected), "{expected}: {text}");
     }
 }

@@ -1,56 +1,58 @@
-//! What this agent knows when the nodes do not meet: facts, from which [`crate::diagnose`] draws conclusions.
+//! The facts that this agent knows when the nodes do not meet; [`crate::diagnose`] draws the conclusions.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tcpstore::Server;
 
-use super::endpoint::NoMeeting;
+use super::endpoint::NoRendezvousStore;
 use super::master::Master;
 use crate::diagnose::{Batch, ConnectFailure, Observed, diagnose, port_owner};
 use crate::rendezvous::RendezvousError;
 
-/// The place where the nodes meet.
+/// The rendezvous store that this agent uses.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct DiagnosticInput {
     pub(super) endpoint: Master,
-    /// Only where this agent hosts it.
+    /// Only on the agent that hosts it.
     pub(super) server: Option<Arc<Server>>,
 }
 
-impl Seen {
-    /// Why no round came about, with all that may explain it.
+impl DiagnosticInput {
+    /// Why no round formed, with all facts that may explain it.
     pub(super) fn not_formed(&self, error: RendezvousError) -> String {
         let RendezvousError::Timeout(absence) = error else { return error.to_string() };
         let refusals = self.server.as_ref().map(|server| server.refusals()).unwrap_or_default();
         let seen = Observed {
             is_host: self.server.is_some(),
             absence: Some(*absence),
-            turned_away: refusals.iter().map(|refusal| (refusal.address.to_string(), refusal.reason.clone())).collect(),
+            refused: refusals.iter().map(|refusal| (refusal.address.to_string(), refusal.reason.clone())).collect(),
             ..at(&self.endpoint)
         };
         diagnose(&seen).to_string()
     }
 }
 
-/// Why the rendezvous could not be opened at all.
-pub(super) fn not_met(error: NoMeeting, endpoint: &Master) -> String {
+/// Why the rendezvous store could not be opened.
+pub(super) fn not_met(error: NoRendezvousStore, endpoint: &Master) -> String {
     let seen = match error {
-        NoMeeting::Unresolved { why } => {
+        NoRendezvousStore::Unresolved { why } => {
             Observed { connect: Some(ConnectFailure::Unresolved { error: why }), ..at(endpoint) }
         }
-        NoMeeting::NotHosted { address, why } if why.kind() == std::io::ErrorKind::AddrInUse => {
+        NoRendezvousStore::NotHosted { address, why } if why.kind() == std::io::ErrorKind::AddrInUse => {
             Observed { is_host: true, port_owner: port_owner(address.port()), ..at(endpoint) }
         }
-        NoMeeting::NotHosted { address, why } => return format!("cannot host the rendezvous on {address}: {why}"),
-        NoMeeting::NotReached { endpoint, error } => {
+        NoRendezvousStore::NotHosted { address, why } => {
+            return format!("cannot host the rendezvous on {address}: {why}");
+        }
+        NoRendezvousStore::NotReached { endpoint, error } => {
             Observed { connect: Some(error.as_ref().into()), port_owner: port_owner(endpoint.port), ..at(&endpoint) }
         }
     };
     diagnose(&seen).to_string()
 }
 
-/// What is known of an endpoint whatever happened.
+/// The facts about an endpoint that are always known.
 fn at(endpoint: &Master) -> Observed {
     let resolved = std::net::ToSocketAddrs::to_socket_addrs(&(endpoint.host.as_str(), endpoint.port));
     let resolved: Vec<SocketAddr> = resolved.map(Iterator::collect).unwrap_or_default();

@@ -1,50 +1,50 @@
-//! What of this machine the configuration asks: processors, GPUs, variables, and a random number.
+//! Facts about this host that the configuration needs: processors, GPUs, variables, and a random number.
 
 use std::fs;
 use std::num::NonZero;
 
 use super::given::Env;
 
-/// Where Linux lists the processors that are online, as ranges (`0-3,5`).
+/// Linux's list of the processors that are online, as ranges (`0-3,5`).
 const ONLINE: &str = "/sys/devices/system/cpu/online";
-/// One folder for each GPU that NVIDIA's driver knows.
+/// Has one folder per GPU that NVIDIA's driver manages.
 const DRIVER: &str = "/proc/driver/nvidia/gpus";
 
-/// The machine as the configuration sees it.
+/// The facts about this host.
 #[derive(Clone, Copy)]
-pub struct Machine<'a> {
-    /// Processors that are online, as Python's `os.cpu_count()` counts them.
+pub struct HostInfo<'a> {
+    /// The number of processors that are online, as in Python's `os.cpu_count()`.
     pub cpus: usize,
-    /// GPUs that workers will see.
+    /// The GPUs that workers will see.
     pub gpus: Gpus,
     /// This process's variables.
     pub env: Env<'a>,
-    /// For ids that nobody else has.
+    /// A random number for unique ids.
     pub random: u128,
 }
 
-/// How many GPUs workers will see.
+/// The GPUs that workers will see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gpus {
-    /// So many.
+    /// Their number.
     pub count: usize,
-    /// The machine has so many, but CUDA_VISIBLE_DEVICES hides some.
+    /// The number of GPUs of this host, if CUDA_VISIBLE_DEVICES hides some.
     pub hidden_by: Option<usize>,
 }
 
-impl<'a> Machine<'a> {
-    /// This machine, now.
+impl<'a> HostInfo<'a> {
+    /// The facts about this host, now.
     pub fn here(env: Env<'a>) -> Self {
         let visible = env("CUDA_VISIBLE_DEVICES").map(|value| value.to_string_lossy().into_owned());
-        Machine { cpus: cpus(), gpus: Gpus::of(present(), visible.as_deref()), env, random: random() }
+        HostInfo { cpus: cpus(), gpus: Gpus::of(present(), visible.as_deref()), env, random: random() }
     }
 }
 
 impl Gpus {
-    /// Of so many GPUs, those that CUDA_VISIBLE_DEVICES lets through; without it, all.
+    /// The GPUs that CUDA_VISIBLE_DEVICES leaves visible; all of them if it is not set.
     ///
-    /// CUDA's rules, as `torch.cuda._parse_visible_devices` has them: entries count up to the first that is no device,
-    /// and a device that is named twice hides them all.
+    /// The rules are CUDA's, as in `torch.cuda._parse_visible_devices`: entries count up to the first that is not a
+    /// device, and a device that occurs twice hides all.
     pub fn of(present: usize, visible: Option<&str>) -> Self {
         let Some(visible) = visible else { return Gpus { count: present, hidden_by: None } };
         let named: Vec<&str> =
@@ -54,11 +54,11 @@ impl Gpus {
         Gpus { count, hidden_by: (count < present).then_some(present) }
     }
 
-    /// Why there is none.
+    /// Why there are no GPUs.
     pub(super) fn why_none(&self) -> String {
         match self.hidden_by {
             Some(present) => format!(
-                "there is no GPU that workers would see: CUDA_VISIBLE_DEVICES hides all {present} of this machine; unset it"
+                "there is no GPU that workers would see: CUDA_VISIBLE_DEVICES hides all {present} of this host; unset it"
             ),
             None => {
                 "there is no GPU: neither /dev/nvidia0 nor /proc/driver/nvidia/gpus exists; use cpu, auto or a number"
@@ -72,7 +72,8 @@ fn is_device(entry: &str, present: usize) -> bool {
     entry.starts_with("GPU-") || entry.starts_with("MIG-") || entry.parse().is_ok_and(|index: usize| index < present)
 }
 
-/// Containers get some of the machine's GPUs as device files, while the driver's folder lists all: the files count first.
+/// Containers get some of the host's GPUs as device files, while the driver's folder lists all, so the files have
+/// precedence.
 fn present() -> usize {
     let entries = |folder| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let is_gpu = |name: &str| name.strip_prefix("nvidia").is_some_and(|rest| rest.parse::<u32>().is_ok());
@@ -95,7 +96,7 @@ fn online(text: &str) -> Option<usize> {
     (count > 0).then_some(count)
 }
 
-/// Two hashers that std seeds from the system's entropy.
+/// Uses two hashers that std seeds from the operating system's entropy.
 fn random() -> u128 {
     use std::hash::{BuildHasher, RandomState};
     let half =
@@ -118,9 +119,9 @@ mod tests {
     }
 
     #[test]
-    fn counts_the_gpus_that_cuda_lets_through() {
+    fn counts_the_gpus_that_cuda_leaves_visible() {
         let count = |visible| Gpus::of(4, visible).count;
-        // None, "", one, a list with spaces, one that does not exist ends the list, minus one too.
+        // None, "", one device, a list with spaces; an entry that does not exist ends the list, and so does -1.
         let visible = [None, Some(""), Some("2"), Some("0, 1"), Some("0,9,1"), Some("-1"), Some("3,-1,2")];
         assert_eq!(visible.map(count), [4, 0, 1, 2, 1, 0, 1]);
         assert_eq!([count(Some("1,1")), count(Some("GPU-8f3a,MIG-1/2/3"))], [0, 2]);
@@ -128,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn says_whether_gpus_are_missing_or_hidden() {
+    fn reports_whether_gpus_are_missing_or_hidden() {
         assert!(Gpus::of(2, Some("")).why_none().contains("CUDA_VISIBLE_DEVICES hides all 2"));
         assert!(Gpus::of(0, None).why_none().contains("/dev/nvidia0"));
         assert_eq!(Gpus::of(2, Some("0,1")).hidden_by, None);
     }
 
     #[test]
-    fn gives_other_random_numbers_each_time() {
+    fn returns_a_different_random_number_each_time() {
         assert_ne!(random(), random());
     }
 }

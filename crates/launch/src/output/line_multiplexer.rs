@@ -1,55 +1,55 @@
-//! What one device shows next: pure, from entries to bytes.
+//! Merges the lines of several owners on one device. Pure: entries in, bytes out.
 //!
-//! A device has one line that may be open: one that has begun without an end. Whoever else has a line to show ends it
-//! first, so lines never mix; its owner then goes on in a line of its own, where it stopped.
+//! A device has at most one open line: one that has begun and not ended. An entry of another owner ends it first, so
+//! lines never mix; the interrupted owner then continues on a new line, where it stopped.
 
 use std::collections::HashMap;
 
 use super::plan::Stream;
 
-/// Who shows something: a worker, with both its streams, or the agent.
+/// The writer of an entry: a worker, with both of its streams, or the agent.
 pub(super) type Owner = u64;
 
 /// The agent itself.
 pub(super) const AGENT: Owner = 0;
 
-/// Something to be shown.
+/// An entry to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) owner: Owner,
     pub(super) stream: Stream,
-    /// What stands before its lines.
+    /// The prefix of its lines.
     pub(super) prefix: Vec<u8>,
     pub(super) what: What,
 }
 
-/// What is to be shown.
+/// The contents of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// Bytes as they are.
+    /// Bytes that are passed through.
     Raw(Vec<u8>),
-    /// A whole line, without its newline.
+    /// A complete line, without its newline.
     Line(Vec<u8>),
-    /// All of a line that has not ended yet.
+    /// The whole of a line that has not ended yet.
     Open(Vec<u8>),
     /// The state of a progress bar.
     State(Vec<u8>),
 }
 
 impl Entry {
-    /// How much memory it holds, in bytes.
+    /// The memory that it uses, in bytes.
     pub(super) fn size(&self) -> usize {
         let (What::Raw(bytes) | What::Line(bytes) | What::Open(bytes) | What::State(bytes)) = &self.what;
-        // Also an empty line is something.
+        // Even an empty line counts.
         bytes.len() + self.prefix.len() + size_of::<Self>()
     }
 }
 
-/// A device's state.
+/// The state of a device.
 #[derive(Debug, Default)]
-pub(super) struct Lane {
+pub(super) struct LineMultiplexer {
     open: Option<Opened>,
-    /// How much of their open lines was shown before somebody else ended it.
+    /// How much of each interrupted line was shown.
     interrupted: HashMap<(Owner, Stream), usize>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Lane {
 struct Opened {
     owner: Owner,
     stream: Stream,
-    /// How many bytes of the line stand there.
+    /// How many bytes of the line are on the device.
     shown: usize,
     how: How,
 }
@@ -69,8 +69,8 @@ enum How {
     State,
 }
 
-impl Lane {
-    /// Appends what the device is to be sent for this entry.
+impl LineMultiplexer {
+    /// Appends the bytes that the device gets for this entry.
     pub(super) fn show(&mut self, entry: &Entry, to: &mut Vec<u8>) {
         match &entry.what {
             What::Raw(bytes) => self.raw(entry, bytes, to),
@@ -81,7 +81,7 @@ impl Lane {
     }
 
     fn raw(&mut self, entry: &Entry, bytes: &[u8], to: &mut Vec<u8>) {
-        // A worker's two streams may mix as they would without an agent.
+        // A worker's two streams may mix, as they would without an agent.
         if self.open.as_ref().is_some_and(|open| open.owner != entry.owner) {
             self.interrupt(to);
         }
@@ -119,7 +119,7 @@ impl Lane {
                 to.extend_from_slice(&entry.prefix);
                 to.extend_from_slice(bytes.get(shown..).unwrap_or_default());
             }
-            // Another's line is open: this one waits for its end.
+            // Another owner's line is open: this one waits until it is complete.
             _ => return,
         }
         self.set_open(entry, bytes.len(), How::Open);
@@ -145,7 +145,7 @@ impl Lane {
         self.open = Some(Opened { owner: entry.owner, stream: entry.stream, shown, how });
     }
 
-    /// Ends the open line, if there is one, in favour of another's.
+    /// Ends the open line, if there is one, for an entry of another owner.
     fn interrupt(&mut self, to: &mut Vec<u8>) {
         if let Some(open) = self.open.take() {
             to.push(b'\n');
@@ -161,11 +161,11 @@ mod tests {
     use super::*;
 
     fn shown(entries: impl IntoIterator<Item = (Owner, What)>) -> String {
-        let mut lane = Lane::default();
+        let mut multiplexer = LineMultiplexer::default();
         let mut to = vec![];
         for (owner, what) in entries {
             let prefix = if owner == AGENT { vec![] } else { format!("[{owner}]:").into_bytes() };
-            lane.show(&Entry { owner, stream: Stream::Stdout, prefix, what }, &mut to);
+            multiplexer.show(&Entry { owner, stream: Stream::Stdout, prefix, what }, &mut to);
         }
         String::from_utf8(to).unwrap()
     }
@@ -183,31 +183,31 @@ mod tests {
     }
 
     #[test]
-    fn whole_lines_stand_alone() {
+    fn shows_complete_lines_separately() {
         assert_eq!(shown([(1, line("a")), (2, line("")), (1, line("b"))]), "[1]:a\n[2]:\n[1]:b\n");
     }
 
     #[test]
-    fn an_open_line_goes_on_where_it_stopped() {
+    fn an_open_line_continues_where_it_stopped() {
         assert_eq!(shown([(1, open("Name")), (1, open("Name: ")), (1, line("Name: x"))]), "[1]:Name: x\n");
     }
 
     #[test]
-    fn anothers_line_ends_the_open_one_which_goes_on_in_its_own() {
+    fn a_line_of_another_owner_interrupts_the_open_line_which_continues_on_a_new_one() {
         let entries =
             [(1, open("50")), (2, line("b")), (2, open("q")), (1, open("5060")), (2, line("qr")), (1, line("506070"))];
         assert_eq!(shown(entries), "[1]:50\n[2]:b\n[2]:qr\n[1]:6070\n");
     }
 
     #[test]
-    fn a_progress_bar_replaces_its_own_state_only() {
+    fn a_progress_bar_replaces_only_its_own_state() {
         let entries = [(1, state("10%")), (2, state("20%")), (1, state("30%")), (2, line("b")), (1, line("done"))];
         assert_eq!(shown(entries), "[1]:10%\r\x1b[K[1]:30%\n[2]:b\n[1]:done\n");
         assert_eq!(shown([(1, state("10%")), (1, line("done"))]), "[1]:10%\r\x1b[K[1]:done\n");
     }
 
     #[test]
-    fn raw_bytes_pass_and_are_only_ended_for_another() {
+    fn raw_bytes_pass_through_and_are_only_interrupted_for_another_owner() {
         let raw = |text: &str| What::Raw(text.into());
         assert_eq!(
             shown([(1, raw("a\nb")), (1, raw("\r")), (1, raw("")), (AGENT, line("x")), (1, raw("c\n"))]),

@@ -1,4 +1,4 @@
-//! Passes the root cause on to whoever started the agent: the agent's own TORCHELASTIC_ERROR_FILE.
+//! Passes the root cause to the process that started the agent, through the agent's own TORCHELASTIC_ERROR_FILE.
 
 use std::fs;
 use std::io;
@@ -8,20 +8,20 @@ use std::time::UNIX_EPOCH;
 use lockstep_contract::error_file;
 use serde_json::{Value, json};
 
-use super::failure::{Failure, Told};
+use super::failure::{Failure, Reason};
 
 /// Writes the root cause to `path`: a copy of the worker's error file with `message.errorCode`, as torch's
-/// `dump_error_file` does (torch/distributed/elastic/multiprocessing/errors/error_handler.py). Where the worker left none that
-/// can be read, what is known takes its place.
+/// `dump_error_file` does (torch/distributed/elastic/multiprocessing/errors/error_handler.py). If the worker left no
+/// readable file, its contents are made from what is known.
 ///
 /// # Errors
 /// When the file cannot be written.
-pub fn hand_up(root: &Failure, path: &Path) -> io::Result<()> {
-    let mut content = match &root.told {
-        Told::Recorded { content, .. } => content.clone(),
+pub fn propagate_error(root: &Failure, path: &Path) -> io::Result<()> {
+    let mut content = match &root.reason {
+        Reason::Recorded { content, .. } => content.clone(),
         _ => substitute(root),
     };
-    // A message that is a mere text has no place for the code; torch leaves it out too.
+    // A message that is a plain string has no place for the code; torch omits it, too.
     if let Some(message) = content.get_mut("message").and_then(Value::as_object_mut) {
         message.insert("errorCode".to_owned(), json!(root.death.exitcode));
     }
@@ -32,8 +32,8 @@ pub fn hand_up(root: &Failure, path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// When the file cannot be written.
-pub fn hand_up_error(error: &anyhow::Error, path: &Path) -> io::Result<()> {
-    // Where in this program it was found is of no use to whoever gave the configuration.
+pub fn propagate_agent_error(error: &anyhow::Error, path: &Path) -> io::Result<()> {
+    // The location in this program does not help a user with a wrong configuration.
     error_file::record_text(path, &format!("{error:#}"))
 }
 
@@ -51,9 +51,9 @@ mod tests {
     fn handed(root: &Failure) -> Value {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("own.json");
-        fs::write(&path, "what an earlier one left, longer than what comes now, whatever that may be".repeat(50))
+        fs::write(&path, "the contents of an earlier file, which must be longer than the new contents".repeat(50))
             .unwrap();
-        hand_up(root, &path).unwrap();
+        propagate_error(root, &path).unwrap();
         serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
     }
 
@@ -68,14 +68,14 @@ mod tests {
     }
 
     #[test]
-    fn leaves_a_short_message_as_torch_does() {
+    fn keeps_a_short_message_as_torch_does() {
         let dir = tempfile::tempdir().unwrap();
         let short = json!({"message": "out of memory", "timestamp": 1_763_635_203});
         assert_eq!(handed(&with_file(&dir, death(0, 1, 3_500), short.to_string())), short);
     }
 
     #[test]
-    fn says_what_is_known_where_the_worker_left_nothing() {
+    fn describes_the_exit_if_the_worker_left_no_file() {
         let handed = handed(&Failure::of(death(0, -9, 3_000), "node0"));
         assert_eq!(handed["message"]["message"], "Signal 9 (SIGKILL) received by PID 100");
         assert_eq!(handed["message"]["errorCode"], -9);
@@ -86,7 +86,7 @@ mod tests {
     fn records_an_error_of_the_agent_itself() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("own.json");
-        hand_up_error(&anyhow::anyhow!("no such script"), &path).unwrap();
+        propagate_agent_error(&anyhow::anyhow!("no such script"), &path).unwrap();
         assert_eq!(error_file::read(&path).unwrap().unwrap().message, "no such script");
     }
 }

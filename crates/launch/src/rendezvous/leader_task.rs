@@ -1,4 +1,4 @@
-//! The leader's task: reads requests and heartbeats, asks [`Draft::lead`] what to do, and writes. It decides nothing itself.
+//! The leader's task: reads requests and heartbeats, lets [`Draft::decide`] decide what to do, and writes.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,60 +8,61 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::header::{self, Header, Pages};
-use super::heart::{Closings, Keys};
-use super::leader_policy::{Draft, Lead};
+use super::heartbeat::{Disconnects, Keys};
+use super::leader_policy::{Draft, LeaderAction};
 use super::node::NodeId;
 use super::options::Options;
 use super::peers::Peers;
 use super::state::{Phase, State};
 use super::store::{Store, StoreError};
 
-/// A bell that is this much older than the latest is taken away.
-const BELLS_KEPT: u64 = 16;
-/// How many pages one request carries, so that none comes near the store's limits.
+/// A change key that is this much older than the latest is deleted.
+const CHANGE_KEYS_KEPT: u64 = 16;
+/// Number of pages per request, so that no request comes near the store's limits.
 const PAGES_AT_ONCE: usize = 64;
-/// How many requests are granted between two looks at the heartbeats.
+/// Number of requests that are granted between two checks of the heartbeats.
 const GRANTS_AT_ONCE: usize = 1024;
 
-/// The task's handle; dropping it ends the task. Its heart beats with its agent's.
+/// The task's handle; dropping it ends the task. The agent's heartbeat counts for it, too.
 #[derive(Debug)]
-pub(super) struct Leader {
+pub(super) struct LeaderTask {
     task: JoinHandle<()>,
     members: watch::Receiver<Vec<NodeId>>,
 }
 
-/// What the task needs of its agent.
-pub(super) struct Office<S> {
+/// What the task needs from its agent.
+pub(super) struct LeaderContext<S> {
     pub(super) store: S,
     pub(super) keys: Keys,
     pub(super) me: NodeId,
     pub(super) options: Options,
-    /// Where the agent's clock starts.
+    /// The start of the agent's clock.
     pub(super) begun: Instant,
-    pub(super) closings: Closings,
+    pub(super) disconnects: Disconnects,
 }
 
-impl Leader {
-    /// Starts to lead from `header`, which this agent has just written as `bytes`. The leader before, if it is named, is lost.
+impl LeaderTask {
+    /// Starts to lead from `header`, which this agent has just written as `bytes`. If `lost` names the previous leader,
+    /// it is lost.
     pub(super) fn start<S: Store>(
-        office: Office<S>,
+        context: LeaderContext<S>,
         header: Header,
         bytes: Vec<u8>,
         lost: Option<(NodeId, String)>,
-    ) -> Leader {
+    ) -> LeaderTask {
         let (sender, members) = watch::channel(Vec::new());
         let task = tokio::spawn(async move {
-            let led = async { Task::take_office(office, header, bytes, lost, sender).await?.live().await };
+            let led = async { Task::begin(context, header, bytes, lost, sender).await?.live().await };
             if let Err(error) = led.await {
-                // The agent meets the same store, and tells of it.
+                // The agent uses the same store and reports its errors.
                 tracing::debug!("the leader stops: {error}");
             }
         });
-        Leader { task, members }
+        LeaderTask { task, members }
     }
 
-    /// Whether it still leads.
-    pub(super) fn is_at_work(&self) -> bool {
+    /// Returns true if it still leads.
+    pub(super) fn is_leading(&self) -> bool {
         !self.task.is_finished()
     }
 
@@ -71,48 +72,48 @@ impl Leader {
     }
 }
 
-impl Drop for Leader {
+impl Drop for LeaderTask {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 struct Task<S> {
-    office: Office<S>,
+    context: LeaderContext<S>,
     term: u64,
     /// The header in the store.
     bytes: Vec<u8>,
-    /// The pages that the header in the store names.
+    /// The pages that the header in the store refers to.
     pages: Option<Pages>,
-    /// The pages before those, which it names too.
+    /// The previous pages, which the header also refers to.
     former: Option<Pages>,
-    /// Counts the writes of this term.
+    /// The number of writes in this term.
     writes: u64,
     draft: Draft,
     peers: Peers,
-    /// When the heartbeats are to be read next.
+    /// When to read the heartbeats next.
     look_at: Duration,
     closed: watch::Receiver<Vec<NodeId>>,
-    /// How many of those that closed are known.
-    severed: usize,
+    /// The number of disconnects that have been processed.
+    disconnects_seen: usize,
     members: watch::Sender<Vec<NodeId>>,
 }
 
 impl<S: Store> Task<S> {
-    async fn take_office(
-        office: Office<S>,
+    async fn begin(
+        context: LeaderContext<S>,
         header: Header,
         bytes: Vec<u8>,
         lost: Option<(NodeId, String)>,
         members: watch::Sender<Vec<NodeId>>,
     ) -> Result<Self, StoreError> {
-        let now = office.begun.elapsed();
-        let pages = read_pages(&office.store, &office.keys, &header, &office.options).await?;
+        let now = context.begun.elapsed();
+        let pages = read_pages(&context.store, &context.keys, &header, &context.options).await?;
         let pages = pages.ok_or_else(|| StoreError("the pages of the rendezvous are gone".to_owned()))?;
         let survey = header::survey(&header, &pages).map_err(|refusal| StoreError(refusal.to_string()))?;
-        sweep(&office.store, &office.keys, &header, &office.options).await?;
+        sweep(&context.store, &context.keys, &header, &context.options).await?;
         let mut peers = Peers::new(now);
-        peers.watch(now, others(&survey.state, office.me));
+        peers.watch(now, others(&survey.state, context.me));
         survey.ages.iter().for_each(|(id, age)| peers.known_for(now, *id, *age));
         if let Some((id, why)) = lost {
             peers.give_up(id, why);
@@ -126,30 +127,30 @@ impl<S: Store> Task<S> {
             draft: Draft::new(survey.state, now),
             peers,
             look_at: now,
-            closed: office.closings.subscribe(),
-            severed: 0,
+            closed: context.disconnects.subscribe(),
+            disconnects_seen: 0,
             members,
-            office,
+            context,
         })
     }
 
     async fn live(mut self) -> Result<(), StoreError> {
         while self.look().await? {
-            let (lead, reason) = self.draft.lead(self.now(), self.office.me, &self.peers, &self.office.options);
+            let (lead, reason) = self.draft.decide(self.now(), self.context.me, &self.peers, &self.context.options);
             tracing::debug!(term = self.term, version = self.draft.state.version, "leads: {reason}");
             match lead {
-                Lead::Write { news } if self.write(news).await? => {}
-                Lead::Write { .. } | Lead::End => return Ok(()),
-                Lead::Wait { until } => self.pause(until).await?,
+                LeaderAction::Write { news } if self.write(news).await? => {}
+                LeaderAction::Write { .. } | LeaderAction::End => return Ok(()),
+                LeaderAction::Wait { until } => self.pause(until).await?,
             }
         }
         Ok(())
     }
 
-    /// Reads what is new. Returns false if another node leads now.
+    /// Reads requests, heartbeats and disconnects. Returns false if another node leads now.
     async fn look(&mut self) -> Result<bool, StoreError> {
-        let key = self.office.keys.requests(self.term);
-        let store = self.office.store.clone();
+        let key = self.context.keys.requests(self.term);
+        let store = self.context.store.clone();
         for _ in 0..GRANTS_AT_ONCE {
             let Some(request) = self.ask(store.try_pop(&key)).await? else { break };
             match header::read(&request) {
@@ -159,79 +160,79 @@ impl<S: Store> Task<S> {
         }
         let now = self.now();
         let closed = self.closed.borrow_and_update().clone();
-        if now >= self.look_at || closed.len() > self.severed {
-            self.severed = closed.len();
-            self.peers.watch(now, others(&self.draft.state, self.office.me));
-            closed.into_iter().for_each(|id| self.peers.sever(id));
+        if now >= self.look_at || closed.len() > self.disconnects_seen {
+            self.disconnects_seen = closed.len();
+            self.peers.watch(now, others(&self.draft.state, self.context.me));
+            closed.into_iter().for_each(|id| self.peers.disconnected(id));
         }
         if now < self.look_at {
             return Ok(true);
         }
-        self.look_at = now + self.office.options.poll();
-        if self.ask(store.try_get(&self.office.keys.state())).await?.as_ref() != Some(&self.bytes) {
+        self.look_at = now + self.context.options.poll();
+        if self.ask(store.try_get(&self.context.keys.state())).await?.as_ref() != Some(&self.bytes) {
             return Ok(false);
         }
         let ids = self.peers.ids();
-        let beats = read_beats(&store, &self.office.keys, &ids, &self.office.options).await?;
-        self.peers.observe(self.now(), &beats, &self.office.options);
+        let beats = read_beats(&store, &self.context.keys, &ids, &self.context.options).await?;
+        self.peers.observe(self.now(), &beats, &self.context.options);
         Ok(true)
     }
 
-    /// Puts the draft in the store, and rings if it is news. Returns false if another node leads now.
+    /// Writes the draft to the store, and announces it if `news` is set. Returns false if another node leads now.
     async fn write(&mut self, news: bool) -> Result<bool, StoreError> {
-        let (store, keys) = (self.office.store.clone(), self.office.keys.clone());
+        let (store, keys) = (self.context.store.clone(), self.context.keys.clone());
         self.draft.state.version += 1;
         self.draft.state.news += u64::from(news);
-        // Before the header forgets them: so none is left behind if this agent dies.
+        // Deletes them while the header still refers to them, so that they are not left behind if this agent dies.
         let oldest = self.former.take();
-        delete_pages(&store, &keys, oldest, &self.office.options).await?;
+        delete_pages(&store, &keys, oldest, &self.context.options).await?;
         let pages = Some(self.write_pages().await?);
         let bytes = Header { former: self.pages, ..Header::of(&self.draft.state, pages) }.encode();
         if matches!(self.draft.state.phase, Phase::Running { .. }) {
             self.members.send_replace(self.draft.state.members.iter().map(|member| member.node.id).collect());
         }
         if !self.ask(store.compare_set(&keys.state(), &self.bytes, &bytes)).await? {
-            delete_pages(&store, &keys, pages, &self.office.options).await?;
+            delete_pages(&store, &keys, pages, &self.context.options).await?;
             return Ok(false);
         }
         self.bytes = bytes;
         self.former = std::mem::replace(&mut self.pages, pages);
         self.draft.wrote(self.now());
         if news {
-            self.ring(self.draft.state.news).await?;
+            self.announce(self.draft.state.news).await?;
         }
         Ok(true)
     }
 
     async fn write_pages(&mut self) -> Result<Pages, StoreError> {
         let (state, now) = (&self.draft.state, self.now());
-        let age = |id| if id == self.office.me { now } else { self.peers.seen_ago(now, id).unwrap_or_default() };
+        let age = |id| if id == self.context.me { now } else { self.peers.seen_ago(now, id).unwrap_or_default() };
         let pages = header::pages(state, &age);
         let written = Pages { term: self.term, write: self.writes, count: pages.len() as u64 };
-        let entries: Vec<_> = self.office.keys.pages(written).into_iter().zip(pages).collect();
+        let entries: Vec<_> = self.context.keys.pages(written).into_iter().zip(pages).collect();
         for some in entries.chunks(PAGES_AT_ONCE) {
-            self.ask(self.office.store.set_all(some)).await?;
+            self.ask(self.context.store.set_all(some)).await?;
         }
         self.writes += 1;
         Ok(written)
     }
 
-    async fn ring(&self, news: u64) -> Result<(), StoreError> {
-        let (store, keys) = (&self.office.store, &self.office.keys);
-        self.ask(store.set(&keys.bell(news), b"1")).await?;
-        match news.checked_sub(BELLS_KEPT) {
-            Some(old) => self.ask(store.delete(&keys.bell(old))).await.map(drop),
+    async fn announce(&self, news: u64) -> Result<(), StoreError> {
+        let (store, keys) = (&self.context.store, &self.context.keys);
+        self.ask(store.set(&keys.change_key(news), b"1")).await?;
+        match news.checked_sub(CHANGE_KEYS_KEPT) {
+            Some(old) => self.ask(store.delete(&keys.change_key(old))).await.map(drop),
             None => Ok(()),
         }
     }
 
-    /// Waits for a request, for the end of a connection, or for the next look.
+    /// Waits for a request, a disconnect, or the next check.
     async fn pause(&mut self, until: Option<Duration>) -> Result<(), StoreError> {
         let now = self.now();
         let until = until.map_or(self.look_at, |until| until.min(self.look_at));
         let slice = until.saturating_sub(now);
-        let (store, key) = (self.office.store.clone(), self.office.keys.requests(self.term));
-        let limit = self.office.options.request_timeout();
+        let (store, key) = (self.context.store.clone(), self.context.keys.requests(self.term));
+        let limit = self.context.options.request_timeout();
         tokio::select! {
             Ok(()) = self.closed.changed() => Ok(()),
             asked = within(limit, store.wait(&key, slice)) => asked.map(drop),
@@ -239,11 +240,11 @@ impl<S: Store> Task<S> {
     }
 
     async fn ask<T>(&self, request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        within(self.office.options.request_timeout(), request).await
+        within(self.context.options.request_timeout(), request).await
     }
 
     fn now(&self) -> Duration {
-        self.office.begun.elapsed()
+        self.context.begun.elapsed()
     }
 }
 
@@ -251,7 +252,7 @@ fn others(state: &State, me: NodeId) -> impl Iterator<Item = NodeId> {
     state.everyone().map(|node| node.id).filter(move |id| *id != me)
 }
 
-/// One request, with its deadline.
+/// Runs a request with its deadline.
 pub(super) async fn within<T>(
     limit: Duration,
     request: impl Future<Output = Result<T, StoreError>>,
@@ -260,7 +261,7 @@ pub(super) async fn within<T>(
     timeout(limit, request).await.unwrap_or_else(|_| slow())
 }
 
-/// All pages that `header` names; `None` where some are gone, since the header has been replaced.
+/// Reads all pages of `header`; `None` if some are gone because the header has been replaced.
 pub(super) async fn read_pages<S: Store>(
     store: &S,
     keys: &Keys,
@@ -291,9 +292,9 @@ async fn delete_pages<S: Store>(
     Ok(())
 }
 
-/// Deletes what the leaders before that of `header` left, besides the pages that everybody reads. Whoever wrote those had swept
-/// before, so nothing is older than its term. There may be the pages before them, in each term those of a write that did not come
-/// to its end, and requests.
+/// Deletes what earlier leaders left, except for the pages that are still read. The writer of those pages swept before
+/// it wrote them, so nothing is older than its term. There may be the previous pages, the pages of an interrupted write
+/// in each later term, and requests.
 async fn sweep<S: Store>(store: &S, keys: &Keys, header: &Header, options: &Options) -> Result<(), StoreError> {
     let limit = options.request_timeout();
     delete_pages(store, keys, header.former, options).await?;
@@ -310,7 +311,7 @@ async fn sweep<S: Store>(store: &S, keys: &Keys, header: &Header, options: &Opti
     Ok(())
 }
 
-/// The heartbeats of these nodes; a node that has none counts as 0.
+/// Reads the heartbeats of these nodes; a missing heartbeat counts as 0.
 pub(super) async fn read_beats<S: Store>(
     store: &S,
     keys: &Keys,
@@ -318,7 +319,7 @@ pub(super) async fn read_beats<S: Store>(
     options: &Options,
 ) -> Result<Vec<(NodeId, u64)>, StoreError> {
     let limit = options.request_timeout();
-    let names: Vec<String> = ids.iter().map(|id| keys.alive(*id)).collect();
+    let names: Vec<String> = ids.iter().map(|id| keys.heartbeat(*id)).collect();
     let count = |beat: &[u8]| String::from_utf8_lossy(beat).parse().unwrap_or(0);
     if let Some(beats) = within(limit, store.try_get_all(&names)).await? {
         return Ok(ids.iter().copied().zip(beats.iter().map(|beat| count(beat))).collect());

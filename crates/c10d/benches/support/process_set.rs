@@ -1,8 +1,8 @@
-//! Ranks as processes, for criterion: rank 0 is the bench itself and decides what runs next, the others follow.
+//! Ranks as processes, for criterion: rank 0 is the bench itself and decides what runs next; the others follow.
 //!
-//! Criterion knows only at run time how often it wants something done, and its command line may leave benches out. So
-//! before each measurement rank 0 broadcasts an order (which task, how many iterations), and all ranks do that. Leaves
-//! out the tasks themselves, and what their times mean: see `rounds`.
+//! Criterion decides at run time how often it runs something, and its command line may skip benches. So before each
+//! measurement rank 0 broadcasts an order (which task, how many iterations), and all ranks execute it. Not here: the
+//! tasks, and the interpretation of their times (see `rounds`).
 
 use std::env;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -15,22 +15,22 @@ use tch::Tensor;
 
 use super::Result;
 
-/// `rank/world/port of the store`, in a follower's environment only.
+/// `rank/world/port of the store`, only in a follower's environment.
 const PLACE: &str = "LOCKSTEP_BENCH_PLACE";
 
-/// The order after which a follower ends; tasks count from 0.
+/// The order that ends a follower; tasks count from 0.
 const END: i64 = -1;
 
-/// What the ranks can be asked to do. Every rank makes it for itself, with the same tasks in the same order.
+/// The tasks that the ranks can run. Every rank creates its own, with the same tasks in the same order.
 pub trait Tasks: Sized {
-    /// Joins whatever the tasks need; the group is complete.
+    /// Sets up everything that the tasks need. All ranks have joined the group.
     fn new(group: Rc<ProcessGroup>) -> Result<Self>;
 
-    /// Does task number `task` `iterations` times.
+    /// Runs task number `task` `iterations` times.
     fn run(&mut self, task: usize, iterations: u64) -> Result<()>;
 }
 
-/// The main function of a bench: `lead` in the process that was started by hand, orders until the end in a follower.
+/// The main function of a bench: runs `lead` in the process that the user started, and executes orders in a follower.
 pub fn main<T: Tasks>(lead: impl FnOnce() -> Result<()>) -> ExitCode {
     tch::set_num_threads(1);
     let result = match env::var(PLACE) {
@@ -46,16 +46,16 @@ pub fn main<T: Tasks>(lead: impl FnOnce() -> Result<()>) -> ExitCode {
     }
 }
 
-/// Rank 0 with the processes that follow it; they end with it.
-pub struct Fleet<T> {
+/// Rank 0 with the processes that follow it. They end with it.
+pub struct ProcessSet<T> {
     group: Rc<ProcessGroup>,
     tasks: T,
     followers: Vec<KillOnDrop>,
     _store: Store,
 }
 
-impl<T: Tasks> Fleet<T> {
-    /// Starts ranks 1 to `world` - 1 from this executable, with this process's arguments, one thread each.
+impl<T: Tasks> ProcessSet<T> {
+    /// Starts ranks 1 to `world` - 1 from this executable, with this process's arguments and one thread each.
     pub fn start(world: usize) -> Result<Self> {
         let options = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
         let store = Store::tcp("127.0.0.1", 0, &options)?;
@@ -66,10 +66,10 @@ impl<T: Tasks> Fleet<T> {
         }
         let group = join(&store, 0, world)?;
         let tasks = T::new(Rc::clone(&group))?;
-        Ok(Fleet { group, tasks, followers, _store: store })
+        Ok(ProcessSet { group, tasks, followers, _store: store })
     }
 
-    /// How long `iterations` of a task take on rank 0, while all other ranks do the same.
+    /// Measures how long `iterations` of a task take on rank 0 while all other ranks run the same.
     pub fn time(&mut self, task: usize, iterations: u64) -> Result<Duration> {
         broadcast(&self.group, [i64::try_from(task)?, i64::try_from(iterations)?])?;
         self.group.barrier()?;
@@ -94,7 +94,7 @@ fn follower(place: &str) -> Result<Child> {
     Ok(command.spawn()?)
 }
 
-/// Obeys until the end; an error when rank 0 is gone.
+/// Executes orders until the end; fails when rank 0 is gone.
 fn follow<T: Tasks>(place: &str) -> Result<()> {
     let numbers: Vec<usize> = place.split('/').map(str::parse).collect::<std::result::Result<_, _>>()?;
     let [rank, world, port] = numbers[..] else { return Err(format!("{PLACE} is {place:?}").into()) };

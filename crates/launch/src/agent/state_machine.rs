@@ -1,8 +1,8 @@
-//! What the agent does when something happens: a synchronous function of its state and one event.
+//! The agent's state machine: a synchronous function of its state and one event.
 //!
-//! Starting, signalling and waiting are done by [`super::run`]; here is only the order of things, so that every order in
-//! which deaths, signals and news of other nodes can come is tested without a process. Time is not looked at: the grace
-//! period ends by an event of its own.
+//! [`super::run`] starts, signals and waits for processes; this module decides the order of actions, so that every
+//! order of deaths, signals and changes of other nodes is tested without a process. It does not read the time: an event
+//! ends the grace period.
 //!
 //! ```text
 //! joining ─ formed ─▶ running ─ all succeeded ─▶ clearing ─▶ at the barrier ─▶ over (0)
@@ -15,37 +15,37 @@ use lockstep_process::Exit;
 
 use crate::status::Phase as Doing;
 
-/// What happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// The nodes agreed, and this node takes part with so many workers.
+    /// The nodes agreed on a round in which this node has `workers` workers.
     Formed { workers: usize },
-    /// The nodes did not agree, or an end was made to it, as the text says.
+    /// The nodes did not agree, or the rendezvous was interrupted, for the given reason.
     NotFormed(String),
-    /// Only the first `started` workers could be started, as the text says.
+    /// Only the first `started` workers could be started, for the given reason.
     NotStarted { started: usize, why: String },
     /// A worker ended.
     Died { worker: usize, exit: Exit },
-    /// Another node failed, left or came, so that all must agree anew.
+    /// Another node failed, left or came, so that all nodes must agree again.
     Reform(String),
-    /// The job is over for all nodes, or cannot go on, as the text says.
+    /// The job has ended for all nodes, or cannot continue, for the given reason.
     Closed(String),
-    /// This process was sent a signal that asks it to end.
+    /// This process received a signal that asks it to exit.
     Signalled(i32),
-    /// The time that workers have to end by themselves is over.
+    /// The grace period of the workers is over.
     GraceOver,
-    /// Every worker is gone with all that it had left behind, and its output is written.
+    /// All workers and the processes that they left behind are gone, and their output is written.
     Cleared,
     /// All nodes have finished, or waiting for them was given up.
     BarrierPassed,
-    /// A node that was waited for at the end failed, as the text says.
+    /// A node failed while this one waited at the exit barrier, for the given reason.
     BarrierBroken(String),
 }
 
-/// What to do next, in this order.
+/// An action. Actions are executed in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Agree with the other nodes on who takes part.
+    /// Agree with the other nodes on the members.
     Join,
     /// Start all workers.
     Start,
@@ -53,32 +53,32 @@ pub(super) enum Action {
     Stop(i32),
     /// Kill every live worker.
     Kill,
-    /// Tell the other nodes to agree anew.
+    /// Ask the other nodes to agree again.
     AskToReform(String),
-    /// Tell the person at the terminal that all workers will be started anew.
+    /// Tell the user that all workers will be restarted.
     Announce(Restart),
-    /// Wait until nothing of the workers is left.
+    /// Wait until all processes of the workers are gone.
     Clear,
-    /// Wait for that no longer.
+    /// Stop waiting for that.
     HurryUp,
     /// Wait until all nodes have finished.
     AwaitOthers,
-    /// Tell the other nodes that the job has failed for good.
+    /// Announce to the other nodes that the job has failed for good.
     CloseJob,
-    /// Tell the other nodes that this one leaves.
+    /// Announce to the other nodes that this one leaves.
     Leave,
-    /// End.
+    /// Exit.
     Finish(Outcome),
 }
 
-/// All workers of this node are started anew.
+/// A restart of all workers of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Restart {
-    /// Why.
+    /// The reason.
     pub(super) reason: String,
     /// Whether it counts against `--max-restarts`.
     pub(super) counted: bool,
-    /// How many are left that count.
+    /// The number of counted restarts that are left.
     pub(super) left: u32,
 }
 
@@ -89,15 +89,15 @@ pub(super) enum Outcome {
     Succeeded,
     /// Workers of this node failed, and no restart is left.
     WorkersFailed,
-    /// Something else, as the text says.
+    /// Another failure, with its reason.
     Failed(String),
-    /// A signal asked for it.
+    /// A signal asked it to exit.
     Signalled(i32),
 }
 
 /// The agent's state.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct StateMachine {
     phase: Phase,
     restarts_left: u32,
 }
@@ -112,43 +112,43 @@ enum Phase {
     Over,
 }
 
-/// What follows once the workers are gone. The later overrules the earlier, never the other way round.
+/// What follows once the workers are gone. A later variant overrides an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Then {
     Wait,
     Rejoin,
-    /// Fail for the reason that the text gives.
+    /// Fail with this reason.
     Give(String),
     /// Fail because of this node's own workers.
     Fail,
     Obey(i32),
 }
 
-/// What ends workers when the agent itself wants it, as torchrun's does (signal(7)).
+/// The signal with which the agent stops workers, as in torchrun (signal(7)).
 const SIGTERM: i32 = 15;
 
-impl Machine {
-    /// An agent that may start its workers anew so often after a failure of its own.
+impl StateMachine {
+    /// Allows `max_restarts` restarts after local failures.
     pub(super) fn new(max_restarts: u32) -> Self {
-        Machine { phase: Phase::Joining, restarts_left: max_restarts }
+        StateMachine { phase: Phase::Joining, restarts_left: max_restarts }
     }
 
-    /// How many restarts are left that count.
+    /// The number of counted restarts that are left.
     pub(super) fn restarts_left(&self) -> u32 {
         self.restarts_left
     }
 
-    /// Whether deaths are the agent's own doing from now on.
+    /// Returns true if the agent itself is stopping the workers, so that their deaths are expected.
     pub(super) fn is_stopping(&self) -> bool {
         matches!(self.phase, Phase::Stopping { .. })
     }
 
-    /// Whether other nodes are what is waited for.
+    /// Returns true while the agent waits for other nodes.
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.phase, Phase::Joining | Phase::AtBarrier)
     }
 
-    /// What is being done, for the status.
+    /// The current phase, for the status.
     pub(super) fn doing(&self) -> Doing {
         match self.phase {
             Phase::Joining => Doing::Forming,
@@ -158,12 +158,12 @@ impl Machine {
         }
     }
 
-    /// The first things to do.
+    /// The first actions.
     pub(super) fn begin(&mut self) -> Vec<Action> {
         vec![Action::Join]
     }
 
-    /// Takes in one event.
+    /// Handles one event.
     pub(super) fn handle(&mut self, event: Event) -> Vec<Action> {
         match event {
             Event::Formed { workers } => self.formed(workers),
@@ -208,16 +208,16 @@ impl Machine {
         }
     }
 
-    /// A worker of this node failed by itself.
+    /// Handles the failure of a worker.
     fn failed(&mut self, worker: usize, exit: &Exit) -> Vec<Action> {
         let reason = format!("local rank {worker} ended with {exit}");
-        // What cannot be executed now cannot be executed a moment later.
+        // A program that cannot be executed now will not be executable a moment later.
         if self.restarts_left == 0 || matches!(exit, Exit::NotStarted(_)) {
             return self.stop(SIGTERM, Then::Fail);
         }
         self.restarts_left -= 1;
-        let told = Action::Announce(Restart { reason: reason.clone(), counted: true, left: self.restarts_left });
-        let mut actions = vec![told, Action::AskToReform(reason)];
+        let announce = Action::Announce(Restart { reason: reason.clone(), counted: true, left: self.restarts_left });
+        let mut actions = vec![announce, Action::AskToReform(reason)];
         actions.extend(self.stop(SIGTERM, Then::Rejoin));
         actions
     }
@@ -226,7 +226,7 @@ impl Machine {
         let mut actions = vec![Action::Announce(Restart { reason, counted: false, left: self.restarts_left })];
         match self.phase {
             Phase::Running { .. } => actions.extend(self.stop(SIGTERM, Then::Rejoin)),
-            // Before this node could tell that its workers have succeeded: they run once more, with the others'.
+            // The success of this node's workers was not announced yet: they run again, with the others.
             Phase::AtBarrier => {
                 self.phase = Phase::Joining;
                 actions.push(Action::Join);
@@ -239,7 +239,7 @@ impl Machine {
     fn closed(&mut self, why: String) -> Vec<Action> {
         match self.phase {
             Phase::Joining => self.over(Outcome::Failed(why), None),
-            // The barrier has news of its own.
+            // The barrier has its own events.
             Phase::AtBarrier | Phase::Over => vec![],
             _ => self.stop(SIGTERM, Then::Give(why)),
         }
@@ -268,7 +268,7 @@ impl Machine {
         }
     }
 
-    /// Ends the workers that live, with `then` to follow, unless something graver was to follow already.
+    /// Stops the live workers, followed by `then`, unless a graver outcome is already pending.
     fn stop(&mut self, signal: i32, then: Then) -> Vec<Action> {
         match &mut self.phase {
             Phase::Running { alive } => {
@@ -316,12 +316,12 @@ impl Machine {
         }
     }
 
-    fn over(&mut self, outcome: Outcome, farewell: Option<Action>) -> Vec<Action> {
+    fn over(&mut self, outcome: Outcome, announcement: Option<Action>) -> Vec<Action> {
         if matches!(self.phase, Phase::Over) {
             return vec![];
         }
         self.phase = Phase::Over;
-        farewell.into_iter().chain([Action::Finish(outcome)]).collect()
+        announcement.into_iter().chain([Action::Finish(outcome)]).collect()
     }
 }
 
@@ -331,9 +331,9 @@ mod tests {
 
     use super::*;
 
-    /// A machine whose `workers` workers run.
-    fn running(workers: usize, max_restarts: u32) -> Machine {
-        let mut machine = Machine::new(max_restarts);
+    /// A state machine whose `workers` workers run.
+    fn running(workers: usize, max_restarts: u32) -> StateMachine {
+        let mut machine = StateMachine::new(max_restarts);
         assert_eq!(machine.begin(), [Action::Join]);
         assert_eq!(machine.handle(Event::Formed { workers }), [Action::Start]);
         machine
@@ -353,12 +353,12 @@ mod tests {
     }
 
     #[test]
-    fn a_death_stops_the_peers_and_starts_all_anew_as_often_as_allowed() {
+    fn a_death_stops_the_peers_and_restarts_all_workers_as_often_as_allowed() {
         let mut machine = running(2, 1);
         let actions = machine.handle(died(1, Exit::Signal(9)));
         let reason = "local rank 1 ended with SIGKILL".to_owned();
-        let told = Restart { reason: reason.clone(), counted: true, left: 0 };
-        assert_eq!(actions, [Action::Announce(told), Action::AskToReform(reason), Action::Stop(SIGTERM)]);
+        let restart = Restart { reason: reason.clone(), counted: true, left: 0 };
+        assert_eq!(actions, [Action::Announce(restart), Action::AskToReform(reason), Action::Stop(SIGTERM)]);
         assert_eq!(machine.handle(died(0, Exit::Signal(15))), [Action::Clear]);
         assert_eq!(machine.handle(Event::Cleared), [Action::Join]);
         assert_eq!(machine.handle(Event::Formed { workers: 2 }), [Action::Start]);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_passed_on_as_it_is_and_a_second_one_kills() {
+    fn a_signal_is_forwarded_and_a_second_one_kills() {
         let mut machine = running(1, 3);
         assert_eq!(machine.handle(Event::Signalled(2)), [Action::Stop(2)]);
         assert_eq!(machine.handle(Event::Signalled(2)), [Action::Kill]);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_signal_does_not_wait_for_what_workers_left() {
+    fn a_second_signal_does_not_wait_for_leftover_processes() {
         let mut machine = running(1, 0);
         assert_eq!(machine.handle(died(0, Exit::Code(0))), [Action::Clear]);
         assert_eq!(machine.handle(Event::Signalled(2)), []);
@@ -405,24 +405,24 @@ mod tests {
     }
 
     #[test]
-    fn news_of_other_nodes_restarts_the_workers_without_counting() {
+    fn a_change_of_other_nodes_restarts_the_workers_without_counting() {
         let mut machine = running(1, 0);
-        let told = Restart { reason: "node b is lost".into(), counted: false, left: 0 };
+        let restart = Restart { reason: "node b is lost".into(), counted: false, left: 0 };
         let actions = machine.handle(Event::Reform("node b is lost".into()));
-        assert_eq!(actions, [Action::Announce(told), Action::Stop(SIGTERM)]);
+        assert_eq!(actions, [Action::Announce(restart), Action::Stop(SIGTERM)]);
         machine.handle(died(0, Exit::Code(1)));
         assert_eq!(machine.handle(Event::Cleared), [Action::Join]);
     }
 
     #[test]
-    fn news_that_come_between_the_last_success_and_the_barrier_let_all_workers_run_once_more() {
+    fn a_change_between_the_last_success_and_the_barrier_makes_all_workers_run_again() {
         let mut machine = running(1, 0);
         machine.handle(died(0, Exit::Code(0)));
         machine.handle(Event::Cleared);
-        let told = Restart { reason: "node b starts anew".into(), counted: false, left: 0 };
-        let actions = machine.handle(Event::Reform("node b starts anew".into()));
-        assert_eq!(actions, [Action::Announce(told), Action::Join]);
-        assert_eq!(machine.handle(Event::Reform("told twice".into())), []);
+        let restart = Restart { reason: "node b restarts".into(), counted: false, left: 0 };
+        let actions = machine.handle(Event::Reform("node b restarts".into()));
+        assert_eq!(actions, [Action::Announce(restart), Action::Join]);
+        assert_eq!(machine.handle(Event::Reform("announced twice".into())), []);
         assert_eq!(machine.handle(Event::Formed { workers: 1 }), [Action::Start]);
     }
 
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_executed_is_not_tried_again() {
+    fn a_program_that_cannot_be_executed_is_not_retried() {
         let mut machine = running(1, 3);
         assert_eq!(machine.handle(died(0, Exit::NotStarted("no such file".into()))), [Action::Clear]);
         assert_eq!(machine.handle(Event::Cleared), [Action::CloseJob, Action::Finish(Outcome::WorkersFailed)]);
@@ -447,9 +447,9 @@ mod tests {
         assert_eq!(machine.handle(Event::Cleared), [Action::CloseJob, Action::Finish(Outcome::Failed(why()))]);
     }
 
-    /// The world as the machine may meet it: it answers actions, and throws in anything else at any time.
+    /// A simulated world: it answers actions, and generates other events at any time.
     struct World {
-        machine: Machine,
+        machine: StateMachine,
         alive: Vec<usize>,
         clearing: bool,
         finished: Option<Outcome>,
@@ -484,7 +484,7 @@ mod tests {
             }
         }
 
-        /// What happens by itself when nothing else does.
+        /// The next event if nothing else happens.
         fn settle(&mut self) {
             for _ in 0..100 {
                 if self.finished.is_some() {
@@ -509,11 +509,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_starts_over_the_living_and_always_comes_to_one_end(
+        fn never_starts_workers_while_others_live_and_always_ends_once(
             events in proptest::collection::vec(any_event(), 0..40),
             max_restarts in 0..3_u32,
         ) {
-            let mut machine = Machine::new(max_restarts);
+            let mut machine = StateMachine::new(max_restarts);
             machine.begin();
             let mut world = World { machine, alive: vec![], clearing: false, finished: None };
             for event in events {
