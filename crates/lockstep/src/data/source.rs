@@ -1,4 +1,4 @@
-//! Where labs get their data: real files if there are any, else drawn ones.
+//! Where labs get their data: real files if there are any, otherwise drawn data.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ const PHOTOGRAPH: (u32, u32) = (96, 72);
 /// Training and test digits: the files of `dir`, or, without one, drawn digits (`train` and `test` of them) of this seed.
 ///
 /// # Errors
-/// A folder without the four files, or files that are not what they should be.
+/// Fails when the folder lacks the four files, or when they are invalid.
 pub fn mnist_or_drawn(dir: Option<&Path>, seed: u64, train: usize, test: usize) -> anyhow::Result<(Mnist, Mnist)> {
     match dir {
         Some(dir) => Ok((Mnist::from_dir(dir, Split::Train)?, Mnist::from_dir(dir, Split::Test)?)),
@@ -20,11 +20,11 @@ pub fn mnist_or_drawn(dir: Option<&Path>, seed: u64, train: usize, test: usize) 
     }
 }
 
-/// Training and test pictures: CIFAR-10's files in `dir`, or, without one, drawn objects (`train` and `test` of them, one at
-/// least) of this seed.
+/// Training and test pictures: CIFAR-10's files in `dir`, or, without one, drawn objects (`train` and `test` of them, at least
+/// one each) of this seed.
 ///
 /// # Errors
-/// A folder without CIFAR-10's binary files, or files that are not what they should be.
+/// Fails when the folder lacks CIFAR-10's binary files, or when they are invalid.
 pub fn cifar_or_drawn(dir: Option<&Path>, seed: u64, train: usize, test: usize) -> anyhow::Result<(Cifar10, Cifar10)> {
     match dir {
         Some(dir) => Ok((Cifar10::from_dir(dir, Split::Train)?, Cifar10::from_dir(dir, Split::Test)?)),
@@ -34,20 +34,20 @@ pub fn cifar_or_drawn(dir: Option<&Path>, seed: u64, train: usize, test: usize) 
 
 /// Photographs of houses after a storm, all with the same classes.
 pub struct HouseSplits {
-    /// Those to learn from.
+    /// The photographs to train on.
     pub train: Box<dyn Pictures>,
-    /// Those that choose the best model.
+    /// The photographs that select the best model.
     pub validation: Box<dyn Pictures>,
-    /// Those that choose nothing, if there are any.
+    /// The photographs that select nothing, if there are any.
     pub test: Option<Box<dyn Pictures>>,
-    /// What to warn of: files that were passed over.
+    /// Warnings about files that were skipped.
     pub notes: Vec<String>,
 }
 
-/// The photographs of `dir`, as [`Splits::open`] finds them, or, without one, drawn ones: `train` to learn from and `validation`.
+/// The photographs of `dir`, as [`Splits::open`] finds them, or, without one, drawn ones: `train` to train on and `validation`.
 ///
 /// # Errors
-/// A folder that does not hold what it should.
+/// Fails when the folder does not have the expected contents.
 pub fn houses_or_drawn(dir: Option<&Path>, seed: u64, train: usize, validation: usize) -> anyhow::Result<HouseSplits> {
     let Some(dir) = dir else {
         let (width, height) = PHOTOGRAPH;
@@ -62,10 +62,10 @@ pub fn houses_or_drawn(dir: Option<&Path>, seed: u64, train: usize, validation: 
     Ok(HouseSplits { train: Box::new(train), validation: Box::new(validation), test, notes })
 }
 
-/// Where real data lies on this machine, **for tests**: the folder that holds `mnist/` and its like.
+/// Where real data is on this machine, **for tests**: the folder that holds `mnist/` and others.
 ///
-/// It is the value of `LOCKSTEP_DATA` when that is set, else the folder `shared/data` beside the checkout when there is
-/// one. A test that finds none prints "not verified here: …" and passes.
+/// The value of `LOCKSTEP_DATA` if it is set, otherwise the folder `shared/data` next to the checkout if it exists. A test
+/// without data prints "not verified here: …" and passes.
 pub fn real_data_dir() -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os("LOCKSTEP_DATA") {
         return Some(PathBuf::from(dir));

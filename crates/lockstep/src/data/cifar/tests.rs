@@ -9,7 +9,7 @@ use super::*;
 use crate::data::Split;
 use crate::data::vision::Pictures;
 
-/// `count` records whose bytes tell them apart; labels run from 0 to 9 again and again.
+/// `count` records whose bytes differ from each other; labels cycle from 0 to 9.
 fn records(count: usize) -> Vec<u8> {
     (0..count * RECORD)
         .map(|at| if at % RECORD == 0 { (at / RECORD % 10) as u8 } else { (at % 251 + at / RECORD) as u8 })

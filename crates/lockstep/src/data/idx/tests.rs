@@ -1,4 +1,4 @@
-//! Tests of the IDX reader and writer: round trips, and files that lie.
+//! Tests of the IDX reader and writer: round trips, and malformed files.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
