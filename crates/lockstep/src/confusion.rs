@@ -1,20 +1,20 @@
-//! Which class was taken for which: what an accuracy does not tell.
+//! The confusion matrix: how many samples of each class were predicted as each class.
 
 use std::fmt;
 
 use c10d::{ProcessGroup, ReduceOp};
 use tch::{Device, Kind, Tensor};
 
-/// Counts of samples by what they are and what a classifier told.
+/// Counts of samples by true and predicted class.
 #[derive(Debug)]
 pub struct Confusion {
     classes: Vec<String>,
-    /// `Int64 [is, told]`, on the CPU.
+    /// `Int64 [actual, predicted]`, on the CPU.
     counts: Tensor,
 }
 
 impl Confusion {
-    /// No sample of these classes yet.
+    /// An empty matrix for these classes.
     pub fn new(classes: &[String]) -> Self {
         let n = classes.len() as i64;
         Confusion { classes: classes.to_vec(), counts: Tensor::zeros([n, n], (Kind::Int64, Device::Cpu)) }
@@ -27,26 +27,26 @@ impl Confusion {
         self.counts += places.bincount(None::<&Tensor>, n * n).view([n, n]);
     }
 
-    /// The sum over all ranks, which must all call it.
+    /// The sum over all ranks. A collective.
     ///
     /// # Errors
-    /// As any collective's.
+    /// The same errors as any collective.
     pub fn all_reduce(self, group: &ProcessGroup) -> c10d::Result<Self> {
         let mut counts = self.counts.to_device(group.device());
         group.all_reduce(&mut counts, ReduceOp::Sum)?;
         Ok(Confusion { counts: counts.to_device(Device::Cpu), ..self })
     }
 
-    /// How many samples of class `is` were told to be of class `told`.
+    /// How many samples of class `actual` were predicted as class `predicted`.
     ///
     /// # Panics
-    /// When one of them is no class.
+    /// Panics when either is not a class.
     pub fn count(&self, is: usize, told: usize) -> i64 {
         self.counts.int64_value(&[is as i64, told as i64])
     }
 }
 
-/// A table, a line for each class that samples are of and a column for each that they were told to be of.
+/// A table with a row for each true class and a column for each predicted class.
 impl fmt::Display for Confusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.classes.iter().map(String::len).max().unwrap_or(0).max(CORNER.len());
@@ -60,7 +60,7 @@ impl fmt::Display for Confusion {
     }
 }
 
-/// What the table's lines and columns are.
+/// The header of the table's first column.
 const CORNER: &str = "is \\ told";
 
 #[cfg(test)]
