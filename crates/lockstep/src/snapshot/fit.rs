@@ -1,4 +1,4 @@
-//! Whether a good snapshot fits this run: pure comparisons of what was saved with what is here.
+//! Checks whether a good snapshot fits this run: pure comparisons of saved values with current ones.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use tch::Tensor;
 use super::error::{Difference, Unfit};
 use super::file::{self, Meta, Run};
 
-/// What is here, to be compared with what was saved.
+/// The current values, to compare with the saved ones.
 pub(super) struct Here {
     pub(super) run: Run,
     pub(super) world_size: usize,
@@ -18,7 +18,8 @@ pub(super) struct Here {
 
 type Shapes = BTreeMap<String, (Dtype, Vec<usize>)>;
 
-/// Refuses a snapshot whose position would mean other samples here; says what else is different, and what comes of it.
+/// Rejects a snapshot whose position would mean other samples in this run; returns notes on all other differences and their
+/// consequences.
 pub(super) fn check_run(saved: &Meta, here: &Here) -> Result<Vec<String>, Unfit> {
     let position = saved.position;
     let pairs = [
@@ -33,7 +34,7 @@ pub(super) fn check_run(saved: &Meta, here: &Here) -> Result<Vec<String>, Unfit>
         }
         notes.push(format!("{what} was {saved} when the snapshot was taken and is {here} now"));
     }
-    // Each step takes a sample at least.
+    // Each step takes at least one sample.
     if position.samples > saved.run.samples || position.step > position.samples {
         return Err(Unfit::Position { position, samples: saved.run.samples });
     }
@@ -44,7 +45,7 @@ pub(super) fn check_run(saved: &Meta, here: &Here) -> Result<Vec<String>, Unfit>
     Ok(notes)
 }
 
-/// What keeps the run from ending with the bits of one that was not interrupted.
+/// The differences that keep the run from ending with the same bits as an uninterrupted one.
 fn same_bits(saved: &Meta, here: &Here) -> Option<String> {
     if saved.world_size != here.world_size {
         return Some(changed("ranks", saved.world_size, here.world_size));
@@ -57,7 +58,7 @@ fn changed(what: &str, saved: impl fmt::Display, here: impl fmt::Display) -> Str
     format!("the snapshot was taken with {saved} {what} and training goes on with {here}: weights will differ in bits")
 }
 
-/// What to say of learning rates that a resume has replaced.
+/// A note about learning rates that a resume has replaced.
 pub(super) fn replaced_rates(built_with: &[f64], saved: &[f64]) -> Vec<String> {
     let pairs = built_with.iter().zip(saved).enumerate().filter(|(_, (here, saved))| here != saved);
     let told = |(group, (here, saved)): (usize, (&f64, &f64))| {
@@ -68,7 +69,7 @@ pub(super) fn replaced_rates(built_with: &[f64], saved: &[f64]) -> Vec<String> {
     pairs.map(told).collect()
 }
 
-/// Refuses variables of other names, shapes or dtypes.
+/// Rejects variables with other names, shapes or dtypes.
 pub(super) fn check_model<'a>(
     saved: &BTreeMap<String, Tensor>,
     here: impl IntoIterator<Item = (&'a String, &'a Tensor)>,
@@ -77,7 +78,7 @@ pub(super) fn check_model<'a>(
 }
 
 fn shapes<'a>(tensors: impl IntoIterator<Item = (&'a String, &'a Tensor)>) -> Shapes {
-    // A kind that safetensors lacks cannot be in the snapshot: any dtype that it is not will do to tell.
+    // A kind that safetensors lacks cannot be in the snapshot, so any other dtype serves for the comparison.
     let described = |tensor: &Tensor| (file::dtype(tensor.kind()).unwrap_or(Dtype::F8_E4M3), file::shape(tensor));
     tensors.into_iter().map(|(name, tensor)| (name.clone(), described(tensor))).collect()
 }

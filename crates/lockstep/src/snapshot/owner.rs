@@ -1,10 +1,10 @@
-//! Which job a snapshot belongs to, so that a job that was interrupted goes on by itself and no other does.
+//! Identifies the job that owns a snapshot, so that an interrupted job resumes from its own and no other does.
 //!
-//! How often workers were restarted does not tell: each launcher counts its own workers' failures, a launcher in place of a lost one
-//! counts from 0, and a new run in an old folder counts, too. So each snapshot names its job, and a job is known by
+//! The number of restarts does not identify a job: each launcher counts its own workers' failures, a launcher that replaces a
+//! lost one counts from 0, and so does a new run in an old folder. So each snapshot names its job, by
 //!
-//! 1. the run id that its launchers were given (`--rdzv-id`), which a requeued job keeps, or which `--standalone` draws;
-//! 2. without one, any of its launchers: as long as one of them lives, the job does.
+//! 1. the run id given to its launchers (`--rdzv-id`), which a requeued job keeps, or which `--standalone` draws;
+//! 2. otherwise any of its launchers: the job lives as long as one of them does.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,12 +13,12 @@ use rustix::process::getppid;
 
 use crate::LaunchEnv;
 
-/// What torchrun calls a job that was given no id.
+/// torchrun's name for a job without an id.
 const UNNAMED: &str = "none";
-/// The variable by which `lockstep run` marks its workers: the launchers' ids, the innermost last, joined by colons.
+/// The variable that `lockstep run` sets for its workers: the launchers' ids, the innermost last, joined by colons.
 const AGENT: &str = "LOCKSTEP_AGENT";
 
-/// The name of the job that this process is a worker of; `None` where no launcher started it.
+/// The name of this process's job; `None` if no launcher started it.
 pub(crate) fn job_of(env: &LaunchEnv) -> Option<String> {
     name(env.run_id.as_deref(), std::env::var_os(AGENT), parent)
 }
@@ -32,7 +32,7 @@ fn name(run_id: Option<&str>, agent: Option<OsString>, parent: impl Fn() -> Opti
     agent.map(|id| format!("launcher {id}")).or_else(parent)
 }
 
-/// The process that started this one, among all of all machines until they start again: torchrun starts its workers itself.
+/// The identity of the parent process, unique over all machines until they reboot: torchrun starts its workers directly.
 fn parent() -> Option<String> {
     let pid = getppid()?.as_raw_pid();
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -40,7 +40,7 @@ fn parent() -> Option<String> {
     Some(format!("launcher {pid} started at {} since boot {}", start_time(&stat)?, boot.trim()))
 }
 
-/// In clock ticks since the boot: field 22 of `/proc/PID/stat`, whose second may hold anything (proc_pid_stat(5)).
+/// In clock ticks since boot: field 22 of `/proc/PID/stat`, whose second field may contain anything (proc_pid_stat(5)).
 fn start_time(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
