@@ -1,9 +1,9 @@
-//! What a file is that has no weights: a download that went wrong for the most part.
+//! Identifies a file without weights, which is usually a failed download.
 
 /// How many characters of a text a message shows.
 const SHOWN: usize = 40;
 
-/// What begins so, and what to do.
+/// First bytes, what they indicate, and what to do.
 const KNOWN: [(&[u8], &str); 8] = [
     (
         b"version https://git-lfs",
@@ -18,10 +18,10 @@ const KNOWN: [(&[u8], &str); 8] = [
     (b"GGUF", "it is a GGUF file; convert it to safetensors"),
 ];
 
-/// Where a tar archive says that it is one.
+/// The position of a tar archive's signature.
 const TAR: (usize, &[u8]) = (257, b"ustar");
 
-/// What a file is, by its first bytes.
+/// Describes a file by its first bytes.
 pub(super) fn describe(start: &[u8]) -> String {
     if start.is_empty() {
         return "it is empty: perhaps a download that failed; fetch it again".into();
