@@ -1,4 +1,4 @@
-//! Series: an operation's times by message size, and how they are told in text.
+//! Series: an operation's times by message size, and their text form.
 
 use super::{AlphaBeta, FitError, Spread, Table};
 
@@ -12,7 +12,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// Bytes by the median time, in MB/s: 10^6 bytes a second.
+    /// Bytes divided by the median time, in MB/s: 10^6 bytes a second.
     pub fn bandwidth(&self) -> f64 {
         self.bytes as f64 / self.time.median
     }
@@ -21,14 +21,14 @@ impl Point {
 /// An operation's times by message size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// The operation, for the legend and the table's head.
+    /// The operation, for the legend and the table's header.
     pub name: String,
-    /// By rising size.
+    /// In ascending order of size.
     pub points: Vec<Point>,
 }
 
 impl Series {
-    /// Without points yet.
+    /// A series without points.
     pub fn new(name: impl Into<String>) -> Self {
         Series { name: name.into(), points: Vec::new() }
     }
@@ -46,7 +46,7 @@ impl Series {
         AlphaBeta::fit(&self.samples())
     }
 
-    /// The model in a line: latency, bandwidth, and how far it is off at worst; or why there is none.
+    /// The model in one line: latency, bandwidth, and its largest error; or why there is no model.
     pub fn fit_line(&self) -> String {
         match self.fit() {
             Ok(line) if line.beta == 0.0 => {
@@ -97,7 +97,7 @@ pub fn table_of(series: &[Series]) -> Table {
     table
 }
 
-/// Three digits that count: 0.123, 12.3, 1230.
+/// Three significant digits: 0.123, 12.3, 1230.
 fn number(value: f64) -> String {
     let places = if value < 1.0 {
         3
