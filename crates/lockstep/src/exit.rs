@@ -1,14 +1,14 @@
-//! Exit codes, and a `main` that ends with them.
+//! Exit codes, and the `main` wrapper that returns them.
 //!
 //! | code | meaning | as torchrun |
 //! |---|---|---|
-//! | 0 | everything that was asked for was done | yes |
-//! | 1 | a failure: of a rank, of training, of the machine; also a configuration that turns out wrong | yes |
+//! | 0 | everything requested was done | yes |
+//! | 1 | a failure: of a rank, of training, of the machine; also an invalid configuration | yes |
 //! | 2 | usage: bad arguments or bad input, nothing was started ([`Code::Usage`]; clap's own code for arguments) | yes |
 //! | 101 | the main thread panicked: a bug (Rust's own code) | no |
 //! | 128 + n | what a shell shows for a program that signal n ended | shell |
 //!
-//! The workers' own codes are never passed on: they stand in the error's text.
+//! The workers' own codes are never passed on: the error's text contains them.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ use crate::env::{ERROR_FILE, EnvError};
 use crate::error_file;
 use crate::spawn::{self, SpawnError};
 
-/// What a program ends with.
+/// The exit code of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
@@ -39,16 +39,16 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// An error of whoever called the program; ends it with [`Code::Usage`].
+/// An error of the caller; the program exits with [`Code::Usage`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// Runs a program: `run`'s error is printed once, with its chain, and becomes the exit code.
+/// Runs a program: prints `run`'s error once, with its chain, and turns it into the exit code.
 ///
-/// Where a launcher asked for it (`TORCHELASTIC_ERROR_FILE`), an error or a panic of this thread is also recorded there,
-/// as `torch.distributed.elastic.multiprocessing.errors.record` does. In a process that [`crate::spawn()`] started, the
-/// process is tied to its parent's life first.
+/// If a launcher asked for it (`TORCHELASTIC_ERROR_FILE`), an error or a panic of this thread is also recorded there, as
+/// `torch.distributed.elastic.multiprocessing.errors.record` does. A process that [`crate::spawn()`] started first arranges to
+/// die with its parent.
 ///
 /// ```
 /// fn main() -> std::process::ExitCode {
@@ -86,7 +86,7 @@ fn is_usage(error: &(dyn Error + 'static)) -> bool {
         || error.downcast_ref::<SpawnError>().is_some_and(SpawnError::is_usage)
 }
 
-/// The error and its causes, one a line.
+/// The error and its causes, one per line.
 fn told(error: &anyhow::Error) -> String {
     let mut text = format!("error: {error}");
     for cause in error.chain().skip(1) {

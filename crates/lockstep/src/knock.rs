@@ -1,7 +1,6 @@
-//! Waiting until somebody listens where the job's store should be, and saying so while nobody does.
+//! Waits until the job's store accepts connections, and prints a message while it does not.
 //!
-//! libtorch's client waits in silence, and longer than its deadline. Connecting for good, and all that is said over the
-//! connection, is left to it.
+//! libtorch's client waits silently, and longer than its deadline. The actual connection and its protocol are left to it.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -10,30 +9,30 @@ use std::time::{Duration, Instant};
 
 use crate::LaunchEnv;
 
-/// Between two attempts.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest that one attempt may take, for an address that swallows packets.
+/// Timeout of one attempt, for an address that drops packets.
 const ATTEMPT: Duration = Duration::from_secs(3);
-/// A wait that lasts so long is told of; a slow start of the host is shorter.
+/// A wait is reported after this time; a slow start of the host is shorter.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// And from then on it is told so often.
+/// After the first report, the wait is reported at this interval.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Nobody listened there until the deadline.
+/// Nothing listened at the address until the deadline.
 #[derive(Debug, thiserror::Error)]
 #[error("nobody listens at {address} (MASTER_ADDR:MASTER_PORT) after {waited:.0?}: {hint}")]
 pub struct NobodyListens {
     /// Host and port.
     pub address: String,
-    /// How long was waited.
+    /// The time waited.
     pub waited: Duration,
-    /// Who should listen there, and what to check.
+    /// Which process should listen there, and what to check.
     pub hint: &'static str,
-    /// What the last attempt met.
+    /// The error of the last attempt.
     pub source: io::Error,
 }
 
-/// What to do after an attempt that failed.
+/// What to do after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Knock,
@@ -41,7 +40,7 @@ enum Next {
     GiveUp,
 }
 
-/// Returns once somebody listens at the store's address.
+/// Returns once something listens at the store's address.
 ///
 /// # Errors
 /// [`NobodyListens`] at the deadline.

@@ -1,6 +1,6 @@
 //! The training runtime that the labs import.
 //!
-//! Every module below does one thing of a training job; `labs/` shows them together.
+//! Each module covers one part of a training job; `labs/` combines them.
 
 mod agree;
 pub mod best;
