@@ -1,4 +1,4 @@
-//! Event files of processes that are killed, restarted, or refused by the disk.
+//! Event files of processes that are killed, restarted, or unable to write.
 
 #![allow(clippy::unwrap_used)] // a test may
 

@@ -1,4 +1,4 @@
-//! Batch normalization under DDP against Python's: whose running statistics a rank has, and when.
+//! Batch normalization under DDP against Python's: which rank's running statistics a rank has, and when.
 
 use std::rc::Rc;
 
@@ -28,8 +28,8 @@ struct Run {
     evaluated: Vec<f64>,
 }
 
-/// What a rank has at the end: losses, running statistics, outputs in evaluation mode, and running statistics when DDP
-/// has brought rank 0's to all.
+/// A rank's final values: losses, running statistics, outputs in evaluation mode, and running statistics after DDP has
+/// broadcast rank 0's.
 type Mine = (Vec<f64>, Vec<f64>, Vec<f64>, Vec<f64>);
 
 fn values(tensor: &Tensor) -> Vec<f64> {

@@ -1,4 +1,4 @@
-//! The best model's file: what is kept, and what is there after a kill between any two writes.
+//! The best model's file: which model it holds, and its state after a kill between any two writes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use lockstep::{BestModel, LaunchEnv, Reporter};
 use tch::nn::{self, VarStore};
 use tch::{Device, Tensor};
 
-/// The file of the best model, and the one beside it.
+/// The file of the best model, and the backup next to it.
 const FILE: &str = "best.safetensors";
 const BEFORE: &str = "best.before.safetensors";
 
@@ -40,7 +40,7 @@ fn keeper(folder: &Path, group: &ProcessGroup) -> BestModel {
     BestModel::new(folder.join(FILE), OnSaveError::Continue, &Reporter::new(&env, Device::Cpu).unwrap())
 }
 
-/// A run of these epochs from `best` on, each with its right answers and its weight; what is best after it.
+/// Runs these epochs starting from `best`, each with its number of right answers and its weight; returns the new best.
 fn run(folder: &Path, group: &ProcessGroup, best: Option<Best>, epochs: &[(u64, i64)]) -> Option<Best> {
     let mut keeper = keeper(folder, group);
     keeper.resume(best, group).unwrap();
@@ -66,7 +66,7 @@ fn names(folder: &Path) -> Vec<String> {
 fn keeps_the_first_of_the_most_accurate_and_gives_it_to_every_rank() {
     let folder = tempfile::tempdir().unwrap();
     let ends = crate::common::ranks(2, |group| {
-        // What rank 1 has in its place is nobody's business.
+        // The file on rank 1's node does not matter.
         let own: PathBuf = if group.rank().is_zero() { folder.path().into() } else { "/nowhere".into() };
         let mut keeper = keeper(&own, &group);
         keeper.resume(None, &group).unwrap();
@@ -93,8 +93,8 @@ fn a_run_without_an_epoch_has_no_best_model() {
     });
 }
 
-/// A run is killed after epoch 1 found a better model and before a snapshot said so; `harm` is where exactly. It goes on from the
-/// snapshot of epoch 0's end, and must end with the file of a run that was not killed.
+/// A run is killed after epoch 1 found a better model and before a snapshot recorded it; `harm` sets the exact moment. It
+/// resumes from the snapshot of epoch 0's end, and must end with the same file as an uninterrupted run.
 fn killed(harm: impl Fn(&Path) + Send + Sync) {
     alone(|folder, group| {
         let [disturbed, calm] = ["a", "b"].map(|name| folder.join(name));
@@ -204,7 +204,7 @@ fn the_node_that_has_the_best_model_sends_it_to_rank_0() {
     });
     let (before, best) = both[0];
     for (best, file) in [(best, FILE), (before, BEFORE)] {
-        // The job was started again in another order: rank 0 is on the node that has nothing.
+        // The job was started again in another order: rank 0 is on the node without files.
         let after = crate::common::ranks(2, |group| run(disks[group.rank().get()].path(), &group, best, &[]));
         assert_eq!(after, [best, best]);
         assert!(fs::read(other.join(FILE)).unwrap() == fs::read(own.join(file)).unwrap());

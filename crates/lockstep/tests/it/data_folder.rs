@@ -1,4 +1,4 @@
-//! Folders of pictures: what is a class and a sample, in which order, and what is said of a folder that is not right.
+//! Folders of pictures: which entries are classes and samples, their order, and the messages about invalid folders.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -47,7 +47,7 @@ fn kind(error: &DataError) -> Option<std::io::ErrorKind> {
     error.source.as_ref().map(std::io::Error::kind)
 }
 
-/// Files whose order, kind and depth torchvision has an opinion on.
+/// Files whose order, kind and depth matter to torchvision.
 const MANY: [&str; 13] = [
     "C2/b.JPG",
     "C2/a.png",
@@ -187,7 +187,7 @@ fn refuses_splits_for_classes() {
     let error = refused(folder.path());
     assert!(error.contains("found Train, Validation, which are splits of the data, not classes"), "{error}");
     assert!(error.contains(&format!("give {}", folder.path().join("Train").display())), "{error}");
-    // A folder with one class that happens to be called so, or with others beside it, is fine.
+    // A folder with one class of that name, or with other folders next to it, is fine.
     assert!(ImageFolder::open(folder_of(&["train/a.png", "bus/b.png"]).path()).is_ok());
     assert!(ImageFolder::open(folder_of(&["test/a.png"]).path()).is_ok());
 }

@@ -1,4 +1,4 @@
-//! The houses after a storm: the same bytes for ever, files that appear whole, and what it takes to learn the grades.
+//! The houses after a storm: the same bytes forever, files that are written atomically, and which models learn the grades.
 
 use std::fs;
 
@@ -130,7 +130,7 @@ fn a_convolutional_net_learns_the_grades_and_a_linear_model_falls_short() -> any
         let store = nn::VarStore::new(Device::Cpu);
         let net = make(&store.root());
         let mut optimizer = nn::Adam::default().build(&store, lr)?;
-        // Small nets swing from epoch to epoch: the best tells what is in the pictures.
+        // Accuracy of small networks fluctuates between epochs; the best one shows what can be learned.
         let mut best = 0.0_f64;
         for _ in 0..epochs {
             let order = Tensor::randperm(train.len() as i64, (Kind::Int64, Device::Cpu));

@@ -1,4 +1,4 @@
-//! The loader's batches: their order, sizes and places, whatever the workers do.
+//! The loader's batches: their order, sizes and positions, independent of the workers.
 
 use std::sync::Arc;
 
@@ -117,7 +117,8 @@ fn rejects_a_batch_size_of_zero() {
     assert_eq!(refused, Some(ZeroBatchSize));
 }
 
-/// Every rank's loader, and the positions after each of its steps of an epoch entered at `from`, which all must agree on.
+/// Every rank's loader, and the positions after each of its steps of an epoch entered at `from`, which must be equal on all
+/// ranks.
 fn walk(len: usize, world: usize, batch_size: usize, from: Position) -> (Vec<DataLoader>, Vec<Position>) {
     let world = WorldSize::new(world).unwrap();
     let make = |rank| {
@@ -155,7 +156,7 @@ proptest! {
         let (mut at, mut seen, mut last_world) = (Position::start_of(1), Vec::new(), 1);
         for (leg, &(world, batch, steps)) in legs.iter().enumerate() {
             let (loaders, positions) = walk(len, world, batch, at);
-            // The last leg goes to the end of the epoch, the others are cut short.
+            // The last leg goes to the end of the epoch, the others end early.
             let steps = if leg + 1 == legs.len() { positions.len() } else { steps.min(positions.len()) };
             for loader in &loaders {
                 seen.extend(samples(loader.epoch_at(at)).into_iter().take(steps).flatten());

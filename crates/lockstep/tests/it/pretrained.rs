@@ -1,8 +1,8 @@
-//! Weights from files as PyTorch writes them, into a model.
+//! Loads weights from files written by PyTorch into a model.
 //!
-//! Files that mean harm, or are damaged, are in `pretrained_hostile.rs`.
+//! `pretrained_hostile.rs` tests malicious and damaged files.
 //!
-//! The files are in `golden/pretrained`, made by `scripts/golden/pretrained.py`, which says what each is.
+//! The files are in `golden/pretrained`, made by `scripts/golden/pretrained.py`, which documents them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,7 +49,7 @@ fn described(tensor: &Tensor) -> Expected {
     Expected { dtype: dtype.into(), shape: tensor.size(), values }
 }
 
-/// The network of the golden files, every value 7, with a head for `classes`.
+/// The network of the golden files, with every value 7 and a head for `classes`.
 fn net(classes: i64) -> VarStore {
     let vs = VarStore::new(Device::Cpu);
     let root = vs.root();
@@ -72,7 +72,7 @@ fn loose() -> LoadOptions {
     LoadOptions { strict: false, ..Default::default() }
 }
 
-/// Refused, and nothing has changed.
+/// Expects an error and an unchanged model.
 fn refused(vs: &VarStore, path: &Path, options: &LoadOptions) -> String {
     let before = values(vs);
     let error = pretrained::load(vs, path, options).unwrap_err();
@@ -80,7 +80,7 @@ fn refused(vs: &VarStore, path: &Path, options: &LoadOptions) -> String {
     error.to_string()
 }
 
-/// Weights of the network in a safetensors file, changed.
+/// Weights of the network in a safetensors file, modified.
 fn changed(folder: &Path, change: impl FnOnce(&mut BTreeMap<String, Tensor>)) -> PathBuf {
     let weights = Weights::read(&golden("zip.pth")).unwrap();
     let mut tensors: BTreeMap<String, Tensor> = weights.tensors.into_iter().collect();
@@ -282,7 +282,7 @@ fn names_several_dtypes_that_were_converted() {
     assert!(loaded.to_string().contains("2 converted from several to the model's"), "{loaded}");
 }
 
-/// Of random weights, since real ones are large and somebody else's; names, shapes and formats are torchvision's.
+/// Uses random weights, since real ones are large and copyrighted; names, shapes and formats are torchvision's.
 #[test]
 fn takes_every_variable_of_torchvisions_resnet18() {
     let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
@@ -314,7 +314,7 @@ print(float(sum(value.double().sum() for name, value in state.items() if "tracke
         let here: f64 = vs.variables().values().map(|one| one.sum(Kind::Double).double_value(&[])).sum();
         assert!((here - sum).abs() < 1e-6 * sum.abs().max(1.0), "{here} {sum}");
     }
-    // Another head: what it lacks is named, and left out by name.
+    // Another head: the error names what is missing, and it can be left out by name.
     let vs = VarStore::new(Device::Cpu);
     let options = ResNetOptions { head: Head::TwoLayers, ..ResNetOptions::new(3) };
     let _net = ResNet::new(&vs.root(), Depth::Eighteen, &options);

@@ -1,4 +1,4 @@
-//! Ranks that are threads of one process: they meet, their values come back in order, and a failure of one is the failure of all.
+//! Ranks that are threads of one process: they meet, their values come back in order, and a failure of one fails all.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What every sampler promises, for any length, world, seed and epoch.
+//! The guarantees of every sampler, for any length, world size, seed and epoch.
 
 use lockstep::sampler::{
     DistributedSampler, EvalSampler, RandomSampler, RankOutsideWorld, Sampler, SequentialSampler, randperm,
@@ -149,7 +149,7 @@ fn distributed(
     all_ranks(world, |rank, world| with(DistributedSampler::new(n, rank, world).unwrap()).indices(epoch))
 }
 
-/// How often each of `n` samples comes, over all shards.
+/// How often each of `n` samples occurs, over all shards.
 fn visits(n: usize, shards: &[Vec<usize>]) -> Vec<usize> {
     let mut counts = vec![0; n];
     shards.iter().flatten().for_each(|&index| counts[index] += 1);

@@ -1,6 +1,6 @@
 //! Learning-rate schedules against PyTorch 2.11's, bit for bit.
 //!
-//! The values are in `golden/schedule.json`, made by `scripts/golden/schedule.py`, which says what each field is.
+//! The values are in `golden/schedule.json`, made by `scripts/golden/schedule.py`, which documents each field.
 
 use lockstep::optim::schedule::{PlateauOptions, ReduceLrOnPlateau, Warmup};
 use lockstep::optim::{Optimizer, ParamGroup, Sgd, SgdOptions};
@@ -51,7 +51,7 @@ fn golden() -> Golden {
     serde_json::from_str(include_str!("../../golden/schedule.json")).unwrap()
 }
 
-/// Of one parameter in each group.
+/// The rate of one parameter in each group.
 fn optimizer(rates: &[f64]) -> Sgd {
     let group = |(at, lr): (usize, &f64)| {
         let parameter = Tensor::zeros([1], FLOAT_CPU).set_requires_grad(true);

@@ -1,4 +1,4 @@
-//! What snapshots promise to several ranks, and to Python.
+//! The guarantees of snapshots to several ranks, and to Python.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -60,7 +60,7 @@ fn values(vs: &VarStore) -> BTreeMap<String, Vec<u32>> {
     vs.variables().into_iter().map(|(name, tensor)| (name, bits(&tensor))).collect()
 }
 
-/// Saves a model after a step of Adam, alone.
+/// Saves a model after a step of Adam, without a group.
 fn save_adam(folder: &Path) -> VarStore {
     let (vs, net) = model(0.5);
     let mut optimizer = adam(&vs);
@@ -78,14 +78,14 @@ fn ranks_without_the_file_resume_from_rank_0s() {
     let next = ranks(3, |group| {
         let (vs, net) = model(group.rank().get() as f64);
         let mut optimizer = adam(&vs);
-        // A private disk of each node: only rank 0 has the snapshot.
+        // Each node has a private disk: only rank 0 has the snapshot.
         let private = folder.path().join(format!("private-{}", group.rank()));
         let place = if group.rank().is_zero() { folder.path() } else { &private };
         let mut snapshots = Snapshots::new(place, RUN, SnapshotOptions::default(), &reporter(&group));
         assert_eq!(snapshots.resume(&vs, &mut optimizer, &group).unwrap(), AT);
         assert_eq!(values(&vs), saved, "rank {}", group.rank());
         step(&net, &mut optimizer);
-        // Saving is rank 0's business.
+        // Only rank 0 saves.
         snapshots.save(Position { step: 3, ..AT }, &vs, &optimizer).unwrap();
         snapshots.finish().unwrap();
         assert!(!private.exists());
@@ -276,7 +276,7 @@ fn the_runs_own_state_comes_back_on_every_rank() {
         snapshots.resume_with::<SoFar>(&vs, &mut adam(&vs), &group).unwrap()
     });
     assert!(back.into_iter().all(|back| back == (AT, Some(so_far()))));
-    // Who does not ask for it goes on without.
+    // A program that does not ask for it resumes without it.
     let start = ranks(2, |group| {
         let vs = vs_of(1.0);
         let mut snapshots = Snapshots::new(folder.path(), RUN, SnapshotOptions::default(), &reporter(&group));

@@ -1,4 +1,4 @@
-//! Which snapshot a job of several nodes goes on from, where each node has a disk of its own, and whose it is.
+//! Which snapshot a job of several nodes resumes from, if each node has its own disk, and which job owns it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -35,7 +35,7 @@ fn sgd(vs: &VarStore) -> Sgd {
     Sgd::new(named_parameters(vs), SgdOptions { lr: 0.1, ..Default::default() }).unwrap()
 }
 
-/// A rank that is alone on its node, a worker of the job `job` after `restarts` of its launcher's restarts.
+/// A rank that is alone on its node, a worker of the job `job` after `restarts` restarts by its launcher.
 fn reporter(rank: usize, world: usize, job: &str, restarts: u32) -> Reporter {
     let variables = BTreeMap::from([
         ("RANK", rank.to_string()),
@@ -51,7 +51,7 @@ fn reporter(rank: usize, world: usize, job: &str, restarts: u32) -> Reporter {
     Reporter::new(&env, Device::Cpu).unwrap()
 }
 
-/// The job `job` saves a model of values `epoch` in `folder`.
+/// The job `job` saves a model with values `epoch` in `folder`.
 fn save(folder: &Path, job: &str, epoch: u64) {
     let vs = model(epoch as f64);
     let mut snapshots = Snapshots::new(folder, RUN, SnapshotOptions::default(), &reporter(0, 1, job, 0));
@@ -59,7 +59,7 @@ fn save(folder: &Path, job: &str, epoch: u64) {
     snapshots.finish().unwrap();
 }
 
-/// What each of two nodes, with these folders, gets: where training goes on and with which weights, or the words of a refusal.
+/// The result on each of two nodes with these folders: where training continues and with which weights, or the error's text.
 fn resume(folders: [&Path; 2], job: &str, resume: bool) -> Vec<Result<(u64, f64), String>> {
     let one = |group: &ProcessGroup| {
         let (vs, rank) = (model(-1.0), group.rank().get());
@@ -121,7 +121,7 @@ fn snapshots_of_different_runs_on_two_disks_are_refused_with_both_sides_named() 
             assert!(told.contains(&format!("rank {rank} on ")) && told.contains(&side), "{told}");
         }
     }
-    // Of a job's own there is no doubt.
+    // A job's own snapshot is never ambiguous.
     assert_eq!(resume([disks[0].path(), disks[1].path()], "job7", true), [Ok((1, 1.0)), Ok((1, 1.0))]);
 }
 
@@ -144,7 +144,7 @@ fn the_copy_of_a_damaged_snapshot_on_another_nodes_disk_is_taken_before_an_older
     save(disks[0].path(), "job7", 2);
     let newest = lockstep::snapshot::list(disks[0].path()).unwrap().remove(0).path;
     std::fs::copy(&newest, disks[1].path().join(newest.file_name().unwrap())).unwrap();
-    // The header is as it was.
+    // The header is unchanged.
     let mut bytes = std::fs::read(&newest).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&newest, bytes).unwrap();
