@@ -1,4 +1,4 @@
-//! Where a lab's program is.
+//! Finds a lab's program.
 
 use std::path::PathBuf;
 
@@ -6,12 +6,12 @@ use anyhow::Context;
 
 use crate::exit::Refused;
 
-/// The program `name` beside this executable.
+/// The program `name` in the folder of this executable.
 ///
 /// # Errors
-/// [`Refused`] when there is none, with the command that builds it.
+/// [`Refused`] if it does not exist, with the command that builds it.
 pub(crate) fn program_beside(name: &str) -> anyhow::Result<PathBuf> {
-    // Linux gives the file itself here, not the link through which it was started.
+    // Linux returns the file itself here, not the link through which it was started.
     let this = std::env::current_exe().context("cannot tell where this program lies")?;
     let path = this.with_file_name(name);
     if path.is_file() {

@@ -1,8 +1,7 @@
-//! The event files of a run put in order: what each rank took and computed, epoch by epoch.
+//! The event files of a run in order: the samples and results of each rank, epoch by epoch.
 //!
-//! Anything that a finished run cannot have written is a flaw, told in one sentence: a rank without a file, a torn line, a
-//! step left out, a step of another size than its share of the samples gives. Whether the samples and the numbers are
-//! right is `checks`' to say.
+//! Anything that a finished run cannot have written is a flaw, described in one sentence: a rank without a file, a torn line, a
+//! missing step, a step whose size does not match its samples. `checks` decides whether the samples and the numbers are right.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +14,18 @@ use super::{Evidence, Plan};
 pub(crate) struct Trace {
     /// Epoch 0, 1, ….
     pub(crate) epochs: Vec<Epoch>,
-    /// What rank 0, 1, … recorded of an evaluation after the last epoch, where a lab evaluates before each.
+    /// The evaluation of rank 0, 1, … after the last epoch, if a lab evaluates before each.
     pub(crate) last_evals: Vec<Option<Eval>>,
 }
 
 /// One epoch of all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Epoch {
-    /// The samples that rank 0, 1, … took, in their order.
+    /// The samples of rank 0, 1, …, in the order in which it took them.
     pub(crate) shares: Vec<Vec<u64>>,
-    /// Step 0, 1, …: what every rank recorded of it.
+    /// The records of every rank for step 0, 1, ….
     pub(crate) steps: Vec<Vec<Step>>,
-    /// What rank 0, 1, … recorded of the evaluation.
+    /// The evaluation of rank 0, 1, ….
     pub(crate) evals: Vec<Option<Eval>>,
 }
 
@@ -35,18 +34,18 @@ pub(crate) struct Epoch {
 pub(crate) struct Step {
     /// The mean over its samples.
     pub(crate) loss: f64,
-    /// How many.
+    /// The number of samples.
     pub(crate) samples: u64,
 }
 
-/// An evaluation as one rank recorded it; it counts the samples of all.
+/// An evaluation as one rank recorded it, over the samples of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Eval {
     /// From 0 to 1.
     pub(crate) accuracy: f64,
     /// The mean over the samples.
     pub(crate) loss: f64,
-    /// How many.
+    /// The number of samples.
     pub(crate) samples: u64,
 }
 
@@ -89,10 +88,10 @@ fn mean<'a>(steps: impl Iterator<Item = &'a Step>) -> f64 {
     sum / samples as f64
 }
 
-/// One epoch of one rank, while its records are being read.
+/// One epoch of one rank, under construction.
 #[derive(Default)]
 struct Part {
-    /// Steps that the rank said it would do.
+    /// The number of steps that the rank announced.
     planned: Option<u64>,
     share: Option<Vec<u64>>,
     steps: Vec<Step>,
@@ -135,7 +134,7 @@ fn check_origin(rank: usize, record: &Record) -> Result<(), String> {
     }
 }
 
-/// Adds an event to its epoch; whether it is the start.
+/// Adds an event to its epoch; returns true if it is the start.
 fn take(plan: &Plan, parts: &mut BTreeMap<u64, Part>, event: &Event) -> Result<bool, String> {
     match event {
         Event::Start { world_size, .. } if *world_size == plan.ranks => return Ok(true),
@@ -174,7 +173,7 @@ fn once<T>(place: &mut Option<T>, value: T, flaw: impl FnOnce() -> String) -> Re
     if place.replace(value).is_some() { Err(flaw()) } else { Ok(()) }
 }
 
-/// The epoch, if its steps took exactly the samples that are listed for it, batch by batch.
+/// The epoch, if its steps took exactly the listed samples, batch by batch.
 fn whole(plan: &Plan, epoch: u64, part: Option<Part>) -> Result<Part, String> {
     let part = part.ok_or_else(|| format!("tells nothing of epoch {epoch}"))?;
     let planned = part.planned.ok_or_else(|| format!("does not begin epoch {epoch}"))?;
@@ -195,7 +194,7 @@ fn whole(plan: &Plan, epoch: u64, part: Option<Part>) -> Result<Part, String> {
     }
 }
 
-/// Epoch number `epoch` of all ranks.
+/// Epoch `epoch` of all ranks.
 fn across(ranks: &[Vec<Part>], epoch: usize) -> Result<Epoch, String> {
     let parts: Vec<&Part> = ranks.iter().map(|parts| &parts[epoch]).collect();
     let counts: Vec<usize> = parts.iter().map(|part| part.steps.len()).collect();
@@ -219,7 +218,7 @@ mod tests {
         Run::of(2, 4, 2, 20).evidence()
     }
 
-    /// What is said about rank 1's file when `falsify` has been at it.
+    /// The flaw found after `falsify` has changed rank 1's file.
     fn flaw(falsify: impl FnOnce(&mut Vec<Record>)) -> String {
         let mut evidence = truth();
         falsify(&mut evidence.logs.as_mut().unwrap().get_mut(&1).unwrap().records);
@@ -227,7 +226,7 @@ mod tests {
         told.strip_prefix("rank 1's event file ").map(str::to_owned).unwrap_or(told)
     }
 
-    /// The place of the `nth` event of this kind, from 0.
+    /// The index of the `nth` event of this kind, from 0.
     fn place(records: &[Record], kind: &str, nth: usize) -> usize {
         let mut places = (0..records.len()).filter(|at| records[*at].event.kind() == kind);
         places.nth(nth).unwrap()
@@ -250,7 +249,7 @@ mod tests {
         let epoch = &trace.epochs[1];
         assert_eq!((trace.epochs.len(), epoch.steps.len(), epoch.shares[1].len()), (2, 3, 10));
         assert_eq!([0, 1, 2].map(|step| epoch.step_loss(step)), [3.0, 4.0, 6.0]);
-        // Over samples, not over steps: the last step is only half as large.
+        // Averages over samples, not over steps: the last step is only half as large.
         assert_eq!(epoch.loss(), (4.0 * (1.0 + 5.0 + 2.0 + 6.0) + 2.0 * (3.0 + 9.0)) / 20.0);
     }
 
