@@ -1,9 +1,9 @@
-//! The losses of a run fall: for labs that hold nothing out, so that there is no evaluation to look at.
+//! Checks that the losses of a run fall: for labs without held-out samples, and so without an evaluation.
 
 use super::{Doubt, Finding};
 use crate::run::{Evidence, Trace};
 
-/// Compares the loss over the last epoch with the one over the first; every loss must be a number.
+/// Compares the loss over the last epoch with that over the first; every loss must be a number.
 pub(crate) fn loss_falls(run: &Evidence) -> Finding {
     Finding::of("The loss falls".into(), prove(run))
 }

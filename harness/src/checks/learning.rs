@@ -1,9 +1,10 @@
-//! A run learned: its losses are numbers and fall, and all ranks report one evaluation of all held-out samples.
+//! Checks that a run learned: its losses are numbers and fall, and all ranks report the same evaluation over all held-out
+//! samples.
 
 use super::{Doubt, Finding, grouped};
 use crate::run::{Eval, Evidence, Tensor, Trace};
 
-/// Compares the loss over the last epoch with the one over the first, once every number has been looked at.
+/// Compares the loss over the last epoch with that over the first, after checking that every loss is a number.
 pub(crate) fn learns(run: &Evidence) -> Finding {
     Finding::of("The network learns".into(), prove(run))
 }

@@ -1,12 +1,12 @@
-//! What each rank must hold after the lessons on messages and collectives, worked out anew from what the labs' READMEs say that
-//! ranks start with. Nothing of libtorch is in it: whole numbers, added up in a loop.
+//! Checks each rank's values after the labs on messages and collectives, computed independently from the initial values in the
+//! labs' READMEs. Uses no libtorch: only integers, added up in a loop.
 
 use serde_json::{Value, json};
 
 use super::{Doubt, Finding, counted};
 use crate::run::Results;
 
-/// What a rank must hold after a lesson; `None` where that is nobody's promise.
+/// A rank's expected value after a part; `None` if it is unspecified.
 type Due = fn(rank: usize, ranks: usize) -> Option<Value>;
 
 /// Lab 04's parts.
@@ -18,7 +18,7 @@ const MESSAGES: &[(&str, Due)] = &[
     ("deadlock", |rank, ranks| Some(json!([(rank + ranks - 1) % ranks]))),
 ];
 
-/// Lab 05's lessons.
+/// Lab 05's parts.
 const COLLECTIVES: &[(&str, Due)] = &[
     ("broadcast", |_, _| Some(json!(start(0, 4)))),
     ("scatter", |rank, ranks| Some(json!([start(0, ranks)[rank]]))),
@@ -36,7 +36,7 @@ const COLLECTIVES: &[(&str, Due)] = &[
     ("doubling", |_, ranks| Some(json!(sum(0..ranks, 4)))),
 ];
 
-/// Holds what ranks 0, 1, … left after lab 04 against what was sent.
+/// Compares the results of ranks 0, 1, … after lab 04 with the messages sent.
 pub(crate) fn messages_arrive(runs: &[(&str, &[Result<Results, String>])]) -> Finding {
     Finding::of("Each rank holds what was sent to it".into(), prove(MESSAGES, runs))
 }
@@ -69,7 +69,7 @@ fn check(lessons: &[(&str, Due)], results: &Results, rank: usize, ranks: usize) 
     Ok(())
 }
 
-/// As numbers: 3 and 3.0 are one.
+/// Compares as numbers: 3 and 3.0 are equal.
 fn equal(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Array(one), Value::Array(other)) => {
@@ -79,19 +79,19 @@ fn equal(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// The token after so many visits: the sum of the ranks, and their number.
+/// The token after this many visits: the sum of the ranks, and their number.
 fn visited(visits: usize) -> Value {
     json!([(0..visits).sum::<usize>(), visits])
 }
 
-/// Who waits for whom in lab 04, from whom rank 0 waits for back to rank 0: backwards where all receive first, then forwards
-/// where all send first, once with short messages and once with long ones.
+/// The cycle of waiting ranks in lab 04, from the rank that rank 0 waits for back to rank 0: descending if all receive first,
+/// then ascending if all send first, with short messages and with long ones.
 fn circles(ranks: usize) -> [Vec<usize>; 3] {
     let forwards: Vec<usize> = (1..ranks).chain([0]).collect();
     [(0..ranks).rev().collect(), forwards.clone(), forwards]
 }
 
-/// What rank r starts with in lab 05: 10r + 1, 10r + 2, ….
+/// The initial values of rank r in lab 05: 10r + 1, 10r + 2, ….
 fn start(rank: usize, length: usize) -> Vec<usize> {
     (1..=length).map(|place| 10 * rank + place).collect()
 }
@@ -105,7 +105,7 @@ fn sum(ranks: impl Iterator<Item = usize>, length: usize) -> Vec<usize> {
     tensors.fold(vec![0; length], |sum, tensor| sum.iter().zip(tensor).map(|(sum, value)| sum + value).collect())
 }
 
-/// Sum, product, least and greatest of (1 + r mod 2, 1 + r mod 3): the product of 64 ranks' fits into 8 bytes.
+/// Sum, product, minimum and maximum of (1 + r mod 2, 1 + r mod 3): the product over 64 ranks fits into 8 bytes.
 fn ops(ranks: usize) -> [Vec<usize>; 4] {
     let fold = |with: fn(usize, usize) -> usize| {
         let place = |modulus| (0..ranks).map(|rank| 1 + rank % modulus).reduce(with).unwrap_or_default();
@@ -122,7 +122,7 @@ mod tests {
     /// By rank.
     type Left = Vec<Result<Results, String>>;
 
-    /// What ranks that did everything right left.
+    /// The results of ranks that did everything right.
     fn truth(lessons: &[(&str, Due)], ranks: usize) -> Left {
         let of = |rank| {
             let told = lessons.iter().map(|(name, due)| ((*name).to_owned(), due(rank, ranks).unwrap_or(json!([9]))));

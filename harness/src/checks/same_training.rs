@@ -1,46 +1,46 @@
-//! Several ranks with a batch each train as one rank with all of it: averaging gradients over ranks is averaging over
-//! samples.
+//! Checks that several ranks with one batch each train like one rank with all of it: averaging gradients over ranks is
+//! averaging over samples.
 //!
-//! Equal in exact arithmetic; floats are summed in another order, so limits are needed. What they are set by: pairs of
-//! runs of lab 02 on the CPU, 2 and 4 ranks × 32 against one rank, on drawn digits of up to 40 seeds and on real ones (110
-//! pairs for the losses, 25 for the weights after 4 steps, 16 for those of long runs), and one to three for each
-//! difference that was made on purpose.
+//! The two are equal in exact arithmetic; floats are summed in another order, so limits are needed. They are based on
+//! measurements: pairs of runs of lab 02 on the CPU, 2 and 4 ranks × 32 against one rank, on drawn digits of up to 40 seeds and
+//! on real ones (110 pairs for the losses, 25 for the weights after 4 steps, 16 for those of long runs), and one to three for
+//! each deliberate difference.
 //!
 //! | largest difference | rounding alone | learning rate 1 % off | gradients summed, not averaged | limit |
 //! |---|---|---|---|---|
-//! | losses of the first 4 steps, part of the loss | 1e-7, once 3e-6 | 2e-3 and more | 2e-1 and more | 1e-3 |
-//! | weights after 4 steps, part of the largest | 6e-7 | 1e-3 and more | 7e-2 and more | 1e-3 |
+//! | losses of the first 4 steps, relative to the loss | 1e-7, once 3e-6 | 2e-3 and more | 2e-1 and more | 1e-3 |
+//! | weights after 4 steps, relative to the largest | 6e-7 | 1e-3 and more | 7e-2 and more | 1e-3 |
 //! | losses of the first 16 steps | 2e-7, once 1e-3 | | | none |
 //! | weights after 96 steps and more | 3e-7 to 2e-2 | 4e-2 | 8e-1 | 1e-1 |
 //!
-//! The ResNets of labs 07 and 08 amplify sooner, so `lockstep verify` trains them at rates of 3e-4 and 1e-4. Seen with two
-//! seeds and two instruction sets: losses of the first 4 steps 5e-8 to 7e-6 apart, weights after 16 to 24 steps 2e-3 to
-//! 2e-2; with the rate doubled on one side 2e-3 to 1e-2 and 7e-2 to 2e-1. At 5e-3 and 1e-3 AVX2 broke both limits (Adam's
-//! step hardly depends on how small a gradient is).
+//! The ResNets of labs 07 and 08 amplify sooner, so `lockstep verify` trains them at rates of 3e-4 and 1e-4. Measured with two
+//! seeds and two instruction sets: losses of the first 4 steps differ by 5e-8 to 7e-6, weights after 16 to 24 steps by 2e-3 to
+//! 2e-2; with the rate doubled on one side by 2e-3 to 1e-2 and 7e-2 to 2e-1. At 5e-3 and 1e-3 AVX2 exceeded both limits (Adam's
+//! step hardly depends on the size of a gradient).
 //!
-//! Training amplifies: at some step, by chance, the runs begin to part by a factor of ten in some dozen steps, until they
-//! have settled. The likely cause, not proved here: an activation that rounding moves across zero switches a gradient on or
-//! off, for a whole background of equal pixels at once. The sharp test is therefore the first steps; the end is held to a
-//! coarse limit that gross faults break.
+//! Training amplifies: at some random step, the runs begin to diverge by a factor of ten in some dozen steps, until they
+//! settle. The likely cause, not proved here: an activation that rounding moves across zero switches a gradient on or off, for
+//! a whole background of equal pixels at once. The sharp test is therefore the first steps; the final weights have a coarse
+//! limit, which only large errors exceed.
 
 use super::samples::padding;
 use super::{Doubt, Finding, counted};
 use crate::run::{Epoch, Evidence, Plan, Trace, Weights};
 
-/// Steps from the start within which rounding has not been amplified yet.
+/// Number of first steps in which rounding is not amplified yet.
 const EARLY: usize = 4;
-/// For the losses of the first [`EARLY`] steps, as a part of the loss.
+/// Limit for the losses of the first [`EARLY`] steps, relative to the loss.
 const LOSS_LIMIT: f64 = 1e-3;
-/// For the weights of a run of no more than [`EARLY`] steps, as a part of the largest weight.
+/// Limit for the weights of a run of at most [`EARLY`] steps, relative to the largest weight.
 const EARLY_WEIGHT_LIMIT: f64 = 1e-3;
-/// For the weights of a longer run.
+/// Limit for the weights of a longer run.
 const WEIGHT_LIMIT: f64 = 0.1;
 
-/// Compares two runs of which `one` has a single rank whose batch is as large as those of all ranks of `many` together:
-/// the samples of each step exactly, losses and weights within the limits.
+/// Compares two runs, where `one` has a single rank whose batch is as large as those of all ranks of `many` together: the
+/// samples of each step exactly, losses and weights within the limits.
 ///
-/// Where the sampler had to pad, the last step of an epoch takes samples that the single rank does not take again, so only
-/// the steps before the first of these are compared, and no weights.
+/// If the sampler had to pad, the last step of an epoch contains samples that the single rank does not repeat, so only the
+/// steps before the first such step are compared, and no weights.
 pub(crate) fn same_training(many: &Evidence, one: &Evidence) -> Finding {
     Finding::of(format!("{} train as {}", many.plan, one.plan), prove(many, one))
 }
@@ -63,7 +63,7 @@ fn prove(many: &Evidence, one: &Evidence) -> Result<String, Doubt> {
     Ok(format!("{steps} took the same samples; {losses}, {weights}: floats are summed in another order"))
 }
 
-/// A step of all ranks: which samples, sorted, and the loss over them.
+/// A step of all ranks: its samples, sorted, and the loss over them.
 #[derive(Debug)]
 struct Whole {
     epoch: usize,
@@ -95,7 +95,7 @@ fn whole(plan: &Plan, number: usize, epoch: &Epoch, step: usize) -> Result<Whole
     Ok(Whole { epoch: number, step, samples, loss: epoch.step_loss(step) })
 }
 
-/// How many steps from the start took the same samples in both runs: all of them, or all before the first padded one.
+/// The number of first steps with the same samples in both runs: all of them, or all before the first padded one.
 fn alike(many: &[Whole], one: &[Whole], padding: u64) -> Result<usize, String> {
     let Some(first) = many.iter().zip(one).position(|(many, one)| many.samples != one.samples) else {
         return Ok(many.len());
@@ -125,7 +125,7 @@ fn losses(many: &[Whole], one: &[Whole]) -> Result<String, String> {
     Ok(format!("the losses of the first {steps} differ by {} at most (limit {LOSS_LIMIT:e})", part(largest)))
 }
 
-/// What is not a number is not within any limit.
+/// NaN is not within any limit.
 fn within(drift: f64, limit: f64) -> bool {
     drift <= limit
 }
@@ -155,7 +155,7 @@ fn part(drift: f64) -> String {
     if drift == 0.0 { "0".to_owned() } else { format!("{drift:.1e}") }
 }
 
-/// The largest difference of two weights, as a part of the largest weight.
+/// The largest difference between two weights, relative to the largest weight.
 fn drift(many: &Weights, one: &Weights) -> Result<f64, String> {
     if !many.keys().eq(one.keys()) {
         return Err("A and B saved tensors of other names".into());
@@ -166,7 +166,7 @@ fn drift(many: &Weights, one: &Weights) -> Result<f64, String> {
         let values = tensor.values().zip(other.values()).filter(|(values, others)| values.len() == others.len());
         let (values, others) = values.ok_or_else(|| format!("{name} is not of the same floats in A and in B"))?;
         for (a, b) in values.iter().zip(&others) {
-            // f64::max would pass over what is not a number.
+            // f64::max would ignore NaN.
             let apart = (a - b).abs();
             if !apart.is_finite() {
                 return Err(format!("{name} holds {a} in A and {b} in B"));

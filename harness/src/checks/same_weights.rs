@@ -1,4 +1,4 @@
-//! All ranks of a run end with the same weights, bit for bit.
+//! Checks that all ranks of a run end with the same weights, bit for bit.
 
 use super::{Doubt, Finding, counted};
 use crate::run::{Evidence, Tensor, Weights};
@@ -25,7 +25,7 @@ fn prove(run: &Evidence) -> Result<String, Doubt> {
     Ok(format!("{tensors}, {values} on each of {ranks} ranks: no bit differs"))
 }
 
-/// Says how `other` differs from `first`, if it does.
+/// Describes how `other` differs from `first`, if it does.
 pub(crate) fn compare(first: &Weights, other: &Weights) -> Result<(), String> {
     if let Some(name) = other.keys().find(|name| !first.contains_key(*name)) {
         return Err(format!("it alone has {name}"));
@@ -43,7 +43,7 @@ pub(crate) fn compare(first: &Weights, other: &Weights) -> Result<(), String> {
     Ok(())
 }
 
-/// The first value that differs, and how many do.
+/// The first different value, and the number of different ones.
 fn at(name: &str, tensor: &Tensor, other: &Tensor, byte: usize) -> String {
     // Some types take less than a byte.
     let size = (tensor.bytes.len() / tensor.len()).max(1);

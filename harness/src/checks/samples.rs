@@ -1,13 +1,13 @@
-//! Every sample of the data set is taken once an epoch; what is taken twice is the sampler's padding and nothing else.
+//! Checks that every sample of the data set is taken once per epoch, and that only the sampler's padding is taken twice.
 
 use super::{Doubt, Finding, counted, grouped};
 use crate::run::{Epoch, Evidence, Trace};
 
-/// Puts the ranks' samples back into one order, as PyTorch's `DistributedSampler` dealt them out, and holds each epoch
-/// against the size of the data set.
+/// Merges the ranks' samples into one order, as PyTorch's `DistributedSampler` distributed them, and compares each epoch with
+/// the size of the data set.
 ///
-/// With `n` samples on `w` ranks the sampler deals `w · ⌈n / w⌉`: a permutation of all, then as much of it again from
-/// the front as is missing (torch/utils/data/distributed.py).
+/// With `n` samples on `w` ranks the sampler distributes `w · ⌈n / w⌉`: a permutation of all samples, followed by its beginning
+/// as padding (torch/utils/data/distributed.py).
 pub(crate) fn each_sample_once(runs: &[(&str, &Evidence)]) -> Finding {
     let proofs = runs.iter().map(|(name, run)| match prove(run) {
         Ok(shown) => Ok(format!("{name}: {shown}")),
@@ -31,7 +31,7 @@ fn prove(run: &Evidence) -> Result<String, String> {
     })
 }
 
-/// How many samples of an epoch are taken twice so that all ranks take equally many.
+/// The number of samples per epoch that are taken twice so that all ranks have the same number.
 pub(super) fn padding(samples: u64, ranks: usize) -> u64 {
     let ranks = ranks as u64;
     samples.div_ceil(ranks) * ranks - samples
@@ -43,7 +43,7 @@ fn check(epoch: &Epoch, samples: usize) -> Result<(), String> {
         let taken = epoch.shares[rank].len();
         return Err(format!("rank {rank} took {}, its share is {each}", counted(taken, "sample")));
     }
-    // Rank r took every w-th from place r on.
+    // Rank r took every w-th position, starting at r.
     let dealt: Vec<u64> = (0..each).flat_map(|place| epoch.shares.iter().map(move |share| share[place])).collect();
     let (order, repeats) = dealt.split_at(samples);
     check_permutation(order)?;
