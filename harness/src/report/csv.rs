@@ -29,7 +29,7 @@ pub(super) fn render(report: &Report) -> anyhow::Result<String> {
     Ok(String::from_utf8(rows.into_inner()?)?)
 }
 
-/// A text that no spreadsheet takes for a formula: learners choose names and what is printed.
+/// Escapes a text so that no spreadsheet takes it for a formula: learners choose names and output.
 fn cell(text: &str) -> String {
     let text = plain(text);
     if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text }

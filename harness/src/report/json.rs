@@ -1,6 +1,6 @@
 //! A report for programs.
 //!
-//! The names of the fields are kept; new ones may come. [`VERSION`] rises when one changes its meaning or goes.
+//! Field names are stable; new ones may be added. [`VERSION`] increases when one changes its meaning or is removed.
 //!
 //! | field | meaning |
 //! |---|---|
@@ -8,9 +8,9 @@
 //! | `title`, `command` | what was done, and the command line |
 //! | `started`, `seconds` | RFC 3339 in UTC, and how long it took |
 //! | `verdict` | of all: `passed`, `FAILED` or `not verified here` |
-//! | `counts` | how many cases had each verdict: `passed`, `failed`, `not_verified` |
+//! | `counts` | the number of cases with each verdict: `passed`, `failed`, `not_verified` |
 //! | `machine` | `host`, `kernel`, `architecture`, `cores`, `processor`, `memory` (bytes), `gpus` |
-//! | `not_verified` | what could not be tried on this machine, with the reasons |
+//! | `not_verified` | what this machine could not run, with the reasons |
 //! | `cases` | each: `name`, `shows`, `verdict`, `seconds`, `seed`, `replay`, `findings` (`claim`, `verdict`, `evidence`), `tables` (`title`, `headings`, `rows`), `timeline`, `log` |
 //! | `cases[].timeline` | as [`super::Timeline`]; times are seconds since its `began`, which is seconds since the Unix epoch |
 
@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::{Case, Finding, Machine, Report, Table, Timeline, Verdict, words};
 
-/// Of the fields above.
+/// The version of these fields.
 const VERSION: u32 = 1;
 
 #[derive(Serialize)]
@@ -57,7 +57,7 @@ struct One<'a> {
     log: &'a [String],
 }
 
-/// The report, with a line's end.
+/// The report, with a trailing newline.
 pub(super) fn render(report: &Report) -> serde_json::Result<String> {
     let count = |verdict| report.cases.iter().filter(|case| case.verdict() == verdict).count();
     let root = Root {

@@ -1,6 +1,7 @@
-//! A report for continuous integration: JUnit's XML, a suite for each case and a test for each claim.
+//! A report for continuous integration: JUnit's XML, with a suite for each case and a test for each claim.
 //!
-//! What could not be verified is skipped, with its reason. Source: the schema that Jenkins reads, as `quick-junit` writes it.
+//! Claims that could not be verified are skipped tests, with the reason. Source: the schema that Jenkins reads, as
+//! `quick-junit` writes it.
 
 use chrono::{DateTime, Utc};
 use quick_junit::{NonSuccessKind, Property, SerializeError, TestCase, TestCaseStatus, TestSuite};

@@ -1,4 +1,4 @@
-//! How times, counts and foreign text are written, in all forms of a report alike.
+//! The format of times, counts and foreign text, the same in all forms of a report.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -20,7 +20,7 @@ pub(super) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// `seconds`, or a dash for what never came.
+/// `seconds`, or a dash for something that never happened.
 pub(super) fn maybe(time: Option<f64>) -> String {
     time.map_or_else(|| "–".into(), seconds)
 }
@@ -35,19 +35,19 @@ pub(super) fn rfc3339(time: SystemTime) -> String {
     DateTime::<Utc>::from(time).to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// Without colours and control characters but line ends: what a program printed must not act on who reads it.
+/// Removes colours and control characters except newlines: a program's output must not affect the reader's terminal.
 pub(super) fn plain(text: &str) -> String {
-    // The library takes tabs for control characters.
+    // The library removes tabs as control characters.
     let text = XmlString::new(text.replace('\t', "    ")).into_string();
     text.chars().filter(|c| *c == '\n' || !(c.is_control() || acts(*c))).collect()
 }
 
-/// No characters to XML, or turning the direction of the text around them.
+/// Characters that XML does not allow, or that change the text's direction.
 fn acts(c: char) -> bool {
     matches!(c, '\u{fffe}' | '\u{ffff}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// This process's command line, quoted for a shell where need be.
+/// This process's command line, quoted for a shell where necessary.
 pub(crate) fn command_line() -> String {
     let words = std::env::args_os().enumerate().map(|(index, word)| {
         let word = if index == 0 { Path::new(&word).file_name().unwrap_or(&word) } else { &word };
@@ -56,13 +56,13 @@ pub(crate) fn command_line() -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// As a shell reads it back.
+/// Quoted so that a shell reads it back.
 fn quoted(word: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(safe) { word.into() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
-/// How many there are of each verdict: `4 passed, 1 FAILED`; verdicts that none has are left out.
+/// The number of each verdict: `4 passed, 1 FAILED`; verdicts that do not occur are left out.
 pub(crate) fn counts(verdicts: &[Verdict]) -> String {
     let count = |verdict: &Verdict| verdicts.iter().filter(|other| *other == verdict).count();
     let told = Verdict::ALL.iter().map(|verdict| (count(verdict), verdict)).filter(|(count, _)| *count > 0);
@@ -79,12 +79,12 @@ pub(super) fn summary(report: &Report) -> String {
     format!("{told} in {}", seconds(report.took.as_secs_f64()))
 }
 
-/// How many failures a case met, of ranks and nodes; a dash where nobody counted.
+/// The number of failures of ranks and nodes in a case; a dash if they were not counted.
 pub(super) fn failures(case: &Case) -> String {
     case.timeline.as_ref().map_or_else(|| "–".into(), |timeline| timeline.recoveries.len().to_string())
 }
 
-/// The headings of a table of [`Recovery`]s, and its rows.
+/// The headings and rows of a table of [`Recovery`] values.
 pub(super) fn costs(recoveries: &[Recovery]) -> ([&'static str; 6], Vec<[String; 6]>) {
     let headings = ["at", "what failed", "steps lost", "known after", "restarted after", "training after"];
     let row = |recovery: &Recovery| {

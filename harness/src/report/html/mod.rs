@@ -1,4 +1,4 @@
-//! A report as one HTML page that needs nothing else: no script, no font, no other file. All texts are escaped by `maud`.
+//! A report as one self-contained HTML page: no script, no font, no other file. `maud` escapes all texts.
 
 mod picture;
 
@@ -63,7 +63,7 @@ fn fact(name: &str, value: &str) -> Markup {
     html! { div { dt { (name) } dd { (plain(value)) } } }
 }
 
-/// Word, sign and colour; none of them alone.
+/// Word, sign and colour, never only one of them.
 fn badge(verdict: Verdict) -> Markup {
     let class = match verdict {
         Verdict::Passed => "passed",
@@ -181,7 +181,7 @@ mod tests {
     use super::super::testing::{HOSTILE, sample};
     use super::*;
 
-    /// XML's rules are stricter than HTML's. Only the elements that HTML never closes are closed for it.
+    /// XML's rules are stricter than HTML's. Only HTML's void elements are closed for it.
     fn well_formed(page: &str) -> String {
         let page: Vec<_> = page.split("<meta ").collect();
         let closed = page[1..].iter().map(|rest| rest.replacen('>', "/>", 1));

@@ -1,4 +1,4 @@
-//! The timeline of runs in which all kinds of things went wrong.
+//! The timeline of runs with all kinds of failures.
 
 use lockstep_events::{AgentEvent, Event};
 
@@ -20,7 +20,7 @@ fn hundredths(seconds: f64) -> i64 {
     (seconds * 100.0).round() as i64
 }
 
-/// Whatever the files say, a row's spans are in order, apart, and within the picture.
+/// Whatever the files contain, a row's spans are ordered, disjoint, and within the picture.
 fn assert_drawable(timeline: &Timeline) {
     assert!(timeline.seconds.is_finite() && timeline.seconds >= 0.0, "{timeline:#?}");
     for (_, row) in timeline.rows() {
