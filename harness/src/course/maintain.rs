@@ -1,4 +1,4 @@
-//! `lockstep course`: for maintainers. Writes the learner's files from the solutions, and tells what the course lacks.
+//! `lockstep course`: for maintainers. Writes the exercises from the solutions, and reports what the course lacks.
 
 use std::path::Path;
 

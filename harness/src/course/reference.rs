@@ -1,4 +1,4 @@
-//! The book's reference pages, written from the program itself: commands, exit codes, environment variables.
+//! The book's reference pages, generated from the program itself: commands, exit codes, environment variables.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,9 +12,9 @@ use super::variables::{VARIABLES, Variables};
 use crate::cli::Cli;
 use crate::exit::CODES;
 
-/// Columns of the commands' help.
+/// Width of the commands' help in columns.
 const WIDTH: usize = 96;
-/// What tells a reader, and an editor, where a page comes from.
+/// The comment that shows readers and editors how a page was generated.
 const MADE: &str = "<!-- Written by `lockstep course reference`; do not edit. -->\n";
 
 /// The pages, by their paths in the checkout.
@@ -26,7 +26,7 @@ pub(super) fn pages() -> BTreeMap<PathBuf, String> {
 /// Writes the pages.
 ///
 /// # Errors
-/// The system's own.
+/// The system's error.
 pub(super) fn write(root: &Path) -> anyhow::Result<()> {
     for (path, text) in pages() {
         let path = root.join(path);
@@ -35,7 +35,7 @@ pub(super) fn write(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Pages that are not as the program would write them.
+/// The pages that differ from what the program would write.
 pub(super) fn stale(root: &Path) -> Vec<String> {
     let differs = |(path, text): (PathBuf, String)| {
         let there = fs::read_to_string(root.join(&path)).unwrap_or_default();
@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// In the sources of programs; tests may make up names.
+    /// Searches the sources of programs only; tests may use made-up names.
     const SOURCES: [&str; 4] = ["crates", "harness/src", "labs", "scripts"];
 
     #[test]

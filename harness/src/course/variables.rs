@@ -1,16 +1,16 @@
-//! The environment variables that are read or set here, in one table: the page on them in the book is made of it.
+//! The environment variables that the project reads or sets, in one table from which the book's page is generated.
 
 /// Variables of one meaning.
 pub(super) struct Variables {
     /// Their names, as a shell has them.
     pub(super) names: &'static [&'static str],
-    /// Who reads them.
+    /// Which programs read them.
     pub(super) by: &'static str,
-    /// What they mean.
+    /// Their meaning.
     pub(super) meaning: &'static str,
 }
 
-/// All, those of launchers first.
+/// All variables, those of launchers first.
 pub(super) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"],

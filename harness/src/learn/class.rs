@@ -1,11 +1,12 @@
-//! `lockstep grade --class`: the answers of many learners, and a report on all.
+//! `lockstep grade --class`: grades the answers of many learners, and writes a report on all.
 //!
-//! A folder with one folder a learner; each holds a checkout, or just what was handed in: `labs/02-spawn-ddp/exercise/src`,
-//! `ex-02/src` or `02-spawn-ddp/src`. Of each, the tasks' files alone are taken: manifests, build scripts and the program around the
-//! answers are the course's. They are compiled and run one after the other, under deadlines and bounds, and what runs can write
-//! to its own private folder only, where the kernel has Landlock.
+//! The class's folder has one folder per learner. It holds a checkout, or only the submitted files:
+//! `labs/02-spawn-ddp/exercise/src`, `ex-02/src` or `02-spawn-ddp/src`. Only the tasks' files are taken from it; manifests,
+//! build scripts and the program around the answers are the course's. They are compiled and run one after the other, with
+//! timeouts and limits. The running program can write only to its own private folder, if the kernel has Landlock.
 //!
-//! Nobody is hindered from reading this account's files, or from the network: grade strangers' work under an account of its own.
+//! Nothing prevents an answer from reading this account's files or using the network: grade untrusted work under a separate
+//! account.
 
 mod room;
 mod submission;
@@ -26,10 +27,10 @@ use crate::exit::{Code, Refused};
 use crate::report::{Case, Finding, Screen, Target, Verdict, counts};
 use crate::runner::report;
 
-/// How long a call may take: of a class, somebody's answers hang.
+/// Time limit of a call: in any class, some answers hang.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// Many learners' work.
+/// The work of many learners.
 pub(super) struct Class {
     labs: Vec<Lab>,
     learners: Vec<PathBuf>,
@@ -37,10 +38,10 @@ pub(super) struct Class {
 }
 
 impl Class {
-    /// The class in `folder`, graded by the course in `root`.
+    /// The class in `folder`, graded with the course in `root`.
     ///
     /// # Errors
-    /// [`Refused`] when the folder holds no learner.
+    /// [`Refused`] when the folder holds no learner's work.
     pub(super) fn open(root: PathBuf, folder: PathBuf, labs: Vec<Lab>) -> anyhow::Result<Self> {
         let refused =
             |error: std::io::Error| Refused(format!("cannot read the class in {}: {error}", folder.display()));
@@ -59,7 +60,7 @@ impl Class {
         Ok(Class { room: Room::open(root, &labs)?, labs, learners })
     }
 
-    /// Grades all, tells how it goes, and writes the reports.
+    /// Grades all, prints progress, and writes the reports.
     pub(super) fn grade(self, options: Options, targets: &[Target]) -> anyhow::Result<Code> {
         let screen = Screen::new(targets.iter().any(Target::is_stdout));
         let bounds = Bounds { memory: 4 << 30, ..options.bounds };
@@ -84,7 +85,7 @@ impl Class {
         Ok(if report.verdict() == Verdict::Failed { Code::Failure } else { Code::Success })
     }
 
-    /// A case for each lab that the learner has handed in.
+    /// A case for each lab that the learner submitted.
     fn cases_of(&self, learner: &Path, options: &Options) -> anyhow::Result<Vec<Case>> {
         let name = learner.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut cases = Vec::new();

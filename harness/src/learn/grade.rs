@@ -1,4 +1,4 @@
-//! `lockstep grade`: the answers of this checkout, lab by lab, to the first finding.
+//! `lockstep grade`: grades the answers of this checkout, lab by lab, up to the first finding.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ impl Options {
     }
 }
 
-/// Builds and grades a lab's exercise, and tells how it goes; whether all is right.
+/// Builds and grades a lab's exercise, and prints the progress; returns true if everything is right.
 pub(super) fn grade(
     root: &Path,
     lab: &Lab,

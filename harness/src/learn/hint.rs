@@ -1,4 +1,4 @@
-//! `lockstep hint`: what helps with a task, a little at a time.
+//! `lockstep hint`: prints a task's hints, one level at a time.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! `lockstep progress`: how far one is.
+//! `lockstep progress`: shows which tasks are done.
 
 use std::path::Path;
 
