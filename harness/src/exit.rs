@@ -1,21 +1,21 @@
-//! Exit codes of `lockstep`, all in this table, and the `main` that ends with them.
+//! The exit codes of `lockstep`, all in this table, and the `main` wrapper that returns them.
 //!
 //! | code | meaning |
 //! |---|---|
-//! | 0 | done; of a report: nothing failed (what could not be verified is named in it) |
-//! | 1 | something failed: a proof, a run, or the machine under way |
-//! | 2 | usage or environment: bad arguments, or something that is needed is missing; nothing was started |
+//! | 0 | done; for a report: nothing failed (it names what could not be verified) |
+//! | 1 | something failed: a check, a run, or the machine meanwhile |
+//! | 2 | usage or environment: bad arguments, or something is missing; nothing was started |
 //! | 101 | a panic: a bug (Rust's own code) |
 //! | 128 + n | what a shell shows when signal n ended the command; it stops what it started and cleans up first |
 //!
-//! Codes of the programs that it starts are never passed on: they stand in the error's text.
+//! The codes of the programs that it starts are never passed on: the error's text contains them.
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use lockstep_launch::process::signal_name;
 
-/// The codes for people: of `lockstep` and the labs, of set-up, of the test run. The page on them in the book is made of it.
+/// The codes for people: of `lockstep` and the labs, of set-up, of the test run. The book's page is generated from it.
 pub(crate) const CODES: [[&str; 4]; 5] = [
     ["0", "everything asked for was done", "libtorch is in place", "every step that can run here passed"],
     [
@@ -33,7 +33,7 @@ pub(crate) const CODES: [[&str; 4]; 5] = [
 pub(crate) const HELP: &str = "\
 Exit codes: 0 nothing failed · 1 something failed · 2 usage, or something needed is missing · 128+n ended by signal n";
 
-/// What the command ends with.
+/// The command's exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
@@ -41,16 +41,16 @@ pub(crate) enum Code {
     Success = 0,
     /// Something failed.
     Failure = 1,
-    /// It could not begin.
+    /// It could not start.
     Usage = 2,
 }
 
-/// An error before anything was started; ends the command with [`Code::Usage`].
+/// An error before anything was started; the command exits with [`Code::Usage`].
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Refused(pub(crate) String);
 
-/// A signal asked the command to end; everything that it had started is gone. Ends it by that signal.
+/// A signal asked the command to end; it has stopped everything that it started. Ends the command by the same signal.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped by {}", signal_name(*signal))]
 pub(crate) struct Interrupted {
@@ -58,13 +58,13 @@ pub(crate) struct Interrupted {
     pub(crate) signal: i32,
 }
 
-/// Runs the command; an error is printed once, with its chain, and becomes the exit code.
+/// Runs the command; prints an error once, with its chain, and turns it into the exit code.
 pub(crate) fn main(run: impl FnOnce() -> anyhow::Result<Code>) -> ExitCode {
     let error = match run() {
         Ok(code) => return ExitCode::from(code as u8),
         Err(error) => error,
     };
-    // Nobody may be listening any more; the code tells it too.
+    // The reader may be gone; the code reports the error too.
     let _ = writeln!(std::io::stderr(), "{}", told(&error));
     match error.downcast_ref() {
         Some(Interrupted { signal }) => die_of(*signal),
@@ -76,13 +76,13 @@ fn code_of(error: &anyhow::Error) -> Code {
     if error.chain().any(|cause| cause.is::<Refused>()) { Code::Usage } else { Code::Failure }
 }
 
-/// Ends this process as the signal alone would have, so that a shell's loop stops too.
+/// Ends this process like the signal itself would, so that a shell's loop stops too.
 fn die_of(signal: i32) -> ExitCode {
     let _ = signal_hook::low_level::emulate_default_handler(signal);
     ExitCode::from(128_u8.wrapping_add(signal as u8))
 }
 
-/// The error and its causes, one a line.
+/// The error and its causes, one per line.
 fn told(error: &anyhow::Error) -> String {
     let causes = error.chain().skip(1).map(|cause| format!("\n  caused by: {cause}"));
     format!("error: {error}{}", causes.collect::<String>())

@@ -1,4 +1,4 @@
-//! The `lockstep` command. It links no libtorch: it starts the labs as programs and reads the files that they leave.
+//! The `lockstep` command. It does not link libtorch: it starts the labs as programs and reads the files that they write.
 
 mod cargo;
 mod checks;

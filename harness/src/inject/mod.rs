@@ -1,6 +1,6 @@
-//! `lockstep inject`: breaks a training run on purpose, and demands that nothing of it shows in the result.
+//! `lockstep inject`: breaks a training run on purpose, and requires the same result as without the fault.
 //!
-//! Which scenarios are played is decided here, and random ones are drawn by [`soak`]; [`runner`](crate::runner) plays them.
+//! This module selects the scenarios, and [`soak`] draws random ones; [`runner`](crate::runner) runs them.
 
 mod soak;
 
@@ -63,7 +63,7 @@ pub(crate) struct Options {
     reports: Vec<Target>,
 }
 
-/// A scenario to play, and how to play just it again.
+/// A scenario to run, and the command that runs only this one again.
 struct Entry {
     scenario: Scenario,
     replay: String,
@@ -139,7 +139,7 @@ fn print(text: &str) -> anyhow::Result<Code> {
     Ok(Code::Success)
 }
 
-/// Scenarios that are played one after the other, with a line for each.
+/// Scenarios that run one after the other, with a line of output for each.
 struct Series {
     screen: Screen,
     suite: SuiteRunner,
@@ -147,7 +147,7 @@ struct Series {
 }
 
 impl Series {
-    /// Plays all; `soak` says of random ones whether to go on after a failure.
+    /// Runs all of them; for random ones, `soak` decides whether to continue after a failure.
     fn play(mut self, entries: Vec<Entry>, soak: Option<bool>, reports: &[Target]) -> anyhow::Result<Code> {
         let (begin, started, count) = (Instant::now(), SystemTime::now(), entries.len());
         let (stops_at_failure, mut soaked) = (soak == Some(false), Soaked::default());
@@ -187,13 +187,13 @@ impl Series {
     }
 }
 
-/// What a series of random scenarios did in all.
+/// The totals of a series of random scenarios.
 #[derive(Default)]
 struct Soaked {
     scenarios: Vec<Scenario>,
-    /// Faults that came too late to meet anybody.
+    /// Faults that came too late to have an effect.
     missed: usize,
-    /// How often a whole job was started again.
+    /// How often a whole job was restarted.
     requeues: usize,
 }
 
@@ -207,7 +207,7 @@ impl Soaked {
         self.missed += seen.as_ref().map_or(0, |seen| seen.missed.len());
     }
 
-    /// How many faults there were of each kind.
+    /// The number of faults of each kind.
     fn lines(&self) -> Vec<String> {
         let kinds = soak::kinds(self.scenarios.iter()).into_iter();
         let more = [("faults of these came too late", self.missed), ("the whole job started again", self.requeues)];

@@ -1,7 +1,7 @@
 //! The flags of `lockstep run`: torchrun's, in its order, then this project's own.
 //!
-//! Parsed as texts; each falls back on `PET_<NAME>` and then on torchrun's default, so that an error can say where a
-//! text came from.
+//! Parsed as text; each falls back on `PET_<NAME>` and then on torchrun's default, so that an error can name the source of a
+//! value.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -153,7 +153,7 @@ const WITHOUT: &str = "Without effect here";
 const OWN: &str = "Not torchrun's";
 
 impl Options {
-    /// The flags with what stands in for those that were not given.
+    /// The flags, with defaults for those that were not given.
     pub(super) fn flags(self, env: Env<'_>) -> Result<Flags, ConfigError> {
         let pick = |flag, text, default| Given::pick(flag, text, default, env);
         let mut words = self.program.into_iter();

@@ -1,4 +1,4 @@
-//! A scenario that was played as a case of a report.
+//! A finished scenario as a case of a report.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use super::suite_runner::Played;
 use crate::checks::counted;
 use crate::report::Case;
 
-/// The last lines of the output that a report shows.
+/// The number of last output lines in a report.
 const LINES: usize = 40;
 
-/// The case; `replay` is the command that runs just it again, `seed` what it was drawn from.
+/// The case; `replay` is the command that runs only it again, `seed` the seed from which it was drawn.
 pub(crate) fn case(played: &Played, replay: Option<String>, seed: Option<u64>) -> Case {
     let scenario = &played.scenario;
     let seen = played.seen.as_ref();

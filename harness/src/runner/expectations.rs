@@ -1,4 +1,4 @@
-//! Whether a scenario's expectations hold: a pure function from what was seen to findings.
+//! Checks a scenario's expectations: a pure function from observations to findings.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use crate::history::Restarts;
 use crate::report::{Finding, Verdict};
 use crate::run::Weights;
 
-/// What an undisturbed run ends with.
+/// The result of an undisturbed run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reference {
     /// The final weights by rank.
     pub(crate) weights: Vec<Weights>,
-    /// Other models that it keeps, as the best one, by the names of their files.
+    /// Other models that it saves, such as the best one, by their file names.
     pub(crate) models: BTreeMap<String, Weights>,
 }
 
-/// Holds what was seen against what was expected. `reference`: the undisturbed run's weights, or why there are none.
+/// Compares the observations with the expectations. `reference`: the undisturbed run's weights, or why there are none.
 pub(crate) fn judge(scenario: &Scenario, seen: &Observed, reference: Result<&Reference, &str>) -> Vec<Finding> {
     let expect = &scenario.expect;
     let mut findings = vec![faults_came(scenario, seen), ended(expect, seen)];
@@ -44,7 +44,7 @@ fn finding(claim: impl Into<String>, proof: Result<String, String>) -> Finding {
     Finding { claim: claim.into(), verdict, evidence }
 }
 
-/// A fault that did not come proves nothing.
+/// A fault that did not happen proves nothing.
 fn faults_came(scenario: &Scenario, seen: &Observed) -> Finding {
     let told =
         |index: &usize| scenario.faults.get(*index).map_or_else(|| format!("fault {index}"), ToString::to_string);
@@ -65,7 +65,7 @@ fn faults_came(scenario: &Scenario, seen: &Observed) -> Finding {
     }
 }
 
-/// It ended in time and with the code that is due.
+/// It ended in time and with the expected code.
 pub(crate) fn ended(expect: &Expect, seen: &Observed) -> Finding {
     let claim = format!("The launcher ends with exit code {}", expect.exit_code);
     if let Some(limit) = seen.timed_out {
@@ -86,7 +86,7 @@ pub(crate) fn ended(expect: &Expect, seen: &Observed) -> Finding {
     )
 }
 
-/// The last lines that were printed.
+/// The last lines of output.
 fn last_words(seen: &Observed) -> String {
     let lines: Vec<_> = seen.output.lines().filter(|line| !line.trim().is_empty()).collect();
     match lines.len() {
@@ -178,7 +178,7 @@ fn in_time(expect: &Expect, found: &Restarts) -> Option<Finding> {
     Some(finding(claim, proof))
 }
 
-/// In a job that failed, what the launcher prints; in one that recovered, whose death its restart answered.
+/// For a failed job, the root cause that the launcher prints; for one that recovered, the rank whose death caused its restart.
 fn root_cause(rank: usize, expect: &Expect, seen: &Observed) -> Finding {
     let claim = format!("Rank {rank} is named as the root cause");
     let died = seen.restarts.deaths().next();
@@ -206,7 +206,7 @@ fn named_in(output: &str, rank: usize) -> Result<String, String> {
 }
 
 fn says(text: &str, seen: &Observed) -> Finding {
-    // A scenario that was read has only sound expressions.
+    // A parsed scenario has only valid expressions.
     let found = Regex::new(text).ok().and_then(|text| seen.output.lines().find(|line| text.is_match(line)));
     let proof = found.map(|line| format!("\"{}\"", line.trim())).ok_or_else(|| last_words(seen));
     finding(format!("The output says {text:?}"), proof)

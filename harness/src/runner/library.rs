@@ -1,4 +1,4 @@
-//! The scenarios that are built into the command, in the order in which one would want to read them.
+//! The scenarios that are built into the command, in reading order.
 
 use super::scenario::{Scenario, parse};
 use crate::exit::Refused;
@@ -62,10 +62,10 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     LIBRARY.iter().map(|(name, _)| *name)
 }
 
-/// The file of the scenario `name`.
+/// The file of scenario `name`.
 ///
 /// # Errors
-/// When there is none: with names that are like it.
+/// There is no such scenario; the error suggests similar names.
 pub(crate) fn text(name: &str) -> Result<&'static str, Refused> {
     let found = LIBRARY.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
     found.ok_or_else(|| {
@@ -79,7 +79,7 @@ pub(crate) fn text(name: &str) -> Result<&'static str, Refused> {
     })
 }
 
-/// The scenario `name`.
+/// Scenario `name`.
 ///
 /// # Errors
 /// As [`text`].
@@ -87,7 +87,7 @@ pub(crate) fn scenario(name: &str) -> Result<Scenario, Refused> {
     parse(&format!("{name}.toml"), text(name)?)
 }
 
-/// The name that shares the most letters at the begin or holds the given one.
+/// The name with the longest common prefix, or one that contains the given text.
 fn nearest(name: &str) -> Option<&'static str> {
     let common = |known: &str| known.bytes().zip(name.bytes()).take_while(|(one, other)| one == other).count();
     let inside = names().find(|known| !name.is_empty() && known.contains(name));

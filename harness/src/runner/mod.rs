@@ -1,8 +1,8 @@
-//! Runs jobs with or without faults, collects what they leave, and compares that with what is expected.
+//! Runs jobs with or without faults, collects their files, and compares them with the expectations.
 //!
-//! - [`scenario`]: the file format; [`library`]: the scenarios that come with the command.
+//! - [`scenario`]: the file format; [`library`]: the built-in scenarios.
 //! - [`job_run`]: one run with its faults; [`suite_runner`]: a series of them, each compared with an undisturbed run.
-//! - [`expectations`]: whether what was seen of a run is what was expected. Pure.
+//! - [`expectations`]: whether the observations of a run meet its expectations. Pure.
 //! - [`case`] and [`report()`]: a run as a case of a report, and the report as a whole.
 
 mod case;

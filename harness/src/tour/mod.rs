@@ -1,7 +1,7 @@
-//! `lockstep tour`: trains before the reader's eyes, kills a rank in the middle, and shows that the result is the same to the bit.
+//! `lockstep tour`: trains live, kills a rank in the middle, and shows that the result is the same to the bit.
 //!
-//! It is one scenario of [`inject`](crate::inject)'s library with a little more to train, shown at length: what happened
-//! ([`summary`]), what was learned ([`figures`]), and what the files prove.
+//! It is one scenario of [`inject`](crate::inject)'s library with more training, shown in detail: what happened ([`summary`]),
+//! what was learned ([`figures`]), and what the files prove.
 
 mod figures;
 mod summary;
@@ -20,11 +20,11 @@ use crate::runner::scenario::{RunSpec, Scenario, When, Who};
 use crate::runner::{Played, SuiteRunner, case, finish, job_runner, library, report};
 use figures::Epoch;
 
-/// The scenario that it plays.
+/// The scenario that it runs.
 const SCENARIO: &str = "kill-one-worker";
 /// Samples in a batch of one rank.
 const BATCH: usize = 32;
-/// The page, if no other name is given.
+/// The default name of the page.
 const PAGE: &str = "lockstep-tour.html";
 
 /// Trains MNIST on several ranks, kills one of them, and shows that the result is the same to the bit
@@ -86,7 +86,7 @@ impl Options {
         Ok(code)
     }
 
-    /// The page, and JSON if it is wanted.
+    /// The page, and JSON if requested.
     fn targets(&self) -> anyhow::Result<Vec<Target>> {
         let page = self.page().to_string_lossy().into_owned();
         let names = std::iter::once(page).chain(self.json.then(|| "-".to_owned()));
@@ -95,7 +95,7 @@ impl Options {
         Ok(names.map(target).collect::<Result<_, _>>()?)
     }
 
-    /// How many digits there are.
+    /// The number of digits.
     fn sizes(&self) -> anyhow::Result<Sizes> {
         let Some(folder) = &self.data else { return Ok(Sizes::drawn(self.samples)) };
         Ok(Sizes::of_folder(folder).map_err(|error| Refused(format!("cannot use --data: {error:#}")))?)
@@ -124,7 +124,7 @@ impl Options {
             fault.when = When { epoch: Some(epoch), step: Some(step), ..When::default() };
         }
         scenario.expect.root_cause = Some(run.ranks - 1);
-        // A snapshot that is still being written when the kill comes counts for nothing.
+        // A snapshot that is still being written when the kill happens does not count.
         scenario.expect.steps_repeated_at_most = Some(2 * run.save_every_steps);
         scenario.run = run;
         Ok(scenario)
@@ -138,7 +138,7 @@ impl Options {
         screen.line("Twice from one seed; the second time a rank is killed. The result must be the same, to the bit.");
     }
 
-    /// Beside the build's other products where there is a build, so that it gets into nobody's commit.
+    /// Next to the build's other products if there is a build, so that git ignores it.
     fn page(&self) -> PathBuf {
         let built = || {
             let this = std::env::current_exe().ok()?;
@@ -149,7 +149,8 @@ impl Options {
     }
 }
 
-/// The line as its rank wrote it: the lab's lines name their ranks already, so the launcher's prefix, `[default0]:`, says nothing.
+/// The line as its rank wrote it: the lab's lines already name their ranks, so the launcher's prefix, `[default0]:`, is
+/// redundant.
 fn plain(line: &str) -> &str {
     let rest = line.strip_prefix("[default").and_then(|rest| rest.split_once("]:"));
     rest.filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit())).map_or(line, |(_, rest)| rest)

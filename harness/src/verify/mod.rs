@@ -1,7 +1,7 @@
-//! `lockstep verify`: runs the labs and holds what they left against what they promise.
+//! `lockstep verify`: runs the labs and checks what they promise.
 //!
-//! What is proved is `checks`' to say; how a run is started, watched and searched for leaks, [`runner`](crate::runner)'s. How each lab
-//! is asked: [`labs`].
+//! [`checks`](crate::checks) has the checks; [`runner`](crate::runner) starts a run, supervises it, and looks for leaks.
+//! [`labs`] defines the runs of each lab.
 
 mod labs;
 
@@ -21,9 +21,9 @@ use crate::runner::scenario::{Expect, Scenario};
 use crate::runner::{Launcher, Observed, Played, SuiteRunner, case, expectations, finish, job_runner, library, report};
 use labs::VerifiedLab;
 
-/// Samples in a batch of one rank where there are several.
+/// Samples in a batch of one rank, if there are several.
 const BATCH: usize = 32;
-/// Ranks of the runs with threads: more than two, so that a ring is one.
+/// Ranks of the runs with threads: more than two, so that a ring is a real one.
 const THREADS: usize = 4;
 
 /// Runs the labs and checks what each promises
@@ -52,7 +52,7 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let labs = VerifiedLab::find_all(&self.labs)?;
-        // A lab that was asked for by name must be there; of the others, those that are.
+        // A lab that was requested by name must be built; of the others, those that are.
         let program = |lab: VerifiedLab| (program_beside(&lab.program()), lab);
         let programs: Vec<_> = labs.into_iter().map(program).collect();
         if !self.labs.is_empty() || programs.iter().all(|(program, _)| program.is_err()) {
@@ -119,7 +119,8 @@ impl Series {
         Ok(made)
     }
 
-    /// Several ranks against one that takes as many samples a step; and a run that is killed, where the lab survives that.
+    /// Several ranks against one that takes the same number of samples per step; and a run that is killed, if the lab survives
+    /// that.
     fn prove_training(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<Case> {
         let ranks = self.ranks;
         let (many, mut made) = self.run(lab, lab.plan(ranks, BATCH), program.clone())?;
@@ -165,7 +166,7 @@ impl Series {
         Ok(std::mem::take(made))
     }
 
-    /// A run in which nothing happens, and what is to be said of it without knowing the lab.
+    /// A run without faults, and the findings that do not depend on the lab.
     fn run(&mut self, lab: &VerifiedLab, plan: Plan, program: PathBuf) -> anyhow::Result<(Evidence, Case)> {
         let (played, made) = self.play(lab.scenario(&plan, program), &lab.launcher(&self.launcher))?;
         Ok((evidence(plan, played), made))
@@ -183,7 +184,7 @@ impl Series {
         Ok((played, made))
     }
 
-    /// Plays the scenario that stands for all faults: `lockstep inject` has the others.
+    /// Runs one scenario as an example; `lockstep inject` has the others.
     fn kill_and_resume(&mut self, scenario: &str, program: PathBuf, made: &mut Case) -> anyhow::Result<()> {
         let mut scenario = library::scenario(scenario)?;
         (scenario.run.program, scenario.run.lab) = (None, None);
@@ -221,12 +222,12 @@ fn both(one: Finding, other: Finding) -> Finding {
     }
 }
 
-/// The finding with the run that it is about.
+/// The finding, with the name of the run.
 fn of_run(run: &str, finding: Finding) -> Finding {
     Finding { claim: format!("{run}: {}", lower(&finding.claim)), ..finding }
 }
 
-/// With a small letter at the begin, to stand behind a colon.
+/// With a lower-case first letter, to follow a colon.
 fn lower(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())

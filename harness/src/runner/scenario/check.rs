@@ -1,10 +1,10 @@
-//! What a scenario says that cannot be: each flaw with its place, pure.
+//! Finds contradictions in a scenario: each flaw with its place. Pure.
 
 use regex::Regex;
 
 use super::{Expect, Fault, FaultAction, Phase, RunSpec, Scenario, When, Who};
 
-/// Something that cannot be.
+/// A contradiction.
 #[derive(Debug, PartialEq)]
 pub(super) struct Flaw {
     pub(super) place: Place,
@@ -17,13 +17,13 @@ pub(super) enum Place {
     Head,
     Run,
     Expect,
-    /// By its place in the list.
+    /// By its index in the list.
     Fault(usize),
 }
 
-/// The most seconds that anything may take.
+/// Maximum of all durations, in seconds.
 const LONGEST: f64 = 86_400.0;
-/// The most ranks: as many processes are started.
+/// Maximum number of ranks: each is a process.
 const MOST_RANKS: usize = 256;
 
 /// All flaws, in the order of the file's parts.

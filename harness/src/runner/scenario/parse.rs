@@ -1,4 +1,4 @@
-//! From text to a [`Scenario`], or to an error that names file, line, column, and what is allowed there.
+//! Parses text to a [`Scenario`], or to an error that names file, line, column, and what is allowed there.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::Scenario;
 use super::check::{Flaw, Place, flaws};
 use crate::exit::Refused;
 
-/// Reads the text of the file called `file`.
+/// Parses the text of the file `file`.
 ///
 /// # Errors
 /// [`Refused`]: `FILE:LINE:COLUMN: what is wrong`, one line for each flaw.
@@ -37,7 +37,7 @@ struct Spans {
 }
 
 fn start_of(text: &str, at: Place) -> usize {
-    // It was read once already.
+    // It has been parsed before.
     let Ok(spans) = toml::from_str::<Spans>(text) else { return 0 };
     let start = |part: Option<&Spanned<toml::Table>>| part.map(Spanned::span).map(|span: Range<usize>| span.start);
     let found = match at {
@@ -49,7 +49,7 @@ fn start_of(text: &str, at: Place) -> usize {
     found.unwrap_or(0)
 }
 
-/// Line and column of a byte, from 1.
+/// Line and column of a byte, counted from 1.
 fn place(text: &str, byte: usize) -> (usize, usize) {
     let before = text.get(..byte).unwrap_or(text);
     let line_begin = before.rfind('\n').map_or(0, |end| end + 1);
