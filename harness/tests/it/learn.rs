@@ -1,5 +1,5 @@
-//! The learner's commands from outside, in a checkout that holds what they need: the course's files, and a cargo that "builds" what
-//! a test gives it. That real exercises compile and are graded is for the solutions' tests and `lockstep course check --build`.
+//! The learner's commands from outside, in a checkout that holds what they need: the course's files, and a cargo that "builds"
+//! a given program. The solutions' tests and `lockstep course check --build` compile and grade real exercises.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -42,7 +42,7 @@ impl Checkout {
         self.path("labs/02-spawn-ddp/exercise/src/shard.rs")
     }
 
-    /// A cargo that builds this program, or fails with this error of the compiler.
+    /// A cargo that builds this program, or fails with this compiler error.
     fn cargo(&self, built: Result<&Path, &str>) {
         let message = match built {
             Ok(program) => serde_json::json!({"target": {"name": "ex-02"}, "executable": program}),
@@ -80,7 +80,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The program with the course's own answers, beside the command; `None` where it is not built.
+/// The program with the course's own answers, next to the command; `None` if it is not built.
 fn answers() -> Option<PathBuf> {
     let program = assert_cmd::cargo::cargo_bin("lockstep").with_file_name("sol-02");
     if !program.is_file() {
@@ -228,7 +228,7 @@ fn makes_a_lab_that_lacks_nothing_but_tasks() {
     let given = fs::read_to_string(checkout.path("labs/09-mixed-precision/exercise/src/total.rs")).unwrap();
     assert!(given.contains("todo!(\"add up") && !given.contains("all_reduce"), "{given}");
     checkout.run(&["course", "reference"]).code(0);
-    // One task of three, three wrong answers of four: what a maintainer has still to write.
+    // One task of three, and three wrong answers of four: a maintainer must still write the rest.
     let lacks = checkout.run(&["course", "check", "9"]).code(1).out;
     let faults: Vec<&str> = lacks.lines().filter(|line| line.starts_with("labs/")).collect();
     assert_eq!(faults.len(), 2, "{lacks}");
@@ -265,7 +265,7 @@ fn refuses_a_new_lab_of_a_taken_number_or_another_form() {
     assert!(malformed.contains("no name of a lab"), "{malformed}");
 }
 
-/// A command that goes on until it is dropped.
+/// A command that runs until it is dropped.
 struct Running(std::process::Child);
 
 impl Drop for Running {
@@ -305,7 +305,7 @@ fn lines(out: impl std::io::Read + Send + 'static) -> std::sync::mpsc::Receiver<
     let (sender, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let out = std::io::BufReader::new(out);
-        // Nobody listens any more when the test is over.
+        // At the end of the test the receiver is gone.
         out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)).unwrap_or_default();
     });
     lines

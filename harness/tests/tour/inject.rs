@@ -1,4 +1,4 @@
-//! What `lockstep inject` says of scenarios that hold, that do not, that cannot be played, and that cannot be read.
+//! The output of `lockstep inject` for scenarios that pass, fail, cannot run, or cannot be parsed.
 
 use std::fs;
 
@@ -61,8 +61,8 @@ fn fails_forgetting() {
     assert_eq!(finding(&report, 0, "bit for bit")["verdict"], "passed");
 }
 
-/// Started without a launcher's care: whoever shakes off the launcher's marks is still found by the run's folder in its
-/// arguments, if not by the launcher itself, which may end it first.
+/// Starts a process that drops the launcher's marks. It is still found by the run's folder in its arguments, unless the
+/// launcher finds and ends it first.
 fn finds_leak() {
     let site = Site::new();
     let script = "setsid -f sh -c 'sleep 300; : {folder}' </dev/null >/dev/null 2>&1; exit 0";
@@ -82,7 +82,7 @@ fn finds_leak() {
 /// No lab is needed, and none is there.
 fn runs_file() {
     let site = Site::without_labs();
-    // Rank 1 fails once rank 0 has said its word.
+    // Rank 1 fails after rank 0 has printed its line.
     let script = "if test $RANK = 0; then echo rank 0 of $WORLD_SIZE in {folder}; touch {folder}/said; \
                   else until test -e {folder}/said; do sleep 0.01; done; exit 5; fi";
     let program = format!(
@@ -105,7 +105,7 @@ fn fails_missed_fault() {
     assert_eq!(finding(&report, 0, "bit for bit")["verdict"], "passed");
 }
 
-/// The first start leaves a file on each node's disk, with its rank, and fails; the second finds the other rank's.
+/// The first start leaves a file with its rank on each node's disk, and fails; the second finds the other rank's.
 fn requeues() {
     let site = Site::without_labs();
     let script = "mkdir -p {snapshots}; if test -e {snapshots}/rank; \
@@ -140,7 +140,7 @@ fn ends_late_run() {
 
 fn replays() {
     let site = Site::new();
-    // The scenario's name and what happens, without the run's times.
+    // The scenario's name and description, without the run's times.
     let line = |told: String, name: &str| {
         let line = told.lines().find_map(|line| line.find(name).map(|at| line[at..].to_owned()));
         line.unwrap_or_else(|| panic!("{told}")).split_once("  (").unwrap().0.to_owned()
@@ -151,7 +151,7 @@ fn replays() {
     assert_eq!(line(alone, &name), line(series, &name));
 }
 
-/// A seed whose first two scenarios the fake lab can do.
+/// A seed whose first two scenarios the fake lab supports.
 const SEED: &str = "3";
 
 fn stops_soak() {

@@ -1,4 +1,4 @@
-//! What the tour says, and with which exit code, about a lab that tells the truth, lies, fails or is missing.
+//! The output and exit code of the tour with a lab that tells the truth, lies, fails or is missing.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -80,7 +80,7 @@ fn fails_lies() {
         let broken = finding(&report, 0, claim);
         assert_eq!(broken["verdict"], "FAILED", "{lie}: {broken:#}");
         assert!(broken["evidence"].as_str().unwrap().contains(told), "{lie}: {broken:#}");
-        // What failed can be looked at.
+        // The files of a failed run are kept.
         assert!(stderr(&assert).contains("files in "), "{}", stderr(&assert));
     }
 }
@@ -117,7 +117,7 @@ fn refuses_data() {
     site.run("", &["tour", "--data", "tmp", "--samples", "9"]).code(2);
 }
 
-/// The fake lab asserts that the folder is absolute; it goes by `--samples`, which is the label file's count.
+/// The fake lab asserts that the folder is absolute; it uses `--samples`, which is the label file's count.
 fn passes_data_on() {
     let site = Site::new();
     let labels = |count: u32| [&[0, 0, 8, 1][..], &count.to_be_bytes(), &vec![0; count as usize]].concat();

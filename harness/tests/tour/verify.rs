@@ -1,4 +1,4 @@
-//! What `lockstep verify` says of labs that tell the truth, lie or are missing.
+//! The output of `lockstep verify` for labs that tell the truth, lie or are missing.
 
 use crate::site::{Site, finding, json, stderr, stdout};
 
