@@ -22,12 +22,12 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# For each step: ranks, and by default rounds, turns and steps of a turn, and steps that are not timed.
+# For each step: ranks, and by default rounds, turns, steps per turn, and steps that are not timed.
 STEPS = {"ddp": (2, 7, 20, 20, 30), "resnet": (1, 5, 12, 5, 3)}
 PEERS = {"python, SGD default": [], "python, SGD fused": ["--fused"]}
-# Rounding differs between kernels; some hundred steps agree to about 1e-6.
+# Rounding differs between kernels; after some hundred steps the losses agree to about 1e-6.
 LOSS_TOLERANCE = 1e-4
-# Seconds until a side that was started, or that was asked for steps, must have answered.
+# Seconds in which a side must answer after it was started or asked for steps.
 DEADLINE = 300
 
 

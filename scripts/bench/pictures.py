@@ -29,7 +29,7 @@ import time
 
 BATCH, SIDE = 32, 244
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# How far the means may be apart: JPEG decoders and resizing round differently.
+# Tolerance for the means: JPEG decoders and resizing round differently.
 MEAN_TOLERANCE = 2e-3
 TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -74,7 +74,7 @@ def bits(p):
 
 def train(optimizer, options, schedule, dtype, fused):
     w, b = parameters(dtype)
-    # A group each: Python's fused SGD cannot start one parameter's momentum later than another's in its group.
+    # One group each: Python's fused SGD cannot start one parameter's momentum later than another's in its group.
     opt = getattr(torch.optim, optimizer)([{"params": [w]}, {"params": [b]}], fused=fused, **options)
     after = []
     for t in range(1, STEPS + 1):

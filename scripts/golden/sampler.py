@@ -24,8 +24,8 @@ OUT = pathlib.Path(__file__).resolve().parents[2] / "crates/lockstep/golden/samp
 # torch.randperm draws 32 bits a step below this length and 64 bits a step from it on (2**32 - 1 over 20).
 WIDE_FROM = (2**32 - 1) // 20
 
-# (seed, epoch): zero, a later epoch, a seed whose low half is what counts, a sum that carries into bit 32,
-# and the largest sum that torch takes.
+# (seed, epoch): zero, a later epoch, a seed of which only the low half counts, a sum that carries into bit 32, and the largest
+# sum that torch accepts.
 KEYS = [(0, 0), (0, 1), (42, 3), (2**32 + 7, 5), (2**32 - 1, 1), (2**64 - 6, 5)]
 
 

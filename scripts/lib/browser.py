@@ -18,10 +18,10 @@ import threading
 import time
 
 NAMES = "chromium", "chromium-browser", "google-chrome"
-# For one answer of the browser or one page to load, and for all that is asked of it.
+# Timeouts for one answer of the browser or one page to load, and for all requests.
 SECONDS = 30
 ALL_SECONDS = 600
-# What keeps it from speaking with anybody, and from asking.
+# Flags that keep it from using the network and from prompting.
 QUIET = (
     "--headless=new --disable-gpu --no-first-run --no-default-browser-check --disable-background-networking --disable-sync "
     "--disable-component-update --disable-extensions --disable-dev-shm-usage --mute-audio --hide-scrollbars"
@@ -52,7 +52,7 @@ def served(folder):
 def opened(program):
     """A tab of a browser of its own, which leaves nothing behind."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        # Chromium reads from 3 and writes to 4; away from these numbers no end of a pipe is overwritten on the way there.
+        # Chromium reads from 3 and writes to 4; with other numbers, no end of a pipe is overwritten on the way there.
         to_it, from_us, from_it, to_us = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in [*os.pipe(), *os.pipe()])
         options = [*QUIET, *(["--no-sandbox"] if os.geteuid() == 0 else []), f"--user-data-dir={profile}", "--remote-debugging-pipe"]
         shell = ["bash", "-c", f'exec "$@" 3<&{to_it} 4>&{to_us}', "bash", program, *options, "about:blank"]
@@ -140,7 +140,7 @@ class Tab:
         self.call("Page.navigate", url=address)
         if "Page.loadEventFired" not in self.seen:
             self.until(lambda found: found.get("method") == "Page.loadEventFired", f"Page.navigate {address}")
-        # Fonts change widths; two frames later the page stands.
+        # Fonts change widths; two frames later the layout is final.
         self.ask("document.fonts.ready.then(() => new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))).then(() => 1)")
 
     def ask(self, expression):

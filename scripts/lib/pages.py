@@ -7,7 +7,7 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BOOK = ROOT / "book" / "src"
 LAB_READMES = sorted(ROOT.glob("labs/*/README.md"))
-# Folders of the checkout, of which no other has a README.
+# Folders of the checkout that need no README.
 PARTS = "labs", "crates", "harness", "scripts", "containers", "book"
 
 DIRECTIVE = re.compile(r"(?<!\\)\{\{\s*#(\S+)\s*([^}]*)\}\}")

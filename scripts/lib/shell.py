@@ -12,9 +12,9 @@ import sys
 
 from lib.pages import FENCE, ROOT, name_of, spans
 
-# Programs of the system and of the shell: nothing but their names is checked.
+# Programs of the system and of the shell: only their names are checked.
 TOOLS = set("cat cd chmod cmp cp diff echo export find git grep head kill ls mkdir mpiexec rm rustup scontrol sh sort squeue tail true truncate wait".split())
-# They start what comes after their own options.
+# They start the command that follows their own options.
 STARTERS = {"srun", "env", "nice", "timeout", "exec"}
 CARGO_OWN = set("bench build check clean clippy doc fmt insta install nextest run test".split())
 SEPARATORS = {"&&", "||", ";", "|", "&", "(", ")"}
@@ -251,7 +251,7 @@ def named(words, *options):
     return given + [word.partition("=")[2] for word in words if word.partition("=")[0] in options and "=" in word]
 
 
-# ---- what cargo and the programs know
+# ---- what cargo and the programs accept
 
 
 def output(*command):
@@ -297,7 +297,7 @@ def aliases():
 
 @functools.cache
 def cargo_help(subcommand):
-    # Not every extension is installed; its options are then its own matter.
+    # Not every extension is installed; its options are then not checked.
     return output(os.environ.get("CARGO", "cargo"), subcommand, "-h" if subcommand != "nextest" else "--help") or ""
 
 

@@ -5,7 +5,7 @@ import re
 import urllib.parse
 
 REMOTE = re.compile(r"(?:https?:)?//")
-# Attributes from which a browser loads, by element; <a href> only leads there.
+# Attributes from which a browser loads, by element; <a href> only links.
 LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "embed": "src", "object": "data", "use": "href"}
 
 
