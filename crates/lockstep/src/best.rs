@@ -27,7 +27,7 @@ use tch::nn::VarStore;
 
 use crate::metrics::Evaluation;
 use crate::snapshot::OnSaveError;
-use crate::{Rank, Reporter, agree, checkpoint, ddp};
+use crate::{Rank, Reporter, checkpoint, ddp, object_collectives};
 
 /// The metadata key of the [`Best`], as JSON.
 const KEY: &str = "lockstep.best";
@@ -96,8 +96,10 @@ impl BestModel {
             true => self.find(saved).map_err(|error| format!("{error:#}")),
             false => Ok(self.report.is_first_of_node() && saved.is_some_and(|best| self.file_of(best).is_some())),
         };
-        let have: Vec<bool> =
-            agree::all_words(group, &mine)?.into_iter().collect::<Result<_, String>>().map_err(anyhow::Error::msg)?;
+        let have: Vec<bool> = object_collectives::all_gather_object(group, &mine)?
+            .into_iter()
+            .collect::<Result<_, String>>()
+            .map_err(anyhow::Error::msg)?;
         self.best = match (saved, have.iter().position(|has| *has)) {
             (None, _) => None,
             (Some(best), None) => {
@@ -115,13 +117,14 @@ impl BestModel {
         let read = |path: PathBuf| fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()));
         let sends = (group.rank() == from).then(|| self.file_of(best).ok_or("it is gone".to_owned()).and_then(read));
         let length = sends.as_ref().map(|bytes| bytes.as_ref().map(Vec::len).map_err(Clone::clone));
-        let length = agree::words_of(group, from, length.as_ref())?;
+        let length = object_collectives::broadcast_object_from(group, from, length.as_ref())?;
         let length = length.map_err(|why| anyhow::anyhow!("rank {from} cannot send the best model: {why}"))?;
         let bytes = sends.and_then(Result::ok).unwrap_or_else(|| vec![0; length]);
-        let bytes = agree::bytes_of(group, from, bytes)?;
+        let bytes = object_collectives::broadcast_bytes_from(group, from, bytes)?;
         let put = || checkpoint::put(&self.path, &bytes).map_err(|error| format!("{error:#}"));
         let done = self.report.rank().is_zero().then(put);
-        agree::words::<Result<(), String>>(group, done.as_ref())?.map_err(anyhow::Error::msg)?;
+        object_collectives::broadcast_object::<Result<(), String>>(group, done.as_ref())?
+            .map_err(anyhow::Error::msg)?;
         self.report.say_once(format!("The best model so far came from rank {from} to {}", self.path.display()));
         Ok(best)
     }
@@ -155,7 +158,8 @@ impl BestModel {
     pub fn finish(self, vs: &mut VarStore, group: &ProcessGroup) -> anyhow::Result<Option<Best>> {
         let Some(best) = self.best else { return Ok(None) };
         let taken = self.report.rank().is_zero().then(|| self.take(best, vs).map_err(|error| format!("{error:#}")));
-        agree::words::<Result<(), String>>(group, taken.as_ref())?.map_err(anyhow::Error::msg)?;
+        object_collectives::broadcast_object::<Result<(), String>>(group, taken.as_ref())?
+            .map_err(anyhow::Error::msg)?;
         ddp::broadcast_states(vs, group)?;
         Ok(Some(best))
     }

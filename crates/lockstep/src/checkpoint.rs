@@ -12,7 +12,7 @@ use safetensors::SafeTensors;
 use tch::nn::VarStore;
 
 use crate::snapshot::{self, OnSaveError, View};
-use crate::{Rank, Reporter, agree};
+use crate::{Rank, Reporter, object_collectives};
 
 /// Writes all variables of `vs` to `path`, which must end in `.safetensors`. Creates the folder if it is missing.
 ///
@@ -90,7 +90,7 @@ pub(crate) fn save_for_all(
 ) -> anyhow::Result<bool> {
     let rank0 = report.rank().is_zero();
     let saved = rank0.then(|| save().map_err(|error| format!("{error:#}")));
-    match agree::words::<Result<(), String>>(group, saved.as_ref())? {
+    match object_collectives::broadcast_object::<Result<(), String>>(group, saved.as_ref())? {
         Ok(()) => return Ok(true),
         Err(why) if on_error == OnSaveError::Stop => anyhow::bail!(why),
         Err(why) if rank0 => report.warn(format!("{why}; training goes on")),
@@ -189,7 +189,7 @@ pub(crate) fn check_name(path: &Path) -> anyhow::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) if !there.is_file() => anyhow::bail!("it exists and is not a regular file; name another path"),
         _ if !is_named_well(path) => {
-            anyhow::bail!("the name does not end in .safetensors, by which the file is told when it is loaded")
+            anyhow::bail!("the name does not end in .safetensors, by which loading recognizes the format")
         }
         _ => Ok(()),
     }

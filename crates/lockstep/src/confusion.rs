@@ -41,8 +41,8 @@ impl Confusion {
     ///
     /// # Panics
     /// Panics when either is not a class.
-    pub fn count(&self, is: usize, told: usize) -> i64 {
-        self.counts.int64_value(&[is as i64, told as i64])
+    pub fn count(&self, actual: usize, predicted: usize) -> i64 {
+        self.counts.int64_value(&[actual as i64, predicted as i64])
     }
 }
 
@@ -52,33 +52,43 @@ impl fmt::Display for Confusion {
         let width = self.classes.iter().map(String::len).max().unwrap_or(0).max(CORNER.len());
         write!(f, "{CORNER:<width$}")?;
         self.classes.iter().try_for_each(|class| write!(f, "  {class:>width$}"))?;
-        for (is, class) in self.classes.iter().enumerate() {
+        for (actual, class) in self.classes.iter().enumerate() {
             write!(f, "\n{class:<width$}")?;
-            (0..self.classes.len()).try_for_each(|told| write!(f, "  {:>width$}", self.count(is, told)))?;
+            (0..self.classes.len())
+                .try_for_each(|predicted| write!(f, "  {:>width$}", self.count(actual, predicted)))?;
         }
         Ok(())
     }
 }
 
 /// The header of the table's first column.
-const CORNER: &str = "is \\ told";
+const CORNER: &str = "actual \\ predicted";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn counts_what_was_taken_for_what() {
+    fn counts_predictions_by_true_class() {
         let classes = ["C0", "C2", "C4"].map(str::to_owned);
         let mut confusion = Confusion::new(&classes);
-        let logits = |told: &[i64]| Tensor::from_slice(told).one_hot(3).to_kind(Kind::Float);
+        let logits = |predicted: &[i64]| Tensor::from_slice(predicted).one_hot(3).to_kind(Kind::Float);
         confusion.add(&logits(&[0, 0, 2]), &Tensor::from_slice(&[0i64, 1, 2]));
         confusion.add(&logits(&[1]), &Tensor::from_slice(&[1i64]));
         confusion.add(&logits(&[2]).narrow(0, 0, 0), &Tensor::from_slice::<i64>(&[]));
-        let counts: Vec<_> = (0..3).map(|is| [0, 1, 2].map(|told| confusion.count(is, told))).collect();
+        let counts: Vec<_> =
+            (0..3).map(|actual| [0, 1, 2].map(|predicted| confusion.count(actual, predicted))).collect();
         assert_eq!(counts, [[1, 0, 0], [1, 1, 0], [0, 0, 1]]);
         let table = confusion.to_string();
-        assert_eq!(table.lines().next(), Some("is \\ told         C0         C2         C4"), "{table}");
-        assert_eq!(table.lines().nth(2), Some("C2                 1          1          0"), "{table}");
+        assert_eq!(
+            table.lines().next(),
+            Some("actual \\ predicted                  C0                  C2                  C4"),
+            "{table}"
+        );
+        assert_eq!(
+            table.lines().nth(2),
+            Some("C2                                   1                   1                   0"),
+            "{table}"
+        );
     }
 }

@@ -95,8 +95,8 @@ mod tests {
         ] {
             assert!(choice.agree_with(group).is_ok(), "{choice:?} {group:?}");
         }
-        let told = DeviceChoice::Cuda.agree_with(Device::Cpu).unwrap_err().to_string();
-        assert!(told.contains("--features nccl"), "{told}");
+        let message = DeviceChoice::Cuda.agree_with(Device::Cpu).unwrap_err().to_string();
+        assert!(message.contains("--features nccl"), "{message}");
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub fn main(run: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
         error_file::record_panics(path.clone(), false);
     }
     let Err(error) = run() else { return Code::Success.into() };
-    eprintln!("{}", told(&error));
+    eprintln!("{}", with_causes(&error));
     if let Some(path) = record
         && let Err(failure) = error_file::record(&path, &error)
     {
@@ -87,7 +87,7 @@ fn is_usage(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// The error and its causes, one per line.
-fn told(error: &anyhow::Error) -> String {
+fn with_causes(error: &anyhow::Error) -> String {
     let mut text = format!("error: {error}");
     for cause in error.chain().skip(1) {
         // Writing to a String cannot fail.
@@ -103,10 +103,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_a_chain_one_cause_a_line() {
+    fn prints_a_chain_with_one_cause_per_line() {
         let error = Err::<(), _>(std::io::Error::other("disk full")).context("cannot save").context("epoch 3 failed");
         assert_eq!(
-            told(&error.unwrap_err()),
+            with_causes(&error.unwrap_err()),
             "error: epoch 3 failed\n  caused by: cannot save\n  caused by: disk full"
         );
     }

@@ -41,7 +41,7 @@ pub(crate) fn name(act: &Act) -> String {
 ///
 /// # Panics
 /// Does not return if the act ends the process.
-pub(crate) fn inflict(act: &Act, folder: Option<&Path>) -> io::Result<()> {
+pub(crate) fn inject(act: &Act, folder: Option<&Path>) -> io::Result<()> {
     match act {
         Act::Signal(number) => signal(*number),
         Act::Exit(code) => signal_hook::low_level::exit(*code),

@@ -7,7 +7,7 @@ use c10d::{Backend, DEFAULT_STORE_TIMEOUT, GroupOptions, ProcessGroup, Result, S
 use tch::Device;
 
 use crate::LaunchEnv;
-use crate::knock::{self, NobodyListens};
+use crate::wait_for_store::{self, NobodyListens};
 
 /// Why joining the group failed.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +68,7 @@ fn backend_for(device: Device) -> Backend {
 fn connect_store(env: &LaunchEnv, timeout: Duration) -> Result<Store, JoinError> {
     let (hosts, begun) = (env.rank.is_zero() && !env.agent_store, Instant::now());
     if !hosts {
-        knock::until_somebody_listens(env, timeout)?;
+        wait_for_store::until_it_listens(env, timeout)?;
     }
     // The store does listen, so a second is enough to connect even if the wait took all the time.
     let timeout = timeout.saturating_sub(begun.elapsed()).max(timeout.min(Duration::from_secs(1)));

@@ -94,9 +94,9 @@ impl Reporter {
         self.shared.progress.step(loss);
         self.emit(&Event::Step { epoch, step: step as u64, loss, samples: samples as u64 });
         if self.has_faults()
-            && let Err(error) = self.strike(&Point::Step { epoch, step: step as u64 })
+            && let Err(error) = self.inject_faults(&Point::Step { epoch, step: step as u64 })
         {
-            self.warn(format!("the fault was not inflicted: {error}"));
+            self.warn(format!("the fault was not injected: {error}"));
         }
     }
 
@@ -191,14 +191,14 @@ impl Reporter {
     ///
     /// # Errors
     /// The first error that a fault causes.
-    pub(crate) fn strike(&self, point: &Point) -> io::Result<()> {
+    pub(crate) fn inject_faults(&self, point: &Point) -> io::Result<()> {
         let folder = self.shared.snapshots.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut done = Ok(());
         let due = self.shared.faults.due(point).map_err(|error| io::Error::other(with_cause(&error)))?;
         for fault in due {
             for act in &fault.acts {
                 self.emit(&Event::Fault { message: format!("injected: {} ({})", faults::name(act), fault.name) });
-                done = done.and(faults::inflict(act, folder.as_deref()));
+                done = done.and(faults::inject(act, folder.as_deref()));
             }
         }
         done

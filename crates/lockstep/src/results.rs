@@ -102,9 +102,9 @@ mod tests {
         let mut results = Results::new(Rank::ZERO);
         results.note("loss", [1.0]).unwrap();
         for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            for told in [results.note("loss", number), results.note("loss", [vec![0.5], vec![0.5, number]])] {
-                let told = told.unwrap_err().to_string();
-                assert_eq!(told, "cannot note the result of loss: NaN or infinity is in it, or no number at all");
+            for message in [results.note("loss", number), results.note("loss", [vec![0.5], vec![0.5, number]])] {
+                let message = message.unwrap_err().to_string();
+                assert_eq!(message, "cannot note the result of loss: NaN or infinity is in it, or no number at all");
             }
         }
         assert!(results.note_tensor("loss", &Tensor::from_slice(&[f32::NAN])).is_err());
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn names_the_file_that_cannot_be_written() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let told = format!("{:#}", Results::new(Rank::ZERO).save(file.path()).unwrap_err());
-        assert!(told.starts_with("failed to save results to ") && told.contains("rank-0.json"), "{told}");
+        let message = format!("{:#}", Results::new(Rank::ZERO).save(file.path()).unwrap_err());
+        assert!(message.starts_with("failed to save results to ") && message.contains("rank-0.json"), "{message}");
     }
 }

@@ -159,15 +159,18 @@ mod tests {
     fn a_number_of_ranks_may_not_contradict_the_launchers() {
         let two = WorldSize::new(2).unwrap();
         assert!(agree(None, two).is_ok() && agree(Some(2), two).is_ok());
-        let told = agree(Some(3), two).unwrap_err().to_string();
-        assert_eq!(told, "3 ranks were asked for, but a launcher has started 2: leave the number out under a launcher");
+        let message = agree(Some(3), two).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "3 ranks were asked for, but a launcher has started 2: leave the number out under a launcher"
+        );
     }
 
     #[test]
     fn refuses_no_ranks_and_far_too_many() {
         for (nprocs, words) in [(0, "ask for 1 or more"), (MOST_RANKS + 1, "at most 64")] {
-            let told = world(nprocs).unwrap_err().to_string();
-            assert!(told.contains(words), "{told}");
+            let message = world(nprocs).unwrap_err().to_string();
+            assert!(message.contains(words), "{message}");
         }
     }
 }

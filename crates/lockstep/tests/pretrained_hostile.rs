@@ -124,7 +124,7 @@ fn flip_the_pickle_of_an_archive(place: &Place) {
 
 fn ask_for_more_than_there_is(place: &Place) {
     let huge = 1 << 45;
-    for (pickle, told) in [
+    for (pickle, expected) in [
         (tensor("0", 4, 0, &[5], &[1]), "reach beyond its storage of 4"),
         (tensor("0", 4, 1, &[2, 2], &[2, 1]), "reach beyond"),
         (tensor("0", 4, -1, &[2], &[1]), "negative"),
@@ -137,7 +137,7 @@ fn ask_for_more_than_there_is(place: &Place) {
         (tensor("../../../etc/passwd", 4, 0, &[2], &[1]), "cannot be found"),
     ] {
         let said = place.refusal(&stored(&pickle));
-        assert!(said.contains(told), "{said}");
+        assert!(said.contains(expected), "{said}");
     }
     // Many elements in little memory do no harm: nothing copies them.
     let repeated = place.read(&stored(&tensor("0", 4, 0, &[1 << 40], &[0]))).unwrap();
@@ -171,7 +171,7 @@ fn work_the_machine(place: &Place) {
     let appended = [b"\x80\x02]".to_vec(), b"2a".repeat(5 << 20), b".".to_vec()].concat();
     let tuples =
         [b"\x80\x02".to_vec(), [&b"(N"[..], &vec![b'2'; 1 << 20], b"t"].concat().repeat(5), b".".to_vec()].concat();
-    for (pickle, told) in [
+    for (pickle, expected) in [
         (appended, "more than 4000000"),
         (tuples, "more than 4000000"),
         (nested, "no named tensors"),
@@ -191,7 +191,7 @@ fn work_the_machine(place: &Place) {
         (b"\x80\x02ca\x1b[31m\nb\n.".to_vec(), r"refuses to run a\u{1b}[31m.b"),
     ] {
         let said = place.refusal(&stored(&pickle));
-        assert!(said.contains(told), "{said}");
+        assert!(said.contains(expected), "{said}");
     }
 }
 
@@ -238,11 +238,11 @@ fn repeat_a_long_text(place: &Place) {
 
 /// Sparse files of 8 TiB: reading one completely would take hours.
 fn open_a_sparse_file(place: &Place) {
-    for (name, told) in [("zip.pth", "its end is missing"), ("views.safetensors", "its length does not fit")] {
+    for (name, expected) in [("zip.pth", "its end is missing"), ("views.safetensors", "its length does not fit")] {
         place.read(&golden(name)).unwrap();
         place.file.as_file().set_len(1 << 43).unwrap();
         let said = Weights::read(place.file.path()).expect_err("it should be refused").to_string();
-        assert!(said.contains(told), "{said}");
+        assert!(said.contains(expected), "{said}");
     }
     place.read(&golden("legacy.pth")).unwrap();
     place.file.as_file().set_len(1 << 43).unwrap();

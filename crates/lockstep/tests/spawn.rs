@@ -556,7 +556,7 @@ fn records_for_launcher() {
         command.env("TORCHELASTIC_ERROR_FILE", &file);
         let (ended, stderr) = fails(command);
         assert_eq!(ended, Some(code), "{stderr}");
-        assert!(stderr.contains("disk full") || stderr.contains("a bug"), "it is told as well: {stderr}");
+        assert!(stderr.contains("disk full") || stderr.contains("a bug"), "the error is printed, too: {stderr}");
         let record: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         assert_eq!(record["message"]["message"], message);
     }

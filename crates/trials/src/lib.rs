@@ -102,7 +102,7 @@ impl Job {
             if ended.succeeded() {
                 return attempt;
             }
-            assert!(!ended.told().contains("not inflicted"), "{}", ended.told());
+            assert!(!ended.told().contains("not injected"), "{}", ended.told());
         }
         panic!("the job never succeeded");
     }

@@ -158,7 +158,10 @@ fn reads_a_folder_of_photographs_and_reports_on_its_test_split_too() {
     let printed = ended.printed();
     assert_eq!(lines(&printed, "Best model (val").len(), 1, "{printed}");
     assert_eq!(lines(&printed, "Best model (test").len(), 1, "{printed}");
-    assert!(lines(&printed, "is \\ told").iter().all(|line| line.contains("C0") && line.ends_with("C4")), "{printed}");
+    assert!(
+        lines(&printed, "actual \\ predicted").iter().all(|line| line.contains("C0") && line.ends_with("C4")),
+        "{printed}"
+    );
     let best_before = best(&job);
     job.weights(2);
 

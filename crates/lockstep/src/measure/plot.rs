@@ -186,8 +186,11 @@ mod tests {
             save(&path, "messages", &[series("send", &[4, 64])]).unwrap();
         }
         assert_eq!(fs::read_to_string(&path).unwrap(), svg("messages", &[series("send", &[4, 64])]).unwrap());
-        let told = format!("{:#}", save(&path.join("below"), "a", &[series("send", &[4])]).unwrap_err());
-        assert!(told.starts_with("failed to save the plot to ") && told.contains("send.svg/below: "), "{told}");
+        let message = format!("{:#}", save(&path.join("below"), "a", &[series("send", &[4])]).unwrap_err());
+        assert!(
+            message.starts_with("failed to save the plot to ") && message.contains("send.svg/below: "),
+            "{message}"
+        );
     }
 
     #[test]
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_do_not_grow_are_told_without_a_bandwidth() {
+    fn times_that_do_not_grow_are_shown_without_a_bandwidth() {
         let mut flat = series("send", &[4]);
         flat.push(8, Spread { median: 1.0, p10: 1.0, p90: 1.0 });
         let text = svg("flat", &[flat]).unwrap();
@@ -216,8 +219,8 @@ mod tests {
     #[test]
     fn refuses_what_a_logarithmic_axis_cannot_show() {
         assert!(svg("none", &[Series::new("send")]).unwrap_err().to_string().contains("no measurements"));
-        let told = svg("nought", &[series("send", &[0])]).unwrap_err().to_string();
-        assert!(told.contains("0 bytes"), "{told}");
+        let message = svg("nought", &[series("send", &[0])]).unwrap_err().to_string();
+        assert!(message.contains("0 bytes"), "{message}");
     }
 
     #[test]

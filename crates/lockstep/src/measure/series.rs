@@ -126,18 +126,18 @@ mod tests {
 
     #[test]
     fn tells_bytes_times_and_bandwidth_a_row() {
-        let told = line("send", &[4, 1_000_000]).table().to_string();
-        assert_eq!(told.lines().count(), 3, "{told}");
+        let table = line("send", &[4, 1_000_000]).table().to_string();
+        assert_eq!(table.lines().count(), 3, "{table}");
         assert_eq!(
-            told.lines().last().unwrap().split_whitespace().collect::<Vec<_>>(),
+            table.lines().last().unwrap().split_whitespace().collect::<Vec<_>>(),
             ["1000000", "10010", "9009", "11011", "99.9"]
         );
     }
 
     #[test]
     fn sets_operations_side_by_side_also_where_one_lacks_a_size() {
-        let told = table_of(&[line("ring", &[4, 400]), line("engine", &[400])]).to_string();
-        let cells: Vec<Vec<&str>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
+        let text = table_of(&[line("ring", &[4, 400]), line("engine", &[400])]).to_string();
+        let cells: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(
             cells,
             [vec!["bytes", "ring", "µs", "engine", "µs"], vec!["4", "10.0"], vec!["400", "14.0", "14.0"]]
@@ -150,8 +150,8 @@ mod tests {
             line("send", &[4, 400, 40_000]).fit_line(),
             "send: t = α + β·n with α = 10.0 µs, 1/β = 100 MB/s; off by 0 % at most"
         );
-        let told = line("send", &[4]).fit_line();
-        assert!(told.contains("at least 2 message sizes, and there are 1"), "{told}");
+        let text = line("send", &[4]).fit_line();
+        assert!(text.contains("at least 2 message sizes, and there are 1"), "{text}");
         let mut flat = line("send", &[4]);
         flat.push(8, Spread { median: 1.0, p10: 1.0, p90: 1.0 });
         assert!(flat.fit_line().contains("do not grow with the size"), "{}", flat.fit_line());

@@ -61,8 +61,8 @@ mod tests {
             (4, 1 << 33, "of 8589934592 bytes cannot be measured: give a power of two from 4 to 4294967296"),
             (1 << 63, 1 << 63, "of 9223372036854775808 bytes"),
         ] {
-            let told = Sizes::new(least, most).unwrap_err().to_string();
-            assert!(told.contains(named), "{told}");
+            let message = Sizes::new(least, most).unwrap_err().to_string();
+            assert!(message.contains(named), "{message}");
         }
     }
 }

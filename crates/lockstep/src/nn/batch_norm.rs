@@ -77,12 +77,12 @@ mod tests {
         let norm = BatchNorm2d::new(&(vs.root() / "layer4" / 0 / "bn1"), 3);
         let of = |size: [i64; 4]| Tensor::zeros(size, (Kind::Float, Device::Cpu));
         for size in [[1, 3, 1, 1], [0, 3, 2, 2]] {
-            let told = norm.try_forward_t(&of(size), true).unwrap_err().to_string();
+            let message = norm.try_forward_t(&of(size), true).unwrap_err().to_string();
             assert!(
-                told.starts_with("batch normalization layer4.0.bn1 in training was given a bad argument"),
-                "{told}"
+                message.starts_with("batch normalization layer4.0.bn1 in training was given a bad argument"),
+                "{message}"
             );
-            assert!(told.contains(&format!("a batch of {} with {1} × {1} pixels", size[0], size[2])), "{told}");
+            assert!(message.contains(&format!("a batch of {} with {1} × {1} pixels", size[0], size[2])), "{message}");
             assert_eq!(norm.try_forward_t(&of(size), false).unwrap().size(), size);
         }
         for size in [[2, 3, 1, 1], [1, 3, 1, 2]] {

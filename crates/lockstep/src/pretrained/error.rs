@@ -141,6 +141,6 @@ impl fmt::Display for Difference {
 fn differences(missing: &[String], unexpected: &[String], different: &[Difference]) -> String {
     let different: Vec<String> = different.iter().map(ToString::to_string).collect();
     let parts = [("the file lacks ", missing), ("only the file has ", unexpected), ("", &different)];
-    let told = parts.iter().filter(|(_, names)| !names.is_empty());
-    told.map(|(label, names)| format!("{label}{}", listed(names))).collect::<Vec<_>>().join("; ")
+    let text = parts.iter().filter(|(_, names)| !names.is_empty());
+    text.map(|(label, names)| format!("{label}{}", listed(names))).collect::<Vec<_>>().join("; ")
 }

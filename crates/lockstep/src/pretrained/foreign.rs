@@ -26,8 +26,8 @@ pub(super) fn describe(start: &[u8]) -> String {
     if start.is_empty() {
         return "it is empty: perhaps a download that failed; fetch it again".into();
     }
-    if let Some((_, told)) = KNOWN.iter().find(|(begins, _)| start.starts_with(begins)) {
-        return (*told).into();
+    if let Some((_, described)) = KNOWN.iter().find(|(begins, _)| start.starts_with(begins)) {
+        return (*described).into();
     }
     if start.get(TAR.0..).is_some_and(|rest| rest.starts_with(TAR.1)) {
         return "it is a tar archive; unpack it, or, if PyTorch before 0.2 saved it, save it again with a newer one"
@@ -60,7 +60,7 @@ mod tests {
     fn tells_what_a_failed_download_left() {
         let mut tar = vec![0; 512];
         tar[257..262].copy_from_slice(b"ustar");
-        for (start, told) in [
+        for (start, expected) in [
             (&b""[..], "empty"),
             (b"\xef\xbb\xbf\n <!DOCTYPE html><html>404", "web page, which begins with \"<!DOCTYPE html>"),
             (b"<?xml version='1.0'?><Error><Code>AccessDenied", "web page"),
@@ -72,7 +72,7 @@ mod tests {
             (b"\x00\x01\x02", "neither"),
         ] {
             let said = describe(start);
-            assert!(said.contains(told), "{said}");
+            assert!(said.contains(expected), "{said}");
         }
     }
 }

@@ -173,9 +173,9 @@ mod tests {
         assert_eq!(tried(choose(&nodes, true)), [(1, 2, 3), (1, 2, 0), (0, 1, 0)]);
         assert_eq!(choose(&nodes, false), choose(&nodes, true));
         let Choice::Try(order) = choose(&nodes, true) else { panic!() };
-        let told = note(&order[0], &nodes).unwrap();
-        assert!(told.contains("rank 1 on one has the newest snapshot, of epoch 2, step 3, in /snapshots"), "{told}");
-        assert!(told.contains("rank 0 on zero has one of epoch 1, step 0"), "{told}");
+        let text = note(&order[0], &nodes).unwrap();
+        assert!(text.contains("rank 1 on one has the newest snapshot, of epoch 2, step 3, in /snapshots"), "{text}");
+        assert!(text.contains("rank 0 on zero has one of epoch 1, step 0"), "{text}");
         assert_eq!(note(&order[2], &nodes), None);
     }
 
@@ -258,8 +258,8 @@ mod tests {
         assert_eq!(none_anywhere(&[empty()]), None);
         let second = Survey { found: None, ..empty() };
         assert_eq!(none_anywhere(&[empty(), second.clone()]), None, "the second rank of the same node");
-        let told = none_anywhere(&[empty(), second, empty()]).unwrap();
-        assert_eq!(told, "No snapshot on any of 2 nodes (n:/snapshots, n:/snapshots): training starts at epoch 0");
+        let text = none_anywhere(&[empty(), second, empty()]).unwrap();
+        assert_eq!(text, "No snapshot on any of 2 nodes (n:/snapshots, n:/snapshots): training starts at epoch 0");
     }
 
     proptest! {

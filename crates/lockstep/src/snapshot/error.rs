@@ -9,8 +9,8 @@ use c10d::Rank;
 use safetensors::Dtype;
 use tch::TchError;
 
-use crate::agree::AgreeError;
 use crate::loader::Position;
+use crate::object_collectives::ObjectError;
 use crate::optim::OptimError;
 
 /// How many names a message lists before it gives only a count.
@@ -88,7 +88,7 @@ pub enum SnapshotError {
     },
     /// The ranks could not agree on what to resume from.
     #[error("failed to share a snapshot with all ranks")]
-    Group(#[from] AgreeError),
+    Group(#[from] ObjectError),
     /// libtorch could not copy a tensor.
     #[error("failed to copy the tensor {name}")]
     Tensor {
@@ -225,8 +225,8 @@ impl fmt::Display for Difference {
 fn differences(missing: &[String], unexpected: &[String], different: &[Difference]) -> String {
     let different: Vec<String> = different.iter().map(ToString::to_string).collect();
     let parts = [("it lacks", missing), ("only it has", unexpected), ("", &different)];
-    let told = parts.iter().filter(|(_, names)| !names.is_empty());
-    told.map(|(label, names)| format!("{label} {}", listed(names)).trim().to_owned()).collect::<Vec<_>>().join("; ")
+    let text = parts.iter().filter(|(_, names)| !names.is_empty());
+    text.map(|(label, names)| format!("{label} {}", listed(names)).trim().to_owned()).collect::<Vec<_>>().join("; ")
 }
 
 /// The first few names, and the number of others.

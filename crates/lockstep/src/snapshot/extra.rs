@@ -91,23 +91,23 @@ mod tests {
         best: f64,
     }
 
-    fn told(refused: Unfit) -> String {
+    fn message(refused: Unfit) -> String {
         refused.to_string()
     }
 
     #[test]
     fn refuses_a_state_that_lacks_a_field_and_names_both_sides() {
         let text = encode(&SoFar { best: 0.5, names: vec!["a".into()] }).unwrap();
-        let told = told(decode::<Other>(&text).unwrap_err());
-        assert!(told.contains(r#"{"best":0.5,"names":["a"]}"#), "{told}");
-        assert!(told.contains("Other") && told.contains("missing field `epochs`"), "{told}");
+        let message = message(decode::<Other>(&text).unwrap_err());
+        assert!(message.contains(r#"{"best":0.5,"names":["a"]}"#), "{message}");
+        assert!(message.contains("Other") && message.contains("missing field `epochs`"), "{message}");
     }
 
     #[test]
     fn refuses_a_state_of_which_a_field_would_be_lost() {
         let text = encode(&vec![SoFar { best: 0.5, names: Vec::new() }]).unwrap();
-        let told = told(decode::<Vec<Less>>(&text).unwrap_err());
-        assert!(told.contains("no field `[0].names`") && told.contains("Less"), "{told}");
+        let message = message(decode::<Vec<Less>>(&text).unwrap_err());
+        assert!(message.contains("no field `[0].names`") && message.contains("Less"), "{message}");
     }
 
     #[test]
@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn shows_the_beginning_of_a_long_state() {
-        let told = told(decode::<Less>(&encode(&"é".repeat(500)).unwrap()).unwrap_err());
-        assert!(told.contains("ééé…") && told.chars().count() < 600, "{told}");
+        let message = message(decode::<Less>(&encode(&"é".repeat(500)).unwrap()).unwrap_err());
+        assert!(message.contains("ééé…") && message.chars().count() < 600, "{message}");
     }
 
     proptest! {

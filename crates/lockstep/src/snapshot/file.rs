@@ -457,8 +457,8 @@ mod tests {
     fn tells_damaged_data_by_both_checksums() {
         let mut bytes = small();
         *bytes.last_mut().unwrap() ^= 1;
-        let told = check(&bytes).unwrap_err().to_string();
-        assert!(told.starts_with("it is damaged: its checksum is "), "{told}");
+        let message = check(&bytes).unwrap_err().to_string();
+        assert!(message.starts_with("it is damaged: its checksum is "), "{message}");
     }
 
     #[test]
@@ -477,8 +477,8 @@ mod tests {
         let place = checksum_place(&bytes).unwrap();
         bytes[place..place + 8].copy_from_slice(UNSEALED.as_bytes());
         seal(&mut bytes);
-        let told = check(&bytes).unwrap_err().to_string();
-        assert!(told.contains(r#"schema "7""#) && told.contains("reads 1"), "{told}");
+        let message = check(&bytes).unwrap_err().to_string();
+        assert!(message.contains(r#"schema "7""#) && message.contains("reads 1"), "{message}");
     }
 
     #[test]

@@ -54,8 +54,8 @@ impl Default for SnapshotOptions {
 /// A lab's flags for saving, to be flattened into its arguments.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct SaveArgs {
-    /// Save a snapshot after every so many steps of an epoch, too
-    #[arg(long)]
+    /// Also save a snapshot every N steps of an epoch
+    #[arg(long, value_name = "N")]
     pub save_every_steps: Option<NonZeroUsize>,
     /// How many snapshots to keep
     #[arg(long, default_value = "2")]

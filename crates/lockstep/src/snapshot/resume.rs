@@ -22,7 +22,7 @@ use super::survey::Survey;
 use crate::events::Event;
 use crate::loader::Position;
 use crate::optim::{Optimizer, State};
-use crate::{agree, progress};
+use crate::{object_collectives, progress};
 
 impl Snapshots {
     /// Loads the newest good snapshot into `vs` and `optimizer` and returns where training continues; without one, leaves them
@@ -77,7 +77,7 @@ impl Snapshots {
             match self.try_one(&candidate, vs, optimizer, group, read)? {
                 Tried::Taken(position, path, extra) => {
                     choice::note(&candidate, &surveys).into_iter().for_each(|note| self.report.warn_once(note));
-                    self.tell(position, &path);
+                    self.report_resume(position, &path);
                     return Ok((position, Some(extra)));
                 }
                 Tried::Bad(error) => other_schema = other_schema.or(error),
@@ -86,7 +86,7 @@ impl Snapshots {
         if let Some(error) = other_schema {
             return Err(error);
         }
-        choice::none_anywhere(&surveys).into_iter().for_each(|told| self.report.say_once(told));
+        choice::none_anywhere(&surveys).into_iter().for_each(|message| self.report.say_once(message));
         Ok((Position::default(), None))
     }
 
@@ -97,7 +97,7 @@ impl Snapshots {
         let job = self.report.job().map(str::to_owned);
         let survey =
             Survey { refusal, ..Survey::take(&self.folder, job, self.options.resume, self.report.is_first_of_node()) };
-        let surveys = agree::all_words(group, &survey)?;
+        let surveys = object_collectives::all_gather_object(group, &survey)?;
         claimed?;
         self.jobs = choice::jobs(&surveys);
         for (rank, Survey { host, folder, unreadable, refusal, .. }) in surveys.iter().enumerate() {
@@ -139,7 +139,7 @@ impl Snapshots {
     ) -> Result<Tried<T>, SnapshotError> {
         let reader = Rank::new(candidate.rank);
         let found = (group.rank() == reader).then(|| self.read(candidate, vs, optimizer, read));
-        let decision = agree::words_of(group, reader, found.as_ref().map(decide).as_ref())?;
+        let decision = object_collectives::broadcast_object_from(group, reader, found.as_ref().map(decide).as_ref())?;
         let found = found.transpose()?;
         let refused = |why| SnapshotError::Refused { rank: reader, why };
         match decision {
@@ -152,7 +152,8 @@ impl Snapshots {
                 let good = if let Some(Found::Good(good, extra)) = found { Some((good, extra)) } else { None };
                 let (bytes, taken_over) = good.map(|(good, extra)| (good.bytes, (good.meta, extra))).unzip();
                 let path = PathBuf::from(path);
-                let bytes = agree::bytes_of(group, reader, bytes.unwrap_or_else(|| vec![0; length]))?;
+                let bytes =
+                    object_collectives::broadcast_bytes_from(group, reader, bytes.unwrap_or_else(|| vec![0; length]))?;
                 let (meta, extra) = taken_over.map_or_else(|| take_over(&path, &bytes, vs, optimizer, read), Ok)?;
                 Ok(Tried::Taken(meta.position, path, extra))
             }
@@ -198,7 +199,7 @@ impl Snapshots {
         None
     }
 
-    fn tell(&self, position: Position, path: &Path) {
+    fn report_resume(&self, position: Position, path: &Path) {
         let Position { epoch, step, .. } = position;
         if self.report.rank().is_zero() {
             let line = progress::resumed_line(epoch);
@@ -261,5 +262,5 @@ fn take_over<T>(
 /// The error and its causes in one line: the other ranks receive text.
 fn with_causes(error: &SnapshotError) -> String {
     let causes = iter::successors(error.source(), |&cause| cause.source());
-    causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
+    causes.fold(error.to_string(), |message, cause| format!("{message}: {cause}"))
 }

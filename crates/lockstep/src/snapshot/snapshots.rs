@@ -147,7 +147,7 @@ impl Snapshots {
         let (path, stop, report) = (job.path(), self.options.on_error == OnSaveError::Stop, self.report.clone());
         let write = {
             let path = path.clone();
-            move || judge(job.run(), path, stop, &report)
+            move || handle_failure(job.run(), path, stop, &report)
         };
         if !self.options.background {
             return write();
@@ -155,7 +155,7 @@ impl Snapshots {
         let spawned = std::thread::Builder::new().name("snapshot".into()).spawn(write);
         match spawned {
             Ok(thread) => self.pending = Some(Pending { path, thread }),
-            Err(source) => judge(Err(source), path, stop, &self.report)?,
+            Err(source) => handle_failure(Err(source), path, stop, &self.report)?,
         }
         Ok(())
     }
@@ -213,10 +213,10 @@ impl Snapshots {
             Claim::Taken(waited) => return Err(SnapshotError::Taken { folder: self.folder.clone(), waited }),
             Claim::Unknown(error) => {
                 let folder = self.folder.display();
-                let told = format!(
+                let text = format!(
                     "cannot lock the folder of snapshots {folder}: {error}; see to it that no other job uses it"
                 );
-                self.report.warn(told);
+                self.report.warn(text);
                 None
             }
         });
@@ -234,7 +234,12 @@ impl Drop for Snapshots {
 }
 
 /// Handles a failed save according to the options: an error, or a warning.
-fn judge(written: std::io::Result<()>, path: PathBuf, stop: bool, report: &Reporter) -> Result<(), SnapshotError> {
+fn handle_failure(
+    written: std::io::Result<()>,
+    path: PathBuf,
+    stop: bool,
+    report: &Reporter,
+) -> Result<(), SnapshotError> {
     let Err(source) = written else { return Ok(()) };
     let error = SnapshotError::Save { path, source };
     if stop {

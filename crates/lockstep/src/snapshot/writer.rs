@@ -61,13 +61,13 @@ impl Job {
         let mut partial = self.temporary()?;
         let (first, second) = self.bytes.split_at(self.bytes.len() / 2);
         partial.write_all(first)?;
-        self.strike(Phase::HalfWritten)?;
+        self.inject_faults(Phase::HalfWritten)?;
         partial.write_all(second)?;
         partial.as_file().sync_all()?;
-        self.strike(Phase::Written)?;
+        self.inject_faults(Phase::Written)?;
         let _open = partial.persist(path).map_err(|error| error.error)?;
         File::open(&self.folder)?.sync_all()?;
-        self.strike(Phase::Named)
+        self.inject_faults(Phase::Named)
     }
 
     /// Refuses to replace anything but an empty file or one of ours.
@@ -96,12 +96,12 @@ impl Job {
         }
     }
 
-    fn strike(&self, phase: Phase) -> io::Result<()> {
+    fn inject_faults(&self, phase: Phase) -> io::Result<()> {
         if !self.report.has_faults() {
             return Ok(());
         }
         let Position { epoch, step, .. } = self.position;
-        self.report.strike(&Point::Save { epoch, step: step as u64, phase })
+        self.report.inject_faults(&Point::Save { epoch, step: step as u64, phase })
     }
 
     /// Failing to remove an old file does no harm: the next save tries again.

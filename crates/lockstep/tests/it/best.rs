@@ -18,9 +18,9 @@ const BEFORE: &str = "best.before.safetensors";
 /// An evaluation with `correct` right answers of four.
 fn right(correct: i64) -> Evaluation {
     let targets = Tensor::from_slice(&[0i64; 4]);
-    let told = Tensor::from_slice(&[0, 1, 2, 3]).ge(correct).to_kind(tch::Kind::Int64);
+    let predictions = Tensor::from_slice(&[0, 1, 2, 3]).ge(correct).to_kind(tch::Kind::Int64);
     let mut all = Evaluation::default();
-    all.add(&told.one_hot(2), &targets, 0.5);
+    all.add(&predictions.one_hot(2), &targets, 0.5);
     assert_eq!(all.accuracy(), correct as f64 / 4.0);
     all
 }
@@ -139,7 +139,7 @@ fn starts_anew_over_the_model_of_another_run() {
 }
 
 #[test]
-fn a_model_that_is_gone_is_told_and_the_best_of_what_comes_is_kept() {
+fn a_missing_model_is_reported_and_the_best_of_the_later_epochs_is_kept() {
     alone(|folder, group| {
         let snapshot = run(folder, group, None, &[(0, 3)]);
         fs::remove_file(folder.join(FILE)).unwrap();
@@ -164,14 +164,15 @@ fn refuses_at_the_end_a_file_that_was_replaced_meanwhile() {
 fn refuses_at_the_start_a_name_that_no_model_can_have() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("folder.safetensors")).unwrap();
-    for (name, told) in [("best.pt", "does not end in .safetensors"), ("folder.safetensors", "not a regular file")] {
+    for (name, expected) in [("best.pt", "does not end in .safetensors"), ("folder.safetensors", "not a regular file")]
+    {
         let refused = crate::common::ranks(2, |group| {
             let env = LaunchEnv { rank: group.rank(), world_size: group.size(), ..LaunchEnv::alone() };
             let report = Reporter::new(&env, Device::Cpu).unwrap();
             let mut keeper = BestModel::new(folder.path().join(name), OnSaveError::Continue, &report);
             keeper.resume(None, &group).unwrap_err().to_string()
         });
-        assert!(refused.iter().all(|said| said.contains(told) && said.contains(name)), "{refused:?}");
+        assert!(refused.iter().all(|said| said.contains(expected) && said.contains(name)), "{refused:?}");
     }
 }
 

@@ -135,11 +135,11 @@ fn passes_over_what_is_no_sample_and_tells_why() {
     ];
     assert_eq!(skipped, due.map(|(path, why)| (PathBuf::from(path), why)));
     let root = folder.path().display();
-    let told = format!(
+    let text = format!(
         "passed over in {root}: 1 without a picture's name, 1 of a format that is not read here, 1 beside the class folders, \
          3 with a hidden name; first {root}/A/readme"
     );
-    assert_eq!(set.passed_over(), Some(told));
+    assert_eq!(set.passed_over(), Some(text));
     assert_eq!(ImageFolder::open(folder_of(&["A/a.png"]).path()).unwrap().passed_over(), None);
 }
 

@@ -74,9 +74,9 @@ fn reduces_on_plateaus_as_pytorch_does() {
             assert_eq!(lrs, [first, second], "{name}, metric {at}");
             assert_eq!((state.num_bad_epochs, state.cooldown_counter), (bad, cooldown), "{name}, metric {at}");
             assert_eq!(state.best.to_bits(), best.value().to_bits(), "{name}, metric {at}");
-            let told: Vec<_> = reduced.iter().map(|one| (one.group, one.from, one.to)).collect();
+            let reductions: Vec<_> = reduced.iter().map(|one| (one.group, one.from, one.to)).collect();
             let changed: Vec<_> = (0..2).filter(|&group| before[group] != lrs[group]).collect();
-            assert_eq!(told, changed.iter().map(|&group| (group, before[group], lrs[group])).collect::<Vec<_>>());
+            assert_eq!(reductions, changed.iter().map(|&group| (group, before[group], lrs[group])).collect::<Vec<_>>());
         }
     }
 }

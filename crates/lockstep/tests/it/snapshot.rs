@@ -118,8 +118,8 @@ fn another_optimizer_is_refused_on_every_rank_and_nothing_is_changed() {
         let mut optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
         let mut snapshots = Snapshots::new(folder.path(), RUN, SnapshotOptions::default(), &reporter(&group));
         let error = snapshots.resume(&vs, &mut optimizer, &group).unwrap_err();
-        let told = error.to_string();
-        assert!(told.contains("Adam") && told.contains("SGD"), "{told}");
+        let message = error.to_string();
+        assert!(message.contains("Adam") && message.contains("SGD"), "{message}");
         match error {
             SnapshotError::Unfit { why: Unfit::Optimizer(OptimError::WrongOptimizer { .. }), .. } => {}
             SnapshotError::Refused { rank, .. } => assert!(rank.is_zero() && !group.rank().is_zero()),
@@ -147,8 +147,8 @@ fn a_snapshot_of_another_schema_is_skipped_for_an_older_one_and_else_refused() {
     };
     assert_eq!(resume(), Ok(AT));
     std::fs::remove_file(path).unwrap();
-    let told = resume().unwrap_err();
-    assert!(told.contains(r#"schema "7""#) && told.contains("this program reads 1"), "{told}");
+    let message = resume().unwrap_err();
+    assert!(message.contains(r#"schema "7""#) && message.contains("this program reads 1"), "{message}");
     assert!(newer.exists());
 }
 
@@ -189,16 +189,16 @@ fn with_causes(error: SnapshotError) -> String {
 }
 
 #[test]
-fn every_rank_is_told_the_whole_reason_of_a_refusal() {
+fn every_rank_learns_the_whole_reason_of_a_refusal() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let told = ranks(2, |group| {
+    let messages = ranks(2, |group| {
         let vs = vs_of(1.0);
         let mut snapshots = Snapshots::new(file.join("inside"), RUN, SnapshotOptions::default(), &reporter(&group));
         with_causes(snapshots.resume(&vs, &mut adam(&vs), &group).unwrap_err())
     });
-    assert!(told.iter().all(|told| told.contains("Not a directory")), "{told:?}");
+    assert!(messages.iter().all(|messages| messages.contains("Not a directory")), "{messages:?}");
 }
 
 #[test]
@@ -229,10 +229,10 @@ fn a_second_job_on_the_folder_of_a_running_one_is_refused_on_every_rank() {
             snapshots.resume(&vs, &mut adam(&vs), &group).map_err(with_causes)
         })
     };
-    for told in resume() {
-        let told = told.unwrap_err();
+    for message in resume() {
+        let message = message.unwrap_err();
         let words = format!("another job is saving its snapshots in {}", folder.path().display());
-        assert!(told.contains(&words) && told.contains("name another folder"), "{told}");
+        assert!(message.contains(&words) && message.contains("name another folder"), "{message}");
     }
     let mut second = Snapshots::new(folder.path(), RUN, options, &Reporter::alone(Device::Cpu).unwrap());
     assert!(matches!(second.save(AT, &vs, &adam(&vs)), Err(SnapshotError::Taken { .. })));
@@ -304,7 +304,7 @@ fn a_snapshot_without_a_state_of_its_own_and_a_start_anew_give_none() {
 fn a_state_of_another_shape_is_refused_on_every_rank_and_nothing_is_changed() {
     let folder = tempfile::tempdir().unwrap();
     save_with(folder.path(), &so_far()).unwrap();
-    let told = ranks(2, |group| {
+    let message = ranks(2, |group| {
         let vs = vs_of(7.0);
         let mut optimizer = adam(&vs);
         let mut snapshots = Snapshots::new(folder.path(), RUN, SnapshotOptions::default(), &reporter(&group));
@@ -313,9 +313,9 @@ fn a_state_of_another_shape_is_refused_on_every_rank_and_nothing_is_changed() {
         assert!(before && optimizer.state_dict().tensors().is_empty());
         error.to_string()
     });
-    for told in told {
-        assert!(told.contains("Other") && told.contains("missing field `worst`"), "{told}");
-        assert!(told.contains(r#""best":0.30000000000000004"#) && told.contains("snapshot-000004"), "{told}");
+    for message in message {
+        assert!(message.contains("Other") && message.contains("missing field `worst`"), "{message}");
+        assert!(message.contains(r#""best":0.30000000000000004"#) && message.contains("snapshot-000004"), "{message}");
     }
 }
 

@@ -89,9 +89,9 @@ fn a_jobs_own_snapshots_are_resumed_from_without_asking_and_anothers_are_refused
     let disk = tempfile::tempdir().unwrap();
     save(disk.path(), "job7", 2);
     assert_eq!(resume([disk.path(); 2], "job7", false), [Ok((2, 2.0)), Ok((2, 2.0))]);
-    for told in resume([disk.path(); 2], "job8", false) {
-        let told = told.unwrap_err();
-        assert!(told.contains("holds snapshots of a run, the newest of epoch 2; pass --resume"), "{told}");
+    for message in resume([disk.path(); 2], "job8", false) {
+        let message = message.unwrap_err();
+        assert!(message.contains("holds snapshots of a run, the newest of epoch 2; pass --resume"), "{message}");
     }
     assert_eq!(resume([disk.path(); 2], "job8", true), [Ok((2, 2.0)), Ok((2, 2.0))]);
 }
@@ -100,13 +100,13 @@ fn a_jobs_own_snapshots_are_resumed_from_without_asking_and_anothers_are_refused
 fn a_restart_does_not_make_anothers_snapshots_a_jobs_own() {
     let disk = tempfile::tempdir().unwrap();
     save(disk.path(), "job7", 2);
-    let told = ranks(1, |group| {
+    let messages = ranks(1, |group| {
         let vs = model(-1.0);
         let options = SnapshotOptions { resume: false, ..Default::default() };
         let mut snapshots = Snapshots::new(disk.path(), RUN, options, &reporter(0, 1, "job8", 1));
         snapshots.resume(&vs, &mut sgd(&vs), &group).unwrap_err().to_string()
     });
-    assert!(told[0].contains("pass --resume"), "{told:?}");
+    assert!(messages[0].contains("pass --resume"), "{messages:?}");
 }
 
 #[test]
@@ -114,11 +114,11 @@ fn snapshots_of_different_runs_on_two_disks_are_refused_with_both_sides_named() 
     let disks = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     save(disks[0].path(), "job7", 1);
     save(disks[1].path(), "job8", 2);
-    for told in resume([disks[0].path(), disks[1].path()], "job9", true) {
-        let told = told.unwrap_err();
+    for message in resume([disks[0].path(), disks[1].path()], "job9", true) {
+        let message = message.unwrap_err();
         for (rank, epoch, job) in [(0, 1, "job7"), (1, 2, "job8")] {
             let side = format!("has one of epoch {epoch}, step 0 of run {job} in {}", disks[rank].path().display());
-            assert!(told.contains(&format!("rank {rank} on ")) && told.contains(&side), "{told}");
+            assert!(message.contains(&format!("rank {rank} on ")) && message.contains(&side), "{message}");
         }
     }
     // A job's own snapshot is never ambiguous.

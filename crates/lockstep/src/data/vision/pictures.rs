@@ -68,16 +68,16 @@ pub struct Transformed<P> {
     in_training: bool,
     warn: Box<dyn Fn(String) + Send + Sync>,
     /// Pictures with a warning already.
-    told: Mutex<BTreeSet<usize>>,
+    warned: Mutex<BTreeSet<usize>>,
 }
 
 impl<P: Pictures> Transformed<P> {
     /// The pictures without a transform, normalised.
     pub fn new(pictures: P, normalize: Normalize) -> Self {
-        let (pipeline, told) = (Pipeline::new(), Mutex::default());
+        let (pipeline, warned) = (Pipeline::new(), Mutex::default());
         let warn = Box::new(|message| eprintln!("warning: {message}"));
         let on_broken = OnBroken::Stop;
-        Transformed { pictures, normalize, pipeline, seed: 0, on_broken, in_training: false, warn, told }
+        Transformed { pictures, normalize, pipeline, seed: 0, on_broken, in_training: false, warn, warned }
     }
 
     /// The transform of each picture before normalisation.
@@ -132,7 +132,7 @@ impl<P: Pictures> Transformed<P> {
                 Ok(Some(self.pipeline.apply(picture, &mut rng)))
             }
             Err(error) if self.on_broken == OnBroken::Skip => {
-                self.tell(index, &error);
+                self.warn_once(index, &error);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -148,12 +148,15 @@ impl<P: Pictures> Transformed<P> {
             }
         }
         let of = self.len();
-        ensure!(!self.in_training, "none of the {of} pictures can be read (a warning named each): mend or remove them");
+        ensure!(
+            !self.in_training,
+            "none of the {of} pictures can be read (a warning named each): repair or remove them"
+        );
         Ok(None)
     }
 
-    fn tell(&self, index: usize, error: &anyhow::Error) {
-        if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(index) {
+    fn warn_once(&self, index: usize, error: &anyhow::Error) {
+        if self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(index) {
             (self.warn)(format!("left out of training and evaluation: {error:#}"));
         }
     }
@@ -334,14 +337,14 @@ mod tests {
     fn stops_at_a_broken_picture_or_leaves_it_out() {
         let error = six().batch(0, &[0, 3]).unwrap_err();
         assert!(error.to_string().contains("three.png"), "{error}");
-        let (tell, told) = std::sync::mpsc::channel();
-        let skips = six().on_broken(OnBroken::Skip).warn(move |message| tell.send(message).unwrap());
+        let (sender, warnings) = std::sync::mpsc::channel();
+        let skips = six().on_broken(OnBroken::Skip).warn(move |message| sender.send(message).unwrap());
         let batch = skips.batch(0, &[5, 3, 1]).unwrap();
         assert_eq!((batch.inputs.size(), reds(&batch)), (vec![2, 3, 1, 2], vec![5.0, 0.0, 1.0, 0.0]));
         assert_eq!(Vec::<i64>::try_from(&batch.targets).unwrap(), [1, 1]);
         assert!(skips.leaves_out() && skips.batch(0, &[3]).unwrap().is_empty());
-        let told: Vec<String> = told.try_iter().collect();
-        assert!(told.len() == 1 && told[0].contains("three.png"), "once for two times: {told:?}");
+        let warnings: Vec<String> = warnings.try_iter().collect();
+        assert!(warnings.len() == 1 && warnings[0].contains("three.png"), "once for two times: {warnings:?}");
     }
 
     #[test]

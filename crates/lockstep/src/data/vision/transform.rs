@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn flips_as_often_as_it_is_told() {
+    fn flips_with_the_given_probability() {
         let picture = numbered(2, 1);
         let flipped = |p: f32| {
             let flip = RandomHorizontalFlip { p };

@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn refuses_options_out_of_range_and_names_them() {
-        for (options, told) in [
+        for (options, expected) in [
             (PlateauOptions { factor: 1.0, ..Default::default() }, "factor for ReduceLrOnPlateau: 1;"),
             (PlateauOptions { factor: f64::NAN, ..Default::default() }, "factor"),
             (PlateauOptions { threshold: -1.0, ..Default::default() }, "threshold"),
@@ -325,7 +325,7 @@ mod tests {
             (PlateauOptions { eps: f64::NAN, ..Default::default() }, "eps"),
         ] {
             let refused = ReduceLrOnPlateau::new(options).unwrap_err().to_string();
-            assert!(refused.contains(told), "{refused}");
+            assert!(refused.contains(expected), "{refused}");
         }
     }
 
@@ -346,8 +346,8 @@ mod tests {
         let saved = ReduceLrOnPlateau::new(PlateauOptions { mode: Mode::Max, ..Default::default() }).unwrap().state();
         let mut schedule = ReduceLrOnPlateau::new(PlateauOptions::default()).unwrap();
         let before = schedule.state();
-        let told = schedule.load_state(saved).unwrap_err().to_string();
-        assert!(told.contains("Max") && told.contains("Min"), "{told}");
+        let message = schedule.load_state(saved).unwrap_err().to_string();
+        assert!(message.contains("Max") && message.contains("Min"), "{message}");
         assert_eq!(schedule.state(), before);
     }
 }

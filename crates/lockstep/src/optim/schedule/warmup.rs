@@ -113,12 +113,12 @@ mod tests {
 
     #[test]
     fn refuses_what_is_out_of_range_and_names_it() {
-        let told = |refused: Result<Warmup, ScheduleError>| refused.unwrap_err().to_string();
-        assert!(told(Warmup::new(f64::NAN, 0.5, 1)).contains("lr"));
-        assert!(told(Warmup::new(0.1, 0.0, 1)).contains("start_factor"));
-        assert!(told(Warmup::new(0.1, 1.5, 1)).contains("start_factor"));
-        assert!(told(Warmup::linear_scaling(0.1, 0, 32, 4, 1)).contains("base batch"));
-        assert!(told(Warmup::linear_scaling(0.1, 32, 0, 4, 1)).contains("batch of all ranks"));
-        assert!(told(Warmup::linear_scaling(f64::MAX, 1, 32, 4, 1)).contains("lr"));
+        let message = |refused: Result<Warmup, ScheduleError>| refused.unwrap_err().to_string();
+        assert!(message(Warmup::new(f64::NAN, 0.5, 1)).contains("lr"));
+        assert!(message(Warmup::new(0.1, 0.0, 1)).contains("start_factor"));
+        assert!(message(Warmup::new(0.1, 1.5, 1)).contains("start_factor"));
+        assert!(message(Warmup::linear_scaling(0.1, 0, 32, 4, 1)).contains("base batch"));
+        assert!(message(Warmup::linear_scaling(0.1, 32, 0, 4, 1)).contains("batch of all ranks"));
+        assert!(message(Warmup::linear_scaling(f64::MAX, 1, 32, 4, 1)).contains("lr"));
     }
 }

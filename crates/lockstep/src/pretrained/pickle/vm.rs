@@ -17,8 +17,7 @@ const MOST_DIMENSIONS: usize = 64;
 
 /// Reads one pickle from the start of `reader`.
 pub(in crate::pretrained) fn parse(reader: &mut Reader<'_>) -> Result<Pickle, BadFile> {
-    let mut machine =
-        Machine { values: Vec::new(), charged: 0, stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
+    let mut machine = Vm { values: Vec::new(), charged: 0, stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
     loop {
         let at = reader.at();
         let opcode = reader.byte()?;
@@ -30,7 +29,7 @@ pub(in crate::pretrained) fn parse(reader: &mut Reader<'_>) -> Result<Pickle, Ba
     }
 }
 
-struct Machine {
+struct Vm {
     values: Vec<Value>,
     /// The cost so far of values, their contents, and copies of them.
     charged: usize,
@@ -40,16 +39,16 @@ struct Machine {
     memo: HashMap<u32, Id>,
 }
 
-impl Machine {
+impl Vm {
     /// Opcodes by their letters, as in `pickletools.py`.
     fn run(&mut self, opcode: u8, reader: &mut Reader<'_>) -> Result<(), BadFile> {
         match opcode {
-            0x80 => reader.take(1).map(drop),               // PROTO
-            0x95 => reader.take(8).map(drop),               // FRAME
-            b'(' => self.mark(),                            // MARK
-            b'0' => self.pop_value_or_mark(),               // POP
-            b'1' => self.above_mark().map(drop),            // POP_MARK
-            b'2' => self.top().and_then(|id| self.lay(id)), // DUP
+            0x80 => reader.take(1).map(drop),                      // PROTO
+            0x95 => reader.take(8).map(drop),                      // FRAME
+            b'(' => self.mark(),                                   // MARK
+            b'0' => self.pop_value_or_mark(),                      // POP
+            b'1' => self.above_mark().map(drop),                   // POP_MARK
+            b'2' => self.top().and_then(|id| self.push_again(id)), // DUP
             b'N' => self.push(Value::None),
             0x88 | 0x89 => self.push(Value::Other), // NEWTRUE, NEWFALSE
             b'K' | b'M' | b'J' | b'I' | b'L' | 0x8a | 0x8b => {
@@ -69,7 +68,7 @@ impl Machine {
             b'd' => self.above_mark().and_then(pairs).and_then(|items| self.push(Value::Dict(items))),
             b's' => self.set_one(), // SETITEM
             b'u' => self.above_mark().and_then(pairs).and_then(|items| self.set(items)), // SETITEMS
-            b'q' | b'r' | b'p' | 0x94 => self.remember(opcode, reader),
+            b'q' | b'r' | b'p' | 0x94 => self.memoize(opcode, reader),
             b'h' | b'j' | b'g' => self.recall(opcode, reader),
             b'c' | 0x93 | b'i' => self.global(opcode, reader),
             b'R' | 0x81 => self.call(), // REDUCE, NEWOBJ
@@ -94,11 +93,11 @@ impl Machine {
         };
         self.charge(1 + parts)?;
         self.values.push(value);
-        self.lay(self.values.len() - 1)
+        self.push_again(self.values.len() - 1)
     }
 
     /// Pushes an existing value.
-    fn lay(&mut self, id: Id) -> Result<(), BadFile> {
+    fn push_again(&mut self, id: Id) -> Result<(), BadFile> {
         self.stack.push(id);
         if self.stack.len() > MOST_VALUES { Err(too_much()) } else { Ok(()) }
     }
@@ -169,7 +168,7 @@ impl Machine {
         Ok(())
     }
 
-    fn remember(&mut self, opcode: u8, reader: &mut Reader<'_>) -> Result<(), BadFile> {
+    fn memoize(&mut self, opcode: u8, reader: &mut Reader<'_>) -> Result<(), BadFile> {
         let place = match opcode {
             0x94 => u32::try_from(self.memo.len()).map_err(|_| too_much())?, // MEMOIZE
             b'q' => reader.byte()?.into(),
@@ -188,7 +187,10 @@ impl Machine {
             _ => number(reader.line()?)?,
         };
         let id = self.memo.get(&place).copied();
-        id.map_or_else(|| Err(BadFile::damaged("it recalls a value that it has not remembered")), |id| self.lay(id))
+        id.map_or_else(
+            || Err(BadFile::damaged("it recalls a value that it has not remembered")),
+            |id| self.push_again(id),
+        )
     }
 
     /// Looks a name up, which may already be an error.
@@ -217,8 +219,8 @@ impl Machine {
             (Global::OrderedDict, &[list]) => self.dict_of_pairs(list),
             (Global::RebuildTensor, &[storage, offset, size, stride, ..]) => self.tensor(storage, offset, size, stride),
             (Global::Parameter, []) => self.push(Value::Parameter(None)),
-            (Global::RebuildParameter | Global::Parameter, &[data, ..]) => self.lay(data),
-            (Global::Size, &[sizes]) => self.lay(sizes),
+            (Global::RebuildParameter | Global::Parameter, &[data, ..]) => self.push_again(data),
+            (Global::Size, &[sizes]) => self.push_again(sizes),
             (Global::Device, _) => self.push(Value::Other),
             (global, args) => Err(BadFile::damaged(format!("it calls {global:?} with {} arguments", args.len()))),
         }
@@ -417,8 +419,8 @@ mod tests {
             b"NR.",
             b"b.",
         ] {
-            let told = parsed(bytes).unwrap_err().to_string();
-            assert!(told.contains("damaged"), "{bytes:?}: {told}");
+            let message = parsed(bytes).unwrap_err().to_string();
+            assert!(message.contains("damaged"), "{bytes:?}: {message}");
         }
     }
 

@@ -14,9 +14,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Timeout of one attempt, for an address that drops packets.
 const ATTEMPT: Duration = Duration::from_secs(3);
 /// A wait is reported after this time; a slow start of the host is shorter.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REPORT_AFTER: Duration = Duration::from_secs(5);
 /// After the first report, the wait is reported at this interval.
-const AGAIN: Duration = Duration::from_secs(30);
+const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Nothing listened at the address until the deadline.
 #[derive(Debug, thiserror::Error)]
@@ -35,8 +35,8 @@ pub struct NobodyListens {
 /// What to do after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    Knock,
-    TellAndKnock,
+    Retry,
+    ReportAndRetry,
     GiveUp,
 }
 
@@ -44,17 +44,19 @@ enum Next {
 ///
 /// # Errors
 /// [`NobodyListens`] at the deadline.
-pub(crate) fn until_somebody_listens(env: &LaunchEnv, deadline: Duration) -> Result<(), NobodyListens> {
-    let (begun, mut told) = (Instant::now(), None);
+pub(crate) fn until_it_listens(env: &LaunchEnv, deadline: Duration) -> Result<(), NobodyListens> {
+    let (begun, mut reported) = (Instant::now(), None);
     let address = format!("{}:{}", env.master_addr, env.master_port);
     loop {
         let left = deadline.saturating_sub(begun.elapsed());
-        let Err(source) = knock(&env.master_addr, env.master_port, left.clamp(PAUSE, ATTEMPT)) else { return Ok(()) };
+        let Err(source) = try_connect(&env.master_addr, env.master_port, left.clamp(PAUSE, ATTEMPT)) else {
+            return Ok(());
+        };
         let waited = begun.elapsed();
-        match next(waited, told, deadline) {
+        match next(waited, reported, deadline) {
             Next::GiveUp => return Err(NobodyListens { address, waited, hint: hint(env), source }),
-            Next::TellAndKnock => {
-                told = Some(waited);
+            Next::ReportAndRetry => {
+                reported = Some(waited);
                 eprintln!(
                     "[rank {}] waiting for the store: nobody listens at {address} for {waited:.0?} ({source}); {}; giving up \
                      after {deadline:.0?}",
@@ -62,25 +64,25 @@ pub(crate) fn until_somebody_listens(env: &LaunchEnv, deadline: Duration) -> Res
                     hint(env)
                 );
             }
-            Next::Knock => {}
+            Next::Retry => {}
         }
         thread::sleep(PAUSE);
     }
 }
 
-fn next(waited: Duration, told: Option<Duration>, deadline: Duration) -> Next {
-    let silent_since = told.map_or(waited, |told| waited.saturating_sub(told));
+fn next(waited: Duration, reported: Option<Duration>, deadline: Duration) -> Next {
+    let silent_since = reported.map_or(waited, |reported| waited.saturating_sub(reported));
     if waited >= deadline {
         Next::GiveUp
-    } else if silent_since >= if told.is_some() { AGAIN } else { PATIENCE } {
-        Next::TellAndKnock
+    } else if silent_since >= if reported.is_some() { REPORT_INTERVAL } else { REPORT_AFTER } {
+        Next::ReportAndRetry
     } else {
-        Next::Knock
+        Next::Retry
     }
 }
 
 /// A connection that is closed at once.
-fn knock(host: &str, port: u16, limit: Duration) -> io::Result<()> {
+fn try_connect(host: &str, port: u16, limit: Duration) -> io::Result<()> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, limit) {
@@ -111,27 +113,27 @@ mod tests {
     }
 
     #[test]
-    fn is_silent_at_first_then_tells_now_and_then_and_gives_up_at_the_deadline() {
+    fn is_silent_at_first_then_reports_now_and_then_and_gives_up_at_the_deadline() {
         let (s, deadline) = (Duration::from_secs, Duration::from_secs(300));
-        assert_eq!(next(s(4), None, deadline), Next::Knock);
-        assert_eq!(next(s(5), None, deadline), Next::TellAndKnock);
-        assert_eq!(next(s(34), Some(s(5)), deadline), Next::Knock);
-        assert_eq!(next(s(35), Some(s(5)), deadline), Next::TellAndKnock);
+        assert_eq!(next(s(4), None, deadline), Next::Retry);
+        assert_eq!(next(s(5), None, deadline), Next::ReportAndRetry);
+        assert_eq!(next(s(34), Some(s(5)), deadline), Next::Retry);
+        assert_eq!(next(s(35), Some(s(5)), deadline), Next::ReportAndRetry);
         assert_eq!(next(s(300), Some(s(290)), deadline), Next::GiveUp);
         assert_eq!(next(s(2), None, s(2)), Next::GiveUp);
     }
 
     #[test]
-    fn finds_who_listens_and_names_who_should_where_nobody_does() {
+    fn finds_a_listener_or_names_who_should_listen() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        until_somebody_listens(&client_of(port), Duration::from_secs(60)).unwrap();
+        until_it_listens(&client_of(port), Duration::from_secs(60)).unwrap();
         drop(listener);
-        let told = until_somebody_listens(&client_of(port), Duration::ZERO).unwrap_err().to_string();
-        assert!(told.contains(&format!("nobody listens at 127.0.0.1:{port}")), "{told}");
-        assert!(told.contains("rank 0 hosts the store there"), "{told}");
+        let message = until_it_listens(&client_of(port), Duration::ZERO).unwrap_err().to_string();
+        assert!(message.contains(&format!("nobody listens at 127.0.0.1:{port}")), "{message}");
+        assert!(message.contains("rank 0 hosts the store there"), "{message}");
         let launched = LaunchEnv { agent_store: true, ..client_of(port) };
-        let told = until_somebody_listens(&launched, Duration::ZERO).unwrap_err().to_string();
-        assert!(told.contains("the launcher hosts the store there"), "{told}");
+        let message = until_it_listens(&launched, Duration::ZERO).unwrap_err().to_string();
+        assert!(message.contains("the launcher hosts the store there"), "{message}");
     }
 }

@@ -15,7 +15,7 @@ const CHUNK: usize = 64 * 1024 * 1024;
 /// A value from another rank did not arrive.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum AgreeError {
+pub enum ObjectError {
     /// The broadcast failed.
     #[error(transparent)]
     Group(#[from] c10d::Error),
@@ -31,30 +31,37 @@ pub enum AgreeError {
 ///
 /// # Panics
 /// Panics when the value cannot be written as JSON, or when rank 0 passes `None`.
-pub(crate) fn words<T: Serialize + DeserializeOwned>(group: &ProcessGroup, mine: Option<&T>) -> Result<T, AgreeError> {
-    words_of(group, Rank::ZERO, mine)
+pub(crate) fn broadcast_object<T: Serialize + DeserializeOwned>(
+    group: &ProcessGroup,
+    mine: Option<&T>,
+) -> Result<T, ObjectError> {
+    broadcast_object_from(group, Rank::ZERO, mine)
 }
 
 /// Returns the value of rank `root` on every rank; the others pass `None`. A collective.
 ///
 /// # Panics
 /// Panics when the value cannot be written as JSON, or when `root` passes `None`.
-pub(crate) fn words_of<T: Serialize + DeserializeOwned>(
+pub(crate) fn broadcast_object_from<T: Serialize + DeserializeOwned>(
     group: &ProcessGroup,
     root: Rank,
     mine: Option<&T>,
-) -> Result<T, AgreeError> {
-    assert!(mine.is_some() || group.rank() != root, "rank {root} has the word");
+) -> Result<T, ObjectError> {
+    assert!(mine.is_some() || group.rank() != root, "rank {root} passes the value");
     let text = mine.map(to_json);
     let mut length = Tensor::from(text.as_ref().map_or(0, |text| text.len() as i64)).to_device(group.device());
     group.broadcast(&mut length, root)?;
     let length = usize::try_from(length.int64_value(&[])).unwrap_or(0);
-    let text = bytes_of(group, root, text.unwrap_or_else(|| vec![0; length]))?;
+    let text = broadcast_bytes_from(group, root, text.unwrap_or_else(|| vec![0; length]))?;
     Ok(serde_json::from_slice(&text)?)
 }
 
 /// Returns the bytes of rank `root` on every rank; the others pass a buffer of the same length. A collective.
-pub(crate) fn bytes_of(group: &ProcessGroup, root: Rank, mut mine: Vec<u8>) -> Result<Vec<u8>, AgreeError> {
+pub(crate) fn broadcast_bytes_from(
+    group: &ProcessGroup,
+    root: Rank,
+    mut mine: Vec<u8>,
+) -> Result<Vec<u8>, ObjectError> {
     if group.size().get() == 1 {
         return Ok(mine);
     }
@@ -70,7 +77,10 @@ pub(crate) fn bytes_of(group: &ProcessGroup, root: Rank, mut mine: Vec<u8>) -> R
 ///
 /// # Panics
 /// Panics when the value cannot be written as JSON.
-pub(crate) fn all_words<T: Serialize + DeserializeOwned>(group: &ProcessGroup, mine: &T) -> Result<Vec<T>, AgreeError> {
+pub(crate) fn all_gather_object<T: Serialize + DeserializeOwned>(
+    group: &ProcessGroup,
+    mine: &T,
+) -> Result<Vec<T>, ObjectError> {
     let mut text = to_json(mine);
     let size = group.size().get();
     let mut lengths = Tensor::zeros([size as i64], (Kind::Int64, group.device()));
@@ -88,5 +98,5 @@ pub(crate) fn all_words<T: Serialize + DeserializeOwned>(group: &ProcessGroup, m
 }
 
 fn to_json<T: Serialize>(value: &T) -> Vec<u8> {
-    serde_json::to_vec(value).expect("what is agreed upon can be written as JSON")
+    serde_json::to_vec(value).expect("the value can be written as JSON")
 }
