@@ -17,11 +17,11 @@ use lockstep_launch::process::signal_name;
 
 /// The codes for people: of `lockstep` and the labs, of set-up, of the test run. The book's page is generated from it.
 pub(crate) const CODES: [[&str; 4]; 5] = [
-    ["0", "everything asked for was done", "libtorch is in place", "every step that can run here passed"],
+    ["0", "everything requested was done", "libtorch is in place", "every step that can run here passed"],
     [
         "1",
         "a failure of a rank, of training or of the machine; an exercise that is not right",
-        "a check or the fetch failed; the error has the command that mends it",
+        "a check or the fetch failed; the error has the command that fixes it",
         "a step failed; the last lines say which",
     ],
     ["2", "usage: bad arguments or input, nothing was started", "", ""],
@@ -65,7 +65,7 @@ pub(crate) fn main(run: impl FnOnce() -> anyhow::Result<Code>) -> ExitCode {
         Err(error) => error,
     };
     // The reader may be gone; the code reports the error too.
-    let _ = writeln!(std::io::stderr(), "{}", told(&error));
+    let _ = writeln!(std::io::stderr(), "{}", with_causes(&error));
     match error.downcast_ref() {
         Some(Interrupted { signal }) => die_of(*signal),
         None => ExitCode::from(code_of(&error) as u8),
@@ -83,7 +83,7 @@ fn die_of(signal: i32) -> ExitCode {
 }
 
 /// The error and its causes, one per line.
-fn told(error: &anyhow::Error) -> String {
+fn with_causes(error: &anyhow::Error) -> String {
     let causes = error.chain().skip(1).map(|cause| format!("\n  caused by: {cause}"));
     format!("error: {error}{}", causes.collect::<String>())
 }
@@ -95,13 +95,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_a_chain_one_cause_a_line() {
+    fn prints_a_chain_with_one_cause_per_line() {
         let error = Err::<(), _>(std::io::Error::other("disk full")).context("cannot save").context("run A failed");
-        assert_eq!(told(&error.unwrap_err()), "error: run A failed\n  caused by: cannot save\n  caused by: disk full");
+        assert_eq!(
+            with_causes(&error.unwrap_err()),
+            "error: run A failed\n  caused by: cannot save\n  caused by: disk full"
+        );
     }
 
     #[test]
-    fn ends_with_2_for_what_could_not_begin_and_with_1_for_the_rest() {
+    fn ends_with_2_for_what_could_not_start_and_1_for_failures() {
         let refused = anyhow::Error::from(Refused("no lab".into())).context("cannot start");
         assert_eq!(code_of(&refused), Code::Usage);
         assert_eq!(code_of(&anyhow::anyhow!("disk full")), Code::Failure);

@@ -6,8 +6,8 @@ use lockstep_grading::grade::find;
 use lockstep_grading::{Found, Lab, Options, learner};
 
 use crate::exit::{Code, Refused};
+use crate::lab_run::program_beside;
 use crate::report::Screen;
-use crate::run::program_beside;
 
 /// Grades these answers of a lab, `TASK` or `TASK/NAME`, or all wrong ones if there are none: prints the full finding of a
 /// single one, a table of several.

@@ -40,8 +40,8 @@ pub(super) fn look(root: &Path, labs: &[Lab]) -> anyhow::Result<Beginning> {
         let of_it = |message: &&Message| {
             message.package_id.as_ref().is_some_and(|id| id.contains(&format!("/labs/{}/exercise", lab.name)))
         };
-        let told = messages.iter().filter(of_it).filter_map(|message| message.message.as_ref()?.rendered.clone());
-        found.faults.extend(told.map(|text| format!("labs/{}: the exercise has a warning: {text}", lab.name)));
+        let warnings = messages.iter().filter(of_it).filter_map(|message| message.message.as_ref()?.rendered.clone());
+        found.faults.extend(warnings.map(|text| format!("labs/{}: the exercise has a warning: {text}", lab.name)));
         let program = messages.iter().filter(of_it).find_map(|message| message.program(&package));
         let program = program.with_context(|| format!("cargo built no program {package}"))?.to_owned();
         found.faults.extend(started(lab, &Submission { program, folder })?);
@@ -53,7 +53,7 @@ pub(super) fn look(root: &Path, labs: &[Lab]) -> anyhow::Result<Beginning> {
 fn build(root: &Path) -> anyhow::Result<Vec<Message>> {
     let mut command = cargo::command(root, &["test", "--workspace", "--no-run"]);
     let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo: is it on PATH?")?;
-    anyhow::ensure!(output.status.success(), "cargo cannot build the workspace; what it says stands above");
+    anyhow::ensure!(output.status.success(), "cargo cannot build the workspace; see its output above");
     Ok(cargo::messages(&output.stdout))
 }
 

@@ -15,17 +15,17 @@ const TASKS: usize = 3;
 
 /// The faults, one per line; empty if the lab is complete.
 pub(super) fn lacks(root: &Path, lab: &Lab) -> Vec<String> {
-    let told = |fault: String| format!("labs/{}: {fault}", lab.name);
+    let with_lab = |fault: String| format!("labs/{}: {fault}", lab.name);
     let tasks = match lab.tasks() {
         Ok(tasks) => tasks,
-        Err(error) => return vec![told(format!("{error:#}"))],
+        Err(error) => return vec![with_lab(format!("{error:#}"))],
     };
     let mut faults = out_of_step(root, lab);
     faults.extend(too_few(&tasks));
     faults.extend(without_text(root, &tasks));
     faults.extend(without_function(&lab.folder(root), &tasks));
     faults.extend(without_grading(&lab.folder(root), &tasks));
-    faults.into_iter().map(told).collect()
+    faults.into_iter().map(with_lab).collect()
 }
 
 /// Compares the exercise with the one generated from the solution. A learner's changes are not faults of the course: then the

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_two_digits_and_words_alone() {
+    fn accepts_only_two_digits_and_words() {
         let names = Names::parse("09-mixed-precision").unwrap();
         assert_eq!((names.number, &*names.title), ("09", "Mixed precision"));
         for lab in ["9-name", "09", "09-", "09-Name", "09-a--b", "../09-x", "009-x", "ab-x"] {

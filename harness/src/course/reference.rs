@@ -103,7 +103,7 @@ mod tests {
     const SOURCES: [&str; 4] = ["crates", "harness/src", "labs", "scripts"];
 
     #[test]
-    fn every_variable_of_the_projects_own_has_a_row() {
+    fn every_variable_of_the_project_has_a_row() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let own = Regex::new(r#"["'$\{]((?:LOCKSTEP|TCPSTORE)_[A-Z][A-Z_]+)["'\}:]"#).unwrap();
         let mut missing: Vec<String> = Vec::new();
@@ -120,20 +120,21 @@ mod tests {
                 {
                     let text = fs::read_to_string(&path).unwrap();
                     let names = own.captures_iter(&text).map(|found| found[1].to_owned());
-                    missing
-                        .extend(names.filter(|name| !told(name)).map(|name| format!("{name} in {}", path.display())));
+                    missing.extend(
+                        names.filter(|name| !is_listed(name)).map(|name| format!("{name} in {}", path.display())),
+                    );
                 }
             }
         }
         assert!(missing.is_empty(), "{missing:#?}");
     }
 
-    fn told(name: &str) -> bool {
+    fn is_listed(name: &str) -> bool {
         VARIABLES.iter().any(|row| row.names.contains(&name))
     }
 
     #[test]
-    fn describes_every_command_for_people_and_none_of_the_hidden() {
+    fn describes_every_public_command_and_no_hidden_one() {
         let text = commands();
         assert!(
             ["run", "grade", "watch", "course check"]

@@ -4,7 +4,7 @@
 //! - [`History`]: the worker processes in them, each one an [`Attempt`] of a rank ([`attempts`]).
 //! - [`Recovery`]: the cost of each failure, and [`Restarts`]: the same for the run as a whole ([`recovery`]).
 //!
-//! [`report`](crate::report) draws it, and [`inject`](crate::inject) evaluates it. [`Trace`](crate::run::Trace) checks that an
+//! [`report`](crate::report) draws it, and [`inject`](crate::inject) evaluates it. [`Trace`](crate::lab_run::Trace) checks that an
 //! undisturbed run recorded each expected step.
 
 mod attempts;

@@ -137,7 +137,7 @@ impl Failed<'_> {
         let silent = || {
             let silent = self.now.iter().filter(|attempt| attempt.ended.is_none()).map(|attempt| Cause {
                 rank: Some(attempt.rank),
-                ..Cause::new(attempt.last(), format!("{}: no more word of it", whose(attempt)))
+                ..Cause::new(attempt.last(), format!("{}: no more events from it", whose(attempt)))
             });
             Cause::earliest(silent)
         };
@@ -156,7 +156,7 @@ impl Failed<'_> {
         let mut all = self.history.attempts.iter();
         let is_last = !all.any(|attempt| attempt.node == Some(node) && attempt.generation > generation);
         let silent = here.all(|attempt| attempt.ended.is_none());
-        let what = format!("node {node}: no more word of its agent and its ranks");
+        let what = format!("node {node}: no more events from its agent and its ranks");
         (!over && is_last && silent).then(|| Cause::new(self.history.last_of_node(node), what))
     }
 
@@ -275,14 +275,14 @@ mod tests {
     }
 
     #[test]
-    fn takes_the_first_of_two_deaths_in_one_attempt_for_the_cause() {
+    fn takes_the_first_of_two_deaths_in_one_attempt_as_the_cause() {
         let run = started_both(FakeRun::default(), 0, 0.1);
         let run = run.agent("0", 2.4, ended(0, 0, 10, -11, false)).agent("0", 2.5, ended(0, 1, 11, 1, false));
         assert_eq!(restarts(&run).deaths().collect::<Vec<_>>(), [(0, -11)]);
     }
 
     #[test]
-    fn tells_a_death_from_a_fault_that_another_rank_survived() {
+    fn distinguishes_a_death_from_a_fault_that_another_rank_survived() {
         let mut run = started_both(FakeRun::default(), 0, 0.1);
         for rank in [0, 1] {
             run = run.rank(rank, 0, 0.5, start(2, 10 + rank as u32));

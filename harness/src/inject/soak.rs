@@ -33,10 +33,10 @@ pub(crate) fn draw(seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenari
         from = at + 1;
     }
     let expect = expected(&faults);
-    let told: Vec<_> = faults.iter().map(Fault::to_string).collect();
+    let descriptions: Vec<_> = faults.iter().map(Fault::to_string).collect();
     Scenario {
         name: format!("soak-{seed}-{index}"),
-        title: told.join("; "),
+        title: descriptions.join("; "),
         shows: format!("Drawn at random: `lockstep inject {}`.", replay(seed, index, ranks, nodes)),
         run,
         expect,
@@ -164,7 +164,7 @@ mod tests {
     use crate::runner::scenario::parse;
 
     #[test]
-    fn draws_the_same_scenario_for_the_same_place_and_others_for_others() {
+    fn draws_each_scenario_from_its_index_alone() {
         assert_eq!(draw(7, 3, 2, 1), draw(7, 3, 2, 1));
         let titles: BTreeSet<_> = (0..50).map(|index| draw(7, index, 2, 1).title).collect();
         assert!(titles.len() > 40, "{titles:#?}");

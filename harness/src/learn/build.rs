@@ -50,7 +50,7 @@ pub(super) fn read(stdout: &[u8], package: &str, success: bool) -> anyhow::Resul
         return Ok(Built::Program(program.with_context(|| format!("cargo built no program {package}"))?.into()));
     }
     let errors: Vec<_> = messages.into_iter().filter_map(|message| error(message.message?)).collect();
-    anyhow::ensure!(!errors.is_empty(), "cargo cannot build {package}; what it says stands above");
+    anyhow::ensure!(!errors.is_empty(), "cargo cannot build {package}; see its output above");
     Ok(Built::Broken(errors))
 }
 
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_errors_with_their_files() {
+    fn reports_errors_with_their_files() {
         let messages = r#"{"reason":"compiler-message","target":{"name":"ex-02"},"message":{"level":"warning","rendered":"w","spans":[]}}
 {"reason":"compiler-message","target":{"name":"ex-02"},"message":{"level":"error","rendered":"mismatched types","spans":[{"file_name":"src/other.rs","is_primary":false},{"file_name":"src/shard.rs","is_primary":true}]}}"#;
         let Ok(Built::Broken(errors)) = read(messages.as_bytes(), "ex-02", false) else { panic!("it is broken") };

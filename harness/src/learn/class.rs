@@ -8,8 +8,8 @@
 //! Nothing prevents an answer from reading this account's files or using the network: grade untrusted work under a separate
 //! account.
 
-mod room;
 mod submission;
+mod workspace;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use lockstep_grading::grade::grade;
 use lockstep_grading::stage::{Bounds, writes_are_confined};
 use lockstep_grading::{Lab, Options};
 
-use self::room::Room;
 use self::submission::Handed;
+use self::workspace::ClassWorkspace;
 use crate::exit::{Code, Refused};
 use crate::report::{Case, Finding, Screen, Target, Verdict, counts};
 use crate::runner::report;
@@ -34,7 +34,7 @@ const DEADLINE: Duration = Duration::from_secs(15);
 pub(super) struct Class {
     labs: Vec<Lab>,
     learners: Vec<PathBuf>,
-    room: Room,
+    workspace: ClassWorkspace,
 }
 
 impl Class {
@@ -57,7 +57,7 @@ impl Class {
         if learners.is_empty() {
             return Err(Refused(format!("{} holds no folder of a learner", folder.display())).into());
         }
-        Ok(Class { room: Room::open(root, &labs)?, labs, learners })
+        Ok(Class { workspace: ClassWorkspace::open(root, &labs)?, labs, learners })
     }
 
     /// Grades all, prints progress, and writes the reports.
@@ -76,9 +76,9 @@ impl Class {
         let title = format!("Lockstep grade: a class of {}", self.learners.len());
         let mut report = report(&title, started, begin.elapsed(), cases);
         if !writes_are_confined() {
-            let told = "answers could write outside their folders: this kernel has no Landlock (Linux 5.13)";
-            report.not_verified.push(told.into());
-            screen.line(format!("warning: {told}"));
+            let text = "answers could write outside their folders: this kernel has no Landlock (Linux 5.13)";
+            report.not_verified.push(text.into());
+            screen.line(format!("warning: {text}"));
         }
         screen.line(format!("{} in {:.0} s, seed {}", counts(&verdicts), report.took.as_secs_f64(), options.seed));
         targets.iter().try_for_each(|target| report.write(target))?;
@@ -91,8 +91,8 @@ impl Class {
         let mut cases = Vec::new();
         for lab in &self.labs {
             if let Some(handed) = Handed::find(learner, lab) {
-                let told = || format!("cannot grade lab {} of {name}", lab.number());
-                cases.push(self.case(&name, lab, &handed, options).with_context(told)?);
+                let text = || format!("cannot grade lab {} of {name}", lab.number());
+                cases.push(self.case(&name, lab, &handed, options).with_context(text)?);
             }
         }
         if cases.is_empty() {
@@ -112,7 +112,7 @@ impl Class {
     fn case(&self, name: &str, lab: &Lab, handed: &Handed, options: &Options) -> anyhow::Result<Case> {
         let begin = Instant::now();
         let tasks = lab.tasks()?;
-        let built = self.room.build(lab, &tasks, handed)?;
+        let built = self.workspace.build(lab, &tasks, handed)?;
         let mut findings = Vec::new();
         for task in &tasks.tasks {
             let (verdict, evidence) = match built.refused.get(&task.name) {

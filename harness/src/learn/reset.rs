@@ -13,7 +13,7 @@ use lockstep_grading::progress::Progress;
 use crate::course::{checkout, find};
 use crate::exit::Code;
 
-/// Makes an exercise anew as it was given; keeps a copy of what stood there
+/// Restores an exercise to its original state; keeps a copy of your files
 #[derive(Args)]
 pub(crate) struct Options {
     /// The lab, by number or name

@@ -21,7 +21,7 @@ const QUIET: Duration = Duration::from_millis(150);
 pub(crate) struct Options {
     /// The lab, by number or name
     lab: String,
-    /// Look for changes every so many seconds, for network file systems that tell of none
+    /// Look for changes at this interval in seconds, for network file systems without change events
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     poll: Option<u64>,
 }
@@ -36,7 +36,7 @@ impl Options {
                 eprintln!("error: {error:#}");
             }
             println!("watching labs/{}/exercise/src; Ctrl-C ends", lab.name);
-            changes.recv().context("nobody tells of changes any more")?;
+            changes.recv().context("the watcher for changes has ended")?;
             while changes.recv_timeout(QUIET) != Err(RecvTimeoutError::Timeout) {}
         }
     }

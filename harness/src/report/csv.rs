@@ -1,7 +1,7 @@
 //! A report for spreadsheets: a row for each claim.
 
 use super::Report;
-use super::words::plain;
+use super::formatting::plain;
 
 const HEADINGS: [&str; 7] = ["case", "verdict", "claim", "evidence", "seconds of the case", "seed", "replay"];
 

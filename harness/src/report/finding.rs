@@ -92,14 +92,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_a_verdict_in_the_same_words_to_people_and_to_programs() {
+    fn uses_the_same_verdicts_for_people_and_programs() {
         for verdict in Verdict::ALL {
             assert_eq!(serde_json::to_value(verdict).unwrap(), verdict.to_string());
         }
     }
 
     #[test]
-    fn lets_one_failure_fail_all_and_counts_nothing_as_not_verified() {
+    fn one_failure_fails_all_and_no_findings_are_not_verified() {
         assert_eq!(overall([Passed, Passed]), Passed);
         assert_eq!(overall([Passed, NotVerified, Failed]), Failed);
         assert_eq!(overall([Passed, NotVerified]), NotVerified);

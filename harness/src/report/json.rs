@@ -16,7 +16,7 @@
 
 use serde::Serialize;
 
-use super::{Case, Finding, Machine, Report, Table, Timeline, Verdict, words};
+use super::{Case, Finding, HostInfo, Report, Table, Timeline, Verdict, formatting};
 
 /// The version of these fields.
 const VERSION: u32 = 1;
@@ -31,7 +31,7 @@ struct Root<'a> {
     seconds: f64,
     verdict: Verdict,
     counts: Counts,
-    machine: &'a Machine,
+    machine: &'a HostInfo,
     not_verified: &'a [String],
     cases: Vec<One<'a>>,
 }
@@ -65,7 +65,7 @@ pub(super) fn render(report: &Report) -> serde_json::Result<String> {
         version: VERSION,
         title: &report.title,
         command: &report.command,
-        started: words::rfc3339(report.started),
+        started: formatting::rfc3339(report.started),
         seconds: report.took.as_secs_f64(),
         verdict: report.verdict(),
         counts: Counts {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_verdicts_of_all_and_of_each() {
+    fn contains_the_verdicts_of_all_and_of_each() {
         let root: Value = serde_json::from_str(&render(&sample()).unwrap()).unwrap();
         assert_eq!(root["verdict"], "FAILED");
         assert_eq!(root["counts"], json!({"passed": 1, "failed": 1, "not_verified": 1}));

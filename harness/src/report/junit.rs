@@ -6,7 +6,7 @@
 use chrono::{DateTime, Utc};
 use quick_junit::{NonSuccessKind, Property, SerializeError, TestCase, TestCaseStatus, TestSuite};
 
-use super::words::plain;
+use super::formatting::plain;
 use super::{Case, Finding, Report, Verdict};
 
 /// The report as XML.
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_of_a_failure_what_is_wrong_and_how_to_see_it_again() {
+    fn reports_a_failure_with_its_reason_and_how_to_reproduce_it() {
         let xml = render(&sample()).unwrap();
         let document = Document::parse(&xml).unwrap();
         let [failure] = all(&document, "failure").try_into().unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn stays_well_formed_whatever_the_texts_say() {
+    fn stays_well_formed_with_any_text() {
         let mut report = sample();
         report.title = HOSTILE.into();
         report.not_verified = vec![HOSTILE.into()];

@@ -1,35 +1,35 @@
 //! The reports of the commands: one value, written as a table, CSV, JSON, JUnit XML or one HTML page.
 //!
-//! - [`Report`] and its [`Case`]s: what ran, on which [`Machine`], and what it showed.
+//! - [`Report`] and its [`Case`]s: what ran, on which [`HostInfo`], and what it showed.
 //! - [`Finding`]: a claim with its verdict.
 //! - [`Timeline`]: the history of every rank, from the event files.
 //!
 //! The commands decide what is claimed, and from which evidence.
 
+mod ascii_timeline;
 mod csv;
 mod finding;
+mod formatting;
+mod host_info;
 mod html;
 mod json;
 mod junit;
-mod machine;
 mod screen;
-mod strip;
 mod table;
 #[cfg(test)]
 mod testing;
 mod timeline;
-mod words;
 mod write;
 
 use std::time::{Duration, SystemTime};
 
+pub(crate) use ascii_timeline::draw as picture;
 pub(crate) use finding::{Doubt, Finding, Verdict, overall};
-pub(crate) use machine::Machine;
+pub(crate) use formatting::{command_line, counts};
+pub(crate) use host_info::HostInfo;
 pub(crate) use screen::{Look, Screen};
-pub(crate) use strip::draw as picture;
 pub(crate) use table::{findings as findings_table, numbers as numbers_table};
 pub(crate) use timeline::Timeline;
-pub(crate) use words::{command_line, counts};
 pub(crate) use write::Target;
 
 /// What a command ran and found.
@@ -44,7 +44,7 @@ pub(crate) struct Report {
     /// How long it took.
     pub(crate) took: Duration,
     /// The machine.
-    pub(crate) machine: Machine,
+    pub(crate) machine: HostInfo,
     /// What this machine could not run at all, each with its reason. Gaps are never silent.
     pub(crate) not_verified: Vec<String>,
     /// In the order in which they ran.

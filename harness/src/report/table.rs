@@ -2,9 +2,9 @@
 
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, LineStyle, Width};
 
+use super::formatting::{costs, failures, instant, plain, seconds, summary};
 use super::screen::Look;
-use super::words::{costs, failures, instant, plain, seconds, summary};
-use super::{Case, Finding, Report, Table, Verdict, strip};
+use super::{Case, Finding, Report, Table, Verdict, ascii_timeline};
 
 /// The whole report.
 pub(super) fn render(report: &Report, look: Look) -> String {
@@ -58,7 +58,7 @@ fn details(case: &Case, look: Look) -> String {
     let mut parts = vec![format!("{}: {}\n{}", plain(&case.name), plain(&case.shows), findings(&case.findings, look))];
     parts.extend(case.tables.iter().map(|table| format!("{}\n{}", plain(&table.title), numbers(table, look))));
     if let Some(timeline) = &case.timeline {
-        parts.push(strip::draw(timeline, look.width, look.unicode));
+        parts.push(ascii_timeline::draw(timeline, look.width, look.unicode));
         if !timeline.recoveries.is_empty() {
             let (headings, rows) = costs(&timeline.recoveries);
             let mut table = look.table(&headings);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_verdicts_pictures_costs_and_how_to_see_a_failure_again() {
+    fn shows_verdicts_pictures_costs_and_how_to_reproduce_a_failure() {
         let text = render(&sample(), Look::FILE);
         for expected in [
             "Lockstep inject: 3 scenarios\n$ lockstep inject --seed 7",
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_good_cases_out_where_brevity_is_asked_for() {
+    fn leaves_good_cases_out_of_the_short_form() {
         let mut report = sample();
         let text = brief(&report, Look::FILE);
         assert!(!text.contains("node1 rank 3") && text.contains("Last lines:") && text.contains("kill-one"), "{text}");

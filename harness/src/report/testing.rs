@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{Case, Finding, Machine, Report, Table, Verdict};
+use super::{Case, Finding, HostInfo, Report, Table, Verdict};
 use crate::history::testing::two_nodes;
 
 /// A text with dangerous characters.
@@ -22,8 +22,8 @@ pub(super) fn sample() -> Report {
     }
 }
 
-fn machine() -> Machine {
-    Machine {
+fn machine() -> HostInfo {
+    HostInfo {
         host: "atlas".into(),
         kernel: "Linux 6.8.0".into(),
         architecture: "x86_64".into(),

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn replaces_an_older_report_and_leaves_nothing_beside_it() {
+    fn replaces_an_older_report_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("report.json");
         fs::write(&path, "old").unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_file_that_it_cannot_write_and_leaves_nothing_beside_it() {
+    fn names_the_file_that_it_cannot_write_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("report.json");
         fs::create_dir(&path).unwrap();

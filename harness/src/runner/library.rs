@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holds_only_scenarios_that_can_be_read_and_are_called_as_their_files() {
+    fn contains_only_valid_scenarios_named_after_their_files() {
         for name in names() {
             let scenario = scenario(name).unwrap_or_else(|refused| panic!("{refused}"));
             assert_eq!(scenario.name, name);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_every_file_of_its_folder() {
+    fn contains_every_file_of_its_folder() {
         let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios")).unwrap();
         let files = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let files: BTreeSet<_> = files.filter_map(|name| name.strip_suffix(".toml").map(str::to_owned)).collect();
@@ -120,10 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn offers_a_name_that_is_like_a_wrong_one() {
-        let told = |name| text(name).unwrap_err().to_string();
-        assert!(told("kill-one-wroker").contains("did you mean kill-one-worker?"), "{}", told("kill-one-wroker"));
-        assert!(told("rename").contains("did you mean kill-before-the-rename?"));
-        assert!(!told("xyz").contains("did you mean") && told("xyz").contains("--list"));
+    fn suggests_a_similar_name() {
+        let message = |name| text(name).unwrap_err().to_string();
+        assert!(message("kill-one-wroker").contains("did you mean kill-one-worker?"), "{}", message("kill-one-wroker"));
+        assert!(message("rename").contains("did you mean kill-before-the-rename?"));
+        assert!(!message("xyz").contains("did you mean") && message("xyz").contains("--list"));
     }
 }

@@ -6,14 +6,14 @@
 //! - [`case`] and [`report()`]: a run as a case of a report, and the report as a whole.
 
 mod case;
+mod command;
 pub(crate) mod expectations;
 pub(crate) mod job_run;
 pub(crate) mod library;
-mod report;
 pub(crate) mod scenario;
 mod suite_runner;
 
 pub(crate) use case::{case, figures};
+pub(crate) use command::{finish, job_runner, report};
 pub(crate) use job_run::{Launcher, Observed};
-pub(crate) use report::{finish, job_runner, report};
-pub(crate) use suite_runner::{Played, SuiteRunner};
+pub(crate) use suite_runner::{ScenarioOutcome, SuiteRunner};

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use anyhow::Context;
 use tempfile::TempDir;
 
-use super::expectations::{Reference, judge};
+use super::expectations::{self, Reference};
 use super::job_run::{JobRunner, Launcher, NoRun, Observed};
 use super::scenario::{Expect, RunSpec, Scenario};
 use crate::exit::{Interrupted, Refused};
@@ -24,7 +24,7 @@ pub(crate) struct SuiteRunner {
 }
 
 /// A scenario and its result.
-pub(crate) struct Played {
+pub(crate) struct ScenarioOutcome {
     pub(crate) scenario: Scenario,
     /// `None` if it could not run.
     pub(crate) seen: Option<Observed>,
@@ -35,7 +35,7 @@ pub(crate) struct Played {
 
 /// The undisturbed run.
 pub(crate) struct Undisturbed {
-    pub(crate) played: Played,
+    pub(crate) outcome: ScenarioOutcome,
     /// Its weights, or what is wrong with it.
     pub(crate) weights: Result<Reference, String>,
 }
@@ -66,7 +66,7 @@ impl SuiteRunner {
     ///
     /// # Errors
     /// A signal arrived or the machine failed; a scenario that fails is not an error.
-    pub(crate) fn play(&mut self, scenario: Scenario) -> anyhow::Result<Played> {
+    pub(crate) fn run(&mut self, scenario: Scenario) -> anyhow::Result<ScenarioOutcome> {
         let undisturbed = match scenario.expect.same_weights() {
             true => Some(self.undisturbed(&scenario.run)?),
             false => None,
@@ -76,46 +76,46 @@ impl SuiteRunner {
             None => Err("none was needed"),
         };
         let launcher = self.runner.launcher.clone();
-        self.play_with(&launcher, scenario, |scenario, seen| judge(scenario, seen, reference))
+        self.run_with(&launcher, scenario, |scenario, seen| expectations::check(scenario, seen, reference))
     }
 
-    /// The same under another launcher, and checked by `judge`.
+    /// The same under another launcher, and checked by `check`.
     ///
     /// # Errors
-    /// As [`SuiteRunner::play`].
-    pub(crate) fn play_with(
+    /// As [`SuiteRunner::run`].
+    pub(crate) fn run_with(
         &mut self,
         launcher: &Launcher,
         scenario: Scenario,
-        judge: impl FnOnce(&Scenario, &Observed) -> Vec<Finding>,
-    ) -> anyhow::Result<Played> {
+        check: impl FnOnce(&Scenario, &Observed) -> Vec<Finding>,
+    ) -> anyhow::Result<ScenarioOutcome> {
         let folder = self.folder(&scenario.name);
         let seen = match self.runner.run(launcher, &scenario, &folder) {
             Ok(seen) => seen,
             Err(NoRun::Failed(error)) => return Err(error.context(format!("cannot run {}", scenario.name))),
             Err(NoRun::NotHere(why)) => return self.not_here(scenario, why, &folder),
         };
-        let findings = judge(&scenario, &seen);
+        let findings = check(&scenario, &seen);
         let failed = overall(findings.iter().map(|finding| finding.verdict)) == Verdict::Failed;
         if failed {
             // Saved so that exactly this scenario can run again, including a random one.
             fs::write(folder.join("scenario.toml"), scenario.to_toml()).context("cannot keep the scenario")?;
         }
         let folder = self.keep_or_remove(folder, failed)?;
-        Ok(Played { scenario, seen: Some(seen), findings, folder })
+        Ok(ScenarioOutcome { scenario, seen: Some(seen), findings, folder })
     }
 
-    fn not_here(&self, scenario: Scenario, evidence: String, folder: &Path) -> anyhow::Result<Played> {
+    fn not_here(&self, scenario: Scenario, evidence: String, folder: &Path) -> anyhow::Result<ScenarioOutcome> {
         self.keep_or_remove(folder.to_owned(), false)?;
         let claim = "This machine can do what the scenario needs".into();
         let findings = vec![Finding { claim, verdict: Verdict::NotVerified, evidence }];
-        Ok(Played { scenario, seen: None, findings, folder: None })
+        Ok(ScenarioOutcome { scenario, seen: None, findings, folder: None })
     }
 
     /// The undisturbed run of the same job; one serves all scenarios that differ only in their faults.
     ///
     /// # Errors
-    /// As [`SuiteRunner::play`].
+    /// As [`SuiteRunner::run`].
     pub(crate) fn undisturbed(&mut self, spec: &RunSpec) -> anyhow::Result<Rc<Undisturbed>> {
         let run = undisturbed(spec);
         if let Some((_, known)) = self.undisturbed.iter().find(|(known, _)| *known == run) {
@@ -129,8 +129,8 @@ impl SuiteRunner {
             expect: Expect { restarts: Some(0), same_weights: Some(false), ..Expect::default() },
             faults: Vec::new(),
         };
-        let played = self.play(scenario)?;
-        let made = Rc::new(Undisturbed { weights: weights_of(&played), played });
+        let outcome = self.run(scenario)?;
+        let made = Rc::new(Undisturbed { weights: weights_of(&outcome), outcome });
         self.undisturbed.push((run, Rc::clone(&made)));
         Ok(made)
     }
@@ -166,7 +166,7 @@ impl SuiteRunner {
     }
 }
 
-fn weights_of(Played { seen, findings, folder, .. }: &Played) -> Result<Reference, String> {
+fn weights_of(ScenarioOutcome { seen, findings, folder, .. }: &ScenarioOutcome) -> Result<Reference, String> {
     let flaws = findings.iter().filter(|finding| finding.verdict == Verdict::Failed);
     let flaws: Vec<_> = flaws.map(|finding| format!("{}: {}", finding.claim, finding.evidence)).collect();
     let kept = folder.as_ref().map_or(String::new(), |folder| format!(" (files in {})", folder.display()));
@@ -230,7 +230,7 @@ mod tests {
     use crate::runner::scenario::Disks;
 
     #[test]
-    fn takes_one_undisturbed_run_for_all_that_differ_in_what_cannot_matter() {
+    fn shares_one_undisturbed_run_between_runs_with_the_same_result() {
         let spec =
             RunSpec { nodes: 2, max_restarts: 0, keep: 9, disks: Disks::OfNodes, requeues: 1, ..RunSpec::default() };
         assert_eq!(undisturbed(&spec), undisturbed(&RunSpec::default()));

@@ -44,7 +44,7 @@ mod tests {
     use crate::history::testing::FakeRun;
 
     #[test]
-    fn counts_a_step_that_was_done_twice_once() {
+    fn counts_a_repeated_step_once() {
         let step = |epoch, step, loss, samples| Event::Step { epoch, step, loss, samples };
         let eval = Event::Eval { epoch: 0, accuracy: 0.75, loss: 0.5, samples: 8 };
         let first = [step(0, 0, 1.0, 4), step(0, 1, 9.0, 2), step(0, 1, 2.0, 2), eval, step(1, 0, 0.5, 4)];

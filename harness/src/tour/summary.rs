@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_starts_deaths_resumes_and_the_end_in_order() {
+    fn lists_starts_deaths_resumes_and_the_end_in_order() {
         let run = FakeRun::default().agent("0", 9.9, started(0, 0, 70)).agent("0", 9.9, started(0, 1, 71));
         let run = run.agent("0", 11.25, ended(0, 1, 71, -9, false)).agent("0", 11.5, ended(0, 0, 70, -15, true));
         let run = run.agent("0", 12.0, started(1, 0, 80)).agent("0", 12.0, started(1, 1, 81));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_the_ranks_own_records_where_no_agent_wrote_and_says_nothing_of_nothing() {
+    fn uses_the_ranks_own_records_without_an_agents() {
         let found = moments(&ranks(FakeRun::default()).0);
         assert!(
             found.iter().any(|moment| moment.what == "rank 1: injected: signal 9 after step 5 of epoch 1"),

@@ -7,7 +7,7 @@ use lockstep_grading::exercise::{Checks, Verify};
 
 use crate::course::find_all;
 use crate::exit::Refused;
-use crate::run::{Plan, Sizes};
+use crate::lab_run::{Plan, Sizes};
 use crate::runner::Launcher;
 use crate::runner::scenario::{Expect, RunSpec, Scenario};
 
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_each_lab_in_its_own_words() {
+    fn uses_each_labs_own_arguments() {
         assert_eq!(words("01"), "5 2 --batch-size 32 --checkpoint {weights}/rank-0.safetensors");
         let common = "--epochs 3 --batch-size 32 --samples 1024 --seed 0 --weights {weights}";
         assert_eq!(words("02"), format!("{common} --nprocs 2"));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_labs_by_scenarios_that_there_are() {
+    fn kills_labs_with_existing_scenarios() {
         for lab in lockstep_labs::LABS {
             let killed_by = lab.verify().unwrap().and_then(|verify| verify.killed_by);
             killed_by.iter().for_each(|scenario| drop(crate::runner::library::scenario(scenario).unwrap()));

@@ -15,10 +15,12 @@ use crate::checks::{
     collectives_hold, each_sample_once, learns, loss_falls, messages_arrive, same_training, same_weights,
 };
 use crate::exit::Code;
+use crate::lab_run::{Evidence, Plan, Results, program_beside};
 use crate::report::{Case, Finding, Screen, Target, Verdict, counts, findings_table, overall};
-use crate::run::{Evidence, Plan, Results, program_beside};
 use crate::runner::scenario::{Expect, Scenario};
-use crate::runner::{Launcher, Observed, Played, SuiteRunner, case, expectations, finish, job_runner, library, report};
+use crate::runner::{
+    Launcher, Observed, ScenarioOutcome, SuiteRunner, case, expectations, finish, job_runner, library, report,
+};
 use labs::VerifiedLab;
 
 /// Samples in a batch of one rank, if there are several.
@@ -29,22 +31,22 @@ const THREADS: usize = 4;
 /// Runs the labs and checks what each promises
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Labs by number or name; all that are built, if none is named
+    /// Labs by number or name [default: all that are built]
     #[arg(value_name = "LAB")]
     labs: Vec<String>,
     /// Ranks of the runs with several
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
     nprocs: u16,
-    /// Keep the files of all runs in this folder, which must be new or empty; those of failed runs are kept anyway
+    /// Keep the files of all runs in this folder, which must be new or empty; those of failed runs are always kept
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Seconds that one run may take
+    /// Time limit of one run in seconds
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     /// Another launcher with torchrun's flags, in place of `lockstep run`
     #[arg(long, value_name = "PROGRAM")]
     launcher: Option<PathBuf>,
-    /// Write a report: a page (.html), .json, JUnit's .xml, .txt, or JSON on stdout (-); several times for several
+    /// Write a report: a page (.html), .json, JUnit's .xml, .txt, or JSON on stdout (-); may be repeated
     #[arg(long = "report", value_name = "FILE")]
     reports: Vec<Target>,
 }
@@ -114,7 +116,7 @@ impl Series {
     }
 
     fn prove_one_device(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<Case> {
-        let (run, mut made) = self.run(lab, lab.plan(1, BATCH), program)?;
+        let (run, mut made) = self.run_lab(lab, lab.plan(1, BATCH), program)?;
         made.findings.extend([each_sample_once(&[("its run", &run)]), loss_falls(&run)]);
         Ok(made)
     }
@@ -123,8 +125,8 @@ impl Series {
     /// that.
     fn prove_training(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<Case> {
         let ranks = self.ranks;
-        let (many, mut made) = self.run(lab, lab.plan(ranks, BATCH), program.clone())?;
-        let (one, alone) = self.run(lab, lab.plan(1, ranks * BATCH), program.clone())?;
+        let (many, mut made) = self.run_lab(lab, lab.plan(ranks, BATCH), program.clone())?;
+        let (one, alone) = self.run_lab(lab, lab.plan(1, ranks * BATCH), program.clone())?;
         made.findings = merged(made.findings, alone.findings);
         made.findings.push(same_weights(&many));
         made.findings.push(same_training(&many, &one));
@@ -153,9 +155,9 @@ impl Series {
             if matches!(launcher, Launcher::Nobody) {
                 scenario.run.args.extend(["--nprocs".to_owned(), ranks.to_string()]);
             }
-            let (played, made) = self.play(scenario, &launcher)?;
+            let (outcome, made) = self.run_scenario(scenario, &launcher)?;
             let none = || vec![Err("it was not run".into()); ranks];
-            runs.push((name, played.seen.map_or_else(none, |seen| seen.results), made));
+            runs.push((name, outcome.seen.map_or_else(none, |seen| seen.results), made));
         }
         let results: Vec<_> = runs.iter().map(|(name, results, _)| (*name, &**results)).collect();
         let proved = prove(&results);
@@ -167,21 +169,21 @@ impl Series {
     }
 
     /// A run without faults, and the findings that do not depend on the lab.
-    fn run(&mut self, lab: &VerifiedLab, plan: Plan, program: PathBuf) -> anyhow::Result<(Evidence, Case)> {
-        let (played, made) = self.play(lab.scenario(&plan, program), &lab.launcher(&self.launcher))?;
-        Ok((evidence(plan, played), made))
+    fn run_lab(&mut self, lab: &VerifiedLab, plan: Plan, program: PathBuf) -> anyhow::Result<(Evidence, Case)> {
+        let (outcome, made) = self.run_scenario(lab.scenario(&plan, program), &lab.launcher(&self.launcher))?;
+        Ok((evidence(plan, outcome), made))
     }
 
-    fn play(&mut self, scenario: Scenario, launcher: &Launcher) -> anyhow::Result<(Played, Case)> {
+    fn run_scenario(&mut self, scenario: Scenario, launcher: &Launcher) -> anyhow::Result<(ScenarioOutcome, Case)> {
         let name = scenario.title.clone();
-        let judge = |_: &_, seen: &Observed| {
+        let check = |_: &_, seen: &Observed| {
             let findings = [expectations::ended(&Expect::default(), seen), expectations::nothing_leaked(seen)];
             let of_run = |found: Finding| Finding { evidence: format!("{name}: {}", found.evidence), ..found };
             findings.into_iter().map(of_run).collect()
         };
-        let played = self.suite.play_with(launcher, scenario, judge)?;
-        let made = case(&played, None, None);
-        Ok((played, made))
+        let outcome = self.suite.run_with(launcher, scenario, check)?;
+        let made = case(&outcome, None, None);
+        Ok((outcome, made))
     }
 
     /// Runs one scenario as an example; `lockstep inject` has the others.
@@ -189,8 +191,8 @@ impl Series {
         let mut scenario = library::scenario(scenario)?;
         (scenario.run.program, scenario.run.lab) = (None, None);
         self.suite.set_lab(program);
-        let played = self.suite.play(scenario)?;
-        let killed = case(&played, None, None);
+        let outcome = self.suite.run(scenario)?;
+        let killed = case(&outcome, None, None);
         made.findings.extend(killed.findings.into_iter().map(|finding| of_run("Killed", finding)));
         made.timeline = killed.timeline;
         made.log = killed.log;
@@ -233,8 +235,8 @@ fn lower(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
-fn evidence(plan: Plan, played: Played) -> Evidence {
-    match played.seen {
+fn evidence(plan: Plan, outcome: ScenarioOutcome) -> Evidence {
+    match outcome.seen {
         Some(seen) if seen.events.unreadable.is_empty() => {
             Evidence { plan, logs: Ok(seen.events.ranks), weights: seen.weights }
         }

@@ -202,7 +202,7 @@ fn finds_scripts_by_relative_paths_and_with_blanks_in_names() {
 }
 
 #[test]
-fn an_error_of_its_own_is_left_for_whoever_started_it() {
+fn its_own_error_is_recorded_for_the_parent_process() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("error.json");
     ended(lockstep_run(&["--nnodes=abc", "true"]).env("TORCHELASTIC_ERROR_FILE", &file)).code(1);
@@ -315,7 +315,7 @@ fn knows_every_flag_that_torchrun_knows() {
         listed.split_whitespace().filter(|flag| flag.starts_with("--") && *flag != "--help").collect();
     assert!(flags.len() > 40, "{listed}");
     for flag in flags {
-        let told = ended(&mut lockstep_run(&["--dry-run", flag, "1", "true"])).err;
-        assert!(!told.contains("unexpected argument"), "{flag}: {told}");
+        let message = ended(&mut lockstep_run(&["--dry-run", flag, "1", "true"])).err;
+        assert!(!message.contains("unexpected argument"), "{flag}: {message}");
     }
 }

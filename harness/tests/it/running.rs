@@ -55,12 +55,12 @@ impl Running {
     }
 
     fn await_in(&self, place: &Text, text: &str, times: usize) {
-        if let Err(why) = place.until(|told| told.matches(text).count() >= times) {
-            panic!("`{text}` did not come {times} times: {why}\n{}", self.told());
+        if let Err(why) = place.until(|output| output.matches(text).count() >= times) {
+            panic!("`{text}` did not come {times} times: {why}\n{}", self.output());
         }
     }
 
-    fn told(&self) -> String {
+    fn output(&self) -> String {
         format!("--- stdout\n{}\n--- stderr\n{}", self.out.now(), self.err.now())
     }
 
@@ -73,7 +73,7 @@ impl Running {
     pub(crate) fn ended(mut self) -> Ended {
         for text in [&self.out, &self.err] {
             if let Err(why) = text.wait(|gathered| gathered.closed) {
-                panic!("something still holds the output: {why}\n{}", self.told());
+                panic!("something still holds the output: {why}\n{}", self.output());
             }
         }
         let status = self.child.wait().unwrap();

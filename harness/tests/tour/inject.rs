@@ -26,8 +26,8 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 
 fn lists() {
     let site = Site::without_labs();
-    let told = stdout(&site.run("", &["inject", "--list"]).success());
-    assert!(told.lines().count() >= 20 && told.starts_with("kill-one-worker "), "{told}");
+    let output = stdout(&site.run("", &["inject", "--list"]).success());
+    assert!(output.lines().count() >= 20 && output.starts_with("kill-one-worker "), "{output}");
     let file = stdout(&site.run("", &["inject", "--show", "lost-node"]).success());
     assert!(file.contains("name = \"lost-node\"") && file.contains("replace-after-seconds"), "{file}");
 }
@@ -90,8 +90,8 @@ fn runs_file() {
          args = [\"-c\", \"{script}\"]\n[expect]\nexit-code = 1\nroot-cause = 1\nsays = [\"rank 0 of 2 in /\"]\n"
     );
     fs::write(site.path("own.toml"), program).unwrap();
-    let told = stdout(&site.run("", &["inject", "own.toml"]).success());
-    assert!(told.contains("1/1 ✓ passed  own: Its own program") && told.contains("1 passed in"), "{told}");
+    let output = stdout(&site.run("", &["inject", "own.toml"]).success());
+    assert!(output.contains("1/1 ✓ passed  own: Its own program") && output.contains("1 passed in"), "{output}");
 }
 
 fn fails_missed_fault() {
@@ -126,24 +126,24 @@ fn requeues() {
 
 fn refuses_shares() {
     let site = Site::new();
-    let told = stderr(&site.run("", &["inject", "--soak", "1", "--ranks", "3", "--nodes", "2"]).code(2));
-    assert!(told.contains("--ranks is 3 and --nodes 2: each node has equally many ranks"), "{told}");
+    let message = stderr(&site.run("", &["inject", "--soak", "1", "--ranks", "3", "--nodes", "2"]).code(2));
+    assert!(message.contains("--ranks is 3 and --nodes 2: each node has equally many ranks"), "{message}");
 }
 
 fn ends_late_run() {
     let site = Site::new();
-    let told = stdout(&site.run("hangs", &["inject", "out-of-restarts", "--timeout", "1"]).code(1));
-    assert!(told.contains("it had not ended after 1 s and was killed: its last lines: "), "{told}");
-    assert!(told.contains("again: lockstep inject out-of-restarts"), "{told}");
+    let output = stdout(&site.run("hangs", &["inject", "out-of-restarts", "--timeout", "1"]).code(1));
+    assert!(output.contains("it had not ended after 1 s and was killed: its last lines: "), "{output}");
+    assert!(output.contains("again: lockstep inject out-of-restarts"), "{output}");
     assert_eq!(entries(&site.leftovers()[0]).len(), 1, "the failed run is kept");
 }
 
 fn replays() {
     let site = Site::new();
     // The scenario's name and description, without the run's times.
-    let line = |told: String, name: &str| {
-        let line = told.lines().find_map(|line| line.find(name).map(|at| line[at..].to_owned()));
-        line.unwrap_or_else(|| panic!("{told}")).split_once("  (").unwrap().0.to_owned()
+    let line = |text: String, name: &str| {
+        let line = text.lines().find_map(|line| line.find(name).map(|at| line[at..].to_owned()));
+        line.unwrap_or_else(|| panic!("{text}")).split_once("  (").unwrap().0.to_owned()
     };
     let alone = stdout(&site.run("", &["inject", "--soak", "1", "--seed", SEED, "--skip", "1"]).success());
     let series = stdout(&site.run("", &["inject", "--soak", "2", "--seed", SEED]).success());
@@ -156,27 +156,30 @@ const SEED: &str = "3";
 
 fn stops_soak() {
     let site = Site::new();
-    let told = stdout(&site.run("other bits", &["inject", "--soak", "2", "--seed", SEED]).code(1));
-    assert!(told.contains(&format!("again: lockstep inject --soak 1 --seed {SEED} --skip 0 --ranks 2")), "{told}");
-    assert!(!told.contains("2/2") && told.contains("files in "), "{told}");
+    let output = stdout(&site.run("other bits", &["inject", "--soak", "2", "--seed", SEED]).code(1));
+    assert!(output.contains(&format!("again: lockstep inject --soak 1 --seed {SEED} --skip 0 --ranks 2")), "{output}");
+    assert!(!output.contains("2/2") && output.contains("files in "), "{output}");
 }
 
 fn names_line() {
     let site = Site::new();
     fs::write(site.path("x.toml"), "name = \"x\"\ntitle = \"x\"\nshows = \"x\"\n[run]\nrank = 2\n").unwrap();
-    let told = stderr(&site.run("", &["inject", "x.toml"]).code(2));
-    assert!(told.starts_with("error: x.toml:5:1: unknown field `rank`, expected one of `lab`, `program`"), "{told}");
-    let told = stderr(&site.run("", &["inject", "gone.toml"]).code(2));
-    assert!(told.starts_with("error: cannot read the scenario gone.toml: No such file"), "{told}");
+    let message = stderr(&site.run("", &["inject", "x.toml"]).code(2));
+    assert!(
+        message.starts_with("error: x.toml:5:1: unknown field `rank`, expected one of `lab`, `program`"),
+        "{message}"
+    );
+    let message = stderr(&site.run("", &["inject", "gone.toml"]).code(2));
+    assert!(message.starts_with("error: cannot read the scenario gone.toml: No such file"), "{message}");
 }
 
 fn refuses() {
     let site = Site::new();
-    let told = |args: &[&str]| stderr(&site.run("", &[&["inject"], args].concat()).code(2));
-    assert!(told(&[]).contains("name a scenario, or --all, or --soak COUNT"));
-    assert!(told(&["kill-one-wroker"]).contains("did you mean kill-one-worker?"));
-    assert!(told(&["--seed", "1", "panic"]).contains("--soak"));
-    assert!(told(&["panic", "--report", "x.pdf"]).contains(".html (a page)"));
+    let message_of = |args: &[&str]| stderr(&site.run("", &[&["inject"], args].concat()).code(2));
+    assert!(message_of(&[]).contains("name a scenario, or --all, or --soak COUNT"));
+    assert!(message_of(&["kill-one-wroker"]).contains("did you mean kill-one-worker?"));
+    assert!(message_of(&["--seed", "1", "panic"]).contains("--soak"));
+    assert!(message_of(&["panic", "--report", "x.pdf"]).contains(".html (a page)"));
     let bare = Site::without_labs();
     assert!(stderr(&bare.run("", &["inject", "panic"]).code(2)).contains("cannot find the program lab-06"));
 }

@@ -22,11 +22,11 @@ pub(super) fn draw(dice: &mut Dice, seed: u64, index: u64, ranks: usize, nodes: 
     // A job ends when it loses the host of its store, and may end when it loses a node just after its workers succeeded.
     (run.requeues, run.requeue_order) = (2, order(dice, nodes));
     let expect = Expect { faults_may_miss: true, ..Expect::default() };
-    let told: Vec<_> = faults.iter().map(Fault::to_string).collect();
+    let descriptions: Vec<_> = faults.iter().map(Fault::to_string).collect();
     let late = (run.late_seconds > 0.0).then(|| format!("node {} comes {} s late", nodes - 1, run.late_seconds));
     Scenario {
         name: format!("soak-{seed}-{index}"),
-        title: told.into_iter().chain(late).collect::<Vec<_>>().join("; "),
+        title: descriptions.into_iter().chain(late).collect::<Vec<_>>().join("; "),
         shows: format!("Drawn at random: `lockstep inject {}`.", replay(seed, index, ranks, nodes)),
         run,
         expect,

@@ -4,8 +4,8 @@ mod picture;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::words::{costs, failures, instant, plain, seconds, summary};
-use super::{Case, Finding, Machine, Report, Table, Verdict};
+use super::formatting::{costs, failures, instant, plain, seconds, summary};
+use super::{Case, Finding, HostInfo, Report, Table, Verdict};
 use crate::history::Recovery;
 
 const STYLE: &str = include_str!("style.css");
@@ -51,7 +51,7 @@ fn head(report: &Report) -> Markup {
     }
 }
 
-fn machine(machine: &Machine) -> Markup {
+fn machine(machine: &HostInfo) -> Markup {
     html! {
         (fact("Machine", &machine.host))
         @if let Some(processor) = &machine.processor { (fact("Processor", processor)) }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_picture_in_words_too() {
+    fn describes_the_picture_as_text() {
         let page = well_formed(&render(&sample()));
         let document = parsed(&page);
         let [picture] = all(&document, "svg")

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 
+use crate::report::formatting::{plain, seconds};
 use crate::report::timeline::{Mark, MarkKind, Node, Redone, Row, Span, State, Timeline};
-use crate::report::words::{plain, seconds};
 
 /// Heights in pixels: of the time axis, of a node's line, of a rank's line, and of the bar in it.
 const AXIS: usize = 26;
@@ -321,7 +321,7 @@ fn in_words(timeline: &Timeline) -> Markup {
                     tbody {
                         @for node in &timeline.nodes {
                             @if let Some(name) = &node.name {
-                                @for mark in node.marks.iter().take(MOST_THINGS) { (told(&format!("agent of {name}"), mark.at, None, mark_name(mark.kind), &mark.detail)) }
+                                @for mark in node.marks.iter().take(MOST_THINGS) { (table_row(&format!("agent of {name}"), mark.at, None, mark_name(mark.kind), &mark.detail)) }
                             }
                         }
                         @for (node, row) in timeline.rows().take(MOST_RANKS) { (row_in_words(node, row)) }
@@ -344,11 +344,11 @@ fn row_in_words(node: Option<&str>, row: &Row) -> Markup {
     all.sort_by(|one, other| one.0.total_cmp(&other.0));
     html! {
         @if all.is_empty() { tr { td { (plain(&who)) } td {} td {} td { "never started" } td {} } }
-        @for (from, to, what, detail) in &all { (told(&who, *from, *to, what, detail)) }
+        @for (from, to, what, detail) in &all { (table_row(&who, *from, *to, what, detail)) }
     }
 }
 
-fn told(who: &str, from: f64, to: Option<f64>, what: &str, detail: &str) -> Markup {
+fn table_row(who: &str, from: f64, to: Option<f64>, what: &str, detail: &str) -> Markup {
     html! {
         tr {
             td { (plain(who)) }
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_so_many_ranks_and_no_more() {
+    fn limits_the_number_of_drawn_ranks() {
         let many = (0..1000).fold(FakeRun::default(), |run, rank| run.rank(rank, 0, NOON - NOON, start(1000, 1)));
         let drawn = draw(0, &many.timeline()).into_string();
         assert!(drawn.contains("872 more ranks are not drawn"));

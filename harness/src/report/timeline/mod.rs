@@ -185,7 +185,7 @@ fn gaps(missing: &[usize], history: &History<'_>) -> Vec<String> {
         notes.push("no agent wrote events: how a rank ended is known by its own words only".into());
     }
     if !missing.is_empty() {
-        notes.push(format!("nobody started {}", list(missing.iter().copied().collect())));
+        notes.push(format!("never started: {}", list(missing.iter().copied().collect())));
     }
     let heard = attempts.iter().filter(|attempt| !attempt.records.is_empty());
     let heard: BTreeSet<usize> = heard.map(|attempt| attempt.rank).collect();

@@ -99,7 +99,7 @@ impl Scene<'_> {
         let mut marks: Vec<Mark> = records.iter().filter_map(|(t, event)| self.agent_mark(*t, event)).collect();
         let at_end = [MarkKind::Finished, MarkKind::Lost];
         if !marks.iter().any(|mark| at_end.contains(&mark.kind)) {
-            let detail = "no more word of this agent: it was lost, or still runs".into();
+            let detail = "no more events from this agent: it was lost, or still runs".into();
             marks.push(Mark { at: self.history.last_of_node(node) - self.began, kind: MarkKind::Lost, detail });
         }
         marks
@@ -185,7 +185,7 @@ impl Pen<'_> {
             Some(End { code: 0, stopped: false, .. }) => return self.put(end, MarkKind::Finished, "finished".into()),
             Some(known) if known.stopped => (State::Stopped, known.manner()),
             Some(known) => (State::Dead, known.manner()),
-            None => (State::Dead, "no more word of it".to_owned()),
+            None => (State::Dead, "no more events from it".to_owned()),
         };
         if state == State::Dead {
             self.put(end, MarkKind::Died, detail.clone());

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_a_fault_in_one_line() {
+    fn describes_a_fault_in_one_line() {
         let when = When { epoch: Some(1), step: Some(3), ..When::default() };
         assert_eq!(
             fault(Who::Rank(1), when, &[FaultAction::Kill]).to_string(),

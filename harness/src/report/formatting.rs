@@ -65,8 +65,8 @@ fn quoted(word: &str) -> String {
 /// The number of each verdict: `4 passed, 1 FAILED`; verdicts that do not occur are left out.
 pub(crate) fn counts(verdicts: &[Verdict]) -> String {
     let count = |verdict: &Verdict| verdicts.iter().filter(|other| *other == verdict).count();
-    let told = Verdict::ALL.iter().map(|verdict| (count(verdict), verdict)).filter(|(count, _)| *count > 0);
-    told.map(|(count, verdict)| format!("{count} {verdict}")).collect::<Vec<_>>().join(", ")
+    let occurring = Verdict::ALL.iter().map(|verdict| (count(verdict), verdict)).filter(|(count, _)| *count > 0);
+    occurring.map(|(count, verdict)| format!("{count} {verdict}")).collect::<Vec<_>>().join(", ")
 }
 
 /// `2 passed, 1 FAILED in 14.9 s`: of the cases, or of the claims of the only case.
@@ -75,8 +75,8 @@ pub(super) fn summary(report: &Report) -> String {
         [one] => one.findings.iter().map(|finding| finding.verdict).collect(),
         cases => cases.iter().map(Case::verdict).collect(),
     };
-    let told = if verdicts.is_empty() { "nothing was tried".into() } else { counts(&verdicts) };
-    format!("{told} in {}", seconds(report.took.as_secs_f64()))
+    let text = if verdicts.is_empty() { "nothing was tried".into() } else { counts(&verdicts) };
+    format!("{text} in {}", seconds(report.took.as_secs_f64()))
 }
 
 /// The number of failures of ranks and nodes in a case; a dash if they were not counted.
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn writes_durations_in_the_unit_that_fits() {
-        let told = [-1.0, 0.0008, 0.0099, 0.35, 0.9999, 9.31, 59.99, 119.7, 250.0, 7500.0].map(seconds);
+        let written = [-1.0, 0.0008, 0.0099, 0.35, 0.9999, 9.31, 59.99, 119.7, 250.0, 7500.0].map(seconds);
         let expected = [
             "0.0 ms",
             "0.8 ms",
@@ -121,7 +121,7 @@ mod tests {
             "4 min 10 s",
             "2 h 05 min",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(written, expected);
         assert_eq!(maybe(None), "–");
     }
 
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_only_the_verdicts_that_are_there() {
+    fn counts_only_the_verdicts_that_occur() {
         use Verdict::{Failed, NotVerified, Passed};
         assert_eq!(counts(&[Passed, Failed, Passed]), "2 passed, 1 FAILED");
         assert_eq!(counts(&[NotVerified]), "1 not verified here");

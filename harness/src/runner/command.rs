@@ -8,9 +8,9 @@ use anyhow::Context;
 use super::job_run::{JobRunner, LAB, Launcher};
 use super::suite_runner::SuiteRunner;
 use crate::exit::Code;
+use crate::lab_run::program_beside;
 use crate::process::Signals;
-use crate::report::{Case, Machine, Report, Screen, Target, Verdict, command_line};
-use crate::run::program_beside;
+use crate::report::{Case, HostInfo, Report, Screen, Target, Verdict, command_line};
 
 /// Settings of all runs.
 ///
@@ -34,11 +34,11 @@ pub(crate) fn job_runner(
 
 /// A report of this command on this machine.
 pub(crate) fn report(title: &str, started: SystemTime, took: Duration, cases: Vec<Case>) -> Report {
-    let machine = Machine::here();
+    let machine = HostInfo::here();
     let untried = cases.iter().filter(|case| case.verdict() == Verdict::NotVerified && case.timeline.is_none());
-    let told =
+    let reasons =
         untried.flat_map(|case| case.findings.iter().map(|finding| format!("{}: {}", case.name, finding.evidence)));
-    let not_verified = machine.not_verified().into_iter().chain(told).collect();
+    let not_verified = machine.not_verified().into_iter().chain(reasons).collect();
     Report { title: title.into(), command: command_line(), started, took, machine, not_verified, cases }
 }
 

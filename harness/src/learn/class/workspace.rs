@@ -30,7 +30,7 @@ const MEMORY: u64 = 8 << 20;
 const MESSAGES: u64 = 32 << 20;
 
 /// The workspace.
-pub(super) struct Room {
+pub(super) struct ClassWorkspace {
     root: PathBuf,
     folder: PathBuf,
     signals: Signals,
@@ -48,25 +48,25 @@ pub(super) struct BuiltAnswers {
     pub(super) refused: BTreeMap<String, String>,
 }
 
-impl Room {
+impl ClassWorkspace {
     /// Creates the workspace for these labs.
     pub(super) fn open(root: PathBuf, labs: &[Lab]) -> anyhow::Result<Self> {
         let folder = root.join("target").join("class");
         let signals = Signals::listen().context("cannot listen for signals")?;
         let given =
             labs.iter().map(|lab| Ok((lab.name, package::files(&root, lab)?))).collect::<anyhow::Result<_>>()?;
-        let room = Room { root, folder, signals, given };
-        let told = || format!("cannot set up {}", room.folder.display());
-        fs::create_dir_all(&room.folder).with_context(told)?;
+        let workspace = ClassWorkspace { root, folder, signals, given };
+        let text = || format!("cannot set up {}", workspace.folder.display());
+        fs::create_dir_all(&workspace.folder).with_context(text)?;
         let manifest =
-            fs::read_to_string(room.root.join("Cargo.toml")).context("cannot read the checkout's Cargo.toml")?;
-        let manifest = workspace(manifest.parse()?, &room.root, labs)?;
-        fs::write(room.folder.join("Cargo.toml"), manifest.to_string()).with_context(told)?;
-        fs::copy(room.root.join("Cargo.lock"), room.folder.join("Cargo.lock")).with_context(told)?;
+            fs::read_to_string(workspace.root.join("Cargo.toml")).context("cannot read the checkout's Cargo.toml")?;
+        let manifest = workspace_manifest(manifest.parse()?, &workspace.root, labs)?;
+        fs::write(workspace.folder.join("Cargo.toml"), manifest.to_string()).with_context(text)?;
+        fs::copy(workspace.root.join("Cargo.lock"), workspace.folder.join("Cargo.lock")).with_context(text)?;
         for lab in labs {
-            room.furnish(lab, &room.given[lab.name])?;
+            workspace.write_package(lab, &workspace.given[lab.name])?;
         }
-        Ok(room)
+        Ok(workspace)
     }
 
     /// Builds a learner's answers to a lab.
@@ -81,7 +81,7 @@ impl Room {
             }
         }
         loop {
-            self.furnish(lab, &files)?;
+            self.write_package(lab, &files)?;
             let errors = match self.cargo(lab)? {
                 Built::Program(program) => {
                     let submission = Submission { program, folder: self.folder.join(lab.package()) };
@@ -111,7 +111,7 @@ impl Room {
     }
 
     /// Writes the package again, with the checkout's crates and without its test.
-    fn furnish(&self, lab: &Lab, files: &Files) -> anyhow::Result<()> {
+    fn write_package(&self, lab: &Lab, files: &Files) -> anyhow::Result<()> {
         let folder = self.folder.join(lab.package());
         let given = lab.folder(&self.root).join("given").display().to_string();
         for (path, text) in files {
@@ -161,7 +161,7 @@ fn is_in(error: &CompileError, file: &Path) -> bool {
 }
 
 /// The checkout's workspace with other members: the same versions and profiles, and crates by absolute paths.
-fn workspace(mut manifest: Table, root: &Path, labs: &[Lab]) -> anyhow::Result<Table> {
+fn workspace_manifest(mut manifest: Table, root: &Path, labs: &[Lab]) -> anyhow::Result<Table> {
     let workspace =
         manifest.get_mut("workspace").and_then(Value::as_table_mut).context("Cargo.toml has no workspace")?;
     let members = labs.iter().map(|lab| Value::String(lab.package())).collect();

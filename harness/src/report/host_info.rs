@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// Facts that influence the numbers of a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Machine {
+pub(crate) struct HostInfo {
     /// The host name.
     pub(crate) host: String,
     /// As `uname -sr` writes it: `Linux 6.8.0`.
@@ -24,13 +24,13 @@ pub(crate) struct Machine {
     pub(crate) gpus: Vec<String>,
 }
 
-impl Machine {
+impl HostInfo {
     /// This machine.
     pub(crate) fn here() -> Self {
         let uname = rustix::system::uname();
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
         let read = |path| fs::read_to_string(path).unwrap_or_default();
-        Machine {
+        HostInfo {
             host: text(uname.nodename()),
             kernel: format!("{} {}", text(uname.sysname()), text(uname.release())),
             architecture: text(uname.machine()),
@@ -106,12 +106,13 @@ mod tests {
 
     #[test]
     fn says_what_cannot_be_shown_without_a_gpu() {
-        let mut machine = Machine { cores: 1, memory: Some(3 << 29), kernel: "Linux 6.1".into(), ..Machine::default() };
+        let mut machine =
+            HostInfo { cores: 1, memory: Some(3 << 29), kernel: "Linux 6.1".into(), ..HostInfo::default() };
         machine.architecture = "x86_64".into();
         assert_eq!(machine.summary(), "1 core, 1.5 GiB, no GPU, Linux 6.1 (x86_64)");
         assert_eq!(machine.not_verified().len(), 1);
         machine.gpus = vec!["NVIDIA H200".into(); 2];
         assert!(machine.not_verified().is_empty() && machine.summary().contains("2 GPUs (NVIDIA H200)"));
-        assert!(Machine::here().cores > 0 && Machine::here().kernel.starts_with("Linux "));
+        assert!(HostInfo::here().cores > 0 && HostInfo::here().kernel.starts_with("Linux "));
     }
 }

@@ -115,12 +115,12 @@ fn of_rank(plan: &Plan, rank: usize, log: &EventLog) -> Result<(Vec<Part>, Optio
         started |= take(plan, &mut parts, &record.event)?;
     }
     if !started {
-        return Err("does not tell of a start".into());
+        return Err("does not record a start".into());
     }
     let last = parts.get_mut(&plan.epochs).and_then(|part| part.eval.take());
     parts.retain(|epoch, part| *epoch != plan.epochs || !part.is_empty());
     if let Some(epoch) = parts.keys().find(|&&epoch| epoch >= plan.epochs) {
-        return Err(format!("tells of epoch {epoch}, the run had {}", plan.epochs));
+        return Err(format!("has events of epoch {epoch}, the run had {}", plan.epochs));
     }
     let epochs = (0..plan.epochs).map(|epoch| whole(plan, epoch, parts.remove(&epoch)));
     Ok((epochs.collect::<Result<_, _>>()?, last))
@@ -129,7 +129,7 @@ fn of_rank(plan: &Plan, rank: usize, log: &EventLog) -> Result<(Vec<Part>, Optio
 fn check_origin(rank: usize, record: &Record) -> Result<(), String> {
     match (record.rank, record.restart) {
         (writer, _) if writer != rank => Err(format!("holds a line of rank {writer}")),
-        (_, restart) if restart > 0 => Err(format!("tells of restart {restart}, the run had none")),
+        (_, restart) if restart > 0 => Err(format!("has events of restart {restart}, the run had none")),
         _ => Ok(()),
     }
 }
@@ -139,10 +139,10 @@ fn take(plan: &Plan, parts: &mut BTreeMap<u64, Part>, event: &Event) -> Result<b
     match event {
         Event::Start { world_size, .. } if *world_size == plan.ranks => return Ok(true),
         Event::Start { world_size, .. } => {
-            return Err(format!("tells of {world_size} ranks, the run had {}", plan.ranks));
+            return Err(format!("records {world_size} ranks, the run had {}", plan.ranks));
         }
         Event::Epoch { epoch, batch_size, .. } if *batch_size != plan.batch => {
-            return Err(format!("tells of batches of {batch_size} in epoch {epoch}, the run had {}", plan.batch));
+            return Err(format!("records batches of {batch_size} in epoch {epoch}, the run had {}", plan.batch));
         }
         Event::Epoch { epoch, steps, .. } => {
             once(&mut parts.entry(*epoch).or_default().planned, *steps, || format!("begins epoch {epoch} twice"))?;
@@ -163,7 +163,7 @@ fn take(plan: &Plan, parts: &mut BTreeMap<u64, Part>, event: &Event) -> Result<b
             let place = &mut parts.entry(*epoch).or_default().eval;
             once(place, eval, || format!("has two evaluations of epoch {epoch}"))?;
         }
-        Event::Fault { message } => return Err(format!("tells of a fault: {message}")),
+        Event::Fault { message } => return Err(format!("records a fault: {message}")),
         _ => {}
     }
     Ok(false)
@@ -175,7 +175,7 @@ fn once<T>(place: &mut Option<T>, value: T, flaw: impl FnOnce() -> String) -> Re
 
 /// The epoch, if its steps took exactly the listed samples, batch by batch.
 fn whole(plan: &Plan, epoch: u64, part: Option<Part>) -> Result<Part, String> {
-    let part = part.ok_or_else(|| format!("tells nothing of epoch {epoch}"))?;
+    let part = part.ok_or_else(|| format!("has no events of epoch {epoch}"))?;
     let planned = part.planned.ok_or_else(|| format!("does not begin epoch {epoch}"))?;
     let share = part.share.as_ref().ok_or_else(|| format!("lists no samples of epoch {epoch}"))?;
     let due: Vec<u64> = share.chunks(plan.batch).map(|batch| batch.len() as u64).collect();
@@ -211,7 +211,7 @@ fn across(ranks: &[Vec<Part>], epoch: usize) -> Result<Epoch, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::testing::Run;
+    use crate::lab_run::testing::Run;
 
     /// Ranks 0 and 1, batches of 4, epochs 0 and 1, 20 samples: 3 steps an epoch, the last of 2 samples.
     fn truth() -> Evidence {
@@ -222,8 +222,8 @@ mod tests {
     fn flaw(falsify: impl FnOnce(&mut Vec<Record>)) -> String {
         let mut evidence = truth();
         falsify(&mut evidence.logs.as_mut().unwrap().get_mut(&1).unwrap().records);
-        let told = Trace::of(&evidence).unwrap_err();
-        told.strip_prefix("rank 1's event file ").map(str::to_owned).unwrap_or(told)
+        let message = Trace::of(&evidence).unwrap_err();
+        message.strip_prefix("rank 1's event file ").map(str::to_owned).unwrap_or(message)
     }
 
     /// The index of the `nth` event of this kind, from 0.
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_files_that_are_missing_torn_or_of_a_stranger() {
+    fn rejects_missing_torn_and_foreign_files() {
         let mut evidence = truth();
         evidence.logs = Err("cannot read events".into());
         assert_eq!(Trace::of(&evidence).unwrap_err(), "cannot read events");
@@ -268,24 +268,24 @@ mod tests {
         evidence.logs.as_mut().unwrap().insert(2, EventLog::default());
         assert_eq!(Trace::of(&evidence).unwrap_err(), "an event file of rank 2 lies among those of 2 ranks");
         assert_eq!(flaw(|records| records[3].rank = 0), "holds a line of rank 0");
-        assert_eq!(flaw(|records| records[3].restart = 1), "tells of restart 1, the run had none");
+        assert_eq!(flaw(|records| records[3].restart = 1), "has events of restart 1, the run had none");
     }
 
     #[test]
     fn rejects_a_run_of_another_plan() {
-        assert_eq!(flaw(without("start", 0)), "does not tell of a start");
+        assert_eq!(flaw(without("start", 0)), "does not record a start");
         let alone = Event::Start { world_size: 1, device: "cpu".into(), pid: 1 };
-        assert_eq!(flaw(|records| records[0].event = alone), "tells of 1 ranks, the run had 2");
+        assert_eq!(flaw(|records| records[0].event = alone), "records 1 ranks, the run had 2");
         let batches = Event::Epoch { epoch: 0, steps: 3, batch_size: 8 };
-        assert_eq!(flaw(|records| records[1].event = batches), "tells of batches of 8 in epoch 0, the run had 4");
+        assert_eq!(flaw(|records| records[1].event = batches), "records batches of 8 in epoch 0, the run had 4");
         let more = Event::Epoch { epoch: 2, steps: 3, batch_size: 4 };
-        let told = flaw(|records| records.push(Record { event: more, ..records[0].clone() }));
-        assert_eq!(told, "tells of epoch 2, the run had 2");
-        assert_eq!(flaw(|records| records.truncate(place(records, "epoch", 1))), "tells nothing of epoch 1");
+        let message = flaw(|records| records.push(Record { event: more, ..records[0].clone() }));
+        assert_eq!(message, "has events of epoch 2, the run had 2");
+        assert_eq!(flaw(|records| records.truncate(place(records, "epoch", 1))), "has no events of epoch 1");
     }
 
     #[test]
-    fn rejects_events_that_are_left_out_or_told_twice() {
+    fn rejects_events_that_are_missing_or_repeated() {
         assert_eq!(flaw(without("epoch", 1)), "does not begin epoch 1");
         assert_eq!(flaw(without("samples", 0)), "lists no samples of epoch 0");
         assert_eq!(flaw(without("step", 1)), "has step 2 of epoch 0 where step 1 is due");
@@ -298,11 +298,11 @@ mod tests {
 
     #[test]
     fn rejects_steps_of_another_size_than_the_samples_give() {
-        let told = flaw(|records| {
+        let message = flaw(|records| {
             let at = place(records, "step", 2);
             records[at].event = Event::Step { epoch: 0, step: 2, loss: 1.0, samples: 4 };
         });
-        assert_eq!(told, "has 4 samples in step 2 of epoch 0 where 2 are due");
+        assert_eq!(message, "has 4 samples in step 2 of epoch 0 where 2 are due");
     }
 
     #[test]
@@ -314,9 +314,9 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_run_that_tells_of_a_fault() {
+    fn rejects_a_run_with_a_fault() {
         let fault = Event::Fault { message: "peer 0 is gone".into() };
-        let told = flaw(|records| records.push(Record { event: fault, ..records[0].clone() }));
-        assert_eq!(told, "tells of a fault: peer 0 is gone");
+        let message = flaw(|records| records.push(Record { event: fault, ..records[0].clone() }));
+        assert_eq!(message, "records a fault: peer 0 is gone");
     }
 }

@@ -1,7 +1,7 @@
 //! A timeline in characters: one line per rank, for terminals and text files.
 
+use super::formatting::{plain, seconds};
 use super::timeline::{MarkKind, Row, State, Timeline};
-use super::words::{plain, seconds};
 
 /// Maximum number of drawn ranks.
 const MOST_ROWS: usize = 64;

@@ -88,8 +88,8 @@ mod tests {
     fn says_what_is_wrong_with_weights_that_are_missing_or_damaged() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rank-1.safetensors");
-        let told = read_weights(&path).unwrap_err();
-        assert!(told.contains("rank-1.safetensors: No such file"), "{told}");
+        let message = read_weights(&path).unwrap_err();
+        assert!(message.contains("rank-1.safetensors: No such file"), "{message}");
         fs::write(&path, b"\xff\xff\xff\xff\xff\xff\xff\x7f{}").unwrap();
         assert!(read_weights(&path).unwrap_err().contains("rank-1.safetensors is no safetensors file"));
     }
