@@ -9,7 +9,7 @@ the first 12 hex digits of the source's SHA-256. A program that does not end wit
 except for those that show a failure) is not recorded. Needs a finished set-up, and no package. CARGO names another cargo,
 LOCKSTEP_DATA the folder with the real digits; without it their recording stays as it is.
 
-Output is recorded as it is, except for what means nothing and differs on each machine: the folders of the checkout
+Output is recorded unchanged, except for what differs on each machine and has no meaning: the folders of the checkout
 and of temporary files, and the host's name where the launcher reports it (`places`). Ids and process numbers stay.
 """
 
@@ -186,7 +186,7 @@ def report(faults):
 
 
 def record(expected, command, source, world_size, kill=None):
-    """Runs the command at the root of the checkout, which must end with the expected exit code; gives its text with the line of
+    """Runs the command at the root of the checkout, which must end with the expected exit code; returns its text with the line of
     provenance."""
     shutil.rmtree(TRY, ignore_errors=True)
     with tempfile.TemporaryDirectory() as events, tempfile.TemporaryDirectory() as temporary:
@@ -253,13 +253,13 @@ def places(text, temporary):
 
 
 def first_event(folder, rank):
-    """What a rank wrote about its start; nothing for programs that write no events."""
+    """A rank's start event; nothing for programs that write no events."""
     path = pathlib.Path(folder) / f"rank-{rank}.jsonl"
     return json.loads(path.read_text().splitlines()[0]) if path.exists() else None
 
 
 def digest(source):
-    """Of a file, or of all Rust and TOML files of a folder."""
+    """The hash of a file, or of all Rust and TOML files of a folder."""
     path = ROOT / source
     files = sorted([*path.rglob("*.rs"), *path.rglob("*.toml")]) if path.is_dir() else [path]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""A training step in Rust against the same step in Python, in turns, as ratios with spread.
+"""Compares a training step in Rust with the same step in Python, alternating, as ratios with spread.
 
     python3 scripts/bench/against_python.py --python PYTHON [--step ddp|resnet]
 
@@ -79,7 +79,7 @@ def build(cargo, example):
 
 
 class Side:
-    """A program that waits for orders. Leaving the context ends it."""
+    """A program that waits for requests. Leaving the context ends it."""
 
     def __init__(self, command):
         self.command, self.turns, self.cpu_turns, self.loss = command, [], [], None
@@ -124,7 +124,7 @@ class Side:
 
 
 def cpu_milliseconds(pid):
-    """What a process and its descendants have spent on cores so far; 0 where the system does not tell."""
+    """CPU time of a process and its descendants so far; 0 if the system does not report it."""
     spent = 0
     for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
         with contextlib.suppress(OSError):  # a thread that has just ended
@@ -146,7 +146,7 @@ def run_round(commands, args):
 
 
 def ratios(sides, peer):
-    """Of a round, in time and in CPU time: each turn of Rust against the turn of the peer in the same lap."""
+    """The ratios of a round, in time and in CPU time: each turn of Rust against the peer's turn in the same lap."""
     rust, other = sides["rust"], sides[peer]
     pairs = [(rust.turns, other.turns), (rust.cpu_turns, other.cpu_turns)]
     return [statistics.median(a / b if b else float("nan") for a, b in zip(*pair)) for pair in pairs]

@@ -1,11 +1,11 @@
-"""Writes crates/lockstep/golden/sampler.json: what PyTorch itself draws, for the tests of `lockstep::sampler`.
+"""Writes crates/lockstep/golden/sampler.json: the indices that PyTorch itself draws, for the tests of `lockstep::sampler`.
 
 Run it with any Python that has torch 2.11 (CPU is enough, numpy is not needed):
 
     python scripts/golden/sampler.py
 
 The two largest permutations take about 2 GB of memory and some 30 seconds. Short index lists are stored whole,
-long ones as CRC-32 of their little-endian 64-bit integers with both ends in clear.
+long ones as CRC-32 of their little-endian 64-bit integers, with both ends in plain text.
 """
 
 import array

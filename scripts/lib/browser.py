@@ -1,5 +1,5 @@
-"""A headless Chromium, led over its DevTools protocol. The protocol's pipe (--remote-debugging-pipe) needs neither a port nor a
-websocket, and the browser ends by itself when this side of the pipe is closed, however that came about."""
+"""A headless Chromium, controlled over its DevTools protocol. The protocol's pipe (--remote-debugging-pipe) needs neither a port nor a
+websocket, and the browser exits by itself when this side of the pipe is closed for any reason."""
 
 import base64
 import contextlib
@@ -50,7 +50,7 @@ def served(folder):
 
 @contextlib.contextmanager
 def opened(program):
-    """A tab of a browser of its own, which leaves nothing behind."""
+    """A tab in a separate browser, which leaves no files."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         # Chromium reads from 3 and writes to 4; with other numbers, no end of a pipe is overwritten on the way there.
         to_it, from_us, from_it, to_us = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in [*os.pipe(), *os.pipe()])
@@ -77,7 +77,7 @@ def opened(program):
 
 
 class Tab:
-    """One tab. `complaints` are what the page said and what it failed to load, since the last visit."""
+    """One tab. `complaints` are the page's messages and failed loads since the last visit."""
 
     def __init__(self, reads, writes):
         self.reads, self.writes, self.rest, self.last, self.session = reads, writes, b"", 0, None
@@ -100,7 +100,7 @@ class Tab:
         return answer["result"]
 
     def until(self, wanted, what):
-        """The first message that is wanted; events on the way are noted."""
+        """The first matching message; events before it are recorded."""
         begin = time.monotonic()
         deadline = min(begin + SECONDS, self.ends)
         while True:

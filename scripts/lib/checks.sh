@@ -67,7 +67,7 @@ int main() { return std::optional<int>(0).value(); }' | $1 -std=c++17 -x c++ - -
   return "$rc"
 }
 
-# check_rust TOOLCHAIN_FILE: rustup fetches the pinned toolchain by itself unless told not to.
+# check_rust TOOLCHAIN_FILE: rustup fetches the pinned toolchain by itself unless it was configured not to.
 check_rust() {
   local pinned
   pinned=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' "$1")
