@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_writer_left_is_replaced_by_the_next_save_and_swept_away_at_the_start_of_a_run() {
+    fn the_partial_file_of_a_killed_writer_is_replaced_by_the_next_save_and_removed_at_the_start_of_a_run() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.safetensors");
         let left = folder.path().join("model.partial.safetensors");
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_checkpoint_is_refused() {
+    fn a_file_that_is_not_a_checkpoint_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.safetensors");
         fs::write(&path, "not tensors").unwrap();

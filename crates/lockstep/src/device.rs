@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_was_asked_for_by_name_must_be_the_groups() {
+    fn a_gpu_requested_by_name_must_be_the_groups_device() {
         let gpu = Device::Cuda(0);
         for (choice, group) in [
             (DeviceChoice::Cuda, gpu),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_is_not_there_is_an_error_and_auto_takes_the_cpu() {
+    fn a_missing_gpu_is_an_error_and_auto_takes_the_cpu() {
         if driver_is_loaded() {
             println!("not verified here: this machine has a GPU");
             return;

@@ -333,14 +333,14 @@ mod tests {
     }
 
     #[test]
-    fn tells_a_bare_slurm_task_to_put_a_launcher_in_between() {
+    fn asks_a_bare_slurm_task_for_a_launcher() {
         let error = LaunchEnv::parse(|name| (name == "SLURM_PROCID").then(|| "3".into())).unwrap_err();
         assert!(error.to_string().contains("SLURM_PROCID is set"), "{error}");
         assert!(error.to_string().contains("one `lockstep run` per node"), "{error}");
     }
 
     #[test]
-    fn takes_a_process_for_alone_only_where_nobody_says_that_it_has_others() {
+    fn treats_a_process_as_alone_only_if_no_variable_shows_others() {
         let with =
             |set: &'static str, value: &'static str| is_one_of_many(move |name| (name == set).then(|| value.into()));
         for name in ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"] {
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_values_that_are_not_what_their_variable_holds() {
+    fn rejects_values_of_the_wrong_form() {
         for (name, value) in [
             ("RANK", "-1"),
             ("RANK", "one"),

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_with_2_for_what_the_caller_got_wrong_and_1_for_the_rest() {
+    fn ends_with_2_for_errors_of_the_caller_and_1_for_others() {
         let usage: [anyhow::Error; 3] = [
             UsageError("--epochs is 0".into()).into(),
             SpawnError::NoProcesses.into(),

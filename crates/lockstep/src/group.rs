@@ -89,7 +89,7 @@ mod tests {
     use crate::WorldSize;
 
     #[test]
-    fn keeps_pythons_keys_but_for_restarted_workers_of_one_agent_in_its_store() {
+    fn keeps_pythons_keys_except_for_restarted_workers_of_a_single_agent() {
         let two = WorldSize::new(2).unwrap();
         let one_node = LaunchEnv { world_size: two, local_world_size: two, agent_store: true, ..LaunchEnv::alone() };
         let restarted = LaunchEnv { restart_count: 3, ..one_node.clone() };

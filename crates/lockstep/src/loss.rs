@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_pytorchs() {
+    fn equals_pytorchs_loss() {
         let logits = Tensor::from_slice(&[2f64, 0.0, -1.0, 0.5, 1.5, 0.0]).view([2, 3]);
         let targets = Tensor::from_slice(&[0i64, 2]);
         // torch.nn.CrossEntropyLoss(label_smoothing=e)(logits, targets), PyTorch 2.11.

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn no_sample_is_not_a_division_by_zero() {
+    fn no_samples_do_not_divide_by_zero() {
         assert_eq!((Evaluation::default().accuracy(), Evaluation::default().loss()), (0.0, 0.0));
     }
 }

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_each_line_whole() {
+    fn writes_each_line_in_one_piece() {
         struct Writes(Vec<Vec<u8>>);
         impl Write for Writes {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

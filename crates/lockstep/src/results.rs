@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_finite_number_and_keeps_what_it_had() {
+    fn refuses_numbers_that_are_not_finite_and_keeps_earlier_ones() {
         let mut results = Results::new(Rank::ZERO);
         results.note("loss", [1.0]).unwrap();
         for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {

@@ -130,10 +130,10 @@ fn ask_for_more_than_there_is(place: &Place) {
         (tensor("0", 4, -1, &[2], &[1]), "negative"),
         (tensor("0", 4, i64::MAX, &[2], &[i64::MAX]), "reach beyond"),
         (tensor("0", 4, 0, &[i64::MAX, i64::MAX], &[0, 0]), "too many elements"),
-        (tensor("0", huge, 0, &[huge], &[1]), "16 bytes where its pickle tells"),
+        (tensor("0", huge, 0, &[huge], &[1]), "16 bytes where its pickle says"),
         (tensor("0", i64::MAX, 0, &[2], &[1]), "elements"),
         (tensor("0", -1, 0, &[2], &[1]), "negative"),
-        (tensor("0", 2, 0, &[2], &[1]), "16 bytes where its pickle tells 8"),
+        (tensor("0", 2, 0, &[2], &[1]), "16 bytes where its pickle says 8"),
         (tensor("../../../etc/passwd", 4, 0, &[2], &[1]), "cannot be found"),
     ] {
         let said = place.refusal(&stored(&pickle));

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holds_results_to_their_limits_and_nothing_to_what_is_not_a_number() {
+    fn rejects_results_beyond_their_limits_and_nan() {
         above("accuracy", 0.9, 0.8);
         below("distance", 0.1, 0.2);
         for check in [above, below] {

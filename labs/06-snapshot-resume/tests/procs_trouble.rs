@@ -109,7 +109,7 @@ fn refuses_the_snapshots_of_another_model_on_every_rank_with_both_sides_named() 
         for words in [
             "snapshots/snapshot-000002-00000000.safetensors: it is of another model: it lacks conv1.bias, conv1.weight",
             "fc1.weight is F32 [32, 784] there and F32 [64, 1568] here",
-            "name another folder to start anew",
+            "name another folder to start over",
         ] {
             assert!(told.contains(words), "{words}: {told}");
         }

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_sets_of_the_same_length_apart_by_their_fingerprints() {
+    fn distinguishes_sets_of_the_same_length_by_their_fingerprints() {
         let of = |set: &dyn Dataset| set.fingerprint().unwrap();
         assert_eq!(of(&Toy::new(1, 500)), of(&Arc::new(Toy::new(1, 500))));
         assert_ne!(of(&Toy::new(1, 500)), of(&Toy::new(2, 500)));

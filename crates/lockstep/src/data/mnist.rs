@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn says_where_the_files_lie_when_they_lie_deeper() {
+    fn says_where_the_files_are_when_they_are_deeper() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("MNIST/raw");
         std::fs::create_dir_all(&inner).unwrap();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_label_that_is_no_digit() {
+    fn rejects_a_label_that_is_not_a_digit() {
         let error = Mnist::new(vec![0; 3], vec![9, 10, 11], 1, 1).unwrap_err().to_string();
         assert!(error.starts_with("read label 1: expected a digit from 0 to 9, found 10; "), "{error}");
     }

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_stream_of_a_key_for_ever() {
+    fn keeps_the_stream_of_a_key_forever() {
         // From a second implementation, in Python.
         let mut rng = KeyedRng::new(&[42, 1, 7]);
         assert_eq!(rng.next_u64(), 5_330_824_984_377_125_378);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn reaches_each_number_below_n_alike() {
+    fn draws_each_number_below_n_with_equal_frequency() {
         let mut rng = KeyedRng::new(&[4]);
         let mut counts = [0u32; 7];
         (0..70_000).for_each(|_| counts[rng.below(7)] += 1);

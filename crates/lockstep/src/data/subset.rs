@@ -86,7 +86,7 @@ mod tests {
     use crate::data::Toy;
 
     #[test]
-    fn stands_for_the_chosen_samples_in_order() {
+    fn returns_the_chosen_samples_in_order() {
         let whole = Toy::new(1, 10);
         let part = Subset::new(Toy::new(1, 10), vec![7, 3, 7]).unwrap();
         assert_eq!(part.len(), 3);

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn stops_at_the_first_batch_that_nobody_takes() {
+    fn stops_at_the_first_batch_that_is_not_taken() {
         let dataset = Arc::new(Counted::default());
         let (give, steps) = unbounded();
         (0..10).for_each(|step| give.send(step).unwrap());

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_time() {
+    fn refuses_times_that_are_not_positive() {
         for time in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(matches!(AlphaBeta::fit(&[(4.0, 1.0), (8.0, time)]), Err(FitError::NoTime { bytes: 8.0, .. })));
         }

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_bytes_times_and_bandwidth_a_row() {
+    fn shows_bytes_times_and_bandwidth_per_row() {
         let table = line("send", &[4, 1_000_000]).table().to_string();
         assert_eq!(table.lines().count(), 3, "{table}");
         assert_eq!(
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_operations_side_by_side_also_where_one_lacks_a_size() {
+    fn shows_operations_side_by_side_even_if_one_lacks_a_size() {
         let text = table_of(&[line("ring", &[4, 400]), line("engine", &[400])]).to_string();
         let cells: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_model_or_why_there_is_none() {
+    fn shows_the_model_or_why_there_is_no_model() {
         assert_eq!(
             line("send", &[4, 400, 40_000]).fit_line(),
             "send: t = α + β·n with α = 10.0 µs, 1/β = 100 MB/s; off by 0 % at most"

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn aligns_columns_to_the_right_also_beyond_ascii() {
+    fn aligns_columns_to_the_right_even_beyond_ascii() {
         let mut table = Table::new(["bytes", "µs"]);
         table.row(["4", "12.5"]);
         table.row(["1048576"]);

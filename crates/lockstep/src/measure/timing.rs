@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_median_and_percentiles_as_numpy_does() {
+    fn computes_median_and_percentiles_as_numpy_does() {
         // numpy.percentile([5, 1, 4, 2, 3], [50, 10, 90])
         assert_eq!(Spread::of(&[5.0, 1.0, 4.0, 2.0, 3.0]), Some(Spread { median: 3.0, p10: 1.4, p90: 4.6 }));
         assert_eq!(Spread::of(&[7.0]), Some(Spread { median: 7.0, p10: 7.0, p90: 7.0 }));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn makes_fewer_of_what_takes_longer() {
+    fn repeats_longer_operations_less_often() {
         let batches = [4, 64 * 1024, 1 << 20, 1 << 40].map(|bytes| Repeats::for_bytes(bytes).batch);
         assert_eq!(batches, [10, 4, 1, 1]);
     }

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn frozen_layers_get_no_gradient_but_go_on_following_the_batches_statistics() {
+    fn frozen_layers_get_no_gradient_but_still_update_running_statistics() {
         let vs = VarStore::new(Device::Cpu);
         let net = narrow(&vs, Head::TwoLayers);
         freeze_all_but(&vs, &[ResNet::HEAD]);

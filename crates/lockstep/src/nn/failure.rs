@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_nobody_catches_is_a_panic_with_its_text() {
+    fn an_uncaught_failure_is_a_panic_with_its_text() {
         let _caught_before = caught(|| ());
         let panic = catch_unwind(|| raise(failure())).unwrap_err();
         assert_eq!(*panic.downcast::<String>().unwrap(), failure().to_string());
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn another_panic_goes_on() {
+    fn other_panics_pass_through() {
         let panic = catch_unwind(|| caught(|| panic!("a bug"))).unwrap_err();
         assert_eq!(*panic.downcast::<&str>().unwrap(), "a bug");
     }

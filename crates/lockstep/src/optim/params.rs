@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn names_parameters_in_the_order_in_which_they_were_made() {
+    fn names_parameters_in_creation_order() {
         let vs = VarStore::new(Device::Cpu);
         // Enough names, in no alphabetical order, to expose a hash map's order.
         let made: Vec<String> = (0..40).map(|i| format!("layer{}", i * 17 % 40)).collect();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_data_with_the_model_also_after_a_move_to_another_dtype() {
+    fn shares_data_with_the_model_even_after_a_move_to_another_dtype() {
         let mut vs = VarStore::new(Device::Cpu);
         let weight = vs.root().zeros("weight", &[2]);
         vs.set_kind(Kind::Double);

@@ -101,7 +101,7 @@ impl<R: Read + Seek> Storages for Archive<R> {
         if bytes.len() != count {
             let has = bytes.len();
             return Err(BadFile::Damaged(format!(
-                "the storage {} has {has} bytes where its pickle tells {count}",
+                "the storage {} has {has} bytes where its pickle says {count}",
                 shown(key)
             )));
         }

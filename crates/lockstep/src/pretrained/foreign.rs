@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_what_a_failed_download_left() {
+    fn recognizes_failed_downloads() {
         let mut tar = vec![0; 512];
         tar[257..262].copy_from_slice(b"ustar");
         for (start, expected) in [

@@ -49,7 +49,7 @@ impl<R: Read + Seek> Storages for Legacy<R> {
         let damaged = |why: &str| BadFile::Damaged(format!("the storage {} {why}", shown(key)));
         let &(begin, numel) = self.places.get(key).ok_or_else(|| damaged("is not in it"))?;
         if numel.checked_mul(kind.elt_size_in_bytes() as u64) != Some(count as u64) {
-            return Err(damaged("has another length than its pickle tells"));
+            return Err(damaged("has another length than its pickle says"));
         }
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(count).map_err(|_| damaged("does not fit into memory"))?;

@@ -101,7 +101,7 @@ pub(super) fn note(taken: &Candidate, surveys: &[Survey]) -> Option<String> {
     let newer = |one: &Sighting| (one.epoch, one.step) >= (taken.sighting.epoch, taken.sighting.step);
     let has = match zero.found.as_ref().and_then(|found| found.first()) {
         None => "none".to_owned(),
-        Some(one) if newer(one) => format!("one of {}, which is passed over,", place(one)),
+        Some(one) if newer(one) => format!("one of {}, which is skipped,", place(one)),
         Some(one) => format!("one of {}", place(one)),
     };
     Some(format!(
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn goes_on_from_a_jobs_own_without_being_asked_and_from_no_others() {
+    fn resumes_from_a_jobs_own_without_the_flag_and_from_no_others() {
         let other = [node("zero", "run b", vec![sighting(5, 0, &["run a"])]), node("one", "run b", vec![])];
         assert!(matches!(choose(&other, false), Choice::NotAsked(Candidate { rank: 0, .. })));
         assert_eq!(tried(choose(&other, true)), [(0, 5, 0)]);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_where_rank_0_would_save_over_the_snapshots_of_another_job() {
+    fn refuses_when_rank_0_would_save_over_the_snapshots_of_another_job() {
         let nodes = [
             node("zero", "run b", vec![sighting(9, 0, &["run a"])]),
             node("one", "run b", vec![sighting(2, 0, &["run b"])]),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_where_nodes_have_different_runs_and_names_both() {
+    fn refuses_when_nodes_have_different_runs_and_names_both() {
         let nodes = [
             node("zero", "run c", vec![sighting(2, 0, &["run a"])]),
             node("one", "run c", vec![sighting(4, 1, &["run b"])]),

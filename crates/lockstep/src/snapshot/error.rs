@@ -21,7 +21,7 @@ const LISTED: usize = 6;
 #[non_exhaustive]
 pub enum SnapshotError {
     /// A good snapshot that this run cannot continue from.
-    #[error("cannot resume from {}: {why}; name another folder to start anew", path.display())]
+    #[error("cannot resume from {}: {why}; name another folder to start over", path.display())]
     Unfit {
         /// The snapshot.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum SnapshotError {
     },
     /// Nodes have snapshots of different runs, none belongs to this job, and the newest is not on rank 0's node.
     #[error(
-        "the nodes hold snapshots of different runs: {newest}, and {other}; remove those that are not meant, or name another folder to start anew"
+        "the nodes hold snapshots of different runs: {newest}, and {other}; remove the unwanted ones, or name another folder to start over"
     )]
     DifferentRuns {
         /// The node with the newest, and its run.
@@ -59,7 +59,7 @@ pub enum SnapshotError {
     },
     /// There are snapshots, but none belongs to this job, and the run may not resume from others.
     #[error(
-        "{}{} holds snapshots of a run, the newest of epoch {epoch}; pass --resume to go on from it, or name another folder to start anew",
+        "{}{} holds snapshots of a run, the newest of epoch {epoch}; pass --resume to go on from it, or name another folder to start over",
         folder.display(), host.as_ref().map_or_else(String::new, |host| format!(" on {host}"))
     )]
     NotAsked {
@@ -182,7 +182,7 @@ pub enum Unfit {
         here: String,
     },
     /// Its position is outside the data set: a bug of its writer.
-    #[error("it stands after {} steps and {} samples of an epoch of {samples} samples", position.step, position.samples)]
+    #[error("its position is after {} steps and {} samples of an epoch of {samples} samples", position.step, position.samples)]
     Position {
         /// The position.
         position: Position,
@@ -190,7 +190,7 @@ pub enum Unfit {
         samples: usize,
     },
     /// The program's own state has another shape.
-    #[error("the run's own state in it is {saved}, which is no {type_name} as this program keeps it: {why}")]
+    #[error("the run's own state in it is {saved}, which does not fit this program's {type_name}: {why}")]
     State {
         /// The saved value, shortened.
         saved: String,

@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_the_same_bytes_as_ever() {
+    fn writes_the_same_bytes_as_before() {
         let golden = include_bytes!("../../golden/snapshot.safetensors");
         let here = written(None);
         assert_eq!(String::from_utf8_lossy(&here), String::from_utf8_lossy(golden));
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_a_file_torn_that_is_cut_at_any_byte() {
+    fn reports_a_file_cut_at_any_byte_as_torn() {
         let whole = small();
         for end in 0..whole.len() {
             let bad = check(&whole[..end]).unwrap_err();
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_damaged_data_by_both_checksums() {
+    fn shows_both_checksums_of_damaged_data() {
         let mut bytes = small();
         *bytes.last_mut().unwrap() ^= 1;
         let message = check(&bytes).unwrap_err().to_string();
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_bytes_behind_the_end() {
+    fn refuses_bytes_after_the_end() {
         let longer = [small(), vec![0]].concat();
         assert!(matches!(check(&longer), Err(BadSnapshot::NotOurs(_))));
     }

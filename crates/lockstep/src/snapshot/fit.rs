@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_the_same_run_without_a_word() {
+    fn accepts_the_same_run_silently() {
         assert_eq!(check_run(&saved(3), &here(RUN)).unwrap(), Vec::<String>::new());
     }
 
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn names_both_learning_rates_where_they_differ() {
+    fn names_both_learning_rates_if_they_differ() {
         assert_eq!(replaced_rates(&[0.1, 0.2], &[0.1, 0.2]), Vec::<String>::new());
         let notes = replaced_rates(&[0.1, 0.2], &[0.1, 0.05]);
         assert!(

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn sweeps_away_what_a_dead_writer_left_and_nothing_of_a_living_one() {
+    fn removes_the_files_of_a_dead_writer_and_keeps_those_of_a_living_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let living = File::create(path(".snapshot-living.partial")).unwrap();

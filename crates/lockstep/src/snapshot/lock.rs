@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn does_not_wait_for_a_folder_that_is_free_nor_without_patience() {
+    fn does_not_wait_for_a_free_folder_or_with_a_limit_of_zero() {
         assert!(matches!(waits(Duration::ZERO, ON_A_SERVER), (Claim::Held(_), said) if said.is_empty()));
         let (claim, said) = waits(Duration::MAX, Duration::ZERO);
         assert!(matches!(claim, Claim::Taken(Duration::ZERO)) && said.is_empty());
     }
 
     #[test]
-    fn has_the_patience_of_the_file_system_above_a_folder_that_is_not_there_yet() {
+    fn uses_the_limit_of_the_parents_file_system_for_a_missing_folder() {
         assert_eq!(patience(Path::new("/proc/absent/snapshots")), ON_THIS_MACHINE);
     }
 }

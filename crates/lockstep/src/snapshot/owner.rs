@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_a_job_by_its_run_id_whoever_launches_it() {
+    fn identifies_a_job_by_its_run_id_with_any_launcher() {
         let named = |agent: &str| name(Some("job7"), Some(agent.into()), nobody);
         assert_eq!(named("a"), Some("run job7".into()));
         assert_eq!(named("b"), named("a"));
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_a_job_without_an_id_by_its_innermost_launcher() {
+    fn identifies_a_job_without_an_id_by_its_innermost_launcher() {
         let unnamed = |agent: &str| name(Some("none"), Some(agent.into()), || Some("parent".into()));
         assert_eq!(unnamed("outer:inner"), Some("launcher inner".into()));
         assert_eq!(unnamed(""), Some("parent".into()));
@@ -70,12 +70,12 @@ mod tests {
     }
 
     #[test]
-    fn takes_a_process_without_a_launcher_for_a_job_of_its_own() {
+    fn treats_a_process_without_a_launcher_as_a_separate_job() {
         assert_eq!(name(None, Some("outer".into()), || Some("a shell".into())), None);
     }
 
     #[test]
-    fn names_the_parent_by_what_no_other_process_has() {
+    fn names_the_parent_uniquely() {
         let named = parent().unwrap();
         assert_eq!(Some(&named), parent().as_ref());
         assert!(named.contains(&getppid().unwrap().as_raw_pid().to_string()), "{named}");

@@ -166,7 +166,7 @@ fn evaluation_does_not_communicate_and_uses_the_running_statistics() {
 }
 
 #[test]
-fn refuses_one_value_a_channel_on_all_ranks_alike() {
+fn refuses_one_value_per_channel_on_all_ranks() {
     ranks(2, |group| {
         let rows = if group.rank().is_zero() { 1 } else { 0 };
         let (inputs, ones) =

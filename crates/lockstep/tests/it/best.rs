@@ -112,12 +112,12 @@ fn killed(harm: impl Fn(&Path) + Send + Sync) {
 }
 
 #[test]
-fn a_model_that_is_newer_than_the_snapshot_gives_way_to_the_one_before() {
+fn a_model_that_is_newer_than_the_snapshot_gives_way_to_the_previous_one() {
     killed(|_| ());
 }
 
 #[test]
-fn a_kill_between_the_two_renames_leaves_the_model_before() {
+fn a_kill_between_the_two_renames_leaves_the_previous_model() {
     killed(|folder| fs::rename(folder.join(FILE), folder.join("best.partial.safetensors")).unwrap());
 }
 
@@ -130,7 +130,7 @@ fn a_kill_while_a_model_is_written_leaves_the_one_in_place() {
 }
 
 #[test]
-fn starts_anew_over_the_model_of_another_run() {
+fn overwrites_the_model_of_another_run() {
     alone(|folder, group| {
         run(folder, group, None, &[(0, 4)]);
         let best = run(folder, group, None, &[(0, 1)]).unwrap();

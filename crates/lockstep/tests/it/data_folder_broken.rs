@@ -87,7 +87,7 @@ fn notices_any_changed_byte_of_a_pngs_pixels() {
 }
 
 #[test]
-fn refuses_a_header_that_claims_too_many_pixels_before_making_room_for_them() {
+fn refuses_a_header_that_claims_too_many_pixels_before_allocating_them() {
     let mut jpeg = photograph(ImageFormat::Jpeg);
     let frame = jpeg.windows(2).position(|marker| marker == [0xFF, 0xC0]).unwrap();
     jpeg[frame + 5..frame + 9].fill(0xFF); // 65,535 x 65,535

@@ -22,7 +22,7 @@ fn checksum(split: Split) -> u32 {
 }
 
 #[test]
-fn keeps_the_bytes_of_a_seed_for_ever() {
+fn keeps_the_bytes_of_a_seed_forever() {
     assert_eq!([checksum(Split::Train), checksum(Split::Test)], [0x2363_04b1, 0xdc68_3b11]);
     let labels: Vec<i64> = (0..12).map(|index| Storm::new(42, Split::Train).label(index)).collect();
     assert_eq!(labels, [1, 2, 0, 0, 1, 2, 2, 1, 0, 0, 2, 1]);

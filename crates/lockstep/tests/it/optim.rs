@@ -321,7 +321,7 @@ fn rejects_gradients_that_the_kernels_would_misread() {
 }
 
 #[test]
-fn steps_a_transposed_parameter_as_its_elements_lie() {
+fn steps_a_transposed_parameter_in_its_memory_order() {
     // Dense but not contiguous: autograd lays the gradient out the same way.
     let p = Tensor::arange(6, tch::kind::FLOAT_CPU).view([2, 3]).tr().detach().set_requires_grad(true);
     let c = Tensor::arange(6, tch::kind::FLOAT_CPU).view([3, 2]);

@@ -195,7 +195,7 @@ fn has_the_defaults_of_pytorch() {
 }
 
 #[test]
-fn knows_right_from_wrong_results() {
+fn comparison_rejects_wrong_results() {
     // Tests the comparison itself: a wrong option must not pass.
     let run = runs("SGD").into_iter().find(|run| run.name == "momentum" && run.dtype == "float32").unwrap();
     let seen = train(&run, &SgdOptions { lr: 0.1, momentum: 0.9001, ..Default::default() });

@@ -132,7 +132,7 @@ fn finds_the_weights_of_a_training_script_and_takes_the_wrappers_prefix_off() {
 }
 
 #[test]
-fn a_new_head_is_left_as_it_is_by_name() {
+fn a_new_head_is_left_unchanged_by_name() {
     for skip in ["fc.", "fc.*", "fc*"] {
         let vs = net(5);
         let loaded = pretrained::load(&vs, &golden("legacy.pth"), &skipping(&[skip])).unwrap();
@@ -188,7 +188,7 @@ fn names_what_either_side_lacks_and_goes_on_when_not_strict() {
 }
 
 #[test]
-fn says_when_nothing_matches_and_when_a_name_to_leave_out_is_a_slip() {
+fn says_when_nothing_matches_and_when_a_name_to_leave_out_matches_nothing() {
     let other = VarStore::new(Device::Cpu);
     let _w = (other.root() / "head").zeros("weight", &[1]);
     let message = refused(&other, &golden("zip.pth"), &loose());
@@ -246,7 +246,7 @@ fn refuses_by_name_what_a_pickle_wants_to_run() {
 }
 
 #[test]
-fn says_what_a_file_is_that_has_no_weights() {
+fn identifies_a_file_without_weights() {
     let folder = tempfile::tempdir().unwrap();
     let whole = fs::read(golden("zip.pth")).unwrap();
     let files: [(&str, &[u8], &str); 5] = [

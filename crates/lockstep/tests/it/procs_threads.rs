@@ -50,7 +50,7 @@ fn a_panic_is_an_error_with_its_rank() {
 }
 
 #[test]
-fn a_rank_that_never_joins_does_not_keep_the_others() {
+fn a_rank_that_never_joins_does_not_block_the_others() {
     let result: Result<Vec<()>> = run_threads(3, |env| match env.rank.get() {
         1 => Err(UsageError("rank 1 does not like its arguments".into()).into()),
         _ => Ok(join(env)?.barrier()?),

@@ -97,7 +97,7 @@ fn ranks_without_the_file_resume_from_rank_0s() {
 }
 
 #[test]
-fn all_ranks_start_anew_together_where_there_is_nothing() {
+fn all_ranks_start_from_the_beginning_without_snapshots() {
     let folder = tempfile::tempdir().unwrap();
     let starts = ranks(2, |group| {
         let (vs, _net) = model(7.0);
@@ -265,7 +265,7 @@ fn save_with<E: Serialize + DeserializeOwned>(folder: &Path, extra: &E) -> Resul
 }
 
 #[test]
-fn the_runs_own_state_comes_back_on_every_rank() {
+fn the_programs_state_comes_back_on_every_rank() {
     let folder = tempfile::tempdir().unwrap();
     save_with(folder.path(), &so_far()).unwrap();
     let back = ranks(3, |group| {
@@ -286,7 +286,7 @@ fn the_runs_own_state_comes_back_on_every_rank() {
 }
 
 #[test]
-fn a_snapshot_without_a_state_of_its_own_and_a_start_anew_give_none() {
+fn a_snapshot_without_a_program_state_and_a_fresh_start_return_none() {
     let folder = tempfile::tempdir().unwrap();
     let resume = || {
         ranks(2, |group| {

@@ -72,7 +72,7 @@ fn resume(folders: [&Path; 2], job: &str, resume: bool) -> Vec<Result<(u64, f64)
 }
 
 #[test]
-fn a_job_requeued_in_another_order_goes_on_from_the_disk_that_has_the_newest() {
+fn a_job_requeued_in_another_order_resumes_from_the_disk_that_has_the_newest() {
     let disks = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     save(disks[1].path(), "job7", 2);
     save(disks[1].path(), "job7", 3);
@@ -85,7 +85,7 @@ fn a_job_requeued_in_another_order_goes_on_from_the_disk_that_has_the_newest() {
 }
 
 #[test]
-fn a_jobs_own_snapshots_are_resumed_from_without_asking_and_anothers_are_refused_on_every_rank() {
+fn a_jobs_own_snapshots_are_resumed_from_without_the_flag_and_anothers_are_refused_on_every_rank() {
     let disk = tempfile::tempdir().unwrap();
     save(disk.path(), "job7", 2);
     assert_eq!(resume([disk.path(); 2], "job7", false), [Ok((2, 2.0)), Ok((2, 2.0))]);
@@ -126,7 +126,7 @@ fn snapshots_of_different_runs_on_two_disks_are_refused_with_both_sides_named() 
 }
 
 #[test]
-fn a_torn_snapshot_on_another_nodes_disk_is_passed_over_for_the_one_before() {
+fn a_torn_snapshot_on_another_nodes_disk_is_skipped_for_the_previous_one() {
     let disks = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     save(disks[0].path(), "job7", 1);
     save(disks[1].path(), "job7", 2);

@@ -52,12 +52,12 @@ pub(super) fn batches(folder: &Path, split: Split) -> Result<Vec<PathBuf>, DataE
     let there = |name: &&&str| folder.join(name).exists();
     let names = names(split);
     let count = names.iter().take_while(|name| there(name)).count();
-    let gap = |beside: &str| {
-        let hint = format!("it is not there, but {beside} is; get it, or unpack the archive again");
+    let gap = |other: &str| {
+        let hint = format!("it is not there, but {other} is; get it, or unpack the archive again");
         Err(DataError::new("read").at(&folder.join(names[count])).hint(hint))
     };
     match names[count..].iter().find(there) {
-        Some(beside) => gap(beside),
+        Some(other) => gap(other),
         // `folder` returned only a folder with at least one such file.
         None if count == 0 => gap(if split == Split::Train { TEST[0] } else { TRAIN[0] }),
         None => Ok(names[..count].iter().map(|name| folder.join(name)).collect()),

@@ -100,7 +100,7 @@ fn rejects_a_gap_between_the_training_files() {
 }
 
 #[test]
-fn says_what_lies_there_instead_and_what_to_get() {
+fn says_what_is_there_instead_and_what_to_download() {
     for (file, words) in [
         ("cifar-10-binary.tar.gz", "the archive is still packed; run tar -xzf "),
         ("cifar-10-python.tar.gz", "whose files are pickles; get the binary version, cifar-10-binary.tar.gz"),
@@ -168,7 +168,7 @@ fn rejects_a_wrong_label_and_says_where() {
 }
 
 #[test]
-fn tells_files_of_other_formats_under_the_right_name() {
+fn recognizes_files_of_other_formats_under_the_right_name() {
     for (bytes, words) in [
         (&b""[..], "found an empty file; a download failed"),
         (b"\x1f\x8b\x08rest", "found a gzip file; unpack it"),
@@ -207,7 +207,7 @@ fn reads_the_names_of_the_classes_or_rejects_them() {
 }
 
 #[test]
-fn tells_sets_apart_by_their_checksums() {
+fn distinguishes_sets_by_their_checksums() {
     let mut other = records(3);
     other[RECORD + 5] ^= 1;
     assert_ne!(set(3).fingerprint().unwrap(), Cifar10::new(other).unwrap().fingerprint().unwrap());
@@ -242,7 +242,7 @@ fn draws_each_kind_once_in_every_ten() {
 }
 
 #[test]
-fn keeps_the_bytes_of_a_seed_for_ever() {
+fn keeps_the_bytes_of_a_seed_forever() {
     let set = Objects::new(42, Split::Train).first(1_000);
     let fnv = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     assert_eq!((0..10).map(|index| set.kind(index)).collect::<Vec<u8>>(), [2, 8, 9, 6, 4, 3, 7, 0, 5, 1]);

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_bytes_of_a_seed_for_ever() {
+    fn keeps_the_bytes_of_a_seed_forever() {
         let set = Digits::generate(42, 1_000);
         let all = (0..1_000).flat_map(|index| set.image(index));
         let fnv = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

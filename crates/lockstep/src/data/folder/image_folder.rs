@@ -54,7 +54,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Why::Hidden => "with a hidden name",
-            Why::OutsideOfClasses => "beside the class folders",
+            Why::OutsideOfClasses => "next to the class folders",
             Why::OtherFormat => "of a format that is not read here",
             Why::NotAPicture => "without a picture's name",
         })

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_each_pair_alike_and_each_operation_as_often_as_it_is_probable() {
+    fn draws_pairs_and_operations_with_their_probabilities() {
         // A policy of two pairs that leave traces: 0 or 255 after the first or second step.
         const MARKS: [SubPolicy; 2] = [
             SubPolicy([(Solarize, 0.25, 9), (Posterize, 0.0, 0)]), // inverts every value

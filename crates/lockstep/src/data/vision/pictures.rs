@@ -369,14 +369,14 @@ mod tests {
     }
 
     #[test]
-    fn refuses_pictures_of_two_sizes_and_numbers_that_are_not_there() {
+    fn refuses_pictures_of_two_sizes_and_missing_indices() {
         let error = six().batch(0, &[0, 4]).unwrap_err().to_string();
         assert!(error.contains("2 × 1 and 3 × 1") && error.contains("Resize"), "{error}");
         assert!(six().batch(0, &[6]).is_err());
     }
 
     #[test]
-    fn tells_sets_apart_by_what_is_done_to_the_pictures() {
+    fn distinguishes_sets_by_their_transforms() {
         let of = |set: Transformed<Six>| set.fingerprint().unwrap();
         let flip = |p| Pipeline::new().then(RandomHorizontalFlip { p });
         assert_eq!(of(six().pipeline(flip(0.5))), of(six().pipeline(flip(0.5)).seed(1)));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_by_seed_epoch_and_index_whatever_was_asked_before() {
+    fn draws_by_seed_epoch_and_index_independently_of_earlier_requests() {
         let flips = |seed| six().pipeline(Pipeline::new().then(RandomHorizontalFlip { p: 0.5 })).seed(seed);
         let of = |seed, epoch: u64| reds(&flips(seed).batch(epoch, &[1, 2, 5]).unwrap());
         let set = flips(1);

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn reaches_every_place_of_a_crop_alike() {
+    fn crops_at_every_position_with_equal_frequency() {
         let crop = RandomCrop { size: 32, padding: 4 };
         let picture = numbered(32, 32);
         let mut counts = [[0u32; 9]; 9];
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn does_transforms_in_their_order() {
+    fn applies_transforms_in_order() {
         let pipeline = Pipeline::new().then(Resize { width: 4, height: 2 }).then(RandomCrop { size: 2, padding: 0 });
         let picture = pipeline.apply(numbered(9, 9), &mut KeyedRng::new(&[1]));
         assert_eq!(picture.dimensions(), (2, 2));

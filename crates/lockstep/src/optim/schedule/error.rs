@@ -29,7 +29,7 @@ pub enum ScheduleError {
     },
     /// The saved state followed a metric in the other direction.
     #[error(
-        "the saved state of the schedule is of mode {saved:?}, this run's is {here:?}; go on with the same metric, or start anew"
+        "the saved state of the schedule is of mode {saved:?}, this run's is {here:?}; continue with the same metric, or start over"
     )]
     Mode {
         /// The mode of the saved run.

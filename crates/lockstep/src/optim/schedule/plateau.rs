@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_survives_json_at_any_moment_and_goes_on_alike() {
+    fn a_state_survives_json_at_any_moment_and_continues_the_same_way() {
         let metrics = [f64::INFINITY, 1.0, f64::NAN, 1.0, f64::NEG_INFINITY, 0.5, 0.5, 0.5];
         let options = PlateauOptions { cooldown: 1, ..impatient() };
         let (mut whole, mut rates) = (ReduceLrOnPlateau::new(options.clone()).unwrap(), optimizer());

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_out_of_range_and_names_it() {
+    fn refuses_options_out_of_range_and_names_them() {
         let message = |refused: Result<Warmup, ScheduleError>| refused.unwrap_err().to_string();
         assert!(message(Warmup::new(f64::NAN, 0.5, 1)).contains("lr"));
         assert!(message(Warmup::new(0.1, 0.0, 1)).contains("start_factor"));
