@@ -1,12 +1,4 @@
-//! The exit codes of `lockstep`, all in this table, and the `main` wrapper that returns them.
-//!
-//! | code | meaning |
-//! |---|---|
-//! | 0 | done; for a report: nothing failed (it names what could not be verified) |
-//! | 1 | something failed: a check, a run, or the machine meanwhile |
-//! | 2 | usage or environment: bad arguments, or something is missing; nothing was started |
-//! | 101 | a panic: a bug (Rust's own code) |
-//! | 128 + n | what a shell shows when signal n ended the command; it stops what it started and cleans up first |
+//! The exit codes of `lockstep` ([`Code`]), their table for people ([`CODES`]), and the `main` wrapper that returns them.
 //!
 //! The codes of the programs that it starts are never passed on: the error's text contains them.
 
