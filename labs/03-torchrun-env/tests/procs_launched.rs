@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use assert_cmd::cargo::cargo_bin;
 use c10d::{Store, TcpStoreOptions};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use tempfile::TempDir;
 
 /// What a launcher, or the developer's own shell, may have set.

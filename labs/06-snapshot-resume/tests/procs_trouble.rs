@@ -13,7 +13,7 @@ use common::{job_with, lab, new_job, quick, undisturbed};
 use lockstep::data::Digits;
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Phase};
-use lockstep_trials::{Job, Running, kill, while_saving};
+use lockstep_testkit::{Job, Running, kill, while_saving};
 
 /// The quick job with more arguments.
 fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {

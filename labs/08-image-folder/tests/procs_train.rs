@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use common::{alone, best, draw, draw_houses, job_with, lines, new_job, quick, succeeds, tensors};
 use lockstep::events::Event;
 use lockstep::loss::CrossEntropy;
-use lockstep_trials::{kill, margin};
+use lockstep_testkit::{kill, margin};
 use tch::Tensor;
 
 const WEIGHTS: &str = "weights/rank-0.safetensors";
@@ -291,5 +291,5 @@ fn the_schedule_reduces_the_rate_after_its_patience_also_when_a_kill_comes_betwe
     assert_eq!(lines(&printed, "learning rate").len(), 1, "{printed}");
     let at = |words: &str| printed.find(words).unwrap();
     assert!(at("(Epoch 6/8) Val loss") < at("learning rate") && at("learning rate") < at("(Epoch 7/8) Val loss"));
-    assert!(job.weights(2) == lockstep_trials::undisturbed(common::lab(), 2, &args), "the weights have other bits");
+    assert!(job.weights(2) == lockstep_testkit::undisturbed(common::lab(), 2, &args), "the weights have other bits");
 }

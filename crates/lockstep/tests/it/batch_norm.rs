@@ -9,7 +9,7 @@ use lockstep::models::{Depth, Norm, ResNet, ResNetOptions};
 use lockstep::nn::SyncBatchNorm2d;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::{DdpOptions, DistributedDataParallel};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use tch::nn::{self, BatchNormConfig, ModuleT, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 

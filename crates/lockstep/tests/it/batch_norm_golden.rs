@@ -6,7 +6,7 @@ use crate::common::{formula_tensor, ranks};
 use c10d::ProcessGroup;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::{DdpOptions, DistributedDataParallel};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use tch::nn::{self, BatchNormConfig, ConvConfig, ModuleT, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 

@@ -3,7 +3,7 @@
 //! A separate binary with one test, because libtorch's seed and thread count belong to the whole process.
 
 use lockstep::data::{Batch, Dataset, Digits, Mnist, Split};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use tch::nn::{self, Module, OptimizerConfig};
 use tch::{Device, no_grad};
 

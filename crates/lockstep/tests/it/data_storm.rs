@@ -6,7 +6,7 @@ use lockstep::data::folder::Splits;
 use lockstep::data::storm::CLASSES;
 use lockstep::data::vision::{Normalize, Pictures, Transformed};
 use lockstep::data::{Dataset, Split, Storm};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use tch::nn::{self, ModuleT, OptimizerConfig};
 use tch::{Device, Kind, Tensor, no_grad};
 

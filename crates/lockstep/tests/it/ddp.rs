@@ -10,7 +10,7 @@ use lockstep::loader::DataLoader;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::{DistributedSampler, Sampler};
 use lockstep::{DdpOptions, DistributedDataParallel, Rank, WorldSize};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use tch::nn::{self, ModuleT, VarStore};
 use tch::{Device, Kind, Reduction, Tensor, no_grad};
 

@@ -5,7 +5,7 @@ use lockstep::optim::{
     Adam, AdamOptions, AdamW, AdamWOptions, FusedOptimizer, GroupOptions, OptimError, Optimizer, ParamGroup, Rule, Sgd,
     SgdOptions, State, StateMeta, named_parameters,
 };
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use tch::{Device, Kind, Tensor, nn};
 
 type Named = Vec<(String, Tensor)>;

@@ -8,7 +8,7 @@
 use lockstep::optim::{
     Adam, AdamOptions, AdamW, AdamWOptions, FusedOptimizer, GroupOptions, Optimizer, Rule, Sgd, SgdOptions,
 };
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use lockstep::data::rng::KeyedRng;
 use lockstep::models::{Depth, Head, ResNet, ResNetOptions};
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use tch::nn::{ModuleT, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 
