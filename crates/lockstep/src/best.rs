@@ -170,7 +170,7 @@ impl BestModel {
         anyhow::ensure!(is_of(&self.path, best), "{path} is not the best model any more: was it moved or replaced?");
         checkpoint::load(vs, &self.path)?;
         // The file does not exist if the first model was the best.
-        let _ = fs::remove_file(self.before());
+        let _ = fs::remove_file(self.backup());
         Ok(())
     }
 
@@ -181,14 +181,14 @@ impl BestModel {
         checkpoint::sweep(&self.path);
         let file = saved.and_then(|best| self.file_of(best));
         if file.as_ref().is_some_and(|file| *file != self.path) {
-            fs::rename(self.before(), &self.path)?;
+            fs::rename(self.backup(), &self.path)?;
         }
         Ok(file.is_some() || saved.is_none())
     }
 
     /// The file on this node that holds the model `best`.
     fn file_of(&self, best: Best) -> Option<PathBuf> {
-        [self.path.clone(), self.before()].into_iter().find(|path| is_of(path, best))
+        [self.path.clone(), self.backup()].into_iter().find(|path| is_of(path, best))
     }
 
     fn lost(&self, Best { epoch, accuracy, .. }: Best) -> String {
@@ -206,14 +206,14 @@ impl BestModel {
         self.report.println("Saving the new best model...");
         let note = serde_json::to_string(&new)?;
         // Back up only models that this run wrote.
-        let before = self.best.map(|_| self.before());
+        let before = self.best.map(|_| self.backup());
         checkpoint::save_with_note(vs, &self.path, (KEY, &note), before.as_deref())?;
         self.report.println("Finished saving model");
         Ok(())
     }
 
     /// The name of the previous best model.
-    fn before(&self) -> PathBuf {
+    fn backup(&self) -> PathBuf {
         self.path.with_extension("before.safetensors")
     }
 }

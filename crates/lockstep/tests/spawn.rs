@@ -28,7 +28,7 @@ fn main() -> ExitCode {
             ("keeps_the_programs_own_arguments_and_environment", keeps_arguments),
             ("hands_over_arguments_of_many_megabytes", hands_over_much),
             ("reports_a_workers_error_with_its_chain_and_stops_the_others", reports_error),
-            ("adds_the_trace_when_backtraces_are_asked_for", adds_trace),
+            ("adds_the_trace_when_backtraces_are_requested", adds_trace),
             ("reports_a_workers_panic_with_its_place_and_prints_it_once", reports_panic),
             ("reports_an_exit_code", reports_exit),
             ("takes_an_exit_with_0_in_mid_work_for_a_failure", reports_exit_0),

@@ -49,7 +49,7 @@ pub(crate) fn report(title: &str, started: SystemTime, took: Duration, cases: Ve
 /// A report cannot be written.
 pub(crate) fn finish(screen: &Screen, suite: SuiteRunner, report: &Report, targets: &[Target]) -> anyhow::Result<Code> {
     targets.iter().try_for_each(|target| report.write(target))?;
-    suite.heed_signals()?;
+    suite.check_signals()?;
     if let Some(folder) = suite.close() {
         screen.line(format!("files in {}", folder.display()));
     }

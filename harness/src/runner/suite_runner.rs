@@ -150,7 +150,7 @@ impl SuiteRunner {
 
     /// # Errors
     /// [`Interrupted`] when a signal arrived that no run has handled.
-    pub(crate) fn heed_signals(&self) -> Result<(), Interrupted> {
+    pub(crate) fn check_signals(&self) -> Result<(), Interrupted> {
         self.runner.signals.arrived().map_or(Ok(()), |signal| Err(Interrupted { signal }))
     }
 

@@ -8,7 +8,7 @@ use crate::site::{Site, entries, finding, json, stderr, stdout};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("lists_and_shows_the_library", lists),
-    ("plays_scenarios_of_every_kind_of_fault", plays),
+    ("runs_scenarios_of_every_kind_of_fault", plays),
     ("fails_a_lab_that_forgets_its_snapshots", fails_forgetting),
     ("leaves_no_daemon_of_a_run_behind", finds_leak),
     ("reads_a_file_and_runs_the_program_that_it_names", runs_file),
@@ -19,8 +19,8 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("replays_one_of_the_random_scenarios_alone", replays),
     ("stops_the_soak_at_the_first_failure_and_says_how_to_replay_it", stops_soak),
     ("names_the_line_of_a_broken_file", names_line),
-    ("refuses_what_makes_no_sense", refuses),
-    ("says_what_cannot_be_tried_here", not_here),
+    ("refuses_invalid_arguments", refuses),
+    ("says_what_this_machine_cannot_run", not_here),
     ("writes_the_report_in_every_form", writes_reports),
 ];
 

@@ -17,7 +17,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("reports_a_lab_that_fails", reports_failure),
     ("refuses_a_data_folder_without_digits", refuses_data),
     ("passes_on_a_relative_data_folder_as_an_absolute_one", passes_data_on),
-    ("keeps_the_files_where_it_is_asked_to", keeps_files),
+    ("keeps_the_files_in_the_given_folder", keeps_files),
     ("refuses_a_page_of_an_unknown_form_before_it_begins", refuses_page),
 ];
 

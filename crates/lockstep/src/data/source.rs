@@ -56,7 +56,7 @@ pub fn houses_or_drawn(dir: Option<&Path>, seed: u64, train: usize, validation: 
         return Ok(HouseSplits { train, validation, test: None, notes: Vec::new() });
     };
     let splits = Splits::open(dir)?;
-    let notes = splits.passed_over();
+    let notes = splits.skip_summaries();
     let Splits { train, validation, test } = splits;
     let test = test.map(|test| Box::new(test) as Box<dyn Pictures>);
     Ok(HouseSplits { train: Box::new(train), validation: Box::new(validation), test, notes })

@@ -71,7 +71,7 @@ pub fn time(group: &ProcessGroup, repeats: &Repeats, mut operation: impl FnMut()
         group.barrier()?;
         let begun = Instant::now();
         (0..repeats.batch.max(1)).try_for_each(|_| operation())?;
-        settle(group.device());
+        synchronize(group.device());
         if round >= repeats.warm_up {
             times.push(begun.elapsed().as_secs_f64() * 1e6 / repeats.batch.max(1) as f64);
         }
@@ -82,7 +82,7 @@ pub fn time(group: &ProcessGroup, repeats: &Repeats, mut operation: impl FnMut()
     Spread::of(&slowest).ok_or_else(|| anyhow::anyhow!("no operation was timed"))
 }
 
-fn settle(device: Device) {
+fn synchronize(device: Device) {
     if let Device::Cuda(index) = device {
         tch::Cuda::synchronize(index as i64);
     }

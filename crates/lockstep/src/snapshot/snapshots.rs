@@ -142,7 +142,7 @@ impl Snapshots {
         }
         let extra = extra()?;
         self.claim()?;
-        self.settle()?;
+        self.wait_for_writer()?;
         let job = self.job(position, vs, optimizer, extra.as_deref())?;
         let (path, stop, report) = (job.path(), self.options.on_error == OnSaveError::Stop, self.report.clone());
         let write = {
@@ -165,10 +165,10 @@ impl Snapshots {
     /// # Errors
     /// As [`save`](Self::save).
     pub fn finish(mut self) -> Result<(), SnapshotError> {
-        self.settle()
+        self.wait_for_writer()
     }
 
-    fn settle(&mut self) -> Result<(), SnapshotError> {
+    fn wait_for_writer(&mut self) -> Result<(), SnapshotError> {
         let Some(Pending { path, thread }) = self.pending.take() else { return Ok(()) };
         thread.join().unwrap_or_else(|panic| Err(SnapshotError::Panic { path, message: message(&*panic) }))
     }
@@ -227,7 +227,7 @@ impl Snapshots {
 impl Drop for Snapshots {
     /// A run that ends with an error still writes its last snapshot.
     fn drop(&mut self) {
-        if let Err(error) = self.settle() {
+        if let Err(error) = self.wait_for_writer() {
             self.report.warn(format!("{:#}", anyhow::Error::from(error)));
         }
     }

@@ -139,8 +139,8 @@ fn skips_files_that_are_not_samples_and_says_why() {
         "passed over in {root}: 1 without a picture's name, 1 of a format that is not read here, 1 next to the class folders, \
          3 with a hidden name; first {root}/A/readme"
     );
-    assert_eq!(set.passed_over(), Some(text));
-    assert_eq!(ImageFolder::open(folder_of(&["A/a.png"]).path()).unwrap().passed_over(), None);
+    assert_eq!(set.skip_summary(), Some(text));
+    assert_eq!(ImageFolder::open(folder_of(&["A/a.png"]).path()).unwrap().skip_summary(), None);
 }
 
 #[test]

@@ -298,7 +298,7 @@ fn a_model_with_nothing_to_train_is_a_bad_argument() {
 }
 
 #[test]
-fn a_forward_pass_without_autograd_leaves_the_next_step_as_it_is() {
+fn a_forward_pass_without_autograd_leaves_the_next_step_unchanged() {
     ranks(2, |group| {
         let vs = VarStore::new(Device::Cpu);
         let ddp = DistributedDataParallel::new(model(&vs), &vs, group, &DdpOptions::default()).unwrap();
@@ -351,7 +351,7 @@ fn fixed_buckets_give_a_process_that_resumed_the_same_bits_on_any_number_of_rank
 }
 
 #[test]
-fn buckets_that_are_laid_out_anew_after_a_step_change_bits_from_three_ranks_on() {
+fn a_new_bucket_layout_after_the_first_step_changes_bits_from_three_ranks_on() {
     let equal = |world| {
         ranks(world, |group| {
             let options = DdpOptions::default();

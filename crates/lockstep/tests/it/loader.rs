@@ -25,7 +25,7 @@ impl Dataset for Numbers {
 }
 
 #[test]
-fn follows_the_sampler_whatever_the_number_of_workers() {
+fn follows_the_sampler_with_any_number_of_workers() {
     let order = RandomSampler::new(50).seed(1).indices(3);
     let want: Vec<Vec<i64>> = order.chunks(7).map(|chunk| chunk.iter().map(|&index| index as i64).collect()).collect();
     for workers in [0, 1, 2, 3, 20] {
@@ -37,7 +37,7 @@ fn follows_the_sampler_whatever_the_number_of_workers() {
 }
 
 #[test]
-fn tells_the_data_set_the_epoch() {
+fn passes_the_epoch_to_the_data_set() {
     for workers in [0, 2] {
         let loader = shuffled(10, 5).workers(workers);
         let batch = loader.epoch(4).next().unwrap().unwrap();
@@ -72,7 +72,7 @@ fn gives_no_batch_of_an_empty_set() {
 }
 
 #[test]
-fn goes_on_inside_an_epoch_as_if_it_had_not_stopped() {
+fn resumes_inside_an_epoch_as_if_it_had_not_stopped() {
     for workers in [0, 2] {
         let loader = shuffled(50, 7).workers(workers);
         let whole = samples(loader.epoch(2));
@@ -104,7 +104,7 @@ fn visits_all_samples_over_all_ranks() {
 }
 
 #[test]
-fn counts_down_what_is_left() {
+fn counts_the_remaining_steps_down() {
     let mut epoch = in_order(10, 4).epoch_from(0, 1);
     assert_eq!(epoch.size_hint(), (0, Some(2)));
     epoch.next().unwrap().unwrap();
@@ -136,7 +136,7 @@ fn walk(len: usize, world: usize, batch_size: usize, from: Position) -> (Vec<Dat
 
 proptest! {
     #[test]
-    fn goes_on_with_the_very_batches_that_were_to_come(len in 1usize..60, world in 1usize..5, batch in 1usize..6) {
+    fn resumes_with_exactly_the_remaining_batches(len in 1usize..60, world in 1usize..5, batch in 1usize..6) {
         let (loaders, positions) = walk(len, world, batch, Position::start_of(2));
         for loader in &loaders {
             let whole = samples(loader.epoch(2));
@@ -185,7 +185,7 @@ fn starts_the_next_epoch_where_too_few_samples_are_left_for_every_rank() {
 }
 
 #[test]
-fn numbers_steps_on_from_its_position_in_errors() {
+fn numbers_steps_from_its_position_in_errors() {
     let sampler = SequentialSampler::new(9);
     let loader = DataLoader::new(Arc::new(Numbers(8)), sampler, 4).unwrap();
     let error = loader.epoch_at(Position { epoch: 1, step: 7, samples: 6 }).next().unwrap().unwrap_err();

@@ -98,7 +98,7 @@ impl ImageFolder {
     }
 
     /// A sentence about the skipped files, if there are any: how many for each reason, and the first one.
-    pub fn passed_over(&self) -> Option<String> {
+    pub fn skip_summary(&self) -> Option<String> {
         let first = self.skipped.iter().min_by_key(|skipped| (Reverse(skipped.why), &skipped.path))?;
         let mut counts = BTreeMap::new();
         self.skipped.iter().for_each(|skipped| *counts.entry(Reverse(skipped.why)).or_insert(0) += 1);

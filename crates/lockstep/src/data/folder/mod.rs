@@ -10,7 +10,7 @@
 //! - only `.jpg`, `.jpeg` and `.png` are read, not the six rarer formats;
 //! - an unreadable file, a loop of links and a pipe are found when the folder is opened, not an hour into the training.
 //!
-//! [`ImageFolder::skipped`] lists what was skipped, and [`ImageFolder::passed_over`] summarises it in a sentence.
+//! [`ImageFolder::skipped`] lists what was skipped, and [`ImageFolder::skip_summary`] summarises it in a sentence.
 
 mod decode;
 mod image_folder;

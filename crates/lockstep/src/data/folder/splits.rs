@@ -23,10 +23,10 @@ pub struct Splits {
 }
 
 impl Splits {
-    /// What was skipped in each split, as [`ImageFolder::passed_over`] describes it.
-    pub fn passed_over(&self) -> Vec<String> {
+    /// What was skipped in each split, as [`ImageFolder::skip_summary`] describes it.
+    pub fn skip_summaries(&self) -> Vec<String> {
         let all = [Some(&self.train), Some(&self.validation), self.test.as_ref()];
-        all.into_iter().flatten().filter_map(ImageFolder::passed_over).collect()
+        all.into_iter().flatten().filter_map(ImageFolder::skip_summary).collect()
     }
 
     /// Finds and checks `Train` (or `training`), `Validation` (or `val`, `valid`) and, if it exists, `Test` (or `testing`) in
