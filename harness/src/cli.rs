@@ -1,4 +1,4 @@
-//! The command line as a whole: which subcommands there are. Their options stand beside what they do.
+//! The top-level command line: the list of subcommands. Each module defines its own options.
 
 use clap::{Parser, Subcommand};
 
@@ -35,7 +35,7 @@ enum Command {
 }
 
 impl Cli {
-    /// Does what was asked for.
+    /// Runs the subcommand.
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         match self.command {
             Command::Run(options) => options.exec(),

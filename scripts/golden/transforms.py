@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes crates/vision/golden/transforms.json: what torchvision makes of pictures, for the tests of `lockstep_vision`.
+"""Writes crates/vision/golden/transforms.json: torchvision's transforms of pictures, for the tests of `lockstep_vision`.
 
 Needs torchvision 0.26, Pillow 13 and numpy:
 
@@ -7,7 +7,7 @@ Needs torchvision 0.26, Pillow 13 and numpy:
 
 Pictures are made by a formula that the test has, too (`picture` below). Exact operations are stored as CRC-32 of the
 pixels' bytes, resized pictures as their bytes, large ones with gaps. Operations are those of
-`torchvision.transforms.AutoAugment` as it does them itself, with nothing drawn at random. Left out: interpolation other
+`torchvision.transforms.AutoAugment`, applied by its own code, without random draws. Left out: interpolation other
 than AutoAugment's default, and the stream of Python's generator.
 """
 
@@ -39,7 +39,7 @@ SIGNS = [False, True]
 
 
 def picture(kind, width, height):
-    """Noise has all values, dull a part of them and slopes, flat one colour."""
+    """Noise has all values, dull some of them and slopes, flat one colour."""
     y, x, c = np.meshgrid(np.arange(height), np.arange(width), np.arange(3), indexing="ij")
     noise = (x * 7919 + y * 104729 + c * 1299709 + 12345) * 2654435761 % 2**32 >> 24
     value = {"noise": noise, "dull": 60 + 20 * c + (x * 3 // 4 + y // 2 + noise % 16) % 110, "flat": 10 + 100 * c}[kind]

@@ -1,4 +1,4 @@
-//! Event files of processes that are killed, restarted, or refused by the disk.
+//! Event files of processes that are killed, restarted, or unable to write.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -15,8 +15,8 @@ fn main() -> ExitCode {
         case,
         [
             ("leaves_at_most_one_torn_line_per_kill_and_loses_nothing_before_it", survives_kills),
-            ("warns_once_when_the_disk_is_full_and_goes_on", warns_once),
-            ("warns_when_the_folder_cannot_be_made_and_goes_on", warns_of_the_folder),
+            ("warns_once_when_the_disk_is_full_and_continues", warns_once),
+            ("warns_when_the_folder_cannot_be_created_and_continues", warns_of_the_folder),
         ],
     )
 }

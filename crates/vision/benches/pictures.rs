@@ -1,7 +1,8 @@
-//! An epoch of photographs from JPEG files to normalised tensors: decode, AutoAugment, resize to 244, with 1 and 2 threads.
+//! Measures an epoch of photographs from JPEG files to normalised tensors (decode, AutoAugment, resize to 244) with 1 and 2
+//! threads.
 //!
-//! The peers do the same work in the caller's thread: through the data set, and as one would write it on the `image` crate alone
-//! (its decoder, its triangle filter, without AutoAugment). `scripts/bench/pictures.py` is the comparison with torchvision.
+//! The baselines do the same work in the caller's thread: through the data set, and as one would write it with the `image`
+//! crate alone (its decoder, its triangle filter, no AutoAugment). `scripts/bench/pictures.py` compares with torchvision.
 
 #[path = "support/photographs.rs"]
 mod photographs;

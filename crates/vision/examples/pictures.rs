@@ -1,7 +1,7 @@
-//! The seconds of passes over photographs in JPEG files, as lines of JSON.
+//! Times passes over photographs in JPEG files and prints them as lines of JSON.
 //!
-//! The Rust side of `scripts/bench/pictures.py`, which asks for a few passes at a time, so that Rust and Python take turns, and whose
-//! other half is the twin in Python. With `--draw` it draws the photographs and ends.
+//! The Rust side of `scripts/bench/pictures.py`, which requests a few passes at a time so that Rust and Python alternate, and
+//! also contains the twin in Python. With `--draw` it draws the photographs and exits.
 
 #[path = "../benches/support/photographs.rs"]
 mod photographs;
@@ -81,7 +81,7 @@ fn pass(loader: &DataLoader, epoch: u64, due: usize) -> anyhow::Result<f64> {
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// The mean of the first photographs' numbers without AutoAugment: equal on both sides, if both do the same work.
+/// The mean of the first photographs' numbers without AutoAugment, which is equal on both sides if both do the same work.
 fn mean(set: &dyn Dataset) -> anyhow::Result<f64> {
     let batch = set.batch(0, &(0..photographs::BATCH.min(set.len())).collect::<Vec<_>>())?;
     Ok(batch.inputs.abs().mean(Kind::Double).double_value(&[]))

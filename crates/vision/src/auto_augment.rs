@@ -7,9 +7,9 @@ use super::op::Op;
 use super::transform::Transform;
 use lockstep::data::rng::KeyedRng;
 
-/// Levels of strength that an operation can have.
+/// The number of strength levels of an operation.
 const LEVELS: usize = 10;
-/// The largest move, as a part of the side.
+/// The largest translation, as a fraction of the side.
 const LARGEST_MOVE: f64 = 150.0 / 331.0;
 
 /// An operation of a policy, without its strength: see [`Op`].
@@ -33,13 +33,13 @@ pub enum OpKind {
 }
 use OpKind::*;
 
-/// Two operations, one after the other: which, how probable, and at what level of strength (0 for those without).
+/// Two operations, one after the other: which one, its probability, and its level of strength (0 for those without).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SubPolicy([(OpKind, f32, usize); 2]);
 
-/// Does to each picture what one of a policy's pairs says, drawn at random.
+/// Applies to each picture a randomly drawn pair of operations of a policy.
 ///
-/// It keeps the picture's size: put a [`Resize`](super::Resize) after it, as the tutorials do.
+/// The picture keeps its size: put a [`Resize`](super::Resize) after it, as the tutorials do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AutoAugment {
     policy: &'static [SubPolicy],
@@ -61,7 +61,7 @@ impl AutoAugment {
         AutoAugment { policy: &SVHN }
     }
 
-    /// Its pairs.
+    /// Its pairs of operations.
     pub fn policy(&self) -> &'static [SubPolicy] {
         self.policy
     }
@@ -77,14 +77,14 @@ impl Transform for AutoAugment {
 }
 
 impl SubPolicy {
-    /// Does those of the two operations that happen; strengths that have a sign are turned where it is negative.
+    /// Draws which of the two operations are applied; strengths with a sign are negated when theirs is negative.
     pub fn apply(&self, picture: RgbImage, happens: [bool; 2], negative: [bool; 2]) -> RgbImage {
         let size = picture.dimensions();
         let steps = self.0.iter().zip(negative).zip(happens).filter(|(_, happens)| *happens);
         steps.fold(picture, |picture, (((kind, _, level), negative), _)| kind.op(*level, negative, size).apply(picture))
     }
 
-    /// The two: which, how probable, and at what level.
+    /// The two operations: which one, its probability, and its level.
     pub fn steps(&self) -> [(OpKind, f32, usize); 2] {
         self.0
     }
@@ -112,7 +112,7 @@ impl OpKind {
     /// The operation at a level from 0 to 9 (those without strength have none), for a picture of this width and height.
     ///
     /// # Panics
-    /// When the level is above 9.
+    /// Panics when the level is above 9.
     pub fn op(self, level: usize, negative: bool, (width, height): (u32, u32)) -> Op {
         assert!(level < LEVELS, "level {level} of an operation that has levels 0 to 9");
         let signed = |largest: f64| {
@@ -140,8 +140,7 @@ impl OpKind {
     }
 }
 
-/// Element number `level` of `torch.linspace(first, last, 10)`, which counts from whichever end is nearer, in single
-/// precision.
+/// Element `level` of `torch.linspace(first, last, 10)`, which computes from the nearer end, in single precision.
 fn linspace(first: f32, last: f32, level: usize) -> f64 {
     let step = (last - first) / (LEVELS - 1) as f32;
     let from_end = LEVELS - 1 - level;
@@ -237,8 +236,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_each_pair_alike_and_each_operation_as_often_as_it_is_probable() {
-        // A policy of two pairs that leave marks: to 0 or 255 by the first or second step.
+    fn draws_pairs_and_operations_with_their_probabilities() {
+        // A policy of two pairs that leave traces: 0 or 255 after the first or second step.
         const MARKS: [SubPolicy; 2] = [
             SubPolicy([(Solarize, 0.25, 9), (Posterize, 0.0, 0)]), // inverts every value
             SubPolicy([(Posterize, 0.0, 0), (Brightness, 0.8, 9)]), // nearly black, or brighter

@@ -1,13 +1,14 @@
-//! Pictures: sets of them, read from files or drawn, and what is done to a picture before a network sees it.
+//! Pictures: labelled sets of them, and the transforms before a network sees them.
 //!
-//! - [`cifar`], [`folder`] and [`storm`] are sets; [`cifar_or_drawn`] and [`houses_or_drawn`] choose for the labs.
-//! - [`Pictures`] is a labelled set of pictures; [`Transformed`] makes the [`Dataset`](lockstep::data::Dataset) of it that a loader takes.
-//! - [`Transform`]s change a picture: [`Pipeline`] does several, [`AutoAugment`] one of a learned policy, drawn at random.
-//! - [`Normalize`] makes numbers of its pixels.
+//! - [`cifar`], [`folder`] and [`storm`] are sets, read from files or drawn; [`cifar_or_drawn`] and [`houses_or_drawn`] choose.
+//! - [`Pictures`] is a labelled set of pictures; [`Transformed`] turns it into the [`Dataset`](lockstep::data::Dataset) that a loader
+//!   takes.
+//! - [`Transform`]s change a picture: [`Pipeline`] applies several, [`AutoAugment`] a randomly drawn pair of a learned policy.
+//! - [`Normalize`] turns its pixels into numbers.
 //!
 //! They equal torchvision's of the same name on PIL pictures (torchvision 0.26, Pillow 13), pixel for pixel; [`Resize`] within
-//! one grey level. Random choices come from a [`KeyedRng`](lockstep::data::rng::KeyedRng) of (seed, epoch, index): the stream is ours, not Python's, and
-//! a resumed run draws the same.
+//! one grey level. Random choices come from a [`KeyedRng`](lockstep::data::rng::KeyedRng) of (seed, epoch, index): the stream differs
+//! from Python's, and a resumed run draws the same values.
 
 mod auto_augment;
 pub mod cifar;

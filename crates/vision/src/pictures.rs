@@ -1,4 +1,4 @@
-//! Labelled sets of pictures, and the data set that a loader takes of one.
+//! Labelled sets of pictures, and the data set that transforms them.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -16,12 +16,12 @@ use lockstep::data::{Batch, Dataset, check_indices};
 /// Keeps the random numbers of transforms apart from other streams of the same seed.
 const AUGMENT: u64 = u64::from_be_bytes(*b"augments");
 
-/// A labelled set of pictures, of which any can be had at any time, from any thread.
+/// A labelled set of pictures with random access, at any time and from any thread.
 pub trait Pictures: Send + Sync {
-    /// How many pictures there are.
+    /// The number of pictures.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Returns true if there are no pictures.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -29,19 +29,19 @@ pub trait Pictures: Send + Sync {
     /// The names of the classes, in the order of their numbers.
     fn classes(&self) -> &[String];
 
-    /// The class of a picture: a place in [`classes`](Self::classes). `index` is below [`len`](Self::len).
+    /// The class of a picture: an index into [`classes`](Self::classes). `index` is below [`len`](Self::len).
     fn label(&self, index: usize) -> i64;
 
     /// A picture. `index` is below [`len`](Self::len).
     ///
     /// # Errors
-    /// When it cannot be read: the error names its file.
+    /// Fails when it cannot be read: the error names its file.
     fn picture(&self, index: usize) -> anyhow::Result<RgbImage>;
 
-    /// A number that tells this set from others: see [`Dataset::fingerprint`].
+    /// A number that distinguishes this set from others: see [`Dataset::fingerprint`].
     ///
     /// # Errors
-    /// When what it is made of cannot be read.
+    /// Fails when its sources cannot be read.
     fn fingerprint(&self) -> anyhow::Result<u32>;
 }
 
@@ -51,14 +51,14 @@ pub enum OnBroken {
     /// Stop with an error that names it.
     #[default]
     Stop,
-    /// Leave it out, and name it once in a warning. Where a set is trained on, the next one that can be read takes its place.
+    /// Leave it out, and warn about it once. In a training set the next readable picture takes its place.
     Skip,
 }
 
-/// A set of pictures as a network takes them: each transformed, then made numbers.
+/// A set of pictures as a network takes them: each transformed, then normalised.
 ///
-/// Batches hold inputs of shape `[n, 3, height, width]` (`Float`) and targets of shape `[n]` (`Int64`). What is random about a
-/// picture depends on the seed, the epoch and its index alone.
+/// Batches hold inputs of shape `[n, 3, height, width]` (`Float`) and targets of shape `[n]` (`Int64`). Random choices for a
+/// picture depend on the seed, the epoch and its index alone.
 pub struct Transformed<P> {
     pictures: P,
     normalize: Normalize,
@@ -67,63 +67,64 @@ pub struct Transformed<P> {
     on_broken: OnBroken,
     in_training: bool,
     warn: Box<dyn Fn(String) + Send + Sync>,
-    /// Pictures that were warned of.
-    told: Mutex<BTreeSet<usize>>,
+    /// Pictures with a warning already.
+    warned: Mutex<BTreeSet<usize>>,
 }
 
 impl<P: Pictures> Transformed<P> {
-    /// The pictures as they are, normalised.
+    /// The pictures without a transform, normalised.
     pub fn new(pictures: P, normalize: Normalize) -> Self {
-        let (pipeline, told) = (Pipeline::new(), Mutex::default());
+        let (pipeline, warned) = (Pipeline::new(), Mutex::default());
         let warn = Box::new(|message| eprintln!("warning: {message}"));
         let on_broken = OnBroken::Stop;
-        Transformed { pictures, normalize, pipeline, seed: 0, on_broken, in_training: false, warn, told }
+        Transformed { pictures, normalize, pipeline, seed: 0, on_broken, in_training: false, warn, warned }
     }
 
-    /// What is done to each picture first.
+    /// The transform of each picture before normalisation.
     #[must_use]
     pub fn pipeline(mut self, pipeline: Pipeline) -> Self {
         self.pipeline = pipeline;
         self
     }
 
-    /// The seed of what is random; 0 if not told.
+    /// The seed of random choices; 0 by default.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// What to do about a picture that cannot be read; [`OnBroken::Stop`] if not told.
+    /// What to do about a picture that cannot be read; [`OnBroken::Stop`] by default.
     #[must_use]
     pub fn on_broken(mut self, on_broken: OnBroken) -> Self {
         self.on_broken = on_broken;
         self
     }
 
-    /// This set is trained on. A picture that is left out is then replaced by the next one that can be read, so that every batch
-    /// has its size: a rank whose whole batch is broken takes its step as the others do, and each rank's gradient stays the mean
-    /// over as many pictures. In an evaluation a replacement would count twice: there, batches are smaller, or empty.
+    /// Marks this as a training set. A picture that is left out is then replaced by the next one that can be read, so that
+    /// every batch keeps its size: a rank whose whole batch is broken still takes its step like the others, and each rank's
+    /// gradient stays the mean over equally many pictures. In an evaluation a replacement would count twice: there, batches are
+    /// smaller, or empty.
     #[must_use]
     pub fn in_training(mut self) -> Self {
         self.in_training = true;
         self
     }
 
-    /// Who is told, once a picture, what was left out; stderr if nobody is named. A lab names its reporter:
-    /// `.warn(move |message| report.warn(message))`.
+    /// The function that receives a warning, once per picture that is left out; by default it is printed to stderr. A lab
+    /// passes its reporter: `.warn(move |message| report.warn(message))`.
     #[must_use]
     pub fn warn(mut self, warn: impl Fn(String) + Send + Sync + 'static) -> Self {
         self.warn = Box::new(warn);
         self
     }
 
-    /// The set that was given.
+    /// The underlying set.
     pub fn pictures(&self) -> &P {
         &self.pictures
     }
 
-    /// The picture as it is in `epoch`; `None` where it is to be left out.
+    /// The picture as it is in `epoch`; `None` if it is left out.
     fn transformed(&self, epoch: u64, index: usize) -> anyhow::Result<Option<RgbImage>> {
         match self.pictures.picture(index) {
             Ok(picture) => {
@@ -131,14 +132,14 @@ impl<P: Pictures> Transformed<P> {
                 Ok(Some(self.pipeline.apply(picture, &mut rng)))
             }
             Err(error) if self.on_broken == OnBroken::Skip => {
-                self.tell(index, &error);
+                self.warn_once(index, &error);
                 Ok(None)
             }
             Err(error) => Err(error),
         }
     }
 
-    /// The picture and its number, or, where it is to be left out, what the batch gets instead: nothing, or in training the next.
+    /// The picture and its number. If it is left out: nothing, or in training the next one.
     fn or_next(&self, epoch: u64, index: usize) -> anyhow::Result<Option<(usize, RgbImage)>> {
         let candidates = if self.in_training { self.len() } else { 1 };
         for candidate in (index..self.len()).chain(0..index).take(candidates) {
@@ -147,12 +148,15 @@ impl<P: Pictures> Transformed<P> {
             }
         }
         let of = self.len();
-        ensure!(!self.in_training, "none of the {of} pictures can be read (a warning named each): mend or remove them");
+        ensure!(
+            !self.in_training,
+            "none of the {of} pictures can be read (a warning named each): repair or remove them"
+        );
         Ok(None)
     }
 
-    fn tell(&self, index: usize, error: &anyhow::Error) {
-        if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(index) {
+    fn warn_once(&self, index: usize, error: &anyhow::Error) {
+        if self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(index) {
             (self.warn)(format!("left out of training and evaluation: {error:#}"));
         }
     }
@@ -178,15 +182,16 @@ impl<P: Pictures> Dataset for Transformed<P> {
         self.on_broken == OnBroken::Skip && !self.in_training
     }
 
-    /// The pictures' own, their transforms and normalisation. Not the seed, which a snapshot compares by itself, and not what is done
-    /// about a broken picture: a run that one has stopped may go on from its snapshot without it.
+    /// Covers the pictures, their transforms and normalisation. The seed is not covered, since a snapshot compares it
+    /// separately. Neither is the handling of broken pictures: a run that stopped at one may continue from its snapshot without
+    /// it.
     fn fingerprint(&self) -> anyhow::Result<u32> {
         let done = format!("{:08x} {:?} {:?}", self.pictures.fingerprint()?, self.pipeline, self.normalize);
         Ok(crc32fast::hash(done.as_bytes()))
     }
 }
 
-/// The numbers of pictures of one size.
+/// The tensor data of pictures of one size.
 #[derive(Default)]
 struct Stack {
     numbers: Vec<f32>,
@@ -202,7 +207,7 @@ impl Stack {
         let numbers = picture.as_raw().len();
         if self.labels.is_empty() {
             self.size = size;
-            // All at once: the system hands out zeros without writing them.
+            // Allocates all at once: the system provides zeroed pages without writing them.
             self.numbers = vec![0.0; numbers * of];
         }
         let (first, here) = (self.size, size);
@@ -258,7 +263,7 @@ mod tests {
     use super::*;
     use crate::RandomHorizontalFlip;
 
-    /// Pictures of 2 × 1 pixels whose left one is as red as their number; number 3 cannot be read, number 4 is larger.
+    /// Pictures of 2 × 1 pixels whose left one is as red as their number; picture 3 cannot be read, picture 4 is larger.
     struct Six(Vec<String>);
 
     impl Pictures for Six {
@@ -287,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Six pictures of which one at most can be read.
+    /// Six pictures of which at most one can be read.
     struct Only(Option<usize>);
 
     impl Pictures for Only {
@@ -332,14 +337,14 @@ mod tests {
     fn stops_at_a_broken_picture_or_leaves_it_out() {
         let error = six().batch(0, &[0, 3]).unwrap_err();
         assert!(error.to_string().contains("three.png"), "{error}");
-        let (tell, told) = std::sync::mpsc::channel();
-        let skips = six().on_broken(OnBroken::Skip).warn(move |message| tell.send(message).unwrap());
+        let (sender, warnings) = std::sync::mpsc::channel();
+        let skips = six().on_broken(OnBroken::Skip).warn(move |message| sender.send(message).unwrap());
         let batch = skips.batch(0, &[5, 3, 1]).unwrap();
         assert_eq!((batch.inputs.size(), reds(&batch)), (vec![2, 3, 1, 2], vec![5.0, 0.0, 1.0, 0.0]));
         assert_eq!(Vec::<i64>::try_from(&batch.targets).unwrap(), [1, 1]);
         assert!(skips.leaves_out() && skips.batch(0, &[3]).unwrap().is_empty());
-        let told: Vec<String> = told.try_iter().collect();
-        assert!(told.len() == 1 && told[0].contains("three.png"), "once for two times: {told:?}");
+        let warnings: Vec<String> = warnings.try_iter().collect();
+        assert!(warnings.len() == 1 && warnings[0].contains("three.png"), "once for two times: {warnings:?}");
     }
 
     #[test]
@@ -364,14 +369,14 @@ mod tests {
     }
 
     #[test]
-    fn refuses_pictures_of_two_sizes_and_numbers_that_are_not_there() {
+    fn refuses_pictures_of_two_sizes_and_missing_indices() {
         let error = six().batch(0, &[0, 4]).unwrap_err().to_string();
         assert!(error.contains("2 × 1 and 3 × 1") && error.contains("Resize"), "{error}");
         assert!(six().batch(0, &[6]).is_err());
     }
 
     #[test]
-    fn tells_sets_apart_by_what_is_done_to_the_pictures() {
+    fn distinguishes_sets_by_their_transforms() {
         let of = |set: Transformed<Six>| set.fingerprint().unwrap();
         let flip = |p| Pipeline::new().then(RandomHorizontalFlip { p });
         assert_eq!(of(six().pipeline(flip(0.5))), of(six().pipeline(flip(0.5)).seed(1)));
@@ -380,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_by_seed_epoch_and_index_whatever_was_asked_before() {
+    fn draws_by_seed_epoch_and_index_independently_of_earlier_requests() {
         let flips = |seed| six().pipeline(Pipeline::new().then(RandomHorizontalFlip { p: 0.5 })).seed(seed);
         let of = |seed, epoch: u64| reds(&flips(seed).batch(epoch, &[1, 2, 5]).unwrap());
         let set = flips(1);

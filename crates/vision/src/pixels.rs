@@ -1,34 +1,34 @@
-//! From pixels to the numbers that a network takes.
+//! Turns pixels into the numbers that a network takes.
 
 use image::RgbImage;
 
 /// `ToTensor`, then `Normalize`: each channel of 0 to 255 becomes (v / 255 - mean) / std, in single precision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normalize {
-    /// Of red, green and blue, in units of 0 to 1.
+    /// For red, green and blue, in units of 0 to 1.
     pub mean: [f32; 3],
-    /// The same; none is 0.
+    /// The same; never 0.
     pub std: [f32; 3],
 }
 
 impl Normalize {
     /// `ToTensor` alone: numbers from 0 to 1.
     pub const NONE: Self = Normalize { mean: [0.0; 3], std: [1.0; 3] };
-    /// The tutorials' numbers for CIFAR-10.
+    /// The tutorials' values for CIFAR-10.
     pub const CIFAR10: Self = Normalize { mean: [0.4914, 0.4822, 0.4465], std: [0.2023, 0.1994, 0.2010] };
-    /// ImageNet's: what torchvision's pretrained networks were trained with.
+    /// ImageNet's values, with which torchvision's pretrained networks were trained.
     pub const IMAGENET: Self = Normalize { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] };
 
     /// Writes the picture as planes of red, green and blue, row by row: shape `[3, height, width]`.
     ///
     /// # Panics
-    /// When `planes` is not three numbers long for each pixel.
+    /// Panics when `planes` does not have three numbers for each pixel.
     pub fn write(&self, picture: &RgbImage, planes: &mut [f32]) {
         let pixels = picture.as_raw().as_chunks::<3>().0;
         assert_eq!(planes.len(), pixels.len() * 3, "three planes of {} pixels", pixels.len());
         let (red, rest) = planes.split_at_mut(pixels.len());
         let (green, blue) = rest.split_at_mut(pixels.len());
-        // A division for each value that there is, not for each pixel.
+        // Divides once for each possible value, not for each pixel.
         let [reds, greens, blues] = std::array::from_fn(|channel| self.table(channel));
         for (((pixel, red), green), blue) in pixels.iter().zip(red).zip(green).zip(blue) {
             let [r, g, b] = pixel.map(usize::from);

@@ -10,11 +10,11 @@ use crate::{Cifar10, Objects, Pictures, Storm};
 /// Width and height of drawn photographs.
 const PHOTOGRAPH: (u32, u32) = (96, 72);
 
-/// Training and test pictures: CIFAR-10's files in `dir`, or, without one, drawn objects (`train` and `test` of them, one at
-/// least) of this seed.
+/// Training and test pictures: CIFAR-10's files in `dir`, or, without one, drawn objects (`train` and `test` of them, at least
+/// one each) of this seed.
 ///
 /// # Errors
-/// A folder without CIFAR-10's binary files, or files that are not what they should be.
+/// Fails when the folder lacks CIFAR-10's binary files, or when they are invalid.
 pub fn cifar_or_drawn(dir: Option<&Path>, seed: u64, train: usize, test: usize) -> anyhow::Result<(Cifar10, Cifar10)> {
     match dir {
         Some(dir) => Ok((Cifar10::from_dir(dir, Split::Train)?, Cifar10::from_dir(dir, Split::Test)?)),
@@ -24,20 +24,20 @@ pub fn cifar_or_drawn(dir: Option<&Path>, seed: u64, train: usize, test: usize) 
 
 /// Photographs of houses after a storm, all with the same classes.
 pub struct HouseSplits {
-    /// Those to learn from.
+    /// The photographs to train on.
     pub train: Box<dyn Pictures>,
-    /// Those that choose the best model.
+    /// The photographs that select the best model.
     pub validation: Box<dyn Pictures>,
-    /// Those that choose nothing, if there are any.
+    /// The photographs that select nothing, if there are any.
     pub test: Option<Box<dyn Pictures>>,
-    /// What to warn of: files that were passed over.
+    /// Warnings about files that were skipped.
     pub notes: Vec<String>,
 }
 
-/// The photographs of `dir`, as [`Splits::open`] finds them, or, without one, drawn ones: `train` to learn from and `validation`.
+/// The photographs of `dir`, as [`Splits::open`] finds them, or, without one, drawn ones: `train` to train on and `validation`.
 ///
 /// # Errors
-/// A folder that does not hold what it should.
+/// Fails when the folder does not have the expected contents.
 pub fn houses_or_drawn(dir: Option<&Path>, seed: u64, train: usize, validation: usize) -> anyhow::Result<HouseSplits> {
     let Some(dir) = dir else {
         let (width, height) = PHOTOGRAPH;
@@ -46,7 +46,7 @@ pub fn houses_or_drawn(dir: Option<&Path>, seed: u64, train: usize, validation: 
         return Ok(HouseSplits { train, validation, test: None, notes: Vec::new() });
     };
     let splits = Splits::open(dir)?;
-    let notes = splits.passed_over();
+    let notes = splits.skip_summaries();
     let Splits { train, validation, test } = splits;
     let test = test.map(|test| Box::new(test) as Box<dyn Pictures>);
     Ok(HouseSplits { train: Box::new(train), validation: Box::new(validation), test, notes })

@@ -11,10 +11,10 @@ use image::RgbImage;
 use super::window::window;
 use lockstep::data::rng::KeyedRng;
 
-/// Changes a picture. All that is random in it is drawn from `rng`; how it is set up shows in its `Debug` text, of which
-/// [`Transformed`](super::Transformed) makes a part of its fingerprint.
+/// Changes a picture. All its random choices come from `rng`. Its `Debug` text must show its settings, because
+/// [`Transformed`](super::Transformed) includes that text in its fingerprint.
 pub trait Transform: Debug + Send + Sync {
-    /// The picture after it.
+    /// Applies the transform.
     fn apply(&self, picture: RgbImage, rng: &mut KeyedRng) -> RgbImage;
 }
 
@@ -28,12 +28,12 @@ pub trait Transform: Debug + Send + Sync {
 pub struct Pipeline(Vec<Box<dyn Transform>>);
 
 impl Pipeline {
-    /// One that changes nothing.
+    /// A pipeline that changes nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a transform after the others.
+    /// Appends a transform.
     #[must_use]
     pub fn then(mut self, transform: impl Transform + 'static) -> Self {
         self.0.push(Box::new(transform));
@@ -47,7 +47,7 @@ impl Transform for Pipeline {
     }
 }
 
-/// A square of `size` pixels from a random place of the picture with `padding` black pixels around it.
+/// A square of `size` pixels from a random position of the picture with `padding` black pixels around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RandomCrop {
     /// Pixels along each side of the result.
@@ -57,7 +57,7 @@ pub struct RandomCrop {
 }
 
 impl RandomCrop {
-    /// The square whose upper left corner is at (`left`, `top`) of the padded picture. What lies outside of it is black.
+    /// The square whose upper left corner is at (`left`, `top`) of the padded picture. Anything outside the picture is black.
     pub fn at(&self, picture: &RgbImage, left: u32, top: u32) -> RgbImage {
         let within = |place: u32| i64::from(place) - i64::from(self.padding);
         window(picture, within(left), within(top), self.size, self.size)
@@ -66,7 +66,7 @@ impl RandomCrop {
 
 impl Transform for RandomCrop {
     /// # Panics
-    /// When the padded picture is smaller than the square.
+    /// Panics when the padded picture is smaller than the square.
     fn apply(&self, picture: RgbImage, rng: &mut KeyedRng) -> RgbImage {
         let (width, height) = picture.dimensions();
         let mut place = |side: u32| {
@@ -100,7 +100,7 @@ fn flip_horizontally(picture: &mut RgbImage) {
     picture.as_chunks_mut::<3>().0.chunks_exact_mut(width).for_each(<[_]>::reverse);
 }
 
-/// The middle of a picture; black around it where the picture is smaller.
+/// The centre of a picture, with black around it if the picture is smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CenterCrop {
     /// Pixels.
@@ -117,15 +117,15 @@ impl Transform for CenterCrop {
     }
 }
 
-/// Where the middle `size` pixels of a side begin, rounded as torchvision does: half to even when something is cut off,
-/// down to less padding before than after.
+/// Where the middle `size` pixels of a side begin, rounded as in torchvision: half to even when cropping, less padding before
+/// than after.
 fn before(side: u32, size: u32) -> i64 {
     let spare = i64::from(side) - i64::from(size);
     if spare >= 0 { (spare as f64 / 2.0).round_ties_even() as i64 } else { -(-spare / 2) }
 }
 
-/// Makes a picture this large, whatever its shape was: Pillow's `BILINEAR`, which averages over what a pixel covers when it
-/// makes smaller (antialiasing), within one grey level.
+/// Resizes a picture to this size, whatever its shape: Pillow's `BILINEAR`, which averages over the covered area when shrinking
+/// (antialiasing), within one grey level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resize {
     /// Pixels, 1 or more.
@@ -147,16 +147,16 @@ impl Transform for Resize {
             return picture;
         }
         thread_local! {
-            // It keeps its buffers from picture to picture.
+            // It reuses its buffers from picture to picture.
             static RESIZER: RefCell<Resizer> = RefCell::new(Resizer::new());
         }
         let (width, height) = picture.dimensions();
         let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).use_alpha(false);
         let mut resized = RgbImage::new(self.width, self.height);
-        // By name of the pixels' type: `Resizer::resize` would be compiled for every type that there is.
+        // Names the pixel type: `Resizer::resize` would be compiled for every type.
         let source = TypedImageRef::<U8x3>::from_buffer(width, height, picture.as_raw());
         let target = TypedImage::<U8x3>::from_buffer(self.width, self.height, resized.as_mut());
-        // A picture has as many bytes as its pixels take, and bytes are aligned.
+        // A picture has as many bytes as its pixels take, and bytes are always aligned.
         let (source, mut target) = source.ok().zip(target.ok()).expect("pictures of three bytes a pixel");
         let done = RESIZER.with_borrow_mut(|resizer| resizer.resize_typed(&source, &mut target, &options));
         done.expect("nothing of the source is cut off");
@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// Red tells the column, green the row.
+    /// Red encodes the column, green the row.
     fn numbered(width: u32, height: u32) -> RgbImage {
         RgbImage::from_fn(width, height, |x, y| Rgb([x as u8 + 1, y as u8 + 1, 0]))
     }
@@ -186,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn reaches_every_place_of_a_crop_alike() {
+    fn crops_at_every_position_with_equal_frequency() {
         let crop = RandomCrop { size: 32, padding: 4 };
         let picture = numbered(32, 32);
         let mut counts = [[0u32; 9]; 9];
         for index in 0..8_100 {
             let cut = crop.apply(picture.clone(), &mut KeyedRng::new(&[index]));
-            // Row and column 4 of the square are inside the picture wherever it was cut.
+            // Row and column 4 of the square are inside the picture for every crop.
             let [column, row, _] = cut.get_pixel(4, 4).0;
             counts[usize::from(row) - 1][usize::from(column) - 1] += 1;
         }
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn flips_as_often_as_it_is_told() {
+    fn flips_with_the_given_probability() {
         let picture = numbered(2, 1);
         let flipped = |p: f32| {
             let flip = RandomHorizontalFlip { p };
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn does_transforms_in_their_order() {
+    fn applies_transforms_in_order() {
         let pipeline = Pipeline::new().then(Resize { width: 4, height: 2 }).then(RandomCrop { size: 2, padding: 0 });
         let picture = pipeline.apply(numbered(9, 9), &mut KeyedRng::new(&[1]));
         assert_eq!(picture.dimensions(), (2, 2));

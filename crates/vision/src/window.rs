@@ -1,12 +1,12 @@
-//! A window on a picture: what crops, moves and pads.
+//! A window on a picture, for cropping, moving and padding.
 
 use image::RgbImage;
 
-/// The part of a picture of this width and height whose upper left corner is at (`left`, `top`); black where it lies outside.
+/// The part of a picture of this width and height whose upper left corner is at (`left`, `top`); black outside the picture.
 pub(super) fn window(picture: &RgbImage, left: i64, top: i64, width: u32, height: u32) -> RgbImage {
     let mut result = RgbImage::new(width, height);
     let (wide, high) = (i64::from(picture.width()), i64::from(picture.height()));
-    // What both have, in the result's columns and rows.
+    // The overlap, in the result's columns and rows.
     let columns = inside(left, wide, width);
     let rows = inside(top, high, height);
     if columns.is_empty() {
@@ -21,7 +21,7 @@ pub(super) fn window(picture: &RgbImage, left: i64, top: i64, width: u32, height
     result
 }
 
-/// Which of `size` places from `start` on are in `0..limit`, counted from `start`.
+/// The range of `size` positions from `start` that lies in `0..limit`, relative to `start`.
 fn inside(start: i64, limit: i64, size: u32) -> std::ops::Range<usize> {
     let size = i64::from(size);
     let first = start.saturating_neg().clamp(0, size);

@@ -1,4 +1,5 @@
-//! What a lab's exercise lacks, as far as files tell it. That answers get their verdicts is for the solutions' own tests.
+//! Checks a lab's exercise for completeness, as far as its files show it. The solutions' own tests check that answers get their
+//! verdicts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,28 +8,28 @@ use std::path::Path;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_grading::{Lab, package, sums};
 
-/// At least as many wrong answers has a lab.
+/// Minimum number of wrong answers per lab.
 const WRONG: usize = 4;
-/// At least as many tasks.
+/// Minimum number of tasks per lab.
 const TASKS: usize = 3;
 
-/// The faults, one a line; none if the lab is complete.
+/// The faults, one per line; empty if the lab is complete.
 pub(super) fn lacks(root: &Path, lab: &Lab) -> Vec<String> {
-    let told = |fault: String| format!("labs/{}: {fault}", lab.name);
+    let with_lab = |fault: String| format!("labs/{}: {fault}", lab.name);
     let tasks = match lab.tasks() {
         Ok(tasks) => tasks,
-        Err(error) => return vec![told(format!("{error:#}"))],
+        Err(error) => return vec![with_lab(format!("{error:#}"))],
     };
     let mut faults = out_of_step(root, lab);
     faults.extend(too_few(&tasks));
     faults.extend(without_text(root, &tasks));
     faults.extend(without_function(&lab.folder(root), &tasks));
     faults.extend(without_grading(&lab.folder(root), &tasks));
-    faults.into_iter().map(told).collect()
+    faults.into_iter().map(with_lab).collect()
 }
 
-/// The exercise against what follows from the solution. What a learner has changed since it was written is no fault of the
-/// course: then the list of checksums is right, and the file is not as it says.
+/// Compares the exercise with the one generated from the solution. A learner's changes are not faults of the course: then the
+/// list of checksums is right, and the file differs from it.
 fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
     let files = match package::files(root, lab) {
         Ok(files) => files,
@@ -78,7 +79,7 @@ fn without_text(root: &Path, tasks: &Tasks) -> Vec<String> {
     tasks.tasks.iter().flat_map(|task| [section(task), hints(task)]).flatten().collect()
 }
 
-/// Answers of `lab.toml` without a function in `mutants`, and the other way round.
+/// Answers of `lab.toml` without a function in `mutants`, and vice versa.
 fn without_function(lab: &Path, tasks: &Tasks) -> Vec<String> {
     let of_task = |task: &Task| task.variants().map(|name| format!("{}.rs: {name}", task.name)).collect::<Vec<_>>();
     let named: BTreeSet<String> = tasks.tasks.iter().flat_map(of_task).collect();

@@ -1,4 +1,4 @@
-//! Reads the event files of a run. A damaged file is noted and left out; the others are read all the same.
+//! Reads the event files of a run. A damaged file is noted and left out; the others are still read.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -13,7 +13,7 @@ pub(crate) struct RunEvents {
     pub(crate) ranks: BTreeMap<usize, EventLog>,
     /// By node.
     pub(crate) agents: BTreeMap<String, AgentLog>,
-    /// What cannot be read, a sentence each.
+    /// What cannot be read, one sentence each.
     pub(crate) unreadable: Vec<String>,
 }
 

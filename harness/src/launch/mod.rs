@@ -1,7 +1,6 @@
-//! `lockstep run`: starts a program once for each rank, watches over it, and starts it anew when one fails.
+//! `lockstep run`: starts a program once per rank, supervises it, and restarts it when a rank fails.
 //!
-//! The command line is torchrun's. What its flags mean is `lockstep_launch::config`'s to say, and all the running is
-//! `lockstep_launch::agent`'s.
+//! The command line is torchrun's. `lockstep_launch::config` interprets its flags, and `lockstep_launch::agent` runs the job.
 
 mod options;
 mod plan;
@@ -19,7 +18,7 @@ use crate::exit::{Code, Refused};
 pub(crate) use options::Options;
 
 impl Options {
-    /// Runs the job, or says why it cannot be run.
+    /// Runs the job, or returns why it cannot run.
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let env = |name: &str| std::env::var_os(name);
         let dry_run = self.dry_run;
@@ -29,7 +28,7 @@ impl Options {
             Err(error) => return Err(left_for_the_caller(error.into())),
         };
         for notice in notices.into_iter().chain(threads_notice(&config, &env)) {
-            // Nobody may be listening any more; that is no reason not to train.
+            // The reader may be gone, but the job must still run.
             let _ = writeln!(stderr(), "note: {notice}");
         }
         if dry_run { plan::show(&config) } else { start(&config) }
@@ -49,7 +48,7 @@ fn start(config: &Config) -> anyhow::Result<Code> {
     }
 }
 
-/// Whoever started this command finds the error where it looks for one (torch's `record`, around `main`).
+/// Records the error where the parent process expects it (torch's `record`, around `main`).
 fn left_for_the_caller(error: anyhow::Error) -> anyhow::Error {
     if let Some(path) = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path: &OsString| !path.is_empty())
         && let Err(why) = propagate_agent_error(&error, Path::new(&path))

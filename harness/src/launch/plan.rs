@@ -1,4 +1,4 @@
-//! `--dry-run`: what would be run, as lines of a name and a value.
+//! `--dry-run`: prints what would run, as lines of a name and a value.
 
 use std::io::{Write, stdout};
 
@@ -42,7 +42,7 @@ fn logs(base: &LogBase) -> String {
     }
 }
 
-/// As a shell would take it.
+/// Quoted for a shell.
 fn command(config: &Config, local_rank: usize) -> String {
     let args = config.program.args(local_rank);
     let words = std::iter::once(&config.program.file).chain(&args);

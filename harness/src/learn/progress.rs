@@ -1,4 +1,4 @@
-//! `lockstep progress`: how far one is.
+//! `lockstep progress`: shows which tasks are done.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::report::Screen;
 /// Shows which tasks of the exercises are done
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Labs by number or name; all, if none is named
+    /// Labs by number or name [default: all]
     #[arg(value_name = "LAB")]
     labs: Vec<String>,
 }

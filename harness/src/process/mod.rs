@@ -1,4 +1,5 @@
-//! The hidden subcommands by which this executable starts and cleans up processes. What they do is [`lockstep_process`]'s.
+//! Hidden subcommands that start programs which must die with their parent, or be confined. [`lockstep_process`]
+//! implements both.
 
 use std::ffi::OsString;
 
@@ -18,7 +19,7 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    /// Does what the subcommand `name` is for. Comes back from [`DIES_WITH_PARENT`] and [`CONFINED`] only if the program could not be started.
+    /// Runs the hidden subcommand `name`. Returns from [`TIED`] and [`CONFINED`] only if the program could not be started.
     pub(crate) fn exec(&self, name: &str) -> anyhow::Result<Code> {
         let done = help(name, &self.args).unwrap_or_else(|| anyhow::bail!("there is no subcommand {name}"));
         done.map(|()| if name == DIES_WITH_PARENT || name == CONFINED { Code::Failure } else { Code::Success })

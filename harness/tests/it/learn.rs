@@ -1,5 +1,5 @@
-//! The learner's commands from outside, in a checkout that holds what they need: the course's files, and a cargo that "builds" what
-//! a test gives it. That real exercises compile and are graded is for the solutions' tests and `lockstep course check --build`.
+//! The learner's commands from outside, in a checkout that holds what they need: the course's files, and a cargo that "builds"
+//! a given program. The solutions' tests and `lockstep course check --build` compile and grade real exercises.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -42,7 +42,7 @@ impl Checkout {
         self.path("labs/02-spawn-ddp/exercise/src/shard.rs")
     }
 
-    /// A cargo that builds this program, or fails with this error of the compiler.
+    /// A cargo that builds this program, or fails with this compiler error.
     fn cargo(&self, built: Result<&Path, &str>) {
         let message = match built {
             Ok(program) => serde_json::json!({"target": {"name": "ex-02"}, "executable": program}),
@@ -80,18 +80,18 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The program with the course's own answers, beside the command; `None` where it is not built.
+/// The program with the course's own answers, next to the command; `None` if it is not built.
 fn answers() -> Option<PathBuf> {
     let program = assert_cmd::cargo::cargo_bin("lockstep").with_file_name("sol-02");
     if !program.is_file() {
-        println!("not verified here: sol-02 is not built beside the command (cargo build)");
+        println!("not verified here: sol-02 is not built next to the command (cargo build)");
         return None;
     }
     Some(program)
 }
 
 #[test]
-fn hints_tell_more_with_each_level() {
+fn hints_reveal_more_with_each_level() {
     let checkout = Checkout::new();
     let first = checkout.run(&["hint", "2", "average"]).code(0).out;
     assert!(first.contains("1. ") && !first.contains("2. ") && first.contains("--level 2"), "{first}");
@@ -114,14 +114,14 @@ fn keeps_the_answer_until_the_task_is_done_or_it_is_revealed() {
 }
 
 #[test]
-fn reset_keeps_a_copy_of_what_stood_there() {
+fn reset_keeps_a_copy_of_the_previous_files() {
     let checkout = Checkout::new();
     let given = fs::read_to_string(checkout.shard()).unwrap();
     fs::write(checkout.shard(), "mine").unwrap();
     fs::write(checkout.path("progress.toml"), "[02.shard]\nat = \"today\"\nseed = 1\n").unwrap();
-    let told = checkout.run(&["reset", "02"]).code(0).out;
+    let output = checkout.run(&["reset", "02"]).code(0).out;
     assert_eq!(fs::read_to_string(checkout.shard()).unwrap(), given);
-    let kept = told.lines().find_map(|line| line.split_once("kept in ")).unwrap().1;
+    let kept = output.lines().find_map(|line| line.split_once("kept in ")).unwrap().1;
     assert_eq!(fs::read_to_string(Path::new(kept).join("src/shard.rs")).unwrap(), "mine");
     assert!(checkout.run(&["progress"]).code(0).out.contains("0 of "));
     // Twice within a second: neither copy is lost.
@@ -130,12 +130,12 @@ fn reset_keeps_a_copy_of_what_stood_there() {
 }
 
 #[test]
-fn progress_tells_what_is_begun_and_refuses_a_damaged_file() {
+fn progress_shows_what_is_begun_and_refuses_a_damaged_file() {
     let checkout = Checkout::new();
     fs::write(checkout.shard(), "mine").unwrap();
-    let told = checkout.run(&["progress", "02"]).code(0).out;
-    let line = |task: &str| told.lines().find(|line| line.contains(task)).unwrap().to_owned();
-    assert!(line("shard").contains("begun") && line("average").contains("not started"), "{told}");
+    let output = checkout.run(&["progress", "02"]).code(0).out;
+    let line = |task: &str| output.lines().find(|line| line.contains(task)).unwrap().to_owned();
+    assert!(line("shard").contains("begun") && line("average").contains("not started"), "{output}");
     fs::write(checkout.path("progress.toml"), "shard = 1").unwrap();
     assert!(checkout.run(&["progress"]).code(1).err.contains("progress.toml"));
 }
@@ -145,8 +145,8 @@ fn grades_what_cargo_built_and_notes_what_was_passed() {
     let checkout = Checkout::new();
     let Some(program) = answers() else { return };
     checkout.cargo(Ok(&program));
-    let told = checkout.run(&["grade", "02", "--task", "shard", "--seed", "7"]).code(0).out;
-    assert!(told.contains("seed 7") && told.contains("✓ task 1 of"), "{told}");
+    let output = checkout.run(&["grade", "02", "--task", "shard", "--seed", "7"]).code(0).out;
+    assert!(output.contains("seed 7") && output.contains("✓ task 1 of"), "{output}");
     let progress = checkout.run(&["progress", "02"]).code(0).out;
     assert!(progress.contains("1 of ") && progress.contains('✓'), "{progress}");
     assert!(checkout.run(&["grade", "02", "--task", "nothing"]).code(2).err.contains("no task nothing"));
@@ -154,15 +154,15 @@ fn grades_what_cargo_built_and_notes_what_was_passed() {
 }
 
 #[test]
-fn tells_the_compilers_first_error() {
+fn prints_the_compilers_first_error() {
     let checkout = Checkout::new();
     checkout.cargo(Err("error[E0308]: mismatched types"));
-    let told = checkout.run(&["grade", "02"]).code(1).out;
-    assert!(told.contains("E0308") && told.contains("does not compile"), "{told}");
+    let output = checkout.run(&["grade", "02"]).code(1).out;
+    assert!(output.contains("E0308") && output.contains("does not compile"), "{output}");
 }
 
 #[test]
-fn reports_a_class_with_what_each_has_handed_in() {
+fn reports_a_class_with_each_submission() {
     let checkout = Checkout::new();
     let Some(program) = answers() else { return };
     checkout.cargo(Ok(&program));
@@ -174,8 +174,8 @@ fn reports_a_class_with_what_each_has_handed_in() {
     let reports = ["csv", "json", "xml", "html"].map(|ending| format!("report.{ending}"));
     let mut args = vec!["grade", "02", "--class", "class"];
     reports.iter().for_each(|report| args.extend(["--report", report]));
-    let told = checkout.run(&args).code(1).out;
-    assert!(told.contains("✓ shard") && told.contains("✗ shard") && told.contains("eve"), "{told}");
+    let output = checkout.run(&args).code(1).out;
+    assert!(output.contains("✓ shard") && output.contains("✗ shard") && output.contains("eve"), "{output}");
     let read = |report: &str| fs::read_to_string(checkout.path(report)).unwrap();
     let rows = read("report.csv");
     assert!(rows.contains("ann/02,passed,shard") && rows.contains("bob/02,FAILED,shard"), "{rows}");
@@ -194,21 +194,21 @@ fn bounds_what_a_hostile_answer_does() {
         fs::read_to_string(checkout.path("report.csv")).unwrap()
     };
     copy(&repository().join("labs/02-spawn-ddp/solution/src"), &checkout.path("class/dan/ex-02/src"));
-    let told = attack(&format!("echo x > {} || echo refused\nexit 3\n", outside.display()));
-    assert!(told.contains("exit code 3"), "{told}");
-    if told.contains("refused") {
+    let output = attack(&format!("echo x > {} || echo refused\nexit 3\n", outside.display()));
+    assert!(output.contains("exit code 3"), "{output}");
+    if output.contains("refused") {
         assert!(!outside.exists());
     } else {
         println!("not verified here: what an answer writes elsewhere, since this kernel has no Landlock");
     }
-    let told = attack("exec yes\n");
-    assert!(told.contains("out of bounds"), "{told}");
-    let told = attack("i=0; while [ $i -lt 600 ]; do sleep 100 & i=$((i + 1)); done; wait\n");
-    assert!(told.contains("out of bounds") && told.contains("threads and processes"), "{told}");
+    let output = attack("exec yes\n");
+    assert!(output.contains("out of bounds"), "{output}");
+    let output = attack("i=0; while [ $i -lt 600 ]; do sleep 100 & i=$((i + 1)); done; wait\n");
+    assert!(output.contains("out of bounds") && output.contains("threads and processes"), "{output}");
 }
 
 #[test]
-fn refuses_a_class_without_learners_and_reports_of_no_form() {
+fn refuses_a_class_without_learners_and_reports_of_unknown_formats() {
     let checkout = Checkout::new();
     fs::create_dir(checkout.path("class")).unwrap();
     assert!(checkout.run(&["grade", "--class", "class"]).code(2).err.contains("no folder of a learner"));
@@ -217,7 +217,7 @@ fn refuses_a_class_without_learners_and_reports_of_no_form() {
 }
 
 #[test]
-fn makes_a_lab_that_lacks_nothing_but_tasks() {
+fn creates_a_lab_that_lacks_only_tasks() {
     let checkout = Checkout::new();
     fs::create_dir_all(checkout.path("book/src")).unwrap();
     fs::write(checkout.path("book/src/SUMMARY.md"), "# Summary\n\n- [Eight](08-x.md)\n\n[Glossary](glossary.md)\n")
@@ -228,7 +228,7 @@ fn makes_a_lab_that_lacks_nothing_but_tasks() {
     let given = fs::read_to_string(checkout.path("labs/09-mixed-precision/exercise/src/total.rs")).unwrap();
     assert!(given.contains("todo!(\"add up") && !given.contains("all_reduce"), "{given}");
     checkout.run(&["course", "reference"]).code(0);
-    // One task of three, three wrong answers of four: what a maintainer has still to write.
+    // One task of three, and three wrong answers of four: a maintainer must still write the rest.
     let lacks = checkout.run(&["course", "check", "9"]).code(1).out;
     let faults: Vec<&str> = lacks.lines().filter(|line| line.starts_with("labs/")).collect();
     assert_eq!(faults.len(), 2, "{lacks}");

@@ -1,5 +1,5 @@
-//! What is left when a command is ended from outside: nothing. All processes of a run have the run's folder in their
-//! arguments, so that they are found in `/proc` whoever their parent is by then.
+//! A command that is ended from outside leaves nothing. All processes of a run have the run's folder in their arguments, so
+//! that they are found in `/proc` whatever their parent is by then.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn ends_at_signal() {
     {
         let site = Site::new();
         let mut command = Running::start(site.command("hangs", args));
-        // An agent and two ranks at least.
+        // At least an agent and two ranks.
         command.await_processes(&site.path("tmp"), |count| count > 2);
         let status = command.ended_by(signal);
         assert_eq!(status.signal(), Some(signal.as_raw()), "{args:?}: {status}");
@@ -49,9 +49,9 @@ impl Running {
         Running { child: KillOnDrop(child) }
     }
 
-    /// Waits until the number of processes that have `folder` in their arguments is as wanted.
+    /// Waits until the given number of processes have `folder` in their arguments.
     pub(crate) fn await_processes(&mut self, folder: &Path, wanted: impl Fn(usize) -> bool) {
-        // Processes of others give no event that could be waited for.
+        // Other processes provide no event to wait for.
         if let Err(why) = lockstep_watchdog::until(|| wanted(processes(folder))) {
             panic!("{} processes are at work in {}: {why}", processes(folder), folder.display());
         }
@@ -64,7 +64,7 @@ impl Running {
     }
 }
 
-/// How many have `folder` in their arguments.
+/// The number of processes with `folder` in their arguments.
 pub(crate) fn processes(folder: &Path) -> usize {
     let folder = folder.to_string_lossy();
     proc::pids().filter_map(proc::command_line).filter(|text| text.contains(&*folder)).count()

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use assert_cmd::assert::{Assert, OutputAssertExt};
 use assert_cmd::cargo::cargo_bin;
 use lockstep::events::{self, Event};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use predicates::prelude::*;
 use safetensors::{Dtype, SafeTensors};
 use tempfile::TempDir;

@@ -12,7 +12,7 @@ use assert_cmd::cargo::cargo_bin;
 use common::{Lab, stdout};
 use lockstep::data::real_data_dir;
 use lockstep::events::Event;
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use safetensors::SafeTensors;
 
 fn mnist() -> &'static Path {

@@ -9,7 +9,7 @@ use std::path::Path;
 use assert_cmd::cargo::cargo_bin;
 use common::{Lab, stderr, stdout};
 use lockstep::events::Event;
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 
 fn toy_model() -> &'static Path {
     cargo_bin!("lab-02-toy-model")

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use assert_cmd::cargo::cargo_bin;
 use c10d::{Store, TcpStoreOptions};
-use lockstep_trials::{clear_launcher, margin};
+use lockstep_testkit::{clear_launcher, margin};
 use tempfile::TempDir;
 
 const MNIST: [&str; 8] = ["--samples", "37", "--batch-size", "4", "--epochs", "1", "--device", "cpu"];

@@ -6,7 +6,7 @@
 use std::process::Output;
 
 use assert_cmd::cargo::cargo_bin;
-use lockstep_trials::{Job, Running};
+use lockstep_testkit::{Job, Running};
 
 /// Short: what is measured is nobody's business here.
 const QUICK: [&str; 10] =

@@ -6,7 +6,7 @@ mod common;
 
 use assert_cmd::cargo::cargo_bin;
 use common::{lab, results, text};
-use lockstep_trials::Running;
+use lockstep_testkit::Running;
 use serde_json::{Value, json};
 
 /// Everything but the timing, whose numbers are no promise.

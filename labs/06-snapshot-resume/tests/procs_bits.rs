@@ -7,7 +7,7 @@ mod common;
 use common::{job_with, new_job, quick, undisturbed};
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Phase};
-use lockstep_trials::{kill, while_saving};
+use lockstep_testkit::{kill, while_saving};
 
 /// Kills ranks at six points, one attempt after the other: before the first snapshot, right after one, at an epoch's ends.
 fn survives_kills(world: usize) {

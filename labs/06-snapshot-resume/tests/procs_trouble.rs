@@ -13,7 +13,7 @@ use common::{job_with, lab, new_job, quick, undisturbed};
 use lockstep::data::Digits;
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Phase};
-use lockstep_trials::{Job, Running, kill, while_saving};
+use lockstep_testkit::{Job, Running, kill, while_saving};
 
 /// The quick job with more arguments.
 fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -109,7 +109,7 @@ fn refuses_the_snapshots_of_another_model_on_every_rank_with_both_sides_named() 
         for words in [
             "snapshots/snapshot-000002-00000000.safetensors: it is of another model: it lacks conv1.bias, conv1.weight",
             "fc1.weight is F32 [32, 784] there and F32 [64, 1568] here",
-            "name another folder to start anew",
+            "name another folder to start over",
         ] {
             assert!(told.contains(words), "{words}: {told}");
         }

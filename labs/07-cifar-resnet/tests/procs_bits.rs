@@ -9,7 +9,7 @@ use std::fs;
 
 use common::{job_with, lab, new_job, quick, succeeds, tensors};
 use lockstep_contract::fault::{Act, Fault, Phase};
-use lockstep_trials::{kill, undisturbed, while_saving};
+use lockstep_testkit::{kill, undisturbed, while_saving};
 
 const MODEL: &str = "snapshots/resnet_distributed.safetensors";
 

@@ -6,7 +6,7 @@ mod common;
 
 use common::{new_job, numbers};
 use lockstep::data::real_data_dir;
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 
 #[test]
 fn two_ranks_learn_to_sort_40_percent_of_real_photographs() {

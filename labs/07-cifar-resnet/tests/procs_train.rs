@@ -12,7 +12,7 @@ use common::{alone, job_with, lab, new_job, numbers, quick, succeeds, tensors, t
 use lockstep::data::Split;
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Phase};
-use lockstep_trials::{Job, Running, margin, while_saving};
+use lockstep_testkit::{Job, Running, margin, while_saving};
 use lockstep_vision::Objects;
 use tch::{Kind, Tensor};
 

@@ -9,7 +9,7 @@ use std::fs;
 
 use common::{best, job_with, lines, new_job, quick, succeeds};
 use lockstep_contract::fault::{Act, Fault, Phase};
-use lockstep_trials::{Job, kill, while_saving};
+use lockstep_testkit::{Job, kill, while_saving};
 
 /// What a run leaves: the weights, the best model, and the words of its report.
 type Left = (Vec<u8>, Vec<u8>, Vec<String>);

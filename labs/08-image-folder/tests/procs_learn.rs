@@ -6,7 +6,7 @@ mod common;
 
 use common::{new_job, succeeds};
 use lockstep::events::Event;
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 
 #[test]
 fn two_ranks_learn_to_grade_85_percent_in_five_epochs() {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use common::{alone, best, draw, draw_houses, job_with, lines, new_job, quick, succeeds, tensors};
 use lockstep::events::Event;
 use lockstep::loss::CrossEntropy;
-use lockstep_trials::{kill, margin};
+use lockstep_testkit::{kill, margin};
 use tch::Tensor;
 
 const WEIGHTS: &str = "weights/rank-0.safetensors";
@@ -158,7 +158,10 @@ fn reads_a_folder_of_photographs_and_reports_on_its_test_split_too() {
     let printed = ended.printed();
     assert_eq!(lines(&printed, "Best model (val").len(), 1, "{printed}");
     assert_eq!(lines(&printed, "Best model (test").len(), 1, "{printed}");
-    assert!(lines(&printed, "is \\ told").iter().all(|line| line.contains("C0") && line.ends_with("C4")), "{printed}");
+    assert!(
+        lines(&printed, "actual \\ predicted").iter().all(|line| line.contains("C0") && line.ends_with("C4")),
+        "{printed}"
+    );
     let best_before = best(&job);
     job.weights(2);
 
@@ -288,5 +291,5 @@ fn the_schedule_reduces_the_rate_after_its_patience_also_when_a_kill_comes_betwe
     assert_eq!(lines(&printed, "learning rate").len(), 1, "{printed}");
     let at = |words: &str| printed.find(words).unwrap();
     assert!(at("(Epoch 6/8) Val loss") < at("learning rate") && at("learning rate") < at("(Epoch 7/8) Val loss"));
-    assert!(job.weights(2) == lockstep_trials::undisturbed(common::lab(), 2, &args), "the weights have other bits");
+    assert!(job.weights(2) == lockstep_testkit::undisturbed(common::lab(), 2, &args), "the weights have other bits");
 }

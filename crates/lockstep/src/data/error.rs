@@ -1,25 +1,25 @@
-//! Why data on disk cannot be used, said so that the reader knows what to do.
+//! The error for data on disk that cannot be used, with a hint what to do.
 
 use std::fmt;
 use std::fs::Metadata;
 use std::io;
 use std::path::Path;
 
-/// A file or folder that is not what was expected. Its message reads after "failed to".
+/// A file or folder that is not as expected. Its message reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub struct DataError {
-    /// What was tried: `read`, `find the training pictures in`. Boxed, as the path is, so that a `Result` stays small.
+    /// The operation, such as `read` or `find the training pictures in`. Boxed, like the path, so that a `Result` stays small.
     pub operation: Box<str>,
-    /// The file or folder; `None` for bytes that come from no file.
+    /// The file or folder; `None` for bytes that do not come from a file.
     pub path: Option<Box<Path>>,
-    /// What should be there; empty where the operation says it.
+    /// What should be there; empty if the operation says it.
     pub expected: String,
-    /// What is there instead; empty where that is not known.
+    /// What is there instead; empty if unknown.
     pub found: String,
     /// What to do.
     pub hint: String,
-    /// What the system or a decoder says.
+    /// The error of the system or of a decoder.
     pub source: Option<io::Error>,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for DataError {
 }
 
 impl DataError {
-    /// An error of this operation, with nothing known about it yet.
+    /// An error of this operation without any details yet.
     pub fn new(operation: impl Into<String>) -> Self {
         let (expected, found, hint) = (String::new(), String::new(), String::new());
         DataError { operation: operation.into().into_boxed_str(), path: None, expected, found, hint, source: None }
@@ -86,7 +86,7 @@ impl DataError {
     }
 }
 
-/// Names what something is that is not a regular file.
+/// Describes something that is not a regular file.
 pub fn kind_of(about: &Metadata) -> &'static str {
     if about.is_dir() { "a folder" } else { "a pipe, socket or device" }
 }

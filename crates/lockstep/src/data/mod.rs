@@ -1,4 +1,4 @@
-//! Data sets: what they promise the loader, and the ones that the labs use.
+//! Data sets: the trait that the loader expects, and the sets that the labs use.
 //!
 //! | set | inputs of a batch of `n` | targets |
 //! |---|---|---|
@@ -7,8 +7,9 @@
 //! | [`Toy`] | `Float [n, 20]` | `Float [n, 1]` |
 //! | [`Subset`] of any set | as the whole set | as the whole set |
 //!
-//! The sets hold plain vectors, not tensors (a `Tensor` cannot be shared between threads), and build the tensors of a
-//! batch on the CPU. Sets of colour pictures are in `lockstep-vision`. Order, shuffling and sharding are the sampler's duty, threads and prefetch the loader's.
+//! The sets hold plain vectors, not tensors (a `Tensor` cannot be shared between threads), and build the tensors of a batch on
+//! the CPU. The sampler decides order, shuffling and sharding; the loader has the threads and prefetches.
+//! Sets of colour pictures are in `lockstep-vision`.
 
 mod dataset;
 pub mod digits;

@@ -1,4 +1,4 @@
-//! Where labs get their data: real files if there are any, else drawn ones.
+//! Where labs get their data: real files if there are any, otherwise drawn data.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use super::{Digits, Mnist, Split};
 /// Training and test digits: the files of `dir`, or, without one, drawn digits (`train` and `test` of them) of this seed.
 ///
 /// # Errors
-/// A folder without the four files, or files that are not what they should be.
+/// Fails when the folder lacks the four files, or when they are invalid.
 pub fn mnist_or_drawn(dir: Option<&Path>, seed: u64, train: usize, test: usize) -> anyhow::Result<(Mnist, Mnist)> {
     match dir {
         Some(dir) => Ok((Mnist::from_dir(dir, Split::Train)?, Mnist::from_dir(dir, Split::Test)?)),
@@ -15,10 +15,10 @@ pub fn mnist_or_drawn(dir: Option<&Path>, seed: u64, train: usize, test: usize) 
     }
 }
 
-/// Where real data lies on this machine, **for tests**: the folder that holds `mnist/` and its like.
+/// Where real data is on this machine, **for tests**: the folder that holds `mnist/` and others.
 ///
-/// It is the value of `LOCKSTEP_DATA` when that is set, else the folder `shared/data` beside the checkout when there is
-/// one. A test that finds none prints "not verified here: …" and passes.
+/// The value of `LOCKSTEP_DATA` if it is set, otherwise the folder `shared/data` next to the checkout if it exists. A test
+/// without data prints "not verified here: …" and passes.
 pub fn real_data_dir() -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os("LOCKSTEP_DATA") {
         return Some(PathBuf::from(dir));

@@ -1,5 +1,5 @@
-//! The integration tests of this package in one program: each further one would link libtorch once more. What measures its own
-//! process, or is a program that starts itself as ranks, stands beside it.
+//! The integration tests of this package in one program: each further one would link libtorch again. Tests that measure their
+//! own process, or start themselves as ranks, are separate.
 
 #![allow(clippy::unwrap_used)] // a test may
 

@@ -1,4 +1,4 @@
-//! Tests that start themselves as a program: `main` runs the case that a variable names, or else the tests.
+//! Tests that start themselves as a program: `main` runs the case named by a variable, or otherwise the tests.
 
 #![allow(dead_code)] // each test program uses its part
 
@@ -31,7 +31,7 @@ pub(crate) fn main<const N: usize>(cases: fn(&str) -> anyhow::Result<()>, tests:
     libtest_mimic::run(&Arguments::from_args(), tests.into_iter().map(trial).collect()).exit_code()
 }
 
-/// This executable as a program that runs `case`, free of any launcher's variables.
+/// This executable as a program that runs `case`, without any launcher's variables.
 pub(crate) fn program(case: &str) -> Command {
     prepared(Command::new(env::current_exe().unwrap()), case)
 }
@@ -48,12 +48,12 @@ fn prepared(mut command: Command, case: &str) -> Command {
     command
 }
 
-/// Runs `command` until it *and all that inherited its output* have ended.
+/// Runs `command` until it *and every process that inherited its output* have ended.
 pub(crate) fn finish(command: Command) -> Output {
     lockstep_watchdog::output(command)
 }
 
-/// Waits until everything that holds this end of a pipe has ended.
+/// Waits until every process that holds this end of a pipe has ended.
 pub(crate) fn until_closed(pipe: impl Read + Send + 'static) {
     receive(&drain(pipe)).expect("something still holds the pipe");
 }

@@ -1,4 +1,4 @@
-//! One file of CIFAR-10, read and checked whole, and written whole or not at all.
+//! Reads and checks one file of CIFAR-10, and writes one atomically.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,15 +9,15 @@ use super::{CLASSES, RECORD};
 use lockstep::data::whole;
 use lockstep::data::{DataError, kind_of};
 
-/// The most bytes that are read of a file with records: 1 GiB, where those that are published have 30,730,000.
+/// Maximum size of a file with records: 1 GiB. The published ones have 30,730,000 bytes.
 const MAX_BYTES: u64 = 1 << 30;
-/// The same of the classes' names, which take 61 bytes.
+/// Maximum size of the file with the class names; the published one has 61 bytes.
 const MAX_TEXT: u64 = 1 << 12;
-/// Bytes of a record of CIFAR-100, which has two labels.
+/// Bytes of a CIFAR-100 record, which has two labels.
 const RECORD_OF_100: usize = RECORD + 1;
 const AGAIN: &str = "the file is cut off, get it again";
 
-/// What is often found under the name of such a file: how it begins, what it is, and what to do.
+/// Files that are often found under such a name: how they begin, what they are, and what to do.
 const IMPOSTORS: [(&[u8], &str, &str); 5] = [
     (b"\x1f\x8b", "a gzip file", "unpack it with tar -xzf"),
     (b"\x80", "a Python pickle", "get the binary version of CIFAR-10, cifar-10-binary.tar.gz"),
@@ -26,7 +26,7 @@ const IMPOSTORS: [(&[u8], &str, &str); 5] = [
     (b"<", "a HTML or XML page, perhaps a server's error message", "download the file again"),
 ];
 
-/// The records of a file, all checked.
+/// The records of a file, all of them checked.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     let records = bytes(path, MAX_BYTES)?;
     check(&records).map_err(|mut error| {
@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     Ok(records)
 }
 
-/// Whether these are whole records with good labels, one at least.
+/// Returns an error unless these are one or more complete records with valid labels.
 pub(super) fn check(records: &[u8]) -> Result<(), DataError> {
     let refuse = |expected: String, found: &str, hint: &str| {
         Err(DataError::new("read CIFAR-10's records").expected(expected).found(found).hint(hint))
@@ -45,7 +45,7 @@ pub(super) fn check(records: &[u8]) -> Result<(), DataError> {
     if records.is_empty() {
         return refuse(of_this_length, "an empty file", "a download failed, get it again");
     }
-    // None of them begins with a byte that is a label.
+    // None of these first bytes is a valid label.
     if let Some(&(_, found, hint)) = IMPOSTORS.iter().find(|(begin, ..)| records.starts_with(begin)) {
         return refuse(of_this_length, found, hint);
     }
@@ -69,7 +69,7 @@ pub(super) fn check(records: &[u8]) -> Result<(), DataError> {
     }
 }
 
-/// The names of the classes in `folder`; CIFAR-10's own if no file has them.
+/// The names of the classes in `folder`; CIFAR-10's own if there is no file with names.
 pub(super) fn read_classes(folder: &Path) -> Result<Vec<String>, DataError> {
     let path = folder.join(CLASSES_FILE);
     if !path.exists() {
@@ -84,17 +84,17 @@ pub(super) fn read_classes(folder: &Path) -> Result<Vec<String>, DataError> {
     if names.len() == CLASSES.len() { Ok(names) } else { bad(names.len().to_string()) }
 }
 
-/// Writes a file; it appears whole or not at all.
+/// Writes a file atomically.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
     whole::write(path, |out| out.write_all(bytes)).map_err(|source| DataError::unwritable(path, source))
 }
 
-/// All bytes of a file that has at most this many.
+/// Reads all bytes of a file, up to this many.
 fn bytes(path: &Path, limit: u64) -> Result<Vec<u8>, DataError> {
     let fail = |source| DataError::unreadable(path, source);
     let refuse =
         |found| Err(DataError::new("read").at(path).expected(format!("a file of at most {limit} bytes")).found(found));
-    // Before it is opened: to open a pipe waits for a writer.
+    // Check before opening: opening a pipe would wait for a writer.
     let about = std::fs::metadata(path).map_err(fail)?;
     if !about.is_file() {
         return refuse(kind_of(&about));

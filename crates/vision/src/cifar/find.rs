@@ -1,10 +1,10 @@
-//! Where the files lie, and what lies there instead when they do not.
+//! Finds the files, or explains what is there instead.
 
 use std::path::{Path, PathBuf};
 
 use lockstep::data::{DataError, Split};
 
-/// The folder in the archive as published.
+/// The folder in the published archive.
 const FOLDER: &str = "cifar-10-batches-bin";
 /// The file with the names of the classes.
 pub(super) const CLASSES_FILE: &str = "batches.meta.txt";
@@ -14,7 +14,7 @@ const TEST: [&str; 1] = ["test_batch.bin"];
 
 const PICKLES: &str = "this is the version for Python, whose files are pickles; get the binary version, cifar-10-binary.tar.gz, and unpack it";
 
-/// What is often there instead, by the name of a file or folder, and what to do.
+/// What is often there instead, by the name of the file or folder, and what to do.
 const INSTEAD: [(&str, &str); 8] = [
     ("cifar-10-batches-py", PICKLES),
     ("cifar-10-python.tar.gz", PICKLES),
@@ -32,7 +32,7 @@ const INSTEAD: [(&str, &str); 8] = [
     ("cifar-100-python", "this is CIFAR-100; get CIFAR-10's binary version, cifar-10-binary.tar.gz, and unpack it"),
 ];
 
-/// The names of a split's files.
+/// The names of the files of a split.
 pub(super) fn names(split: Split) -> &'static [&'static str] {
     match split {
         Split::Train => &TRAIN,
@@ -40,25 +40,25 @@ pub(super) fn names(split: Split) -> &'static [&'static str] {
     }
 }
 
-/// `dir` or the folder in it that holds the files.
+/// `dir`, or the folder in it that holds the files.
 pub(super) fn folder(dir: &Path) -> Result<PathBuf, DataError> {
     let inner = dir.join(FOLDER);
     let found = [dir, &inner].into_iter().find(|folder| holds_any(folder));
     found.map(Path::to_owned).ok_or_else(|| DataError::new("find CIFAR-10's binary files in").at(dir).hint(hint(dir)))
 }
 
-/// A split's files in `folder`: all that are there, and one at least.
+/// The files of a split in `folder`, at least one.
 pub(super) fn batches(folder: &Path, split: Split) -> Result<Vec<PathBuf>, DataError> {
     let there = |name: &&&str| folder.join(name).exists();
     let names = names(split);
     let count = names.iter().take_while(|name| there(name)).count();
-    let gap = |beside: &str| {
-        let hint = format!("it is not there, but {beside} is; get it, or unpack the archive again");
+    let gap = |other: &str| {
+        let hint = format!("it is not there, but {other} is; get it, or unpack the archive again");
         Err(DataError::new("read").at(&folder.join(names[count])).hint(hint))
     };
     match names[count..].iter().find(there) {
-        Some(beside) => gap(beside),
-        // `folder` found a file of one split at least.
+        Some(other) => gap(other),
+        // `folder` returned only a folder with at least one such file.
         None if count == 0 => gap(if split == Split::Train { TEST[0] } else { TRAIN[0] }),
         None => Ok(names[..count].iter().map(|name| folder.join(name)).collect()),
     }
@@ -68,7 +68,7 @@ fn holds_any(folder: &Path) -> bool {
     TRAIN.iter().chain(&TEST).any(|name| folder.join(name).exists())
 }
 
-/// What to do, by what is there.
+/// What to do, depending on what is there.
 fn hint(dir: &Path) -> String {
     if !dir.exists() {
         return "that folder does not exist, check the path".into();
@@ -106,7 +106,7 @@ fn archive_in(dir: &Path) -> Option<PathBuf> {
     ["cifar-10-binary.tar.gz", "cifar-10-binary.tar"].map(|name| dir.join(name)).into_iter().find(|path| path.exists())
 }
 
-/// A folder one level down in which the files would be found.
+/// A folder one level down that holds the files.
 fn deeper(dir: &Path) -> Option<PathBuf> {
     let mut inner: Vec<PathBuf> = std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     inner.sort();

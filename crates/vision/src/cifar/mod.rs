@@ -1,6 +1,6 @@
-//! CIFAR-10: small colour pictures of ten kinds of things, read from the binary files as published, or drawn.
+//! CIFAR-10: small colour pictures of ten kinds of things, read from the published binary files or drawn.
 //!
-//! [`Cifar10`] is the set, whichever way it came; [`Objects`] draws one where no files are at hand. Leaves out decoding and
+//! [`Cifar10`] is the data set from either source; [`Objects`] draws one when there are no files. Leaves out decoding and
 //! augmenting into tensors ([`crate::Transformed`]), and Python's pickles, which are programs rather than data.
 
 mod file;

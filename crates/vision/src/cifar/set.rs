@@ -1,4 +1,4 @@
-//! The set, whichever way it came: read from files, or from records in memory.
+//! The CIFAR-10 data set, from files or from records in memory.
 
 use std::path::Path;
 
@@ -14,14 +14,14 @@ pub const SIDE: usize = 32;
 pub(super) const PIXELS: usize = SIDE * SIDE;
 /// Bytes of a record: the label, then the red, green and blue planes, each row by row.
 pub const RECORD: usize = 1 + 3 * PIXELS;
-/// The ten kinds, in the order of their labels, as `batches.meta.txt` has them.
+/// The ten classes in the order of their labels, as in `batches.meta.txt`.
 pub const CLASSES: [&str; 10] =
     ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
 
-/// Colour pictures of 32 × 32 pixels with their labels, in memory, laid out as in the files.
+/// Colour pictures of 32 × 32 pixels with their labels, in memory, in the layout of the files.
 ///
-/// The format (Alex Krizhevsky's page of CIFAR-10, "binary version"): a file is nothing but records, 10,000 of them in each
-/// file that is published; a record is one byte for the label, 0 to 9, and 3,072 bytes for the planes.
+/// The format (Alex Krizhevsky's CIFAR-10 page, "binary version"): a file is a sequence of records, 10,000 in each published
+/// file. A record is one byte for the label, 0 to 9, and 3,072 bytes for the planes.
 ///
 /// ```
 /// use lockstep::data::{Cifar10, Objects, Split};
@@ -39,20 +39,21 @@ pub struct Cifar10 {
 }
 
 impl Cifar10 {
-    /// A set from records of [`RECORD`] bytes each, with CIFAR-10's names of the classes.
+    /// A set from records of [`RECORD`] bytes each, with CIFAR-10's class names.
     ///
     /// # Errors
-    /// Without a record, with a part of one, or with a label above 9.
+    /// Fails when there are no records, the last one is incomplete, or a label is above 9.
     pub fn new(records: Vec<u8>) -> Result<Self, DataError> {
         file::check(&records)?;
         Ok(Self { records, classes: CLASSES.map(str::to_owned).into() })
     }
 
-    /// Reads `data_batch_1.bin` and those that follow it up to 5, or `test_batch.bin`, and `batches.meta.txt` where there is one,
-    /// from `dir` or from the folder `cifar-10-batches-bin` in it. Fewer than five training files are accepted, a gap is not.
+    /// Reads `data_batch_1.bin` to `data_batch_5.bin`, or `test_batch.bin`, and `batches.meta.txt` if it exists, from `dir` or
+    /// from its folder `cifar-10-batches-bin`. Fewer than five training files are accepted, a gap is not.
     ///
     /// # Errors
-    /// When the files are missing (the message says what lies there instead, and what to get), cut off, or not CIFAR-10's.
+    /// Fails when the files are missing (the message says what is there instead and what to download), truncated, or not
+    /// CIFAR-10's.
     pub fn from_dir(dir: &Path, split: Split) -> Result<Self, DataError> {
         let folder = find::folder(dir)?;
         let mut records = Vec::new();
@@ -62,11 +63,11 @@ impl Cifar10 {
         Ok(Self { records, classes: file::read_classes(&folder)? })
     }
 
-    /// Writes the set as files of CIFAR-10's names to `dir`, which must exist: five for training, one for the test, and
-    /// the names of the classes. Each file appears whole or not at all.
+    /// Writes the set under CIFAR-10's file names to `dir`, which must exist: five files for training, one for testing, and the
+    /// class names. Each file is written atomically.
     ///
     /// # Errors
-    /// When a file cannot be written, or there are fewer training pictures than files.
+    /// Fails when a file cannot be written, or when there are fewer training pictures than files.
     pub fn write_bin(&self, dir: &Path, split: Split) -> Result<(), DataError> {
         let names = find::names(split);
         if self.count() < names.len() {
@@ -80,7 +81,7 @@ impl Cifar10 {
         file::write(&dir.join(find::CLASSES_FILE), format!("{}\n", self.classes.join("\n")).as_bytes())
     }
 
-    /// How many pictures there are.
+    /// The number of pictures.
     pub fn count(&self) -> usize {
         self.records.len() / RECORD
     }
@@ -88,7 +89,7 @@ impl Cifar10 {
     /// The label of picture `index`, 0 to 9.
     ///
     /// # Panics
-    /// When `index` is not below [`count`](Self::count).
+    /// Panics when `index` is not below [`count`](Self::count).
     pub fn kind(&self, index: usize) -> u8 {
         self.record(index)[0]
     }
@@ -96,7 +97,7 @@ impl Cifar10 {
     /// Picture `index`.
     ///
     /// # Panics
-    /// When `index` is not below [`count`](Self::count).
+    /// Panics when `index` is not below [`count`](Self::count).
     pub fn picture(&self, index: usize) -> RgbImage {
         let planes = &self.record(index)[1..];
         RgbImage::from_fn(SIDE as u32, SIDE as u32, |x, y| {
@@ -109,7 +110,7 @@ impl Cifar10 {
         &self.records[index * RECORD..(index + 1) * RECORD]
     }
 
-    /// Of all bytes: the published set's 184 MB take some hundredths of a second.
+    /// Covers all bytes: the published set's 184 MB take some hundredths of a second.
     fn checksum(&self) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         self.classes.iter().for_each(|name| hasher.update(format!("{name}\n").as_bytes()));

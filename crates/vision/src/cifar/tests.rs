@@ -9,7 +9,7 @@ use super::*;
 use crate::Pictures;
 use lockstep::data::Split;
 
-/// `count` records whose bytes tell them apart; labels run from 0 to 9 again and again.
+/// `count` records whose bytes differ from each other; labels cycle from 0 to 9.
 fn records(count: usize) -> Vec<u8> {
     (0..count * RECORD)
         .map(|at| if at % RECORD == 0 { (at / RECORD % 10) as u8 } else { (at % 251 + at / RECORD) as u8 })
@@ -84,23 +84,23 @@ fn finds_the_folder_of_the_archive_and_accepts_fewer_than_five_files() {
     let (_folder, path) = folder(&files);
     assert_eq!(Cifar10::from_dir(&path, Split::Train).unwrap(), set(4));
     assert_eq!(Cifar10::from_dir(&path.join("cifar-10-batches-bin"), Split::Train).unwrap(), set(4));
-    let told = refused(&path, Split::Test);
-    assert!(told.contains("test_batch.bin: it is not there, but data_batch_1.bin is"), "{told}");
+    let message = refused(&path, Split::Test);
+    assert!(message.contains("test_batch.bin: it is not there, but data_batch_1.bin is"), "{message}");
 }
 
 #[test]
 fn rejects_a_gap_between_the_training_files() {
     let bytes = records(1);
     let (_folder, path) = folder(&[("data_batch_1.bin", &bytes), ("data_batch_3.bin", &bytes)]);
-    let told = refused(&path, Split::Train);
-    assert!(told.contains("data_batch_2.bin: it is not there, but data_batch_3.bin is"), "{told}");
+    let message = refused(&path, Split::Train);
+    assert!(message.contains("data_batch_2.bin: it is not there, but data_batch_3.bin is"), "{message}");
     let (_folder, path) = folder(&[("test_batch.bin", &bytes)]);
-    let told = refused(&path, Split::Train);
-    assert!(told.contains("data_batch_1.bin: it is not there, but test_batch.bin is"), "{told}");
+    let message = refused(&path, Split::Train);
+    assert!(message.contains("data_batch_1.bin: it is not there, but test_batch.bin is"), "{message}");
 }
 
 #[test]
-fn says_what_lies_there_instead_and_what_to_get() {
+fn says_what_is_there_instead_and_what_to_download() {
     for (file, words) in [
         ("cifar-10-binary.tar.gz", "the archive is still packed; run tar -xzf "),
         ("cifar-10-python.tar.gz", "whose files are pickles; get the binary version, cifar-10-binary.tar.gz"),
@@ -112,8 +112,11 @@ fn says_what_lies_there_instead_and_what_to_get() {
         ("deep/cifar-10-batches-bin/test_batch.bin", "/deep, give that folder"),
     ] {
         let (_folder, path) = folder(&[(file, b"x")]);
-        let told = refused(&path, Split::Train);
-        assert!(told.starts_with("find CIFAR-10's binary files in ") && told.contains(words), "{file}: {told}");
+        let message = refused(&path, Split::Train);
+        assert!(
+            message.starts_with("find CIFAR-10's binary files in ") && message.contains(words),
+            "{file}: {message}"
+        );
     }
     let (_folder, path) =
         folder(&[("cifar-10-binary.tar.gz", b"x"), ("cifar-10-python.tar.gz", b"x"), ("a.bin", b"x")]);
@@ -123,8 +126,8 @@ fn says_what_lies_there_instead_and_what_to_get() {
         ("a.bin", "that is a file; give the folder that holds it"),
         ("absent", "that folder does not exist, check the path"),
     ] {
-        let told = refused(&path.join(name), Split::Train);
-        assert!(told.contains(words), "{name}: {told}");
+        let message = refused(&path.join(name), Split::Train);
+        assert!(message.contains(words), "{name}: {message}");
     }
 }
 
@@ -144,11 +147,11 @@ fn rejects_records_cut_off_at_any_byte_and_says_where() {
         }
     }
     let (_folder, path) = folder(&[("test_batch.bin", &whole[..whole.len() - 1])]);
-    let told = refused(&path, Split::Test);
-    assert!(told.contains("test_batch.bin: expected whole records of 3073 bytes"), "{told}");
+    let message = refused(&path, Split::Test);
+    assert!(message.contains("test_batch.bin: expected whole records of 3073 bytes"), "{message}");
     assert!(
-        told.contains("found 6145 bytes: record 1 begins at offset 3073 and has 3072 of them; the file is cut off"),
-        "{told}"
+        message.contains("found 6145 bytes: record 1 begins at offset 3073 and has 3072 of them; the file is cut off"),
+        "{message}"
     );
 }
 
@@ -157,12 +160,15 @@ fn rejects_a_wrong_label_and_says_where() {
     let mut bytes = records(3);
     bytes[2 * RECORD] = 10;
     let (_folder, path) = folder(&[("data_batch_1.bin", &bytes)]);
-    let told = refused(&path, Split::Train);
-    assert!(told.contains("expected a label from 0 to 9 at offset 6146, where record 2 begins, found 10"), "{told}");
+    let message = refused(&path, Split::Train);
+    assert!(
+        message.contains("expected a label from 0 to 9 at offset 6146, where record 2 begins, found 10"),
+        "{message}"
+    );
 }
 
 #[test]
-fn tells_files_of_other_formats_under_the_right_name() {
+fn recognizes_files_of_other_formats_under_the_right_name() {
     for (bytes, words) in [
         (&b""[..], "found an empty file; a download failed"),
         (b"\x1f\x8b\x08rest", "found a gzip file; unpack it"),
@@ -172,12 +178,12 @@ fn tells_files_of_other_formats_under_the_right_name() {
         (&[3; RECORD + 1], "that would be whole records of CIFAR-100"),
     ] {
         let (_folder, path) = folder(&[("test_batch.bin", bytes)]);
-        let told = refused(&path, Split::Test);
-        assert!(told.contains(words), "{told}");
+        let message = refused(&path, Split::Test);
+        assert!(message.contains(words), "{message}");
     }
     let (_folder, path) = folder(&[("test_batch.bin/inside", b"")]);
-    let told = refused(&path, Split::Test);
-    assert!(told.ends_with("found a folder"), "{told}");
+    let message = refused(&path, Split::Test);
+    assert!(message.ends_with("found a folder"), "{message}");
 }
 
 #[test]
@@ -190,15 +196,18 @@ fn reads_the_names_of_the_classes_or_rejects_them() {
     let set = named(b"a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n\n").unwrap();
     assert_eq!((set.classes()[0].as_str(), set.classes()[9].as_str()), ("a", "j"));
     for (names, found) in [(&b"a\nb\n"[..], "found 2;"), (b"", "found 0;"), (b"\xff\xfe", "found what is not text;")] {
-        let told = named(names).unwrap_err().to_string();
-        assert!(told.contains("batches.meta.txt: expected the names of ten classes") && told.contains(found), "{told}");
+        let message = named(names).unwrap_err().to_string();
+        assert!(
+            message.contains("batches.meta.txt: expected the names of ten classes") && message.contains(found),
+            "{message}"
+        );
     }
     let error = named(&[b'\n'; 5_000]).unwrap_err().to_string();
     assert!(error.contains("expected a file of at most 4096 bytes, found more"), "{error}");
 }
 
 #[test]
-fn tells_sets_apart_by_their_checksums() {
+fn distinguishes_sets_by_their_checksums() {
     let mut other = records(3);
     other[RECORD + 5] ^= 1;
     assert_ne!(set(3).fingerprint().unwrap(), Cifar10::new(other).unwrap().fingerprint().unwrap());
@@ -233,7 +242,7 @@ fn draws_each_kind_once_in_every_ten() {
 }
 
 #[test]
-fn keeps_the_bytes_of_a_seed_for_ever() {
+fn keeps_the_bytes_of_a_seed_forever() {
     let set = Objects::new(42, Split::Train).first(1_000);
     let fnv = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     assert_eq!((0..10).map(|index| set.kind(index)).collect::<Vec<u8>>(), [2, 8, 9, 6, 4, 3, 7, 0, 5, 1]);

@@ -1,13 +1,13 @@
-//! From a file's bytes to pixels: JPEG by zune-jpeg and PNG by png, both strict, whatever the file's name says.
+//! Decodes a file's bytes to pixels: JPEG with zune-jpeg and PNG with png, both strict, by content rather than by name.
 //!
-//! The result is what Pillow's `Image.open(…).convert("RGB")` gives, which torchvision's `ImageFolder` calls: grey is repeated,
-//! palettes are looked up, of 16 bits the upper 8 stay, transparency is dropped without blending, CMYK and YCCK are taken for
-//! inverted, as Adobe writes them, and converted without a colour profile, and EXIF's orientation is **not** applied. PNG gives the same bytes; JPEG decoders may round
-//! differently, so pixels there are a few grey levels off. One difference is on purpose: of grey pictures of 16 bits, Pillow
-//! clips all above 255 to white, which leaves no picture.
+//! The result equals that of Pillow's `Image.open(…).convert("RGB")`, which torchvision's `ImageFolder` calls: grey is
+//! repeated, palettes are looked up, the upper 8 of 16 bits are kept, transparency is dropped without blending, CMYK and YCCK
+//! are assumed to be inverted, as Adobe writes them, and converted without a colour profile, and EXIF's orientation is **not**
+//! applied. PNG gives the same bytes; JPEG decoders may round differently, so pixels differ by a few grey levels. One
+//! difference is deliberate: Pillow clips all values above 255 in grey pictures of 16 bits to white, which leaves no picture.
 //!
-//! `image`'s own JPEG decoder is not used: it is lenient, and paints what is missing of a truncated file grey without a word.
-//! Here the end-of-image marker must be there, and data that cannot be decoded is an error, as a truncated file is with Pillow.
+//! `image`'s own JPEG decoder is not used: it is lenient, and silently fills the missing part of a truncated file with grey.
+//! Here the end-of-image marker must be present, and data that cannot be decoded is an error, as with Pillow.
 
 use std::any::Any;
 use std::fs::File;
@@ -24,10 +24,10 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 
 use lockstep::data::DataError;
 
-/// The longest file that is read: 256 MiB. Photographs have some megabytes.
+/// Maximum size of a file: 256 MiB. Photographs have a few megabytes.
 pub const MAX_BYTES: u64 = 256 << 20;
-/// The most pixels that are decoded: 89,478,485, from where on Pillow warns of a decompression bomb (`Image.MAX_IMAGE_PIXELS`).
-/// The largest cameras give 60 million; in RGB it is a quarter of a gigabyte.
+/// Maximum number of decoded pixels: 89,478,485, the number from which Pillow warns of a decompression bomb
+/// (`Image.MAX_IMAGE_PIXELS`). The largest cameras produce 60 million; in RGB this is a quarter of a gigabyte.
 pub const MAX_PIXELS: usize = (1 << 30) / 4 / 3;
 
 const JPEG_OR_PNG: &str = "JPEG or PNG";
@@ -36,7 +36,7 @@ const PNG: &str = "PNG";
 const JPEG_START: &[u8] = &[0xFF, 0xD8, 0xFF];
 const PNG_START: &[u8] = b"\x89PNG\r\n\x1a\n";
 
-/// How files of other kinds begin.
+/// The first bytes of files of other kinds.
 const OTHERS: [(&[u8], &str); 11] = [
     (b"GIF8", "a GIF picture"),
     (b"BM", "a BMP picture"),
@@ -54,20 +54,20 @@ const OTHERS: [(&[u8], &str); 11] = [
 /// The pixels of a JPEG or PNG file.
 ///
 /// # Errors
-/// When it is neither, ends too early, is damaged, claims more than [`MAX_PIXELS`], or is of a kind that is not read here (arithmetic
-/// coding, 12 bits, lossless JPEG).
+/// Fails when the file is neither, is truncated, is damaged, claims more than [`MAX_PIXELS`], or uses an unsupported feature
+/// (arithmetic coding, 12 bits, lossless JPEG).
 pub fn decode(bytes: &[u8]) -> Result<RgbImage, DataError> {
     let (format, decoder): (_, fn(&[u8]) -> _) = match bytes {
         _ if bytes.starts_with(JPEG_START) => (JPEG, jpeg),
         _ if bytes.starts_with(PNG_START) => (PNG, png),
         _ => return Err(refuse(JPEG_OR_PNG, guess(bytes), "convert or remove it")),
     };
-    // Both decoders are meant never to panic; where one does, the other pictures of the run shall not suffer from it.
+    // Both decoders should never panic. If one does, only this picture fails.
     catch_unwind(|| decoder(bytes))
         .unwrap_or_else(|panic| Err(damaged(format, format!("the decoder panicked: {}", message(&*panic)))))
 }
 
-/// Reads and decodes a file, of at most [`MAX_BYTES`].
+/// Reads and decodes a file of at most [`MAX_BYTES`].
 pub(super) fn read(path: &Path) -> Result<RgbImage, DataError> {
     let fail = |source| {
         let hint = "check that the file is still there and that this user may read it";
@@ -114,14 +114,14 @@ fn jpeg(bytes: &[u8]) -> Result<RgbImage, DataError> {
     picture(width, height, pixels)
 }
 
-/// Whether the marker is there that ends the picture. Nothing else in a JPEG file can be taken for it: in the coded data a byte
-/// 0xFF is followed by 0, and other segments are passed over by their lengths. What follows the marker does not matter
-/// (cameras append previews there).
+/// Returns true if the end-of-image marker is present. Nothing else in a JPEG file can be mistaken for it: in the coded data a
+/// byte 0xFF is followed by 0, and other segments are skipped by their lengths. Bytes after the marker are ignored (cameras
+/// append previews there).
 fn ends(bytes: &[u8]) -> bool {
     bytes.ends_with(&[0xFF, 0xD9]) || markers(bytes).any(|marker| marker == 0xD9)
 }
 
-/// The markers of a JPEG file to its end; coded data between them, and what segments hold, is passed over.
+/// The markers of a JPEG file up to its end; coded data between them and the contents of segments are skipped.
 fn markers(bytes: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -170,7 +170,7 @@ fn of_png(error: png::DecodingError, bytes: usize) -> DataError {
     }
 }
 
-/// Room for a picture whose header claims this size.
+/// A buffer for a picture whose header claims this size.
 fn pixels(width: usize, height: usize, samples: usize) -> Result<Vec<u8>, DataError> {
     check_size(width, height)?;
     Ok(vec![0; width * height * samples])
@@ -196,7 +196,7 @@ fn damaged(format: &str, reason: String) -> DataError {
     refuse("", format!("damage, or a kind of {format} that is not read here"), &reason)
 }
 
-/// What a file that is no picture looks like.
+/// Describes a file that is not a picture, by its first bytes.
 fn guess(bytes: &[u8]) -> &'static str {
     match OTHERS.iter().find(|(start, _)| bytes.starts_with(start)) {
         _ if bytes.is_empty() => "an empty file",
@@ -208,7 +208,7 @@ fn guess(bytes: &[u8]) -> &'static str {
     }
 }
 
-/// What a panic said; `panic!` carries a `&str` or a `String`.
+/// The message of a panic; `panic!` carries a `&str` or a `String`.
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")

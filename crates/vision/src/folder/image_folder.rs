@@ -1,4 +1,4 @@
-//! A folder of labelled pictures: which there are, and what was passed over.
+//! A folder of labelled pictures: its samples, and the files that were skipped.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use super::{decode, walk};
 use crate::{Pictures, RgbImage};
 use lockstep::data::DataError;
 
-/// Labelled pictures in files: a folder per class.
+/// Labelled pictures in files: one folder per class.
 #[derive(Debug, Clone)]
 pub struct ImageFolder {
     pub(super) root: PathBuf,
@@ -27,26 +27,26 @@ pub(super) struct Sample {
     pub(super) bytes: u64,
 }
 
-/// A file or folder that was passed over.
+/// A file or folder that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// The reason.
     pub why: Why,
 }
 
-/// Why a file or folder is no sample.
+/// Why a file or folder is not a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Why {
     /// Its name begins with a dot.
     Hidden,
-    /// A file beside the class folders.
+    /// A file next to the class folders.
     OutsideOfClasses,
-    /// Its name is of a picture format that torchvision reads and this does not.
+    /// Its name has the extension of a picture format that torchvision reads but this crate does not.
     OtherFormat,
-    /// Its name is not a picture's.
+    /// Its name does not have a picture's extension.
     NotAPicture,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Why::Hidden => "with a hidden name",
-            Why::OutsideOfClasses => "beside the class folders",
+            Why::OutsideOfClasses => "next to the class folders",
             Why::OtherFormat => "of a format that is not read here",
             Why::NotAPicture => "without a picture's name",
         })
@@ -62,17 +62,17 @@ impl fmt::Display for Why {
 }
 
 impl ImageFolder {
-    /// Finds the classes and their pictures in `dir`, and checks that each file is there and may be read. No picture is decoded.
+    /// Finds the classes and their pictures in `dir`, and checks that each file exists and can be read. Decodes no picture.
     ///
     /// # Errors
-    /// When there is no class folder, a class has no picture, something cannot be read, a link leads round in a circle, or the
-    /// folder holds `Train` and `Validation` instead of classes (for those: [`Splits::open`](super::Splits::open)).
+    /// Fails when there is no class folder, a class has no pictures, something cannot be read, symbolic links form a loop, or
+    /// the folder holds `Train` and `Validation` instead of classes (use [`Splits::open`](super::Splits::open) for those).
     pub fn open(dir: &Path) -> Result<Self, DataError> {
         let walk::Found { classes, samples, skipped } = walk::walk(dir)?;
         Ok(Self { root: dir.into(), classes, samples, skipped })
     }
 
-    /// The folder that was opened.
+    /// The opened folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -80,25 +80,25 @@ impl ImageFolder {
     /// The file of picture `index`.
     ///
     /// # Panics
-    /// When `index` is not below the length.
+    /// Panics when `index` is not below the length.
     pub fn path(&self, index: usize) -> &Path {
         &self.samples[index].path
     }
 
-    /// How many pictures there are of each class.
+    /// The number of pictures of each class.
     pub fn counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.classes.len()];
         self.samples.iter().for_each(|sample| counts[sample.class] += 1);
         counts
     }
 
-    /// The files and folders that were passed over, with the reason.
+    /// The skipped files and folders, with the reason.
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
     }
 
-    /// What to say of them, if there are any: how many for which reason, and the first.
-    pub fn passed_over(&self) -> Option<String> {
+    /// A sentence about the skipped files, if there are any: how many for each reason, and the first one.
+    pub fn skip_summary(&self) -> Option<String> {
         let first = self.skipped.iter().min_by_key(|skipped| (Reverse(skipped.why), &skipped.path))?;
         let mut counts = BTreeMap::new();
         self.skipped.iter().for_each(|skipped| *counts.entry(Reverse(skipped.why)).or_insert(0) += 1);
@@ -121,13 +121,13 @@ impl Pictures for ImageFolder {
         self.samples[index].class as i64
     }
 
-    /// Reads the file and decodes it: see [`decode`](super::decode). The error is a [`DataError`].
+    /// Reads and decodes the file: see [`decode`](super::decode). The error is a [`DataError`].
     fn picture(&self, index: usize) -> anyhow::Result<RgbImage> {
         Ok(decode::read(&self.samples[index].path)?)
     }
 
-    /// Of the classes' names and each file's path below the root, class and length: the pictures are not read, so that a folder
-    /// of many is known in no time. A picture that is replaced by another of equal length is not noticed.
+    /// Covers the classes' names and each file's relative path, class and length. The pictures are not read, so that even a
+    /// large folder takes no time. A picture that is replaced by another one of equal length goes unnoticed.
     fn fingerprint(&self) -> anyhow::Result<u32> {
         let mut hasher = crc32fast::Hasher::new();
         let mut add = |bytes: &[u8]| {

@@ -1,16 +1,16 @@
-//! Photographs in a folder per class, as torchvision's `ImageFolder` reads them, with checks that it lacks.
+//! Photographs in a folder per class, as torchvision's `ImageFolder` reads them, with additional checks.
 //!
-//! `walk` finds the samples, `decode` makes pixels of a file, [`Splits`] finds `Train` and `Validation`. Transforming
-//! pictures and making tensors of them is the crate's other modules' duty.
+//! `walk` finds the samples, `decode` decodes a file to pixels, [`Splits`] finds `Train` and `Validation`. Other modules
+//! transform pictures and turn them into tensors.
 //!
-//! As in torchvision (`torchvision/datasets/folder.py`), the folders of the root are the classes, sorted by name; all files below
-//! a class's folder whose names end in a picture's extension are its samples, sorted by path, through symbolic links too. On purpose
-//! other than there:
-//! - names that begin with a dot are no samples (`._photo.jpg`) and no classes (`.ipynb_checkpoints`);
-//! - `.jpg`, `.jpeg` and `.png` alone are read, not the six rarer formats;
-//! - a file that may not be read, a link without end and a pipe are found when the folder is opened, not an hour into the training.
+//! As in torchvision (`torchvision/datasets/folder.py`), the folders of the root are the classes, sorted by name. All files
+//! below a class's folder whose names end in a picture's extension are its samples, sorted by path, symbolic links included.
+//! The deliberate differences:
+//! - names that begin with a dot are neither samples (`._photo.jpg`) nor classes (`.ipynb_checkpoints`);
+//! - only `.jpg`, `.jpeg` and `.png` are read, not the six rarer formats;
+//! - an unreadable file, a loop of links and a pipe are found when the folder is opened, not an hour into the training.
 //!
-//! What is passed over is listed by [`ImageFolder::skipped`], and counted in a sentence by [`ImageFolder::passed_over`].
+//! [`ImageFolder::skipped`] lists what was skipped, and [`ImageFolder::skip_summary`] summarises it in a sentence.
 
 mod decode;
 mod image_folder;

@@ -1,4 +1,4 @@
-//! A data folder that holds a folder per split: `Train`, `Validation` and perhaps `Test`.
+//! A data folder with one folder per split: `Train`, `Validation` and optionally `Test`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::ImageFolder;
 use lockstep::data::DataError;
 
-/// The names of each split's folder, in lower case; any case is found.
+/// The accepted names of each split's folder, in lower case; matching ignores case.
 const TRAIN: [&str; 2] = ["train", "training"];
 const VALIDATION: [&str; 3] = ["validation", "val", "valid"];
 const TEST: [&str; 2] = ["test", "testing"];
@@ -14,27 +14,27 @@ const TEST: [&str; 2] = ["test", "testing"];
 /// The splits of one data folder. All have the same classes in the same order.
 #[derive(Debug, Clone)]
 pub struct Splits {
-    /// The pictures to learn from.
+    /// The pictures to train on.
     pub train: ImageFolder,
-    /// The held-out pictures that choose the best model.
+    /// The held-out pictures that select the best model.
     pub validation: ImageFolder,
-    /// The held-out pictures that choose nothing, if there are any.
+    /// The held-out pictures that select nothing, if there are any.
     pub test: Option<ImageFolder>,
 }
 
 impl Splits {
-    /// What was passed over in each, as [`ImageFolder::passed_over`] says it.
-    pub fn passed_over(&self) -> Vec<String> {
+    /// What was skipped in each split, as [`ImageFolder::skip_summary`] describes it.
+    pub fn skip_summaries(&self) -> Vec<String> {
         let all = [Some(&self.train), Some(&self.validation), self.test.as_ref()];
-        all.into_iter().flatten().filter_map(ImageFolder::passed_over).collect()
+        all.into_iter().flatten().filter_map(ImageFolder::skip_summary).collect()
     }
 
-    /// Finds and checks `Train` (or `training`), `Validation` (or `val`, `valid`) and, where there is one, `Test` (or
-    /// `testing`) in `dir`, in upper or lower case.
+    /// Finds and checks `Train` (or `training`), `Validation` (or `val`, `valid`) and, if it exists, `Test` (or `testing`) in
+    /// `dir`, ignoring case.
     ///
     /// # Errors
-    /// When training or validation is missing (the message lists what is there), two folders could be meant, one is no
-    /// good [`ImageFolder`], or their classes differ.
+    /// Fails when training or validation is missing (the message lists what is there), two folders match one split, one is not
+    /// a valid [`ImageFolder`], or their classes differ.
     pub fn open(dir: &Path) -> Result<Self, DataError> {
         let folders = folders(dir)?;
         let (train, validation) =
@@ -62,7 +62,7 @@ impl Splits {
     }
 }
 
-/// Whether all of these folders' names are splits', so that they are no classes.
+/// Returns true if all of these folders' names are names of splits, so that they cannot be classes.
 pub(super) fn are_splits(names: &[String]) -> bool {
     let is_train = |name: &String| is_one_of(name, &TRAIN);
     let is_split = |name: &String| is_train(name) || is_one_of(name, &VALIDATION) || is_one_of(name, &TEST);
@@ -92,8 +92,8 @@ fn find(dir: &Path, folders: &[String], split: &'static str, names: &[&str]) -> 
     Err(DataError::new(format!("find the {split} pictures in")).at(dir).hint(hint))
 }
 
-/// The names of the folders in `dir`, sorted; one that is no text is none of those that are looked for. A link that leads nowhere
-/// under a split's name is an error: the split would be taken for missing.
+/// The names of the folders in `dir`, sorted, without names that are not UTF-8. A broken link with the name of a split is an
+/// error: otherwise the split would seem to be missing.
 fn folders(dir: &Path) -> Result<Vec<String>, DataError> {
     let unreadable = |source| DataError::unreadable(dir, source);
     let mut names = Vec::new();

@@ -1,6 +1,6 @@
-//! Which files of a folder are samples of which class: torchvision's `find_classes` and `make_dataset`, with checks.
+//! Finds the samples of each class in a folder: torchvision's `find_classes` and `make_dataset`, with checks.
 //!
-//! Reading the pictures themselves is `decode`'s duty.
+//! Does not read the pictures; `decode` does.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
@@ -16,21 +16,21 @@ use super::splits::are_splits;
 use super::{Skipped, Why};
 use lockstep::data::{DataError, kind_of};
 
-/// How the names of pictures end, in any case.
+/// The extensions of pictures, ignoring case.
 const PICTURES: [&str; 3] = ["jpg", "jpeg", "png"];
-/// How the names of pictures end that torchvision reads and this does not.
+/// The extensions of pictures that torchvision reads but this crate does not.
 const OTHER_PICTURES: [&str; 6] = ["ppm", "bmp", "pgm", "tif", "tiff", "webp"];
-/// How many names an error message lists before it only counts them.
+/// How many names an error message lists before it gives only a count.
 const LISTED: usize = 6;
 
-/// What a folder of pictures holds.
+/// The contents of a folder of pictures.
 pub(super) struct Found {
     pub(super) classes: Vec<String>,
     pub(super) samples: Vec<Sample>,
     pub(super) skipped: Vec<Skipped>,
 }
 
-/// Walks `root`: its folders are the classes, sorted by name; below them, every file with a picture's name is a sample.
+/// Walks `root`: its folders are the classes, sorted by name; every file below them with a picture's extension is a sample.
 pub(super) fn walk(root: &Path) -> Result<Found, DataError> {
     let mut skipped = Vec::new();
     let classes = classes(root, &mut skipped)?;
@@ -65,7 +65,7 @@ fn classes(root: &Path, skipped: &mut Vec<Skipped>) -> Result<Vec<String>, DataE
     }
 }
 
-/// The pictures of one class, in torchvision's order: folders sorted by their whole path, in each the files by name.
+/// The pictures of one class in torchvision's order: folders sorted by their whole path, files in each sorted by name.
 fn of_class(root: &Path, name: &str, class: usize, skipped: &mut Vec<Skipped>) -> Result<Vec<Sample>, DataError> {
     let dir = root.join(name);
     let mut walk = Walk { samples: Vec::new(), skipped: Vec::new(), above: Vec::new(), class };
@@ -79,16 +79,17 @@ fn of_class(root: &Path, name: &str, class: usize, skipped: &mut Vec<Skipped>) -
     Ok(walk.samples)
 }
 
-/// Python sorts the folders' paths as text, so that the folder `a-b` comes before `a/b`; Rust would compare name by name.
+/// Python sorts the folders' paths as text, so that the folder `a-b` comes before `a/b`; Rust would compare component by
+/// component.
 fn order(path: &Path) -> (Option<&[u8]>, Option<&OsStr>) {
     (path.parent().map(|folder| folder.as_os_str().as_bytes()), path.file_name())
 }
 
-/// A walk through one class's folder and the folders in it.
+/// A walk through one class's folder and its subfolders.
 struct Walk {
     samples: Vec<Sample>,
     skipped: Vec<Skipped>,
-    /// Device and inode of each folder between the class's and here; a folder that is one of them is a loop.
+    /// Device and inode of each folder from the class's folder to the current one; meeting one of them again is a loop.
     above: Vec<(u64, u64)>,
     class: usize,
 }
@@ -128,7 +129,7 @@ impl Walk {
 
     fn picture(&mut self, path: PathBuf, meta: &Metadata) -> Result<(), DataError> {
         if !meta.is_file() {
-            // Opening a pipe would wait for ever.
+            // Opening a pipe would block forever.
             let error = DataError::new("read").at(&path).expected("a picture, by its name").found(kind_of(meta));
             return Err(error.hint("remove it"));
         }

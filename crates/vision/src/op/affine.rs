@@ -1,7 +1,7 @@
-//! Operations that take each pixel from another place: Pillow's affine transform with the nearest pixel
-//! (`affine_fixed` in Geometry.c), with matrices as torchvision and Pillow build them.
+//! Operations that move pixels: Pillow's affine transform with the nearest pixel (`affine_fixed` in Geometry.c), with matrices
+//! as torchvision and Pillow build them.
 //!
-//! Pillow leaves fixed point for pictures with a side of more than 32,768 pixels; this does not.
+//! Pillow switches from fixed point to floating point for pictures with a side of more than 32,768 pixels; this does not.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use image::RgbImage;
 
 use crate::window::window;
 
-/// From the place (x, y) in the result to (a x + b y + c, d x + e y + f) in the picture.
+/// Maps the point (x, y) of the result to (a x + b y + c, d x + e y + f) in the picture.
 type Matrix = [f64; 6];
 
 /// One pixel in 16.16 fixed point.
@@ -17,7 +17,7 @@ const ONE: i64 = 1 << 16;
 
 /// torchvision's `affine` with a shear of these tangents about the upper left corner.
 pub(super) fn shear(picture: &RgbImage, x: f64, y: f64) -> RgbImage {
-    // By way of the angle in degrees, which is what torchvision hands on.
+    // Goes through the angle in degrees, because torchvision passes that on.
     let angle = |tangent: f64| tangent.atan().to_degrees().to_radians();
     let (sx, sy) = (angle(x), angle(y));
     // The inverse of the matrix in `_get_inverse_affine_matrix` without rotation, scale and centre.
@@ -26,7 +26,7 @@ pub(super) fn shear(picture: &RgbImage, x: f64, y: f64) -> RgbImage {
     transform(picture, [1.0 - sin * sx.tan(), cos * sx.tan(), 0.0, -sin, cos, 0.0])
 }
 
-/// Moves right and down, by whole pixels.
+/// Moves the picture right and down, by whole pixels.
 pub(super) fn translate(picture: &RgbImage, x: i32, y: i32) -> RgbImage {
     window(picture, -i64::from(x), -i64::from(y), picture.width(), picture.height())
 }
@@ -43,7 +43,7 @@ pub(super) fn rotate(picture: RgbImage, degrees: f64) -> RgbImage {
     transform(&picture, [cos, sin, cos * -x + sin * -y + x, -sin, cos, -sin * -x + cos * -y + y])
 }
 
-/// Python's `round(value, 15)`, which Pillow does so that right angles are exact.
+/// Python's `round(value, 15)`, which Pillow uses so that right angles are exact.
 fn to_15_decimals(value: f64) -> f64 {
     format!("{value:.15}").parse().unwrap_or(value)
 }
@@ -63,7 +63,8 @@ fn transform(picture: &RgbImage, [a, b, c, d, e, f]: Matrix) -> RgbImage {
     result
 }
 
-/// Fills a row: its first pixel comes from `start`, each further one from `step` on. Those from outside stay as they are.
+/// Fills a row: its first pixel comes from `start`, each further one from `step` away. Pixels from outside the picture stay
+/// unchanged.
 fn look_up(picture: &RgbImage, start: [i64; 2], step: [i64; 2], row: &mut [[u8; 3]]) {
     let (width, height) = (i64::from(picture.width()), i64::from(picture.height()));
     let columns = inside(start[0], step[0], width * ONE, row.len());
@@ -87,7 +88,7 @@ fn look_up(picture: &RgbImage, start: [i64; 2], step: [i64; 2], row: &mut [[u8; 
     }
 }
 
-/// For which `k` below `count` `start + k step` is from 0 to below `limit`.
+/// The range of `k` below `count` for which `start + k step` is from 0 to below `limit`.
 fn inside(start: i64, step: i64, limit: i64, count: usize) -> Range<usize> {
     let (first, end) = match step {
         0 if (0..limit).contains(&start) => (0, i64::MAX),
@@ -102,7 +103,7 @@ fn inside(start: i64, step: i64, limit: i64, count: usize) -> Range<usize> {
     within(first)..within(end)
 }
 
-/// How many steps it takes to come to `distance` or beyond.
+/// The number of steps to reach `distance` or go beyond.
 fn steps_up(distance: i64, step: i64) -> i64 {
     distance.div_euclid(step).saturating_add(i64::from(distance.rem_euclid(step) > 0))
 }

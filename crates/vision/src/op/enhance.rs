@@ -1,4 +1,4 @@
-//! Operations between a picture and a duller one: Pillow's `ImageEnhance`, whose blend goes beyond the picture, too.
+//! Blends a picture with a degenerate one: Pillow's `ImageEnhance`, whose factor may also be above 1.
 
 use image::RgbImage;
 
@@ -21,7 +21,7 @@ pub(super) fn color(mut picture: RgbImage, factor: f64) -> RgbImage {
     let mut greys = vec![[0; 3]; width];
     for row in picture.as_chunks_mut::<3>().0.chunks_exact_mut(width) {
         greys.iter_mut().zip(&*row).for_each(|(grey, pixel)| *grey = [luma(*pixel); 3]);
-        // Over bytes, not pixels: several at a time.
+        // Works on bytes, not pixels, so that several are done at a time.
         let bytes = row.as_flattened_mut().iter_mut().zip(greys.as_flattened());
         bytes.for_each(|(value, grey)| *value = blend.of(*grey, *value));
     }
@@ -35,13 +35,13 @@ pub(super) fn sharpness(picture: RgbImage, factor: f64) -> RgbImage {
     result
 }
 
-/// All values towards one, or away from it.
+/// Moves all values towards one value, or away from it.
 fn towards_grey(picture: RgbImage, grey: u8, factor: f64) -> RgbImage {
     let blend = Blend::new(factor);
     tone::map(picture, &std::array::from_fn(|value| blend.of(grey, value as u8)))
 }
 
-/// Pillow's `Image.blend` (Blend.c): single precision, cut off towards 0.
+/// Pillow's `Image.blend` (Blend.c): single precision, truncated towards 0.
 #[derive(Clone, Copy)]
 struct Blend {
     factor: f32,
@@ -52,20 +52,20 @@ impl Blend {
         Blend { factor: factor as f32 }
     }
 
-    /// From `dull` at factor 0 to `value` at factor 1; the cast keeps what lies beyond within 0 and 255.
+    /// From `dull` at factor 0 to `value` at factor 1; the cast saturates to 0 and 255.
     fn of(self, dull: u8, value: u8) -> u8 {
         let difference = i32::from(value) - i32::from(dull);
         (f32::from(dull) + self.factor * difference as f32) as u8
     }
 }
 
-/// How light a pixel is, by ITU-R 601-2 in 16.16 fixed point (Convert.c).
+/// The luminance of a pixel, by ITU-R 601-2 in 16.16 fixed point (Convert.c).
 fn luma([red, green, blue]: [u8; 3]) -> u8 {
     ((u32::from(red) * 19_595 + u32::from(green) * 38_470 + u32::from(blue) * 7_471 + 0x8000) >> 16) as u8
 }
 
-/// Pillow's `SMOOTH` (ImageFilter.py, Filter.c): 3 × 3 with a weight of 5 in the middle, over 13, rounded. The outermost
-/// pixels stay as they are.
+/// Pillow's `SMOOTH` (ImageFilter.py, Filter.c): 3 × 3 with a weight of 5 in the centre, over 13, rounded. The outermost pixels
+/// stay unchanged.
 fn smoothed(picture: &RgbImage) -> RgbImage {
     let (stride, height) = (picture.width() as usize * 3, picture.height() as usize);
     let mut result = picture.clone();
@@ -83,13 +83,13 @@ fn smoothed(picture: &RgbImage) -> RgbImage {
     result
 }
 
-/// A row but for its ends, from the sums of three rows. In 16 bits and without checks, so that it is done eight at a time.
+/// A row except its ends, from the sums of three rows. Uses 16 bits and no bounds checks, so that the compiler vectorises it.
 fn smooth_row(columns: &[u16], middle: &[u8], row: &mut [u8]) {
     let end = row.len() - 3;
     let around = columns.iter().zip(&columns[3..]).zip(&columns[6..]);
     for (value, (((left, here), right), centre)) in row[3..end].iter_mut().zip(around.zip(&middle[3..])) {
         let sum = left.wrapping_add(*here).wrapping_add(*right).wrapping_add(u16::from(*centre) * 4);
-        // sum / 13 is never halfway between two numbers, so that rounding has no doubt.
+        // sum / 13 is never halfway between two integers, so rounding is unambiguous.
         *value = (sum.wrapping_mul(2).wrapping_add(13) / 26) as u8;
     }
 }

@@ -1,6 +1,6 @@
-//! What AutoAugment does to a picture: an operation with its strength, as Pillow does it.
+//! AutoAugment's operations: an operation with its strength, equal to Pillow's.
 //!
-//! - [`affine`]: where pixels come from; [`enhance`]: between a picture and a duller one; [`tone`]: value by value.
+//! - [`affine`]: moves pixels; [`enhance`]: blends a picture with a degenerate one; [`tone`]: maps values.
 
 mod affine;
 mod enhance;
@@ -8,42 +8,42 @@ mod tone;
 
 use image::RgbImage;
 
-/// An operation and its strength; names and units are torchvision's. Pixels from outside the picture are black, and the
-/// nearest pixel is taken (torchvision's defaults).
+/// An operation and its strength; names and units are torchvision's. Pixels from outside the picture are black, and sampling
+/// takes the nearest pixel (torchvision's defaults).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
-    /// Moves each row by so many pixels a row, about the upper left corner.
+    /// Shifts each row by this many pixels more than the row above, about the upper left corner.
     ShearX(f64),
-    /// Moves each column by so many pixels a column.
+    /// Shifts each column by this many pixels more than the column before, about the upper left corner.
     ShearY(f64),
     /// To the right, in pixels.
     TranslateX(i32),
     /// Down, in pixels.
     TranslateY(i32),
-    /// About the centre, counter-clockwise, in degrees.
+    /// Rotates about the centre, counter-clockwise, in degrees.
     Rotate(f64),
-    /// 0 is black, 1 the picture.
+    /// 0 is black, 1 the original.
     Brightness(f64),
-    /// 0 is grey, 1 the picture.
+    /// 0 is grey, 1 the original.
     Color(f64),
-    /// 0 is the mean grey, 1 the picture.
+    /// 0 is the mean grey, 1 the original.
     Contrast(f64),
-    /// 0 is smoothed, 1 the picture, more is sharper.
+    /// 0 is smoothed, 1 the original, more is sharper.
     Sharpness(f64),
-    /// Keeps so many of each value's 8 bits.
+    /// Keeps this many of each value's 8 bits.
     Posterize(u8),
     /// Inverts values from this one on.
     Solarize(f64),
-    /// Spreads each channel's values from 0 to 255.
+    /// Stretches each channel's values to 0 to 255.
     AutoContrast,
-    /// Makes each channel's values equally frequent.
+    /// Equalizes each channel's histogram.
     Equalize,
-    /// Makes each value 255 less it.
+    /// Replaces each value v by 255 − v.
     Invert,
 }
 
 impl Op {
-    /// The picture after it; of the same size.
+    /// Applies the operation; the result has the same size.
     pub fn apply(self, picture: RgbImage) -> RgbImage {
         match self {
             Op::ShearX(by) => affine::shear(&picture, by, 0.0),

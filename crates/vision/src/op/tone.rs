@@ -1,15 +1,15 @@
-//! Operations that map each value by a table: Pillow's `ImageOps`.
+//! Operations that map each value through a table: Pillow's `ImageOps`.
 
 use image::RgbImage;
 
-/// What becomes of each value of a channel.
+/// The new value for each value of a channel.
 type Table = [u8; 256];
 
 fn identity() -> Table {
     std::array::from_fn(|value| value as u8)
 }
 
-/// Maps red, green and blue by a table each.
+/// Maps red, green and blue through one table each.
 fn map_each(mut picture: RgbImage, [reds, greens, blues]: &[Table; 3]) -> RgbImage {
     for [red, green, blue] in picture.as_chunks_mut::<3>().0 {
         (*red, *green, *blue) = (reds[usize::from(*red)], greens[usize::from(*green)], blues[usize::from(*blue)]);
@@ -17,7 +17,7 @@ fn map_each(mut picture: RgbImage, [reds, greens, blues]: &[Table; 3]) -> RgbIma
     picture
 }
 
-/// Maps all channels by one table.
+/// Maps all channels through one table.
 pub(super) fn map(mut picture: RgbImage, table: &Table) -> RgbImage {
     picture.iter_mut().for_each(|value| *value = table[usize::from(*value)]);
     picture
@@ -30,7 +30,7 @@ pub(super) fn posterize(mut picture: RgbImage, bits: u8) -> RgbImage {
 }
 
 pub(super) fn solarize(mut picture: RgbImage, threshold: f64) -> RgbImage {
-    // The first whole number that is not below it; none is from 256 on.
+    // The smallest integer that is not below it; from 256 on there is none.
     let first = threshold.ceil() as u16;
     if let Ok(first) = u8::try_from(first) {
         picture.iter_mut().for_each(|value| *value = if *value < first { *value } else { !*value });
@@ -53,7 +53,7 @@ pub(super) fn equalize(picture: RgbImage) -> RgbImage {
     map_each(picture, &tables)
 }
 
-/// How many pixels have each value, by channel.
+/// Histograms by channel.
 fn histograms(picture: &RgbImage) -> [[u64; 256]; 3] {
     let mut counts = [[0; 256]; 3];
     for pixel in picture.as_raw().as_chunks::<3>().0 {
@@ -62,7 +62,7 @@ fn histograms(picture: &RgbImage) -> [[u64; 256]; 3] {
     counts
 }
 
-/// The darkest value to 0, the lightest to 255.
+/// Maps the darkest value to 0 and the lightest to 255.
 fn stretched(counts: &[u64; 256]) -> Table {
     let darkest = counts.iter().position(|count| *count > 0).unwrap_or(0);
     let lightest = counts.iter().rposition(|count| *count > 0).unwrap_or(0);

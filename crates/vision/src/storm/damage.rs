@@ -1,4 +1,4 @@
-//! What the storm did: marks on a house that stands (C2), or what is left of one that does not (C4).
+//! The storm's damage: marks on a house that still stands (C2), or the remains of one that collapsed (C4).
 
 use super::house::{self, House, Roof, rectangle};
 use super::paint::{Canvas, Colour, Point, Shape, View, clouds, noise, shade};
@@ -11,17 +11,17 @@ const WOOD: [Colour; 3] = [[0.72, 0.57, 0.38], [0.58, 0.45, 0.31], [0.82, 0.70, 
 /// Plasterboard, insulation, sheet metal.
 const RUBBLE: [Colour; 4] = [[0.86, 0.85, 0.81], [0.90, 0.70, 0.68], [0.60, 0.62, 0.65], [0.40, 0.36, 0.32]];
 
-/// What the storm did to a house.
+/// The damage to a house.
 pub(super) enum Damage {
-    /// Nothing.
+    /// No damage.
     None,
-    /// It stands, with these marks.
+    /// The house stands, with these marks.
     Some(Marks),
-    /// It does not stand.
+    /// The house collapsed.
     Ruin(Ruin),
 }
 
-/// How many of each there are; at least two kinds on any damaged house.
+/// The number of marks of each kind; at least two kinds on any damaged house.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Marks {
     holes: usize,
@@ -31,10 +31,10 @@ pub(super) struct Marks {
     debris: usize,
 }
 
-/// What is left of a destroyed house.
+/// The remains of a destroyed house.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ruin {
-    /// The roof lies askew on what is left of the walls.
+    /// The roof lies askew on the stumps of the walls.
     Collapsed,
     /// Some walls and posts without a roof.
     Frame,
@@ -69,7 +69,7 @@ impl Marks {
     }
 }
 
-/// A house that stands, with its marks, and debris around it.
+/// A standing house with its marks, and debris around it.
 pub(super) fn paint_damaged(canvas: &mut Canvas, view: &View, house: &House, marks: &Marks, rng: &mut KeyedRng) {
     house::paint(canvas, view, house, rng);
     for _ in 0..marks.bare_walls {
@@ -93,7 +93,7 @@ pub(super) fn paint_damaged(canvas: &mut Canvas, view: &View, house: &House, mar
     }
 }
 
-/// A place on the roof, well inside of it.
+/// A point on the roof, well away from its edges.
 fn on_roof(house: &House, rng: &mut KeyedRng) -> Point {
     let up = rng.between(0.25, 0.7);
     (rng.between(-0.42, 0.42) * (1.0 - up * 0.75), -house.walls - house.rise * up)
@@ -132,7 +132,7 @@ fn tarp(canvas: &mut Canvas, view: &View, house: &House, rng: &mut KeyedRng) {
     }
 }
 
-/// A window without most of its glass.
+/// A broken window.
 fn broken(canvas: &mut Canvas, view: &View, house: &House, (at, half): (Point, Point), rng: &mut KeyedRng) {
     let dark = rectangle(at, half);
     canvas.fill(view, &Shape { points: &dark, rough: 0.008, seed: house.seed }, |_, _| [0.05, 0.05, 0.06]);
@@ -152,7 +152,7 @@ fn boarded(canvas: &mut Canvas, view: &View, (at, half): (Point, Point), rng: &m
     canvas.fill(view, &Shape { points: &sheet, rough: 0.0, seed }, grain);
 }
 
-/// Where the cladding is gone: sheathing and the dark between studs.
+/// Missing cladding: sheathing, and the dark between studs.
 fn bare_wall(canvas: &mut Canvas, view: &View, at: Point, (w, h): (f32, f32), rng: &mut KeyedRng) {
     let (seed, under) = (rng.next_u64() as u32, [WOOD[0], WOOD[2], RUBBLE[1], RUBBLE[3]][rng.below(4)]);
     let studs = rng.between(18.0, 26.0);
@@ -164,7 +164,7 @@ fn bare_wall(canvas: &mut Canvas, view: &View, at: Point, (w, h): (f32, f32), rn
     canvas.fill(view, &Shape { points: &octagon(at, w, h), rough: 0.04, seed }, inside);
 }
 
-/// What is left of a house that does not stand.
+/// The remains of a house that collapsed.
 pub(super) fn paint_ruin(canvas: &mut Canvas, view: &View, house: &House, ruin: Ruin, rng: &mut KeyedRng) {
     house::shadow(canvas, view, house);
     match ruin {
@@ -203,7 +203,7 @@ fn gash(canvas: &mut Canvas, view: &View, (x, y): Point, rng: &mut KeyedRng) {
     canvas.fill(view, &Shape { points: &points, rough: 0.035, seed }, |_, _| [0.08, 0.07, 0.07]);
 }
 
-/// Walls of uneven height, posts and rafters that carry nothing.
+/// Walls of uneven height, with posts and rafters that carry nothing.
 fn frame(canvas: &mut Canvas, view: &View, house: &House, rng: &mut KeyedRng) {
     let back = shade(house.wall_colour, 0.42);
     let seed = house.seed ^ 11;
@@ -219,7 +219,7 @@ fn frame(canvas: &mut Canvas, view: &View, house: &House, rng: &mut KeyedRng) {
     rubble(canvas, view, house, 30 + rng.below(25), 0.12, rng);
 }
 
-/// Nothing but rubble, higher in the middle.
+/// Only rubble, higher in the middle.
 fn heap(canvas: &mut Canvas, view: &View, house: &House, rng: &mut KeyedRng) {
     let (seed, height) = (rng.next_u64() as u32, rng.between(0.06, 0.16));
     let mound = [(-0.55, 0.02), (-0.3, -height), (0.25, -height * 1.2), (0.55, 0.02)];
@@ -236,7 +236,7 @@ fn heap(canvas: &mut Canvas, view: &View, house: &House, rng: &mut KeyedRng) {
     }
 }
 
-/// Pieces of wall that still stand, with ragged tops, of these parts of the walls' height.
+/// Pieces of wall that still stand, with ragged tops, at these fractions of the walls' height.
 fn stumps(canvas: &mut Canvas, view: &View, house: &House, (least, most): (f32, f32), rng: &mut KeyedRng) {
     let visible = canvas.visible(1.0 / 42.0, view);
     let mut x = -0.5;
@@ -257,7 +257,7 @@ fn stumps(canvas: &mut Canvas, view: &View, house: &House, (least, most): (f32, 
     }
 }
 
-/// Pieces on and around where the house stood, up to `height` high in the middle.
+/// Debris on and around the site of the house, up to `height` high in the middle.
 fn rubble(canvas: &mut Canvas, view: &View, house: &House, count: usize, height: f32, rng: &mut KeyedRng) {
     for _ in 0..count {
         let x = rng.between(-0.6, 0.6);
@@ -266,7 +266,7 @@ fn rubble(canvas: &mut Canvas, view: &View, house: &House, count: usize, height:
     }
 }
 
-/// A piece of the house on the ground: a board, a sheet, some roof; turned anyhow.
+/// A piece of the house on the ground: a board, a sheet, some roof, at any angle.
 fn piece(canvas: &mut Canvas, view: &View, house: &House, at: Point, size: f32, rng: &mut KeyedRng) {
     let colours = [house.wall_colour, house.roof_colour, WOOD[0], WOOD[1], WOOD[2], RUBBLE[rng.below(4)]];
     let colour = shade(colours[rng.below(colours.len())], rng.between(0.55, 1.1));
@@ -283,7 +283,7 @@ fn piece(canvas: &mut Canvas, view: &View, house: &House, at: Point, size: f32, 
     canvas.fill(view, &Shape { points: &points, rough, seed }, worn);
 }
 
-/// A post or rafter between two places.
+/// A post or rafter between two points.
 fn beam(canvas: &mut Canvas, view: &View, from: Point, to: Point, rng: &mut KeyedRng) {
     let (half, colour) = (rng.between(0.006, 0.012), shade(WOOD[rng.below(WOOD.len())], rng.between(0.7, 1.0)));
     let (x, y) = (to.0 - from.0, to.1 - from.1);
@@ -298,7 +298,7 @@ fn beam(canvas: &mut Canvas, view: &View, from: Point, to: Point, rng: &mut Keye
     canvas.fill(view, &Shape { points: &points, rough: 0.0, seed: 0 }, |_, _| colour);
 }
 
-/// Corners, turned about 0 by an angle (the tangent of its half) and moved to a place.
+/// The corners, rotated about 0 by an angle (given as the tangent of its half) and moved to a point.
 fn turned(corners: &[Point; 4], (x, y): Point, turn: f32) -> [Point; 4] {
     let (sine, cosine) = (2.0 * turn / (1.0 + turn * turn), (1.0 - turn * turn) / (1.0 + turn * turn));
     corners.map(|(px, py)| (x + cosine * px - sine * py, y + sine * px + cosine * py))

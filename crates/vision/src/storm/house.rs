@@ -1,4 +1,4 @@
-//! A house: its shape and colours, and how it is painted while it is whole. Its width is 1, its feet are at 0, up is negative.
+//! A house: its shape and colours, and how it is painted when undamaged. Its width is 1, its base is at 0, up is negative.
 
 use super::paint::{Canvas, Colour, Point, Shape, View, mix, noise, shade};
 use super::scene::tiles;
@@ -45,7 +45,7 @@ pub(super) enum Cladding {
     Plaster,
 }
 
-/// A house as it was built.
+/// A house before the storm.
 #[derive(Debug, Clone)]
 pub(super) struct House {
     pub(super) storeys: usize,
@@ -53,7 +53,7 @@ pub(super) struct House {
     pub(super) walls: f32,
     /// Height of the roof above them.
     pub(super) rise: f32,
-    /// How far the roof stands out.
+    /// How far the roof overhangs the walls.
     pub(super) eaves: f32,
     pub(super) roof: Roof,
     pub(super) cladding: Cladding,
@@ -61,10 +61,10 @@ pub(super) struct House {
     pub(super) roof_colour: Colour,
     pub(super) trim: Colour,
     door: (Colour, usize),
-    /// Window places along a storey.
+    /// Window positions along a storey.
     pub(super) bays: usize,
     chimney: Option<f32>,
-    /// Windows or solar panels in the roof: dark and regular, which is no damage.
+    /// Windows or solar panels in the roof: dark and regular, but not damage.
     panels: usize,
     pub(super) seed: u32,
 }
@@ -96,7 +96,7 @@ impl House {
         [(-0.5, -self.walls), (0.5, -self.walls), (0.5, 0.0), (-0.5, 0.0)]
     }
 
-    /// The corners of the roof as it is seen; of a gable that faces the front, of its two slopes' outline.
+    /// The corners of the visible roof; for a gable that faces the front, the outline of its two slopes.
     pub(super) fn roof_corners(&self) -> Vec<Point> {
         let (low, top, out) = (-self.walls + 0.015, -self.walls - self.rise, 0.5 + self.eaves);
         match self.roof {
@@ -106,7 +106,7 @@ impl House {
         }
     }
 
-    /// The windows' middles and half sizes, and the door's, which is the second part.
+    /// The centres and half sizes of the windows, and of the door as the second part.
     pub(super) fn openings(&self) -> (Vec<(Point, Point)>, (Point, Point)) {
         let storey = self.walls / self.storeys as f32;
         let bay = 1.0 / self.bays as f32;
@@ -119,7 +119,7 @@ impl House {
         (windows, ((x(self.door.1), -tall), (0.045, tall)))
     }
 
-    /// The wall's colour at a place of the house.
+    /// The wall's colour at a point of the house.
     pub(super) fn wall_at(&self, x: f32, y: f32, visible: f32) -> Colour {
         let worn = 0.9 + 0.2 * noise(self.seed ^ 7, x * 6.0, y * 6.0);
         let pattern = match self.cladding {
@@ -134,7 +134,7 @@ impl House {
         shade(self.wall_colour, worn * pattern)
     }
 
-    /// The roof's colour at a place of the house.
+    /// The roof's colour at a point of the house.
     pub(super) fn roof_at(&self, x: f32, y: f32, visible: f32) -> Colour {
         let row = y * 55.0;
         let part = row - row.floor();
@@ -211,7 +211,7 @@ fn gutter(canvas: &mut Canvas, view: &View, house: &House) {
     canvas.fill(view, &Shape { points: &line, rough: 0.0, seed: 0 }, |_, _| house.trim);
 }
 
-/// A whole window: frame, panes that mirror the sky, bars.
+/// An undamaged window: frame, panes that mirror the sky, bars.
 pub(super) fn window(canvas: &mut Canvas, view: &View, house: &House, (at, half): (Point, Point), sky: f32) {
     let frame = rectangle(at, (half.0 + 0.012, half.1 + 0.012));
     canvas.fill(view, &Shape { points: &frame, rough: 0.0, seed: 0 }, |_, _| house.trim);
@@ -233,7 +233,7 @@ pub(super) fn paint_door(canvas: &mut Canvas, view: &View, house: &House, (at, h
     });
 }
 
-/// The corners of a rectangle about a place.
+/// The corners of a rectangle around a point.
 pub(super) fn rectangle((x, y): Point, (w, h): Point) -> [Point; 4] {
     [(x - w, y - h), (x + w, y - h), (x + w, y + h), (x - w, y + h)]
 }

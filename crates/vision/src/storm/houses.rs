@@ -1,9 +1,9 @@
-//! Some of the houses as a labelled set of pictures in memory; each is drawn when it is asked for.
+//! Some of the houses as a labelled set of pictures in memory; each is drawn on demand.
 
 use super::{CLASSES, Storm};
 use crate::{Pictures, RgbImage};
 
-/// The first houses of a seed and split, in photographs of one size: what [`Storm::first`] gives.
+/// The first houses of a seed and split, in photographs of one size: the result of [`Storm::first`].
 #[derive(Debug, Clone)]
 pub struct Houses {
     storm: Storm,
@@ -37,7 +37,7 @@ impl Pictures for Houses {
         Ok(self.storm.picture(index, width, height))
     }
 
-    /// Of all that the pictures depend on: seed, split, count and size.
+    /// Covers everything that the pictures depend on: seed, split, count and size.
     fn fingerprint(&self) -> anyhow::Result<u32> {
         let Storm { seed, split } = self.storm;
         let mut hasher = crc32fast::Hasher::new();

@@ -1,11 +1,12 @@
 //! Photographs of houses after a storm, drawn on the spot, so that the image-folder lab runs without a download.
 //!
-//! They stand in for the photographs of a damage classifier in what the program must cope with (files of several sizes in a folder per
-//! class) and in what it takes to learn them: a convolutional network learns the three grades, a linear model on pixels does not,
-//! since sky, light, colours, the house's shape and place say nothing about them. Accuracy on them says nothing
-//! about real photographs. The grades are those of the DesignSafe classifier's classes: C0 no damage, C2 damaged, C4 destroyed.
+//! They replace the photographs of a damage classifier in the difficulties for the program (files of several sizes in a folder
+//! per class) and in the difficulty of learning: a convolutional network learns the three grades, a linear model on pixels does
+//! not, since sky, light, colours, and the house's shape and position carry no information about them. Accuracies are not
+//! comparable with those on real photographs. The grades are the classes of the DesignSafe classifier: C0 no damage, C2
+//! damaged, C4 destroyed.
 //!
-//! `scene` says what stands where, `house` and `damage` draw it, `paint` makes pixels.
+//! `scene` composes the photograph, `house` and `damage` draw the house, `paint` renders pixels.
 
 mod damage;
 mod house;
@@ -27,7 +28,7 @@ pub use houses::Houses;
 
 /// The grades, which are the names of the class folders: intact, damaged, destroyed.
 pub const CLASSES: [&str; 3] = ["C0", "C2", "C4"];
-/// The quality of the JPEG files, as cameras have it.
+/// The quality of the JPEG files, typical of cameras.
 const QUALITY: u8 = 90;
 
 /// Keep the random streams of labels, pictures and sizes apart.
@@ -35,7 +36,7 @@ const LABELS: u64 = u64::from_be_bytes(*b"stlabels");
 const PICTURES: u64 = u64::from_be_bytes(*b"stpixels");
 const SIZES: u64 = u64::from_be_bytes(*b"st-sizes");
 
-/// The houses of one seed and split: endless, each a function of (seed, split, index) and the picture's size alone.
+/// The houses of one seed and split: an endless sequence, each a function of (seed, split, index) and the picture's size alone.
 ///
 /// ```
 /// use lockstep::data::Split;
@@ -55,8 +56,8 @@ impl Storm {
         Self { seed, split: split as u64 }
     }
 
-    /// The grade of house number `index`, 0 to 2 for [`CLASSES`]. Every three in a row (0 to 2, 3 to 5, …) hold each grade
-    /// once, in random order, so that small sets are balanced.
+    /// The grade of house `index`, 0 to 2 as in [`CLASSES`]. Every three in a row (0 to 2, 3 to 5, …) contain each grade once,
+    /// in random order, so that small sets are balanced.
     pub fn label(self, index: usize) -> i64 {
         let mut rng = KeyedRng::new(&[self.seed, LABELS, self.split, (index / 3) as u64]);
         let mut order = [0, 1, 2];
@@ -64,22 +65,23 @@ impl Storm {
         order[index % 3]
     }
 
-    /// The photograph of house number `index`. In another size it shows the same house.
+    /// The photograph of house `index`. Other sizes show the same house.
     pub fn picture(self, index: usize, width: u32, height: u32) -> RgbImage {
         let mut rng = KeyedRng::new(&[self.seed, PICTURES, self.split, index as u64]);
         scene::photograph(self.label(index), width, height, &mut rng)
     }
 
-    /// The first `count` of these houses in photographs of one size, as a data set that draws them when it is asked.
+    /// The first `count` of these houses in photographs of one size, as a data set that draws them on demand.
     pub fn first(self, count: usize, width: u32, height: u32) -> Houses {
         Houses::new(self, count, (width, height))
     }
 
     /// Writes `train` and `validation` photographs as JPEG files to `dir/Train` and `dir/Validation`, a folder per class, each
-    /// photograph in one of `sizes` (width and height). Folders are made where there are none; each file appears whole or not at all.
+    /// photograph in one of `sizes` (width and height). Missing folders are created; each file is written atomically.
     ///
     /// # Errors
-    /// When `sizes` is empty or has a 0, a split would be too small to have every class, or a folder or file cannot be written.
+    /// Fails when `sizes` is empty or contains a 0, when a split would be too small to have every class, or when a folder or
+    /// file cannot be written.
     pub fn write(
         dir: &Path,
         seed: u64,
@@ -114,7 +116,7 @@ impl Storm {
     }
 }
 
-/// Writes a photograph to a file that appears whole or not at all.
+/// Writes a photograph to a file atomically.
 fn write_jpeg(folder: &Path, name: &str, picture: &RgbImage) -> anyhow::Result<()> {
     let write = || -> anyhow::Result<()> {
         let mut bytes = Vec::new();

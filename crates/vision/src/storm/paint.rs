@@ -1,39 +1,40 @@
-//! A canvas for flat shapes with soft edges and textures, and the noise that textures are made of.
+//! A canvas for flat shapes with soft edges and textures, and the noise functions for textures.
 //!
-//! Only additions, multiplications, divisions, square roots and rounding are used, which IEEE 754 defines exactly, and
-//! integer hashes: the pictures of a seed are the same bytes on every machine. What is painted is the business of `scene`.
+//! Uses only additions, multiplications, divisions, square roots and rounding, which IEEE 754 defines exactly, and integer
+//! hashes. So the pictures of a seed are the same bytes on every machine. `scene` decides what is painted.
 
 use image::RgbImage;
 
 use lockstep::data::rng::KeyedRng;
 
-/// A place, x to the right and y downwards.
+/// A point, x to the right and y downwards.
 pub(super) type Point = (f32, f32);
 /// Red, green and blue, 0 to 1.
 pub(super) type Colour = [f32; 3];
 
-/// Pixels in the making. Its places are in units of [`Canvas::unit`] pixels from the middle, so that a scene looks alike in any size.
+/// An unfinished picture. Its coordinates are in units of [`Canvas::unit`] pixels from the centre, so that a scene looks the
+/// same in any size.
 pub(super) struct Canvas {
     width: usize,
     height: usize,
-    /// How many pixels long 1 is.
+    /// The length of 1 in pixels.
     unit: f32,
     pixels: Vec<Colour>,
 }
 
-/// Where the things of a group stand: turned, scaled, and moved.
+/// The transformation of a group of shapes: rotate, scale, and move.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View {
     pub(super) at: Point,
     pub(super) scale: f32,
     /// The tangent of half the angle, clockwise.
     pub(super) turn: f32,
-    /// How far a thing leans to the right per height.
+    /// How far a shape leans to the right, per height.
     pub(super) lean: f32,
 }
 
 impl View {
-    /// Row by row, the matrix from the group's places to the canvas's.
+    /// The matrix, row by row, from the group's coordinates to the canvas's.
     fn matrix(&self) -> [f32; 4] {
         let t = self.turn;
         let (sine, cosine) = (2.0 * t / (1.0 + t * t), (1.0 - t * t) / (1.0 + t * t));
@@ -42,7 +43,7 @@ impl View {
     }
 }
 
-/// What is filled: the inside of a convex polygon, with an edge as rough as `rough` (in the group's units).
+/// The area to fill: the inside of a convex polygon, with an edge of roughness `rough` (in the group's units).
 pub(super) struct Shape<'a> {
     pub(super) points: &'a [Point],
     pub(super) rough: f32,
@@ -56,12 +57,12 @@ impl Canvas {
         Canvas { width, height, unit, pixels: vec![[0.0; 3]; width * height] }
     }
 
-    /// How strong a pattern may be that repeats every `period` of a group of this scale: none where pixels cannot show it.
+    /// The strength of a pattern with this `period` in a group of this scale: 0 where pixels cannot show it.
     pub(super) fn visible(&self, period: f32, view: &View) -> f32 {
         (period * view.scale * self.unit * 0.5 - 0.5).clamp(0.0, 1.0)
     }
 
-    /// Paints everything: `colour` gets the canvas's places.
+    /// Paints the whole canvas: `colour` receives the canvas's coordinates.
     pub(super) fn backdrop(&mut self, colour: impl Fn(f32, f32) -> Colour) {
         let (middle_x, middle_y) = self.middle();
         for (row, pixels) in self.pixels.chunks_exact_mut(self.width).enumerate() {
@@ -72,7 +73,7 @@ impl Canvas {
         }
     }
 
-    /// Paints a shape over what is there: `colour` gets the group's places.
+    /// Paints a shape over the canvas: `colour` receives the group's coordinates.
     pub(super) fn fill(&mut self, view: &View, shape: &Shape<'_>, colour: impl Fn(f32, f32) -> Colour) {
         let [a, b, c, d] = view.matrix().map(|part| part * self.unit);
         let (middle_x, middle_y) = self.middle();
@@ -106,8 +107,8 @@ impl Canvas {
         }
     }
 
-    /// Light and camera: each colour through `develop`, which gets the place too, then grain of the given strengths (of all three
-    /// colours together, and of each), then bytes.
+    /// Applies light and camera: maps each colour with `develop`, which also receives the coordinates, adds grain of the given
+    /// strengths (for all three colours together, and for each), and converts to bytes.
     pub(super) fn photograph(
         &self,
         rng: &mut KeyedRng,
@@ -133,12 +134,12 @@ impl Canvas {
     }
 }
 
-/// Three numbers of mean 0 and about ±1, from one draw.
+/// Three numbers with mean 0 and about ±1, from one draw.
 fn grains(bits: u64) -> [f32; 3] {
     [0, 20, 40].map(|shift| ((bits >> shift) & 0x3FF) as f32 / 511.5 - 1.0)
 }
 
-/// Of each edge, the factors of x and y and the rest that give a pixel's distance inside of it.
+/// For each edge, the factors of x and y and the constant that give a pixel's distance from the edge.
 fn edges(corners: &[Point]) -> Vec<[f32; 3]> {
     let around = || (0..corners.len()).map(|i| (corners[i], corners[(i + 1) % corners.len()]));
     let area: f32 = around().map(|(p, q)| p.0 * q.1 - p.1 * q.0).sum();
@@ -152,24 +153,24 @@ fn edges(corners: &[Point]) -> Vec<[f32; 3]> {
     around().map(of_edge).collect()
 }
 
-/// The pixels of one axis that lie within `reach` of places, inside the picture.
+/// The pixels along one axis within `reach` of the points, inside the picture.
 fn span(places: impl Iterator<Item = f32>, reach: f32, pixels: usize) -> std::ops::Range<usize> {
     let (least, most) = places.fold((f32::INFINITY, f32::NEG_INFINITY), |(l, m), p| (l.min(p), m.max(p)));
     let first = (least - reach).ceil().max(0.0) as usize;
     first..((most + reach).floor() + 1.0).clamp(0.0, pixels as f32) as usize
 }
 
-/// The colour `part` of the way from one to another.
+/// The colour at fraction `part` between two colours.
 pub(super) fn mix(from: Colour, to: Colour, part: f32) -> Colour {
     std::array::from_fn(|c| from[c] + (to[c] - from[c]) * part)
 }
 
-/// A colour, darker or lighter.
+/// A darker or lighter colour.
 pub(super) fn shade(colour: Colour, light: f32) -> Colour {
     colour.map(|c| c * light)
 }
 
-/// Smooth noise with a hill or valley per unit, 0 to 1.
+/// Smooth noise with one hill or valley per unit, 0 to 1.
 pub(super) fn noise(seed: u32, x: f32, y: f32) -> f32 {
     let (left, top) = (x.floor(), y.floor());
     let (column, row) = (left as i32, top as i32);
@@ -179,7 +180,7 @@ pub(super) fn noise(seed: u32, x: f32, y: f32) -> f32 {
     above + (below - above) * down
 }
 
-/// Noise on four scales, each half as wide and half as strong as the last, 0 to 1.
+/// Noise on four scales, each half as wide and half as strong as the one before, 0 to 1.
 pub(super) fn clouds(seed: u32, x: f32, y: f32) -> f32 {
     let octave = |n: u32, scale: f32| noise(seed.wrapping_add(n), x * scale, y * scale) / scale;
     (octave(0, 1.0) + octave(1, 2.0) + octave(2, 4.0) + octave(3, 8.0)) * (8.0 / 15.0)

@@ -1,7 +1,7 @@
-//! What stands where in a photograph: sky, ground, trees, the house, things on the lawn; and the light it was taken in.
+//! The contents of a photograph: sky, ground, trees, the house, things on the lawn, and the light.
 //!
-//! All of that is drawn alike for the three grades, so that it says nothing about them. The house itself is `house`'s and
-//! `damage`'s business.
+//! Everything but the house is drawn the same way for the three grades, so that it carries no information about them. `house`
+//! and `damage` draw the house.
 
 use image::RgbImage;
 
@@ -10,7 +10,7 @@ use super::house::{self, House};
 use super::paint::{Canvas, Colour, Point, Shape, View, clouds, mix, noise, shade, speck};
 use lockstep::data::rng::KeyedRng;
 
-/// Where the ground begins, from the middle downwards, in heights of the picture.
+/// The horizon, from the centre downwards, in heights of the picture.
 const HORIZON: (f32, f32) = (0.05, 0.22);
 
 const SKIES: [(Colour, Colour); 5] = [
@@ -57,7 +57,7 @@ pub(super) fn photograph(grade: i64, width: u32, height: u32, rng: &mut KeyedRng
     develop(&canvas, rng)
 }
 
-/// Sky, a wood far away, and ground.
+/// Sky, a distant wood, and ground.
 fn backdrop(canvas: &mut Canvas, horizon: f32, rng: &mut KeyedRng) {
     let (top, low) = SKIES[rng.below(SKIES.len())];
     let (cover, cloud) = (rng.between(0.35, 0.75), rng.between(0.75, 1.0));
@@ -83,7 +83,7 @@ fn backdrop(canvas: &mut Canvas, horizon: f32, rng: &mut KeyedRng) {
     });
 }
 
-/// A tree that stands at a place: a trunk, and a crown of several clumps.
+/// A tree at a point: a trunk, and a crown of several clumps.
 fn tree(canvas: &mut Canvas, at: Point, height: f32, rng: &mut KeyedRng) {
     let view = View { at, scale: height, turn: rng.between(-0.05, 0.05), lean: 0.0 };
     let seed = rng.next_u64() as u32;
@@ -103,7 +103,7 @@ fn tree(canvas: &mut Canvas, at: Point, height: f32, rng: &mut KeyedRng) {
     }
 }
 
-/// What stands or lies before the house in any grade: bushes, a tree, things on the lawn.
+/// The foreground for any grade: bushes, a tree, things on the lawn.
 fn foreground(canvas: &mut Canvas, view: &View, rng: &mut KeyedRng) {
     for _ in 0..rng.below(4) {
         let at = (rng.between(-0.6, 0.6), rng.between(0.0, 0.05));
@@ -133,7 +133,7 @@ fn thing(canvas: &mut Canvas, view: &View, (x, y): Point, rng: &mut KeyedRng) {
     canvas.fill(view, &Shape { points: &side, rough: 0.0, seed }, lit(0.55));
 }
 
-/// The light of the day, the camera's contrast, darker corners, and the sensor's grain.
+/// The daylight, the camera's contrast, darker corners, and the sensor's grain.
 fn develop(canvas: &Canvas, rng: &mut KeyedRng) -> RgbImage {
     let (light, contrast, corners) = (rng.between(0.62, 1.12), rng.between(0.75, 1.2), rng.between(0.0, 0.5));
     let warm = rng.between(-0.07, 0.07);
@@ -146,14 +146,14 @@ fn develop(canvas: &Canvas, rng: &mut KeyedRng) -> RgbImage {
     })
 }
 
-/// An ellipse, near enough once its edge is rough.
+/// An approximate ellipse; its edge is rough anyway.
 pub(super) fn octagon((x, y): Point, width: f32, height: f32) -> [Point; 8] {
     const C: f32 = 0.707;
     [(1.0, 0.0), (C, C), (0.0, 1.0), (-C, C), (-1.0, 0.0), (-C, -C), (0.0, -1.0), (C, -C)]
         .map(|(dx, dy)| (x + dx * width, y + dy * height))
 }
 
-/// A different light for each cell of a grid of this many columns and rows a unit.
+/// A different brightness for each cell of a grid with this many columns and rows per unit.
 pub(super) fn tiles(seed: u32, x: f32, y: f32, (columns, rows): (f32, f32)) -> f32 {
     let row = (y * rows).floor();
     let shifted = x * columns + if (row * 0.5).floor() * 2.0 == row { 0.0 } else { 0.5 };

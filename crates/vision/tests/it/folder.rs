@@ -1,4 +1,4 @@
-//! Folders of pictures: what is a class and a sample, in which order, and what is said of a folder that is not right.
+//! Folders of pictures: which entries are classes and samples, their order, and the messages about invalid folders.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -47,7 +47,7 @@ fn kind(error: &DataError) -> Option<std::io::ErrorKind> {
     error.source.as_ref().map(std::io::Error::kind)
 }
 
-/// Files whose order, kind and depth torchvision has an opinion on.
+/// Files whose order, kind and depth matter to torchvision.
 const MANY: [&str; 13] = [
     "C2/b.JPG",
     "C2/a.png",
@@ -61,7 +61,7 @@ const MANY: [&str; 13] = [
     "C0/notes.txt",
     "C0/photo.jpg.bak",
     "c1/deep/er/one.Jpeg",
-    "beside.jpg",
+    "next_to.jpg",
 ];
 
 #[test]
@@ -108,7 +108,7 @@ fn agrees_with_torchvision_on_classes_and_samples() {
 }
 
 #[test]
-fn passes_over_what_is_no_sample_and_tells_why() {
+fn skips_files_that_are_not_samples_and_says_why() {
     let folder = folder_of(&[
         "A/a.png",
         "A/._a.png",
@@ -135,12 +135,12 @@ fn passes_over_what_is_no_sample_and_tells_why() {
     ];
     assert_eq!(skipped, due.map(|(path, why)| (PathBuf::from(path), why)));
     let root = folder.path().display();
-    let told = format!(
-        "passed over in {root}: 1 without a picture's name, 1 of a format that is not read here, 1 beside the class folders, \
+    let text = format!(
+        "passed over in {root}: 1 without a picture's name, 1 of a format that is not read here, 1 next to the class folders, \
          3 with a hidden name; first {root}/A/readme"
     );
-    assert_eq!(set.passed_over(), Some(told));
-    assert_eq!(ImageFolder::open(folder_of(&["A/a.png"]).path()).unwrap().passed_over(), None);
+    assert_eq!(set.skip_summary(), Some(text));
+    assert_eq!(ImageFolder::open(folder_of(&["A/a.png"]).path()).unwrap().skip_summary(), None);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn refuses_a_folder_without_class_folders_and_says_what_is_there() {
 }
 
 #[test]
-fn refuses_what_is_not_there_or_is_a_file() {
+fn refuses_a_missing_folder_and_a_file() {
     let folder = folder_of(&["A/a.png"]);
     let missing = folder.path().join("missing");
     let error = ImageFolder::open(&missing).unwrap_err();
@@ -187,7 +187,7 @@ fn refuses_splits_for_classes() {
     let error = refused(folder.path());
     assert!(error.contains("found Train, Validation, which are splits of the data, not classes"), "{error}");
     assert!(error.contains(&format!("give {}", folder.path().join("Train").display())), "{error}");
-    // A folder with one class that happens to be called so, or with others beside it, is fine.
+    // A folder with one class of that name, or with other folders next to it, is fine.
     assert!(ImageFolder::open(folder_of(&["train/a.png", "bus/b.png"]).path()).is_ok());
     assert!(ImageFolder::open(folder_of(&["test/a.png"]).path()).is_ok());
 }
@@ -255,7 +255,7 @@ fn refuses_files_and_folders_that_this_user_may_not_read() {
 }
 
 #[test]
-fn knows_a_set_by_its_names_classes_and_sizes() {
+fn identifies_a_set_by_its_names_classes_and_sizes() {
     let of = |folder: &TempDir| ImageFolder::open(folder.path()).unwrap().fingerprint().unwrap();
     let files = ["A/a.png", "A/b.png", "B/c.png"];
     let whole = of(&folder_of(&files));
@@ -320,7 +320,7 @@ fn refuses_splits_that_could_be_meant_twice_or_have_other_classes() {
 }
 
 #[test]
-fn names_the_file_of_a_picture_that_is_none_and_says_what_it_looks_like() {
+fn names_a_file_that_is_not_a_picture_and_says_what_it_looks_like() {
     let folder = folder_of(&["A/ok.png"]);
     let whole = png(30, 30);
     let broken: [(&str, &[u8], &str); 8] = [

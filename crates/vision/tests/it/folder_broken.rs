@@ -1,4 +1,4 @@
-//! Files cut off at every byte, with every byte changed, and with absurd headers: an error or a picture, never a panic.
+//! Files truncated at every byte, with every byte changed, and with absurd headers: an error or a picture, never a panic.
 
 use std::io::Cursor;
 
@@ -29,7 +29,7 @@ fn golden() -> Vec<(String, Vec<u8>)> {
     pictures.map(|one| (one["name"].as_str().unwrap().to_owned(), file(one["file"].as_str().unwrap()))).collect()
 }
 
-/// Decodes; a panic of a decoder is a failure here, though `decode` would make an error of it.
+/// Decodes; a decoder's panic fails the test here, although `decode` would turn it into an error.
 fn quietly(what: &str, bytes: &[u8]) -> Result<RgbImage, DataError> {
     let decoded = decode(bytes);
     if let Err(error) = &decoded {
@@ -69,7 +69,7 @@ fn survives_any_changed_byte() {
             for change in [0x01, 0x80, 0xFF] {
                 let mut file = bytes.clone();
                 file[at] ^= change;
-                // A changed byte may give another picture, for JPEG has no checksums; here it must only end.
+                // A changed byte may give another picture, since JPEG has no checksums; here decoding must only end.
                 let _either = quietly(&format!("{name}, byte {at}"), &file);
             }
         }
@@ -88,7 +88,7 @@ fn notices_any_changed_byte_of_a_pngs_pixels() {
 }
 
 #[test]
-fn refuses_a_header_that_claims_too_many_pixels_before_making_room_for_them() {
+fn refuses_a_header_that_claims_too_many_pixels_before_allocating_them() {
     let mut jpeg = photograph(ImageFormat::Jpeg);
     let frame = jpeg.windows(2).position(|marker| marker == [0xFF, 0xC0]).unwrap();
     jpeg[frame + 5..frame + 9].fill(0xFF); // 65,535 x 65,535

@@ -1,12 +1,12 @@
-//! Pictures of many kinds against what Pillow 13 makes of them.
+//! Pictures of many kinds against Pillow 13.
 //!
-//! Files and pixels are in `golden/pictures.json`, made by `scripts/golden/pictures.py`. PNG must give the same bytes. JPEG decoders
-//! round in their own ways: a few grey levels.
+//! Files and pixels are in `golden/pictures.json`, made by `scripts/golden/pictures.py`. PNG must give the same bytes. JPEG
+//! decoders round differently, by a few grey levels.
 
 use lockstep_vision::folder::decode;
 use serde::Deserialize;
 
-/// Grey levels between decoders: each has its own rounding of the cosine transform, of colours, and of spreading halved colours.
+/// Tolerance in grey levels between decoders: each rounds the cosine transform, colours, and upsampled chroma in its own way.
 const ROUNDING: u8 = 4;
 
 #[derive(Deserialize)]
@@ -14,7 +14,7 @@ struct Golden {
     pictures: Vec<Picture>,
 }
 
-/// What `scripts/golden/pictures.py` says of each field.
+/// `scripts/golden/pictures.py` documents each field.
 #[derive(Deserialize)]
 struct Picture {
     name: String,
@@ -34,7 +34,7 @@ fn bytes(hexadecimal: &str) -> Vec<u8> {
     (0..hexadecimal.len()).step_by(2).map(digits).collect()
 }
 
-/// The largest and the mean difference to Pillow's, in grey levels.
+/// The largest and the mean difference from Pillow's pixels, in grey levels.
 fn differences(picture: &Picture) -> (u8, f64) {
     let decoded = decode(&bytes(&picture.file)).unwrap_or_else(|error| panic!("{}: {error}", picture.name));
     assert_eq!(decoded.dimensions(), (picture.width, picture.height), "{}", picture.name);

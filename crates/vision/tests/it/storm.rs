@@ -1,9 +1,9 @@
-//! The houses after a storm: the same bytes for ever, files that appear whole, and what it takes to learn the grades.
+//! The houses after a storm: the same bytes forever, files that are written atomically, and which models learn the grades.
 
 use std::fs;
 
 use lockstep::data::{Dataset, Split};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use lockstep_vision::Storm;
 use lockstep_vision::folder::Splits;
 use lockstep_vision::storm::CLASSES;
@@ -23,7 +23,7 @@ fn checksum(split: Split) -> u32 {
 }
 
 #[test]
-fn keeps_the_bytes_of_a_seed_for_ever() {
+fn keeps_the_bytes_of_a_seed_forever() {
     assert_eq!([checksum(Split::Train), checksum(Split::Test)], [0x2363_04b1, 0xdc68_3b11]);
     let labels: Vec<i64> = (0..12).map(|index| Storm::new(42, Split::Train).label(index)).collect();
     assert_eq!(labels, [1, 2, 0, 0, 1, 2, 2, 1, 0, 0, 2, 1]);
@@ -131,7 +131,7 @@ fn a_convolutional_net_learns_the_grades_and_a_linear_model_falls_short() -> any
         let store = nn::VarStore::new(Device::Cpu);
         let net = make(&store.root());
         let mut optimizer = nn::Adam::default().build(&store, lr)?;
-        // Small nets swing from epoch to epoch: the best tells what is in the pictures.
+        // Accuracy of small networks fluctuates between epochs; the best one shows what can be learned.
         let mut best = 0.0_f64;
         for _ in 0..epochs {
             let order = Tensor::randperm(train.len() as i64, (Kind::Int64, Device::Cpu));

@@ -68,7 +68,7 @@ fn crc(picture: &RgbImage) -> u32 {
     crc32fast::hash(picture.as_raw())
 }
 
-/// Of each picture: what `given` makes of it and what torchvision made.
+/// For each picture: the result of `given`, and torchvision's.
 fn compare(what: &str, given: impl Fn(&RgbImage, &Picture) -> Vec<u32>, want: impl Fn(&Picture) -> &[u32]) {
     let golden = golden();
     assert!(golden.pictures.iter().any(|case| !want(case).is_empty()), "{what}");

@@ -1,4 +1,4 @@
-//! What holds for transforms of any picture, of one pixel and of none, too.
+//! Properties of transforms for any picture, including those of one pixel or none.
 
 use lockstep::data::rng::KeyedRng;
 use lockstep_vision::{

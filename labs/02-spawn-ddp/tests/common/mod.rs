@@ -9,8 +9,8 @@ use std::process::{Command, Output, Stdio};
 
 use assert_cmd::assert::{Assert, OutputAssertExt};
 use lockstep::events::{self, Event};
-pub use lockstep_trials::KillOnDrop;
-use lockstep_trials::clear_launcher;
+pub use lockstep_testkit::KillOnDrop;
+use lockstep_testkit::clear_launcher;
 use tempfile::TempDir;
 
 pub struct Lab(TempDir);

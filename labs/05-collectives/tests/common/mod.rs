@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub)] // each test binary uses its part
 
 use assert_cmd::cargo::cargo_bin;
-use lockstep_trials::Job;
+use lockstep_testkit::Job;
 use serde_json::Value;
 
 pub fn lab() -> Job {

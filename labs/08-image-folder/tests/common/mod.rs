@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Output;
 
 use lockstep_contract::fault::Fault;
-use lockstep_trials::{Attempt, Job, Running};
+use lockstep_testkit::{Attempt, Job, Running};
 use tch::Tensor;
 
 /// The sizes of a job that takes seconds: 24 houses in batches of 4, so that an epoch has 6 steps for 1 rank and 3 for 2.

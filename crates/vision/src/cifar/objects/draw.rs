@@ -1,14 +1,14 @@
-//! From a thing to pixels: where it stands, how it is turned and bent, in which light, and with how much noise.
+//! Renders a thing to pixels: its position, rotation and bend, the light, and noise.
 //!
-//! Only additions, multiplications, divisions and comparisons are used, which IEEE 754 rounds alike everywhere, so that the
-//! pictures of a seed are the same bytes on every machine.
+//! Uses only additions, multiplications, divisions and comparisons, which IEEE 754 rounds the same everywhere. So the pictures
+//! of a seed are the same bytes on every machine.
 
 use super::scene::{Scene, Theme, blend, varied};
 use super::things::{Outline, Paint, THINGS, Thing, View};
 use crate::cifar::set::{PIXELS, RECORD, SIDE};
 use lockstep::data::rng::KeyedRng;
 
-/// Looks at so many places in a pixel along each side, so that edges are soft.
+/// Samples per pixel along each side, for soft edges.
 const FINE: usize = 2;
 
 /// The record of a thing of this kind: its label, then the planes.
@@ -27,7 +27,7 @@ pub(super) fn record(kind: u8, rng: &mut KeyedRng) -> [u8; RECORD] {
     record
 }
 
-/// The colour of a pixel over the places in it.
+/// The mean colour of a pixel's samples.
 fn average(scene: &Scene, figure: &Figure, column: usize, row: usize) -> [f32; 3] {
     let place = |pixel: usize, part: usize| pixel as f32 + (part as f32 + 0.5) / FINE as f32;
     let mut sum = [0.0; 3];
@@ -39,19 +39,19 @@ fn average(scene: &Scene, figure: &Figure, column: usize, row: usize) -> [f32; 3
     sum.map(|sum| sum / (FINE * FINE) as f32)
 }
 
-/// A thing as it stands in one picture.
+/// A thing as it appears in one picture.
 struct Figure {
-    /// Row by row, the matrix from pixels (about the middle) to hundredths of the box (about its middle).
+    /// The matrix, row by row, from pixels (relative to the centre) to hundredths of the box (relative to its centre).
     matrix: [f32; 4],
     middle: (f32, f32),
-    /// How much the box is bent, along and across.
+    /// How much the box is bent, horizontally and vertically.
     bend: (f32, f32),
     parts: Vec<Shape>,
-    /// Lighter above, darker below, by so much.
+    /// How much lighter the top is than the bottom.
     shade: f32,
 }
 
-/// A part in its box, with its place and size varied.
+/// A part in its box, with its position and size varied.
 struct Shape {
     outline: Edge,
     colour: [f32; 3],
@@ -69,7 +69,7 @@ impl Figure {
         // Pixels per hundredth: CIFAR's things nearly fill their pictures.
         let (width, height) = (rng.between(0.2, 0.33), rng.between(0.2, 0.33));
         let mirror = if rng.below(2) == 0 { -1.0 } else { 1.0 };
-        // The tangent of half the angle gives sine and cosine without calling either: up to 17 degrees.
+        // The tangent of half the angle gives sine and cosine without calling either; the angle is at most 17 degrees.
         let half = rng.between(-0.15, 0.15);
         let (sine, cosine) = (2.0 * half / (1.0 + half * half), (1.0 - half * half) / (1.0 + half * half));
         let (across, down) = (mirror / width, 1.0 / height);
@@ -83,7 +83,7 @@ impl Figure {
         }
     }
 
-    /// The colour of the thing at a place in the picture; none where it is not.
+    /// The colour of the thing at a point of the picture, or `None` where the thing does not cover it.
     fn at(&self, x: f32, y: f32) -> Option<[f32; 3]> {
         let (u, v) = self.place(x - self.middle.0, y - self.middle.1);
         let part = self.parts.iter().rev().find(|part| part.outline.contains(u, v))?;
@@ -91,7 +91,7 @@ impl Figure {
         Some(part.colour.map(|colour| colour * light))
     }
 
-    /// From pixels about the middle to the box: turn, scale, bend.
+    /// From pixels relative to the centre to the box: rotate, scale, bend.
     fn place(&self, x: f32, y: f32) -> (f32, f32) {
         let [a, b, c, d] = self.matrix;
         let (u, v) = (a * x + b * y, c * x + d * y);
@@ -134,7 +134,7 @@ impl Palette {
     }
 }
 
-/// The parts of a view, each a little elsewhere and of another size than in the next picture.
+/// The parts of a view, with position and size varied from picture to picture.
 fn shapes(view: View, palette: &Palette, rng: &mut KeyedRng) -> Vec<Shape> {
     let shape = |(paint, outline): &(Paint, Outline)| {
         let by = (rng.between(-2.5, 2.5), rng.between(-2.5, 2.5));
@@ -166,7 +166,7 @@ impl Edge {
     }
 }
 
-/// Whether a ray from the place to the right crosses the outline an odd number of times.
+/// Returns true if a ray from the point to the right crosses the outline an odd number of times.
 fn inside(corners: &[(f32, f32)], u: f32, v: f32) -> bool {
     let mut odd = false;
     let mut from = corners[corners.len() - 1]; // an area has three corners at least
@@ -180,7 +180,7 @@ fn inside(corners: &[(f32, f32)], u: f32, v: f32) -> bool {
     odd
 }
 
-/// The light and the camera: brightness, contrast, and noise.
+/// Light and camera: brightness, contrast, and noise.
 struct Light {
     gain: f32,
     lift: f32,

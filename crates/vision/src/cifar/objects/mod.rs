@@ -1,8 +1,8 @@
-//! Objects drawn on the spot in the manner of CIFAR-10's, so that its lab runs without a download.
+//! Objects drawn on the spot in the style of CIFAR-10, so that its lab runs without a download.
 //!
-//! They stand in for the photographs in shape, in classes, in file format and in what it takes to learn them: colour and
-//! surroundings say something, outlines say the rest, and four of the animals look much alike. Accuracy figures are for the real
-//! files. What the things look like is in `things`, what surrounds them in `scene`, the drawing in `draw`.
+//! They replace the photographs in shape, classes, file format and difficulty: colour and surroundings carry some information,
+//! outlines the rest, and four of the animals look much alike. Accuracies are not comparable with those on the real files.
+//! `things` describes the objects, `scene` their surroundings, `draw` renders them.
 
 mod draw;
 mod scene;
@@ -16,7 +16,7 @@ use lockstep::data::rng::KeyedRng;
 const LABELS: u64 = u64::from_be_bytes(*b"oblabels");
 const PICTURES: u64 = u64::from_be_bytes(*b"obpixels");
 
-/// The objects of one seed and split: endless, each a function of (seed, split, index) alone.
+/// The objects of one seed and split: an endless sequence, each a function of (seed, split, index) alone.
 ///
 /// ```
 /// use lockstep::data::{Objects, Split};
@@ -38,19 +38,19 @@ impl Objects {
     /// The first `count` of these objects, as a data set.
     ///
     /// # Panics
-    /// When `count` is 0.
+    /// Panics when `count` is 0.
     pub fn first(self, count: usize) -> Cifar10 {
         let records = (0..count).flat_map(|index| self.record(index)).collect();
         Cifar10::new(records).expect("one whole record or more was drawn, with labels below 10")
     }
 
-    /// What object number `index` is. Every ten in a row (0 to 9, 10 to 19, …) hold each class once, in random order.
+    /// The class of object `index`. Every ten in a row (0 to 9, 10 to 19, …) contain each class once, in random order.
     pub fn kind(self, index: usize) -> u8 {
         let mut rng = KeyedRng::new(&[self.seed, LABELS, self.split, (index / 10) as u64]);
         rng.shuffled::<10>()[index % 10]
     }
 
-    /// Object number `index` as a record of the file.
+    /// Object `index` as a record of the file.
     fn record(self, index: usize) -> [u8; RECORD] {
         let kind = self.kind(index);
         let mut rng = KeyedRng::new(&[self.seed, PICTURES, self.split, index as u64]);

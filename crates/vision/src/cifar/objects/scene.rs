@@ -1,4 +1,4 @@
-//! What surrounds a thing: two surfaces that meet at a horizon, blotches, and the light.
+//! The surroundings of a thing: two surfaces that meet at a horizon, blotches, and the light.
 
 use super::things::Colour;
 use lockstep::data::rng::KeyedRng;
@@ -17,7 +17,7 @@ pub(super) enum Theme {
 impl Theme {
     const ALL: [Self; 6] = [Self::Sky, Self::Sea, Self::Meadow, Self::Wood, Self::Road, Self::Room];
 
-    /// One of the usual ones, or, one time in three, any.
+    /// One of the usual surroundings, or any with a probability of one third.
     pub(super) fn pick(usual: &[Self], rng: &mut KeyedRng) -> Self {
         let from = if rng.below(3) == 0 { &Self::ALL } else { usual };
         from[rng.below(from.len())]
@@ -40,7 +40,7 @@ impl Theme {
 pub(super) struct Scene {
     above: [f32; 3],
     below: [f32; 3],
-    /// The row of the horizon at the left edge, and how much it falls per column.
+    /// The row of the horizon at the left edge, and its slope per column.
     horizon: (f32, f32),
     blotches: Vec<Blotch>,
 }
@@ -64,7 +64,7 @@ impl Scene {
         }
     }
 
-    /// The colour of a place in the picture, in pixels.
+    /// The colour at a point of the picture, in pixels.
     pub(super) fn at(&self, x: f32, y: f32) -> [f32; 3] {
         let deep = (y - self.horizon.0 - self.horizon.1 * x + 0.5).clamp(0.0, 1.0);
         let base = blend(self.above, self.below, deep);
@@ -82,19 +82,19 @@ impl Blotch {
         }
     }
 
-    /// The colour behind it, covered; the cover thins out towards the edge.
+    /// Blends the blotch over the colour behind it; it fades out towards its edge.
     fn over(&self, behind: [f32; 3], x: f32, y: f32) -> [f32; 3] {
         let (dx, dy) = ((x - self.middle.0) / self.radii.0, (y - self.middle.1) / self.radii.1);
         blend(behind, self.colour, (1.6 * (1.0 - dx * dx - dy * dy)).clamp(0.0, 0.85))
     }
 }
 
-/// `a`, `b`, or something between.
+/// A random mix of `a` and `b`.
 pub(super) fn blend(a: [f32; 3], b: [f32; 3], part: f32) -> [f32; 3] {
     [0, 1, 2].map(|i| a[i] + (b[i] - a[i]) * part)
 }
 
-/// A colour like this one: lighter or darker, and a little of another hue.
+/// A similar colour: lighter or darker, and slightly different in hue.
 pub(super) fn varied(colour: Colour, by: f32, rng: &mut KeyedRng) -> [f32; 3] {
     let light = rng.between(-by, by);
     colour.map(|part| (f32::from(part) + light + rng.between(-by, by) * 0.35).clamp(0.0, 255.0))

@@ -1,18 +1,17 @@
-//! What the ten kinds of things look like: ovals and areas in a box, later parts over earlier ones, a few views of each kind.
+//! The shapes of the ten kinds of things: ovals and polygons in a box, later parts over earlier ones, a few views of each kind.
 //!
-//! Coordinates are hundredths of the box: x to the right, y downwards. Things look to the left; half of them are mirrored when
-//! drawn.
+//! Coordinates are hundredths of the box: x to the right, y downwards. Things face left; half of them are mirrored when drawn.
 
 use Paint::{Body, Dark, Glass, Light, Trim};
 
 use super::scene::Theme;
 
-/// What a part is painted with.
+/// The colour of a part.
 #[derive(Clone, Copy)]
 pub(super) enum Paint {
     /// The thing's own colour.
     Body,
-    /// A second colour of its own.
+    /// The thing's second colour.
     Trim,
     /// Nearly black: tyres, eyes, manes.
     Dark,
@@ -24,7 +23,7 @@ pub(super) enum Paint {
 
 /// The outline of a part.
 pub(super) enum Outline {
-    /// Middle and radii.
+    /// Centre and radii.
     Oval(i8, i8, i8, i8),
     /// Corners.
     Area(&'static [(i8, i8)]),

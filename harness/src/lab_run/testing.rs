@@ -1,4 +1,4 @@
-//! True evidence for tests, in parts that a test can falsify.
+//! Correct evidence for tests, which a test can falsify in parts.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use super::{Eval, Evidence, Plan, Sizes, Tensor, Weights};
 pub(crate) struct Run {
     plan: Plan,
     pub(crate) shares: Vec<Vec<Vec<u64>>>,
-    /// By step too.
+    /// Indexed by step, too.
     pub(crate) losses: Vec<Vec<Vec<f64>>>,
-    /// One more than epochs where the lab evaluates before each, and once more in the end.
+    /// One more than epochs if the lab evaluates before each, and once more at the end.
     pub(crate) evals: Vec<Vec<Option<Eval>>>,
     pub(crate) weights: Weights,
 }
@@ -80,7 +80,7 @@ impl Run {
     }
 }
 
-/// What the sampler deals to a rank: the order of an epoch is 7 (i + epoch) mod the samples' number, or 0, 1, 2, … where 7
+/// The sampler's indices for a rank: the order of an epoch is 7 (i + epoch) modulo the number of samples, or 0, 1, 2, … if 7
 /// divides it.
 fn share(samples: u64, ranks: usize, epoch: u64, rank: usize) -> Vec<u64> {
     let factor = if samples.is_multiple_of(7) { 1 } else { 7 };
@@ -89,7 +89,7 @@ fn share(samples: u64, ranks: usize, epoch: u64, rank: usize) -> Vec<u64> {
     (0..each).map(|i| place(i * ranks as u64 + rank as u64)).collect()
 }
 
-/// `fc.weight` with `values`, and `fc.bias` of two.
+/// `fc.weight` with `values`, and a `fc.bias` of two elements.
 pub(crate) fn weights(values: &[f32]) -> Weights {
     let tensor = |values: &[f32]| Tensor {
         dtype: Dtype::F32,

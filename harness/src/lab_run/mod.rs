@@ -1,8 +1,8 @@
-//! A run of a lab and what it left behind, whoever asks for it.
+//! The run of a lab and the evidence that it leaves, for all commands.
 //!
-//! - [`Plan`]: what the run was to do.
-//! - [`program_beside`]: where a lab's program is ([`lab`]). The [`runner`](crate::runner) runs it.
-//! - [`Evidence`]: the files that it left, read ([`evidence`]); [`Trace`]: its event files in order ([`trace`]).
+//! - [`Plan`]: the parameters of the run.
+//! - [`program_beside`]: finds a lab's program ([`lab`]). The [`runner`](crate::runner) runs it.
+//! - [`Evidence`]: its files ([`evidence`]); [`Trace`]: its event files in order ([`trace`]).
 
 mod data;
 mod evidence;
@@ -16,7 +16,7 @@ pub(crate) use evidence::{Evidence, Results, Tensor, Weights, read_results, read
 pub(crate) use lab::program_beside;
 pub(crate) use trace::{Epoch, Eval, Trace};
 
-/// What a run was asked to do. Evidence is held against it.
+/// The parameters of a run, with which checks compare the evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Processes.

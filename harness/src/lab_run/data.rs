@@ -1,6 +1,6 @@
-//! How large a data set is, found without asking the program that is to be checked.
+//! Finds the size of a data set without asking the program under test.
 //!
-//! Reads the eight bytes that open MNIST's label files; whether the rest is sound is for the lab to say.
+//! Reads the first eight bytes of MNIST's label files; the lab checks the rest.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,9 +13,9 @@ use serde::Serialize;
 /// Samples of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Sizes {
-    /// To learn from.
+    /// Training samples.
     pub(crate) train: u64,
-    /// Held out.
+    /// Test samples.
     pub(crate) test: u64,
 }
 
@@ -23,15 +23,15 @@ pub(crate) struct Sizes {
 const LABELS: [u8; 4] = [0, 0, 8, 1];
 
 impl Sizes {
-    /// Of drawn digits: a quarter as many are drawn for the test.
+    /// The sizes of drawn digits: a quarter as many are drawn for the test.
     pub(crate) fn drawn(train: u64) -> Self {
         Sizes { train, test: train.div_ceil(4) }
     }
 
-    /// Of the MNIST files in `folder`.
+    /// The sizes of the MNIST files in `folder`.
     ///
     /// # Errors
-    /// When a label file is missing or is none.
+    /// A label file is missing or invalid.
     pub(crate) fn of_folder(folder: &Path) -> anyhow::Result<Self> {
         Ok(Sizes { train: count(folder, "train")?, test: count(folder, "t10k")? })
     }

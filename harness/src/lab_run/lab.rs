@@ -1,4 +1,4 @@
-//! Where a lab's program is.
+//! Finds a lab's program.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,13 @@ use anyhow::Context;
 
 use crate::exit::Refused;
 
-/// The program `name` beside this executable.
+/// The program `name` in the folder of this executable.
 ///
 /// # Errors
-/// [`Refused`] when there is none, with the command that builds it.
+/// [`Refused`] if it does not exist, with the command that builds it.
 pub(crate) fn program_beside(name: &str) -> anyhow::Result<PathBuf> {
-    // Linux gives the file itself here, not the link through which it was started.
-    let this = std::env::current_exe().context("cannot tell where this program lies")?;
+    // Linux returns the file itself here, not the link through which it was started.
+    let this = std::env::current_exe().context("cannot find this program's own path")?;
     let path = this.with_file_name(name);
     if path.is_file() {
         return Ok(path);
@@ -28,7 +28,10 @@ mod tests {
     #[test]
     fn names_the_command_that_builds_a_missing_lab() {
         let error = program_beside("lab-99-nothing").unwrap_err();
-        let told = error.downcast::<Refused>().unwrap().to_string();
-        assert!(told.contains("lab-99-nothing in /") && told.ends_with("build it with `cargo build`"), "{told}");
+        let message = error.downcast::<Refused>().unwrap().to_string();
+        assert!(
+            message.contains("lab-99-nothing in /") && message.ends_with("build it with `cargo build`"),
+            "{message}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! How times, counts and foreign text are written, in all forms of a report alike.
+//! The format of times, counts and foreign text, the same in all forms of a report.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -20,7 +20,7 @@ pub(super) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// `seconds`, or a dash for what never came.
+/// `seconds`, or a dash for something that never happened.
 pub(super) fn maybe(time: Option<f64>) -> String {
     time.map_or_else(|| "–".into(), seconds)
 }
@@ -35,19 +35,19 @@ pub(super) fn rfc3339(time: SystemTime) -> String {
     DateTime::<Utc>::from(time).to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// Without colours and control characters but line ends: what a program printed must not act on who reads it.
+/// Removes colours and control characters except newlines: a program's output must not affect the reader's terminal.
 pub(super) fn plain(text: &str) -> String {
-    // The library takes tabs for control characters.
+    // The library removes tabs as control characters.
     let text = XmlString::new(text.replace('\t', "    ")).into_string();
     text.chars().filter(|c| *c == '\n' || !(c.is_control() || acts(*c))).collect()
 }
 
-/// No characters to XML, or turning the direction of the text around them.
+/// Characters that XML does not allow, or that change the text's direction.
 fn acts(c: char) -> bool {
     matches!(c, '\u{fffe}' | '\u{ffff}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// This process's command line, quoted for a shell where need be.
+/// This process's command line, quoted for a shell where necessary.
 pub(crate) fn command_line() -> String {
     let words = std::env::args_os().enumerate().map(|(index, word)| {
         let word = if index == 0 { Path::new(&word).file_name().unwrap_or(&word) } else { &word };
@@ -56,17 +56,17 @@ pub(crate) fn command_line() -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// As a shell reads it back.
+/// Quoted so that a shell reads it back.
 fn quoted(word: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(safe) { word.into() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
-/// How many there are of each verdict: `4 passed, 1 FAILED`; verdicts that none has are left out.
+/// The number of each verdict: `4 passed, 1 FAILED`; verdicts that do not occur are left out.
 pub(crate) fn counts(verdicts: &[Verdict]) -> String {
     let count = |verdict: &Verdict| verdicts.iter().filter(|other| *other == verdict).count();
-    let told = Verdict::ALL.iter().map(|verdict| (count(verdict), verdict)).filter(|(count, _)| *count > 0);
-    told.map(|(count, verdict)| format!("{count} {verdict}")).collect::<Vec<_>>().join(", ")
+    let occurring = Verdict::ALL.iter().map(|verdict| (count(verdict), verdict)).filter(|(count, _)| *count > 0);
+    occurring.map(|(count, verdict)| format!("{count} {verdict}")).collect::<Vec<_>>().join(", ")
 }
 
 /// `2 passed, 1 FAILED in 14.9 s`: of the cases, or of the claims of the only case.
@@ -75,16 +75,16 @@ pub(super) fn summary(report: &Report) -> String {
         [one] => one.findings.iter().map(|finding| finding.verdict).collect(),
         cases => cases.iter().map(Case::verdict).collect(),
     };
-    let told = if verdicts.is_empty() { "nothing was tried".into() } else { counts(&verdicts) };
-    format!("{told} in {}", seconds(report.took.as_secs_f64()))
+    let text = if verdicts.is_empty() { "nothing was tried".into() } else { counts(&verdicts) };
+    format!("{text} in {}", seconds(report.took.as_secs_f64()))
 }
 
-/// How many failures a case met, of ranks and nodes; a dash where nobody counted.
+/// The number of failures of ranks and nodes in a case; a dash if they were not counted.
 pub(super) fn failures(case: &Case) -> String {
     case.timeline.as_ref().map_or_else(|| "–".into(), |timeline| timeline.recoveries.len().to_string())
 }
 
-/// The headings of a table of [`Recovery`]s, and its rows.
+/// The headings and rows of a table of [`Recovery`] values.
 pub(super) fn costs(recoveries: &[Recovery]) -> ([&'static str; 6], Vec<[String; 6]>) {
     let headings = ["at", "what failed", "steps lost", "known after", "restarted after", "training after"];
     let row = |recovery: &Recovery| {
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn writes_durations_in_the_unit_that_fits() {
-        let told = [-1.0, 0.0008, 0.0099, 0.35, 0.9999, 9.31, 59.99, 119.7, 250.0, 7500.0].map(seconds);
+        let written = [-1.0, 0.0008, 0.0099, 0.35, 0.9999, 9.31, 59.99, 119.7, 250.0, 7500.0].map(seconds);
         let expected = [
             "0.0 ms",
             "0.8 ms",
@@ -121,7 +121,7 @@ mod tests {
             "4 min 10 s",
             "2 h 05 min",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(written, expected);
         assert_eq!(maybe(None), "–");
     }
 
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_only_the_verdicts_that_are_there() {
+    fn counts_only_the_verdicts_that_occur() {
         use Verdict::{Failed, NotVerified, Passed};
         assert_eq!(counts(&[Passed, Failed, Passed]), "2 passed, 1 FAILED");
         assert_eq!(counts(&[NotVerified]), "1 not verified here");

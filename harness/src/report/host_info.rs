@@ -1,14 +1,14 @@
-//! The machine that a report speaks of, as the kernel tells it. What a fact could not be read for is left out.
+//! The machine of a report, according to the kernel. Facts that cannot be read are left out.
 
 use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
 
-/// Facts that numbers in a report depend on.
+/// Facts that influence the numbers of a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Machine {
-    /// Its name.
+pub(crate) struct HostInfo {
+    /// The host name.
     pub(crate) host: String,
     /// As `uname -sr` writes it: `Linux 6.8.0`.
     pub(crate) kernel: String,
@@ -16,7 +16,7 @@ pub(crate) struct Machine {
     pub(crate) architecture: String,
     /// Processors that this process may use.
     pub(crate) cores: usize,
-    /// Of the processor, if the kernel names it.
+    /// The processor's model, if the kernel names it.
     pub(crate) processor: Option<String>,
     /// In bytes.
     pub(crate) memory: Option<u64>,
@@ -24,13 +24,13 @@ pub(crate) struct Machine {
     pub(crate) gpus: Vec<String>,
 }
 
-impl Machine {
-    /// This one.
+impl HostInfo {
+    /// This machine.
     pub(crate) fn here() -> Self {
         let uname = rustix::system::uname();
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
         let read = |path| fs::read_to_string(path).unwrap_or_default();
-        Machine {
+        HostInfo {
             host: text(uname.nodename()),
             kernel: format!("{} {}", text(uname.sysname()), text(uname.release())),
             architecture: text(uname.machine()),
@@ -61,18 +61,18 @@ impl Machine {
     }
 }
 
-/// The value behind `name` and a colon, on the first line that has it.
+/// The value after `name` and a colon, on the first line that has it.
 fn field(text: &str, name: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
     Some(value.trim().to_owned()).filter(|value| !value.is_empty())
 }
 
-/// Of `8167840 kB`, as proc(5) writes it.
+/// Parses `8167840 kB`, the format of proc(5).
 fn bytes(text: &str) -> Option<u64> {
     text.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The driver keeps a folder for each card with a file that names its model.
+/// The driver has a folder for each card with a file that names its model.
 fn gpus(folder: &Path) -> Vec<String> {
     let Ok(cards) = fs::read_dir(folder) else { return vec![] };
     let mut paths: Vec<_> = cards.flatten().map(|card| card.path()).collect();
@@ -106,12 +106,13 @@ mod tests {
 
     #[test]
     fn says_what_cannot_be_shown_without_a_gpu() {
-        let mut machine = Machine { cores: 1, memory: Some(3 << 29), kernel: "Linux 6.1".into(), ..Machine::default() };
+        let mut machine =
+            HostInfo { cores: 1, memory: Some(3 << 29), kernel: "Linux 6.1".into(), ..HostInfo::default() };
         machine.architecture = "x86_64".into();
         assert_eq!(machine.summary(), "1 core, 1.5 GiB, no GPU, Linux 6.1 (x86_64)");
         assert_eq!(machine.not_verified().len(), 1);
         machine.gpus = vec!["NVIDIA H200".into(); 2];
         assert!(machine.not_verified().is_empty() && machine.summary().contains("2 GPUs (NVIDIA H200)"));
-        assert!(Machine::here().cores > 0 && Machine::here().kernel.starts_with("Linux "));
+        assert!(HostInfo::here().cores > 0 && HostInfo::here().kernel.starts_with("Linux "));
     }
 }

@@ -1,4 +1,4 @@
-//! The machine that runs a pickle: a stack, marks on it, and a memo.
+//! The pickle virtual machine: a stack, marks on it, and a memo.
 
 use std::collections::HashMap;
 
@@ -8,17 +8,16 @@ use super::reader::Reader;
 use super::value::{Id, Pickle, Storage, Strided, Value};
 use crate::pretrained::error::BadFile;
 
-/// How many values a pickle may make, put into containers, hold on its stack, and remember. A state dict costs about 60 for
+/// How many values a pickle may create, put into containers, hold on its stack, and memoize. A state dict costs about 60 for
 /// each of its tensors.
 pub(in crate::pretrained) const MOST_VALUES: usize = 4_000_000;
 
-/// The most dimensions of a tensor (NumPy's limit; PyTorch's own operators stop at 64 too).
+/// Maximum number of dimensions of a tensor (NumPy's limit; PyTorch's own operators stop at 64 too).
 const MOST_DIMENSIONS: usize = 64;
 
-/// Reads one pickle from the front of `reader`.
+/// Reads one pickle from the start of `reader`.
 pub(in crate::pretrained) fn parse(reader: &mut Reader<'_>) -> Result<Pickle, BadFile> {
-    let mut machine =
-        Machine { values: Vec::new(), charged: 0, stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
+    let mut machine = Vm { values: Vec::new(), charged: 0, stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
     loop {
         let at = reader.at();
         let opcode = reader.byte()?;
@@ -30,26 +29,26 @@ pub(in crate::pretrained) fn parse(reader: &mut Reader<'_>) -> Result<Pickle, Ba
     }
 }
 
-struct Machine {
+struct Vm {
     values: Vec<Value>,
-    /// What values, what is in them, and copies of parts of them have cost.
+    /// The cost so far of values, their contents, and copies of them.
     charged: usize,
     stack: Vec<Id>,
-    /// How high the stack was at each mark.
+    /// The height of the stack at each mark.
     marks: Vec<usize>,
     memo: HashMap<u32, Id>,
 }
 
-impl Machine {
-    /// Opcodes by their letters, as `pickletools.py` has them.
+impl Vm {
+    /// Opcodes by their letters, as in `pickletools.py`.
     fn run(&mut self, opcode: u8, reader: &mut Reader<'_>) -> Result<(), BadFile> {
         match opcode {
-            0x80 => reader.take(1).map(drop),               // PROTO
-            0x95 => reader.take(8).map(drop),               // FRAME
-            b'(' => self.mark(),                            // MARK
-            b'0' => self.pop_value_or_mark(),               // POP
-            b'1' => self.above_mark().map(drop),            // POP_MARK
-            b'2' => self.top().and_then(|id| self.lay(id)), // DUP
+            0x80 => reader.take(1).map(drop),                      // PROTO
+            0x95 => reader.take(8).map(drop),                      // FRAME
+            b'(' => self.mark(),                                   // MARK
+            b'0' => self.pop_value_or_mark(),                      // POP
+            b'1' => self.above_mark().map(drop),                   // POP_MARK
+            b'2' => self.top().and_then(|id| self.push_again(id)), // DUP
             b'N' => self.push(Value::None),
             0x88 | 0x89 => self.push(Value::Other), // NEWTRUE, NEWFALSE
             b'K' | b'M' | b'J' | b'I' | b'L' | 0x8a | 0x8b => {
@@ -69,7 +68,7 @@ impl Machine {
             b'd' => self.above_mark().and_then(pairs).and_then(|items| self.push(Value::Dict(items))),
             b's' => self.set_one(), // SETITEM
             b'u' => self.above_mark().and_then(pairs).and_then(|items| self.set(items)), // SETITEMS
-            b'q' | b'r' | b'p' | 0x94 => self.remember(opcode, reader),
+            b'q' | b'r' | b'p' | 0x94 => self.memoize(opcode, reader),
             b'h' | b'j' | b'g' => self.recall(opcode, reader),
             b'c' | 0x93 | b'i' => self.global(opcode, reader),
             b'R' | 0x81 => self.call(), // REDUCE, NEWOBJ
@@ -85,7 +84,7 @@ impl Machine {
         if self.charged > MOST_VALUES { Err(too_much()) } else { Ok(()) }
     }
 
-    /// A container costs what is in it, too: one byte of a pickle lays a value that there is already on the stack again.
+    /// A container costs its contents, too: one byte of a pickle can push an existing value again.
     fn push(&mut self, value: Value) -> Result<(), BadFile> {
         let parts = match &value {
             Value::Tuple(items) | Value::List(items) => items.len(),
@@ -94,11 +93,11 @@ impl Machine {
         };
         self.charge(1 + parts)?;
         self.values.push(value);
-        self.lay(self.values.len() - 1)
+        self.push_again(self.values.len() - 1)
     }
 
-    /// Puts a value that there is already on the stack.
-    fn lay(&mut self, id: Id) -> Result<(), BadFile> {
+    /// Pushes an existing value.
+    fn push_again(&mut self, id: Id) -> Result<(), BadFile> {
         self.stack.push(id);
         if self.stack.len() > MOST_VALUES { Err(too_much()) } else { Ok(()) }
     }
@@ -108,7 +107,7 @@ impl Machine {
         if self.marks.len() > MOST_VALUES { Err(too_much()) } else { Ok(()) }
     }
 
-    /// Where the stack begins above the last mark.
+    /// The start of the part of the stack above the last mark.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -169,7 +168,7 @@ impl Machine {
         Ok(())
     }
 
-    fn remember(&mut self, opcode: u8, reader: &mut Reader<'_>) -> Result<(), BadFile> {
+    fn memoize(&mut self, opcode: u8, reader: &mut Reader<'_>) -> Result<(), BadFile> {
         let place = match opcode {
             0x94 => u32::try_from(self.memo.len()).map_err(|_| too_much())?, // MEMOIZE
             b'q' => reader.byte()?.into(),
@@ -188,10 +187,13 @@ impl Machine {
             _ => number(reader.line()?)?,
         };
         let id = self.memo.get(&place).copied();
-        id.map_or_else(|| Err(BadFile::damaged("it recalls a value that it has not remembered")), |id| self.lay(id))
+        id.map_or_else(
+            || Err(BadFile::damaged("it recalls a value that it has not remembered")),
+            |id| self.push_again(id),
+        )
     }
 
-    /// Looks a name up; that alone may end the reading.
+    /// Looks a name up, which may already be an error.
     fn global(&mut self, opcode: u8, reader: &mut Reader<'_>) -> Result<(), BadFile> {
         let (module, name) = if opcode == 0x93 {
             let (name, module) = (self.pop()?, self.pop()?);
@@ -205,7 +207,7 @@ impl Machine {
         self.push(Value::Global(Global::find(&module, &name)?))
     }
 
-    /// Notes what a call would give. Nothing is called.
+    /// Records what a call would return. Nothing is called.
     fn call(&mut self) -> Result<(), BadFile> {
         let (args, callable) = (self.pop()?, self.pop()?);
         let Value::Global(global) = self.values[callable] else {
@@ -217,20 +219,20 @@ impl Machine {
             (Global::OrderedDict, &[list]) => self.dict_of_pairs(list),
             (Global::RebuildTensor, &[storage, offset, size, stride, ..]) => self.tensor(storage, offset, size, stride),
             (Global::Parameter, []) => self.push(Value::Parameter(None)),
-            (Global::RebuildParameter | Global::Parameter, &[data, ..]) => self.lay(data),
-            (Global::Size, &[sizes]) => self.lay(sizes),
+            (Global::RebuildParameter | Global::Parameter, &[data, ..]) => self.push_again(data),
+            (Global::Size, &[sizes]) => self.push_again(sizes),
             (Global::Device, _) => self.push(Value::Other),
             (global, args) => Err(BadFile::damaged(format!("it calls {global:?} with {} arguments", args.len()))),
         }
     }
 
-    /// What is set on an object after it was made. Of a dict and a tensor these are attributes, which weights do not need.
+    /// Applies state that is set on an existing object. For a dict or a tensor these are attributes, which weights do not need.
     fn build(&mut self) -> Result<(), BadFile> {
         let (state, object) = (self.pop()?, self.top()?);
         match self.values[object] {
             Value::Dict(_) | Value::Tensor(_) => Ok(()),
             Value::Parameter(_) => {
-                // `torch/_tensor.py`, `__setstate__`: of five, the first is the data; of three, there is none.
+                // `torch/_tensor.py`, `__setstate__`: of five items the first is the data; three items contain none.
                 let data = self.items(state)?.first().copied();
                 let data = data.filter(|&data| matches!(self.values[data], Value::Tensor(_)));
                 self.values[object] = Value::Parameter(data);
@@ -240,7 +242,7 @@ impl Machine {
         }
     }
 
-    /// `("storage", type, key, location, elements)`, and in the old format a view behind that.
+    /// `("storage", type, key, location, elements)`, followed by a view in the old format.
     fn persistent(&mut self) -> Result<(), BadFile> {
         let id = self.pop()?;
         let parts = self.items(id)?;
@@ -297,7 +299,7 @@ impl Machine {
         self.push(Value::Dict(dict))
     }
 
-    /// The items of a tuple or list, as a copy, which is charged: a pickle may ask for many copies in few bytes.
+    /// The items of a tuple or list, as a copy with a cost: a pickle may request many copies in few bytes.
     fn items(&mut self, id: Id) -> Result<Vec<Id>, BadFile> {
         let (Value::Tuple(items) | Value::List(items)) = &self.values[id] else {
             return Err(BadFile::damaged("it has something else where a tuple belongs"));
@@ -417,8 +419,8 @@ mod tests {
             b"NR.",
             b"b.",
         ] {
-            let told = parsed(bytes).unwrap_err().to_string();
-            assert!(told.contains("damaged"), "{bytes:?}: {told}");
+            let message = parsed(bytes).unwrap_err().to_string();
+            assert!(message.contains("damaged"), "{bytes:?}: {message}");
         }
     }
 
@@ -428,7 +430,7 @@ mod tests {
             let _either = parsed(&bytes);
         }
 
-        /// Opcodes with few arguments, which get much further than any bytes.
+        /// Opcodes with few arguments, which reach deeper code than random bytes.
         #[test]
         fn never_panics_over_any_program(
             program in prop::collection::vec(prop::sample::select(PARTS.to_vec()), 0..60)

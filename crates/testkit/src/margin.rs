@@ -1,13 +1,13 @@
-//! How far a result is from the limit that a test sets: checked, and printed for `scripts/learning_margins.py`, which makes its table
-//! of such lines over seeds and instruction sets. Leaves out which tests do so: their names say it (CONTRIBUTING).
+//! Checks how far a result is from a test's limit, and prints it for `scripts/learning_margins.py`, which tabulates these lines
+//! over seeds and instruction sets. Leaves out which tests do so: their names show it (CONTRIBUTING).
 
 use std::env;
 use std::fmt::Display;
 
-/// The variable that gives runs that learn another seed than their own.
+/// The variable that gives training tests another seed than their own.
 pub const SEED: &str = "LOCKSTEP_TEST_SEED";
 
-/// The seed of a run that learns: that of [`SEED`], else `usual`.
+/// The seed of a training test: that of [`SEED`], otherwise `usual`.
 pub fn seed(usual: u64) -> u64 {
     env::var(SEED).map_or(usual, |seed| seed.parse().unwrap_or_else(|_| panic!("{SEED}={seed}: not a number")))
 }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holds_results_to_their_limits_and_nothing_to_what_is_not_a_number() {
+    fn rejects_results_beyond_their_limits_and_nan() {
         above("accuracy", 0.9, 0.8);
         below("distance", 0.1, 0.2);
         for check in [above, below] {

@@ -1,8 +1,7 @@
-//! The event files of a run put in order: what each rank took and computed, epoch by epoch.
+//! The event files of a run in order: the samples and results of each rank, epoch by epoch.
 //!
-//! Anything that a finished run cannot have written is a flaw, told in one sentence: a rank without a file, a torn line, a
-//! step left out, a step of another size than its share of the samples gives. Whether the samples and the numbers are
-//! right is `checks`' to say.
+//! Anything that a finished run cannot have written is a flaw, described in one sentence: a rank without a file, a torn line, a
+//! missing step, a step whose size does not match its samples. `checks` decides whether the samples and the numbers are right.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +14,18 @@ use super::{Evidence, Plan};
 pub(crate) struct Trace {
     /// Epoch 0, 1, ….
     pub(crate) epochs: Vec<Epoch>,
-    /// What rank 0, 1, … recorded of an evaluation after the last epoch, where a lab evaluates before each.
+    /// The evaluation of rank 0, 1, … after the last epoch, if a lab evaluates before each.
     pub(crate) last_evals: Vec<Option<Eval>>,
 }
 
 /// One epoch of all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Epoch {
-    /// The samples that rank 0, 1, … took, in their order.
+    /// The samples of rank 0, 1, …, in the order in which it took them.
     pub(crate) shares: Vec<Vec<u64>>,
-    /// Step 0, 1, …: what every rank recorded of it.
+    /// The records of every rank for step 0, 1, ….
     pub(crate) steps: Vec<Vec<Step>>,
-    /// What rank 0, 1, … recorded of the evaluation.
+    /// The evaluation of rank 0, 1, ….
     pub(crate) evals: Vec<Option<Eval>>,
 }
 
@@ -35,18 +34,18 @@ pub(crate) struct Epoch {
 pub(crate) struct Step {
     /// The mean over its samples.
     pub(crate) loss: f64,
-    /// How many.
+    /// The number of samples.
     pub(crate) samples: u64,
 }
 
-/// An evaluation as one rank recorded it; it counts the samples of all.
+/// An evaluation as one rank recorded it, over the samples of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Eval {
     /// From 0 to 1.
     pub(crate) accuracy: f64,
     /// The mean over the samples.
     pub(crate) loss: f64,
-    /// How many.
+    /// The number of samples.
     pub(crate) samples: u64,
 }
 
@@ -89,10 +88,10 @@ fn mean<'a>(steps: impl Iterator<Item = &'a Step>) -> f64 {
     sum / samples as f64
 }
 
-/// One epoch of one rank, while its records are being read.
+/// One epoch of one rank, under construction.
 #[derive(Default)]
 struct Part {
-    /// Steps that the rank said it would do.
+    /// The number of steps that the rank announced.
     planned: Option<u64>,
     share: Option<Vec<u64>>,
     steps: Vec<Step>,
@@ -116,12 +115,12 @@ fn of_rank(plan: &Plan, rank: usize, log: &EventLog) -> Result<(Vec<Part>, Optio
         started |= take(plan, &mut parts, &record.event)?;
     }
     if !started {
-        return Err("does not tell of a start".into());
+        return Err("does not record a start".into());
     }
     let last = parts.get_mut(&plan.epochs).and_then(|part| part.eval.take());
     parts.retain(|epoch, part| *epoch != plan.epochs || !part.is_empty());
     if let Some(epoch) = parts.keys().find(|&&epoch| epoch >= plan.epochs) {
-        return Err(format!("tells of epoch {epoch}, the run had {}", plan.epochs));
+        return Err(format!("has events of epoch {epoch}, the run had {}", plan.epochs));
     }
     let epochs = (0..plan.epochs).map(|epoch| whole(plan, epoch, parts.remove(&epoch)));
     Ok((epochs.collect::<Result<_, _>>()?, last))
@@ -130,20 +129,20 @@ fn of_rank(plan: &Plan, rank: usize, log: &EventLog) -> Result<(Vec<Part>, Optio
 fn check_origin(rank: usize, record: &Record) -> Result<(), String> {
     match (record.rank, record.restart) {
         (writer, _) if writer != rank => Err(format!("holds a line of rank {writer}")),
-        (_, restart) if restart > 0 => Err(format!("tells of restart {restart}, the run had none")),
+        (_, restart) if restart > 0 => Err(format!("has events of restart {restart}, the run had none")),
         _ => Ok(()),
     }
 }
 
-/// Adds an event to its epoch; whether it is the start.
+/// Adds an event to its epoch; returns true if it is the start.
 fn take(plan: &Plan, parts: &mut BTreeMap<u64, Part>, event: &Event) -> Result<bool, String> {
     match event {
         Event::Start { world_size, .. } if *world_size == plan.ranks => return Ok(true),
         Event::Start { world_size, .. } => {
-            return Err(format!("tells of {world_size} ranks, the run had {}", plan.ranks));
+            return Err(format!("records {world_size} ranks, the run had {}", plan.ranks));
         }
         Event::Epoch { epoch, batch_size, .. } if *batch_size != plan.batch => {
-            return Err(format!("tells of batches of {batch_size} in epoch {epoch}, the run had {}", plan.batch));
+            return Err(format!("records batches of {batch_size} in epoch {epoch}, the run had {}", plan.batch));
         }
         Event::Epoch { epoch, steps, .. } => {
             once(&mut parts.entry(*epoch).or_default().planned, *steps, || format!("begins epoch {epoch} twice"))?;
@@ -164,7 +163,7 @@ fn take(plan: &Plan, parts: &mut BTreeMap<u64, Part>, event: &Event) -> Result<b
             let place = &mut parts.entry(*epoch).or_default().eval;
             once(place, eval, || format!("has two evaluations of epoch {epoch}"))?;
         }
-        Event::Fault { message } => return Err(format!("tells of a fault: {message}")),
+        Event::Fault { message } => return Err(format!("records a fault: {message}")),
         _ => {}
     }
     Ok(false)
@@ -174,9 +173,9 @@ fn once<T>(place: &mut Option<T>, value: T, flaw: impl FnOnce() -> String) -> Re
     if place.replace(value).is_some() { Err(flaw()) } else { Ok(()) }
 }
 
-/// The epoch, if its steps took exactly the samples that are listed for it, batch by batch.
+/// The epoch, if its steps took exactly the listed samples, batch by batch.
 fn whole(plan: &Plan, epoch: u64, part: Option<Part>) -> Result<Part, String> {
-    let part = part.ok_or_else(|| format!("tells nothing of epoch {epoch}"))?;
+    let part = part.ok_or_else(|| format!("has no events of epoch {epoch}"))?;
     let planned = part.planned.ok_or_else(|| format!("does not begin epoch {epoch}"))?;
     let share = part.share.as_ref().ok_or_else(|| format!("lists no samples of epoch {epoch}"))?;
     let due: Vec<u64> = share.chunks(plan.batch).map(|batch| batch.len() as u64).collect();
@@ -195,7 +194,7 @@ fn whole(plan: &Plan, epoch: u64, part: Option<Part>) -> Result<Part, String> {
     }
 }
 
-/// Epoch number `epoch` of all ranks.
+/// Epoch `epoch` of all ranks.
 fn across(ranks: &[Vec<Part>], epoch: usize) -> Result<Epoch, String> {
     let parts: Vec<&Part> = ranks.iter().map(|parts| &parts[epoch]).collect();
     let counts: Vec<usize> = parts.iter().map(|part| part.steps.len()).collect();
@@ -212,22 +211,22 @@ fn across(ranks: &[Vec<Part>], epoch: usize) -> Result<Epoch, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::testing::Run;
+    use crate::lab_run::testing::Run;
 
     /// Ranks 0 and 1, batches of 4, epochs 0 and 1, 20 samples: 3 steps an epoch, the last of 2 samples.
     fn truth() -> Evidence {
         Run::of(2, 4, 2, 20).evidence()
     }
 
-    /// What is said about rank 1's file when `falsify` has been at it.
+    /// The flaw found after `falsify` has changed rank 1's file.
     fn flaw(falsify: impl FnOnce(&mut Vec<Record>)) -> String {
         let mut evidence = truth();
         falsify(&mut evidence.logs.as_mut().unwrap().get_mut(&1).unwrap().records);
-        let told = Trace::of(&evidence).unwrap_err();
-        told.strip_prefix("rank 1's event file ").map(str::to_owned).unwrap_or(told)
+        let message = Trace::of(&evidence).unwrap_err();
+        message.strip_prefix("rank 1's event file ").map(str::to_owned).unwrap_or(message)
     }
 
-    /// The place of the `nth` event of this kind, from 0.
+    /// The index of the `nth` event of this kind, from 0.
     fn place(records: &[Record], kind: &str, nth: usize) -> usize {
         let mut places = (0..records.len()).filter(|at| records[*at].event.kind() == kind);
         places.nth(nth).unwrap()
@@ -250,12 +249,12 @@ mod tests {
         let epoch = &trace.epochs[1];
         assert_eq!((trace.epochs.len(), epoch.steps.len(), epoch.shares[1].len()), (2, 3, 10));
         assert_eq!([0, 1, 2].map(|step| epoch.step_loss(step)), [3.0, 4.0, 6.0]);
-        // Over samples, not over steps: the last step is only half as large.
+        // Averages over samples, not over steps: the last step is only half as large.
         assert_eq!(epoch.loss(), (4.0 * (1.0 + 5.0 + 2.0 + 6.0) + 2.0 * (3.0 + 9.0)) / 20.0);
     }
 
     #[test]
-    fn rejects_files_that_are_missing_torn_or_of_a_stranger() {
+    fn rejects_missing_torn_and_foreign_files() {
         let mut evidence = truth();
         evidence.logs = Err("cannot read events".into());
         assert_eq!(Trace::of(&evidence).unwrap_err(), "cannot read events");
@@ -269,24 +268,24 @@ mod tests {
         evidence.logs.as_mut().unwrap().insert(2, EventLog::default());
         assert_eq!(Trace::of(&evidence).unwrap_err(), "an event file of rank 2 lies among those of 2 ranks");
         assert_eq!(flaw(|records| records[3].rank = 0), "holds a line of rank 0");
-        assert_eq!(flaw(|records| records[3].restart = 1), "tells of restart 1, the run had none");
+        assert_eq!(flaw(|records| records[3].restart = 1), "has events of restart 1, the run had none");
     }
 
     #[test]
     fn rejects_a_run_of_another_plan() {
-        assert_eq!(flaw(without("start", 0)), "does not tell of a start");
+        assert_eq!(flaw(without("start", 0)), "does not record a start");
         let alone = Event::Start { world_size: 1, device: "cpu".into(), pid: 1 };
-        assert_eq!(flaw(|records| records[0].event = alone), "tells of 1 ranks, the run had 2");
+        assert_eq!(flaw(|records| records[0].event = alone), "records 1 ranks, the run had 2");
         let batches = Event::Epoch { epoch: 0, steps: 3, batch_size: 8 };
-        assert_eq!(flaw(|records| records[1].event = batches), "tells of batches of 8 in epoch 0, the run had 4");
+        assert_eq!(flaw(|records| records[1].event = batches), "records batches of 8 in epoch 0, the run had 4");
         let more = Event::Epoch { epoch: 2, steps: 3, batch_size: 4 };
-        let told = flaw(|records| records.push(Record { event: more, ..records[0].clone() }));
-        assert_eq!(told, "tells of epoch 2, the run had 2");
-        assert_eq!(flaw(|records| records.truncate(place(records, "epoch", 1))), "tells nothing of epoch 1");
+        let message = flaw(|records| records.push(Record { event: more, ..records[0].clone() }));
+        assert_eq!(message, "has events of epoch 2, the run had 2");
+        assert_eq!(flaw(|records| records.truncate(place(records, "epoch", 1))), "has no events of epoch 1");
     }
 
     #[test]
-    fn rejects_events_that_are_left_out_or_told_twice() {
+    fn rejects_events_that_are_missing_or_repeated() {
         assert_eq!(flaw(without("epoch", 1)), "does not begin epoch 1");
         assert_eq!(flaw(without("samples", 0)), "lists no samples of epoch 0");
         assert_eq!(flaw(without("step", 1)), "has step 2 of epoch 0 where step 1 is due");
@@ -299,11 +298,11 @@ mod tests {
 
     #[test]
     fn rejects_steps_of_another_size_than_the_samples_give() {
-        let told = flaw(|records| {
+        let message = flaw(|records| {
             let at = place(records, "step", 2);
             records[at].event = Event::Step { epoch: 0, step: 2, loss: 1.0, samples: 4 };
         });
-        assert_eq!(told, "has 4 samples in step 2 of epoch 0 where 2 are due");
+        assert_eq!(message, "has 4 samples in step 2 of epoch 0 where 2 are due");
     }
 
     #[test]
@@ -315,9 +314,9 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_run_that_tells_of_a_fault() {
+    fn rejects_a_run_with_a_fault() {
         let fault = Event::Fault { message: "peer 0 is gone".into() };
-        let told = flaw(|records| records.push(Record { event: fault, ..records[0].clone() }));
-        assert_eq!(told, "tells of a fault: peer 0 is gone");
+        let message = flaw(|records| records.push(Record { event: fault, ..records[0].clone() }));
+        assert_eq!(message, "records a fault: peer 0 is gone");
     }
 }

@@ -1,4 +1,4 @@
-//! What the commands that run jobs share: the runner that they need, and the report that they end with.
+//! The common parts of the commands that run jobs: their runner, and their final report.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -8,14 +8,14 @@ use anyhow::Context;
 use super::job_run::{JobRunner, LAB, Launcher};
 use super::suite_runner::SuiteRunner;
 use crate::exit::Code;
+use crate::lab_run::program_beside;
 use crate::process::Signals;
-use crate::report::{Case, Machine, Report, Screen, Target, Verdict, command_line};
-use crate::run::program_beside;
+use crate::report::{Case, HostInfo, Report, Screen, Target, Verdict, command_line};
 
-/// What all runs share.
+/// Settings of all runs.
 ///
 /// # Errors
-/// When the lab is needed and not built.
+/// The lab is needed but not built.
 pub(crate) fn job_runner(
     launcher: Option<PathBuf>,
     timeout: Option<Duration>,
@@ -32,23 +32,24 @@ pub(crate) fn job_runner(
     })
 }
 
-/// A report of this command, which runs here.
+/// A report of this command on this machine.
 pub(crate) fn report(title: &str, started: SystemTime, took: Duration, cases: Vec<Case>) -> Report {
-    let machine = Machine::here();
+    let machine = HostInfo::here();
     let untried = cases.iter().filter(|case| case.verdict() == Verdict::NotVerified && case.timeline.is_none());
-    let told =
+    let reasons =
         untried.flat_map(|case| case.findings.iter().map(|finding| format!("{}: {}", case.name, finding.evidence)));
-    let not_verified = machine.not_verified().into_iter().chain(told).collect();
+    let not_verified = machine.not_verified().into_iter().chain(reasons).collect();
     Report { title: title.into(), command: command_line(), started, took, machine, not_verified, cases }
 }
 
-/// Writes the report, says where the runs' files are, and gives the exit code. A signal that came after the runs is heeded here.
+/// Writes the report, prints where the runs' files are, and returns the exit code. A signal that arrived after the runs is
+/// handled here.
 ///
 /// # Errors
-/// When a report cannot be written.
+/// A report cannot be written.
 pub(crate) fn finish(screen: &Screen, suite: SuiteRunner, report: &Report, targets: &[Target]) -> anyhow::Result<Code> {
     targets.iter().try_for_each(|target| report.write(target))?;
-    suite.heed_signals()?;
+    suite.check_signals()?;
     if let Some(folder) = suite.close() {
         screen.line(format!("files in {}", folder.display()));
     }

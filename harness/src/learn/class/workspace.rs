@@ -1,7 +1,8 @@
-//! Where a class's answers are compiled: a workspace of its own under `target`, whose packages depend on the checkout's crates.
+//! Where a class's answers are compiled: a separate workspace under `target`, whose packages depend on the checkout's crates.
 //!
-//! It shares the checkout's target folder, so that libtorch's binding is not compiled again, and has the learners' answers one
-//! after the other. An answer that does not compile is replaced by the skeleton, so that it does not keep others from their grades.
+//! It shares the checkout's target folder, so that libtorch's binding is not compiled again, and holds the learners' answers
+//! one after the other. An answer that does not compile is replaced by the skeleton, so that it does not prevent grading the
+//! others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,51 +22,51 @@ use super::submission::Handed;
 use crate::exit::Interrupted;
 use crate::learn::build::{Built, CompileError, command, read};
 
-/// How long cargo may take for one answer; the first one compiles the course's crates.
+/// Time limit of cargo for one answer; the first one compiles the course's crates.
 const DEADLINE: Duration = Duration::from_secs(900);
-/// How much memory the compiler may take, in KiB.
+/// Memory limit of the compiler, in KiB.
 const MEMORY: u64 = 8 << 20;
-/// As much of cargo's messages is read, in bytes.
+/// How many bytes of cargo's messages are read at most.
 const MESSAGES: u64 = 32 << 20;
 
 /// The workspace.
-pub(super) struct Room {
+pub(super) struct ClassWorkspace {
     root: PathBuf,
     folder: PathBuf,
     signals: Signals,
-    /// The packages of the labs, by name, as the course gives them.
+    /// The packages of the labs, by name, as the course provides them.
     given: BTreeMap<&'static str, Files>,
 }
 
-/// The files of a package, by their paths in it.
+/// The files of a package, by their relative paths.
 type Files = BTreeMap<PathBuf, String>;
 
 /// A learner's program.
 pub(super) struct BuiltAnswers {
     pub(super) submission: Submission,
-    /// The tasks whose answers are not in it, with the reasons.
+    /// The tasks whose answers were left out, with the reasons.
     pub(super) refused: BTreeMap<String, String>,
 }
 
-impl Room {
-    /// Sets the workspace up for these labs.
+impl ClassWorkspace {
+    /// Creates the workspace for these labs.
     pub(super) fn open(root: PathBuf, labs: &[Lab]) -> anyhow::Result<Self> {
         let folder = root.join("target").join("class");
         let signals = Signals::listen().context("cannot listen for signals")?;
         let given =
             labs.iter().map(|lab| Ok((lab.name, package::files(&root, lab)?))).collect::<anyhow::Result<_>>()?;
-        let room = Room { root, folder, signals, given };
-        let told = || format!("cannot set up {}", room.folder.display());
-        fs::create_dir_all(&room.folder).with_context(told)?;
+        let workspace = ClassWorkspace { root, folder, signals, given };
+        let text = || format!("cannot set up {}", workspace.folder.display());
+        fs::create_dir_all(&workspace.folder).with_context(text)?;
         let manifest =
-            fs::read_to_string(room.root.join("Cargo.toml")).context("cannot read the checkout's Cargo.toml")?;
-        let manifest = workspace(manifest.parse()?, &room.root, labs)?;
-        fs::write(room.folder.join("Cargo.toml"), manifest.to_string()).with_context(told)?;
-        fs::copy(room.root.join("Cargo.lock"), room.folder.join("Cargo.lock")).with_context(told)?;
+            fs::read_to_string(workspace.root.join("Cargo.toml")).context("cannot read the checkout's Cargo.toml")?;
+        let manifest = workspace_manifest(manifest.parse()?, &workspace.root, labs)?;
+        fs::write(workspace.folder.join("Cargo.toml"), manifest.to_string()).with_context(text)?;
+        fs::copy(workspace.root.join("Cargo.lock"), workspace.folder.join("Cargo.lock")).with_context(text)?;
         for lab in labs {
-            room.furnish(lab, &room.given[lab.name])?;
+            workspace.write_package(lab, &workspace.given[lab.name])?;
         }
-        Ok(room)
+        Ok(workspace)
     }
 
     /// Builds a learner's answers to a lab.
@@ -80,7 +81,7 @@ impl Room {
             }
         }
         loop {
-            self.furnish(lab, &files)?;
+            self.write_package(lab, &files)?;
             let errors = match self.cargo(lab)? {
                 Built::Program(program) => {
                     let submission = Submission { program, folder: self.folder.join(lab.package()) };
@@ -95,7 +96,7 @@ impl Room {
                 .filter(|task| errors.iter().any(|error| is_in(error, &task.file())))
                 .map(|task| task.name.as_str())
                 .collect();
-            // An error elsewhere, such as a function that is not there, is some answer's fault too; whose, nobody can tell.
+            // An error elsewhere, such as a missing function, is also the fault of an answer, but it is unknown which.
             let broken =
                 if broken.is_empty() { tasks.tasks.iter().map(|task| task.name.as_str()).collect() } else { broken };
             if broken.iter().all(|name| refused.contains_key(*name)) {
@@ -109,8 +110,8 @@ impl Room {
         }
     }
 
-    /// Writes the package anew, with the checkout's crates and without its test.
-    fn furnish(&self, lab: &Lab, files: &Files) -> anyhow::Result<()> {
+    /// Writes the package again, with the checkout's crates and without its test.
+    fn write_package(&self, lab: &Lab, files: &Files) -> anyhow::Result<()> {
         let folder = self.folder.join(lab.package());
         let given = lab.folder(&self.root).join("given").display().to_string();
         for (path, text) in files {
@@ -120,7 +121,7 @@ impl Room {
                 _ => text,
             };
             let path = folder.join(path);
-            // What has not changed keeps its time, so that cargo has nothing to do.
+            // An unchanged file keeps its modification time, so that cargo has nothing to do.
             if fs::read_to_string(&path).is_ok_and(|there| there == *text) {
                 continue;
             }
@@ -131,7 +132,7 @@ impl Room {
 
     fn cargo(&self, lab: &Lab) -> anyhow::Result<Built> {
         let cargo = command(&self.folder, &lab.package());
-        // The compiler gets a bound on memory by the shell: a child's limits cannot be set from here without one.
+        // The shell limits the compiler's memory: this crate has no unsafe code, so it cannot set a child's limits itself.
         let mut bounded = std::process::Command::new("sh");
         bounded.args(["-c", &format!("ulimit -v {MEMORY}; exec \"$@\""), "sh"]).arg(cargo.get_program());
         bounded.args(cargo.get_args()).current_dir(&self.folder).stdin(Stdio::null());
@@ -154,13 +155,13 @@ impl Room {
     }
 }
 
-/// Whether the error is in this file of the package.
+/// Returns true if the error is in this file of the package.
 fn is_in(error: &CompileError, file: &Path) -> bool {
     error.file.as_ref().is_some_and(|of| Path::new(of).ends_with(file))
 }
 
-/// The checkout's workspace with other members: its versions, profiles, and crates by absolute paths.
-fn workspace(mut manifest: Table, root: &Path, labs: &[Lab]) -> anyhow::Result<Table> {
+/// The checkout's workspace with other members: the same versions and profiles, and crates by absolute paths.
+fn workspace_manifest(mut manifest: Table, root: &Path, labs: &[Lab]) -> anyhow::Result<Table> {
     let workspace =
         manifest.get_mut("workspace").and_then(Value::as_table_mut).context("Cargo.toml has no workspace")?;
     let members = labs.iter().map(|lab| Value::String(lab.package())).collect();
@@ -177,7 +178,7 @@ fn workspace(mut manifest: Table, root: &Path, labs: &[Lab]) -> anyhow::Result<T
     Ok(manifest)
 }
 
-/// A package's manifest without its test and what that needs.
+/// A package's manifest without its test and the test's dependencies.
 fn without_test(manifest: &str) -> anyhow::Result<String> {
     let mut manifest: Table = manifest.parse().context("an exercise's Cargo.toml")?;
     manifest.remove("test");

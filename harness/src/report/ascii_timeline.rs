@@ -1,12 +1,12 @@
-//! A timeline in characters: one line a rank, for terminals and text files.
+//! A timeline in characters: one line per rank, for terminals and text files.
 
+use super::formatting::{plain, seconds};
 use super::timeline::{MarkKind, Row, State, Timeline};
-use super::words::{plain, seconds};
 
-/// Ranks that are drawn at most.
+/// Maximum number of drawn ranks.
 const MOST_ROWS: usize = 64;
 
-/// The characters for each thing, the plain ones for where there are no others. Earlier ones hide later ones.
+/// The characters for each thing, and plain ones for ASCII. Earlier ones hide later ones.
 const MARKS: [(MarkKind, char, char, &str); 5] = [
     (MarkKind::Died, '×', 'x', "died"),
     (MarkKind::Fault, '!', '!', "fault"),
@@ -22,10 +22,10 @@ const STATES: [(State, char, char, &str); 6] = [
     (State::Stopped, '-', '-', "stopped by its agent"),
     (State::Restarting, '░', ':', "waiting to be restarted"),
 ];
-/// Over [`State::Running`].
+/// Drawn over [`State::Running`].
 const AGAIN: (char, char, &str) = ('▓', '%', "training lost steps again");
 
-/// The picture with its axis and its legend, in `width` columns.
+/// The picture with its axis and legend, in `width` columns.
 pub(crate) fn draw(timeline: &Timeline, width: u16, unicode: bool) -> String {
     let labels = labels(timeline);
     let margin = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).min(usize::from(width / 3));
@@ -71,7 +71,7 @@ fn strip(row: &Row, length: f64, cells: usize, unicode: bool) -> String {
     strip.into_iter().collect()
 }
 
-/// What lasted longest in one cell.
+/// The state that lasted longest in one cell.
 fn state_at(row: &Row, length: f64, index: usize, cells: usize, unicode: bool) -> char {
     let (from, to) = (length * index as f64 / cells as f64, length * (index + 1) as f64 / cells as f64);
     let shared = |a: f64, b: f64| b.min(to) - a.max(from);
@@ -88,7 +88,7 @@ fn state_at(row: &Row, length: f64, index: usize, cells: usize, unicode: bool) -
     found.map_or(' ', |(_, pretty, simple, _)| pick(unicode, *pretty, *simple))
 }
 
-/// What the characters in `used` mean, in lines of at most `width` columns.
+/// The legend of the characters in `used`, in lines of at most `width` columns.
 fn legend(used: &str, width: u16, unicode: bool) -> Vec<String> {
     let states = STATES.iter().map(|(_, pretty, simple, what)| (pick(unicode, *pretty, *simple), *what));
     let marks = MARKS.iter().map(|(_, pretty, simple, what)| (pick(unicode, *pretty, *simple), *what));

@@ -1,58 +1,67 @@
-//! Having all ranks act on what one of them, rank 0 mostly, found out: on files that only its machine may have, for one.
+//! Broadcasts and gathers plain values, so that all ranks act on what one rank found out, for example about files that only its
+//! machine has.
 //!
-//! A rank that decided by itself could decide otherwise, and the job would hang in the next collective. Leaves out what is decided.
+//! If each rank decided by itself, two could decide differently, and the job would hang in the next collective. Leaves out the
+//! decisions themselves.
 
 use c10d::{ProcessGroup, Rank};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::{Kind, TchError, Tensor};
 
-/// The longest message, in bytes.
+/// Maximum length of one message, in bytes.
 const CHUNK: usize = 64 * 1024 * 1024;
 
-/// A rank's words did not come.
+/// A value from another rank did not arrive.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum AgreeError {
+pub enum ObjectError {
     /// The broadcast failed.
     #[error(transparent)]
     Group(#[from] c10d::Error),
-    /// libtorch could not copy them out of their tensor.
+    /// libtorch could not copy the bytes out of their tensor.
     #[error("failed to copy the bytes that another rank sent")]
     Copy(#[from] TchError),
-    /// They are other words than were expected: the ranks run different programs.
+    /// The bytes are not the expected value: the ranks run different programs.
     #[error("failed to read what another rank sent; do all ranks run the same program?")]
     Garbled(#[from] serde_json::Error),
 }
 
-/// Rank 0's value, on every rank; the others pass `None`. A collective.
+/// Returns rank 0's value on every rank; the others pass `None`. A collective.
 ///
 /// # Panics
-/// When the value cannot be written as JSON, or rank 0 has none.
-pub(crate) fn words<T: Serialize + DeserializeOwned>(group: &ProcessGroup, mine: Option<&T>) -> Result<T, AgreeError> {
-    words_of(group, Rank::ZERO, mine)
+/// Panics when the value cannot be written as JSON, or when rank 0 passes `None`.
+pub(crate) fn broadcast_object<T: Serialize + DeserializeOwned>(
+    group: &ProcessGroup,
+    mine: Option<&T>,
+) -> Result<T, ObjectError> {
+    broadcast_object_from(group, Rank::ZERO, mine)
 }
 
-/// The value of the rank `root`, on every rank; the others pass `None`. A collective.
+/// Returns the value of rank `root` on every rank; the others pass `None`. A collective.
 ///
 /// # Panics
-/// When the value cannot be written as JSON, or `root` has none.
-pub(crate) fn words_of<T: Serialize + DeserializeOwned>(
+/// Panics when the value cannot be written as JSON, or when `root` passes `None`.
+pub(crate) fn broadcast_object_from<T: Serialize + DeserializeOwned>(
     group: &ProcessGroup,
     root: Rank,
     mine: Option<&T>,
-) -> Result<T, AgreeError> {
-    assert!(mine.is_some() || group.rank() != root, "rank {root} has the word");
+) -> Result<T, ObjectError> {
+    assert!(mine.is_some() || group.rank() != root, "rank {root} passes the value");
     let text = mine.map(to_json);
     let mut length = Tensor::from(text.as_ref().map_or(0, |text| text.len() as i64)).to_device(group.device());
     group.broadcast(&mut length, root)?;
     let length = usize::try_from(length.int64_value(&[])).unwrap_or(0);
-    let text = bytes_of(group, root, text.unwrap_or_else(|| vec![0; length]))?;
+    let text = broadcast_bytes_from(group, root, text.unwrap_or_else(|| vec![0; length]))?;
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// The bytes of the rank `root`, on every rank; the others pass as many of any value. A collective.
-pub(crate) fn bytes_of(group: &ProcessGroup, root: Rank, mut mine: Vec<u8>) -> Result<Vec<u8>, AgreeError> {
+/// Returns the bytes of rank `root` on every rank; the others pass a buffer of the same length. A collective.
+pub(crate) fn broadcast_bytes_from(
+    group: &ProcessGroup,
+    root: Rank,
+    mut mine: Vec<u8>,
+) -> Result<Vec<u8>, ObjectError> {
     if group.size().get() == 1 {
         return Ok(mine);
     }
@@ -64,11 +73,14 @@ pub(crate) fn bytes_of(group: &ProcessGroup, root: Rank, mut mine: Vec<u8>) -> R
     Ok(mine)
 }
 
-/// Every rank's value, by rank, on every rank. A collective, for short values: each is sent as long as the longest.
+/// Returns every rank's value, ordered by rank, on every rank. A collective for short values: each is padded to the longest.
 ///
 /// # Panics
-/// When the value cannot be written as JSON.
-pub(crate) fn all_words<T: Serialize + DeserializeOwned>(group: &ProcessGroup, mine: &T) -> Result<Vec<T>, AgreeError> {
+/// Panics when the value cannot be written as JSON.
+pub(crate) fn all_gather_object<T: Serialize + DeserializeOwned>(
+    group: &ProcessGroup,
+    mine: &T,
+) -> Result<Vec<T>, ObjectError> {
     let mut text = to_json(mine);
     let size = group.size().get();
     let mut lengths = Tensor::zeros([size as i64], (Kind::Int64, group.device()));
@@ -86,5 +98,5 @@ pub(crate) fn all_words<T: Serialize + DeserializeOwned>(group: &ProcessGroup, m
 }
 
 fn to_json<T: Serialize>(value: &T) -> Vec<u8> {
-    serde_json::to_vec(value).expect("what is agreed upon can be written as JSON")
+    serde_json::to_vec(value).expect("the value can be written as JSON")
 }

@@ -1,7 +1,7 @@
-//! What a run left behind, read from its files: events and weights of every rank.
+//! The evidence of a run, read from its files: events and weights of every rank.
 //!
-//! Reading never fails: what is missing or damaged is kept as such, for a proof to fail on. What the lab printed is not
-//! evidence. What it all means is `checks`' to say.
+//! Reading never fails: a missing or damaged file is kept as such, so that a check fails because of it. The lab's output is not
+//! evidence. `checks` interprets it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use super::Plan;
 
-/// The files of a run. An `Err` says what is wrong with them.
+/// The files of a run. An `Err` describes what is wrong with them.
 #[derive(Clone, Debug)]
 pub(crate) struct Evidence {
-    /// What the run was to do.
+    /// The parameters of the run.
     pub(crate) plan: Plan,
     /// The event files by rank.
     pub(crate) logs: Result<BTreeMap<usize, EventLog>, String>,
@@ -39,7 +39,7 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// Its values as numbers; `None` for a type that is not a float of 32 or 64 bits.
+    /// Its values as numbers; `None` unless they are floats of 32 or 64 bits.
     pub(crate) fn values(&self) -> Option<Vec<f64>> {
         // The chunks are exactly as long as the arrays.
         let f32s = |bytes: &[u8]| f64::from(f32::from_le_bytes(bytes.try_into().unwrap_or_default()));
@@ -51,13 +51,13 @@ impl Tensor {
         }
     }
 
-    /// How many values it has.
+    /// The number of its values.
     pub(crate) fn len(&self) -> usize {
         self.shape.iter().product()
     }
 }
 
-/// The tensors of a safetensors file; an `Err` says what is wrong with it.
+/// The tensors of a safetensors file; an `Err` describes what is wrong with it.
 pub(crate) fn read_weights(path: &Path) -> Result<Weights, String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let bytes = fs::read(path).map_err(|error| format!("cannot read the weights {name}: {error}"))?;
@@ -70,10 +70,10 @@ pub(crate) fn read_weights(path: &Path) -> Result<Weights, String> {
     Ok(file.tensors().into_iter().map(|(name, view)| (name, tensor(view))).collect())
 }
 
-/// What a rank held after each lesson, by the lesson's name: a number, a list of them, or a list of lists.
+/// A rank's results after each part, by the part's name: a number, a list of numbers, or a list of lists.
 pub(crate) type Results = BTreeMap<String, Value>;
 
-/// What rank number `rank` of a lab without weights left in `folder`; an `Err` says what is wrong with it.
+/// The results of rank `rank` of a lab without weights in `folder`; an `Err` describes what is wrong with them.
 pub(crate) fn read_results(folder: &Path, rank: usize) -> Result<Results, String> {
     let name = format!("rank-{rank}.json");
     let bytes = fs::read(folder.join(&name)).map_err(|error| format!("cannot read the results {name}: {error}"))?;
@@ -88,8 +88,8 @@ mod tests {
     fn says_what_is_wrong_with_weights_that_are_missing_or_damaged() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rank-1.safetensors");
-        let told = read_weights(&path).unwrap_err();
-        assert!(told.contains("rank-1.safetensors: No such file"), "{told}");
+        let message = read_weights(&path).unwrap_err();
+        assert!(message.contains("rank-1.safetensors: No such file"), "{message}");
         fs::write(&path, b"\xff\xff\xff\xff\xff\xff\xff\x7f{}").unwrap();
         assert!(read_weights(&path).unwrap_err().contains("rank-1.safetensors is no safetensors file"));
     }

@@ -1,6 +1,7 @@
-//! For labs' tests: jobs in private folders, their ranks started by hand and started again after a fault, as a launcher would.
+//! For the labs' tests: jobs in private folders, whose ranks are started directly and started again after a fault, as a
+//! launcher would do.
 //!
-//! Failures of the machine are panics, as a test wants them. Leaves out launchers themselves, and what a lab promises.
+//! Failures of the machine are panics, as usual in tests. Leaves out launchers themselves, and what a lab promises.
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // for tests alone
 
@@ -23,7 +24,7 @@ use tempfile::TempDir;
 
 /// A private folder for a job.
 ///
-/// Where the job is given `--weights weights` and `--snapshots snapshots`, [`weights`](Self::weights) and
+/// If the job's arguments include `--weights weights` and `--snapshots snapshots`, [`weights`](Self::weights) and
 /// [`snapshots`](Self::snapshots) find them.
 pub struct Job {
     program: PathBuf,
@@ -31,28 +32,28 @@ pub struct Job {
     attempts: u32,
 }
 
-/// How one attempt ended, rank by rank.
+/// The results of one attempt, by rank.
 pub struct Attempt(pub Vec<Output>);
 
 impl Job {
-    /// A job of ranks that are this lab's program.
+    /// A job whose ranks run this lab's program.
     pub fn new(program: &Path) -> Self {
         Job { program: program.to_owned(), folder: tempfile::tempdir().unwrap(), attempts: 0 }
     }
 
-    /// A job whose ranks inflict these faults on themselves.
+    /// A job whose ranks inject these faults into themselves.
     pub fn with(program: &Path, faults: &[Fault]) -> Self {
         let job = Self::new(program);
         fs::write(job.path("faults.json"), serde_json::to_vec(&Plan { faults: faults.to_vec() }).unwrap()).unwrap();
         job
     }
 
-    /// Where `name` is in the job's folder.
+    /// The path of `name` in the job's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// `program` in this folder, free of any launcher's variables, with its output piped.
+    /// `program` in this folder, without any launcher's variables, with its output piped.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         clear_launcher(&mut command);
@@ -65,15 +66,15 @@ impl Job {
         command
     }
 
-    /// Starts the program alone, without a launcher, and waits until it has ended: its ranks, if it has several, are its own.
+    /// Runs the program alone, without a launcher, until it ends; if it has several ranks, it starts them itself.
     pub fn alone(&self, args: &[&str]) -> Output {
         let mut command = self.command(&self.program);
         command.args(args);
         Running::start(command).end()
     }
 
-    /// Starts all ranks and waits until all have ended. Once one was killed, the others are: a launcher does not wait for them
-    /// to find out, either.
+    /// Starts all ranks and waits until all have ended. Once one is killed, the others are killed too: a launcher does not wait
+    /// for them to find out, either.
     pub fn attempt(&mut self, world: usize, args: &[&str]) -> Attempt {
         let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
         let port = store.port().unwrap();
@@ -84,7 +85,7 @@ impl Job {
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
             command.env("TORCHELASTIC_USE_AGENT_STORE", "True");
             command.env("TORCHELASTIC_RESTART_COUNT", self.attempts.to_string());
-            // Each job has an id of its own, as --standalone draws one.
+            // Each job has its own id, as with --standalone.
             command.env("TORCHELASTIC_RUN_ID", self.folder.path());
             command
         };
@@ -93,19 +94,19 @@ impl Job {
         Attempt(run_all(commands))
     }
 
-    /// Starts the job again and again until every rank succeeds; how often it had to be started.
+    /// Starts the job repeatedly until every rank succeeds; returns the number of attempts.
     pub fn finish(&mut self, world: usize, args: &[&str]) -> usize {
         for attempt in 1..10 {
             let ended = self.attempt(world, args);
             if ended.succeeded() {
                 return attempt;
             }
-            assert!(!ended.told().contains("not inflicted"), "{}", ended.told());
+            assert!(!ended.told().contains("not injected"), "{}", ended.told());
         }
         panic!("the job never succeeded");
     }
 
-    /// The one set of weights that all ranks saved.
+    /// The weights that all ranks saved, which must be equal.
     pub fn weights(&self, world: usize) -> Vec<u8> {
         let of = |rank| fs::read(self.path(&format!("weights/rank-{rank}.safetensors"))).unwrap();
         let weights = of(0);
@@ -113,7 +114,7 @@ impl Job {
         weights
     }
 
-    /// What a rank wrote where the job was given `--results results`.
+    /// A rank's results file, if the job's arguments include `--results results`.
     pub fn results(&self, rank: usize) -> serde_json::Value {
         serde_json::from_slice(&fs::read(self.path(&format!("results/rank-{rank}.json"))).unwrap()).unwrap()
     }
@@ -126,14 +127,14 @@ impl Job {
         names
     }
 
-    /// What each rank wrote, with the number of the attempt.
+    /// Each rank's events, with the number of the attempt.
     pub fn events(&self) -> BTreeMap<usize, Vec<(u32, Event)>> {
         let logs = events::read_folder(&self.path("events")).unwrap();
         let of = |log: events::EventLog| log.records.into_iter().map(|record| (record.restart, record.event)).collect();
         logs.into_iter().map(|(rank, log)| (rank, of(log))).collect()
     }
 
-    /// How many faults were inflicted.
+    /// The number of injected faults.
     pub fn inflicted(&self) -> usize {
         let names = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
         names.filter(|name| name.to_string_lossy().starts_with("faults.json.fired-")).count()
@@ -141,23 +142,23 @@ impl Job {
 }
 
 impl Attempt {
-    /// Whether every rank ended with code 0.
+    /// Returns true if every rank ended with code 0.
     pub fn succeeded(&self) -> bool {
         self.0.iter().all(|output| output.status.success())
     }
 
-    /// Everything that was printed on stderr.
+    /// All ranks' stderr.
     pub fn told(&self) -> String {
         self.0.iter().map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).collect()
     }
 
-    /// Everything that was printed on stdout.
+    /// All ranks' stdout.
     pub fn printed(&self) -> String {
         self.0.iter().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).collect()
     }
 }
 
-/// The weights after a run in which nothing failed.
+/// The weights after a run without failures.
 pub fn undisturbed(program: &Path, world: usize, args: &[&str]) -> Vec<u8> {
     let mut job = Job::new(program);
     let ended = job.attempt(world, args);
@@ -171,13 +172,13 @@ pub fn kill(rank: usize, epoch: u64, step: u64) -> Fault {
     Fault { name: format!("kill-{rank}-{epoch}-{step}"), rank, at, acts: vec![Act::Signal(9)] }
 }
 
-/// Rank 0 harms itself while it saves the snapshot that training would go on from at `epoch` and `step`.
+/// Rank 0 fails while it saves the snapshot from which training would continue at `epoch` and `step`.
 pub fn while_saving(epoch: u64, step: u64, phase: Phase, acts: &[Act]) -> Fault {
     let name = format!("save-{epoch}-{step}-{phase:?}");
     Fault { name, rank: 0, at: Point::Save { epoch, step, phase }, acts: acts.to_vec() }
 }
 
-/// A process with its output on the way, killed and reaped when the test fails.
+/// A running process with captured output, killed and reaped when the test fails.
 pub struct Running {
     child: KillOnDrop,
     stdout: Receiver<Vec<u8>>,
@@ -192,7 +193,7 @@ impl Running {
         Running { child, stdout: drain(stdout), stderr: drain(stderr) }
     }
 
-    /// Waits until it and all that inherited its output have ended.
+    /// Waits until it and every process that inherited its output have ended.
     pub fn end(mut self) -> Output {
         let wait = |pipe: &Receiver<Vec<u8>>| receive(pipe).expect("a process did not end").unwrap_or_default();
         let (stdout, stderr) = (wait(&self.stdout), wait(&self.stderr));
@@ -200,7 +201,7 @@ impl Running {
     }
 }
 
-/// Runs all to their ends; once one was killed, the others are, too.
+/// Runs all commands to their ends; once one is killed, the others are killed too.
 fn run_all(commands: Vec<Command>) -> Vec<Output> {
     let mut running: Vec<Running> = commands.into_iter().map(Running::start).collect();
     let mut ended = vec![false; running.len()];
