@@ -1,7 +1,7 @@
-//! The course grades itself: what the tests of a lab's solution run.
+//! The tests of a lab's solution: the course grades its own answers.
 //!
-//! The course's own answers pass, the wrong ones get the diagnosis that `lab.toml` says, the unusual right ones pass. Each
-//! is graded in a process of its own, as a learner's answer is. For maintainers; learners meet [`crate::learner`].
+//! The course's answers and the unusual right ones must pass. Each wrong answer must get the diagnosis in `lab.toml`. Each
+//! answer is graded in its own process, as a learner's answer is. Learners run [`crate::learner`] instead.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -13,10 +13,10 @@ use crate::exercise::{Lab, Tasks, Wrong};
 use crate::grade::find;
 use crate::{Found, Options, learner};
 
-/// The argument that makes this executable grade one answer.
+/// With this argument, the executable grades one answer.
 const ONE: &str = "grade-one";
 
-/// The `main` of a solution's test: `program` has the course's own answers under their tasks' names, and all others as
+/// The `main` of a solution's test. `program` knows the course's answers by the names of their tasks and all others as
 /// `TASK/NAME`.
 pub fn main(lab: &Lab, program: &str) -> ExitCode {
     if let Some(code) = learner::helper() {
@@ -51,32 +51,33 @@ fn trials(tasks: &Tasks) -> Vec<Trial> {
 fn passes(answer: String) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
     move || {
         let (found, seed) = graded(&answer)?;
-        found.map_err(|fault| Failed::from(format!("{answer} with seed {seed}: {fault}\n{fault:#?}")))
+        found.map_err(|finding| Failed::from(format!("{answer} with seed {seed}: {finding}\n{finding:#?}")))
     }
 }
 
 fn fails(answer: String, wrong: Wrong) -> impl FnOnce() -> Result<(), Failed> + Send + 'static {
     move || {
         let (found, seed) = graded(&answer)?;
-        let Err(fault) = found else { return Err(format!("{answer} with seed {seed} was taken for right").into()) };
-        if fault.verdict == wrong.verdict && fault.diagnosis.contains(&wrong.says) {
+        let Err(finding) = found else {
+            return Err(format!("{answer} with seed {seed} passed, but it is wrong").into());
+        };
+        if finding.verdict == wrong.verdict && finding.diagnosis.contains(&wrong.says) {
             return Ok(());
         }
-        let told =
-            format!("{answer} with seed {seed}: {fault}\nbut it must be {}: … {} …", wrong.verdict.words(), wrong.says);
-        Err(format!("{told}\n{fault:#?}").into())
+        let expected = format!("but it must be {}: … {} …", wrong.verdict.words(), wrong.says);
+        Err(format!("{answer} with seed {seed}: {finding}\n{expected}\n{finding:#?}").into())
     }
 }
 
-/// Grades an answer in another process, whose main thread the ranks' lives are tied to.
+/// Grades an answer in another process. Its ranks die with the main thread of that process.
 fn graded(answer: &str) -> anyhow::Result<(Found, u64)> {
     let options = Options::seeded(None);
     let this = std::env::current_exe()?;
     let output = Command::new(this).args([ONE, answer, &options.seed.to_string()]).output()?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "the grader of {answer} ended with {}: {told}", output.status);
-    let found =
-        serde_json::from_slice(&output.stdout).with_context(|| format!("the grader of {answer} said {told}"))?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "the grader of {answer} ended with {}: {stderr}", output.status);
+    let found = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("cannot read the finding of the grader of {answer}: {stderr}"))?;
     Ok((found, options.seed))
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use lockstep_grading::exercise::{Task, Tasks};
-use lockstep_grading::{Lab, package, sums};
+use lockstep_grading::{Lab, checksums, package};
 
 /// At least as many wrong answers has a lab.
 const WRONG: usize = 4;
@@ -36,12 +36,12 @@ fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
     };
     let folder = lab.exercise(root);
     let command = format!("lockstep course skeleton {}", lab.number());
-    let given = sums::read(&folder);
+    let given = checksums::read(&folder);
     let stale = |(path, text): (&std::path::PathBuf, &String)| {
         let now = fs::read_to_string(folder.join(path)).unwrap_or_default();
-        let sum = sums::line(path, text);
+        let sum = checksums::line(path, text);
         let listed = given.get(&*path.to_string_lossy()).is_some_and(|given| sum.starts_with(given));
-        let right = if path.ends_with(sums::FILE) { now == *text } else { listed };
+        let right = if path.ends_with(checksums::FILE) { now == *text } else { listed };
         (!right).then(|| format!("exercise/{} does not follow from the solution: {command}", path.display()))
     };
     files.iter().filter_map(stale).collect()

@@ -7,7 +7,7 @@ use lockstep_grading::learner::help;
 
 use crate::exit::Code;
 
-pub(crate) use lockstep_grading::stage::CONFINED;
+pub(crate) use lockstep_grading::runner::CONFINED;
 pub(crate) use lockstep_launch::process::{Signals, TIED, WARDEN, tied};
 
 /// What a hidden subcommand was called with

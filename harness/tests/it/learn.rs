@@ -241,7 +241,7 @@ fn makes_a_lab_that_lacks_nothing_but_tasks() {
     };
     edit("mutants/total.rs", "pub fn own(", "pub fn other(");
     edit("grading/mod.rs", "\"total\"", "\"sum\"");
-    edit("solution/src/total.rs", "numbers of all ranks; `", "numbers of all the ranks; `");
+    edit("solution/src/total.rs", "numbers of all ranks. `", "numbers of all the ranks. `");
     let lacks = checkout.run(&["course", "check", "09"]).code(1).out;
     for fault in [
         "total.rs: own is missing",

@@ -1,7 +1,7 @@
-//! Lab 06: fault tolerance. Kill this program anywhere, start it again, and it ends with the same bits.
+//! Lab 06: fault tolerance. Kill this program at any moment and start it again: it ends with the same bits.
 //!
-//! Runs under `lockstep run` or torchrun, which start it again by themselves, or alone. Against lab 03: snapshots are resumed from
-//! and saved, random numbers are keyed by the step, and the gradient buckets are laid out once for all.
+//! Runs alone, or under `lockstep run` or torchrun, which restart it after a failure. New since lab 03: it saves snapshots and
+//! resumes from them, random numbers are keyed by the step, and the layout of the gradient buckets never changes.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -29,13 +29,13 @@ struct Args {
     /// Total epochs to train the model
     #[arg(long, default_value_t = 3)]
     epochs: u64,
-    /// The folder of snapshots: training goes on from the newest good one in it
+    /// The folder of snapshots; training resumes from the newest good one
     #[arg(long, default_value = "snapshots")]
     snapshots: PathBuf,
-    /// Save a snapshot after every so many epochs, and after the last one
+    /// Save a snapshot every this many epochs, and after the last one
     #[arg(long, default_value = "1")]
     save_every: NonZeroU64,
-    /// Save a snapshot after every so many steps of an epoch, too
+    /// Also save a snapshot every this many steps of an epoch
     #[arg(long)]
     save_every_steps: Option<NonZeroUsize>,
     /// How many snapshots to keep

@@ -1,28 +1,28 @@
-//! What a learner reads of a grade.
+//! Formats the result of grading a task for the learner.
 
 use std::fmt::Write as _;
 
 use crate::exercise::{Lab, Task, Tasks};
-use crate::{Fault, Verdict};
+use crate::{Finding, Verdict};
 
-/// Columns of a line.
+/// The width of a line, in columns.
 const WIDTH: usize = 100;
-/// Where texts begin.
+/// The column at which texts begin.
 const INDENT: usize = 12;
 
-/// The line of a task that was passed.
+/// The line for a task that passed.
 pub(crate) fn passed(tasks: &Tasks, task: &Task) -> String {
     format!("✓ {}: {}", place(tasks, task), task.title)
 }
 
-/// All about a task that was not.
-pub(crate) fn failed(lab: &Lab, tasks: &Tasks, task: &Task, fault: &Fault, seed: u64) -> String {
-    let rank = fault.rank.map_or(String::new(), |rank| format!(" on rank {rank}"));
-    let symbol = if fault.verdict == Verdict::NotStarted { '·' } else { '✗' };
-    let verdict = fault.verdict.words();
+/// The full report on a task that failed.
+pub(crate) fn failed(lab: &Lab, tasks: &Tasks, task: &Task, finding: &Finding, seed: u64) -> String {
+    let rank = finding.rank.map_or(String::new(), |rank| format!(" on rank {rank}"));
+    let symbol = if finding.verdict == Verdict::NotStarted { '·' } else { '✗' };
+    let verdict = finding.verdict.words();
     let mut text = format!("{symbol} {}: {}: {verdict}{rank}\n\n", place(tasks, task), task.title);
     let (number, name, package) = (lab.number(), &task.name, lab.package());
-    let mut lines = fault.lines();
+    let mut lines = finding.lines();
     lines.push(("file", format!("labs/{}/exercise/{}", lab.name, task.file().display())));
     lines.push(("seed", seed.to_string()));
     lines.push(("replay", format!("cargo test -p {package} -- {name} --seed {seed}")));
@@ -47,7 +47,7 @@ fn place(tasks: &Tasks, task: &Task) -> String {
     format!("task {number} of {}, {}", tasks.tasks.len(), task.name)
 }
 
-/// The text in lines, broken at spaces.
+/// Breaks the text into lines at spaces.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

@@ -1,65 +1,65 @@
-//! When ranks have had their time: they stand still, or the deadline has passed in which they could have run.
+//! Detects a hang: all ranks sleep, or the deadline has passed.
 //!
-//! A rank that waits for a message sleeps; one that computes, or would if a busy machine let it, does not. So a deadlock is known
-//! long before the deadline, and a slow machine is not taken for one.
+//! A rank that waits for a message sleeps. A rank that computes, or waits for a core to compute on, does not. So a deadlock is
+//! detected long before the deadline, and a slow machine is not mistaken for a deadlock.
 
 use std::time::{Duration, Instant};
 
 use lockstep_watchdog::{Awake, Queue, Stillness, threads};
 
-/// After so long without a sign of life, none is expected.
+/// Ranks that have slept this long are stalled.
 const STILL: Duration = Duration::from_secs(5);
-/// What the threads that answer roll calls use in that time, and more.
+/// More CPU time than the background threads of sleeping ranks use in that time.
 const NOTHING: Duration = Duration::from_millis(100);
 
-/// A moment, with the time that the ranks had lost by then in the queue for a core.
+/// A point in time, and how long the ranks had waited for a core until then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     at: Instant,
     lost: Duration,
 }
 
-/// What the grader has seen of the ranks of one call.
+/// Watches the ranks of one call.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct HangDetector {
     begun: Moment,
     still: Stillness,
     queue: Queue,
 }
 
-impl Patience {
+impl HangDetector {
     pub(super) fn new(begun: Instant) -> Self {
-        Patience {
+        HangDetector {
             begun: Moment { at: begun, lost: Duration::ZERO },
             still: Stillness::new(STILL, NOTHING),
             queue: Queue::default(),
         }
     }
 
-    /// Why no more is to be expected of these processes. To be asked often.
-    pub(super) fn ends(&mut self, deadline: Duration, pids: &[u32], now: Instant) -> Option<String> {
+    /// Returns why these processes hang, if they do. Must be called often.
+    pub(super) fn hang(&mut self, deadline: Duration, pids: &[u32], now: Instant) -> Option<String> {
         if self.still.lasts(asleep(pids.iter().map(|pid| threads(*pid))), now) {
-            return Some(format!("nobody has done anything for {} s", STILL.as_secs()));
+            return Some(format!("no rank has done anything for {} s", STILL.as_secs()));
         }
         let now = self.moment(pids, now);
         let over = now.is_later(deadline, self.begun);
         over.then(|| format!("not finished after {} s", deadline.as_secs()))
     }
 
-    /// Now, for these processes.
+    /// The current moment for these processes.
     pub(super) fn moment(&mut self, pids: &[u32], at: Instant) -> Moment {
         Moment { at, lost: self.queue.lost(pids) }
     }
 }
 
 impl Moment {
-    /// Whether this much time has passed since then in which the ranks could have run.
+    /// Returns true if the ranks have had this much time since `then`, without the time that they waited for a core.
     pub(super) fn is_later(self, time: Duration, then: Moment) -> bool {
         self.at - then.at >= time + self.lost.saturating_sub(then.lost)
     }
 }
 
-/// The time on cores of processes that all sleep.
+/// The total CPU time of processes that are all asleep. `None` if one is awake or gone.
 fn asleep(processes: impl Iterator<Item = Option<Awake>>) -> Option<Duration> {
     let all: Option<Vec<Awake>> = processes.collect();
     let all = all.filter(|all| !all.is_empty() && all.iter().all(|process| !process.awake))?;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_one_that_is_awake_or_gone_for_a_sign_of_life() {
+    fn treats_a_process_that_is_awake_or_gone_as_active() {
         let process = |awake, used| Some(Awake { awake, used: Duration::from_secs(used) });
         assert_eq!(asleep([process(false, 1), process(false, 2)].into_iter()), Some(Duration::from_secs(3)));
         assert_eq!(asleep([process(false, 1), process(true, 2)].into_iter()), None);
@@ -80,11 +80,11 @@ mod tests {
     }
 
     #[test]
-    fn gives_ranks_the_time_that_others_had_the_core() {
+    fn does_not_count_time_spent_waiting_for_a_core() {
         let (begun, seconds) = (Instant::now(), Duration::from_secs);
         let moment = |at, lost| Moment { at: begun + seconds(at), lost: seconds(lost) };
         assert!(moment(25, 1).is_later(seconds(20), moment(0, 0)));
-        assert!(!moment(25, 6).is_later(seconds(20), moment(0, 0)), "19 of 25 s were theirs");
+        assert!(!moment(25, 6).is_later(seconds(20), moment(0, 0)), "the ranks had 19 of 25 s");
         assert!(moment(26, 6).is_later(seconds(20), moment(0, 0)));
         assert!(
             moment(26, 6).is_later(seconds(1), moment(20, 1)) && !moment(26, 6).is_later(seconds(2), moment(20, 1))
@@ -92,12 +92,12 @@ mod tests {
     }
 
     #[test]
-    fn ends_at_the_deadline() {
+    fn reports_a_hang_at_the_deadline() {
         let begun = Instant::now();
-        let mut patience = Patience::new(begun);
+        let mut detector = HangDetector::new(begun);
         let this = [std::process::id()];
-        assert_eq!(patience.ends(Duration::from_secs(20), &this, begun), None);
-        let told = patience.ends(Duration::from_secs(20), &this, begun + Duration::from_secs(3600));
-        assert_eq!(told.as_deref(), Some("not finished after 20 s"));
+        assert_eq!(detector.hang(Duration::from_secs(20), &this, begun), None);
+        let why = detector.hang(Duration::from_secs(20), &this, begun + Duration::from_secs(3600));
+        assert_eq!(why.as_deref(), Some("not finished after 20 s"));
     }
 }

@@ -1,17 +1,17 @@
-//! How much an answer may take: no right one comes near these bounds.
+//! Limits on what an answer may use. No right answer comes near them.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::{Fault, Verdict};
+use crate::{Finding, Verdict};
 
-/// What the ranks of one call may take together.
+/// Limits for all ranks of one call together.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Bytes in all files of the private folder, what is printed among them.
+    /// Bytes in all files of the private folder, including what the ranks print.
     pub disk: u64,
-    /// Processes and threads, those of libtorch among them.
+    /// Processes and threads, including libtorch's.
     pub threads: u64,
     /// Bytes of memory.
     pub memory: u64,
@@ -23,7 +23,7 @@ impl Default for Bounds {
     }
 }
 
-/// What a process takes.
+/// What a process uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Taken {
     threads: u64,
@@ -31,31 +31,27 @@ struct Taken {
 }
 
 impl Bounds {
-    /// The fault, if what is below this process or in the folder is too much.
-    pub(super) fn broken(&self, folder: &Path) -> Option<Fault> {
+    /// Returns a finding if the descendants of this process or the files in the folder exceed a limit.
+    pub(super) fn broken(&self, folder: &Path) -> Option<Finding> {
         let taken = descendants(std::process::id());
         let (threads, memory) =
             taken.iter().fold((0, 0), |(threads, memory), of| (threads + of.threads, memory + of.memory));
         let mebibytes = |bytes: u64| format!("{} MiB", bytes >> 20);
         let disk = size(folder);
-        let told = if threads > self.threads {
-            format!("the ranks run {threads} threads and processes, of {} that are allowed", self.threads)
+        let diagnosis = if threads > self.threads {
+            format!("the ranks run {threads} threads and processes; {} are allowed", self.threads)
         } else if memory > self.memory {
-            format!("the ranks take {} of memory, of {} that are allowed", mebibytes(memory), mebibytes(self.memory))
+            format!("the ranks use {} of memory; {} are allowed", mebibytes(memory), mebibytes(self.memory))
         } else if disk > self.disk {
-            format!(
-                "the ranks have printed and written {}, of {} that are allowed",
-                mebibytes(disk),
-                mebibytes(self.disk)
-            )
+            format!("the ranks have printed and written {}; {} are allowed", mebibytes(disk), mebibytes(self.disk))
         } else {
             return None;
         };
-        Some(Fault::new(Verdict::OutOfBounds, told))
+        Some(Finding::new(Verdict::OutOfBounds, diagnosis))
     }
 }
 
-/// What each process below this one takes.
+/// What each descendant of this process uses.
 fn descendants(this: u32) -> Vec<Taken> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -67,7 +63,7 @@ fn descendants(this: u32) -> Vec<Taken> {
     all.iter().filter(|(pid, _)| below(**pid)).map(|(_, (_, taken))| *taken).collect()
 }
 
-/// Parent and share of a process, as proc(5) has them in `status`.
+/// The parent of a process and what it uses, from `/proc/PID/status` (proc(5)).
 fn read(pid: u32) -> Option<(u32, Taken)> {
     parse(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/status")).ok()?))
 }
@@ -81,7 +77,7 @@ fn parse(status: &str) -> Option<(u32, Taken)> {
     Some((u32::try_from(field("PPid")?).ok()?, taken))
 }
 
-/// Bytes of all files below a folder; links are not followed.
+/// Bytes of all files below a folder. Does not follow links.
 fn size(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let of = |entry: fs::DirEntry| match entry.metadata() {
@@ -97,14 +93,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_a_process_takes() {
+    fn reads_what_a_process_uses() {
         let status = "Name:\tx\nPPid:\t7\nVmRSS:\t  2048 kB\nThreads:\t3\n";
         assert_eq!(parse(status), Some((7, Taken { threads: 3, memory: 2 << 20 })));
         assert_eq!(parse("Name: x\n"), None);
     }
 
     #[test]
-    fn names_what_is_too_much() {
+    fn names_the_exceeded_limit() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("in")).unwrap();
         fs::write(folder.path().join("in/file"), [0; 1000]).unwrap();
@@ -112,7 +108,7 @@ mod tests {
         assert!(bounds.broken(folder.path()).unwrap().diagnosis.contains("written"));
         assert_eq!(Bounds { disk: 1000, ..bounds }.broken(folder.path()), None);
         let none = Bounds { threads: 0, memory: 0, ..Bounds::default() };
-        // This process is not below itself, and has no children here.
+        // This process is not its own descendant, and it has no children here.
         assert_eq!(none.broken(folder.path()), None);
     }
 }

@@ -1,7 +1,7 @@
-//! The hidden subcommand `confined-exec`: becomes another program that can write to one folder only, and is bounded otherwise.
+//! The hidden subcommand `confined-exec`: executes a program that can write only to its own folders, under resource limits.
 //!
-//! Landlock (landlock(7), Linux 5.13) confines writing; where the kernel does not have it, the rest is done and
-//! [`writes_are_confined`] says so. The limits are setrlimit(2)'s; that on processes does not bind root, so the stage counts, too.
+//! Landlock (landlock(7), Linux 5.13) confines writing. [`writes_are_confined`] returns false where the kernel lacks it. The
+//! limits are those of setrlimit(2). Its limit on processes does not bind root, so the runner counts processes as well.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -18,11 +18,11 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 /// The name of the subcommand.
 pub const CONFINED: &str = "confined-exec";
 
-/// The rules are those of Linux 5.19; newer kernels know them all.
+/// The rules of Linux 5.19, which all newer kernels support.
 const RULES: ABI = ABI::V2;
-/// Files that any program may write to.
+/// Devices that any program may write to.
 const DEVICES: [&str; 2] = ["/dev/null", "/dev/zero"];
-/// Each limit, in bytes, seconds and numbers.
+/// The limits, in bytes (`Fsize`, `Core`), seconds (`Cpu`) or as a count.
 const LIMITS: [(Resource, u64); 5] = [
     (Resource::Fsize, 256 << 20),
     (Resource::Cpu, 120),
@@ -31,21 +31,23 @@ const LIMITS: [(Resource, u64); 5] = [
     (Resource::Nofile, 1024),
 ];
 
-/// What stands before the program that is to be started.
+/// The arguments that precede the program.
 pub(super) fn words(folders: [&Path; 2]) -> [OsString; 3] {
     let [one, other] = folders;
     [CONFINED.into(), one.into(), other.into()]
 }
 
-/// Becomes the program, confined to two folders. Returns only when it cannot.
+/// Executes the program, confined to two folders. Returns only on failure.
 ///
 /// # Errors
 /// When the confinement or the start fails.
 pub(crate) fn exec(args: &[OsString]) -> anyhow::Result<()> {
-    let [one, other, program, args @ ..] = args else { bail!("{CONFINED} is not for people: use `lockstep grade`") };
+    let [one, other, program, args @ ..] = args else {
+        bail!("{CONFINED} is an internal command: use `lockstep grade`")
+    };
     for (resource, most) in LIMITS {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
-        // A lower limit is already in place if this is refused.
+        // This fails only where a lower limit is already in place.
         let _ = setrlimit(resource, limit);
     }
     confine([one, other]).context("cannot confine the program")?;
@@ -53,9 +55,9 @@ pub(crate) fn exec(args: &[OsString]) -> anyhow::Result<()> {
         .with_context(|| format!("cannot start {}", Path::new(program).display()))
 }
 
-/// Whether this kernel can confine what programs write.
+/// Returns true if this kernel can confine where programs write.
 pub fn writes_are_confined() -> bool {
-    // A ruleset that is only made, not entered.
+    // Creates a ruleset without applying it.
     Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::from_write(ABI::V1))

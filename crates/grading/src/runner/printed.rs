@@ -1,20 +1,20 @@
-//! What the ranks print: kept in files, of which a learner sees the last lines.
+//! The output of the ranks. It goes to files; the learner sees the last lines.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// As many lines of all ranks are shown.
+/// The number of lines to show, over all ranks.
 const LINES: usize = 20;
-/// As much of a rank's file is read, from its end, in bytes.
+/// How much to read from the end of a rank's file, in bytes.
 const TAIL: u64 = 8 << 10;
 
-/// Where a rank's stdout and stderr go.
+/// The file for a rank's stdout and stderr.
 pub(super) fn file(folder: &Path, rank: usize) -> PathBuf {
     folder.join(format!("printed-{rank}"))
 }
 
-/// The last lines of all ranks, each under its rank's name.
+/// The last lines of all ranks, each after the name of its rank.
 pub(super) fn last_lines(folder: &Path, ranks: usize) -> Vec<String> {
     let each = LINES.div_ceil(ranks).max(2);
     (0..ranks).flat_map(|rank| of_rank(&file(folder, rank), rank, each)).collect()
@@ -36,7 +36,7 @@ fn tail(file: &Path) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Without what moves the cursor or changes colours.
+/// Removes control characters, which move the cursor or change colours.
 fn printable(line: &str) -> String {
     line.chars().filter(|letter| !letter.is_control()).take(300).collect()
 }

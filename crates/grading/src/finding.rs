@@ -1,59 +1,59 @@
-//! What was found wrong with an answer, and how a learner is told.
+//! Findings: what is wrong with an answer, as the learner reads it.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What was found: nothing, or the first fault.
-pub type Found = Result<(), Box<Fault>>;
+/// The result of grading a task: no finding, or the first one.
+pub type Found = Result<(), Box<Finding>>;
 
-/// What kind of fault it is.
+/// The kind of finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// There is nothing to grade yet.
+    /// The learner has not written an answer yet.
     NotStarted,
-    /// A result is not the right one.
+    /// A result is wrong.
     WrongValue,
-    /// Ranks that must agree do not.
+    /// Ranks that must agree have different results.
     RanksDisagree,
-    /// It did not end before the deadline.
+    /// The answer did not end before the deadline.
     Hang,
     /// A panic, an error, or a process that ended without an answer.
     Crash,
-    /// It left processes behind.
+    /// The answer left processes behind.
     LeakedProcess,
-    /// It took more memory, processes, output or disk than any right answer does.
+    /// The answer used more memory, processes, output or disk than any right answer does.
     OutOfBounds,
 }
 
-/// The one finding about an answer: what was expected, what was seen, and what that means.
+/// One finding about an answer: what was expected, what was observed, and what that means.
 ///
-/// It is an error, so that a grading stops at the first.
+/// It is an error, so a grading function stops at the first finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Fault {
-    /// Its kind.
+pub struct Finding {
+    /// The kind of finding.
     pub verdict: Verdict,
-    /// The rank that it was seen on.
+    /// The rank on which it was observed.
     pub rank: Option<usize>,
-    /// What the answer was applied to.
+    /// A description of the input.
     pub given: Option<String>,
     /// The right result.
     pub expected: Option<String>,
-    /// The result that came.
+    /// The answer's result.
     pub observed: Option<String>,
-    /// How far a number may be from the expected one.
+    /// How much a number may differ from the expected one.
     pub tolerance: Option<f64>,
-    /// What is wrong, told from what was seen.
+    /// What is wrong.
     pub diagnosis: String,
-    /// Further lines, such as where each rank was.
+    /// Where each rank was, one line per rank.
     pub table: Vec<String>,
     /// The last lines that the ranks printed.
     pub printed: Vec<String>,
 }
 
 impl Verdict {
-    /// As a learner reads it.
+    /// The verdict as the learner reads it.
     pub fn words(self) -> &'static str {
         match self {
             Verdict::NotStarted => "not started",
@@ -67,10 +67,10 @@ impl Verdict {
     }
 }
 
-impl Fault {
-    /// A fault that is known by its diagnosis alone; further fields are filled in as they are known.
+impl Finding {
+    /// A finding with a diagnosis only. All other fields are empty.
     pub fn new(verdict: Verdict, diagnosis: impl Into<String>) -> Self {
-        Fault {
+        Finding {
             verdict,
             rank: None,
             given: None,
@@ -83,19 +83,19 @@ impl Fault {
         }
     }
 
-    /// The same, seen on this rank.
+    /// Sets the rank.
     #[must_use]
     pub fn on_rank(self, rank: usize) -> Self {
-        Fault { rank: Some(rank), ..self }
+        Finding { rank: Some(rank), ..self }
     }
 
-    /// The same, with what the answer was applied to.
+    /// Sets the description of the input.
     #[must_use]
     pub fn given(self, given: impl Into<String>) -> Self {
-        Fault { given: Some(given.into()), ..self }
+        Finding { given: Some(given.into()), ..self }
     }
 
-    /// What was found, as lines of a name and a text.
+    /// The fields that are set, as pairs of a name and a text.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let expected = self.expected.clone().map(|expected| match self.tolerance {
             Some(tolerance) => format!("{expected} (within {tolerance:e})"),
@@ -110,17 +110,17 @@ impl Fault {
     }
 }
 
-/// The same error, with another diagnosis if it is a [`Fault`] that `why` knows more about: a hang, from where the ranks were.
-pub fn explain(mut error: anyhow::Error, why: impl FnOnce(&Fault) -> Option<String>) -> anyhow::Error {
-    if let Some(fault) = error.downcast_mut::<Fault>()
-        && let Some(diagnosis) = why(fault)
+/// Replaces the diagnosis of a [`Finding`] if `why` returns a better one, such as why ranks hang, from where they were.
+pub fn explain(mut error: anyhow::Error, why: impl FnOnce(&Finding) -> Option<String>) -> anyhow::Error {
+    if let Some(finding) = error.downcast_mut::<Finding>()
+        && let Some(diagnosis) = why(finding)
     {
-        fault.diagnosis = diagnosis;
+        finding.diagnosis = diagnosis;
     }
     error
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.verdict.words())?;
         if let Some(rank) = self.rank {
@@ -130,4 +130,4 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for Finding {}
