@@ -89,12 +89,11 @@ fn without_function(lab: &Path, tasks: &Tasks) -> Vec<String> {
     absent.chain(unnamed).collect()
 }
 
-/// Tasks that `grading/mod.rs` does not list.
+/// Tasks without a function `grade` in `grading/TASK.rs`.
 fn without_grading(lab: &Path, tasks: &Tasks) -> Vec<String> {
-    let text = fs::read_to_string(lab.join("grading/mod.rs")).unwrap_or_default();
-    let listed = |task: &&Task| text.contains(&format!("(\"{}\",", task.name));
-    let missing = tasks.tasks.iter().filter(|task| !listed(task));
-    missing.map(|task| format!("grading/mod.rs does not grade {}", task.name)).collect()
+    let text = |task: &&Task| fs::read_to_string(lab.join(format!("grading/{}.rs", task.name))).unwrap_or_default();
+    let missing = tasks.tasks.iter().filter(|task| !text(task).contains("pub(crate) fn grade("));
+    missing.map(|task| format!("grading/{}.rs has no function grade", task.name)).collect()
 }
 
 /// The public functions of a source: `shard.rs: blocks`.

@@ -23,9 +23,14 @@ mod mutants {
     pub mod visible;
 }
 
-// So that the formatter finds it; it is compiled in `lockstep-labs`.
+// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
 #[cfg(any())]
-#[path = "../../grading/mod.rs"]
-mod grading;
+#[path = "../../grading"]
+mod grading {
+    mod device;
+    mod environment;
+    mod nested;
+    mod visible;
+}
 
 lockstep_answers::main!();
