@@ -1,11 +1,12 @@
 //! The course's labs, and how a user may name one. Does not link libtorch.
 //!
-//! `build.rs` takes each folder of `labs` that holds a `lab.toml`. The file's text and the functions in `grading` are compiled
-//! in, so that a command built elsewhere knows them, too.
+//! The list is that of the folders: `build.rs` takes each folder of `labs` that contains a `lab.toml`. It compiles in the text of
+//! `lab.toml` and the functions in `grading`, so the command needs no checkout to know them.
 
 use std::process::ExitCode;
 
-use lockstep_grading::{Lab, course, learner};
+use lockstep_grading::course::{self, Compare};
+use lockstep_grading::{Lab, learner};
 
 include!(concat!(env!("OUT_DIR"), "/labs.rs"));
 
@@ -33,9 +34,10 @@ pub fn grade(package: &str, program: &str, folder: &str) -> ExitCode {
     with(package, |lab| learner::main(lab, program, folder))
 }
 
-/// The `main` of a solution's test: `package` is the solution's name, `program` its binary with all answers of the course.
-pub fn try_answers(package: &str, program: &str) -> ExitCode {
-    with(package, |lab| course::main(lab, program))
+/// The `main` of a solution's test: `package` is its name, `program` has all answers of the course, and `compare` compares the
+/// diagnoses of a task's wrong answers with those that are expected.
+pub fn try_answers(package: &str, program: &str, compare: Compare) -> ExitCode {
+    with(package, |lab| course::main(lab, program, compare))
 }
 
 fn with(package: &str, main: impl FnOnce(&Lab) -> ExitCode) -> ExitCode {

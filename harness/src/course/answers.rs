@@ -24,7 +24,7 @@ pub(super) fn try_out(lab: &Lab, answers: &[String], options: &Options) -> anyho
     };
     if let [answer] = answers {
         let (task, found) = grade(answer)?;
-        println!("{}", learner::told(lab, &tasks, &task, &found, options.seed));
+        println!("{}", learner::rendered(lab, &tasks, &task, &found, options.seed));
         return Ok(Code::Success);
     }
     let screen = Screen::new(false);

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use anyhow::Context;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::grade::{Submission, grade};
-use lockstep_grading::{Lab, Options, Verdict, sums};
+use lockstep_grading::{Lab, Options, Verdict, checksums};
 
 use crate::cargo::{self, Message};
 
@@ -28,7 +28,8 @@ pub(super) fn look(root: &Path, labs: &[Lab]) -> anyhow::Result<Beginning> {
     let mut given = Vec::new();
     for lab in labs {
         let folder = lab.exercise(root);
-        let edited = sums::read(&folder).keys().find(|path| !sums::untouched(&folder, Path::new(path))).cloned();
+        let edited =
+            checksums::read(&folder).keys().find(|path| !checksums::untouched(&folder, Path::new(path))).cloned();
         match edited {
             Some(path) => found.not_verified.push(format!("labs/{}/exercise/{path} has been edited", lab.name)),
             None => given.push((lab, folder)),

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use lockstep_grading::exercise::{Task, Tasks};
-use lockstep_grading::{Lab, package, sums};
+use lockstep_grading::{Lab, checksums, package};
 
 /// Minimum number of wrong answers per lab.
 const WRONG: usize = 4;
@@ -37,12 +37,12 @@ fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
     };
     let folder = lab.exercise(root);
     let command = format!("lockstep course skeleton {}", lab.number());
-    let given = sums::read(&folder);
+    let given = checksums::read(&folder);
     let stale = |(path, text): (&std::path::PathBuf, &String)| {
         let now = fs::read_to_string(folder.join(path)).unwrap_or_default();
-        let sum = sums::line(path, text);
+        let sum = checksums::line(path, text);
         let listed = given.get(&*path.to_string_lossy()).is_some_and(|given| sum.starts_with(given));
-        let right = if path.ends_with(sums::FILE) { now == *text } else { listed };
+        let right = if path.ends_with(checksums::FILE) { now == *text } else { listed };
         (!right).then(|| format!("exercise/{} does not follow from the solution: {command}", path.display()))
     };
     files.iter().filter_map(stale).collect()
@@ -90,12 +90,11 @@ fn without_function(lab: &Path, tasks: &Tasks) -> Vec<String> {
     absent.chain(unnamed).collect()
 }
 
-/// Tasks that `grading/mod.rs` does not list.
+/// Tasks without a function `grade` in `grading/TASK.rs`.
 fn without_grading(lab: &Path, tasks: &Tasks) -> Vec<String> {
-    let text = fs::read_to_string(lab.join("grading/mod.rs")).unwrap_or_default();
-    let listed = |task: &&Task| text.contains(&format!("(\"{}\",", task.name));
-    let missing = tasks.tasks.iter().filter(|task| !listed(task));
-    missing.map(|task| format!("grading/mod.rs does not grade {}", task.name)).collect()
+    let text = |task: &&Task| fs::read_to_string(lab.join(format!("grading/{}.rs", task.name))).unwrap_or_default();
+    let missing = tasks.tasks.iter().filter(|task| !text(task).contains("pub(crate) fn grade("));
+    missing.map(|task| format!("grading/{}.rs has no function grade", task.name)).collect()
 }
 
 /// The public functions of a source: `shard.rs: blocks`.

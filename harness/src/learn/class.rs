@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::grade::grade;
-use lockstep_grading::stage::{Bounds, writes_are_confined};
+use lockstep_grading::runner::{Bounds, writes_are_confined};
 use lockstep_grading::{Lab, Options};
 
 use self::submission::Handed;

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::progress::Progress;
-use lockstep_grading::{Lab, sums};
+use lockstep_grading::{Lab, checksums};
 
 use crate::course::{checkout, find_all};
 use crate::exit::Code;
@@ -40,6 +40,6 @@ impl Options {
 }
 
 fn begun(root: &Path, lab: &Lab, task: &Task) -> &'static str {
-    let untouched = sums::untouched(&lab.exercise(root), &task.file());
+    let untouched = checksums::untouched(&lab.exercise(root), &task.file());
     if untouched { "not started" } else { "begun" }
 }

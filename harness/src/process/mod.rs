@@ -8,7 +8,7 @@ use lockstep_grading::learner::help;
 
 use crate::exit::Code;
 
-pub(crate) use lockstep_grading::stage::CONFINED;
+pub(crate) use lockstep_grading::runner::CONFINED;
 pub(crate) use lockstep_process::{DIES_WITH_PARENT, REAPER, Signals};
 
 /// What a hidden subcommand was called with

@@ -12,14 +12,14 @@ use tempfile::TempDir;
 use crate::running::{Ended, Running};
 
 /// A checkout in a private folder.
-struct Checkout(TempDir);
+pub(crate) struct Checkout(TempDir);
 
-fn repository() -> &'static Path {
+pub(crate) fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
 impl Checkout {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let checkout = Checkout(tempfile::tempdir().unwrap());
         for file in ["Cargo.toml", "Cargo.lock"] {
             fs::copy(repository().join(file), checkout.path(file)).unwrap();
@@ -34,7 +34,7 @@ impl Checkout {
         checkout
     }
 
-    fn path(&self, path: &str) -> PathBuf {
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.0.path().join(path)
     }
 
@@ -43,7 +43,7 @@ impl Checkout {
     }
 
     /// A cargo that builds this program, or fails with this compiler error.
-    fn cargo(&self, built: Result<&Path, &str>) {
+    pub(crate) fn cargo(&self, built: Result<&Path, &str>) {
         let message = match built {
             Ok(program) => serde_json::json!({"target": {"name": "ex-02"}, "executable": program}),
             Err(error) => serde_json::json!({"message": {"level": "error", "rendered": error, "spans": []}}),
@@ -53,21 +53,21 @@ impl Checkout {
     }
 
     /// A shell script.
-    fn script(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, format!("#!/bin/sh\n{text}")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path
     }
 
-    fn run(&self, args: &[&str]) -> Ended {
+    pub(crate) fn run(&self, args: &[&str]) -> Ended {
         let mut command = Command::new(cargo_bin("lockstep"));
         command.args(args).current_dir(self.0.path()).env("CARGO", self.path("cargo"));
         lockstep_watchdog::output(command).into()
     }
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
@@ -81,7 +81,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// The program with the course's own answers, next to the command; `None` if it is not built.
-fn answers() -> Option<PathBuf> {
+pub(crate) fn answers() -> Option<PathBuf> {
     let program = assert_cmd::cargo::cargo_bin("lockstep").with_file_name("sol-02");
     if !program.is_file() {
         println!("not verified here: sol-02 is not built next to the command (cargo build)");
@@ -240,13 +240,13 @@ fn creates_a_lab_that_lacks_only_tasks() {
         fs::write(path, text.replace(from, to)).unwrap();
     };
     edit("mutants/total.rs", "pub fn own(", "pub fn other(");
-    edit("grading/mod.rs", "\"total\"", "\"sum\"");
-    edit("solution/src/total.rs", "numbers of all ranks; `", "numbers of all the ranks; `");
+    edit("grading/total.rs", "fn grade(", "fn grades(");
+    edit("solution/src/total.rs", "numbers of all ranks. `", "numbers of all the ranks. `");
     let lacks = checkout.run(&["course", "check", "09"]).code(1).out;
     for fault in [
         "total.rs: own is missing",
         "does not name mutants/total.rs: other",
-        "does not grade total",
+        "grading/total.rs has no function grade",
         "src/total.rs does not follow",
     ] {
         assert!(lacks.contains(fault), "{fault}: {lacks}");

@@ -5,6 +5,7 @@
 
 mod help;
 mod learn;
+mod learn_texts;
 mod run;
 mod run_usage;
 mod running;

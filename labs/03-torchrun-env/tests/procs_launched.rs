@@ -1,4 +1,4 @@
-//! What lab 03 promises: ranks that some launcher started train together, and a start without one says what to do.
+//! Tests of lab 03: ranks of any launcher train together, and a start without a launcher prints what to do.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -37,7 +37,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs `world` ranks as a launcher would, which hosts their store.
+/// Runs `world` ranks as a launcher does, with a store for them.
 fn launch(program: &'static Path, world: usize, args: &[&str], folder: &TempDir) -> Vec<Output> {
     let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
     let port = store.port().unwrap().to_string();
@@ -85,15 +85,15 @@ fn a_start_without_a_launcher_names_the_command_to_use() {
     for program in [mnist(), line()] {
         let folder = tempfile::tempdir().unwrap();
         let output = finish(command(program, &folder));
-        let told = text(&output.stderr);
-        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{told}");
-        assert!(told.starts_with("error: RANK, LOCAL_RANK, WORLD_SIZE, "), "{told}");
-        assert!(told.contains("`lockstep run --standalone --nproc-per-node=2 PROGRAM`"), "{told}");
+        let message = text(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{message}");
+        assert!(message.starts_with("error: RANK, LOCAL_RANK, WORLD_SIZE, "), "{message}");
+        assert!(message.contains("`lockstep run --standalone --nproc-per-node=2 PROGRAM`"), "{message}");
     }
 }
 
 #[test]
-fn refuses_bad_arguments_with_exit_code_2() {
+fn rejects_bad_arguments_with_exit_code_2() {
     for (program, args, named) in [
         (mnist(), ["--batch-size", "0"], "'0' for '--batch-size <BATCH_SIZE>'"),
         (line(), ["--samples", "0"], "'0' for '--samples <SAMPLES>'"),

@@ -1,5 +1,5 @@
-//! The lab's promise: whatever is killed, and wherever, the run ends with the bits of one in which nothing failed, those of batch
-//! norm's buffers included.
+//! The lab's promise: whatever is killed, and whenever, the run ends with the same bits as a run without a failure, including
+//! those of batch norm's buffers.
 
 #![allow(clippy::unwrap_used)] // a test may
 

@@ -1,4 +1,4 @@
-//! The lab on real photographs, where they are at hand: 2 ranks on the CPU, and the recipe that the README names.
+//! The lab on real photographs, if they are available: 2 ranks on the CPU, with the README's recipe.
 
 #![allow(clippy::unwrap_used)] // a test may
 

@@ -1,4 +1,4 @@
-//! The lab's claim: two ranks on CPUs learn to sort drawn houses, 85 % of those held out, in five epochs.
+//! The lab's claim: two ranks on CPUs learn to classify 85 % of the held-out drawn houses in five epochs.
 
 #![allow(clippy::unwrap_used)] // a test may
 

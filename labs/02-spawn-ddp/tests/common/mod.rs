@@ -1,4 +1,4 @@
-//! A private folder in which a program of this lab runs, and what it left there.
+//! Runs a program of this lab in a private folder.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses its part
 
@@ -37,7 +37,7 @@ impl Lab {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs the program to its end.
     pub fn run(&self, binary: &Path, args: &[&str]) -> Assert {
         finish(self.command(binary, args)).assert()
     }
@@ -49,7 +49,7 @@ impl Lab {
         logs.into_iter().map(|(rank, log)| (rank, events(log))).collect()
     }
 
-    /// The names of all that lies in the folder.
+    /// The names of all files in the folder.
     pub fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.folder()).unwrap();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -58,7 +58,7 @@ impl Lab {
     }
 }
 
-/// Runs `command` until it and all that inherited its output have ended: a worker left behind is a failure.
+/// Runs `command` until it and all processes that inherited its output have ended. A worker that is left behind is a failure.
 pub fn finish(command: Command) -> Output {
     lockstep_watchdog::output(command)
 }

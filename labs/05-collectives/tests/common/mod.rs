@@ -1,4 +1,4 @@
-//! Runs the lab as a user does: ranks as threads of one process, or processes that a launcher has started.
+//! Runs the lab as a user does: with ranks as threads of one process, or as processes of a launcher.
 
 #![allow(dead_code, unreachable_pub)] // each test binary uses its part
 
