@@ -1,4 +1,4 @@
-//! Where the nodes of a job meet: opens the rendezvous, and draws from the configuration what this node says there.
+//! Opens the rendezvous store, and derives from the configuration what this node announces there.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::endpoint::{self, Host, Meeting};
-use super::master::{Master, Site};
-use super::observe;
+use super::diagnostic_input;
+use super::endpoint::{self, Host, RendezvousStore};
+use super::master::{Master, StoreHosting};
 use crate::config::{Backend, Config, Rendezvous as Place};
 use crate::diagnose::Batch;
 use crate::output::{Console, Stream};
 use crate::rendezvous::{Job, Node, Options, TcpStore};
 
-/// torch's default of `read_timeout`: where it was not changed, connecting may take as long as joining.
+/// torch's default of `read_timeout`: if it was not changed, connecting may take as long as joining.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What `--rdzv-conf` says, and a word on each key of it that nobody reads.
+/// The options of `--rdzv-conf`, with a notice for each unknown key.
 pub(super) fn options(config: &Config) -> anyhow::Result<(Options, Vec<String>)> {
     let conf = &config.rendezvous.conf;
     Ok(match config.rendezvous.backend {
@@ -26,17 +26,17 @@ pub(super) fn options(config: &Config) -> anyhow::Result<(Options, Vec<String>)>
     })
 }
 
-/// An open rendezvous, and what follows from where it is.
+/// An open rendezvous store, and the facts that follow from its location.
 pub(super) struct Met {
     pub(super) store: TcpStore,
     pub(super) server: Option<Arc<tcpstore::Server>>,
     pub(super) endpoint: Master,
-    pub(super) site: Site,
-    /// What the others call this machine.
+    pub(super) hosting: StoreHosting,
+    /// The name of this machine for other nodes.
     name: String,
 }
 
-/// Opens the rendezvous, or says why it cannot be had.
+/// Opens the rendezvous store.
 pub(super) async fn meet(config: &Config, options: &Options, hostname: &str, console: &Console) -> anyhow::Result<Met> {
     let place = &config.rendezvous;
     let wanted = Master { host: place.endpoint.host.clone(), port: place.endpoint.port };

@@ -1,14 +1,4 @@
-//! The agent of one node: finds the other agents, starts its workers, watches and restarts them, and reports.
-//!
-//! - [`state_machine`]: which actions follow which events; pure.
-//! - [`run`]: the loop that waits for all events and executes the actions of the state machine.
-//! - [`endpoint`], [`master`]: the stores of the agents and of their workers.
-//! - [`membership`]: this node's part in the rendezvous, as a task.
-//! - [`live_status`]: the status line on a terminal.
-//! - [`log`]: the log messages that LOGLEVEL selects.
-//! - [`disconnect_monitor`]: disconnected nodes, on the host of the store.
-//! - [`workers`]: the workers of an attempt, between configuration and report.
-//! - [`diagnostic_input`]: the known facts when the nodes do not meet, for [`crate::diagnose`].
+//! The agent's life on its node: opens the rendezvous, runs the job to its end, reports and cleans up.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,23 +7,24 @@ use anyhow::{Context as _, bail};
 use lockstep_events::{AgentEvent, AgentSink};
 use lockstep_process::{Workers, find_program, raise_open_files, signal_name};
 
+use super::disconnect_monitor::DisconnectMonitor;
 use super::live_status::LiveStatus;
-use super::lookout::Lookout;
-use super::machine::{Machine, Outcome};
 use super::membership::{Limits, Membership};
 use super::run::Agent;
+use super::state_machine::{Outcome, StateMachine};
 use super::waits::{self, SignalStream};
 use super::workers::{self, Context, Current};
-use super::{log, meet, observe};
+use super::{diagnostic_input, log, meet};
 use crate::config::{Config, LogDir};
 use crate::diagnose::tail_hint;
 use crate::output::{Console, Stream};
 use crate::rendezvous::Rendezvous;
-use crate::report::{Report, hand_up, hand_up_error};
+use crate::report::{Report, propagate_agent_error, propagate_error};
 
 /// How long the last lines may take on a console that does not accept them.
 const LAST_LINES: Duration = Duration::from_secs(5);
-/// How a job ended on this node. Everything has been told on stderr by then.
+
+/// How a job ended on this node. All messages have been printed to stderr by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All workers of the job succeeded.
@@ -43,7 +34,7 @@ pub enum Verdict {
 }
 
 /// Runs the job that `config` describes to its end on this node. Call it on the process's main thread, after
-/// [`crate::process::helper`].
+/// [`lockstep_process::helper`].
 ///
 /// # Errors
 /// When the job could not start here: the program, the log folder or the rendezvous is not available.
@@ -109,13 +100,13 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ve
     };
     let mut agent = Agent {
         context,
-        machine: Machine::new(config.max_restarts),
+        machine: StateMachine::new(config.max_restarts),
         workers,
         ready,
-        membership: Membership::start(rendezvous, site, limits),
-        lookout,
+        membership: Membership::start(rendezvous, hosting, limits),
+        disconnect_monitor,
         signals,
-        seen: observe::Seen { endpoint: met.endpoint, server: keeps_store.clone() },
+        diagnostic_input: diagnostic_input::DiagnosticInput { endpoint: met.endpoint, server: keeps_store.clone() },
         status,
         reasons,
         say_reason_at: None,
@@ -181,7 +172,7 @@ fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
     report.logs = logs.map(Path::to_owned);
     report.hint = tail_hint(&report.root().death.tail).map(|hint| format!("{}: {}", hint.what, hint.advice));
     agent.context.console.line(Stream::Stderr, report.to_string().as_bytes());
-    leave(agent, own.as_deref(), |path| hand_up(report.root(), path));
+    leave(agent, own.as_deref(), |path| propagate_error(report.root(), path));
 }
 
 /// Writes the cause to the error file of the process that started this agent.

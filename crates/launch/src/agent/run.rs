@@ -10,9 +10,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout};
 
+use super::diagnostic_input;
 use super::disconnect_monitor::DisconnectMonitor;
 use super::live_status::LiveStatus;
-use super::diagnostic_input;
 use super::membership::{Command, Membership, News};
 use super::state_machine::{Action, Event, Outcome, Restart, StateMachine};
 use super::waits::{self, SignalStream};

@@ -9,6 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use assert_cmd::assert::{Assert, OutputAssertExt};
 use lockstep::events::{self, Event};
+#[allow(unused_imports)] // not every program starts its own processes
 pub use lockstep_testkit::KillOnDrop;
 use lockstep_testkit::clear_launcher;
 use tempfile::TempDir;
