@@ -6,6 +6,7 @@
 //! - [`output`]: the workers' output: complete lines to console and files.
 //! - [`report`]: how workers failed, and the final report.
 //! - [`rendezvous`]: how agents agree on the members of a job.
+//! - [`scheduler`]: what Slurm, PBS, MPI's launcher or a host file says of the job.
 //! - [`diagnose`]: explanations when they do not.
 //! - [`status`]: the state of the running job, in one line.
 
@@ -15,4 +16,5 @@ pub mod diagnose;
 pub mod output;
 pub mod rendezvous;
 pub mod report;
+pub mod scheduler;
 pub mod status;

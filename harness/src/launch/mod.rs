@@ -10,8 +10,9 @@ use std::io::{Write, stderr};
 use std::path::Path;
 
 use lockstep_launch::agent::{self, Verdict};
-use lockstep_launch::config::{Config, ConfigError, HostInfo, threads_notice};
+use lockstep_launch::config::{Config, ConfigError, Env, HostInfo, threads_notice};
 use lockstep_launch::report::propagate_agent_error;
+use lockstep_launch::scheduler::{Allocation, Read, Taken};
 
 use crate::exit::{Code, Refused};
 
@@ -22,7 +23,7 @@ impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let env = |name: &str| std::env::var_os(name);
         let dry_run = self.dry_run;
-        let (config, notices) = match self.config(&HostInfo::here(&env)) {
+        let (config, taken, notices) = match self.config(&HostInfo::here(&env)) {
             Ok(made) => made,
             Err(error) if error.is_usage() => return Err(Refused(format!("{error}\n\n{TRY_HELP}")).into()),
             Err(error) => return Err(left_for_the_caller(error.into())),
@@ -31,12 +32,27 @@ impl Options {
             // The reader may be gone, but the job must still run.
             let _ = writeln!(stderr(), "note: {notice}");
         }
-        if dry_run { plan::show(&config) } else { start(&config) }
+        if dry_run { plan::show(&config, &taken) } else { start(&config) }
     }
 
-    fn config(self, host: &HostInfo<'_>) -> Result<(Config, Vec<String>), ConfigError> {
-        Config::from_flags(&self.flags(host.env)?, host)
+    /// The job, the flags that came from the scheduler, and notices for the user.
+    fn config(self, host: &HostInfo<'_>) -> Result<(Config, Vec<Taken>, Vec<String>), ConfigError> {
+        let allocation = allocation(host.env, self.hostfile(host.env).as_deref())?;
+        let mut flags = self.flags(host.env)?;
+        let (taken, mut notices) = allocation.map_or(Ok(Default::default()), |found| found.apply(&mut flags))?;
+        let (config, more) = Config::from_flags(&flags, host)?;
+        notices.extend(more);
+        Ok((config, taken, notices))
     }
+}
+
+/// The allocation that this command was started in, if any.
+fn allocation(env: Env<'_>, hostfile: Option<&Path>) -> Result<Option<Allocation>, ConfigError> {
+    let variable = |name: &str| env(name).map(|value| value.to_string_lossy().into_owned());
+    let file = |path: &str| std::fs::read_to_string(path);
+    let hostfile = hostfile.map(|path| path.to_string_lossy());
+    let found = Allocation::find(&Read { variable: &variable, file: &file }, hostfile.as_deref());
+    found.map_err(|error| ConfigError::Clash(error.to_string()))
 }
 
 const TRY_HELP: &str = "For more information, try `lockstep run --help`";

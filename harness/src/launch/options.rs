@@ -18,6 +18,10 @@ Python); a binary, an executable script of another language, or a name in PATH i
 The flags are torchrun's: underscores for dashes and unambiguous beginnings of names will do, and PET_<NAME> (such as \
 PET_NPROC_PER_NODE) gives a flag's default, switches by 0 or 1.
 
+Started once on each node by srun, mpirun or mpiexec, or by a loop over ssh or pbsdsh with --hostfile, it finds the nodes, their number, \
+the first of them, a port and the job's id on its own: no rendezvous flag is needed. Flags that are given win, and --dry-run shows what \
+came from where.
+
 Exit codes: 0 all workers succeeded · 1 a worker or the rendezvous failed, the configuration is wrong, or a handled signal \
 came · 2 usage. A worker's own code is never passed on: it stands in the report.";
 
@@ -128,6 +132,9 @@ pub(crate) struct Options {
     /// Keep the temporary log folder after success too
     #[arg(long, alias = "keep_logs", help_heading = OWN)]
     keep_logs: bool,
+    /// A file with a host on each line, the first of which hosts the rendezvous: for agents that a loop over ssh or pbsdsh starts
+    #[arg(long, value_name = "FILE", help_heading = OWN)]
+    hostfile: Option<PathBuf>,
     /// Prefix lines with the worker that printed them: auto (if there are several), always, tee (as torchrun: tee'd streams only) or never
     /// [default: auto]
     #[arg(long, value_name = "WHEN", help_heading = OWN)]
@@ -153,6 +160,11 @@ const WITHOUT: &str = "Without effect here";
 const OWN: &str = "Not torchrun's";
 
 impl Options {
+    /// The file that `--hostfile` names.
+    pub(super) fn hostfile(&self, env: Env<'_>) -> Option<PathBuf> {
+        path("hostfile", self.hostfile.clone(), env)
+    }
+
     /// The flags, with defaults for those that were not given.
     pub(super) fn flags(self, env: Env<'_>) -> Result<Flags, ConfigError> {
         let pick = |flag, text, default| Given::pick(flag, text, default, env);

@@ -4,11 +4,13 @@ use std::io::{Write, stdout};
 
 use anyhow::Context;
 use lockstep_launch::config::{Backend, Config, LogBase};
+use lockstep_launch::scheduler::Taken;
 
 use crate::exit::Code;
 
-pub(super) fn show(config: &Config) -> anyhow::Result<Code> {
-    let lines = lines(config).into_iter().map(|(name, value)| format!("{name:<12} {value}\n"));
+pub(super) fn show(config: &Config, taken: &[Taken]) -> anyhow::Result<Code> {
+    let taken = taken.iter().map(|taken| ("taken", origin(taken)));
+    let lines = lines(config).into_iter().chain(taken).map(|(name, value)| format!("{name:<12} {value}\n"));
     stdout().write_all(lines.collect::<String>().as_bytes()).context("cannot print the plan")?;
     Ok(Code::Success)
 }
@@ -32,6 +34,12 @@ fn lines(config: &Config) -> Vec<(&'static str, String)> {
     ];
     lines.extend((0..config.local_world_size).map(|rank| ("command", command(config, rank))));
     lines
+}
+
+/// A flag that came from the scheduler, and which variable or file it came from.
+fn origin(taken: &Taken) -> String {
+    let value = if taken.value.is_empty() { String::new() } else { format!("={}", taken.value) };
+    format!("--{}{value} from {}", taken.flag, taken.from)
 }
 
 fn logs(base: &LogBase) -> String {

@@ -7,8 +7,9 @@ use tcpstore::Server;
 
 use super::endpoint::NoRendezvousStore;
 use super::master::Master;
-use crate::diagnose::{Batch, ConnectFailure, Observed, diagnose, port_owner};
+use crate::diagnose::{ConnectFailure, Observed, diagnose, port_owner};
 use crate::rendezvous::RendezvousError;
+use crate::scheduler::Allocation;
 
 /// The rendezvous store that this agent uses.
 #[derive(Debug)]
@@ -59,7 +60,7 @@ fn at(endpoint: &Master) -> Observed {
     Observed {
         endpoint: endpoint.to_string(),
         resolved: resolved.iter().map(SocketAddr::ip).collect(),
-        batch: Batch::here(),
+        batch: Allocation::here(),
         ..Observed::default()
     }
 }

@@ -10,9 +10,9 @@ use super::diagnostic_input;
 use super::endpoint::{self, Host, RendezvousStore};
 use super::master::{Master, StoreHosting};
 use crate::config::{Backend, Config, Rendezvous as Place};
-use crate::diagnose::Batch;
 use crate::output::{Console, Stream};
 use crate::rendezvous::{Job, Node, Options, TcpStore};
+use crate::scheduler::Allocation;
 
 /// torch's default of `read_timeout`: if it was not changed, connecting may take as long as joining.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
@@ -136,7 +136,7 @@ pub(super) fn job(config: &Config) -> Job {
         max_nodes: config.nodes.max,
         backend: place.backend.name().to_owned(),
         user: user(),
-        batch: Batch::here().map(|batch| batch.name()),
+        batch: Allocation::here().map(|allocation| allocation.name()),
         commands: [(config.role.clone(), config.program.command())].into(),
     }
 }

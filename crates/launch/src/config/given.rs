@@ -28,6 +28,8 @@ pub enum Source {
     CommandLine,
     /// The variable `PET_<NAME>`.
     Variable,
+    /// The scheduler, MPI's launcher or a host file.
+    Allocation,
     /// The default.
     Default,
 }
@@ -48,6 +50,9 @@ impl fmt::Display for Given {
     /// In the user's notation: `--nnodes=2`, or `PET_NNODES=2 (in place of --nnodes)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.source {
+            Source::Allocation => {
+                write!(f, "--{}={} (from the job that this agent was started in)", self.flag, self.text)
+            }
             Source::Variable => write!(f, "{}={} (in place of --{})", variable(self.flag), self.text, self.flag),
             _ => write!(f, "--{}={}", self.flag, self.text),
         }

@@ -14,7 +14,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    pub(super) fn parse(given: &Given) -> Result<Self, ConfigError> {
+    pub(crate) fn parse(given: &Given) -> Result<Self, ConfigError> {
         let numbers: Option<Vec<i64>> = given.text.split(':').map(|part| part.trim().parse().ok()).collect();
         let (min, max) = match numbers.as_deref() {
             Some(&[number]) => (number, number),

@@ -29,7 +29,7 @@ pub(super) fn try_config_in(flags: &Flags, host: &HostInfo<'_>) -> Result<(Confi
 }
 
 /// Each flag is `--name` or `--name=value`.
-pub(super) fn flags(given: &[&str]) -> Flags {
+pub(crate) fn flags(given: &[&str]) -> Flags {
     let value = |flag: &str| {
         let value =
             given.iter().rev().find_map(|given| given.strip_prefix("--")?.strip_prefix(flag)?.strip_prefix('='));

@@ -6,9 +6,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::batch::Batch;
 use super::port::PortOwner;
 use crate::rendezvous::{Absence, Node, seconds};
+use crate::scheduler::Allocation;
 
 /// The facts that were observed before the rendezvous failed. Unknown facts are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Observed {
     /// Which nodes came and which did not, if the store was reached.
     pub absence: Option<Absence>,
     /// The batch job that this agent belongs to.
-    pub batch: Option<Batch>,
+    pub batch: Option<Allocation>,
     /// Peers that the store refused, with the reasons.
     pub refused: Vec<(String, String)>,
 }
@@ -168,7 +168,7 @@ fn resolution(seen: &Observed) -> String {
 fn missing(seen: &Observed, absence: &Absence) -> Option<String> {
     let count = absence.min_nodes.saturating_sub(absence.came.len());
     let came = |host: &str| absence.came.iter().any(|one| short(&one.node.host) == short(host));
-    let hosts = seen.batch.iter().flat_map(|batch| &batch.hosts);
+    let hosts = seen.batch.iter().flat_map(Allocation::host_names);
     let named: Vec<&str> = hosts.map(String::as_str).filter(|host| !came(host)).take(16).collect();
     match (count, named.is_empty()) {
         (0, _) => None,
@@ -257,11 +257,11 @@ fn not_reached(seen: &Observed, failure: &ConnectFailure) -> Vec<Advice> {
 fn too_few(seen: &Observed, absence: &Absence) -> Vec<Advice> {
     let mut causes = Vec::new();
     let alone = absence.came.len() <= 1 && absence.min_nodes > 1;
-    if let (true, Some(batch)) = (alone, seen.batch.as_ref().filter(|batch| batch.nodes > 1)) {
+    if let (true, Some(batch)) = (alone, seen.batch.as_ref().filter(|batch| batch.nodes.0 > 1)) {
         causes.push(Advice {
             cause: format!(
                 "the job has {} nodes ({}), but an agent was started on this one only: the job script runs on the first node alone",
-                batch.nodes,
+                batch.nodes.0,
                 batch.name()
             ),
             fix: format!("start one agent on each node: {}", batch.one_agent_per_node()),
@@ -385,10 +385,10 @@ impl fmt::Display for Diagnosis {
 
 #[cfg(test)]
 mod tests {
-    use super::super::batch::BatchSystem;
     use super::super::port::Process;
     use super::*;
     use crate::rendezvous::{Lost, SeenNode};
+    use crate::scheduler::{Scheduler, Started};
 
     fn node(id: u64, host: &str) -> Node {
         let (host, role) = (host.to_owned(), "default".to_owned());
@@ -406,7 +406,13 @@ mod tests {
     #[test]
     fn reports_that_only_the_first_node_of_a_batch_job_runs_an_agent() {
         let (id, hosts) = ("5.head".to_owned(), vec!["gpu01".to_owned(), "gpu02".to_owned()]);
-        let batch = Some(Batch { system: BatchSystem::Pbs, id, nodes: 2, hosts });
+        let batch = Some(Allocation {
+            scheduler: Scheduler::Pbs,
+            id,
+            nodes: (2, "PBS_NODEFILE=/nodes".into()),
+            hosts: Some((hosts, "PBS_NODEFILE=/nodes".into())),
+            started: Started::ByTheScript,
+        });
         let diagnosis = diagnose(&Observed { batch, ..one_of(2) }).to_string();
         assert_eq!(
             diagnosis,
