@@ -13,7 +13,9 @@ use crate::shown::filtered;
 fn lockstep_run(flags: &[&str]) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
     let ours = |name: &str| {
-        ["PET_", "TORCH", "PYTHON", "VIRTUAL_ENV", "CUDA", "OMP_"].iter().any(|start| name.starts_with(start))
+        ["PET_", "TORCH", "PYTHON", "VIRTUAL_ENV", "CUDA", "OMP_", "SLURM_", "PBS_", "OMPI_", "PMI_"]
+            .iter()
+            .any(|start| name.starts_with(start))
     };
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
         command.env_remove(name);
@@ -318,4 +320,56 @@ fn knows_every_flag_that_torchrun_knows() {
         let message = ended(&mut lockstep_run(&["--dry-run", flag, "1", "true"])).err;
         assert!(!message.contains("unexpected argument"), "{flag}: {message}");
     }
+}
+
+/// On the second of three nodes, as `srun` starts it (Slurm 22.05).
+const STEP: [(&str, &str); 7] = [
+    ("SLURM_JOB_ID", "17"),
+    ("SLURM_STEP_ID", "0"),
+    ("SLURM_STEP_NUM_NODES", "3"),
+    ("SLURM_STEP_NODELIST", "n[1-3]"),
+    ("SLURM_STEP_NUM_TASKS", "3"),
+    ("SLURM_STEP_TASKS_PER_NODE", "1(x3)"),
+    ("SLURM_NODEID", "1"),
+];
+
+#[test]
+fn a_dry_run_shows_what_came_from_the_scheduler() {
+    let _filtered = filtered(None);
+    let mut step = lockstep_run(&["--dry-run", "--nproc-per-node=2", "--no-python", "/bin/true"]);
+    assert_snapshot!(ended(step.envs(STEP)).code(0).out);
+}
+
+#[test]
+fn what_contradicts_the_scheduler_is_refused() {
+    let script = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_NUM_NODES", "2"), ("SLURM_JOB_NODELIST", "n[1-2]")];
+    let refused = |variables: &[(&str, &str)], flags: &[&str]| {
+        let mut command = lockstep_run(&[&["--dry-run"], flags, &["/bin/true"]].concat());
+        ended(command.envs(variables.iter().copied())).code(1).err
+    };
+    let several = [("SLURM_STEP_NUM_TASKS", "12"), ("SLURM_STEP_TASKS_PER_NODE", "4(x3)")];
+    let several: Vec<_> = STEP.iter().chain(&several).copied().collect();
+    let mpi = [("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "1")];
+    let texts = [
+        refused(&script, &[]),
+        refused(&several, &[]),
+        refused(&STEP, &["--nnodes=4"]),
+        refused(&mpi, &[]),
+        refused(&[], &["--hostfile=/no/such/file"]),
+    ];
+    assert_snapshot!(texts.join("\n"));
+}
+
+#[test]
+fn a_host_file_names_the_nodes_of_a_loop_over_ssh() {
+    let folder = TempDir::new().unwrap();
+    let hosts = folder.path().join("hosts");
+    std::fs::write(&hosts, "node-1 slots=4\nnode-2 slots=4\n").unwrap();
+    let hostfile = format!("--hostfile={}", hosts.display());
+    let shown =
+        ended(&mut lockstep_run(&["--dry-run", &hostfile, "--rdzv-id=mine", "--no-python", "/bin/true"])).code(0).out;
+    assert!(
+        shown.contains("nodes        2\n") && shown.contains("c10d at node-1:") && shown.contains(", id mine\n"),
+        "{shown}"
+    );
 }

@@ -1,5 +1,7 @@
 //! The job that this agent was started in.
 
+use std::process::Command;
+
 use super::hosts::{self, HostFileError};
 use super::{mpi, pbs, slurm};
 
@@ -133,6 +135,19 @@ impl Allocation {
             Scheduler::HostFile => "host file".to_owned(),
         }
     }
+}
+
+/// The beginnings of the names of all variables that [`Allocation::find`] reads.
+const VARIABLES: [&str; 5] = ["SLURM_", "PBS_", "OMPI_COMM_WORLD_", "PMI_", "MPI_LOCALNRANKS"];
+
+/// Removes the scheduler's variables from the environment of `command`: for agents that stand for several nodes on one machine.
+pub fn clear_allocation(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| VARIABLES.iter().any(|start| name.starts_with(start))) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 #[cfg(test)]

@@ -83,8 +83,14 @@ impl Allocation {
 
     /// A job of one node meets nobody: a port of its own keeps it apart from other jobs on the same machine.
     fn one_node(&self, flags: &mut Flags) -> Vec<Taken> {
-        let given =
-            [&flags.rdzv_backend, &flags.rdzv_endpoint, &flags.master_addr, &flags.master_port, &flags.node_rank];
+        let given = [
+            &flags.nnodes,
+            &flags.rdzv_backend,
+            &flags.rdzv_endpoint,
+            &flags.master_addr,
+            &flags.master_port,
+            &flags.node_rank,
+        ];
         if given.into_iter().any(is_given) {
             return Vec::new();
         }
