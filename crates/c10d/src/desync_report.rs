@@ -1,5 +1,5 @@
-//! The answers to a request for a desync report, as one rank saw them: who is missing after a failure, and who called
-//! something else. How they are asked for is [`reporter`](crate::reporter)'s.
+//! A desync report as one rank sees it: which ranks are missing after a failure, and which called another operation.
+//! [`reporter`](crate::reporter) collects the answers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,10 +9,11 @@ use lockstep_contract::desync_report::RankState;
 
 use crate::Rank;
 
-/// How long the asking rank waits for answers: several polls, so that a busy machine does not turn a live rank into a dead one.
+/// How long the asking rank waits for answers: several polls, so that a live rank on a busy machine does not count as
+/// dead.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The answers of all ranks, as one rank saw them. Ranks are those of the whole job.
+/// The answers of all ranks, as one rank sees them. Ranks are those of the whole job.
 #[derive(Clone, Debug)]
 pub struct DesyncReport {
     pub(crate) own: RankState,
@@ -21,28 +22,29 @@ pub struct DesyncReport {
 }
 
 impl DesyncReport {
-    /// The ranks that did not answer: dead, stopped, or not started from this project.
+    /// The ranks that did not answer: dead, stopped, or not a program of this project.
     pub fn missing(&self) -> Vec<Rank> {
         self.answers.iter().filter(|(_, answer)| answer.is_none()).map(|(&rank, _)| rank).collect()
     }
 
-    /// What each other rank said; `None` for no answer.
+    /// Each other rank's answer; `None` if it did not answer.
     pub fn answers(&self) -> &BTreeMap<Rank, Option<RankState>> {
         &self.answers
     }
 
-    /// Returns true if a rank did not answer, or has left. Nothing is known while the store itself does not answer.
+    /// Returns true if a rank did not answer or has left. False if the store itself does not answer, since then nothing
+    /// is known.
     pub(crate) fn shows_a_loss(&self) -> bool {
         let gone = |state: &Option<RankState>| matches!(state, None | Some(RankState::Left { .. }));
         self.store_error.is_none() && self.answers.values().any(gone)
     }
 
-    /// Returns true if a rank was in another operation where this one was in its own.
+    /// Returns true if a rank was in another operation at the same call number.
     pub(crate) fn shows_a_mismatch(&self) -> bool {
         self.answers.values().flatten().any(|state| self.contradicts(state))
     }
 
-    /// Returns true if a rank is, or failed, in a call of the same number as ours, but in another operation.
+    /// Returns true if the rank is in, or failed in, a call with the same number as this rank's but another operation.
     fn contradicts(&self, other: &RankState) -> bool {
         match (self.own.call(), other.call()) {
             (Some(own), Some(other)) => {

@@ -1,8 +1,8 @@
-//! Desync reports, on the side of the ranks: every rank keeps a note of the operations that it is in, answers those who ask
-//! where it is, and asks the others after a failure.
+//! The ranks' side of desync reports: every rank records which operations it is in, answers requests, and requests the
+//! others' states after a failure.
 //!
-//! Gloo's own errors name an address or nothing at all. Here a thread answers through the store when somebody asks: also
-//! while the rank itself is blocked in a collective. A rank that is dead or stopped does not answer. Costs one `check` per
+//! Gloo's own errors name an address or nothing at all. Here a thread answers requests through the store, even while
+//! the rank is blocked in a collective. A rank that is dead or stopped does not answer. The cost is one `check` per
 //! rank and poll interval.
 
 use std::collections::BTreeMap;
@@ -16,13 +16,13 @@ use crate::desync_report::{DesyncReport, PATIENCE};
 use crate::error::Result;
 use crate::{Rank, Store, WorldSize};
 
-/// How often the answering thread looks whether somebody asked.
+/// How often the answering thread looks for a request.
 const POLL: Duration = Duration::from_millis(200);
 
-/// How long a group that ends waits for its farewell to be in the store, whose host may be stopped.
+/// How long a rank that leaves a group waits until its farewell is in the store, whose host may be stopped.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// A rank's own note of the operations that it is in.
+/// A rank's own record of the operations that it is in.
 #[derive(Debug, Default)]
 struct Note {
     issued: BTreeMap<String, u64>,
@@ -30,22 +30,23 @@ struct Note {
     open: BTreeMap<u64, Call>,
     next_entry: u64,
     failed: Option<(Call, String)>,
-    /// Groups that the rank lets go of, with farewells that are not in the store yet.
+    /// Groups that the rank leaves, with farewells that are not in the store yet.
     leaving: Vec<(String, RankState)>,
-    /// The reporter ends.
+    /// The reporter is being dropped.
     stop: bool,
     /// The answering thread has ended.
     deaf: bool,
-    /// A farewell did not get into the store in time, so nobody waits for the answering thread again.
+    /// A farewell did not get into the store in time, so the rank does not wait for the answering thread again.
     held_up: bool,
 }
 
-/// What [`Reporter::enter`] hands out for [`Reporter::leave`].
+/// Returned by [`Reporter::enter`], for [`Reporter::leave`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry(u64);
 
 impl Note {
-    /// A failure that nothing has followed says most; else the oldest open operation is where the rank is held up.
+    /// A failure without a later call is the most informative state; otherwise the oldest open operation is where the
+    /// rank is blocked.
     fn state(&self) -> RankState {
         if let Some((call, why)) = &self.failed {
             return RankState::Failed { call: call.clone(), why: why.clone() };
@@ -56,7 +57,7 @@ impl Note {
         }
     }
 
-    /// What a rank says that lets go of a group.
+    /// The state that a rank publishes when it leaves a group.
     fn farewell(&self) -> RankState {
         match &self.failed {
             Some((call, why)) => RankState::Failed { call: call.clone(), why: why.clone() },
@@ -68,27 +69,28 @@ impl Note {
 #[derive(Debug, Default)]
 struct Shared {
     note: Mutex<Note>,
-    /// Somebody leaves or stops, has left, or nobody answers any more.
+    /// Notified when a farewell is added or published, when the reporter is dropped, and when the answering thread
+    /// ends.
     changed: Condvar,
 }
 
 impl Shared {
-    // A note is only counters and strings: whatever a panicking holder left is still true.
+    // The record is only counters and strings, which stay valid when a holder panics.
     fn note(&self) -> MutexGuard<'_, Note> {
         self.note.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a rank enters, as far as reports are concerned.
+/// The kind of an operation, as far as reports need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// All ranks of the group make it, in the same order.
+    /// All ranks of the group call it, in the same order.
     Collective,
-    /// Two ranks make it, or any sender and this rank.
+    /// Two ranks call it, or any sender and this rank.
     Message,
 }
 
-/// Keeps a rank's note, answers requests, and makes reports. One for each job and rank.
+/// Keeps a rank's record, answers requests, and makes reports. One for each job and rank.
 #[derive(Debug)]
 pub(crate) struct Reporter {
     rank: Rank,
@@ -97,7 +99,7 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    /// Starts the answering thread, which has a connection of its own to the store.
+    /// Starts the answering thread, which has its own connection to the store.
     pub(crate) fn start(store: &Store, rank: Rank, world: WorldSize) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let (own, theirs) = (Arc::new(store.clone_later()?), store.try_clone()?);
@@ -115,7 +117,7 @@ impl Reporter {
         Ok(Reporter { rank, store: own, shared })
     }
 
-    /// Notes that the rank enters an operation of a group.
+    /// Records that the rank enters an operation of a group.
     pub(crate) fn enter(&self, group: &str, operation: &str, kind: Kind) -> Entry {
         let mut note = self.shared.note();
         let number = (kind == Kind::Collective).then(|| {
@@ -130,7 +132,7 @@ impl Reporter {
         Entry(entry)
     }
 
-    /// Notes that the operation is over. A rank that goes on has left earlier failures behind.
+    /// Records that the operation has finished. Earlier failures are cleared, since the rank continues.
     pub(crate) fn leave(&self, entry: Entry) {
         let mut note = self.shared.note();
         note.open.remove(&entry.0);
@@ -138,8 +140,8 @@ impl Reporter {
         note.failed = None;
     }
 
-    /// Leaves a farewell for those that are in the group still. To be called before the group's connections are closed: who sees
-    /// them closed finds it in the store. Gives up after [`FAREWELL`].
+    /// Publishes a farewell for the ranks that are still in the group. Call it before the group's connections are
+    /// closed, so that a rank that sees them closed finds the farewell in the store. Gives up after [`FAREWELL`].
     pub(crate) fn leave_group(&self, group: &str) {
         let mut note = self.shared.note();
         let farewell = note.farewell();
@@ -152,8 +154,8 @@ impl Reporter {
         note.held_up |= waited.timed_out();
     }
 
-    /// Notes that the operation failed, and asks the given ranks of its group where they are. Takes hardly longer than
-    /// [`PATIENCE`], also when the store does not answer.
+    /// Records that the operation failed, and asks the given ranks of its group for their states. Returns shortly after
+    /// [`PATIENCE`], even if the store does not answer.
     pub(crate) fn report(&self, entry: Entry, why: &str, group: &str, members: &[Rank]) -> DesyncReport {
         let own = {
             let mut note = self.shared.note();
@@ -172,8 +174,8 @@ impl Reporter {
         }
     }
 
-    /// A store whose host is stopped blocks its callers for ever (c10d waits for its answers without a deadline), so somebody
-    /// else asks. That thread is given up with the store.
+    /// A store whose host is stopped blocks its callers for ever (c10d waits for its answers without a deadline), so
+    /// another thread asks. That thread is abandoned if the store does not answer.
     fn ask_in_time(
         &self,
         own: RankState,
@@ -183,7 +185,7 @@ impl Reporter {
         let (sender, receiver) = channel();
         let (store, rank) = (Arc::clone(&self.store), self.rank);
         std::thread::spawn(move || {
-            // Nobody listens any more if this comes too late.
+            // The receiver is gone if this comes too late.
             let _ = sender.send(ask(&store, rank, &own, &group, &others));
         });
         match receiver.recv_timeout(PATIENCE + 5 * POLL) {
@@ -194,8 +196,8 @@ impl Reporter {
 }
 
 impl Drop for Reporter {
-    /// Waits for the answering thread, which must not be in libtorch when the process ends. One that a stopped host holds up is left
-    /// to end with the store.
+    /// Waits for the answering thread, which must not be in libtorch when the process ends. A thread that a stopped
+    /// host blocks is abandoned.
     fn drop(&mut self) {
         let mut note = self.shared.note();
         note.stop = true;
@@ -206,7 +208,7 @@ impl Drop for Reporter {
     }
 }
 
-/// Opens a new round, answers it, and collects what the others say.
+/// Opens a new round, answers it, and collects the others' answers.
 fn ask(
     store: &Store,
     rank: Rank,
@@ -220,7 +222,7 @@ fn ask(
     loop {
         let mut answers = BTreeMap::new();
         for &other in others {
-            // The farewell first: a rank that has left this group may still be there for others, and answer.
+            // The farewell first: a rank that has left this group may still be in others, and answer.
             let answer = match read(store, &farewell_key(group, other.get()))? {
                 Some(farewell) => Some(farewell),
                 None => read(store, &answer_key(round, other.get()))?,
@@ -245,7 +247,7 @@ fn publish(store: &Store, key: &str, state: &RankState) -> Result<()> {
     store.set(key, &state.to_bytes())
 }
 
-/// Answers every round once and leaves the farewells, until the reporter ends or the store is gone.
+/// Answers every round once and publishes farewells, until the reporter is dropped or the store is gone.
 fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared) {
     let mut answered = 0;
     loop {
@@ -271,7 +273,7 @@ fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared) {
     }
 }
 
-/// Answers the rounds after `answered`; gives the last one.
+/// Answers the rounds after `answered`; returns the last one.
 fn answer(store: &Store, rank: Rank, now: &RankState, answered: i64) -> Result<i64> {
     let rounds = store.add(ASKED, 0)?;
     for round in answered + 1..=rounds {

@@ -1,10 +1,10 @@
-//! Variables that whoever starts ranks without a launcher clears first.
+//! The variables to clear before ranks are started without a launcher.
 
 use std::process::Command;
 
 use crate::fault::FAULTS;
 
-/// What a launcher, or the developer's own shell, may have set.
+/// Variables that a launcher, or the developer's own shell, may have set.
 pub const CLEARED_VARIABLES: [&str; 14] = [
     "RANK",
     "LOCAL_RANK",
@@ -22,7 +22,7 @@ pub const CLEARED_VARIABLES: [&str; 14] = [
     FAULTS,
 ];
 
-/// Lets `command` start as if no launcher were there.
+/// Removes these variables from the environment of `command`.
 pub fn clear_launcher(command: &mut Command) -> &mut Command {
     CLEARED_VARIABLES.iter().fold(command, |command, name| command.env_remove(name))
 }

@@ -1,22 +1,22 @@
-//! Desync reports: after a failure or in a hang, ranks say in the job's store where they are.
+//! Desync reports: after a failure or in a hang, ranks publish in the job's store where they are.
 //!
-//! Whoever wants to know adds 1 to [`ASKED`], which gives the number of the round. Every rank that is alive then sets its
-//! [`answer_key`] of that round, and a rank that lets go of a group leaves a [`farewell_key`] for those that ask later. The
-//! values are [`RankState`]s as JSON.
+//! A process that requests a report adds 1 to [`ASKED`], and the result is the number of the round. Every live rank
+//! then sets its [`answer_key`] for that round. A rank that leaves a group sets a [`farewell_key`] for later requests.
+//! The values are [`RankState`]s as JSON.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Counts the rounds of the job.
+/// The key that counts the rounds of the job.
 pub const ASKED: &str = "lockstep/desync_report/asked";
 
-/// Where a rank of the whole job answers one round.
+/// The key of a rank's answer in one round. `rank` is that in the whole job.
 pub fn answer_key(round: i64, rank: usize) -> String {
     format!("lockstep/desync_report/{round}/{rank}")
 }
 
-/// What a rank of the whole job leaves behind when it lets go of a group.
+/// The key that a rank sets when it leaves a group. `rank` is that in the whole job.
 pub fn farewell_key(group: &str, rank: usize) -> String {
     format!("lockstep/desync_report/farewell/{group}/{rank}")
 }
@@ -24,28 +24,28 @@ pub fn farewell_key(group: &str, rank: usize) -> String {
 /// The name of the group of all ranks.
 pub const WHOLE_JOB: &str = "0";
 
-/// What a rank says about itself.
+/// The state of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RankState {
-    /// In this operation.
+    /// It is in this operation.
     In(Call),
-    /// This operation failed there.
+    /// This operation failed.
     Failed {
         /// The operation.
         call: Call,
         /// Its error.
         why: String,
     },
-    /// In none.
+    /// It is in no operation.
     Between {
-        /// How many calls it has finished.
+        /// The number of calls that it has finished.
         finished: u64,
     },
-    /// It has let go of the group.
+    /// It has left the group.
     Left {
-        /// How many calls it has finished.
+        /// The number of calls that it has finished.
         finished: u64,
-        /// Whether a panic unwound it.
+        /// True if it left because of a panic.
         panicking: bool,
     },
 }
@@ -53,11 +53,12 @@ pub enum RankState {
 /// One call of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Call {
-    /// The group's name; [`WHOLE_JOB`] for that of all ranks.
+    /// The group's name; [`WHOLE_JOB`] for the group of all ranks.
     pub group: String,
-    /// Which of the group's collectives it is, counted from 1; `None` for messages, which ranks do not count alike.
+    /// The number of the collective in its group, counted from 1; `None` for point-to-point messages, which ranks do
+    /// not count alike.
     pub number: Option<u64>,
-    /// Name and shapes.
+    /// Its name and shapes.
     pub operation: String,
 }
 
@@ -68,12 +69,12 @@ impl RankState {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// Reads a value; `None` if no rank has written it.
+    /// Reads a value; `None` if it is not the JSON of a state.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
     }
 
-    /// The call that it is in, or that failed.
+    /// The call that the rank is in, or that failed.
     pub fn call(&self) -> Option<&Call> {
         match self {
             RankState::In(call) | RankState::Failed { call, .. } => Some(call),
@@ -82,7 +83,7 @@ impl RankState {
     }
 }
 
-/// Where the rank was when it answered, as an error that comes later says it.
+/// Where the rank was when it answered, in the past tense because an error message shows it later.
 impl fmt::Display for RankState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_comes_back_as_it_was_written_and_not_when_it_is_cut_or_followed_by_more() {
+    fn reads_a_state_back_and_rejects_one_that_is_cut_or_followed_by_more() {
         for state in states() {
             let bytes = state.to_bytes();
             assert_eq!(RankState::parse(&bytes), Some(state));

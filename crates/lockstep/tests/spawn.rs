@@ -1,4 +1,4 @@
-//! Spawn's guarantees, seen from outside: the program that these tests start is this executable itself.
+//! Spawn's guarantees, tested from outside: the program that these tests start is this executable.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -26,32 +26,32 @@ fn main() -> ExitCode {
         [
             ("gives_every_worker_its_place_its_arguments_and_an_open_store", gives_places),
             ("keeps_the_programs_own_arguments_and_environment", keeps_arguments),
-            ("hands_over_arguments_of_many_megabytes", hands_over_much),
+            ("passes_arguments_of_many_megabytes", passes_much),
             ("reports_a_workers_error_with_its_chain_and_stops_the_others", reports_error),
             ("adds_the_trace_when_backtraces_are_requested", adds_trace),
-            ("reports_a_workers_panic_with_its_place_and_prints_it_once", reports_panic),
+            ("reports_a_workers_panic_with_its_location_and_prints_it_once", reports_panic),
             ("reports_an_exit_code", reports_exit),
-            ("takes_an_exit_with_0_in_mid_work_for_a_failure", reports_exit_0),
+            ("counts_an_exit_with_0_before_the_end_as_a_failure", reports_exit_0),
             ("names_the_signal_that_killed_a_worker", names_signal),
             ("kills_a_worker_that_ignores_sigterm", kills_stubborn),
-            ("lists_the_one_that_failed_second_as_also_failed", lists_second),
-            ("blames_a_panic_although_a_peer_died_of_it_first", blames_the_panic),
+            ("lists_the_second_failure_as_also_failed", lists_second),
+            ("blames_a_panic_although_a_peer_died_first", blames_the_panic),
             ("stops_all_workers_at_its_timeout", stops_at_timeout),
             ("leaves_no_worker_when_the_parent_is_killed", leaves_no_orphan),
             ("leaves_no_worker_when_one_cannot_be_started", leaves_none_half_started),
-            ("passes_over_the_calls_that_the_parent_has_behind_it", passes_over),
-            ("repeats_a_failed_call_as_failed_in_the_workers_of_the_next", repeats_failure),
-            ("refuses_a_worker_that_comes_to_another_call", refuses_elsewhere),
-            ("notices_a_worker_that_never_comes_to_the_call", notices_never),
+            ("skips_the_calls_that_the_parent_has_finished", skips_finished),
+            ("returns_a_calls_failure_in_the_workers_of_the_next_call", repeats_failure),
+            ("refuses_a_worker_that_reaches_another_call", refuses_elsewhere),
+            ("reports_a_worker_that_never_reaches_the_call", reports_never),
             ("reports_an_error_before_the_call", reports_early_error),
             ("refuses_to_spawn_inside_a_worker", refuses_nested),
             ("refuses_to_spawn_in_a_program_that_a_worker_started", refuses_grandchild),
             ("refuses_to_spawn_while_another_spawn_runs", refuses_concurrent),
             ("refuses_to_spawn_under_a_launcher_with_exit_code_2", refuses_launcher),
-            ("refuses_absurd_numbers_of_processes", refuses_absurd),
-            ("reports_arguments_that_json_cannot_carry", reports_bad_args),
+            ("refuses_invalid_numbers_of_processes", refuses_absurd),
+            ("reports_arguments_that_json_cannot_represent", reports_bad_args),
             ("reports_a_store_that_does_not_open", reports_store),
-            ("runs_although_its_executable_was_replaced", runs_deleted),
+            ("runs_although_its_executable_was_deleted", runs_deleted),
             ("records_the_errors_and_panics_of_a_plain_program_for_its_launcher", records_for_launcher),
         ],
     )
@@ -92,23 +92,23 @@ impl Line {
         Ok(Line(BufReader::new(TcpStream::connect((env.master_addr.as_str(), env.master_port))?)))
     }
 
-    fn tell(&mut self, text: &str) -> anyhow::Result<()> {
+    fn send(&mut self, text: &str) -> anyhow::Result<()> {
         Ok(writeln!(self.0.get_mut(), "{text}")?)
     }
 
-    fn hear(&mut self) -> anyhow::Result<String> {
+    fn receive(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
-        ensure!(self.0.read_line(&mut line)? > 0, "the other one hung up");
+        ensure!(self.0.read_line(&mut line)? > 0, "the other worker closed the connection");
         Ok(line.trim_end().to_owned())
     }
 }
 
 /// A value whose drop wakes the other worker and then never returns.
-struct TellsThenHangs(Line);
+struct SendsThenHangs(Line);
 
-impl Drop for TellsThenHangs {
+impl Drop for SendsThenHangs {
     fn drop(&mut self) {
-        self.0.tell("goodbye").unwrap();
+        self.0.send("goodbye").unwrap();
         forever()
     }
 }
@@ -124,14 +124,14 @@ fn await_end(process: &OwnedFd) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The body of a worker that is to be stopped.
+/// The body of a worker that the test stops.
 fn forever() -> ! {
     loop {
         thread::park();
     }
 }
 
-/// Each case asserts what the caller sees; a failed assertion ends the program with a code other than 0.
+/// Each case asserts what the caller gets; a failed assertion ends the program with a code other than 0.
 #[rustfmt::skip]
 fn case(name: &str) -> anyhow::Result<()> {
     match name {
@@ -192,17 +192,17 @@ fn case(name: &str) -> anyhow::Result<()> {
             Ok(())
         }
         "second" => {
-            // Rank 0 fails because rank 1 is dead, as in a collective; it ignores the SIGTERM that follows.
+            // Rank 0 fails because rank 1 is dead, as in a collective. It ignores the SIGTERM that follows.
             let report = failed(Spawn::new(2, relay).grace(program::LONG).run(&(), |env, ()| {
                 let mut line = Line::to_the_other(env)?;
                 if env.rank.get() == 1 {
-                    line.tell(&getpid().as_raw_nonzero().to_string())?;
-                    line.hear()?;
+                    line.send(&getpid().as_raw_nonzero().to_string())?;
+                    line.receive()?;
                     kill_process(getpid(), Signal::KILL)?;
                     forever()
                 }
-                let peer = watched(&line.hear()?)?;
-                line.tell("watching")?;
+                let peer = watched(&line.receive()?)?;
+                line.send("watching")?;
                 await_end(&peer)?;
                 bail!("peer 1 is gone")
             }));
@@ -212,15 +212,15 @@ fn case(name: &str) -> anyhow::Result<()> {
             Ok(())
         }
         "slow unwinding" => {
-            // Rank 0 fails because rank 1 panicked, and is dead while rank 1 still unwinds.
+            // Rank 0 fails because rank 1 panicked, and dies while rank 1 still unwinds.
             let report = failed(Spawn::new(2, relay).run(&(), |env, ()| {
                 let line = Line::to_the_other(env)?;
                 if env.rank.get() == 1 {
-                    let _slow = TellsThenHangs(line);
+                    let _slow = SendsThenHangs(line);
                     panic!("the cause");
                 }
                 let mut line = line;
-                bail!("peer 1 said {}", line.hear()?)
+                bail!("peer 1 said {}", line.receive()?)
             }));
             println!("{report}");
             assert!(matches!(&report.root, Failure::Panicked { rank, .. } if rank.get() == 1));
@@ -390,7 +390,7 @@ fn keeps_arguments() {
     passes(command);
 }
 
-fn hands_over_much() {
+fn passes_much() {
     passes(program("much"));
 }
 
@@ -471,7 +471,7 @@ fn leaves_none_half_started() {
     assert!(out.contains("cannot start process") && out.contains("of 64: Too many open files"), "{out}");
 }
 
-fn passes_over() {
+fn skips_finished() {
     let out = passes(program("two calls"));
     let mut lines: Vec<_> = out.lines().collect();
     lines[..2].sort_unstable();
@@ -485,12 +485,12 @@ fn repeats_failure() {
 
 fn refuses_elsewhere() {
     let out = passes(program("elsewhere"));
-    assert!(out.contains("this process came to the call of spawn at") && out.contains("its parent is at"), "{out}");
+    assert!(out.contains("this process reached the call of spawn at") && out.contains("its parent is at"), "{out}");
 }
 
-fn notices_never() {
+fn reports_never() {
     let out = passes(program("never"));
-    assert!(out.contains("ended without coming to the call of spawn"), "{out}");
+    assert!(out.contains("ended without reaching the call of spawn"), "{out}");
 }
 
 fn reports_early_error() {

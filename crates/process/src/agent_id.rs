@@ -1,9 +1,10 @@
-//! The id of an agent, by which processes are known as its own even when the agent itself is gone.
+//! The id of an agent, which identifies its processes even after the agent itself has ended.
 //!
-//! A worker gets it in two places before its program starts, and its descendants inherit both:
+//! A worker gets the id in two places before its program starts, and its descendants inherit both:
 //! - a variable in its environment, [`AGENT`];
 //! - its soft limit on file locks (`RLIMIT_LOCKS`), set to the agent's id. Linux has ignored this limit since 2.4.25
-//!   (getrlimit(2)) but still hands it on over fork and exec, so it is still there in daemons that cleared their environment.
+//!   (getrlimit(2)) but still passes it on over fork and exec, so that daemons that cleared their environment have it,
+//!   too.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,11 +15,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::proc;
 
-/// The variable in every worker's environment with the agents that it belongs to: their ids, from the outermost to the
+/// The variable in every worker's environment that lists the agents it belongs to: their ids, from the outermost to the
 /// innermost, joined by colons.
 pub const AGENT: &str = "LOCKSTEP_AGENT";
 
-/// An agent, among all on this machine: a random number.
+/// An id of an agent, unique on this machine: a random number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AgentId(u64);
 
@@ -67,7 +68,7 @@ pub(super) fn set_limit() {
     let marker = std::env::var(AGENT).unwrap_or_default();
     let Some(AgentId(id)) = marker.rsplit(':').next().and_then(AgentId::parse) else { return };
     let maximum = getrlimit(Resource::Locks).maximum;
-    // A lower hard limit, which nobody sets, leaves the other mark.
+    // If the hard limit is lower, which is unusual, only the variable identifies the process.
     let _ = setrlimit(Resource::Locks, Rlimit { current: Some(id), maximum });
 }
 

@@ -12,33 +12,33 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-/// As many deaths as are taken from the kernel at once.
+/// The number of deaths that one call reads from the kernel.
 const AT_ONCE: usize = 64;
 
-/// The processes that are watched. Its descriptor is readable while it has something to report.
+/// The set of watched processes. Its descriptor is readable while there is a death to report.
 #[derive(Debug)]
 pub struct Deaths {
     epoll: OwnedFd,
 }
 
 impl Deaths {
-    /// Watches nobody yet.
+    /// An empty set.
     ///
     /// # Errors
-    /// The system's own.
+    /// The system's error.
     pub fn new() -> io::Result<Self> {
         Ok(Deaths { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
-    /// Watches a process by its descriptor. Its death is reported once, by `name`.
+    /// Watches a process by its descriptor. Its death is reported once, as `name`.
     ///
     /// # Errors
-    /// The system's own.
+    /// The system's error.
     pub fn add(&self, pidfd: &impl AsFd, name: u64) -> io::Result<()> {
         self.register(pidfd, name, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)
     }
 
-    /// Reports `name` also, and whenever this descriptor is readable.
+    /// Also watches this descriptor: reports `name` whenever it is readable.
     pub(super) fn add_descriptor(&self, fd: &impl AsFd, name: u64) -> io::Result<()> {
         self.register(fd, name, epoll::EventFlags::IN)
     }
@@ -47,11 +47,11 @@ impl Deaths {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(name), flags)?)
     }
 
-    /// All who have died since the last call, in the order of their deaths. Waits for the first until the deadline, without
-    /// one for ever; empty when it has passed.
+    /// The names of all processes that have died since the last call, in the order of their deaths. Waits for the first
+    /// until the deadline, or without a limit if there is none; empty if the deadline has passed.
     ///
     /// # Errors
-    /// The system's own.
+    /// The system's error.
     pub fn wait(&self, deadline: Option<Instant>) -> io::Result<Vec<u64>> {
         let mut names = self.take(deadline)?;
         let mut taken = names.len();
@@ -91,7 +91,8 @@ mod tests {
     use super::*;
     use crate::Process;
 
-    /// Kills the processes in this order, each once the one before has died, while nobody listens; returns the order reported.
+    /// Kills the processes in this order, each after the previous one has died, while the set is not read; returns the
+    /// reported order.
     fn order_reported(order: &[usize]) -> Vec<u64> {
         let deaths = Deaths::new().unwrap();
         let sleeper = |_| Process::start(Command::new("sleep").arg("1000").stdin(Stdio::null())).unwrap();
@@ -109,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn reports_deaths_in_their_order_though_nobody_listened() {
+    fn reports_deaths_in_their_order_even_if_it_is_read_later() {
         for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [2, 0, 1], [1, 2, 0], [0, 2, 1]].repeat(5) {
             assert_eq!(order_reported(&order), order.map(|name| name as u64));
         }
     }
 
     #[test]
-    fn reports_more_deaths_than_it_takes_at_once() {
+    fn reports_more_deaths_than_one_call_reads() {
         let order: Vec<usize> = (0..AT_ONCE + 6).rev().collect();
         let expected: Vec<u64> = order.iter().map(|name| *name as u64).collect();
         assert_eq!(order_reported(&order), expected);

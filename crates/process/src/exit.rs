@@ -1,4 +1,4 @@
-//! How a process ended, in words.
+//! How a process ended, as text.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
@@ -9,22 +9,22 @@ use rustix::process::WaitIdStatus;
 /// How a process ended, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It ended by itself, with this exit code (0 to 255).
+    /// It exited with this code (0 to 255).
     Code(i32),
     /// This signal ended it.
     Signal(i32),
-    /// The program was never started; why, and what to do.
+    /// The program was never started, with the reason and advice.
     NotStarted(String),
 }
 
 impl Exit {
-    /// Returns true if the program ended by itself with code 0.
+    /// Returns true if the program exited with code 0.
     pub fn success(&self) -> bool {
         *self == Exit::Code(0)
     }
 
-    /// The number that torchrun shows (`exitcode` of its report): negative for signals. A program that was never started
-    /// counts as 127, as in a shell.
+    /// The number that torchrun shows (`exitcode` in its report): negative for signals. A program that was never
+    /// started counts as 127, as in a shell.
     pub fn torch_code(&self) -> i32 {
         match self {
             Exit::Code(code) => *code,
@@ -37,7 +37,7 @@ impl Exit {
         match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => Exit::Code(code),
             (None, Some(signal)) => Exit::Signal(signal),
-            // Only ends are waited for, so the kernel reports one of the two.
+            // Only waits for ended processes come here, so the kernel reports one of the two.
             (None, None) => Exit::Code(status.raw_code()),
         }
     }
@@ -57,7 +57,7 @@ impl From<ExitStatus> for Exit {
     fn from(status: ExitStatus) -> Self {
         match status.signal() {
             Some(signal) => Exit::Signal(signal),
-            // Of a child that was waited for, it is there unless a signal is.
+            // A child that was waited for has a code unless a signal ended it.
             None => Exit::Code(status.code().unwrap_or(status.into_raw())),
         }
     }
@@ -68,7 +68,7 @@ pub fn signal_name(signal: i32) -> String {
     known_signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
-/// The same; `None` for a number without a name.
+/// Like [`signal_name`]; `None` for a number without a name.
 pub fn known_signal_name(signal: i32) -> Option<&'static str> {
     let index = usize::try_from(signal).ok()?.checked_sub(1)?;
     SIGNALS.get(index).copied()
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_was_never_started_is_no_exit_with_127() {
+    fn a_program_that_was_never_started_differs_from_exit_code_127() {
         let never = Exit::NotStarted("x is a folder".into());
         assert_eq!((never.torch_code(), Exit::Code(127).torch_code()), (127, 127));
         assert_ne!(never, Exit::Code(127));

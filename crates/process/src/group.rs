@@ -1,4 +1,4 @@
-//! A program and all that it starts, as one group that is ended as a whole.
+//! A program and all processes that it starts, as one group that is ended as a whole.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,12 +13,13 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, set_
 
 use super::{Process, Signals};
 
-/// How long to wait for the members of a killed group; one that a broken file system holds in the kernel is given up.
+/// How long to wait for the members of a killed group. A member that hangs in the kernel, as on a broken file system,
+/// is abandoned.
 const REAP: Duration = Duration::from_secs(5);
-/// How often to look whether they are gone. There is no descriptor to wait on for a group.
+/// Interval between checks whether they are gone: a group has no descriptor to wait on.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// A running program with its children. Dropping it kills and reaps them all.
+/// A running program with its children. Dropping it kills and reaps all of them.
 pub struct Group {
     leader: Process,
     id: Pid,
@@ -28,11 +29,11 @@ pub struct Group {
 /// How a wait ended.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The program ended by itself.
+    /// The program ended.
     Ended(ExitStatus),
     /// The deadline passed first.
     TimedOut,
-    /// This signal asked this process to end.
+    /// This process received this signal, which asks it to end.
     Signalled(i32),
 }
 
@@ -40,18 +41,19 @@ impl Group {
     /// Starts `command` as the leader of a new group.
     ///
     /// # Errors
-    /// The system's own.
+    /// The system's error.
     pub fn start(command: &mut Command) -> io::Result<Self> {
-        // Children that a killed leader leaves behind come to this process, which can so wait for them.
+        // Children that a killed leader leaves behind become children of this process, so that it can reap them.
         set_child_subreaper(Some(getpid()))?;
         let leader = Process::start(command.process_group(0))?;
         Ok(Group { id: leader.pid(), leader, gone: false })
     }
 
-    /// Waits for the program's end, the deadline or a signal, whichever is first, and ends what is left of the group.
+    /// Waits for the program's end, the deadline or a signal, whichever comes first, and kills what is left of the
+    /// group.
     ///
     /// # Errors
-    /// The system's own.
+    /// The system's error.
     pub fn finish(mut self, deadline: Instant, signals: &Signals) -> io::Result<Outcome> {
         let outcome = loop {
             let ended = self.wait(deadline, signals)?;
@@ -59,7 +61,7 @@ impl Group {
                 break Outcome::Signalled(signal);
             }
             if ended {
-                // Its id stays taken until it is reaped, so the group that is killed is no other's.
+                // The leader is not reaped yet, so its id cannot name another group.
                 self.kill();
                 let status = self.leader.child.wait()?;
                 self.reap();
@@ -73,7 +75,7 @@ impl Group {
         Ok(outcome)
     }
 
-    /// Returns true if the program has ended; comes back at a signal or the deadline, too.
+    /// Returns true if the program has ended. Also returns on a signal or at the deadline.
     fn wait(&self, deadline: Instant, signals: &Signals) -> io::Result<bool> {
         let left = deadline.saturating_duration_since(Instant::now());
         // A time too long for the kernel's clock is no limit.
@@ -86,11 +88,11 @@ impl Group {
     }
 
     fn kill(&self) {
-        // None is left: the good case.
+        // Usually no member is left, which is an error.
         let _ = kill_process_group(self.id, Signal::KILL);
     }
 
-    /// Kills and reaps every member, the leader too.
+    /// Kills and reaps every member, including the leader.
     fn end(&mut self) {
         if !self.gone {
             self.kill();
@@ -105,7 +107,7 @@ impl Group {
             match waitpgid(self.id, WaitOptions::NOHANG) {
                 Ok(Some(_)) | Err(Errno::INTR) => {}
                 Ok(None) if Instant::now() < until => thread::sleep(LOOK),
-                // No member is left, or one cannot even be killed.
+                // No member is left, or one cannot be killed.
                 Ok(None) | Err(_) => return,
             }
         }
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_how_the_program_ended() {
+    fn reports_how_the_program_ended() {
         let group = Group::start(&mut shell("exit 7")).unwrap();
         match group.finish(Instant::now() + LIMIT, &Signals::default()).unwrap() {
             Outcome::Ended(status) => assert_eq!(status.code(), Some(7)),
@@ -146,7 +148,7 @@ mod tests {
         }
     }
 
-    /// All that hold the output's other end are gone when it reads to its end.
+    /// When the output reads to its end, every process that held its other end is gone.
     #[test]
     fn ends_children_that_the_program_left_behind() {
         let mut group = Group::start(&mut shell("sleep 1000 & exit 0")).unwrap();

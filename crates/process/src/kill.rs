@@ -1,4 +1,4 @@
-//! Ends processes that are nobody's direct care any more, and reaps them.
+//! Kills and reaps processes that no handle in this process owns.
 
 use std::os::fd::OwnedFd;
 use std::process::Child;
@@ -9,12 +9,12 @@ use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal, waitpid};
 
 use super::{proc, process};
 
-/// Between two looks. Parents hand their children on while they die, so that one look can miss some.
+/// Pause between two searches. Parents pass their children on while they die, so one search can miss some.
 const PAUSE: Duration = Duration::from_millis(10);
-/// This number of looks in a row must find nothing.
+/// The number of consecutive searches that must find nothing.
 const CALM: u32 = 3;
 
-/// A child that is killed and reaped when this is dropped: for tests, which may fail while it runs.
+/// A child that is killed and reaped when this is dropped, for tests that may fail while it runs.
 #[derive(Debug)]
 pub struct KillOnDrop(pub Child);
 
@@ -25,7 +25,8 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// Kills what `find` finds until it finds nothing any more, or the deadline passes. What the kernel holds until then is given up.
+/// Kills the processes that `find` returns until it returns none or the deadline passes. A process that still hangs in
+/// the kernel then is abandoned.
 pub fn kill_until_gone(deadline: Instant, mut find: impl FnMut() -> Vec<i32>) {
     let mut calm = 0;
     while calm < CALM && Instant::now() < deadline {
@@ -36,18 +37,19 @@ pub fn kill_until_gone(deadline: Instant, mut find: impl FnMut() -> Vec<i32>) {
     }
 }
 
-/// From its opening on, a descriptor means one process; a second look shows that it is the right one.
+/// A descriptor refers to one process from the moment it is opened; the second search confirms that it is the right
+/// one.
 fn kill_those(found: &[i32], find: &mut impl FnMut() -> Vec<i32>) {
     let open = |pid: &i32| Some((*pid, process::open(Pid::from_raw(*pid)?).ok()?));
     let opened: Vec<(i32, OwnedFd)> = found.iter().filter_map(open).collect();
     let still = if opened.is_empty() { Vec::new() } else { find() };
     for (_, pidfd) in opened.iter().filter(|(pid, _)| still.contains(pid)) {
-        // It may have ended in between.
+        // The process may have ended meanwhile.
         let _ = pidfd_send_signal(pidfd, Signal::KILL);
     }
 }
 
-/// Reaps the children of this process that have ended, except those that someone else waits for.
+/// Reaps the children of this process that have ended, except those that other code waits for.
 pub fn reap_orphans(except: &[i32]) {
     let others = proc::children().into_iter().filter(|pid| !except.contains(pid));
     others.filter_map(proc::Stat::of).filter(proc::Stat::is_dead).for_each(|child| reap(child.pid));

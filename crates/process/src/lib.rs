@@ -1,17 +1,19 @@
-//! Supervises processes: starts them, watches their ends, ends them with all that they started, and reads what `/proc` says of them.
+//! Supervises processes: starts them, watches for their deaths, ends them with all their descendants, and reads
+//! `/proc`.
 //!
-//! - [`Workers`]: the workers of one agent. Nothing outlives the agent: a worker leads a session of its own and dies with the
-//!   agent ([`dying_with_parent`]); what it leaves behind becomes the agent's child, which ends it (`orphans`); if the agent
-//!   is killed, its reaper does (`reaper`, `reaper_main`).
-//! - [`Group`]: one program with its children, which is waited for and ended as a whole.
-//! - [`Process`], [`Deaths`]: one child that is signalled by its descriptor, and the ends of many in the kernel's order.
+//! - [`Workers`]: the workers of one agent. No worker outlives the agent: each leads a session of its own and dies with
+//!   the agent ([`dying_with_parent`]). Processes that a worker leaves behind become children of the agent, which ends
+//!   them (`orphans`); if the agent is killed, its reaper ends them (`reaper`, `reaper_main`).
+//! - [`Group`]: one program with its children, which is awaited and ended as a whole.
+//! - [`Process`], [`Deaths`]: one child that is signalled by its descriptor, and the deaths of many in the kernel's
+//!   order.
 //! - [`proc`]: the only reader of `/proc/PID`.
-//! - [`find_program`]: why a program cannot be run, in words.
-//! - [`Exit`], [`signal_name`]: how a process ended, in words.
+//! - [`find_program`]: explains why a program cannot be run.
+//! - [`Exit`], [`signal_name`]: how a process ended, as text.
 //! - [`Signals`]: the signals that ask this process itself to end.
 //!
-//! Nothing here needs an async runtime: [`Workers`] has a descriptor that one can wait for. Workers are started on the
-//! process's **main thread**, because the kernel ends them with the *thread* that started them.
+//! Nothing here needs an async runtime: [`Workers`] has a descriptor to wait for. Workers are started on the process's
+//! **main thread**, because the kernel kills them when the *thread* that started them ends.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -28,7 +30,7 @@
 //!     stderr: Sink::Inherit,
 //! };
 //! workers.start(0, spec)?;
-//! let died = workers.next(None)?.expect("without a deadline it waits for a death");
+//! let died = workers.next(None)?.expect("without a deadline, `next` waits for a death");
 //! assert_eq!(died.exit, Exit::Code(0));
 //! workers.sweep(Duration::from_secs(2));
 //! workers.close();

@@ -1,13 +1,13 @@
-//! Orphans: processes that workers left behind, and how they are found and killed.
+//! Orphans: processes that workers left behind. Finds and kills them.
 //!
-//! The agent is a child subreaper (prctl(2)): whatever a worker started, however often it forked and began sessions of
-//! its own, becomes the agent's own child when its parents have died. So orphans are found among the agent's children,
-//! and killing one brings up the next generation.
+//! The agent is a child subreaper (prctl(2)): every process that a worker started, however often it forked and began
+//! new sessions, becomes a child of the agent when its parents have died. So orphans are found among the agent's
+//! children, and killing one generation reveals the next.
 //!
-//! Not every unknown child is a worker's. A program that becomes the agent by `exec` hands its children on, and what these
-//! leave behind comes to the agent, too; so does every orphan of a container in which the agent is process 1. An orphan of
-//! the agent's is only what is in the session of a worker or has the agent's [id](super::agent_id). The others are left
-//! alone, and reaped when they have ended.
+//! Not every unknown child descends from a worker. A program that becomes the agent by `exec` passes its children on,
+//! and their orphans come to the agent, too; so does every orphan of a container in which the agent is process 1. Only
+//! a process in a worker's session, or with the agent's [id](super::agent_id), is an orphan of this agent. The others
+//! are left alone, and reaped when they have ended.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,30 +19,30 @@ use super::kill::reap;
 use super::proc::{self, Stat};
 use super::process;
 
-/// A process that a worker had left behind.
+/// A process that a worker left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Orphan {
     /// Its process id.
     pub pid: u32,
-    /// The name of its program, as the kernel has it (15 bytes).
+    /// The name of its program as the kernel stores it (15 bytes).
     pub name: String,
 }
 
 /// What a sweep found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// They were killed.
+    /// Orphans that were killed.
     pub killed: Vec<Orphan>,
-    /// They were still there when the time was over: held in the kernel, as by a broken file system.
+    /// Orphans that were still alive at the deadline: they hang in the kernel, as on a broken file system.
     pub left: Vec<Orphan>,
 }
 
 /// Which orphans to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose<'a> {
-    /// No worker lives: every orphan.
+    /// No worker is alive: every orphan.
     Anyone,
-    /// Others live: only what is in these sessions.
+    /// Some workers are alive: only orphans in these sessions.
     Sessions(&'a [i32]),
 }
 
@@ -53,26 +53,26 @@ impl Orphan {
 }
 
 impl Swept {
-    /// Adds those that are not known yet to the killed.
+    /// Adds orphans that are not known yet to the killed ones.
     pub(super) fn add(&mut self, found: Vec<Orphan>) {
         let known = |orphan: &Orphan| self.killed.contains(orphan) || self.left.contains(orphan);
         let new: Vec<Orphan> = found.into_iter().filter(|orphan| !known(orphan)).collect();
         self.killed.extend(new);
     }
 
-    /// These live on.
+    /// Records that these are still alive.
     pub(super) fn give_up(&mut self, left: Vec<Orphan>) {
         self.killed.retain(|orphan| !left.contains(orphan));
         self.left = left;
     }
 }
 
-/// The agent's children that were there before its first worker, by process id and start time.
+/// The agent's children that existed before its first worker, by process id and start time.
 #[derive(Debug, Default)]
 pub(super) struct Strangers(BTreeSet<(i32, u64)>);
 
 impl Strangers {
-    /// Those that are there now; most agents have none.
+    /// The children that exist now; most agents have none.
     pub(super) fn here() -> Self {
         if !proc::has_children() {
             return Strangers::default();
@@ -81,7 +81,7 @@ impl Strangers {
         Strangers(children.map(|child| (child.pid, child.start)).collect())
     }
 
-    /// Returns true if there were none.
+    /// Returns true if there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -91,13 +91,13 @@ impl Strangers {
     }
 }
 
-/// By what a child is known to be an orphan of a worker.
+/// What identifies a child as an orphan of a worker.
 pub(super) struct Kin<'a> {
-    /// The agent's own session, into which no worker's descendants get; see [`own_session`].
+    /// The agent's own session, which no descendant of a worker can join; see [`own_session`].
     pub(super) own_session: i32,
-    /// Workers, which lead a session each, and are not reaped yet; sorted.
+    /// Workers that are not reaped yet, each of which leads a session; sorted.
     pub(super) workers: &'a [i32],
-    /// The reaper.
+    /// The reaper's process id.
     pub(super) reaper: i32,
     pub(super) strangers: &'a Strangers,
     /// Returns true if a process has the agent's id.
@@ -129,50 +129,50 @@ impl Kin<'_> {
         self.workers.binary_search(&pid).is_ok()
     }
 
-    /// Returns true if the agent has no children but workers and the reaper.
+    /// Returns true if the agent's only children are workers and the reaper.
     pub(super) fn is_all(&self) -> bool {
         proc::children().into_iter().all(|pid| self.is_known(pid))
     }
 
-    /// The agent's children, but workers and the reaper.
+    /// The agent's children except workers and the reaper.
     fn others(&self) -> Vec<Stat> {
         proc::children().into_iter().filter(|pid| !self.is_known(*pid)).filter_map(Stat::of).collect()
     }
 }
 
-/// The orphans that are there now, of the first generation; dead ones too.
+/// The orphans that exist now and are direct children of the agent, including dead ones.
 pub(super) fn present(kin: &Kin<'_>, whose: Whose<'_>) -> Vec<Stat> {
     kin.orphans(&kin.others(), whose).cloned().collect()
 }
 
-/// Names those that live.
+/// Describes those that are alive.
 pub(super) fn living(orphans: &[Stat]) -> Vec<Orphan> {
     orphans.iter().filter(|stat| !stat.is_dead()).map(Orphan::of).collect()
 }
 
-/// Reaps all children that have ended, whosever they are, but workers and the reaper.
+/// Reaps all children that have ended, orphans or not, except workers and the reaper.
 pub(super) fn reap_dead(kin: &Kin<'_>) {
     kin.others().iter().filter(|child| child.is_dead()).for_each(|child| reap(child.pid));
 }
 
-/// The agent's own session; 0 when its leader is outside the agent's process id namespace, as in a container.
+/// The agent's own session; 0 if the session's leader is outside the agent's process id namespace, as in a container.
 pub(super) fn own_session() -> i32 {
     let own = getpid().as_raw_pid();
     Stat::of(own).map_or(own, |stat| stat.session)
 }
 
-/// Kills a child with its whole group. The child is unreaped, so its id and its group's are no others'.
+/// Kills a child and its process group. The child is not reaped yet, so neither id can refer to anything else.
 pub(super) fn kill(child: &Stat) -> Option<OwnedFd> {
     let pidfd = process::open(Pid::from_raw(child.pid)?).ok()?;
     if let Some(group) = Pid::from_raw(child.group) {
-        // The group is of the child's session, which is not the agent's.
+        // The group is in the child's session, which is not the agent's.
         let _ = kill_process_group(group, Signal::KILL);
     }
     let _ = pidfd_send_signal(&pidfd, Signal::KILL);
     Some(pidfd)
 }
 
-/// Makes this process the parent of all orphans among its descendants.
+/// Makes this process the parent of all its orphaned descendants.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(getpid()))?)
 }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_those_that_were_gone_before_the_sweep_once() {
+    fn counts_orphans_that_ended_before_the_sweep_once() {
         let orphan = |pid| Orphan::of(&child(pid, 300));
         let mut swept = Swept { killed: vec![orphan(1)], left: vec![orphan(2)] };
         swept.add(vec![orphan(1), orphan(2), orphan(3)]);
@@ -206,14 +206,14 @@ mod tests {
     }
 
     #[test]
-    fn counts_those_that_live_on_as_left_alone() {
+    fn counts_orphans_that_stay_alive_as_left() {
         let orphan = |pid| Orphan::of(&child(pid, 300));
         let mut swept = Swept { killed: vec![orphan(1), orphan(2)], left: vec![] };
         swept.give_up(vec![orphan(2)]);
         assert_eq!(swept, Swept { killed: vec![orphan(1)], left: vec![orphan(2)] });
     }
 
-    /// Worker 200 is there, reaper 300, stranger 400, and everything from 500 on has the id.
+    /// Process 200 is a worker, 300 the reaper, 400 a stranger, and everything from 500 has the id.
     fn found(children: &[Stat], whose: Whose<'_>) -> Vec<i32> {
         let strangers = Strangers([(400, 5), (500, 4)].into());
         let kin =
@@ -230,13 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn who_was_there_before_is_spared_and_whoever_took_the_number_later_is_not() {
+    fn a_child_from_before_is_spared_and_a_later_process_with_its_pid_is_not() {
         let children = [child(400, 400), child(401, 400), child(500, 500)];
         assert_eq!(found(&children, Whose::Anyone), [500]);
     }
 
     #[test]
-    fn while_others_live_only_the_sessions_of_the_dead_are_swept() {
+    fn while_some_workers_are_alive_only_the_sessions_of_dead_ones_are_swept() {
         let children = [child(200, 200), child(201, 200), child(502, 502)];
         assert_eq!(found(&children, Whose::Sessions(&[200])), [201]);
     }

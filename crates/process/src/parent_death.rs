@@ -1,13 +1,14 @@
-//! Death with the parent: the kernel kills a process when the one that started it dies. The hidden subcommand
-//! `dies-with-parent` asks for it and becomes another program.
+//! The parent-death signal: the kernel kills a process when its parent dies. The hidden subcommand `dies-with-parent`
+//! requests the signal and becomes another program.
 //!
-//! The kernel keeps a parent-death signal over `exec`, so [`die_with_parent`] asks for it, between the start of the process and the
-//! start of the program, where no unsafe code is needed for it. Not for people, hence hidden.
+//! The kernel keeps a parent-death signal over `exec`, so [`die_with_parent`] requests it after the process has started
+//! and before its program does, where no unsafe code is needed. The subcommand is hidden because it is not for people.
 //!
-//! Two forms: in a process group that the caller makes ([`dying_with_parent`]), or leading a session of its own ([`in_session`]), as
-//! torchrun's workers do. The second has a socket for its standard input at first. Through it comes the real one, and
-//! through it goes the reason if the program cannot be started; a socket that just closes tells that it was. It also sets
-//! the soft limit of open files, which the agent has raised for itself ([`super::open_files`]).
+//! There are two forms: in a process group that the caller makes ([`dying_with_parent`]), or as the leader of a session
+//! of its own ([`in_session`]), as torchrun's workers are. The second form starts with a socket as its standard input.
+//! The process receives its real standard input through this socket, and sends the reason back if the program cannot be
+//! started; a socket that just closes means that it was started. The second form also sets the soft limit on open
+//! files, which the agent has raised for itself ([`super::open_files`]).
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -32,34 +33,35 @@ pub const DIES_WITH_PARENT: &str = "dies-with-parent";
 
 const IN_GROUP: &str = "in-group";
 const IN_SESSION: &str = "in-session";
-/// No reason is longer than this, in bytes: two paths and a sentence.
+/// Limit on the length of a reason, in bytes: two paths and a sentence fit.
 const LONGEST_REASON: u64 = 16 << 10;
 
-/// The command that starts `program` so that it dies with **this thread**, which must therefore be the main one. Arguments
-/// and environment are added as to any other command. This executable must pass [`DIES_WITH_PARENT`] on to [`super::helper`].
+/// The command that starts `program` so that it dies with **this thread**, which must therefore be the main thread.
+/// Arguments and environment are added as to any other command. This executable must pass [`DIES_WITH_PARENT`] on to
+/// [`super::helper`].
 pub fn dying_with_parent(program: &OsStr) -> Command {
     command(IN_GROUP.to_owned(), program)
 }
 
-/// From now on this process is killed when its parent dies, which must be `parent`. Returns false if it is another by now:
-/// the parent may have died before that, and then no signal will ever come.
+/// Makes the kernel kill this process when its parent dies. Returns false if the parent is no longer `parent`: it may
+/// have died before the request, and then the signal never comes.
 ///
 /// # Errors
-/// The system's own.
+/// The system's error.
 pub fn die_with_parent(parent: i32) -> io::Result<bool> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     Ok(Pid::as_raw(getppid()) == parent)
 }
 
 fn command(form: String, program: &OsStr) -> Command {
-    // The kernel's link to this very executable: right even if its file was replaced meanwhile, as a rebuild does.
+    // The kernel's link to this executable is right even if its file was replaced meanwhile, as by a rebuild.
     let mut command = Command::new("/proc/self/exe");
     command.arg(DIES_WITH_PARENT).arg(getpid().as_raw_pid().to_string()).arg(form).arg(program);
     command
 }
 
-/// The same, leading a session of its own, with `stdin` as its standard input. The socket tells why the program could
-/// not be started: [`reason`].
+/// Like [`dying_with_parent`], but as the leader of a session of its own, with `stdin` as its standard input. Pass the
+/// socket to [`reason`] to learn why the program could not be started.
 pub(super) fn in_session(
     program: &OsStr,
     stdin: BorrowedFd<'_>,
@@ -74,7 +76,7 @@ pub(super) fn in_session(
     Ok((command, ours))
 }
 
-/// Why a program that has ended had never been started; `None` if it had.
+/// The reason why a program that has ended was never started; `None` if it was.
 pub(super) fn reason(socket: &UnixStream) -> Option<String> {
     let mut reason = Vec::new();
     // Nothing written means that exec succeeded; an error is not a reason.
@@ -85,7 +87,7 @@ pub(super) fn reason(socket: &UnixStream) -> Option<String> {
 /// Becomes the program that the arguments name.
 ///
 /// # Errors
-/// When it cannot; `Ok` when the one who asked has been told of that.
+/// The program cannot be started. `Ok` if the agent has received the reason.
 pub(super) fn exec(args: &[OsString]) -> anyhow::Result<()> {
     let [parent, form, program, args @ ..] = args else {
         anyhow::bail!("`{DIES_WITH_PARENT}` is not for people: use `lockstep run`")
@@ -99,7 +101,7 @@ pub(super) fn exec(args: &[OsString]) -> anyhow::Result<()> {
         IN_SESSION => {
             let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
             let Err(error) = become_worker(&socket, parent, open_files, program, args);
-            // If nobody listens, the one who asked is gone, and so will this process be.
+            // If the agent has closed the socket, it is gone, and this process ends, too.
             let _ = (&socket).write_all(format!("{error:#}").as_bytes());
             Ok(())
         }
@@ -123,7 +125,7 @@ fn become_worker(
 }
 
 fn become_program(parent: i32, program: &OsStr, args: &[OsString]) -> anyhow::Result<Infallible> {
-    let asked = die_with_parent(parent).context("cannot ask for a signal at the parent's death")?;
+    let asked = die_with_parent(parent).context("cannot request a signal at the parent's death")?;
     anyhow::ensure!(asked, "the process that started this one has ended");
     let file = program::find_program(program, std::env::var_os("PATH").as_deref())?;
     let error = Command::new(&file).arg0(program).args(args).exec();
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_arguments_that_people_might_give() {
+    fn refuses_arguments_that_a_person_might_give() {
         assert!(exec(&[]).unwrap_err().to_string().contains("use `lockstep run`"));
         let args = ["1", "loose", "true"].map(OsString::from);
         assert!(exec(&args).unwrap_err().to_string().contains("in-session"));

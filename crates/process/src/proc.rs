@@ -1,6 +1,7 @@
-//! What `/proc` says of processes (proc(5)): parents, sessions, times, threads, environments. Nothing else reads `/proc/PID`.
+//! Reads `/proc` (proc(5)): parents, sessions, times, threads, environments of processes. Nothing else reads
+//! `/proc/PID`.
 //!
-//! A process that has ended, or that this user may not look at, is `None`: it is the caller's to decide what that means.
+//! A process that has ended, or that this user may not inspect, gives `None`; the caller decides what that means.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -13,36 +14,36 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
-/// An environment larger than this is read no further: no marker is looked for behind it. In bytes.
+/// An environment is read up to this length, in bytes. No variable is looked for after it.
 const LARGEST_ENVIRONMENT: u64 = 8 << 20;
 /// A clock tick of `/proc`: `USER_HZ` is 100 on Linux.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The `stat` of a process or a thread, as far as it is needed.
+/// The `stat` of a process or a thread, with the fields that are needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Its number.
+    /// Process or thread id.
     pub pid: i32,
-    /// The name of its program, as the kernel has it (15 bytes).
+    /// The name of its program as the kernel stores it (15 bytes).
     pub name: String,
     /// `R`, `S`, `D`, `T`, `Z` and so on.
     pub state: char,
-    /// The process that is told of its end.
+    /// The parent, which the kernel notifies of its end.
     pub parent: i32,
     /// Its process group.
     pub group: i32,
     /// Its session.
     pub session: i32,
-    /// Its own time on a core so far, in user and kernel mode.
+    /// CPU time that it has used, in user and kernel mode.
     pub used: Duration,
-    /// That of the children that it has waited for.
+    /// CPU time of the children that it has waited for.
     pub used_by_children: Duration,
-    /// When it was started, in clock ticks since the machine was. With the pid, it distinguishes a process from all others.
+    /// Start time in clock ticks since boot. Together with the pid, it identifies a process uniquely.
     pub start: u64,
 }
 
 impl Stat {
-    /// That of a process.
+    /// Reads the entry of a process.
     pub fn of(pid: i32) -> Option<Self> {
         Self::in_folder(&PathBuf::from(format!("/proc/{pid}")))
     }
@@ -52,13 +53,13 @@ impl Stat {
     }
 
     fn parse(line: &[u8]) -> Option<Self> {
-        // The name stands in parentheses and may itself hold any byte, parentheses and spaces too.
+        // The name is in parentheses and may contain any byte, including parentheses and spaces.
         let open = line.iter().position(|byte| *byte == b'(')?;
         let close = line.iter().rposition(|byte| *byte == b')')?;
         let pid = std::str::from_utf8(&line[..open]).ok()?.trim().parse().ok()?;
         let name = String::from_utf8_lossy(line.get(open + 1..close)?).into_owned();
         let fields: Vec<&str> = std::str::from_utf8(&line[close + 1..]).ok()?.split_ascii_whitespace().collect();
-        // Numbered as proc_pid_stat(5) does, where the state is the third.
+        // Numbered as in proc_pid_stat(5), where the state is field 3.
         let field = |number: usize| fields.get(number - 3).copied();
         let id = |number| field(number)?.parse::<i32>().ok();
         let ticks = |number| Some(TICK * field(number)?.parse::<u32>().ok()?);
@@ -75,13 +76,13 @@ impl Stat {
         })
     }
 
-    /// Returns true if it has ended and only waits to be reaped.
+    /// Returns true if it has ended and waits to be reaped.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
     }
 }
 
-/// The numbers of all processes of this pid namespace that can be seen.
+/// The ids of all visible processes in this pid namespace.
 pub fn pids() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -92,28 +93,28 @@ pub fn threads(pid: i32) -> Vec<Stat> {
     thread_folders(pid).iter().filter_map(|folder| Stat::in_folder(folder)).collect()
 }
 
-/// The folders of a process's threads in `/proc`, each named by the thread's number.
+/// The folders of a process's threads in `/proc`, each named by the thread's id.
 fn thread_folders(pid: i32) -> Vec<PathBuf> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
 }
 
-/// A thread's time on a core, and its time in the queue for one (the kernel's sched-stats.rst).
+/// A thread's time on a core and its time in the run queue (the kernel's sched-stats.rst).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// On a core.
     pub running: Duration,
-    /// Ready to run, while others had the cores.
+    /// Ready to run, while all cores were busy.
     pub waiting: Duration,
 }
 
 impl Schedule {
-    /// That of the thread that asks. Nothing where the kernel does not keep these numbers.
+    /// Reads those of the calling thread. Zero if the kernel does not keep these numbers.
     pub fn of_this_thread() -> Self {
         Self::in_folder(Path::new("/proc/thread-self"))
     }
 
-    /// Those of a process's threads, with the threads' numbers.
+    /// Reads those of a process's threads, with the threads' ids.
     pub fn of_threads(pid: i32) -> Vec<(i32, Self)> {
         let numbered = |folder: PathBuf| Some((folder.file_name()?.to_str()?.parse().ok()?, Self::in_folder(&folder)));
         thread_folders(pid).into_iter().filter_map(numbered).collect()
@@ -126,17 +127,17 @@ impl Schedule {
     }
 }
 
-/// The `status` of a process: lines of a field's name and its value.
+/// The `status` of a process: lines with a field's name and its value.
 #[derive(Clone, Debug)]
 pub struct Status(String);
 
 impl Status {
-    /// That of a process.
+    /// Reads the entry of a process.
     pub fn of(pid: i32) -> Option<Self> {
         Some(Status(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/status")).ok()?).into_owned()))
     }
 
-    /// That of this process.
+    /// Reads the entry of this process.
     pub fn of_this_process() -> Option<Self> {
         Self::of(std::process::id() as i32)
     }
@@ -146,15 +147,15 @@ impl Status {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
 
-    /// The number that a field begins with.
+    /// The number at the start of a field.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.field(name)?.split_ascii_whitespace().next()?.parse().ok()
     }
 }
 
-/// Returns true if this process has children, dead or alive. One system call: [`children`] makes many.
+/// Returns true if this process has children, dead or alive. It needs one system call; [`children`] needs many.
 pub fn has_children() -> bool {
-    // Also those that end without SIGCHLD (waitid(2)); rustix has no name for it.
+    // Also those that end without SIGCHLD (waitid(2)); rustix has no name for this flag.
     let all = WaitIdOptions::from_bits_retain(0x4000_0000);
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT | all;
     !matches!(waitid(WaitId::All, look), Err(Errno::CHILD))
@@ -171,7 +172,7 @@ pub fn children_of(parent: i32) -> Vec<i32> {
     pids().filter(|pid| Stat::of(*pid).is_some_and(|stat| stat.parent == parent)).collect()
 }
 
-/// As the kernel lists them for each thread, if it was built with `CONFIG_PROC_CHILDREN`.
+/// Reads the kernel's lists for each thread, which exist if it was built with `CONFIG_PROC_CHILDREN`.
 fn listed_children(pid: i32) -> Option<Vec<i32>> {
     let mut children = Vec::new();
     for thread in thread_folders(pid) {
@@ -185,8 +186,8 @@ fn listed_children(pid: i32) -> Option<Vec<i32>> {
     Some(children)
 }
 
-/// Of these processes, with their parents, all that `ancestor` has started, and that those have started. A listing is not made
-/// in one moment, so it may hold a circle.
+/// All descendants of `ancestor` among these processes, which are given with their parents. The listing is not atomic,
+/// so it may contain a cycle.
 pub fn descendants(ancestor: i32, parents: &BTreeMap<i32, i32>) -> BTreeSet<i32> {
     let descends = |pid: i32| {
         let line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied());
@@ -195,7 +196,7 @@ pub fn descendants(ancestor: i32, parents: &BTreeMap<i32, i32>) -> BTreeSet<i32>
     parents.keys().copied().filter(|pid| *pid != ancestor && descends(*pid)).collect()
 }
 
-/// Program and arguments of a process, as one line.
+/// The program and arguments of a process, as one line.
 pub fn command_line(pid: i32) -> Option<String> {
     let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     Some(String::from_utf8_lossy(&words).trim_end_matches('\0').replace('\0', " "))
@@ -214,7 +215,7 @@ fn find_variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
     entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
-/// The soft limit on file locks of a process, if it has one.
+/// The soft limit on file locks of a process, if there is one.
 pub fn lock_limit(pid: i32) -> Option<u64> {
     find_lock_limit(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
 }
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_no_line_that_is_cut_before_the_start_time_or_broken() {
+    fn rejects_lines_that_are_broken_or_cut_before_the_start_time() {
         let whole = LINE.find("987654").unwrap();
         assert!((0..whole).all(|end| Stat::parse(&LINE.as_bytes()[..end]).is_none()));
         for broken in ["7", "7 (sh)", "7 (sh) S x", ") 7 (sh S 1"] {
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_grandchildren_and_survives_a_circle() {
+    fn finds_grandchildren_and_survives_a_cycle() {
         let parents = [(7, 1), (5, 7), (6, 5), (8, 1), (11, 12), (12, 11)].into();
         assert_eq!(descendants(7, &parents), [5, 6].into());
         assert_eq!(descendants(11, &parents), [12].into());

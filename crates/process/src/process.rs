@@ -1,4 +1,4 @@
-//! One child process, held by a descriptor, so that a signal never reaches another process that got its number later.
+//! One child process, held by a descriptor, so that a signal never reaches another process that gets the same id later.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,19 +11,19 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open
 
 use super::Exit;
 
-/// A child that was started here. Dropping it neither ends nor reaps it.
+/// A child of this process. Dropping it neither ends nor reaps it.
 #[derive(Debug)]
 pub struct Process {
-    /// Its pipes, and its end.
+    /// The child, with its pipes.
     pub child: Child,
     pidfd: OwnedFd,
 }
 
 impl Process {
-    /// Starts `command`. A process for which no descriptor can be had is killed at once.
+    /// Starts `command`. If no descriptor can be opened for the process, it is killed immediately.
     ///
     /// # Errors
-    /// The system's own.
+    /// The system's error.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let mut child = command.spawn()?;
         match open(Pid::from_child(&child)) {
@@ -41,10 +41,10 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// Sends a signal. One that has ended meanwhile is no error.
+    /// Sends a signal. It is not an error if the process has ended meanwhile.
     ///
     /// # Errors
-    /// The system's own.
+    /// The system's error.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         match pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
@@ -52,16 +52,16 @@ impl Process {
         }
     }
 
-    /// How it ended, if it has; it stays unreaped.
+    /// How it ended, if it has; it is not reaped.
     ///
     /// # Errors
-    /// The system's own: someone else has reaped it.
+    /// The system's error: other code has reaped it.
     pub fn ended(&self) -> io::Result<Option<Exit>> {
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         Ok(waitid(WaitId::PidFd(self.pidfd.as_fd()), look)?.as_ref().map(Exit::of))
     }
 
-    /// Waits for its end, or until the deadline. It stays unreaped.
+    /// Waits for its end, or until the deadline. It is not reaped.
     pub fn wait_until(&self, deadline: Instant) {
         wait_until(&self.pidfd, deadline);
     }
@@ -69,10 +69,10 @@ impl Process {
     /// Waits for its end, or kills it at the deadline; reaps it.
     ///
     /// # Errors
-    /// The system's own: someone else has reaped it.
+    /// The system's error: other code has reaped it.
     pub fn wait_or_kill(&mut self, deadline: Instant) -> io::Result<ExitStatus> {
         self.wait_until(deadline);
-        // One that has ended takes no signal any more.
+        // A signal to a process that has ended has no effect.
         let _ = self.signal(Signal::KILL);
         self.child.wait()
     }
@@ -84,7 +84,7 @@ impl AsFd for Process {
     }
 }
 
-/// A descriptor for a child of this process, or for another process that the caller then looks at again.
+/// A descriptor for a child of this process, or for another process that the caller then checks again.
 pub(super) fn open(pid: Pid) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_how_a_process_ended_and_leaves_it_unreaped() {
+    fn reports_how_a_process_ended_and_leaves_it_unreaped() {
         let mut process = shell("exit 3");
         process.wait_until(Instant::now() + Duration::from_secs(60));
         assert_eq!(process.ended().unwrap(), Some(Exit::Code(3)));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_at_the_deadline_what_has_not_ended() {
+    fn kills_a_process_at_the_deadline() {
         let mut process = shell("read line; exit 3");
         assert_eq!(process.ended().unwrap(), None);
         let status = process.wait_or_kill(Instant::now()).unwrap();

@@ -1,7 +1,7 @@
-//! Finds the program that is to be run, and tells in words why one cannot be.
+//! Finds a program to run, and explains why it cannot be run.
 //!
-//! It looks the way `execvp(3)` does. What only the kernel can judge (security modules, a full process table) is left
-//! to the start itself.
+//! The search is that of `execvp(3)`. Conditions that only the kernel can check (security modules, a full process
+//! table) are left to the start itself.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,27 +12,27 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 
-/// Where `execvp(3)` looks when PATH is not set.
+/// The folders that `execvp(3)` searches if PATH is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
-/// As much as the kernel reads of a first line (`BINPRM_BUF_SIZE`, linux/binfmts.h), in bytes.
+/// The length of a first line that the kernel reads (`BINPRM_BUF_SIZE`, linux/binfmts.h), in bytes.
 const FIRST_LINE: u64 = 256;
-/// Where the kernel lists handlers for further kinds of programs.
+/// The folder in which the kernel lists handlers for other kinds of programs.
 const OTHER_KINDS: &str = "/proc/sys/fs/binfmt_misc";
 
-/// Why a program cannot be run, and what to do.
+/// Why a program cannot be run, with advice.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// No folder in PATH has it.
+    /// No folder in PATH contains it.
     #[error("cannot find the program {} in the folders of PATH ({path}){hint}", program.display())]
     NotInPath {
-        /// The name that was looked for.
+        /// The name that was searched for.
         program: PathBuf,
-        /// The folders, as in PATH.
+        /// The value of PATH.
         path: String,
         /// What else to try.
         hint: String,
     },
-    /// The path leads nowhere.
+    /// The path does not exist.
     #[error("{} does not exist (the current folder is {folder}): check its path", path.display())]
     Missing {
         /// The program's path.
@@ -40,7 +40,7 @@ pub enum ProgramError {
         /// The current folder.
         folder: String,
     },
-    /// The path leads to a folder.
+    /// The path is a folder.
     #[error("{} is a folder, not a program: give the path of a file in it", path.display())]
     Folder {
         /// The path.
@@ -52,36 +52,36 @@ pub enum ProgramError {
         /// The program's path.
         path: PathBuf,
     },
-    /// Its file system is mounted so that nothing on it can be executed.
-    #[error("{} lies on a file system that is mounted noexec: copy it to another one", path.display())]
+    /// The file system is mounted without permission to execute.
+    #[error("{} is on a file system that is mounted noexec: copy it to another one", path.display())]
     NoExecMount {
         /// The program's path.
         path: PathBuf,
     },
-    /// The interpreter that the first line names does not exist.
+    /// The interpreter in the first line does not exist.
     #[error("the first line of {} names the interpreter {interpreter}, which does not exist: {advice}", path.display())]
     NoInterpreter {
         /// The program's path.
         path: PathBuf,
-        /// As the first line has it.
+        /// The interpreter, as in the first line.
         interpreter: String,
         /// What to do.
         advice: String,
     },
-    /// Neither a binary for this machine nor a script with a first line.
-    #[error("{} is no program for this machine: {advice}", path.display())]
+    /// The file is neither a binary for this machine nor a script with an interpreter line.
+    #[error("{} is not a program for this machine: {advice}", path.display())]
     NotAProgram {
         /// The program's path.
         path: PathBuf,
         /// What to do.
         advice: String,
     },
-    /// The system's own words.
+    /// The system's error.
     #[error("cannot execute {}: {source}", path.display())]
     Other {
         /// The program's path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -89,7 +89,7 @@ pub enum ProgramError {
 /// The file that `execvp(3)` would execute for `program` with this PATH.
 ///
 /// # Errors
-/// When there is none, or it cannot be executed; with the file's name and what to do.
+/// The program does not exist or cannot be executed; the message has the file's name and advice.
 pub fn find_program(program: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError> {
     if program.as_bytes().contains(&b'/') {
         let file = PathBuf::from(program);
@@ -101,14 +101,14 @@ pub fn find_program(program: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Pr
     for candidate in candidates.filter(|candidate| candidate.is_file()) {
         match check(&candidate) {
             Ok(()) => return Ok(candidate),
-            // One in a later folder may do: it is what execvp would take.
+            // A file in a later folder may work, and execvp would use it.
             Err(error) => refused = refused.or(Some(error)),
         }
     }
     Err(refused.unwrap_or_else(|| not_in_path(program, folders)))
 }
 
-/// Why executing `path` failed with `source`: the reason in words if it can be seen, else the system's.
+/// Why executing `path` failed with `source`: the cause if a check finds it, otherwise the system's error.
 pub(super) fn explain(path: &Path, source: io::Error) -> ProgramError {
     check(path).err().unwrap_or(ProgramError::Other { path: path.to_owned(), source })
 }
@@ -122,7 +122,7 @@ fn in_folder(folder: &[u8], program: &OsStr) -> PathBuf {
 fn not_in_path(program: &OsStr, folders: &OsStr) -> ProgramError {
     let here = Path::new(program).is_file() && !program.is_empty();
     let hint = if here {
-        format!(": one lies in the current folder, give it as ./{}", program.display())
+        format!(": there is one in the current folder, give it as ./{}", program.display())
     } else {
         String::new()
     };
@@ -161,7 +161,7 @@ fn denied(path: &Path, source: io::Error) -> ProgramError {
     }
 }
 
-/// Looks at the first bytes. A program that may be executed but not read is left to the kernel.
+/// Checks the first bytes. A program that may be executed but not read is left to the kernel.
 fn check_kind(path: &Path) -> Result<(), ProgramError> {
     let mut head = Vec::new();
     let read = File::open(path).and_then(|file| file.take(FIRST_LINE).read_to_end(&mut head));
@@ -175,7 +175,7 @@ fn check_kind(path: &Path) -> Result<(), ProgramError> {
         return Ok(());
     }
     let advice = if head.starts_with(ELF) {
-        "it is a binary for another processor; build it here, or take the one for this machine".to_owned()
+        "it is a binary for another processor; build it here, or use the one for this machine".to_owned()
     } else {
         "it has no first line such as `#!/bin/sh`; add one, or give the interpreter as the program and this file as its \
          first argument"
@@ -186,7 +186,7 @@ fn check_kind(path: &Path) -> Result<(), ProgramError> {
 
 const ELF: &[u8] = b"\x7fELF";
 
-/// The field `e_machine` and the class of an ELF file must be those of this very program (elf(5)).
+/// Compares the field `e_machine` and the class of an ELF file with those of this program (elf(5)).
 fn is_binary_for_this_machine(head: &[u8]) -> bool {
     let mut own = [0; 20];
     let known = File::open("/proc/self/exe").and_then(|mut exe| exe.read_exact(&mut own)).is_ok();
@@ -208,7 +208,7 @@ fn interpreter_exists(path: &Path, line: &[u8]) -> Result<(), ProgramError> {
     let advice = if line.ends_with(b"\r") {
         format!("the line ends as on Windows, run `sed -i 's/\\r$//' {}`", path.display())
     } else {
-        "correct the line, or install it".to_owned()
+        "correct the line, or install the interpreter".to_owned()
     };
     let interpreter = interpreter.to_string_lossy().trim_end().to_owned();
     Err(ProgramError::NoInterpreter { path: path.to_owned(), interpreter, advice })
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn says_why_a_file_is_no_program_and_what_to_do() {
+    fn explains_why_a_file_is_not_a_program_and_gives_advice() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         assert!(refusal(&folder.join("gone")).starts_with("THIS does not exist (the current folder is /"));
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(
             refusal(&lost),
             "the first line of THIS names the interpreter /no/such/python3, which does not exist: correct the line, or \
-             install it"
+             install the interpreter"
         );
         let windows = file(folder, "windows", b"#!/bin/sh\r\necho\r\n", 0o755);
         assert!(refusal(&windows).ends_with("the line ends as on Windows, run `sed -i 's/\\r$//' THIS`"));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn names_where_it_looked_for_a_program() {
+    fn names_the_folders_that_it_searched() {
         let error = find_program(OsStr::new("no-such-tool"), Some(OsStr::new("/bin:/opt"))).unwrap_err().to_string();
         assert_eq!(
             error,

@@ -1,8 +1,8 @@
-//! The reaper, as the agent sees it: a small process that outlives the agent by a moment if the agent is killed.
+//! The reaper, as the agent sees it: a small process that outlives the agent briefly if the agent is killed.
 //!
-//! The kernel kills workers with the agent, but not what workers have started. So the agent starts this process first and
-//! holds a socket to it. When the socket closes without a goodbye, the reaper ends the rest ([`super::reaper_main`]). If the
-//! reaper dies, the agent starts another and sends it every message again.
+//! The kernel kills workers with the agent, but not the processes that workers have started. So the agent first starts
+//! this process and holds a socket to it. If the socket closes without a goodbye, the reaper ends the rest
+//! ([`super::reaper_main`]). If the reaper dies, the agent starts another and sends it every message again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -24,29 +24,29 @@ use super::proc::Stat;
 /// The name of the subcommand.
 pub const REAPER: &str = "reaper";
 
-/// A reaper that dies within this time of its start failed at it.
+/// A reaper that dies within this time has failed to start.
 const FAILED: Duration = Duration::from_secs(1);
-/// This number of failures in a row is enough.
+/// The number of consecutive failures after which the agent gives up.
 const TRIES: u32 = 5;
 /// How long a reaper may take to end after a goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// What the agent sends its reaper. Each is a text that a zero byte ends: no path holds one.
+/// A message from the agent to its reaper. Each is text that ends with a zero byte, which no path contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// A worker leads the session of this id; it was started at this time (see [`Stat::start`]).
+    /// The worker with this process id leads a session; it was started at this time (see [`Stat::start`]).
     WorkerStarted(i32, u64),
-    /// All of that session is gone.
+    /// All processes of that worker's session are gone.
     WorkerGone(i32),
     /// Remove this folder if the agent is killed.
     RegisterCleanup(PathBuf),
-    /// Do not.
+    /// Do not remove this folder.
     UnregisterCleanup(PathBuf),
-    /// The agent ends as it should.
+    /// The agent ends normally.
     Goodbye,
 }
 
-/// The agent's end.
+/// The agent's handle.
 pub(super) struct Reaper {
     id: AgentId,
     process: Process,
@@ -78,7 +78,7 @@ impl Reaper {
     }
 
     pub(super) fn register_cleanup(&mut self, folder: &Path) {
-        // The reaper works in another folder.
+        // The reaper runs in another folder.
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         self.send(&Message::RegisterCleanup(folder.clone()));
         self.folders.insert(folder);
@@ -92,7 +92,7 @@ impl Reaper {
 
     pub(super) fn worker_started(&mut self, pid: Pid) {
         let pid = pid.as_raw_pid();
-        // A worker that is unreaped is seen.
+        // A worker that is not reaped has an entry in `/proc`.
         let Some(stat) = Stat::of(pid) else { return };
         self.sessions.insert(pid, stat.start);
         self.send(&Message::WorkerStarted(pid, stat.start));
@@ -103,7 +103,7 @@ impl Reaper {
         self.send(&Message::WorkerGone(pid));
     }
 
-    /// Starts another in place of one that has died.
+    /// Starts another reaper after one has died.
     pub(super) fn replace(&mut self) -> io::Result<()> {
         let status = self.process.child.wait()?;
         let now = Instant::now();
@@ -121,7 +121,7 @@ impl Reaper {
         Ok(())
     }
 
-    /// Says goodbye and waits until it is gone.
+    /// Sends a goodbye and waits until the reaper has ended.
     pub(super) fn dismiss(&mut self) {
         self.send(&Message::Goodbye);
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
@@ -130,7 +130,7 @@ impl Reaper {
 
     fn send(&mut self, message: &Message) {
         let bytes = message.to_bytes();
-        // A reaper that does not listen (its socket is full: it is stopped) is replaced by one that does.
+        // A reaper that does not read (its socket is full: it is stopped) is killed, and then replaced.
         if !matches!((&self.socket).write(&bytes), Ok(written) if written == bytes.len()) {
             let _ = self.process.signal(Signal::KILL);
         }
@@ -150,7 +150,7 @@ impl Message {
         bytes
     }
 
-    /// Reads one, without the byte that ends it.
+    /// Reads one message, without its final zero byte.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
         if let Some(folder) = bytes.strip_prefix(b"register ") {
@@ -169,12 +169,12 @@ impl Message {
     }
 }
 
-/// How many have failed in a row, after one that lived for `lived`.
+/// The number of consecutive failures after a reaper that lived for `lived`.
 fn failures(before: u32, lived: Duration) -> u32 {
     if lived < FAILED { before + 1 } else { 0 }
 }
 
-/// Starts a reaper that gets these messages first: they wait for it in the socket, so that it never knows less than it should.
+/// Starts a reaper that reads these messages first: they are in the socket before it starts, so that it misses none.
 fn spawn(id: AgentId, messages: &[Message]) -> io::Result<(Process, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn only_reapers_that_die_young_count_as_failed() {
+    fn only_reapers_that_die_soon_after_their_start_count_as_failed() {
         assert_eq!(failures(0, Duration::ZERO), 1);
         assert_eq!(failures(3, Duration::from_millis(999)), 4);
         assert_eq!(failures(4, FAILED), 0);

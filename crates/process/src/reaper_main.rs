@@ -1,8 +1,9 @@
-//! The hidden subcommand `reaper`: waits for the agent's end, and after one without a goodbye ends what workers left.
+//! The hidden subcommand `reaper`: waits for the agent's end. If the agent ends without a goodbye, it kills what
+//! workers left.
 //!
-//! It kills the processes that have the agent's id ([`super::agent_id`]) and those in a worker's session, then removes the
-//! folders that the agent had registered. What had set its limit on locks itself, cleared its environment and begun a
-//! session of its own cannot be distinguished from a stranger any more, and lives on, as it does under a living agent
+//! It kills the processes that have the agent's id ([`super::agent_id`]) and those in a worker's session, then removes
+//! the folders that the agent has registered. A process that set its own limit on locks, cleared its environment and
+//! began a session of its own cannot be distinguished from a stranger. It survives, as it does under a living agent
 //! ([`super::orphans`]).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +25,7 @@ use super::kill::kill_until_gone;
 use super::proc::{self, Stat};
 use super::reaper::Message;
 
-/// How long it tries to end what is left. What is held in the kernel longer than that is given up.
+/// Time limit for ending the processes that are left. Processes that hang in the kernel longer are abandoned.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// What the agent has registered.
@@ -35,10 +36,10 @@ struct Registered {
     goodbye: bool,
 }
 
-/// Listens on the standard input until the agent's end.
+/// Reads messages from the standard input until the agent's end.
 ///
 /// # Errors
-/// The system's own.
+/// The system's error.
 pub(super) fn run(args: &[OsString]) -> anyhow::Result<()> {
     let id = args
         .first()
@@ -50,17 +51,17 @@ pub(super) fn run(args: &[OsString]) -> anyhow::Result<()> {
     if !registered.goodbye {
         end_all(id, &registered.sessions);
         for folder in &registered.folders {
-            // Nobody is there any more to hear that it cannot be removed.
+            // No process is left that could report the error.
             let _ = fs::remove_dir_all(folder);
         }
     }
     Ok(())
 }
 
-/// Steps out of the way of what ends the agent: its terminal, its folder, its signals.
+/// Detaches from what ends the agent: its terminal, its folder, its signals.
 fn settle() -> anyhow::Result<()> {
     rustix::process::setsid().context("cannot begin a session")?;
-    // Not the agent's name: `pkill lockstep` must leave somebody to clean up.
+    // Not the agent's name: the reaper must survive `pkill lockstep`.
     rustix::thread::set_name(c"job-reaper")?;
     std::env::set_current_dir("/")?;
     for signal in [SIGTERM, SIGINT, SIGHUP] {
@@ -72,7 +73,7 @@ fn settle() -> anyhow::Result<()> {
 fn listen(mut messages: impl BufRead) -> Registered {
     let mut registered = Registered::default();
     let mut bytes = Vec::new();
-    // An error is an end, too.
+    // An error counts as the end, too.
     while matches!(messages.read_until(0, &mut bytes), Ok(count) if count > 0) {
         if bytes.pop() == Some(0)
             && let Some(message) = Message::parse(&bytes)
@@ -105,8 +106,9 @@ fn is_left(pid: i32, id: AgentId, sessions: &BTreeMap<i32, u64>) -> bool {
     stat.pid != getpid().as_raw_pid() && !stat.is_dead() && (in_session(&stat, sessions) || id.is_of(pid))
 }
 
-/// Returns true if it is in a worker's session. The session's number stays taken while a process is in it; one that took the
-/// number later than the worker leads a session that began later, so the leader, if it lives, must be the worker.
+/// Returns true if the process is in a worker's session. A session's id stays in use while a process is in it. A
+/// process that got the id after the worker leads a session that began later, so the leader, if alive, must be the
+/// worker.
 fn in_session(stat: &Stat, sessions: &BTreeMap<i32, u64>) -> bool {
     let Some(start) = sessions.get(&stat.session) else { return false };
     let leader = Stat::of(stat.session);
@@ -134,7 +136,7 @@ mod tests {
         assert!(listen(&[&bytes[..], b"goodbye\0"].concat()[..]).goodbye);
     }
 
-    /// A folder whose name came in half must not be removed.
+    /// A folder whose name arrived only in part must not be removed.
     #[test]
     fn a_message_that_was_cut_off_is_ignored() {
         for cut in [&b"register /home"[..], b"goodbye", b"\0", b"nonsense\0"] {

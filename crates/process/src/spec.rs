@@ -1,4 +1,4 @@
-//! What a worker is to be started with.
+//! What a worker is started with.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -6,16 +6,16 @@ use std::path::PathBuf;
 
 use super::{ProgramError, find_program};
 
-/// A program, its arguments, and what it finds at its start.
+/// A program, its arguments and its environment.
 #[derive(Debug)]
 pub struct Spec {
-    /// A path, or a name that is looked for in the worker's PATH.
+    /// A path, or a name that is searched for in the worker's PATH.
     pub program: OsString,
-    /// Its arguments, without its own name.
+    /// Its arguments, without the program's name.
     pub args: Vec<OsString>,
-    /// Changes to the agent's own environment, in order: a value is set, `None` is removed.
+    /// Changes to the agent's own environment, in order: a value is set, a name with `None` is removed.
     pub env: Vec<(OsString, Option<OsString>)>,
-    /// The folder that it starts in; the agent's own if `None`. Then `program` must not be a relative path.
+    /// The folder in which it starts; the agent's own if `None`. If it is set, `program` must not be a relative path.
     pub folder: Option<PathBuf>,
     /// Standard input.
     pub stdin: Stdin,
@@ -26,7 +26,8 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// The file that will be executed. To be asked before any worker is started: then a wrong program is one clear error.
+    /// The file that will be executed. Call it before any worker is started, so that a wrong program is one clear
+    /// error.
     ///
     /// # Errors
     /// See [`find_program`].
@@ -34,30 +35,30 @@ impl Spec {
         find_program(&self.program, self.path().as_deref())
     }
 
-    /// The value of PATH that the worker will see: its own if it gets one, else the agent's.
+    /// The value of PATH for the worker: its own if it has one, otherwise the agent's.
     fn path(&self) -> Option<OsString> {
         let given = self.env.iter().rev().find(|(name, _)| name == "PATH");
         given.map_or_else(|| std::env::var_os("PATH"), |(_, value)| value.clone())
     }
 }
 
-/// What a worker reads.
+/// A worker's standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stdin {
-    /// The agent's own standard input, as torchrun's workers do.
+    /// The agent's own, as for torchrun's workers.
     Inherit,
-    /// Nothing.
+    /// Empty.
     Null,
 }
 
-/// Where one of a worker's streams goes.
+/// The destination of one of a worker's output streams.
 #[derive(Debug)]
 pub enum Sink {
-    /// Where the agent's own goes.
+    /// The agent's own stream.
     Inherit,
-    /// Nowhere.
+    /// Discarded.
     Null,
-    /// To this open file or pipe.
+    /// This open file or pipe.
     Fd(OwnedFd),
 }
 
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_in_the_last_path_that_the_worker_is_given() {
+    fn searches_the_last_path_that_the_worker_is_given() {
         let path = |env: &[Option<&str>]| {
             let env = env.iter().map(|value| ("PATH".into(), value.map(OsString::from))).collect();
             let (stdin, stdout, stderr) = (Stdin::Null, Sink::Null, Sink::Null);

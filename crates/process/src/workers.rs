@@ -1,4 +1,4 @@
-//! The workers of one agent: started, watched, asked to end, killed, and swept after.
+//! The workers of one agent: starts, watches, signals, kills and sweeps them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -22,17 +22,18 @@ use super::reaper::Reaper;
 use super::spec::{Sink, Spec, Stdin};
 use super::{Deaths, Exit, Process, parent_death, process};
 
-/// By these [`Deaths`] reports the reaper's, and SIGCHLD; no process has these ids.
+/// The names under which [`Deaths`] reports the reaper and SIGCHLD; no process has these ids.
 const REAPER: u64 = 0;
 const CHILDREN: u64 = u64::MAX;
-/// After a kill in [`Drop`], how long a worker may take to end. One that is held in the kernel is given up.
+/// How long a worker may take to end after a kill in [`Drop`]. One that hangs in the kernel is abandoned.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
-/// The workers of one agent, on the process's **main thread**, because the kernel ends them with the thread that started them.
-/// Dropping it kills them all. Its descriptor is readable when [`next`](Self::next) may have something.
+/// The workers of one agent, on the process's **main thread**, because the kernel kills them when the thread that
+/// started them ends. Dropping it kills all of them. Its descriptor is readable when [`next`](Self::next) may return
+/// something.
 ///
-/// A worker that has died stays unreaped until the next [`sweep`](Self::sweep), so that its process id, its group's and
-/// its session's are no others' until all of it is gone.
+/// A worker that has died is not reaped until the next [`sweep`](Self::sweep), so that the ids of its process, group
+/// and session are not reused while any part of it is left.
 pub struct Workers {
     deaths: Deaths,
     reported: VecDeque<u64>,
@@ -44,7 +45,7 @@ pub struct Workers {
     open_files: Option<u64>,
 }
 
-/// SIGCHLD, which also orphans send that have ended by themselves.
+/// SIGCHLD, which arrives also for orphans that end on their own.
 struct Children {
     signal: SigId,
     pipe: UnixStream,
@@ -60,25 +61,25 @@ struct Worker {
 /// A worker's end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Died {
-    /// By which it was started.
+    /// The index with which it was started.
     pub index: usize,
     /// Its process id.
     pub pid: u32,
     /// How it ended.
     pub exit: Exit,
-    /// When the agent learned of it, for durations.
+    /// When the agent learned of it, to compute durations.
     pub at: Instant,
-    /// The same, for people.
+    /// The same as the time of day.
     pub wall: SystemTime,
 }
 
 impl Workers {
-    /// Makes this process the one that orphans come to, and starts its reaper. This executable must pass
-    /// [`DIES_WITH_PARENT`](super::DIES_WITH_PARENT) and [`REAPER`](super::REAPER) on to [`super::helper`]. From now on all
-    /// children of this process that end are reaped here: nobody else in it may wait for one.
+    /// Makes this process the subreaper of its orphans and starts its reaper. This executable must pass
+    /// [`DIES_WITH_PARENT`](super::DIES_WITH_PARENT) and [`REAPER`](super::REAPER) on to [`super::helper`]. From now
+    /// on, all children of this process that end are reaped here: no other code in it may wait for one.
     ///
     /// # Errors
-    /// The system's own.
+    /// The system's error.
     pub fn new() -> io::Result<Self> {
         let strangers = Strangers::here();
         orphans::adopt_orphans()?;
@@ -96,12 +97,12 @@ impl Workers {
         Ok(workers)
     }
 
-    /// From now on workers start with this soft limit of open files instead of the agent's own.
+    /// Sets the soft limit on open files for workers that start from now on, instead of the agent's own.
     pub fn limit_open_files(&mut self, soft: Option<u64>) {
         self.open_files = soft;
     }
 
-    /// From now on the reaper removes this folder if the agent is killed.
+    /// Makes the reaper remove this folder if the agent is killed.
     pub fn register_cleanup(&mut self, folder: &Path) {
         self.reaper.register_cleanup(folder);
     }
@@ -111,11 +112,12 @@ impl Workers {
         self.reaper.unregister_cleanup(folder);
     }
 
-    /// Starts a worker; its end will be reported as `index`'s. Returns its process id at once: whether the program could be
-    /// started is known at its end ([`Exit::NotStarted`]). [`super::find_program`] finds most reasons beforehand.
+    /// Starts a worker; its end will be reported with `index`. Returns its process id immediately: whether the program
+    /// could be started is known only at its end ([`Exit::NotStarted`]). [`super::find_program`] finds most reasons
+    /// beforehand.
     ///
     /// # Errors
-    /// When no process can be started at all.
+    /// No process can be started at all.
     pub fn start(&mut self, index: usize, spec: Spec) -> io::Result<u32> {
         let (mut command, started) = with_stdin(spec.stdin, &spec.program, self.open_files)?;
         command.args(&spec.args);
@@ -133,7 +135,7 @@ impl Workers {
         let mut process = Process::start(&mut command)?;
         let pid = process.pid();
         if let Err(error) = self.deaths.add(&process, pid.as_raw_pid() as u64) {
-            // Without a watch over it, it must not live.
+            // A process that cannot be watched must not live.
             process.wait_or_kill(Instant::now())?;
             return Err(error);
         }
@@ -142,17 +144,17 @@ impl Workers {
         Ok(pid.as_raw_pid() as u32)
     }
 
-    /// The agents that a process belongs to: this one, inside the one under which the agent itself runs.
+    /// The ids of the agents that a worker belongs to: this agent, within the one under which it runs.
     fn marker(&self, env: &[(OsString, Option<OsString>)]) -> OsString {
         let given = env.iter().rev().find(|(name, _)| name == AGENT).and_then(|(_, value)| value.clone());
         self.reaper.id().joined(given.or_else(|| std::env::var_os(AGENT)))
     }
 
-    /// The next death, in the kernel's order; waits for it until the deadline, without one for ever. `None` when the deadline
-    /// has passed first.
+    /// The next death, in the kernel's order. Waits until the deadline, or without a limit if there is none; `None` if
+    /// the deadline has passed.
     ///
     /// # Errors
-    /// The system's own; a reaper that cannot be replaced is one.
+    /// The system's error, or the reaper cannot be replaced.
     pub fn next(&mut self, deadline: Option<Instant>) -> io::Result<Option<Died>> {
         loop {
             while let Some(name) = self.reported.pop_front() {
@@ -189,19 +191,19 @@ impl Workers {
         let exit = match (parent_death::reason(&worker.started), worker.process.ended()?) {
             (Some(reason), _) => Exit::NotStarted(reason),
             (None, Some(exit)) => exit,
-            (None, None) => Exit::NotStarted("the system knows no such child any more".into()),
+            (None, None) => Exit::NotStarted("the system no longer knows this child".into()),
         };
         Ok(Some(Died { index: worker.index, pid: pid as u32, exit, at: Instant::now(), wall: SystemTime::now() }))
     }
 
-    /// Those whose end has not been reported yet, by index.
+    /// The workers whose end has not been reported yet, by index.
     pub fn alive(&self) -> Vec<usize> {
         let mut alive: Vec<usize> = self.living().map(|worker| worker.index).collect();
         alive.sort_unstable();
         alive
     }
 
-    /// Those of them that have ended already, by index.
+    /// Those of them that have already ended, by index.
     pub fn ended(&self) -> Vec<usize> {
         let ended = |worker: &&Worker| matches!(worker.process.ended(), Ok(Some(_)));
         self.living().filter(ended).map(|worker| worker.index).collect()
@@ -211,26 +213,28 @@ impl Workers {
         self.workers.values().filter(|worker| !worker.dead)
     }
 
-    /// Passes a signal on as it is, to every worker's process group, also what a dead one left in it.
+    /// Sends a signal to every worker's process group, including what a dead worker left in it.
     pub fn signal(&mut self, signal: Signal) {
         for (pid, worker) in &self.workers {
             send(*pid, worker, signal);
         }
     }
 
-    /// Asks every worker's process group to end by this signal. Stopped ones go on, or they could not hear it.
+    /// Sends this signal, which asks for an end, to every worker's process group. Stopped processes are continued,
+    /// because they could not handle it otherwise.
     pub fn end(&mut self, signal: Signal) {
         self.signal(signal);
         self.signal(Signal::CONT);
     }
 
-    /// Kills every worker's process group. The deaths are still reported by [`Self::next`].
+    /// Kills every worker's process group. [`Self::next`] still reports the deaths.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
     }
 
-    /// Ends everything that dead workers left behind, and reaps them, within this time. While some worker lives, only what is
-    /// left of the dead ones' sessions is ended, since the rest may be the living one's; after the last death, everything is.
+    /// Ends and reaps everything that dead workers left behind, within this time. While some worker is alive, only what
+    /// is left in the dead workers' sessions is ended, since the rest may belong to the living one; after the last
+    /// death, everything is.
     pub fn sweep(&mut self, limit: Duration) -> Swept {
         let mut sweep = self.begin_sweep(limit);
         while let Some(dying) = self.kill_generation(&mut sweep) {
@@ -239,14 +243,14 @@ impl Workers {
         self.end_sweep(sweep)
     }
 
-    /// Begins what [`sweep`](Self::sweep) does, for those who do not want to block. It may be given up and begun again.
+    /// Begins a [`sweep`](Self::sweep) for callers that must not block. It may be abandoned and begun again.
     pub fn begin_sweep(&mut self, limit: Duration) -> Sweep {
         let dead: Vec<i32> = self.workers.iter().filter(|(_, worker)| worker.dead).map(|(pid, _)| *pid).collect();
         let deadline = Instant::now() + limit;
         let mut sweep = Sweep { dead, deadline, swept: Swept::default(), over: self.with_kin(|kin| kin.is_all()) };
-        // What dead workers left behind are children of the agent by now. Most leave nothing.
+        // What dead workers left behind are now children of the agent. Most leave nothing.
         if !sweep.over {
-            // Looked for before the kill: those that it ends at once would not be found any more.
+            // Searched before the kill, because those that it ends immediately would not be found afterwards.
             let there = self.with_kin(|kin| orphans::living(&orphans::present(kin, self.whose(&sweep))));
             sweep.swept.add(there);
             sweep.dead.iter().for_each(|pid| send(*pid, &self.workers[pid], Signal::KILL));
@@ -254,8 +258,8 @@ impl Workers {
         sweep
     }
 
-    /// Kills the next generation of orphans. Their ends are to be awaited before the next call, until the sweep's deadline.
-    /// `None` when none is left, or the deadline has passed.
+    /// Kills the next generation of orphans. Await their ends, until the sweep's deadline, before the next call. `None`
+    /// if none are left or the deadline has passed.
     pub fn kill_generation(&mut self, sweep: &mut Sweep) -> Option<Vec<OwnedFd>> {
         if sweep.over {
             return None;
@@ -272,7 +276,7 @@ impl Workers {
         Some(found.iter().filter_map(orphans::kill).collect())
     }
 
-    /// Reaps the dead workers; what the sweep has found.
+    /// Reaps the dead workers and returns what the sweep found.
     pub fn end_sweep(&mut self, sweep: Sweep) -> Swept {
         self.reap_dead();
         for pid in sweep.dead {
@@ -298,7 +302,7 @@ impl Workers {
         self.with_kin(orphans::reap_dead);
     }
 
-    /// Says goodbye to the reaper. Before, all workers should have died and been swept: what lives is killed.
+    /// Sends the reaper a goodbye. All workers should have died and been swept before; any that is alive is killed.
     pub fn close(mut self) {
         self.kill_and_reap();
         self.reaper.dismiss();
@@ -321,13 +325,13 @@ impl AsFd for Workers {
 }
 
 impl Drop for Workers {
-    /// The reaper hears no goodbye and so ends what is left.
+    /// The reaper gets no goodbye, so it ends what is left.
     fn drop(&mut self) {
         self.kill_and_reap();
     }
 }
 
-/// A sweep on its way: see [`Workers::begin_sweep`].
+/// A sweep in progress: see [`Workers::begin_sweep`].
 #[derive(Debug)]
 pub struct Sweep {
     dead: Vec<i32>,
@@ -337,7 +341,7 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Until when to wait for those that were killed.
+    /// How long to wait for processes that were killed.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -351,7 +355,7 @@ impl Children {
     }
 
     fn clear(&mut self) {
-        // Nonblocking: it ends where nothing is left.
+        // Nonblocking: the copy ends when nothing is left.
         let _ = io::copy(&mut Read::by_ref(&mut self.pipe), &mut io::sink());
     }
 }
@@ -364,7 +368,7 @@ impl Drop for Children {
 
 fn send(pid: i32, worker: &Worker, signal: Signal) {
     let Some(group) = Pid::from_raw(pid) else { return };
-    // Unreaped, it keeps its id and its group's. It may not have begun its group yet; then it is alone.
+    // A worker that is not reaped keeps its id and its group's. Before it has made its group, it is alone.
     if kill_process_group(group, signal).is_err() && !worker.dead {
         let _ = worker.process.signal(signal);
     }
@@ -375,7 +379,7 @@ fn with_stdin(stdin: Stdin, program: &OsStr, open_files: Option<u64>) -> io::Res
     let own = io::stdin();
     let own: BorrowedFd<'_> = own.as_fd();
     match stdin {
-        // A standard input that the agent was started without reads as nothing.
+        // If the agent was started without a standard input, the worker's is empty.
         Stdin::Inherit => parent_death::in_session(program, own, open_files)
             .or_else(|_| parent_death::in_session(program, null.as_fd(), open_files)),
         Stdin::Null => parent_death::in_session(program, null.as_fd(), open_files),

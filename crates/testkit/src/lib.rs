@@ -1,9 +1,9 @@
-//! For the labs' tests: jobs in private folders, whose ranks are started directly and started again after a fault, as a
-//! launcher would do.
+//! Support for the labs' tests: jobs in private folders, whose ranks are started directly and restarted after a fault,
+//! as a launcher would do.
 //!
-//! Failures of the machine are panics, as usual in tests. Leaves out launchers themselves, and what a lab promises.
+//! System errors are panics, as usual in tests. Not here: launchers, and what each lab promises.
 
-#![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // for tests alone
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // only for tests
 
 pub mod margin;
 
@@ -53,7 +53,7 @@ impl Job {
         self.folder.path().join(name)
     }
 
-    /// `program` in this folder, without any launcher's variables, with its output piped.
+    /// A command that runs `program` in this folder, without a launcher's variables, with its output piped.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         clear_launcher(&mut command);
@@ -66,15 +66,15 @@ impl Job {
         command
     }
 
-    /// Runs the program alone, without a launcher, until it ends; if it has several ranks, it starts them itself.
+    /// Runs the program without a launcher until it ends; if it has several ranks, it starts them itself.
     pub fn alone(&self, args: &[&str]) -> Output {
         let mut command = self.command(&self.program);
         command.args(args);
         Running::start(command).end()
     }
 
-    /// Starts all ranks and waits until all have ended. Once one is killed, the others are killed too: a launcher does not wait
-    /// for them to find out, either.
+    /// Starts all ranks and waits until all have ended. Once one is killed, the others are killed, too: a launcher does
+    /// not wait until they notice, either.
     pub fn attempt(&mut self, world: usize, args: &[&str]) -> Attempt {
         let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
         let port = store.port().unwrap();
@@ -101,12 +101,12 @@ impl Job {
             if ended.succeeded() {
                 return attempt;
             }
-            assert!(!ended.told().contains("not injected"), "{}", ended.told());
+            assert!(!ended.stderr().contains("not injected"), "{}", ended.stderr());
         }
         panic!("the job never succeeded");
     }
 
-    /// The weights that all ranks saved, which must be equal.
+    /// The weights that the ranks saved. Panics unless all are equal.
     pub fn weights(&self, world: usize) -> Vec<u8> {
         let of = |rank| fs::read(self.path(&format!("weights/rank-{rank}.safetensors"))).unwrap();
         let weights = of(0);
@@ -119,7 +119,7 @@ impl Job {
         serde_json::from_slice(&fs::read(self.path(&format!("results/rank-{rank}.json"))).unwrap()).unwrap()
     }
 
-    /// The names in the folder of snapshots, sorted.
+    /// The file names in the folder of snapshots, sorted.
     pub fn snapshots(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("snapshots")).unwrap();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -127,7 +127,7 @@ impl Job {
         names
     }
 
-    /// Each rank's events, with the number of the attempt.
+    /// Each rank's events, with the number of their attempt.
     pub fn events(&self) -> BTreeMap<usize, Vec<(u32, Event)>> {
         let logs = events::read_folder(&self.path("events")).unwrap();
         let of = |log: events::EventLog| log.records.into_iter().map(|record| (record.restart, record.event)).collect();
@@ -135,34 +135,34 @@ impl Job {
     }
 
     /// The number of injected faults.
-    pub fn inflicted(&self) -> usize {
+    pub fn injected(&self) -> usize {
         let names = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
         names.filter(|name| name.to_string_lossy().starts_with("faults.json.fired-")).count()
     }
 }
 
 impl Attempt {
-    /// Returns true if every rank ended with code 0.
+    /// Returns true if every rank exited with code 0.
     pub fn succeeded(&self) -> bool {
         self.0.iter().all(|output| output.status.success())
     }
 
     /// All ranks' stderr.
-    pub fn told(&self) -> String {
+    pub fn stderr(&self) -> String {
         self.0.iter().map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).collect()
     }
 
     /// All ranks' stdout.
-    pub fn printed(&self) -> String {
+    pub fn stdout(&self) -> String {
         self.0.iter().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).collect()
     }
 }
 
-/// The weights after a run without failures.
+/// The weights after a run without faults.
 pub fn undisturbed(program: &Path, world: usize, args: &[&str]) -> Vec<u8> {
     let mut job = Job::new(program);
     let ended = job.attempt(world, args);
-    assert!(ended.succeeded(), "{}", ended.told());
+    assert!(ended.succeeded(), "{}", ended.stderr());
     job.weights(world)
 }
 
@@ -178,7 +178,7 @@ pub fn while_saving(epoch: u64, step: u64, phase: Phase, acts: &[Act]) -> Fault 
     Fault { name, rank: 0, at: Point::Save { epoch, step, phase }, acts: acts.to_vec() }
 }
 
-/// A running process with captured output, killed and reaped when the test fails.
+/// A running process with captured output. It is killed and reaped if the test fails.
 pub struct Running {
     child: KillOnDrop,
     stdout: Receiver<Vec<u8>>,
@@ -186,14 +186,14 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it.
+    /// Starts the command.
     pub fn start(mut command: Command) -> Self {
         let mut child = KillOnDrop(command.spawn().unwrap());
         let (stdout, stderr) = (child.0.stdout.take().unwrap(), child.0.stderr.take().unwrap());
         Running { child, stdout: drain(stdout), stderr: drain(stderr) }
     }
 
-    /// Waits until it and every process that inherited its output have ended.
+    /// Waits until the process, and every other process that inherited its output, have ended.
     pub fn end(mut self) -> Output {
         let wait = |pipe: &Receiver<Vec<u8>>| receive(pipe).expect("a process did not end").unwrap_or_default();
         let (stdout, stderr) = (wait(&self.stdout), wait(&self.stderr));
@@ -201,7 +201,7 @@ impl Running {
     }
 }
 
-/// Runs all commands to their ends; once one is killed, the others are killed too.
+/// Runs all commands until they end; once one is killed, the others are killed, too.
 fn run_all(commands: Vec<Command>) -> Vec<Output> {
     let mut running: Vec<Running> = commands.into_iter().map(Running::start).collect();
     let mut ended = vec![false; running.len()];

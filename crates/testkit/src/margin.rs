@@ -1,13 +1,14 @@
-//! Checks how far a result is from a test's limit, and prints it for `scripts/learning_margins.py`, which tabulates these lines
-//! over seeds and instruction sets. Leaves out which tests do so: their names show it (CONTRIBUTING).
+//! Checks the distance of a result from a test's limit, and prints it for `scripts/learning_margins.py`, which
+//! tabulates these lines over seeds and instruction sets. Not here: which tests do so; their names show it
+//! (CONTRIBUTING).
 
 use std::env;
 use std::fmt::Display;
 
-/// The variable that gives training tests another seed than their own.
+/// The variable that replaces the seed of training tests.
 pub const SEED: &str = "LOCKSTEP_TEST_SEED";
 
-/// The seed of a training test: that of [`SEED`], otherwise `usual`.
+/// The seed of a training test: the value of [`SEED`], otherwise `usual`.
 pub fn seed(usual: u64) -> u64 {
     env::var(SEED).map_or(usual, |seed| seed.parse().unwrap_or_else(|_| panic!("{SEED}={seed}: not a number")))
 }

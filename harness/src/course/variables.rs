@@ -138,6 +138,6 @@ pub(super) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_INJECT_MARK"],
         by: "`lockstep inject`, `verify`, `tour`",
-        meaning: "set for all processes of a run: by it those are found that a run left behind",
+        meaning: "set for all processes of a run, to find those that it leaves behind",
     },
 ];

@@ -63,7 +63,7 @@ pub(crate) struct Options {
     reports: Vec<Target>,
 }
 
-/// A scenario to run, and the command that runs only this one again.
+/// A scenario to run, and the command that repeats only this one.
 struct Entry {
     scenario: Scenario,
     replay: String,

@@ -44,7 +44,7 @@ pub(crate) fn draw(seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenari
     }
 }
 
-/// The arguments that run only this one again.
+/// The arguments that repeat only this scenario.
 pub(crate) fn replay(seed: u64, index: u64, ranks: usize, nodes: usize) -> String {
     let nodes = if nodes > 1 { format!(" --nodes {nodes}") } else { String::new() };
     format!("--soak 1 --seed {seed} --skip {index} --ranks {ranks}{nodes}")
@@ -130,8 +130,8 @@ fn is_saved_after(step: u64, steps: u64) -> bool {
     next == steps || next.is_multiple_of(SAVE_EVERY)
 }
 
-/// One restart for each death. But snapshots are saved in the background: when a fault hits a save, the next fault may already
-/// have happened, and one restart handles both.
+/// One restart for each death. But snapshots are saved in the background: when a fault hits a save, the next fault may
+/// already have happened, and one restart handles both.
 fn expected(faults: &[Fault]) -> Expect {
     let deaths = faults.iter().filter(|fault| is_deadly(fault)).count() as u64;
     let overlap = deaths > 1 && faults.iter().rev().skip(1).any(|fault| fault.when.save.is_some());

@@ -51,7 +51,7 @@ impl VerifiedLab {
 
     /// How its ranks are started.
     pub(super) fn launcher(&self, usual: &Launcher) -> Launcher {
-        if self.verify.starts_itself { Launcher::Nobody } else { usual.clone() }
+        if self.verify.starts_itself { Launcher::Direct } else { usual.clone() }
     }
 
     /// A run of this many ranks with batches of this size.

@@ -147,12 +147,12 @@ impl Series {
     ) -> anyhow::Result<Case> {
         let mut runs = Vec::new();
         for (name, ranks, launcher) in
-            [("processes", self.ranks, self.launcher.clone()), ("threads", THREADS, Launcher::Nobody)]
+            [("processes", self.ranks, self.launcher.clone()), ("threads", THREADS, Launcher::Direct)]
         {
             let plan = lab.plan(ranks, BATCH);
             let mut scenario = lab.scenario(&plan, program.clone());
             scenario.title = name.into();
-            if matches!(launcher, Launcher::Nobody) {
+            if matches!(launcher, Launcher::Direct) {
                 scenario.run.args.extend(["--nprocs".to_owned(), ranks.to_string()]);
             }
             let (outcome, made) = self.run_scenario(scenario, &launcher)?;

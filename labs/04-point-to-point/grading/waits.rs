@@ -91,6 +91,6 @@ mod tests {
         let text =
             diagnosis(&["rank 0: has finished".into(), "rank 1: waits in recv [1] Float tag 0 from rank 0".into()]);
         assert!(text.unwrap().starts_with("rank 1 waits in recv for rank 0, and no such message"));
-        assert_eq!(diagnosis(&["rank 0: is in no call, after 3 that are done".into()]), None);
+        assert_eq!(diagnosis(&["rank 0: is in no call, after 3 finished calls".into()]), None);
     }
 }

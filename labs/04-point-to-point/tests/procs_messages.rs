@@ -84,9 +84,9 @@ fn ranks_as_processes_hold_the_right_tensors_and_detect_their_deadlocks() {
     for world in 2..=4 {
         let mut job = lab();
         let ended = job.attempt(world, &QUICK);
-        assert!(ended.succeeded(), "{}", ended.told());
+        assert!(ended.succeeded(), "{}", ended.stderr());
         check_results(&job, world);
-        check_deadlocks(&ended.printed(), world);
+        check_deadlocks(&ended.stdout(), world);
     }
 }
 

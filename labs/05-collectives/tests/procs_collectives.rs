@@ -115,7 +115,7 @@ fn every_collective_leaves_the_same_numbers_on_ranks_that_are_processes() {
     for (world, root) in [(2, 0), (3, 1), (4, 2)] {
         let mut job = lab();
         let ended = job.attempt(world, &arguments(&["--root", &root.to_string()]));
-        assert!(ended.succeeded(), "{}", ended.told());
+        assert!(ended.succeeded(), "{}", ended.stderr());
         assert!(ended.0[1..].iter().all(|output| output.stdout.is_empty()), "rank 0 alone prints");
         check(world, root, &results(&job, world));
     }

@@ -23,7 +23,7 @@ fn survives_kills(world: usize) {
     ];
     let mut job = job_with(&faults);
     assert_eq!(job.finish(world, &args), 7);
-    assert_eq!(job.inflicted(), 6);
+    assert_eq!(job.injected(), 6);
     assert!(job.weights(world) == undisturbed(world, &args), "the weights have other bits");
 }
 
@@ -79,13 +79,13 @@ fn resumes_from_the_one_before(harm: Act, message: &str) {
     let mut job = job_with(&[while_saving(1, 6, Phase::Named, &[harm, Act::Signal(9)])]);
     assert!(!job.attempt(2, &args).succeeded());
     let resumed = job.attempt(2, &args);
-    assert!(resumed.succeeded(), "{}", resumed.told());
+    assert!(resumed.succeeded(), "{}", resumed.stderr());
     let warning = format!("skipped the snapshot snapshots/snapshot-000001-00000006.safetensors: it is {message}");
-    assert!(resumed.told().contains(&warning), "{}", resumed.told());
+    assert!(resumed.stderr().contains(&warning), "{}", resumed.stderr());
     assert!(
-        resumed.printed().starts_with("Resuming training from snapshot at Epoch 1, step 3\n"),
+        resumed.stdout().starts_with("Resuming training from snapshot at Epoch 1, step 3\n"),
         "{}",
-        resumed.printed()
+        resumed.stdout()
     );
     assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
     assert_eq!(job.snapshots(), ["snapshot-000001-00000012.safetensors", "snapshot-000002-00000000.safetensors"]);
@@ -123,9 +123,9 @@ fn survives_exits_and_panics() {
     panics.acts = vec![Act::Panic];
     let mut job = job_with(&[panics, fault(6, Act::Exit(7))]);
     let first = job.attempt(2, &args);
-    assert!(first.told().contains("a panic was asked for"), "{}", first.told());
+    assert!(first.stderr().contains("a panic was asked for"), "{}", first.stderr());
     let second = job.attempt(2, &args);
-    assert_eq!(second.0[0].status.code(), Some(7), "{}", second.told());
+    assert_eq!(second.0[0].status.code(), Some(7), "{}", second.stderr());
     assert_eq!(job.finish(2, &args), 1);
     assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
     let message = |event: &Event| if let Event::Fault { message } = event { Some(message.clone()) } else { None };
@@ -141,7 +141,7 @@ fn a_finished_run_that_is_started_again_only_writes_its_weights_again() {
     let weights = job.weights(2);
     std::fs::remove_dir_all(job.path("weights")).unwrap();
     let again = job.attempt(2, &args);
-    assert_eq!(again.printed(), "Resuming training from snapshot at Epoch 2\n");
+    assert_eq!(again.stdout(), "Resuming training from snapshot at Epoch 2\n");
     assert!(job.weights(2) == weights);
 }
 

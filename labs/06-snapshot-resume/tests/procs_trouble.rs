@@ -31,8 +31,8 @@ fn continues_with_a_warning_when_there_is_no_space_and_keeps_the_old_snapshot() 
     ]);
     let first = job.attempt(2, &args);
     assert!(!first.succeeded());
-    assert_eq!(first.told().matches("No space left on device").count(), 3, "{}", first.told());
-    assert!(first.told().contains("those that were there still are"), "{}", first.told());
+    assert_eq!(first.stderr().matches("No space left on device").count(), 3, "{}", first.stderr());
+    assert!(first.stderr().contains("those that were there still are"), "{}", first.stderr());
     let names = job.snapshots();
     assert!(names.len() == 2 && names[0].ends_with(".partial"), "what the killed writer left, and one more: {names:?}");
     assert_eq!(names[1], "snapshot-000000-00000003.safetensors");
@@ -84,17 +84,17 @@ fn continues_when_the_folder_cannot_be_written() {
     let args = with(&["--snapshots", "snapshots/inside"]);
     let ended = job.attempt(2, &args);
     assert!(
-        !ended.succeeded() && ended.told().contains("cannot look for snapshots in snapshots/inside"),
+        !ended.succeeded() && ended.stderr().contains("cannot look for snapshots in snapshots/inside"),
         "{}",
-        ended.told()
+        ended.stderr()
     );
 
     let mut job = new_job();
     std::os::unix::fs::symlink("/proc", job.path("readonly")).unwrap();
     let args = with(&["--snapshots", "readonly/snapshots"]);
     let ended = job.attempt(2, &args);
-    assert!(ended.succeeded(), "{}", ended.told());
-    assert_eq!(ended.told().matches("; training goes on").count(), 10, "{}", ended.told());
+    assert!(ended.succeeded(), "{}", ended.stderr());
+    assert_eq!(ended.stderr().matches("; training goes on").count(), 10, "{}", ended.stderr());
     assert!(job.weights(2) == undisturbed(2, &with(&[])));
 }
 
@@ -122,7 +122,7 @@ fn rejects_another_seed_inside_an_epoch() {
     assert!(!job.attempt(1, &with(&[])).succeeded());
     let ended = job.attempt(1, &with(&["--seed", "5"]));
     let refused = "the seed was 0 there and is 5 here";
-    assert!(!ended.succeeded() && ended.told().contains(refused), "{}", ended.told());
+    assert!(!ended.succeeded() && ended.stderr().contains(refused), "{}", ended.stderr());
     assert_eq!(job.finish(1, &with(&[])), 1);
 }
 
@@ -134,7 +134,7 @@ fn rejects_other_data_of_the_same_length_inside_an_epoch() {
     Digits::write_idx(&job.path("data"), 9, 50, 13).unwrap();
     let ended = job.attempt(1, &with(&["--data", "data"]));
     let refused = "the data set's fingerprint was ";
-    assert!(!ended.succeeded() && ended.told().contains(refused), "{}", ended.told());
+    assert!(!ended.succeeded() && ended.stderr().contains(refused), "{}", ended.stderr());
 }
 
 #[test]
@@ -144,11 +144,11 @@ fn warns_of_a_learning_rate_and_a_batch_size_that_are_not_the_snapshots() {
     let batches_of_3: Vec<&str> =
         with(&["--lr", "0.5"]).into_iter().map(|arg| if arg == "2" { "3" } else { arg }).collect();
     let ended = job.attempt(1, &batches_of_3);
-    assert!(ended.succeeded(), "{}", ended.told());
+    assert!(ended.succeeded(), "{}", ended.stderr());
     for words in
         ["goes on as the snapshot's, 0.01, and is not 0.5", "2 samples in a rank's batch and training goes on with 3"]
     {
-        assert_eq!(ended.told().matches(words).count(), 1, "{}", ended.told());
+        assert_eq!(ended.stderr().matches(words).count(), 1, "{}", ended.stderr());
     }
 }
 
@@ -158,7 +158,7 @@ fn a_segmentation_fault_on_request_kills() {
     fault.acts = vec![Act::Signal(11)];
     let mut job = job_with(&[fault]);
     let ended = job.attempt(1, &with(&[]));
-    assert_eq!(ended.0[0].status.signal(), Some(11), "{}", ended.told());
+    assert_eq!(ended.0[0].status.signal(), Some(11), "{}", ended.stderr());
 }
 
 #[test]
@@ -262,11 +262,11 @@ fn other_world_sizes_resume_with_each_sample_once_per_epoch() {
     // 50 samples in batches of 2: 3 steps of 2 ranks are saved, then 3 of 3 ranks, and 20 samples are left to 4 ranks.
     assert!(!job.attempt(2, &args).succeeded());
     let second = job.attempt(3, &args);
-    assert!(second.told().contains("taken with 2 ranks and training goes on with 3"), "{}", second.told());
+    assert!(second.stderr().contains("taken with 2 ranks and training goes on with 3"), "{}", second.stderr());
     let third = job.attempt(4, &args);
-    assert!(third.succeeded(), "{}", third.told());
-    assert!(third.printed().contains("Resuming training from snapshot at Epoch 0, step 6\n"), "{}", third.printed());
-    assert!(third.printed().contains("[rank 3] Epoch 0 | Batchsize: 2 | Steps: 9\n"), "{}", third.printed());
+    assert!(third.succeeded(), "{}", third.stderr());
+    assert!(third.stdout().contains("Resuming training from snapshot at Epoch 0, step 6\n"), "{}", third.stdout());
+    assert!(third.stdout().contains("[rank 3] Epoch 0 | Batchsize: 2 | Steps: 9\n"), "{}", third.stdout());
     assert_eq!(taken(&job, 0), (0..50).collect::<Vec<u64>>());
     let mut second_epoch = taken(&job, 1);
     assert_eq!(second_epoch.len(), 52, "two samples pad the last turn of four ranks");
@@ -289,6 +289,6 @@ fn pythons_torchrun_restarts_the_lab_and_no_bit_changes() {
     torchrun.arg("--no-python").arg(lab()).args(with(&[]));
     let output = Running::start(torchrun).end();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(job.inflicted(), 2);
+    assert_eq!(job.injected(), 2);
     assert!(job.weights(2) == undisturbed(2, &with(&[])), "the weights have other bits");
 }

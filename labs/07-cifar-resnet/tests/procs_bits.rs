@@ -21,7 +21,7 @@ fn args<'a>(more: &[&'a str]) -> Vec<&'a str> {
 fn survives(world: usize, faults: &[Fault], args: &[&str]) {
     let mut job = job_with(faults);
     assert_eq!(job.finish(world, args), faults.len() + 1);
-    assert_eq!(job.inflicted(), faults.len());
+    assert_eq!(job.injected(), faults.len());
     let names = tensors(&job, "weights/rank-0.safetensors");
     assert!(names.contains_key("layer4.1.bn2.running_var") && names.contains_key("bn1.running_mean"));
     assert!(job.weights(world) == undisturbed(lab(), world, args), "the weights have other bits");
@@ -76,8 +76,8 @@ fn a_finished_run_that_is_started_again_only_evaluates() {
     let weights = job.weights(2);
     fs::remove_file(job.path(MODEL)).unwrap();
     let again = succeeds(&mut job, 2, &args(&[]));
-    assert!(!again.printed().contains("[rank"), "{}", again.printed());
-    assert_eq!(again.printed().matches("Epoch: 2, Accuracy: ").count(), 1, "{}", again.printed());
+    assert!(!again.stdout().contains("[rank"), "{}", again.stdout());
+    assert_eq!(again.stdout().matches("Epoch: 2, Accuracy: ").count(), 1, "{}", again.stdout());
     assert!(job.weights(2) == weights);
     assert!(fs::read(job.path(MODEL)).unwrap() == weights, "a model that is gone is written again");
 }

@@ -21,8 +21,8 @@ fn two_ranks_learn_to_sort_40_percent_of_real_photographs() {
     // A minute or so on two quiet cores.
     let args = [&["--data", data, "--device", "cpu"][..], &sizes].concat();
     let ended = job.attempt(2, &args);
-    assert!(ended.succeeded(), "{}", ended.told());
-    let printed = ended.printed();
+    assert!(ended.succeeded(), "{}", ended.stderr());
+    let printed = ended.stdout();
     println!("{printed}");
     let (losses, shares) = (numbers(&printed, "train loss: "), numbers(&printed, "train accuracy: "));
     assert_eq!((losses.len(), shares.len()), (8, 8), "{printed}");

@@ -40,7 +40,7 @@ fn ranks_learn_together_and_end_with_the_same_weights() {
     let seed = margin::seed(0).to_string();
     let ended = succeeds(&mut job, 2, &[&sizes[..], &folders, &["--seed", &seed]].concat());
     job.weights(2);
-    let printed = ended.printed();
+    let printed = ended.stdout();
     let losses = numbers(&printed, "train loss: ");
     let accuracies = numbers(&printed, "train accuracy: ");
     assert_eq!((losses.len(), accuracies.len()), (6, 6), "{printed}");
@@ -122,7 +122,7 @@ fn accepts_local_rank_without_effect_and_rejects_a_wrong_one() {
     let mut job = new_job();
     let message = "--local-rank is accepted and of no effect";
     let ended = succeeds(&mut job, 1, &quick(&["--epochs", "0", "--local_rank", "0"]));
-    assert_eq!(ended.printed().matches(message).count(), 1, "{}", ended.printed());
+    assert_eq!(ended.stdout().matches(message).count(), 1, "{}", ended.stdout());
     let output = alone(&job, &quick(&["--local_rank=1"]));
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("--local-rank is 1, and the environment says 0"), "{}", text(&output.stderr));
@@ -179,10 +179,10 @@ fn prints_the_sample_count_after_a_resume_and_no_warning_for_a_scheduled_rate() 
     };
     let warms_up = args(&["--lr-for-batch", "4", "--warmup-epochs", "2"]);
     let ended = resumed(&warms_up, &warms_up);
-    assert!(ended.printed().contains(", over 8 samples | "), "of 24, two steps were done: {}", ended.printed());
-    assert!(!ended.told().contains("warning"), "{}", ended.told());
+    assert!(ended.stdout().contains(", over 8 samples | "), "of 24, two steps were done: {}", ended.stdout());
+    assert!(!ended.stderr().contains("warning"), "{}", ended.stderr());
     let ended = resumed(&args(&["--lr", "0.01"]), &args(&["--lr", "0.02"]));
-    assert!(ended.told().contains("the snapshot's, 0.01, and is not 0.02 as asked for"), "{}", ended.told());
+    assert!(ended.stderr().contains("the snapshot's, 0.01, and is not 0.02 as asked for"), "{}", ended.stderr());
 }
 
 #[test]
@@ -193,9 +193,9 @@ fn warns_or_stops_all_ranks_when_the_model_cannot_be_saved() {
         fs::create_dir_all(job.path("snapshots/resnet_distributed.partial.safetensors")).unwrap();
         let ended = job.attempt(2, &quick(&["--epochs", "2", "--on-save-error", choice]));
         let codes: Vec<_> = ended.0.iter().map(|output| output.status.code()).collect();
-        assert_eq!(codes, [Some(code); 2], "{}", ended.told());
+        assert_eq!(codes, [Some(code); 2], "{}", ended.stderr());
         let message = "failed to save a checkpoint to snapshots/resnet_distributed.safetensors";
-        assert_eq!(ended.told().matches(message).count(), 2, "each epoch, or each rank: {}", ended.told());
+        assert_eq!(ended.stderr().matches(message).count(), 2, "each epoch, or each rank: {}", ended.stderr());
     }
 }
 

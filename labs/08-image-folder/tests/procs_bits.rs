@@ -27,7 +27,7 @@ fn with_seed(seed: &'static str) -> Vec<&'static str> {
 fn that_gets_better() -> Vec<&'static str> {
     let gets_better = |args: &Vec<&'static str>| {
         let ended = succeeds(&mut new_job(), 2, args);
-        ended.printed().contains("Prev best val acc")
+        ended.stdout().contains("Prev best val acc")
     };
     ["5", "7", "2", "3", "0", "1", "4", "6", "8", "9"]
         .into_iter()
@@ -45,7 +45,7 @@ fn left(job: &Job, world: usize, printed: &str) -> Left {
 fn undisturbed(world: usize, args: &[&str]) -> Left {
     let mut job = new_job();
     let ended = succeeds(&mut job, world, args);
-    left(&job, world, &ended.printed())
+    left(&job, world, &ended.stdout())
 }
 
 /// Restarts the job after each fault until it succeeds. Returns the output.
@@ -53,17 +53,17 @@ fn survives(world: usize, args: &[&str], faults: &[Fault]) -> Vec<String> {
     let (mut job, mut printed) = (job_with(faults), Vec::new());
     for attempt in 0..=faults.len() {
         let ended = job.attempt(world, args);
-        assert!(!ended.told().contains("is not in"), "no best model may get lost: {}", ended.told());
-        assert_eq!((attempt, ended.succeeded()), (attempt, attempt == faults.len()), "{}", ended.told());
-        printed.push(ended.printed());
+        assert!(!ended.stderr().contains("is not in"), "no best model may get lost: {}", ended.stderr());
+        assert_eq!((attempt, ended.succeeded()), (attempt, attempt == faults.len()), "{}", ended.stderr());
+        printed.push(ended.stdout());
         if ended.succeeded() {
-            let (left, undisturbed) = (left(&job, world, &ended.printed()), undisturbed(world, args));
+            let (left, undisturbed) = (left(&job, world, &ended.stdout()), undisturbed(world, args));
             assert!(left.0 == undisturbed.0, "the weights have other bits");
             assert!(left.1 == undisturbed.1, "the best model has other bits");
             assert_eq!(left.2, undisturbed.2);
         }
     }
-    assert_eq!(job.inflicted(), faults.len());
+    assert_eq!(job.injected(), faults.len());
     assert!(!job.path("snapshots/best_model.before.safetensors").exists());
     printed
 }
@@ -102,10 +102,10 @@ fn a_torn_snapshot_costs_an_epoch_and_no_bit() {
 fn a_finished_run_that_is_started_again_reports_the_same() {
     let mut job = new_job();
     let first = succeeds(&mut job, 2, &args());
-    let first = left(&job, 2, &first.printed());
+    let first = left(&job, 2, &first.stdout());
     let again = succeeds(&mut job, 2, &args());
-    assert!(lines(&again.printed(), "[rank").is_empty(), "no epoch is trained again: {}", again.printed());
-    assert!(left(&job, 2, &again.printed()) == first);
+    assert!(lines(&again.stdout(), "[rank").is_empty(), "no epoch is trained again: {}", again.stdout());
+    assert!(left(&job, 2, &again.stdout()) == first);
 }
 
 #[test]
@@ -114,6 +114,6 @@ fn warns_and_continues_when_the_best_model_was_moved_away() {
     assert!(!job.attempt(2, &args()).succeeded());
     fs::remove_file(job.path("snapshots/best_model.safetensors")).unwrap();
     let ended = succeeds(&mut job, 2, &args());
-    assert!(ended.told().contains("is not in snapshots/best_model.safetensors any more"), "{}", ended.told());
-    assert_eq!(lines(&ended.printed(), "Best model (").len(), 1);
+    assert!(ended.stderr().contains("is not in snapshots/best_model.safetensors any more"), "{}", ended.stderr());
+    assert_eq!(lines(&ended.stdout(), "Best model (").len(), 1);
 }

@@ -53,7 +53,7 @@ fn ranks_end_with_the_same_weights_and_every_parameter_and_buffer_has_moved() {
     job.weights(2);
     let after = tensors(&job, WEIGHTS);
     assert_eq!(moved(&before, &after).len(), before.len());
-    assert_eq!(lines(&ended.printed(), "Trainable parameters"), [format!("Trainable parameters: {ALL} of {ALL}")]);
+    assert_eq!(lines(&ended.stdout(), "Trainable parameters"), [format!("Trainable parameters: {ALL} of {ALL}")]);
     let parameters = after.iter().filter(|(name, _)| !is_running(name)).map(|(_, tensor)| tensor.numel());
     assert_eq!(parameters.sum::<usize>(), ALL);
 }
@@ -89,8 +89,8 @@ fn freezing_leaves_every_bit_but_the_heads_and_the_running_statistics() {
     let expected: Vec<&str> =
         before.keys().map(String::as_str).filter(|name| name.starts_with("fc.") || is_running(name)).collect();
     assert_eq!(moved(&before, &after), expected);
-    assert_eq!(lines(&ended.printed(), "Trainable parameters"), [format!("Trainable parameters: {HEAD} of {ALL}")]);
-    assert_eq!(ended.told().matches("--freeze without --pretrained").count(), 1, "{}", ended.told());
+    assert_eq!(lines(&ended.stdout(), "Trainable parameters"), [format!("Trainable parameters: {HEAD} of {ALL}")]);
+    assert_eq!(ended.stderr().matches("--freeze without --pretrained").count(), 1, "{}", ended.stderr());
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn starts_with_the_weights_of_a_file_and_names_what_did_not_match() {
     for (name, tensor) in published.iter().filter(|(name, _)| !name.starts_with("fc.")) {
         assert!(same(tensor, &after[name]), "{name}");
     }
-    let printed = ended.printed();
+    let printed = ended.stdout();
     for words in [
         "loaded 180 of 184 variables from published.safetensors",
         "left as they are: fc.0.bias, fc.0.weight",
@@ -120,7 +120,7 @@ fn starts_with_the_weights_of_a_file_and_names_what_did_not_match() {
     ] {
         assert!(printed.contains(words), "{words}: {printed}");
     }
-    assert!(!ended.told().contains("--freeze without"), "{}", ended.told());
+    assert!(!ended.stderr().contains("--freeze without"), "{}", ended.stderr());
 
     let other = Tensor::zeros([4, 3, 3, 3], tch::kind::FLOAT_CPU);
     published.insert("conv1.weight".into(), other);
@@ -155,7 +155,7 @@ fn reads_a_folder_of_photographs_and_reports_on_its_test_split_too() {
     copy(&job.path("houses/Validation"), &job.path("houses/Test"));
     let args = quick(&["--epochs", "1", "--data", "houses"]);
     let ended = succeeds(&mut job, 2, &args);
-    let printed = ended.printed();
+    let printed = ended.stdout();
     assert_eq!(lines(&printed, "Best model (val").len(), 1, "{printed}");
     assert_eq!(lines(&printed, "Best model (test").len(), 1, "{printed}");
     assert!(
@@ -191,11 +191,11 @@ fn a_broken_photograph_stops_the_run_with_its_path_or_is_skipped_with_a_warning(
     let ended = job.attempt(2, &args);
     let codes: Vec<_> = ended.0.iter().map(|output| output.status.code()).collect();
     assert!(codes.contains(&Some(1)) && !codes.contains(&Some(0)), "{codes:?}");
-    assert!(ended.told().contains(&name), "{}", ended.told());
+    assert!(ended.stderr().contains(&name), "{}", ended.stderr());
 
     let args = [&args[..], &["--on-broken-image", "skip"]].concat();
     let ended = succeeds(&mut job, 2, &args);
-    assert!(ended.told().contains("warning: ") && ended.told().contains(&name), "{}", ended.told());
+    assert!(ended.stderr().contains("warning: ") && ended.stderr().contains(&name), "{}", ended.stderr());
     job.weights(2);
 }
 
@@ -223,8 +223,8 @@ fn a_batch_of_only_broken_photographs_blocks_no_rank() {
     let args = [&sizes[..], &rest].concat();
     let ended = succeeds(&mut job, 2, &args);
     job.weights(2);
-    assert!(ended.printed().contains("over 24 samples"), "{}", ended.printed());
-    let warned: BTreeSet<String> = ended.told().lines().map(str::to_owned).collect();
+    assert!(ended.stdout().contains("over 24 samples"), "{}", ended.stdout());
+    let warned: BTreeSet<String> = ended.stderr().lines().map(str::to_owned).collect();
     assert_eq!(warned.len(), broken, "{warned:?}");
     for (rank, events) in job.events() {
         let evaluated = events.iter().filter(|(_, event)| matches!(event, Event::Eval { samples: 4, .. }));
@@ -244,7 +244,7 @@ fn warns_once_about_skipped_files_in_a_folder() {
     let ended = succeeds(&mut job, 2, &quick(&["--epochs", "0", "--data", "houses"]));
     let message = "warning: passed over in houses/Train: 1 without a picture's name, 1 with a hidden name; \
                 first houses/Train/C0/notes.txt\n";
-    assert_eq!(ended.told(), message);
+    assert_eq!(ended.stderr(), message);
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn the_schedule_reduces_the_rate_after_its_patience_even_with_a_kill_in_between(
     let mut job = job_with(&[kill(1, 4, 0)]);
     assert!(!job.attempt(2, &args).succeeded());
     let ended = succeeds(&mut job, 2, &args);
-    let printed = ended.printed();
+    let printed = ended.stdout();
     assert_eq!(lines(&printed, "learning rate").len(), 1, "{printed}");
     let at = |words: &str| printed.find(words).unwrap();
     assert!(at("(Epoch 6/8) Val loss") < at("learning rate") && at("learning rate") < at("(Epoch 7/8) Val loss"));

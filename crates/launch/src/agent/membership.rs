@@ -79,7 +79,7 @@ impl Membership {
     }
 
     /// Sends the task a command.
-    pub(super) fn tell(&self, command: Command) {
+    pub(super) fn send(&self, command: Command) {
         // The task ends only on command.
         let _ = self.commands.send(command);
     }
@@ -95,7 +95,7 @@ impl Membership {
     /// Announces the end, and waits until the other nodes no longer need the store that this agent hosts.
     pub(super) async fn finish(self) -> Vec<Node> {
         let (answer, answered) = oneshot::channel();
-        self.tell(Command::Finish(answer));
+        self.send(Command::Finish(answer));
         answered.await.unwrap_or_default()
     }
 }

@@ -113,7 +113,7 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ve
         current: Current::default(),
         pending: None,
     };
-    let outcome = agent.live().await;
+    let outcome = agent.run().await;
     let verdict = end(agent, outcome).await;
     // The other nodes may need the store until the very end.
     drop(keeps_store);

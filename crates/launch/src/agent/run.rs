@@ -1,5 +1,5 @@
-//! The agent's loop: everything that can happen is waited for in one place, turned into an event, and what the machine then
-//! wants is done. What follows what is decided in [`super::state_machine`].
+//! The agent's event loop: waits for everything that can happen in one place, turns it into an event, and carries out
+//! the actions that the state machine returns. The decisions are in [`super::state_machine`].
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -20,15 +20,15 @@ use super::workers::{Clearing, Context, Current, Death, root_cause};
 use crate::output::Outputs;
 use crate::rendezvous::{Barrier, Change};
 
-/// How long what dead workers left in pipes and what they left running may take to go.
+/// Time limit for reading what dead workers left in pipes and for ending the processes that they left behind.
 const CLEAR: Duration = Duration::from_secs(5);
-/// The same after a second request to end: enough for what was just killed.
+/// The same limit after a second signal: enough for processes that were just killed.
 const HURRY: Duration = Duration::from_millis(200);
 
-/// How long the rendezvous may wait for the same thing before that is told.
+/// How long the rendezvous may wait for the same thing before the agent prints it.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// Everything that the loop needs, opened.
+/// Everything that the loop needs.
 pub(super) struct Agent<'a> {
     pub(super) context: Context<'a>,
     pub(super) machine: StateMachine,
@@ -39,22 +39,22 @@ pub(super) struct Agent<'a> {
     /// Only where this agent hosts the store.
     pub(super) disconnect_monitor: Option<DisconnectMonitor>,
     pub(super) signals: SignalStream,
-    /// What is known of the place where the nodes meet.
+    /// What is known about the rendezvous endpoint, for error messages.
     pub(super) diagnostic_input: diagnostic_input::DiagnosticInput,
     /// Only on a terminal.
     pub(super) status: Option<LiveStatus>,
-    /// What the rendezvous waits for, in words.
+    /// What the rendezvous waits for, as text.
     pub(super) reasons: watch::Receiver<String>,
-    /// When it is said, unless it has changed by then.
+    /// When the reason is printed, unless it has changed by then.
     pub(super) say_reason_at: Option<Instant>,
     pub(super) current: Current,
-    /// What is known already and need not be waited for.
+    /// An event that is already known and handled next.
     pub(super) pending: Option<Event>,
 }
 
 impl Agent<'_> {
-    /// Runs the job to its end on this node.
-    pub(super) async fn live(&mut self) -> Outcome {
+    /// Runs the job on this node until it ends.
+    pub(super) async fn run(&mut self) -> Outcome {
         let mut actions = self.machine.begin();
         loop {
             for action in actions {
@@ -82,7 +82,7 @@ impl Agent<'_> {
                 biased;
                 died = waits::next_death(&mut self.workers, &self.ready) => Some(match died {
                     Ok(died) => self.note_death(died),
-                    Err(error) => Event::Closed(format!("cannot watch over the workers: {error}")),
+                    Err(error) => Event::Closed(format!("cannot watch the workers: {error}")),
                 }),
                 signal = self.signals.next() => Some(self.note_signal(signal)),
                 news = self.membership.next() => self.note_news(news),
@@ -106,7 +106,7 @@ impl Agent<'_> {
         }
     }
 
-    /// While it is waited for what workers left, only signals are heard; news of other nodes can wait until then.
+    /// While leftovers of the workers are awaited, only signals are handled; news of other nodes can wait.
     async fn next_while_clearing(&mut self, clearing: Clearing) -> Event {
         let Agent { workers, signals, current, .. } = self;
         tokio::select! {
@@ -123,7 +123,7 @@ impl Agent<'_> {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Join => self.membership.tell(Command::Join),
+            Action::Join => self.membership.send(Command::Join),
             Action::Start => self.start(),
             Action::Stop(signal) => self.stop(signal),
             Action::Kill => {
@@ -131,7 +131,7 @@ impl Agent<'_> {
                 self.current.sent.push(Signal::KILL.as_raw());
                 self.workers.kill();
             }
-            Action::AskToReform(reason) => self.membership.tell(Command::AskToReform(reason)),
+            Action::AskToReform(reason) => self.membership.send(Command::AskToReform(reason)),
             Action::Announce(restart) => self.announce(&restart),
             Action::Clear => {
                 self.current.kill_at = None;
@@ -139,12 +139,12 @@ impl Agent<'_> {
             }
             Action::HurryUp => {
                 self.say("not waiting for what the workers left behind");
-                self.current.clearing = Some(Clearing::InHaste);
+                self.current.clearing = Some(Clearing::Quickly);
             }
-            Action::AwaitOthers => self.membership.tell(Command::AwaitOthers),
+            Action::AwaitOthers => self.membership.send(Command::AwaitOthers),
             Action::CloseJob => self.close_job(),
-            Action::Leave => self.membership.tell(Command::Leave("it was asked to end".to_owned())),
-            // The caller's.
+            Action::Leave => self.membership.send(Command::Leave("it was asked to end".to_owned())),
+            // The caller handles this one.
             Action::Finish(_) => {}
         }
     }
@@ -164,7 +164,7 @@ impl Agent<'_> {
         }
         self.current.sent.push(signal.as_raw());
         self.workers.end(signal);
-        // A time too long for the clock is as good as a year.
+        // A duration that the clock cannot represent counts as a year.
         let year = Duration::from_secs(365 * 24 * 3600);
         let now = Instant::now();
         self.current.kill_at = Some(now.checked_add(self.context.config.stop_timeout).unwrap_or(now + year));
@@ -173,7 +173,7 @@ impl Agent<'_> {
     fn announce(&self, restart: &Restart) {
         let Restart { reason, counted, left } = restart;
         let what = if *counted { format!("{left} restarts left") } else { "not counted as a restart".to_owned() };
-        self.say(&format!("{reason}: stopping all workers of this node to start them anew ({what})"));
+        self.say(&format!("{reason}: stopping all workers of this node to restart them ({what})"));
         let attempt = self.current.attempt.unwrap_or(0);
         self.context.events.emit(&AgentEvent::Restarting { attempt, restarts_left: *left, reason: reason.clone() });
     }
@@ -184,7 +184,7 @@ impl Agent<'_> {
             Some(_) => "its workers failed and no restart is left".to_owned(),
             None => "it failed".to_owned(),
         };
-        self.membership.tell(Command::Close { reason, root_cause: root });
+        self.membership.send(Command::Close { reason, root_cause: root });
     }
 
     fn note_death(&mut self, died: Died) -> Event {
@@ -210,7 +210,7 @@ impl Agent<'_> {
 
     fn note_signal(&self, signal: i32) -> Event {
         self.context.events.emit(&AgentEvent::Signalled { signal });
-        self.say(&format!("{} came: ending the workers", signal_name(signal)));
+        self.say(&format!("received {}: stopping the workers", signal_name(signal)));
         Event::Signalled(signal)
     }
 
@@ -251,7 +251,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Tells what has been waited for so long that one would like to know.
+    /// Prints what the rendezvous has been waiting for.
     fn say_reason(&mut self) {
         self.say_reason_at = None;
         if self.machine.is_waiting() {
@@ -260,7 +260,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Brings the status up to date; when to do so again.
+    /// Updates the status line; returns when to do so again.
     fn show_status(&mut self) -> Option<Instant> {
         let round = self.current.formed.as_ref().map(|(round, _)| round);
         let status = self.status.as_mut()?;
@@ -272,7 +272,8 @@ impl Agent<'_> {
     }
 }
 
-/// Waits until nothing of the workers is left; what to say about it. Cancelled, it can begin again.
+/// Waits until nothing of the workers is left; returns messages about what could not be ended or written. After a
+/// cancellation, it can begin again.
 async fn clear(workers: &mut Workers, outputs: Option<&mut Outputs>, clearing: Clearing) -> Vec<String> {
     let limit = if clearing == Clearing::Patiently { CLEAR } else { HURRY };
     let left = waits::sweep(workers, limit).await.left.into_iter();
@@ -280,8 +281,8 @@ async fn clear(workers: &mut Workers, outputs: Option<&mut Outputs>, clearing: C
         .map(|Orphan { name, pid }| format!("{name} (pid {pid}) that a worker left behind cannot be killed"))
         .collect();
     if let Some(outputs) = outputs {
-        if clearing == Clearing::InHaste && timeout(HURRY, outputs.finish(HURRY)).await.is_err() {
-            // Something still comes, and may for ever.
+        if clearing == Clearing::Quickly && timeout(HURRY, outputs.finish(HURRY)).await.is_err() {
+            // Some process still writes, and may never stop.
             outputs.finish(Duration::ZERO).await;
         }
         let failed = outputs.finish(limit).await.failed.into_iter();
@@ -290,7 +291,7 @@ async fn clear(workers: &mut Workers, outputs: Option<&mut Outputs>, clearing: C
     said
 }
 
-/// Sleeps until then; for ever if there is no such time.
+/// Sleeps until this time; for ever if it is `None`.
 async fn at(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,

@@ -1,4 +1,4 @@
-//! Waits of the agent's runtime for what happens to processes: deaths of workers, the ends of orphans, signals to the agent.
+//! Waits of the agent's runtime for processes: deaths of workers, ends of orphans, signals to the agent.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,15 +11,15 @@ use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout_at;
 
-/// By this the runtime knows when `workers` have something to report.
+/// Notifies the runtime when `workers` have something to report.
 ///
 /// # Errors
-/// The system's own.
+/// The system's error.
 pub(super) fn ready(workers: &Workers) -> io::Result<AsyncFd<OwnedFd>> {
     listen(workers.as_fd().try_clone_to_owned()?)
 }
 
-/// The next death. Cancelling loses none. While no worker is alive it waits for ever.
+/// The next death. Cancelling loses none. While no worker is alive, it waits for ever.
 pub(super) async fn next_death(workers: &mut Workers, ready: &AsyncFd<OwnedFd>) -> io::Result<Died> {
     loop {
         let mut guard = ready.readable().await?;
@@ -30,13 +30,13 @@ pub(super) async fn next_death(workers: &mut Workers, ready: &AsyncFd<OwnedFd>) 
     }
 }
 
-/// [`Workers::sweep`] without blocking. Cancelled, it can begin again.
+/// [`Workers::sweep`] without blocking. After a cancellation, it can begin again.
 pub(super) async fn sweep(workers: &mut Workers, limit: Duration) -> Swept {
     let mut sweep = workers.begin_sweep(limit);
     while let Some(dying) = workers.kill_generation(&mut sweep) {
         for pidfd in dying {
             let Ok(ended) = listen(pidfd) else { continue };
-            // Too late is seen by the next look: the process is still there.
+            // After a timeout the process still exists, so the next search finds it.
             let _ = timeout_at(sweep.deadline().into(), ended.readable()).await;
         }
     }
@@ -44,22 +44,22 @@ pub(super) async fn sweep(workers: &mut Workers, limit: Duration) -> Swept {
 }
 
 fn listen(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // Deprecated for types whose descriptor may change while it is registered; an `OwnedFd`'s never does. What replaces
-    // it is unsafe, so that the caller vouches for the same.
+    // Deprecated for types whose descriptor may change while it is registered; that of an `OwnedFd` never does. The
+    // replacement is unsafe, so that the caller guarantees the same.
     #[allow(deprecated)]
     AsyncFd::with_interest(descriptor, Interest::READABLE)
 }
 
-/// Signals to this process that its user chose (torchrun's `--signals-to-handle`).
+/// The signals to this process that its user chose (torchrun's `--signals-to-handle`).
 pub(super) struct SignalStream {
     streams: Vec<(i32, Signal)>,
 }
 
 impl SignalStream {
-    /// Listens to these signals, by number. One that this process was started to ignore stays ignored.
+    /// Handles these signals, by number. One that this process was started to ignore stays ignored.
     ///
     /// # Errors
-    /// When one cannot be handled (SIGKILL, SIGSTOP, no signal at all), with its name.
+    /// One cannot be handled (SIGKILL, SIGSTOP, not a signal); the error names it.
     pub(super) fn listen(signals: &[i32]) -> io::Result<Self> {
         let streams = not_ignored(signals)?.into_iter().map(|number| {
             let stream = signal(SignalKind::from_raw(number));
@@ -69,7 +69,7 @@ impl SignalStream {
         Ok(SignalStream { streams: streams.collect::<io::Result<_>>()? })
     }
 
-    /// The next signal that arrives. Cancelling loses none; several of one kind may count as one.
+    /// The next signal that arrives. Cancelling loses none; several of one kind may arrive as one.
     pub(super) async fn next(&mut self) -> i32 {
         std::future::poll_fn(|context| {
             let mut streams = self.streams.iter_mut();

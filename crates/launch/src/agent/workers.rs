@@ -1,4 +1,4 @@
-//! The workers of the present attempt: how they are started, and what became of them in the words of the report.
+//! The workers of the current attempt: starts them and describes their deaths for the report.
 
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
@@ -14,13 +14,13 @@ use crate::report::{self, Failure};
 
 /// Why not all workers could be started.
 pub(super) struct NotStarted {
-    /// How many could.
+    /// The number of workers that were started.
     pub(super) started: usize,
     pub(super) why: String,
 }
 
-/// The number of open files that the agent needs: for each worker its process, a socket, what its output is read from and
-/// written to, and a connection to the store.
+/// The number of open files that the agent needs: for each worker its process, a socket, the pipes and files of its
+/// output, and a connection to the store.
 pub(super) fn open_files(config: &Config) -> u64 {
     /// The agent's own: standard streams, the runtime's, the store's, event files.
     const OWN: u64 = 64;
@@ -40,23 +40,23 @@ pub(super) struct Context<'a> {
     pub(super) logs: LogDir,
     pub(super) events: AgentSink,
     pub(super) hostname: String,
-    /// A line on the terminal shows how the job is.
+    /// A status line on the terminal shows the state of the job.
     pub(super) has_status: bool,
-    /// Where workers write their events for that line alone.
+    /// Where workers write events that only the status line needs.
     pub(super) status_events: Option<PathBuf>,
 }
 
 impl Context<'_> {
-    /// A line of the agent itself.
+    /// Prints a line of the agent itself.
     pub(super) fn say(&self, line: &str) {
         self.console.line(Stream::Stderr, format!("lockstep: {line}").as_bytes());
     }
 }
 
-/// The workers of the present attempt, and what became of them.
+/// The workers of the current attempt and their deaths.
 #[derive(Default)]
 pub(super) struct Current {
-    /// Counts the starts of this node's workers.
+    /// Counts how often this node's workers were started.
     pub(super) attempt: Option<u64>,
     pub(super) formed: Option<(Round, Master)>,
     pub(super) outputs: Option<Outputs>,
@@ -64,49 +64,51 @@ pub(super) struct Current {
     pub(super) started: Vec<SystemTime>,
     /// By local rank.
     pub(super) error_files: Vec<Option<PathBuf>>,
-    /// When those that are asked to end are killed.
+    /// When workers that were asked to end are killed.
     pub(super) kill_at: Option<Instant>,
-    /// Those that had ended before the others were asked to, though their ends were not told yet; by local rank.
+    /// Workers that had ended, without a reported death, before the others were asked to; by local rank.
     pub(super) ended_before: Vec<usize>,
-    /// The signals that they were sent.
+    /// The signals that were sent to them.
     pub(super) sent: Vec<i32>,
-    /// Set while what is left of the workers is waited for.
+    /// Set while leftovers of the workers are awaited.
     pub(super) clearing: Option<Clearing>,
-    /// In the order of the kernel.
+    /// In the kernel's order.
     pub(super) deaths: Vec<Death>,
     pub(super) failures: Vec<Failure>,
 }
 
-/// How what is left of the workers is waited for.
+/// How leftovers of the workers are awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clearing {
-    /// As long as something comes.
+    /// Up to the usual time limit.
     Patiently,
-    /// A moment: somebody has asked for the end twice.
-    InHaste,
+    /// Briefly, because the user has asked for the end twice.
+    Quickly,
 }
 
 /// A worker's end.
 pub(super) struct Death {
     pub(super) died: Died,
-    /// Whether this agent had asked it to.
+    /// True if this agent had asked the worker to end.
     pub(super) stopped: bool,
 }
 
 impl Current {
-    /// The attempt that follows this one, in the round that was formed meanwhile.
+    /// The next attempt, in the round that was formed meanwhile.
     pub(super) fn next(&mut self) -> Self {
         let attempt = self.attempt.map_or(0, |attempt| attempt + 1);
         Current { attempt: Some(attempt), formed: self.formed.take(), ..Current::default() }
     }
 
-    /// Returns true if this end is what a worker was asked for: not if it came before, or by a signal that this agent never sent.
+    /// Returns true if the worker ended because this agent asked it to. False if it ended before, or by a signal that
+    /// this agent did not send.
     pub(super) fn stopped(&self, worker: usize, exit: &Exit) -> bool {
         let by_another = matches!(exit, Exit::Signal(signal) if !self.sent.contains(signal));
         !self.ended_before.contains(&worker) && !by_another
     }
 
-    /// Starts all workers of this node for the round that was formed. `restarts` counts those that were this node's own failures.
+    /// Starts all workers of this node for the round that was formed. `restarts` is the number of restarts after
+    /// failures of this node.
     pub(super) fn start_all(
         &mut self,
         context: &Context<'_>,
@@ -137,7 +139,7 @@ impl Current {
         Ok(())
     }
 
-    /// Records the round that this attempt's workers take part in.
+    /// Records the round of this attempt.
     fn record_round(&self, context: &Context<'_>, attempt: u64) {
         if let Some((round, _)) = &self.formed {
             let (nodes, world_size) = (round.nodes, round.world_size);
@@ -151,7 +153,7 @@ impl Current {
         }
     }
 
-    /// The rank of this node's worker in the present round.
+    /// The rank of this node's worker in the current round.
     pub(super) fn rank_of(&self, worker: usize) -> usize {
         let formed = self.formed.as_ref();
         formed.and_then(|(round, _)| round.ranks_of(worker)).map_or(worker, |ranks| ranks.rank)
@@ -162,7 +164,8 @@ impl Current {
         let routes = logs.routes(worker, *local_world_size);
         let prefix = logs.prefix(role, self.rank_of(worker), worker);
         let alone = *local_world_size == 1 && !context.has_status;
-        // Only the order in which both streams come, and what the worker finds at its end of them, is worth the last lines.
+        // Piping would change the order of the two streams and what the worker sees as its output, so it needs a
+        // reason.
         let inherits = [alone, alone && context.console.is_one_device()];
         let plain = |route: &Route| route.console && !route.file && !route.prefixed && !route.filtered;
         let one = |stream: Stream, route: &Route, file, filters: &Vec<String>, filtered| StreamPlan {
@@ -192,7 +195,7 @@ impl Current {
     }
 
     fn placement(&self, context: &Context<'_>, folder: &Attempt, worker: usize, restarts: u32) -> Placement {
-        // Workers are started only in a round that was formed, and it has this many of this node.
+        // Workers are started only after a round was formed, and the round has this many workers of this node.
         let (round, master) = self.formed.as_ref().expect("workers are started in a round");
         let ranks = round.ranks_of(worker).expect("the round has all workers of this node");
         Placement {
@@ -211,7 +214,7 @@ impl Current {
         }
     }
 
-    /// What the report says of the workers that ended, in the order of their deaths.
+    /// The report's entries for the workers that failed, in the order of their deaths.
     pub(super) fn collect_failures(&self, context: &Context<'_>) -> Vec<Failure> {
         let deaths = self.deaths.iter().filter(|death| !death.died.exit.success());
         deaths.map(|death| Failure::of(self.reported(death), &context.hostname)).collect()
@@ -255,7 +258,7 @@ fn spec(context: &Context<'_>, placement: Placement, stdout: Sink, stderr: Sink)
     }
 }
 
-/// What other nodes are told of the worker at fault.
+/// The description of the failed worker that other nodes receive.
 pub(super) fn root_cause(failure: &Failure, host: &str) -> RootCause {
     RootCause {
         rank: failure.death.rank,

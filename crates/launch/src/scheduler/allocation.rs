@@ -1,26 +1,26 @@
-//! The job that this agent was started in.
+//! Finds the scheduler's job in which this agent was started.
 
 use std::process::Command;
 
 use super::hosts::{self, HostFileError};
 use super::{mpi, pbs, slurm};
 
-/// The job that this agent was started in.
+/// The job in which this agent was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Whose it is.
+    /// The scheduler of the job.
     pub scheduler: Scheduler,
-    /// Its id, as the scheduler names it; empty where it has none.
+    /// Its id, as the scheduler names it; empty if it has none.
     pub id: String,
-    /// How many nodes it has, and which variable or file says so.
+    /// The number of its nodes, and the variable or file that says so.
     pub nodes: (usize, String),
-    /// The names of its nodes in order, and which variable or file says so; none where they are not known.
+    /// The names of its nodes in order, and the variable or file that says so; `None` if they are not known.
     pub hosts: Option<(Vec<String>, String)>,
     /// How this agent was started.
     pub started: Started,
 }
 
-/// Who knows of the job.
+/// What started the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduler {
     /// Slurm.
@@ -38,21 +38,21 @@ pub enum Scheduler {
 pub enum Started {
     /// One agent on each node.
     OnEachNode {
-        /// The number of this node from 0, and the variable that says so; `None` where it is not known.
+        /// The number of this node from 0, and the variable that says so; `None` if it is not known.
         node: Option<(usize, &'static str)>,
     },
-    /// By the job's script, on the first node alone.
+    /// By the job's script, only on the first node.
     ByTheScript,
     /// Several times on a node.
     SeveralTimes {
-        /// How often, on all nodes.
+        /// The number of agents on all nodes.
         agents: usize,
         /// The variable that says so, with its value.
         variable: String,
     },
 }
 
-/// How facts are read: variables by name, and files by path.
+/// Access to the environment: variables by name, and files by path.
 pub struct Read<'a> {
     /// The value of a variable.
     pub variable: &'a dyn Fn(&str) -> Option<String>,
@@ -61,10 +61,10 @@ pub struct Read<'a> {
 }
 
 impl Allocation {
-    /// Finds the job in the environment. A host file is taken for the nodes before anything that a scheduler says.
+    /// Finds the job in the environment. The nodes in a host file override those of the scheduler.
     ///
     /// # Errors
-    /// A host file that cannot be read.
+    /// The host file cannot be read, or is not a list of hosts.
     pub fn find(read: &Read<'_>, hostfile: Option<&str>) -> Result<Option<Allocation>, HostFileError> {
         let mut job = slurm::find(read).or_else(|| pbs::find(read)).or_else(|| mpi::find(read));
         let Some(path) = hostfile else { return Ok(job) };
@@ -77,7 +77,7 @@ impl Allocation {
             hosts: None,
             started: Started::OnEachNode { node: None },
         });
-        // Who writes the nodes down starts the agents with a loop of their own, from the script or elsewhere.
+        // A user who lists the nodes starts the agents with a loop, in the script or elsewhere.
         if job.started == Started::ByTheScript {
             job.started = Started::OnEachNode { node: None };
         }
@@ -108,7 +108,7 @@ impl Allocation {
         }
     }
 
-    /// The names of the nodes, as far as they are known.
+    /// The names of the nodes, if they are known.
     #[must_use]
     pub fn host_names(&self) -> &[String] {
         self.hosts.as_ref().map_or(&[], |(hosts, _)| hosts)
@@ -125,7 +125,7 @@ impl Allocation {
         }
     }
 
-    /// How a user speaks of it: `Slurm job 17.0`.
+    /// The job's name for messages: `Slurm job 17.0`.
     #[must_use]
     pub fn title(&self) -> String {
         match self.scheduler {
@@ -156,7 +156,7 @@ pub(super) mod testing {
 
     use super::*;
 
-    /// Finds a job in these variables; each file of `files` is a path and a text.
+    /// Finds a job in these variables; each file of `files` is a path and its text.
     pub(crate) fn find(
         variables: &[(&str, &str)],
         files: &[(&str, &str)],
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_none_without_a_scheduler() {
+    fn finds_no_job_without_a_scheduler() {
         assert_eq!(find(&[("HOME", "/")], &[], None), None);
     }
 

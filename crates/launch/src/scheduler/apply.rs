@@ -1,9 +1,10 @@
-//! From the job to the flags that the user did not give.
+//! Fills in the flags that the user did not give, from the job.
 
 use super::allocation::{Allocation, Started};
 use crate::config::{ConfigError, Flags, Given, Nodes, Source};
 
-/// The ports that jobs meet at, one for each job: below Linux's ephemeral ports (32768 and up) and apart from torchrun's 29400 and 29500.
+/// The range of the jobs' rendezvous ports: below Linux's ephemeral ports (32768 and up) and apart from torchrun's
+/// 29400 and 29500.
 const PORTS: std::ops::Range<u16> = 20_000..29_000;
 
 /// A flag's value that came from the job.
@@ -13,16 +14,17 @@ pub struct Taken {
     pub flag: &'static str,
     /// Its value; empty for a switch.
     pub value: String,
-    /// Which variable or file says so.
+    /// The variable or file that says so.
     pub from: String,
 }
 
 impl Allocation {
-    /// Fills in the rendezvous flags that the user did not give; those that were given win. Returns what was filled in, and notices.
+    /// Fills in the rendezvous flags that the user did not give; those that were given win. Returns what was filled in,
+    /// and notices.
     ///
     /// # Errors
-    /// What cannot work: an agent on one node of several, several agents on a node, other numbers of nodes than the job has, and a job
-    /// whose nodes are not known.
+    /// The flags cannot work with this job: an agent on only one of several nodes, several agents on a node, a
+    /// different number of nodes than the job has, or nodes without known names.
     pub fn apply(&self, flags: &mut Flags) -> Result<(Vec<Taken>, Vec<String>), ConfigError> {
         let (agents, _) = &self.nodes;
         let alone = flags.standalone || (is_given(&flags.nnodes) && Nodes::parse(&flags.nnodes)?.max == 1);
@@ -48,7 +50,7 @@ impl Allocation {
         Ok((taken, self.meeting_place(flags).into_iter().collect()))
     }
 
-    /// Where the agents meet, for the first of them to print.
+    /// A notice of the agents' endpoint, which the first agent prints.
     fn meeting_place(&self, flags: &Flags) -> Option<String> {
         let Started::OnEachNode { node: None | Some((0, _)) } = self.started else { return None };
         let place = match flags.rdzv_endpoint.text.as_str() {
@@ -81,7 +83,8 @@ impl Allocation {
         ))
     }
 
-    /// A job of one node meets nobody: a port of its own keeps it apart from other jobs on the same machine.
+    /// An agent of a job with one node meets no other, so it gets a port of its own, apart from other jobs on the same
+    /// machine.
     fn one_node(&self, flags: &mut Flags) -> Vec<Taken> {
         let given = [
             &flags.nnodes,
@@ -157,10 +160,10 @@ impl Allocation {
         })
     }
 
-    /// The same on each node of the job, and most likely another one for another job on the same node.
+    /// The port is the same on each node of the job, and most likely a different one for another job on the same node.
     fn port(&self) -> u16 {
         let key = format!("{} {}", self.name(), self.id);
-        // FNV-1a: all agents compute it, of any build.
+        // FNV-1a, because the agents' builds may differ.
         let hash = key
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_one_node_stands_alone() {
+    fn a_job_of_one_node_is_standalone() {
         let one = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_NUM_NODES", "1"), ("SLURM_JOB_NODELIST", "n1")];
         let (taken, flags) = applied(&one, &[]).unwrap();
         assert!(flags.standalone);
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_agent_says_where_they_meet() {
+    fn the_first_agent_prints_the_endpoint() {
         let first: Vec<_> = STEP
             .iter()
             .map(|(name, value)| if *name == "SLURM_NODEID" { (*name, "0") } else { (*name, *value) })
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_that_stand_alone_on_purpose_are_told_so() {
+    fn standalone_agents_of_one_job_get_a_notice() {
         for given in ["--standalone", "--nnodes=1"] {
             let (notices, _) = applied(&STEP, &[given]).unwrap();
             assert_eq!(notices, ["Slurm job 17.0: each of its 3 agents runs a job of its own, as the flags say"]);
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_launcher_on_the_first_node_alone() {
+    fn refuses_a_launcher_on_only_the_first_node() {
         let script = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_NUM_NODES", "2"), ("SLURM_JOB_NODELIST", "n[1-2]")];
         let error = applied(&script, &[]).unwrap_err();
         assert_eq!(

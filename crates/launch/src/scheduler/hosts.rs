@@ -1,20 +1,20 @@
-//! Lists of hosts: Slurm's short form, and files with a host a line.
+//! Lists of hosts: Slurm's short form, and files with one host per line.
 
 use std::path::PathBuf;
 
-/// Longer lists are cut here. The largest Slurm clusters have about 10,000 nodes.
+/// Longer lists are truncated. The largest Slurm clusters have about 10,000 nodes.
 const MAX_HOSTS: usize = 16_384;
 
 /// Why a file is not a list of hosts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostFileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the host file {path}: {source}")]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A line does not begin with a host.
@@ -24,12 +24,12 @@ pub enum HostFileError {
     NotAHost {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// The line's number, counted from 1.
         line: usize,
-        /// What stands there.
+        /// The line's first word.
         text: String,
     },
-    /// It names no host.
+    /// The file names no host.
     #[error("the host file {path} names no host")]
     Empty {
         /// The file.
@@ -37,8 +37,8 @@ pub enum HostFileError {
     },
 }
 
-/// Expands Slurm's short form of a list of hosts: `gpu[01-03,07],login`, also with several brackets (`r[1-2]n[0-3]`). What cannot be read
-/// is kept as it stands.
+/// Expands Slurm's short form of a list of hosts: `gpu[01-03,07],login`, also with several brackets (`r[1-2]n[0-3]`).
+/// Parts that cannot be parsed are kept unchanged.
 #[must_use]
 pub fn expand(list: &str) -> Vec<String> {
     let mut hosts = Vec::new();
@@ -52,7 +52,7 @@ pub fn expand(list: &str) -> Vec<String> {
     hosts
 }
 
-/// At commas outside of brackets.
+/// Splits at commas outside of brackets.
 fn split(list: &str) -> Vec<&str> {
     let mut depth = 0usize;
     let parts = list.split(|c| {
@@ -82,8 +82,8 @@ fn expand_part(part: &str) -> Option<Vec<String>> {
     Some(hosts)
 }
 
-/// Reads a host file: a host a line, each host once or once for each slot; `node1 slots=4` (Open MPI), `node1:4` (MPICH) and comments
-/// after `#` are understood.
+/// Reads a host file: one host per line, each host once or once per slot; also `node1 slots=4` (Open MPI), `node1:4`
+/// (MPICH) and comments after `#`.
 pub(super) fn read_file(path: &str, text: &str) -> Result<Vec<String>, HostFileError> {
     let mut hosts: Vec<String> = Vec::new();
     for (number, line) in text.lines().enumerate() {

@@ -1,9 +1,9 @@
-//! MPI's launchers: Open MPI's (`OMPI_COMM_WORLD_*`) and Hydra's, which is MPICH's and Intel MPI's (`PMI_*`, `MPI_LOCALNRANKS`). They
-//! number their processes, each of which is an agent here, and do not name their nodes.
+//! MPI's launchers: Open MPI's (`OMPI_COMM_WORLD_*`) and Hydra's, which MPICH and Intel MPI use (`PMI_*`,
+//! `MPI_LOCALNRANKS`). They number their processes, each of which is an agent here, and do not name their nodes.
 
 use super::allocation::{Allocation, Read, Scheduler, Started};
 
-/// Size, rank and the number of processes on this node, of each launcher.
+/// Size, rank and the number of processes on this node, for each launcher.
 const LAUNCHERS: [[&str; 3]; 2] = [
     ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"],
     ["PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS"],
@@ -22,7 +22,7 @@ pub(super) fn find(read: &Read<'_>) -> Option<Allocation> {
     })
 }
 
-/// Returns true if MPI's own launcher started this process: `srun --mpi=pmi2` sets `PMI_*`, too, but neither of these.
+/// Returns true if MPI's own launcher started this process. `srun --mpi=pmi2` sets `PMI_*`, too, but neither of these.
 pub(super) fn is_not_srun(read: &Read<'_>) -> bool {
     ["OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"].iter().any(|name| (read.variable)(name).is_some())
 }

@@ -1,6 +1,6 @@
-//! PBS Pro, OpenPBS and Torque. `PBS_NODEFILE` names a file with a line for each slot, which exists on the first node, where the job's
-//! script runs. Tasks that `pbsdsh` starts get PBS's own variables and none that the script exported, so that other nodes learn the list
-//! by `--hostfile`.
+//! PBS Pro, OpenPBS and Torque. `PBS_NODEFILE` names a file with a line for each slot, which exists on the first node,
+//! where the job's script runs. Tasks that `pbsdsh` starts get PBS's own variables and none that the script exported, so
+//! other nodes need `--hostfile` for the list.
 
 use super::allocation::{Allocation, Read, Scheduler, Started};
 use super::hosts;
@@ -13,7 +13,7 @@ pub(super) fn find(read: &Read<'_>) -> Option<Allocation> {
         Some((hosts::read_file(&path, &text).ok()?, format!("PBS_NODEFILE={path}")))
     });
     let counted = hosts.as_ref().map(|(hosts, from)| (hosts.len(), from.clone()));
-    // Where MPI's launcher started this agent, it knows how many there are.
+    // If MPI's launcher started this agent, it knows the number of agents.
     let under_mpi = mpi::find(read);
     let nodes = under_mpi.as_ref().map(|job| job.nodes.clone()).or(counted);
     let started = under_mpi.map_or_else(|| started(read), |job| job.started);
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn sees_what_pbsdsh_started() {
+    fn recognizes_an_agent_that_pbsdsh_started() {
         let task =
             [("PBS_JOBID", "5.head"), ("PBS_ENVIRONMENT", "PBS_BATCH"), ("PBS_TASKNUM", "3"), ("PBS_NODENUM", "1")];
         let job = find(&task, &[("/shared/hosts", "x1\nx2\n")], Some("/shared/hosts")).unwrap();
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn sees_what_mpiexec_started_inside() {
+    fn recognizes_an_agent_that_mpiexec_started_in_a_job() {
         let mpi = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "1")];
         let variables: Vec<_> = SCRIPT.iter().chain(&mpi).copied().collect();
         let job = find(&variables, &[("/nodes", "x1\nx2\n")], None).unwrap();

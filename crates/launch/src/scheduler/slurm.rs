@@ -1,5 +1,5 @@
-//! Slurm. In a step, which `srun` starts, the variables `SLURM_STEP_*` describe the step, with all parts of a heterogeneous job; in the
-//! job's script they are absent, and the script runs on the first node alone.
+//! Slurm. In a step, which `srun` starts, the variables `SLURM_STEP_*` describe the step, with all parts of a
+//! heterogeneous job. In the job's script they are not set, and the script runs only on the first node.
 
 use super::allocation::{Allocation, Read, Scheduler, Started};
 use super::hosts::expand;
@@ -33,7 +33,7 @@ fn in_step(read: &Read<'_>) -> Started {
     }
 }
 
-/// The nodes of the job, of all its parts where it is heterogeneous.
+/// The nodes of the job, of all its parts if it is heterogeneous.
 fn whole_job(read: &Read<'_>) -> Allocation {
     let parts = (read.variable)("SLURM_HET_SIZE").and_then(|size| size.parse::<usize>().ok());
     let Some(parts) = parts.filter(|parts| (2..=128).contains(parts)) else {
@@ -98,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn sees_several_tasks_on_a_node() {
+    fn recognizes_several_tasks_on_a_node() {
         let job = with(&[("SLURM_STEP_NUM_TASKS", "12"), ("SLURM_STEP_TASKS_PER_NODE", "4(x3)")]);
         let variable = "SLURM_STEP_TASKS_PER_NODE=4(x3)".to_owned();
         assert_eq!(job.started, Started::SeveralTimes { agents: 12, variable });
     }
 
     #[test]
-    fn knows_the_jobs_script_by_the_missing_step() {
+    fn recognizes_the_jobs_script_by_the_missing_step() {
         let job = with(&[("SLURM_STEP_ID", "")]);
         assert_eq!((job.started, job.nodes.0, job.id.as_str()), (Started::ByTheScript, 4, "17"));
         assert_eq!(
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_mpiruns_word_where_it_started_the_agents() {
+    fn uses_mpiruns_numbers_if_it_started_the_agents() {
         let mpi = [("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "1")];
         let on_first: Vec<_> = [("SLURM_STEP_ID", "")].iter().chain(&mpi).copied().collect();
         let job = with(&on_first);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_the_list_where_the_number_is_missing() {
+    fn counts_the_hosts_if_their_number_is_missing() {
         let job = with(&[("SLURM_STEP_NUM_NODES", ""), ("SLURM_STEP_NUM_TASKS", "")]);
         assert_eq!(job.nodes, (3, "SLURM_STEP_NODELIST=n[1-3]".to_owned()));
     }

@@ -1,6 +1,6 @@
-//! Which call of spawn this is, and what this process has to do at it.
+//! Counts the calls of spawn in this process, and decides what the process does at each.
 //!
-//! The count of calls is the process's own state, kept here and nowhere else.
+//! The count is state of the process and is kept only here.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +14,7 @@ struct Calls {
     running: bool,
 }
 
-/// A call that is running; the process has at most one.
+/// A running call; the process has at most one.
 pub(super) struct Call {
     pub(super) ordinal: usize,
     pub(super) at: String,
@@ -24,21 +24,21 @@ pub(super) struct Call {
 
 /// What the process does at a call.
 pub(super) enum Role {
-    /// Start the workers.
+    /// It starts the workers.
     Parent,
-    /// Be a worker.
+    /// It is a worker.
     Worker(Handshake),
-    /// Go on to a later call, with the result that the parent had here.
+    /// It continues to a later call and returns here what the parent's call returned.
     PassedOver(Result<(), SpawnError>),
-    /// Fail: this is not a call that the parent made.
+    /// It fails: the parent did not make this call.
     Elsewhere(Handshake),
 }
 
-/// Takes the next number, for the call at `at`.
+/// Begins the call at `at` and gives it the next number.
 ///
 /// # Errors
-/// [`SpawnError::Concurrent`] while another call runs: with two at once, their order would not be the same in the
-/// workers. A worker is within its call until it ends, so there it is [`SpawnError::Nested`].
+/// [`SpawnError::Concurrent`] while another call runs: the order of two concurrent calls would differ in the workers. A
+/// worker is within its call until it ends, so there the error is [`SpawnError::Nested`].
 pub(super) fn begin(at: String) -> Result<Call, SpawnError> {
     let mut calls = lock();
     if calls.running {
@@ -63,7 +63,7 @@ impl Call {
         }
     }
 
-    /// Runs the call's work and keeps how it went, for the workers of later calls.
+    /// Runs the call's work and records whether it succeeded, for the workers of later calls.
     pub(super) fn finish(mut self, work: impl FnOnce(&Call) -> Result<(), SpawnError>) -> Result<(), SpawnError> {
         let result = work(&self);
         self.ok = result.is_ok();
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     fn call(ordinal: usize, at: &str) -> std::mem::ManuallyDrop<Call> {
-        // Not dropped: these calls never took a number from the process's count.
+        // Not dropped, because these calls are not in the process's count.
         std::mem::ManuallyDrop::new(Call { ordinal, at: at.into(), earlier: Vec::new(), ok: false })
     }
 
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn works_at_the_parents_call_only() {
+    fn works_only_at_the_parents_call() {
         assert!(matches!(call(2, "c").role(spawned()), Role::Worker(_)));
         for (ordinal, at) in [(2, "d"), (0, "b"), (3, "c")] {
             assert!(matches!(call(ordinal, at).role(spawned()), Role::Elsewhere(_)), "{ordinal} at {at}");

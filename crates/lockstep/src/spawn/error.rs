@@ -1,6 +1,6 @@
-//! What a call of spawn can fail with, in the words that torch uses for it.
+//! Errors of a spawn call, in torch's wording.
 //!
-//! Who is to blame is decided in `machine`.
+//! [`state_machine`](super::state_machine) decides which worker caused the failure.
 
 use std::fmt;
 use std::io;
@@ -17,7 +17,7 @@ pub enum SpawnError {
     /// A worker failed, and the others were stopped.
     #[error("{0}")]
     Workers(Box<Report>),
-    /// The workers had not ended in the time that the caller gave them.
+    /// The workers had not ended when the caller's timeout expired.
     #[error(
         "the workers had not ended after {after:.1?}, the timeout of this call{}{}",
         also(also_failed),
@@ -26,21 +26,21 @@ pub enum SpawnError {
     TimedOut {
         /// The timeout.
         after: Duration,
-        /// Those that failed by themselves while being stopped.
+        /// Workers that failed on their own while they were being stopped.
         also_failed: Vec<Failure>,
-        /// Those that were stopped.
+        /// Workers that were stopped.
         stopped: Vec<Stopped>,
     },
-    /// Zero processes were asked for.
+    /// The number of processes is zero.
     #[error("cannot spawn 0 processes: ask for 1 or more")]
     NoProcesses,
-    /// More processes were asked for than any one node runs.
+    /// The number of processes is larger than any one node runs.
     #[error("cannot spawn {nprocs} processes: at most {MOST_PROCESSES} are allowed on one node; is the number right?")]
     TooManyProcesses {
         /// The number.
         nprocs: usize,
     },
-    /// A launcher has started this program, once a rank.
+    /// A launcher has started this program once per rank.
     #[error(
         "cannot spawn under a launcher ({}): it has started this program once a rank, and each of those would start \
          all ranks again and fight over one port; start it plainly, or read the ranks with `LaunchEnv::from_env` \
@@ -48,7 +48,7 @@ pub enum SpawnError {
         found.join(", ")
     )]
     UnderLauncher {
-        /// The variables that gave it away, as `NAME=value`.
+        /// The launcher's variables that are set, as `NAME=value`.
         found: Vec<String>,
     },
     /// The call was made in a worker, or in a program that a worker started.
@@ -57,54 +57,54 @@ pub enum SpawnError {
     /// Another call runs in this process.
     #[error("cannot spawn while another spawn runs in this process: make one call after the other")]
     Concurrent,
-    /// In a worker process on its way to a later call: this call failed in the parent.
+    /// In a worker of a later call: this call failed in the parent.
     #[error("the call of spawn at {at} failed in the parent process")]
     Earlier {
-        /// Its place in the source.
+        /// The call's place in the source.
         at: String,
     },
-    /// The worker's arguments have no JSON form.
+    /// The worker's arguments cannot be written as JSON.
     #[error("cannot write the worker's arguments as JSON")]
     Args(#[source] serde_json::Error),
-    /// The rendezvous store did not open.
+    /// The rendezvous store could not be opened.
     #[error("cannot open the rendezvous store of the workers: {0:#}")]
     Host(anyhow::Error),
-    /// A process did not start; those before it were killed.
+    /// A process could not be started; those started before it were killed.
     #[error("cannot start process {rank} of {nprocs}")]
     Start {
-        /// Which.
+        /// The rank of the process.
         rank: Rank,
-        /// Of how many.
+        /// The number of processes.
         nprocs: usize,
-        /// The system's reason.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system refused to wait for the workers or to signal them; they were killed.
-    #[error("cannot watch over the workers")]
+    /// The system failed to wait for the workers or to signal them; they were killed.
+    #[error("cannot watch the workers")]
     Watch(#[source] io::Error),
-    /// A variable that only spawn sets holds something else.
+    /// A variable that only spawn sets has an invalid value.
     #[error("LOCKSTEP_SPAWN is {value:?}, which no spawn has written: unset it")]
     Handshake {
         /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// What is wrong with the value.
         source: serde_json::Error,
     },
-    /// The environment that the parent wrote was changed on the way.
+    /// The environment that the parent set was changed before the worker read it.
     #[error(transparent)]
     Env(#[from] EnvError),
 }
 
-/// A failed run: who, why, and what became of the others.
+/// A failed run: which worker failed, why, and what happened to the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The failure that came first.
+    /// The first failure.
     pub root: Failure,
-    /// Others that failed by themselves, in order of death; often because the first one was gone.
+    /// Others that failed on their own, in order of death; often because the first one was gone.
     pub also_failed: Vec<Failure>,
-    /// Those that were well and that spawn stopped.
+    /// Workers that had not failed and that spawn stopped.
     pub stopped: Vec<Stopped>,
-    /// What else was noticed, such as a record that cannot be read.
+    /// Other observations, such as a record that cannot be read.
     pub notes: Vec<String>,
 }
 
@@ -132,13 +132,13 @@ pub enum Failure {
         /// Its backtrace, with `RUST_BACKTRACE=1`.
         trace: Option<String>,
     },
-    /// The process exited by itself and recorded nothing.
+    /// The process exited and recorded nothing.
     Exited {
         /// The worker.
         rank: Rank,
         /// Its exit code; 0 only if the worker had not returned.
         code: i32,
-        /// How far it had come.
+        /// Its progress.
         stage: Stage,
     },
     /// A signal that spawn did not send ended the process.
@@ -148,7 +148,7 @@ pub enum Failure {
         /// The signal's number; [`Failure::signal_name`] has its name.
         signal: i32,
     },
-    /// The process is gone and its status is not to be had.
+    /// The process has ended and its status is not available.
     Lost {
         /// The worker.
         rank: Rank,
@@ -157,12 +157,12 @@ pub enum Failure {
     },
 }
 
-/// How far a worker process came.
+/// The progress of a worker process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It ran, but never came to the call of spawn.
+    /// It ran, but never reached the call of spawn.
     Started,
-    /// It came to the call and began its work.
+    /// It reached the call and began its work.
     Reached,
     /// Its worker returned `Ok`.
     Returned,
@@ -173,23 +173,23 @@ pub enum Stage {
 pub struct Stopped {
     /// The worker.
     pub rank: Rank,
-    /// What it took.
+    /// What ended it.
     pub by: StoppedBy,
 }
 
-/// What ended a worker that was to be stopped.
+/// What ended a worker that spawn stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoppedBy {
-    /// SIGTERM was enough.
+    /// SIGTERM.
     Sigterm,
-    /// It was still there after the grace.
+    /// SIGKILL, because it was still alive after the grace period.
     Sigkill,
-    /// Even SIGKILL was not enough: it hangs in the kernel and may still be there.
+    /// Not even SIGKILL: it hangs in the kernel and may still exist.
     Nothing,
 }
 
 impl SpawnError {
-    /// The failure that came first, if it was a worker's.
+    /// The first failure, if a worker failed.
     pub fn root(&self) -> Option<&Failure> {
         match self {
             SpawnError::Workers(report) => Some(&report.root),
@@ -197,7 +197,7 @@ impl SpawnError {
         }
     }
 
-    /// Whether the call was wrong, rather than something that happened in it.
+    /// Returns true if the call was invalid, as opposed to a failure during the call.
     pub fn is_usage(&self) -> bool {
         use SpawnError::{Concurrent, Nested, NoProcesses, TooManyProcesses, UnderLauncher};
         matches!(self, NoProcesses | TooManyProcesses { .. } | UnderLauncher { .. } | Nested | Concurrent)
@@ -205,7 +205,7 @@ impl SpawnError {
 }
 
 impl Failure {
-    /// Whose it is.
+    /// The rank of the worker.
     pub fn rank(&self) -> Rank {
         match *self {
             Failure::Raised { rank, .. }
@@ -216,7 +216,7 @@ impl Failure {
         }
     }
 
-    /// The name of the signal, such as `SIGKILL`, where a signal was the end.
+    /// The name of the signal that ended the process, such as `SIGKILL`, if one did.
     pub fn signal_name(&self) -> Option<String> {
         match *self {
             Failure::Signalled { signal, .. } => Some(signal_name(signal)),
@@ -245,7 +245,7 @@ impl fmt::Display for Failure {
             Failure::Panicked { message, .. } => write!(f, "process {rank} panicked: {message}"),
             Failure::Exited { code: 0, stage: Stage::Started, .. } => write!(
                 f,
-                "process {rank} ended without coming to the call of spawn: the code before it must take the same path in \
+                "process {rank} ended without reaching the call of spawn: the code before it must take the same path in \
                  every process"
             ),
             Failure::Exited { code: 0, .. } => write!(
@@ -254,7 +254,7 @@ impl fmt::Display for Failure {
                  exiting"
             ),
             Failure::Exited { code, stage: Stage::Started, .. } => {
-                write!(f, "process {rank} terminated with exit code {code} before it came to the call of spawn")
+                write!(f, "process {rank} terminated with exit code {code} before it reached the call of spawn")
             }
             Failure::Exited { code, .. } => write!(f, "process {rank} terminated with exit code {code}"),
             Failure::Signalled { signal, .. } => {
@@ -281,7 +281,7 @@ impl fmt::Display for Stopped {
         let Stopped { rank, by } = self;
         match by {
             StoppedBy::Sigterm => write!(f, "process {rank} (SIGTERM)"),
-            StoppedBy::Sigkill => write!(f, "process {rank} (SIGKILL, since it did not heed SIGTERM)"),
+            StoppedBy::Sigkill => write!(f, "process {rank} (SIGKILL, since it did not end after SIGTERM)"),
             StoppedBy::Nothing => write!(f, "process {rank} (still there after SIGKILL: it hangs in the kernel)"),
         }
     }
@@ -299,7 +299,7 @@ fn stops(stopped: &[Stopped]) -> String {
     format!("\nstopped because of it: {}", each.join(", "))
 }
 
-/// torch's words for a signal without a name are its own.
+/// For a signal without a name, this is torch's text.
 fn signal_name(signal: i32) -> String {
     lockstep_process::known_signal_name(signal).map_or_else(|| format!("<Unknown signal {signal}>"), str::to_owned)
 }
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn speaks_torchs_words_of_exit_codes_and_signals() {
+    fn describes_exit_codes_and_signals_as_torch_does() {
         let rank = Rank::new(1);
         let exited = Failure::Exited { rank, code: 3, stage: Stage::Reached };
         assert_eq!(exited.to_string(), "process 1 terminated with exit code 3");
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_who_failed_from_who_was_stopped() {
+    fn lists_failed_and_stopped_workers_separately() {
         let raised = |rank, message: &str, trace: Option<&str>| Failure::Raised {
             rank: Rank::new(rank),
             message: message.into(),
@@ -355,7 +355,7 @@ mod tests {
             SpawnError::Workers(Box::new(report)).to_string(),
             "process 1 terminated with the following error: disk full\n\
              also failed: process 0 terminated with the following error: peer 1 is gone\n\
-             stopped because of it: process 2 (SIGTERM), process 3 (SIGKILL, since it did not heed SIGTERM)\n\
+             stopped because of it: process 2 (SIGTERM), process 3 (SIGKILL, since it did not end after SIGTERM)\n\
              trace of process 1:\n0: main"
         );
     }

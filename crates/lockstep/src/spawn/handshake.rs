@@ -1,6 +1,7 @@
-//! How a process knows that it was spawned, by whom, and for which call; and that it dies with its parent.
+//! The handshake: how a process learns that it was spawned, by which parent and for which call, and how it dies with
+//! that parent.
 //!
-//! What to do with that knowledge is decided in `call`.
+//! [`call`](super::call) decides what to do with it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,54 +13,54 @@ use serde::{Deserialize, Serialize};
 use super::SpawnError;
 use crate::env::LAUNCHER_VARIABLES;
 
-/// The one variable of our own that a worker process gets: a [`Handshake`] as JSON.
+/// The only variable of our own in a worker's environment: a [`Handshake`] as JSON.
 pub(super) const HANDSHAKE: &str = "LOCKSTEP_SPAWN";
 
-/// What the caller tells a worker process beyond torchrun's variables.
+/// What the parent passes to a worker process in addition to torchrun's variables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Handshake {
-    /// The caller's process id, to notice its death.
+    /// The parent's process id, to detect its death.
     pub(super) parent: i32,
     /// Number of the call in its process, from 0.
     pub(super) call: usize,
-    /// Its `file:line:column`.
+    /// The call's `file:line:column`.
     pub(super) at: String,
     /// The calls before it, in order.
     pub(super) earlier: Vec<Past>,
     /// The file with the worker's arguments as JSON.
     pub(super) args: PathBuf,
-    /// The file that grows by a byte when the worker is reached, and by another when it has returned.
+    /// A file that gets one byte when the worker reaches the call, and another when its function has returned.
     pub(super) progress: PathBuf,
 }
 
-/// A call that the caller has behind it.
+/// A finished call of the parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Past {
     pub(super) at: String,
     pub(super) ok: bool,
 }
 
-/// What this process is.
+/// How this process was started.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Started by a person, a shell, a launcher, or by a worker as a program of its own.
+    /// By a person, a shell, a launcher, or by a worker as a separate program.
     Fresh,
-    /// Started by a call of spawn.
+    /// By a call of spawn.
     Spawned(Handshake),
-    /// Started by a call of spawn whose process has ended since.
+    /// By a call of spawn whose process has ended.
     Orphaned,
 }
 
 impl Place {
-    /// Reads the handshake, if there is one, and ties this process's life to its parent's.
+    /// Reads the handshake, if there is one, and makes this process die with its parent.
     ///
-    /// An orphan ends here, with exit code 1: nobody is left to hear of an error.
+    /// An orphan exits here with code 1, because no process is left to receive an error.
     pub(super) fn of_this_process() -> Result<Self, SpawnError> {
         let Some(handshake) = std::env::var_os(HANDSHAKE) else { return Ok(Place::Fresh) };
         let handshake = parse(&handshake)?;
         let alive = |pid: i32| Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid).is_ok());
         if parent_is(handshake.parent) {
-            // The parent may end between two calls, so its identity is read again once the signal is asked for.
+            // The parent may have ended meanwhile, so it is checked again after the signal is requested.
             die_with_parent(handshake.parent).map_err(SpawnError::Watch)?;
         }
         let place = place(handshake, parent_is, alive);
@@ -71,13 +72,13 @@ impl Place {
     }
 }
 
-/// Ties this process's life to its parent's if it was spawned; to be called first thing in `main`, so that even
-/// the code before the call of spawn does not outlive the caller. A handshake that cannot be read is reported by the call.
+/// Makes this process die with its parent if it was spawned. Call it first in `main`, so that even the code before the
+/// call of spawn does not outlive the parent. The call reports a handshake that cannot be read.
 pub(crate) fn watch_parent() {
     let _ = Place::of_this_process();
 }
 
-/// Refuses to spawn where processes were already started for this job.
+/// Refuses to spawn if a launcher has already started the processes of this job.
 pub(super) fn refuse_launcher(lookup: impl Fn(&str) -> Option<OsString>) -> Result<(), SpawnError> {
     let lookup = |name: &str| lookup(name).filter(|value| !value.is_empty());
     if lookup(HANDSHAKE).is_some() {
@@ -123,21 +124,21 @@ mod tests {
     }
 
     #[test]
-    fn knows_a_worker_from_a_program_that_a_worker_started_and_from_an_orphan() {
+    fn distinguishes_a_worker_from_a_program_that_it_started_and_from_an_orphan() {
         assert_eq!(place(handshake(), |pid| pid == 7, |_| true), Place::Spawned(handshake()));
         assert_eq!(place(handshake(), |_| false, |pid| pid == 7), Place::Fresh);
         assert_eq!(place(handshake(), |_| false, |_| false), Place::Orphaned);
     }
 
     #[test]
-    fn reads_back_its_own_handshake_and_rejects_another_text() {
+    fn reads_back_its_own_handshake_and_rejects_other_text() {
         let text = OsString::from(serde_json::to_string(&handshake()).unwrap());
         assert_eq!(parse(&text).unwrap(), handshake());
         assert!(matches!(parse(&"yes".into()), Err(SpawnError::Handshake { .. })));
     }
 
     #[test]
-    fn refuses_to_run_under_a_launcher_and_names_what_gave_it_away() {
+    fn refuses_to_run_under_a_launcher_and_names_its_variables() {
         let under = |name: &str| (name == "RANK" || name == "WORLD_SIZE").then(|| "2".into());
         let error = refuse_launcher(under).unwrap_err().to_string();
         assert!(error.contains("RANK=2, WORLD_SIZE=2"), "{error}");

@@ -1,4 +1,4 @@
-//! Processes from one program, as `torch.multiprocessing.spawn` makes them.
+//! Starts several processes of one program, as `torch.multiprocessing.spawn` does.
 //!
 //! ```no_run
 //! use lockstep::{LaunchEnv, spawn::{Hosted, Spawn}};
@@ -15,35 +15,37 @@
 //! }
 //! ```
 //!
-//! # How one program becomes many processes
+//! # How one program becomes several processes
 //!
-//! A process with threads (libtorch has many) cannot be forked safely, so the caller starts **its own executable again**,
-//! with the same arguments and environment, once a rank. Each new process runs `main` from the top; when it comes
-//! to the same call of [`Spawn::run`] it takes its arguments, runs the worker and exits. It never returns from that call.
+//! A process with threads (libtorch has many) cannot be forked safely, so the parent starts **its own executable
+//! again**, with the same arguments and environment, once per rank. Each new process runs `main` from the top. When it
+//! reaches the same call of [`Spawn::run`], it reads its arguments, runs the worker and exits. It never returns from
+//! that call.
 //!
-//! So **the code before the call runs again in every process**, as with Python's spawn start method, where a
-//! module's top level does. Keep it cheap and free of effects: parse arguments, decide; do not train, delete or print.
-//! It must come to the same call in every process: calls are told apart by their order and their place in the
-//! source. An earlier call, which the caller has behind it, is passed over with the result that it had there (`Ok`, or
-//! [`SpawnError::Earlier`]). Values that the worker closes over are made anew in every process; only `args` travels.
+//! So **the code before the call runs again in every process**, like a module's top level with Python's spawn start
+//! method. Keep it cheap and free of side effects: parse arguments, decide; do not train, delete or print. It must
+//! reach the same call in every process: calls are identified by their order and their place in the source. An earlier
+//! call, which the parent has finished, is skipped and returns the result that it had in the parent (`Ok`, or
+//! [`SpawnError::Earlier`]). Every process creates the values that the worker captures itself; only `args` is sent to
+//! it.
 //!
-//! # What is certain
+//! # Guarantees
 //!
-//! - The caller hosts the rendezvous store, so the death of rank 0 does not take it away.
-//! - The first failure stops the others (SIGTERM, then SIGKILL after a grace) and is the error that the caller sees. The
-//!   order of deaths is the kernel's.
-//! - No worker outlives its caller, however that ends: each asks the kernel for a SIGKILL at its parent's death.
-//! - Nothing is left behind: arguments and errors travel in anonymous files that the workers inherit.
+//! - The parent hosts the rendezvous store, so that it survives the death of rank 0.
+//! - The first failure stops the others (SIGTERM, then SIGKILL after a grace period) and is the error that the caller
+//!   gets. The order of deaths is the kernel's.
+//! - No worker outlives its parent, however that ends: each asks the kernel for a SIGKILL at its parent's death.
+//! - No file is left behind: arguments and errors are passed in anonymous files that the workers inherit.
 //!
-//! Out of scope: several nodes and restarts (`lockstep run`), and joining the process group (the worker does that).
+//! Not here: several nodes and restarts (`lockstep run`), and joining the process group (the worker does that).
 
 mod call;
 mod error;
 mod handshake;
 mod host;
-mod machine;
 mod parent;
 mod process_set;
+mod state_machine;
 mod worker;
 
 use std::panic::Location;
@@ -58,12 +60,13 @@ pub use host::Hosted;
 
 use crate::LaunchEnv;
 
-/// From SIGTERM to SIGKILL, unless chosen otherwise. (torch waits 30 s; a worker with a snapshot to finish needs less.)
+/// The time from SIGTERM to SIGKILL, unless set otherwise. (torch waits 30 s; a worker that has to finish a snapshot
+/// needs less.)
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(5);
-/// More processes than this on one node are a mistake in the argument.
+/// The maximum number of processes. A larger number for one node is a mistake in the argument.
 pub const MOST_PROCESSES: usize = 1024;
 
-/// Processes from one program: how many, who hosts their store, and how long they may take to stop.
+/// Processes of one program: their number, the host of their store, and the time that they may take to stop.
 pub struct Spawn<H> {
     nprocs: usize,
     host: H,
@@ -75,7 +78,7 @@ impl<H> Spawn<H>
 where
     H: FnOnce() -> anyhow::Result<Hosted>,
 {
-    /// `nprocs` processes that meet at the store which `host` opens. Only the caller opens it, the workers never do.
+    /// `nprocs` processes that meet at the store that `host` opens. Only the parent opens it.
     pub fn new(nprocs: usize, host: H) -> Self {
         Spawn { nprocs, host, grace: DEFAULT_GRACE, timeout: None }
     }
@@ -87,7 +90,8 @@ where
         self
     }
 
-    /// Stops all workers if they have not ended after `timeout`. There is no limit by default: training takes long.
+    /// Stops all workers if they have not ended after `timeout`. By default there is no limit, since training may take
+    /// long.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -96,15 +100,15 @@ where
 
     /// Runs `worker(env, args)` in every process and waits for all of them. In a worker process it does not return.
     ///
-    /// The workers get `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` and the rest
-    /// of torchrun's variables, share the caller's stdout and stderr, and have no stdin. `args` travels as JSON, so
-    /// it may be large, and a float that is not finite does not arrive.
+    /// The workers get `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` and the
+    /// rest of torchrun's variables, share the parent's stdout and stderr, and have an empty stdin. `args` is sent as
+    /// JSON, so it may be large, but floats must be finite.
     ///
     /// # Errors
-    /// - [`SpawnError::Workers`] when a worker failed; all others have been stopped by then.
+    /// - [`SpawnError::Workers`] if a worker failed; all others have been stopped by then.
     /// - [`SpawnError::TimedOut`] after [`Spawn::timeout`].
-    /// - Bad use, before anything was started: no or too many processes, a call under a launcher, in a worker, or from two
-    ///   threads at once. The error says what to do.
+    /// - Incorrect use, before anything is started: no or too many processes, a call under a launcher, in a worker, or
+    ///   from two threads at once. The error says what to do.
     #[track_caller]
     pub fn run<A, W>(self, args: &A, worker: W) -> Result<(), SpawnError>
     where
@@ -135,8 +139,8 @@ fn check(nprocs: usize) -> Result<(), SpawnError> {
     }
 }
 
-/// Runs `worker(env, args)` in `nprocs` new processes of this program, as `torch.multiprocessing.spawn` does, and waits for
-/// them: [`Spawn::run`] with a store of this process's own on a free loopback port.
+/// Runs `worker(env, args)` in `nprocs` new processes of this program, as `torch.multiprocessing.spawn` does, and waits
+/// for them. This is [`Spawn::run`] with a store in this process on a free loopback port.
 ///
 /// # Errors
 /// As [`Spawn::run`].

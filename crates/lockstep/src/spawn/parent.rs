@@ -1,6 +1,7 @@
-//! The caller's side of a call: open the store, start the workers, watch over them.
+//! The parent's side of a call: opens the store, starts the workers, and watches them.
 //!
-//! What a death means is decided in `machine`; how processes are held is `process_set`'s.
+//! [`state_machine`](super::state_machine) decides what a death means; [`process_set`](super::process_set) holds the
+//! processes.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,8 +14,8 @@ use serde::Serialize;
 
 use super::call::Call;
 use super::handshake::{HANDSHAKE, Handshake};
-use super::machine::{Action, Event, Machine};
 use super::process_set::{ProcessSet, Reports, inherited_path, memory_file};
+use super::state_machine::{Action, Event, StateMachine};
 use super::{Hosted, Spawn, SpawnError};
 use crate::env::ERROR_FILE;
 use crate::{Rank, WorldSize};
@@ -28,29 +29,29 @@ where
     let world = WorldSize::new(spawn.nprocs).ok_or(SpawnError::NoProcesses)?;
     let json = serde_json::to_vec(args).map_err(SpawnError::Args)?;
     let args = args_file(&json).map_err(SpawnError::Watch)?;
-    // Served until the last worker has ended: dropped at the end of this function.
+    // The store stays open until the last worker has ended: it is dropped at the end of this function.
     let hosted = (spawn.host)().map_err(SpawnError::Host)?;
     let mut processes = ProcessSet::new().map_err(SpawnError::Watch)?;
     for rank in world.ranks() {
         let start = start(&mut processes, rank, world, call, &hosted, &args);
         start.map_err(|source| SpawnError::Start { rank, nprocs: spawn.nprocs, source })?;
     }
-    let machine = Machine::new(world, spawn.grace, spawn.timeout, Instant::now());
-    supervise(&mut processes, machine)
+    let state_machine = StateMachine::new(world, spawn.grace, spawn.timeout, Instant::now());
+    supervise(&mut processes, state_machine)
 }
 
-/// Carries out what `machine` decides until it is over. This thread does nothing else: a worker dies with the
+/// Carries out what `state_machine` decides until it is finished. This thread does nothing else: a worker dies with the
 /// *thread* that started it.
-fn supervise(processes: &mut ProcessSet, mut machine: Machine) -> Result<(), SpawnError> {
+fn supervise(processes: &mut ProcessSet, mut state_machine: StateMachine) -> Result<(), SpawnError> {
     loop {
-        let deaths = processes.wait(machine.deadline()).map_err(SpawnError::Watch)?;
+        let deaths = processes.wait(state_machine.deadline()).map_err(SpawnError::Watch)?;
         let event = if deaths.is_empty() { Event::DeadlinePassed } else { Event::Died(deaths) };
-        match machine.handle(event, Instant::now()) {
+        match state_machine.handle(event, Instant::now()) {
             Action::Wait => {}
             Action::Signal(signal, ranks) => processes.signal(ranks, signal).map_err(SpawnError::Watch)?,
             Action::Finish => {
                 processes.abandon();
-                return machine.verdict();
+                return state_machine.verdict();
             }
         }
     }
@@ -94,7 +95,7 @@ fn set_place(command: &mut Command, rank: Rank, world: WorldSize, hosted: &Hoste
     }
 }
 
-/// This program with this process's arguments; without a stdin, over which several processes would fight.
+/// This program with this process's arguments. Its stdin is empty, because several processes cannot share one.
 fn same_program() -> io::Result<Command> {
     let mut command = Command::new(executable()?);
     let mut args = std::env::args_os();
@@ -105,7 +106,7 @@ fn same_program() -> io::Result<Command> {
     Ok(command)
 }
 
-/// The running executable; by the kernel's own link to it if its file was replaced meanwhile, as a rebuild does.
+/// The running executable, by the kernel's link to it if its file was replaced meanwhile, as by a rebuild.
 fn executable() -> io::Result<PathBuf> {
     let path = std::env::current_exe()?;
     Ok(if path.exists() { path } else { "/proc/self/exe".into() })

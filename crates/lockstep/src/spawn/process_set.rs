@@ -1,7 +1,9 @@
-//! The worker processes as the parent holds them: start, signal, wait in the order in which they die.
+//! The worker processes, as the parent holds them: starts and signals them, and waits for them in the order of their
+//! deaths.
 //!
-//! The kernel queues the processes as they die, so of two that die together the first is known (a thread per
-//! process would learn it in the order in which threads wake). Decisions are `machine`'s.
+//! The kernel queues the processes as they die, so the first of two that die almost together is known. (One thread per
+//! process would only see the order in which the threads wake.) [`state_machine`](super::state_machine) makes the
+//! decisions.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,11 +19,11 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::error::Stage;
-use super::machine::{Ending, Status};
+use super::state_machine::{Ending, Status};
 use crate::Rank;
 use crate::error_file;
 
-/// How long a set that is given up waits for its killed processes.
+/// How long a dropped set waits for its killed processes.
 const REAP: Duration = Duration::from_secs(5);
 
 /// Processes that have not been reaped yet. Dropping it kills them.
@@ -30,11 +32,11 @@ pub(super) struct ProcessSet {
     members: BTreeMap<usize, Member>,
 }
 
-/// The two files through which a worker reports; without a name on any disk, so nothing can be left behind.
+/// The two files through which a worker reports. They have no name on any disk, so they cannot be left behind.
 pub(super) struct Reports {
-    /// Takes torchrun's error JSON.
+    /// Receives torchrun's error JSON.
     error: File,
-    /// Takes a byte at each [`Stage`].
+    /// Receives a byte at each [`Stage`].
     progress: File,
 }
 
@@ -59,17 +61,17 @@ impl ProcessSet {
         let inherited = [reports.error.as_fd(), reports.progress.as_fd(), args.as_fd()];
         let process = inheriting(&inherited, || Process::start(command))?;
         let watched = self.deaths.add(&process, rank.get() as u64);
-        // Also one that cannot be watched is killed when this is dropped.
+        // If it cannot be watched, it is killed when this is dropped.
         self.members.insert(rank.get(), Member { process, reports });
         watched
     }
 
-    /// Those that died since the last call, in the order of their deaths; none if `until` passes first.
+    /// The processes that died since the last call, in the order of their deaths; empty if `until` passes first.
     pub(super) fn wait(&mut self, until: Option<Instant>) -> io::Result<Vec<(Rank, Ending)>> {
         self.deaths.wait(until)?.into_iter().map(|rank| self.reap(rank as usize)).collect()
     }
 
-    /// Sends `signal` to `ranks`. One that has died meanwhile is no error: its death is waiting to be read.
+    /// Sends `signal` to `ranks`. It is not an error if one has died meanwhile: its death is reported by the next wait.
     pub(super) fn signal(&self, ranks: impl IntoIterator<Item = Rank>, signal: Signal) -> io::Result<()> {
         for rank in ranks {
             self.members.get(&rank.get()).map_or(Ok(()), |member| member.process.signal(signal))?;
@@ -77,7 +79,7 @@ impl ProcessSet {
         Ok(())
     }
 
-    /// Stops caring for processes that even SIGKILL did not end.
+    /// Drops processes that even SIGKILL did not end, without waiting.
     pub(super) fn abandon(&mut self) {
         self.members.clear();
     }
@@ -87,7 +89,7 @@ impl ProcessSet {
         let mut member = self.members.remove(&rank).ok_or_else(gone)?;
         let status = match member.process.child.wait() {
             Ok(status) => status_of(status),
-            Err(error) => Status::Lost(format!("its exit status was taken by someone else: {error}")),
+            Err(error) => Status::Lost(format!("other code has read its exit status: {error}")),
         };
         Ok((Rank::new(rank), member.reports.read(status)))
     }
@@ -99,7 +101,7 @@ impl Drop for ProcessSet {
         let until = Instant::now() + REAP;
         for member in self.members.values_mut() {
             member.process.wait_until(until);
-            // One that the kernel holds is given up.
+            // A process that hangs in the kernel is abandoned.
             let _ = member.process.child.try_wait();
         }
     }
@@ -132,25 +134,25 @@ impl Reports {
     }
 }
 
-/// An empty file in memory, which no other program started from here inherits.
+/// An empty file in memory. Programs that are started from here do not inherit it, unless [`inheriting`] is used.
 pub(super) fn memory_file(name: &str) -> io::Result<File> {
     Ok(File::from(memfd_create(name, MemfdFlags::CLOEXEC)?))
 }
 
-/// The path under which a process that inherited `file` opens it, with a position of its own.
+/// The path at which a process that inherited `file` opens it, with its own position.
 pub(super) fn inherited_path(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// Lets a process that `start` starts keep `files`.
+/// Makes the process that `start` starts inherit `files`.
 ///
-/// A program that another thread starts at this moment keeps them too; it does not know of them and closes them at
-/// its end.
+/// A program that another thread starts at the same time inherits them, too. It does not know them, and they are closed
+/// when it ends.
 fn inheriting<T>(files: &[impl AsFd], start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let mark = |flags| files.iter().try_for_each(|file| fcntl_setfd(file, flags));
     mark(FdFlags::empty())?;
     let started = start();
-    // A failure here must not lose the process that was started; a file kept too widely is harmless.
+    // A failure here must not lose the process that was started, and an inherited file is harmless.
     let _ = mark(FdFlags::CLOEXEC);
     started
 }
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn learns_of_deaths_in_the_order_in_which_they_happened() {
+    fn reports_deaths_in_the_order_in_which_they_happened() {
         for order in [[2, 0, 3, 1], [3, 2, 1, 0], [1, 3, 0, 2]] {
             let mut set = waiting(4);
             for rank in order {
@@ -222,13 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn returns_nothing_when_the_deadline_passes_first() {
+    fn returns_no_deaths_if_the_deadline_passes_first() {
         let mut set = waiting(1);
         assert!(set.wait(Some(Instant::now())).unwrap().is_empty());
     }
 
     #[test]
-    fn signals_a_process_that_has_died_without_an_error() {
+    fn reports_no_error_for_a_signal_to_a_dead_process() {
         let mut set = waiting(1);
         end(&mut set, 0, 0);
         await_death(&set, 0);
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_and_reaps_what_it_holds_when_dropped() {
+    fn kills_and_reaps_its_processes_when_dropped() {
         let set = waiting(3);
         let pids: Vec<_> = set.members.values().map(|member| member.process.pid()).collect();
         drop(set);

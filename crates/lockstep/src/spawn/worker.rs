@@ -1,4 +1,4 @@
-//! The worker's side of a call: take the arguments, work, leave a record, exit.
+//! The worker's side of a call: reads the arguments, runs the worker, records its result and exits.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,17 +14,17 @@ use crate::LaunchEnv;
 use crate::env::ERROR_FILE;
 use crate::error_file;
 
-/// The exit code of a Rust process whose main thread panicked.
+/// The exit code of a Rust process whose main thread has panicked.
 const PANICKED: i32 = 101;
 
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process is a worker that has reached its call.
+/// Returns true if this process is a worker that has reached its call.
 pub(super) fn is_running() -> bool {
     RUNNING.load(Ordering::SeqCst)
 }
 
-/// Runs the worker and ends the process: 0, or 1 with the error recorded, or 101 with the panic recorded.
+/// Runs the worker and ends the process with 0, 1 (error recorded) or 101 (panic recorded).
 pub(super) fn run<A, W>(handshake: Handshake, worker: W) -> !
 where
     A: DeserializeOwned,
@@ -32,7 +32,7 @@ where
 {
     RUNNING.store(true, Ordering::SeqCst);
     mark(&handshake.progress);
-    // Unwind safety: after a panic nothing of the worker is looked at again, the process ends.
+    // Unwind safety: after a panic the process ends without using the worker's values again.
     let code = match catch_unwind(AssertUnwindSafe(|| work(&handshake, worker))) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => record(&error),
@@ -44,10 +44,10 @@ where
     std::process::exit(code)
 }
 
-/// Ends a process that came to another call than its parent's: to the call at `at`, number `ordinal`.
+/// Ends a process that reached another call than its parent's: the call at `at`, number `ordinal`.
 pub(super) fn refuse(handshake: Handshake, at: &str, ordinal: usize) -> ! {
     let code = record(&anyhow!(
-        "this process came to the call of spawn at {at} (number {ordinal}), its parent is at {} (number {}): \
+        "this process reached the call of spawn at {at} (number {ordinal}), its parent is at {} (number {}): \
          the code before a call of spawn must take the same path in every process",
         handshake.at,
         handshake.call
@@ -65,12 +65,13 @@ where
         error_file::record_panics(path, true);
     }
     let args = fs::File::open(&handshake.args).context("cannot open the arguments of the worker")?;
-    let args = serde_json::from_reader(io::BufReader::new(args))
-        .context("cannot read the worker's arguments back from JSON; a float that is not finite does not travel")?;
+    let args = serde_json::from_reader(io::BufReader::new(args)).context(
+        "cannot read the worker's arguments back from JSON; JSON has no form for a float that is not finite",
+    )?;
     worker(&env, args)
 }
 
-/// Records `error` for the parent; on stderr, should that fail.
+/// Records `error` for the parent, or prints it to stderr if that fails.
 fn record(error: &anyhow::Error) -> i32 {
     let path = std::env::var_os(ERROR_FILE).unwrap_or_default();
     if let Err(failure) = error_file::record(Path::new(&path), error) {
@@ -79,10 +80,10 @@ fn record(error: &anyhow::Error) -> i32 {
     1
 }
 
-/// Adds a byte to the file that tells the parent how far this process came.
+/// Adds a byte to the file that shows the parent this process's progress.
 fn mark(progress: &Path) {
     let marked = fs::OpenOptions::new().append(true).open(progress).and_then(|mut file| file.write_all(b"."));
     if let Err(error) = marked {
-        eprintln!("lockstep: cannot tell the parent of progress: {error}");
+        eprintln!("lockstep: cannot report the progress to the parent: {error}");
     }
 }

@@ -1,14 +1,14 @@
-//! Real worker processes: how they die, how they are ended, and that nothing outlives its agent.
+//! Real worker processes: how they start and end, and that no process outlives its agent.
 //!
-//! Each test runs an agent in a process of its own, since an agent takes in every orphan below it. The agent is this
-//! executable, called with a scene's name; it tells what happens line by line.
+//! Each test runs an agent in a process of its own, since an agent adopts every orphan among its descendants. The agent
+//! is this executable, called with the subcommand of [`agent_main`]; it reports what happens line by line.
 
 #![allow(clippy::unwrap_used)] // a test may
 
-mod actor;
+mod agent;
+mod agent_main;
 mod ends;
 mod orphans;
-mod scene;
 mod starts;
 
 use std::ffi::OsString;
@@ -22,8 +22,8 @@ fn main() -> ExitCode {
         if let Some(done) = lockstep_process::helper(name, rest) {
             return done.map_or(ExitCode::FAILURE, |()| ExitCode::from(127));
         }
-        if name == actor::AGENT {
-            return actor::main(rest);
+        if name == agent_main::AGENT {
+            return agent_main::main(rest);
         }
     }
     let tests = starts::TESTS.iter().chain(ends::TESTS).chain(orphans::TESTS);

@@ -130,7 +130,7 @@ impl Draft {
             0 => replaced(one(Who::Agent(guest), FaultAction::Kill), brief),
             1 => replaced(one(Who::Node(guest), FaultAction::Kill), brief),
             2 => replaced(one(Who::Agent(guest), FaultAction::Term), brief),
-            // The host of the store is lost: the job ends, and is started again.
+            // The host of the store is lost: the job ends and is started again.
             3 => one(Who::Node(0), FaultAction::Kill),
             4 => one(Who::Agent(0), FaultAction::Term),
             5 => return (0..self.run.nodes).map(|node| by_clock(Who::Node(node), FaultAction::Kill, at)).collect(),
@@ -149,7 +149,7 @@ impl Draft {
 
 fn save(dice: &mut Dice, at: u64, steps: u64) -> Fault {
     let saved = |step: u64| step % steps + 1 == steps || (step % steps + 1).is_multiple_of(SAVE_EVERY);
-    // The last step of all is followed by a save, too.
+    // The last step is followed by a save, too.
     let at = (at..).find(|step| saved(*step)).unwrap_or(at);
     let phases = [Phase::HalfWritten, Phase::Written, Phase::Named];
     let phase = phases[dice.below(3) as usize];
@@ -179,7 +179,7 @@ fn order(dice: &mut Dice, nodes: usize) -> Vec<usize> {
     order
 }
 
-/// Seconds.
+/// In seconds.
 fn milliseconds(count: u64) -> f64 {
     count as f64 / 1_000.0
 }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn replaces_every_guest_and_starts_a_job_again_that_has_lost_its_host() {
+    fn replaces_every_guest_and_starts_a_job_again_after_it_lost_its_host() {
         for index in 0..1_000 {
             let scenario = draw(3, index, 3, 3);
             let ends = |fault: &&Fault| {

@@ -1,4 +1,4 @@
-//! When the harness injects a fault: a pure function of the clock and of what was seen of the run so far.
+//! Decides when the harness injects a fault: a pure function of the time and of the progress that the run has shown.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use regex::Regex;
 
 use crate::runner::scenario::{Fault, FaultAction, Scenario, When, Who};
 
-/// The faults that are still to come, and when those that were injected are reverted.
+/// The faults that are still to come, and when injected ones are reverted.
 pub(super) struct FaultSchedule {
     pending: Vec<Pending>,
     reverts: Vec<(Duration, Order)>,
@@ -18,33 +18,34 @@ struct Pending {
     line: Option<Regex>,
 }
 
-/// What has been seen of a run.
+/// What a run has shown so far.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    /// Whole lines that were printed since the last look, of all nodes.
+pub(super) struct Progress {
+    /// Complete lines that were printed since the last call, of all nodes.
     pub(super) lines: Vec<String>,
-    /// The last step, as (epoch, step), that any rank told of.
+    /// The last step, as (epoch, step), that any rank has reported.
     pub(super) steps: Option<(u64, u64)>,
 }
 
-/// What the harness is to do now.
+/// What the harness has to do now.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Order {
-    /// Inflict `action`, of the scenario's fault number `fault`.
+    /// Inject `action`, of the scenario's fault number `fault`.
     Inject { fault: usize, who: Who, action: FaultAction },
-    /// Undo it.
+    /// Revert it.
     Revert { who: Who, action: FaultAction },
-    /// Start another agent in place of the node's, on a new machine if it is `fresh`; or the first one, if it comes late.
+    /// Start another agent in place of the node's, on a new machine if it is `fresh`; or the first one, if the node
+    /// comes late.
     Replace { node: usize, fresh: bool },
 }
 
 impl FaultSchedule {
-    /// Takes the scenario's faults that the ranks do not see to themselves.
+    /// The scenario's faults that the ranks do not inject themselves.
     pub(super) fn new(scenario: &Scenario) -> Self {
         let pending = scenario.outside().map(|(index, fault)| Pending {
             index,
             fault: fault.clone(),
-            // A scenario that was read has only sound expressions.
+            // The scenario's regular expressions were checked when it was read.
             line: fault.when.log_line.as_deref().and_then(|text| Regex::new(text).ok()),
         });
         let late = Duration::try_from_secs_f64(scenario.run.late_seconds).unwrap_or_default();
@@ -53,9 +54,9 @@ impl FaultSchedule {
         FaultSchedule { pending: pending.collect(), reverts }
     }
 
-    /// What is due `now`, counted from the start of the run. A line is asked for once.
-    pub(super) fn due(&mut self, now: Duration, seen: &Seen) -> Vec<Order> {
-        let (due, pending) = std::mem::take(&mut self.pending).into_iter().partition(|one| is_due(one, now, seen));
+    /// What is due `now`, counted from the start of the run. Each order is returned once.
+    pub(super) fn due(&mut self, now: Duration, progress: &Progress) -> Vec<Order> {
+        let (due, pending) = std::mem::take(&mut self.pending).into_iter().partition(|one| is_due(one, now, progress));
         self.pending = pending;
         let due: Vec<Pending> = due;
         let mut orders = Vec::new();
@@ -72,35 +73,35 @@ impl FaultSchedule {
         orders
     }
 
-    /// Whether a fault that is still to come waits for a step.
+    /// Returns true if a pending fault waits for a step.
     pub(super) fn awaits_step(&self) -> bool {
         self.pending.iter().any(|one| step_of(&one.fault.when).is_some())
     }
 
-    /// Whether an agent is still to be started, or a stopped process to go on: then the run is not over.
-    pub(super) fn owes(&self) -> bool {
+    /// Returns true if an agent still has to be started: then the run has not ended.
+    pub(super) fn has_agents_to_start(&self) -> bool {
         self.reverts.iter().any(|(_, order)| matches!(order, Order::Replace { .. }))
     }
 
-    /// Starts no agent any more: all have ended, and the whole job is started again.
-    pub(super) fn forget_agents(&mut self) {
+    /// Cancels all starts of agents: all agents have ended, and the whole job is started again.
+    pub(super) fn cancel_agent_starts(&mut self) {
         self.reverts.retain(|(_, order)| !matches!(order, Order::Replace { .. }));
     }
 
-    /// Whether nothing is left to do.
+    /// Returns true if nothing is left to do.
     pub(super) fn is_done(&self) -> bool {
         self.pending.is_empty() && self.reverts.is_empty()
     }
 }
 
-fn is_due(Pending { fault, line, .. }: &Pending, now: Duration, seen: &Seen) -> bool {
+fn is_due(Pending { fault, line, .. }: &Pending, now: Duration, progress: &Progress) -> bool {
     let by_clock = fault.when.after_seconds.is_some_and(|seconds| now.as_secs_f64() >= seconds);
-    let by_line = line.as_ref().is_some_and(|line| seen.lines.iter().any(|text| line.is_match(text)));
-    let by_step = step_of(&fault.when).is_some_and(|point| seen.steps.is_some_and(|reached| reached >= point));
+    let by_line = line.as_ref().is_some_and(|line| progress.lines.iter().any(|text| line.is_match(text)));
+    let by_step = step_of(&fault.when).is_some_and(|point| progress.steps.is_some_and(|reached| reached >= point));
     by_clock || by_line || by_step
 }
 
-/// The step that is waited for, as (epoch, step in it).
+/// The step that the fault waits for, as (epoch, step in it).
 fn step_of(when: &When) -> Option<(u64, u64)> {
     when.epoch.zip(when.step)
 }
@@ -143,7 +144,7 @@ mod tests {
         let mut schedule = schedule(
             "[[fault]]\nwho = { node = 1 }\nwhen = { after-seconds = 2 }\nwhat = \"kill\"\nreplace-after-seconds = 1\n",
         );
-        let mut due = |now| schedule.due(seconds(now), &Seen::default());
+        let mut due = |now| schedule.due(seconds(now), &Progress::default());
         assert_eq!(due(1.9), []);
         assert_eq!(due(2.1), [injection(0, Who::Node(1), FaultAction::Kill)]);
         assert_eq!(due(3.0), []);
@@ -156,12 +157,12 @@ mod tests {
         let head = "name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n[run]\nnodes = 2\nlate-seconds = 1\n";
         let scenario = parse("x", head).unwrap();
         let mut schedule = FaultSchedule::new(&scenario);
-        assert!(schedule.owes() && schedule.due(seconds(0.9), &Seen::default()).is_empty());
-        assert_eq!(schedule.due(seconds(1.0), &Seen::default()), [Order::Replace { node: 1, fresh: false }]);
+        assert!(schedule.has_agents_to_start() && schedule.due(seconds(0.9), &Progress::default()).is_empty());
+        assert_eq!(schedule.due(seconds(1.0), &Progress::default()), [Order::Replace { node: 1, fresh: false }]);
         assert!(schedule.is_done());
         let mut schedule = FaultSchedule::new(&scenario);
-        schedule.forget_agents();
-        assert!(!schedule.owes() && schedule.due(seconds(9.0), &Seen::default()).is_empty());
+        schedule.cancel_agent_starts();
+        assert!(!schedule.has_agents_to_start() && schedule.due(seconds(9.0), &Progress::default()).is_empty());
     }
 
     #[test]
@@ -170,7 +171,7 @@ mod tests {
             "[[fault]]\nwho = { rank = 1 }\nwhen = { log-line = \"^Epoch [1-9]\" }\nwhat = \"stop\"\nfor-seconds = 1\n",
         );
         let mut due =
-            |now, line: &str| schedule.due(seconds(now), &Seen { lines: vec![line.into()], ..Seen::default() });
+            |now, line: &str| schedule.due(seconds(now), &Progress { lines: vec![line.into()], ..Progress::default() });
         assert_eq!(due(0.1, "an Epoch 1"), []);
         assert_eq!(due(0.2, "Epoch 1"), [injection(0, Who::Rank(1), FaultAction::Stop)]);
         assert_eq!(due(0.3, "Epoch 1"), []);
@@ -183,8 +184,8 @@ mod tests {
         for (reached, expected) in
             [(None, 0), (Some((0, 7)), 0), (Some((1, 1)), 0), (Some((1, 2)), 1), (Some((2, 0)), 1)]
         {
-            let seen = Seen { steps: reached, ..Seen::default() };
-            assert_eq!(schedule(fault).due(seconds(0.0), &seen).len(), expected, "{reached:?}");
+            let progress = Progress { steps: reached, ..Progress::default() };
+            assert_eq!(schedule(fault).due(seconds(0.0), &progress).len(), expected, "{reached:?}");
         }
     }
 

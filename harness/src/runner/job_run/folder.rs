@@ -1,4 +1,4 @@
-//! The folder of one run: where its parts lie, and which files in it should not be there in the end.
+//! The folder of one run: the paths of its parts, and the files in it that should not be left in the end.
 
 use std::fs;
 use std::io;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 pub(crate) struct RunFolder(PathBuf);
 
 impl RunFolder {
-    /// Makes it, with what must exist before the start.
+    /// Makes the folder, with the folders that must exist before the start.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub(crate) fn make(path: PathBuf) -> io::Result<Self> {
         let folder = RunFolder(path);
         for part in [folder.events(), folder.weights(), folder.snapshots(), folder.tmp()] {
@@ -25,39 +25,39 @@ impl RunFolder {
         &self.0
     }
 
-    /// Where ranks and agents write their events.
+    /// Events of ranks and agents.
     pub(crate) fn events(&self) -> PathBuf {
         self.0.join("events")
     }
 
-    /// Where the ranks save their final weights.
+    /// The ranks' final weights.
     pub(crate) fn weights(&self) -> PathBuf {
         self.0.join("weights")
     }
 
-    /// Models in that folder that are not the ranks' final weights, such as the best one.
+    /// Models in that folder other than the ranks' final weights, such as the best one.
     pub(crate) fn models(&self) -> Vec<PathBuf> {
         let is_model =
             |name: &String| name.ends_with(".safetensors") && !name.starts_with("rank-") && !is_temporary(name);
         names(&self.weights()).into_iter().filter(is_model).map(|name| self.weights().join(name)).collect()
     }
 
-    /// Where the ranks of labs without weights save what they held.
+    /// Results of the ranks of labs without weights.
     pub(crate) fn results(&self) -> PathBuf {
         self.0.join("results")
     }
 
-    /// Where snapshots are saved.
+    /// Snapshots.
     pub(crate) fn snapshots(&self) -> PathBuf {
         self.0.join("snapshots")
     }
 
-    /// Where a machine with a disk of its own saves them.
+    /// Snapshots of a machine with a disk of its own.
     pub(crate) fn snapshots_of(&self, machine: usize) -> PathBuf {
         self.snapshots().join(format!("machine-{machine}"))
     }
 
-    /// The only place for temporary files that the run is told of.
+    /// The run's TMPDIR, the only place for its temporary files.
     pub(crate) fn tmp(&self) -> PathBuf {
         self.0.join("tmp")
     }
@@ -67,18 +67,18 @@ impl RunFolder {
         self.0.join("logs")
     }
 
-    /// The faults that the ranks inflict on themselves.
+    /// The faults that the ranks inject themselves.
     pub(crate) fn faults(&self) -> PathBuf {
         self.0.join("faults.json")
     }
 
-    /// What a node printed.
+    /// The output of a node.
     pub(crate) fn output(&self, node: usize) -> PathBuf {
         self.0.join(format!("node-{node}.txt"))
     }
 
-    /// Temporary files that are left, on the disks of these machines, if each has its own. The half of a snapshot that a killed job left is none of them: the next start of the job
-    /// sweeps it away, so it counts only in one that `finished`.
+    /// Temporary files that are left, on the disks of these machines if each has its own. A half-written snapshot of a
+    /// killed job is removed by the job's next start, so it counts only if the job has `finished`.
     pub(crate) fn leftovers(&self, finished: bool, machines: &[usize]) -> Vec<String> {
         let disks = machines.iter().map(|machine| self.snapshots_of(*machine));
         let folders = disks.chain([self.snapshots(), self.weights()]);
@@ -92,7 +92,7 @@ impl RunFolder {
     }
 }
 
-/// By the names that unfinished files have in this project: hidden, or with an end that says so.
+/// Returns true for the names that unfinished files have in this project: hidden, or with such an ending.
 fn is_temporary(name: &str) -> bool {
     name.starts_with('.') || [".tmp", ".partial", ".part"].iter().any(|end| name.contains(end))
 }
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_models_beside_the_final_weights() {
+    fn finds_models_other_than_the_final_weights() {
         let dir = tempfile::tempdir().unwrap();
         let folder = RunFolder::make(dir.path().join("run")).unwrap();
         for name in ["rank-0.safetensors", "best.safetensors", ".best.tmp.safetensors", "notes.txt"] {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_which_temporary_files_are_left() {
+    fn lists_the_temporary_files_that_are_left() {
         let dir = tempfile::tempdir().unwrap();
         let folder = RunFolder::make(dir.path().join("run")).unwrap();
         assert_eq!(folder.leftovers(true, &[0]), Vec::<String>::new());

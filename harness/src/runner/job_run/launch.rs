@@ -1,4 +1,4 @@
-//! The command lines of a run: an agent for each node, in the launcher's own words, and the program that it starts.
+//! The command lines of a run: an agent for each node, with the launcher's flags, and the program that it starts.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -15,26 +15,26 @@ pub(crate) const LAB: &str = "lab-06-snapshot-resume";
 /// What starts the workers.
 #[derive(Clone, Debug)]
 pub(crate) enum Launcher {
-    /// `lockstep run`, of this very executable.
+    /// `lockstep run`, of this executable.
     Own,
-    /// Another program that takes torchrun's flags.
+    /// Another program with torchrun's flags.
     Other(PathBuf),
-    /// Nobody: the program sees to its ranks itself.
-    Nobody,
+    /// No launcher: the program starts its ranks itself.
+    Direct,
 }
 
 /// Where the agents of several nodes meet.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Meeting {
-    /// Of the node that hosts the store.
+pub(super) struct Rendezvous {
+    /// The address of the store's host, with its port.
     pub(super) endpoint: String,
-    /// Of the job.
+    /// The job's id.
     pub(super) id: String,
-    /// Of each node.
+    /// The address of each node.
     pub(super) addresses: Vec<String>,
 }
 
-/// The words before a command that put it where it belongs: into a network, onto a file system.
+/// The words in front of a command that run it in a network namespace or on a file system.
 pub(super) type Prefix = Vec<OsString>;
 
 /// Everything that makes up an agent's command line.
@@ -42,9 +42,9 @@ pub(super) struct Agent<'a> {
     pub(super) launcher: &'a Launcher,
     pub(super) spec: &'a RunSpec,
     /// `None` for a job of one node.
-    pub(super) meeting: Option<&'a Meeting>,
+    pub(super) rendezvous: Option<&'a Rendezvous>,
     pub(super) node: usize,
-    /// The machine that is this node, by whose number its disk is known.
+    /// The number of the machine, which identifies its disk.
     pub(super) machine: usize,
     pub(super) folder: &'a RunFolder,
     /// The program of the workers.
@@ -52,14 +52,14 @@ pub(super) struct Agent<'a> {
 }
 
 impl Agent<'_> {
-    /// The words of the command, the program first, which dies with this process.
+    /// The words of the command, the program first. The program dies with this process.
     pub(super) fn words(&self, prefix: &Prefix) -> Vec<OsString> {
         let (program, subcommand) = match self.launcher {
             Launcher::Own => (this(prefix), Some("run".into())),
             Launcher::Other(path) => (path.into(), None),
-            Launcher::Nobody => (self.program.into(), None),
+            Launcher::Direct => (self.program.into(), None),
         };
-        let under = !matches!(self.launcher, Launcher::Nobody);
+        let under = !matches!(self.launcher, Launcher::Direct);
         let workers = under.then(|| self.program.into());
         let flags = self.flags().into_iter().map(OsString::from);
         let arguments = self.arguments().into_iter().map(OsString::from);
@@ -68,19 +68,19 @@ impl Agent<'_> {
     }
 
     fn flags(&self) -> Vec<String> {
-        if matches!(self.launcher, Launcher::Nobody) {
+        if matches!(self.launcher, Launcher::Direct) {
             return Vec::new();
         }
         let spec = self.spec;
-        let mut flags = match self.meeting {
+        let mut flags = match self.rendezvous {
             None => vec!["--standalone".to_owned()],
-            Some(meeting) => vec![
+            Some(rendezvous) => vec![
                 format!("--nnodes={}", spec.nodes),
                 "--rdzv-backend=c10d".into(),
-                format!("--rdzv-endpoint={}", meeting.endpoint),
-                format!("--rdzv-id={}", meeting.id),
+                format!("--rdzv-endpoint={}", rendezvous.endpoint),
+                format!("--rdzv-id={}", rendezvous.id),
                 format!("--rdzv-conf=is_host={}", self.node == 0),
-                format!("--local-addr={}", meeting.addresses[self.node]),
+                format!("--local-addr={}", rendezvous.addresses[self.node]),
             ],
         };
         flags.push(format!("--nproc-per-node={}", spec.ranks_per_node()));
@@ -91,8 +91,8 @@ impl Agent<'_> {
         flags
     }
 
-    /// The arguments of the program: those that the labs with snapshots share, or the scenario's own with the run's folders in the
-    /// place of their names.
+    /// The arguments of the program: those that the labs with snapshots share, or the scenario's own with placeholders
+    /// replaced by the run's folders.
     fn arguments(&self) -> Vec<String> {
         let spec = self.spec;
         let own = spec.args.iter().map(|arg| self.filled(arg));
@@ -131,14 +131,14 @@ impl Agent<'_> {
     }
 }
 
-/// What starts `program` behind `prefix`, so that it dies with this process's main thread.
+/// The command that starts `program` after `prefix`, so that it dies with this process's main thread.
 pub(super) fn dying_with_this(prefix: &Prefix, program: &OsStr) -> Vec<OsString> {
     let command = dying_with_parent(program);
     std::iter::once(this(prefix)).chain(command.get_args().map(OsStr::to_owned)).collect()
 }
 
-/// This executable as a command can name it. Its link in `/proc` holds even if the file was replaced meanwhile, as a rebuild
-/// does, but behind a prefix, in other namespaces, only the file itself may be reached.
+/// The path of this executable for a command. Its link in `/proc` works even if the file was replaced meanwhile, as by
+/// a rebuild; but after a prefix, in other namespaces, only the file itself may be reachable.
 fn this(prefix: &Prefix) -> OsString {
     let link = OsString::from(format!("/proc/{}/exe", std::process::id()));
     if prefix.is_empty() { link } else { std::env::current_exe().map_or(link, OsString::from) }
@@ -148,17 +148,17 @@ fn this(prefix: &Prefix) -> OsString {
 mod tests {
     use super::*;
 
-    fn words(spec: &RunSpec, meeting: Option<&Meeting>, launcher: &Launcher) -> String {
+    fn words(spec: &RunSpec, rendezvous: Option<&Rendezvous>, launcher: &Launcher) -> String {
         let dir = tempfile::tempdir().unwrap();
         let folder = RunFolder::make(dir.path().join("r")).unwrap();
         let node = spec.nodes - 1;
         let agent =
-            Agent { launcher, spec, meeting, node, machine: node, folder: &folder, program: Path::new("/p/lab") };
+            Agent { launcher, spec, rendezvous, node, machine: node, folder: &folder, program: Path::new("/p/lab") };
         let words = agent.words(&Prefix::new());
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let this = format!("/proc/{}/exe", std::process::id());
         assert!(words[0] == this && words[1] == crate::process::DIES_WITH_PARENT, "{words:?}");
-        // How that is written is for the process crate to say.
+        // The process crate tests that form of the command.
         let begin = words.iter().position(|word| *word == "/p/lab" || word.starts_with("/x/")).unwrap_or(0);
         let begin = words.iter().skip(1).position(|word| *word == this).map_or(begin, |at| at + 1);
         let words: Vec<_> = words[begin..].iter().map(|word| word.replace(&this, "lockstep")).collect();
@@ -167,42 +167,42 @@ mod tests {
 
     #[test]
     fn writes_the_command_line_of_one_node() {
-        let told = words(&RunSpec::default(), None, &Launcher::Own);
+        let line = words(&RunSpec::default(), None, &Launcher::Own);
         let expected = "lockstep run --standalone --nproc-per-node=2 --max-restarts=3 \
                         --log-dir=R/logs --no-python /p/lab --snapshots R/snapshots --weights R/weights \
                         --save-every-steps 4 --keep 2 --epochs 3 --batch-size 16 --samples 256 --seed 0";
-        assert_eq!(told, expected);
+        assert_eq!(line, expected);
     }
 
     #[test]
-    fn writes_where_the_agents_of_several_nodes_meet() {
+    fn writes_the_rendezvous_of_several_nodes() {
         let spec = RunSpec { ranks: 4, nodes: 2, ..RunSpec::default() };
         let addresses = vec!["127.0.0.1".into(), "127.0.0.2".into()];
-        let meeting = Meeting { endpoint: "127.0.0.1:9".into(), id: "job".into(), addresses };
-        let told = words(&spec, Some(&meeting), &Launcher::Other("/x/torchrun".into()));
+        let rendezvous = Rendezvous { endpoint: "127.0.0.1:9".into(), id: "job".into(), addresses };
+        let line = words(&spec, Some(&rendezvous), &Launcher::Other("/x/torchrun".into()));
         let expected = "/x/torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:9 --rdzv-id=job \
                         --rdzv-conf=is_host=false --local-addr=127.0.0.2 --nproc-per-node=2";
-        assert!(told.contains(expected), "{told}");
+        assert!(line.contains(expected), "{line}");
     }
 
     #[test]
-    fn gives_each_node_its_own_disk_where_disks_are_of_nodes() {
+    fn gives_each_node_its_own_disk_if_disks_are_of_nodes() {
         let spec = RunSpec { nodes: 2, disks: Disks::OfNodes, stop_timeout_seconds: Some(0.5), ..RunSpec::default() };
-        let told = words(&spec, None, &Launcher::Own);
-        assert!(told.contains("--snapshots R/snapshots/machine-1 --weights R/weights"), "{told}");
-        assert!(told.contains("--max-restarts=3 --stop-timeout=0.5 "), "{told}");
+        let line = words(&spec, None, &Launcher::Own);
+        assert!(line.contains("--snapshots R/snapshots/machine-1 --weights R/weights"), "{line}");
+        assert!(line.contains("--max-restarts=3 --stop-timeout=0.5 "), "{line}");
     }
 
     #[test]
-    fn gives_another_program_its_own_arguments_only() {
+    fn gives_another_program_only_its_own_arguments() {
         let args = vec!["--to={weights}/x".into(), "{folder}".into()];
         let spec = RunSpec { program: Some("train.py".into()), args, ..RunSpec::default() };
         assert!(words(&spec, None, &Launcher::Own).ends_with("--no-python /p/lab --to=R/weights/x R"));
-        assert_eq!(words(&spec, None, &Launcher::Nobody), "/p/lab --to=R/weights/x R");
+        assert_eq!(words(&spec, None, &Launcher::Direct), "/p/lab --to=R/weights/x R");
     }
 
     #[test]
-    fn names_the_file_itself_behind_a_prefix() {
+    fn names_the_file_itself_after_a_prefix() {
         assert!(this(&Prefix::new()).to_string_lossy().starts_with("/proc/"));
         assert_eq!(this(&vec!["unshare".into()]), std::env::current_exe().unwrap());
     }

@@ -1,8 +1,9 @@
-//! One run of a scenario: agents are started, watched and ended, faults are injected; what was seen becomes an [`Observed`].
+//! One run of a scenario: starts, watches and ends agents, injects faults, and collects what it observes in an
+//! [`Observed`].
 //!
-//! [`expectations`](super::expectations) judges it. [`fault_schedule`] decides when a fault is injected, [`launch`] writes the command
-//! lines, [`folder`] knows what lies where, [`places`] has networks and disks. Nothing of a run is left when [`JobRunner::run`] returns,
-//! however it returns; [`processes`] and [`ports`] look for what should not be.
+//! [`expectations`](super::expectations) checks it. [`fault_schedule`] decides when a fault is injected, [`launch`]
+//! writes the command lines, [`folder`] has the paths, [`places`] makes networks and disks. No process of a run is left
+//! when [`JobRunner::run`] returns, even with an error; [`processes`] and [`ports`] search for leaks.
 
 mod fault_schedule;
 mod folder;
@@ -27,19 +28,19 @@ use crate::history::{History, Restarts, RunEvents};
 use crate::lab_run::{Results, Weights, program_beside, read_results, read_weights};
 use crate::process::Signals;
 use crate::report::Timeline;
-use fault_schedule::{FaultSchedule, Order, Seen};
+use fault_schedule::{FaultSchedule, Order, Progress};
 use nodes::Nodes;
 
 pub(crate) use folder::RunFolder;
 pub(crate) use launch::{LAB, Launcher};
 
-/// How often the run is looked at.
+/// How often the run is checked.
 const LOOK: Duration = Duration::from_millis(10);
-/// How often its listening ports are.
-const LOOK_AT_PORTS: Duration = Duration::from_millis(250);
+/// How often its listening ports are read.
+const PORTS_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long the others may wait for an agent that has ended and that nobody replaces, before they are ended.
-const TO_NOTICE: Duration = Duration::from_secs(30);
+/// How long the other agents may run after one has ended without a replacement, before they are killed.
+const NOTICE_LIMIT: Duration = Duration::from_secs(30);
 
 /// What all runs share.
 pub(crate) struct JobRunner {
@@ -47,42 +48,42 @@ pub(crate) struct JobRunner {
     /// The lab's program.
     pub(crate) lab: PathBuf,
     pub(crate) signals: Signals,
-    /// In place of the scenarios' own.
+    /// Replaces the scenarios' own time limit.
     pub(crate) timeout: Option<Duration>,
-    /// Takes every line that is printed.
+    /// Called with every line that is printed.
     pub(crate) listener: Option<Listener>,
 }
 
-/// What is told of a printed line.
+/// Called with a printed line.
 type Listener = Box<dyn Fn(&str)>;
 
-/// What was seen of a run, and what it left.
+/// What was observed of a run, and the files that it left.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observed {
-    /// The exit code of each agent that ended by itself, by node; `None` for a signal.
+    /// The exit code of each agent that the harness did not kill, by node; `None` for a signal.
     pub(crate) codes: BTreeMap<usize, Option<i32>>,
-    /// It was ended because it took this long.
+    /// The time limit, if the run was ended because it exceeded it.
     pub(crate) timed_out: Option<Duration>,
-    /// From start to end.
+    /// The duration of the run.
     pub(crate) seconds: f64,
     pub(crate) events: RunEvents,
-    /// What failed, and what it cost.
+    /// What failed, and how much time and how many steps it cost.
     pub(crate) restarts: Restarts,
-    /// What became of every rank.
+    /// The attempts of every rank.
     pub(crate) timeline: Timeline,
     /// The final weights of rank 0, rank 1, ….
     pub(crate) weights: Vec<Result<Weights, String>>,
-    /// What rank 0, rank 1, … of a lab without weights held, by the lesson.
+    /// The results of rank 0, rank 1, … of a lab without weights, by lesson.
     pub(crate) results: Vec<Result<Results, String>>,
-    /// Other models that were kept beside them, by the names of their files.
+    /// Other saved models, by file name.
     pub(crate) models: BTreeMap<String, Result<Weights, String>>,
     /// What the nodes printed, one after the other.
     pub(crate) output: String,
     /// What the harness did, with the time since the Unix epoch.
     pub(crate) injections: Vec<Injection>,
-    /// Numbers of the scenario's faults whose moment never came.
+    /// Numbers of the scenario's faults that were never injected.
     pub(crate) missed: Vec<usize>,
-    /// What should be gone and is not, a sentence each.
+    /// Processes, ports and files that should be gone and are not, a sentence each.
     pub(crate) leaks: Vec<String>,
 }
 
@@ -90,29 +91,29 @@ pub(crate) struct Observed {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Injection {
     pub(crate) t: f64,
-    /// The fault's number in the scenario; `None` for what follows from one.
+    /// The fault's number in the scenario; `None` for an action that follows from a fault.
     pub(crate) fault: Option<usize>,
     pub(crate) who: Who,
     pub(crate) what: String,
-    /// Why it could not be done.
+    /// Why it failed.
     pub(crate) failed: Option<String>,
 }
 
 impl Injection {
-    /// Whether it is the start of the whole job once more.
+    /// Returns true if the whole job was started again.
     pub(crate) fn is_requeue(&self) -> bool {
         self.fault.is_none() && self.what.starts_with(STARTED_AGAIN)
     }
 }
 
-/// What is done to a job that has failed, by the harness as a batch system.
+/// What the harness does with a job that has failed, as a batch system would.
 const STARTED_AGAIN: &str = "the job is started again";
 
-/// Why there is nothing to judge.
+/// Why there is no observation.
 pub(crate) enum NoRun {
     /// This machine cannot do what the scenario needs.
     NotHere(String),
-    /// Something is broken, or a signal came.
+    /// An error, or a signal to the harness.
     Failed(anyhow::Error),
 }
 
@@ -156,35 +157,35 @@ impl JobRunner {
             }
             let lines = nodes.new_lines();
             if let Some(listener) = &self.listener {
-                // A private folder's name tells nobody anything.
+                // The name of the private folder is of no use to the reader.
                 let folder = format!("{}/", nodes.folder.path().display());
                 lines.iter().for_each(|line| listener(&line.replace(&folder, "")));
             }
             if !schedule.is_done() {
-                // Read only where a fault waits for it: this is done a hundred times a second.
+                // Read only if a fault waits for it, since this loop runs a hundred times a second.
                 let steps = schedule.awaits_step().then(|| RunEvents::read(&nodes.folder.events()).last_step());
-                let seen = Seen { lines, steps: steps.flatten() };
-                let orders = schedule.due(begin.elapsed(), &seen);
+                let progress = Progress { lines, steps: steps.flatten() };
+                let orders = schedule.due(begin.elapsed(), &progress);
                 injections.extend(orders.into_iter().map(|order| carry_out(&mut nodes, order)));
             }
-            if looked.is_none_or(|at| at.elapsed() >= LOOK_AT_PORTS) {
+            if looked.is_none_or(|at| at.elapsed() >= PORTS_INTERVAL) {
                 looked = Some(Instant::now());
                 listeners.extend(nodes.listeners());
             }
             if nodes.host_ended() {
                 // Agents that start now would wait for the host in vain, and those that do are ended, as by a batch system.
-                schedule.forget_agents();
+                schedule.cancel_agent_starts();
             }
             if !nodes.host_ended() && !nodes.guest_failed() {
                 missing = None;
-            } else if missing.get_or_insert_with(Instant::now).elapsed() >= TO_NOTICE {
+            } else if missing.get_or_insert_with(Instant::now).elapsed() >= NOTICE_LIMIT {
                 nodes.end_others();
             }
             if nodes.all_ended() && nodes.failed() && requeues > 0 {
                 (requeues, missing) = (requeues - 1, None);
-                schedule.forget_agents();
+                schedule.cancel_agent_starts();
                 injections.push(requeue(&mut nodes));
-            } else if nodes.all_ended() && !schedule.owes() {
+            } else if nodes.all_ended() && !schedule.has_agents_to_start() {
                 break None;
             }
             if begin.elapsed() >= limit {
@@ -195,14 +196,14 @@ impl JobRunner {
         let leaks = if timed_out.is_none() { nodes.leaks(&listeners) } else { Vec::new() };
         nodes.end();
         let mut observed = Observed { timed_out, seconds, injections, leaks, ..gather(scenario, &nodes) };
-        let hit = |index: &usize| observed.injections.iter().any(|injection| injection.fault == Some(*index));
-        let missed = scenario.outside().map(|(index, _)| index).filter(|index| !hit(index));
+        let injected = |index: &usize| observed.injections.iter().any(|injection| injection.fault == Some(*index));
+        let missed = scenario.outside().map(|(index, _)| index).filter(|index| !injected(index));
         observed.missed.extend(missed.collect::<Vec<_>>());
         Ok(observed)
     }
 }
 
-/// Does what the schedule says.
+/// Carries out an order of the schedule.
 fn carry_out(nodes: &mut Nodes<'_>, order: Order) -> Injection {
     let t = now();
     let (fault, who, what, done) = match order {
@@ -222,7 +223,7 @@ fn requeue(nodes: &mut Nodes<'_>) -> Injection {
     Injection { t, fault: None, who: Who::Node(0), what, failed: done.err() }
 }
 
-/// What the run left in its files.
+/// Reads the files that the run left.
 fn gather(scenario: &Scenario, nodes: &Nodes<'_>) -> Observed {
     let folder = &nodes.folder;
     let events = RunEvents::read(&folder.events());

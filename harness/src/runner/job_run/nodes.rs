@@ -1,4 +1,5 @@
-//! The agents of a run with their places: started, hit by faults and ended. Dropping them ends every process of the run.
+//! The agents of a run with their networks and disks: starts them, injects faults and ends them. Dropping them ends
+//! every process of the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -13,7 +14,7 @@ use lockstep_process::{Deaths, Process, Signal};
 use rustix::process::{getpid, set_child_subreaper};
 
 use super::folder::RunFolder;
-use super::launch::{Agent, Launcher, Meeting, Prefix};
+use super::launch::{Agent, Launcher, Prefix, Rendezvous};
 use super::output::{lines_from, tail};
 use super::places::{Disk, LINK, Network};
 use super::ports::{self, Listener};
@@ -24,7 +25,7 @@ use crate::runner::scenario::{Disks, FaultAction, RunSpec, Who};
 
 /// OpenMP's variable for the number of threads of a process.
 const THREADS: &str = "OMP_NUM_THREADS";
-/// The port inside a network of the run's own, where nobody else is.
+/// The port in a network of the run's own, where no other process listens.
 const OWN_PORT: u16 = 29_400;
 
 /// The agents of a run.
@@ -34,16 +35,16 @@ pub(super) struct Nodes<'a> {
     spec: &'a RunSpec,
     program: &'a Path,
     mark: String,
-    meeting: Option<Meeting>,
+    rendezvous: Option<Rendezvous>,
     network: Option<Network>,
     disk: Option<Disk>,
     agents: Vec<Running>,
     deaths: Deaths,
-    /// The machine of each node, by whose number its disk is known.
+    /// The machine of each node; its number identifies its disk.
     pub(super) machines: Vec<usize>,
     /// The number of the next new machine.
     fresh: usize,
-    /// How often the whole job was started again.
+    /// How often the whole job has been started again.
     requeued: u32,
     ended: bool,
 }
@@ -51,25 +52,25 @@ pub(super) struct Nodes<'a> {
 /// An agent of a node.
 struct Running {
     node: usize,
-    /// How often the whole job had been started again before.
+    /// How often the whole job had been started again before this agent's start.
     requeued: u32,
     process: Process,
     status: Option<ExitStatus>,
-    /// The harness killed it, so how it ended tells nothing.
-    hit: bool,
-    /// Bytes of the node's output that were looked at.
+    /// The harness killed it, so its exit status says nothing about the job.
+    killed: bool,
+    /// The number of bytes of the node's output that have been read.
     read: u64,
 }
 
 impl<'a> Nodes<'a> {
-    /// Makes the places and starts an agent on each.
+    /// Makes the networks and disks, and starts an agent on each node.
     pub(super) fn start(
         launcher: &'a Launcher,
         scenario: &'a Scenario,
         program: &'a Path,
         folder: RunFolder,
     ) -> Result<Self, NoRun> {
-        // Workers whose agent was killed come to this process, which so can wait for them.
+        // Workers whose agent was killed become children of this process, which can then wait for them.
         set_child_subreaper(Some(getpid()))?;
         let spec = &scenario.run;
         let mark = mark(&folder);
@@ -77,7 +78,8 @@ impl<'a> Nodes<'a> {
         let network = network.transpose().map_err(NoRun::NotHere)?;
         let disk = scenario.has(FaultAction::is_of_the_disk).then(|| Disk::new(folder.snapshots()));
         disk.iter().try_for_each(Disk::check).map_err(NoRun::NotHere)?;
-        let meeting = meets(spec).then(|| meeting(network.as_ref(), spec.nodes, &mark)).transpose()?;
+        let rendezvous =
+            needs_rendezvous(spec).then(|| open_rendezvous(network.as_ref(), spec.nodes, &mark)).transpose()?;
         let (agents, machines, fresh) = (Vec::new(), (0..spec.nodes).collect(), spec.nodes);
         let (requeued, ended, deaths) = (0, false, Deaths::new()?);
         let mut nodes = Nodes {
@@ -86,7 +88,7 @@ impl<'a> Nodes<'a> {
             spec,
             program,
             mark,
-            meeting,
+            rendezvous,
             network,
             disk,
             agents,
@@ -104,9 +106,9 @@ impl<'a> Nodes<'a> {
     }
 
     fn start_agent(&mut self, node: usize) -> anyhow::Result<()> {
-        let Nodes { launcher, spec, folder, program, meeting, .. } = &*self;
-        let (meeting, machine) = (meeting.as_ref(), self.machines[node]);
-        let agent = Agent { launcher, spec, meeting, node, machine, folder, program };
+        let Nodes { launcher, spec, folder, program, rendezvous, .. } = &*self;
+        let (rendezvous, machine) = (rendezvous.as_ref(), self.machines[node]);
+        let agent = Agent { launcher, spec, rendezvous, node, machine, folder, program };
         let words = agent.words(&self.prefix(node));
         let path = self.folder.output(node);
         let output = File::options().create(true).append(true).open(&path);
@@ -122,7 +124,7 @@ impl<'a> Nodes<'a> {
             command.env(THREADS, "1");
         }
         if self.network.is_some() {
-            // The host's name means nothing there.
+            // The host's interface does not exist there.
             command.env("GLOO_SOCKET_IFNAME", LINK).env("NCCL_SOCKET_IFNAME", LINK);
         }
         let process = Process::start(&mut command);
@@ -130,7 +132,7 @@ impl<'a> Nodes<'a> {
         let watched = self.deaths.add(&process, self.agents.len() as u64);
         let read = self.agents.iter().filter(|agent| agent.node == node).map(|agent| agent.read).max().unwrap_or(0);
         let requeued = self.requeued;
-        self.agents.push(Running { node, requeued, process, status: None, hit: false, read });
+        self.agents.push(Running { node, requeued, process, status: None, killed: false, read });
         watched.context("cannot watch an agent")
     }
 
@@ -140,7 +142,7 @@ impl<'a> Nodes<'a> {
         network.into_iter().chain(disk).flatten().collect()
     }
 
-    /// Waits until an agent ends, or for this long.
+    /// Waits until an agent ends, for at most this long.
     pub(super) fn wait(&mut self, long: Duration) -> anyhow::Result<()> {
         for agent in self.deaths.wait(Some(Instant::now() + long))? {
             let agent = &mut self.agents[agent as usize];
@@ -153,43 +155,43 @@ impl<'a> Nodes<'a> {
         self.agents.iter().all(|agent| agent.status.is_some())
     }
 
-    /// The exit codes of the agents that were let live, the newest of each node.
+    /// The exit codes of the agents that the harness did not kill, the newest of each node.
     pub(super) fn codes(&self) -> BTreeMap<usize, Option<i32>> {
-        let own = self.agents.iter().filter(|agent| !agent.hit && agent.requeued == self.requeued);
+        let own = self.agents.iter().filter(|agent| !agent.killed && agent.requeued == self.requeued);
         own.filter_map(|agent| Some((agent.node, agent.status?.code()))).collect()
     }
 
-    /// Whether the newest agent of some node has not succeeded.
+    /// Returns true if the newest agent of some node has not succeeded.
     pub(super) fn failed(&self) -> bool {
         let mut newest: BTreeMap<usize, &Running> = BTreeMap::new();
         newest.extend(self.agents.iter().map(|agent| (agent.node, agent)));
         newest.len() < self.spec.nodes
-            || newest.values().any(|agent| agent.hit || agent.status.is_none_or(|status| !status.success()))
+            || newest.values().any(|agent| agent.killed || agent.status.is_none_or(|status| !status.success()))
     }
 
-    /// Whether the agent that hosts the store of several has ended.
+    /// Returns true if the agent that hosts the store of several nodes has ended.
     pub(super) fn host_ended(&self) -> bool {
         let host = self.agents.iter().rev().find(|agent| agent.node == 0);
         self.spec.nodes > 1 && host.is_some_and(|agent| agent.status.is_some())
     }
 
-    /// Whether the newest agent of another node has failed by itself.
+    /// Returns true if the newest agent of another node has failed without being killed by the harness.
     pub(super) fn guest_failed(&self) -> bool {
         let mut newest: BTreeMap<usize, &Running> = BTreeMap::new();
         newest.extend(self.agents.iter().map(|agent| (agent.node, agent)));
         newest.remove(&0);
-        newest.values().any(|agent| !agent.hit && agent.status.is_some_and(|status| !status.success()))
+        newest.values().any(|agent| !agent.killed && agent.status.is_some_and(|status| !status.success()))
     }
 
     /// Kills the agents that still run.
     pub(super) fn end_others(&mut self) {
         for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
-            agent.hit = true;
+            agent.killed = true;
             let _ = agent.process.signal(Signal::KILL);
         }
     }
 
-    /// Whole lines that were printed since the last call.
+    /// Complete lines that were printed since the last call.
     pub(super) fn new_lines(&mut self) -> Vec<String> {
         let folder = &self.folder;
         let mut newest: BTreeMap<usize, &mut Running> = BTreeMap::new();
@@ -199,12 +201,13 @@ impl<'a> Nodes<'a> {
         newest.into_values().flat_map(|agent| lines_from(&folder.output(agent.node), &mut agent.read)).collect()
     }
 
-    /// The last of what each node printed.
+    /// The end of each node's output.
     pub(super) fn output(&self) -> String {
         (0..self.spec.nodes).map(|node| tail(&self.folder.output(node))).collect()
     }
 
-    /// What the live agents listen on now. Those in a network of their own are left out: it goes with them.
+    /// The sockets on which the live agents listen now. Those in a network of the run's own are left out, since they
+    /// end with it.
     pub(super) fn listeners(&self) -> BTreeSet<Listener> {
         if self.network.is_some() {
             return BTreeSet::new();
@@ -217,7 +220,7 @@ impl<'a> Nodes<'a> {
     pub(super) fn inject(&mut self, who: Who, action: &FaultAction) -> Result<(), String> {
         match (action, who) {
             (FaultAction::CutNetwork, Who::Node(node)) => self.network()?.cut(node),
-            (FaultAction::SlowNetwork(kbit), Who::Node(node)) => self.network()?.slow(node, *kbit),
+            (FaultAction::SlowNetwork(kbit), Who::Node(node)) => self.network()?.throttle(node, *kbit),
             (FaultAction::DiskFull, Who::Node(node)) => self.disk()?.fill(self.agent_of(node)?),
             (FaultAction::ReadOnly, Who::Node(node)) => self.disk()?.remount(self.agent_of(node)?, "ro"),
             _ => match action.signal() {
@@ -227,11 +230,11 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    /// Undoes it.
+    /// Reverts a fault.
     pub(super) fn revert(&mut self, who: Who, action: &FaultAction) -> Result<(), String> {
         match (action, who) {
-            (FaultAction::CutNetwork, Who::Node(node)) => self.network()?.mend(node),
-            (FaultAction::SlowNetwork(_), Who::Node(node)) => self.network()?.hasten(node),
+            (FaultAction::CutNetwork, Who::Node(node)) => self.network()?.restore(node),
+            (FaultAction::SlowNetwork(_), Who::Node(node)) => self.network()?.unthrottle(node),
             (FaultAction::DiskFull, Who::Node(node)) => self.disk()?.free(self.agent_of(node)?),
             (FaultAction::ReadOnly, Who::Node(node)) => self.disk()?.remount(self.agent_of(node)?, "rw"),
             (FaultAction::Stop, who) => self.signal(who, CONTINUE),
@@ -239,7 +242,7 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    /// Starts another agent for the node, on a new machine if it is to be `fresh`.
+    /// Starts another agent for the node, on a new machine if it is `fresh`.
     pub(super) fn replace(&mut self, node: usize, fresh: bool) -> Result<(), String> {
         if fresh {
             self.machines[node] = self.fresh;
@@ -255,8 +258,9 @@ impl<'a> Nodes<'a> {
         if !order.is_empty() {
             self.machines = order.iter().map(|node| self.machines[*node]).collect();
         }
-        let meeting = meets(self.spec).then(|| meeting(self.network.as_ref(), self.spec.nodes, &self.mark));
-        self.meeting = meeting.transpose().map_err(|error| format!("{error:#}"))?;
+        let rendezvous =
+            needs_rendezvous(self.spec).then(|| open_rendezvous(self.network.as_ref(), self.spec.nodes, &self.mark));
+        self.rendezvous = rendezvous.transpose().map_err(|error| format!("{error:#}"))?;
         (0..self.spec.nodes).try_for_each(|node| self.start_agent(node)).map_err(|error| format!("{error:#}"))
     }
 
@@ -280,8 +284,8 @@ impl<'a> Nodes<'a> {
         if signal == KILL
             && let Who::Agent(node) | Who::Node(node) = who
         {
-            let hit = self.agents.iter_mut().filter(|agent| agent.node == node && agent.status.is_none());
-            hit.for_each(|agent| agent.hit = true);
+            let killed = self.agents.iter_mut().filter(|agent| agent.node == node && agent.status.is_none());
+            killed.for_each(|agent| agent.killed = true);
         }
         if targets.is_empty() {
             return Err(format!("{who} has no process any more"));
@@ -290,13 +294,13 @@ impl<'a> Nodes<'a> {
         Ok(())
     }
 
-    /// The process number of the node's live agent.
+    /// The process id of the node's live agent.
     fn agent_of(&self, node: usize) -> Result<i32, String> {
         let live = self.agents.iter().find(|agent| agent.node == node && agent.status.is_none());
         live.map(|agent| agent.process.child.id() as i32).ok_or_else(|| format!("the agent of node {node} has ended"))
     }
 
-    /// The process number of a rank's live worker, as its agent recorded it.
+    /// The process id of a rank's live worker, as its agent recorded it.
     fn worker(&self, rank: usize) -> Result<i32, String> {
         let events = RunEvents::read(&self.folder.events());
         if let Some(why) = events.unreadable.first() {
@@ -305,12 +309,12 @@ impl<'a> Nodes<'a> {
         let newest = events.newest_process(rank);
         let listing = processes::listing();
         let marked = processes::of_run(&listing, &self.mark, getpid().as_raw_pid(), &self.holders());
-        // The number may be another's by now.
+        // Another process may have the id by now.
         let live = newest.filter(|pid| marked.iter().any(|process| process.pid == *pid));
         live.ok_or_else(|| format!("rank {rank} does not run"))
     }
 
-    /// What of the run is still there although its agents have ended, a sentence each.
+    /// What is left of the run although its agents have ended, a sentence each.
     pub(super) fn leaks(&self, listeners: &BTreeSet<Listener>) -> Vec<String> {
         let processes = processes::leaked(&self.mark, &self.holders());
         let open = ports::listening();
@@ -322,12 +326,12 @@ impl<'a> Nodes<'a> {
         processes.chain(ports).chain(files).collect()
     }
 
-    /// Processes of the harness's own that belong to no agent.
+    /// Processes of the harness itself that belong to no agent.
     fn holders(&self) -> Vec<i32> {
         self.network.as_ref().map_or_else(Vec::new, Network::holders)
     }
 
-    /// Ends whatever still runs.
+    /// Ends every process that still runs.
     pub(super) fn end(&mut self) {
         if std::mem::replace(&mut self.ended, true) {
             return;
@@ -336,14 +340,14 @@ impl<'a> Nodes<'a> {
             self.agents.iter().map(|agent| agent.process.child.id() as i32).chain(self.holders()).collect();
         for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
             agent.status = agent.process.wait_or_kill(Instant::now()).ok();
-            agent.hit = true;
+            agent.killed = true;
         }
         processes::end(&self.mark, &ours);
         self.network = None;
     }
 }
 
-/// SIGCONT and SIGKILL, as Linux numbers them on the processors that libtorch exists for (signal(7)).
+/// SIGCONT and SIGKILL, as Linux numbers them on the processors that libtorch supports (signal(7)).
 const CONTINUE: i32 = 18;
 const KILL: i32 = 9;
 
@@ -359,24 +363,24 @@ fn mark(folder: &RunFolder) -> String {
     format!("{}-{name}", std::process::id())
 }
 
-/// Whether the job needs an id that it keeps: for agents to meet, or to be known again.
-fn meets(spec: &RunSpec) -> bool {
+/// Returns true if the job needs an id of its own, so that agents meet or a later start continues it.
+fn needs_rendezvous(spec: &RunSpec) -> bool {
     spec.nodes > 1 || spec.requeues > 0
 }
 
 /// Where the agents of the nodes meet.
-fn meeting(network: Option<&Network>, nodes: usize, mark: &str) -> anyhow::Result<Meeting> {
+fn open_rendezvous(network: Option<&Network>, nodes: usize, mark: &str) -> anyhow::Result<Rendezvous> {
     let addresses = match network {
         Some(network) => network.addresses(),
         None => (1..=nodes).map(|node| format!("127.0.0.{node}")).collect(),
     };
     let port = match network {
         Some(_) => OWN_PORT,
-        // Free now; should another take it meanwhile, the launcher says so.
+        // It is free now. If another process takes it meanwhile, the launcher reports it.
         None => TcpListener::bind("127.0.0.1:0")
             .and_then(|socket| socket.local_addr())
             .context("cannot find a free port")?
             .port(),
     };
-    Ok(Meeting { endpoint: format!("{}:{port}", addresses[0]), id: mark.to_owned(), addresses })
+    Ok(Rendezvous { endpoint: format!("{}:{port}", addresses[0]), id: mark.to_owned(), addresses })
 }

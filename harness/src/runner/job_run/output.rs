@@ -1,20 +1,20 @@
-//! What the nodes printed, read from their files while they write.
+//! Reads the nodes' output from their files while they write.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// The most bytes of a node's output that are looked at.
+/// The maximum number of bytes of a node's output that one call reads.
 const OUTPUT: u64 = 1 << 20;
 
-/// The whole lines of a file behind byte `read`, which moves on.
+/// The complete lines of a file after byte `read`, which is advanced.
 pub(super) fn lines_from(path: &Path, read: &mut u64) -> Vec<String> {
     let mut text = Vec::new();
     let Ok(mut file) = File::open(path) else { return Vec::new() };
     if file.seek(SeekFrom::Start(*read)).is_err() || file.take(OUTPUT).read_to_end(&mut text).is_err() {
         return Vec::new();
     }
-    // A line longer than all that is read counts as one that has ended.
+    // A line that is longer than one read counts as complete.
     let full = text.len() as u64 == OUTPUT;
     let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(if full { text.len() } else { 0 }, |end| end + 1);
     *read += whole as u64;
@@ -28,7 +28,7 @@ pub(super) fn tail(path: &Path) -> String {
     if let Ok(mut file) = File::open(path)
         && file.seek(SeekFrom::Start(length.saturating_sub(OUTPUT))).is_ok()
     {
-        // What can be read is better than nothing.
+        // A part of the text is better than nothing.
         let _ = file.take(OUTPUT).read_to_end(&mut text);
     }
     String::from_utf8_lossy(&text).into_owned()

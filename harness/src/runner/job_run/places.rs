@@ -1,7 +1,8 @@
-//! Networks and file systems of a run's own, made of namespaces: cut, slowed, filled and repaired from outside.
+//! Networks and file systems of a run's own, made of namespaces: cut, throttled, filled and restored from outside.
 //!
-//! It takes Linux's user namespaces, or root, and the programs `unshare`, `nsenter`, `ip`, `tc` and `mount`. Where these do not
-//! work, [`Network::make`] and [`Disk::check`] say why, and nothing is claimed. All is gone with the processes that live in it.
+//! They need Linux's user namespaces, or root, and the programs `unshare`, `nsenter`, `ip`, `tc` and `mount`. If these
+//! do not work, [`Network::make`] and [`Disk::check`] say why, and the scenario is skipped. Everything is gone when the
+//! processes in it have ended.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -14,26 +15,26 @@ use lockstep_process::KillOnDrop;
 
 use super::launch::{Prefix, dying_with_this};
 
-/// The bridge's network; it exists inside namespaces only.
+/// The bridge's network, which exists only inside namespaces.
 const NET: &str = "10.77.0";
-/// A node's end of its cable.
+/// A node's end of its virtual cable.
 pub(super) const LINK: &str = "eth0";
-/// How long filling the disk may take.
+/// Time limit for filling the disk.
 const FILL: Duration = Duration::from_secs(10);
-/// Size of a run's own file system, in KiB: some snapshots of the labs fit.
+/// Size of a run's own file system, in KiB: enough for a few snapshots of the labs.
 const DISK_KIB: u32 = 32 * 1024;
 
-/// A bridge with a node on each port, in namespaces without a way out.
+/// A bridge with a node on each port, in namespaces without a route to the outside.
 pub(super) struct Network {
     bridge: Holder,
     nodes: Vec<Holder>,
 }
 
-/// A process that does nothing but keep its namespaces alive. Killed when dropped.
+/// A process that only keeps its namespaces alive. Killed when dropped.
 struct Holder(KillOnDrop);
 
 impl Network {
-    /// Makes a network for so many nodes.
+    /// Makes a network for this many nodes.
     ///
     /// # Errors
     /// Why it cannot be made here.
@@ -63,12 +64,12 @@ impl Network {
         (0..self.nodes.len()).map(address).collect()
     }
 
-    /// The processes that keep it alive.
+    /// The processes that keep the network alive.
     pub(super) fn holders(&self) -> Vec<i32> {
         self.nodes.iter().chain([&self.bridge]).map(|holder| holder.0.0.id() as i32).collect()
     }
 
-    /// What puts a command onto a node.
+    /// The prefix that runs a command on a node.
     pub(super) fn prefix(&self, node: usize) -> Prefix {
         self.nodes[node].enter(&["-U", "-n"])
     }
@@ -77,18 +78,18 @@ impl Network {
         self.bridge.sh(&format!("ip link set {} down", port(node)))
     }
 
-    pub(super) fn mend(&self, node: usize) -> Result<(), String> {
+    pub(super) fn restore(&self, node: usize) -> Result<(), String> {
         self.bridge.sh(&format!("ip link set {} up", port(node)))
     }
 
-    /// Both ways, so that it does not matter who sends.
-    pub(super) fn slow(&self, node: usize, kbit: u64) -> Result<(), String> {
+    /// Throttles both directions, so that it does not matter which side sends.
+    pub(super) fn throttle(&self, node: usize, kbit: u64) -> Result<(), String> {
         let shape = |device: &str| format!("tc qdisc add dev {device} root tbf rate {kbit}kbit burst 16kb latency 1s");
         self.bridge.sh(&shape(&port(node)))?;
         self.nodes[node].sh(&shape(LINK))
     }
 
-    pub(super) fn hasten(&self, node: usize) -> Result<(), String> {
+    pub(super) fn unthrottle(&self, node: usize) -> Result<(), String> {
         let plain = |device: &str| format!("tc qdisc del dev {device} root");
         self.bridge.sh(&plain(&port(node)))?;
         self.nodes[node].sh(&plain(LINK))
@@ -104,7 +105,7 @@ fn address(node: usize) -> String {
 }
 
 impl Holder {
-    /// Starts `unshare FLAGS` behind `prefix`; returns once the namespaces are there.
+    /// Starts `unshare FLAGS` after `prefix`; returns once the namespaces exist.
     fn start(flags: &[&str], prefix: &Prefix) -> Result<Self, String> {
         let mut words: Vec<OsString> = prefix.clone();
         words.push("unshare".into());
@@ -116,30 +117,30 @@ impl Holder {
         let mut holder = Holder(KillOnDrop(command.spawn().map_err(|error| format!("cannot start unshare: {error}"))?));
         match holder.is_ready() {
             Ok(()) => Ok(holder),
-            Err(told) => Err(format!("namespaces cannot be made ({})", told.trim())),
+            Err(message) => Err(format!("namespaces cannot be made ({})", message.trim())),
         }
     }
 
-    /// Its one line tells that it is where it should be. If it ends without, its own words.
+    /// Waits for its only line, which it prints in its namespaces. If it ends without, the error is its stderr.
     fn is_ready(&mut self) -> Result<(), String> {
         let (stdout, stderr) = (self.0.0.stdout.take(), self.0.0.stderr.take());
         let mut line = [0];
         if stdout.is_some_and(|mut stdout| stdout.read(&mut line).is_ok_and(|read| read == 1)) {
             return Ok(());
         }
-        let mut told = String::new();
-        let _ = stderr.map(|mut stderr| stderr.read_to_string(&mut told));
-        Err(told)
+        let mut message = String::new();
+        let _ = stderr.map(|mut stderr| stderr.read_to_string(&mut message));
+        Err(message)
     }
 
-    /// What puts a command into these namespaces of its.
+    /// The prefix that runs a command in these namespaces.
     fn enter(&self, namespaces: &[&str]) -> Prefix {
         let pid = self.0.0.id().to_string();
         let words = ["nsenter", "-t", &pid, "--preserve-credentials"];
         words.iter().chain(namespaces).map(OsString::from).collect()
     }
 
-    /// Runs a line of shell there.
+    /// Runs a line of shell in the namespaces.
     fn sh(&self, script: &str) -> Result<(), String> {
         let mut words = self.enter(&["-U", "-n"]);
         words.extend(["sh", "-c", script].map(OsString::from));
@@ -157,33 +158,33 @@ impl Disk {
         Disk { folder }
     }
 
-    /// Whether such a file system can be made here.
+    /// Checks that such a file system can be made here.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it cannot.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut words = self.prefix();
         words.push("true".into());
-        run(&words).map_err(|told| format!("no file system of its own can be mounted ({told})"))
+        run(&words).map_err(|message| format!("no file system of its own can be mounted ({message})"))
     }
 
-    /// What puts a command onto it.
+    /// The prefix that runs a command with this file system.
     pub(super) fn prefix(&self) -> Prefix {
         let script = format!("mount -t tmpfs -o size={DISK_KIB}k tmpfs \"$0\" && exec \"$@\"");
         let words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", &script];
         words.into_iter().map(OsString::from).chain([self.folder.clone().into()]).collect()
     }
 
-    /// Writes until there is no space left, as process `pid` of the run sees it.
+    /// Writes until there is no space left, in the file system as process `pid` of the run sees it.
     pub(super) fn fill(&self, pid: i32) -> Result<(), String> {
-        let told = |error: std::io::Error| format!("cannot fill the disk: {error}");
-        let mut ballast = fs::File::create(self.ballast(pid)).map_err(told)?;
+        let failed = |error: std::io::Error| format!("cannot fill the disk: {error}");
+        let mut filler = fs::File::create(self.filler(pid)).map_err(failed)?;
         let block = vec![0_u8; 64 * 1024];
         let deadline = Instant::now() + FILL;
         while Instant::now() < deadline {
-            match std::io::Write::write(&mut ballast, &block) {
+            match std::io::Write::write(&mut filler, &block) {
                 Ok(written) if written > 0 => {}
-                Err(error) if error.kind() != std::io::ErrorKind::StorageFull => return Err(told(error)),
+                Err(error) if error.kind() != std::io::ErrorKind::StorageFull => return Err(failed(error)),
                 _ => return Ok(()),
             }
         }
@@ -191,7 +192,7 @@ impl Disk {
     }
 
     pub(super) fn free(&self, pid: i32) -> Result<(), String> {
-        fs::remove_file(self.ballast(pid)).map_err(|error| format!("cannot free the disk: {error}"))
+        fs::remove_file(self.filler(pid)).map_err(|error| format!("cannot free the disk: {error}"))
     }
 
     pub(super) fn remount(&self, pid: i32, mode: &str) -> Result<(), String> {
@@ -202,10 +203,10 @@ impl Disk {
         run(&words)
     }
 
-    /// Through the process's own view of the file system.
-    fn ballast(&self, pid: i32) -> PathBuf {
+    /// The path of the filler file, through the process's own view of the file system.
+    fn filler(&self, pid: i32) -> PathBuf {
         let inside = self.folder.strip_prefix("/").unwrap_or(&self.folder);
-        Path::new(&format!("/proc/{pid}/root")).join(inside).join("ballast")
+        Path::new(&format!("/proc/{pid}/root")).join(inside).join("filler")
     }
 }
 
@@ -220,7 +221,7 @@ fn run(words: &[OsString]) -> Result<(), String> {
     Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// Never empty: every caller begins with a program.
+/// `words` is never empty: every caller begins with a program.
 fn command_of(words: &[OsString]) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);

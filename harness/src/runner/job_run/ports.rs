@@ -1,9 +1,9 @@
-//! Which ports a process listens on, as sockets of the kernel: by these it can be told later whether one is still open.
+//! The ports on which a process listens, with the kernel's socket numbers, which show later whether one is still open.
 
 use std::collections::BTreeSet;
 use std::fs;
 
-/// A listening socket: its number in the kernel, which no other gets while it lives, and its port.
+/// A listening socket: its number in the kernel, which is unique while it exists, and its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Listener {
     inode: u64,
@@ -13,7 +13,7 @@ pub(crate) struct Listener {
 /// The state "listen" in `/proc/net/tcp` (the kernel's tcp_states.h).
 const LISTEN: &str = "0A";
 
-/// What the process with this number listens on now.
+/// The sockets on which this process listens now.
 pub(super) fn of(pid: i32) -> BTreeSet<Listener> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return BTreeSet::new() };
     let links = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
@@ -24,13 +24,13 @@ pub(super) fn of(pid: i32) -> BTreeSet<Listener> {
     listening().into_iter().filter(|listener| inodes.contains(&listener.inode)).collect()
 }
 
-/// All listening sockets that this process's network has.
+/// All listening sockets in this process's network namespace.
 pub(super) fn listening() -> BTreeSet<Listener> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
     tables.iter().flat_map(|table| table.lines().filter_map(listener)).collect()
 }
 
-/// `socket:[4711]`.
+/// Parses `socket:[4711]`.
 fn inode(link: &str) -> Option<u64> {
     link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_a_listening_socket_and_passes_over_all_else() {
+    fn reads_a_listening_socket_and_ignores_other_lines() {
         let line = |state| {
             format!("   0: 0100007F:1F90 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 0 0 4711 1 0")
         };
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn sees_a_socket_of_this_process_until_it_is_closed() {
+    fn finds_a_socket_of_this_process_until_it_is_closed() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         let this = std::process::id() as i32;

@@ -1,7 +1,7 @@
-//! Who runs, as `/proc` tells it, and who of them should not: the search for what a run left behind.
+//! The processes of a run, read from `/proc`, and the search for those that it left behind.
 //!
-//! Every process of a run inherits a mark in its environment, and one that loses its parent comes to this process. Whether one is a
-//! leak is a pure function of the listing.
+//! Every process of a run inherits a mark in its environment, and one that loses its parent becomes a child of this
+//! process. Whether one is a leak is a pure function of the listing.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,26 +11,26 @@ use rustix::process::{Pid, getpid, kill_process};
 
 /// The variable with the mark: the run's own text, a colon, the node.
 pub(super) const MARK: &str = "LOCKSTEP_INJECT_MARK";
-/// How long processes that were sent a last signal may take to be gone.
+/// How long processes may take to end after a SIGKILL.
 const GONE: Duration = Duration::from_secs(2);
-/// How often to look.
+/// Interval of the checks.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A line of the listing.
+/// A process in the listing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
     pub(crate) parent: i32,
-    /// It has ended, and nobody has taken note of that yet.
+    /// It has ended and is not reaped yet.
     pub(crate) ended: bool,
     /// The value of [`MARK`].
     pub(crate) mark: Option<String>,
-    /// Program and arguments.
+    /// The program and its arguments.
     pub(crate) command: String,
 }
 
-/// Those of the listing that belong to the run: by its mark, or as descendants of process `this`, to which comes whoever loses
-/// its parent. `this` and those in `spared` do not count. Somebody who merely reads the run's files has neither.
+/// The processes that belong to the run: by its mark, or as descendants of process `this`, which adopts orphans. `this`
+/// and those in `spared` do not count. A process that only reads the run's files has neither.
 pub(crate) fn of_run<'a>(listing: &'a [Process], mark: &str, this: i32, spared: &[i32]) -> Vec<&'a Process> {
     let parents: BTreeMap<i32, i32> = listing.iter().map(|process| (process.pid, process.parent)).collect();
     let descendants = proc::descendants(this, &parents);
@@ -42,13 +42,13 @@ pub(crate) fn of_run<'a>(listing: &'a [Process], mark: &str, this: i32, spared: 
     listing.iter().filter(belongs).collect()
 }
 
-/// Those of one node of the run.
+/// The processes of one node of the run.
 pub(super) fn of_node<'a>(listing: &'a [Process], mark: &str, node: usize) -> Vec<&'a Process> {
     let whole = format!("{mark}:{node}");
     listing.iter().filter(|process| !process.ended && process.mark.as_deref() == Some(&*whole)).collect()
 }
 
-/// All processes that this user may look at.
+/// All processes that this user may inspect.
 pub(crate) fn listing() -> Vec<Process> {
     proc::pids().filter_map(read).collect()
 }
@@ -59,14 +59,14 @@ fn read(pid: i32) -> Option<Process> {
     Some(Process { pid, parent: stat.parent, ended: stat.is_dead(), mark, command: proc::command_line(pid)? })
 }
 
-/// Those of the run that are there now. Processes that came to this one and have ended are reaped first, except `ours`: for
-/// those, whoever started them waits.
+/// The processes of the run that exist now. Children of this process that have ended are reaped first, except `ours`,
+/// for which their owner waits.
 fn present(mark: &str, ours: &[i32]) -> Vec<Process> {
     reap_orphans(ours);
     of_run(&listing(), mark, getpid().as_raw_pid(), ours).into_iter().cloned().collect()
 }
 
-/// Waits a little until no process of the run is left; what stays is returned, and killed.
+/// Waits briefly until no process of the run is left; returns and kills those that remain.
 pub(super) fn leaked(mark: &str, ours: &[i32]) -> Vec<Process> {
     let until = Instant::now() + GONE;
     let left = loop {
@@ -82,13 +82,13 @@ pub(super) fn leaked(mark: &str, ours: &[i32]) -> Vec<Process> {
     left
 }
 
-/// Kills every process of the run until none is left or a little time has passed.
+/// Kills every process of the run until none is left or the time limit has passed.
 pub(super) fn end(mark: &str, ours: &[i32]) {
     let pids = || present(mark, ours).iter().map(|process| process.pid).collect();
     kill_until_gone(Instant::now() + GONE, pids);
 }
 
-/// Sends a signal; a process that has gone meanwhile is no matter.
+/// Sends a signal; it is not an error if the process has ended meanwhile.
 pub(super) fn send(pid: i32, signal: i32) {
     if let (Some(pid), Some(signal)) = (Pid::from_raw(pid), Signal::from_named_raw(signal)) {
         let _ = kill_process(pid, signal);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_this_very_process() {
+    fn lists_this_process() {
         let this = getpid().as_raw_pid();
         assert!(listing().iter().any(|process| process.pid == this && !process.ended));
     }

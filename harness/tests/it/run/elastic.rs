@@ -126,7 +126,7 @@ fn an_agent_that_is_stopped_leaves_and_the_others_continue() {
     first.await_out("world 2", 1);
     second.await_out("world 2", 1);
     second.signal(Signal::TERM);
-    second.ended().code(1).says(&["SIGTERM came"]);
+    second.ended().code(1).says(&["received SIGTERM"]);
     first.await_out("world 1 count 0", 2);
     site.file("go", "");
     first.ended().code(0).says(&["left: it was asked to end"]);

@@ -31,7 +31,7 @@ fn signals_are_forwarded_and_the_command_exits_with_1() {
         running.signal(signal);
         let ended = running.ended().code(1);
         let name =
-            ["HUP", "INT", "QUIT", "TERM"].into_iter().find(|name| ended.err.contains(&format!("SIG{name} came")));
+            ["HUP", "INT", "QUIT", "TERM"].into_iter().find(|name| ended.err.contains(&format!("received SIG{name}")));
         let name = name.unwrap_or_else(|| panic!("{}", ended.err));
         assert_eq!(ended.out.matches(&format!("got SIG{name}")).count(), 2, "{}", ended.out);
         site.assert_no_process();
@@ -45,7 +45,7 @@ fn a_second_signal_does_not_wait_for_workers_that_ignore_the_first() {
     let running = site.start(&["--standalone", "--nproc-per-node=2", "--stop-timeout=1000", "sh", "-c", stubborn]);
     running.await_out("up", 2);
     running.signal(Signal::INT);
-    running.await_err("SIGINT came");
+    running.await_err("received SIGINT");
     running.signal(Signal::INT);
     running.ended().code(1);
     site.assert_no_process();
@@ -75,7 +75,7 @@ fn a_second_signal_does_not_wait_for_leftover_processes() {
     // The worker is reaped when everything that workers left is gone, except for this pipe.
     site.until("the worker is reaped", || !std::path::Path::new("/proc").join(pid.trim()).exists());
     running.signal(Signal::INT);
-    running.await_err("SIGINT came");
+    running.await_err("received SIGINT");
     running.signal(Signal::INT);
     running.ended().code(1).says(&["not waiting for what the workers left behind", "ended by SIGINT"]);
     std::fs::remove_file(site.path("held")).unwrap();

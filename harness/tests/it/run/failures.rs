@@ -142,7 +142,7 @@ fn all_workers_are_restarted_as_often_as_allowed_and_know_the_count() {
     for (rank, attempt) in [(1, 0), (1, 1), (0, 2), (1, 2)] {
         assert_eq!(said.iter().filter(|line| **line == of(rank, attempt)).count(), 1, "{said:?}");
     }
-    assert_eq!(ended.err.matches("stopping all workers of this node to start them anew").count(), 2, "{}", ended.err);
+    assert_eq!(ended.err.matches("stopping all workers of this node to restart them").count(), 2, "{}", ended.err);
     site.assert_no_process();
     assert_eq!(site.leftovers().len(), 0);
 }

@@ -71,6 +71,6 @@ fn a_program_with_a_missing_interpreter_is_not_retried() {
     let tool = site.file("tool", "#!/no/such/interpreter\n");
     fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
     let ended = site.run(&["--standalone", "--max-restarts=3", "--no-python", &tool]).code(1);
-    ended.says(&["/no/such/interpreter"]).never_says(&["start them anew"]);
+    ended.says(&["/no/such/interpreter"]).never_says(&["restart them"]);
     site.assert_no_process();
 }

@@ -35,7 +35,7 @@ pub fn quick<'a>(more: &[&'a str]) -> Vec<&'a str> {
 /// One attempt that must succeed.
 pub fn succeeds(job: &mut Job, world: usize, args: &[&str]) -> Attempt {
     let ended = job.attempt(world, args);
-    assert!(ended.succeeded(), "{}", ended.told());
+    assert!(ended.succeeded(), "{}", ended.stderr());
     ended
 }
 

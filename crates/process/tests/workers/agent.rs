@@ -1,4 +1,4 @@
-//! An agent in a process of its own, and the questions that the tests ask about processes.
+//! An agent in a process of its own, and what the tests check about processes.
 
 use lockstep_process::proc::{self, Stat};
 use std::cell::Cell;
@@ -7,30 +7,30 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 
-use crate::actor::AGENT;
+use crate::agent_main::AGENT;
 
-pub(crate) struct Scene {
-    agent: Child,
+pub(crate) struct AgentProcess {
+    child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     printed: BufReader<ChildStderr>,
     families: Vec<i32>,
 }
 
-impl Scene {
-    pub(crate) fn begin() -> Self {
-        Self::begin_with(|command| command)
+impl AgentProcess {
+    pub(crate) fn launch() -> Self {
+        Self::launch_with(|command| command)
     }
 
-    pub(crate) fn begin_with(change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
+    pub(crate) fn launch_with(change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg(AGENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut agent = change(&mut command).spawn().unwrap();
-        let (input, output) = (agent.stdin.take(), BufReader::new(agent.stdout.take().unwrap()));
-        let printed = BufReader::new(agent.stderr.take().unwrap());
-        let mut scene = Scene { agent, input, output, printed, families: vec![] };
-        assert_eq!(scene.line(), "ready");
-        scene
+        let mut child = change(&mut command).spawn().unwrap();
+        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        let printed = BufReader::new(child.stderr.take().unwrap());
+        let mut agent = AgentProcess { child, input, output, printed, families: vec![] };
+        assert_eq!(agent.line(), "ready");
+        agent
     }
 
     pub(crate) fn line(&mut self) -> String {
@@ -46,17 +46,17 @@ impl Scene {
         line.trim_end().to_owned()
     }
 
-    pub(crate) fn hear(&mut self, expected: &str) {
+    pub(crate) fn expect_printed(&mut self, expected: &str) {
         assert_eq!(self.printed(), expected);
     }
 
-    pub(crate) fn say(&mut self, command: &str) {
+    pub(crate) fn send(&mut self, command: &str) {
         writeln!(self.input.as_mut().unwrap(), "{command}").unwrap();
     }
 
-    /// Says it and returns the answer.
+    /// Sends a command and returns the answer.
     pub(crate) fn ask(&mut self, command: &str) -> String {
-        self.say(command);
+        self.send(command);
         self.line()
     }
 
@@ -65,7 +65,8 @@ impl Scene {
         self.ask(&format!("start {index} {script}")).strip_prefix("pid ").unwrap().parse().unwrap()
     }
 
-    /// The same for a script that prints process ids in one line once all is set up; returns them, too.
+    /// Like [`start`](Self::start) for a script that prints process ids in one line when they all run; also returns
+    /// them.
     pub(crate) fn start_family(&mut self, index: usize, script: &str) -> (i32, Vec<i32>) {
         let pid = self.start(index, script);
         let family: Vec<i32> = self.printed().split(' ').map(|pid| pid.parse().unwrap()).collect();
@@ -73,29 +74,29 @@ impl Scene {
         (pid, family)
     }
 
-    pub(crate) fn agent(&self) -> i32 {
-        self.agent.id() as i32
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id() as i32
     }
 
     /// Kills the agent as `kill -9` does.
-    pub(crate) fn kill_agent(mut self) {
-        self.agent.kill().unwrap();
-        self.agent.wait().unwrap();
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
-    /// Ends the agent properly.
+    /// Ends the agent normally.
     pub(crate) fn close(mut self) {
         assert_eq!(self.ask("close"), "closed");
         drop(self.input.take());
-        assert!(self.agent.wait().unwrap().success());
+        assert!(self.child.wait().unwrap().success());
     }
 }
 
-impl Drop for Scene {
-    /// After a failed test, which may have failed because these live on.
+impl Drop for AgentProcess {
+    /// Cleans up after a failed test, which may have failed because these processes are still alive.
     fn drop(&mut self) {
-        let _ = self.agent.kill();
-        let _ = self.agent.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
         if thread::panicking() {
             let lost = self.families.iter().filter(|pid| lives(**pid));
             lost.for_each(|pid| signal(*pid, rustix::process::Signal::KILL));
@@ -107,7 +108,7 @@ pub(crate) fn signal(pid: i32, signal: rustix::process::Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-/// The state letter of a process (proc(5)); `None` if there is none.
+/// The state letter of a process (proc(5)); `None` if there is no such process.
 pub(crate) fn state(pid: i32) -> Option<char> {
     Some(Stat::of(pid)?.state)
 }
@@ -116,9 +117,9 @@ pub(crate) fn lives(pid: i32) -> bool {
     state(pid).is_some_and(|state| state != 'Z')
 }
 
-/// Waits until something that another process does on its own has happened.
+/// Waits until another process has done something.
 pub(crate) fn until(what: &str, happened: impl Fn() -> bool) {
-    lockstep_watchdog::until(happened).unwrap_or_else(|why| panic!("in vain: {what}: {why}"));
+    lockstep_watchdog::until(happened).unwrap_or_else(|why| panic!("{what} did not happen: {why}"));
 }
 
 pub(crate) fn until_gone(pids: &[i32]) {
@@ -130,7 +131,7 @@ pub(crate) fn reaper_of(agent: i32) -> i32 {
     reaper_other_than(0, agent)
 }
 
-/// The agent's reaper, once it is another one than this.
+/// The agent's reaper, once it is a different process from this one.
 pub(crate) fn reaper_other_than(former: i32, agent: i32) -> i32 {
     let is_reaper = |pid: &i32| {
         let is_named = Stat::of(*pid).is_some_and(|stat| stat.name == "job-reaper");

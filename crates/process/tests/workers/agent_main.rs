@@ -1,10 +1,11 @@
-//! The agent under test: a small program that does what its standard input says, one command a line.
+//! The agent under test: a small program that executes commands from its standard input, one a line.
 //!
-//! - `start INDEX SCRIPT…`: a worker that runs `sh -c SCRIPT`; `exec INDEX PROGRAM ARGS…`: one that runs a program
-//! - `next`: waits for a death and tells it; `end`, `kill`: all workers; `sweep`; `folder PATH`; `close`
-//! - `block`: neither listens nor waits until the next line comes
+//! - `start INDEX SCRIPT…`: starts a worker that runs `sh -c SCRIPT`; `exec INDEX PROGRAM ARGS…`: starts one that runs
+//!   a program
+//! - `next`: waits for a death and reports it; `end`, `kill`: signals all workers; `sweep`; `folder PATH`; `close`
+//! - `block`: does nothing until the next line comes
 //!
-//! Every answer is one line on standard output; what the workers print goes to standard error.
+//! Every answer is one line on standard output; the workers' output goes to standard error.
 
 use std::ffi::OsString;
 use std::io::{BufRead, stderr, stdin};
@@ -31,12 +32,12 @@ pub(crate) fn main(_args: &[OsString]) -> ExitCode {
             println!("closed");
             break;
         }
-        println!("{}", obey(workers.as_mut().unwrap(), verb, rest));
+        println!("{}", execute(workers.as_mut().unwrap(), verb, rest));
     }
     ExitCode::SUCCESS
 }
 
-fn obey(workers: &mut Workers, verb: &str, rest: &str) -> String {
+fn execute(workers: &mut Workers, verb: &str, rest: &str) -> String {
     match verb {
         "start" => {
             let (index, script) = rest.split_once(' ').unwrap();
@@ -46,7 +47,7 @@ fn obey(workers: &mut Workers, verb: &str, rest: &str) -> String {
             let words: Vec<&str> = rest.split(' ').collect();
             format!("pid {}", workers.start(words[0].parse().unwrap(), spec(&words[1..])).unwrap())
         }
-        "next" => told(&workers.next(None).unwrap().unwrap()),
+        "next" => describe(&workers.next(None).unwrap().unwrap()),
         "end" => {
             workers.end(Signal::TERM);
             "asked".into()
@@ -80,6 +81,6 @@ fn spec(words: &[&str]) -> Spec {
     }
 }
 
-fn told(died: &Died) -> String {
+fn describe(died: &Died) -> String {
     format!("died {} {} {}", died.index, died.exit.torch_code(), died.exit)
 }

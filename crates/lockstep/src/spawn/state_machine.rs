@@ -1,6 +1,7 @@
-//! What to do when a worker dies or a deadline passes, decided without processes, clocks or files.
+//! The state machine of a call: decides what to do when a worker dies or a deadline passes, without processes, clocks
+//! or files.
 //!
-//! Time comes in as an argument and actions go out as values; `parent` carries them out.
+//! Time is an argument and actions are return values; [`parent`](super::parent) carries them out.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,37 +12,37 @@ use super::error::{Failure, Report, SpawnError, Stage, Stopped, StoppedBy};
 use crate::error_file::{Kind, Recorded};
 use crate::{Rank, WorldSize};
 
-/// How long after SIGKILL a process may still be there: one that sleeps in the kernel (a dead network file system, a
-/// GPU driver) takes no signal at all.
+/// How long a process may exist after SIGKILL. One that sleeps in the kernel (a dead network file system, a GPU driver)
+/// handles no signals at all.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
-/// What can happen.
+/// An input of the state machine.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// Processes ended, in this order; all before any signal that a later action asks for.
+    /// Processes ended, in this order, before any signal that a later action sends.
     Died(Vec<(Rank, Ending)>),
-    /// [`Machine::deadline`] has passed.
+    /// [`StateMachine::deadline`] has passed.
     DeadlinePassed,
 }
 
-/// What to do about it.
+/// What to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Wait for the next event.
     Wait,
-    /// Send this signal to these, then wait.
+    /// Send this signal to these ranks, then wait.
     Signal(Signal, Vec<Rank>),
-    /// All is over: [`Machine::verdict`].
+    /// The call is finished: see [`StateMachine::verdict`].
     Finish,
 }
 
-/// How a process ended and what it left.
+/// How a process ended and what it recorded.
 #[derive(Clone, Debug)]
 pub(super) struct Ending {
     pub(super) status: Status,
     pub(super) stage: Stage,
     pub(super) record: Option<Recorded>,
-    /// Why the record cannot be read, if there is one that cannot.
+    /// Why the record cannot be read, if it exists and cannot be.
     pub(super) note: Option<String>,
 }
 
@@ -50,12 +51,12 @@ pub(super) struct Ending {
 pub(super) enum Status {
     Code(i32),
     Signal(i32),
-    /// Not to be had, with the reason.
+    /// Not available, with the reason.
     Lost(String),
 }
 
 /// A call of spawn from the start of its processes to its result.
-pub(super) struct Machine {
+pub(super) struct StateMachine {
     alive: BTreeSet<Rank>,
     deaths: Vec<Death>,
     phase: Phase,
@@ -68,9 +69,9 @@ pub(super) struct Machine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// SIGTERM was sent; SIGKILL at this time.
+    /// SIGTERM was sent; SIGKILL follows at this time.
     Terminating(Instant),
-    /// SIGKILL was sent; given up at this time.
+    /// SIGKILL was sent; processes still alive at this time are abandoned.
     Killing(Instant),
 }
 
@@ -80,13 +81,21 @@ struct Death {
     phase: Phase,
 }
 
-impl Machine {
+impl StateMachine {
     pub(super) fn new(world: WorldSize, grace: Duration, timeout: Option<Duration>, now: Instant) -> Self {
         let alive = world.ranks().collect();
-        Machine { alive, deaths: Vec::new(), phase: Phase::Running, started: now, timeout, timed_out: false, grace }
+        StateMachine {
+            alive,
+            deaths: Vec::new(),
+            phase: Phase::Running,
+            started: now,
+            timeout,
+            timed_out: false,
+            grace,
+        }
     }
 
-    /// When [`Event::DeadlinePassed`] is due; never while nothing limits the wait.
+    /// When [`Event::DeadlinePassed`] is due; `None` if there is no limit.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Running => self.timeout.and_then(|timeout| self.started.checked_add(timeout)),
@@ -94,7 +103,7 @@ impl Machine {
         }
     }
 
-    /// Takes in what happened at `now` and says what to do.
+    /// Handles what happened at `now` and returns what to do.
     pub(super) fn handle(&mut self, event: Event, now: Instant) -> Action {
         match event {
             Event::Died(deaths) => self.died(deaths, now),
@@ -140,7 +149,7 @@ impl Machine {
         self.alive.iter().copied().collect()
     }
 
-    /// What the caller of spawn gets.
+    /// The result for the caller of spawn.
     pub(super) fn verdict(self) -> Result<(), SpawnError> {
         let gone = |death: &Death| Some(Stopped { rank: death.rank, by: death.stopped_by()? });
         let mut stopped: Vec<_> = self.deaths.iter().filter_map(gone).collect();
@@ -162,11 +171,11 @@ impl Machine {
     }
 }
 
-/// The place of the root cause among failures in order of death, of which there is at least one.
+/// The index of the root cause among failures in order of death, of which there is at least one.
 ///
-/// That is the first death. Only if that process and others recorded their errors, the earliest record counts
-/// instead: a panic is recorded before its process unwinds, closes connections and thereby fails its peers, of which
-/// one may be dead before it.
+/// Usually it is the first death. But if that process and others recorded their errors, the earliest record counts
+/// instead: a panic is recorded before its process unwinds and closes connections, which makes its peers fail, and one
+/// of them may die first.
 fn root_of(own: &[&Death]) -> usize {
     let recorded_at = |death: &&Death| death.record().and_then(|record| record.unix_nanos);
     if own.first().and_then(recorded_at).is_none() {
@@ -177,7 +186,7 @@ fn root_of(own: &[&Death]) -> usize {
 }
 
 impl Ending {
-    /// Exit code 0 alone is no success: a process may have ended before its worker did.
+    /// Exit code 0 alone is not success: the process may have ended before its worker returned.
     fn is_success(&self) -> bool {
         self.status == Status::Code(0) && self.stage == Stage::Returned
     }
@@ -188,7 +197,7 @@ impl Death {
         !self.ending.is_success() && self.stopped_by().is_none()
     }
 
-    /// The signal of ours that ended it. One that recorded an error failed by itself, whatever ended it then.
+    /// What ended it, if spawn did. A worker that recorded an error has failed on its own, whatever ended it then.
     fn stopped_by(&self) -> Option<StoppedBy> {
         if self.ending.is_success() || self.record().is_some() {
             return None;
@@ -197,12 +206,12 @@ impl Death {
             (Phase::Running, _) => None,
             (Phase::Killing(_), Status::Signal(signal)) if *signal == Signal::KILL.as_raw() => Some(StoppedBy::Sigkill),
             (_, Status::Signal(signal)) if *signal != Signal::TERM.as_raw() => None,
-            // It caught SIGTERM and left in its own way, or did not catch it.
+            // It caught SIGTERM and exited with a code of its own, or did not catch it.
             _ => Some(StoppedBy::Sigterm),
         }
     }
 
-    /// The record, unless the process died of something else later: a panic that it caught says nothing about SIGKILL.
+    /// The record, unless something else ended the process later: a panic that it caught does not explain SIGKILL.
     fn record(&self) -> Option<&Recorded> {
         let record = self.ending.record.as_ref()?;
         match self.ending.status {
@@ -253,31 +262,31 @@ mod tests {
     }
 
     struct Run {
-        machine: Machine,
+        state_machine: StateMachine,
         start: Instant,
     }
 
     fn run(nprocs: usize, timeout: Option<Duration>) -> Run {
         let start = Instant::now();
-        Run { machine: Machine::new(WorldSize::new(nprocs).unwrap(), GRACE, timeout, start), start }
+        Run { state_machine: StateMachine::new(WorldSize::new(nprocs).unwrap(), GRACE, timeout, start), start }
     }
 
     impl Run {
         fn died<const N: usize>(&mut self, at: u64, deaths: [(usize, Ending); N]) -> Action {
             let deaths = deaths.into_iter().map(|(rank, ending)| (Rank::new(rank), ending)).collect();
-            self.machine.handle(Event::Died(deaths), self.start + Duration::from_secs(at))
+            self.state_machine.handle(Event::Died(deaths), self.start + Duration::from_secs(at))
         }
 
         fn deadline(&mut self, at: u64) -> Action {
-            self.machine.handle(Event::DeadlinePassed, self.start + Duration::from_secs(at))
+            self.state_machine.handle(Event::DeadlinePassed, self.start + Duration::from_secs(at))
         }
 
         fn due(&self) -> Option<u64> {
-            self.machine.deadline().map(|deadline| (deadline - self.start).as_secs())
+            self.state_machine.deadline().map(|deadline| (deadline - self.start).as_secs())
         }
 
         fn report(self) -> Report {
-            match self.machine.verdict() {
+            match self.state_machine.verdict() {
                 Err(SpawnError::Workers(report)) => *report,
                 other => panic!("{other:?}"),
             }
@@ -302,7 +311,7 @@ mod tests {
         assert_eq!(run.due(), None);
         assert_eq!(run.died(1, [(1, success())]), Action::Wait);
         assert_eq!(run.died(2, [(0, success())]), Action::Finish);
-        assert!(run.machine.verdict().is_ok());
+        assert!(run.state_machine.verdict().is_ok());
     }
 
     #[test]
@@ -319,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_after_the_grace_whoever_ignores_sigterm() {
+    fn kills_workers_that_ignore_sigterm_after_the_grace() {
         let mut run = run(3, None);
         run.died(0, [(0, signal(Signal::SEGV))]);
         assert_eq!(run.died(1, [(1, signal(Signal::TERM))]), Action::Wait);
@@ -332,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_up_on_a_process_that_outlives_sigkill_and_says_so() {
+    fn abandons_a_process_that_survives_sigkill_and_reports_it() {
         let mut run = run(2, None);
         run.died(0, [(0, ending(Status::Code(1)))]);
         run.deadline(5);
@@ -341,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn blames_the_first_death_of_two_that_come_together() {
+    fn blames_the_first_of_two_deaths_that_are_reported_together() {
         let mut run = run(3, None);
         let both = [(2, signal(Signal::KILL)), (0, ending(Status::Code(1)))];
         assert_eq!(run.died(1, both), Action::Signal(Signal::TERM, ranks([1])));
@@ -353,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn blames_the_earliest_record_when_the_first_death_left_one_too() {
+    fn blames_the_earliest_record_if_the_first_to_die_has_one() {
         let mut run = run(2, None);
         run.died(1, [(0, raised("peer closed the connection", 200))]);
         let unwinding = Ending { status: Status::Signal(Signal::TERM.as_raw()), ..raised("the cause", 100) };
@@ -382,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_exit_code_0_before_the_worker_returned_as_a_failure() {
+    fn counts_exit_code_0_before_the_worker_returned_as_a_failure() {
         for stage in [Stage::Started, Stage::Reached] {
             let mut run = run(2, None);
             let left = Ending { stage, ..ending(Status::Code(0)) };
@@ -404,13 +413,13 @@ mod tests {
     }
 
     #[test]
-    fn stops_everyone_when_the_time_is_up_and_names_them() {
+    fn stops_all_workers_at_the_timeout_and_names_them() {
         let mut run = run(2, Some(Duration::from_secs(60)));
         assert_eq!(run.due(), Some(60));
         assert_eq!(run.died(1, [(0, success())]), Action::Wait);
         assert_eq!(run.deadline(60), Action::Signal(Signal::TERM, ranks([1])));
         assert_eq!(run.died(61, [(1, signal(Signal::TERM))]), Action::Finish);
-        match run.machine.verdict() {
+        match run.state_machine.verdict() {
             Err(SpawnError::TimedOut { after, stopped: named, .. }) => {
                 assert_eq!(after, Duration::from_secs(60));
                 assert_eq!(stopped(&named), [(1, StoppedBy::Sigterm)]);
@@ -420,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_a_record_that_cannot_be_read_beside_the_exit_code() {
+    fn reports_the_exit_code_and_that_the_record_cannot_be_read() {
         let mut run = run(1, None);
         run.died(1, [(0, Ending { note: Some("not JSON".into()), ..ending(Status::Code(1)) })]);
         let report = run.report();
