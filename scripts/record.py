@@ -129,6 +129,20 @@ RECORDINGS = {
     "inject-scenario": ("lockstep inject --show torn-snapshot", "harness/scenarios/torn-snapshot.toml", 0),
     "inject": ("lockstep inject kill-one-worker kill-in-the-middle-of-a-save torn-snapshot", "harness/src/runner", 0),
     "verify": ("lockstep verify 06", "harness/src/verify", 0),
+    # These need root, Slurm and nftables.
+    "cluster": (
+        "lockstep cluster up --nodes 2 && lockstep cluster exec ctl -- srun --nodes=2 hostname && "
+        "lockstep cluster status && lockstep cluster down",
+        "harness/src/cluster",
+        0,
+    ),
+    "cluster-faults": (
+        "lockstep cluster up --nodes 2 --no-slurm && lockstep cluster fault cut n1 n2 && "
+        "lockstep cluster fault slow n1 --rate 10mbit && lockstep cluster fault lose n2 && lockstep cluster status && "
+        "lockstep cluster fault boot n2 && lockstep cluster fault heal && lockstep cluster down",
+        "harness/src/cluster",
+        0,
+    ),
 }
 
 # Those that show a failure, and the exit code that it must end with; all others must succeed.

@@ -8,7 +8,8 @@
 //! | 101 | a panic: a bug (Rust's own code) |
 //! | 128 + n | what a shell shows when signal n ended the command; it stops what it started and cleans up first |
 //!
-//! Codes of the programs that it starts are never passed on: they stand in the error's text.
+//! Codes of the programs that it starts are never passed on: they stand in the error's text. Only `lockstep cluster exec` becomes the
+//! program, and ends as that does.
 
 use std::io::Write;
 use std::process::ExitCode;
