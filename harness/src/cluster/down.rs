@@ -26,6 +26,7 @@ impl Options {
             let message = format!("there is no cluster `{name}`: {} does not exist", folder.path().display());
             return Err(Refused(message).into());
         }
+        let _lock = folder.lock()?;
         take_down(&folder)?;
         Screen::new(false).line(format!("the cluster `{name}` is gone"));
         Ok(Code::Success)

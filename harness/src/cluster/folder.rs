@@ -1,11 +1,13 @@
 //! Where a cluster keeps its files: a folder for each cluster, in one that only its user can enter.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::process::getuid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -60,6 +62,22 @@ impl Folder {
             fs::create_dir(&path).with_context(|| format!("cannot make the folder {}", path.display()))?;
         }
         Ok(())
+    }
+
+    /// Keeps other commands from making or removing the cluster, as long as the descriptor is open.
+    ///
+    /// # Errors
+    /// [`Refused`], if another command does so now; the system's own.
+    pub(super) fn lock(&self) -> anyhow::Result<File> {
+        let folder = File::open(&self.0).with_context(|| format!("cannot open {}", self.0.display()))?;
+        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {
+                let message =
+                    format!("another command starts or ends the cluster in {}: wait for it", self.0.display());
+                Err(Refused(message).into())
+            }
+            locked => locked.map(|()| folder).with_context(|| format!("cannot lock {}", self.0.display())),
+        }
     }
 
     /// Removes it with everything in it, and the folder around it after the last cluster.
@@ -157,6 +175,16 @@ mod tests {
         make_private(&folder).unwrap();
         assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
         make_private(&folder).unwrap();
+    }
+
+    #[test]
+    fn only_one_command_at_a_time_makes_or_removes_a_cluster() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::at(dir.path());
+        let lock = folder.lock().unwrap();
+        assert!(folder.lock().unwrap_err().to_string().contains("another command starts or ends"));
+        drop(lock);
+        folder.lock().unwrap();
     }
 
     #[test]

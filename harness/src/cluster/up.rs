@@ -52,12 +52,16 @@ impl Options {
         let spec = Spec { nodes: self.nodes, gpus: self.gpus, cpus: self.cpus, slurm, user_namespace, shared };
         let signals = Signals::listen().context("cannot listen to signals")?;
         if folder.exists() {
+            let _lock = folder.lock()?;
             take_down(&folder)?; // what a cluster has left whose holder was killed
         }
         folder.make()?;
+        let _lock = folder.lock()?;
         let cluster = match make(folder.clone(), spec, &signals) {
             Ok(cluster) => cluster,
             Err(error) => {
+                // A signal from the terminal also ends the programs that were at work.
+                let error = check(&signals).err().map_or(error, Into::into);
                 take_down(&folder).with_context(|| format!("after the cluster had failed to start ({error:#})"))?;
                 return Err(error.context(format!("the cluster `{name}` did not start; nothing is left of it")));
             }

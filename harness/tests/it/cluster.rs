@@ -117,9 +117,71 @@ fn nodes_have_processes_memory_and_tmp_of_their_own_and_share_all_other_files() 
     let mut elsewhere = place.command(&["exec", "n1", "--", "true"]);
     elsewhere.current_dir("/tmp");
     ended(&mut elsewhere).code(2).says(&["n1 has no folder /tmp", "--share"]);
+    let asked = "trap 'echo asked; exit 0' TERM; echo in; while :; do sleep 0.02; done";
+    let asked = Running::start(place.command(&["exec", "n2", "--", "sh", "-c", asked]));
+    asked.await_out("in", 1);
+    asked.signal(Signal::TERM);
+    assert_eq!(asked.ended().killed_by(Signal::TERM).out, "in\nasked\n");
     place.ok(&["down"]);
     place.assert_as_before();
     place.any(&["down"]).code(2).says(&["there is no cluster `main`"]);
+}
+
+#[test]
+fn a_folder_below_tmp_is_shared_if_the_cluster_is_started_there_or_with_share() {
+    let place = Place::new();
+    let [here, named] = [(); 2].map(|()| tempfile::tempdir_in("/tmp").unwrap());
+    let command = |words: &[&str]| {
+        let mut command = place.command(words);
+        command.current_dir(&here).env("TMPDIR", here.path());
+        ended(&mut command)
+    };
+    if !place.up(&["--nodes=1", "--no-slurm"]) {
+        return;
+    }
+    place.ok(&["down"]);
+    command(&["up", "--nodes=2", "--no-slurm", "--share", named.path().to_str().unwrap()]).code(0);
+    let sh = |node, script: &str| command(&["exec", node, "--", "sh", "-c", script]).code(0).out;
+    sh("n1", &format!("echo 1 >file; echo 2 >{}/file; echo 3 >/tmp/file", named.path().display()));
+    assert_eq!(sh("n2", &format!("cat file {}/file; test ! -e /tmp/file", named.path().display())), "1\n2\n");
+    assert!(here.path().join("file").exists() && named.path().join("file").exists());
+    command(&["down"]).code(0);
+    assert_eq!(fs::read_dir(&here).unwrap().count(), 1, "only the file is left");
+    place.assert_as_before();
+}
+
+#[test]
+fn a_user_who_is_not_root_gets_a_cluster_without_slurm() {
+    let place = Place::new();
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let command = |words: &[&str]| {
+        let own = place.command(words);
+        let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+        let mut command = Command::new(if rustix::process::getuid().is_root() { "setpriv" } else { "env" });
+        place.site.prepare(&mut command);
+        command.args(if rustix::process::getuid().is_root() { &nobody[..] } else { &[] });
+        command.arg(own.get_program()).args(own.get_args());
+        command.current_dir(&folder).env("TMPDIR", folder.path());
+        ended(&mut command)
+    };
+    let up = command(&["up", "--nodes=2"]);
+    // 2: no namespaces for users; 126 and 127: the command is in a folder that this user may not enter
+    if up.status.code().is_some_and(|code| [2, 126, 127].contains(&code)) {
+        println!("not verified here: a cluster of a user who is not root ({})", up.err.trim());
+        return;
+    }
+    let up = up.code(0);
+    assert!(up.out.contains("started by root") || up.out.contains("it is not installed"), "{up}");
+    assert!(up.out.contains("you are the only user"), "{up}");
+    let hosts = command(&["exec", "n2", "--", "sh", "-c", "hostname; id -u; getent hosts n1"]).code(0);
+    assert_eq!(hosts.out, "n2\n0\n10.88.0.1       n1\n");
+    for fault in ["slow n1 --rate 10mbit", "pause n2", "lose n1", "boot n1", "heal"] {
+        command(&[&["fault"], &fault.split(' ').collect::<Vec<_>>()[..]].concat()).code(0);
+    }
+    command(&["down"]).code(0);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    place.assert_as_before();
 }
 
 #[test]
