@@ -26,7 +26,7 @@ struct Row {
     state: State,
     /// In words; empty for a lost node.
     faults: Vec<String>,
-    /// The state that Slurm gives it, if it runs and answers.
+    /// The state that Slurm gives a node, if it runs.
     slurm: Option<String>,
 }
 
@@ -61,6 +61,8 @@ pub(super) fn title(name: &Name, spec: &Spec) -> String {
 
 fn rows(cluster: &Cluster) -> anyhow::Result<Vec<Row>> {
     let mut of_slurm = if cluster.spec.slurm { slurm::states(cluster) } else { Default::default() };
+    // The head node is none of Slurm's nodes.
+    let silent = |machine| (cluster.spec.slurm && machine != Machine::Head).then(|| "no answer".to_owned());
     let row = |machine: Machine| {
         let state = match machine {
             Machine::Head => State::Up,
@@ -68,7 +70,13 @@ fn rows(cluster: &Cluster) -> anyhow::Result<Vec<Row>> {
         };
         let faults = if state == State::Lost { vec![] } else { network::faults(cluster, machine)? };
         let name = machine.to_string();
-        Ok(Row { slurm: of_slurm.remove(&name), name, address: machine.address(), state, faults })
+        Ok(Row {
+            slurm: of_slurm.remove(&name).or_else(|| silent(machine)),
+            name,
+            address: machine.address(),
+            state,
+            faults,
+        })
     };
     cluster.spec.machines().map(row).collect()
 }

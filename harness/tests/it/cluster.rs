@@ -281,6 +281,17 @@ fn a_cluster_of_slurm_takes_jobs_while_nodes_are_cut_lost_and_booted() {
     let mut lines: Vec<String> = place.site.read("job.out").lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["0 on n1 has 0,1", "1 on n2 has 0,1"]);
+    let launcher = assert_cmd::cargo::cargo_bin!("lockstep").display();
+    let workers = place.sh("ctl", &format!(
+        "srun --nodes=2 --ntasks-per-node=1 {launcher} run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d \
+         --rdzv-endpoint=n1:29400 --rdzv-id=1 --prefix=never sh -c 'echo $MASTER_ADDR has $WORLD_SIZE, here $(hostname)'"
+    ));
+    let mut workers: Vec<&str> = workers.lines().collect();
+    workers.sort_unstable();
+    let first = workers[0].split(' ').next().unwrap();
+    assert!(["n1", "n2"].contains(&first), "{workers:?}");
+    let expected = ["n1", "n1", "n2", "n2"].map(|node| format!("{first} has 4, here {node}"));
+    assert_eq!(workers, expected);
     if place.any(&["fault", "cut", "n1", "n2"]).status.success() {
         assert!(!place.reaches("n1", "n2"));
         place.ok(&["fault", "heal"]);
