@@ -129,6 +129,27 @@ RECORDINGS = {
     "inject-scenario": ("lockstep inject --show torn-snapshot", "harness/scenarios/torn-snapshot.toml", 0),
     "inject": ("lockstep inject kill-one-worker kill-in-the-middle-of-a-save torn-snapshot", "harness/src/runner", 0),
     "verify": ("lockstep verify 06", "harness/src/verify", 0),
+    # These need root, Slurm and nftables.
+    "cluster": (
+        "lockstep cluster up --nodes 2 && lockstep cluster exec ctl -- srun --nodes=2 hostname && "
+        "lockstep cluster status && lockstep cluster down",
+        "harness/src/cluster",
+        0,
+    ),
+    "cluster-training": (
+        "lockstep cluster up --nodes 2 && lockstep cluster exec ctl -- srun --nodes=2 --ntasks-per-node=1 "
+        "lockstep run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=n1:29400 --rdzv-id=1 "
+        "lab-03-torchrun-env --epochs 1 && lockstep cluster down",
+        LAB_3,
+        4,
+    ),
+    "cluster-faults": (
+        "lockstep cluster up --nodes 2 --no-slurm && lockstep cluster fault cut n1 n2 && "
+        "lockstep cluster fault slow n1 --rate 10mbit && lockstep cluster fault lose n2 && lockstep cluster status && "
+        "lockstep cluster fault boot n2 && lockstep cluster fault heal && lockstep cluster down",
+        "harness/src/cluster",
+        0,
+    ),
 }
 
 # Recordings that show a failure, and their expected exit codes; all others must succeed.

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::exit::Code;
-use crate::{course, inject, launch, learn, process, tour, verify};
+use crate::{cluster, course, inject, launch, learn, process, tour, verify};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -25,7 +25,10 @@ enum Command {
     Reset(learn::Reset),
     Solution(learn::Solution),
     Watch(learn::Watch),
+    Cluster(cluster::Options),
     Course(course::Options),
+    #[command(name = cluster::INIT, hide = true)]
+    ClusterInit(cluster::Init),
     #[command(name = process::CONFINED, hide = true)]
     Confined(process::Helper),
     #[command(name = process::DIES_WITH_PARENT, hide = true)]
@@ -48,6 +51,8 @@ impl Cli {
             Command::Reset(options) => options.exec(),
             Command::Solution(options) => options.exec(),
             Command::Watch(options) => options.exec(),
+            Command::Cluster(options) => options.exec(),
+            Command::ClusterInit(init) => init.exec(),
             Command::Course(options) => options.exec(),
             Command::Confined(helper) => helper.exec(process::CONFINED),
             Command::DiesWithParent(helper) => helper.exec(process::DIES_WITH_PARENT),

@@ -3,6 +3,7 @@
 mod cargo;
 mod checks;
 mod cli;
+mod cluster;
 mod course;
 mod exit;
 mod history;

@@ -13,7 +13,7 @@ import sys
 from lib.pages import FENCE, ROOT, name_of, spans
 
 # Programs of the system and of the shell: only their names are checked.
-TOOLS = set("cat cd chmod cmp cp diff echo export find git grep head kill ls mkdir mpiexec rm rustup scontrol sh sort squeue tail true truncate wait".split())
+TOOLS = set("apt-get bash cat cd chmod cmp cp diff echo export find git grep head hostname ip kill ls mkdir mpiexec rm rustup sbatch scontrol sh sort squeue tail true truncate wait".split())
 # They start the command that follows their own options.
 STARTERS = {"srun", "env", "nice", "timeout", "exec"}
 CARGO_OWN = set("bench build check clean clippy doc fmt insta install nextest run test".split())
@@ -189,6 +189,9 @@ class DryRun:
             return
         if arguments[0] == "run":
             return self.launcher(arguments[1:])
+        if arguments[0] == "cluster" and "--" in arguments:  # what `exec` runs on a node
+            self.program(arguments[arguments.index("--") + 1 :])
+            arguments = arguments[: arguments.index("--")]
         nested = re.search(r"^Commands:$", self.help_of("lockstep", arguments[0]) or "", re.M) and len(arguments) > 1
         depth = 2 if nested and arguments[1].islower() else 1
         self.binary("lockstep", arguments[depth:], *arguments[:depth])

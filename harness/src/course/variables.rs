@@ -130,6 +130,11 @@ pub(super) const VARIABLES: &[Variables] = &[
         meaning: "set by the grader for ranks of a learner's program: the file that says what is asked, and the folder for answers",
     },
     Variables {
+        names: &["XDG_RUNTIME_DIR"],
+        by: "`lockstep cluster`",
+        meaning: "the folder in which clusters keep their files; if unset, the one for temporary files",
+    },
+    Variables {
         names: &["CARGO"],
         by: "`lockstep grade`, `watch`, `course`",
         meaning: "the cargo that builds exercises",

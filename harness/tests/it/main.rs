@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // a test may
 
+mod cluster;
 mod help;
 mod learn;
 mod learn_texts;

@@ -13,6 +13,6 @@ mod netns;
 mod nodes;
 mod output;
 mod programs;
-mod site;
+pub(crate) mod site;
 mod strangers;
 mod torch;

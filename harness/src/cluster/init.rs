@@ -1,0 +1,118 @@
+//! The first process of a machine, a hidden subcommand: it gives the machine its host name and its mounts, says that it is ready, and
+//! then reaps processes that lost their parent. The kernel ends a process-id namespace together with its first process.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::Context;
+use clap::Args;
+use rustix::mount::{MountFlags, mount, mount_bind, mount_bind_recursive};
+use rustix::process::{WaitOptions, wait};
+use rustix::system::sethostname;
+use signal_hook::consts::SIGCHLD;
+use signal_hook::low_level::pipe;
+
+use super::folder::Folder;
+use super::running::{SPEC, joined};
+use super::spec::{Machine, Spec};
+use crate::exit::Code;
+
+/// The subcommand's name.
+pub(crate) const INIT: &str = "cluster-init";
+/// The line on stdout that says that the machine is ready; the process id follows it.
+pub(super) const READY: &str = "ready ";
+/// The line on the head node's stdin after which it no longer depends on who started it.
+pub(super) const COMPLETE: &str = "complete\n";
+/// The folder that each node has for itself.
+pub(super) const LOCAL: &str = "/tmp";
+
+/// What the first process of a machine was called with
+#[derive(Args)]
+pub(crate) struct Init {
+    /// The cluster's.
+    folder: PathBuf,
+    #[arg(value_parser = str::parse::<Machine>)]
+    machine: Machine,
+}
+
+impl Init {
+    /// Does not return while the machine lives.
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        // As long as this `/proc` is that of the outer machine, its own number there can be read in it.
+        let pid = fs::read_link("/proc/self").context("cannot read /proc/self")?;
+        let folder = Folder::at(&self.folder);
+        let spec: Spec = folder.load(SPEC)?;
+        self.set_up(&folder, &spec).with_context(|| format!("cannot make {} a machine of its own", self.machine))?;
+        let children = UnixStream::pair().and_then(|(read, write)| pipe::register(SIGCHLD, write).map(|_| read));
+        let children = children.context("cannot listen to SIGCHLD")?;
+        if self.machine == Machine::Head {
+            thread::spawn(end_unless_complete);
+        }
+        writeln!(io::stdout(), "{READY}{}", pid.display()).context("nobody waits for this machine")?;
+        release_output()?;
+        reap(children)
+    }
+
+    fn set_up(&self, folder: &Folder, spec: &Spec) -> anyhow::Result<()> {
+        sethostname(self.machine.to_string().as_bytes()).context("cannot set the host name")?;
+        attach("proc", "/proc", "")?;
+        if let Err(error) = attach("sysfs", "/sys", "") {
+            // A container may forbid it; then programs see its interfaces in /sys, and the right ones everywhere else.
+            eprintln!("{error:#}");
+        }
+        let Machine::Node(node) = self.machine else {
+            let hosts = folder.file("hosts");
+            return mount_bind(&hosts, "/etc/hosts").context("cannot replace /etc/hosts for the cluster");
+        };
+        attach("tmpfs", "/dev/shm", "mode=1777")?;
+        own_tmp(&folder.file("local").join(node.to_string()), &spec.shared)
+    }
+}
+
+fn attach(kind: &str, target: &str, options: &str) -> anyhow::Result<()> {
+    let options = std::ffi::CString::new(options)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount(kind, target, kind, flags, options.as_c_str()).with_context(|| format!("cannot mount a {kind} on {target}"))
+}
+
+/// Puts `own` in the place of `/tmp`, with the shared folders where they were.
+fn own_tmp(own: &Path, shared: &[PathBuf]) -> anyhow::Result<()> {
+    let message = |what: &Path| format!("cannot mount {} on a {LOCAL} of the node's own", what.display());
+    fs::create_dir_all(own).with_context(|| format!("cannot make {}", own.display()))?;
+    fs::set_permissions(own, fs::Permissions::from_mode(0o1777))?;
+    // Shared folders are mounted first, while their paths still lead to them.
+    mount_bind(own, own).with_context(|| message(own))?;
+    for folder in shared {
+        let place = joined(own, folder.strip_prefix(LOCAL)?);
+        fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
+        mount_bind(folder, &place).with_context(|| message(folder))?;
+    }
+    mount_bind_recursive(own, LOCAL).with_context(|| message(own))
+}
+
+/// A cluster is not left half made: unless it is said to be complete, it ends with the command that makes it.
+fn end_unless_complete() {
+    let mut line = String::new();
+    let _ = io::stdin().lock().read_line(&mut line);
+    if line != COMPLETE {
+        std::process::exit(1);
+    }
+}
+
+/// From here on nobody reads this pipe. What goes to stderr is in the log.
+fn release_output() -> anyhow::Result<()> {
+    let null = File::options().write(true).open("/dev/null").context("cannot open /dev/null")?;
+    rustix::stdio::dup2_stdout(&null).context("cannot release stdout")
+}
+
+/// Each byte stands for at least one child that has ended.
+fn reap(mut children: UnixStream) -> anyhow::Result<Code> {
+    loop {
+        children.read(&mut [0; 64]).context("cannot wait for children")?;
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+    }
+}

@@ -1,0 +1,171 @@
+//! `lockstep cluster up`.
+
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::ChildStdin;
+
+use anyhow::Context;
+use clap::Args;
+use lockstep_launch::process::Signals;
+
+use super::boot::{boot, start_head};
+use super::down::take_down;
+use super::folder::Folder;
+use super::init::{COMPLETE, LOCAL};
+use super::process::check;
+use super::running::{Cluster, SPEC};
+use super::spec::{Machine, Name, Spec};
+use super::{means, network, slurm, status};
+use crate::exit::{Code, Refused};
+use crate::report::Screen;
+
+/// Start a cluster
+#[derive(Args)]
+pub(super) struct Options {
+    /// Nodes, besides the head node `ctl`
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=32))]
+    nodes: u8,
+    /// GPUs that Slurm gives out on each node; they compute nothing
+    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=16))]
+    gpus: u8,
+    /// Processors that Slurm gives out on each node
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=512))]
+    cpus: u16,
+    /// Leave Slurm out
+    #[arg(long)]
+    no_slurm: bool,
+    /// A folder below /tmp that all nodes can see, as they can see every folder elsewhere and the current one
+    #[arg(long = "share", value_name = "FOLDER")]
+    shared: Vec<PathBuf>,
+}
+
+impl Options {
+    pub(super) fn exec(self, name: Name) -> anyhow::Result<Code> {
+        let screen = Screen::new(false);
+        let folder = Folder::of(&name);
+        refuse_second(&name, &folder)?;
+        let shared = self.shared(&folder)?;
+        let user_namespace = means::needs_user_namespace()?;
+        let without = if self.no_slurm { None } else { means::why_no_slurm(user_namespace) };
+        let slurm = !self.no_slurm && without.is_none();
+        let spec = Spec { nodes: self.nodes, gpus: self.gpus, cpus: self.cpus, slurm, user_namespace, shared };
+        let signals = Signals::listen().context("cannot listen to signals")?;
+        if folder.exists() {
+            let _lock = folder.lock()?;
+            take_down(&folder)?; // what a cluster has left whose holder was killed
+        }
+        folder.make()?;
+        let _lock = folder.lock()?;
+        let cluster = match make(folder.clone(), spec, &signals) {
+            Ok(cluster) => cluster,
+            Err(error) => {
+                // A signal from the terminal also ends the programs that were at work.
+                let error = check(&signals).err().map_or(error, Into::into);
+                take_down(&folder).with_context(|| format!("after the cluster had failed to start ({error:#})"))?;
+                return Err(error.context(format!("the cluster `{name}` did not start; nothing is left of it")));
+            }
+        };
+        show(&screen, &name, &cluster.spec, without);
+        Ok(Code::Success)
+    }
+
+    /// The folders that a node's own `/tmp` would hide and that it needs.
+    fn shared(&self, folder: &Folder) -> anyhow::Result<Vec<PathBuf>> {
+        let here = std::env::current_dir().context("cannot find the current folder")?;
+        let named = self.shared.iter().map(|path| {
+            let found = path.canonicalize().map_err(|error| Refused(format!("--share {}: {error}", path.display())))?;
+            if found.is_dir() { Ok(found) } else { Err(Refused(format!("--share {}: not a folder", path.display()))) }
+        });
+        let mut shared: Vec<PathBuf> = named.collect::<Result<_, _>>()?;
+        shared.extend([here, folder.path().to_owned()]);
+        shared.retain(|path| is_hidden(path));
+        // An outer folder is mounted before those in it.
+        shared.sort();
+        shared.dedup();
+        Ok(shared)
+    }
+}
+
+fn is_hidden(path: &Path) -> bool {
+    path.starts_with(LOCAL) && path != Path::new(LOCAL)
+}
+
+fn refuse_second(name: &Name, folder: &Folder) -> Result<(), Refused> {
+    match Cluster::open(name) {
+        Ok(cluster) => Err(Refused(format!(
+            "the cluster `{name}` is up with {} nodes ({}): lockstep cluster down, or choose another --name",
+            cluster.spec.nodes,
+            folder.path().display()
+        ))),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Makes the whole of it. Whatever it has started ends when the pipe to the head node is closed, so when this fails, too.
+fn make(folder: Folder, spec: Spec, signals: &Signals) -> anyhow::Result<Cluster> {
+    folder.save(SPEC, &spec)?;
+    folder.write("hosts", &hosts(&spec))?;
+    if spec.slurm {
+        slurm::configure(&folder, &spec)?;
+    }
+    let (cluster, stdin) = start_head(folder, spec)?;
+    network::make_bridge(&cluster)?;
+    if cluster.spec.slurm {
+        slurm::start_controller(&cluster, signals)?;
+    }
+    let nodes: Vec<_> = cluster.spec.nodes().collect();
+    for node in &nodes {
+        check(signals)?;
+        boot(&cluster, *node, signals)?;
+    }
+    if cluster.spec.slurm {
+        slurm::wait(&cluster, &nodes, signals)?;
+    }
+    complete(stdin)?;
+    Ok(cluster)
+}
+
+fn complete(mut head: ChildStdin) -> anyhow::Result<()> {
+    head.write_all(COMPLETE.as_bytes()).context("the head node has ended")
+}
+
+/// Of all machines: hosts(5).
+fn hosts(spec: &Spec) -> String {
+    let line = |(address, name): (Ipv4Addr, String)| format!("{address} {name}\n");
+    let machines = spec.machines().map(|machine: Machine| (machine.address(), machine.to_string()));
+    [(Ipv4Addr::LOCALHOST, "localhost".to_owned())].into_iter().chain(machines).map(line).collect()
+}
+
+/// What there is, what there is not, and what to do with it.
+fn show(screen: &Screen, name: &Name, spec: &Spec, without_slurm: Option<String>) {
+    screen.line(status::title(name, spec));
+    if let Some(why) = without_slurm {
+        screen.line(format!("Slurm is left out, since {why}; everything but srun, sbatch and sinfo works"));
+    }
+    if spec.user_namespace {
+        screen.line("without root you are the only user on all machines");
+    }
+    let flag = if name.to_string() == "main" { String::new() } else { format!(" --name {name}") };
+    let (machine, srun) =
+        if spec.slurm { ("ctl", format!("srun --nodes={} ", spec.nodes)) } else { ("n1", String::new()) };
+    screen.line(format!("try:  lockstep cluster{flag} exec {machine} -- {srun}hostname"));
+    screen.line(format!("end:  lockstep cluster{flag} down"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_machine_knows_all_others_by_name() {
+        let spec = Spec { nodes: 2, gpus: 0, cpus: 1, slurm: false, user_namespace: false, shared: vec![] };
+        assert_eq!(hosts(&spec), "127.0.0.1 localhost\n10.88.0.254 ctl\n10.88.0.1 n1\n10.88.0.2 n2\n");
+    }
+
+    #[test]
+    fn shares_only_what_a_node_would_not_see() {
+        assert!(is_hidden(Path::new("/tmp/a")));
+        assert!(["/tmp", "/home/a", "/tmpfile", "/"].iter().all(|path| !is_hidden(Path::new(path))));
+    }
+}

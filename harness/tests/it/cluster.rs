@@ -1,0 +1,389 @@
+//! `lockstep cluster`: real namespaces, a real bridge, and the real Slurm where it is installed.
+//!
+//! Where the system lets nobody make namespaces, or Slurm is not installed, it is said that this was not verified.
+
+use std::fs;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::run::site::Site;
+use crate::running::{Ended, Running, ended};
+
+/// A place for clusters: their folders are in the site's, and what a site's processes leave is found.
+struct Place {
+    site: Site,
+    /// What this machine shows of networks and mounts before there is a cluster.
+    before: [String; 2],
+}
+
+impl Place {
+    fn new() -> Self {
+        Place { site: Site::new(), before: shown() }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
+        self.site.prepare(&mut command);
+        command.arg("cluster").args(words);
+        command
+    }
+
+    /// A command that must succeed. What it printed.
+    #[track_caller]
+    fn ok(&self, words: &[&str]) -> String {
+        self.any(words).code(0).out
+    }
+
+    fn any(&self, words: &[&str]) -> Ended {
+        ended(&mut self.command(words))
+    }
+
+    /// The output of a line of shell on a machine.
+    #[track_caller]
+    fn sh(&self, machine: &str, script: &str) -> String {
+        self.ok(&["exec", machine, "--", "sh", "-c", script]).trim().to_owned()
+    }
+
+    /// Starts a cluster; false where that cannot be.
+    #[track_caller]
+    fn up(&self, words: &[&str]) -> bool {
+        let up = self.any(&[&["up"], words].concat());
+        let cannot = up.status.code() == Some(2)
+            && ["does not let you make namespaces", "programs are missing"].iter().any(|why| up.err.contains(why));
+        if cannot {
+            println!("not verified here: a cluster in namespaces ({})", up.err.trim());
+            return false;
+        }
+        up.code(0);
+        true
+    }
+
+    /// Nothing of any cluster is left on this machine.
+    #[track_caller]
+    fn assert_as_before(&self) {
+        self.site.assert_no_process();
+        assert_eq!(self.site.leftovers(), [] as [std::path::PathBuf; 0]);
+        assert_eq!(shown(), self.before);
+    }
+
+    /// `nX` reaches `nY`: whoever can is refused at once at a port that nobody listens on. `timeout` ends with 124.
+    #[track_caller]
+    fn reaches(&self, from: &str, to: &str) -> bool {
+        let knock = format!("</dev/tcp/{to}/9");
+        let knocked = self.any(&["exec", from, "--", "timeout", "2", "bash", "-c", &knock]);
+        match knocked.status.code() {
+            Some(1) if knocked.err.contains("Connection refused") => true,
+            Some(124) => false,
+            _ => panic!("{knocked}"),
+        }
+    }
+
+    /// The faults that the status shows of a machine, and its state.
+    #[track_caller]
+    fn status(&self, machine: &str) -> (String, Vec<String>) {
+        let status: serde_json::Value = serde_json::from_str(&self.ok(&["status", "--json"])).unwrap();
+        let found = status["machines"].as_array().unwrap().iter().find(|row| row["name"] == machine).unwrap();
+        let faults = found["faults"].as_array().unwrap().iter().map(|fault| fault.as_str().unwrap().to_owned());
+        (found["state"].as_str().unwrap().to_owned(), faults.collect())
+    }
+}
+
+/// The interfaces and the mounts of this machine. `ip` may be missing, which is the same before and after.
+fn shown() -> [String; 2] {
+    let links = Command::new("ip").args(["-brief", "link"]).output();
+    let links = links.map(|links| String::from_utf8_lossy(&links.stdout).into_owned()).unwrap_or_default();
+    [links, fs::read_to_string("/proc/self/mounts").unwrap()]
+}
+
+#[test]
+fn nodes_have_processes_memory_and_tmp_of_their_own_and_share_all_other_files() {
+    let place = Place::new();
+    if !place.up(&["--nodes=2", "--no-slurm"]) {
+        return;
+    }
+    assert_eq!(place.sh("ctl", "hostname"), "ctl");
+    assert_eq!(place.sh("n2", "hostname; getent hosts n1; cat /proc/1/comm"), "n2\n10.88.0.1       n1\nlockstep");
+    place.sh("n1", "echo 1 >/dev/shm/own; echo 1 >/tmp/own; echo shared >file");
+    assert_eq!(
+        place.sh("n2", "ls /dev/shm; test ! -e /tmp/own; cat file; pwd"),
+        format!("shared\n{}", place.site.word("").trim_end_matches('/'))
+    );
+    assert_eq!(place.sh("n1", "cat /dev/shm/own /tmp/own"), "1\n1");
+    let failed = place.any(&["exec", "n1", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(failed.status.code(), Some(7));
+    place.any(&["up"]).code(2).says(&["the cluster `main` is up with 2 nodes", "lockstep cluster down"]);
+    place.any(&["exec", "n3", "--", "true"]).code(2).says(&["there is no n3: the nodes are n1 to n2"]);
+    let mut elsewhere = place.command(&["exec", "n1", "--", "true"]);
+    elsewhere.current_dir("/tmp");
+    ended(&mut elsewhere).code(2).says(&["n1 has no folder /tmp", "--share"]);
+    let asked = "trap 'echo asked; exit 0' TERM; echo in; while :; do sleep 0.02; done";
+    let asked = Running::start(place.command(&["exec", "n2", "--", "sh", "-c", asked]));
+    asked.await_out("in", 1);
+    asked.signal(Signal::TERM);
+    assert_eq!(asked.ended().killed_by(Signal::TERM).out, "in\nasked\n");
+    place.ok(&["down"]);
+    place.assert_as_before();
+    place.any(&["down"]).code(2).says(&["there is no cluster `main`"]);
+}
+
+#[test]
+fn a_folder_below_tmp_is_shared_if_the_cluster_is_started_there_or_with_share() {
+    let place = Place::new();
+    let [here, named] = [(); 2].map(|()| tempfile::tempdir_in("/tmp").unwrap());
+    let command = |words: &[&str]| {
+        let mut command = place.command(words);
+        command.current_dir(&here).env("TMPDIR", here.path());
+        ended(&mut command)
+    };
+    if !place.up(&["--nodes=1", "--no-slurm"]) {
+        return;
+    }
+    place.ok(&["down"]);
+    command(&["up", "--nodes=2", "--no-slurm", "--share", named.path().to_str().unwrap()]).code(0);
+    let sh = |node, script: &str| command(&["exec", node, "--", "sh", "-c", script]).code(0).out;
+    sh("n1", &format!("echo 1 >file; echo 2 >{}/file; echo 3 >/tmp/file", named.path().display()));
+    assert_eq!(sh("n2", &format!("cat file {}/file; test ! -e /tmp/file", named.path().display())), "1\n2\n");
+    assert!(here.path().join("file").exists() && named.path().join("file").exists());
+    command(&["down"]).code(0);
+    assert_eq!(fs::read_dir(&here).unwrap().count(), 1, "only the file is left");
+    place.assert_as_before();
+}
+
+#[test]
+fn a_user_who_is_not_root_gets_a_cluster_without_slurm() {
+    let place = Place::new();
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let command = |words: &[&str]| {
+        let own = place.command(words);
+        let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+        let mut command = Command::new(if rustix::process::getuid().is_root() { "setpriv" } else { "env" });
+        place.site.prepare(&mut command);
+        command.args(if rustix::process::getuid().is_root() { &nobody[..] } else { &[] });
+        command.arg(own.get_program()).args(own.get_args());
+        command.current_dir(&folder).env("TMPDIR", folder.path());
+        ended(&mut command)
+    };
+    let up = command(&["up", "--nodes=2"]);
+    // 2: no namespaces for users; 126 and 127: the command is in a folder that this user may not enter
+    if up.status.code().is_some_and(|code| [2, 126, 127].contains(&code)) {
+        println!("not verified here: a cluster of a user who is not root ({})", up.err.trim());
+        return;
+    }
+    let up = up.code(0);
+    assert!(up.out.contains("started by root") || up.out.contains("it is not installed"), "{up}");
+    assert!(up.out.contains("you are the only user"), "{up}");
+    let hosts = command(&["exec", "n2", "--", "sh", "-c", "hostname; id -u; getent hosts n1"]).code(0);
+    assert_eq!(hosts.out, "n2\n0\n10.88.0.1       n1\n");
+    for fault in ["slow n1 --rate 10mbit", "pause n2", "lose n1", "boot n1", "heal"] {
+        command(&[&["fault"], &fault.split(' ').collect::<Vec<_>>()[..]].concat()).code(0);
+    }
+    command(&["down"]).code(0);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    place.assert_as_before();
+}
+
+#[test]
+fn every_fault_shows_in_the_status_and_is_taken_away() {
+    let place = Place::new();
+    if !place.up(&["--nodes=3", "--no-slurm"]) {
+        return;
+    }
+    let fault = |words: &str| place.any(&[&["fault"], &words.split(' ').collect::<Vec<_>>()[..]].concat());
+    let has_filter = fault("cut n1 n2");
+    if has_filter.status.code() == Some(2) {
+        println!("not verified here: packets that are dropped ({})", has_filter.err.trim());
+    } else {
+        has_filter.code(0);
+        assert!(!place.reaches("n1", "n2") && !place.reaches("n2", "n1"));
+        assert!(place.reaches("n1", "n3") && place.reaches("ctl", "n2"));
+        fault("block n3 --port 29500").code(0);
+        fault("drop n3 --percent 100").code(0);
+        assert_eq!(place.status("n1").1, ["cut from n2"]);
+        assert_eq!(place.status("n3").1, ["100 % dropped", "port 29500 blocked"]);
+        assert!(!place.reaches("ctl", "n3"));
+        fault("heal").code(0);
+        assert!(place.reaches("n1", "n2") && place.reaches("ctl", "n3"));
+    }
+    fault("slow n1 --rate 10mbit").code(0);
+    fault("unplug n1").code(0);
+    fault("pause n2").code(0);
+    let hardware = || {
+        ["n3:eth0", "ctl:br0"]
+            .map(|end| end.split_once(':').unwrap())
+            .map(|(machine, link)| place.sh(machine, &format!("cat /sys/class/net/{link}/address")))
+    };
+    let before = hardware();
+    place.sh("n3", "echo 1 >/tmp/disk; echo 1 >/dev/shm/memory");
+    fault("lose n3").code(0);
+    assert_eq!(place.status("n1"), ("up".into(), vec!["unplugged".into(), "limited to 10mbit".into()]));
+    assert_eq!((place.status("n2").0, place.status("n3").0), ("paused".into(), "lost".into()));
+    assert!(!place.reaches("n1", "ctl"));
+    place.any(&["exec", "n3", "--", "true"]).code(2).says(&["n3 is lost", "lockstep cluster fault boot n3"]);
+    fault("boot n1").code(2).says(&["n1 is up"]);
+    assert_eq!(fault("heal").code(0).out.trim(), "no faults are left, except lost nodes: n3");
+    fault("boot n3").code(0);
+    assert_eq!(hardware(), before, "others would send to an address that is gone");
+    assert_eq!(place.sh("n3", "cat /tmp/disk; ls /dev/shm"), "1");
+    for node in ["n1", "n2", "n3"] {
+        assert_eq!(place.status(node), ("up".into(), vec![]));
+        assert!(place.reaches("ctl", node));
+    }
+    place.ok(&["down"]);
+    place.assert_as_before();
+}
+
+#[test]
+fn two_clusters_next_to_each_other_do_not_meet_and_each_ends_with_its_holder() {
+    let place = Place::new();
+    if !place.up(&["--nodes=1", "--no-slurm", "--name=one"]) {
+        return;
+    }
+    place.ok(&["up", "--nodes=1", "--no-slurm", "--name=two"]);
+    place.ok(&["--name=one", "fault", "unplug", "n1"]);
+    let addresses = |name| place.ok(&["--name", name, "exec", "n1", "--", "ip", "-brief", "link", "show", "eth0"]);
+    assert!(addresses("one").contains("NO-CARRIER") && addresses("two").contains("LOWER_UP"));
+    let left =
+        Running::start(place.command(&["--name=one", "exec", "n1", "--", "sh", "-c", "echo in; exec sleep 1000"]));
+    left.await_out("in", 1);
+    let holder =
+        place.site.path("tmp").join(format!("lockstep-cluster-{}/one/holder.json", rustix::process::getuid().as_raw()));
+    let holder: serde_json::Value = serde_json::from_str(&fs::read_to_string(holder).unwrap()).unwrap();
+    let pid = i32::try_from(holder["pid"].as_i64().unwrap()).unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    assert!(!left.ended().status.success());
+    place.site.until("the holder is gone", || !place.any(&["--name=one", "status"]).status.success());
+    place.any(&["--name=one", "status"]).code(2).says(&["the cluster `one` has ended", "lockstep cluster down"]);
+    place.ok(&["--name=one", "down"]);
+    assert_eq!(place.ok(&["--name=two", "exec", "n1", "--", "hostname"]), "n1\n");
+    place.ok(&["--name=two", "down"]);
+    place.assert_as_before();
+}
+
+#[test]
+fn a_cluster_of_slurm_takes_jobs_while_nodes_are_cut_lost_and_booted() {
+    let place = Place::new();
+    let up = place.any(&["up", "--nodes=2"]);
+    if !up.out.contains("under Slurm") {
+        println!("not verified here: Slurm in namespaces ({}{})", up.out.trim(), up.err.trim());
+        let _ = place.any(&["down"]);
+        return;
+    }
+    up.code(0);
+    let hosts = || Ended { out: place.sh("ctl", "srun -N2 hostname"), ..place.any(&["status"]) };
+    assert_eq!(hosts().sorted(), ["n1", "n2"]);
+    let script = place
+        .site
+        .file("job.sh", "#!/bin/sh\nsrun sh -c 'echo $SLURM_PROCID on $(hostname) has $CUDA_VISIBLE_DEVICES'\n");
+    place
+        .sh("ctl", &format!("sbatch --wait --nodes=2 --ntasks-per-node=1 --gpus-per-node=2 --output=job.out {script}"));
+    let mut lines: Vec<String> = place.site.read("job.out").lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["0 on n1 has 0,1", "1 on n2 has 0,1"]);
+    let launcher = assert_cmd::cargo::cargo_bin!("lockstep").display();
+    let workers = place.sh("ctl", &format!(
+        "srun --nodes=2 --ntasks-per-node=1 {launcher} run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d \
+         --rdzv-endpoint=n1:29400 --rdzv-id=1 --prefix=never sh -c 'echo $MASTER_ADDR has $WORLD_SIZE, here $(hostname)'"
+    ));
+    let mut workers: Vec<&str> = workers.lines().collect();
+    workers.sort_unstable();
+    let first = workers[0].split(' ').next().unwrap();
+    assert!(["n1", "n2"].contains(&first), "{workers:?}");
+    let expected = ["n1", "n1", "n2", "n2"].map(|node| format!("{first} has 4, here {node}"));
+    assert_eq!(workers, expected);
+    if place.any(&["fault", "cut", "n1", "n2"]).status.success() {
+        assert!(!place.reaches("n1", "n2"));
+        place.ok(&["fault", "heal"]);
+    }
+    place.ok(&["fault", "lose", "n2"]);
+    place.sh("ctl", "scontrol update nodename=n2 state=down reason=lost");
+    assert_eq!(place.sh("ctl", "srun -N1 hostname"), "n1");
+    place.ok(&["fault", "boot", "n2"]);
+    assert_eq!(hosts().sorted(), ["n1", "n2"]);
+    place.ok(&["down"]);
+    place.assert_as_before();
+}
+
+/// Programs called like Slurm's that do what the test says, before those of the system. `None` where Slurm is not even tried.
+fn with_daemon(place: &Place, slurmctld: &str) -> Option<Command> {
+    if !rustix::process::getuid().is_root() || !place.up(&["--nodes=1", "--no-slurm"]) {
+        println!("not verified here: a cluster whose daemons fail (it takes root, and namespaces)");
+        return None;
+    }
+    place.ok(&["down"]);
+    fs::create_dir(place.site.path("bin")).unwrap();
+    for name in ["slurmctld", "slurmd", "srun", "sinfo", "scontrol", "munged"] {
+        let text = if name == "slurmctld" { slurmctld } else { "" };
+        let path = place.site.file(&format!("bin/{name}"), &format!("#!/bin/sh\n{text}\n"));
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let mut command = place.command(&["up", "--nodes=1"]);
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{}:{path}", place.site.word("bin")));
+    Some(command)
+}
+
+#[test]
+fn a_daemon_that_does_not_start_is_named_with_its_last_words_and_nothing_is_left() {
+    let place = Place::new();
+    let Some(mut up) = with_daemon(&place, "echo fatal: no such plugin >&2; exit 3") else { return };
+    ended(&mut up).code(1).says(&[
+        "the cluster `main` did not start; nothing is left of it",
+        "slurmctld did not start on ctl (exit status: 3)",
+        "the end of slurmctld.log:\n  | fatal: no such plugin",
+    ]);
+    place.assert_as_before();
+}
+
+#[test]
+fn a_daemon_that_ends_behind_its_back_is_not_waited_for() {
+    let place = Place::new();
+    let dies = "echo 999999 >\"${SLURM_CONF%/*}/slurm/slurmctld.pid\"; echo fatal: no state";
+    let Some(mut up) = with_daemon(&place, dies) else { return };
+    ended(&mut up).code(1).says(&["slurmctld has ended on ctl after", "not ready: n1 (unknown)", "| fatal: no state"]);
+    place.assert_as_before();
+}
+
+#[test]
+fn an_up_that_is_stopped_or_killed_half_way_leaves_no_process() {
+    let place = Place::new();
+    let Some(up) = with_daemon(&place, "echo half; sleep 1000") else { return };
+    let log = place.site.path("tmp").join("lockstep-cluster-0/main/log/slurmctld.log");
+    let half = || fs::read_to_string(&log).is_ok_and(|text| text.contains("half"));
+    let stopped = Running::start(up);
+    place.site.until("slurmctld is started", half);
+    stopped.signal(Signal::TERM);
+    stopped.ended().killed_by(Signal::TERM).says(&["stopped by SIGTERM"]);
+    place.assert_as_before();
+
+    let mut again = place.command(&["up", "--nodes=1"]);
+    again.env("PATH", format!("{}:{}", place.site.word("bin"), std::env::var("PATH").unwrap()));
+    let killed = Running::start(again);
+    place.site.until("slurmctld is started", half);
+    killed.signal(Signal::KILL);
+    place.site.await_no_process();
+    place.ok(&["down"]);
+    place.assert_as_before();
+}
+
+#[test]
+fn refuses_what_cannot_be_before_anything_is_started() {
+    let place = Place::new();
+    place.any(&["status"]).code(2).says(&["there is no cluster `main`", "lockstep cluster up"]);
+    place.any(&["up", "--name=../x"]).code(2).says(&["lowercase letters, digits and hyphens"]);
+    place.any(&["up", "--nodes=0"]).code(2);
+    place.any(&["up", "--share=/no/such/folder"]).code(2).says(&["--share /no/such/folder"]);
+    place.any(&["fault", "slow", "n1", "--rate", "10"]).code(2).says(&["10mbit"]);
+    place.any(&["exec", "x1", "--", "true"]).code(2).says(&["nodes are called n1, n2"]);
+    let mut open = place.command(&["up", "--no-slurm"]);
+    fs::create_dir(place.site.path("open")).unwrap();
+    fs::create_dir(place.site.path("open/lockstep-cluster")).unwrap();
+    fs::set_permissions(place.site.path("open/lockstep-cluster"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    let refused = ended(open.env("XDG_RUNTIME_DIR", place.site.path("open"))).code(2);
+    if !refused.err.contains("namespaces") {
+        refused.says(&["is not a folder that only you may enter"]);
+    }
+    place.site.assert_no_process();
+}
