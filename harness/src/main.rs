@@ -10,6 +10,7 @@ mod inject;
 mod launch;
 mod learn;
 mod process;
+mod render;
 mod report;
 mod run;
 mod runner;

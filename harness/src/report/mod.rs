@@ -29,7 +29,7 @@ pub(crate) use screen::{Look, Screen};
 pub(crate) use strip::draw as picture;
 pub(crate) use table::{findings as findings_table, numbers as numbers_table};
 pub(crate) use timeline::Timeline;
-pub(crate) use words::{command_line, counts};
+pub(crate) use words::{command_line, counts, quoted};
 pub(crate) use write::Target;
 
 /// What a command tried and found.

@@ -5,6 +5,7 @@
 
 mod help;
 mod learn;
+mod render;
 mod run;
 mod run_usage;
 mod running;
