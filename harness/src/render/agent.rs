@@ -27,7 +27,13 @@ pub(super) struct Place {
 
 /// What comes after the directives.
 pub(super) fn body(profile: &Profile, job: &Job, place: &Place) -> String {
-    let mut text = String::from("set -euo pipefail\n\n");
+    // mpirun is often in a module itself.
+    let own = if command(profile, job).is_some_and(|command| !command.starts_with("pbsdsh")) {
+        pieces::modules(profile)
+    } else {
+        String::new()
+    };
+    let mut text = format!("set -eo pipefail\n{own}set -u\n\n");
     text.push_str(&files(profile, job, place));
     text.push_str(&values(profile, job, place));
     text.push_str(

@@ -36,7 +36,7 @@ pub(crate) struct Wish {
     #[arg(long, conflicts_with_all = ["nodes", "gpus_per_node", "workers_per_node", "signal", "array", "stage"])]
     build: bool,
     /// The program and its arguments
-    #[arg(last = true, value_name = "PROGRAM [ARGS]", required_unless_present_any = ["list", "show"])]
+    #[arg(last = true, value_name = "PROGRAM [ARGS]", required_unless_present_any = ["check", "list", "show"])]
     program: Vec<String>,
 }
 

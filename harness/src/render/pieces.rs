@@ -15,13 +15,7 @@ pub(super) fn origin(site: &str) -> String {
 /// Modules, the site's own lines, and variables. Strict mode is complete after them only: modules and `activate` scripts read
 /// variables that are not set.
 pub(super) fn environment(profile: &Profile, job: &Job) -> String {
-    let mut lines = Vec::new();
-    if !profile.modules.is_empty() {
-        lines.push("module purge".to_owned());
-        lines.push(format!("module load {}", words(&profile.modules)));
-    }
-    lines.extend(profile.setup.iter().cloned());
-    lines.push("set -u".into());
+    let mut lines = vec!["set -u".to_owned()];
     lines.extend(variables(profile, job).iter().map(|(name, value)| format!("export {name}={}", quoted(value))));
     if let Some(architecture) = profile.architecture.as_ref().filter(|_| job.build) {
         let architecture = quoted(architecture);
@@ -30,7 +24,15 @@ pub(super) fn environment(profile: &Profile, job: &Job) -> String {
         lines.push("  exit 1".into());
         lines.push("fi".into());
     }
-    lines.join("\n") + "\n"
+    modules(profile) + &lines.join("\n") + "\n"
+}
+
+/// Modules and the site's own lines.
+pub(super) fn modules(profile: &Profile) -> String {
+    let load =
+        (!profile.modules.is_empty()).then(|| format!("module purge\nmodule load {}\n", words(&profile.modules)));
+    let setup = profile.setup.iter().map(|line| format!("{line}\n"));
+    load.into_iter().chain(setup).collect()
 }
 
 /// The variables of all processes of the job; the site's own come last and win.

@@ -3,6 +3,7 @@
 //! What runs here is real bash, `lockstep run` and, where it is installed, Open MPI. Other machines, pbsdsh and ssh are simulated: small
 //! programs that run the command here, without the caller's variables.
 
+mod check;
 mod running;
 mod scripts;
 

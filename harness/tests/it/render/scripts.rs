@@ -9,11 +9,11 @@ use super::{agent, render, script};
 use crate::shown::plain;
 
 /// One of each kind: the name of its snapshot, and the command line.
-const KINDS: &[(&str, &str)] = &[
+pub(super) const KINDS: &[(&str, &str)] = &[
     ("slurm", "--profile slurm-virtual-environment --nodes 2 --time 01:00:00 -- train.py --epochs 10"),
     (
         "slurm_container_signal_stage",
-        "--profile slurm-apptainer --nodes 2 --time 01:00:00 --signal 120 --stage /scratch/training/data.tar.gz -- lab-06 --data {local}",
+        "--profile slurm-apptainer --nodes 2 --time 01:00:00 --signal 120 --stage /scratch/training/data.tar.gz -- lab-06 --data {local} --snapshots /scratch/training/run",
     ),
     (
         "slurm_unequal_nodes",
@@ -21,18 +21,24 @@ const KINDS: &[(&str, &str)] = &[
     ),
     (
         "slurm_array",
-        "--profile slurm-cpu --array 4 --workers-per-node 2 --time 00:10:00 --signal 30 -- lab-03 --seed {task}",
+        "--profile slurm-cpu --array 4 --workers-per-node 2 --time 00:10:00 --signal 30 -- lab-06 --seed {task} --snapshots run-{task}",
     ),
-    ("slurm_mpirun", "--profile slurm-mpirun --nodes 2 --time 01:00:00 --signal 60 -- lab-06"),
+    (
+        "slurm_mpirun",
+        "--profile slurm-mpirun --nodes 2 --time 01:00:00 --signal 60 -- lab-06 --snapshots /scratch/training/run",
+    ),
     ("slurm_build", "--profile slurm-apptainer --build --time 01:00:00 --name build -- cargo build --release"),
     (
         "pbs_signal_stage",
-        "--profile pbs-arm --nodes 2 --time 03:00:00 --signal 120 --stage /work/training/data -- lab-06 --data {local}/data",
+        "--profile pbs-arm --nodes 2 --time 03:00:00 --signal 120 --stage /work/training/data -- lab-06 --data {local}/data --snapshots /work/training/run",
     ),
     ("pbs_unequal_nodes", "--profile pbs-arm --nodes 1x4,2x2 --time 03:00:00 -- lab-06"),
     ("pbs_array", "--profile pbs-arm --array 4 --time 03:00:00 -- lab-03 --seed {task}"),
     ("pbs_build", "--profile pbs-arm --build --time 01:00:00 -- scripts/setup.sh --cuda"),
-    ("ssh_unequal_nodes", "--profile ssh-workstations --nodes 1x2,1x1 --time 01:00:00 --signal 60 -- lab-06"),
+    (
+        "ssh_unequal_nodes",
+        "--profile ssh-workstations --nodes 1x2,1x1 --time 01:00:00 --signal 60 -- lab-06 --snapshots /shared/training/run",
+    ),
     ("mpirun", "--profile mpirun-workstations --nodes 2 -- lab-06"),
 ];
 
