@@ -1,7 +1,26 @@
-//! The test of all solutions: the course's answers get the verdicts that they must get.
+//! The test of all solutions: the course's answers get the verdicts and diagnoses that they must get.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    lockstep_labs::try_answers(env!("CARGO_PKG_NAME"), env!(concat!("CARGO_BIN_EXE_", env!("CARGO_PKG_NAME"))))
+    let program = env!(concat!("CARGO_BIN_EXE_", env!("CARGO_PKG_NAME")));
+    lockstep_labs::try_answers(env!("CARGO_PKG_NAME"), program, compare)
+}
+
+/// Compares the diagnoses of a task's wrong answers with `snapshots/TASK.snap` of the solution. The inputs are random, so `#` stands
+/// for each number or list of numbers.
+fn compare(task: &str, diagnoses: &str) {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/snapshots"));
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.add_filter(r"-?\b\d[\d.]*(e-?\d+)?\b", "#");
+    settings.add_filter("#(, #)+", "#");
+    // Where the other ranks are, and which processes are left, depends on the moment.
+    settings.add_filter(r"timed out after # s: .*", "timed out after # s: [ranks]");
+    settings.add_filter(r"(\w+ \(process #\)(, )?)+", "[processes]");
+    // The order of a hash map is random.
+    settings
+        .add_filter(r"`\w+` holds the mean of (rank #'s \w+(, )?)+", "`[metric]` holds the mean of [other metrics]");
+    settings.bind(|| insta::assert_snapshot!(task.to_owned(), diagnoses));
 }

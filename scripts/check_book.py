@@ -27,7 +27,7 @@ BUILT = ROOT / "target" / "book"
 BUILD_SECONDS = 120
 PHONE, WIDE = 360, 1200
 LIGHT, DARK = "light", "navy"  # mdBook's themes for a reader's system that prefers light or dark
-# A word that pages certainly have, and one that none has.
+# A word that the pages certainly contain, and one that no page contains.
 WORD, NO_WORD = "reducer", "xyzzyplugh"
 
 
@@ -146,7 +146,7 @@ def looks(tab, address, names):
 def searches(tab, address):
     for word, there in ((WORD, True), (NO_WORD, False)):
         tab.visit(f"{address}index.html?search={word}", WIDE)
-        # The index is loaded upon the first search; its answer has a heading in either case.
+        # The index is loaded on the first search; its result has a heading in either case.
         tab.ask(
             "new Promise((done, late) => { const at = Date.now(); const look = () => /result/.test((document.querySelector("
             "'[id$=searchresults-header]') || {}).textContent) ? done(1) : Date.now() - at > 10000 ? done(0) : setTimeout(look, 50); look(); })"

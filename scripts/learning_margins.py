@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Shows how far the results of tests lie from their limits, over seeds and instruction sets.
+"""Shows how far the results of tests are from their limits, over seeds and instruction sets.
 
     scripts/learning_margins.py [--seeds SEED,...] [--sets SET,...] [--more] [--write] [-- ARGS...]
 
 Runs the tests of nextest's profile `learning` (.config/nextest.toml) with the processor's own instructions, with AVX2 and with SSE4
 (scripts/with_instructions.sh), each with the seeds (LOCKSTEP_TEST_SEED) 0, 1 and 2, and prints a table: what each test compares with
-a limit, the limit, and the least and greatest result for each set. A limit that a result comes near to is a test that will fail on
+a limit, the limit, and the least and greatest result for each set. A result close to its limit means that the test will fail on
 another machine: change what the test trains, not its limit. ARGS go to `cargo nextest run` (`-- -p lab-07-cifar-resnet`).
 Each run is kept in target/learning-margins.json at once; --more adds to what is there, so that a survey can be made in pieces.
---write puts the table into scripts/learning_margins.md, and leaves what stands there under a heading.
-Leaves out why a limit is where it is: the test says so. Needs no package.
+--write puts the table into scripts/learning_margins.md, and keeps the sections under headings there.
+Leaves out the reasons for the limits: the tests give them. Needs no package.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def run(chosen, seed, args):
 
 
 def survey(asked):
-    """All runs; what they and, with --more, earlier ones gave is kept after each."""
+    """Makes all runs; saves their results, and with --more earlier ones, after each."""
     runs = json.loads(KEPT.read_text()) if asked.more and KEPT.is_file() else []
     for chosen in asked.sets.split(","):
         for seed in asked.seeds.split(","):

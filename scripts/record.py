@@ -9,7 +9,7 @@ the first 12 hex digits of the source's SHA-256. A program that does not end wit
 except for those that show a failure) is not recorded. Needs a finished set-up, and no package. CARGO names another cargo,
 LOCKSTEP_DATA the folder with the real digits; without it their recording stays as it is.
 
-Output is recorded as it is, except for what means nothing and differs on each machine: the folders of the checkout
+Output is recorded unchanged, except for what differs on each machine and has no meaning: the folders of the checkout
 and of temporary files, and the host's name where the launcher reports it (`places`). Ids and process numbers stay.
 """
 
@@ -30,7 +30,7 @@ sys.dont_write_bytecode = True
 from lib.pages import BOOK, LAB_READMES, ROOT  # noqa: E402
 
 READMES = [ROOT / "README.md", *LAB_READMES]
-# For files that a recorded command writes; emptied before each recording, so that nothing is resumed from it.
+# For files that a recorded command writes; emptied before each recording, so that nothing resumes from it.
 TRY = ROOT / "target" / "try"
 LAB_1, LAB_2 = "labs/01-single-gpu/src/main.rs", "labs/02-spawn-ddp/src/main.rs"
 LAB_4 = "labs/04-point-to-point/src"
@@ -39,7 +39,7 @@ LAB_3, LAB_6 = "labs/03-torchrun-env/src/main.rs", "labs/06-snapshot-resume/src/
 LAB_7 = "labs/07-cifar-resnet/src"
 LAB_8, SMALL_8 = "labs/08-image-folder/src", "--image-size 64 --width 16 --batch-size 8 --lr 1e-3"
 MNIST = "cargo run -q -p lab-02-spawn-ddp"
-# The launcher and the labs by name, as set-up's chapter puts them into PATH.
+# The launcher and the labs by name, as the set-up chapter puts them into PATH.
 TWO_RANKS = "lockstep run --standalone --nproc-per-node=2"
 
 # name: (command, source, ranks that it starts[, (rank to kill, how the line begins at which it is killed)])
@@ -86,7 +86,7 @@ RECORDINGS = {
         4,
     ),
     "lab-05-last-bits": ("lab-05-collectives last_bits --nprocs 4", LAB_5, 4),
-    # Sizes at which bytes count more than four ranks' turns on two cores.
+    # Sizes at which bytes matter more than the scheduling of four ranks on two cores.
     "lab-05-timing": (
         "lab-05-collectives timing --nprocs 4 --min-bytes 65536 --max-bytes 33554432 --plot target/try/all_reduce.svg",
         LAB_5,
@@ -131,7 +131,7 @@ RECORDINGS = {
     "verify": ("lockstep verify 06", "harness/src/verify", 0),
 }
 
-# Those that show a failure, and the exit code that it must end with; all others must succeed.
+# Recordings that show a failure, and their expected exit codes; all others must succeed.
 FAILURES = {
     "lab-01-usage": 2,
     "error-launcher": 2,
@@ -146,7 +146,8 @@ FAILURES = {
 }
 
 PROVENANCE = re.compile(r"\[recorded ([^\s,]+)(?: on (\S+), world size (\d+))?, exit code (\d+), (\S+) ([0-9a-f]{12})(, .*)?\]")
-# In a README: the name, then how the first and the last line of each excerpt begin. Without excerpts all of it is shown.
+# In a README: the name, then the beginnings of the first and the last line of each excerpt. Without excerpts all of it is
+# shown.
 MARK = re.compile(r"<!-- recorded: ([\w-]+)((?: \".+?\" to \".+?\")*) -->\n")
 EXCERPT = re.compile(r"\"(.+?)\" to \"(.+?)\"")
 END_MARK = "<!-- end of recording -->\n"
@@ -185,7 +186,7 @@ def report(faults):
 
 
 def record(expected, command, source, world_size, kill=None):
-    """Runs the command at the root of the checkout, which must end with the expected exit code; gives its text with the line of
+    """Runs the command at the root of the checkout, which must end with the expected exit code; returns its text with the line of
     provenance."""
     shutil.rmtree(TRY, ignore_errors=True)
     with tempfile.TemporaryDirectory() as events, tempfile.TemporaryDirectory() as temporary:
@@ -204,7 +205,7 @@ def record(expected, command, source, world_size, kill=None):
         sys.exit(f"{text}record: {command} ended with exit code {code}, {expected} was expected; the recording stays as it was")
     if started and started["world_size"] != world_size:
         sys.exit(f"record: {command} ran on {started['world_size']} ranks, not {world_size}")
-    # Only what the run itself wrote in its event files: a program that writes none has no device and world size to state.
+    # Only what the run itself wrote in its event files: a program without event files has no device and world size to state.
     place = f" on {started['device']}, world size {world_size}" if started else ""
     note = f", rank {kill[0]} was sent SIGKILL" if kill else ""
     today = datetime.date.today().isoformat()
@@ -213,7 +214,7 @@ def record(expected, command, source, world_size, kill=None):
 
 
 def start(command, events, temporary):
-    # What would change how a launcher or a rank behaves, or how much it says.
+    # Variables that would change the behaviour or the verbosity of a launcher or a rank.
     dropped = re.compile(r"RUST_BACKTRACE|OMP_NUM_THREADS|(LOCAL_)?RANK|WORLD_SIZE|(PET|TORCHELASTIC)_.*|LOCKSTEP_(FAULTS|COMPARE_CALLS)")
     environment = {name: value for name, value in os.environ.items() if not dropped.fullmatch(name)}
     environment.update(LOCKSTEP_EVENTS=events, TMPDIR=temporary, CARGO_TERM_QUIET="true")
@@ -252,13 +253,13 @@ def places(text, temporary):
 
 
 def first_event(folder, rank):
-    """What a rank wrote about its start; nothing for programs that write no events."""
+    """A rank's start event; nothing for programs that write no events."""
     path = pathlib.Path(folder) / f"rank-{rank}.jsonl"
     return json.loads(path.read_text().splitlines()[0]) if path.exists() else None
 
 
 def digest(source):
-    """Of a file, or of all Rust and TOML files of a folder."""
+    """The hash of a file, or of all Rust and TOML files of a folder."""
     path = ROOT / source
     files = sorted([*path.rglob("*.rs"), *path.rglob("*.toml")]) if path.is_dir() else [path]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]

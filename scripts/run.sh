@@ -10,7 +10,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 # shellcheck source=scripts/lib/cargo.sh
 . "$ROOT/scripts/lib/cargo.sh"
 
-# --quiet on a finished set-up keeps it silent; the first one talks.
+# --quiet keeps a finished set-up silent; the first one prints its progress.
 set_up() {
   if [ -f "$ROOT/.libtorch/installed" ]; then
     "$ROOT/scripts/setup.sh" --quiet
@@ -20,7 +20,7 @@ set_up() {
 }
 
 # build NAME [--package PACKAGE...]: without packages, all labs. cargo reads .cargo/config.toml and rust-toolchain.toml from the
-# folder that it runs in.
+# current folder.
 build() {
   local what=$1
   shift

@@ -21,7 +21,8 @@ RECORD=$HOME_DIR/installed
 # shellcheck source=scripts/lib/book.sh
 . "$LIB/book.sh"
 
-# Disk in MB while the wheels are unpacked, and with what cargo makes in target/ for the tour and the labs; all tests take 6,000 MB there.
+# Disk in MB while the wheels are unpacked, and with cargo's output in target/ for the tour and the labs; all tests take 6,000
+# MB there.
 declare -A DISK=([slim]=1900 [slim-built]=4000 [full]=7500 [full-built]=8500)
 
 # How long to wait for another set-up of the same checkout, in seconds.
@@ -84,7 +85,7 @@ parse_arguments() {
   done
 }
 
-# What was asked for, as WANT: "" (whatever is there), "own" or the folder of an existing libtorch.
+# The request, as WANT: "" (whatever is there), "own" or the folder of an existing libtorch.
 resolve_request() {
   local asked_own=${BACKEND}${SIZE}
   WANT=''
@@ -129,7 +130,7 @@ recorded() {
   [ ! -f "$1" ] || sed -n "s/^$2=//p" "$1"
 }
 
-# Whether .libtorch holds what was asked for. The record is written last, so it stands for a complete installation.
+# Whether .libtorch holds what was requested. The record is written last, so it stands for a complete installation.
 is_satisfied() {
   [ "$FORCE" = 0 ] && [ -f "$RECORD" ] && view_is_sound || return 1
   [ "$WANT_NCCL" = 0 ] || [ -e "$HOME_DIR/nvidia/nccl/include/nccl.h" ] || return 1
@@ -141,7 +142,7 @@ is_satisfied() {
   esac
 }
 
-# Whether .libtorch/site is what --cpu, --cuda, --slim and --full ask for.
+# Whether .libtorch/site matches --cpu, --cuda, --slim and --full.
 site_fits() {
   local site=$HOME_DIR/site/lockstep.txt
   [ -f "$site" ] && [ -e "$HOME_DIR/site/torch/lib/libtorch_cpu.so" ] || return 1
@@ -149,7 +150,7 @@ site_fits() {
   [ -z "$SIZE" ] || [ "$SIZE" = "$(recorded "$site" size)" ]
 }
 
-# One set-up at a time in a checkout. The children inherit the lock, so what a killed run left behind ends first.
+# One set-up at a time in a checkout. The children inherit the lock, so the children of a killed run end first.
 take_lock() {
   mkdir -p "$HOME_DIR" 2>/dev/null || die "cannot write to $ROOT" "clone the project into a folder that you own"
   exec 9>"$HOME_DIR/.lock" || die "cannot write to $HOME_DIR" "ls -ld $HOME_DIR"
@@ -171,7 +172,7 @@ check_machine() {
   stop_on_problems
 }
 
-# A build that exists needs no second room.
+# An existing build needs no additional space.
 disk_needed() {
   local kind=$SIZE
   [ -d "$ROOT/target/debug" ] || kind+=-built
@@ -190,7 +191,7 @@ install_own() {
   make_view site/torch
 }
 
-# Fills in what was not asked for; a bare --force repeats what is installed.
+# Fills in what was not requested; a bare --force repeats what is installed.
 complete_choice() {
   local site=$HOME_DIR/site/lockstep.txt
   if [ -z "$BACKEND$SIZE" ]; then
@@ -238,7 +239,7 @@ describe() {
   echo "libtorch $(recorded "$RECORD" version) ($source)"
 }
 
-# Variables that make cargo pass .libtorch by.
+# Variables that make cargo ignore .libtorch.
 warn_of_variables() {
   local name
   for name in LIBTORCH_USE_PYTORCH LIBTORCH_INCLUDE LIBTORCH_LIB LIBTORCH_STATIC LIBTORCH_CXX11_ABI RUSTFLAGS CARGO_ENCODED_RUSTFLAGS; do

@@ -40,12 +40,12 @@ check_sources() {
   fi
 }
 
-# After the tests, whose programs tell which options the book may name.
+# After the tests, whose programs determine which options the book may name.
 check_book() {
   if command -v python3 >/dev/null; then step book read_book; else leave_out book "python3 is not on PATH"; fi
 }
 
-# Its stdout is kept for tell_unverified.
+# Its stdout is captured for tell_unverified.
 read_book() {
   {
     rc=0
@@ -55,7 +55,7 @@ read_book() {
   } | tee "$TARGET/book.txt"
 }
 
-# What learners begin with. After the tests: what they have built is what it takes.
+# What learners begin with. After the tests, because it reuses their build.
 check_course() {
   step course "$TARGET/debug/lockstep" course check --build
 }
@@ -69,7 +69,8 @@ run_tests() {
   fi
 }
 
-# Once more what depends on the processor's instructions, with older ones: a limit that only this processor's results keep is a fault.
+# Repeats the tests that depend on the processor's instructions with older ones: a limit that holds only on this processor is a
+# bug.
 check_learning() {
   local older=(scripts/with_instructions.sh older)
   if ! has nextest; then
@@ -81,7 +82,7 @@ check_learning() {
   fi
 }
 
-# What single tests could not check here: they pass, say so on stdout, and must not be taken for proof.
+# What single tests could not check here: they pass and print it on stdout, but they prove nothing.
 tell_unverified() {
   local report=$TARGET/nextest/${NEXTEST_PROFILE:-default}/junit.xml
   { grep -oh 'not verified here: .*' "$TARGET/book.txt" || true; } 2>/dev/null | sort -u | sed 's/^/test: /'

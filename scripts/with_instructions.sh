@@ -7,7 +7,7 @@ set -euo pipefail
 # has FLAG: true if the processor's flags name it.
 has() { grep -qw "$1" /proc/cpuinfo; }
 
-# what_is_older: the newest set below the processor's own, nothing where there is none.
+# what_is_older: the newest set below the processor's own, empty if there is none.
 what_is_older() {
   if has avx512f; then echo avx2; elif has avx2; then echo sse4; fi
 }

@@ -1,7 +1,7 @@
-//! Compiles the C++ shim against the headers of the libtorch that torch-sys links, and with the feature `nccl` its NCCL part as
-//! a shared library, which the crate carries as bytes.
+//! Compiles the C++ shim against the headers of the libtorch that torch-sys links. With the feature `nccl` it also
+//! builds the NCCL part as a shared library, whose bytes the crate embeds.
 //!
-//! Leaves out linking the shim: torch-sys names the libraries.
+//! It does not link libtorch: torch-sys names the libraries.
 
 use std::path::{Path, PathBuf};
 
@@ -24,14 +24,14 @@ fn main() {
     }
 }
 
-/// The folder that torch-sys was built with: the parent of the library folder that it hands to its dependents.
+/// The folder of the libtorch that torch-sys was built with: the parent of the library folder that torch-sys reports.
 fn libtorch_dir() -> PathBuf {
     println!("cargo:rerun-if-env-changed=DEP_TCH_LIBTORCH_LIB");
     let lib = std::env::var_os("DEP_TCH_LIBTORCH_LIB").expect("torch-sys names its library folder");
     Path::new(&lib).parent().expect("the library folder has a parent").to_path_buf()
 }
 
-/// libtorch's headers as system headers, so that their warnings stay theirs; `shim/gloo` stands in for Gloo's.
+/// libtorch's headers are system headers here, which silences their warnings; `shim/gloo` replaces Gloo's headers.
 fn shim_build(include: &Path) -> cc::Build {
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").pic(true).include("shim").flag("-Wno-unused-parameter").opt_level(1).debug(false);
@@ -49,10 +49,10 @@ fn system_include(build: &mut cc::Build, dir: &Path) {
     build.flag("-isystem").flag(dir.to_str().expect("a path in UTF-8"));
 }
 
-/// What the NCCL part needs beyond libtorch's CPU half.
+/// What the NCCL part needs in addition to libtorch's CPU libraries.
 struct Nvidia {
     headers: [PathBuf; 2],
-    /// The real folder of libtorch's libraries; the one that cargo builds against leaves the CUDA half out.
+    /// The real folder of libtorch's libraries. The folder that cargo builds against lacks the CUDA libraries.
     libraries: PathBuf,
 }
 
@@ -69,17 +69,18 @@ impl Nvidia {
         let libraries = cpu.parent().expect("a file has a folder").to_path_buf();
         assert!(
             libraries.join("libtorch_cuda.so").exists(),
-            "the feature nccl needs libtorch's CUDA half, which is not in {}: run scripts/setup.sh --cuda --nccl --force",
+            "the feature nccl needs libtorch's CUDA libraries, which are not in {}: run scripts/setup.sh --cuda --nccl --force",
             libraries.display()
         );
         Nvidia { headers, libraries }
     }
 
-    /// `liblockstep_nccl.so`, with every symbol resolved, so that a libtorch that does not fit is noticed now and not in a run.
+    /// Builds `liblockstep_nccl.so` with every symbol resolved, so that an incompatible libtorch fails the build and
+    /// not a run.
     fn build_nccl(&self, include: &Path) {
         let mut build = shim_build(include);
         self.headers.iter().for_each(|dir| system_include(&mut build, dir));
-        // Last, so that a folder with NVIDIA's own headers of these names wins.
+        // Last, so that NVIDIA's own headers of these names take precedence.
         system_include(&mut build, Path::new("shim/cuda"));
         let objects = build.define("USE_C10D_NCCL", None).files(NCCL_SOURCES).compile_intermediates();
         let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo names it")).join("liblockstep_nccl.so");

@@ -1,34 +1,63 @@
-//! Lists the labs: each folder of `labs` that holds a `lab.toml`, with the text of that file and the functions in `grading`.
+//! Lists the labs: each folder of `labs` that contains a `lab.toml`. Writes the list with the text of each `lab.toml`, and a module
+//! for each file in the lab's `grading` folder. The task `shard` is graded by `grade` in `grading/shard.rs`.
 
-use std::path::PathBuf;
+use std::error::Error;
+use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-fn main() -> io::Result<()> {
+use toml::Table;
+
+fn main() -> Result<(), Box<dyn Error>> {
     let here = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
     let root = here.join("../..").canonicalize()?;
-    // A new lab is a new package, which the lock file names. To watch the folder would rebuild at every answer of a learner.
+    // A new lab is a new package, which changes the lock file. The folder itself changes with every answer of a learner.
     println!("cargo::rerun-if-changed={}", root.join("Cargo.lock").display());
     println!("cargo::rerun-if-changed=build.rs");
-    let mut labs: Vec<PathBuf> = fs::read_dir(root.join("labs"))?
-        .map(|entry| entry.map(|entry| entry.path()))
-        .filter(|path| path.as_ref().map_or(true, |path| path.join("lab.toml").is_file()))
-        .collect::<io::Result<_>>()?;
-    labs.sort();
+    let labs: Vec<PathBuf> =
+        entries(&root.join("labs"))?.into_iter().filter(|path| path.join("lab.toml").is_file()).collect();
+    let (mut modules, mut rows) = (String::new(), String::new());
+    for lab in &labs {
+        modules += &module(lab)?;
+        rows += &row(lab)?;
+    }
     let out = env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default();
-    fs::write(out.join("labs.rs"), list(&labs))
+    let list = format!("{modules}\n/// All labs, in the course's order.\npub const LABS: &[Lab] = &[\n{rows}];\n");
+    Ok(fs::write(out.join("labs.rs"), list)?)
 }
 
-/// The source with a module for each lab, and the constant `LABS`.
-fn list(labs: &[PathBuf]) -> String {
-    let (mut modules, mut rows) = (String::new(), String::new());
-    for lab in labs {
-        let name = lab.file_name().unwrap_or_default().to_string_lossy();
-        let module = format!("lab_{}", name.replace('-', "_"));
-        let (text, grading) = (lab.join("lab.toml"), lab.join("grading").join("mod.rs"));
-        // When it is gone, the list is another.
-        println!("cargo::rerun-if-changed={}", text.display());
-        modules += &format!("#[path = {grading:?}]\nmod {module};\n");
-        rows += &format!("    Lab {{ name: {name:?}, text: include_str!({text:?}), gradings: {module}::GRADINGS }},\n");
-    }
-    format!("{modules}\n/// All labs, in the course's order.\npub const LABS: &[Lab] = &[\n{rows}];\n")
+/// A module with the files in the lab's `grading` folder.
+fn module(lab: &Path) -> io::Result<String> {
+    let folder = lab.join("grading");
+    println!("cargo::rerun-if-changed={}", folder.display());
+    let file = |path: PathBuf| {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        format!("    #[path = {path:?}]\n    pub(crate) mod {name};\n")
+    };
+    let files: String = entries(&folder)?.into_iter().map(file).collect();
+    Ok(format!("mod {} {{\n{files}}}\n", module_name(lab)))
+}
+
+/// The lab's row in the list.
+fn row(lab: &Path) -> Result<String, Box<dyn Error>> {
+    let path = lab.join("lab.toml");
+    println!("cargo::rerun-if-changed={}", path.display());
+    let text: Table = fs::read_to_string(&path)?.parse().map_err(|error| format!("{}: {error}", path.display()))?;
+    let tasks = text.get("task").and_then(|tasks| tasks.as_array()).into_iter().flatten();
+    let names = tasks.filter_map(|task| task.get("name")?.as_str());
+    let gradings: String = names.map(|task| format!("({task:?}, {}::{task}::grade), ", module_name(lab))).collect();
+    let name = lab.file_name().unwrap_or_default().to_string_lossy();
+    Ok(format!("    Lab {{ name: {name:?}, text: include_str!({path:?}), gradings: &[{gradings}] }},\n"))
+}
+
+/// `lab_02_spawn_ddp`.
+fn module_name(lab: &Path) -> String {
+    format!("lab_{}", lab.file_name().unwrap_or_default().to_string_lossy().replace('-', "_"))
+}
+
+/// The paths in a folder, sorted.
+fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<_>>()?;
+    paths.sort();
+    Ok(paths)
 }

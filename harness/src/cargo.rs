@@ -1,37 +1,37 @@
-//! Cargo as the commands call it, and the messages that it tells programs: a line of JSON each (`--message-format json`).
+//! Runs cargo, and parses its messages for programs: one line of JSON each (`--message-format json`).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
-/// One message, as far as it is read here.
+/// One message, with the fields used here.
 #[derive(Deserialize)]
 pub(crate) struct Message {
-    /// The package that it is about.
+    /// The package that it concerns.
     pub(crate) package_id: Option<String>,
-    /// The program that was made.
+    /// The executable that was built.
     pub(crate) executable: Option<PathBuf>,
-    /// What was compiled.
+    /// The compiled target.
     pub(crate) target: Option<Target>,
-    /// What the compiler says.
+    /// The compiler's diagnostic.
     pub(crate) message: Option<Diagnostic>,
 }
 
-/// What was compiled.
+/// The compiled target.
 #[derive(Deserialize)]
 pub(crate) struct Target {
     pub(crate) name: String,
 }
 
-/// What the compiler says.
+/// The compiler's diagnostic.
 #[derive(Deserialize)]
 pub(crate) struct Diagnostic {
     /// `error`, `warning` and others.
     pub(crate) level: String,
-    /// As a person reads it, over several lines.
+    /// The text for people, in several lines.
     pub(crate) rendered: Option<String>,
-    /// The places that it is about.
+    /// The places in the source.
     pub(crate) spans: Vec<Span>,
 }
 
@@ -43,13 +43,13 @@ pub(crate) struct Span {
 }
 
 impl Message {
-    /// The program of this name, if that is what was made.
+    /// The program of this name, if this message reports it.
     pub(crate) fn program(&self, name: &str) -> Option<&Path> {
         self.executable.as_deref().filter(|_| self.target.as_ref().is_some_and(|target| target.name == name))
     }
 }
 
-/// Cargo (`CARGO` names another) in `folder`, with messages for programs on stdout.
+/// Cargo (or the program in `CARGO`) in `folder`, with messages for programs on stdout.
 pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -57,7 +57,7 @@ pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// The messages in what cargo wrote to stdout; other lines are passed over.
+/// The messages in cargo's stdout; other lines are ignored.
 pub(crate) fn messages(stdout: &[u8]) -> Vec<Message> {
     let text = String::from_utf8_lossy(stdout);
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()

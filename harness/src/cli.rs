@@ -1,4 +1,4 @@
-//! The command line as a whole: which subcommands there are. Their options stand beside what they do.
+//! The top-level command line: the list of subcommands. Each module defines its own options.
 
 use clap::{Parser, Subcommand};
 
@@ -29,14 +29,14 @@ enum Command {
     Course(course::Options),
     #[command(name = process::CONFINED, hide = true)]
     Confined(process::Helper),
-    #[command(name = process::TIED, hide = true)]
-    Tied(process::Helper),
-    #[command(name = process::WARDEN, hide = true)]
-    Warden(process::Helper),
+    #[command(name = process::DIES_WITH_PARENT, hide = true)]
+    DiesWithParent(process::Helper),
+    #[command(name = process::REAPER, hide = true)]
+    Reaper(process::Helper),
 }
 
 impl Cli {
-    /// Does what was asked for.
+    /// Runs the subcommand.
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         match self.command {
             Command::Run(options) => options.exec(),
@@ -52,8 +52,8 @@ impl Cli {
             Command::Watch(options) => options.exec(),
             Command::Course(options) => options.exec(),
             Command::Confined(helper) => helper.exec(process::CONFINED),
-            Command::Tied(helper) => helper.exec(process::TIED),
-            Command::Warden(helper) => helper.exec(process::WARDEN),
+            Command::DiesWithParent(helper) => helper.exec(process::DIES_WITH_PARENT),
+            Command::Reaper(helper) => helper.exec(process::REAPER),
         }
     }
 }

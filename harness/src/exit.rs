@@ -1,27 +1,19 @@
-//! Exit codes of `lockstep`, all in this table, and the `main` that ends with them.
+//! The exit codes of `lockstep` ([`Code`]), their table for people ([`CODES`]), and the `main` wrapper that returns them.
 //!
-//! | code | meaning |
-//! |---|---|
-//! | 0 | done; of a report: nothing failed (what could not be verified is named in it) |
-//! | 1 | something failed: a proof, a run, or the machine under way |
-//! | 2 | usage or environment: bad arguments, or something that is needed is missing; nothing was started |
-//! | 101 | a panic: a bug (Rust's own code) |
-//! | 128 + n | what a shell shows when signal n ended the command; it stops what it started and cleans up first |
-//!
-//! Codes of the programs that it starts are never passed on: they stand in the error's text.
+//! The codes of the programs that it starts are never passed on: the error's text contains them.
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use lockstep_launch::process::signal_name;
+use lockstep_process::signal_name;
 
-/// The codes for people: of `lockstep` and the labs, of set-up, of the test run. The page on them in the book is made of it.
+/// The codes for people: of `lockstep` and the labs, of set-up, of the test run. The book's page is generated from it.
 pub(crate) const CODES: [[&str; 4]; 5] = [
-    ["0", "everything asked for was done", "libtorch is in place", "every step that can run here passed"],
+    ["0", "everything requested was done", "libtorch is in place", "every step that can run here passed"],
     [
         "1",
         "a failure of a rank, of training or of the machine; an exercise that is not right",
-        "a check or the fetch failed; the error has the command that mends it",
+        "a check or the fetch failed; the error has the command that fixes it",
         "a step failed; the last lines say which",
     ],
     ["2", "usage: bad arguments or input, nothing was started", "", ""],
@@ -33,7 +25,7 @@ pub(crate) const CODES: [[&str; 4]; 5] = [
 pub(crate) const HELP: &str = "\
 Exit codes: 0 nothing failed · 1 something failed · 2 usage, or something needed is missing · 128+n ended by signal n";
 
-/// What the command ends with.
+/// The command's exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Code {
@@ -41,16 +33,16 @@ pub(crate) enum Code {
     Success = 0,
     /// Something failed.
     Failure = 1,
-    /// It could not begin.
+    /// It could not start.
     Usage = 2,
 }
 
-/// An error before anything was started; ends the command with [`Code::Usage`].
+/// An error before anything was started; the command exits with [`Code::Usage`].
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Refused(pub(crate) String);
 
-/// A signal asked the command to end; everything that it had started is gone. Ends it by that signal.
+/// A signal asked the command to end; it has stopped everything that it started. Ends the command by the same signal.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped by {}", signal_name(*signal))]
 pub(crate) struct Interrupted {
@@ -58,14 +50,14 @@ pub(crate) struct Interrupted {
     pub(crate) signal: i32,
 }
 
-/// Runs the command; an error is printed once, with its chain, and becomes the exit code.
+/// Runs the command; prints an error once, with its chain, and turns it into the exit code.
 pub(crate) fn main(run: impl FnOnce() -> anyhow::Result<Code>) -> ExitCode {
     let error = match run() {
         Ok(code) => return ExitCode::from(code as u8),
         Err(error) => error,
     };
-    // Nobody may be listening any more; the code tells it too.
-    let _ = writeln!(std::io::stderr(), "{}", told(&error));
+    // The reader may be gone; the code reports the error too.
+    let _ = writeln!(std::io::stderr(), "{}", with_causes(&error));
     match error.downcast_ref() {
         Some(Interrupted { signal }) => die_of(*signal),
         None => ExitCode::from(code_of(&error) as u8),
@@ -76,14 +68,14 @@ fn code_of(error: &anyhow::Error) -> Code {
     if error.chain().any(|cause| cause.is::<Refused>()) { Code::Usage } else { Code::Failure }
 }
 
-/// Ends this process as the signal alone would have, so that a shell's loop stops too.
+/// Ends this process like the signal itself would, so that a shell's loop stops too.
 fn die_of(signal: i32) -> ExitCode {
     let _ = signal_hook::low_level::emulate_default_handler(signal);
     ExitCode::from(128_u8.wrapping_add(signal as u8))
 }
 
-/// The error and its causes, one a line.
-fn told(error: &anyhow::Error) -> String {
+/// The error and its causes, one per line.
+fn with_causes(error: &anyhow::Error) -> String {
     let causes = error.chain().skip(1).map(|cause| format!("\n  caused by: {cause}"));
     format!("error: {error}{}", causes.collect::<String>())
 }
@@ -95,13 +87,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_a_chain_one_cause_a_line() {
+    fn prints_a_chain_with_one_cause_per_line() {
         let error = Err::<(), _>(std::io::Error::other("disk full")).context("cannot save").context("run A failed");
-        assert_eq!(told(&error.unwrap_err()), "error: run A failed\n  caused by: cannot save\n  caused by: disk full");
+        assert_eq!(
+            with_causes(&error.unwrap_err()),
+            "error: run A failed\n  caused by: cannot save\n  caused by: disk full"
+        );
     }
 
     #[test]
-    fn ends_with_2_for_what_could_not_begin_and_with_1_for_the_rest() {
+    fn ends_with_2_for_what_could_not_start_and_1_for_failures() {
         let refused = anyhow::Error::from(Refused("no lab".into())).context("cannot start");
         assert_eq!(code_of(&refused), Code::Usage);
         assert_eq!(code_of(&anyhow::anyhow!("disk full")), Code::Failure);

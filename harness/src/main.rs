@@ -1,4 +1,4 @@
-//! The `lockstep` command. It links no libtorch: it starts the labs as programs and reads the files that they leave.
+//! The `lockstep` command. It does not link libtorch: it starts the labs as programs and reads the files that they write.
 
 mod cargo;
 mod checks;
@@ -7,12 +7,12 @@ mod course;
 mod exit;
 mod history;
 mod inject;
+mod lab_run;
 mod launch;
 mod learn;
 mod process;
 mod render;
 mod report;
-mod run;
 mod runner;
 mod tour;
 mod verify;

@@ -1,4 +1,4 @@
-"""A training step in Rust against the same step in Python, in turns, as ratios with spread.
+"""Compares a training step in Rust with the same step in Python, alternating, as ratios with spread.
 
     python3 scripts/bench/against_python.py --python PYTHON [--step ddp|resnet]
 
@@ -22,12 +22,12 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# For each step: ranks, and by default rounds, turns and steps of a turn, and steps that are not timed.
+# For each step: ranks, and by default rounds, turns, steps per turn, and steps that are not timed.
 STEPS = {"ddp": (2, 7, 20, 20, 30), "resnet": (1, 5, 12, 5, 3)}
 PEERS = {"python, SGD default": [], "python, SGD fused": ["--fused"]}
-# Rounding differs between kernels; some hundred steps agree to about 1e-6.
+# Rounding differs between kernels; after some hundred steps the losses agree to about 1e-6.
 LOSS_TOLERANCE = 1e-4
-# Seconds until a side that was started, or that was asked for steps, must have answered.
+# Seconds in which a side must answer after it was started or asked for steps.
 DEADLINE = 300
 
 
@@ -70,16 +70,16 @@ def parse_args():
     return args
 
 
-def build(cargo, example):
+def build(cargo, example, package="lockstep"):
     """Builds the Rust side and returns the path of the program."""
-    command = [cargo, "build", "-p", "lockstep", "--example", example, "--message-format", "json-render-diagnostics"]
+    command = [cargo, "build", "-p", package, "--example", example, "--message-format", "json-render-diagnostics"]
     output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     messages = [json.loads(line) for line in output.splitlines()]
     return next(m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == example)
 
 
 class Side:
-    """A program that waits for orders. Leaving the context ends it."""
+    """A program that waits for requests. Leaving the context ends it."""
 
     def __init__(self, command):
         self.command, self.turns, self.cpu_turns, self.loss = command, [], [], None
@@ -124,7 +124,7 @@ class Side:
 
 
 def cpu_milliseconds(pid):
-    """What a process and its descendants have spent on cores so far; 0 where the system does not tell."""
+    """CPU time of a process and its descendants so far; 0 if the system does not report it."""
     spent = 0
     for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
         with contextlib.suppress(OSError):  # a thread that has just ended
@@ -146,7 +146,7 @@ def run_round(commands, args):
 
 
 def ratios(sides, peer):
-    """Of a round, in time and in CPU time: each turn of Rust against the turn of the peer in the same lap."""
+    """The ratios of a round, in time and in CPU time: each turn of Rust against the peer's turn in the same lap."""
     rust, other = sides["rust"], sides[peer]
     pairs = [(rust.turns, other.turns), (rust.cpu_turns, other.cpu_turns)]
     return [statistics.median(a / b if b else float("nan") for a, b in zip(*pair)) for pair in pairs]

@@ -1,4 +1,4 @@
-"""The seconds of DDP steps in Python, as lines of JSON: the twin of crates/lockstep/examples/ddp_step.rs.
+"""Times DDP steps in Python and prints them as lines of JSON: the twin of crates/lockstep/examples/ddp_step.rs.
 
 The same network, samples, initial weights (to the bit), SGD and number of threads. Run by against_python.py; needs a Python
 with PyTorch 2.11.
@@ -69,7 +69,7 @@ def worker(rank, store_port, args):
 
 
 def measure(step, steps):
-    """The seconds of each step and the loss of the last, which is read when the clock has stopped."""
+    """The seconds of each step and the loss of the last one, which is read after the clock has stopped."""
     seconds, loss = [], None
     for _ in range(steps):
         begun = time.perf_counter()
@@ -79,21 +79,21 @@ def measure(step, steps):
 
 
 def agree(steps):
-    """Rank 0's number on all ranks."""
+    """Sends rank 0's number to all ranks."""
     number = torch.tensor(steps)
     dist.broadcast(number, 0)
     return number.item()
 
 
 class Orders:
-    """Who says how many steps to take, and wants their times: the driver, or once the command line."""
+    """Where the number of steps comes from and the times go: the driver, or once the command line."""
 
     def __init__(self, args):
         self.steps = args.steps
         self.driver = args.driver and socket.create_connection(("127.0.0.1", args.driver)).makefile("rw")
 
     def next(self):
-        """How many steps to take now; 0 ends. A driver that is gone wants no more."""
+        """How many steps to take next; 0 means stop, and so does a driver that has exited."""
         if self.driver:
             return int(self.driver.readline() or 0)
         steps, self.steps = self.steps, 0

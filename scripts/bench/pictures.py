@@ -1,4 +1,4 @@
-"""Photographs to tensors in Rust against torchvision's DataLoader, in turns, as ratios with spread.
+"""Compares loading photographs to tensors in Rust with torchvision's DataLoader, alternating, as ratios with spread.
 
     python3 scripts/bench/pictures.py --python PYTHON
 
@@ -29,7 +29,7 @@ import time
 
 BATCH, SIDE = 32, 244
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# How far the means may be apart: JPEG decoders and resizing round differently.
+# Tolerance for the means: JPEG decoders and resizing round differently.
 MEAN_TOLERANCE = 2e-3
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -40,7 +40,7 @@ def main():
         return serve(args)
     import against_python as rig
 
-    rust = rig.build(args.cargo, "pictures")
+    rust = rig.build(args.cargo, "pictures", "lockstep-vision")
     with tempfile.TemporaryDirectory() as drawn:
         folder = args.folder or draw(rust, drawn, args.photographs)
         count = sum(1 for file in pathlib.Path(folder).rglob("*.jpg"))
@@ -106,7 +106,7 @@ def run_round(rig, commands, turns):
 
 
 def cpu_seconds(pid):
-    """What a process and its living descendants have spent on cores so far, with their threads that have ended."""
+    """CPU time of a process and its living descendants so far, including threads that have ended."""
     with contextlib.suppress(OSError):  # a process that has just ended
         fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -121,7 +121,7 @@ def check_means(sides):
 
 
 def serve(args):
-    """The Python side: does as many passes as each line of the driver says."""
+    """The Python side: makes as many passes as each line of the driver requests."""
     import torch
     from torchvision import datasets, transforms
 

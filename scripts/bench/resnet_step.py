@@ -1,4 +1,4 @@
-"""The seconds of training steps of ResNet-18 in Python, as lines of JSON: the twin of crates/lockstep/examples/resnet_step.rs.
+"""Times training steps of ResNet-18 in Python and prints them as lines of JSON: the twin of crates/lockstep/examples/resnet_step.rs.
 
 torchvision's network with the same pictures, initial weights (to the bit), SGD and number of threads. Run by
 against_python.py; needs a Python with PyTorch 2.11 and torchvision.

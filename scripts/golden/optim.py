@@ -6,7 +6,7 @@ parameters, w [3, 7] and b [3]; in step t (from 1) parameter p has the gradient 
 element i and on t alone and is exact in binary:  c = ((7 i + 3 t) mod 11 - 5) / 8.
 
 "fused" has the bits of w and b after each step with fused=True, the kernels that Lockstep calls; "default" has those
-after the tenth step of the plain implementation, which Python takes on the CPU when nothing is asked for.
+after the tenth step of the plain implementation, which Python uses on the CPU by default.
 
 The bits are those of processors with AVX2 or AVX-512 (both give the same; the script checks when it can, through
 ATEN_CPU_CAPABILITY). Left out: CUDA, half precision, gradient scaling.
@@ -74,7 +74,7 @@ def bits(p):
 
 def train(optimizer, options, schedule, dtype, fused):
     w, b = parameters(dtype)
-    # A group each: Python's fused SGD cannot start one parameter's momentum later than another's in its group.
+    # One group each: Python's fused SGD cannot start one parameter's momentum later than another's in its group.
     opt = getattr(torch.optim, optimizer)([{"params": [w]}, {"params": [b]}], fused=fused, **options)
     after = []
     for t in range(1, STEPS + 1):

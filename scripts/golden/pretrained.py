@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/pretrained/: small files of weights as PyTorch and others write them, and what is in them.
+"""Writes crates/lockstep/golden/pretrained/: small files of weights as PyTorch and others write them, and their contents.
 
 Needs PyTorch 2.11 (the CPU build will do) with safetensors, and writes to the folder given, or to the committed one. Each file of
 weights is read back by Python, and expected.json has, for each, every tensor's dtype, shape and values.
 
 The bytes differ from run to run: torch.save names storages after their addresses.
 
-evil*.pth would run a command when Python loads them without care (`touch /tmp/lockstep-was-here`). This script never loads them.
+evil*.pth would run a command if Python loaded them without protection (`touch /tmp/lockstep-was-here`). This script never loads them.
 """
 
 import collections
@@ -35,7 +35,7 @@ class Evil:
 
 
 class EvilArgument:
-    """A harmless call of a harmless name, whose argument is the harm."""
+    """A harmless call of a harmless name, whose argument is malicious."""
 
     def __reduce__(self):
         return collections.OrderedDict, ([("w", Evil())],)
@@ -60,7 +60,7 @@ def net():
 
 
 def views():
-    """Every dtype, and every way in which a tensor may lie in its storage."""
+    """Every dtype, and every layout of a tensor in its storage."""
     base = torch.arange(24, dtype=torch.float32) / 8
     tensors = {str(dtype).removeprefix("torch."): (torch.arange(6) % 5 - 1).to(dtype).reshape(2, 3) for dtype in DTYPES}
     tensors |= {"whole": base.reshape(4, 6), "tied": base, "turned": base.reshape(4, 6).t(), "part": base[5:11]}
@@ -165,7 +165,7 @@ def described(tensor):
 
 
 def read_back(path):
-    """What Python finds; of big-endian bytes it takes care itself."""
+    """What Python reads; it converts big-endian bytes itself."""
     weights = torch.load(path, weights_only=not path.name.startswith(("old", "legacy_protocol", "protocol")))
     return weights.get("model_state_dict", weights)
 

@@ -2,7 +2,7 @@
 """Writes crates/lockstep/golden/resnet.json: torchvision's ResNet-18 and ResNet-34, for crates/lockstep/tests/it/resnet_golden.rs.
 
 Needs PyTorch 2.11, torchvision 0.26 and NumPy (CPU builds will do), and writes to the path given, or to the committed file.
-The networks have their full width. Their 11 and 21 million weights are in no file: both sides draw them from the SplitMix64
+The networks have their full width. Their 11 and 21 million weights are not stored: both sides draw them from the SplitMix64
 stream of lockstep::data::rng::KeyedRng, of which this is a second implementation. Tensor number t of the state dict
 (num_batches_tracked left out) takes the stream of the key [SEED, t], pictures and labels those of [SEED, PICTURES + run].
 
@@ -55,7 +55,7 @@ def uniform(key, count):
 
 
 def scaled(name, shape, u):
-    """A tensor's values from uniform numbers: as far apart as training's, so that a mixed-up tensor shows."""
+    """A tensor's values from uniform numbers: with the spread of training, so that a mixed-up tensor is detected."""
     one = np.float32
     if name.endswith("running_var"):
         return u + one(0.5)

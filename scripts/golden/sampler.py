@@ -1,11 +1,11 @@
-"""Writes crates/lockstep/golden/sampler.json: what PyTorch itself draws, for the tests of `lockstep::sampler`.
+"""Writes crates/lockstep/golden/sampler.json: the indices that PyTorch itself draws, for the tests of `lockstep::sampler`.
 
 Run it with any Python that has torch 2.11 (CPU is enough, numpy is not needed):
 
     python scripts/golden/sampler.py
 
 The two largest permutations take about 2 GB of memory and some 30 seconds. Short index lists are stored whole,
-long ones as CRC-32 of their little-endian 64-bit integers with both ends in clear.
+long ones as CRC-32 of their little-endian 64-bit integers, with both ends in plain text.
 """
 
 import array
@@ -24,8 +24,8 @@ OUT = pathlib.Path(__file__).resolve().parents[2] / "crates/lockstep/golden/samp
 # torch.randperm draws 32 bits a step below this length and 64 bits a step from it on (2**32 - 1 over 20).
 WIDE_FROM = (2**32 - 1) // 20
 
-# (seed, epoch): zero, a later epoch, a seed whose low half is what counts, a sum that carries into bit 32,
-# and the largest sum that torch takes.
+# (seed, epoch): zero, a later epoch, a seed of which only the low half counts, a sum that carries into bit 32, and the largest
+# sum that torch accepts.
 KEYS = [(0, 0), (0, 1), (42, 3), (2**32 + 7, 5), (2**32 - 1, 1), (2**64 - 6, 5)]
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/snapshot.safetensors: a snapshot of schema 1 put together by hand, byte for byte, and
-snapshot_state.safetensors: the same with a state of the run's own.
+"""Writes crates/lockstep/golden/snapshot.safetensors: a snapshot of schema 1 assembled by hand, byte for byte, and
+snapshot_state.safetensors: the same with the program's own state.
 
 Needs Python's standard library only, and writes to the folder given, or over the committed files. A test of the crate's writer
-must give the same bytes, so that the format cannot drift unseen. What the entries mean: crates/lockstep/src/snapshot/mod.rs.
+must give the same bytes, so that the format cannot drift unnoticed. What the entries mean: crates/lockstep/src/snapshot/mod.rs.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Golden bytes for crates/tcpstore/tests/it/golden.rs: what PyTorch's own TCPStore client and server say to each other.
+"""Golden bytes for crates/tcpstore/tests/it/golden.rs: the messages between PyTorch's own TCPStore client and server.
 
 Run it with a Python that has PyTorch 2.11; it rewrites crates/tcpstore/golden/tcpstore.json, and crates/tcpstore/corpus/, from
-which tests/fuzz.rs starts: what a client said in each call, as a file. Two clients, A and B, talk to one
-server through a proxy that writes down every byte in order. Each call of the clients' API is one entry, with the bytes of each
+which tests/fuzz.rs starts: the client's bytes of each call, as a file. Two clients, A and B, talk to one
+server through a proxy that records every byte in order. Each call of the clients' API is one entry, with the bytes of each
 direction merged while the direction stays the same.
 """
 
@@ -24,7 +24,7 @@ QUIET = 0.1  # seconds without a byte after which a call has said all
 
 
 class Proxy:
-    """Passes bytes on between clients and the server, and writes them down. It lives in a process of its own: some of the
+    """Forwards bytes between clients and the server, and records them. It runs in a separate process: some of the
     store's methods keep the interpreter's lock while they wait for the server."""
 
     def __init__(self, port):
@@ -59,7 +59,7 @@ class Proxy:
                 self.said.append([name, side, data])
 
     def take(self):
-        """Waits until nobody speaks, and hands over what was said since the last time."""
+        """Waits until no bytes flow, and returns those recorded since the last call."""
         self.last = time.monotonic()
         while time.monotonic() - self.last < QUIET:
             time.sleep(QUIET / 10)

@@ -3,7 +3,7 @@
 
 # check_book.py reads it here.
 MDBOOK_VERSION=0.5.4
-# In seconds, and MB while it is compiled: two busy cores took 270 to 330 s for its 190 crates, and 450 MB.
+# In seconds, and MB during compilation: two busy cores took 270 to 330 s for its 190 crates, and 450 MB.
 INSTALL_SECONDS=1800
 INSTALL_MB=700
 
@@ -24,7 +24,7 @@ install_mdbook() {
   free=$(df -Pm -- "$ROOT/.tools" | awk 'NR == 2 { print $4 }')
   [ "$free" -ge "$INSTALL_MB" ] || die "mdbook needs $INSTALL_MB MB of disk while it is compiled, $free MB are free in $ROOT" "make room there (df -h '$ROOT')"
   say "compiling mdbook $MDBOOK_VERSION into .tools, once: about five minutes on two busy cores, 15 MB on disk afterwards"
-  # Its own build folder, which goes afterwards; RUSTFLAGS of the caller are not meant for it.
+  # Uses a separate build folder, which is removed afterwards; the caller's RUSTFLAGS are not meant for it.
   env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_TARGET CARGO_TARGET_DIR="$ROOT/.tools/build" \
     timeout --foreground "$INSTALL_SECONDS" cargo install mdbook --version "=$MDBOOK_VERSION" --locked --root "$ROOT/.tools" >&2 || rc=$?
   case $rc in
@@ -36,7 +36,7 @@ install_mdbook() {
   find_mdbook || die "mdbook was installed, but '$ROOT/.tools/bin/mdbook --version' does not say $MDBOOK_VERSION" "rm -r '$ROOT/.tools', then run the same command again"
 }
 
-# install_book_tools: mdBook, and Chromium where root can install it without being asked anything.
+# install_book_tools: mdBook, and Chromium if root can install it without a prompt.
 install_book_tools() {
   local name
   find_mdbook || install_mdbook

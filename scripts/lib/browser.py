@@ -1,5 +1,5 @@
-"""A headless Chromium, led over its DevTools protocol. The protocol's pipe (--remote-debugging-pipe) needs neither a port nor a
-websocket, and the browser ends by itself when this side of the pipe is closed, however that came about."""
+"""A headless Chromium, controlled over its DevTools protocol. The protocol's pipe (--remote-debugging-pipe) needs neither a port nor a
+websocket, and the browser exits by itself when this side of the pipe is closed for any reason."""
 
 import base64
 import contextlib
@@ -18,10 +18,10 @@ import threading
 import time
 
 NAMES = "chromium", "chromium-browser", "google-chrome"
-# For one answer of the browser or one page to load, and for all that is asked of it.
+# Timeouts for one answer of the browser or one page to load, and for all requests.
 SECONDS = 30
 ALL_SECONDS = 600
-# What keeps it from speaking with anybody, and from asking.
+# Flags that keep it from using the network and from prompting.
 QUIET = (
     "--headless=new --disable-gpu --no-first-run --no-default-browser-check --disable-background-networking --disable-sync "
     "--disable-component-update --disable-extensions --disable-dev-shm-usage --mute-audio --hide-scrollbars"
@@ -50,9 +50,9 @@ def served(folder):
 
 @contextlib.contextmanager
 def opened(program):
-    """A tab of a browser of its own, which leaves nothing behind."""
+    """A tab in a separate browser, which leaves no files."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        # Chromium reads from 3 and writes to 4; away from these numbers no end of a pipe is overwritten on the way there.
+        # Chromium reads from 3 and writes to 4; with other numbers, no end of a pipe is overwritten on the way there.
         to_it, from_us, from_it, to_us = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in [*os.pipe(), *os.pipe()])
         options = [*QUIET, *(["--no-sandbox"] if os.geteuid() == 0 else []), f"--user-data-dir={profile}", "--remote-debugging-pipe"]
         shell = ["bash", "-c", f'exec "$@" 3<&{to_it} 4>&{to_us}', "bash", program, *options, "about:blank"]
@@ -77,7 +77,7 @@ def opened(program):
 
 
 class Tab:
-    """One tab. `complaints` are what the page said and what it failed to load, since the last visit."""
+    """One tab. `complaints` are the page's messages and failed loads since the last visit."""
 
     def __init__(self, reads, writes):
         self.reads, self.writes, self.rest, self.last, self.session = reads, writes, b"", 0, None
@@ -100,7 +100,7 @@ class Tab:
         return answer["result"]
 
     def until(self, wanted, what):
-        """The first message that is wanted; events on the way are noted."""
+        """The first matching message; events before it are recorded."""
         begin = time.monotonic()
         deadline = min(begin + SECONDS, self.ends)
         while True:
@@ -140,7 +140,7 @@ class Tab:
         self.call("Page.navigate", url=address)
         if "Page.loadEventFired" not in self.seen:
             self.until(lambda found: found.get("method") == "Page.loadEventFired", f"Page.navigate {address}")
-        # Fonts change widths; two frames later the page stands.
+        # Fonts change widths; two frames later the layout is final.
         self.ask("document.fonts.ready.then(() => new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))).then(() => 1)")
 
     def ask(self, expression):

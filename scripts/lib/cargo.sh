@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The surroundings in which run.sh and test.sh call cargo: those of .cargo/config.toml, whatever the caller's shell exports.
 
-# The Python for comparisons, if set-up was asked for one: see peer.sh.
+# The Python for comparisons, if set-up installed one: see peer.sh.
 find_peer() {
   if [ -z "${LOCKSTEP_PYTHON:-}" ] && [ -f "$ROOT/.libtorch/python/installed" ]; then
     export LOCKSTEP_PYTHON=$ROOT/.libtorch/python/bin/python

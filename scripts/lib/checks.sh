@@ -2,10 +2,10 @@
 # What this machine must have before anything is fetched. Each check that fails prints the command that fixes it; all of
 # them are made before the script ends. Needs say.sh.
 
-# Versions of Python for which wheels of torch 2.11 exist.
+# Versions of Python with wheels of torch 2.11.
 PYTHON_MIN=10
 PYTHON_MAX=14
-# The oldest C library that those wheels run on.
+# The oldest C library that those wheels support.
 GLIBC_MIN=2.28
 # CUDA 13.0 needs this driver.
 DRIVER_MIN=580
@@ -67,7 +67,7 @@ int main() { return std::optional<int>(0).value(); }' | $1 -std=c++17 -x c++ - -
   return "$rc"
 }
 
-# check_rust TOOLCHAIN_FILE: rustup fetches the pinned toolchain by itself unless told not to.
+# check_rust TOOLCHAIN_FILE: rustup fetches the pinned toolchain by itself unless it was configured not to.
 check_rust() {
   local pinned
   pinned=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' "$1")
@@ -140,7 +140,7 @@ has_gpu() {
     { command -v nvidia-smi >/dev/null && timeout 10 nvidia-smi -L 2>/dev/null | grep '^GPU ' >/dev/null; }
 }
 
-# A driver that is too old runs on the CPU only; that is found out now rather than in the first lab.
+# A driver that is too old runs on the CPU only; this is detected now rather than in the first lab.
 check_driver() {
   local driver
   driver=$(timeout 10 nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | awk 'NR == 1') || return 0

@@ -40,7 +40,7 @@ class Wheel:
         self.size = 0
 
     def have(self):
-        """Bytes that lie on disk already."""
+        """Bytes that are already on disk."""
         for path in (self.path, self.part):
             if path.exists():
                 return path.stat().st_size

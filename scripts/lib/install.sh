@@ -52,7 +52,7 @@ start_afresh() {
   mkdir -p "$1" "$HOME_DIR/tmp"
 }
 
-# take_place PARTIAL FINAL: the complete folder takes its name; what bore it goes.
+# take_place PARTIAL FINAL: the complete folder gets its name; the previous one is removed.
 take_place() {
   rm -rf "$2.old"
   [ ! -e "$2" ] || mv "$2" "$2.old"
@@ -60,12 +60,12 @@ take_place() {
   rm -rf "$2.old"
 }
 
-# The wheels are not needed any more once they are unpacked, nor is what an interrupted run left.
+# Unpacked wheels are not needed any more, nor are the files of an interrupted run.
 remove_leftovers() {
   rm -rf "$HOME_DIR"/{tmp,wheels} "$HOME_DIR"/*.partial "$HOME_DIR"/*.old
 }
 
-# uv knows PyTorch's index of CPU-only wheels. A dry run tells within seconds whether that can be reached from here.
+# uv knows PyTorch's index of CPU-only wheels. A dry run shows within seconds whether it can be reached from here.
 uv_has_cpu_wheel() {
   local answer
   command -v uv >/dev/null || return 1
@@ -104,7 +104,7 @@ pip_install() {
     die "pip could not install the wheels (see its message above)" "look at the disk (df -h '$HOME_DIR'), then run the same command again"
 }
 
-# Sets PIP to a pip of the project's own where Python can make one, so that nothing of the user's is touched or in the way.
+# Sets PIP to the project's own pip if Python can create one, so that nothing of the user's is touched or in the way.
 prepare_pip() {
   local env=$HOME_DIR/tmp/pyenv
   export TMPDIR=$HOME_DIR/tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_CACHE_DIR=1
@@ -117,8 +117,8 @@ prepare_pip() {
   fi
 }
 
-# Returns $CANNOT where pip has to fetch by itself: its version is too old to report without fetching, or the files are not
-# open to a plain request.
+# Returns $CANNOT if pip has to fetch by itself: its version is too old to report without fetching, or the files are not
+# accessible by a plain request.
 CANNOT=3
 PIP_WITH_REPORT=25.2
 fetch_resuming() {
@@ -131,7 +131,7 @@ fetch_resuming() {
   "${PIP[0]}" "$LIB/fetch_wheels.py" "$report" "$HOME_DIR/wheels" "$HOME_DIR/tmp/wheels.txt" "${quiet[@]}"
 }
 
-# Goes on file by file; the folder's name keeps another Python's wheels apart.
+# Resumes file by file; the folder's name keeps another Python's wheels apart.
 fetch_with_pip() {
   local folder
   folder=$HOME_DIR/wheels/pip-$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-$(cksum <<<"$*" | cut -d ' ' -f 1)

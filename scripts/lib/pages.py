@@ -7,7 +7,7 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BOOK = ROOT / "book" / "src"
 LAB_READMES = sorted(ROOT.glob("labs/*/README.md"))
-# Folders of the checkout, of which no other has a README.
+# Folders of the checkout that need no README.
 PARTS = "labs", "crates", "harness", "scripts", "containers", "book"
 
 DIRECTIVE = re.compile(r"(?<!\\)\{\{\s*#(\S+)\s*([^}]*)\}\}")
@@ -31,7 +31,7 @@ def name_of(page):
 
 
 def faults():
-    """What the sources of the book and the READMEs lack."""
+    """What is missing in the sources of the book and the READMEs."""
     summary = (BOOK / "SUMMARY.md").read_text()
     for page in sorted(BOOK.glob("*.md")):
         if page.name not in re.findall(r"\(([^)]+)\)", summary) + ["SUMMARY.md"]:
@@ -67,7 +67,7 @@ def unlinked(page):
 
 
 def unnamed(page):
-    """Files that stand between backticks by their path from the root of the checkout."""
+    """Files named in backticks by their path from the root of the checkout."""
     for name in sorted({span.split()[0] for span in spans(page) if NAMED.fullmatch(span.split()[0])}):
         if not PLACEHOLDER.search(name) and not any(ROOT.glob(name.rstrip("/."))):
             yield f"names {name}, which does not exist"
@@ -79,7 +79,7 @@ def prose(page):
 
 
 def spans(page):
-    """What stands between backticks, on one line each."""
+    """The texts in backticks that are on one line each."""
     return [" ".join(code.split()) for _, code in CODE.findall(FENCE.sub("", page.read_text())) if code.strip()]
 
 

@@ -4,9 +4,9 @@
 
 PEER=$HOME_DIR/python
 PEER_TORCHVISION=0.26.0
-# What the comparisons import, and what that imports. Without --no-deps PyTorch would ask for 2 GB of CUDA's libraries.
+# What the comparisons import, and the dependencies of that. Without --no-deps PyTorch would request 2 GB of CUDA's libraries.
 PEER_PACKAGES=("torchvision==$PEER_TORCHVISION" numpy pillow safetensors filelock typing-extensions sympy mpmath networkx jinja2 markupsafe fsspec)
-# In MB: with what --cpu (slim) installed, which is shared by hard links, and without.
+# In MB: with --cpu (slim) installed, which is shared by hard links, and without.
 PEER_DISK_SHARED=600
 PEER_DISK=2500
 
@@ -15,7 +15,7 @@ peer_is_in_place() {
     "$PEER/bin/python" -c '' 2>/dev/null
 }
 
-# install_peer: like all of set-up it can be interrupted, and goes on at the next run.
+# install_peer: like all of set-up it can be interrupted, and continues at the next run.
 install_peer() {
   local partial=$HOME_DIR/python.partial packages
   [ "$FORCE" = 1 ] || ! peer_is_in_place || return 0
@@ -36,7 +36,7 @@ assert torch.distributed.is_gloo_available() and torch.ones(2).sum() == 2' >&2 |
   take_place "$partial" "$PEER"
 }
 
-# Whether the wheel in site is of PyPI's torch, as torchvision's is made for, and of this Python.
+# Whether the wheel in site is PyPI's torch, for which torchvision is made, and for this Python.
 peer_can_share() {
   [ "$(recorded "$HOME_DIR/site/lockstep.txt" source)" = pip ] &&
     compgen -G "$HOME_DIR/site/torch/_C.$("$PYTHON" -c 'import sys; print(sys.implementation.cache_tag)')-*.so" >/dev/null
@@ -52,8 +52,8 @@ install_peer_packages() {
   fi
 }
 
-# stand_in_for_cuda SITE_PACKAGES: PyPI's wheel is a CUDA build and asks for libraries that no CPU run calls. Empty ones of their names
-# let the loader pass; functions are looked up when they are called, which nothing does, and no GPU is to be seen.
+# stand_in_for_cuda SITE_PACKAGES: PyPI's wheel is a CUDA build and needs libraries that no CPU run calls. Empty ones with their
+# names satisfy the loader; functions are resolved when they are called, which never happens, and no GPU is visible.
 stand_in_for_cuda() {
   local name lib=$1/torch/lib empty=1
   for name in $(needed_by "$lib"/*.so); do
@@ -64,7 +64,7 @@ stand_in_for_cuda() {
   [ "$empty" = 1 ] || echo 'import os, sys; sys.setdlopenflags(os.RTLD_LAZY); os.environ["CUDA_VISIBLE_DEVICES"] = ""' >"$1/lockstep.pth"
 }
 
-# needed_by LIBRARY...: names of CUDA's libraries that these ask for; libcuda itself comes with the driver.
+# needed_by LIBRARY...: names of CUDA's libraries that these need; libcuda itself comes with the driver.
 needed_by() {
   readelf -d "$@" | sed -n 's/.*(NEEDED).*\[\(lib\(cu\|nccl\|nvshmem\|nvrtc\|nvJitLink\).*\)\]/\1/p' | sort -u | grep -v '^libcuda\.so'
 }

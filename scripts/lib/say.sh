@@ -4,7 +4,7 @@
 QUIET=${QUIET:-0}
 PROBLEMS=0
 
-# say TEXT: progress, silent under --quiet.
+# say TEXT: progress, silent with --quiet.
 say() { [ "$QUIET" = 1 ] || printf 'set-up: %s\n' "$*" >&2; }
 
 # warn TEXT: worth knowing, never silent.
@@ -17,7 +17,7 @@ die() {
   exit 1
 }
 
-# problem TEXT HINT: one failed check; stop_on_problems ends the script after all of them were printed.
+# problem TEXT HINT: one failed check; stop_on_problems ends the script after printing all of them.
 problem() {
   printf 'set-up: error: %s\n    to fix it: %s\n' "$1" "$2" >&2
   PROBLEMS=$((PROBLEMS + 1))
@@ -32,7 +32,7 @@ megabytes() {
   du -scm -- "$@" 2>/dev/null | awk 'END { print $1 + 0 }'
 }
 
-# with_ticker LABEL PATH COMMAND...: runs COMMAND and tells every 5 s how large PATH has become.
+# with_ticker LABEL PATH COMMAND...: runs COMMAND and prints the size of PATH every 5 s.
 with_ticker() {
   local label=$1 path=$2 ticker rc=0
   shift 2

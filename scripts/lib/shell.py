@@ -1,4 +1,4 @@
-"""Shell lines of the book and the READMEs, dry-run: nothing of what they say is executed. Bash must be able to parse a line, each
+"""Checks shell lines of the book and the READMEs without executing them. Bash must be able to parse a line, each
 program of it must be known, and packages, targets, subcommands and long options must exist."""
 
 import functools
@@ -12,9 +12,9 @@ import sys
 
 from lib.pages import FENCE, ROOT, name_of, spans
 
-# Programs of the system and of the shell: nothing but their names is checked.
+# Programs of the system and of the shell: only their names are checked.
 TOOLS = set("cat cd chmod cmp cp diff echo export find git grep head kill ls mkdir mpiexec rm rustup sbatch scontrol sh sort squeue tail true truncate wait".split())
-# They start what comes after their own options.
+# They start the command that follows their own options.
 STARTERS = {"srun", "env", "nice", "timeout", "exec"}
 CARGO_OWN = set("bench build check clean clippy doc fmt insta install nextest run test".split())
 SEPARATORS = {"&&", "||", ";", "|", "&", "(", ")"}
@@ -218,7 +218,7 @@ class DryRun:
             self.options(arguments, text, " ".join([name, *subcommand]), name)
 
     def help_of(self, name, *subcommand):
-        """The program's own --help; nothing, and a gap or a fault, where there is none."""
+        """The program's own --help; without one nothing, and a gap or a fault."""
         path = target() / name
         if not os.access(path, os.X_OK):
             return self.gaps.add(f"options of {name}, which is not built: cargo build")
@@ -246,16 +246,16 @@ def drop_options(words):
 
 
 def named(words, *options):
-    """The values of an option that may come several times, as `-p NAME` or `--package=NAME`."""
+    """The values of an option that may be repeated, as `-p NAME` or `--package=NAME`."""
     given = [after for word, after in zip(words, words[1:]) if word in options]
     return given + [word.partition("=")[2] for word in words if word.partition("=")[0] in options and "=" in word]
 
 
-# ---- what cargo and the programs know
+# ---- what cargo and the programs accept
 
 
 def output(*command):
-    """What a program prints; None where it fails or does not end."""
+    """The output of a program; None if it fails or does not end."""
     try:
         found = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired):
@@ -297,7 +297,7 @@ def aliases():
 
 @functools.cache
 def cargo_help(subcommand):
-    # Not every extension is installed; its options are then its own matter.
+    # Not every extension is installed; its options are then not checked.
     return output(os.environ.get("CARGO", "cargo"), subcommand, "-h" if subcommand != "nextest" else "--help") or ""
 
 
@@ -318,7 +318,7 @@ def stale(name):
 
 @functools.cache
 def described(script):
-    """The --help of a script that parses its arguments, else its source."""
+    """The --help of a script that parses its arguments, otherwise its source."""
     source = script.read_text()
     if "import argparse" in source and shutil.which("python3"):
         return output("python3", "-B", str(script), "--help") or source

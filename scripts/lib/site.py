@@ -1,16 +1,16 @@
-"""The built book as files: nothing is loaded from elsewhere, every link within it leads somewhere, every picture has words."""
+"""The built book as files: nothing is loaded from elsewhere, every link within it has a target, every picture has alternative text."""
 
 import html.parser
 import re
 import urllib.parse
 
 REMOTE = re.compile(r"(?:https?:)?//")
-# Attributes from which a browser loads, by element; <a href> only leads there.
+# Attributes from which a browser loads, by element; <a href> only links.
 LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "embed": "src", "object": "data", "use": "href"}
 
 
 class Page(html.parser.HTMLParser):
-    """What a page loads, where it leads, and the names that links to it may use."""
+    """What a page loads, its links, and the names that links to it may use."""
 
     def __init__(self, text):
         super().__init__()

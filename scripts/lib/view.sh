@@ -5,7 +5,7 @@
 # to them, every program would load CUDA. torch-lib leads to the real folder, from which a CUDA run loads it on purpose.
 # Links into $HOME_DIR are relative, so that the checkout can be moved. Needs say.sh.
 
-# libtorch_version DIR: 2.11.0, 2.11.0+cpu …, from whichever file of the installation tells it.
+# libtorch_version DIR: 2.11.0, 2.11.0+cpu …, from whichever file of the installation contains it.
 libtorch_version() {
   local header
   if [ -f "$1/build-version" ]; then
@@ -31,7 +31,7 @@ libtorch_dir() {
   return 1
 }
 
-# make_view TORCH_DIR: TORCH_DIR is relative to $HOME_DIR for the project's own, absolute for a foreign one.
+# make_view TORCH_DIR: TORCH_DIR is relative to $HOME_DIR for the project's own, absolute for an existing one.
 make_view() {
   local torch=$1 name
   rm -rf "${HOME_DIR:?}"/{include,lib,torch-lib}
@@ -60,8 +60,8 @@ link_library() {
   esac
 }
 
-# Links whatever libtorch_cpu.so needs and its installation brings: libgomp, and libcudart and libcupti of a CUDA build.
-# A library that was linked may need others, hence the rounds.
+# Links every library that libtorch_cpu.so needs and its installation contains: libgomp, and libcudart and libcupti of a CUDA
+# build. A linked library may need others, hence the rounds.
 link_needed() {
   local name missing
   for _ in 1 2 3; do
@@ -79,7 +79,7 @@ needed_libraries() {
   env -u LD_LIBRARY_PATH -u LD_PRELOAD ldd "$HOME_DIR/lib/libtorch_cpu.so" | awk '/=>/ { print }' | sort -u
 }
 
-# view_is_sound: every link of the view leads somewhere.
+# view_is_sound: every link of the view points to an existing file.
 view_is_sound() {
   local link
   for link in "$HOME_DIR"/include "$HOME_DIR"/torch-lib "$HOME_DIR"/lib/*; do

@@ -1,21 +1,21 @@
-//! `lockstep_answers::main!()`: the `main` of a lab's solution, with all answers that the lab's `lab.toml` names.
+//! `lockstep_answers::main!()`: the `main` of a lab's solution, with all answers that the lab's `lab.toml` lists.
 //!
-//! For a task `shard` with a wrong answer `blocks` it lists `tasks::shard(shard::shard)` and
-//! `tasks::shard(mutants::shard::blocks).variant("blocks")`. The modules stand in the solution's own `main.rs`, where formatter
-//! and editor find them.
+//! For a task `shard` with a wrong answer `blocks`, it lists `tasks::shard(shard::shard)` and
+//! `tasks::shard(mutants::shard::blocks).variant("blocks")`. The modules are declared in the solution's own `main.rs`, where
+//! rustfmt and rust-analyzer find them.
 
 use std::path::Path;
 
 use proc_macro::TokenStream;
 use toml::{Table, Value};
 
-/// The `main` of the solution in whose package it stands: all answers of `../lab.toml`.
+/// Generates the `main` of the solution whose package invokes it, with all answers of `../lab.toml`.
 #[proc_macro]
 pub fn main(_: TokenStream) -> TokenStream {
     let folder = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
     let path = Path::new(&folder).join("../lab.toml");
     let code = read(&path).and_then(|lab| program(&lab)).map(|main| {
-        // The compiler is to run the macro again when the file changes.
+        // Makes the compiler run the macro again when the file changes.
         format!("const _: &[u8] = include_bytes!({path:?});\n{main}")
     });
     let code = code.unwrap_or_else(|why| format!("compile_error!({:?});", format!("{}: {why}", path.display())));

@@ -1,8 +1,8 @@
-//! All-reduce of float32 by size, against the same bytes over plain TCP and against adding them in memory.
+//! All-reduce of float32 for several sizes, compared with the same bytes over plain TCP and with an addition in memory.
 //!
-//! The TCP peer is a star: every rank sends its bytes to rank 0 and gets as many back, without a sum. With 2 ranks that is
-//! the traffic of an all-reduce, one direction after the other. The memory peer adds the tensor to another one in place:
-//! what a reduction costs when nothing has to travel.
+//! The TCP peer is a star: every rank sends its bytes to rank 0 and gets the same number back, without a sum. With 2
+//! ranks that is the traffic of an all-reduce, one direction after the other. The memory peer adds the tensor to
+//! another one in place: the cost of a reduction without communication.
 
 mod support;
 
@@ -13,11 +13,11 @@ use std::rc::Rc;
 
 use c10d::{ProcessGroup, ReduceOp};
 use criterion::{Criterion, Throughput};
-use support::fleet::{Fleet, Tasks};
+use support::process_set::{ProcessSet, Tasks};
 use support::{Result, rounds};
 use tch::{Kind, Tensor, no_grad};
 
-/// Bytes and how they are called.
+/// Sizes in bytes and their names.
 const SIZES: [(usize, &str); 7] = [
     (4, "4 B"),
     (1 << 10, "1 KiB"),
@@ -27,12 +27,12 @@ const SIZES: [(usize, &str); 7] = [
     (4 << 20, "4 MiB"),
     (16 << 20, "16 MiB"),
 ];
-/// What is done with each size; a task is its size's number times 3 plus the side.
+/// What is measured for each size. The number of a task is its size's index times 3 plus the side.
 const SIDES: usize = 3;
 const PEERS: [&str; SIDES - 1] = ["plain TCP", "adding in memory"];
 
 fn main() -> ExitCode {
-    support::fleet::main::<Sizes>(|| {
+    support::process_set::main::<Sizes>(|| {
         let mut criterion = Criterion::default().configure_from_args();
         for world in [2, 4] {
             bench(&mut criterion, world)?;
@@ -44,27 +44,27 @@ fn main() -> ExitCode {
 
 fn bench(criterion: &mut Criterion, world: usize) -> Result<()> {
     rounds::print_machine(world, "rank");
-    let mut fleet: Fleet<Sizes> = Fleet::start(world)?;
+    let mut processes: ProcessSet<Sizes> = ProcessSet::start(world)?;
     let mut group = criterion.benchmark_group(format!("all_reduce/{world} ranks"));
     rounds::configure(&mut group);
     for (number, (bytes, name)) in SIZES.iter().enumerate() {
         group.throughput(Throughput::Bytes(*bytes as u64));
         rounds::bench(&mut group, name, &PEERS, |side, iterations| {
-            fleet.time(number * SIDES + side, iterations).expect("all ranks are there")
+            processes.time(number * SIDES + side, iterations).expect("all ranks are there")
         });
     }
     group.finish();
-    fleet.end()
+    processes.end()
 }
 
-/// One rank's tensors and connections.
+/// The tensors and connections of one rank.
 struct Sizes {
     group: Rc<ProcessGroup>,
-    /// Zeros, so that sums stay what they are; one a size.
+    /// Zeros, so that sums do not grow; one per size.
     tensors: Vec<Tensor>,
     others: Vec<Tensor>,
     bytes: Vec<u8>,
-    /// To every other rank on rank 0, to rank 0 elsewhere.
+    /// On rank 0 a connection to every other rank; on the others, one to rank 0.
     wires: Vec<TcpStream>,
 }
 
@@ -103,7 +103,7 @@ impl Sizes {
     }
 }
 
-/// The star's connections: rank 0 listens on a free port and tells the others through the store.
+/// Connects the star: rank 0 listens on a free port and publishes it through the store.
 fn connect(group: &ProcessGroup) -> Result<Vec<TcpStream>> {
     const KEY: &str = "bench/port";
     let wires = if group.rank().is_zero() {

@@ -1,6 +1,6 @@
-// What ranks compare: lines of text that say what each is about to call, and the operations that wait for them.
+// The comparison of calls: lines of text that describe each rank's call, and the operations that wait for them.
 //
-// Leaves out when they are exchanged: guarded.cpp, which alone includes this.
+// Not here: the time of the exchange (guarded.cpp, the only file that includes this one).
 
 #pragma once
 
@@ -18,7 +18,7 @@ using WorkPtr = c10::intrusive_ptr<Work>;
 using Milliseconds = std::chrono::milliseconds;
 using Tensors = std::vector<at::Tensor>;
 
-// ---- lines: a hash of the whole text, and as much of the text as has room
+// ---- lines: a hash of the whole text, and as much of the text as fits
 
 constexpr int64_t kLine = 256;
 
@@ -58,7 +58,7 @@ const char* name(const c10d::ReduceOp& op) {
 
 // ---- collectives
 
-// A collective that starts when the ranks have found that they call the same.
+// A collective that starts after the ranks have found that their calls match.
 class Compared : public Work {
  public:
   explicit Compared(OpType type) : Work(-1, type) {}
@@ -104,7 +104,7 @@ class Compared : public Work {
     return std::chrono::duration_cast<Milliseconds>(std::chrono::steady_clock::now() - begun);
   }
 
-  // Not all of Gloo's operations have a future; one is asked for by the reducer alone, of an all-reduce.
+  // Not all of Gloo's operations have a future. Only the reducer needs one, for an all-reduce.
   void chain_future(Work& inner) {
     try {
       inner.getFuture()->addCallback([future = future_](c10::ivalue::Future& done) {
@@ -122,7 +122,7 @@ class Compared : public Work {
 
 // ---- messages
 
-// A message that ends with the sender's line, which tells whether it is the one that the receiver waits for.
+// A message that ends with the sender's line, by which the receiver checks that it is the expected one.
 class Received : public Work {
  public:
   Received(at::Tensor target, at::Tensor packed, int32_t rank, WorkPtr inner)
@@ -148,7 +148,7 @@ class Received : public Work {
   void abort() override { inner_->abort(); }
 
  private:
-  // A shorter message has its line further to the front: the last one whose hash fits its text.
+  // The line of a shorter message is further to the front: it is the last one whose hash matches its text.
   static std::string sent(const uint8_t* bytes, int64_t length) {
     for (int64_t at = length; at >= 0; --at) {
       uint64_t hash;

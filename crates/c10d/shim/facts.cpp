@@ -1,4 +1,4 @@
-// What src/tensors.rs must know of a tensor before a backend gets its address.
+// The properties of a tensor that src/tensors.rs checks before a backend gets its address.
 
 #include "status.hpp"
 

@@ -1,18 +1,20 @@
-// Errors in Gloo's event thread as errors of the connection.
+// Turns errors in Gloo's event thread into errors of the connection.
 //
-// Gloo checks that a message fits the buffer that waits for it, and throws if not. It does so in the thread that serves its sockets,
-// which catches I/O errors only: the process ends by SIGABRT. The function here takes the place of the one that the thread calls (a
-// symbol of the program goes before the same symbol of a shared library), calls it, and hands whatever it throws to the connection:
-// the operations that wait there fail with the exception's words, and the peer sees a closed connection.
+// Gloo checks that a message fits the waiting buffer, and throws if it does not. It does so in the thread that serves
+// its sockets, which only catches I/O errors: the process would end with SIGABRT. The function here replaces the one
+// that the thread calls (a symbol of the program takes precedence over the same symbol of a shared library). It calls
+// the original and passes every exception to the connection: the operations that wait there fail with the exception's
+// message, and the peer sees a closed connection.
 //
-// Where libtorch has no such symbol, the place is not taken and nothing changes.
+// If libtorch has no such symbol, nothing is replaced and nothing changes.
 
 #include <dlfcn.h>
 
 #include <exception>
 #include <string>
 
-// gloo::transport::tcp::Pair::handleEvents(Loop&, int), entered through its second base class Handler, which lies this far into it.
+// gloo::transport::tcp::Pair::handleEvents(Loop&, int), called through its second base class Handler, which is at this
+// offset.
 #define HANDLE_EVENTS "_ZThn16_N4gloo9transport3tcp4Pair12handleEventsERNS1_4LoopEi"
 #define SIGNAL_EXCEPTION \
   "_ZN4gloo9transport3tcp4Pair23signalExceptionExternalERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
@@ -21,7 +23,7 @@ namespace {
 
 constexpr std::ptrdiff_t kHandlerInPair = 16;
 
-// The library's own function of that name.
+// The library's own function of this name.
 template <class F>
 F* original(const char* symbol) {
   return reinterpret_cast<F*>(dlsym(RTLD_NEXT, symbol));

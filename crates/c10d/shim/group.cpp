@@ -1,5 +1,5 @@
-// Process groups: making them, on Gloo or on any backend that comes as a handle (NCCL's is in nccl.cpp); their collectives and
-// point-to-point messages; work handles.
+// Process groups on Gloo or any backend handle (NCCL's is in nccl.cpp), their collectives and point-to-point messages,
+// and work handles.
 
 #include "shim.hpp"
 
@@ -14,8 +14,8 @@ using c10d::ProcessGroupGloo;
 
 namespace {
 
-c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const Seat& seat, Bytes interface, Bytes host) {
-  const auto timeout = std::chrono::milliseconds(seat.timeout_ms);
+c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const MemberConfig& config, Bytes interface, Bytes host) {
+  const auto timeout = std::chrono::milliseconds(config.timeout_ms);
   if (interface.size == 0 && host.size == 0) return ProcessGroupGloo::Options::create_default(timeout);
   auto options = ProcessGroupGloo::Options::create(timeout);
   const bool lazy = c10d::getDefaultGlooLazyInit();
@@ -25,8 +25,8 @@ c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const Seat& seat, Byt
   return options;
 }
 
-// A tensor's numbers without its graph. An operation under way keeps its tensors, and the thread that finishes it lets them go: a graph
-// may hold the last reference to the group, whose end waits for that thread.
+// A tensor's values without its graph. An operation in progress keeps its tensors, and the thread that finishes it
+// releases them: a graph may hold the last reference to the group, whose destructor waits for that thread.
 at::Tensor numbers(const at::Tensor& tensor) { return tensor.detach(); }
 
 std::vector<at::Tensor> numbers(const at::Tensor* const* tensors, size_t n) {
@@ -35,7 +35,7 @@ std::vector<at::Tensor> numbers(const at::Tensor* const* tensors, size_t n) {
   return out;
 }
 
-// Runs a collective and hands its work to the caller.
+// Runs a collective and returns its work handle.
 template <class F>
 Status start(WorkHandle** out, F&& launch) noexcept {
   return guard([&] {
@@ -49,34 +49,34 @@ Status start(WorkHandle** out, F&& launch) noexcept {
 
 extern "C" {
 
-// libtorch looks for its CUDA half once, at the first call of this kind, and never again: see getCUDAHooks.
+// libtorch looks for its CUDA libraries only once, at the first call of this kind: see getCUDAHooks.
 bool lc_cuda_is_hooked() noexcept {
   bool hooked = false;
   (void)guard([&] { hooked = at::detail::getCUDAHooks().hasCUDART(); });
   return hooked;
 }
 
-// ---- making groups
+// ---- creating groups
 
 // For CPU and CUDA tensors.
-Status lc_backend_gloo(const Seat* seat, Bytes interface, Bytes host, BackendHandle** out) noexcept {
+Status lc_backend_gloo(const MemberConfig* config, Bytes interface, Bytes host, BackendHandle** out) noexcept {
   return guard([&] {
-    auto options = gloo_options(*seat, interface, host);
-    options->group_name = to_string(seat->group_name);
-    options->global_ranks_in_group = seat->members();
-    auto gloo = c10::make_intrusive<ProcessGroupGloo>(seat->store->store, seat->rank, seat->size, options);
+    auto options = gloo_options(*config, interface, host);
+    options->group_name = to_string(config->group_name);
+    options->global_ranks_in_group = config->members();
+    auto gloo = c10::make_intrusive<ProcessGroupGloo>(config->store->store, config->rank, config->size, options);
     gloo->setSequenceNumberForGroup();
     *out = new BackendHandle{gloo, ProcessGroup::BackendType::GLOO, {c10::DeviceType::CPU, c10::DeviceType::CUDA}, {}, {}};
   });
 }
 
-// Wraps a backend as torch.distributed does under TORCH_DISTRIBUTED_DEBUG=DETAIL, and under the same store prefix: before each
-// collective the ranks compare their calls, over a Gloo group beside it.
-Status lc_backend_compare_calls(BackendHandle* backend, const Seat* seat, Bytes interface, Bytes host) noexcept {
+// Wraps a backend as torch.distributed does with TORCH_DISTRIBUTED_DEBUG=DETAIL, with the same store prefix: before
+// each collective the ranks compare their calls over an additional Gloo group.
+Status lc_backend_compare_calls(BackendHandle* backend, const MemberConfig* config, Bytes interface, Bytes host) noexcept {
   return guard([&] {
-    auto store = c10::make_intrusive<c10d::PrefixStore>("pg_wrapper:" + to_string(seat->group_name), seat->store->store);
+    auto store = c10::make_intrusive<c10d::PrefixStore>("pg_wrapper:" + to_string(config->group_name), config->store->store);
     auto helper = c10::make_intrusive<ProcessGroupGloo>(
-        store, seat->rank, seat->size, gloo_options(*seat, interface, host));
+        store, config->rank, config->size, gloo_options(*config, interface, host));
     const auto& called = backend->wrapper ? backend->wrapper : backend->backend;
     backend->wrapper = c10::make_intrusive<c10d::ProcessGroupWrapper>(called, helper);
   });
@@ -86,23 +86,23 @@ void lc_backend_free(BackendHandle* backend) noexcept {
   (void)guard([&] { delete backend; });
 }
 
-// `store` is the group's, below which the backend's lies.
-Status lc_group_new(const StoreHandle* store, const Seat* seat, const BackendHandle* backend, GroupHandle** out) noexcept {
+// `store` is the group's store; the backend's is below it.
+Status lc_group_new(const StoreHandle* store, const MemberConfig* config, const BackendHandle* backend, GroupHandle** out) noexcept {
   return guard([&] {
-    auto group = c10::make_intrusive<ProcessGroup>(store->store, seat->rank, seat->size);
+    auto group = c10::make_intrusive<ProcessGroup>(store->store, config->rank, config->size);
     group->setDefaultBackend(backend->type);
     group->setBoundDeviceId(backend->bound);
     const auto& called = backend->wrapper ? backend->wrapper : backend->backend;
     for (auto device : backend->devices) group->setBackend(device, backend->type, called);
-    group->setGroupName(to_string(seat->group_name));
+    group->setGroupName(to_string(config->group_name));
     *out = new GroupHandle{std::move(group), backend->backend};
   });
 }
 
-// Waits for operations under way where the backend wants that, unless the caller gives up on them. ProcessGroupWrapper does not
-// pass either call on, hence the backend itself.
+// Waits for operations in progress if the backend requires it, unless the caller gives up on them. ProcessGroupWrapper
+// does not forward these calls, so they go to the backend itself.
 //
-// Gloo cannot abort: its destructor waits for whatever is under way.
+// Gloo cannot abort: its destructor waits for all operations in progress.
 void lc_group_free(GroupHandle* group, bool give_up) noexcept {
   (void)guard([&] { give_up ? group->backend->abort() : group->backend->shutdown(); });
   (void)guard([&] { delete group; });
@@ -163,7 +163,7 @@ Status lc_all_gather_into_tensor(GroupHandle* g, at::Tensor* output, at::Tensor*
   });
 }
 
-// On the root `outputs` has one tensor a rank, elsewhere n is 0.
+// On the root `outputs` has one tensor per rank; elsewhere n is 0.
 Status lc_gather(GroupHandle* g, const at::Tensor* const* outputs, size_t n, const at::Tensor* input, int64_t root,
                  int64_t timeout_ms, WorkHandle** out) noexcept {
   return start(out, [&] {
@@ -177,7 +177,7 @@ Status lc_gather(GroupHandle* g, const at::Tensor* const* outputs, size_t n, con
   });
 }
 
-// On the root `inputs` has one tensor a rank, elsewhere n is 0.
+// On the root `inputs` has one tensor per rank; elsewhere n is 0.
 Status lc_scatter(GroupHandle* g, const at::Tensor* output, const at::Tensor* const* inputs, size_t n, int64_t root,
                   int64_t timeout_ms, WorkHandle** out) noexcept {
   return start(out, [&] {
@@ -228,8 +228,9 @@ Status lc_all_to_all_single(GroupHandle* g, at::Tensor* output, at::Tensor* inpu
   });
 }
 
-// Not by ProcessGroup::barrier (2.11): it keeps its tensor in a static variable, which ranks that are threads of one process would
-// all write at once. What it comes to is this call of the backend, or of the wrapper that compares calls.
+// This does not call ProcessGroup::barrier (2.11): its tensor is a static variable, and ranks that are threads of one
+// process would all write it at the same time. It makes the same call of the backend, or of the wrapper that compares
+// calls.
 Status lc_barrier(GroupHandle* g, int64_t timeout_ms, WorkHandle** out) noexcept {
   return start(out, [&] {
     const auto device = g->group->getBoundDeviceId();
@@ -267,7 +268,7 @@ Status lc_recv(GroupHandle* g, at::Tensor* tensor, int32_t peer, int32_t tag, Wo
 
 // ---- work
 
-// Timeout 0 waits as long as the operation's own timeout lets it.
+// With timeout 0 the wait is limited by the operation's own timeout.
 Status lc_work_wait(WorkHandle* work, int64_t timeout_ms) noexcept {
   return guard([&] {
     const bool finished = work->work->wait(std::chrono::milliseconds(timeout_ms));

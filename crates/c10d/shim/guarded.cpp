@@ -1,6 +1,6 @@
-// The backend that a group calls in front of Gloo. It lets one thread at a time start an operation, and where all ranks asked for
-// it, has them compare their calls first: each collective begins with one line of text from every rank, and each message ends with
-// one (comparison.hpp).
+// The backend that a group calls in place of Gloo, which it wraps. It lets only one thread at a time start an
+// operation. If all ranks want it, the ranks compare their calls first: each collective begins with one line of text
+// from every rank, and each message ends with one (comparison.hpp).
 
 #include "comparison.hpp"
 #include "shim.hpp"
@@ -15,10 +15,10 @@ using namespace shim;
 
 namespace {
 
-// What a rank is about to call.
+// A call that a rank is about to make.
 struct Job {
   std::string line;
-  // all_to_all only: how many rows this rank sends to each and expects from each.
+  // all_to_all only: the number of rows that this rank sends to each rank and expects from each.
   std::vector<int64_t> rows;
   Milliseconds timeout;
   at::ThreadLocalState caller;
@@ -33,7 +33,7 @@ class Guarded : public c10d::Backend {
     if (compare_) worker_ = std::thread([this] { work(); });
   }
 
-  // As Gloo's, waits for what is under way.
+  // Like Gloo's destructor, waits for operations in progress.
   ~Guarded() override {
     {
       std::lock_guard<std::mutex> lock(queue_mutex_);
@@ -104,7 +104,7 @@ class Guarded : public c10d::Backend {
                [this, output, input, o]() mutable { return gloo_->_reduce_scatter_base(output, input, o); });
   }
 
-  // Ranks may send different numbers of rows, so these are compared pair by pair.
+  // Ranks may send different numbers of rows, so these are compared in pairs.
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& receives, std::vector<int64_t>& sends,
                         const c10d::AllToAllOptions& o) override {
     std::vector<int64_t> rows;
@@ -123,7 +123,7 @@ class Guarded : public c10d::Backend {
     return run(OpType::BARRIER, o.timeout, [] { return std::string("barrier"); }, [this, o] { return gloo_->barrier(o); });
   }
 
-  // Compares nothing: its duty is to name those that do not come. What was called before it is started before it.
+  // Compares nothing, because it names the ranks that are missing. Earlier calls are started first.
   void monitoredBarrier(const c10d::BarrierOptions& o, bool wait_all_ranks) override {
     drain(o.timeout);
     std::lock_guard<std::mutex> lock(launching_);
@@ -149,7 +149,7 @@ class Guarded : public c10d::Backend {
   }
 
  private:
-  // Gloo counts its operations without a lock, and hooks of autograd may come here on any thread.
+  // Gloo counts its operations without a lock, and autograd hooks may call this on any thread.
   template <class F>
   WorkPtr launched(F&& launch) {
     std::lock_guard<std::mutex> lock(launching_);
@@ -177,7 +177,7 @@ class Guarded : public c10d::Backend {
     return work;
   }
 
-  // The one thread that compares: all ranks take up their calls in the order in which they were made.
+  // The only thread that compares: all ranks process their calls in the order in which they were made.
   void work() {
     std::unique_lock<std::mutex> lock(queue_mutex_);
     for (;;) {
@@ -222,7 +222,7 @@ class Guarded : public c10d::Backend {
     if (!job.rows.empty()) compare_rows(job);
   }
 
-  // A row of the result for each rank.
+  // One row of the result per rank.
   at::Tensor from_all(at::Tensor mine, Milliseconds timeout) {
     auto all = at::empty({size_, mine.size(0)}, mine.options());
     std::vector<Tensors> outputs{all.unbind()};
@@ -233,7 +233,7 @@ class Guarded : public c10d::Backend {
     return all;
   }
 
-  // The ranks that call the same stand together.
+  // Ranks with the same call are grouped.
   void throw_mismatch(const at::Tensor& lines) {
     std::vector<std::pair<std::string, std::string>> calls;
     for (int r = 0; r < size_; ++r) {
@@ -271,7 +271,7 @@ class Guarded : public c10d::Backend {
 
 extern "C" {
 
-// Puts the guard in front of Gloo. `compare` must be the same on all ranks.
+// Wraps Gloo in the guard. `compare` must be the same on all ranks.
 Status lc_backend_guard(BackendHandle* backend, bool compare) noexcept {
   return guard([&] {
     auto* gloo = dynamic_cast<c10d::ProcessGroupGloo*>(backend->backend.get());

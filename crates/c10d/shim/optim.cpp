@@ -1,4 +1,4 @@
-// The fused optimizer kernels, none of which tch binds: its generator leaves out operators that return nothing.
+// The fused optimizer kernels. tch does not bind them, because its generator skips operators without a return value.
 
 #include "status.hpp"
 #include "tensors.hpp"
@@ -26,7 +26,7 @@ struct AdamStep {
   bool decoupled, amsgrad, maximize;
 };
 
-// Strides of the dimensions that have any: one of size 1 may carry any stride, and autograd's do.
+// Compares strides, except for dimensions of size 1: these may have any stride, and autograd's do.
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes()) return false;
   for (int64_t d = 0; d < a.dim(); ++d)
@@ -42,7 +42,7 @@ void check_dense(const std::vector<at::Tensor>& tensors, const char* what) {
   }
 }
 
-// Kernels on the CPU cut the work into threads' parts, so no memory that is written may lie in two tensors.
+// Kernels on the CPU divide the work among threads, so no memory that is written may belong to two tensors.
 void check_apart(std::vector<at::Tensor> written, const std::vector<at::Tensor>& read) {
   struct Run {
     const char *begin, *end;
@@ -71,7 +71,7 @@ std::vector<at::Tensor> joined(std::initializer_list<const std::vector<at::Tenso
   return all;
 }
 
-// The CPU kernels walk memory from the first element on, without a look at strides or bounds.
+// The CPU kernels iterate over memory from the first element, without checking strides or bounds.
 void check_params(const std::vector<at::Tensor>& params) {
   check_dense(params, "tensor");
   for (const auto& param : params) {
@@ -107,7 +107,7 @@ void check_steps(const std::vector<at::Tensor>& params, const std::vector<at::Te
 
 extern "C" {
 
-// `buffers` are n, or none without momentum.
+// `buffers` has n entries, or none without momentum.
 Status lc_fused_sgd(const at::Tensor* const* params, const at::Tensor* const* grads, size_t n,
                     const at::Tensor* const* buffers, size_t n_buffers, const SgdStep* step) noexcept {
   return guard([&] {
@@ -123,7 +123,8 @@ Status lc_fused_sgd(const at::Tensor* const* params, const at::Tensor* const* gr
   });
 }
 
-// `max_squares` are n with amsgrad, else none. Raises the step counts by one first, as torch/optim/adam.py does.
+// `max_squares` has n entries with amsgrad, otherwise none. Increments the step counts first, as torch/optim/adam.py
+// does.
 Status lc_fused_adam(const at::Tensor* const* params, const at::Tensor* const* grads, const at::Tensor* const* averages,
                      const at::Tensor* const* squares, const at::Tensor* const* steps, size_t n,
                      const at::Tensor* const* max_squares, size_t n_max, const AdamStep* step) noexcept {

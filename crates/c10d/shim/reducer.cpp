@@ -1,4 +1,4 @@
-// The DDP reducer, and the few autograd calls that training needs with their errors told apart.
+// The DDP reducer, and the few autograd calls of training, with their exception classes preserved.
 
 #include "shim.hpp"
 
@@ -16,10 +16,11 @@ using namespace shim;
 
 namespace {
 
-// Keeps backward passes of other threads off a reducer. Its own hooks on the parameters hold it by a plain pointer, and neither they
-// nor its other calls expect a second thread; a tensor of tch may travel with its graph. The check lies on the same nodes of
-// autograd, is asked before them, and lives as long as they do. On a CPU backward runs on the thread that asks for it; for a GPU
-// libtorch has threads of its own, so nothing can be told there.
+// Refuses backward passes of other threads on a reducer. The reducer's own hooks on the parameters use a plain pointer
+// to it, and neither they nor its other calls expect a second thread; but a tensor of tch may move to another thread
+// with its graph. This check is on the same nodes of autograd, runs before those hooks, and lives as long as they do.
+// On a CPU backward runs on the calling thread; for a GPU libtorch has its own threads, so nothing can be checked
+// there.
 struct OnlyThread {
   const std::thread::id thread = std::this_thread::get_id();
   std::atomic<bool> ended{false};
@@ -56,7 +57,7 @@ std::shared_ptr<OnlyThread> only_this_thread(const std::vector<at::Tensor>& para
   return only;
 }
 
-// Bucket lists cross the boundary flattened: the lengths of the buckets, then all indices in a row.
+// Lists of buckets cross the boundary flattened: the lengths of the buckets, then all indices.
 std::vector<std::vector<size_t>> unflatten(const size_t* lengths, size_t n, const size_t* indices) {
   std::vector<std::vector<size_t>> buckets;
   buckets.reserve(n);
@@ -78,7 +79,7 @@ struct Options {
 
 extern "C" {
 
-// `bucket_of` receives, for each tensor, the number of its bucket.
+// `bucket_of` receives the number of the bucket of each tensor.
 Status lc_bucket_assignment(const at::Tensor* const* tensors, size_t n, const size_t* limits, size_t n_limits,
                             size_t* bucket_of) noexcept {
   return guard([&] {
@@ -109,7 +110,7 @@ Status lc_reducer_new(GroupHandle* group, const at::Tensor* const* params, const
         /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false,
         /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
-    // The reducer keeps the nodes alive that the check lies on.
+    // The reducer keeps the nodes with the check alive.
     *out = new ReducerHandle{std::move(reducer), only_this_thread(tensors)};
   });
 }
@@ -136,7 +137,7 @@ Status lc_reducer_register_hook(ReducerHandle* reducer, uint8_t hook) noexcept {
   });
 }
 
-// Sizes in elements of the buckets' flat gradients, in the order in which they are reduced.
+// The number of elements in each bucket's flat gradient, in the order of reduction.
 Status lc_reducer_bucket_numels(ReducerHandle* reducer, int64_t* numels, size_t capacity, size_t* n) noexcept {
   return guard([&] {
     const auto buckets = reducer->reducer->get_grad_buckets();
@@ -158,14 +159,14 @@ Status lc_broadcast_coalesced(GroupHandle* group, const at::Tensor* const* tenso
   });
 }
 
-// tch's own backward loses the exception's class; this one keeps it.
+// tch's own backward loses the class of the exception; this one keeps it.
 Status lc_backward(const at::Tensor* loss) noexcept {
   return guard([&] { torch::autograd::backward({*loss}, {}); });
 }
 
 bool lc_grad_enabled() noexcept { return at::GradMode::is_enabled(); }
 
-// Forgets the gradient, as zero_grad(set_to_none=True) does. tch has no such call.
+// Clears the gradient, as zero_grad(set_to_none=True) does. tch has no such call.
 Status lc_grad_to_none(const at::Tensor* tensor) noexcept {
   return guard([&] { tensor->mutable_grad() = at::Tensor(); });
 }

@@ -1,4 +1,4 @@
-// The shim as one translation unit: libtorch's headers take far longer to compile than what is written here.
+// The shim as one translation unit: libtorch's headers take much longer to compile than the code here.
 #include "status.cpp"
 
 #include "facts.cpp"

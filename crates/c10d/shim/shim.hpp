@@ -1,6 +1,6 @@
-// The C boundary between libtorch's c10d and the Rust side: every function is noexcept and catches everything; those that can
-// fail return a Status by value. Ownership: a `T** out` receives a pointer that the caller frees with the `_free` function of that type;
-// every other pointer is borrowed for the length of the call.
+// The C boundary between libtorch's c10d and Rust. Every function is noexcept and catches all exceptions; those that
+// can fail return a Status by value. Ownership: a `T** out` receives a pointer that the caller frees with the `_free`
+// function of that type; every other pointer is borrowed for the call.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace shim {
 
-// A run of bytes that the caller lends.
+// A slice of bytes that is borrowed from the caller.
 struct Bytes {
   const uint8_t* data;
   size_t size;
@@ -29,8 +29,8 @@ struct StoreHandle {
   c10::intrusive_ptr<c10d::Store> store;
 };
 
-// One rank's place in a group: what every backend is made from.
-struct Seat {
+// The configuration of one member of a group, from which every backend is created.
+struct MemberConfig {
   const StoreHandle* store; // the backend's own prefix store
   Bytes group_name;
   int32_t rank;
@@ -58,7 +58,7 @@ struct WorkHandle {
   c10::intrusive_ptr<c10d::Work> work;
 };
 
-// Byte strings that the callee made: lc_blobs_free.
+// Byte strings that belong to the caller: lc_blobs_free.
 struct Blobs {
   std::vector<std::vector<uint8_t>> items;
 };
@@ -78,7 +78,7 @@ inline std::vector<std::string> to_strings(const Bytes* keys, size_t n) {
   return out;
 }
 
-// A negative number means "the backend's own default", as c10d's kUnsetTimeout does.
+// A negative number means the backend's own default, like c10d's kUnsetTimeout.
 inline std::chrono::milliseconds to_timeout(int64_t ms) {
   return ms < 0 ? c10d::kUnsetTimeout : std::chrono::milliseconds(ms);
 }

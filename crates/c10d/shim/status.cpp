@@ -1,4 +1,4 @@
-// Exceptions as statuses. Every library that is made of this shim has a copy of its own.
+// Converts exceptions to statuses. Every library that is built from this shim has its own copy.
 
 #include "status.hpp"
 
@@ -20,7 +20,7 @@ Status failure(Kind kind, const char* what) noexcept {
 
 } // namespace
 
-// The order matters: each class stands before the ones that it derives from.
+// The order matters: each class precedes its base classes.
 Status shim::current_exception() noexcept {
   try {
     throw;

@@ -1,11 +1,11 @@
-// How a call ended. Apart from shim.hpp, whose headers take seconds to compile.
+// The result of a call. Separate from shim.hpp, whose headers take seconds to compile.
 #pragma once
 
 #include <cstdint>
 
 namespace shim {
 
-// What kind of exception was caught; src/ffi.rs knows the same numbers.
+// The class of a caught exception; src/ffi.rs uses the same numbers.
 enum class Kind : int32_t {
   Ok = 0,
   Timeout = 1,
@@ -20,7 +20,7 @@ struct Status {
   char* message; // null when Ok, else owned by the caller: lc_message_free
 };
 
-// Turns the exception in flight into a status.
+// Converts the current exception to a status.
 Status current_exception() noexcept;
 
 template <class F>

@@ -1,4 +1,4 @@
-// Stores, and the byte strings that they hand out.
+// Stores, and the byte strings that they return.
 
 #include "shim.hpp"
 
@@ -17,8 +17,9 @@ using namespace shim;
 
 namespace {
 
-// c10d's FileStore writes to its file when it is destroyed, and throws from its destructor, which ends the process, where the file
-// system is full. This one reserves the room first, or leaves the file as it is: without a path the destructor does nothing.
+// c10d's FileStore writes to its file when it is destroyed. If the file system is full, it throws from its destructor,
+// which ends the process. This class reserves the room first. If that fails, it leaves the file unchanged: without a
+// path the destructor does nothing.
 struct FileStore : c10d::FileStore {
   FileStore(const std::string& path, int workers) : c10d::FileStore(path, workers) {}
 
@@ -29,7 +30,7 @@ struct FileStore : c10d::FileStore {
   c10::intrusive_ptr<c10d::Store> clone() override { return c10::make_intrusive<FileStore>(path_, numWorkers_); }
 
  private:
-  // For two short entries, and for those of other ranks at the same time.
+  // Enough for two short entries, and for those of other ranks at the same time.
   static constexpr off_t kRoom = 16 * 1024;
 
   bool has_room() const noexcept {
@@ -54,7 +55,7 @@ Bytes lc_blobs_at(const Blobs* blobs, size_t i) noexcept { return {blobs->items[
 
 void lc_blobs_free(Blobs* blobs) noexcept { delete blobs; }
 
-// ---- making stores
+// ---- creating stores
 
 Status lc_store_tcp(Bytes host, uint16_t port, bool is_server, int64_t world_size, bool wait_workers, bool multi_tenant,
                     int64_t timeout_ms, StoreHandle** out, uint16_t* bound_port) noexcept {
@@ -92,12 +93,12 @@ Status lc_store_prefix(Bytes prefix, const StoreHandle* base, StoreHandle** out)
   return guard([&] { *out = new StoreHandle{c10::make_intrusive<c10d::PrefixStore>(to_string(prefix), base->store)}; });
 }
 
-// A handle of its own connection for stores that have one (TCPStore), else the same store again.
+// For stores with a connection (TCPStore), a handle with its own connection; otherwise the same store again.
 Status lc_store_clone(const StoreHandle* store, StoreHandle** out) noexcept {
   return guard([&] { *out = new StoreHandle{store->store->clone()}; });
 }
 
-// Another handle to the same store, on the same connection.
+// Another handle to the same store, with the same connection.
 Status lc_store_share(const StoreHandle* store, StoreHandle** out) noexcept {
   return guard([&] { *out = new StoreHandle{store->store}; });
 }
@@ -106,7 +107,7 @@ void lc_store_free(StoreHandle* store) noexcept {
   (void)guard([&] { delete store; });
 }
 
-// ---- using them
+// ---- operations
 
 Status lc_store_set(const StoreHandle* store, Bytes key, Bytes value) noexcept {
   return guard([&] { store->store->set(to_string(key), to_vector(value)); });

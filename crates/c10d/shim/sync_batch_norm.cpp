@@ -1,6 +1,6 @@
-// Batch normalization over the samples of all ranks, as an autograd function: what PyTorch has in Python in
-// torch/nn/modules/_functions.py. Its kernels there exist for CUDA only; those used here, ordinary batch norm's, for
-// all devices.
+// Batch normalization over the samples of all ranks, as an autograd function. PyTorch implements it in Python, in
+// torch/nn/modules/_functions.py. Its kernels there exist only for CUDA; the kernels used here are those of ordinary
+// batch norm, for all devices.
 
 #include "shim.hpp"
 
@@ -12,7 +12,7 @@ using torch::autograd::variable_list;
 
 namespace {
 
-// Over all ranks, in double precision and of shape [channels], but for the count.
+// Over all ranks, in double precision and of shape [channels], except for the count.
 struct Statistics {
   at::Tensor mean, var;
   double count;
@@ -25,7 +25,7 @@ at::Tensor as(const at::Tensor& statistic, const at::Tensor& input) {
   return statistic.to(half ? at::kFloat : input.scalar_type());
 }
 
-// Mean, biased variance and count of this rank's samples, in a row: [2 * channels + 1]. All zero without samples.
+// Mean, biased variance and count of this rank's samples, concatenated: [2 * channels + 1]. All zero without samples.
 at::Tensor own_statistics(const at::Tensor& input) {
   const auto options = input.options().dtype(at::kDouble);
   const int64_t channels = input.size(1);
@@ -36,7 +36,7 @@ at::Tensor own_statistics(const at::Tensor& input) {
   return at::cat({mean.to(at::kDouble), var.to(at::kDouble), count});
 }
 
-// One message: ranks may have different counts, so their variances cannot just be added.
+// A single message. Ranks may have different counts, so their variances cannot simply be added.
 Statistics all_statistics(c10d::ProcessGroup& group, const at::Tensor& input) {
   const int64_t channels = input.size(1);
   std::vector<at::Tensor> own{own_statistics(input)};
@@ -48,13 +48,13 @@ Statistics all_statistics(c10d::ProcessGroup& group, const at::Tensor& input) {
   const auto count = counts.sum();
   const auto means = all.narrow(1, 0, channels), vars = all.narrow(1, channels, channels);
   const auto mean = (means * counts).sum(0) / count;
-  // Chan, Golub, LeVeque (1979): what is within the ranks, and what is between them.
+  // Chan, Golub, LeVeque (1979): the variance within the ranks plus the variance between them.
   const auto var = ((vars + (means - mean).square()) * counts).sum(0) / count;
   return {mean, var, count.item<double>()};
 }
 
 struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
-  // Gives the output, and the mean and unbiased variance over all ranks.
+  // Returns the output, and the mean and unbiased variance over all ranks.
   static variable_list forward(AutogradContext* ctx, const at::Tensor& given, const at::Tensor& weight,
                                const at::Tensor& bias, double eps, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
     const auto input = dense(given);
@@ -68,7 +68,7 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
     ctx->saved_data["eps"] = eps;
     const auto unbiased = as(all.var * (all.count / (all.count - 1)), input);
     ctx->mark_non_differentiable({mean, unbiased});
-    // Evaluation's kernel: it normalizes with what it is given.
+    // The kernel for evaluation: it normalizes with the given statistics.
     const auto output = input.numel() == 0
         ? at::empty_like(input)
         : std::get<0>(at::native_batch_norm(input, weight, bias, mean, var, /*training=*/false, /*momentum=*/0.0, eps));
@@ -82,7 +82,7 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
     const auto group = c10::static_intrusive_pointer_cast<c10d::ProcessGroup>(ctx->saved_data["group"].toCapsule());
     const bool needs_input = ctx->needs_input_grad(0);
 
-    // Evaluation's backward takes mean and variance for constants; what they contribute is added below.
+    // The backward kernel for evaluation treats mean and variance as constants; their contribution is added below.
     at::Tensor grad_input, grad_weight, grad_bias;
     if (input.numel() == 0) {
       grad_input = at::zeros_like(input), grad_weight = at::zeros_like(weight), grad_bias = at::zeros_like(weight);
@@ -95,7 +95,7 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
       std::vector<at::Tensor> sums{at::stack({grad_bias, grad_weight}).to(at::kDouble)};
       group->allreduce(sums)->wait();
       if (input.numel() != 0) {
-        // dx = w / σ * (dy - mean(dy) - x̂ * mean(dy * x̂)): a factor and a term a channel.
+        // dx = w / σ * (dy - mean(dy) - x̂ * mean(dy * x̂)): one factor and one term per channel.
         const auto inverse = (var.to(at::kDouble) + eps).rsqrt(), scale = weight.to(at::kDouble) * inverse / count;
         const auto factor = -scale * sums[0][1] * inverse, term = -scale * sums[0][0] - factor * mean;
         std::vector<int64_t> shape(input.dim(), 1);
@@ -113,7 +113,8 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
 
 extern "C" {
 
-// Three tensors: the output, and the mean and unbiased variance over all ranks. Each is the caller's, as tch's tensors are.
+// Returns three tensors: the output, and the mean and unbiased variance over all ranks. The caller owns each, as tch
+// requires.
 Status lc_sync_batch_norm(GroupHandle* g, const at::Tensor* input, const at::Tensor* weight, const at::Tensor* bias,
                           double eps, at::Tensor** out) noexcept {
   return guard([&] {

@@ -1,4 +1,4 @@
-// Lists of tensors as they cross the boundary.
+// Conversion of lists of tensors at the boundary.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-//! Backends: what carries a group's messages, and how a rank's place in a group becomes a group.
+//! Backends: the libraries that carry a group's messages, and the connection of a group's members.
 //!
-//! Leaves out which ranks are in a group and what it is called: `group.rs`.
+//! Not here: the members and names of groups (`group.rs`).
 
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -13,13 +13,14 @@ use crate::options::{Endpoint, GroupOptions};
 use crate::store::millis;
 use crate::{Rank, Store, nccl};
 
-/// What carries a group's messages.
+/// The library that carries a group's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backend {
-    /// Sockets, for tensors in host memory. Tensors on a GPU are copied through it.
+    /// Sockets, for tensors in host memory. Tensors on a GPU are copied to the host and back.
     Gloo,
-    /// NVIDIA's library, for tensors on one GPU, which no other rank of the group may use. Needs the cargo feature `nccl`.
+    /// NVIDIA's library, for tensors on one GPU, which no other rank of the group may use. Requires the cargo feature
+    /// `nccl`.
     Nccl {
         /// The GPU's number, as in [`Device::Cuda`].
         device: usize,
@@ -27,7 +28,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Python's name for it.
+    /// The name that Python uses.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Gloo => "gloo",
@@ -35,7 +36,7 @@ impl Backend {
         }
     }
 
-    /// Where the tensors of its operations lie.
+    /// The device of the tensors in its operations.
     pub fn device(self) -> Device {
         match self {
             Backend::Gloo => Device::Cpu,
@@ -43,8 +44,8 @@ impl Backend {
         }
     }
 
-    /// The deadline of an operation that Python gives it: 30 minutes for Gloo (Backend.hpp, `kBackendDefaultTimeout`),
-    /// 10 for NCCL (ProcessGroupNCCL.hpp, `kProcessGroupNCCLDefaultTimeout`).
+    /// The default timeout of an operation in Python: 30 minutes for Gloo (Backend.hpp, `kBackendDefaultTimeout`), 10
+    /// for NCCL (ProcessGroupNCCL.hpp, `kProcessGroupNCCLDefaultTimeout`).
     pub fn default_timeout(self) -> Duration {
         match self {
             Backend::Gloo => Duration::from_secs(30 * 60),
@@ -52,7 +53,7 @@ impl Backend {
         }
     }
 
-    /// Loads what it needs and looks whether its device is there, before any other rank is waited for.
+    /// Loads the libraries and checks that the device exists, before this rank waits for others.
     pub(crate) fn prepare(self) -> Result<()> {
         match self {
             Backend::Gloo => Ok(()),
@@ -60,8 +61,8 @@ impl Backend {
         }
     }
 
-    /// Whether making a group connects its ranks, so that absent ones are noticed then. NCCL connects in the first operation,
-    /// and there waits without a deadline.
+    /// Returns true if creating a group connects its ranks, so that absent ranks are noticed then. NCCL connects in the
+    /// first operation, and there waits without a deadline.
     pub(crate) fn connects_at_once(self) -> bool {
         match self {
             Backend::Gloo => true,
@@ -73,28 +74,33 @@ impl Backend {
         matches!(self, Backend::Nccl { .. })
     }
 
-    /// Makes the rank's end of a group. With `detail` the ranks compare what they call as PyTorch's debug mode does; with `compares`
-    /// they do it as the shim's own guard does, if all ranks want it.
-    pub(crate) fn connect(self, seat: &Seat<'_>, detail: bool, compares: bool) -> Result<NonNull<GroupHandle>> {
+    /// Connects this rank to the group. With `detail` the ranks compare their calls as PyTorch's debug mode does; with
+    /// `compares` they compare them in the shim, if all ranks want that.
+    pub(crate) fn connect(
+        self,
+        member: &MemberConfig<'_>,
+        detail: bool,
+        compares: bool,
+    ) -> Result<NonNull<GroupHandle>> {
         let begun = Instant::now();
-        let store = seat.store.prefix(self.store_prefix())?;
-        let members: Vec<u64> = seat.members.iter().map(|rank| rank.get() as u64).collect();
-        let raw = seat.raw(&store, &members)?;
-        let fail = |exception| Error::new(seat.operation(), exception).after(begun.elapsed());
-        let (interface, host) = seat.options.endpoint.bytes();
-        // Under TORCH_GLOO_LAZY_INIT connecting waits for nobody, so that a rank could not know what the others want.
+        let store = member.store.prefix(self.store_prefix())?;
+        let members: Vec<u64> = member.members.iter().map(|rank| rank.get() as u64).collect();
+        let raw = member.raw(&store, &members)?;
+        let fail = |exception| Error::new(member.operation(), exception).after(begun.elapsed());
+        let (interface, host) = member.options.endpoint.bytes();
+        // With TORCH_GLOO_LAZY_INIT, connecting does not wait for other ranks, so a rank would not know their wishes.
         let compares = compares && !std::env::var("TORCH_GLOO_LAZY_INIT").is_ok_and(|value| value != "0");
         if compares {
-            store.set(&compares_key(seat.rank), "1")?;
+            store.set(&compares_key(member.rank), "1")?;
         }
         let backend = match self {
-            // SAFETY: the seat and what it points to outlive the call; the shim copies what it keeps.
+            // SAFETY: the member's configuration and everything it points to outlive the call; the shim copies what it keeps.
             Backend::Gloo => ffi::made(|out| unsafe { ffi::lc_backend_gloo(&raw, interface, host, out) }),
             Backend::Nccl { device } => nccl::make(&raw, device),
         };
         let backend = Handle(backend.map_err(fail)?);
         if !self.is_nccl() {
-            let compares = compares && all_compare(&store, seat.members.len())?;
+            let compares = compares && all_compare(&store, member.members.len())?;
             // SAFETY: the handle is alive.
             unsafe { ffi::lc_backend_guard(backend.0.as_ptr(), compares) }.check().map_err(fail)?;
         }
@@ -103,12 +109,12 @@ impl Backend {
             let status = unsafe { ffi::lc_backend_compare_calls(backend.0.as_ptr(), &raw, interface, host) };
             status.check().map_err(fail)?;
         }
-        let (group_store, backend) = (seat.store.as_ptr(), backend.0.as_ptr());
+        let (group_store, backend) = (member.store.as_ptr(), backend.0.as_ptr());
         // SAFETY: as above; the group takes its own references to store and backend.
         ffi::made(|out| unsafe { ffi::lc_group_new(group_store, &raw, backend, out) }).map_err(fail)
     }
 
-    /// Python puts each backend's keys below the type of its devices.
+    /// Python adds a prefix with the device type to each backend's keys.
     pub(crate) fn store_prefix(self) -> &'static str {
         match self {
             Backend::Gloo => "cpu/",
@@ -117,26 +123,26 @@ impl Backend {
     }
 }
 
-/// One rank's place in a group that is being made.
-pub(crate) struct Seat<'a> {
+/// The configuration of one member of a group that is being created.
+pub(crate) struct MemberConfig<'a> {
     /// The group's store.
     pub(crate) store: &'a Store,
     pub(crate) name: &'a str,
     /// The members' ranks in the whole job, in group order.
     pub(crate) members: &'a [Rank],
-    /// The position among them.
+    /// This member's position among them.
     pub(crate) rank: Rank,
     pub(crate) options: &'a GroupOptions,
 }
 
-impl Seat<'_> {
-    /// For messages.
+impl MemberConfig<'_> {
+    /// The operation, for error messages.
     pub(crate) fn operation(&self) -> String {
         format!("connect process group {} of {} ranks", self.name, self.members.len())
     }
 
-    fn raw(&self, store: &Store, members: &[u64]) -> Result<ffi::Seat> {
-        Ok(ffi::Seat {
+    fn raw(&self, store: &Store, members: &[u64]) -> Result<ffi::MemberConfig> {
+        Ok(ffi::MemberConfig {
             store: store.as_ptr(),
             group_name: Bytes::new(self.name.as_bytes()),
             rank: self.to_i32(self.rank.get())?,
@@ -151,19 +157,20 @@ impl Seat<'_> {
     }
 }
 
-/// Where a rank says that it wants to compare calls.
+/// The key with which a rank states that it wants to compare calls.
 fn compares_key(rank: Rank) -> String {
     format!("lockstep/compares/{rank}")
 }
 
-/// Whether all ranks want to compare calls. To be asked when the ranks are connected: then each has said what it wants.
+/// Returns true if all ranks want to compare calls. Call it after the ranks have connected: each has set its key by
+/// then.
 fn all_compare(store: &Store, size: usize) -> Result<bool> {
     let keys: Vec<String> = (0..size).map(|rank| compares_key(Rank::new(rank))).collect();
     store.check(&keys)
 }
 
 impl Endpoint {
-    /// Interface and host for the shim, empty where they are not given.
+    /// Interface and host for the shim; empty if not given.
     fn bytes(&self) -> (Bytes, Bytes) {
         let (interface, host) = match self {
             Endpoint::Default => ("", ""),
@@ -174,12 +181,12 @@ impl Endpoint {
     }
 }
 
-/// A backend that no group has yet.
+/// A backend that does not belong to a group yet.
 struct Handle(NonNull<BackendHandle>);
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: the handle came from the shim and is freed once; a group has references of its own.
+        // SAFETY: the handle came from the shim and is freed once; a group holds its own references.
         unsafe { ffi::lc_backend_free(self.0.as_ptr()) };
     }
 }

@@ -1,13 +1,14 @@
 //! Collectives: every rank of the group calls the same one, with matching shapes and dtypes.
 //!
-//! Each comes in two forms. The blocking form borrows its tensors; the form that ends in `_async` takes them and gives them
-//! back from [`Work::wait`]. Gloo takes `Float`, `Double`, `Half`, `BFloat16`, `Uint8`, `Int8`, `Int`, `Int64` (and `Bool` where
-//! nothing is reduced); NCCL takes the same on its GPU, and `Bool` everywhere.
+//! Each has two forms. The blocking form borrows its tensors; the `_async` form takes them, and [`Work::wait`] returns
+//! them. Gloo supports `Float`, `Double`, `Half`, `BFloat16`, `Uint8`, `Int8`, `Int`, `Int64` (and `Bool` in operations
+//! that do not reduce); NCCL supports the same dtypes on its GPU, and `Bool` everywhere.
 //!
-//! Tensors must be contiguous in memory, of one dtype and device; no memory that is written may belong to two tensors of a call, or
-//! to an operation that is still under way. Anything else is a `BadArgument` before anything is sent. One thing cannot be refused:
-//! tch clones tensors without their memory ([`Tensor::shallow_clone`]), and what is computed on such a clone while an operation
-//! is under way meets numbers that change. Use what [`Work::wait`] gives back.
+//! Tensors must be contiguous in memory, of one dtype and device. Memory that an operation writes must not belong to
+//! two tensors of the call, or to an operation that is still in progress. Otherwise the call returns `BadArgument`
+//! before it sends anything. One case cannot be detected: tch clones tensors without their memory
+//! ([`Tensor::shallow_clone`]), and a computation on such a clone during an operation may see values change. Use the
+//! tensors that [`Work::wait`] returns.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use crate::tensors::{Guard, Traffic, describe};
 use crate::work::{Call, Pending, Work};
 use crate::{Backend, ProcessGroup, Rank};
 
-/// How values of different ranks become one; numbers are c10d's (Types.hpp).
+/// How the values of different ranks are combined; the numbers are c10d's (Types.hpp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ReduceOp {
@@ -32,17 +33,17 @@ pub enum ReduceOp {
     Avg = 1,
     /// The product.
     Product = 2,
-    /// The least.
+    /// The minimum.
     Min = 3,
-    /// The greatest.
+    /// The maximum.
     Max = 4,
 }
 
-/// The group's own deadline, as the shim understands it.
+/// The group's own timeout, as the shim encodes it.
 const GROUP_TIMEOUT: i64 = -1;
 
 impl ProcessGroup {
-    /// Copies the root's tensor to all.
+    /// Copies the root's tensor to all ranks.
     pub fn broadcast(&self, tensor: &mut Tensor, root: Rank) -> Result<()> {
         self.start_broadcast(tensor, root)?.wait(None)
     }
@@ -52,7 +53,7 @@ impl ProcessGroup {
         Ok(Work::new(self.start_broadcast(&tensor, root)?, tensor))
     }
 
-    /// Reduces over all ranks, in place, on all.
+    /// Reduces over all ranks, in place; all ranks get the result.
     pub fn all_reduce(&self, tensor: &mut Tensor, op: ReduceOp) -> Result<()> {
         self.start_all_reduce(tensor, op)?.wait(None)
     }
@@ -62,7 +63,8 @@ impl ProcessGroup {
         Ok(Work::new(self.start_all_reduce(&tensor, op)?, tensor))
     }
 
-    /// Reduces over all ranks, in place, on the root; what the others' tensors hold afterwards is unspecified.
+    /// Reduces over all ranks, in place; the root gets the result. The tensors of the other ranks are unspecified
+    /// afterwards.
     pub fn reduce(&self, tensor: &mut Tensor, root: Rank, op: ReduceOp) -> Result<()> {
         self.start_reduce(tensor, root, op)?.wait(None)
     }
@@ -72,18 +74,18 @@ impl ProcessGroup {
         Ok(Work::new(self.start_reduce(&tensor, root, op)?, tensor))
     }
 
-    /// Collects every rank's `input`, all of one shape, into `outputs`, one tensor a rank, on all.
+    /// Collects every rank's `input`, all of the same shape, into `outputs` on all ranks, one tensor per rank.
     pub fn all_gather(&self, outputs: &mut [Tensor], input: &Tensor) -> Result<()> {
         self.start_all_gather(outputs, input)?.wait(None)
     }
 
-    /// As [`ProcessGroup::all_gather`]; gives the outputs back.
+    /// As [`ProcessGroup::all_gather`]; returns the outputs.
     pub fn all_gather_async(&self, outputs: Vec<Tensor>, input: Tensor) -> Result<Work<Vec<Tensor>>> {
         Ok(Work::new(self.start_all_gather(&outputs, &input)?, outputs))
     }
 
-    /// As [`ProcessGroup::all_gather`], into one tensor: of `world × n` rows for inputs of `n`, or with a dimension of
-    /// size `world` in front.
+    /// As [`ProcessGroup::all_gather`], into a single tensor: with `world × n` rows for inputs of `n` rows, or with an
+    /// additional first dimension of size `world`.
     pub fn all_gather_into_tensor(&self, output: &mut Tensor, input: &Tensor) -> Result<()> {
         self.start_all_gather_into_tensor(output, input)?.wait(None)
     }
@@ -93,7 +95,8 @@ impl ProcessGroup {
         Ok(Work::new(self.start_all_gather_into_tensor(&output, &input)?, output))
     }
 
-    /// Collects every rank's `input` on the root, which gives one output tensor a rank; the others give none.
+    /// Collects every rank's `input` on the root, which passes one output tensor per rank; the other ranks pass no
+    /// outputs.
     pub fn gather(&self, outputs: &mut [Tensor], input: &Tensor, root: Rank) -> Result<()> {
         self.start_gather(outputs, input, root)?.wait(None)
     }
@@ -103,7 +106,7 @@ impl ProcessGroup {
         Ok(Work::new(self.start_gather(&outputs, &input, root)?, outputs))
     }
 
-    /// Deals the root's `inputs`, one tensor a rank, out into every rank's `output`; the others give no inputs.
+    /// Sends each of the root's `inputs`, one tensor per rank, to its rank's `output`; the other ranks pass no inputs.
     pub fn scatter(&self, output: &mut Tensor, inputs: &[Tensor], root: Rank) -> Result<()> {
         self.start_scatter(output, inputs, root)?.wait(None)
     }
@@ -113,7 +116,7 @@ impl ProcessGroup {
         Ok(Work::new(self.start_scatter(&output, &inputs, root)?, output))
     }
 
-    /// Reduces `inputs`, one tensor a rank, over all ranks and leaves each rank the one of its own number.
+    /// Reduces `inputs`, one tensor per rank, over all ranks; rank `r` gets the result for `inputs[r]`.
     pub fn reduce_scatter(&self, output: &mut Tensor, inputs: &[Tensor], op: ReduceOp) -> Result<()> {
         self.start_reduce_scatter(output, inputs, op)?.wait(None)
     }
@@ -123,7 +126,8 @@ impl ProcessGroup {
         Ok(Work::new(self.start_reduce_scatter(&output, &inputs, op)?, output))
     }
 
-    /// As [`ProcessGroup::reduce_scatter`], from one tensor whose first dimension is cut into `world` equal parts.
+    /// As [`ProcessGroup::reduce_scatter`], with a single tensor whose first dimension is split into `world` equal
+    /// parts.
     pub fn reduce_scatter_tensor(&self, output: &mut Tensor, input: &Tensor, op: ReduceOp) -> Result<()> {
         self.start_reduce_scatter_tensor(output, input, op)?.wait(None)
     }
@@ -133,8 +137,8 @@ impl ProcessGroup {
         Ok(Work::new(self.start_reduce_scatter_tensor(&output, &input, op)?, output))
     }
 
-    /// Sends part `r` of `input` to rank `r` and receives its part for this rank, for every `r`. Dimension 0 is cut into
-    /// equal parts, or by `splits`.
+    /// Sends part `r` of `input` to rank `r` and receives its part for this rank, for every `r`. Dimension 0 is split
+    /// into equal parts, or into those of `splits`.
     pub fn all_to_all_single(&self, output: &mut Tensor, input: &Tensor, splits: &Splits) -> Result<()> {
         self.start_all_to_all(output, input, splits)?.wait(None)
     }
@@ -144,7 +148,7 @@ impl ProcessGroup {
         Ok(Work::new(self.start_all_to_all(&output, &input, splits)?, output))
     }
 
-    /// Waits until all ranks are here.
+    /// Waits until all ranks have called it.
     pub fn barrier(&self) -> Result<()> {
         self.start_barrier()?.wait(None)
     }
@@ -154,11 +158,14 @@ impl ProcessGroup {
         Ok(Work::new(self.start_barrier()?, ()))
     }
 
-    /// A barrier with a deadline whose error names the ranks that did not come: on rank 0 all of them with
-    /// `wait_all_ranks`, else the first; on the others, that rank 0 gave up. Gloo only.
+    /// A barrier with a timeout, whose error names missing ranks: on rank 0 all of them with `wait_all_ranks`,
+    /// otherwise the first; on the other ranks it says that rank 0 gave up. Gloo only.
     pub fn monitored_barrier(&self, timeout: Duration, wait_all_ranks: bool) -> Result<()> {
         if self.backend() != Backend::Gloo {
-            let detail = format!("{} has none: use barrier, or make a Gloo group beside it", self.backend().name());
+            let detail = format!(
+                "{} does not support it: use barrier, or make a Gloo group next to this one",
+                self.backend().name()
+            );
             return Err(Error::bad_argument("monitored_barrier", detail).at_rank(self.rank()));
         }
         let call = Call::collective(self.inner(), "monitored_barrier".into());
@@ -301,7 +308,7 @@ impl ProcessGroup {
         guard.reads("the input", input)?;
         guard.writes("the output", output)?;
         sizes::check_splits(&guard, self.size(), output, input, splits)?;
-        // Sizes may differ from rank to rank here, so only the dtype is part of the call that ranks compare.
+        // Sizes may differ between ranks here, so ranks compare only the dtype.
         let call = format!("{CALL} of {:?}", input.kind());
         let (output, input) = (output.as_ptr(), input.as_ptr());
         self.start(guard, call, |group, out| {
@@ -328,8 +335,8 @@ impl ProcessGroup {
         self.start(guard, "barrier".into(), |group, out| unsafe { ffi::lc_barrier(group, GROUP_TIMEOUT, out) })
     }
 
-    /// Starts an operation. `launch` gets a group that is alive for the call, and a pointer that it may write; libtorch takes
-    /// references of its own to the tensors before it returns.
+    /// Starts an operation. `launch` gets a group that is alive during the call, and a pointer that it may write;
+    /// libtorch takes its own references to the tensors before it returns.
     fn start(
         &self,
         guard: Guard<'_>,
@@ -362,12 +369,12 @@ impl ProcessGroup {
     }
 }
 
-/// How [`ProcessGroup::all_to_all_single`] cuts dimension 0.
+/// How [`ProcessGroup::all_to_all_single`] splits dimension 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Splits {
-    /// Into as many equal parts as there are ranks.
+    /// Into one part per rank, all equal.
     Equal,
-    /// Into parts of these sizes, one a rank: what this rank sends to each, and what it receives from each.
+    /// Into parts of these sizes, one per rank: what this rank sends to each rank and receives from each rank.
     Sizes {
         /// Rows of the input for each rank.
         input: Vec<i64>,
@@ -385,5 +392,5 @@ impl Splits {
     }
 }
 
-/// Keeps the two pointer types from drifting apart.
+/// Checks that both pointer types are the same.
 const _: fn(&Tensor) -> TensorPtr = Tensor::as_ptr;

@@ -1,7 +1,7 @@
-//! Loading libtorch's CUDA half, which no program of this project is linked with: a run on the CPU starts faster without it, and
-//! needs none of NVIDIA's libraries.
+//! Loads libtorch's CUDA libraries. Programs of this project do not link them: a run on the CPU starts faster without
+//! them, and does not need NVIDIA's libraries.
 //!
-//! Leaves out choosing a device: `tch::Cuda` counts them once the libraries are there.
+//! Not here: the choice of a device. `tch::Cuda` counts devices once the libraries are loaded.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ use crate::ffi;
 
 const LOAD: &str = "load CUDA";
 
-/// Loads `libtorch_cuda.so` and with it what it needs (CUDA's runtime, cuBLAS, cuDNN, NCCL, …), so that libtorch sees the
-/// machine's GPUs. Does nothing when they are loaded already.
+/// Loads `libtorch_cuda.so` and its dependencies (CUDA's runtime, cuBLAS, cuDNN, NCCL, …), so that libtorch sees the
+/// machine's GPUs. Does nothing if they are already loaded.
 ///
-/// To be called when a CUDA device is asked for, and before libtorch does anything that depends on there being one (such as
-/// `tch::Cuda::is_available` or `tch::manual_seed`): it looks for its CUDA half once, then never again.
+/// Call it when a CUDA device is requested, before any libtorch call that depends on CUDA (such as
+/// `tch::Cuda::is_available` or `tch::manual_seed`): libtorch looks for its CUDA libraries only once.
 ///
 /// # Errors
-/// `Internal`, naming the library that is missing and the command that installs it, or saying that libtorch was asked about
-/// CUDA before. The process goes on without CUDA.
+/// `Internal`. The error names the missing library and the command that installs it, or says that libtorch already
+/// looked for CUDA. The process can continue without CUDA.
 pub fn load() -> Result<()> {
     static CUDA: OnceLock<Library> = OnceLock::new();
     if CUDA.get().is_none() {
-        // Where two threads came here, both have the same library, and dropping one handle unloads nothing.
+        // If two threads get here, both have the same library, and dropping one handle does not unload it.
         let _ = CUDA.set(open(&libtorch_folder()?)?);
     }
     // SAFETY: takes nothing; looks for a registered class.
@@ -43,8 +43,8 @@ fn failed(detail: impl Into<String>) -> Error {
     Error::with_fault(Fault::Internal, LOAD, detail)
 }
 
-/// The folder of the libtorch that this process runs with, symbolic links resolved: its libraries find NVIDIA's by paths
-/// relative to their own.
+/// The folder of the libtorch that this process uses, with symbolic links resolved: its libraries find NVIDIA's by
+/// relative paths.
 fn libtorch_folder() -> Result<PathBuf> {
     let maps =
         fs::read_to_string("/proc/self/maps").map_err(|e| failed(format!("cannot read /proc/self/maps: {e}")))?;
@@ -66,8 +66,9 @@ fn open(folder: &Path) -> Result<Library> {
         let detail = "has no libtorch_cuda.so, it is a build for the CPU: run scripts/setup.sh --cuda --force";
         return Err(failed(format!("the libtorch in {} {detail}", folder.display())));
     }
-    // SAFETY: libtorch's own library, of the same build as the half that runs. Its initialisers add kernels to libtorch's tables,
-    // which take a lock, and touch no GPU. RTLD_GLOBAL lets the NCCL library find its symbols.
+    // SAFETY: this is libtorch's own library, of the same build as the loaded one. Its initializers add kernels to
+    // libtorch's tables under a lock, and do not use a GPU. RTLD_GLOBAL makes its symbols available to the NCCL
+    // library.
     let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) };
     library.map_err(|error| {
         let why = words(&error);
@@ -77,7 +78,7 @@ fn open(folder: &Path) -> Result<Library> {
     })
 }
 
-/// What the loader said: libloading keeps it in the source.
+/// The loader's message, which libloading keeps in the error's source.
 pub(crate) fn words(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_folder_of_the_library_that_runs_also_with_spaces_in_it() {
+    fn finds_the_folder_of_the_loaded_library_even_with_spaces_in_it() {
         let maps = "7f00-7f01 r--p 00000000 fe:00 12 /usr/lib/libc.so.6\n\
                     7f02-7f03 rw-p 00000000 00:00 0 [heap]\n\
                     7f04-7f05 r-xp 00000000 fe:00 13                 /home/a b/torch/lib/libtorch_cpu.so\n";
@@ -96,12 +97,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_replaced_is_not_taken_for_the_one_that_runs() {
+    fn a_replaced_file_is_not_mistaken_for_the_loaded_one() {
         assert_eq!(folder_in("7f04-7f05 r-xp 0 fe:00 13 /torch/lib/libtorch_cpu.so (deleted)\n"), None);
     }
 
     #[test]
-    fn a_libtorch_for_the_cpu_is_told_with_the_command_that_mends_it() {
+    fn a_cpu_libtorch_is_reported_with_the_command_that_fixes_it() {
         let folder = tempfile::tempdir().unwrap();
         let error = open(folder.path()).unwrap_err();
         assert_eq!(error.fault(), Fault::Internal);

@@ -1,26 +1,26 @@
-//! Errors by fault: who has to act is told apart before what happened.
+//! Errors, classified by fault: who has to act.
 //!
-//! libtorch reports most faults of a peer as plain text; this file is the one place that reads it.
+//! libtorch reports most faults of a peer as plain text; only this file parses it.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::Rank;
+use crate::desync_report::DesyncReport;
 use crate::ffi::{Exception, Kind};
-use crate::roll_call::RollCall;
 
 /// Who or what is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing arrived in time, and nothing says why.
+    /// Nothing arrived in time, and the reason is unknown.
     Timeout,
-    /// A peer, or the store's host, closed its connections: it exited, was killed or cannot be reached.
+    /// A peer, or the store's host, closed its connections: it exited, was killed or is unreachable.
     PeerGone,
     /// The ranks called different collectives, or the same one with different shapes or dtypes.
     Mismatch,
-    /// The caller's arguments are wrong; nothing was sent.
+    /// The caller's arguments are wrong, and nothing was sent.
     BadArgument,
-    /// A fault of libtorch, of this binding or of the system.
+    /// A bug in libtorch or this binding, or an error of the operating system.
     Internal,
 }
 
@@ -52,14 +52,14 @@ impl Fault {
     }
 }
 
-/// What c10d's collective checks, its comparison of parameters, and Gloo say when ranks disagree.
+/// Texts of c10d's collective checks, its comparison of parameters, and Gloo when ranks disagree.
 const MISMATCH: [&str; 5] =
     ["detected mismatch", "collectives differ", "op.preamble", "appears not to match", "inconsistent"];
 
-/// What c10d's checks of arguments say, and Gloo of an interface or host name that is not this machine's.
+/// Texts of c10d's argument checks, and of Gloo for an interface or host name that does not belong to this machine.
 const BAD_ARGUMENT: [&str; 4] = ["invalid", "does not support", "unsupported", "unable to find address"];
 
-/// What Gloo's TCP transport, c10d's sockets and NCCL say when the other side is gone.
+/// Texts of Gloo's TCP transport, c10d's sockets and NCCL when the other side is gone.
 const PEER_GONE: [&str; 10] = [
     "connection closed",
     "connection reset",
@@ -73,7 +73,7 @@ const PEER_GONE: [&str; 10] = [
     "ncclremoteerror",
 ];
 
-/// A failed operation: what, on which rank, towards whom, after how long, and what the other ranks said about it.
+/// A failed operation: its name, rank, peer and elapsed time, and the reports of the other ranks.
 #[derive(Clone, Debug)]
 pub struct Error(Box<Inner>);
 
@@ -85,7 +85,7 @@ struct Inner {
     peer: Option<String>,
     elapsed: Duration,
     detail: String,
-    roll_call: Option<RollCall>,
+    desync_report: Option<DesyncReport>,
 }
 
 /// The result of every fallible call of this crate.
@@ -97,8 +97,8 @@ impl Error {
         Self::with_fault(fault, operation, exception.message)
     }
 
-    /// A refusal of arguments by something that is built on this crate: a layer whose input cannot be used. It reads as those of
-    /// this crate do, "`operation` was given a bad argument: `detail`".
+    /// Refuses arguments on behalf of code that builds on this crate, such as a layer with unusable input. The message
+    /// has the form of this crate's own: "`operation` was given a bad argument: `detail`".
     pub fn bad_argument(operation: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::with_fault(Fault::BadArgument, operation, detail)
     }
@@ -113,7 +113,7 @@ impl Error {
             peer: None,
             elapsed: Duration::ZERO,
             detail,
-            roll_call: None,
+            desync_report: None,
         }))
     }
 
@@ -132,25 +132,28 @@ impl Error {
         self
     }
 
-    /// The same error in other words.
+    /// Replaces libtorch's message.
     pub(crate) fn with_detail(mut self, detail: String) -> Self {
         self.0.detail = detail;
         self
     }
 
-    /// The same error, of whom one knows better whose it is.
+    /// Overrides the fault once it is known better.
     pub(crate) fn with_verdict(mut self, fault: Fault) -> Self {
         self.0.fault = fault;
         self
     }
 
-    /// What the other ranks answered may say more than the exception: a timeout becomes a lost peer or a mismatch. A mismatch stays
-    /// one, also where the others have left since.
-    pub(crate) fn with_roll_call(mut self, roll_call: RollCall) -> Self {
-        if self.0.fault != Fault::Mismatch {
-            self.0.fault = roll_call.verdict().unwrap_or(self.0.fault);
-        }
-        self.0.roll_call = Some(roll_call);
+    /// Adds the answers of the other ranks, which may explain more than the exception: a timeout becomes a lost peer or
+    /// a mismatch. A mismatch remains one even if other ranks have left since.
+    pub(crate) fn with_desync_report(mut self, desync_report: DesyncReport) -> Self {
+        self.0.fault = match self.0.fault {
+            Fault::Mismatch => Fault::Mismatch,
+            _ if desync_report.shows_a_loss() => Fault::PeerGone,
+            _ if desync_report.shows_a_mismatch() => Fault::Mismatch,
+            fault => fault,
+        };
+        self.0.desync_report = Some(desync_report);
         self
     }
 
@@ -159,34 +162,34 @@ impl Error {
         self.0.fault
     }
 
-    /// The operation, with shapes where it has tensors.
+    /// The operation, with the shapes of its tensors.
     pub fn operation(&self) -> &str {
         &self.0.operation
     }
 
-    /// The rank that reports, where there is a group.
+    /// The rank that reports the error, if it belongs to a group.
     pub fn rank(&self) -> Option<Rank> {
         self.0.rank
     }
 
-    /// The other side: a rank or an address, where the operation has exactly one.
+    /// The other side, a rank or an address, if the operation has exactly one.
     pub fn peer(&self) -> Option<&str> {
         self.0.peer.as_deref()
     }
 
-    /// From the call until the failure, without the roll call.
+    /// The time from the call until the failure, without the time for asking other ranks.
     pub fn elapsed(&self) -> Duration {
         self.0.elapsed
     }
 
-    /// libtorch's own words.
+    /// libtorch's message.
     pub fn detail(&self) -> &str {
         &self.0.detail
     }
 
-    /// What the other ranks said after the failure, where the group keeps a roll.
-    pub fn roll_call(&self) -> Option<&RollCall> {
-        self.0.roll_call.as_ref()
+    /// What the other ranks reported after the failure, if the group makes desync reports.
+    pub fn desync_report(&self) -> Option<&DesyncReport> {
+        self.0.desync_report.as_ref()
     }
 }
 
@@ -204,8 +207,8 @@ impl fmt::Display for Error {
         if !e.elapsed.is_zero() {
             write!(f, " after {:.2} s", e.elapsed.as_secs_f64())?;
         }
-        if let Some(roll_call) = &e.roll_call {
-            write!(f, ": {roll_call}")?;
+        if let Some(desync_report) = &e.desync_report {
+            write!(f, ": {desync_report}")?;
         }
         write!(f, ": {}", e.detail)
     }
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_faults_apart_by_what_gloo_and_c10d_really_say() {
+    fn classifies_faults_by_real_messages_of_gloo_and_c10d() {
         let closed = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242";
         assert_eq!(fault(Kind::Other, closed), Fault::PeerGone);
         let late = "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 500ms for recv";
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn says_operation_peer_rank_and_time_in_that_order() {
+    fn names_operation_peer_rank_and_time_in_that_order() {
         let error = Error::with_fault(Fault::Timeout, "recv [4] Float", "nothing came.")
             .at_rank(Rank::ZERO)
             .with_peer(Some("rank 1".into()))

@@ -1,6 +1,6 @@
-//! The C boundary: what `shim/*.cpp` exports, and the few helpers that make one safe call out of each.
+//! The C boundary: the functions that `shim/*.cpp` exports, and helpers that turn each into one safe call.
 //!
-//! Leaves out meaning: the modules above decide what an argument or a failure is.
+//! Not here: the meaning of arguments and failures, which the modules above define.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
@@ -8,10 +8,10 @@ use std::ptr;
 use tch::Tensor;
 use torch_sys::C_tensor;
 
-/// A pointer to a tensor that the callee only borrows.
+/// A pointer to a tensor that the callee borrows.
 pub(crate) type TensorPtr = *const C_tensor;
 
-/// What kind of C++ exception was caught; the numbers are `shim::Kind`'s.
+/// The class of a caught C++ exception; the numbers are those of `shim::Kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Timeout,
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// A C++ exception, as it arrived.
+/// A C++ exception.
 #[derive(Clone, Debug)]
 pub(crate) struct Exception {
     pub(crate) kind: Kind,
@@ -37,7 +37,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// Takes the message over and frees it.
+    /// Takes ownership of the message and frees it.
     pub(crate) fn check(self) -> Result<(), Exception> {
         let kind = match self.kind {
             0 => return Ok(()),
@@ -50,7 +50,7 @@ impl Status {
         if self.message.is_null() {
             return Err(Exception { kind, message: "out of memory while reporting an error".into() });
         }
-        // SAFETY: a failed status carries a NUL-terminated string that the shim allocated for us alone.
+        // SAFETY: a failed status carries a NUL-terminated string that the shim allocated for this caller.
         let message = unsafe { CStr::from_ptr(self.message) }.to_string_lossy().into_owned();
         // SAFETY: the shim made it with malloc, and this is its only release.
         unsafe { lc_message_free(self.message) };
@@ -58,7 +58,7 @@ impl Status {
     }
 }
 
-/// `shim::Bytes`: a run of bytes that the caller lends for the length of the call.
+/// `shim::Bytes`: a slice of bytes that the callee borrows for the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Bytes {
@@ -76,7 +76,7 @@ impl Bytes {
     }
 }
 
-/// Declares types that only C++ can look into.
+/// Declares types that are opaque to Rust.
 macro_rules! opaque {
     ($($name:ident),*) => {$(
         #[repr(C)]
@@ -87,9 +87,9 @@ macro_rules! opaque {
 }
 opaque!(StoreHandle, BackendHandle, GroupHandle, WorkHandle, ReducerHandle, Blobs);
 
-/// `shim::Seat`.
+/// `shim::MemberConfig`.
 #[repr(C)]
-pub(crate) struct Seat {
+pub(crate) struct MemberConfig {
     pub(crate) store: *const StoreHandle,
     pub(crate) group_name: Bytes,
     pub(crate) rank: i32,
@@ -137,9 +137,9 @@ pub(crate) struct AdamStep {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TensorFacts {
     pub(crate) defined: bool,
-    /// One block of memory with strides: not sparse, not a list of tensors.
+    /// One dense block of memory with strides: not sparse, not a list of tensors.
     pub(crate) strided: bool,
-    /// Its memory holds its values, all of them and as they are.
+    /// All of its values are in its memory, without lazy operations.
     pub(crate) in_storage: bool,
     pub(crate) contiguous: bool,
     /// `c10::ScalarType`.
@@ -147,28 +147,28 @@ pub(crate) struct TensorFacts {
     /// `c10::DeviceType`.
     pub(crate) device_type: i32,
     pub(crate) device_index: i32,
-    /// Bytes of an element.
+    /// The size of an element in bytes.
     pub(crate) item_size: i64,
     pub(crate) numel: i64,
     pub(crate) address: u64,
 }
 
-/// Pointers to tensors that stay borrowed for the length of the call.
+/// Pointers to tensors that stay borrowed during the call.
 pub(crate) fn pointers(tensors: &[Tensor]) -> Vec<TensorPtr> {
     tensors.iter().map(Tensor::as_ptr).collect()
 }
 
-/// Calls a constructor of the shim: `make` fills in a pointer when it succeeds.
+/// Calls a constructor of the shim: `make` writes the pointer if it succeeds.
 pub(crate) fn made<T>(make: impl FnOnce(*mut *mut T) -> Status) -> Result<ptr::NonNull<T>, Exception> {
     let mut out = ptr::null_mut();
     make(&mut out).check()?;
     ptr::NonNull::new(out).ok_or_else(|| Exception { kind: Kind::Other, message: "the shim returned no object".into() })
 }
 
-/// Takes over byte strings that the shim made.
+/// Takes ownership of byte strings that the shim created.
 pub(crate) fn blobs(make: impl FnOnce(*mut *mut Blobs) -> Status) -> Result<Vec<Vec<u8>>, Exception> {
     let blobs = made(make)?;
-    // SAFETY: `made` gave us a live object, ours alone until it is freed below.
+    // SAFETY: `made` returned a live object, which is ours until it is freed below.
     let n = unsafe { lc_blobs_len(blobs.as_ptr()) };
     let items = (0..n)
         .map(|i| {
@@ -177,16 +177,16 @@ pub(crate) fn blobs(make: impl FnOnce(*mut *mut Blobs) -> Status) -> Result<Vec<
             if bytes.size == 0 {
                 return Vec::new();
             }
-            // SAFETY: the run belongs to the object, which is freed only after this copy.
+            // SAFETY: the slice belongs to the object, which is freed only after this copy.
             unsafe { std::slice::from_raw_parts(bytes.data, bytes.size) }.to_vec()
         })
         .collect();
-    // SAFETY: freed once; nothing borrowed from it is left.
+    // SAFETY: freed once; no borrow of it is left.
     unsafe { lc_blobs_free(blobs.as_ptr()) };
     Ok(items)
 }
 
-// Every function is noexcept on the C++ side. Pointers are borrowed for the call, except those named `out`.
+// Every function is noexcept in C++. Pointers are borrowed for the call, except those named `out`.
 unsafe extern "C" {
     pub(crate) fn lc_message_free(message: *mut c_char);
     pub(crate) fn lc_blobs_len(blobs: *const Blobs) -> usize;
@@ -244,14 +244,14 @@ unsafe extern "C" {
     pub(crate) fn lc_tensor_facts(tensor: TensorPtr, out: *mut TensorFacts) -> Status;
 
     pub(crate) fn lc_backend_gloo(
-        seat: *const Seat,
+        member: *const MemberConfig,
         interface: Bytes,
         host: Bytes,
         out: *mut *mut BackendHandle,
     ) -> Status;
     pub(crate) fn lc_backend_compare_calls(
         backend: *mut BackendHandle,
-        seat: *const Seat,
+        member: *const MemberConfig,
         interface: Bytes,
         host: Bytes,
     ) -> Status;
@@ -259,7 +259,7 @@ unsafe extern "C" {
     pub(crate) fn lc_backend_free(backend: *mut BackendHandle);
     pub(crate) fn lc_group_new(
         store: *const StoreHandle,
-        seat: *const Seat,
+        member: *const MemberConfig,
         backend: *const BackendHandle,
         out: *mut *mut GroupHandle,
     ) -> Status;

@@ -1,36 +1,36 @@
-//! libtorch's fused optimizer kernels: one call steps many parameters in place.
+//! libtorch's fused optimizer kernels: one call updates many parameters in place.
 //!
-//! A call takes parameters of one dtype and device, dense in memory, and gradients and state laid out as their parameter;
-//! anything else is refused before a value is written. Autograd is off meanwhile.
+//! A call takes parameters of one dtype and device that are dense in memory, with gradients and state of the same
+//! memory layout. All other tensors are refused before any value is written. Autograd is disabled during the call.
 //!
-//! Leaves out state and defaults (`lockstep::optim`), `grad_scale` and `found_inf` (mixed-precision scaling) and a learning
-//! rate held in a tensor.
+//! Not here: state and defaults (`lockstep::optim`), `grad_scale` and `found_inf` (mixed-precision scaling), and a
+//! learning rate in a tensor.
 
 use tch::Tensor;
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, pointers};
 
-/// The options of one SGD step; `torch/optim/sgd.py` says what each does.
+/// The options of one SGD step; see `torch/optim/sgd.py`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FusedSgd {
     /// Learning rate.
     pub lr: f64,
-    /// Share of the last update that is kept; 0 means that there are no momentum buffers.
+    /// The fraction of the last update that is kept; 0 means that there are no momentum buffers.
     pub momentum: f64,
-    /// What is held back of each new gradient in the momentum buffer.
+    /// The fraction of each new gradient that is not added to the momentum buffer.
     pub dampening: f64,
     /// Added to the gradient as `weight_decay * parameter`.
     pub weight_decay: f64,
-    /// Look ahead along the momentum.
+    /// Uses Nesterov momentum.
     pub nesterov: bool,
-    /// Climb instead of descend.
+    /// Maximizes instead of minimizing.
     pub maximize: bool,
-    /// The momentum buffers are not read: they become the gradients, undampened.
+    /// In the first step the momentum buffers are not read: they are set to the gradients, without dampening.
     pub is_first_step: bool,
 }
 
-/// The options of one Adam or AdamW step; `torch/optim/adam.py` says what each does.
+/// The options of one Adam or AdamW step; see `torch/optim/adam.py`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FusedAdam {
     /// Learning rate.
@@ -39,37 +39,40 @@ pub struct FusedAdam {
     pub betas: (f64, f64),
     /// Added to the denominator.
     pub eps: f64,
-    /// Adam adds `weight_decay * parameter` to the gradient, AdamW takes `lr * weight_decay` off the parameter.
+    /// Adam adds `weight_decay * parameter` to the gradient, AdamW subtracts `lr * weight_decay * parameter` from the
+    /// parameter.
     pub weight_decay: f64,
-    /// AdamW instead of Adam.
+    /// Uses AdamW instead of Adam.
     pub decoupled: bool,
-    /// Divide by the largest average of squares so far.
+    /// Divides by the maximum of the squared averages so far.
     pub amsgrad: bool,
-    /// Climb instead of descend.
+    /// Maximizes instead of minimizing.
     pub maximize: bool,
 }
 
-/// What an Adam step reads and writes: lists with one entry a parameter.
+/// The tensors that an Adam step reads and writes: lists with one entry per parameter.
 #[derive(Debug, Default)]
 pub struct AdamTensors {
-    /// The parameters, which the step changes.
+    /// The parameters, which the step updates.
     pub params: Vec<Tensor>,
     /// Their gradients.
     pub grads: Vec<Tensor>,
-    /// The running averages of the gradients, which the step changes, as it does the next two.
+    /// The running averages of the gradients. The step updates these and the next two lists.
     pub exp_avgs: Vec<Tensor>,
-    /// The running averages of the squares.
+    /// The running averages of the squared gradients.
     pub exp_avg_sqs: Vec<Tensor>,
-    /// The largest of those so far; empty without amsgrad.
+    /// The maximum of those so far; empty without amsgrad.
     pub max_exp_avg_sqs: Vec<Tensor>,
-    /// How many steps each parameter has had: float scalars on its device, which the step raises by one before it uses them.
+    /// The number of steps of each parameter: float scalars on its device. The step increments them before it uses
+    /// them.
     pub steps: Vec<Tensor>,
 }
 
-/// One SGD step in place. There is a momentum buffer a parameter, or none at all without momentum.
+/// One SGD step in place. There is one momentum buffer per parameter, or none without momentum.
 ///
 /// # Errors
-/// `BadArgument` for lists of different lengths and for tensors that the kernel would misread: see above.
+/// `BadArgument` for lists of different lengths and for tensors that the kernel would misread; see the module's
+/// documentation.
 pub fn fused_sgd(params: &mut [Tensor], grads: &[Tensor], buffers: &mut [Tensor], options: &FusedSgd) -> Result<()> {
     let n_buffers = if options.momentum == 0.0 { 0 } else { params.len() };
     let lengths = [("gradients", grads.len(), params.len()), ("momentum buffers", buffers.len(), n_buffers)];
@@ -77,8 +80,8 @@ pub fn fused_sgd(params: &mut [Tensor], grads: &[Tensor], buffers: &mut [Tensor]
     let (params, grads, buffers) = (pointers(params), pointers(grads), pointers(buffers));
     let FusedSgd { lr, momentum, dampening, weight_decay, nesterov, maximize, is_first_step } = *options;
     let step = ffi::SgdStep { lr, momentum, dampening, weight_decay, nesterov, maximize, is_first_step };
-    // SAFETY: lists and options outlive the call, the lists have the lengths given, and the shim checks what the kernel does
-    // not: that gradients and buffers cover the same memory layout as their parameter.
+    // SAFETY: lists and options outlive the call, and the lists have the given lengths. The shim checks what the kernel
+    // does not: that gradients and buffers have the memory layout of their parameter.
     let status = unsafe {
         ffi::lc_fused_sgd(params.as_ptr(), grads.as_ptr(), params.len(), buffers.as_ptr(), buffers.len(), &step)
     };
@@ -88,7 +91,7 @@ pub fn fused_sgd(params: &mut [Tensor], grads: &[Tensor], buffers: &mut [Tensor]
 /// One step of Adam, or of AdamW if it is `decoupled`, in place.
 ///
 /// # Errors
-/// As [`fused_sgd`]; also a step count that is not one float on its parameter's device.
+/// As [`fused_sgd`]; also for a step count that is not one float on its parameter's device.
 pub fn fused_adam(tensors: &mut AdamTensors, options: &FusedAdam) -> Result<()> {
     let name = if options.decoupled { "fused AdamW" } else { "fused Adam" };
     let AdamTensors { params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps } = tensors;
@@ -111,7 +114,7 @@ pub fn fused_adam(tensors: &mut AdamTensors, options: &FusedAdam) -> Result<()> 
     status.check().map_err(|exception| Error::new(name, exception))
 }
 
-/// What a list is, how many tensors it has and how many it must have.
+/// The name of a list, the number of its tensors and the required number.
 fn check_lengths(operation: &str, lists: &[(&str, usize, usize)]) -> Result<()> {
     match lists.iter().find(|(_, given, wanted)| given != wanted) {
         None => Ok(()),

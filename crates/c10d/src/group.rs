@@ -1,6 +1,6 @@
-//! Process groups: making them, naming them as Python does, and taking subgroups.
+//! Process groups: creating them, naming them as Python does, and creating subgroups.
 //!
-//! Leaves out what a group does (`collectives.rs` and `p2p.rs`), what carries its messages (`backend.rs`), and how one is asked for
+//! Not here: a group's operations (`collectives.rs` and `p2p.rs`), its backend (`backend.rs`), and its options
 //! (`options.rs`).
 
 use std::cell::Cell;
@@ -13,28 +13,28 @@ use std::time::{Duration, Instant};
 
 use tch::Device;
 
-use crate::backend::Seat;
+use crate::backend::MemberConfig;
 use crate::error::{Error, Fault, Result};
 use crate::ffi::{self, GroupHandle};
 use crate::options::{DebugLevel, GroupOptions};
-use crate::roll_call::{Kind, Roll, Ticket};
+use crate::reporter::{Entry, Kind, Reporter};
 use crate::work::Lifetime;
 use crate::{Backend, Rank, Store, WorldSize};
 
-/// How long a rank that panics waits for its group's end.
+/// How long a rank that panics waits until its group has been freed.
 const GIVE_UP: Duration = Duration::from_secs(1);
 
-/// Some processes that communicate: this rank's end of it.
+/// This rank's handle to a set of processes that communicate.
 ///
-/// All ranks must make the same calls in the same order. c10d asks for one thread per group, so this type is `Send` but not
-/// `Sync`.
+/// All ranks must make the same calls in the same order. c10d requires one thread per group, so this type is `Send` but
+/// not `Sync`.
 #[derive(Debug)]
 pub struct ProcessGroup {
     inner: Arc<Inner>,
     not_sync: PhantomData<Cell<()>>,
 }
 
-/// What outlives the `ProcessGroup` as long as an operation is under way.
+/// The part of a `ProcessGroup` that lives as long as its last operation.
 #[derive(Debug)]
 pub(crate) struct Inner {
     handle: Handle,
@@ -49,16 +49,16 @@ pub(crate) struct Inner {
     debug: DebugLevel,
 }
 
-/// What all groups of a job share.
+/// The state that all groups of a job share.
 #[derive(Debug)]
 struct Job {
     /// The store below `default_pg` and `0/`.
     store: Store,
     rank: Rank,
     size: WorldSize,
-    /// Names of subgroups are numbers in the order of their making, members or not.
+    /// Subgroups are numbered in the order of their creation, whether this rank is a member or not.
     groups_made: AtomicU64,
-    roll: Option<Roll>,
+    reporter: Option<Reporter>,
 }
 
 #[derive(Debug)]
@@ -67,11 +67,11 @@ struct Handle {
     lifetime: Lifetime,
 }
 
-// SAFETY: a c10d process group is not tied to the thread that made it; it asks only that its operations are issued in one
-// order, which `ProcessGroup` not being Sync keeps.
+// SAFETY: a c10d process group is not tied to the thread that created it. It only requires that its operations are
+// issued in one order, which holds because `ProcessGroup` is not Sync.
 unsafe impl Send for Handle {}
-// SAFETY: `Inner` is shared by operations under way, which only read plain fields of it and free the handle when the last is
-// gone; calls that issue operations go through `ProcessGroup`, which is not Sync.
+// SAFETY: operations in progress share `Inner`. They only read plain fields of it, and the last one frees the handle.
+// Calls that issue operations go through `ProcessGroup`, which is not Sync.
 unsafe impl Sync for Handle {}
 
 impl Drop for Handle {
@@ -82,22 +82,23 @@ impl Drop for Handle {
         if !std::thread::panicking() {
             return group.free(&lifetime, false);
         }
-        // A rank that panics may leave operations behind, and to wait for them could take as long as their timeout. Somebody
-        // else does; where there are none, that is done in time for the peers to see closed connections.
+        // A panicking rank may leave operations behind, and waiting for them could take as long as their timeout.
+        // Another thread waits instead. If there are none, the group is freed in time for the peers to see closed
+        // connections.
         let (sender, done) = channel();
         let free = move || {
             group.free(&lifetime, true);
-            // Nobody listens any more if it took long.
+            // The receiver is gone if freeing took long.
             let _ = sender.send(());
         };
-        // A group that no thread can be had for is left to the process's end.
+        // If no thread can be started, the group lives until the process exits.
         if std::thread::Builder::new().spawn(free).is_ok() {
             let _ = done.recv_timeout(GIVE_UP);
         }
     }
 }
 
-/// A group that nobody uses any more.
+/// A group without users.
 struct Freed(NonNull<GroupHandle>);
 
 // SAFETY: as for `Handle`.
@@ -108,37 +109,37 @@ impl Freed {
         if lifetime.is_endless() {
             return;
         }
-        // SAFETY: the handle came from the shim and is freed once, by the one who gave it here.
+        // SAFETY: the handle came from the shim and is freed once: its owner passed it here.
         unsafe { ffi::lc_group_free(self.0.as_ptr(), give_up) };
     }
 }
 
 impl ProcessGroup {
-    /// Joins the default group of a job on Gloo: blocks until all `size` ranks have come.
+    /// Joins the default group of a job on Gloo: blocks until all `size` ranks have joined.
     ///
-    /// Names and store prefixes are those of Python's `init_process_group("gloo")` (`default_pg`, `0/`, `cpu/`), so that
-    /// Python ranks and Rust ranks can sit in one group.
+    /// Names and store prefixes are those of Python's `init_process_group("gloo")` (`default_pg`, `0/`, `cpu/`), so
+    /// that Python ranks and Rust ranks can form one group.
     ///
     /// # Errors
-    /// `BadArgument` for a rank outside the world or an unknown interface, `Timeout` naming the ranks that did not come,
-    /// `PeerGone` when the store or a rank cannot be reached.
+    /// `BadArgument` for a rank outside the world or an unknown interface, `Timeout` with the names of the missing
+    /// ranks, `PeerGone` if the store or a rank is unreachable.
     pub fn gloo(store: &Store, rank: Rank, size: WorldSize, options: &GroupOptions) -> Result<Self> {
         Self::new(Backend::Gloo, store, rank, size, options)
     }
 
-    /// Joins the default group of a job on NCCL, as Python's `init_process_group("nccl")` does, with store prefix `cuda/`.
-    /// `device` is this rank's GPU, which no other rank may use; it becomes the calling thread's current one. CUDA's libraries
-    /// are loaded now, if they are not yet. Python gives NCCL 10 minutes where Gloo has 30: set [`GroupOptions::timeout`] to
-    /// [`Backend::default_timeout`] for the same.
+    /// Joins the default group of a job on NCCL, as Python's `init_process_group("nccl")` does, with store prefix
+    /// `cuda/`. `device` is this rank's GPU, which no other rank may use; it becomes the current device of the calling
+    /// thread. CUDA's libraries are loaded if necessary. Python's default for NCCL is 10 minutes, not Gloo's 30: set
+    /// [`GroupOptions::timeout`] to [`Backend::default_timeout`] for the same.
     ///
-    /// NCCL makes its connections in the first operation. Operations are queued on the GPU: one is over for
-    /// [`Work::wait`](crate::Work::wait) when what is queued after it on the GPU will see its result. A failure or a passed
-    /// deadline shows later and then, by libtorch's default, ends the process; with `TORCH_NCCL_BLOCKING_WAIT=1` it is an error
-    /// of `wait`. Messages have no tags. NCCL's flight recorder is off unless `TORCH_FR_BUFFER_SIZE` is set.
+    /// NCCL connects in the first operation. Operations are queued on the GPU: [`Work::wait`](crate::Work::wait)
+    /// returns when later work on the GPU will see the result. A failure or an expired timeout shows later and then, by
+    /// libtorch's default, ends the process; with `TORCH_NCCL_BLOCKING_WAIT=1`, `wait` returns it as an error. Messages
+    /// have no tags. NCCL's flight recorder is off unless `TORCH_FR_BUFFER_SIZE` is set.
     ///
     /// # Errors
-    /// As [`ProcessGroup::gloo`]; `BadArgument` for a device that is not there or a build without the cargo feature `nccl`,
-    /// `Internal` for CUDA libraries that are not there ([`cuda::load`](crate::cuda::load)).
+    /// As [`ProcessGroup::gloo`]; `BadArgument` for a device that does not exist or a build without the cargo feature
+    /// `nccl`, `Internal` for missing CUDA libraries ([`cuda::load`](crate::cuda::load)).
     pub fn nccl(store: &Store, rank: Rank, size: WorldSize, device: Device, options: &GroupOptions) -> Result<Self> {
         let Device::Cuda(device) = device else {
             let detail = format!("NCCL needs a CUDA device, not {device:?}: use Gloo for the CPU");
@@ -155,13 +156,13 @@ impl ProcessGroup {
         backend.prepare().map_err(|error| error.at_rank(rank))?;
         let store = store.prefix("default_pg")?.prefix("0/")?;
         let own = own_keys(&store, backend)?;
-        let roll = options.roll_call.then(|| Roll::start(&own, rank, size)).transpose()?;
-        let job = Arc::new(Job { store, rank, size, groups_made: AtomicU64::new(1), roll });
+        let reporter = options.desync_report.then(|| Reporter::start(&own, rank, size)).transpose()?;
+        let job = Arc::new(Job { store, rank, size, groups_made: AtomicU64::new(1), reporter });
         Self::make(backend, "0".into(), size.ranks().collect(), rank, job, options)
     }
 
-    /// Makes a group of some of the job's ranks on this group's backend. The ranks are sorted first, as Python's `new_group`
-    /// does. **Every** rank of the job must call it, in the same order; those outside get `None`.
+    /// Creates a group of some of the job's ranks on this group's backend. The ranks are sorted first, as in Python's
+    /// `new_group`. **Every** rank of the job must call it, in the same order; ranks outside the new group get `None`.
     pub fn new_group(&self, ranks: &[Rank], options: &GroupOptions) -> Result<Option<ProcessGroup>> {
         let job = Arc::clone(&self.inner.job);
         let mut members = ranks.to_vec();
@@ -172,12 +173,12 @@ impl ProcessGroup {
             return bad("a group needs at least one rank".into());
         }
         if members.len() != ranks.len() {
-            return bad(format!("a rank stands twice in {}", list(ranks)));
+            return bad(format!("a rank occurs twice in {}", list(ranks)));
         }
-        if let Some(&stranger) = members.iter().find(|&&rank| !job.size.contains(rank)) {
-            return bad(format!("rank {stranger} is outside a world of {}", job.size));
+        if let Some(&outsider) = members.iter().find(|&&rank| !job.size.contains(rank)) {
+            return bad(format!("rank {outsider} is outside a world of {}", job.size));
         }
-        // The default group is number 0; every rank counts every group, so that names agree.
+        // The default group is number 0. Every rank counts every group, so that all agree on names.
         let name = job.groups_made.fetch_add(1, Ordering::Relaxed).to_string();
         let Some(position) = members.iter().position(|&rank| rank == job.rank) else { return Ok(None) };
         let (debug, compare_calls) = (Some(self.inner.debug), self.inner.options.compare_calls);
@@ -199,18 +200,18 @@ impl ProcessGroup {
     ) -> Result<ProcessGroup> {
         let size = WorldSize::new(members.len()).unwrap_or(WorldSize::ONE);
         let debug = options.debug.map_or_else(DebugLevel::from_env, Ok)?;
-        // DETAIL compares in its own way, which ranks of Python know.
+        // DETAIL has its own comparison, which Python ranks take part in.
         let compares = options.compares()? && debug != DebugLevel::Detail && !backend.is_nccl();
         let options = &GroupOptions { compare_calls: Some(options.compares()?), ..options.clone() };
-        // The default group's store is `0/` itself; a subgroup's lies beneath it, as in Python.
+        // The default group's store is `0/` itself; a subgroup's is below it, as in Python.
         let group_store = if name == "0" { None } else { Some(job.store.prefix(&format!("{name}/"))?) };
         let store = group_store.as_ref().unwrap_or(&job.store);
-        let seat = Seat { store, name: &name, members: &members, rank, options };
+        let member = MemberConfig { store, name: &name, members: &members, rank, options };
         let own = own_keys(store, backend)?;
-        let meets = options.roll_call && !backend.connects_at_once();
+        let waits = options.desync_report && !backend.connects_at_once();
         let handle = announce(&own, rank)
-            .and_then(|()| if meets { meet(&seat, &own, size) } else { Ok(()) })
-            .and_then(|()| backend.connect(&seat, debug == DebugLevel::Detail, compares))
+            .and_then(|()| if waits { wait_for_members(&member, &own, size) } else { Ok(()) })
+            .and_then(|()| backend.connect(&member, debug == DebugLevel::Detail, compares))
             .map(|group| Handle { group, lifetime: Lifetime::new(backend == Backend::Gloo) })
             .map_err(|error| explain_absence(error.at_rank(rank), &own, size))?;
         let inner = Inner { handle, name, rank, size, backend, members, job, options: options.clone(), debug };
@@ -232,27 +233,27 @@ impl ProcessGroup {
         &self.inner.members
     }
 
-    /// The group's name: `0` for the default group, then numbers in the order of making.
+    /// The group's name: `0` for the default group, then numbers in the order of creation.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// What carries its messages.
+    /// The library that carries its messages.
     pub fn backend(&self) -> Backend {
         self.inner.backend
     }
 
-    /// Where the tensors of its operations lie.
+    /// The device of the tensors in its operations.
     pub fn device(&self) -> Device {
         self.inner.backend.device()
     }
 
-    /// Deadline of every operation that does not bring its own.
+    /// Timeout of every operation that does not have its own.
     pub fn timeout(&self) -> Duration {
         self.inner.options.timeout
     }
 
-    /// What the group was made with.
+    /// The options that the group was created with.
     pub fn options(&self) -> &GroupOptions {
         &self.inner.options
     }
@@ -262,8 +263,8 @@ impl ProcessGroup {
         self.inner.debug
     }
 
-    /// The job's store, below the default group's prefix: for small agreements between ranks. Keys that begin with
-    /// `lockstep/` are the binding's own.
+    /// The job's store, below the default group's prefix, for small agreements between ranks. Keys that begin with
+    /// `lockstep/` belong to this crate.
     pub fn store(&self) -> &Store {
         &self.inner.job.store
     }
@@ -277,11 +278,11 @@ impl ProcessGroup {
     }
 }
 
-/// The farewell goes first: who sees the connections closed, which is next, asks for it.
+/// Records that this rank leaves before its connections close: peers that see them closed look for the record.
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(roll) = &self.job.roll {
-            roll.leave_group(&self.name);
+        if let Some(reporter) = &self.job.reporter {
+            reporter.leave_group(&self.name);
         }
     }
 }
@@ -291,41 +292,41 @@ impl Inner {
         self.rank
     }
 
-    pub(crate) fn enter(&self, operation: &str, kind: Kind) -> Option<Ticket> {
-        self.job.roll.as_ref().map(|roll| roll.enter(&self.name, operation, kind))
+    pub(crate) fn enter(&self, operation: &str, kind: Kind) -> Option<Entry> {
+        self.job.reporter.as_ref().map(|reporter| reporter.enter(&self.name, operation, kind))
     }
 
-    pub(crate) fn leave(&self, ticket: Ticket) {
-        if let Some(roll) = &self.job.roll {
-            roll.leave(ticket);
+    pub(crate) fn leave(&self, entry: Entry) {
+        if let Some(reporter) = &self.job.reporter {
+            reporter.leave(entry);
         }
     }
 
-    /// Whether the group may be freed when nobody uses it any more.
+    /// Whether the group may be freed when it has no users.
     pub(crate) fn lifetime(&self) -> &Lifetime {
         &self.handle.lifetime
     }
 
-    /// Adds what the other ranks say, where others can have a part in the failure: the peer of a message, else all.
-    pub(crate) fn explain(&self, error: Error, ticket: Ticket, peer: Option<Rank>) -> Error {
-        match &self.job.roll {
-            Some(roll) if error.fault() == Fault::BadArgument || self.size == WorldSize::ONE => {
-                roll.leave(ticket);
+    /// Adds the reports of other ranks that may be involved in the failure: the peer of a message, otherwise all.
+    pub(crate) fn explain(&self, error: Error, entry: Entry, peer: Option<Rank>) -> Error {
+        match &self.job.reporter {
+            Some(reporter) if error.fault() == Fault::BadArgument || self.size == WorldSize::ONE => {
+                reporter.leave(entry);
                 error
             }
-            Some(roll) => {
+            Some(reporter) => {
                 let why = format!("{:?}", error.fault());
                 let peer = peer.and_then(|peer| self.members.get(peer.get()));
                 let asked = peer.map_or(self.members.as_slice(), std::slice::from_ref);
-                error.with_roll_call(roll.call(ticket, &why, &self.name, asked))
+                error.with_desync_report(reporter.report(entry, &why, &self.name, asked))
             }
             None => error,
         }
     }
 }
 
-/// Where the binding keeps its own keys: below the backend's, so that two default groups on one store, Gloo next to NCCL, do not
-/// take one's for the other's.
+/// The prefix of this crate's own keys: below the backend's prefix, so that two default groups on one store, one for
+/// Gloo and one for NCCL, do not confuse their keys.
 fn own_keys(store: &Store, backend: Backend) -> Result<Store> {
     store.prefix(backend.store_prefix())
 }
@@ -334,20 +335,20 @@ fn present_key(rank: Rank) -> String {
     format!("lockstep/present/{rank}")
 }
 
-/// Leaves a note in the store that this rank is there, for the message of those who wait in vain.
+/// Records in the store that this rank has arrived, for the error message of ranks that wait for others.
 fn announce(store: &Store, rank: Rank) -> Result<()> {
     store.set(&present_key(rank), "1")
 }
 
-/// Waits until all ranks have announced themselves.
-fn meet(seat: &Seat<'_>, store: &Store, size: WorldSize) -> Result<()> {
+/// Waits until all ranks have arrived.
+fn wait_for_members(member: &MemberConfig<'_>, store: &Store, size: WorldSize) -> Result<()> {
     let begun = Instant::now();
     let keys: Vec<String> = size.ranks().map(present_key).collect();
-    let waited = store.wait(&keys, seat.options.timeout);
-    waited.map_err(|error| Error::with_fault(error.fault(), seat.operation(), error.detail()).after(begun.elapsed()))
+    let waited = store.wait(&keys, member.options.timeout);
+    waited.map_err(|error| Error::with_fault(error.fault(), member.operation(), error.detail()).after(begun.elapsed()))
 }
 
-/// A group that does not come together: names the ranks that never announced themselves.
+/// Adds the names of the ranks that never arrived to the error of an incomplete group.
 fn explain_absence(error: Error, store: &Store, size: WorldSize) -> Error {
     if !matches!(error.fault(), Fault::Timeout | Fault::PeerGone) {
         return error;
@@ -375,25 +376,26 @@ mod tests {
     use crate::options::Endpoint;
 
     #[test]
-    fn ranks_that_do_not_meet_in_the_store_are_named() {
+    fn ranks_that_never_arrive_in_the_store_are_named() {
         let (store, options) = (Store::hash().unwrap(), GroupOptions::default());
         let options = GroupOptions { timeout: Duration::from_millis(100), ..options };
         let (size, members) = (WorldSize::new(3).unwrap(), [0, 1, 2].map(Rank::new));
-        let seat = Seat { store: &store, name: "0", members: &members, rank: Rank::ZERO, options: &options };
+        let member = MemberConfig { store: &store, name: "0", members: &members, rank: Rank::ZERO, options: &options };
         announce(&store, Rank::ZERO).unwrap();
-        let error = explain_absence(meet(&seat, &store, size).unwrap_err().at_rank(Rank::ZERO), &store, size);
+        let error =
+            explain_absence(wait_for_members(&member, &store, size).unwrap_err().at_rank(Rank::ZERO), &store, size);
         assert_eq!(error.fault(), Fault::Timeout);
         let text = error.to_string();
         assert!(text.starts_with("connect process group 0 of 3 ranks on rank 0 timed out"), "{text}");
         assert!(text.contains("never came: ranks 1, 2"), "{text}");
         [1, 2].into_iter().for_each(|rank| announce(&store, Rank::new(rank)).unwrap());
-        meet(&seat, &store, size).unwrap();
+        wait_for_members(&member, &store, size).unwrap();
     }
 
     type Hook = Box<dyn FnOnce()>;
 
     thread_local! {
-        /// Called once this thread has closed the connections of a group.
+        /// Called after this thread has closed the connections of a group.
         static AFTER_CLOSE: RefCell<Option<Hook>> = const { RefCell::new(None) };
     }
 
@@ -413,7 +415,7 @@ mod tests {
         GroupOptions { timeout: LONG, endpoint: Endpoint::Interface("lo".into()), ..GroupOptions::default() }
     }
 
-    /// Runs `make` for both ranks at once.
+    /// Runs `make` for both ranks at the same time.
     fn both<T: Send>(make: impl Fn(usize) -> T + Sync) -> [T; 2] {
         std::thread::scope(|scope| {
             let second = scope.spawn(|| make(1));
@@ -427,12 +429,12 @@ mod tests {
     }
 
     #[test]
-    fn who_sees_closed_connections_finds_a_farewell() {
+    fn a_rank_that_sees_closed_connections_finds_the_record_of_the_leaving_rank() {
         let [ours, theirs] = pair();
         let (asked, wait) = channel::<()>();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                // Rank 0 asks, and has its answer, before rank 1 does anything after it has closed its connections.
+                // Rank 0 asks and gets its answer after rank 1 has closed its connections and before it does anything else.
                 AFTER_CLOSE.set(Some(Box::new(move || {
                     let _ = wait.recv_timeout(LONG);
                 })));
@@ -458,20 +460,20 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_never_freed_after_a_collective_failed_that_nobody_waited_for() {
+    fn a_group_is_never_freed_after_a_dropped_collective_failed() {
         let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
         let short = GroupOptions { timeout: lockstep_watchdog::scaled(Duration::from_secs(1)), ..options() };
         let [ours, theirs] = both(|rank| ProcessGroup::gloo(&store, Rank::new(rank), world, &short).unwrap());
         let lifetime = ours.inner.lifetime().clone();
         drop(ours.barrier_async().unwrap());
-        // As long as the collective may take, its group is not freed.
+        // The group is not freed while the collective may still run.
         drop(ours);
-        assert!(lifetime.is_endless(), "libtorch may still be at it");
+        assert!(lifetime.is_endless(), "libtorch may still use it");
         drop(theirs);
     }
 
     #[test]
-    fn a_group_is_freed_after_a_collective_succeeded_that_nobody_waited_for() {
+    fn a_group_is_freed_after_a_dropped_collective_succeeded() {
         let pair = pair().map(std::sync::Mutex::new);
         let lifetimes = both(|rank| {
             let group = pair[rank].lock().unwrap();
@@ -483,14 +485,15 @@ mod tests {
     }
 
     #[test]
-    fn a_farewell_to_one_backends_default_group_is_not_taken_for_one_to_anothers() {
+    fn leaving_the_default_group_of_one_backend_does_not_affect_another_backend() {
         let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
-        let roll = |backend, rank| Roll::start(&own_keys(&store, backend).unwrap(), Rank::new(rank), world).unwrap();
-        let (gloo, nccl) = (roll(Backend::Gloo, 1), Backend::Nccl { device: 0 });
+        let reporter =
+            |backend, rank| Reporter::start(&own_keys(&store, backend).unwrap(), Rank::new(rank), world).unwrap();
+        let (gloo, nccl) = (reporter(Backend::Gloo, 1), Backend::Nccl { device: 0 });
         gloo.leave_group("0");
-        let [ours, _theirs] = [roll(nccl, 0), roll(nccl, 1)];
-        let ticket = ours.enter("0", "all_reduce", Kind::Collective);
-        let told = ours.call(ticket, "Timeout", "0", &[Rank::ZERO, Rank::new(1)]).to_string();
-        assert!(told.contains("rank 1 was outside any collective, after 0 finished calls"), "{told}");
+        let [ours, _theirs] = [reporter(nccl, 0), reporter(nccl, 1)];
+        let entry = ours.enter("0", "all_reduce", Kind::Collective);
+        let text = ours.report(entry, "Timeout", "0", &[Rank::ZERO, Rank::new(1)]).to_string();
+        assert!(text.contains("rank 1 was outside any collective, after 0 finished calls"), "{text}");
     }
 }

@@ -1,20 +1,20 @@
-//! Memory that operations under way read or write: a tensor of tch can be cloned without its memory, so that the owner of a
-//! [`Work`](crate::Work) is not the only one who can start another operation on the same numbers.
+//! Tracks the memory that operations in progress read or write. A tensor of tch can be cloned without its memory, so
+//! the owner of a [`Work`](crate::Work) is not the only one who can start another operation on the same values.
 //!
-//! One table a process, since ranks may be its threads. What tch itself does with a clone meanwhile cannot be seen here.
+//! There is one table per process because ranks may be threads. Computations of tch on a clone are not visible here.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::work::{Abandoned, Lifetime};
 
-/// What an operation does with a run of bytes.
+/// How an operation uses a range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
     Write,
 }
 
-/// A run of bytes.
+/// A range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) begin: u64,
@@ -28,7 +28,7 @@ impl Span {
         !both_read && self.begin < other.end && other.begin < self.end
     }
 
-    /// Whether two of them conflict; they come in the order of their beginnings.
+    /// Returns true if two of the ranges conflict. They must be sorted by their start.
     pub(crate) fn sorted_conflict(spans: &[Span]) -> bool {
         let (mut read, mut written) = (0, 0);
         spans.iter().any(|span| {
@@ -47,7 +47,7 @@ struct Entry {
     number: u64,
     operation: String,
     spans: Vec<Span>,
-    /// The operation itself, where nobody waits for it any more.
+    /// The operation itself, once its `Work` has been dropped.
     abandoned: Option<Abandoned>,
 }
 
@@ -59,19 +59,21 @@ struct Table {
 
 static TABLE: Mutex<Table> = Mutex::new(Table { next: 0, entries: Vec::new() });
 
-// Entries are whole whenever the lock is free.
+// The table is consistent whenever the lock is free.
 fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Frees abandoned operations that are over, outside the lock: the last of a group may have to wait for others.
+/// Frees dropped operations that have ended, without the lock: freeing the last one of a group may have to wait for
+/// others.
 fn forget_what_is_over() {
     let is_over = |entry: &mut Entry| entry.abandoned.as_ref().is_some_and(Abandoned::is_over);
     let over: Vec<Entry> = table().entries.extract_if(.., is_over).collect();
     drop(over);
 }
 
-/// Waits for the abandoned operations of a group, which is about to be freed. Their memory stays entered until each is over.
+/// Waits for the dropped operations of a group that is about to be freed. Their memory stays in the table until they
+/// end.
 pub(crate) fn end_abandoned(group: &Lifetime) {
     let next = || {
         let of_group = |entry: &mut Entry| {
@@ -86,15 +88,15 @@ pub(crate) fn end_abandoned(group: &Lifetime) {
     }
 }
 
-/// Holds the memory of one operation until it is dropped.
+/// Keeps the memory of one operation in the table until it is dropped.
 #[derive(Debug)]
 pub(crate) struct InUse(u64);
 
 impl InUse {
-    /// Enters the memory of an operation that is about to start.
+    /// Adds the memory of an operation that is about to start.
     ///
     /// # Errors
-    /// The name of an operation under way that conflicts with it.
+    /// The name of an operation in progress that conflicts with it.
     pub(crate) fn claim(operation: &str, spans: Vec<Span>) -> Result<InUse, String> {
         forget_what_is_over();
         let mut table = table();
@@ -108,7 +110,7 @@ impl InUse {
         Ok(InUse(number))
     }
 
-    /// Leaves the memory entered until an operation that nobody waits for is over.
+    /// Keeps the memory in the table until a dropped operation has ended.
     pub(crate) fn until_over(self, operation: Abandoned) {
         let mut table = table();
         if let Some(entry) = table.entries.iter_mut().find(|entry| entry.number == self.0) {
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_conflicts_with_all_that_overlaps_and_reads_do_not_with_each_other() {
+    fn writes_conflict_with_everything_that_overlaps_and_reads_do_not_conflict_with_reads() {
         use Access::{Read, Write};
         assert!(!Span::sorted_conflict(&[span(0, 8, Read), span(4, 12, Read)]));
         assert!(Span::sorted_conflict(&[span(0, 8, Read), span(4, 12, Write)]));
@@ -145,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_claim_is_refused_while_a_conflicting_one_is_held() {
-        // Addresses that no tensor of another test has.
+        // No tensor of another test has these addresses.
         let (low, high) = (8, 16);
         let held = InUse::claim("first", vec![span(low, high, Access::Write)]).unwrap();
         assert_eq!(InUse::claim("second", vec![span(12, 20, Access::Read)]).unwrap_err(), "first");

@@ -1,8 +1,9 @@
-//! Safe Rust over libtorch's distributed engine, c10d: stores, process groups over Gloo and NCCL, work handles, the DDP
-//! reducer. Beside it the fused optimizer kernels, which tch lacks, and batch normalization over all ranks.
+//! Safe Rust bindings of libtorch's distributed engine, c10d: stores, process groups over Gloo and NCCL, work handles,
+//! the DDP reducer. Also the fused optimizer kernels, which tch lacks, and batch normalization over all ranks.
 //!
-//! Nothing here computes or communicates by itself, but for that normalization, which PyTorch has in Python. A C++ shim (`shim/`) makes libtorch's classes callable; this crate gives
-//! them owners, types and errors. It is the one crate of the project that holds unsafe code.
+//! Apart from that normalization, which PyTorch implements in Python, this crate neither computes nor communicates on
+//! its own. A C++ shim (`shim/`) exports libtorch's classes, and this crate adds ownership, types and errors. It is the
+//! only crate of the project with unsafe code.
 //!
 //! | module | duty |
 //! |---|---|
@@ -10,21 +11,22 @@
 //! | `store` | [`Store`]: TCP, file, hash, prefix |
 //! | `group` | [`ProcessGroup`]: joining, names, subgroups |
 //! | `backend` | [`Backend`]: Gloo or NCCL |
-//! | `cuda`, `nccl` | loading libtorch's CUDA half and the shim's NCCL part, when they are asked for |
-//! | `collectives`, `p2p` | what a group does |
-//! | `tensors`, `sizes`, `in_use` | what is looked at before an operation gets a tensor |
-//! | `work` | [`Work`]: an operation under way, which owns its tensors |
+//! | `cuda`, `nccl` | loading libtorch's CUDA libraries and the shim's NCCL part on demand |
+//! | `collectives`, `p2p` | a group's operations |
+//! | `tensors`, `sizes`, `in_use` | checks before an operation gets a tensor |
+//! | `work` | [`Work`]: an operation in progress, which owns its tensors |
 //! | `reducer` | [`Reducer`]: gradient buckets for DDP |
 //! | `fused` | [`fused_sgd`], [`fused_adam`]: libtorch's optimizer kernels |
 //! | `sync_batch_norm` | [`sync_batch_norm`]: batch normalization over the samples of all ranks |
-//! | `own_thread` | [`OwnThread`]: how a layer holds a group |
-//! | `roll_call` | [`RollCall`]: who is missing after a failure |
+//! | `own_thread` | [`OwnThread`]: a group inside a layer |
+//! | `desync_report`, `reporter` | [`DesyncReport`]: who is missing after a failure |
 //! | `error` | [`Error`], [`Fault`] |
 //! | `ffi` | the C boundary |
 
 mod backend;
 mod collectives;
 pub mod cuda;
+mod desync_report;
 mod error;
 mod ffi;
 mod fused;
@@ -36,7 +38,7 @@ mod own_thread;
 mod p2p;
 mod rank;
 mod reducer;
-mod roll_call;
+mod reporter;
 mod sizes;
 mod store;
 mod sync_batch_norm;
@@ -45,9 +47,11 @@ mod work;
 
 pub use backend::Backend;
 pub use collectives::{ReduceOp, Splits};
+pub use desync_report::DesyncReport;
 pub use error::{Error, Fault, Result};
 pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};
 pub use group::ProcessGroup;
+pub use lockstep_contract::desync_report::{Call, RankState};
 pub use options::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions};
 pub use own_thread::OwnThread;
 pub use rank::{Rank, WorldSize};
@@ -55,7 +59,6 @@ pub use reducer::{
     CommHook, Reducer, ReducerOptions, backward, broadcast_coalesced, bucket_assignment, clear_grad, grad_enabled,
     verify_params,
 };
-pub use roll_call::{Call, RollCall, Whereabouts};
 pub use store::{DEFAULT_STORE_TIMEOUT, Store, TcpStoreOptions};
 pub use sync_batch_norm::{SyncBatchNorm, sync_batch_norm};
 pub use work::{Receiving, Work};

@@ -1,11 +1,12 @@
-//! NCCL for process groups, from a small library that the program carries within itself.
+//! NCCL for process groups, from a small library that is embedded in the program.
 //!
-//! The library is the part of the shim that needs `libtorch_cuda.so` (`shim/nccl.cpp`, built by the cargo feature `nccl`). Were
-//! it linked, every run would load CUDA. As a file beside the program it could get lost, so its bytes are in the program, which
-//! maps them from memory when the first NCCL group is made. Without the feature that is an error.
+//! The library is the part of the shim that needs `libtorch_cuda.so` (`shim/nccl.cpp`, built with the cargo feature
+//! `nccl`). If it were linked, every run would load CUDA. A separate file could get lost, so the program embeds its
+//! bytes and maps them from memory when the first NCCL group is created. Without the feature, creating an NCCL group is
+//! an error.
 //!
-//! What needs no GPU (compiling, linking, loading, errors) is tested everywhere; `tests/cuda.rs` says what a machine without one
-//! could not verify.
+//! Everything that works without a GPU (compiling, linking, loading, errors) is tested everywhere; `tests/cuda.rs`
+//! prints what a machine without a GPU could not verify.
 
 #[cfg(feature = "nccl")]
 pub(crate) use library::{make, prepare};
@@ -25,20 +26,20 @@ mod library {
 
     use crate::cuda::words;
     use crate::error::{Error, Fault, Result};
-    use crate::ffi::{self, BackendHandle, Exception, Kind, Seat, Status};
+    use crate::ffi::{self, BackendHandle, Exception, Kind, MemberConfig, Status};
 
     static BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/liblockstep_nccl.so"));
     static LIBRARY: OnceLock<Library> = OnceLock::new();
 
     /// `lc_backend_nccl` of `shim/nccl.cpp`.
-    type Make = unsafe extern "C" fn(*const Seat, i32, *mut *mut BackendHandle) -> Status;
+    type Make = unsafe extern "C" fn(*const MemberConfig, i32, *mut *mut BackendHandle) -> Status;
 
-    /// Loads CUDA and the library, and looks whether the device is there.
+    /// Loads CUDA and the library, and checks that the device exists.
     pub(crate) fn prepare(device: usize) -> Result<()> {
         crate::cuda::load()?;
         if LIBRARY.get().is_none() {
             let library = open().map_err(|detail| Error::with_fault(Fault::Internal, "load NCCL", detail))?;
-            // Where two threads came here, the second library is dropped unused.
+            // If two threads get here, the second library is dropped unused.
             let _ = LIBRARY.set(library);
         }
         let count = usize::try_from(tch::Cuda::device_count()).unwrap_or(0);
@@ -52,24 +53,25 @@ mod library {
         Err(Error::bad_argument("init_process_group", detail))
     }
 
-    /// Makes the backend of one rank. [`prepare`] comes first.
-    pub(crate) fn make(seat: &Seat, device: usize) -> Result<NonNull<BackendHandle>, Exception> {
+    /// Creates the backend of one rank. Call [`prepare`] first.
+    pub(crate) fn make(member: &MemberConfig, device: usize) -> Result<NonNull<BackendHandle>, Exception> {
         let broken = |message: String| Exception { kind: Kind::Other, message };
         let library = LIBRARY.get().ok_or_else(|| broken("the NCCL library is not loaded".into()))?;
         let device = i32::try_from(device).map_err(|e| broken(e.to_string()))?;
         // SAFETY: `Make` is the function's type in the shim of the same build.
         let make = unsafe { library.get::<Make>(b"lc_backend_nccl") }.map_err(|e| broken(words(&e)))?;
-        // SAFETY: the seat and what it points to outlive the call; `out` is ours to be written.
-        ffi::made(|out| unsafe { make(seat, device, out) })
+        // SAFETY: the member's configuration and everything it points to outlive the call; `out` may be written.
+        ffi::made(|out| unsafe { make(member, device, out) })
     }
 
-    /// From a file that lives in memory: no folder has to be writable or allow programs, and nothing is left behind.
+    /// Opens the library from a file in memory: this needs no folder that is writable or allows execution, and leaves
+    /// no file behind.
     fn open() -> Result<Library, String> {
         let memory = memfd_create("lockstep-nccl", MemfdFlags::CLOEXEC).map_err(|e| format!("no memory file: {e}"))?;
         let mut file = File::from(memory);
         file.write_all(BYTES).map_err(|e| format!("cannot fill a memory file: {e}"))?;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        // SAFETY: built from this crate's own source; its only initialisers are a few constants of libtorch's headers.
+        // SAFETY: built from this crate's own source; its only initializers are those of constants in libtorch's headers.
         unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|e| words(&e))
     }
 
@@ -78,7 +80,7 @@ mod library {
         use super::*;
 
         #[test]
-        fn carries_a_shared_library_that_was_linked_against_the_cuda_half() {
+        fn embeds_a_shared_library_that_was_linked_against_the_cuda_libraries() {
             assert_eq!(BYTES[..4], *b"\x7fELF");
             assert_eq!(BYTES[16], 3, "ET_DYN");
             let has = |name: &str| BYTES.windows(name.len()).any(|window| window == name.as_bytes());
@@ -94,8 +96,9 @@ mod library {
                     assert!(prepare(0).unwrap_err().detail().contains("device cuda:0 is not there"));
                     let store = crate::Store::hash().unwrap();
                     let (group_name, store) = (ffi::Bytes::new(b"0"), store.as_ptr());
-                    let seat = Seat { store, group_name, rank: 0, size: 1, global_ranks: &0, timeout_ms: 1000 };
-                    let exception = make(&seat, 0).unwrap_err();
+                    let member =
+                        MemberConfig { store, group_name, rank: 0, size: 1, global_ranks: &0, timeout_ms: 1000 };
+                    let exception = make(&member, 0).unwrap_err();
                     assert!(
                         exception.message.contains("NVIDIA") || exception.message.contains("CUDA"),
                         "{exception:?}"
@@ -112,7 +115,7 @@ mod without {
     use std::ptr::NonNull;
 
     use crate::error::{Error, Result};
-    use crate::ffi::{BackendHandle, Exception, Kind, Seat};
+    use crate::ffi::{BackendHandle, Exception, Kind, MemberConfig};
 
     const ABSENT: &str =
         "this program was built without NCCL: run scripts/setup.sh --nccl, then build with --features nccl";
@@ -121,7 +124,7 @@ mod without {
         Err(Error::bad_argument("init_process_group", ABSENT))
     }
 
-    pub(crate) fn make(_seat: &Seat, _device: usize) -> Result<NonNull<BackendHandle>, Exception> {
+    pub(crate) fn make(_member: &MemberConfig, _device: usize) -> Result<NonNull<BackendHandle>, Exception> {
         Err(Exception { kind: Kind::Argument, message: ABSENT.into() })
     }
 }

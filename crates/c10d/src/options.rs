@@ -1,4 +1,4 @@
-//! How a group is made: deadlines, where Gloo listens, and how much is checked.
+//! Options of a group: timeouts, Gloo's address, and checks.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use crate::error::{Error, Result};
 /// c10d's default for Gloo (Backend.hpp, `kBackendDefaultTimeout`): 30 minutes. See [`Backend::default_timeout`](crate::Backend::default_timeout).
 pub const DEFAULT_GROUP_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// How much c10d checks; as `TORCH_DISTRIBUTED_DEBUG`.
+/// How much c10d checks, as in `TORCH_DISTRIBUTED_DEBUG`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DebugLevel {
-    /// Nothing beyond the operations themselves.
+    /// Only what the operations check themselves.
     #[default]
     Off,
-    /// More words in libtorch's own messages, if the variable asks for it: libtorch reads it itself.
+    /// More detail in libtorch's own messages, if the variable requests it: libtorch reads the variable directly.
     Info,
-    /// Before each collective the ranks compare what they are about to call; a difference becomes a `Mismatch` that names
-    /// the ranks and both calls, instead of a hang or wrong numbers.
+    /// Before each collective the ranks compare their calls; a difference becomes a `Mismatch` that names the ranks and
+    /// both calls, instead of a hang or wrong values.
     Detail,
 }
 
@@ -24,7 +24,7 @@ impl DebugLevel {
     /// Reads `TORCH_DISTRIBUTED_DEBUG`; unset means `Off`.
     ///
     /// # Errors
-    /// `BadArgument` for anything but OFF, INFO and DETAIL, in any case.
+    /// `BadArgument` for anything except OFF, INFO and DETAIL, in upper or lower case.
     pub fn from_env() -> Result<Self> {
         match std::env::var("TORCH_DISTRIBUTED_DEBUG") {
             Ok(value) => Self::parse(&value),
@@ -39,16 +39,17 @@ impl DebugLevel {
             "DETAIL" => Ok(DebugLevel::Detail),
             _ => Err(Error::bad_argument(
                 "read TORCH_DISTRIBUTED_DEBUG",
-                format!("{value:?} is none of OFF, INFO and DETAIL"),
+                format!("{value:?} is not one of OFF, INFO and DETAIL"),
             )),
         }
     }
 }
 
-/// Where Gloo listens; beside NCCL it compares calls in debug mode. NCCL itself reads `NCCL_SOCKET_IFNAME`.
+/// Where Gloo listens. With NCCL, Gloo compares calls in debug mode. NCCL itself reads `NCCL_SOCKET_IFNAME`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Endpoint {
-    /// `GLOO_SOCKET_IFNAME` if set (several with commas), else the address that this host's name resolves to, else loopback.
+    /// `GLOO_SOCKET_IFNAME` if set (several with commas), otherwise the address that this host's name resolves to,
+    /// otherwise loopback.
     #[default]
     Default,
     /// The address of a network interface, such as `lo` or `hsn0`.
@@ -57,27 +58,29 @@ pub enum Endpoint {
     Host(String),
 }
 
-/// How to make a group.
+/// Options of a group.
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
-    /// Deadline of every operation that does not bring its own, and of connecting.
+    /// Timeout of connecting, and of every operation that does not have its own.
     pub timeout: Duration,
     /// Where Gloo listens.
     pub endpoint: Endpoint,
-    /// How much to check; `None` asks `TORCH_DISTRIBUTED_DEBUG`, and in a subgroup takes the parent's.
+    /// How much to check. `None` reads `TORCH_DISTRIBUTED_DEBUG`; a subgroup then inherits its parent's level.
     pub debug: Option<DebugLevel>,
-    /// Whether the ranks of a Gloo group compare their calls before each collective: a rank whose call, shape or dtype differs then
-    /// gets a `Mismatch` that names both sides, before any number moves. Of a message the receiver alone compares and gets the error,
-    /// and its tensor stays as it was; see [`ProcessGroup::send`](crate::ProcessGroup::send) for what the sender gets. It costs one
-    /// short exchange a collective, and takes place only where all ranks want it, so never with ranks of other programs.
+    /// Whether the ranks of a Gloo group compare their calls before each collective. If the call, shape or dtype of a
+    /// rank differs, it gets a `Mismatch` that names both sides, before any value is sent. For a message, only the
+    /// receiver compares and gets the error, and its tensor stays unchanged; see
+    /// [`ProcessGroup::send`](crate::ProcessGroup::send) for the sender. The comparison costs one short exchange per
+    /// collective. It takes place only if all ranks want it, so never with ranks of other programs.
     ///
-    /// `None` asks `LOCKSTEP_COMPARE_CALLS` (0 or 1); unset, builds with debug assertions compare. A subgroup takes its parent's.
-    /// Without it, calls that differ fail at a deadline or when a message is too long; sizes that differ by little may go unnoticed.
+    /// `None` reads `LOCKSTEP_COMPARE_CALLS` (0 or 1); if that is unset, builds with debug assertions compare. A
+    /// subgroup inherits its parent's setting. Without the comparison, differing calls fail at a timeout or because a
+    /// message is too long; small differences in size may go unnoticed.
     pub compare_calls: Option<bool>,
-    /// Whether the ranks keep a roll (one a job: a subgroup takes its parent's), so that errors say where the others are. Ranks of
-    /// other programs do not answer it, and an NCCL group, whose ranks first meet in the store with it, does not come together with
+    /// Whether the ranks make desync reports (a subgroup does as its parent), so that errors say where the others are. Ranks of
+    /// other programs do not answer, and an NCCL group, whose ranks first meet in the store with it, does not come together with
     /// them.
-    pub roll_call: bool,
+    pub desync_report: bool,
 }
 
 impl Default for GroupOptions {
@@ -87,12 +90,12 @@ impl Default for GroupOptions {
             endpoint: Endpoint::Default,
             debug: None,
             compare_calls: None,
-            roll_call: true,
+            desync_report: true,
         }
     }
 }
 
-/// Whether ranks compare their calls, where [`GroupOptions::compare_calls`] leaves it open.
+/// Whether ranks compare their calls if [`GroupOptions::compare_calls`] is `None`.
 const COMPARE_CALLS: &str = "LOCKSTEP_COMPARE_CALLS";
 
 impl GroupOptions {

@@ -1,6 +1,6 @@
-//! A value that may travel to another thread with what holds it, but can be reached only on the thread that it comes from.
+//! A value that can move to another thread together with its owner, but is accessible only on its original thread.
 //!
-//! tch wants its layers to be `Send`, and a layer that communicates shares a process group, which belongs to one thread.
+//! tch requires layers to be `Send`, and a layer that communicates shares a process group, which belongs to one thread.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -8,14 +8,14 @@ use std::thread::{self, ThreadId};
 
 use crate::error::{Error, Result};
 
-/// Holds a `T` for the thread that makes it. Dropped on another thread, it forgets its value undropped.
+/// Holds a `T` for the thread that creates it. If it is dropped on another thread, the value is leaked.
 pub struct OwnThread<T> {
     value: ManuallyDrop<T>,
     thread: ThreadId,
 }
 
-// SAFETY: the value is reached and dropped on its own thread alone: `get` and `drop` compare, and a thread's id is never given
-// to another. A reference from `get` cannot leave the thread either, since this type is `Sync` only where `T` is.
+// SAFETY: the value is accessed and dropped only on its own thread: `get` and `drop` compare thread ids, which are
+// never reused. A reference from `get` cannot leave the thread either, because this type is `Sync` only if `T` is.
 unsafe impl<T> Send for OwnThread<T> {}
 
 impl<T> OwnThread<T> {
@@ -27,11 +27,11 @@ impl<T> OwnThread<T> {
     /// The value, on its own thread.
     ///
     /// # Errors
-    /// `BadArgument` on any other.
+    /// `BadArgument` on any other thread.
     pub fn get(&self) -> Result<&T> {
         let elsewhere = || {
             let detail = "it was moved to another thread; make the model and its process group where they are used";
-            Error::bad_argument("reach what belongs to one thread", detail)
+            Error::bad_argument("access a value that belongs to one thread", detail)
         };
         self.is_here().then_some(&*self.value).ok_or_else(elsewhere)
     }
@@ -44,7 +44,7 @@ impl<T> OwnThread<T> {
 impl<T> Drop for OwnThread<T> {
     fn drop(&mut self) {
         if self.is_here() {
-            // SAFETY: this is the value's own thread, and nothing looks at it after `drop`.
+            // SAFETY: this is the value's own thread, and the value is not used after `drop`.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }
@@ -62,7 +62,7 @@ mod tests {
     use std::rc::Rc;
 
     #[test]
-    fn is_reached_and_dropped_on_its_own_thread_only() {
+    fn is_accessible_and_dropped_on_its_own_thread_only() {
         let value = Rc::new(7);
         let (here, away) = (OwnThread::new(Rc::clone(&value)), OwnThread::new(Rc::clone(&value)));
         assert_eq!(**here.get().unwrap(), 7);

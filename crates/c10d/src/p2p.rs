@@ -1,13 +1,15 @@
-//! Point-to-point messages. A message is matched by peer and tag; shapes and dtypes must agree on both sides.
+//! Point-to-point messages. Messages are matched by peer and tag; both sides must use the same shape and dtype.
 //!
-//! Where ranks compare calls ([`GroupOptions::compare_calls`](crate::GroupOptions)), the receiver finds out when they do not, in its
-//! wait. The sender does not: its part is over when its bytes are on their way, so its call succeeds, unless the message is longer
-//! than the receiver's tensor: then Gloo ends the connection, the receiver has its error at its deadline at the latest, and the sender
-//! gets [`Fault::PeerGone`](crate::Fault::PeerGone) or a timeout if it is still writing. To have the receiver answer would make each sender wait for the receiver's *wait*, and two ranks that send to
-//! each other before they wait for what they receive, which is legal, would wait for ever.
+//! If ranks compare calls ([`GroupOptions::compare_calls`](crate::GroupOptions)), a receiver whose call does not match
+//! gets an error from its wait. The sender does not: its part ends when its bytes are on their way. Its call succeeds,
+//! unless the message is longer than the receiver's tensor. In that case Gloo closes the connection: the receiver gets
+//! an error, at its timeout at the latest, and a sender that is still writing gets
+//! [`Fault::PeerGone`](crate::Fault::PeerGone) or a timeout. If the receiver sent a reply, each sender would have to
+//! wait for the receiver's *wait*, and two ranks that send to each other before they wait for their receives, which is
+//! legal, would deadlock.
 //!
-//! Without the comparison a receiver notices only messages that are too long, at its deadline at the latest; a shorter one fills the
-//! front of its tensor.
+//! Without the comparison a receiver only notices messages that are too long, at its timeout at the latest; a shorter
+//! message fills the start of its tensor.
 
 use tch::Tensor;
 
@@ -19,11 +21,11 @@ use crate::work::{Call, Pending, Receiving, Way, Work};
 use crate::{ProcessGroup, Rank};
 
 impl ProcessGroup {
-    /// Sends, and returns when the buffer may be used again. With Gloo that is when the peer receives, however short the message: it
-    /// is asked first, and nothing is kept for it.
+    /// Sends, and returns when the buffer may be reused. With Gloo that is when the peer receives, even for short
+    /// messages: Gloo asks the peer first and does not buffer.
     ///
-    /// That the peer receives another shape or dtype is the peer's error alone: this call succeeds, unless the message is longer than
-    /// what the peer expects and its connection is closed before the end.
+    /// If the peer receives with another shape or dtype, only the peer gets an error: this call succeeds, unless the
+    /// message is longer than the peer's tensor and the connection closes before the end.
     pub fn send(&self, tensor: &Tensor, to: Rank, tag: u16) -> Result<()> {
         self.start_send("send", tensor, to, tag)?.wait(None)
     }
@@ -33,22 +35,22 @@ impl ProcessGroup {
         self.start_recv("recv", tensor, Some(from), tag)?.wait(None)
     }
 
-    /// Receives from whoever sends first with this tag, and says who it was.
+    /// Receives from the first rank that sends with this tag, and returns that rank.
     pub fn recv_any(&self, tensor: &mut Tensor, tag: u16) -> Result<Rank> {
         self.start_recv("recv_any", tensor, None, tag)?.wait_with_source()
     }
 
-    /// Starts to send. The tensor comes back from [`Work::wait`].
+    /// Starts to send. [`Work::wait`] returns the tensor.
     pub fn isend(&self, tensor: Tensor, to: Rank, tag: u16) -> Result<Work<Tensor>> {
         Ok(Work::new(self.start_send("isend", &tensor, to, tag)?, tensor))
     }
 
-    /// Starts to receive. The tensor, filled, comes back from [`Work::wait`].
+    /// Starts to receive. [`Work::wait`] returns the filled tensor.
     pub fn irecv(&self, tensor: Tensor, from: Rank, tag: u16) -> Result<Work<Tensor>> {
         Ok(Work::new(self.start_recv("irecv", &tensor, Some(from), tag)?, tensor))
     }
 
-    /// As [`ProcessGroup::irecv`], from whoever sends first: [`Receiving::wait`] says who.
+    /// As [`ProcessGroup::irecv`], from the first rank that sends; [`Receiving::wait`] returns that rank.
     pub fn irecv_any(&self, tensor: Tensor, tag: u16) -> Result<Receiving> {
         Ok(Receiving::new(self.start_recv("irecv_any", &tensor, None, tag)?, tensor))
     }
@@ -68,7 +70,8 @@ impl ProcessGroup {
         Pending::start(call, memory, |out| unsafe { ffi::lc_recv(group, tensor, peer, i32::from(tag), out) })
     }
 
-    /// Refuses what would wait for ever, a peer outside the group or this rank itself, and tensors that cannot be sent.
+    /// Refuses calls that would wait forever, because the peer is outside the group or this rank itself, and tensors
+    /// that cannot be sent.
     fn begin(&self, name: &str, tensor: &Tensor, way: Way, peer: Option<Rank>, tag: u16) -> Result<(Call, InUse)> {
         if let Some(peer) = peer {
             self.check_member(name, peer)?;

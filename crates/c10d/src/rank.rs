@@ -1,10 +1,10 @@
-//! Ranks and world sizes as types of their own, so that a count is never passed where a position is meant.
+//! Types for ranks and world sizes, so that a count cannot be passed in place of a position.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A process's position in a process group, from 0 to the world size less one.
+/// A process's position in a process group, from 0 to the world size minus one.
 ///
 /// In a subgroup this is the position *within that group*, as c10d counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ impl Rank {
     /// The rank that by convention prints, saves and hosts.
     pub const ZERO: Rank = Rank(0);
 
-    /// Wraps a position.
+    /// Creates a rank from a position.
     pub const fn new(position: usize) -> Self {
         Rank(position)
     }
@@ -25,7 +25,7 @@ impl Rank {
         self.0
     }
 
-    /// Whether this is rank 0.
+    /// Returns true for rank 0.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -37,16 +37,16 @@ impl fmt::Display for Rank {
     }
 }
 
-/// How many processes a group has; never 0.
+/// The number of processes in a group; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct WorldSize(usize);
 
 impl WorldSize {
-    /// The group of a process that is alone.
+    /// The size of a group with a single process.
     pub const ONE: WorldSize = WorldSize(1);
 
-    /// Wraps a count; `None` for 0.
+    /// Creates a size from a count; `None` for 0.
     pub const fn new(count: usize) -> Option<Self> {
         if count == 0 { None } else { Some(WorldSize(count)) }
     }
@@ -61,7 +61,7 @@ impl WorldSize {
         (0..self.0).map(Rank)
     }
 
-    /// Whether `rank` is a member.
+    /// Returns true if `rank` is a member.
     pub const fn contains(self, rank: Rank) -> bool {
         rank.0 < self.0
     }

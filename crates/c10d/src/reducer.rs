@@ -1,6 +1,6 @@
-//! The DDP reducer, and the collective calls that DDP makes around it.
+//! The DDP reducer, and the collective calls that DDP needs around it.
 //!
-//! Leaves out the training loop's side of DDP: `lockstep::ddp`.
+//! Not here: DDP's part in the training loop (`lockstep::ddp`).
 
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -14,13 +14,13 @@ use crate::tensors::check_dense;
 use crate::work::Call;
 use crate::{ProcessGroup, Rank};
 
-/// Built-in ways to communicate a bucket; numbers are c10d's (default_comm_hooks.hpp).
+/// Built-in ways to communicate a bucket; the numbers are c10d's (default_comm_hooks.hpp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CommHook {
-    /// Divide by the world size and all-reduce: what happens without a hook, too.
+    /// Divides by the world size and all-reduces, which is also the behaviour without a hook.
     AllReduce = 1,
-    /// The same with half-precision numbers on the wire: half the bytes, 11 bits of mantissa.
+    /// The same with half-precision values on the wire: half the bytes, 11 bits of mantissa.
     Fp16Compress = 2,
 }
 
@@ -29,11 +29,11 @@ pub enum CommHook {
 pub struct ReducerOptions {
     /// Capacity of a bucket in bytes.
     pub bucket_bytes_cap: usize,
-    /// Capacity of the bucket that is ready first, in bytes: smaller, so that communication starts early.
+    /// Capacity in bytes of the bucket that is ready first. It is smaller, so that communication starts early.
     pub first_bucket_bytes_cap: usize,
-    /// Searches the graph of each step for parameters that got no gradient, so that nobody waits for them.
+    /// Searches the graph of each step for parameters without a gradient, so that no rank waits for them.
     pub find_unused_parameters: bool,
-    /// Makes each gradient a view into its bucket, which saves a copy of all gradients.
+    /// Makes each gradient a view of its bucket, which avoids a copy of all gradients.
     pub gradient_as_bucket_view: bool,
 }
 
@@ -48,13 +48,14 @@ impl Default for ReducerOptions {
     }
 }
 
-/// Reduces the gradients of one model over a group while backward is still computing the rest of them.
+/// Reduces a model's gradients over a group while backward is still computing the others.
 ///
-/// Autograd calls it through hooks on the parameters, so it belongs to the thread that trains: it is neither `Send` nor `Sync`.
+/// Autograd calls it through hooks on the parameters, so it belongs to the training thread: it is neither `Send` nor
+/// `Sync`.
 ///
-/// tch's tensors are `Send`, and a loss takes its graph along. Backward of these parameters on another thread is refused on CPUs,
-/// as `BadArgument`, as long as the reducer lives. On a GPU libtorch runs backward on threads of its own, so that this cannot be
-/// checked: keep the loss on the thread of the model, and do not drop the reducer while a backward pass runs elsewhere.
+/// tch's tensors are `Send`, and a loss carries its graph. On CPUs, backward of these parameters on another thread is
+/// refused as `BadArgument` while the reducer lives. On a GPU libtorch runs backward on its own threads, so this cannot
+/// be checked: keep the loss on the model's thread, and do not drop the reducer while a backward pass runs elsewhere.
 #[derive(Debug)]
 pub struct Reducer {
     handle: NonNull<ReducerHandle>,
@@ -62,8 +63,8 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// Hooks a reducer onto the parameters, in the order of their definition. All ranks must give the same shapes and
-    /// dtypes: see [`verify_params`].
+    /// Attaches a reducer to the parameters, in the order of their definition. All ranks must pass the same shapes and
+    /// dtypes; see [`verify_params`].
     pub fn new(group: Rc<ProcessGroup>, params: &[(String, Tensor)], options: &ReducerOptions) -> Result<Self> {
         let tensors: Vec<Tensor> = params.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
         check_dense("make a reducer", &tensors).map_err(|error| error.at_rank(group.rank()))?;
@@ -75,8 +76,8 @@ impl Reducer {
         let indices: Vec<usize> = buckets.concat();
         let (list, names, raw) = (pointers(&tensors), Bytes::list(&names), raw_options(options));
         let handle = ffi::made(|out| {
-            // SAFETY: all lists outlive the call and have the lengths given; the reducer takes references of its own to the
-            // group and the tensors.
+            // SAFETY: all lists outlive the call and have the given lengths; the reducer takes its own references to
+            // the group and the tensors.
             unsafe {
                 ffi::lc_reducer_new(
                     group.as_ptr(),
@@ -95,14 +96,14 @@ impl Reducer {
         Ok(Reducer { handle, group })
     }
 
-    /// To be called before each forward pass whose gradients will be reduced.
+    /// Call it before each forward pass whose gradients will be reduced.
     pub fn prepare_for_forward(&self) -> Result<()> {
         // SAFETY: the handle is alive as long as self.
         self.local("prepare for forward", || unsafe { ffi::lc_reducer_prepare_for_forward(self.handle.as_ptr()) })
     }
 
-    /// Once, after the first backward pass, orders the buckets by when gradients really became ready, as rank 0 saw it.
-    /// Whether it happened now.
+    /// After the first backward pass, orders the buckets by the time at which gradients became ready on rank 0. Returns
+    /// true if it did so now.
     pub fn rebuild_buckets(&self) -> Result<bool> {
         let mut rebuilt = false;
         self.collective("rebuild buckets", || {
@@ -112,7 +113,7 @@ impl Reducer {
         Ok(rebuilt)
     }
 
-    /// To be called between forward and backward. With `find_unused_parameters`, `outputs` are where the search begins.
+    /// Call it between forward and backward. With `find_unused_parameters`, the search begins at `outputs`.
     pub fn prepare_for_backward(&self, outputs: &[Tensor]) -> Result<()> {
         let outputs = pointers(outputs);
         self.local("prepare for backward", || {
@@ -121,14 +122,14 @@ impl Reducer {
         })
     }
 
-    /// Runs backward from a scalar. Gradients are reduced on the way, and are the same on all ranks when it returns, if
-    /// [`Reducer::prepare_for_backward`] was called; else they only add up locally.
+    /// Runs backward from a scalar. If [`Reducer::prepare_for_backward`] was called, gradients are reduced during the
+    /// pass and are equal on all ranks when it returns; otherwise they only accumulate locally.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
         // SAFETY: the tensor is borrowed for the call.
         self.collective("backward with gradient all-reduce", || unsafe { ffi::lc_backward(loss.as_ptr()) })
     }
 
-    /// Chooses how buckets are communicated; once, before the first backward pass.
+    /// Chooses how buckets are communicated. Call it once, before the first backward pass.
     pub fn register_comm_hook(&self, hook: CommHook) -> Result<()> {
         self.local("register a communication hook", || {
             // SAFETY: the handle is alive as long as self.
@@ -136,7 +137,7 @@ impl Reducer {
         })
     }
 
-    /// How many gradient elements each bucket holds, in the order of reduction.
+    /// The number of gradient elements in each bucket, in the order of reduction.
     pub fn bucket_numels(&self) -> Result<Vec<usize>> {
         let (mut n, mut numels) = (0, Vec::new());
         loop {
@@ -152,7 +153,7 @@ impl Reducer {
         }
     }
 
-    /// The group that gradients are reduced over.
+    /// The group over which gradients are reduced.
     pub fn group(&self) -> &ProcessGroup {
         &self.group
     }
@@ -169,7 +170,7 @@ impl Reducer {
 
 impl Drop for Reducer {
     fn drop(&mut self) {
-        // SAFETY: the handle came from the shim and is freed once; the reducer takes its hooks off the parameters.
+        // SAFETY: the handle came from the shim and is freed once; the reducer removes its hooks from the parameters.
         unsafe { ffi::lc_reducer_free(self.handle.as_ptr()) };
     }
 }
@@ -183,7 +184,7 @@ fn raw_options(options: &ReducerOptions) -> ffi::ReducerOptions {
     }
 }
 
-/// Before the first step: one bucket for all, unless parameters may be unused (DistributedDataParallel._ddp_init_helper).
+/// Before the first step: a single bucket, unless parameters may be unused (DistributedDataParallel._ddp_init_helper).
 fn first_limits(options: &ReducerOptions) -> Vec<usize> {
     if !options.find_unused_parameters {
         vec![i64::MAX as usize]
@@ -192,8 +193,8 @@ fn first_limits(options: &ReducerOptions) -> Vec<usize> {
     }
 }
 
-/// Packs tensors into buckets, in order, by dtype and device: a bucket is closed when it reaches its limit in bytes; the
-/// last limit holds for all that follow. Each bucket lists indices into `tensors`.
+/// Packs tensors into buckets, in order, by dtype and device. A bucket is closed when it reaches its limit in bytes;
+/// the last limit applies to all further buckets. Each bucket lists indices into `tensors`.
 pub fn bucket_assignment(tensors: &[Tensor], limits: &[usize]) -> Result<Vec<Vec<usize>>> {
     if tensors.is_empty() || limits.is_empty() {
         return Err(Error::bad_argument("assign buckets", "neither tensors nor limits may be empty"));
@@ -201,7 +202,7 @@ pub fn bucket_assignment(tensors: &[Tensor], limits: &[usize]) -> Result<Vec<Vec
     check_dense("assign buckets", tensors)?;
     let list = pointers(tensors);
     let mut bucket_of = vec![0; tensors.len()];
-    // SAFETY: both lists outlive the call; one number a tensor is written.
+    // SAFETY: both lists outlive the call; one number per tensor is written.
     let status = unsafe {
         ffi::lc_bucket_assignment(list.as_ptr(), list.len(), limits.as_ptr(), limits.len(), bucket_of.as_mut_ptr())
     };
@@ -213,14 +214,14 @@ pub fn bucket_assignment(tensors: &[Tensor], limits: &[usize]) -> Result<Vec<Vec
     Ok(buckets)
 }
 
-/// Checks that all ranks have the same parameters as rank 0: as many, of the same shapes, strides and dtypes.
+/// Checks that all ranks have as many parameters as rank 0, with the same shapes, strides and dtypes.
 ///
 /// # Errors
-/// `Mismatch` on the ranks that differ, and on rank 0; `BadArgument` without any parameter, before anything is sent.
+/// `Mismatch` on the ranks that differ, and on rank 0; `BadArgument` without parameters, before anything is sent.
 pub fn verify_params(group: &ProcessGroup, params: &[Tensor]) -> Result<()> {
     const OPERATION: &str = "compare parameter shapes";
     if params.is_empty() {
-        // libtorch reads the first without looking.
+        // libtorch reads the first one unchecked.
         return Err(Error::bad_argument(OPERATION, "there is no parameter to train").at_rank(group.rank()));
     }
     check_dense(OPERATION, params).map_err(|error| error.at_rank(group.rank()))?;
@@ -244,7 +245,7 @@ pub fn broadcast_coalesced(group: &ProcessGroup, tensors: &[Tensor], buffer_byte
     record.end(status.check())
 }
 
-/// Runs backward from a scalar without any group.
+/// Runs backward from a scalar, without a group.
 pub fn backward(loss: &Tensor) -> Result<()> {
     let begun = Instant::now();
     // SAFETY: the tensor is borrowed for the call.
@@ -252,17 +253,17 @@ pub fn backward(loss: &Tensor) -> Result<()> {
     status.check().map_err(|exception| Error::new("backward", exception).after(begun.elapsed()))
 }
 
-/// Whether autograd records what this thread computes: off inside `tch::no_grad`.
+/// Returns true if autograd records the computations of this thread, that is, outside `tch::no_grad`.
 pub fn grad_enabled() -> bool {
     // SAFETY: takes nothing and reads a flag of the calling thread.
     unsafe { ffi::lc_grad_enabled() }
 }
 
-/// Forgets a gradient, as `zero_grad(set_to_none=True)` does.
+/// Clears a gradient, as `zero_grad(set_to_none=True)` does.
 ///
-/// tch's own `zero_grad` detaches the gradient in place, which would cut it off from its bucket.
+/// tch's own `zero_grad` detaches the gradient in place, which would disconnect it from its bucket.
 pub fn clear_grad(tensor: &mut Tensor) -> Result<()> {
-    // SAFETY: the tensor is borrowed for the call, and alone.
+    // SAFETY: the tensor is borrowed exclusively for the call.
     let status = unsafe { ffi::lc_grad_to_none(tensor.as_ptr()) };
     status.check().map_err(|exception| Error::new("clear a gradient", exception))
 }

@@ -1,4 +1,4 @@
-//! Which sizes the tensors of a collective must have, where they are not all of one size. Gloo cuts memory by them unseen.
+//! The sizes that a collective's tensors must have if they differ. Gloo splits memory by them without a check.
 
 use tch::Tensor;
 
@@ -6,10 +6,10 @@ use crate::error::Result;
 use crate::tensors::Guard;
 use crate::{Splits, WorldSize};
 
-/// A tensor and what it is called in messages.
+/// A tensor and its name in messages.
 type Named<'a> = (&'a str, &'a Tensor);
 
-/// `whole` is one `part` a rank, in a row or with a dimension for the ranks in front.
+/// Checks that `whole` holds one `part` per rank, either concatenated or stacked in a new first dimension.
 pub(crate) fn check_parts(guard: &Guard<'_>, world: WorldSize, whole: Named<'_>, part: Named<'_>) -> Result<()> {
     let (whole_size, part_size) = (whole.1.size(), part.1.size());
     let [in_a_row, stacked] = wholes(world.get() as i64, &part_size);
@@ -25,13 +25,13 @@ pub(crate) fn check_parts(guard: &Guard<'_>, world: WorldSize, whole: Named<'_>,
     ))
 }
 
-/// The shapes of `world` parts in a row, which a scalar has none of, and on top of each other.
+/// The shapes of `world` parts concatenated, which is impossible for scalars, and stacked.
 fn wholes(world: i64, part: &[i64]) -> [Option<Vec<i64>>; 2] {
     let in_a_row = part.split_first().map(|(rows, rest)| [&[rows.saturating_mul(world)], rest].concat());
     [in_a_row, Some([&[world], part].concat())]
 }
 
-/// Both tensors have rows of one size, of which the splits leave none over.
+/// Checks that both tensors have rows of the same size and that the splits cover all rows.
 pub(crate) fn check_splits(
     guard: &Guard<'_>,
     world: WorldSize,
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_stand_in_a_row_or_on_top_of_each_other() {
+    fn parts_are_concatenated_or_stacked() {
         assert_eq!(wholes(3, &[2, 5]), [Some(vec![6, 5]), Some(vec![3, 2, 5])]);
         assert_eq!(wholes(3, &[]), [None, Some(vec![3])]);
     }

@@ -1,6 +1,6 @@
-//! Stores: the small shared maps through which ranks find each other.
+//! Stores: small shared maps through which ranks find each other.
 //!
-//! Leaves out the wire: TCPStore's server and client are libtorch's.
+//! Not here: the protocol. libtorch implements TCPStore's server and client.
 
 use std::path::Path;
 use std::ptr::{self, NonNull};
@@ -10,38 +10,38 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Fault, Result};
 use crate::ffi::{self, Bytes, Exception, StoreHandle};
 
-/// c10d's default for every blocking call of a store (Store.hpp, `kDefaultTimeout`).
+/// c10d's default timeout for every blocking call of a store (Store.hpp, `kDefaultTimeout`).
 pub const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A key-value store that several processes (or, for [`Store::hash`], threads) share.
 ///
-/// Keys and values are bytes; by convention keys are UTF-8. A value that [`add`](Store::add) made is a decimal string.
+/// Keys and values are bytes; by convention keys are UTF-8. [`add`](Store::add) stores its value as a decimal string.
 #[derive(Debug)]
 pub struct Store {
     handle: NonNull<StoreHandle>,
     name: String,
     port: Option<u16>,
-    /// In a store that opens its connection when it is first used: that store, once it is there.
+    /// For a store that connects on first use: the connected store, once it exists.
     later: Option<OnceLock<Box<Store>>>,
 }
 
-// SAFETY: every c10d store guards its state with a mutex (TCPStore::activeOpLock_, FileStore::activeFileOpLock_, HashStore::m_;
-// PrefixStore only adds a prefix), and nothing in it is tied to the thread that made it.
+// SAFETY: every c10d store guards its state with a mutex (TCPStore::activeOpLock_, FileStore::activeFileOpLock_,
+// HashStore::m_; PrefixStore only adds a prefix), and no state is tied to the thread that created it.
 unsafe impl Send for Store {}
-// SAFETY: as above; the timeout, which no mutex guards, is written only before the store is handed out.
+// SAFETY: as above; the timeout, which no mutex guards, is written only before the store is returned.
 unsafe impl Sync for Store {}
 
-/// How to open a TCPStore.
+/// Options of a TCPStore.
 #[derive(Clone, Debug)]
 pub struct TcpStoreOptions {
     /// Whether this process hosts the server.
     pub host_server: bool,
-    /// How many clients, the host's own among them, the host waits for before the constructor returns. Clients that set it
-    /// announce themselves and do not wait. `None` neither announces nor waits.
+    /// The number of clients, including the host's own, that the host waits for before the constructor returns. Clients
+    /// that set it announce themselves and do not wait. With `None`, a process neither announces itself nor waits.
     pub wait_for: Option<usize>,
-    /// Deadline for connecting and default for every blocking call.
+    /// Timeout of connecting, and default timeout of every blocking call.
     pub timeout: Duration,
-    /// Lets several hosts of the same process share one server at the same address, as `init_process_group` asks for.
+    /// Allows several hosts in one process to share a server at the same address, as `init_process_group` does.
     pub multi_tenant: bool,
 }
 
@@ -52,10 +52,10 @@ impl Default for TcpStoreOptions {
 }
 
 impl Store {
-    /// Opens a TCPStore at `host:port`. A hosting process may pass port 0 and read the real one from [`Store::port`].
+    /// Opens a TCPStore at `host:port`. A host may pass port 0 and read the actual port from [`Store::port`].
     ///
     /// # Errors
-    /// `PeerGone` or `Timeout` when no server answers before the deadline, `BadArgument` when the port to host on is taken.
+    /// `PeerGone` or `Timeout` if no server answers before the deadline, `BadArgument` if the host's port is in use.
     pub fn tcp(host: &str, port: u16, options: &TcpStoreOptions) -> Result<Self> {
         let name = format!("TCPStore at {host}:{port}");
         let begun = Instant::now();
@@ -64,7 +64,7 @@ impl Store {
         }
         let mut bound = 0;
         let handle = ffi::made(|out| {
-            // SAFETY: `host` outlives the call; `out` and `bound` are ours to be written.
+            // SAFETY: `host` outlives the call; `out` and `bound` may be written.
             unsafe {
                 ffi::lc_store_tcp(
                     Bytes::new(host.as_bytes()),
@@ -87,10 +87,11 @@ impl Store {
         Ok(Store { handle, name: format!("TCPStore at {host}:{bound}"), port: Some(bound), later: None })
     }
 
-    /// Opens a store in one file that all processes can reach; `num_workers` processes share it, and the last one removes it.
+    /// Opens a store in a file that all processes can access; `num_workers` processes share it, and the last one
+    /// removes it.
     pub fn file(path: &Path, num_workers: usize) -> Result<Self> {
         let name = format!("FileStore at {}", path.display());
-        // c10d retries opening in a folder that does not exist until its timeout; say it at once.
+        // In a missing folder c10d would retry until its timeout; fail immediately instead.
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
             return Err(Error::bad_argument(format!("open {name}"), format!("no folder {}", folder.display())));
@@ -98,42 +99,42 @@ impl Store {
         let path = path.as_os_str().as_encoded_bytes();
         let workers = i32::try_from(num_workers).unwrap_or(i32::MAX);
         Self::made(name, |out| {
-            // SAFETY: `path` outlives the call and `out` is ours to be written.
+            // SAFETY: `path` outlives the call and `out` may be written.
             unsafe { ffi::lc_store_file(Bytes::new(path), workers, millis(DEFAULT_STORE_TIMEOUT), out) }
         })
     }
 
-    /// Makes a store in this process's memory, for ranks that are threads.
+    /// Creates a store in this process's memory, for ranks that are threads.
     pub fn hash() -> Result<Self> {
-        // SAFETY: `out` is ours to be written.
+        // SAFETY: `out` may be written.
         Self::made("HashStore".into(), |out| unsafe { ffi::lc_store_hash(millis(DEFAULT_STORE_TIMEOUT), out) })
     }
 
-    /// A view of this store in which every key gets `prefix` and a slash in front.
+    /// A view of this store that adds `prefix` and a slash to every key.
     pub fn prefix(&self, prefix: &str) -> Result<Self> {
         let base = self.handle.as_ptr();
         let mut store = Self::made(format!("{} under {prefix:?}", self.name), |out| {
-            // SAFETY: `base` is alive as long as self; the prefix store takes a reference of its own.
+            // SAFETY: `base` is alive as long as self; the prefix store takes its own reference.
             unsafe { ffi::lc_store_prefix(Bytes::new(prefix.as_bytes()), base, out) }
         })?;
         store.port = self.port;
         Ok(store)
     }
 
-    /// Another handle to the same data, with a connection of its own where the store has connections, so that a call that
-    /// blocks on one handle does not hold up the other.
+    /// Another handle to the same data. It has its own connection if the store uses connections, so that a blocking
+    /// call on one handle does not delay the other.
     pub fn try_clone(&self) -> Result<Self> {
         let base = self.handle.as_ptr();
-        // SAFETY: `base` is alive as long as self, and `out` is ours to be written.
+        // SAFETY: `base` is alive as long as self, and `out` may be written.
         let mut store = Self::made(self.name.clone(), |out| unsafe { ffi::lc_store_clone(base, out) })?;
         store.port = self.port;
         Ok(store)
     }
 
-    /// As [`Store::try_clone`], but the connection is opened when it is first used: a server has thousands of clients.
+    /// As [`Store::try_clone`], but connects on first use: a server has thousands of clients.
     pub(crate) fn clone_later(&self) -> Result<Self> {
         let base = self.handle.as_ptr();
-        // SAFETY: `base` is alive as long as self, and `out` is ours to be written.
+        // SAFETY: `base` is alive as long as self, and `out` may be written.
         let mut store = Self::made(self.name.clone(), |out| unsafe { ffi::lc_store_share(base, out) })?;
         (store.port, store.later) = (self.port, Some(OnceLock::new()));
         Ok(store)
@@ -144,7 +145,7 @@ impl Store {
         self.port
     }
 
-    /// What and where, for messages.
+    /// The kind and the address of the store, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -157,10 +158,10 @@ impl Store {
         })
     }
 
-    /// Reads a value, waiting for the key up to the store's timeout.
+    /// Reads a value; waits for the key up to the store's timeout.
     pub fn get(&self, key: &str) -> Result<Vec<u8>> {
         self.call("get", key, |store| {
-            // SAFETY: handle and bytes outlive the call; `out` is ours to be written.
+            // SAFETY: handle and bytes outlive the call; `out` may be written.
             ffi::blobs(|out| unsafe { ffi::lc_store_get(store, Bytes::new(key.as_bytes()), out) }).map(only)
         })
     }
@@ -169,13 +170,13 @@ impl Store {
     pub fn add(&self, key: &str, delta: i64) -> Result<i64> {
         let mut sum = 0;
         self.call("add", key, |store| {
-            // SAFETY: handle and bytes outlive the call; `sum` is ours to be written.
+            // SAFETY: handle and bytes outlive the call; `sum` may be written.
             unsafe { ffi::lc_store_add(store, Bytes::new(key.as_bytes()), delta, &mut sum) }.check()
         })?;
         Ok(sum)
     }
 
-    /// Waits until all keys are there. On expiry the error names the keys that are not.
+    /// Waits until all keys exist. After the timeout the error names the missing keys.
     pub fn wait<K: AsRef<str>>(&self, keys: &[K], timeout: Duration) -> Result<()> {
         let names: Vec<&[u8]> = keys.iter().map(|k| k.as_ref().as_bytes()).collect();
         let list = Bytes::list(&names);
@@ -192,23 +193,24 @@ impl Store {
         })
     }
 
-    /// Whether all keys are there now.
+    /// Returns true if all keys exist now.
     pub fn check<K: AsRef<str>>(&self, keys: &[K]) -> Result<bool> {
         let names: Vec<&[u8]> = keys.iter().map(|k| k.as_ref().as_bytes()).collect();
         let list = Bytes::list(&names);
         let mut there = false;
         self.call("check", &join(keys), |store| {
-            // SAFETY: handle and keys outlive the call; `there` is ours to be written.
+            // SAFETY: handle and keys outlive the call; `there` may be written.
             unsafe { ffi::lc_store_check(store, list.as_ptr(), list.len(), &mut there) }.check()
         })?;
         Ok(there)
     }
 
-    /// Writes `desired` if the value is `expected` (empty: if there is none) and returns the value that stands afterwards.
+    /// Writes `desired` if the current value is `expected` (empty: if the key is missing) and returns the resulting
+    /// value.
     pub fn compare_set(&self, key: &str, expected: impl AsRef<[u8]>, desired: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let (expected, desired) = (Bytes::new(expected.as_ref()), Bytes::new(desired.as_ref()));
         self.call("compare_set", key, |store| {
-            // SAFETY: handle and bytes outlive the call; `out` is ours to be written.
+            // SAFETY: handle and bytes outlive the call; `out` may be written.
             ffi::blobs(|out| unsafe {
                 ffi::lc_store_compare_set(store, Bytes::new(key.as_bytes()), expected, desired, out)
             })
@@ -216,17 +218,17 @@ impl Store {
         })
     }
 
-    /// Removes a key; whether it was there. A FileStore cannot tell.
+    /// Removes a key and returns true if it existed. A FileStore does not report this reliably.
     pub fn delete(&self, key: &str) -> Result<bool> {
         let mut was_there = false;
         self.call("delete", key, |store| {
-            // SAFETY: handle and bytes outlive the call; `was_there` is ours to be written.
+            // SAFETY: handle and bytes outlive the call; `was_there` may be written.
             unsafe { ffi::lc_store_delete(store, Bytes::new(key.as_bytes()), &mut was_there) }.check()
         })?;
         Ok(was_there)
     }
 
-    /// Appends to a value, which starts empty. A FileStore does not support it.
+    /// Appends to a value, which is initially empty. A FileStore does not support it.
     pub fn append(&self, key: &str, value: impl AsRef<[u8]>) -> Result<()> {
         self.call("append", key, |store| {
             // SAFETY: handle and bytes outlive the call.
@@ -239,7 +241,7 @@ impl Store {
         let names: Vec<&[u8]> = keys.iter().map(|k| k.as_ref().as_bytes()).collect();
         let list = Bytes::list(&names);
         self.call("multi_get", &join(keys), |store| {
-            // SAFETY: handle and keys outlive the call; `out` is ours to be written.
+            // SAFETY: handle and keys outlive the call; `out` may be written.
             ffi::blobs(|out| unsafe { ffi::lc_store_multi_get(store, list.as_ptr(), list.len(), out) })
         })
     }
@@ -256,15 +258,16 @@ impl Store {
         })
     }
 
-    /// How many keys the whole store has, whatever the prefix. TCPStore and FileStore count keys of their own, too.
+    /// The number of keys in the whole store, regardless of the prefix. It includes internal keys of TCPStore and
+    /// FileStore.
     pub fn num_keys(&self) -> Result<usize> {
         let mut n = 0;
-        // SAFETY: the handle outlives the call; `n` is ours to be written.
+        // SAFETY: the handle outlives the call; `n` may be written.
         self.call("num_keys", "", |store| unsafe { ffi::lc_store_num_keys(store, &mut n) }.check())?;
         Ok(usize::try_from(n).unwrap_or(0))
     }
 
-    /// How long [`Store::get`] waits.
+    /// The timeout of [`Store::get`].
     pub fn timeout(&self) -> Duration {
         // SAFETY: the handle is alive as long as self.
         let ms = unsafe { ffi::lc_store_timeout_ms(self.handle.as_ptr()) };
@@ -285,14 +288,14 @@ impl Store {
         Ok(missing)
     }
 
-    /// The handle that has the connection.
+    /// The handle that owns the connection.
     fn opened(&self) -> Result<NonNull<StoreHandle>> {
         let Some(later) = &self.later else { return Ok(self.handle) };
         if let Some(store) = later.get() {
             return Ok(store.handle);
         }
         let store = Box::new(self.try_clone()?);
-        // Where two threads came here, the second connection is closed unused.
+        // If two threads get here, the second connection is closed unused.
         Ok(later.get_or_init(|| store).handle)
     }
 
@@ -319,12 +322,12 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // SAFETY: the handle came from the shim and is freed once. Groups that use the store hold references of their own.
+        // SAFETY: the handle came from the shim and is freed once. Groups that use the store hold their own references.
         unsafe { ffi::lc_store_free(ptr::NonNull::as_ptr(self.handle)) };
     }
 }
 
-/// A port that somebody else listens on is the caller's to change.
+/// Explains a port that another process listens on: the caller can choose another.
 fn explain_taken_port(error: Error) -> Error {
     if !error.detail().contains("EADDRINUSE") {
         return error;
@@ -333,10 +336,11 @@ fn explain_taken_port(error: Error) -> Error {
     error.with_detail(detail).with_verdict(Fault::BadArgument)
 }
 
-/// The longest deadline that the shim gets: c10d adds it to the time of day in nanoseconds, which overflow after 292 years.
+/// The longest timeout that the shim gets: c10d adds it to the time of day in nanoseconds, which overflows after 292
+/// years.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-/// Milliseconds for the shim, at least one, since c10d takes 0 for "for ever", and at most ten years.
+/// Milliseconds for the shim: at least one, because c10d takes 0 for "forever", and at most ten years.
 pub(crate) fn millis(timeout: Duration) -> i64 {
     i64::try_from(timeout.min(LONGEST).as_millis()).unwrap_or(i64::MAX).max(1)
 }
@@ -345,7 +349,7 @@ fn join<K: AsRef<str>>(keys: &[K]) -> String {
     keys.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ")
 }
 
-/// The single value of an answer that has one.
+/// The value of a reply that has exactly one.
 fn only(mut values: Vec<Vec<u8>>) -> Vec<u8> {
     values.pop().unwrap_or_default()
 }

@@ -1,7 +1,9 @@
-//! What a tensor must be before a backend gets it: backends take an address and a number of elements, and look at nothing else.
+//! Checks of tensors before a backend gets them: backends take an address and a number of elements, and check nothing
+//! else.
 //!
-//! [`Guard`] takes every tensor of a call and refuses what would be misread. Leaves out sizes, which each operation has rules of its
-//! own for, and what the other ranks give: they compare that themselves ([`GroupOptions::compare_calls`](crate::GroupOptions)).
+//! [`Guard`] looks at every tensor of a call and refuses those that a backend would misread. Not here: sizes, for which
+//! each operation has its own rules, and the arguments of other ranks, which the ranks compare themselves
+//! ([`GroupOptions::compare_calls`](crate::GroupOptions)).
 
 use tch::Tensor;
 
@@ -10,7 +12,7 @@ use crate::ffi;
 use crate::in_use::{Access, InUse, Span};
 use crate::{Backend, ProcessGroup};
 
-/// `c10::ScalarType`'s numbers with tch's names, those that tch has.
+/// The numbers of `c10::ScalarType` with tch's names, as far as tch has them.
 const KINDS: [(i32, &str); 13] = [
     (0, "Uint8"),
     (1, "Int8"),
@@ -27,28 +29,28 @@ const KINDS: [(i32, &str); 13] = [
     (15, "BFloat16"),
 ];
 const BOOL: i32 = 11;
-/// Those that Gloo and NCCL take in collectives.
+/// The dtypes that Gloo and NCCL support in collectives.
 const COLLECTIVE: [i32; 9] = [0, 1, 3, 4, 5, 6, 7, BOOL, 15];
 const CPU: i32 = 0;
 const CUDA: i32 = 1;
 
-/// What an operation does with its tensors' values.
+/// How an operation uses the values of its tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Traffic {
-    /// Moves them between all ranks.
+    /// Transfers them between all ranks.
     Collective,
-    /// Adds them up, or the like.
+    /// Combines them, for example by a sum.
     Reduction,
-    /// Moves them between two ranks, byte by byte.
+    /// Transfers them between two ranks, byte by byte.
     Message,
 }
 
-/// Looks at every tensor of one call.
+/// Checks every tensor of one call.
 pub(crate) struct Guard<'a> {
     call: &'a str,
     group: &'a ProcessGroup,
     traffic: Traffic,
-    /// The first tensor's kind and device, which all others must have.
+    /// The dtype and device of the first tensor, which all others must share.
     first: Option<ffi::TensorFacts>,
     spans: Vec<Span>,
 }
@@ -58,17 +60,17 @@ impl<'a> Guard<'a> {
         Guard { call, group, traffic, first: None, spans: Vec::new() }
     }
 
-    /// A tensor that the call only reads.
+    /// Checks a tensor that the call only reads.
     pub(crate) fn reads(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
         self.take(name, tensor, Access::Read)
     }
 
-    /// A tensor that the call writes, whether it reads it or not.
+    /// Checks a tensor that the call writes, whether or not it reads it.
     pub(crate) fn writes(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
         self.take(name, tensor, Access::Write)
     }
 
-    /// Every tensor of a list, as [`Guard::reads`] or [`Guard::writes`], all of the size of `like`.
+    /// Checks every tensor of a list, as [`Guard::reads`] or [`Guard::writes`], all of the size of `like`.
     pub(crate) fn list(&mut self, name: &str, tensors: &[Tensor], access: Access, like: &Tensor) -> Result<()> {
         for (i, tensor) in tensors.iter().enumerate() {
             self.take(&format!("{name} {i}"), tensor, access)?;
@@ -80,8 +82,8 @@ impl<'a> Guard<'a> {
         Ok(())
     }
 
-    /// Claims the memory of all tensors for `operation`: no part that is written may belong to another tensor, nor to an operation
-    /// that is still under way.
+    /// Claims the memory of all tensors for `operation`. Memory that it writes must not belong to another tensor, nor
+    /// to an operation that is still in progress.
     pub(crate) fn claim(mut self, operation: &str) -> Result<InUse> {
         self.spans.retain(|span| span.begin < span.end);
         self.spans.sort_unstable_by_key(|span| span.begin);
@@ -91,7 +93,7 @@ impl<'a> Guard<'a> {
         }
         InUse::claim(operation, std::mem::take(&mut self.spans)).or_else(|other| {
             self.refuse(format!(
-                "a tensor's memory is in use by {other}, which is still under way: wait for that first, or pass a copy"
+                "a tensor's memory is in use by {other}, which is still in progress: wait for that first, or pass a copy"
             ))
         })
     }
@@ -108,7 +110,7 @@ impl<'a> Guard<'a> {
         Ok(())
     }
 
-    /// Why the tensor cannot be taken, as the end of a sentence.
+    /// Why the tensor is refused, as the end of a sentence.
     fn fault(&self, facts: &ffi::TensorFacts, tensor: &Tensor) -> Option<String> {
         if let Some(fault) = unusable(facts) {
             return Some(fault);
@@ -173,7 +175,7 @@ impl<'a> Guard<'a> {
     }
 }
 
-/// What no call can take, as the end of a sentence.
+/// Why no call can use the tensor, as the end of a sentence.
 fn unusable(facts: &ffi::TensorFacts) -> Option<String> {
     if !facts.defined {
         return Some("is undefined: give it memory first, as `Tensor::zeros` does".into());
@@ -190,12 +192,13 @@ fn unusable(facts: &ffi::TensorFacts) -> Option<String> {
 
 pub(crate) fn facts(tensor: &Tensor) -> Result<ffi::TensorFacts, ffi::Exception> {
     let mut facts = ffi::TensorFacts::default();
-    // SAFETY: the tensor is borrowed for the call, and `facts` is ours to be written.
+    // SAFETY: the tensor is borrowed for the call, and `facts` may be written.
     unsafe { ffi::lc_tensor_facts(tensor.as_ptr(), &mut facts) }.check()?;
     Ok(facts)
 }
 
-/// Refuses tensors that libtorch's own code would not expect: it takes any layout in memory, but not undefined or sparse ones.
+/// Refuses tensors that libtorch's own code does not expect: it accepts every memory layout, but not undefined or
+/// sparse tensors.
 pub(crate) fn check_dense(call: &str, tensors: &[Tensor]) -> Result<()> {
     for (i, tensor) in tensors.iter().enumerate() {
         let facts = facts(tensor).map_err(|exception| Error::new(call, exception))?;
@@ -206,7 +209,7 @@ pub(crate) fn check_dense(call: &str, tensors: &[Tensor]) -> Result<()> {
     Ok(())
 }
 
-/// Shape and dtype, for messages and for the roll; also of tensors that tch's own `size` and `kind` panic at.
+/// Shape and dtype, for messages and reports; also for tensors on which tch's own `size` and `kind` panic.
 pub(crate) fn describe(tensor: &Tensor) -> String {
     match facts(tensor) {
         Ok(facts) if facts.defined && facts.strided => format!("{:?} {}", tensor.size(), kind(facts.kind)),

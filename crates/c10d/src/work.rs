@@ -1,4 +1,4 @@
-//! Work: an operation under way that owns its tensors until `wait` gives them back.
+//! Work: an operation in progress that owns its tensors until `wait` returns them.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -13,46 +13,47 @@ use crate::error::{Error, Fault, Result};
 use crate::ffi::{self, Exception, Status, WorkHandle};
 use crate::group::Inner;
 use crate::in_use::{self, InUse};
-use crate::roll_call::{Kind, Ticket};
+use crate::reporter::{Entry, Kind};
 
-/// An operation of a group from its start to its end: what an error message needs, and the note in the group's roll.
+/// A group's operation from start to end: the facts for an error message, and the entry in the rank's report.
 #[derive(Debug)]
 pub(crate) struct Call {
     group: Arc<Inner>,
     operation: String,
     peer: Option<Rank>,
     begun: Instant,
-    ticket: Option<Ticket>,
+    entry: Option<Entry>,
     kind: Kind,
 }
 
 impl Call {
     /// A call that all ranks of the group make.
     pub(crate) fn collective(group: &Arc<Inner>, operation: String) -> Self {
-        let ticket = group.enter(&operation, Kind::Collective);
-        Call { group: Arc::clone(group), operation, peer: None, begun: Instant::now(), ticket, kind: Kind::Collective }
+        let entry = group.enter(&operation, Kind::Collective);
+        Call { group: Arc::clone(group), operation, peer: None, begun: Instant::now(), entry, kind: Kind::Collective }
     }
 
-    /// A message to or from `peer`, or from anybody. The roll says which, so that a circle of ranks that wait for one another shows.
+    /// A message to or from `peer`, or from any rank. The report names the peer, so that a cycle of ranks that wait for
+    /// each other shows.
     pub(crate) fn message(group: &Arc<Inner>, operation: String, way: Way, peer: Option<Rank>) -> Self {
         let whom = peer.map_or("anybody".to_owned(), |peer| format!("rank {peer}"));
-        let ticket = group.enter(&format!("{operation} {} {whom}", way.word()), Kind::Message);
-        Call { group: Arc::clone(group), operation, peer, begun: Instant::now(), ticket, kind: Kind::Message }
+        let entry = group.enter(&format!("{operation} {} {whom}", way.word()), Kind::Message);
+        Call { group: Arc::clone(group), operation, peer, begun: Instant::now(), entry, kind: Kind::Message }
     }
 
-    /// A call in which nobody else has a part.
+    /// A call that does not involve other ranks.
     pub(crate) fn local(group: &Arc<Inner>, operation: String) -> Self {
         Call {
             group: Arc::clone(group),
             operation,
             peer: None,
             begun: Instant::now(),
-            ticket: None,
+            entry: None,
             kind: Kind::Collective,
         }
     }
 
-    /// Ends the call, well or badly.
+    /// Ends the call, with or without an error.
     pub(crate) fn end<T>(mut self, result: Result<T, Exception>) -> Result<T> {
         match result {
             Ok(value) => Ok(value),
@@ -66,8 +67,8 @@ impl Call {
             .with_peer(self.peer.map(|peer| format!("rank {peer}")))
             .after(self.begun.elapsed());
         self.group.lifetime().end_after(&error);
-        match self.ticket.take() {
-            Some(ticket) => self.group.explain(error, ticket, self.peer),
+        match self.entry.take() {
+            Some(entry) => self.group.explain(error, entry, self.peer),
             None => error,
         }
     }
@@ -75,13 +76,13 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.group.leave(ticket);
+        if let Some(entry) = self.entry.take() {
+            self.group.leave(entry);
         }
     }
 }
 
-/// Which way a message goes.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// To the peer.
@@ -99,14 +100,14 @@ impl Way {
     }
 }
 
-/// A started operation without its tensors.
+/// A started operation, without its tensors.
 #[derive(Debug)]
 pub(crate) struct Pending {
     running: Running,
     call: Call,
 }
 
-/// An operation and the memory that it has to itself.
+/// An operation and the memory that it uses exclusively.
 #[derive(Debug)]
 struct Running {
     handle: Option<Handle>,
@@ -122,7 +123,7 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// Nobody waited. A collective goes on; a message does not outlive its handle.
+    /// Dropped without a wait: a collective continues; a message ends with its handle.
     fn drop(&mut self) {
         if let Some((handle, memory)) = self.take()
             && self.kind == Kind::Collective
@@ -132,7 +133,7 @@ impl Drop for Running {
     }
 }
 
-/// A collective that nobody waits for any more.
+/// A collective whose `Work` has been dropped.
 #[derive(Debug)]
 pub(crate) struct Abandoned {
     handle: Option<Handle>,
@@ -148,12 +149,12 @@ impl Abandoned {
         self.group == *group
     }
 
-    /// Waits for the operation, as long as its own timeout allows.
+    /// Waits for the operation, up to its own timeout.
     pub(crate) fn end(mut self) {
         self.wait(None);
     }
 
-    /// What a failed operation reads and writes is never freed: Gloo's thread may still be at it.
+    /// The memory of a failed operation is never freed: Gloo's thread may still use it.
     fn wait(&mut self, timeout: Option<Duration>) {
         if let Some(handle) = self.handle.take()
             && let Err(exception) = handle.wait(timeout)
@@ -165,16 +166,16 @@ impl Abandoned {
 }
 
 impl Drop for Abandoned {
-    /// The operation is over, and so is the wait at once.
+    /// The operation has ended, so the wait returns immediately.
     fn drop(&mut self) {
         self.wait(Some(Duration::from_millis(1)));
     }
 }
 
-/// Whether a group may be freed when nobody uses it any more; shared with the operations of the group that nobody waits for.
+/// Whether a group may be freed when it has no users; shared with its dropped operations.
 ///
-/// Where a deadline of Gloo's has passed, it has closed all connections, and its thread may still be at it, in memory that goes
-/// with the group. So such a group is left to the process's end.
+/// After a timeout Gloo has closed all connections, but its thread may still use memory that belongs to the group. Such
+/// a group lives until the process exits.
 #[derive(Clone, Debug)]
 pub(crate) struct Lifetime {
     endless: Arc<AtomicBool>,
@@ -186,14 +187,14 @@ impl Lifetime {
         Lifetime { endless: Arc::default(), is_gloo }
     }
 
-    /// An operation of the group has failed by this error.
+    /// An operation of the group has failed with this error.
     fn end_after(&self, error: &Error) {
         if self.is_gloo && error.fault() == Fault::Timeout {
             self.endless.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Waits for the operations of the group that nobody waits for, and returns true if it must not be freed.
+    /// Waits for the dropped operations of the group, and returns true if the group must not be freed.
     pub(crate) fn is_endless(&self) -> bool {
         if self.is_gloo {
             in_use::end_abandoned(self);
@@ -203,7 +204,7 @@ impl Lifetime {
 }
 
 impl PartialEq for Lifetime {
-    /// Of the same group.
+    /// Two handles are equal if they belong to the same group.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.endless, &other.endless)
     }
@@ -217,7 +218,7 @@ unsafe impl Send for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: the handle came from the shim and is freed once; c10d keeps what an unfinished operation still needs.
+        // SAFETY: the handle came from the shim and is freed once; c10d keeps everything that an unfinished operation needs.
         unsafe { ffi::lc_work_free(self.0.as_ptr()) };
     }
 }
@@ -229,26 +230,26 @@ impl Handle {
         unsafe { ffi::lc_work_wait(self.0.as_ptr(), timeout_ms) }.check()
     }
 
-    /// The rank whose message came, after a wait that succeeded.
+    /// The rank that sent the message, after a successful wait.
     fn source(&self) -> Result<usize, Exception> {
         let mut source = -1;
-        // SAFETY: the handle is alive and `source` is ours to be written.
+        // SAFETY: the handle is alive and `source` may be written.
         unsafe { ffi::lc_work_source_rank(self.0.as_ptr(), &mut source) }.check()?;
         let unknown = || Exception { kind: ffi::Kind::Other, message: format!("a message came from rank {source}") };
         usize::try_from(source).map_err(|_| unknown())
     }
 
-    /// A handle that cannot say (Gloo's sends and receives) is asked by waiting.
+    /// Handles without a status (Gloo's sends and receives) are queried by waiting.
     fn is_completed(&self) -> bool {
         let mut completed = false;
-        // SAFETY: the handle is alive and `completed` is ours to be written.
+        // SAFETY: the handle is alive and `completed` may be written.
         let status = unsafe { ffi::lc_work_is_completed(self.0.as_ptr(), &mut completed) };
         status.check().is_ok() && completed
     }
 }
 
 impl Pending {
-    /// Starts an operation, which has its tensors' memory to itself until it is over.
+    /// Starts an operation, which uses its tensors' memory exclusively until it ends.
     pub(crate) fn start(
         call: Call,
         memory: InUse,
@@ -264,17 +265,17 @@ impl Pending {
         }
     }
 
-    /// Waits; `None` leaves the deadline to the operation.
+    /// Waits; `None` uses the operation's own timeout.
     pub(crate) fn wait(self, timeout: Option<Duration>) -> Result<()> {
         self.wait_and(|handle| handle.wait(timeout))
     }
 
-    /// Waits for a receive operation, and says who sent.
+    /// Waits for a receive operation and returns the sender.
     pub(crate) fn wait_with_source(self) -> Result<Rank> {
         self.wait_and(|handle| handle.wait(None).and_then(|()| handle.source())).map(Rank::new)
     }
 
-    /// What a failed operation reads and writes is never freed: Gloo's thread may still be at it.
+    /// The memory of a failed operation is never freed: Gloo's thread may still use it.
     fn wait_and<T>(self, wait: impl FnOnce(&Handle) -> Result<T, Exception>) -> Result<T> {
         let Pending { mut running, call } = self;
         let Some((handle, memory)) = running.take() else {
@@ -282,7 +283,7 @@ impl Pending {
         };
         let result = wait(&handle);
         match result.is_err() {
-            // A wait that was shorter than the operation: that goes on.
+            // The wait expired before the operation ended, so the operation continues.
             true if running.kind == Kind::Collective && !handle.is_completed() => {
                 memory.until_over(Abandoned { handle: Some(handle), group: running.group.clone() })
             }
@@ -297,7 +298,7 @@ impl Pending {
     }
 }
 
-/// An operation under way. It owns the tensors that it reads and writes, so that neither can be touched too early:
+/// An operation in progress. It owns the tensors that it reads and writes, so that neither can be used too early:
 ///
 /// ```compile_fail
 /// # fn f(group: &c10d::ProcessGroup, buffer: tch::Tensor) -> c10d::Result<()> {
@@ -314,8 +315,9 @@ impl Pending {
 /// # Ok(()) }
 /// ```
 ///
-/// Dropping a collective without waiting neither cancels it nor reports its failure; libtorch keeps the tensors alive until it is
-/// over, and the end of its group waits for it. A message that is dropped may be abandoned: with Gloo the peer can then wait in vain.
+/// Dropping a collective without waiting neither cancels it nor reports its failure; libtorch keeps the tensors alive
+/// until it ends, and dropping its group waits for it. Dropping a message may abandon it: with Gloo the peer may then
+/// wait until its timeout.
 #[must_use = "the operation is not finished, and its tensors are not back, until `wait`"]
 pub struct Work<T> {
     pending: Pending,
@@ -327,19 +329,21 @@ impl<T> Work<T> {
         Work { pending, payload }
     }
 
-    /// Waits for the end, as long as the operation's own timeout allows, and gives the tensors back.
+    /// Waits for the operation, up to its own timeout, and returns the tensors.
     pub fn wait(self) -> Result<T> {
         self.pending.wait(None)?;
         Ok(self.payload)
     }
 
-    /// Waits for the end, but not longer than `timeout`. On expiry the tensors are gone: the operation may still write them.
+    /// Waits for the operation, up to `timeout`. After the timeout the tensors are lost: the operation may still write
+    /// them.
     pub fn wait_for(self, timeout: Duration) -> Result<T> {
         self.pending.wait(Some(timeout))?;
         Ok(self.payload)
     }
 
-    /// Whether `wait` would return at once. Gloo's sends and receives always say no: they complete in `wait`.
+    /// Returns true if `wait` would return immediately. Always false for Gloo's sends and receives: they complete in
+    /// `wait`.
     pub fn is_completed(&self) -> bool {
         self.pending.is_completed()
     }
@@ -351,7 +355,7 @@ impl<T> fmt::Debug for Work<T> {
     }
 }
 
-/// A message from anybody that is under way; like [`Work`] it owns the tensor until `wait`.
+/// A message from any rank, in progress; like [`Work`] it owns the tensor until `wait`.
 #[must_use = "the message is not there, and its tensor is not back, until `wait`"]
 #[derive(Debug)]
 pub struct Receiving {
@@ -364,7 +368,7 @@ impl Receiving {
         Receiving { pending, tensor }
     }
 
-    /// Waits for the message, and gives the tensor back with the rank that sent it.
+    /// Waits for the message and returns the tensor with the rank that sent it.
     pub fn wait(self) -> Result<(Tensor, Rank)> {
         let source = self.pending.wait_with_source()?;
         Ok((self.tensor, source))

@@ -1,4 +1,5 @@
-//! A run on the CPU never loads CUDA. Alone in its file: the other tests of a process may ask for CUDA on purpose.
+//! A run on the CPU never loads CUDA. This test is alone in its file because other tests of a process may load CUDA on
+//! purpose.
 
 #![allow(clippy::unwrap_used)]
 
@@ -39,7 +40,7 @@ fn training_on_the_cpu_never_loads_cuda() {
         subgroup.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
         assert_eq!(Vec::<f32>::try_from(&sum).unwrap(), [1.0; 3]);
     });
-    assert!(mapped("libtorch_cpu.so"), "the test looks for the wrong thing");
+    assert!(mapped("libtorch_cpu.so"), "the test looks for the wrong files");
     for library in ["libtorch_cuda.so", "libc10_cuda.so", "libnccl.so.2", "memfd:lockstep-nccl"] {
         assert!(!mapped(library), "{library} is loaded");
     }

@@ -1,5 +1,5 @@
-//! Asking for CUDA and NCCL, on whatever machine this is: what works where there is a GPU, and everywhere else the reason and a
-//! process that goes on. Several GPUs are not verified here.
+//! Requests CUDA and NCCL on any machine. With a GPU they must work; otherwise the error names the reason and the
+//! process continues. Several GPUs are not verified here.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ use c10d::{
 use common::{mapped, rank, ranks};
 use tch::{Cuda, Device, Kind, Tensor};
 
-/// A library that cannot be loaded is mapped for a moment; no other test may look then. Loads CUDA where it can be, as each test
+/// Serializes the tests, because a library that fails to load is mapped for a moment. Loads CUDA if possible: each test
 /// may be the first of its process, and later would be too late.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
@@ -43,7 +43,7 @@ fn still_works() {
 }
 
 #[test]
-fn asking_for_cuda_loads_it_or_names_what_is_missing_and_the_process_goes_on() {
+fn loading_cuda_works_or_names_what_is_missing_and_the_process_continues() {
     let _alone = alone();
     match cuda::load() {
         Ok(()) => {
@@ -57,7 +57,7 @@ fn asking_for_cuda_loads_it_or_names_what_is_missing_and_the_process_goes_on() {
             assert!(text.starts_with("load CUDA failed: ") && text.contains(".so"), "{text}");
             assert!(text.ends_with("run scripts/setup.sh --cuda --force"), "{text}");
             assert!(!mapped("libtorch_cuda.so"), "a library that failed to load stayed");
-            assert_eq!(cuda::load().unwrap_err().to_string(), text, "the second answer differs");
+            assert_eq!(cuda::load().unwrap_err().to_string(), text, "the second error differs");
             assert!(!Cuda::is_available());
         }
     }
@@ -65,7 +65,7 @@ fn asking_for_cuda_loads_it_or_names_what_is_missing_and_the_process_goes_on() {
 }
 
 #[test]
-fn nccl_works_or_says_what_is_missing_and_the_process_goes_on() {
+fn nccl_works_or_names_what_is_missing_and_the_process_continues() {
     let _alone = alone();
     let missing = if cfg!(not(feature = "nccl")) {
         Some("built without NCCL: run scripts/setup.sh --nccl, then build with --features nccl".to_owned())
@@ -112,7 +112,7 @@ fn one_rank_on_a_gpu(group: &ProcessGroup) {
 }
 
 #[test]
-fn nccl_refuses_a_device_that_is_no_gpu() {
+fn nccl_refuses_a_device_that_is_not_a_gpu() {
     let store = Store::hash().unwrap();
     let error = ProcessGroup::nccl(&store, rank(0), WorldSize::ONE, Device::Cpu, &common::options()).unwrap_err();
     assert_eq!(error.fault(), Fault::BadArgument);
@@ -121,7 +121,7 @@ fn nccl_refuses_a_device_that_is_no_gpu() {
 
 #[cfg(feature = "nccl")]
 #[test]
-fn nccl_refuses_a_gpu_that_is_not_there() {
+fn nccl_refuses_a_gpu_that_does_not_exist() {
     let _alone = alone();
     if let Err(error) = cuda::load() {
         println!("not verified here: {error}");

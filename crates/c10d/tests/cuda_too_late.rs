@@ -1,10 +1,11 @@
-//! Asking for CUDA after libtorch has settled on there being none. Alone in its file: a process can make that mistake once.
+//! Loads CUDA after libtorch has decided that there is none. Alone in its file because a process can make this mistake
+//! only once.
 
 use c10d::{Fault, cuda};
 use tch::Cuda;
 
 #[test]
-fn cuda_that_is_asked_for_too_late_is_an_error_that_says_so() {
+fn loading_cuda_too_late_is_an_error_that_says_so() {
     assert!(!Cuda::is_available(), "nothing has loaded CUDA");
     let error = cuda::load().expect_err("libtorch never looks again");
     assert_eq!(error.fault(), Fault::Internal);

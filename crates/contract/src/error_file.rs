@@ -1,10 +1,11 @@
-//! The file in which a failing worker leaves its error for whoever started it, in torchrun's JSON.
+//! The error file: a failing worker writes its error there for the process that started it, in torchrun's JSON.
 //!
-//! Both ways of launching read the same file: `lockstep::spawn` and `lockstep run`. The format is
-//! `torch/distributed/elastic/multiprocessing/errors/error_handler.py`'s:
+//! `lockstep::spawn` and `lockstep run` both read this file. The format is the one of
+//! `torch/distributed/elastic/multiprocessing/errors/error_handler.py`:
 //! `{"message": {"message": "Type: text", "extraInfo": {"py_callstack": …, "timestamp": "<seconds>"}}}`, or the short
-//! `{"message": "text", "timestamp": <seconds>}`. We add `extraInfo.lockstep` with what torch's form cannot say: whether
-//! it was a panic, where, and when to the nanosecond. What a failure means for a job is not decided here.
+//! `{"message": "text", "timestamp": <seconds>}`. We add `extraInfo.lockstep` with facts that torch's format has no
+//! field for: whether it was a panic, where it happened, and the time in nanoseconds. This module does not decide what
+//! a failure means for a job.
 
 use std::backtrace::BacktraceStatus;
 use std::fs;
@@ -17,34 +18,34 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Texts longer than this many bytes are cut, so that no error can fill a disk.
+/// Texts are truncated to this many bytes, so that no error can fill a disk.
 const LONGEST_TEXT: usize = 64 * 1024;
-/// A file larger than this many bytes was not written by [`record`] and is not read whole.
+/// [`record`] never writes a file larger than this many bytes. A larger file is not read whole.
 const LARGEST_FILE: u64 = 4 * 1024 * 1024;
 
-/// What a worker left behind.
+/// The contents of an error file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
     /// The error in one line: an error's chain, or a panic's message. From Python, `Type: text`.
     pub message: String,
     /// Whether a panic or an error ended the worker.
     pub kind: Kind,
-    /// The stack, where one was captured (`RUST_BACKTRACE=1`, or a Python worker).
+    /// The stack trace, if one was captured (`RUST_BACKTRACE=1`, or a Python worker).
     pub trace: Option<String>,
-    /// Nanoseconds since the Unix epoch; `None` from writers that keep whole seconds only.
+    /// Nanoseconds since the Unix epoch; `None` if the writer keeps whole seconds only.
     pub unix_nanos: Option<u64>,
 }
 
 /// How a worker failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It returned an error, or a Python worker raised an exception.
+    /// The worker returned an error, or a Python worker raised an exception.
     Error,
-    /// It panicked, at `file:line:column` if known.
+    /// The worker panicked, at `file:line:column` if known.
     Panic(Option<String>),
 }
 
-/// Why an error file says nothing.
+/// Why an error file could not be read or parsed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorFileError {
@@ -53,13 +54,13 @@ pub enum ErrorFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The file is not torchrun's JSON: perhaps its writer was killed meanwhile.
+    /// The file is not torchrun's JSON. Its writer may have been killed halfway.
     #[error("the error file is not in torchrun's format ({reason}); it begins with {head:?}")]
     Malformed {
-        /// What the parser objected to.
+        /// The parser's error.
         reason: String,
         /// The first 80 characters.
         head: String,
@@ -76,18 +77,18 @@ struct Extra {
     unix_nanos: u64,
 }
 
-/// Records `error` at `path`, replacing what stood there.
+/// Records `error` at `path`, replacing any earlier contents.
 ///
 /// # Errors
 /// When the file cannot be written.
 pub fn record(path: &Path, error: &anyhow::Error) -> io::Result<()> {
-    let unix_nanos = unix_nanos(); // before the backtrace, whose symbols take long to find
+    let unix_nanos = unix_nanos(); // before the backtrace: resolving its symbols takes long
     let backtrace = error.backtrace();
     let trace = (backtrace.status() == BacktraceStatus::Captured).then(|| clip(backtrace.to_string()));
     write(path, Extra { panic: false, text: clip(format!("{error:#}")), location: None, trace, unix_nanos })
 }
 
-/// Records a failure of which the text says all, at `path`, replacing what stood there.
+/// Records a failure that is only a text at `path`, replacing any earlier contents.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -96,10 +97,10 @@ pub fn record_text(path: &Path, text: &str) -> io::Result<()> {
     write(path, Extra { panic: false, text, location: None, trace: None, unix_nanos: unix_nanos() })
 }
 
-/// From now on, a panic of the *calling thread* is recorded at `path` before the stack unwinds.
+/// Installs a hook that records a panic of the *calling thread* at `path` before the stack unwinds.
 ///
-/// With `quiet`, a panic that was recorded is not printed as well: the launcher prints it. Panics of other threads
-/// go to the hook that was set before.
+/// With `quiet`, a recorded panic is not printed too, because the launcher prints it. Panics of other threads go to the
+/// previous hook.
 pub fn record_panics(path: PathBuf, quiet: bool) {
     let thread = thread::current().id();
     let previous = std::panic::take_hook();
@@ -124,17 +125,17 @@ pub fn read(path: &Path) -> Result<Option<Recorded>, ErrorFileError> {
     }
 }
 
-/// At most as many bytes of `reader` as an error file may have: 4 MiB.
+/// Reads at most 4 MiB from `reader`, the largest size of an error file.
 ///
 /// # Errors
-/// The reader's.
+/// Those of `reader`.
 pub fn read_bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.take(LARGEST_FILE).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Reads either of torch's two forms; `None` for an empty file.
+/// Parses either of torch's two formats; `None` for an empty file.
 ///
 /// # Errors
 /// [`ErrorFileError::Malformed`].
@@ -148,7 +149,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Recorded>, ErrorFileError> {
         Value::String(text) => Ok(Some(Recorded::foreign(text, None))),
         Value::Object(outer) => {
             let text = outer.get("message").and_then(Value::as_str);
-            let text = text.ok_or_else(|| malformed("message.message is not a text".to_owned()))?;
+            let text = text.ok_or_else(|| malformed("message.message is not a string".to_owned()))?;
             let info = outer.get("extraInfo").unwrap_or(&Value::Null);
             Ok(Some(Recorded::ours(info).unwrap_or_else(|| Recorded::foreign(text, info["py_callstack"].as_str()))))
         }
@@ -176,7 +177,7 @@ fn record_panic(path: &Path, info: &PanicHookInfo<'_>) -> io::Result<()> {
     let backtrace = std::backtrace::Backtrace::capture();
     let extra = Extra {
         panic: true,
-        text: clip(text.unwrap_or_else(|| "a panic whose payload is not a text".to_owned())),
+        text: clip(text.unwrap_or_else(|| "a panic whose payload is not a string".to_owned())),
         location: info.location().map(ToString::to_string),
         trace: (backtrace.status() == BacktraceStatus::Captured).then(|| clip(backtrace.to_string())),
         unix_nanos,
@@ -184,7 +185,7 @@ fn record_panic(path: &Path, info: &PanicHookInfo<'_>) -> io::Result<()> {
     write(path, extra)
 }
 
-/// One plain write: the path may be a `/proc/self/fd/N`, beside which no temporary file can be renamed.
+/// A single plain write. The path may be `/proc/self/fd/N`, where a temporary file cannot be renamed into place.
 fn write(path: &Path, extra: Extra) -> io::Result<()> {
     let kind = if extra.panic { "panic" } else { "Error" };
     let callstack = [Some(extra.text.as_str()), extra.location.as_deref(), extra.trace.as_deref()];
@@ -244,13 +245,13 @@ mod tests {
         let message = &file["message"];
         assert_eq!(message["message"], "Error: boom");
         assert!(message["extraInfo"]["py_callstack"].as_str().unwrap().starts_with("boom"));
-        // torch converts it with int(): whole seconds, as a text.
+        // torch converts it with int(): whole seconds, as a string.
         message["extraInfo"]["timestamp"].as_str().unwrap().parse::<u64>().unwrap();
     }
 
     #[test]
     fn reads_both_forms_that_torch_writes() {
-        // Recorded from torch 2.11's ErrorHandler.record_exception, callstack shortened.
+        // Recorded from torch 2.11's ErrorHandler.record_exception, with a shortened callstack.
         let long = br#"{"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "Traceback: x", "timestamp": "1763635200"}}}"#;
         let recorded = parse(long).unwrap().unwrap();
         assert_eq!((recorded.message.as_str(), recorded.trace.as_deref()), ("ValueError: no", Some("Traceback: x")));

@@ -1,8 +1,8 @@
-//! What a grader and the ranks of a learner's program say to each other.
+//! The messages between a grader and the ranks of a learner's program.
 //!
-//! The grader starts the program once a rank, with [`CALL`] and [`ANSWERS`] in its environment. Each rank reads the call, works
-//! on its inputs one after the other, leaves its [`Answer`], and stays until the grader has seen those of all: a rank that left
-//! early would turn another's hang into an error.
+//! The grader starts the program once per rank, with [`CALL`] and [`ANSWERS`] in its environment. Each rank reads the
+//! call, processes the inputs one after the other, writes its [`Answer`], and stays until the grader has seen the
+//! answers of all ranks: if a rank left early, a hang of another rank would become an error.
 
 use std::fs;
 use std::io;
@@ -13,22 +13,22 @@ use serde_json::Value;
 
 /// The variable that names the file with the [`Call`].
 pub const CALL: &str = "LOCKSTEP_CALL";
-/// The variable that names the folder for answers.
+/// The variable that names the folder for the answers.
 pub const ANSWERS: &str = "LOCKSTEP_ANSWERS";
 
-/// The file in the folder of answers whose presence lets the ranks go.
+/// The file in the folder of answers that allows the ranks to exit.
 const DISMISSED: &str = "dismissed";
 
-/// What is asked of all ranks.
+/// The request to all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Call {
-    /// The task; with a slash and a name behind it, one of the answers to it that the course itself keeps.
+    /// The task. A name after a slash selects one of the course's own answers to it.
     pub task: String,
-    /// What the answer is to be applied to, one after the other.
+    /// The inputs that the answer is applied to, one after the other.
     pub inputs: Vec<Value>,
 }
 
-/// How it went on one rank.
+/// The outcome on one rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
@@ -39,47 +39,47 @@ pub enum Answer {
     },
     /// The answer is still a `todo!()`.
     NotStarted {
-        /// Its text.
+        /// The text of the `todo!()`.
         what: String,
     },
     /// The answer panicked.
     Panicked {
-        /// What it said.
+        /// The panic's message.
         message: String,
         /// File, line and column.
         place: Option<String>,
     },
     /// The answer returned an error.
     Failed {
-        /// With its causes.
+        /// The error with its causes.
         error: String,
     },
-    /// The program has no such task, or the inputs are not of the task's type: a fault of the course.
+    /// The program has no such task, or the inputs do not have the task's type: a bug in the course.
     Misunderstood {
         /// What is wrong.
         why: String,
     },
 }
 
-/// The folder in which ranks leave answers.
+/// The folder in which ranks write their answers.
 #[derive(Clone, Debug)]
 pub struct Answers(pub PathBuf);
 
 impl Answers {
-    /// Leaves a rank's answer: whole or not at all.
+    /// Writes a rank's answer, atomically.
     ///
     /// # Errors
-    /// The system's own.
+    /// Those of the file system.
     pub fn leave(&self, rank: usize, answer: &Answer) -> io::Result<()> {
         let unfinished = self.0.join(format!("rank-{rank}.partial"));
         fs::write(&unfinished, serde_json::to_vec(answer)?)?;
         fs::rename(unfinished, self.of(rank))
     }
 
-    /// A rank's answer; `None` as long as there is none.
+    /// Reads a rank's answer; `None` if it has not been written yet.
     ///
     /// # Errors
-    /// The system's own; a file that is no answer.
+    /// Those of the file system; an error if the file is not an answer.
     pub fn read(&self, rank: usize) -> io::Result<Option<Answer>> {
         match fs::read(self.of(rank)) {
             Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
@@ -88,15 +88,15 @@ impl Answers {
         }
     }
 
-    /// Lets all ranks go.
+    /// Allows all ranks to exit.
     ///
     /// # Errors
-    /// The system's own.
+    /// Those of the file system.
     pub fn dismiss(&self) -> io::Result<()> {
         fs::write(self.0.join(DISMISSED), "")
     }
 
-    /// Whether the ranks may go: they were let go, or nobody waits for them any more.
+    /// Returns true if the ranks may exit: the grader allowed it, or removed the folder.
     pub fn dismissed(&self) -> bool {
         self.0.join(DISMISSED).exists() || !self.0.exists()
     }
@@ -107,18 +107,18 @@ impl Answers {
 }
 
 impl Call {
-    /// Writes it for the ranks to read.
+    /// Writes the call for the ranks to read.
     ///
     /// # Errors
-    /// The system's own.
+    /// Those of the file system.
     pub fn write(&self, file: &Path) -> io::Result<()> {
         fs::write(file, serde_json::to_vec(self)?)
     }
 
-    /// Reads what was written.
+    /// Reads a call from `file`.
     ///
     /// # Errors
-    /// The system's own; a file that is no call.
+    /// Those of the file system; an error if the file is not a call.
     pub fn read(file: &Path) -> io::Result<Self> {
         Ok(serde_json::from_slice(&fs::read(file)?)?)
     }
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hands_calls_and_answers_over_and_lets_ranks_go() {
+    fn transfers_calls_and_answers_and_lets_ranks_exit() {
         let folder = tempfile::tempdir().unwrap();
         let call = Call { task: "average".into(), inputs: vec![1.into(), "a".into()] };
         call.write(&folder.path().join("call")).unwrap();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_go_when_the_folder_is_gone() {
+    fn ranks_exit_when_the_folder_is_gone() {
         let folder = tempfile::tempdir().unwrap();
         let answers = Answers(folder.path().join("gone"));
         assert!(answers.dismissed());

@@ -1,9 +1,9 @@
-//! Faults on request: a worker does harm to itself at an exact rank, epoch and step, so that a test of recovery is exact.
+//! Fault injection: a worker harms itself at an exact rank, epoch and step, so that tests of recovery are exact.
 //!
-//! `LOCKSTEP_FAULTS` names a JSON file with a [`Plan`]. A worker that reads its own rank in it inflicts each fault **once a
-//! job**: before the act it makes the empty file `<plan>.fired-<name>`, so that the restarted worker, which comes by the
-//! same point again, goes on. Nobody who does not set the variable pays for this. What a fault is to prove is not said here:
-//! that is the scenario's.
+//! `LOCKSTEP_FAULTS` names a JSON file with a [`Plan`]. A worker that finds its own rank in the plan injects each fault
+//! **once per job**: before the fault it creates the empty file `<plan>.fired-<name>`. The restarted worker, which
+//! passes the same point again, finds the file and continues. Without the variable this costs nothing. The scenario,
+//! not this module, says what a fault proves.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -13,148 +13,149 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The variable that names the plan's file.
+/// The variable that names the file with the plan.
 pub const FAULTS: &str = "LOCKSTEP_FAULTS";
 
-/// The numbers of Linux's signals but for the real-time ones (signal(7)).
+/// The numbers of Linux's signals, without the real-time signals (signal(7)).
 const SIGNALS: RangeInclusive<i32> = 1..=31;
 
 /// The faults of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// In the order in which they are inflicted where two have the same point.
+    /// Faults at the same point are injected in this order.
     pub faults: Vec<Fault>,
 }
 
-/// What one rank does to itself, where.
+/// A fault that one rank injects into itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// Unique in the plan; part of a file's name.
+    /// Unique in the plan. It becomes part of a file name.
     pub name: String,
-    /// Who.
+    /// The rank that injects it.
     pub rank: usize,
-    /// When.
+    /// The point at which it is injected.
     pub at: Point,
-    /// What, one after the other.
+    /// What happens, one after the other.
     pub acts: Vec<Act>,
 }
 
-/// A place in a training run.
+/// A point in a training run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "point", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Point {
-    /// Right after this rank's optimizer step, before anything else is done with it. Both count from 0.
+    /// Right after this rank's optimizer step, before its result is used. Both counts start at 0.
     Step {
         /// The epoch.
         epoch: u64,
-        /// The step in it.
+        /// The step in the epoch.
         step: u64,
     },
-    /// While a snapshot is saved from which training would go on at `step` of `epoch`. Only rank 0 saves.
+    /// While a snapshot is being saved. Training would resume from it at `step` of `epoch`. Only rank 0 saves
+    /// snapshots.
     Save {
         /// The epoch.
         epoch: u64,
-        /// The step in it.
+        /// The step in the epoch.
         step: u64,
-        /// How far saving has come.
+        /// How far the save has progressed.
         phase: Phase,
     },
 }
 
-/// How far the saving of a snapshot has come.
+/// How far the save of a snapshot has progressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Half of the bytes are written to the temporary file.
     HalfWritten,
-    /// All bytes are written, the file has not got its name.
+    /// All bytes are written, but the file does not have its final name yet.
     Written,
-    /// The file has its name.
+    /// The file has its final name.
     Named,
 }
 
-/// What is inflicted.
+/// A single harmful action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Act {
-    /// The process sends itself this signal: 9 is a kill, 11 what a segmentation fault ends with, 19 a stop.
+    /// The process sends itself this signal: 9 kills it, 11 looks like a segmentation fault, 19 stops it.
     Signal(i32),
-    /// It exits with this code, without clean-up.
+    /// The process exits with this code, without clean-up.
     Exit(i32),
-    /// It panics.
+    /// The process panics.
     Panic,
-    /// From now on it ignores SIGTERM.
+    /// The process ignores SIGTERM from now on.
     IgnoreTerm,
     /// The newest snapshot loses its second half, as a file system may leave it after a power cut.
     TearSnapshot,
     /// One bit of the newest snapshot flips, as on a bad disk.
     FlipSnapshotBit,
-    /// Writing the snapshot fails as on a full disk (a stand-in: the error is made, the disk is not full). Only at a
-    /// [`Point::Save`] before the file has its name.
+    /// Writing the snapshot fails with the error of a full disk; the disk itself is not full. Allowed only at a
+    /// [`Point::Save`] before the file has its final name.
     NoSpace,
 }
 
-/// The faults of one rank, ready to be met.
+/// The faults of one rank, ready to be injected.
 #[derive(Debug, Default)]
 pub struct Armed {
     path: PathBuf,
     faults: Vec<Fault>,
 }
 
-/// Why there are no faults although they were asked for.
+/// Why faults that were requested cannot be injected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultError {
     /// The file cannot be read.
     #[error("cannot read the faults in {} (LOCKSTEP_FAULTS)", path.display())]
     Read {
-        /// The plan's file.
+        /// The file with the plan.
         path: PathBuf,
-        /// The system's reason.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// It is not a plan.
+    /// The file is not a plan.
     #[error("{} (LOCKSTEP_FAULTS) is not a plan of faults", path.display())]
     Malformed {
-        /// The plan's file.
+        /// The file with the plan.
         path: PathBuf,
-        /// What the parser objected to.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// A fault could never be inflicted as it is written.
-    #[error("the fault {name} in {} (LOCKSTEP_FAULTS) cannot be inflicted: {why}", path.display())]
+    /// The fault could never be injected as written.
+    #[error("the fault {name} in {} (LOCKSTEP_FAULTS) cannot be injected: {why}", path.display())]
     Misplaced {
-        /// The plan's file.
+        /// The file with the plan.
         path: PathBuf,
         /// The fault's name.
         name: String,
-        /// What is wrong.
+        /// The reason.
         why: &'static str,
     },
-    /// Whether it was inflicted before cannot be noted, so it was not inflicted now.
-    #[error("cannot note that the fault {name} is inflicted in {}", path.display())]
+    /// The injection could not be recorded, so the fault was not injected.
+    #[error("cannot record the injection of the fault {name} in {}", path.display())]
     Note {
         /// The fault's name.
         name: String,
-        /// The file that was to be made.
+        /// The file that could not be created.
         path: PathBuf,
-        /// The system's reason.
+        /// The operating system's error.
         source: io::Error,
     },
 }
 
 impl Fault {
-    /// Why this fault could never be inflicted, if so: a test of recovery must not pass because nothing happened.
+    /// Why this fault could never be injected, or `None`. A test of recovery must not pass because nothing happened.
     fn misplaced(&self) -> Option<&'static str> {
         let unnamed = matches!(self.at, Point::Save { phase: Phase::HalfWritten | Phase::Written, .. });
         if self.name.is_empty() || self.name.contains('/') {
-            Some("its name is empty or has a slash in it, and it is part of a file's name")
+            Some("its name is empty or contains a slash, and the name becomes part of a file name")
         } else if self.acts.is_empty() {
             Some("it has no acts")
         } else if self.acts.iter().any(|act| matches!(act, Act::Signal(number) if !SIGNALS.contains(number))) {
-            Some("a signal has a number from 1 to 31")
+            Some("signal numbers go from 1 to 31")
         } else if self.acts.contains(&Act::NoSpace) && !unnamed {
             Some("no_space needs a point at which a snapshot is being written")
         } else if self.rank != 0 && matches!(self.at, Point::Save { .. }) {
@@ -166,7 +167,7 @@ impl Fault {
 }
 
 impl Plan {
-    /// A name that two faults have, so that the second would count as inflicted with the first.
+    /// A name that two faults share: injecting the first would mark the second as injected, too.
     fn double(&self) -> Option<(String, &'static str)> {
         let mut names = BTreeSet::new();
         let double = self.faults.iter().find(|fault| !names.insert(&fault.name))?;
@@ -175,7 +176,7 @@ impl Plan {
 }
 
 impl Armed {
-    /// The faults of `rank` in the plan that the environment names; none if it names none.
+    /// The faults of `rank` in the plan that the environment names; empty without a plan.
     ///
     /// # Errors
     /// [`FaultError`].
@@ -202,15 +203,15 @@ impl Armed {
         Ok(Armed { path: path.to_owned(), faults })
     }
 
-    /// Whether there is any; where this is false, nothing else need be asked.
+    /// Returns true if this rank has no faults, so that callers can skip all other checks.
     pub fn is_empty(&self) -> bool {
         self.faults.is_empty()
     }
 
-    /// What is due at `point` and was not inflicted before. From now on it counts as inflicted.
+    /// The faults that are due at `point` and have not been injected yet. They count as injected from now on.
     ///
     /// # Errors
-    /// [`FaultError::Note`] where that cannot be noted; nothing is to be inflicted then.
+    /// [`FaultError::Note`] if that cannot be recorded; then no fault may be injected.
     pub fn due(&self, point: &Point) -> Result<Vec<&Fault>, FaultError> {
         let mut due = Vec::new();
         for fault in self.faults.iter().filter(|fault| fault.at == *point) {
@@ -221,7 +222,7 @@ impl Armed {
         Ok(due)
     }
 
-    /// The first to make the file inflicts the fault.
+    /// Returns true for the one process that creates the file.
     fn fires(&self, fault: &Fault) -> Result<bool, FaultError> {
         let path = fired(&self.path, &fault.name);
         match OpenOptions::new().write(true).create_new(true).open(&path) {
@@ -232,7 +233,7 @@ impl Armed {
     }
 }
 
-/// The file whose presence says that the fault `name` of the plan at `plan` was inflicted.
+/// The file that exists once the fault `name` of the plan at `plan` has been injected.
 pub fn fired(plan: &Path, name: &str) -> PathBuf {
     let mut file = plan.as_os_str().to_owned();
     file.push(format!(".fired-{name}"));
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn inflicts_a_fault_once_even_when_its_point_is_passed_again_after_a_restart() {
+    fn injects_a_fault_once_even_when_its_point_is_passed_again_after_a_restart() {
         let plan = Plan { faults: vec![fault("a", 0, 3), fault("b", 1, 3)] };
         let (_dir, path) = written(&plan);
         let armed = Armed::read(&path, 1).unwrap();
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn inflicts_nothing_and_says_so_when_it_cannot_be_noted() {
+    fn injects_nothing_and_fails_when_the_injection_cannot_be_recorded() {
         let (dir, path) = written(&Plan { faults: vec![fault("a", 0, 3)] });
         let armed = Armed::read(&path, 0).unwrap();
         drop(dir);
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_faults_that_could_never_be_inflicted() {
+    fn rejects_faults_that_could_never_be_injected() {
         let save = |phase| Point::Save { epoch: 0, step: 8, phase };
         let step = fault("a", 0, 3);
         let (no_space, elsewhere) = (vec![Act::NoSpace], "../a".to_owned());

@@ -1,15 +1,17 @@
-//! What a launcher and its workers say to each other, beside torchrun's variables and the event files.
+//! The formats that a launcher shares with its workers, in addition to torchrun's variables and the event files.
 //!
-//! - [`error_file`]: what a failing worker leaves behind for whoever started it.
-//! - [`exercise`]: what a grader asks of the ranks of a learner's program, and what they answer.
-//! - [`FOREIGN`]: what other launchers may have set.
-//! - [`fault`]: faults that a worker inflicts on itself at an exact point, on request.
+//! - [`error_file`]: the file that a failing worker writes for the process that started it.
+//! - [`exercise`]: the request of a grader to the ranks of a learner's program, and their answers.
+//! - [`FOREIGN`]: environment variables that other launchers may have set.
+//! - [`fault`]: faults that a worker injects into itself at an exact point, on request.
 //!
-//! A crate of its own, without libtorch: the runtime and the launcher share these formats and nothing else.
+//! This is a separate crate, without libtorch, because the runtime and the launcher share these formats and nothing
+//! else.
 
+mod cleared;
+pub mod desync_report;
 pub mod error_file;
 pub mod exercise;
 pub mod fault;
-mod foreign;
 
-pub use foreign::FOREIGN;
+pub use cleared::{CLEARED_VARIABLES, clear_launcher};

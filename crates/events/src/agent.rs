@@ -1,6 +1,6 @@
-//! What a launching agent did, in the same folder and form as the ranks' files: `agent-<node>.jsonl`.
+//! What a launcher's agent did: `agent-<node>.jsonl`, in the same folder and format as the files of the ranks.
 //!
-//! The agent sees what a dying rank cannot tell: that it died, of what, and who stopped it. Lines are
+//! An agent sees what a dying rank cannot report: that it ended, how, and who stopped it. Lines have the form
 //! `{"t": …, "node": …, "event": "ended", …}`.
 
 use std::collections::BTreeMap;
@@ -12,56 +12,58 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Appender, EventsError, read_lines};
 
-/// One thing that an agent did or saw. `attempt` counts the starts of this agent's workers from 0: it names the log folder.
+/// Something that an agent did or saw. `attempt` counts from 0 how often this agent started its workers; it names the
+/// log folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
-#[allow(missing_docs)] // the fields are their names
+#[allow(missing_docs)] // the names of the fields explain them
 pub enum AgentEvent {
-    /// The nodes agreed on a group; `round` counts the agreements from 0.
+    /// The nodes agreed on a group; `round` counts these agreements from 0.
     Formed { round: u64, attempt: u64, group_rank: usize, nodes: usize, world_size: usize },
-    /// A worker runs.
+    /// A worker was started.
     Started { attempt: u64, rank: usize, local_rank: usize, pid: u32 },
-    /// A worker has ended: its exit code, or minus the signal's number. `stopped`: this agent had asked it to.
+    /// A worker ended: `code` is its exit code, or minus the signal's number. `stopped` is true if this agent stopped
+    /// it.
     Ended { attempt: u64, rank: usize, local_rank: usize, pid: u32, code: i32, stopped: bool },
-    /// All of this agent's workers will be started anew, because of `reason`.
+    /// This agent will start all of its workers again, because of `reason`.
     Restarting { attempt: u64, restarts_left: u32, reason: String },
-    /// The agent was sent a signal that asks it to end.
+    /// The agent received a signal that asks it to exit.
     Signalled { signal: i32 },
-    /// The agent ends with this code.
+    /// The agent exits with this code.
     Finished { code: i32 },
 }
 
-/// An event with when and where it was.
+/// An event with its time and its writer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgentRecord {
     /// Seconds since the Unix epoch, by the writing host's clock.
     pub t: f64,
-    /// Who wrote it.
+    /// The node that wrote it.
     pub node: String,
-    /// What it did.
+    /// The event.
     #[serde(flatten)]
     pub event: AgentEvent,
 }
 
-/// Where an agent writes its events; keeps nothing where none are wanted.
+/// The file to which an agent writes its events; the default discards them.
 #[derive(Debug, Default)]
 pub struct AgentSink {
     open: Option<(String, Appender)>,
 }
 
-/// An agent's file, read.
+/// The contents of an agent's file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentLog {
-    /// In the order of writing; events of kinds that this version does not know are left out.
+    /// In the order of writing, without events of a kind that this version does not know.
     pub records: Vec<AgentRecord>,
-    /// Numbers (from 1) of lines that a killed or starved writer left unfinished.
+    /// Numbers (from 1) of lines that a killed writer or a full disk left incomplete.
     pub torn: Vec<usize>,
 }
 
 impl AgentSink {
-    /// Appends to `folder/agent-<node>.jsonl`, making both as needed. Characters of `node` that a file's name should not
-    /// have become `_` there.
+    /// Appends to `folder/agent-<node>.jsonl` and creates both if needed. Characters of `node` that do not belong in a
+    /// file name become `_`.
     ///
     /// # Errors
     /// [`EventsError::Open`].
@@ -70,7 +72,7 @@ impl AgentSink {
         Ok(AgentSink { open: Some((node.to_owned(), appender)) })
     }
 
-    /// Writes `event` with the present time. Failing to is reported on stderr once, and never again.
+    /// Writes `event` with the current time. Only the first failure is reported, on stderr.
     pub fn emit(&self, event: &AgentEvent) {
         if let Some((node, appender)) = &self.open {
             let t = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
@@ -79,10 +81,10 @@ impl AgentSink {
     }
 }
 
-/// Reads the files of all agents in `folder`, by node.
+/// Reads the files of all agents in `folder`. The keys are nodes.
 ///
 /// # Errors
-/// [`EventsError::Read`]; [`EventsError::BadLine`] for a line that is whole but no event.
+/// [`EventsError::Read`]; [`EventsError::BadLine`] for a complete line that is not an event.
 pub fn read_agents(folder: &Path) -> Result<BTreeMap<String, AgentLog>, EventsError> {
     let fail = |source| EventsError::Read { path: folder.to_owned(), source };
     let mut logs = BTreeMap::new();
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_kinds_it_does_not_know_and_rejects_what_is_no_event() {
+    fn skips_unknown_kinds_and_rejects_lines_that_are_not_events() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent-a.jsonl");
         fs::write(&path, "{\"t\":1,\"node\":\"a\",\"event\":\"slept\"}\n{\"t\":2,\"node\":\"a\",\"event\":\"fin")

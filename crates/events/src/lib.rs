@@ -1,11 +1,11 @@
-//! What each rank did, as JSON lines: one file a rank, written for the harness and for plots, not for people.
+//! Event files: what each rank did, as JSON lines, one file per rank. The harness and plots read them; people need not.
 //!
-//! A line is `{"t": …, "rank": …, "restart": …, "event": "step", …}`. Each is appended with one write, so a process
-//! that is killed leaves at most one torn line, and a restarted one goes on behind it. Losing events never stops
-//! training.
+//! A line is `{"t": …, "rank": …, "restart": …, "event": "step", …}`. Each line is appended with a single write, so a
+//! killed process leaves at most one torn line, and a restarted one continues after it. A failure to write events never
+//! stops training.
 //!
-//! A crate of its own, without libtorch: the runtime writes these files and the harness reads them. Ranks are plain numbers
-//! here. Launching agents have files beside them: [`AgentEvent`].
+//! This is a separate crate, without libtorch: the runtime writes these files and the harness reads them. Ranks are
+//! plain numbers here. The launcher's agents write files of their own next to these: [`AgentEvent`].
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -25,17 +25,17 @@ pub use agent::{AgentEvent, AgentLog, AgentRecord, AgentSink, read_agents};
 /// The variable that names the folder for event files.
 pub const FOLDER: &str = "LOCKSTEP_EVENTS";
 
-/// One thing that a rank did. Counts start at 0; times are seconds, sizes bytes.
+/// Something that a rank did. Counts start at 0, times are in seconds, sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
-#[allow(missing_docs)] // the fields are their names; the units stand above
+#[allow(missing_docs)] // the names of the fields explain them; for units see above
 pub enum Event {
-    /// The process has joined its group. `device` as PyTorch writes it: `cpu`, `cuda:0`.
+    /// The process has joined its group. `device` has PyTorch's form: `cpu`, `cuda:0`.
     Start { world_size: usize, device: String, pid: u32 },
-    /// An epoch begins on this rank: its steps and its batch size.
+    /// An epoch begins on this rank, with this number of steps and this batch size.
     Epoch { epoch: u64, steps: u64, batch_size: usize },
-    /// One optimizer step is done; `loss` is this rank's, over `samples` samples.
+    /// An optimizer step is complete; `loss` is this rank's mean over `samples` samples.
     Step {
         epoch: u64,
         step: u64,
@@ -43,7 +43,7 @@ pub enum Event {
         loss: f64,
         samples: u64,
     },
-    /// The model was evaluated, over `samples` samples of all ranks; `accuracy` from 0 to 1.
+    /// The model was evaluated on `samples` samples of all ranks; `accuracy` is between 0 and 1.
     Eval {
         epoch: u64,
         #[serde(with = "number")]
@@ -52,37 +52,37 @@ pub enum Event {
         loss: f64,
         samples: u64,
     },
-    /// The samples that this rank took in an epoch, in order: by these one can tell that each was seen once.
+    /// The samples that this rank processed in an epoch, in order. They show whether each sample was used once.
     Samples { epoch: u64, indices: Vec<u64> },
-    /// A snapshot is safely on disk; training would go on at `step`.
+    /// A snapshot is safely on disk; training would resume from it at `step`.
     Snapshot { epoch: u64, step: u64, path: String, bytes: u64, seconds: f64 },
-    /// Training goes on from a snapshot, at `step`.
+    /// Training resumes from a snapshot, at `step`.
     Resume { epoch: u64, step: u64, path: String },
-    /// A collective of `bytes` per rank took `seconds`. `op` as PyTorch writes it: `all_reduce`.
+    /// A collective with `bytes` bytes per rank took `seconds`. `op` is PyTorch's name: `all_reduce`.
     Collective { op: String, bytes: u64, seconds: f64 },
     /// Something went wrong.
     Fault { message: String },
-    /// The process is about to end.
+    /// The process is about to exit.
     Exit { code: i32 },
-    /// A kind that this version does not know, from a newer one. Only read, never written.
+    /// An event of a newer version, whose kind this version does not know. Only read, never written.
     #[serde(skip)]
     Other { kind: String, fields: Map<String, Value> },
 }
 
-/// An event with when and where it was.
+/// An event with its time and its writer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     /// Seconds since the Unix epoch, by the writing host's clock.
     pub t: f64,
-    /// Who wrote it.
+    /// The rank that wrote it.
     pub rank: usize,
-    /// How often the workers had been restarted.
+    /// The number of restarts before it.
     pub restart: u32,
-    /// What it did.
+    /// The event.
     pub event: Event,
 }
 
-/// Where a rank writes its events. Shared by reference among threads.
+/// The file to which a rank writes its events. Threads share it by reference.
 #[derive(Debug, Default)]
 pub struct EventSink {
     open: Option<Open>,
@@ -95,7 +95,7 @@ struct Open {
     file: Appender,
 }
 
-/// A file to which whole lines are added.
+/// A file to which whole lines are appended.
 #[derive(Debug)]
 struct Appender {
     path: PathBuf,
@@ -110,12 +110,12 @@ struct State {
     lost: u64,
 }
 
-/// A rank's file, read.
+/// The contents of a rank's file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventLog {
     /// In the order of writing.
     pub records: Vec<Record>,
-    /// Numbers (from 1) of lines that a killed or starved writer left unfinished.
+    /// Numbers (from 1) of lines that a killed writer or a full disk left incomplete.
     pub torn: Vec<usize>,
 }
 
@@ -123,12 +123,12 @@ pub struct EventLog {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EventsError {
-    /// The folder or the file cannot be made or opened for writing.
+    /// The folder or the file cannot be created or opened for writing.
     #[error("cannot open {} for events", path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The file or the folder cannot be read.
@@ -136,28 +136,28 @@ pub enum EventsError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// A whole line is no event: the file was damaged or written by something else.
+    /// A complete line is not an event: the file was damaged, or another program wrote it.
     #[error("line {line} of {} is not an event: {reason}", path.display())]
     BadLine {
         /// The file.
         path: PathBuf,
         /// The line's number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The parser's error.
         reason: String,
     },
 }
 
 impl EventSink {
-    /// A sink that keeps nothing.
+    /// A sink that discards all events.
     pub fn off() -> Self {
         Self::default()
     }
 
-    /// The sink that the environment asks for by `LOCKSTEP_EVENTS`; if it cannot be opened, a warning and no sink.
+    /// Opens the sink that `LOCKSTEP_EVENTS` asks for. If that fails, prints a warning and discards events.
     pub fn from_env(rank: usize, restart: u32) -> Self {
         let Some(folder) = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty()) else { return Self::off() };
         Self::open(Path::new(&folder), rank, restart).unwrap_or_else(|error| {
@@ -167,7 +167,7 @@ impl EventSink {
         })
     }
 
-    /// Appends to `folder/rank-<rank>.jsonl`, making both as needed.
+    /// Appends to `folder/rank-<rank>.jsonl` and creates both if needed.
     ///
     /// # Errors
     /// [`EventsError::Open`].
@@ -176,7 +176,7 @@ impl EventSink {
         Ok(EventSink { open: Some(Open { rank, restart, file }) })
     }
 
-    /// Writes `event` with the present time. Failing to is reported on stderr once, and never again.
+    /// Writes `event` with the current time. Only the first failure is reported, on stderr.
     pub fn emit(&self, event: &Event) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.emit_at(since.as_secs_f64(), event);
@@ -189,12 +189,12 @@ impl EventSink {
         }
     }
 
-    /// Whether events are kept at all: what is costly to gather need not be gathered for nothing.
+    /// Returns true if events are kept. If not, callers can skip work that only prepares events.
     pub fn is_on(&self) -> bool {
         self.open.is_some()
     }
 
-    /// How many events could not be written.
+    /// The number of events that could not be written.
     pub fn lost(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.file.state().lost)
     }
@@ -213,7 +213,10 @@ impl Appender {
         if let Err(error) = state.write(line) {
             state.lost += 1;
             if state.lost == 1 {
-                eprintln!("warning: cannot write events to {}: {error}; all else goes on", self.path.display());
+                eprintln!(
+                    "warning: cannot write events to {}: {error}; training continues without them",
+                    self.path.display()
+                );
             }
         }
     }
@@ -248,14 +251,14 @@ const KINDS: [&str; 10] =
 /// Reads one rank's file.
 ///
 /// # Errors
-/// [`EventsError::BadLine`] for a line that is whole but no event; torn lines are listed instead.
+/// [`EventsError::BadLine`] for a complete line that is not an event. Torn lines are listed in the result.
 pub fn read(path: &Path) -> Result<EventLog, EventsError> {
     let mut log = EventLog::default();
     log.torn = read_lines(path, |value| record(value).map(|record| log.records.push(record)))?;
     Ok(log)
 }
 
-/// Hands every whole line of the file at `path` to `take`; the numbers (from 1) of those that are torn.
+/// Calls `take` with every complete line of the file at `path` and returns the numbers (from 1) of torn lines.
 fn read_lines(path: &Path, mut take: impl FnMut(Value) -> serde_json::Result<()>) -> Result<Vec<usize>, EventsError> {
     let fail = |source| EventsError::Read { path: path.to_owned(), source };
     let mut reader = BufReader::new(File::open(path).map_err(fail)?);
@@ -278,7 +281,7 @@ fn read_lines(path: &Path, mut take: impl FnMut(Value) -> serde_json::Result<()>
     Ok(torn)
 }
 
-/// Reads the files of all ranks in `folder`; other files are left alone.
+/// Reads the files of all ranks in `folder` and ignores other files.
 ///
 /// # Errors
 /// As [`read`], at the first file that fails.
@@ -354,7 +357,8 @@ fn record(value: Value) -> serde_json::Result<Record> {
     Ok(Record { t, rank, restart, event })
 }
 
-/// Floats that JSON has no numbers for are texts: a loss that became NaN is what one looks for in these files.
+/// Non-finite floats, which JSON has no numbers for, become strings: readers of these files look for a loss that became
+/// NaN.
 mod number {
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -480,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn goes_on_behind_a_torn_line_of_the_process_before() {
+    fn continues_after_a_torn_line_of_an_earlier_process() {
         let (_dir, path) = written(&one_of_each());
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() - 5]).unwrap();
@@ -493,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_a_whole_last_line_that_only_lacks_its_end() {
+    fn accepts_a_last_line_that_only_lacks_its_newline() {
         let (_dir, path) = written(&one_of_each());
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() - 1]).unwrap();
@@ -501,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_on_kinds_and_fields_of_a_newer_version() {
+    fn keeps_kinds_and_fields_of_a_newer_version() {
         let (_dir, path) = written(&[]);
         let lines = r#"{"t":1.0,"rank":0,"restart":0,"event":"teleport","to":"mars"}
 {"t":2.0,"rank":0,"restart":0,"event":"exit","code":0,"why":"done"}

@@ -1,7 +1,8 @@
-//! The program around a learner's functions: it does what the grader asks of one rank, and says how it went.
+//! The runtime of an exercise's program: it runs the task that the grader requests on one rank and reports the outcome.
 //!
-//! An exercise's `main` lists its tasks; [`main`] reads which one is asked for, applies the learner's function to each input, and
-//! leaves the results for the grader. A panic, a `todo!()` and an error are answers too. What is right is not known here.
+//! An exercise's `main` lists its tasks. [`main`] reads which one the grader requests, calls the learner's function with each
+//! input, and leaves the results for the grader. A panic, a `todo!()` and an error are outcomes, too. This crate does not know
+//! which results are right.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -18,27 +19,30 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tch::{Device, Tensor};
 
-/// What `todo!()` says first.
+/// The beginning of `todo!()`'s message.
 const TODO: &str = "not yet implemented";
-/// How often a rank that is done looks whether it may go.
-const LOOK: Duration = Duration::from_millis(5);
+/// The interval at which a finished rank checks whether it may end.
+const POLL: Duration = Duration::from_millis(5);
 
-/// Inputs to results.
+/// A function from inputs to results.
 type Run = dyn Fn(Vec<Value>) -> Result<Vec<Value>, Failure>;
 
-/// A learner's function, with how its inputs are read and its results are written.
+/// A learner's function, together with the conversion of its inputs and results.
 pub struct Task {
     name: String,
     run: Box<Run>,
 }
 
+/// Why a task has no results.
 enum Failure {
-    OfTheCourse(String),
-    OfTheAnswer(anyhow::Error),
+    /// The course's grading function and its program do not fit together.
+    Course(String),
+    /// The learner's function returned an error.
+    Answer(anyhow::Error),
 }
 
 impl Task {
-    /// A function that needs no process group.
+    /// A task whose function needs no process group.
     pub fn new<I, O>(name: &str, answer: impl Fn(I) -> anyhow::Result<O> + 'static) -> Self
     where
         I: DeserializeOwned,
@@ -48,7 +52,7 @@ impl Task {
         Task { name: name.into(), run: Box::new(run) }
     }
 
-    /// A function of a process group, which all ranks join once for all inputs.
+    /// A task whose function needs a process group. All ranks join it once, before the first input.
     pub fn in_group<I, O>(name: &str, answer: impl Fn(&ProcessGroup, I) -> anyhow::Result<O> + 'static) -> Self
     where
         I: DeserializeOwned,
@@ -56,16 +60,16 @@ impl Task {
     {
         let run = move |inputs| {
             let inputs = parse(inputs)?;
-            let env = LaunchEnv::from_env().map_err(|error| Failure::OfTheCourse(error.to_string()))?;
+            let env = LaunchEnv::from_env().map_err(|error| Failure::Course(error.to_string()))?;
             let joined = init_process_group(&env, Device::Cpu, &Default::default());
-            // Kept to the process's end: to those who still wait, a rank that is done must not look like one that is gone.
-            let group = Box::leak(Box::new(joined.map_err(|error| Failure::OfTheCourse(told(&error.into())))?));
+            // The group lives until the process ends: other ranks may still wait for this one, and must not lose it as a peer.
+            let group = Box::leak(Box::new(joined.map_err(|error| Failure::Course(text(&error.into())))?));
             inputs.into_iter().map(|input| written(answer(group, input))).collect()
         };
         Task { name: name.into(), run: Box::new(run) }
     }
 
-    /// The same under the task's name and that of one of several answers to it.
+    /// Renames the task to `TASK/NAME`, for one of several answers to it.
     #[must_use]
     pub fn variant(self, name: &str) -> Self {
         Task { name: format!("{}/{name}", self.name), ..self }
@@ -80,16 +84,16 @@ pub fn tensor(numbers: &[f64]) -> Tensor {
 /// The numbers of a tensor of any shape, row by row.
 ///
 /// # Errors
-/// When it does not hold numbers.
+/// When the tensor does not contain numbers.
 pub fn numbers(tensor: &Tensor) -> anyhow::Result<Vec<f64>> {
     let flat = tensor.flatten(0, -1).to_kind(tch::Kind::Double);
     Vec::try_from(&flat).context("the answer is not a tensor of numbers")
 }
 
-/// Does what the grader asks for.
+/// Runs the task that the grader requests.
 pub fn main(tasks: impl IntoIterator<Item = Task>) -> ExitCode {
-    let Some((call, answers)) = asked() else {
-        eprintln!("error: this program is started by the grader: run `cargo test -p {}`", program());
+    let Some((call, answers)) = requested() else {
+        eprintln!("error: only the grader can start this program: run `cargo test -p {}`", program());
         return ExitCode::from(2);
     };
     let rank = std::env::var("RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
@@ -103,23 +107,23 @@ pub fn main(tasks: impl IntoIterator<Item = Task>) -> ExitCode {
         return ExitCode::FAILURE;
     }
     while !answers.dismissed() {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
     ExitCode::SUCCESS
 }
 
-fn asked() -> Option<(PathBuf, Answers)> {
+fn requested() -> Option<(PathBuf, Answers)> {
     Some((std::env::var_os(CALL)?.into(), Answers(std::env::var_os(ANSWERS)?.into())))
 }
 
-/// This program's name, which is that of its package.
+/// The name of this program, which is also the name of its package.
 fn program() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
 thread_local! {
-    /// Where the last panic of this thread was.
+    /// The source location of the last panic of this thread.
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -127,23 +131,23 @@ fn answer(tasks: impl IntoIterator<Item = Task>, call: Call) -> Answer {
     let Some(task) = tasks.into_iter().find(|task| task.name == call.task) else {
         return Answer::Misunderstood { why: format!("there is no task {}", call.task) };
     };
-    note_panics();
+    record_panics();
     match catch_unwind(AssertUnwindSafe(|| (task.run)(call.inputs))) {
         Ok(Ok(outputs)) => Answer::Done { outputs },
-        Ok(Err(Failure::OfTheAnswer(error))) => Answer::Failed { error: told(&error) },
-        Ok(Err(Failure::OfTheCourse(why))) => Answer::Misunderstood { why },
+        Ok(Err(Failure::Answer(error))) => Answer::Failed { error: text(&error) },
+        Ok(Err(Failure::Course(why))) => Answer::Misunderstood { why },
         Err(panic) => panicked(&*panic),
     }
 }
 
-/// Panics of this thread become answers; those of threads that the answer started are told as always.
-fn note_panics() {
-    let (this, tell) = (std::thread::current().id(), take_hook());
+/// Records where this thread panics. Panics of other threads are printed as usual.
+fn record_panics() {
+    let (this, print) = (std::thread::current().id(), take_hook());
     set_hook(Box::new(move |info| {
         if std::thread::current().id() == this {
             PLACE.set(info.location().map(ToString::to_string));
         } else {
-            tell(info);
+            print(info);
         }
     }));
 }
@@ -159,15 +163,15 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Answer {
 
 fn parse<I: DeserializeOwned>(inputs: Vec<Value>) -> Result<Vec<I>, Failure> {
     let inputs: Result<_, _> = inputs.into_iter().map(serde_json::from_value).collect();
-    inputs.map_err(|error| Failure::OfTheCourse(format!("an input is not of the task's type: {error}")))
+    inputs.map_err(|error| Failure::Course(format!("an input is not of the task's type: {error}")))
 }
 
 fn written<O: Serialize>(output: anyhow::Result<O>) -> Result<Value, Failure> {
-    let output = output.map_err(Failure::OfTheAnswer)?;
-    serde_json::to_value(output).map_err(|error| Failure::OfTheCourse(format!("a result cannot be written: {error}")))
+    let output = output.map_err(Failure::Answer)?;
+    serde_json::to_value(output).map_err(|error| Failure::Course(format!("a result cannot be written: {error}")))
 }
 
-fn told(error: &anyhow::Error) -> String {
+fn text(error: &anyhow::Error) -> String {
     format!("{error:#}")
 }
 
@@ -175,32 +179,32 @@ fn told(error: &anyhow::Error) -> String {
 mod tests {
     use super::*;
 
-    fn asked_of(answer: impl Fn(i64) -> anyhow::Result<i64> + 'static, inputs: &[Value]) -> Answer {
+    fn run(answer: impl Fn(i64) -> anyhow::Result<i64> + 'static, inputs: &[Value]) -> Answer {
         super::answer([Task::new("double", answer)], Call { task: "double".into(), inputs: inputs.to_vec() })
     }
 
     #[test]
     fn applies_the_function_to_each_input() {
-        assert_eq!(asked_of(|n| Ok(2 * n), &[1.into(), 2.into()]), Answer::Done { outputs: vec![2.into(), 4.into()] });
+        assert_eq!(run(|n| Ok(2 * n), &[1.into(), 2.into()]), Answer::Done { outputs: vec![2.into(), 4.into()] });
     }
 
     #[test]
-    #[allow(clippy::todo)] // as a learner finds it
-    fn tells_todo_panic_and_error_apart() {
-        let unfinished = asked_of(|_| todo!("double it"), &[1.into()]);
+    #[allow(clippy::todo)] // the learner's files contain it
+    fn distinguishes_todo_panic_and_error() {
+        let unfinished = run(|_| todo!("double it"), &[1.into()]);
         assert_eq!(unfinished, Answer::NotStarted { what: "double it".into() });
-        let broken = asked_of(|n| Ok([1][n as usize]), &[1.into()]);
+        let broken = run(|n| Ok([1][n as usize]), &[1.into()]);
         assert!(
             matches!(&broken, Answer::Panicked { message, place: Some(place) }
             if message.contains("out of bounds") && place.contains("lib.rs")),
             "{broken:?}"
         );
-        assert_eq!(asked_of(|_| anyhow::bail!("no"), &[1.into()]), Answer::Failed { error: "no".into() });
+        assert_eq!(run(|_| anyhow::bail!("no"), &[1.into()]), Answer::Failed { error: "no".into() });
     }
 
     #[test]
-    fn refuses_foreign_inputs_and_tasks() {
-        assert!(matches!(asked_of(Ok, &["one".into()]), Answer::Misunderstood { .. }));
+    fn rejects_inputs_of_another_type_and_unknown_tasks() {
+        assert!(matches!(run(Ok, &["one".into()]), Answer::Misunderstood { .. }));
         let other = Call { task: "triple".into(), inputs: Vec::new() };
         let answer = super::answer([Task::new("double", Ok::<i64, _>).variant("wrong")], other);
         assert_eq!(answer, Answer::Misunderstood { why: "there is no task triple".into() });

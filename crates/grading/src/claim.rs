@@ -1,90 +1,90 @@
-//! Claims about a result: right, or wrong in a way that is known.
+//! Claims about a result: it is right, or it is wrong in a way that has its own diagnosis.
 
 use std::fmt::Debug;
 
-use crate::{Fault, Verdict};
+use crate::{Finding, Verdict};
 
-/// More of a value is not shown, in bytes.
+/// Longer values are cut off at this many bytes.
 const SHOWN: usize = 400;
 
-/// That a result is the expected one. Wrong results that people really get have a diagnosis of their own; the first that was
-/// seen is told.
+/// Claims that a result is the expected one. Common wrong results have their own diagnoses; the first one that applies is
+/// reported.
 ///
 /// ```ignore
 /// Claim::equal(&expected, &observed)
 ///     .on_rank(rank)
 ///     .given(format!("{samples} samples, {ranks} ranks"))
-///     .knows(observed == blocks, "you took a block of neighbours, not every third sample")
-///     .otherwise("the shares of the ranks are …")?;
+///     .diagnose_if(observed == blocks, "you took a block of neighbours, not every third sample")
+///     .or_fail("the shares of the ranks are …")?;
 /// ```
-#[must_use = "a claim says nothing before `otherwise`"]
+#[must_use = "a claim checks nothing until `or_fail` is called"]
 pub struct Claim {
     holds: bool,
-    fault: Fault,
+    finding: Finding,
     known: Option<String>,
 }
 
 impl Claim {
-    /// That the two are equal.
+    /// Claims that both values are equal.
     pub fn equal<T: PartialEq + Debug + ?Sized>(expected: &T, observed: &T) -> Self {
         Self::of(expected == observed, expected, observed)
     }
 
-    /// That no number is further than `tolerance` from the expected one, and there are as many.
+    /// Claims that both lists have the same length and that no number differs by more than `tolerance`.
     pub fn close(expected: &[f64], observed: &[f64], tolerance: f64) -> Self {
         let mut claim = Self::of(close(expected, observed, tolerance), expected, observed);
-        claim.fault.tolerance = Some(tolerance);
+        claim.finding.tolerance = Some(tolerance);
         claim
     }
 
-    /// That something holds, with what is expected and what was seen, for people.
+    /// Claims that `holds` is true. `expected` and `observed` describe it for the learner.
     pub fn that(holds: bool, expected: impl Into<String>, observed: impl Into<String>) -> Self {
-        let mut fault = Fault::new(Verdict::WrongValue, "");
-        (fault.expected, fault.observed) = (Some(expected.into()), Some(observed.into()));
-        Claim { holds, fault, known: None }
+        let mut finding = Finding::new(Verdict::WrongValue, "");
+        (finding.expected, finding.observed) = (Some(expected.into()), Some(observed.into()));
+        Claim { holds, finding, known: None }
     }
 
     fn of<T: Debug + ?Sized>(holds: bool, expected: &T, observed: &T) -> Self {
         Self::that(holds, shown(expected), shown(observed))
     }
 
-    /// Which rank the result is of.
+    /// Sets the rank that the result came from.
     pub fn on_rank(self, rank: usize) -> Self {
-        Claim { fault: self.fault.on_rank(rank), ..self }
+        Claim { finding: self.finding.on_rank(rank), ..self }
     }
 
-    /// What the answer was applied to.
+    /// Describes the input.
     pub fn given(self, given: impl Into<String>) -> Self {
-        Claim { fault: self.fault.given(given), ..self }
+        Claim { finding: self.finding.given(given), ..self }
     }
 
-    /// A fault of another kind than a wrong value.
+    /// Sets the kind of finding. The default is a wrong value.
     pub fn verdict(mut self, verdict: Verdict) -> Self {
-        self.fault.verdict = verdict;
+        self.finding.verdict = verdict;
         self
     }
 
-    /// What it means if this was `seen`.
-    pub fn knows(mut self, seen: bool, diagnosis: impl Into<String>) -> Self {
-        if seen && self.known.is_none() {
+    /// Uses this diagnosis if `condition` is true and no earlier condition was.
+    pub fn diagnose_if(mut self, condition: bool, diagnosis: impl Into<String>) -> Self {
+        if condition && self.known.is_none() {
             self.known = Some(diagnosis.into());
         }
         self
     }
 
-    /// The fault, if the claim does not hold, with this diagnosis if no other is known.
+    /// Fails if the claim does not hold, with this diagnosis if no condition was true.
     ///
     /// # Errors
-    /// The [`Fault`].
-    pub fn otherwise(self, diagnosis: impl Into<String>) -> anyhow::Result<()> {
+    /// The [`Finding`].
+    pub fn or_fail(self, diagnosis: impl Into<String>) -> anyhow::Result<()> {
         if self.holds {
             return Ok(());
         }
-        Err(Fault { diagnosis: self.known.unwrap_or_else(|| diagnosis.into()), ..self.fault }.into())
+        Err(Finding { diagnosis: self.known.unwrap_or_else(|| diagnosis.into()), ..self.finding }.into())
     }
 }
 
-/// Whether no number is further than `tolerance` from the expected one; NaN is.
+/// Returns true if both lists have the same length and no number differs by more than `tolerance`. NaN always differs.
 pub fn close(expected: &[f64], observed: &[f64], tolerance: f64) -> bool {
     let near = |(expected, observed): (&f64, &f64)| (expected - observed).abs() <= tolerance;
     expected.len() == observed.len() && expected.iter().zip(observed).all(near)
@@ -104,22 +104,23 @@ fn shown<T: Debug + ?Sized>(value: &T) -> String {
 mod tests {
     use super::*;
 
-    fn fault(claim: Claim, otherwise: &str) -> Fault {
-        claim.otherwise(otherwise).unwrap_err().downcast().unwrap()
+    fn finding(claim: Claim, diagnosis: &str) -> Finding {
+        claim.or_fail(diagnosis).unwrap_err().downcast().unwrap()
     }
 
     #[test]
-    fn tells_the_first_known_fault_that_was_seen() {
-        let claim = || Claim::close(&[1.0, 2.0], &[2.0, 4.0], 1e-9).knows(false, "not this").knows(true, "doubled");
-        let known = fault(claim().knows(true, "nor this"), "wrong");
+    fn reports_the_first_diagnosis_whose_condition_is_true() {
+        let claim =
+            || Claim::close(&[1.0, 2.0], &[2.0, 4.0], 1e-9).diagnose_if(false, "not this").diagnose_if(true, "doubled");
+        let known = finding(claim().diagnose_if(true, "nor this"), "wrong");
         assert_eq!((known.diagnosis.as_str(), known.verdict), ("doubled", Verdict::WrongValue));
         assert_eq!(known.expected.as_deref(), Some("[1.0, 2.0]"));
-        assert_eq!(fault(Claim::equal(&1, &2), "wrong").diagnosis, "wrong");
-        assert!(Claim::equal("a", "a").knows(true, "doubled").otherwise("wrong").is_ok());
+        assert_eq!(finding(Claim::equal(&1, &2), "wrong").diagnosis, "wrong");
+        assert!(Claim::equal("a", "a").diagnose_if(true, "doubled").or_fail("wrong").is_ok());
     }
 
     #[test]
-    fn nan_is_close_to_nothing_and_lengths_count() {
+    fn rejects_nan_and_lists_of_different_length() {
         assert!(close(&[1.0], &[1.05], 0.1));
         assert!(
             !close(&[1.0], &[f64::NAN], 0.1) && !close(&[1.0], &[1.0, 1.0], 0.1) && !close(&[f64::NAN], &[1.0], 9.0)
@@ -127,8 +128,8 @@ mod tests {
     }
 
     #[test]
-    fn shortens_long_values_at_a_letters_end() {
-        let long = fault(Claim::equal("", &*"ü".repeat(SHOWN)), "long");
+    fn shortens_long_values_between_two_characters() {
+        let long = finding(Claim::equal("", &*"ü".repeat(SHOWN)), "long");
         assert!(long.observed.is_some_and(|text| text.len() <= SHOWN + 3 && text.ends_with('…')));
     }
 }

@@ -1,4 +1,4 @@
-//! What a lab's `lab.toml` says: how the lab is verified, its tasks, their hints, and the answers that the course itself keeps.
+//! The contents of `lab.toml`: how to verify the lab, its tasks, their hints, and the course's wrong and unusual answers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::Deserialize;
 
-use crate::{Stage, Verdict};
+use crate::{Runner, Verdict};
 
-/// How a task is graded: from the results of real ranks. The first [`Fault`](crate::Fault) ends it.
-pub type Grading = fn(&mut Stage) -> anyhow::Result<()>;
+/// Grades a task from the results of real ranks. Stops at the first [`Finding`](crate::Finding).
+pub type Grading = fn(&mut Runner) -> anyhow::Result<()>;
 
-/// A lab: what its `lab.toml` says, and how each task is graded.
+/// A lab: the text of its `lab.toml` and a grading function for each task.
 #[derive(Clone, Copy, Debug)]
 pub struct Lab {
     /// Its folder in `labs/`.
     pub name: &'static str,
     /// The text of its `lab.toml`.
     pub text: &'static str,
-    /// How each task is graded, by name, in the order of `lab.toml`.
+    /// The grading function of each task, by name, in the order of `lab.toml`.
     pub gradings: &'static [(&'static str, Grading)],
 }
 
@@ -32,41 +32,41 @@ struct LabFile {
     tasks: Vec<Task>,
 }
 
-/// How `lockstep verify` runs a lab, and what it then checks.
+/// How `lockstep verify` runs a lab and what it checks afterwards.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Verify {
-    /// What the lab promises, in a few words.
+    /// The lab's promise, in a few words.
     pub shows: String,
-    /// What is checked.
+    /// Which checks follow the run.
     pub checks: Checks,
-    /// Whether the lab starts its ranks itself; otherwise a launcher does.
+    /// True if the lab starts its ranks itself, false if a launcher starts them.
     #[serde(default)]
     pub starts_itself: bool,
-    /// The scenario of the library that kills the lab, if it survives that.
+    /// A fault scenario that the lab survives.
     pub killed_by: Option<String>,
-    /// How often it goes through its samples.
+    /// The number of epochs.
     #[serde(default)]
     pub epochs: u64,
-    /// How many samples there are to learn from.
+    /// The number of training samples.
     #[serde(default)]
     pub samples: u64,
-    /// The program's arguments, with spaces between them. `{ranks}`, `{epochs}`, `{batch}`, `{samples}` and `{seed}` stand for
-    /// numbers, `{weights}`, `{snapshots}` and `{results}` for folders of the run.
+    /// The program's arguments, separated by spaces. `{ranks}`, `{epochs}`, `{batch}`, `{samples}` and `{seed}` stand for
+    /// numbers; `{weights}`, `{snapshots}` and `{results}` stand for folders of the run.
     pub args: String,
 }
 
-/// What `lockstep verify` checks after a lab has run.
+/// The checks of `lockstep verify` after a lab has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Checks {
-    /// One rank takes each sample once an epoch, and its loss falls.
+    /// One rank visits each sample once per epoch, and its loss falls.
     OneDevice,
-    /// Several ranks train as one rank does, and learn.
+    /// Several ranks train as one rank does, and they learn.
     Training,
-    /// Messages from rank to rank arrive, between processes and between threads.
+    /// Messages between ranks arrive, between processes and between threads.
     Messages,
-    /// Collectives leave what they promise, between processes and between threads.
+    /// Each collective leaves the right result on each rank, between processes and between threads.
     Collectives,
 }
 
@@ -75,7 +75,7 @@ pub enum Checks {
 pub struct Tasks {
     /// The chapter's file in `book/src`.
     pub chapter: String,
-    /// In the order in which they are to be done.
+    /// In the order in which the learner does them.
     pub tasks: Vec<Task>,
 }
 
@@ -83,41 +83,41 @@ pub struct Tasks {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Task {
-    /// Also that of its file and its function: `shard` is `src/shard.rs`.
+    /// The name of the task, of its file and of its function: `shard` is in `src/shard.rs`.
     pub name: String,
-    /// What is to be done, in a few words.
+    /// What the learner does, in a few words.
     pub title: String,
     /// The heading of its section in the chapter.
     pub section: String,
-    /// From a nudge to nearly the answer.
+    /// Three hints. The first is a nudge, the last is nearly the answer.
     pub hints: [String; 3],
     /// Wrong answers that people really give.
     #[serde(default)]
     pub wrong: Vec<Wrong>,
-    /// Right answers that look unlike the course's own.
+    /// Right answers that look different from the course's answer.
     #[serde(default)]
     pub right: Vec<Right>,
 }
 
-/// A wrong answer: the function of its name in `mutants/TASK.rs`.
+/// A wrong answer: the function of the same name in `mutants/TASK.rs`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wrong {
-    /// Its name among those of the task.
+    /// Its name, unique within the task.
     pub name: String,
     /// What is wrong with it, for maintainers.
     pub what: String,
-    /// The verdict that it must get.
+    /// The verdict it must get.
     pub verdict: Verdict,
-    /// A part of the diagnosis that it must get.
+    /// A part of the diagnosis it must get.
     pub says: String,
 }
 
-/// A right answer: the function of its name in `mutants/TASK.rs`.
+/// A right answer: the function of the same name in `mutants/TASK.rs`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Right {
-    /// Its name among those of the task.
+    /// Its name, unique within the task.
     pub name: String,
     /// What is unusual about it.
     pub what: String,
@@ -133,7 +133,7 @@ pub struct NoSuchTask {
 }
 
 impl Lab {
-    /// The lab in this folder, with what stands there now. Nothing of it is compiled in, so that its tasks cannot be graded.
+    /// Reads the lab in this folder as it is now. The result has no grading functions: those are compiled in.
     ///
     /// # Errors
     /// When its `lab.toml` cannot be read.
@@ -141,12 +141,12 @@ impl Lab {
         let path = folder.join("lab.toml");
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Few are read, by a command that then ends.
+        // The leak is harmless: a command reads a few labs and then ends.
         Ok(Lab { name: name.leak(), text: text.leak(), gradings: &[] })
     }
 
-    /// Whether this is its number, its folder or one of its packages: `2`, `02`, `02-spawn-ddp`, `lab-02-spawn-ddp`, `ex-02`,
-    /// `sol-02`.
+    /// Returns true if `text` is the lab's number, its folder or one of its packages: `2`, `02`, `02-spawn-ddp`,
+    /// `lab-02-spawn-ddp`, `ex-02`, `sol-02`.
     pub fn is_called(&self, text: &str) -> bool {
         let plain = ["lab-", "ex-", "sol-"].iter().find_map(|package| text.strip_prefix(package)).unwrap_or(text);
         self.name == plain || self.number() == format!("{plain:0>2}")
@@ -172,7 +172,7 @@ impl Lab {
         format!("ex-{}", self.number())
     }
 
-    /// The package with the course's own answers.
+    /// The package with the course's answers.
     pub fn solution(&self) -> String {
         format!("sol-{}", self.number())
     }
@@ -180,16 +180,16 @@ impl Lab {
     /// Its tasks.
     ///
     /// # Errors
-    /// When `lab.toml` is not of its form.
+    /// When `lab.toml` is not valid.
     pub fn tasks(&self) -> anyhow::Result<Tasks> {
         let LabFile { chapter, tasks, .. } = self.file()?;
         Ok(Tasks { chapter, tasks })
     }
 
-    /// How it is verified; `None` for a lab that promises nothing that can be checked.
+    /// How to verify the lab. `None` if there is nothing that can be checked.
     ///
     /// # Errors
-    /// When `lab.toml` is not of its form.
+    /// When `lab.toml` is not valid.
     pub fn verify(&self) -> anyhow::Result<Option<Verify>> {
         Ok(self.file()?.verify)
     }
@@ -198,7 +198,7 @@ impl Lab {
         toml::from_str(self.text).with_context(|| format!("labs/{}/lab.toml", self.name))
     }
 
-    /// How a task is graded.
+    /// The grading function of a task.
     pub fn grading(&self, task: &str) -> Option<Grading> {
         self.gradings.iter().find(|(name, _)| *name == task).map(|(_, grading)| *grading)
     }
@@ -208,7 +208,7 @@ impl Tasks {
     /// The task of this name.
     ///
     /// # Errors
-    /// When there is none, with those that there are.
+    /// [`NoSuchTask`], which lists the tasks of the lab.
     pub fn find(&self, name: &str) -> Result<&Task, NoSuchTask> {
         let names = || self.tasks.iter().map(|task| &*task.name).collect::<Vec<_>>().join(", ");
         let found = self.tasks.iter().find(|task| task.name == name);
@@ -217,7 +217,7 @@ impl Tasks {
 }
 
 impl Task {
-    /// The names of the answers in `mutants`, wrong ones first.
+    /// The names of the answers in `mutants`, with the wrong ones first.
     pub fn variants(&self) -> impl Iterator<Item = &str> {
         self.wrong.iter().map(|wrong| &*wrong.name).chain(self.right.iter().map(|right| &*right.name))
     }

@@ -1,4 +1,4 @@
-//! Grades an exercise: its tasks in their order, to the first finding.
+//! Grades one task of an exercise.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::exercise::{Lab, Task};
-use crate::{Fault, Found, Options, Stage, Verdict, sums};
+use crate::{Finding, Found, Options, Runner, Verdict, checksums};
 
-/// What is graded.
+/// A learner's program and its sources.
 #[derive(Clone, Debug)]
 pub struct Submission {
     /// The learner's program.
@@ -17,47 +17,47 @@ pub struct Submission {
     pub folder: PathBuf,
 }
 
-/// How one task went.
+/// The result of grading one task.
 #[derive(Clone, Debug)]
 pub struct Graded {
     /// The task.
     pub task: Task,
-    /// What was found.
+    /// The finding, if any.
     pub found: Found,
-    /// How long it took.
+    /// How long the grading took.
     pub took: Duration,
 }
 
 /// Grades one task.
 ///
 /// # Errors
-/// Faults of the machine or the course; what is wrong with the answer is in the result.
+/// Failures of the machine or the course. A wrong answer is not an error but part of the result.
 pub fn grade(lab: &Lab, task: &Task, submission: &Submission, options: &Options) -> anyhow::Result<Graded> {
     let begin = Instant::now();
     let found = find(lab, &task.name, &task.name, &submission.program, options)?;
-    let untouched = || sums::untouched(&submission.folder, &task.file());
-    let found = found.map_err(|fault| if untouched() { Box::new(as_given(*fault)) } else { fault });
+    let untouched = || checksums::untouched(&submission.folder, &task.file());
+    let found = found.map_err(|finding| if untouched() { Box::new(not_started(*finding)) } else { finding });
     Ok(Graded { task: task.clone(), found, took: begin.elapsed() })
 }
 
-/// Grades what the program calls `answer`, as an answer to `task`.
+/// Grades the program's answer `answer` as an answer to `task`.
 ///
 /// # Errors
 /// As [`grade`].
 pub fn find(lab: &Lab, task: &str, answer: &str, program: &Path, options: &Options) -> anyhow::Result<Found> {
     let grading = lab.grading(task).with_context(|| format!("there is no task {task} in lab {}", lab.number()))?;
-    let mut stage = Stage::new(program, answer, options)?;
-    match grading(&mut stage) {
+    let mut runner = Runner::new(program, answer, options);
+    match grading(&mut runner) {
         Ok(()) => Ok(Ok(())),
-        Err(error) => error.downcast().map(|fault| Err(Box::new(fault))),
+        Err(error) => error.downcast().map(|finding| Err(Box::new(finding))),
     }
 }
 
-/// The file is as the course gave it: whatever it does wrong, nobody has begun to mend it.
-fn as_given(fault: Fault) -> Fault {
-    if fault.verdict == Verdict::NotStarted {
-        return fault;
+/// Turns the finding into "not started": the file is still as the course wrote it, so its bugs are not the learner's.
+fn not_started(finding: Finding) -> Finding {
+    if finding.verdict == Verdict::NotStarted {
+        return finding;
     }
-    let diagnosis = format!("the program is still as it was given. What it does now: {}", fault.diagnosis);
-    Fault { verdict: Verdict::NotStarted, diagnosis, ..fault }
+    let diagnosis = format!("the program is still as it was given. What it does now: {}", finding.diagnosis);
+    Finding { verdict: Verdict::NotStarted, diagnosis, ..finding }
 }

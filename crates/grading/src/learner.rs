@@ -1,4 +1,4 @@
-//! `cargo test -p ex-NN`: what a learner runs.
+//! Runs `cargo test -p ex-NN` for the learner.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -11,26 +11,26 @@ use clap::Parser;
 use crate::exercise::{Lab, Task, Tasks};
 use crate::grade::{Submission, grade};
 use crate::progress::Progress;
-use crate::stage::{self, CONFINED};
-use crate::{Found, Options, tell};
+use crate::runner::{self, CONFINED};
+use crate::{Found, Options, render};
 
-/// Grade the exercise: its tasks in order, to the first that is not right
+/// Grade the exercise: its tasks in order, up to the first one that fails
 #[derive(Parser)]
 struct Args {
-    /// The tasks to grade; all, if none is named
+    /// The tasks to grade; all of them by default
     #[arg(value_name = "TASK")]
     tasks: Vec<String>,
-    /// Draw the inputs from this number, which a finding names
+    /// Draw the inputs from this seed; each finding prints its seed
     #[arg(long)]
     seed: Option<u64>,
-    /// Taken for Cargo's sake
+    /// Accepted because Cargo passes it
     #[arg(long, hide = true)]
     nocapture: bool,
     #[arg(long, short, hide = true)]
     quiet: bool,
 }
 
-/// The `main` of an exercise's test: `program` and `folder` are those of its package.
+/// The `main` of an exercise's test. `program` and `folder` belong to its package.
 pub fn main(lab: &Lab, program: &str, folder: &str) -> ExitCode {
     if let Some(code) = helper() {
         return code;
@@ -47,7 +47,7 @@ pub fn main(lab: &Lab, program: &str, folder: &str) -> ExitCode {
     }
 }
 
-/// Becomes the helper that [`Stage`](crate::Stage) starts this executable as, if it is one. To be called first in `main`.
+/// Runs a helper if [`Runner`](crate::Runner) started this executable as one. Call this first in `main`.
 pub fn helper() -> Option<ExitCode> {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     let (name, rest) = args.split_first()?;
@@ -55,10 +55,10 @@ pub fn helper() -> Option<ExitCode> {
     Some(done.map_or_else(cannot_start, |()| ExitCode::SUCCESS))
 }
 
-/// The helper of this name, with its arguments; `None` if there is none.
+/// Runs the helper of this name with its arguments. Returns `None` if no helper has this name.
 pub fn help(name: &str, args: &[OsString]) -> Option<anyhow::Result<()>> {
-    let confined = || (name == CONFINED).then(|| stage::confined(args));
-    lockstep_launch::process::helper(name, args).or_else(confined)
+    let confined = || (name == CONFINED).then(|| runner::confined(args));
+    lockstep_process::helper(name, args).or_else(confined)
 }
 
 fn cannot_start(error: anyhow::Error) -> ExitCode {
@@ -66,11 +66,11 @@ fn cannot_start(error: anyhow::Error) -> ExitCode {
     ExitCode::from(127)
 }
 
-/// Grades the tasks of that name in order, all if there is none, and tells how it goes; whether all are right. A task that
-/// is passed is noted in the checkout's progress.
+/// Grades the named tasks in order (all tasks if `names` is empty), prints each result and returns true if all pass. Records
+/// each task that passes in the checkout's progress.
 ///
 /// # Errors
-/// A task that does not exist; faults of the machine and of the course.
+/// A task that does not exist; failures of the machine or the course.
 pub fn run(
     lab: &Lab,
     names: &[String],
@@ -84,30 +84,30 @@ pub fn run(
     for task in tasks.tasks.iter().filter(|task| names.is_empty() || names.contains(&task.name)) {
         let graded = grade(lab, task, submission, options).with_context(|| format!("cannot grade {}", task.name))?;
         let seconds = graded.took.as_secs_f64();
-        let text = told(lab, &tasks, task, &graded.found, options.seed);
+        let text = rendered(lab, &tasks, task, &graded.found, options.seed);
         if graded.found.is_err() {
             writeln!(out, "{text}")?;
             return Ok(false);
         }
         writeln!(out, "{text} ({seconds:.1} s)")?;
-        note(&submission.folder, lab, &task.name, options.seed);
+        record(&submission.folder, lab, &task.name, options.seed);
     }
     let next = if names.is_empty() { "all tasks of this lab are done" } else { "done" };
     writeln!(out, "\n{next}\n")?;
     Ok(true)
 }
 
-/// What a learner reads of a task that was found to be so.
-pub fn told(lab: &Lab, tasks: &Tasks, task: &Task, found: &Found, seed: u64) -> String {
+/// The result of grading a task, as the learner reads it.
+pub fn rendered(lab: &Lab, tasks: &Tasks, task: &Task, found: &Found, seed: u64) -> String {
     match found {
-        Ok(()) => tell::passed(tasks, task),
-        Err(fault) => tell::failed(lab, tasks, task, fault, seed),
+        Ok(()) => render::passed(tasks, task),
+        Err(finding) => render::failed(lab, tasks, task, finding, seed),
     }
 }
 
-/// A verdict is worth more than its note.
-fn note(folder: &Path, lab: &Lab, task: &str, seed: u64) {
-    if let Err(error) = Progress::note(folder, lab.number(), task, seed) {
-        eprintln!("warning: the progress was not noted: {error:#}");
+/// A failure to record is only a warning: the verdict matters more.
+fn record(folder: &Path, lab: &Lab, task: &str, seed: u64) {
+    if let Err(error) = Progress::record(folder, lab.number(), task, seed) {
+        eprintln!("warning: cannot record the progress: {error:#}");
     }
 }

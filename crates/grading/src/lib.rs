@@ -1,30 +1,31 @@
-//! Grades exercises: starts real ranks of a learner's program and tells from what was seen what is wrong. Links no libtorch.
+//! Grades exercises: runs a learner's program on real ranks and diagnoses what is wrong. Links no libtorch.
 //!
-//! - [`exercise`]: what a lab's `lab.toml` says, and which function grades each task.
-//! - [`Stage`]: where such a function calls the learner's answer; [`Claim`]: how it judges results; [`Fault`]: what it finds.
-//! - [`grade`]: grades tasks; [`learner`]: `cargo test -p ex-NN`; [`course`]: the tests of the course's own answers.
-//! - [`progress`]: which tasks a learner has passed; [`skeleton`], [`sums`]: the learner's files.
+//! - [`exercise`]: the contents of `lab.toml` and the function that grades each task.
+//! - [`Runner`] calls the learner's answer, a [`Claim`] checks a result, and a [`Finding`] says what is wrong.
+//! - [`grade`] grades a task, [`learner`] runs `cargo test -p ex-NN`, [`course`] tests the course's own answers.
+//! - [`progress`] records which tasks a learner has passed. [`skeleton`] and [`package`] write the learner's files, and
+//!   [`checksums`] shows which of them have changed.
 //!
-//! What a task asks for and which mistakes it knows stands in its lab's `grading` folder; `lockstep-labs` has all labs.
+//! The functions that grade tasks are in the labs' `grading` folders. `lockstep-labs` lists all labs.
 
+pub mod checksums;
 mod claim;
 pub mod course;
 pub mod exercise;
-mod fault;
+mod finding;
 pub mod grade;
 pub mod learner;
 mod numbers;
 mod options;
 pub mod package;
 pub mod progress;
+mod render;
+pub mod runner;
 pub mod skeleton;
-pub mod stage;
-pub mod sums;
-mod tell;
 
 pub use claim::{Claim, close};
 pub use exercise::{Grading, Lab};
-pub use fault::{Fault, Found, Verdict, explain};
+pub use finding::{Finding, Found, Verdict, explain};
 pub use numbers::Numbers;
 pub use options::{DEADLINE, Options};
-pub use stage::{End, Setting, Stage};
+pub use runner::{CallOptions, RankOutcome, Runner};

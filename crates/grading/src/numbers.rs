@@ -1,11 +1,11 @@
-//! Numbers that ranks leave as results.
+//! Lists of numbers in the ranks' results.
 
 use std::fmt;
 use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
-/// Numbers, NaN among them: JSON has no such number, and `null` stands for it.
+/// Numbers that may be NaN. JSON cannot represent NaN, so `null` stands for it.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Vec<Option<f64>>")]
 pub struct Numbers(pub Vec<f64>);
@@ -22,7 +22,7 @@ impl From<Vec<f64>> for Numbers {
     }
 }
 
-/// As a list, which is what learners see.
+/// Shows a plain list, since learners read it.
 impl fmt::Debug for Numbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_is_no_number_as_such() {
+    fn reads_null_as_nan() {
         let written = serde_json::to_string(&Numbers(vec![1.5, f64::NAN])).unwrap();
         let read: Numbers = serde_json::from_str(&written).unwrap();
         assert!(read.len() == 2 && read[0] == 1.5 && read[1].is_nan(), "{written}");

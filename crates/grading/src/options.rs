@@ -1,28 +1,27 @@
-//! How answers are graded.
+//! Options of the grader.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::stage::Bounds;
+use crate::runner::Bounds;
 
-/// How long the ranks of a call may take if nothing else is said, the time left out in which others had the core. Right answers take
-/// about a second.
+/// The default deadline of a call. Time in which the ranks wait for a core does not count. Right answers take about a second.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// How answers are graded.
+/// Options of the grader.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What the inputs are drawn from.
+    /// The seed of the inputs.
     pub seed: u64,
     /// How long a call may take.
     pub deadline: Duration,
-    /// How much its ranks may take.
+    /// What its ranks may use.
     pub bounds: Bounds,
-    /// Whether ranks can write to their private folder only, where the kernel can see to that.
+    /// If true, ranks can write only to their private folder, where the kernel supports this.
     pub confined: bool,
 }
 
 impl Options {
-    /// With inputs from `seed`, or from the time of day.
+    /// Default options, with the inputs drawn from `seed` or, without one, from the time of day.
     pub fn seeded(seed: Option<u64>) -> Self {
         let today = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos() % 100_000;
         Options {

@@ -1,4 +1,4 @@
-//! The learner's package, made of the solution's: see [`crate::skeleton`] for what becomes of each file.
+//! Generates the learner's package from the solution's. [`crate::skeleton`] converts each file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 
 use crate::exercise::{Lab, Task, Tasks};
-use crate::{skeleton, sums};
+use crate::{checksums, skeleton};
 
-/// The root of a package's program: the solution's has all answers, the learner's only his own.
+/// The root of a package's program. The solution's lists all answers, the learner's lists one per task.
 const MAIN: &str = "main.rs";
-/// From the sources of a package to the modules that the solution and the exercise share.
+/// The path from a package's sources to the modules that the solution and the exercise share.
 pub const GIVEN: &str = "../../given";
 
-/// The files of a lab's exercise, by their paths in its folder, as they follow from the solution in this checkout.
+/// Generates the files of a lab's exercise from the solution in this checkout, by their paths in the exercise's folder.
 ///
 /// # Errors
-/// When the solution cannot be read or its marks do not pair.
+/// When the solution cannot be read or its markers do not pair.
 pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let solution = lab.folder(root).join("solution");
     let mut files = BTreeMap::new();
@@ -32,15 +32,15 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
         files.insert(Path::new("src").join(name), text);
     }
     files.insert(Path::new("src").join(MAIN), main(&lab.tasks()?, &given(&lab.folder(root))?));
-    let sums: String = files.iter().map(|(path, text)| sums::line(path, text)).collect();
-    files.insert(sums::FILE.into(), sums);
+    let checksums: String = files.iter().map(|(path, text)| checksums::line(path, text)).collect();
+    files.insert(checksums::FILE.into(), checksums);
     Ok(files)
 }
 
-/// Puts these files in the place of a lab's exercise.
+/// Replaces a lab's exercise with these files.
 ///
 /// # Errors
-/// The system's own, with the path.
+/// Errors of the file system, with the path.
 pub fn write(root: &Path, lab: &Lab, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
     let folder = lab.exercise(root);
     if folder.exists() {
@@ -49,10 +49,10 @@ pub fn write(root: &Path, lab: &Lab, files: &BTreeMap<PathBuf, String>) -> anyho
     files.iter().try_for_each(|(path, text)| write_file(&folder.join(path), text))
 }
 
-/// Writes a file and, where they are missing, the folders above it.
+/// Writes a file and creates the folders above it.
 ///
 /// # Errors
-/// The system's own, with the path.
+/// Errors of the file system, with the path.
 pub fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     let context = || format!("cannot write {}", path.display());
     fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).with_context(context)?;
@@ -80,7 +80,7 @@ fn main(tasks: &Tasks, given: &BTreeSet<String>) -> String {
     let listed = list(&tasks.tasks.iter().map(named).collect::<Vec<_>>());
     format!(
         "\
-//! Does what the grader asks of the answers. There is nothing to change here: each task is a file next to this one.
+//! Calls the answers with the grader's inputs. You do not change this file: each task has its own file next to it.
 
 {own}
 {given}
@@ -91,7 +91,7 @@ fn main() -> std::process::ExitCode {{
     )
 }
 
-/// What stands between the brackets, as the formatter writes it: in one line if that is no longer than 120 columns.
+/// The list between the brackets, as rustfmt formats it: on one line if that has at most 120 columns.
 fn list(items: &[String]) -> String {
     const REST: usize = "    lockstep_exercise::main([])".len();
     let line = items.join(", ");
@@ -102,7 +102,7 @@ fn manifest(lab: &Lab, solution: &str) -> anyhow::Result<String> {
     let section = solution.split("\n[dependencies]\n").nth(1).and_then(|rest| rest.split("\n\n").next());
     let section = section.with_context(|| format!("{}'s Cargo.toml has no dependencies", lab.solution()))?;
     ensure!(!section.contains("path ="), "an exercise takes crates from the workspace alone");
-    // Other answers than the learner's are no business of his.
+    // Only the solution needs the macro that lists all answers.
     let own = section.lines().filter(|line| !line.starts_with("lockstep-answers"));
     let dependencies = own.collect::<Vec<_>>().join("\n");
     let name = lab.package();
@@ -134,7 +134,7 @@ lockstep-labs.workspace = true
 
 [lints.rust]
 unsafe_code = \"forbid\"
-# Before an answer is written, what it is given goes unused.
+# Parameters and imports are unused until the answer is written.
 unused = {{ level = \"allow\", priority = -1 }}
 ",
         dependencies.trim_end()
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_items_as_the_formatter_does() {
+    fn formats_the_list_as_rustfmt_does() {
         let items = |count| vec!["tasks::abcdefghi(abcdefghi::abcdefghi)".to_owned(); count];
         assert_eq!(list(&items(1)), "tasks::abcdefghi(abcdefghi::abcdefghi)");
         assert!(!list(&items(2)).contains('\n'));

@@ -1,4 +1,4 @@
-//! Which tasks a learner has passed: a plain file in the checkout, `progress.toml`.
+//! Records which tasks a learner has passed, in the checkout's `progress.toml`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,58 +10,58 @@ use chrono::Local;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "progress.toml";
-const HEAD: &str = "# Tasks that were passed, by lab. The grader writes this file; `lockstep progress` shows it.\n\n";
+const HEAD: &str = "# Passed tasks, by lab. The grader writes this file; `lockstep progress` shows it.\n\n";
 
-/// Labs by number, their tasks by name.
+/// The passed tasks: by the lab's number, then by the task's name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Progress(BTreeMap<String, BTreeMap<String, Passed>>);
 
-/// When a task was passed last.
+/// When and with which seed a task was last passed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Passed {
     /// Local time.
     pub at: String,
-    /// What the inputs were drawn from.
+    /// The seed of the inputs.
     pub seed: u64,
 }
 
 impl Progress {
-    /// Of the checkout that holds `folder`.
+    /// Reads the progress of the checkout that contains `folder`.
     ///
     /// # Errors
-    /// When there is a file that cannot be read.
+    /// When the file exists but cannot be read.
     pub fn read(folder: &Path) -> anyhow::Result<Self> {
         let file = file(folder);
         match fs::read_to_string(&file) {
             Ok(text) => toml::from_str(&text).with_context(|| {
-                format!("{} is not what the grader wrote: mend it, or remove it to begin anew", file.display())
+                format!("{} is damaged: repair it, or remove it to start with no progress", file.display())
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
         }
     }
 
-    /// When a task was passed last, if it was.
+    /// When a task was last passed, if ever.
     pub fn of(&self, lab: &str, task: &str) -> Option<&Passed> {
         self.0.get(lab)?.get(task)
     }
 
-    /// Notes in the checkout that holds `folder` that a task was passed.
+    /// Records in the checkout that contains `folder` that a task was passed.
     ///
     /// # Errors
-    /// As [`read`](Self::read), and when the file cannot be written.
-    pub fn note(folder: &Path, lab: &str, task: &str, seed: u64) -> anyhow::Result<()> {
+    /// The errors of [`read`](Self::read), and when the file cannot be written.
+    pub fn record(folder: &Path, lab: &str, task: &str, seed: u64) -> anyhow::Result<()> {
         let at = Local::now().format("%Y-%m-%d %H:%M:%S").to_string();
         let mut progress = Self::read(folder)?;
         progress.0.entry(lab.into()).or_default().insert(task.into(), Passed { at, seed });
         progress.write(&file(folder))
     }
 
-    /// Forgets a lab's tasks, in the checkout that holds `folder`.
+    /// Removes a lab's tasks from the progress of the checkout that contains `folder`.
     ///
     /// # Errors
-    /// As [`note`](Self::note).
+    /// The errors of [`record`](Self::record).
     pub fn forget(folder: &Path, lab: &str) -> anyhow::Result<()> {
         let mut progress = Self::read(folder)?;
         match progress.0.remove(lab) {
@@ -71,16 +71,16 @@ impl Progress {
     }
 
     fn write(&self, file: &Path) -> anyhow::Result<()> {
-        let told = || format!("cannot write {}", file.display());
+        let context = || format!("cannot write {}", file.display());
         let folder = file.parent().unwrap_or(Path::new("."));
-        let mut unfinished = tempfile::NamedTempFile::new_in(folder).with_context(told)?;
-        unfinished.write_all(format!("{HEAD}{}", toml::to_string(self)?).as_bytes()).with_context(told)?;
-        unfinished.persist(file).with_context(told)?;
+        let mut unfinished = tempfile::NamedTempFile::new_in(folder).with_context(context)?;
+        unfinished.write_all(format!("{HEAD}{}", toml::to_string(self)?).as_bytes()).with_context(context)?;
+        unfinished.persist(file).with_context(context)?;
         Ok(())
     }
 }
 
-/// The checkout's file: it lies beside `Cargo.lock`.
+/// The checkout's file, next to `Cargo.lock`.
 fn file(folder: &Path) -> PathBuf {
     let root = folder.ancestors().find(|folder| folder.join("Cargo.lock").is_file());
     root.unwrap_or(folder).join(FILE)
@@ -91,13 +91,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_what_was_passed_beside_the_lock_file() {
+    fn records_passed_tasks_next_to_the_lock_file() {
         let root = tempfile::tempdir().unwrap();
         let exercise = root.path().join("labs/02/exercise");
         fs::create_dir_all(&exercise).unwrap();
         fs::write(root.path().join("Cargo.lock"), "").unwrap();
-        Progress::note(&exercise, "02", "shard", 7).unwrap();
-        Progress::note(&exercise, "02", "average", 8).unwrap();
+        Progress::record(&exercise, "02", "shard", 7).unwrap();
+        Progress::record(&exercise, "02", "average", 8).unwrap();
         let read = Progress::read(root.path()).unwrap();
         assert_eq!(read.of("02", "shard").unwrap().seed, 7);
         assert!(read.of("02", "other").is_none() && read.of("03", "shard").is_none());
@@ -106,11 +106,11 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_file_that_is_not_its_own() {
+    fn rejects_a_damaged_file() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join(FILE), "shard = 1").unwrap();
-        let error = Progress::note(root.path(), "02", "shard", 7).unwrap_err().to_string();
+        let error = Progress::record(root.path(), "02", "shard", 7).unwrap_err().to_string();
         assert!(error.contains("progress.toml") && error.contains("remove it"), "{error}");
-        assert_eq!(fs::read_to_string(root.path().join(FILE)).unwrap(), "shard = 1", "it was kept");
+        assert_eq!(fs::read_to_string(root.path().join(FILE)).unwrap(), "shard = 1", "the file must not change");
     }
 }

@@ -1,7 +1,7 @@
-//! The learner's files, made of the course's answers.
+//! Generates the learner's files from the course's answers.
 //!
-//! In an answer's file the part that is the learner's to write stands between `// <answer>` and `// </answer>`. Lines in it that
-//! begin with `//~` are what the learner finds there instead; the others are the answer.
+//! In an answer's file, `// <answer>` and `// </answer>` enclose the part that the learner writes. Lines in it that begin with
+//! `//~` go into the learner's file; all other lines are the answer.
 //!
 //! ```text
 //! pub fn twice(n: i64) -> i64 {          pub fn twice(n: i64) -> i64 {
@@ -17,26 +17,26 @@ use anyhow::{bail, ensure};
 
 const BEGIN: &str = "// <answer>";
 const END: &str = "// </answer>";
-const INSTEAD: &str = "//~";
+const LEARNERS: &str = "//~";
 
-/// The learner's text for an answer's.
+/// Converts an answer's text to the learner's text.
 ///
 /// # Errors
-/// When marks do not pair, or a marked part leaves the learner nothing.
+/// When markers do not pair, or when a marked part has no line for the learner.
 pub fn skeleton(answer: &str) -> anyhow::Result<String> {
     let (mut text, mut inside, mut instead) = (String::new(), None, 0);
     for (number, line) in (1..).zip(answer.lines()) {
         match (line.trim(), inside) {
             (BEGIN, None) => (inside, instead) = (Some(number), 0),
             (END, Some(begin)) => {
-                ensure!(instead > 0, "the answer that begins in line {begin} has no line that begins with {INSTEAD}");
+                ensure!(instead > 0, "the answer that begins in line {begin} has no line that begins with {LEARNERS}");
                 inside = None;
             }
-            (mark @ (BEGIN | END), _) => bail!("line {number}: {mark} without its other half"),
+            (marker @ (BEGIN | END), _) => bail!("line {number}: {marker} without its counterpart"),
             (trimmed, Some(_)) => {
-                if let Some(kept) = trimmed.strip_prefix(INSTEAD) {
+                if let Some(kept) = trimmed.strip_prefix(LEARNERS) {
                     let indent = &line[..line.len() - line.trim_start().len()];
-                    // One space behind the mark is its own; further ones are indentation.
+                    // The first space after the marker belongs to it. Further ones are indentation.
                     let kept = format!("{indent}{}", kept.strip_prefix(' ').unwrap_or(kept));
                     text.push_str(kept.trim_end());
                     text.push('\n');
@@ -55,11 +55,11 @@ pub fn skeleton(answer: &str) -> anyhow::Result<String> {
     }
 }
 
-/// The answer alone, without what the learner finds instead.
+/// The answer without the lines for the learner.
 pub fn answer(text: &str) -> String {
     let own = |line: &&str| {
         let line = line.trim();
-        line != BEGIN && line != END && !line.starts_with(INSTEAD)
+        line != BEGIN && line != END && !line.starts_with(LEARNERS)
     };
     text.lines().filter(own).flat_map(|line| [line, "\n"]).collect()
 }
@@ -71,19 +71,19 @@ mod tests {
     const TWICE: &str = "fn twice(n: i64) -> i64 {\n    // <answer>\n    //~ // Twice.\n    //~ if true {\n    //~     todo!(\"twice\")\n    //~ }\n    2 * n\n    // </answer>\n}\n";
 
     #[test]
-    fn leaves_the_learner_what_is_meant_for_him() {
+    fn replaces_the_answer_by_the_lines_for_the_learner() {
         let left = "fn twice(n: i64) -> i64 {\n    // Twice.\n    if true {\n        todo!(\"twice\")\n    }\n}\n";
         assert_eq!(skeleton(TWICE).unwrap(), left);
         assert_eq!(answer(TWICE), "fn twice(n: i64) -> i64 {\n    2 * n\n}\n");
     }
 
     #[test]
-    fn keeps_files_without_a_mark() {
+    fn keeps_files_without_markers() {
         assert_eq!(skeleton("//! Words.\n").unwrap(), "//! Words.\n");
     }
 
     #[test]
-    fn refuses_marks_that_do_not_pair_and_answers_with_nothing_instead() {
+    fn rejects_unpaired_markers_and_answers_without_lines_for_the_learner() {
         for text in [
             "// <answer>\n//~ x\n",
             "// </answer>\n",

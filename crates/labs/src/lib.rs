@@ -1,11 +1,12 @@
-//! The labs of the course, and how to name one. Links no libtorch.
+//! The course's labs, and how a user may name one. Does not link libtorch.
 //!
-//! The list is that of the folders: `build.rs` takes each folder of `labs` that holds a `lab.toml`. Its text and the functions in
-//! `grading` are compiled in, so that a command that lies elsewhere knows them, too.
+//! The list is that of the folders: `build.rs` takes each folder of `labs` that contains a `lab.toml`. It compiles in the text of
+//! `lab.toml` and the functions in `grading`, so the command needs no checkout to know them.
 
 use std::process::ExitCode;
 
-use lockstep_grading::{Lab, course, learner};
+use lockstep_grading::course::{self, Compare};
+use lockstep_grading::{Lab, learner};
 
 include!(concat!(env!("OUT_DIR"), "/labs.rs"));
 
@@ -19,7 +20,7 @@ pub struct NoSuchLab {
 /// The lab of this number, folder or package: `2`, `02`, `02-spawn-ddp`, `lab-02-spawn-ddp`, `ex-02`, `sol-02`.
 ///
 /// # Errors
-/// [`NoSuchLab`], with those that there are.
+/// Returns [`NoSuchLab`], which lists the labs.
 pub fn find(text: &str) -> Result<Lab, NoSuchLab> {
     LABS.iter().find(|lab| lab.is_called(text)).copied().ok_or_else(|| NoSuchLab { name: text.into() })
 }
@@ -28,14 +29,15 @@ fn names() -> Vec<&'static str> {
     LABS.iter().map(|lab| lab.name).collect()
 }
 
-/// The `main` of an exercise's test: `package` is its name, `program` what it has built, `folder` where it lies.
+/// The `main` of an exercise's test: `package` is the exercise's name, `program` its built binary, `folder` its folder.
 pub fn grade(package: &str, program: &str, folder: &str) -> ExitCode {
     with(package, |lab| learner::main(lab, program, folder))
 }
 
-/// The `main` of a solution's test: `package` is its name, `program` has all answers that the course keeps.
-pub fn try_answers(package: &str, program: &str) -> ExitCode {
-    with(package, |lab| course::main(lab, program))
+/// The `main` of a solution's test: `package` is its name, `program` has all answers of the course, and `compare` compares the
+/// diagnoses of a task's wrong answers with those that are expected.
+pub fn try_answers(package: &str, program: &str, compare: Compare) -> ExitCode {
+    with(package, |lab| course::main(lab, program, compare))
 }
 
 fn with(package: &str, main: impl FnOnce(&Lab) -> ExitCode) -> ExitCode {

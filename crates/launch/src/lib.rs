@@ -1,18 +1,20 @@
 //! The elastic agent behind `lockstep run`: workers, restarts, rendezvous, logs. It links no libtorch.
+//! Worker processes themselves are `lockstep_process`'.
 //!
-//! - [`config`]: what is to be run, as torchrun's flags say it, and the environment of each worker.
+//! - [`config`]: the job's configuration, from torchrun's flags, and the environment of each worker.
 //! - [`process`]: worker processes: started tied to the agent's life, watched by the kernel, ended with all their children.
-//! - [`output`]: what workers print: whole lines to console and files.
+//! - [`output`]: the workers' output: complete lines to console and files.
 //! - [`report`]: how workers failed, and the final report.
-//! - [`rendezvous`]: how agents agree on who takes part.
-//! - [`diagnose`]: what to tell when they do not.
-//! - [`status`]: what the running job looks like, in one line.
+//! - [`rendezvous`]: how agents agree on the members of a job.
+//! - [`scheduler`]: what Slurm, PBS, MPI's launcher or a host file says of the job.
+//! - [`diagnose`]: explanations when they do not.
+//! - [`status`]: the state of the running job, in one line.
 
 pub mod agent;
 pub mod config;
 pub mod diagnose;
 pub mod output;
-pub mod process;
 pub mod rendezvous;
 pub mod report;
+pub mod scheduler;
 pub mod status;

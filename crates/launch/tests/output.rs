@@ -1,6 +1,6 @@
-//! Output of workers through real pipes: whole lines, the files, and what holds up whom.
+//! Output of workers through real pipes: complete lines, the files, and blocked readers.
 
-#![allow(clippy::unwrap_used)] // a test may
+#![allow(clippy::unwrap_used)] // a panic fails the test
 
 use std::fs::{self, File};
 use std::io::{self, PipeReader, Read, Write};
@@ -9,9 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use lockstep_launch::output::{Console, Finished, Outputs, Plan, Prefix, Stream, StreamPlan};
-use lockstep_launch::process::Sink;
+use lockstep_process::Sink;
 
-/// Nothing takes longer than this, even on a busy machine.
+/// Longer than any test takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
 fn piped() -> (PipeReader, Console) {
@@ -36,7 +36,7 @@ fn writer(sink: Sink) -> File {
     }
 }
 
-/// The writing ends of the workers' standard outputs; their standard errors end at once.
+/// The write ends of the workers' standard outputs; their standard errors end immediately.
 fn stdouts(sinks: Vec<(Sink, Sink)>) -> Vec<File> {
     sinks.into_iter().map(|(stdout, _)| writer(stdout)).collect()
 }
@@ -48,7 +48,7 @@ fn all(mut read: PipeReader) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn one_worker_alone_passes_byte_for_byte() {
+async fn the_output_of_a_single_worker_passes_through_byte_for_byte() {
     let (read, console) = piped();
     let (mut outputs, sinks) = Outputs::open(&console, vec![only_stdout(shown(""))]).unwrap();
     let bytes = b"a\r\n\xff\x00 50%\r100%\nno end";
@@ -59,7 +59,7 @@ async fn one_worker_alone_passes_byte_for_byte() {
     assert_eq!(all(read), bytes);
 }
 
-/// Each rank writes every byte on its own, so that lines end in all sorts of chunks.
+/// Each rank writes every byte separately, so that chunks end anywhere in a line.
 #[tokio::test]
 async fn lines_of_several_ranks_never_mix() {
     const LINES: usize = 200;
@@ -101,7 +101,7 @@ async fn a_tee_writes_plain_bytes_to_the_file_and_lines_to_the_console() {
         filtered: path("filtered_stdout.log"),
         ..shown(&format!("[{rank}]:"))
     };
-    // The second is written, but not shown, as with --local-ranks-filter.
+    // The second worker's output is written but not shown, as with --local-ranks-filter.
     let silent = StreamPlan { console: false, ..plan(1) };
     let (mut outputs, sinks) = Outputs::open(&console, vec![only_stdout(plan(0)), only_stdout(silent)]).unwrap();
     for (rank, mut stdout) in stdouts(sinks).into_iter().enumerate() {
@@ -130,13 +130,13 @@ async fn a_redirected_stream_is_the_file_itself() {
     let mut stderr = writer(stderr);
     assert!(stderr.metadata().unwrap().is_file());
     stderr.write_all(b"one\ntwo").unwrap();
-    // Nothing need be finished: what is written is there, whatever becomes of the agent.
+    // No `finish` is needed: the written bytes are in the file even if the agent dies.
     assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntwo");
     assert_eq!(outputs.tail(0, Stream::Stderr), ["one", "two"]);
 }
 
 #[tokio::test]
-async fn a_stuck_console_holds_up_only_those_who_print_to_it() {
+async fn a_blocked_console_delays_only_workers_that_print_to_it() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("stdout.log");
     let (read, console) = piped();
@@ -149,7 +149,7 @@ async fn a_stuck_console_holds_up_only_those_who_print_to_it() {
     let (mut loud, mut quiet) = (stdouts.next().unwrap(), stdouts.next().unwrap());
     const LOUD: usize = 4 << 20;
     let loud = thread::spawn(move || loud.write_all(&[&[b'y'; 999][..], b"\n"].concat().repeat(LOUD / 1000)));
-    // Nobody reads the console, yet the other rank gets rid of more than any pipe holds.
+    // The console has no reader, but the other rank can write more than the capacity of a pipe.
     quiet.write_all(&b"xxxxxxxxx\n".repeat(100_000)).unwrap();
     drop(quiet);
     assert!(!loud.is_finished());
@@ -162,7 +162,7 @@ async fn a_stuck_console_holds_up_only_those_who_print_to_it() {
 }
 
 #[tokio::test]
-async fn a_console_that_is_gone_does_not_end_the_files() {
+async fn files_are_still_written_when_the_console_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("stdout.log");
     let (read, console) = piped();
@@ -175,7 +175,7 @@ async fn a_console_that_is_gone_does_not_end_the_files() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_and_the_console_goes_on() {
+async fn a_full_disk_is_reported_and_the_console_continues() {
     let (read, console) = piped();
     let plan = StreamPlan { file: Some("/dev/full".into()), ..shown("[0]:") };
     let (mut outputs, sinks) = Outputs::open(&console, vec![only_stdout(plan)]).unwrap();
@@ -188,24 +188,24 @@ async fn a_full_disk_is_told_and_the_console_goes_on() {
 }
 
 #[tokio::test]
-async fn a_stream_that_somebody_holds_open_is_given_up() {
+async fn a_stream_that_a_process_holds_open_is_given_up() {
     let (read, console) = piped();
     let plans = vec![only_stdout(shown("[0]:")), only_stdout(shown("[1]:"))];
     let (mut outputs, sinks) = Outputs::open(&console, plans).unwrap();
     let mut stdouts = stdouts(sinks);
     let mut held = stdouts.remove(0);
-    held.write_all(b"last words").unwrap();
+    held.write_all(b"last line").unwrap();
     drop(stdouts);
     let finished = outputs.finish(Duration::from_millis(20)).await;
     assert_eq!(finished, Finished { given_up: vec![(0, Stream::Stdout)], failed: vec![] });
     assert_eq!(outputs.finish(LIMIT).await, finished);
-    assert_eq!(outputs.tail(0, Stream::Stdout), ["last words"]);
+    assert_eq!(outputs.tail(0, Stream::Stdout), ["last line"]);
     drop((outputs, console));
-    assert_eq!(all(read), b"[0]:last words\n");
+    assert_eq!(all(read), b"[0]:last line\n");
 }
 
 #[tokio::test]
-async fn the_last_lines_are_kept_even_of_what_is_not_shown() {
+async fn the_last_lines_are_kept_even_of_hidden_output() {
     let (_read, console) = piped();
     let (mut outputs, mut sinks) = Outputs::open(&console, vec![Plan::default()]).unwrap();
     let (stdout, stderr) = sinks.remove(0);

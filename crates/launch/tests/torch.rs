@@ -1,15 +1,15 @@
-//! The final report and the copy of the root cause, held against torch's own.
+//! The final report and the copy of the root cause, compared with torch's own.
 
-#![allow(clippy::unwrap_used)] // a test may
+#![allow(clippy::unwrap_used)] // a panic fails the test
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use lockstep_launch::report::{Death, Failure, Report, hand_up};
+use lockstep_launch::report::{Death, Failure, Report, propagate_error};
 
 /// Prints torch's report of two failures, then writes its copy of the root cause. Arguments: the program's name, the
-/// error file of rank 3, the exit code and pid of both, the time of the other's death, the place of the copy.
+/// error file of rank 3, the exit code and pid of both, the time of the other's death, the path of the copy.
 const TORCH: &str = r"
 import os, socket, sys
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, get_error_handler
@@ -23,7 +23,7 @@ os.environ['TORCHELASTIC_ERROR_FILE'] = copy
 get_error_handler().dump_error_file(error_file, 1)
 ";
 
-/// LOCKSTEP_PYTHON, else `python3`, if it has torch.
+/// LOCKSTEP_PYTHON, otherwise `python3`, if it has torch.
 fn torch() -> Option<PathBuf> {
     let python = std::env::var_os("LOCKSTEP_PYTHON").map_or_else(|| "python3".into(), PathBuf::from);
     let look = "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)";
@@ -76,6 +76,6 @@ fn reports_what_torch_reports_line_by_line() {
     let deaths = vec![failure(3, 1, died, error_file, host), failure(2, -6, died, dir.path().join("none"), host)];
     let report = Report::new("my train.py", deaths).unwrap();
     assert_eq!(report.to_string(), expected.trim_end());
-    hand_up(report.root(), &ours).unwrap();
+    propagate_error(report.root(), &ours).unwrap();
     assert_eq!(json(&ours), json(&theirs));
 }

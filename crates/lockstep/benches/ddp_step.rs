@@ -1,6 +1,6 @@
-//! A training step on 2 ranks with DDP, against the same step without communication, in turns.
+//! Measures a DDP training step on 2 ranks against the same step without communication, alternating.
 //!
-//! In the peer both ranks also train, each for itself: both cores are as busy, and only the averaging is missing.
+//! In the baseline both ranks also train, each on its own: both cores are equally busy, and only the averaging is missing.
 
 #[path = "support/mlp.rs"]
 mod mlp;
@@ -14,7 +14,7 @@ use c10d::{CommHook, ProcessGroup};
 use criterion::Criterion;
 use lockstep::DdpOptions;
 use mlp::{Trainer, ZeroGrad};
-use support::fleet::{Fleet, Tasks};
+use support::process_set::{ProcessSet, Tasks};
 use support::{Result, rounds};
 
 const RANKS: usize = 2;
@@ -22,7 +22,7 @@ const PEERS: [&str; 1] = ["the step without communication"];
 /// A task is its variant's number times 2 plus the side.
 const SIDES: usize = 2;
 
-/// Each variant's name, options, and way to clear gradients (of its peer too).
+/// Each variant's name, options, and way to clear gradients (also used by its baseline).
 fn variants() -> [(&'static str, DdpOptions, ZeroGrad); 6] {
     let default = DdpOptions::default();
     let view = DdpOptions { gradient_as_bucket_view: true, ..default };
@@ -37,25 +37,25 @@ fn variants() -> [(&'static str, DdpOptions, ZeroGrad); 6] {
 }
 
 fn main() -> ExitCode {
-    support::fleet::main::<Variants>(|| {
+    support::process_set::main::<Variants>(|| {
         let mut criterion = Criterion::default().configure_from_args();
         rounds::print_machine(RANKS, "rank");
-        let mut fleet: Fleet<Variants> = Fleet::start(RANKS)?;
+        let mut processes: ProcessSet<Variants> = ProcessSet::start(RANKS)?;
         let mut group = criterion.benchmark_group("ddp_step");
         rounds::configure(&mut group);
         for (number, (name, ..)) in variants().iter().enumerate() {
             rounds::bench(&mut group, name, &PEERS, |side, iterations| {
-                fleet.time(number * SIDES + side, iterations).expect("all ranks are there")
+                processes.time(number * SIDES + side, iterations).expect("all ranks are there")
             });
         }
         group.finish();
-        fleet.end()?;
+        processes.end()?;
         criterion.final_summary();
         Ok(())
     })
 }
 
-/// One rank's models: each variant's, then its peer's.
+/// One rank's models: each variant's, then its baseline's.
 struct Variants(Vec<Trainer>);
 
 impl Tasks for Variants {

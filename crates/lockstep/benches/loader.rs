@@ -1,7 +1,7 @@
-//! An epoch of drawn digits through the loader, against asking the data set in the caller's thread.
+//! Measures an epoch of drawn digits through the loader against reading the data set in the caller's thread.
 //!
-//! The caller does nothing with a batch but drop it, so with workers the ratio is their cost or, where a core is free, their
-//! gain; a training step that takes longer than a batch hides the loading altogether.
+//! The caller only drops each batch. With workers, the ratio is therefore their cost or, where a core is free, their gain. A
+//! training step that takes longer than a batch hides the loading altogether.
 
 #[path = "../../c10d/benches/support/mod.rs"]
 mod support;

@@ -1,7 +1,7 @@
-//! A training step of ResNet-18 on one thread: against its forward pass alone, and what synchronized batch normalization costs
-//! where there is nobody to synchronize with.
+//! Measures a training step of ResNet-18 on one thread against its forward pass alone, and the cost of synchronized batch
+//! normalization in a world of 1.
 //!
-//! Against Python it is measured by `scripts/bench/against_python.py --step resnet`.
+//! `scripts/bench/against_python.py --step resnet` measures it against Python.
 
 #[path = "support/resnet.rs"]
 mod resnet;

@@ -1,6 +1,6 @@
-//! What an epoch's order costs, at MNIST's size and at ImageNet's, against libtorch's own permutation.
+//! Measures the computation of an epoch's order, at MNIST's and ImageNet's size, against libtorch's own permutation.
 //!
-//! The peer is what Python's `DistributedSampler` spends its time on: `torch.randperm(n)`, taken out of the tensor.
+//! The baseline is what dominates Python's `DistributedSampler`: `torch.randperm(n)` and reading the tensor out.
 
 #[path = "../../c10d/benches/support/mod.rs"]
 mod support;

@@ -1,7 +1,7 @@
-//! The seconds of DDP steps on this machine's loopback, as lines of JSON.
+//! Times DDP steps on this machine's loopback and prints them as lines of JSON.
 //!
-//! The Rust side of `scripts/bench/against_python.py`, which asks for a few steps at a time, so that Rust and Python take
-//! turns; `scripts/bench/ddp_step.py` is the twin in Python. Without `--driver` it times `--steps` steps and ends.
+//! The Rust side of `scripts/bench/against_python.py`, which requests a few steps at a time so that Rust and Python alternate;
+//! `scripts/bench/ddp_step.py` is the twin in Python. Without `--driver` it times `--steps` steps and exits.
 
 #[path = "../benches/support/mlp.rs"]
 mod mlp;
@@ -64,7 +64,7 @@ fn work(env: &LaunchEnv, args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Rank 0's number on all ranks.
+/// Sends rank 0's number to all ranks.
 fn agree(group: &ProcessGroup, steps: Option<usize>) -> anyhow::Result<usize> {
     let mut number = Tensor::from(steps.unwrap_or(0) as i64);
     group.broadcast(&mut number, Rank::ZERO)?;

@@ -1,7 +1,8 @@
-//! The seconds of training steps of ResNet-18 on one thread, as lines of JSON.
+//! Times training steps of ResNet-18 on one thread and prints them as lines of JSON.
 //!
-//! The Rust side of `scripts/bench/against_python.py --step resnet`, which asks for a few steps at a time, so that Rust and Python
-//! take turns; `scripts/bench/resnet_step.py` is the twin in Python. Without `--driver` it times `--steps` steps and ends.
+//! The Rust side of `scripts/bench/against_python.py --step resnet`, which requests a few steps at a time so that Rust and
+//! Python alternate; `scripts/bench/resnet_step.py` is the twin in Python. Without `--driver` it times `--steps` steps and
+//! exits.
 
 #[path = "../benches/support/orders.rs"]
 mod orders;

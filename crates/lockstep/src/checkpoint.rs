@@ -1,6 +1,6 @@
-//! Checkpoints: a model's weights in a safetensors file that Python's `safetensors` reads, replaced whole or not at all.
+//! Checkpoints: a model's weights in a safetensors file that Python's `safetensors` can read, replaced atomically.
 //!
-//! Leaves out what a resumed run needs besides (optimizer, step, sampler), and which model is kept ([`crate::best`]).
+//! Leaves out what else a resumed run needs (optimizer, step, sampler), and which model is kept ([`crate::best`]).
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -12,21 +12,21 @@ use safetensors::SafeTensors;
 use tch::nn::VarStore;
 
 use crate::snapshot::{self, OnSaveError, View};
-use crate::{Rank, Reporter, agree};
+use crate::{Rank, Reporter, object_collectives};
 
-/// Writes all variables of `vs` to `path`, which ends in `.safetensors`, making the folder if it is missing.
+/// Writes all variables of `vs` to `path`, which must end in `.safetensors`. Creates the folder if it is missing.
 ///
-/// The file is written under another name, synced, and renamed over the old one, so that a kill at any moment leaves either
-/// the old file or the new one. What a kill leaves under the other name, `….partial.safetensors`, the next save replaces: one
-/// process at a time writes `path`.
+/// The file is written under a temporary name, synced, and renamed over the old one, so that a kill at any moment leaves either
+/// the old file or the new one. A kill may leave the temporary file, `….partial.safetensors`; the next save replaces it. Only
+/// one process at a time may write `path`.
 ///
 /// # Errors
-/// When the folder cannot be made or written; the old file is then untouched.
+/// Fails when the folder cannot be created or written; the old file is then unchanged.
 pub fn save(vs: &VarStore, path: &Path) -> anyhow::Result<()> {
     replace(path, None, |partial| Ok(vs.save(partial)?))
 }
 
-/// The name of a file for a model, on a command line: it must end in `.safetensors`.
+/// Parses the name of a model's file on a command line: it must end in `.safetensors`.
 ///
 /// ```
 /// #[derive(clap::Parser)]
@@ -39,7 +39,7 @@ pub fn save(vs: &VarStore, path: &Path) -> anyhow::Result<()> {
 /// ```
 ///
 /// # Errors
-/// What is wrong with the name, and what to do.
+/// Returns what is wrong with the name, and what to do.
 pub fn parse_name(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     if is_named_well(&path) {
@@ -48,10 +48,10 @@ pub fn parse_name(name: &str) -> Result<PathBuf, String> {
     Err("the model is saved as safetensors: give a file's name that ends in .safetensors".into())
 }
 
-/// A run's model in a file, which is replaced after each epoch. Every rank has one and makes the same calls; rank 0 alone writes.
+/// A run's model in a file that is replaced after each epoch. Every rank has one and makes the same calls; only rank 0 writes.
 ///
-/// To be saved *before* the snapshot that says that the epoch is done: a run that was killed between the two does the epoch again,
-/// and one whose snapshot is there has the file.
+/// Save it *before* the snapshot that marks the epoch as done: a run that is killed between the two repeats the epoch, and a
+/// run with that snapshot always has the file.
 pub struct ModelFile {
     path: PathBuf,
     on_error: OnSaveError,
@@ -59,7 +59,7 @@ pub struct ModelFile {
 }
 
 impl ModelFile {
-    /// For the file `path`, which ends in `.safetensors`. What a writer that was killed has left is removed.
+    /// A model in the file `path`, which must end in `.safetensors`. Removes the partial file of a killed writer.
     pub fn new(path: impl AsRef<Path>, on_error: OnSaveError, report: &Reporter) -> Self {
         let path = path.as_ref().to_owned();
         if report.rank().is_zero() {
@@ -68,19 +68,20 @@ impl ModelFile {
         ModelFile { path, on_error, report: report.clone() }
     }
 
-    /// Has rank 0 [`save`]. Says whether the file is now that of `vs`. A collective.
+    /// Calls [`save`] on rank 0. Returns true if the file now holds `vs`. A collective.
     ///
     /// # Errors
-    /// With [`OnSaveError::Stop`], on every rank, when it cannot be saved; else that is warned of, and what was there stays.
+    /// With [`OnSaveError::Stop`], fails on every rank when the file cannot be saved. Otherwise rank 0 prints a warning, and
+    /// the old file stays.
     pub fn save(&self, vs: &VarStore, group: &ProcessGroup) -> anyhow::Result<bool> {
         save_for_all(group, &self.report, self.on_error, || save(vs, &self.path))
     }
 }
 
-/// Has rank 0 call `save`, and all ranks act alike on what came of it. Says whether it was saved. A collective.
+/// Calls `save` on rank 0 and shares the result with all ranks. Returns true if it succeeded. A collective.
 ///
 /// # Errors
-/// With [`OnSaveError::Stop`] the failure, on every rank; else rank 0 warns of it.
+/// With [`OnSaveError::Stop`] returns the failure on every rank; otherwise rank 0 prints it as a warning.
 pub(crate) fn save_for_all(
     group: &ProcessGroup,
     report: &Reporter,
@@ -89,7 +90,7 @@ pub(crate) fn save_for_all(
 ) -> anyhow::Result<bool> {
     let rank0 = report.rank().is_zero();
     let saved = rank0.then(|| save().map_err(|error| format!("{error:#}")));
-    match agree::words::<Result<(), String>>(group, saved.as_ref())? {
+    match object_collectives::broadcast_object::<Result<(), String>>(group, saved.as_ref())? {
         Ok(()) => return Ok(true),
         Err(why) if on_error == OnSaveError::Stop => anyhow::bail!(why),
         Err(why) if rank0 => report.warn(format!("{why}; training goes on")),
@@ -98,8 +99,8 @@ pub(crate) fn save_for_all(
     Ok(false)
 }
 
-/// [`save`] with a text in the file's metadata under `key`, and with the file that was there kept under the name `before`, if one
-/// is given. The same weights and text make the same bytes.
+/// Like [`save`], with a text in the file's metadata under `key`. The previous file is kept under the name `before`, if one is
+/// given. The same weights and text give the same bytes.
 ///
 /// # Errors
 /// As [`save`].
@@ -112,13 +113,13 @@ pub(crate) fn save_with_note(
     replace(path, before, |partial| {
         let views = vs.variables().into_iter().map(|(name, tensor)| View::new(&name, &tensor).map(|view| (name, view)));
         let views = views.collect::<Result<Vec<_>, _>>()?;
-        // One entry: the order of several would not be the same each time.
+        // With several entries, their order would differ from time to time.
         let note = HashMap::from([(key.to_owned(), text.to_owned())]);
         Ok(fs::write(partial, safetensors::serialize(views, Some(note))?)?)
     })
 }
 
-/// Writes a file that another rank has sent, as [`save`] writes one.
+/// Writes the bytes of a file that another rank sent, the same way as [`save`].
 ///
 /// # Errors
 /// As [`save`].
@@ -126,22 +127,22 @@ pub(crate) fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     replace(path, None, |partial| Ok(fs::write(partial, bytes)?))
 }
 
-/// The text that [`save_with_note`] wrote under `key`; none if the file has none.
+/// Returns the text that [`save_with_note`] wrote under `key`, or `None`.
 ///
 /// # Errors
-/// No such file, or no whole safetensors file.
+/// The file does not exist or is not a complete safetensors file.
 pub(crate) fn note(path: &Path, key: &str) -> anyhow::Result<Option<String>> {
     let bytes = snapshot::read_whole(path)?;
     let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
     Ok(metadata.metadata().as_ref().and_then(|texts| texts.get(key).cloned()))
 }
 
-/// Removes what a process that was killed while it saved has left.
+/// Removes the partial file of a process that was killed while saving.
 pub(crate) fn sweep(path: &Path) {
     drop(Partial::of(path));
 }
 
-/// Has `write` make a file, and renames that to `path`. What was there is renamed to `before`, if that is given.
+/// Lets `write` create a file, then renames it to `path`. The previous file is renamed to `before`, if that is given.
 fn replace(path: &Path, before: Option<&Path>, write: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let partial = Partial::of(path);
     let attempt = || -> anyhow::Result<()> {
@@ -164,7 +165,7 @@ fn replace(path: &Path, before: Option<&Path>, write: impl FnOnce(&Path) -> anyh
     attempt().with_context(|| format!("failed to save a checkpoint to {}", path.display()))
 }
 
-/// Writes a rank's weights to `rank-R.safetensors` in `folder`, where the harness looks for them to compare.
+/// Writes a rank's weights to `rank-R.safetensors` in `folder`, where the harness compares them.
 ///
 /// # Errors
 /// As [`save`].
@@ -175,20 +176,20 @@ pub fn save_of_rank(vs: &VarStore, folder: &Path, rank: Rank) -> anyhow::Result<
 /// Reads variables that [`save`] wrote into `vs`, which must have the same names and shapes.
 ///
 /// # Errors
-/// No such file, no safetensors file, or other names or shapes.
+/// The file does not exist, is not a safetensors file, or has other names or shapes.
 pub fn load(vs: &mut VarStore, path: &Path) -> anyhow::Result<()> {
     vs.load(path).with_context(|| format!("failed to load a checkpoint from {}", path.display()))
 }
 
-/// Loading tells formats by the extension, and a rename would replace a device or a link to somewhere else without a word.
+/// Loading picks the format by the extension, and a rename would silently replace a device or a link.
 ///
 /// # Errors
-/// When a model cannot be saved as `path`, whatever room there is.
+/// A model can never be saved as `path`, independent of free space.
 pub(crate) fn check_name(path: &Path) -> anyhow::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) if !there.is_file() => anyhow::bail!("it exists and is not a regular file; name another path"),
         _ if !is_named_well(path) => {
-            anyhow::bail!("the name does not end in .safetensors, by which the file is told when it is loaded")
+            anyhow::bail!("the name does not end in .safetensors, by which loading recognizes the format")
         }
         _ => Ok(()),
     }
@@ -205,11 +206,11 @@ fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
-/// A file that is removed again unless it was renamed.
+/// A file that is removed when this is dropped, unless it was renamed.
 struct Partial(PathBuf);
 
 impl Partial {
-    /// Where `path` is written first. One name for all processes, so that the next one finds what a killed one left.
+    /// The temporary file for `path`. All processes use the same name, so that the next one finds the file of a killed one.
     fn of(path: &Path) -> Self {
         Partial(path.with_extension("partial.safetensors"))
     }
@@ -217,7 +218,7 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // Gone after a rename, which is the good case.
+        // After a successful rename the file does not exist.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_writer_left_is_replaced_by_the_next_save_and_swept_away_at_the_start_of_a_run() {
+    fn the_partial_file_of_a_killed_writer_is_replaced_by_the_next_save_and_removed_at_the_start_of_a_run() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.safetensors");
         let left = folder.path().join("model.partial.safetensors");
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_checkpoint_is_refused() {
+    fn a_file_that_is_not_a_checkpoint_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.safetensors");
         fs::write(&path, "not tensors").unwrap();

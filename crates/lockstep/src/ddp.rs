@@ -1,8 +1,8 @@
 //! `DistributedDataParallel`: one model on every rank, kept equal by averaging gradients while backward still runs.
 //!
-//! The work is done by libtorch's reducer ([`c10d::Reducer`]); this is the part that PyTorch has in Python
-//! (`torch/nn/parallel/distributed.py`): what is checked and copied at the start, and when the reducer is told what.
-//! Leaves out the optimizer and the data.
+//! libtorch's reducer ([`c10d::Reducer`]) does the work. This is the part that PyTorch has in Python
+//! (`torch/nn/parallel/distributed.py`): the checks and copies at the start, and the calls to the reducer. Leaves out the
+//! optimizer and the data.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,28 +14,28 @@ use tch::{Kind, Tensor, no_grad};
 use crate::nn;
 use crate::optim::named_parameters;
 
-/// Messages of the first broadcast are at most this long, in bytes (`broadcast_bucket_size` in PyTorch).
+/// Maximum length of messages in the first broadcast, in bytes (`broadcast_bucket_size` in PyTorch).
 const BROADCAST_BYTES: usize = 250 * 1024 * 1024;
 
-/// What to choose about [`DistributedDataParallel`]; names and defaults are PyTorch's.
+/// The options of [`DistributedDataParallel`]; names and defaults are PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DdpOptions {
     /// Capacity of a gradient bucket, in MiB.
     pub bucket_cap_mb: f64,
-    /// For models in which a step may leave out some parameters: costs a walk through the graph in each step.
+    /// For models in which a step may leave out some parameters: costs a traversal of the graph in each step.
     pub find_unused_parameters: bool,
     /// Makes gradients views into their buckets: saves a copy and the memory of all gradients.
     pub gradient_as_bucket_view: bool,
-    /// Copies rank 0's buffers (batch norm's running statistics) to all before each training pass. After the pass each rank has
-    /// followed its own batch again, until the next pass or [`DistributedDataParallel::sync_buffers`]; with
-    /// [`SyncBatchNorm2d`](crate::nn::SyncBatchNorm2d) all have followed the same.
+    /// Copies rank 0's buffers (batch norm's running statistics) to all ranks before each training pass. After the pass the
+    /// ranks' buffers differ again, since each follows its own batch, until the next pass or
+    /// [`DistributedDataParallel::sync_buffers`]; with [`SyncBatchNorm2d`](crate::nn::SyncBatchNorm2d) they are equal.
     pub broadcast_buffers: bool,
-    /// How buckets travel; `None` is the plain all-reduce.
+    /// The communication hook for buckets; `None` is the plain all-reduce.
     pub comm_hook: Option<CommHook>,
-    /// Lays the buckets out once, before the first step, in the reverse order of definition. PyTorch does it after the first
-    /// step of each *process*, by the order in which gradients came, so that a process that resumes takes one step with buckets
-    /// that the undisturbed one had no more: from three ranks on, the sums are then added in another order and differ in their
-    /// last bits. Off, as in PyTorch; on, it costs one all-reduce of zeros when the model is wrapped.
+    /// Fixes the bucket layout once, before the first step, in the reverse order of definition. PyTorch does it after the first
+    /// step of each *process*, by the order in which gradients arrive. So a process that resumes takes one step with a layout
+    /// that the uninterrupted one no longer has: from three ranks on, sums are then added in another order and differ in their
+    /// last bits. Off by default, as in PyTorch; if on, it costs one all-reduce of zeros when the model is wrapped.
     pub fixed_buckets: bool,
 }
 
@@ -53,7 +53,7 @@ impl Default for DdpOptions {
 }
 
 impl DdpOptions {
-    /// The first bucket is small only while the capacity is left at its default, as in PyTorch.
+    /// As in PyTorch, the first bucket is small only if the capacity has its default value.
     fn reducer(&self) -> ReducerOptions {
         let default = ReducerOptions::default();
         let bucket_bytes_cap = (self.bucket_cap_mb * 1024.0 * 1024.0) as usize;
@@ -85,9 +85,9 @@ impl DdpOptions {
 /// # Ok(()) }
 /// ```
 ///
-/// A model and its backward passes belong to one thread: see [`Reducer`] on what happens to a loss that is sent to another.
+/// A model and its backward passes belong to one thread: see [`Reducer`] for a loss that is sent to another thread.
 ///
-/// Every rank must make the same calls. `loss` is the mean over the rank's own batch; with batches of one size the averaged
+/// Every rank must make the same calls. `loss` is the mean over the rank's own batch; with batches of equal size the averaged
 /// gradient is that of the mean over all ranks' samples.
 #[derive(Debug)]
 pub struct DistributedDataParallel<M> {
@@ -96,9 +96,10 @@ pub struct DistributedDataParallel<M> {
     reducer: Reducer,
     buffers: Vec<Tensor>,
     options: DdpOptions,
-    /// Off inside [`DistributedDataParallel::no_sync`] (PyTorch's `require_backward_grad_sync`).
+    /// False inside [`DistributedDataParallel::no_sync`] (PyTorch's `require_backward_grad_sync`).
     reduce_gradients: Cell<bool>,
-    /// Off after a pass that reduced nothing: the buffers are then the rank's own until it does (`require_forward_param_sync`).
+    /// False after a pass that reduced nothing: until the next one that does, each rank keeps its own buffers
+    /// (`require_forward_param_sync`).
     broadcast_buffers: Cell<bool>,
 }
 
@@ -107,7 +108,7 @@ impl<M> DistributedDataParallel<M> {
     /// and buffers to all.
     ///
     /// # Errors
-    /// `Mismatch` when a rank's parameters differ in number, shape or dtype; `BadArgument` without any trainable one.
+    /// `Mismatch` when the ranks' parameters differ in number, shape or dtype; `BadArgument` when none is trainable.
     pub fn new(module: M, vs: &VarStore, group: Rc<ProcessGroup>, options: &DdpOptions) -> Result<Self> {
         let params = named_parameters(vs);
         let tensors: Vec<Tensor> = params.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
@@ -118,7 +119,7 @@ impl<M> DistributedDataParallel<M> {
         if let Some(hook) = options.comm_hook {
             reducer.register_comm_hook(hook)?;
         }
-        // Where a step may leave out parameters, the reducer never lays its buckets out anew.
+        // If a step may leave out parameters, the reducer never changes its bucket layout.
         if options.fixed_buckets && !options.find_unused_parameters {
             fix_buckets(&reducer, tensors)?;
         }
@@ -126,7 +127,7 @@ impl<M> DistributedDataParallel<M> {
         Ok(Self { module, group, reducer, buffers, options: *options, reduce_gradients, broadcast_buffers })
     }
 
-    /// The model itself, for evaluation: nothing that is done with it communicates.
+    /// The model itself, for evaluation: using it never communicates.
     pub fn module(&self) -> &M {
         &self.module
     }
@@ -141,8 +142,8 @@ impl<M> DistributedDataParallel<M> {
         &self.reducer
     }
 
-    /// Runs a training pass that is more than one call of the model's `forward`; `body` returns the outputs from which
-    /// backward will start. Where autograd is off ([`tch::no_grad`]) nothing is prepared for a backward pass.
+    /// Runs a training pass that is more than one call of the model's `forward`; `body` returns the outputs from which backward
+    /// starts. If autograd is off ([`tch::no_grad`]), no backward pass is prepared.
     ///
     /// # Errors
     /// Any failure of the broadcast of buffers, or of a layer that communicates (`SyncBatchNorm2d`).
@@ -166,13 +167,13 @@ impl<M> DistributedDataParallel<M> {
         Ok(output)
     }
 
-    /// Runs backward from a loss that [`DistributedDataParallel::forward`] led to. When it returns, every gradient is the mean
-    /// over all ranks; inside [`DistributedDataParallel::no_sync`] it is the rank's own sum so far.
+    /// Runs backward from a loss computed from the output of [`DistributedDataParallel::forward`]. When it returns, every
+    /// gradient is the mean over all ranks; inside [`DistributedDataParallel::no_sync`] it is the rank's own sum so far.
     ///
     /// # Errors
-    /// Any failure of the gradients' all-reduce, with the ranks that are missing or elsewhere.
+    /// Any failure of the gradients' all-reduce, with the ranks that are missing or in another call.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
-        // Inside no_sync nothing is sent, so it is no call that the ranks must make alike.
+        // Nothing is sent inside no_sync, so the ranks need not make this call in step.
         if self.reduce_gradients.get() { self.reducer.backward(loss) } else { c10d::backward(loss) }
     }
 
@@ -182,7 +183,7 @@ impl<M> DistributedDataParallel<M> {
         body()
     }
 
-    /// Copies rank 0's buffers to all. Training passes do it by themselves; do it once before an evaluation, since the last
+    /// Copies rank 0's buffers to all. Training passes do this automatically. Do it once before an evaluation, since the last
     /// pass left every rank with statistics of its own batch.
     pub fn sync_buffers(&self) -> Result<()> {
         if self.buffers.is_empty() {
@@ -193,16 +194,16 @@ impl<M> DistributedDataParallel<M> {
 }
 
 impl<M: ModuleT> DistributedDataParallel<M> {
-    /// The model's output in training mode, with everything in place for [`DistributedDataParallel::backward`].
+    /// The model's output in training mode, prepared for [`DistributedDataParallel::backward`].
     pub fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
         self.forward_with(|module| module.forward_t(inputs, true))
     }
 }
 
-/// Has the reducer see every gradient once, the last parameter's first, and lay out its buckets by that order.
+/// Shows the reducer every gradient once, the last parameter's first, so that it fixes its bucket layout in that order.
 fn fix_buckets(reducer: &Reducer, mut params: Vec<Tensor>) -> Result<()> {
     reducer.prepare_for_forward()?;
-    // Backward takes what was computed last first. The gradients are zeros, whatever the parameters are.
+    // Backward starts with the most recent computation. The gradients are zeros, whatever the parameters are.
     let zeros = || params.iter().map(|param| param.sum(Kind::Float).to_device(reducer.group().device()) * 0.0);
     let loss = tch::with_grad(|| zeros().reduce(|sum, zero| sum + zero));
     reducer.prepare_for_backward(&[])?;
@@ -213,7 +214,7 @@ fn fix_buckets(reducer: &Reducer, mut params: Vec<Tensor>) -> Result<()> {
     reducer.rebuild_buckets().map(drop)
 }
 
-/// Sets a flag back, also when the body panics.
+/// Restores a flag, even when the body panics.
 struct Restore<'a> {
     flag: &'a Cell<bool>,
     value: bool,
@@ -225,20 +226,20 @@ impl Drop for Restore<'_> {
     }
 }
 
-/// Copies rank 0's variables to all ranks, which must all call it.
+/// Copies rank 0's variables to all ranks. A collective.
 pub(crate) fn broadcast_states(vs: &VarStore, group: &ProcessGroup) -> Result<()> {
     let states: Vec<Tensor> = states(vs);
     no_grad(|| c10d::broadcast_coalesced(group, &states, BROADCAST_BYTES, Rank::ZERO))
 }
 
-/// Every variable, in the order of names: what all ranks must start from, frozen parameters and buffers included.
+/// Every variable, sorted by name, including frozen parameters and buffers: the starting point that all ranks share.
 fn states(vs: &VarStore) -> Vec<Tensor> {
     let mut named: Vec<(String, Tensor)> = vs.variables().into_iter().collect();
     named.sort_by(|(a, _), (b, _)| a.cmp(b));
     named.into_iter().map(|(_, tensor)| tensor).collect()
 }
 
-/// Variables that are no parameters, in the order of names.
+/// Variables that are not parameters, sorted by name.
 fn buffers(vs: &VarStore) -> Vec<Tensor> {
     let parameters: Vec<usize> = vs.trainable_variables().iter().map(|p| p.data_ptr() as usize).collect();
     states(vs).into_iter().filter(|t| !parameters.contains(&(t.data_ptr() as usize))).collect()

@@ -1,4 +1,4 @@
-//! Which device a rank trains on: chosen before anything touches it.
+//! Chooses the device of a rank, before anything touches it.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use tch::{Cuda, Device};
 use crate::exit::UsageError;
 use crate::{LocalRank, WorldSize};
 
-/// What the user asked for with `--device`.
+/// The value of `--device`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceChoice {
@@ -24,16 +24,16 @@ pub enum DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// The device of one rank of a node: every local rank its own GPU. CUDA's libraries are loaded only if a GPU is asked for,
-    /// or seen with `auto`.
+    /// The device of one rank of a node: every local rank has its own GPU. CUDA's libraries are loaded only if a GPU is
+    /// requested, or present with `auto`.
     ///
     /// # Errors
-    /// With `cuda`: no usable GPU, or fewer than there are local ranks.
+    /// With `cuda`: there is no usable GPU, or there are fewer GPUs than local ranks.
     pub fn pick(self, local_rank: LocalRank, local_world: WorldSize) -> anyhow::Result<Device> {
         match self {
             DeviceChoice::Cpu => Ok(Device::Cpu),
             DeviceChoice::Auto if !driver_is_loaded() => Ok(Device::Cpu),
-            // A machine with a GPU may still have the slim libtorch: then the CPU is what works.
+            // A machine with a GPU may still have the CPU build of libtorch.
             DeviceChoice::Auto => Ok(cuda(local_rank, local_world).unwrap_or(Device::Cpu)),
             DeviceChoice::Cuda => {
                 cuda(local_rank, local_world).context("cannot train on a GPU (--device cpu trains without)")
@@ -41,11 +41,12 @@ impl DeviceChoice {
         }
     }
 
-    /// Refuses `--device cuda` where the group carries tensors of another device: a program that measures or shows messages
-    /// would do so on the CPU, under the name of a GPU. (One that trains may well send a GPU's gradients through host memory.)
+    /// Refuses `--device cuda` when the group carries tensors of another device. Otherwise a program that measures or shows
+    /// messages would do so on the CPU and call it a GPU. (A program that trains may well send a GPU's gradients through host
+    /// memory.)
     ///
     /// # Errors
-    /// When the group's device is no GPU, and one was asked for by name.
+    /// Fails when a GPU was requested by name and the group's device is not one.
     pub fn agree_with(self, group: Device) -> Result<(), UsageError> {
         if self != DeviceChoice::Cuda || matches!(group, Device::Cuda(_)) {
             return Ok(());
@@ -58,7 +59,7 @@ impl DeviceChoice {
     }
 }
 
-/// Whether this machine has NVIDIA's kernel driver, without loading any library.
+/// Returns true if this machine has NVIDIA's kernel driver, without loading any library.
 fn driver_is_loaded() -> bool {
     Path::new("/proc/driver/nvidia/version").exists() || Path::new("/dev/nvidiactl").exists()
 }
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_was_asked_for_by_name_must_be_the_groups() {
+    fn a_gpu_requested_by_name_must_be_the_groups_device() {
         let gpu = Device::Cuda(0);
         for (choice, group) in [
             (DeviceChoice::Cuda, gpu),
@@ -94,12 +95,12 @@ mod tests {
         ] {
             assert!(choice.agree_with(group).is_ok(), "{choice:?} {group:?}");
         }
-        let told = DeviceChoice::Cuda.agree_with(Device::Cpu).unwrap_err().to_string();
-        assert!(told.contains("--features nccl"), "{told}");
+        let message = DeviceChoice::Cuda.agree_with(Device::Cpu).unwrap_err().to_string();
+        assert!(message.contains("--features nccl"), "{message}");
     }
 
     #[test]
-    fn a_gpu_that_is_not_there_is_an_error_and_auto_takes_the_cpu() {
+    fn a_missing_gpu_is_an_error_and_auto_takes_the_cpu() {
         if driver_is_loaded() {
             println!("not verified here: this machine has a GPU");
             return;

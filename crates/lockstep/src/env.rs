@@ -1,27 +1,27 @@
-//! What a launcher tells a process: torchrun's variables, read once into one value.
+//! A launcher's variables (torchrun's), read once into one value.
 //!
-//! Parsing is a pure function of a lookup, so tests never touch the process's environment. Joining the group is not
-//! done here, and neither is starting processes: see [`crate::spawn()`].
+//! Parsing is a pure function of a lookup, so tests never touch the process's environment. Leaves out joining the group, and
+//! starting processes: see [`crate::spawn()`].
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::{LocalRank, Rank, WorldSize};
 
-/// The variable that holds the path of the file for a failing worker's error.
+/// The variable with the path of the file where a failing worker records its error.
 pub const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
 
-/// Variables that only a launcher sets; their presence means that processes were started already.
+/// Variables that only a launcher sets; if one is present, processes were already started.
 pub const LAUNCHER_VARIABLES: [&str; 3] = ["RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"];
 
-/// How many processes Slurm (srun(1)), Open MPI (mpirun(1)) and MPICH's Hydra say that they have started.
+/// The variables in which Slurm (srun(1)), Open MPI (mpirun(1)) and MPICH's Hydra pass the number of processes they started.
 const TASKS: [&str; 3] = ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
 
 const REQUIRED: [&str; 6] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
 
-/// A worker's place in its job, as `lockstep run`, torchrun or [`crate::spawn()`] hand it over.
+/// A worker's place in its job, as `lockstep run`, torchrun or [`crate::spawn()`] pass it.
 ///
-/// Source of names and meaning: "Environment Variables" in `torch/distributed/run.py`.
+/// Source of names and meanings: "Environment Variables" in `torch/distributed/run.py`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchEnv {
     /// Position among all processes of the job (`RANK`).
@@ -32,16 +32,16 @@ pub struct LaunchEnv {
     pub world_size: WorldSize,
     /// Processes on this node (`LOCAL_WORLD_SIZE`).
     pub local_world_size: WorldSize,
-    /// Position of this node's agent (`GROUP_RANK`); `None` where no agent set it.
+    /// Position of this node's agent (`GROUP_RANK`); `None` if no agent set it.
     pub group_rank: Option<usize>,
     /// Host of the rendezvous store (`MASTER_ADDR`).
     pub master_addr: String,
-    /// Port of the rendezvous store (`MASTER_PORT`); 0, any free one, only for a process [`alone`](LaunchEnv::alone).
+    /// Port of the rendezvous store (`MASTER_PORT`); 0, any free port, only for a process [`alone`](LaunchEnv::alone).
     pub master_port: u16,
-    /// How often the workers were started anew (`TORCHELASTIC_RESTART_COUNT`, 0 if unset).
+    /// How often the workers have been restarted (`TORCHELASTIC_RESTART_COUNT`, 0 if unset).
     pub restart_count: u32,
-    /// Whether the launcher hosts the store, so that rank 0 is a client like the others
-    /// (`TORCHELASTIC_USE_AGENT_STORE`, which torch compares with `True`).
+    /// True if the launcher hosts the store, so that rank 0 is a client like the others (`TORCHELASTIC_USE_AGENT_STORE`, which
+    /// torch compares with `True`).
     pub agent_store: bool,
     /// Where a failure is recorded for the launcher (`TORCHELASTIC_ERROR_FILE`).
     pub error_file: Option<PathBuf>,
@@ -58,17 +58,17 @@ pub enum EnvError {
     Missing {
         /// All absent names, in the order of [`LaunchEnv`].
         names: Vec<&'static str>,
-        /// Whether Slurm started this process (`SLURM_PROCID` is set).
+        /// True if Slurm started this process (`SLURM_PROCID` is set).
         slurm: bool,
     },
-    /// A value is not of the form that its variable has.
+    /// A value does not have the form that its variable requires.
     #[error("{name} is {value:?}, which is not {expected}: let the launcher set it, or unset it")]
     Unparsable {
         /// The variable.
         name: &'static str,
         /// Its value, lossily decoded.
         value: String,
-        /// What it should have been.
+        /// The expected form.
         expected: &'static str,
     },
     /// The rank does not exist in this world.
@@ -110,16 +110,16 @@ impl LaunchEnv {
         Self::parse(|name| std::env::var_os(name))
     }
 
-    /// Reads this process's environment; where no launcher has set anything, a process alone: rank 0 of a world of 1.
+    /// Reads this process's environment; without a launcher, this is a process alone: rank 0 of a world of 1.
     ///
     /// # Errors
-    /// As [`LaunchEnv::from_env`], if a launcher has set something, and if Slurm or MPI has started more than one process: each
-    /// would train alone, on all of the data.
+    /// As [`LaunchEnv::from_env`] under a launcher. Also fails when Slurm or MPI started more than one process: each would
+    /// train alone, on all of the data.
     pub fn from_env_or_alone() -> Result<Self, EnvError> {
         Ok(Self::from_env_if_launched()?.unwrap_or_else(Self::alone))
     }
 
-    /// Reads this process's environment; `None` where no launcher has set anything.
+    /// Reads this process's environment; `None` without a launcher.
     ///
     /// # Errors
     /// As [`LaunchEnv::from_env_or_alone`].
@@ -128,7 +128,7 @@ impl LaunchEnv {
         is_one_of_many(lookup).then(|| Self::parse(lookup)).transpose()
     }
 
-    /// A process that is the whole job. It hosts its store itself, on a free port of the loopback interface.
+    /// A process that is the whole job. It hosts its own store on a free port of the loopback interface.
     pub fn alone() -> Self {
         LaunchEnv {
             rank: Rank::ZERO,
@@ -184,7 +184,7 @@ impl LaunchEnv {
     }
 }
 
-/// Whether something says that this process has others beside it.
+/// Returns true if a variable shows that other processes belong to the job.
 fn is_one_of_many(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
     let vars = Vars(lookup);
     let many = |name: &&str| vars.text(name).parse().is_ok_and(|tasks: u64| tasks > 1);
@@ -194,7 +194,7 @@ fn is_one_of_many(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
 struct Vars<F>(F);
 
 impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
-    /// A variable that is set but empty counts as absent, as it does for a shell's `${VAR:?}`.
+    /// A variable that is set but empty counts as absent, as for a shell's `${VAR:?}`.
     fn get(&self, name: &str) -> Option<OsString> {
         (self.0)(name).filter(|value| !value.is_empty())
     }
@@ -333,14 +333,14 @@ mod tests {
     }
 
     #[test]
-    fn tells_a_bare_slurm_task_to_put_a_launcher_in_between() {
+    fn asks_a_bare_slurm_task_for_a_launcher() {
         let error = LaunchEnv::parse(|name| (name == "SLURM_PROCID").then(|| "3".into())).unwrap_err();
         assert!(error.to_string().contains("SLURM_PROCID is set"), "{error}");
         assert!(error.to_string().contains("one `lockstep run` per node"), "{error}");
     }
 
     #[test]
-    fn takes_a_process_for_alone_only_where_nobody_says_that_it_has_others() {
+    fn treats_a_process_as_alone_only_if_no_variable_shows_others() {
         let with =
             |set: &'static str, value: &'static str| is_one_of_many(move |name| (name == set).then(|| value.into()));
         for name in ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"] {
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_values_that_are_not_what_their_variable_holds() {
+    fn rejects_values_of_the_wrong_form() {
         for (name, value) in [
             ("RANK", "-1"),
             ("RANK", "one"),

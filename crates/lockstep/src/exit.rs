@@ -1,14 +1,14 @@
-//! Exit codes, and a `main` that ends with them.
+//! Exit codes, and the `main` wrapper that returns them.
 //!
 //! | code | meaning | as torchrun |
 //! |---|---|---|
-//! | 0 | everything that was asked for was done | yes |
-//! | 1 | a failure: of a rank, of training, of the machine; also a configuration that turns out wrong | yes |
+//! | 0 | everything requested was done | yes |
+//! | 1 | a failure: of a rank, of training, of the machine; also an invalid configuration | yes |
 //! | 2 | usage: bad arguments or bad input, nothing was started ([`Code::Usage`]; clap's own code for arguments) | yes |
 //! | 101 | the main thread panicked: a bug (Rust's own code) | no |
 //! | 128 + n | what a shell shows for a program that signal n ended | shell |
 //!
-//! The workers' own codes are never passed on: they stand in the error's text.
+//! The workers' own codes are never passed on: the error's text contains them.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ use crate::env::{ERROR_FILE, EnvError};
 use crate::error_file;
 use crate::spawn::{self, SpawnError};
 
-/// What a program ends with.
+/// The exit code of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
@@ -39,16 +39,16 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// An error of whoever called the program; ends it with [`Code::Usage`].
+/// An error of the caller; the program exits with [`Code::Usage`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// Runs a program: `run`'s error is printed once, with its chain, and becomes the exit code.
+/// Runs a program: prints `run`'s error once, with its chain, and turns it into the exit code.
 ///
-/// Where a launcher asked for it (`TORCHELASTIC_ERROR_FILE`), an error or a panic of this thread is also recorded there,
-/// as `torch.distributed.elastic.multiprocessing.errors.record` does. In a process that [`crate::spawn()`] started, the
-/// process is tied to its parent's life first.
+/// If a launcher asked for it (`TORCHELASTIC_ERROR_FILE`), an error or a panic of this thread is also recorded there, as
+/// `torch.distributed.elastic.multiprocessing.errors.record` does. A process that [`crate::spawn()`] started first arranges to
+/// die with its parent.
 ///
 /// ```
 /// fn main() -> std::process::ExitCode {
@@ -65,7 +65,7 @@ pub fn main(run: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
         error_file::record_panics(path.clone(), false);
     }
     let Err(error) = run() else { return Code::Success.into() };
-    eprintln!("{}", told(&error));
+    eprintln!("{}", with_causes(&error));
     if let Some(path) = record
         && let Err(failure) = error_file::record(&path, &error)
     {
@@ -86,8 +86,8 @@ fn is_usage(error: &(dyn Error + 'static)) -> bool {
         || error.downcast_ref::<SpawnError>().is_some_and(SpawnError::is_usage)
 }
 
-/// The error and its causes, one a line.
-fn told(error: &anyhow::Error) -> String {
+/// The error and its causes, one per line.
+fn with_causes(error: &anyhow::Error) -> String {
     let mut text = format!("error: {error}");
     for cause in error.chain().skip(1) {
         // Writing to a String cannot fail.
@@ -103,16 +103,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_a_chain_one_cause_a_line() {
+    fn prints_a_chain_with_one_cause_per_line() {
         let error = Err::<(), _>(std::io::Error::other("disk full")).context("cannot save").context("epoch 3 failed");
         assert_eq!(
-            told(&error.unwrap_err()),
+            with_causes(&error.unwrap_err()),
             "error: epoch 3 failed\n  caused by: cannot save\n  caused by: disk full"
         );
     }
 
     #[test]
-    fn ends_with_2_for_what_the_caller_got_wrong_and_1_for_the_rest() {
+    fn ends_with_2_for_errors_of_the_caller_and_1_for_others() {
         let usage: [anyhow::Error; 3] = [
             UsageError("--epochs is 0".into()).into(),
             SpawnError::NoProcesses.into(),

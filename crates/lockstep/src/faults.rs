@@ -1,4 +1,4 @@
-//! Inflicting faults on request on this very process, for tests of recovery. When and which: [`lockstep_contract::fault`].
+//! Injects faults into this very process, for tests of recovery. [`lockstep_contract::fault`] defines when and which.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,13 +15,13 @@ use signal_hook::consts::SIGTERM;
 
 use crate::snapshot;
 
-/// A deadly signal may be delivered to another thread, which then ends this one: so long is waited for that, at most.
+/// How long to wait at most for a deadly signal, which may be delivered to another thread that then ends this one.
 const TO_DIE: Duration = Duration::from_millis(500);
 
-/// How long to wait between a signal that Rust's handler swallows and the same signal again.
+/// How long to wait between a signal that Rust's handler consumes and the same signal again.
 const SWALLOWED: [Duration; 3] = [Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(250)];
 
-/// What the events call an act.
+/// The name of an act in events.
 pub(crate) fn name(act: &Act) -> String {
     match act {
         Act::Signal(number) => format!("signal {number}"),
@@ -34,19 +34,19 @@ pub(crate) fn name(act: &Act) -> String {
     }
 }
 
-/// Inflicts `act`; snapshots are in `folder`.
+/// Carries out `act`; snapshots are in `folder`.
 ///
 /// # Errors
-/// Those that the act is to make, and those of harming a snapshot that is not there.
+/// The error that the act asks for, or that damaging a snapshot failed.
 ///
 /// # Panics
-/// If that is the act.
-pub(crate) fn inflict(act: &Act, folder: Option<&Path>) -> io::Result<()> {
+/// Does not return if the act ends the process.
+pub(crate) fn inject(act: &Act, folder: Option<&Path>) -> io::Result<()> {
     match act {
         Act::Signal(number) => signal(*number),
         Act::Exit(code) => signal_hook::low_level::exit(*code),
         Act::Panic => panic!("a panic was asked for (LOCKSTEP_FAULTS)"),
-        // A handler that does nothing but raise a flag that nobody reads.
+        // A handler that only sets a flag, which nobody reads.
         Act::IgnoreTerm => signal_hook::flag::register(SIGTERM, Arc::default()).map(drop),
         Act::TearSnapshot => tear(&newest(folder)?),
         Act::FlipSnapshotBit => flip(&newest(folder)?),
@@ -56,8 +56,8 @@ pub(crate) fn inflict(act: &Act, folder: Option<&Path>) -> io::Result<()> {
 
 fn signal(number: i32) -> io::Result<()> {
     let signal = Signal::from_named_raw(number).ok_or(io::ErrorKind::InvalidInput)?;
-    // Rust's own handler of these two takes the first for a stack that overflowed, finds that it is not, and leaves the
-    // next to the system. A second that comes before the first was handled is lost, hence more than one pause.
+    // Rust's own handler of these two signals first suspects a stack overflow, finds that it was none, and leaves the next
+    // signal to the system. A second signal that arrives before the first was handled is lost, hence several pauses.
     let swallowed = matches!(signal, Signal::SEGV | Signal::BUS);
     for pause in if swallowed { &SWALLOWED[..] } else { &[] } {
         kill_process(getpid(), signal)?;

@@ -1,40 +1,41 @@
-//! Joining the job's process group, and the two stores that it takes: the worker's end and the launcher's.
+//! Joins the job's process group: the worker's end and the launcher's end of the store.
 
 use std::time::{Duration, Instant};
 
 use c10d::{Backend, DEFAULT_STORE_TIMEOUT, GroupOptions, ProcessGroup, Result, Store, TcpStoreOptions};
-
+use lockstep_process::AGENT;
 use tch::Device;
 
 use crate::LaunchEnv;
-use crate::knock::{self, NobodyListens};
+use crate::wait_for_store::{self, NobodyListens};
 
 /// Why joining the group failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// The store is nowhere to be found.
+    /// No store answered.
     #[error("failed to join the process group")]
     NobodyListens(#[from] NobodyListens),
-    /// The store, or another rank.
+    /// The store or another rank failed.
     #[error(transparent)]
     Group(#[from] c10d::Error),
 }
 
-/// Joins the default group as the environment says, as `init_process_group(init_method="env://")` does: connects to the
-/// store at `MASTER_ADDR:MASTER_PORT`, hosting it on rank 0 unless the launcher does, and waits for all ranks.
+/// Joins the default group as the environment says, like `init_process_group(init_method="env://")`: connects to the store at
+/// `MASTER_ADDR:MASTER_PORT`, hosting it on rank 0 unless the launcher does, and waits for all ranks.
 ///
-/// The group is for tensors on `device`: over NCCL for a GPU where this crate was built with the feature `nccl`, else over Gloo,
-/// which copies a GPU's tensors through host memory.
+/// The group is for tensors on `device`: over NCCL for a GPU if this crate was built with the feature `nccl`, otherwise over
+/// Gloo, which copies a GPU's tensors through host memory.
 ///
-/// Rank and local rank are different types, so that the classical mistake of joining with `LOCAL_RANK` does not compile.
+/// Rank and local rank are different types, so that the classic mistake of joining with `LOCAL_RANK` does not compile.
 ///
 /// # Errors
-/// [`JoinError::NobodyListens`] when no store answered before the deadline, of which stderr was told meanwhile. `Timeout` and
-/// `PeerGone` name the store's address or the ranks that did not come.
+/// [`JoinError::NobodyListens`] when no store answered before the deadline; stderr shows the wait meanwhile. `Timeout` and
+/// `PeerGone` name the store's address or the missing ranks.
 pub fn init_process_group(env: &LaunchEnv, device: Device, options: &GroupOptions) -> Result<ProcessGroup, JoinError> {
     let store = connect_store(env, options.timeout.min(DEFAULT_STORE_TIMEOUT))?;
-    let ours = std::env::var_os(OUR_AGENT).is_some();
+    // The store of `lockstep run` is empty at each start of its workers, so that their keys can be Python's.
+    let ours = std::env::var_os(AGENT).is_some();
     let store = match attempt_prefix(env).filter(|_| !ours) {
         Some(prefix) => store.prefix(&prefix)?,
         None => store,
@@ -42,15 +43,12 @@ pub fn init_process_group(env: &LaunchEnv, device: Device, options: &GroupOption
     Ok(ProcessGroup::new(backend_for(device), &store, env.rank, env.world_size, options)?)
 }
 
-/// `lockstep run` marks its workers by this variable. Its store is empty at each start of them, so that their keys can be Python's.
-const OUR_AGENT: &str = "LOCKSTEP_AGENT";
-
-/// What keeps the keys of restarted workers apart from those of the workers before them, where that takes something.
+/// The prefix that separates the keys of restarted workers from those of the previous attempt, where one is needed.
 ///
 /// torchrun keeps one store for all attempts of a job. A restarted rank then finds the address of a dead one in it, and Gloo
-/// gives up after a few connections refused; Python's `init_process_group("gloo")` has that fault, in 2.11 too. The number of
-/// restarts tells attempts apart, but only among the workers of one agent: each agent counts its own. So on several nodes, and
-/// in a first attempt, the keys are Python's.
+/// gives up after a few refused connections; Python's `init_process_group("gloo")` has the same bug, up to and including 2.11.
+/// The number of restarts identifies the attempt, but only among the workers of one agent, since each agent counts its own. So
+/// on several nodes, and in a first attempt, the keys are Python's.
 fn attempt_prefix(env: &LaunchEnv) -> Option<String> {
     let one_agent = env.local_world_size == env.world_size;
     (env.agent_store && env.restart_count > 0 && one_agent).then(|| format!("attempt_{}", env.restart_count))
@@ -67,17 +65,17 @@ fn backend_for(device: Device) -> Backend {
 fn connect_store(env: &LaunchEnv, timeout: Duration) -> Result<Store, JoinError> {
     let (hosts, begun) = (env.rank.is_zero() && !env.agent_store, Instant::now());
     if !hosts {
-        knock::until_somebody_listens(env, timeout)?;
+        wait_for_store::until_it_listens(env, timeout)?;
     }
-    // Somebody does, so a second is enough to connect where the wait took all the time.
+    // The store does listen, so a second is enough to connect even if the wait took all the time.
     let timeout = timeout.saturating_sub(begun.elapsed()).max(timeout.min(Duration::from_secs(1)));
-    // As in Python, clients announce themselves and a host waits until all have.
+    // As in Python, clients announce themselves and a host waits for all of them.
     let wait_for = Some(env.world_size.get());
     let options = TcpStoreOptions { host_server: hosts, wait_for, timeout, multi_tenant: hosts };
     Ok(Store::tcp(&env.master_addr, env.master_port, &options)?)
 }
 
-/// A store on a free loopback port, for a launcher to keep open while its workers run.
+/// A store on a free loopback port, which a launcher keeps open while its workers run.
 pub(crate) fn host_store() -> Result<Store> {
     Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() })
 }
@@ -88,7 +86,7 @@ mod tests {
     use crate::WorldSize;
 
     #[test]
-    fn keeps_pythons_keys_but_for_restarted_workers_of_one_agent_in_its_store() {
+    fn keeps_pythons_keys_except_for_restarted_workers_of_a_single_agent() {
         let two = WorldSize::new(2).unwrap();
         let one_node = LaunchEnv { world_size: two, local_world_size: two, agent_store: true, ..LaunchEnv::alone() };
         let restarted = LaunchEnv { restart_count: 3, ..one_node.clone() };

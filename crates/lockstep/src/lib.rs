@@ -1,8 +1,7 @@
 //! The training runtime that the labs import.
 //!
-//! Every module below does one thing of a training job; `labs/` shows them together.
+//! Each module covers one part of a training job; `labs/` combines them.
 
-mod agree;
 pub mod best;
 pub mod checkpoint;
 mod confusion;
@@ -13,13 +12,13 @@ pub mod env;
 pub mod exit;
 mod faults;
 mod group;
-mod knock;
 pub mod loader;
 pub mod loss;
 pub mod measure;
 pub mod metrics;
 pub mod models;
 pub mod nn;
+mod object_collectives;
 pub mod optim;
 pub mod pretrained;
 pub mod progress;
@@ -31,16 +30,17 @@ pub mod sampler;
 pub mod snapshot;
 pub mod spawn;
 pub mod threads;
+mod wait_for_store;
 
 pub use lockstep_contract::error_file;
 pub use lockstep_events as events;
 
-pub use agree::AgreeError;
 pub use best::BestModel;
 pub use ddp::{DdpOptions, DistributedDataParallel};
 pub use env::LaunchEnv;
 pub use group::{JoinError, init_process_group};
-pub use knock::NobodyListens;
+pub use object_collectives::ObjectError;
 pub use rank::{LocalRank, Rank, WorldSize};
 pub use report::Reporter;
 pub use spawn::spawn;
+pub use wait_for_store::NobodyListens;

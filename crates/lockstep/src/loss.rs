@@ -1,14 +1,14 @@
-//! Cross entropy with label smoothing, for training and evaluation alike.
+//! Cross entropy with label smoothing, for training and evaluation.
 
 use tch::{Reduction, Tensor};
 
-/// The class number that PyTorch's cross entropy leaves out (`ignore_index`); no class has it.
+/// The class number that PyTorch's cross entropy ignores (`ignore_index`); no class has it.
 const NO_CLASS: i64 = -100;
 
 /// `torch.nn.CrossEntropyLoss(label_smoothing=…)`: the mean over a batch.
 ///
-/// With smoothing ε the target is 1 − ε for the right class plus ε shared equally by all (Szegedy et al., "Rethinking the
-/// Inception Architecture", 2015): being ever more certain stops paying off. 0, the default, is plain cross entropy.
+/// With smoothing ε the target is 1 − ε for the right class plus ε shared equally by all classes (Szegedy et al., "Rethinking
+/// the Inception Architecture", 2015), so that overconfidence does not pay off. 0, the default, is plain cross entropy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CrossEntropy {
     /// ε, from 0 to 1.
@@ -16,12 +16,13 @@ pub struct CrossEntropy {
 }
 
 impl CrossEntropy {
-    /// The loss of `logits`, shape `[n, classes]`, against class numbers, shape `[n]`. Without a sample it is NaN, as in PyTorch.
+    /// The loss of `logits`, shape `[n, classes]`, against class numbers, shape `[n]`. Without samples it is NaN, as in
+    /// PyTorch.
     pub fn loss(&self, logits: &Tensor, targets: &Tensor) -> Tensor {
         logits.cross_entropy_loss(targets, None::<&Tensor>, Reduction::Mean, NO_CLASS, self.label_smoothing)
     }
 
-    /// The smallest loss that there is: the entropy of the smoothed target. A mean below it was divided once too often.
+    /// The smallest possible loss: the entropy of the smoothed target. A mean below it was divided once too often.
     pub fn floor(&self, classes: usize) -> f64 {
         let shared = self.label_smoothing / classes as f64;
         let term = |p: f64| if p > 0.0 { -p * p.ln() } else { 0.0 };
@@ -34,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_pytorchs() {
+    fn equals_pytorchs_loss() {
         let logits = Tensor::from_slice(&[2f64, 0.0, -1.0, 0.5, 1.5, 0.0]).view([2, 3]);
         let targets = Tensor::from_slice(&[0i64, 2]);
         // torch.nn.CrossEntropyLoss(label_smoothing=e)(logits, targets), PyTorch 2.11.

@@ -1,7 +1,7 @@
-//! Metrics that are true of all ranks: sums over samples, added over ranks, and divided once.
+//! Metrics over all ranks: sums over samples, added over ranks, and divided once.
 //!
-//! A rank's own accuracy is not everyone's, and the mean of the batches' means depends on the batch size; both are common in
-//! tutorials, and both keep the wrong model as the best.
+//! A rank's own accuracy is not the accuracy over all ranks, and the mean of the batches' means depends on the batch size. Both
+//! mistakes are common in tutorials, and both select the wrong model as the best.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::sampler::EvalSampler;
 
 pub use crate::confusion::Confusion;
 
-/// How to evaluate.
+/// The options of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EvalOptions {
-    /// Which loss is summed; plain cross entropy.
+    /// The loss to sum; plain cross entropy by default.
     pub criterion: CrossEntropy,
-    /// Samples in a batch, of which nothing depends but memory, speed and rounding; 256.
+    /// Samples per batch, which affects only memory, speed and rounding; 256 by default.
     pub batch_size: usize,
-    /// Threads that load ahead; none.
+    /// Threads that load ahead; 0 by default.
     pub workers: usize,
 }
 
@@ -47,15 +47,15 @@ impl Evaluation {
     pub fn add(&mut self, logits: &Tensor, targets: &Tensor, loss: f64) {
         let n = targets.size()[0] as f64;
         self.correct += logits.argmax(-1, false).eq_tensor(targets).sum(Kind::Double).double_value(&[]);
-        // The mean over no sample is not a number.
+        // The mean over no samples is NaN.
         self.loss += if n > 0.0 { loss * n } else { 0.0 };
         self.samples += n;
     }
 
-    /// The sum over all ranks, which must all call it. Double precision counts exactly up to 2⁵³ samples.
+    /// The sum over all ranks. A collective. Double precision counts exactly up to 2⁵³ samples.
     ///
     /// # Errors
-    /// As any collective's.
+    /// The same errors as any collective.
     pub fn all_reduce(self, group: &ProcessGroup) -> c10d::Result<Self> {
         let mut sums = Tensor::from_slice(&[self.correct, self.loss, self.samples]).to_device(group.device());
         group.all_reduce(&mut sums, ReduceOp::Sum)?;
@@ -63,12 +63,12 @@ impl Evaluation {
         Ok(Evaluation { correct: sum(0), loss: sum(1), samples: sum(2) })
     }
 
-    /// The share of correct answers, from 0 to 1; 0 over no sample.
+    /// The fraction of correct answers, from 0 to 1; 0 without samples.
     pub fn accuracy(&self) -> f64 {
         self.correct / self.samples.max(1.0)
     }
 
-    /// The mean loss; 0 over no sample.
+    /// The mean loss; 0 without samples.
     pub fn loss(&self) -> f64 {
         self.loss / self.samples.max(1.0)
     }
@@ -79,11 +79,11 @@ impl Evaluation {
     }
 }
 
-/// Evaluates a classifier on `test_set`, over all ranks, which must all call it: every rank takes a share of the samples,
-/// none twice, and the sums are added.
+/// Evaluates a classifier on `test_set` over all ranks: every rank takes a share of the samples, each sample exactly once, and
+/// the sums are added. A collective.
 ///
 /// # Errors
-/// Those of the data set, and any collective's.
+/// Errors of the data set, and of any collective.
 pub fn evaluate<M: ModuleT>(
     model: &DistributedDataParallel<M>,
     test_set: Arc<dyn Dataset>,
@@ -93,7 +93,7 @@ pub fn evaluate<M: ModuleT>(
 }
 
 // ANCHOR: evaluate
-/// [`evaluate`] with another loss, another batch size or threads that load.
+/// [`evaluate`] with another loss, another batch size or loader threads.
 ///
 /// # Errors
 /// As [`evaluate`].
@@ -131,7 +131,7 @@ fn over_my_share<M: ModuleT>(
 }
 // ANCHOR_END: evaluate
 
-/// [`evaluate_with`], and which of `classes` was taken for which.
+/// [`evaluate_with`], and the confusion matrix of `classes`.
 ///
 /// # Errors
 /// As [`evaluate`].
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn no_sample_is_not_a_division_by_zero() {
+    fn no_samples_do_not_divide_by_zero() {
         assert_eq!((Evaluation::default().accuracy(), Evaluation::default().loss()), (0.0, 0.0));
     }
 }

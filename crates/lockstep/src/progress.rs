@@ -1,7 +1,7 @@
-//! What people see: the tutorials' lines, and a bar on rank 0's terminal.
+//! Output for people: the tutorials' lines, and a progress bar on rank 0's terminal.
 //!
-//! Lines go to stdout, the bar to stderr, so that a redirected run is free of it. What programs read is in
-//! [`crate::events`].
+//! Lines go to stdout and the bar to stderr, so that redirected output does not contain it. [`crate::events`] writes the output
+//! for programs.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -15,12 +15,12 @@ use crate::metrics::Evaluation;
 
 const TEMPLATE: &str = "{prefix} {bar:30} {pos}/{len} {msg} {elapsed}";
 
-/// How a rank names itself at the start of a line: `[GPU0]`, or `[rank 0]` on the CPU.
+/// A rank's prefix at the start of a line: `[GPU0]`, or `[rank 0]` on the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
     /// The device, as the tutorials print it.
     Gpu(usize),
-    /// The rank, where all share the CPU.
+    /// The rank, since all ranks share the CPU.
     Cpu(Rank),
 }
 
@@ -75,8 +75,8 @@ pub fn validation_line(epoch: u64, epochs: u64, all: &Evaluation) -> String {
     format!("{} Val loss: {:.4}, Val accuracy: {:.4}", of_epochs(epoch, epochs), all.loss(), all.accuracy())
 }
 
-/// `Epoch 3 | train loss: 0.1234, train accuracy: 0.9625, over 512 samples | 412 images/s over all ranks`, after steps of an epoch,
-/// which took `time`: fewer samples than the epoch has where it went on inside after a resume.
+/// `Epoch 3 | train loss: 0.1234, train accuracy: 0.9625, over 512 samples | 412 images/s over all ranks`, after steps of an
+/// epoch, which took `time`: fewer samples than the epoch has if a resumed run started inside it.
 pub fn speed_line(epoch: u64, all: &Evaluation, time: Duration) -> String {
     let rate = all.samples() as f64 / time.as_secs_f64().max(f64::EPSILON);
     let (loss, accuracy, samples) = (all.loss(), all.accuracy(), all.samples());
@@ -85,12 +85,12 @@ pub fn speed_line(epoch: u64, all: &Evaluation, time: Duration) -> String {
     )
 }
 
-/// `(Epoch 4/5)`: people count from 1.
+/// `(Epoch 4/5)`: displayed epochs count from 1.
 pub fn of_epochs(epoch: u64, epochs: u64) -> String {
     format!("(Epoch {}/{epochs})", epoch + 1)
 }
 
-/// A bar over the steps of an epoch, seen only on rank 0 and only if stderr is a terminal; elsewhere every call is
+/// A progress bar over the steps of an epoch, shown only on rank 0 and only if stderr is a terminal; otherwise every call is
 /// cheap and draws nothing. Dropping it clears the bar.
 pub struct Progress {
     bar: ProgressBar,
@@ -105,12 +105,12 @@ impl Progress {
 
     fn drawing_on(target: ProgressDrawTarget) -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), target);
-        // The template is a constant that a test draws with.
+        // The template is a constant that a test renders.
         bar.set_style(ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar()));
         Progress { bar }
     }
 
-    /// Begins an epoch of `steps` steps, of which `done` were done before.
+    /// Starts an epoch of `steps` steps, of which `done` are already done.
     pub fn epoch(&self, epoch: u64, done: u64, steps: u64) {
         self.bar.reset();
         self.bar.set_length(steps);
@@ -119,13 +119,13 @@ impl Progress {
         self.bar.set_message("");
     }
 
-    /// One step is done, with this loss.
+    /// Records a finished step with this loss.
     pub fn step(&self, loss: f64) {
         self.bar.set_message(format!("loss {loss:.4}"));
         self.bar.inc(1);
     }
 
-    /// Prints a line to stdout without tearing the bar, in one write, so that the lines of several ranks stay whole.
+    /// Prints a line to stdout without disturbing the bar, in one write, so that the lines of several ranks do not mix.
     pub fn println(&self, line: impl AsRef<str>) {
         self.bar.suspend(|| print_line(&mut io::stdout().lock(), line.as_ref()));
     }
@@ -147,7 +147,7 @@ impl Drop for Progress {
     }
 }
 
-/// A reader that went away (`… | head`) must not end training, so errors are not looked at.
+/// A reader that exits early (`… | head`) must not end training, so errors are ignored.
 fn print_line(out: &mut impl Write, line: &str) {
     let _ = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());
 }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_each_line_whole() {
+    fn writes_each_line_in_one_piece() {
         struct Writes(Vec<Vec<u8>>);
         impl Write for Writes {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

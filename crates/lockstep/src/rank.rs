@@ -1,7 +1,7 @@
-//! The three numbers that tutorials mix up, as three types.
+//! The three numbers that tutorials confuse, as three types.
 //!
-//! Rank and world size come from `c10d`; the position on a node is ours, since c10d knows no nodes. How they are read
-//! from the environment stands in [`crate::env`].
+//! Rank and world size come from `c10d`; the position on a node is defined here, since c10d has no nodes. [`crate::env`] reads
+//! them from the environment.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 pub use c10d::{Rank, WorldSize};
 
-/// A process's position among the processes of *its own node*: it picks the device, never the rank in the group.
+/// A process's position among the processes of *its own node*: it selects the device, never the rank in the group.
 ///
-/// On one node it equals the rank, which is why `init_process_group(rank=LOCAL_RANK)` seems to work until a second
-/// node joins. As a type of its own it does not compile there:
+/// On one node it equals the rank, which is why `init_process_group(rank=LOCAL_RANK)` seems to work until a second node joins.
+/// As a separate type it does not compile there:
 ///
 /// ```compile_fail
 /// fn join(rank: lockstep::Rank) {}
@@ -28,7 +28,7 @@ impl LocalRank {
         LocalRank(position)
     }
 
-    /// The position as a plain number: the index of the device to take.
+    /// The position as a plain number: the index of the device.
     pub const fn get(self) -> usize {
         self.0
     }

@@ -1,6 +1,6 @@
-//! What a training loop reports: lines and a bar for people, events for the harness, from one call each.
+//! The reports of a training loop: each call prints a line or moves the bar, and writes an event for the harness.
 //!
-//! It is also where faults on request strike ([`crate::faults`]), since it knows the step.
+//! It also injects requested faults ([`crate::faults`]), since it knows the step.
 
 use std::error::Error;
 use std::io;
@@ -18,7 +18,7 @@ use crate::progress::{self, Progress, Tag};
 use crate::sampler::Sampler;
 use crate::{LaunchEnv, Rank, WorldSize, faults, snapshot};
 
-/// A rank's reporter. Rank 0 draws the bar and prints what is true of all; every rank prints its epochs and writes its events.
+/// A rank's reporter. Rank 0 draws the bar and prints results of all ranks; every rank prints its epochs and writes its events.
 ///
 /// Clones report to the same places, from any thread.
 #[derive(Clone)]
@@ -29,29 +29,29 @@ pub struct Reporter {
 struct Shared {
     rank: Rank,
     world_size: WorldSize,
-    /// Whether this is the first rank of its node.
+    /// True if this is the first rank of its node.
     first_of_node: bool,
-    /// The job that this rank is a worker of, if a launcher started it.
+    /// The job of this rank, if a launcher started it.
     job: Option<String>,
     tag: Tag,
     progress: Progress,
     events: EventSink,
     faults: Armed,
-    /// Where snapshots are saved, for the faults that harm them.
+    /// Where snapshots are saved, for the faults that damage them.
     snapshots: Mutex<Option<PathBuf>>,
 }
 
 impl Reporter {
-    /// For a rank of a job; events go where `LOCKSTEP_EVENTS` says, and faults strike as `LOCKSTEP_FAULTS` says.
+    /// For a rank of a job; events go where `LOCKSTEP_EVENTS` says, and faults happen as `LOCKSTEP_FAULTS` says.
     ///
     /// # Errors
-    /// When `LOCKSTEP_FAULTS` names no plan of faults: training without them would prove what it does not.
+    /// `LOCKSTEP_FAULTS` does not name a valid plan: a test that trains without its faults would be meaningless.
     pub fn new(env: &LaunchEnv, device: Device) -> Result<Self, FaultError> {
         let events = EventSink::from_env(env.rank.get(), env.restart_count);
         Self::start(env, snapshot::job_of(env), device, events)
     }
 
-    /// For a process that is alone.
+    /// For a process without a launcher.
     ///
     /// # Errors
     /// As [`Reporter::new`].
@@ -72,12 +72,12 @@ impl Reporter {
         Ok(Reporter { shared: Arc::new(shared) })
     }
 
-    /// An epoch begins: how many steps, and, for the harness, which samples this rank will see.
+    /// Starts an epoch: its number of steps and, for the harness, the samples that this rank will see.
     pub fn epoch(&self, epoch: u64, loader: &DataLoader, batch_size: usize, sampler: &impl Sampler) {
         self.epoch_at(Position::start_of(epoch), loader, batch_size, sampler);
     }
 
-    /// An epoch begins, or goes on at `from` after a resume: the samples told are those still to come.
+    /// Starts an epoch, or continues it at `from` after a resume: the reported samples are the remaining ones.
     pub fn epoch_at(&self, from: Position, loader: &DataLoader, batch_size: usize, sampler: &impl Sampler) {
         let (epoch, steps) = (from.epoch, (from.step + loader.steps_at(from)) as u64);
         self.println(progress::epoch_line(self.shared.tag, epoch, batch_size, steps));
@@ -94,9 +94,9 @@ impl Reporter {
         self.shared.progress.step(loss);
         self.emit(&Event::Step { epoch, step: step as u64, loss, samples: samples as u64 });
         if self.has_faults()
-            && let Err(error) = self.strike(&Point::Step { epoch, step: step as u64 })
+            && let Err(error) = self.inject_faults(&Point::Step { epoch, step: step as u64 })
         {
-            self.warn(format!("the fault was not inflicted: {error}"));
+            self.warn(format!("the fault was not injected: {error}"));
         }
     }
 
@@ -106,19 +106,19 @@ impl Reporter {
         self.emit_eval(epoch, all);
     }
 
-    /// `epoch` of `epochs` was trained, with these sums over all ranks' steps in it. Rank 0 prints them.
+    /// Epoch `epoch` of `epochs` is trained, with these sums over all ranks' steps in it. Rank 0 prints them.
     pub fn trained(&self, epoch: u64, epochs: u64, all: &Evaluation) {
         self.say_once(progress::training_line(epoch, epochs, all));
     }
 
-    /// As [`eval`](Self::eval), in the words of the tutorial's classifier.
+    /// As [`eval`](Self::eval), in the format of the tutorial's classifier.
     pub fn validated(&self, epoch: u64, epochs: u64, all: &Evaluation) {
         self.say_once(progress::validation_line(epoch, epochs, all));
         self.emit_eval(epoch, all);
     }
 
-    /// The steps of `epoch` took this time; `all` has the sums over all ranks. Rank 0 prints them, with the images per second of all
-    /// ranks together, of which no event tells: no two runs agree on it.
+    /// The steps of `epoch` took this time; `all` has the sums over all ranks. Rank 0 prints them, with the images per second
+    /// of all ranks together. No event contains that rate, since it differs from run to run.
     pub fn trained_in(&self, epoch: u64, all: &Evaluation, time: Duration) {
         self.say_once(progress::speed_line(epoch, all, time));
     }
@@ -128,30 +128,30 @@ impl Reporter {
         self.emit(&Event::Eval { epoch, accuracy, loss, samples });
     }
 
-    /// Prints a line that is true of all ranks, once: on rank 0.
+    /// Prints a line that applies to all ranks once, on rank 0.
     pub fn say_once(&self, line: impl AsRef<str>) {
         if self.rank().is_zero() {
             self.println(line);
         }
     }
 
-    /// Prints a line of this rank, tagged with it.
+    /// Prints a line of this rank, prefixed with its tag.
     pub fn say(&self, line: impl AsRef<str>) {
         self.println(format!("{} {}", self.shared.tag, line.as_ref()));
     }
 
-    /// Prints a line as it is, without tearing the bar.
+    /// Prints a line unchanged, without disturbing the bar.
     pub fn println(&self, line: impl AsRef<str>) {
         self.shared.progress.println(line);
     }
 
-    /// Warns on stderr, and notes it in the events.
+    /// Prints a warning to stderr and records it as an event.
     pub fn warn(&self, message: String) {
         self.shared.progress.eprintln(format!("warning: {message}"));
         self.emit(&Event::Fault { message });
     }
 
-    /// Warns of what is true of all ranks, once: on rank 0.
+    /// Prints a warning that applies to all ranks once, on rank 0.
     pub fn warn_once(&self, message: String) {
         if self.rank().is_zero() {
             self.warn(message);
@@ -178,7 +178,7 @@ impl Reporter {
         self.shared.events.emit(event);
     }
 
-    /// From now on, faults that harm a snapshot find it in `folder`.
+    /// From now on, faults that damage a snapshot look for it in `folder`.
     pub(crate) fn snapshots_are_in(&self, folder: &Path) {
         *self.shared.snapshots.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder.to_owned());
     }
@@ -187,18 +187,18 @@ impl Reporter {
         !self.shared.faults.is_empty()
     }
 
-    /// Inflicts what is due at `point`, all of it.
+    /// Injects all faults that are due at `point`.
     ///
     /// # Errors
-    /// The first that a fault makes.
-    pub(crate) fn strike(&self, point: &Point) -> io::Result<()> {
+    /// The first error that a fault causes.
+    pub(crate) fn inject_faults(&self, point: &Point) -> io::Result<()> {
         let folder = self.shared.snapshots.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut done = Ok(());
         let due = self.shared.faults.due(point).map_err(|error| io::Error::other(with_cause(&error)))?;
         for fault in due {
             for act in &fault.acts {
                 self.emit(&Event::Fault { message: format!("injected: {} ({})", faults::name(act), fault.name) });
-                done = done.and(faults::inflict(act, folder.as_deref()));
+                done = done.and(faults::inject(act, folder.as_deref()));
             }
         }
         done

@@ -1,7 +1,7 @@
-//! What a rank held at the end of each part of a lab, in a file: for a harness, or a curious reader, to check independently.
+//! A rank's tensors at the end of each part of a lab, in a file, so that a harness or a reader can check them independently.
 //!
-//! `rank-R.json` in the folder that the user named holds one JSON object, from the part's name to numbers: a list for one tensor
-//! (flattened, in row order), a list of lists for several. Leaves out what they should have been: who checks must know.
+//! `rank-R.json` in the folder that the user named holds one JSON object, from the part's name to numbers: a list for one
+//! tensor (flattened, in row order), a list of lists for several. Leaves out the expected values: the checker must know them.
 
 use std::fs;
 use std::path::Path;
@@ -21,15 +21,16 @@ pub struct Results {
 }
 
 impl Results {
-    /// Of a rank that has none yet.
+    /// A rank without results.
     pub fn new(rank: Rank) -> Self {
         Results { rank, parts: Map::new() }
     }
 
-    /// Notes what the rank holds after `part`: a number, or lists of numbers. A part that is noted twice keeps the later ones.
+    /// Records the rank's values after `part`: a number, or lists of numbers. A later call for the same part replaces the
+    /// earlier one.
     ///
     /// # Errors
-    /// For what JSON has no form for: NaN and infinity, too, of which `serde_json` would silently make `null`.
+    /// The value has no JSON form; this includes NaN and infinity, which `serde_json` would silently turn into `null`.
     pub fn note(&mut self, part: &str, held: impl Serialize) -> Result<()> {
         let value = serde_json::to_value(held).with_context(|| format!("cannot note the result of {part}"))?;
         ensure!(is_finite(&value), "cannot note the result of {part}: NaN or infinity is in it, or no number at all");
@@ -37,19 +38,19 @@ impl Results {
         Ok(())
     }
 
-    /// Notes a tensor's elements, flattened.
+    /// Records a tensor's elements, flattened.
     ///
     /// # Errors
-    /// For elements that are no numbers, and what libtorch says.
+    /// The elements are not numbers, or libtorch failed.
     pub fn note_tensor(&mut self, part: &str, held: &Tensor) -> Result<()> {
         self.note(part, numbers(held)?)
     }
 
-    /// Writes `rank-R.json` in `folder`, making the folder if it is missing, beside the old file first: a reader finds all of it
-    /// or none.
+    /// Writes `rank-R.json` in `folder`, creating the folder if it is missing. The write is atomic: a reader finds the complete
+    /// file or none.
     ///
     /// # Errors
-    /// When the folder cannot be made or written.
+    /// The folder cannot be created or written.
     pub fn save(&self, folder: &Path) -> Result<()> {
         let path = folder.join(format!("rank-{}.json", self.rank));
         let attempt = || -> Result<()> {
@@ -73,7 +74,7 @@ fn is_finite(value: &Value) -> bool {
 /// A tensor's elements in row order, from any device.
 ///
 /// # Errors
-/// What libtorch says of a tensor that has no elements of a number's kind.
+/// libtorch's error for a tensor whose elements cannot be converted.
 pub fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
     Ok(Vec::try_from(tensor.to_device(tch::Device::Cpu).to_kind(Kind::Double).flatten(0, -1))?)
 }
@@ -97,13 +98,13 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_finite_number_and_keeps_what_it_had() {
+    fn refuses_numbers_that_are_not_finite_and_keeps_earlier_ones() {
         let mut results = Results::new(Rank::ZERO);
         results.note("loss", [1.0]).unwrap();
         for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            for told in [results.note("loss", number), results.note("loss", [vec![0.5], vec![0.5, number]])] {
-                let told = told.unwrap_err().to_string();
-                assert_eq!(told, "cannot note the result of loss: NaN or infinity is in it, or no number at all");
+            for message in [results.note("loss", number), results.note("loss", [vec![0.5], vec![0.5, number]])] {
+                let message = message.unwrap_err().to_string();
+                assert_eq!(message, "cannot note the result of loss: NaN or infinity is in it, or no number at all");
             }
         }
         assert!(results.note_tensor("loss", &Tensor::from_slice(&[f32::NAN])).is_err());
@@ -114,7 +115,7 @@ mod tests {
     #[test]
     fn names_the_file_that_cannot_be_written() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let told = format!("{:#}", Results::new(Rank::ZERO).save(file.path()).unwrap_err());
-        assert!(told.starts_with("failed to save results to ") && told.contains("rank-0.json"), "{told}");
+        let message = format!("{:#}", Results::new(Rank::ZERO).save(file.path()).unwrap_err());
+        assert!(message.starts_with("failed to save results to ") && message.contains("rank-0.json"), "{message}");
     }
 }

@@ -1,8 +1,8 @@
-//! Random numbers of a training step, keyed by where it is and never by what came before.
+//! Random numbers of a training step, keyed by its position and never by what came before.
 //!
-//! libtorch draws dropout and its like from one generator that runs on from step to step. A resumed process would have it stand
-//! elsewhere, and train other weights. Seeded afresh for each step, it draws the same however the process got there. The
-//! data sets' own numbers are keyed likewise: [`crate::data::rng`].
+//! libtorch draws dropout and others from one generator that continues from step to step. In a resumed process its state would
+//! differ, and the run would train other weights. Seeded again for each step, it draws the same numbers in any process. The
+//! data sets' own numbers are keyed in the same way: [`crate::data::rng`].
 
 use crate::Rank;
 use crate::data::rng::KeyedRng;

@@ -1,8 +1,8 @@
-//! Ranks that are threads of one process: the quickest way to have several, for programs that talk more than they compute.
+//! Ranks that are threads of one process: the quickest way to have several, for programs that mainly communicate.
 //!
-//! They meet in a store of their own on a free loopback port and join their group as processes do, so that a program reads the
-//! same whoever started it. Leaves out what only processes give: a rank that can be killed, and memory that nobody else writes.
-//! See [`crate::spawn()`] for those.
+//! They use a private store on a free loopback port and join their group like processes, so that the program is the same for
+//! both. Leaves out what only processes have: a rank that can be killed, and memory of its own. See [`crate::spawn()`] for
+//! those.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,23 +17,24 @@ use crate::exit::UsageError;
 use crate::group::host_store;
 use crate::{LaunchEnv, LocalRank, Rank, WorldSize};
 
-/// Ranks where nobody says how many.
+/// The default number of ranks.
 pub const DEFAULT_RANKS: usize = 2;
 
-/// More threads than this are a slip of the keyboard: each rank keeps a connection to each other one.
+/// Maximum number of threads; more is probably a typing mistake, since each rank keeps a connection to every other one.
 pub const MOST_RANKS: usize = 64;
 
-/// How long the other ranks may go on once one has failed, before the store in which they may be waiting is closed.
+/// How long the other ranks may continue after one has failed, before their store is closed, in which they may be waiting.
 const GRACE: Duration = Duration::from_secs(4);
 
-/// Runs `body` as the rank that a launcher made of this process; where there was no launcher, as `nprocs` ranks that are threads.
+/// Runs `body` as the rank that a launcher made of this process; without a launcher, as `nprocs` ranks that are threads.
 ///
-/// Gives what the ranks returned, in rank order: one value under a launcher. `nprocs` is the program's flag; `None` stands for
+/// Returns the ranks' values in rank order: one value under a launcher. `nprocs` is the program's flag; `None` stands for
 /// [`DEFAULT_RANKS`].
 ///
 /// # Errors
-/// The body's, with its rank where it ran in a thread (see [`run_threads`]); [`EnvError`](crate::env::EnvError) for half an
-/// environment; [`UsageError`] for an `nprocs` of 0 or more than [`MOST_RANKS`], or one that contradicts the launcher.
+/// The body's error, with its rank if it ran in a thread (see [`run_threads`]); [`EnvError`](crate::env::EnvError) for an
+/// incomplete environment; [`UsageError`] for an `nprocs` of 0 or more than [`MOST_RANKS`], or one that contradicts the
+/// launcher.
 pub fn run<T: Send>(nprocs: Option<usize>, body: impl Fn(&LaunchEnv) -> Result<T> + Sync) -> Result<Vec<T>> {
     match LaunchEnv::from_env_if_launched()? {
         Some(env) => {
@@ -44,15 +45,15 @@ pub fn run<T: Send>(nprocs: Option<usize>, body: impl Fn(&LaunchEnv) -> Result<T
     }
 }
 
-/// Runs `body` on `nprocs` threads, each with a [`LaunchEnv`] of its own, and waits for all. A thread that joins a group with it
-/// ([`crate::init_process_group`]) finds the others there.
+/// Runs `body` on `nprocs` threads, each with its own [`LaunchEnv`], and waits for all. A thread that joins a group with it
+/// ([`crate::init_process_group`]) meets the others there.
 ///
-/// Each thread computes with one libtorch thread where `OMP_NUM_THREADS` says nothing else, as launchers set it for processes.
-/// `tch::no_grad` and its like hold for one thread, `tch::manual_seed` for all.
+/// Each thread computes with one libtorch thread unless `OMP_NUM_THREADS` is set, just as launchers set it for processes.
+/// `tch::no_grad` affects one thread, `tch::manual_seed` all of them.
 ///
 /// # Errors
-/// Of several failed ranks the first whose error does not merely say that another rank was gone; a panic counts as an error. The
-/// others are waited for: their operations fail when the failed rank's group is dropped, and their meeting place is closed.
+/// If several ranks failed, returns the first error that does not merely report another rank as gone; a panic counts as an
+/// error. The others are waited for: their operations fail when the failed rank's group is dropped and their store is closed.
 pub fn run_threads<T: Send>(nprocs: usize, body: impl Fn(&LaunchEnv) -> Result<T> + Sync) -> Result<Vec<T>> {
     let world = world(nprocs)?;
     let store = host_store().context("cannot open the store in which the ranks meet")?;
@@ -118,7 +119,7 @@ fn panicked(payload: Box<dyn Any + Send>) -> anyhow::Error {
     anyhow!("panicked: {}", words.unwrap_or("with a payload that is no text"))
 }
 
-/// What the ranks returned, in rank order, once all have ended. Closes the store when the others have outlived a failure.
+/// The ranks' results, in rank order, once all have ended. Closes the store when the others do not end soon after a failure.
 fn collect<T>(ended: &Receiver<(Rank, Result<T>)>, store: Store) -> Result<Vec<T>> {
     let (mut store, mut good, mut failures) = (Some(store), Vec::new(), Vec::new());
     loop {
@@ -140,7 +141,7 @@ fn collect<T>(ended: &Receiver<(Rank, Result<T>)>, store: Store) -> Result<Vec<T
     Ok(good.into_iter().map(|(_, value)| value).collect())
 }
 
-/// The first failure that is not the echo of another one; if all are, the first.
+/// The first failure that is not a consequence of another one; if all are, the first.
 fn root_cause(mut failures: Vec<(Rank, anyhow::Error)>) -> Option<(Rank, anyhow::Error)> {
     let place = failures.iter().position(|(_, error)| !is_echo(error)).unwrap_or(0);
     (!failures.is_empty()).then(|| failures.swap_remove(place))
@@ -158,15 +159,18 @@ mod tests {
     fn a_number_of_ranks_may_not_contradict_the_launchers() {
         let two = WorldSize::new(2).unwrap();
         assert!(agree(None, two).is_ok() && agree(Some(2), two).is_ok());
-        let told = agree(Some(3), two).unwrap_err().to_string();
-        assert_eq!(told, "3 ranks were asked for, but a launcher has started 2: leave the number out under a launcher");
+        let message = agree(Some(3), two).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "3 ranks were asked for, but a launcher has started 2: leave the number out under a launcher"
+        );
     }
 
     #[test]
     fn refuses_no_ranks_and_far_too_many() {
         for (nprocs, words) in [(0, "ask for 1 or more"), (MOST_RANKS + 1, "at most 64")] {
-            let told = world(nprocs).unwrap_err().to_string();
-            assert!(told.contains(words), "{told}");
+            let message = world(nprocs).unwrap_err().to_string();
+            assert!(message.contains(words), "{message}");
         }
     }
 }

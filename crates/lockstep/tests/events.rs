@@ -1,4 +1,4 @@
-//! Event files of processes that are killed, restarted, or refused by the disk.
+//! Event files of processes that are killed, restarted, or unable to write.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -8,15 +8,15 @@ use std::io::{BufRead, BufReader};
 use std::process::ExitCode;
 
 use lockstep::events::{self, Event, EventSink};
-use program::{Guarded, finish, program, text};
+use program::{KillOnDrop, finish, program, text};
 
 fn main() -> ExitCode {
     program::main(
         case,
         [
             ("leaves_at_most_one_torn_line_per_kill_and_loses_nothing_before_it", survives_kills),
-            ("warns_once_when_the_disk_is_full_and_goes_on", warns_once),
-            ("warns_when_the_folder_cannot_be_made_and_goes_on", warns_of_the_folder),
+            ("warns_once_when_the_disk_is_full_and_continues", warns_once),
+            ("warns_when_the_folder_cannot_be_created_and_continues", warns_of_the_folder),
         ],
     )
 }
@@ -43,7 +43,7 @@ fn endless(sink: &EventSink) {
 fn survives_kills() {
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..3 {
-        let mut writer = Guarded(program("endless").env(events::FOLDER, dir.path()).spawn().unwrap());
+        let mut writer = KillOnDrop(program("endless").env(events::FOLDER, dir.path()).spawn().unwrap());
         let mut line = String::new();
         BufReader::new(writer.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "wrote 20\n");

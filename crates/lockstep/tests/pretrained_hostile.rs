@@ -1,7 +1,7 @@
-//! Files of weights that are damaged, or made to do harm: reading them ends with an error, and takes no more memory than the
-//! file's length explains.
+//! Files of weights that are damaged or malicious: reading them ends with an error, and takes no more memory than the file's
+//! length explains.
 //!
-//! One test alone: it looks at the memory of its whole process.
+//! Only one test: it measures the memory of its whole process.
 
 #![allow(clippy::unwrap_used)] // the helpers are tests too
 
@@ -15,27 +15,27 @@ use tch::{Kind, Tensor};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-/// What the whole test may need beyond its start: room that is only asked for counts too.
+/// How much the whole test may allocate after its start; memory that is only reserved counts too.
 const MOST: u64 = 1 << 30;
 
 fn golden(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/pretrained").join(name)).unwrap()
 }
 
-/// The largest size of this process so far, in bytes, memory that it has asked for and not touched included.
+/// The peak size of this process so far, in bytes, including memory that it has reserved but not touched.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmPeak:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// One file for all that is read: cutting it to nothing each time would have the disk wait.
+/// One file for all reads: truncating it each time would wait for the disk.
 struct Place {
     file: tempfile::NamedTempFile,
 }
 
 impl Place {
-    /// Reads the bytes as a file; what is read can be summed up.
+    /// Reads the bytes as a file, and sums up the tensors.
     fn read(&self, bytes: &[u8]) -> Result<Weights, String> {
         self.file.as_file().write_all_at(bytes, 0).unwrap();
         self.file.as_file().set_len(bytes.len() as u64).unwrap();
@@ -51,7 +51,7 @@ impl Place {
     }
 }
 
-/// An archive with this pickle, and one storage of these bytes.
+/// An archive with this pickle, and one storage with these bytes.
 fn archive(pickle: &[u8], storage: &[u8], compression: CompressionMethod) -> Vec<u8> {
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
     let options = SimpleFileOptions::default().compression_method(compression);
@@ -109,7 +109,7 @@ fn cut_and_flip_every_byte(place: &Place) {
     }
 }
 
-/// Inside of an archive the checksum stands before the pickle, so that it is flipped by itself.
+/// In an archive the checksum precedes the pickle, so it is flipped separately.
 fn flip_the_pickle_of_an_archive(place: &Place) {
     let mut pickle = tensor("0", 4, 0, &[2, 2], &[2, 1]);
     assert_eq!(place.read(&stored(&pickle)).unwrap().tensors[0].1.size(), [2, 2]);
@@ -124,22 +124,22 @@ fn flip_the_pickle_of_an_archive(place: &Place) {
 
 fn ask_for_more_than_there_is(place: &Place) {
     let huge = 1 << 45;
-    for (pickle, told) in [
+    for (pickle, expected) in [
         (tensor("0", 4, 0, &[5], &[1]), "reach beyond its storage of 4"),
         (tensor("0", 4, 1, &[2, 2], &[2, 1]), "reach beyond"),
         (tensor("0", 4, -1, &[2], &[1]), "negative"),
         (tensor("0", 4, i64::MAX, &[2], &[i64::MAX]), "reach beyond"),
         (tensor("0", 4, 0, &[i64::MAX, i64::MAX], &[0, 0]), "too many elements"),
-        (tensor("0", huge, 0, &[huge], &[1]), "16 bytes where its pickle tells"),
+        (tensor("0", huge, 0, &[huge], &[1]), "16 bytes where its pickle says"),
         (tensor("0", i64::MAX, 0, &[2], &[1]), "elements"),
         (tensor("0", -1, 0, &[2], &[1]), "negative"),
-        (tensor("0", 2, 0, &[2], &[1]), "16 bytes where its pickle tells 8"),
+        (tensor("0", 2, 0, &[2], &[1]), "16 bytes where its pickle says 8"),
         (tensor("../../../etc/passwd", 4, 0, &[2], &[1]), "cannot be found"),
     ] {
         let said = place.refusal(&stored(&pickle));
-        assert!(said.contains(told), "{said}");
+        assert!(said.contains(expected), "{said}");
     }
-    // Many elements in little memory are no harm: nothing makes a copy of them.
+    // Many elements in little memory do no harm: nothing copies them.
     let repeated = place.read(&stored(&tensor("0", 4, 0, &[1 << 40], &[0]))).unwrap();
     assert_eq!(repeated.tensors[0].1.size(), [1 << 40]);
 }
@@ -152,13 +152,13 @@ fn unpack_to_much_more(place: &Place) {
     assert!(said.contains("which is too much for a file of"), "{said}");
 }
 
-/// Pickles whose few bytes ask for many values, much nesting, or themselves.
+/// Pickles whose few bytes request many values, deep nesting, or themselves.
 fn work_the_machine(place: &Place) {
     let nested = [b"\x80\x02)".to_vec(), vec![0x85; 1 << 20], b".".to_vec()].concat();
     let marks = [b"\x80\x02".to_vec(), vec![b'('; 5 << 20], b"N.".to_vec()].concat();
     let values = [b"\x80\x02".to_vec(), vec![b'N'; 5 << 20], b".".to_vec()].concat();
     let doubled = [b"\x80\x02N".to_vec(), vec![b'2'; 5 << 20], b".".to_vec()].concat();
-    // One long list of the same pair, and the same call of it again and again.
+    // One long list of the same pair, and the same call on it repeatedly.
     let list =
         [&b"\x80\x02](NNeq\0]("[..], &b"h\0".repeat(1 << 19), b"eq\x01ccollections\nOrderedDict\nq\x02"].concat();
     let copies = [list, b"h\x02h\x01\x85R".repeat(1 << 16), b".".to_vec()].concat();
@@ -167,11 +167,11 @@ fn work_the_machine(place: &Place) {
         [b"\x80\x02N".to_vec(), (0..1u32 << 20).flat_map(|at| [&b"r"[..], &at.to_le_bytes()].concat()).collect()]
             .concat();
     let text = b"\x80\x02X\xff\xff\xff\xff".to_vec();
-    // Values that are there already, put into lists and tuples: each takes a byte or two of the pickle.
+    // Existing values, put into lists and tuples: each takes a byte or two of the pickle.
     let appended = [b"\x80\x02]".to_vec(), b"2a".repeat(5 << 20), b".".to_vec()].concat();
     let tuples =
         [b"\x80\x02".to_vec(), [&b"(N"[..], &vec![b'2'; 1 << 20], b"t"].concat().repeat(5), b".".to_vec()].concat();
-    for (pickle, told) in [
+    for (pickle, expected) in [
         (appended, "more than 4000000"),
         (tuples, "more than 4000000"),
         (nested, "no named tensors"),
@@ -191,7 +191,7 @@ fn work_the_machine(place: &Place) {
         (b"\x80\x02ca\x1b[31m\nb\n.".to_vec(), r"refuses to run a\u{1b}[31m.b"),
     ] {
         let said = place.refusal(&stored(&pickle));
-        assert!(said.contains(told), "{said}");
+        assert!(said.contains(expected), "{said}");
     }
 }
 
@@ -207,7 +207,7 @@ fn legacy(object: &[u8], keys: &[u8]) -> Vec<u8> {
         .concat()
 }
 
-/// One long text that is recalled again and again: as a key of storages, of tensors, of a dict.
+/// One long text that is recalled repeatedly: as a key of storages, of tensors, of a dict.
 fn repeat_a_long_text(place: &Place) {
     let long = [&text(&[b'k'; 1 << 20])[..], b"q\0"].concat();
     let of_storage = [&b"(U\x07storagectorch\nFloatStorage\n"[..], &long, b"U\x03cpuK\x04tq\x01Qq\x02"].concat();
@@ -225,7 +225,7 @@ fn repeat_a_long_text(place: &Place) {
     let said = place.refusal(&legacy(&object, &keys(b"2a")));
     assert!(said.contains("damaged"), "{said}");
 
-    // 400,000 storages of that key, tensors of it, and entries of a dict under it.
+    // 400,000 storages with that key, tensors of it, and entries of a dict under it.
     let storages = [&object[..], &b"h\x01Q0".repeat(400_000)].concat();
     place.read(&legacy(&storages, &keys(b""))).unwrap();
     let names = (0..400_000u32).flat_map(|number| [text(format!("{number:x}").as_bytes()), b"h\x03".to_vec()].concat());
@@ -236,13 +236,13 @@ fn repeat_a_long_text(place: &Place) {
     assert!(said.contains("no named tensors") && said.len() < 500, "{said}");
 }
 
-/// Files of 8 TiB, of which nothing is on the disk: to look through one would take hours.
+/// Sparse files of 8 TiB: reading one completely would take hours.
 fn open_a_sparse_file(place: &Place) {
-    for (name, told) in [("zip.pth", "its end is missing"), ("views.safetensors", "its length does not fit")] {
+    for (name, expected) in [("zip.pth", "its end is missing"), ("views.safetensors", "its length does not fit")] {
         place.read(&golden(name)).unwrap();
         place.file.as_file().set_len(1 << 43).unwrap();
         let said = Weights::read(place.file.path()).expect_err("it should be refused").to_string();
-        assert!(said.contains(told), "{said}");
+        assert!(said.contains(expected), "{said}");
     }
     place.read(&golden("legacy.pth")).unwrap();
     place.file.as_file().set_len(1 << 43).unwrap();

@@ -1,5 +1,5 @@
-//! What the surviving ranks of a real job are told when one dies or strays: each is a process of its own with no launcher
-//! above it that could stop the others, so that every survivor has to find out by itself.
+//! How the surviving ranks of a real job learn that one died or left the common sequence of calls. Each is a separate process
+//! without a launcher that could stop the others, so every survivor has to find out by itself.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -15,13 +15,13 @@ use c10d::{Endpoint, GroupOptions, ReduceOp, Store, TcpStoreOptions};
 use lockstep::optim::named_parameters;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, init_process_group, spawn};
 use lockstep_watchdog::scaled;
-use program::{Guarded, finish, program, text};
+use program::{KillOnDrop, finish, program, text};
 use rustix::process::{Signal, getpid, kill_process};
 use tch::nn::{self, VarStore};
 use tch::{Device, Kind, Tensor};
 
 const WORLD: usize = 3;
-/// Longer than any step; more on a busy machine.
+/// Longer than any step; larger on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(8);
 
 fn main() -> ExitCode {
@@ -53,7 +53,7 @@ fn case(name: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Three collectives that go well, then the fault on rank 1.
+/// Three successful collectives, then the fault on rank 1.
 fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
     let options =
         GroupOptions { timeout: scaled(TIMEOUT), endpoint: Endpoint::Interface("lo".into()), ..Default::default() };
@@ -92,7 +92,7 @@ fn backward(group: &Rc<c10d::ProcessGroup>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rank 0, which hosts the store here, goes; the others look for something in it.
+/// Rank 0, which hosts the store here, exits; the others look for something in it.
 fn lose_the_store(env: &LaunchEnv, group: &c10d::ProcessGroup) -> anyhow::Result<()> {
     if env.rank.is_zero() {
         kill_process(getpid(), Signal::KILL)?;
@@ -102,7 +102,7 @@ fn lose_the_store(env: &LaunchEnv, group: &c10d::ProcessGroup) -> anyhow::Result
 
 // ---- the tests ---------------------------------------------------------------------------------------------------
 
-/// Starts the given ranks of a job of three and returns what each printed, in order.
+/// Starts the given ranks of a job of three and returns their output, in order.
 fn job(case: &str, ranks: &[usize], agent_store: bool, port: u16) -> Vec<Output> {
     let start = |rank: &usize| {
         let command = worker(case, *rank, agent_store, port);
@@ -132,7 +132,7 @@ fn host() -> (Store, u16) {
     (store, port)
 }
 
-/// A free port below those that the kernel gives out by itself, so that nobody else gets it in the meantime.
+/// A free port below the kernel's ephemeral range, so that no other process gets it in the meantime.
 fn free_port() -> u16 {
     let first = 20_000 + (std::process::id() % 12_000) as u16;
     let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
@@ -151,7 +151,7 @@ fn survivors_name(case: &str, words: &str) {
 }
 
 fn names_the_store() {
-    // No launcher hosts it: rank 0 does, and the others must know the port beforehand.
+    // Rank 0 hosts the store, so the others must know the port beforehand.
     let port = free_port();
     let outputs = job("store", &[0, 1, 2], false, port);
     for output in &outputs[1..] {
@@ -163,11 +163,11 @@ fn names_the_store() {
 
 fn survives_a_stopped_host() {
     let port = free_port();
-    let host = Guarded(worker("stopped", 0, false, port).spawn().unwrap());
+    let host = KillOnDrop(worker("stopped", 0, false, port).spawn().unwrap());
     for output in job("stopped", &[1, 2], false, port) {
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(error.contains("the store did not answer a roll call either"), "{error}");
+        assert!(error.contains("the store did not answer a request for a desync report either"), "{error}");
     }
     drop(host);
 }

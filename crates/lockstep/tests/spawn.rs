@@ -1,4 +1,4 @@
-//! What spawn promises, seen from outside: the program that these tests start is this executable itself.
+//! Spawn's guarantees, seen from outside: the program that these tests start is this executable itself.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -16,7 +16,7 @@ use std::{env, fs, process, thread};
 use anyhow::{Context, bail, ensure};
 use lockstep::spawn::{Failure, Hosted, Spawn, SpawnError, Stage, Stopped, StoppedBy};
 use lockstep::{LaunchEnv, Rank};
-use program::{Guarded, finish, program, program_after, text, until_closed};
+use program::{KillOnDrop, finish, program, program_after, text, until_closed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open};
 
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
             ("keeps_the_programs_own_arguments_and_environment", keeps_arguments),
             ("hands_over_arguments_of_many_megabytes", hands_over_much),
             ("reports_a_workers_error_with_its_chain_and_stops_the_others", reports_error),
-            ("adds_the_trace_when_backtraces_are_asked_for", adds_trace),
+            ("adds_the_trace_when_backtraces_are_requested", adds_trace),
             ("reports_a_workers_panic_with_its_place_and_prints_it_once", reports_panic),
             ("reports_an_exit_code", reports_exit),
             ("takes_an_exit_with_0_in_mid_work_for_a_failure", reports_exit_0),
@@ -69,7 +69,7 @@ fn two() -> Spawn<fn() -> anyhow::Result<Hosted>> {
     Spawn::new(2, store)
 }
 
-/// In place of a store: passes on what two workers say to each other.
+/// Replaces a store: relays lines between two workers.
 fn relay() -> anyhow::Result<Hosted> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let port = listener.local_addr()?.port();
@@ -84,7 +84,7 @@ fn relay() -> anyhow::Result<Hosted> {
     Ok(Hosted::new("127.0.0.1", port, ()))
 }
 
-/// A worker's line to the other one, through [`relay`].
+/// Sends a worker's line to the other one, through [`relay`].
 struct Line(BufReader<TcpStream>);
 
 impl Line {
@@ -103,7 +103,7 @@ impl Line {
     }
 }
 
-/// A value whose drop wakes the other worker and then never ends.
+/// A value whose drop wakes the other worker and then never returns.
 struct TellsThenHangs(Line);
 
 impl Drop for TellsThenHangs {
@@ -124,7 +124,7 @@ fn await_end(process: &OwnedFd) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a worker does that is to be stopped.
+/// The body of a worker that is to be stopped.
 fn forever() -> ! {
     loop {
         thread::park();
@@ -192,7 +192,7 @@ fn case(name: &str) -> anyhow::Result<()> {
             Ok(())
         }
         "second" => {
-            // Rank 0 fails because rank 1 is dead, as in a collective; it ignores SIGTERM, which comes about then.
+            // Rank 0 fails because rank 1 is dead, as in a collective; it ignores the SIGTERM that follows.
             let report = failed(Spawn::new(2, relay).grace(program::LONG).run(&(), |env, ()| {
                 let mut line = Line::to_the_other(env)?;
                 if env.rank.get() == 1 {
@@ -359,7 +359,7 @@ fn failed(result: Result<(), SpawnError>) -> lockstep::spawn::Report {
 
 // ---- the tests ---------------------------------------------------------------------------------------------------
 
-/// Runs a case that asserts by itself, and gives what it printed.
+/// Runs a case that makes its own assertions, and returns its output.
 fn passes(command: Command) -> String {
     let output = finish(command);
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
@@ -368,7 +368,7 @@ fn passes(command: Command) -> String {
     stdout
 }
 
-/// Runs a case that ends with an error: its code and what it printed on stderr.
+/// Runs a case that ends with an error; returns its code and its stderr.
 fn fails(command: Command) -> (Option<i32>, String) {
     let output = finish(command);
     (output.status.code(), text(&output.stderr))
@@ -407,7 +407,7 @@ fn adds_trace() {
     command.env("RUST_BACKTRACE", "1");
     let out = passes(command);
     let (_, trace) = out.split_once("\ntrace of process 1:\n").expect("a trace");
-    // `raise` where it was inlined, `spawn::raise` where not.
+    // `raise` if it was inlined, `spawn::raise` otherwise.
     assert!(trace.lines().any(|line| line.ends_with("raise")), "{trace}");
 }
 
@@ -455,7 +455,7 @@ fn stops_at_timeout() {
 }
 
 fn leaves_no_orphan() {
-    let mut parent = Guarded(program("forever").spawn().unwrap());
+    let mut parent = KillOnDrop(program("forever").spawn().unwrap());
     let mut out = BufReader::new(parent.0.stdout.take().unwrap());
     for _ in 0..2 {
         let mut line = String::new();
@@ -556,7 +556,7 @@ fn records_for_launcher() {
         command.env("TORCHELASTIC_ERROR_FILE", &file);
         let (ended, stderr) = fails(command);
         assert_eq!(ended, Some(code), "{stderr}");
-        assert!(stderr.contains("disk full") || stderr.contains("a bug"), "it is told as well: {stderr}");
+        assert!(stderr.contains("disk full") || stderr.contains("a bug"), "the error is printed, too: {stderr}");
         let record: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         assert_eq!(record["message"]["message"], message);
     }

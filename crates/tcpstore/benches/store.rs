@@ -1,12 +1,13 @@
-//! Round trips of one client: on our server, and beside it on PyTorch's own, where there is one (`LOCKSTEP_PYTHON`, else
-//! `python3`). Run with `cargo bench -p tcpstore`. Read the ratio of two lines of one run, not the times.
+//! Round trips of one client, on our server and on PyTorch's own server if PyTorch is installed (`LOCKSTEP_PYTHON`,
+//! else `python3`). Run with `cargo bench -p tcpstore`. Compare the ratio of two lines of the same run, not the times.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use lockstep_process::KillOnDrop;
 use tcpstore::{Client, Options, Server};
 use tokio::runtime::Runtime;
 
@@ -19,22 +20,12 @@ print(store.port, flush=True)
 sys.stdin.read()
 ";
 
-/// PyTorch's server, which ends with the bench.
-struct Python(Child);
-
-impl Drop for Python {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// PyTorch's server and its port, if there is a PyTorch.
-fn python_server() -> Option<(Python, u16)> {
+/// Starts PyTorch's server, which ends with the bench, and returns its port, if PyTorch is installed.
+fn python_server() -> Option<(KillOnDrop, u16)> {
     let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let mut command = Command::new(&python);
     command.args(["-c", PYTHON_SERVER]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = Python(command.spawn().ok()?);
+    let mut child = KillOnDrop(command.spawn().ok()?);
     let mut line = String::new();
     BufReader::new(child.0.stdout.take()?).read_line(&mut line).ok()?;
     Some((child, line.trim().parse().ok()?))

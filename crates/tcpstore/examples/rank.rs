@@ -1,7 +1,7 @@
-//! A rank that does nothing but hold a client of its job's store, as each rank of a training job does. `scripts/bench/ranks.py`
-//! starts a thousand of them to measure what that takes of the launcher.
+//! A rank that only keeps a client of its job's store, as each rank of a training job does. `scripts/bench/ranks.py`
+//! starts a thousand of them to measure the launcher's share of the work.
 //!
-//! The argument is how many seconds it stays once all are there.
+//! The argument is the number of seconds to stay after all ranks have connected.
 
 use std::env;
 use std::error::Error;

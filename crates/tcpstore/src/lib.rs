@@ -1,15 +1,16 @@
 //! Server and client of PyTorch's TCPStore protocol (2.11), in pure Rust.
 //!
-//! A TCPStore is the small key-value service on which the ranks of a job find each other. This crate speaks the dialect of
-//! libtorch's default (libuv) server, so that Python's and Rust's libtorch clients work against [`Server`], and [`Client`]
-//! works against libtorch's server. It links no libtorch.
+//! A TCPStore is the small key-value service through which the ranks of a job find each other. This crate implements
+//! the protocol of libtorch's default (libuv) server: libtorch's clients in Python and Rust work with [`Server`], and
+//! [`Client`] works with libtorch's server. The crate does not link libtorch.
 //!
-//! - [`wire`]: what the bytes mean. Pure: no socket, no clock.
-//! - [`server`]: what the operations do ([`server::Data`], [`server::Session`], both pure) and the sockets around them.
-//! - [`client`]: an async client whose every operation has a deadline and an error that says where and after how long.
+//! - [`wire`]: the format of the messages. Pure: no sockets, no clock.
+//! - [`server`]: the effect of the operations ([`server::Data`], [`server::Session`], both pure) and the sockets around
+//!   them.
+//! - [`client`]: an async client. Each operation has a deadline, and its error names the store and the elapsed time.
 //!
-//! Left out: rendezvous, leases and anything else that is built on a store, and PyTorch's `PrefixStore` (a client makes it by
-//! writing `prefix/key`).
+//! Not here: rendezvous, leases and everything else that is built on a store, and PyTorch's `PrefixStore` (a client
+//! gets the same effect with keys `prefix/key`).
 
 pub mod client;
 pub mod server;

@@ -1,10 +1,10 @@
-//! A mutation fuzzer over `corpus/`: what clients send, broken in every way. It needs no special compiler, so that every test
-//! run does some of it.
+//! A mutation fuzzer over `corpus/`: recorded client bytes, damaged in many ways. It needs no special compiler, so
+//! every test run does some of it.
 //!
-//! The seed is printed; `TCPSTORE_FUZZ_SEED` replays a run, `TCPSTORE_FUZZ_ITERATIONS` makes it longer (20,000 by default). An
-//! input that fails is printed in hexadecimal; put it into `corpus/` as a file, and it is tried first from then on. The corpus
-//! comes from `scripts/golden/tcpstore.py`.
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+//! The test prints its seed. `TCPSTORE_FUZZ_SEED` replays a run, `TCPSTORE_FUZZ_ITERATIONS` makes it longer (20,000 by
+//! default). A failing input is printed in hexadecimal: add it to `corpus/` as a file, and later runs try it first. The
+//! corpus comes from `scripts/golden/tcpstore.py`.
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod support;
 
@@ -16,12 +16,12 @@ use tcpstore::Limits;
 use tcpstore::server::{ConnectionId, Data, Session, Violation};
 use tcpstore::wire::{Expect, Frame, MAGIC, Reader, Reply, Request, WireError};
 
-/// Small, so that mutated lengths fall on both sides of them.
+/// Small, so that mutated lengths fall on both sides of the limits.
 const LIMITS: Limits = Limits { max_key: 64, max_value: 4096, max_keys: 16, max_request: 8192, max_reply: 8192 };
 const MAX_BYTES: usize = 64 << 10;
-/// Inputs do not grow beyond this by mutation.
+/// Mutations do not make inputs larger than this.
 const MAX_INPUT: usize = 16 << 10;
-/// Memory that the whole run may take beyond what it took after the corpus was read.
+/// Limit for the growth of memory after the corpus has been read.
 const MAX_GROWTH: usize = 64 << 20;
 
 /// Random numbers (xorshift64*, Vigna 2016); small and the same everywhere.
@@ -43,7 +43,7 @@ impl Random {
 
 fn number_from(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, which is no number")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, which is not a number")))
 }
 
 fn corpus() -> Vec<Vec<u8>> {
@@ -54,7 +54,7 @@ fn corpus() -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
 }
 
-/// Breaks `input` in one way.
+/// Damages `input` in one way.
 fn mutate(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     const TELLING: [u64; 12] =
         [0, 1, 2, 7, 64, 65, 4096, 4097, u32::MAX as u64, i64::MAX as u64, u64::MAX - 7, u64::MAX];
@@ -83,17 +83,17 @@ fn mutate(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     input.truncate(MAX_INPUT);
 }
 
-/// What a connection came to.
+/// The result of a connection.
 #[derive(Debug, PartialEq)]
-struct Came {
+struct Served {
     out: Vec<u8>,
     ending: Option<Violation>,
     left: usize,
     bytes: usize,
 }
 
-/// Feeds `input` to a connection as the server does, in pieces of the sizes that `piece` gives.
-fn connect(input: &[u8], mut piece: impl FnMut() -> usize) -> Came {
+/// Feeds `input` to a connection as the server does, in pieces of the sizes that `piece` returns.
+fn connect(input: &[u8], mut piece: impl FnMut() -> usize) -> Served {
     let mut data = Data::new(LIMITS, MAX_BYTES);
     let mut session = Session::new(ConnectionId(1), LIMITS);
     let (mut buffer, mut out, mut needs, mut fed) = (Vec::new(), Vec::new(), 1, 0);
@@ -106,7 +106,7 @@ fn connect(input: &[u8], mut piece: impl FnMut() -> usize) -> Came {
             let before = out.len();
             match session.turn(&mut data, &buffer, &mut out) {
                 Ok(turn) => {
-                    assert!(turn.progress || turn.needs > buffer.len(), "a turn that asks for nothing does something");
+                    assert!(turn.progress || turn.needs > buffer.len(), "a turn without progress needs more bytes");
                     assert!(turn.needs <= LIMITS.max_request);
                     assert!(turn.woken.is_empty() || turn.woken == [ConnectionId(1)]);
                     buffer.drain(..turn.consumed);
@@ -123,17 +123,17 @@ fn connect(input: &[u8], mut piece: impl FnMut() -> usize) -> Came {
         assert!(buffer.len() <= LIMITS.max_request, "{} bytes wait for a request", buffer.len());
     }
     if ending.is_none() {
-        // A fault may stand in the bytes of a request that is not there whole: told now or later, by the pieces.
+        // The fault may be in a request that is incomplete: the sizes of the pieces decide when it is reported.
         ending = session.turn(&mut data, &buffer, &mut out).err();
     }
-    // After a fault the rest is not read, so how much is left depends on the pieces.
+    // After a fault the rest is not read, so the number of bytes left depends on the pieces.
     let left = if ending.is_some() { 0 } else { buffer.len() };
     data.leave(ConnectionId(1));
     assert!(!data.waits(ConnectionId(1)));
-    Came { out, ending, left, bytes: data.bytes() }
+    Served { out, ending, left, bytes: data.bytes() }
 }
 
-/// Requests: whatever is accepted is written back to the byte, and the two ways of reading agree.
+/// Requests: an accepted request encodes to the same bytes, and both ways of reading agree.
 fn check_requests(input: &[u8]) {
     for start in 0..input.len().min(24) {
         let bytes = &input[start..];
@@ -156,7 +156,7 @@ fn check_requests(input: &[u8]) {
     }
 }
 
-/// Replies, read as each kind that could be expected.
+/// Replies, decoded as every type.
 fn check_replies(input: &[u8]) {
     use Expect::{Keys, Nonce, Number, Popped, Ready, Value, Values, Wait};
     for expect in [Nonce, Value, Values(0), Values(3), Number, Ready, Wait, Popped, Keys] {
@@ -166,7 +166,7 @@ fn check_replies(input: &[u8]) {
             let mut written = Vec::new();
             reply.encode(&mut written);
             match reply {
-                // A queue cannot have held less than nothing; such a count is read as an empty queue.
+                // The length of a queue is never negative; such a count is read as an empty queue.
                 Reply::Popped { before, .. } if before < 0 => {}
                 _ => assert_eq!(written, &input[..taken], "{expect:?}"),
             }
@@ -185,12 +185,12 @@ fn check(input: &[u8], random: &mut Random) {
         let whole = connect(input, || 512);
         let mut pieces = Random(random.next() | 1);
         let size = 1 + random.below(40);
-        assert_eq!(connect(input, || pieces.below(size)), whole, "it depends on how the bytes arrive");
+        assert_eq!(connect(input, || pieces.below(size)), whole, "the result depends on the sizes of the pieces");
     }
 }
 
 #[test]
-fn survives_whatever_peers_send() {
+fn survives_all_bytes_that_peers_send() {
     let iterations = number_from("TCPSTORE_FUZZ_ITERATIONS").unwrap_or(20_000);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64);
     let seed = number_from("TCPSTORE_FUZZ_SEED").unwrap_or(now);

@@ -1,4 +1,4 @@
-//! The server's threads end with it. Alone in its file, since it counts the threads of its process.
+//! The server's threads end with it. This test is alone in its file because it counts the threads of its process.
 
 mod support;
 
@@ -14,7 +14,7 @@ fn store_threads() -> usize {
 #[tokio::test]
 async fn leaves_no_thread_behind() {
     let server = server(Options { worker_threads: 3, ..Options::default() });
-    until("it runs on threads of its own", || store_threads() == 4).await;
+    until("the server runs on its own threads", || store_threads() == 4).await;
     drop(server);
-    until("they end with it", || store_threads() == 0).await;
+    until("the threads have ended", || store_threads() == 0).await;
 }

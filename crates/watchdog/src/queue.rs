@@ -1,20 +1,19 @@
-//! How much time processes have lost in the queue for a core.
+//! How much time processes have spent waiting for a core.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::time::Duration;
 
-use crate::proc::schedule;
+use lockstep_process::proc::Schedule;
 
-/// The time that processes have waited for a core while they could have run: what a deadline in seconds must not count.
+/// The time that processes were ready to run but waited for a core. A deadline in seconds should not count it.
 #[derive(Debug, Default)]
 pub struct Queue {
-    threads: BTreeMap<(u32, String), Duration>,
+    threads: BTreeMap<(u32, i32), Duration>,
 }
 
 impl Queue {
-    /// The longest that a thread of the processes has waited so far: never more than has passed. Threads that have ended count as far as
-    /// earlier looks have seen them. Zero where the kernel does not keep these numbers.
+    /// The longest time that a thread of these processes has waited so far, never more than the elapsed time. For a
+    /// thread that has ended, the last call that saw it counts. Zero if the kernel does not keep these numbers.
     pub fn lost(&mut self, pids: &[u32]) -> Duration {
         pids.iter().for_each(|pid| self.look(*pid));
         let of = |pid: &u32| {
@@ -24,26 +23,26 @@ impl Queue {
     }
 
     fn look(&mut self, pid: u32) {
-        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
-            let [_, lost] = schedule(&task.path());
-            self.threads.insert((pid, task.file_name().to_string_lossy().into_owned()), lost);
-        }
+        let threads = Schedule::of_threads(pid as i32);
+        self.threads.extend(threads.into_iter().map(|(thread, of)| ((pid, thread), of.waiting)));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_process::KillOnDrop;
+    use lockstep_process::proc::Status;
     use std::process::Command;
 
-    /// Two loops on one core: each gets half of it and waits for the other half.
+    /// Two loops share one core: each gets half of it and waits for the other half.
     #[test]
-    fn counts_the_time_that_another_has_the_core() {
+    fn counts_the_time_while_another_process_has_the_core() {
         let one_core = "while :; do :; done";
         let looping = || {
             let mut shell = Command::new("taskset");
             shell.args(["-c", &first_core(), "sh", "-c", one_core]);
-            Guarded(shell.spawn().unwrap())
+            KillOnDrop(shell.spawn().unwrap())
         };
         let pair = [looping(), looping()];
         let pids = [pair[0].0.id(), pair[1].0.id()];
@@ -52,19 +51,9 @@ mod tests {
         assert!(crate::threads(pids[0]).unwrap().awake);
     }
 
-    /// The first of the cores that this process may use.
+    /// The first core that this process may use.
     fn first_core() -> String {
-        let status = fs::read_to_string("/proc/self/status").unwrap();
-        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned();
-        list.split([',', '-']).next().unwrap().to_owned()
-    }
-
-    struct Guarded(std::process::Child);
-
-    impl Drop for Guarded {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
+        let status = Status::of_this_process().unwrap();
+        status.field("Cpus_allowed_list").unwrap().split([',', '-']).next().unwrap().to_owned()
     }
 }

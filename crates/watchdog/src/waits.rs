@@ -1,20 +1,22 @@
-//! Waits of a test under a watchdog.
+//! The waits of a test, each under a watchdog.
 
 use std::io::Read;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use lockstep_process::KillOnDrop;
+
 use crate::{InVain, Watchdog};
 
-/// How long to wait between two looks at the processes, and between two at what is waited for.
+/// Interval between two looks at the processes, and between two checks of the condition.
 const PAUSE: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(5);
 
-/// What comes from a channel; `None` when nobody is left to send.
+/// Receives from a channel; `None` if all senders are gone.
 ///
 /// # Errors
-/// [`InVain`] when nothing will come.
+/// [`InVain`] if the processes are stalled.
 pub fn receive<T>(receiver: &Receiver<T>) -> Result<Option<T>, InVain> {
     let mut watchdog = Watchdog::new();
     loop {
@@ -26,10 +28,10 @@ pub fn receive<T>(receiver: &Receiver<T>) -> Result<Option<T>, InVain> {
     }
 }
 
-/// Waits until it holds.
+/// Waits until `holds` returns true.
 ///
 /// # Errors
-/// [`InVain`] when it never will.
+/// [`InVain`] if the processes are stalled.
 pub fn until(mut holds: impl FnMut() -> bool) -> Result<(), InVain> {
     let mut watchdog = Watchdog::new();
     while !holds() {
@@ -39,26 +41,27 @@ pub fn until(mut holds: impl FnMut() -> bool) -> Result<(), InVain> {
     Ok(())
 }
 
-/// All that comes from `pipe` once every process that holds its other end is gone.
+/// Reads `pipe` until every process that holds its other end is gone, and sends the bytes.
 pub fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if pipe.read_to_end(&mut bytes).is_ok() {
-            // The receiver is gone if it waited in vain.
+            // The receiver is gone if the wait was given up.
             let _ = sender.send(bytes);
         }
     });
     receiver
 }
 
-/// Runs `command` until it *and all that inherited its output* have ended: a process left behind is waited for in vain.
+/// Runs `command` until it *and all processes that inherited its output* have ended. A process that is left behind ends
+/// the wait with a panic.
 ///
 /// # Panics
-/// When it cannot be started, or waits in vain; then it is killed first.
+/// If the command cannot be started, or the wait is given up. The command is killed first.
 pub fn output(mut command: Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = Guarded(child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}")));
+    let mut child = KillOnDrop(child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}")));
     let [stdout, stderr] = [child.0.stdout.take().map(drain), child.0.stderr.take().map(drain)];
     let all = |pipe: Option<Receiver<Vec<u8>>>| {
         let received = receive(&pipe.expect("it was piped"));
@@ -68,22 +71,12 @@ pub fn output(mut command: Command) -> Output {
     Output { status: child.0.wait().expect("a child can be waited for"), stdout, stderr }
 }
 
-/// Killed and reaped when the test fails.
-struct Guarded(Child);
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn gives_what_a_command_printed_and_how_it_ended() {
+    fn returns_the_output_of_a_command_and_its_exit_code() {
         let mut shell = Command::new("sh");
         shell.args(["-c", "echo out; echo err >&2; exit 3"]);
         let output = output(shell);
@@ -91,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_that_nobody_is_left_to_send() {
+    fn reports_that_all_senders_are_gone() {
         let (sender, receiver) = channel();
         sender.send(1).unwrap();
         drop(sender);

@@ -1,14 +1,14 @@
-//! The losses of a run fall: for labs that hold nothing out, so that there is no evaluation to look at.
+//! Checks that the losses of a run fall: for labs without held-out samples, and so without an evaluation.
 
 use super::{Doubt, Finding};
-use crate::run::{Evidence, Trace};
+use crate::lab_run::{Evidence, Trace};
 
-/// Compares the loss over the last epoch with the one over the first; every loss must be a number.
+/// Compares the loss over the last epoch with that over the first; every loss must be a number.
 pub(crate) fn loss_falls(run: &Evidence) -> Finding {
-    Finding::of("The loss falls".into(), prove(run))
+    Finding::of("The loss falls".into(), evidence_for(run))
 }
 
-fn prove(run: &Evidence) -> Result<String, Doubt> {
+fn evidence_for(run: &Evidence) -> Result<String, Doubt> {
     let trace = Trace::of(run)?;
     super::learning::check_losses(&trace)?;
     let losses: Vec<f64> = trace.epochs.iter().map(|epoch| epoch.loss()).collect();
@@ -24,20 +24,20 @@ fn prove(run: &Evidence) -> Result<String, Doubt> {
 mod tests {
     use super::*;
     use crate::checks::Verdict;
-    use crate::run::testing::Run;
+    use crate::lab_run::testing::Run;
 
     #[test]
-    fn passes_a_loss_that_falls_and_fails_one_that_does_not_or_is_no_number() {
+    fn passes_a_loss_that_falls_and_fails_one_that_does_not_or_is_nan() {
         let mut run = Run::of(1, 4, 2, 20);
-        let told = |run: &Run| {
+        let checked = |run: &Run| {
             let finding = loss_falls(&run.evidence());
             (finding.verdict, finding.evidence)
         };
-        assert_eq!(told(&run), (Verdict::Passed, "1.7000 in the first epoch, 0.8500 in the last".into()));
+        assert_eq!(checked(&run), (Verdict::Passed, "1.7000 in the first epoch, 0.8500 in the last".into()));
         run.losses[1] = run.losses[0].clone();
-        assert_eq!(told(&run).0, Verdict::Failed);
+        assert_eq!(checked(&run).0, Verdict::Failed);
         run.losses[1][0][0] = f64::NAN;
-        assert!(told(&run).1.contains("rank 0's loss is NaN"), "{}", told(&run).1);
-        assert_eq!(told(&Run::of(1, 4, 1, 20)).0, Verdict::NotVerified);
+        assert!(checked(&run).1.contains("rank 0's loss is NaN"), "{}", checked(&run).1);
+        assert_eq!(checked(&Run::of(1, 4, 1, 20)).0, Verdict::NotVerified);
     }
 }

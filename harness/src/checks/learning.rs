@@ -1,14 +1,15 @@
-//! A run learned: its losses are numbers and fall, and all ranks report one evaluation of all held-out samples.
+//! Checks that a run learned: its losses are numbers and fall, and all ranks report the same evaluation over all held-out
+//! samples.
 
 use super::{Doubt, Finding, grouped};
-use crate::run::{Eval, Evidence, Tensor, Trace};
+use crate::lab_run::{Eval, Evidence, Tensor, Trace};
 
-/// Compares the loss over the last epoch with the one over the first, once every number has been looked at.
+/// Compares the loss over the last epoch with that over the first, after checking that every loss is a number.
 pub(crate) fn learns(run: &Evidence) -> Finding {
-    Finding::of("The network learns".into(), prove(run))
+    Finding::of("The network learns".into(), evidence_for(run))
 }
 
-fn prove(run: &Evidence) -> Result<String, Doubt> {
+fn evidence_for(run: &Evidence) -> Result<String, Doubt> {
     let trace = Trace::of(run)?;
     check_losses(&trace)?;
     check_weights(run)?;
@@ -73,14 +74,14 @@ fn check_eval(evals: &[Option<Eval>], samples: u64) -> Result<Eval, String> {
             return Err(format!("rank {rank} reports another evaluation than rank 0: each must be of all ranks"));
         }
     }
-    found.ok_or_else(|| "nobody reports an evaluation".into())
+    found.ok_or_else(|| "no rank reports an evaluation".into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::checks::Verdict;
-    use crate::run::testing::{Run, weights};
+    use crate::lab_run::testing::{Run, weights};
 
     fn failure(falsify: impl FnOnce(&mut Run)) -> String {
         let mut run = Run::of(2, 4, 2, 20);
@@ -94,12 +95,12 @@ mod tests {
     fn passes_a_loss_that_falls() {
         let finding = learns(&Run::of(2, 4, 2, 20).evidence());
         assert_eq!(finding.verdict, Verdict::Passed);
-        let told = "loss 1.7000 in the first epoch, 0.8500 in the last; 75.00 % of 5 held-out samples right";
-        assert_eq!(finding.evidence, told);
+        let evidence = "loss 1.7000 in the first epoch, 0.8500 in the last; 75.00 % of 5 held-out samples right";
+        assert_eq!(finding.evidence, evidence);
     }
 
     #[test]
-    fn tells_of_the_evaluation_after_the_last_epoch_where_there_is_one() {
+    fn shows_the_evaluation_after_the_last_epoch_if_there_is_one() {
         let mut run = Run::of(2, 4, 2, 20);
         run.evals.push(vec![Some(Eval { accuracy: 0.8, ..run.evals[1][0].unwrap() }); 2]);
         assert!(learns(&run.evidence()).evidence.contains("80.00 % of 5 held-out samples"));
@@ -108,18 +109,18 @@ mod tests {
     }
 
     #[test]
-    fn cannot_tell_from_one_epoch() {
+    fn cannot_decide_from_one_epoch() {
         assert_eq!(learns(&Run::of(2, 4, 1, 20).evidence()).verdict, Verdict::NotVerified);
     }
 
     #[test]
     fn fails_when_the_loss_stays_or_rises() {
-        let told = failure(|run| run.losses[1] = run.losses[0].clone());
-        assert!(told.ends_with("it did not fall"), "{told}");
+        let message = failure(|run| run.losses[1] = run.losses[0].clone());
+        assert!(message.ends_with("it did not fall"), "{message}");
     }
 
     #[test]
-    fn fails_when_one_loss_is_no_number() {
+    fn fails_when_one_loss_is_nan() {
         assert_eq!(failure(|run| run.losses[1][1][2] = f64::NAN), "rank 1's loss is NaN in step 2 of epoch 1");
         assert!(
             failure(|run| run.losses[0][0][0] = f64::INFINITY).contains("rank 0's loss is inf in step 0 of epoch 0")
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn fails_when_a_weight_is_no_number() {
+    fn fails_when_a_weight_is_nan() {
         let mut run = Run::of(2, 4, 2, 20).evidence();
         run.weights[1] = Ok(weights(&[1.0, f32::NAN]));
         assert!(learns(&run).evidence.starts_with("rank 1 ends with a value in fc.weight"));

@@ -1,12 +1,12 @@
-//! What each rank must hold after the lessons on messages and collectives, worked out anew from what the labs' READMEs say that
-//! ranks start with. Nothing of libtorch is in it: whole numbers, added up in a loop.
+//! Checks each rank's values after the labs on messages and collectives, computed independently from the initial values in the
+//! labs' READMEs. Uses no libtorch: only integers, added up in a loop.
 
 use serde_json::{Value, json};
 
 use super::{Doubt, Finding, counted};
-use crate::run::Results;
+use crate::lab_run::Results;
 
-/// What a rank must hold after a lesson; `None` where that is nobody's promise.
+/// A rank's expected value after a part; `None` if it is unspecified.
 type Due = fn(rank: usize, ranks: usize) -> Option<Value>;
 
 /// Lab 04's parts.
@@ -18,7 +18,7 @@ const MESSAGES: &[(&str, Due)] = &[
     ("deadlock", |rank, ranks| Some(json!([(rank + ranks - 1) % ranks]))),
 ];
 
-/// Lab 05's lessons.
+/// Lab 05's parts.
 const COLLECTIVES: &[(&str, Due)] = &[
     ("broadcast", |_, _| Some(json!(start(0, 4)))),
     ("scatter", |rank, ranks| Some(json!([start(0, ranks)[rank]]))),
@@ -36,31 +36,35 @@ const COLLECTIVES: &[(&str, Due)] = &[
     ("doubling", |_, ranks| Some(json!(sum(0..ranks, 4)))),
 ];
 
-/// Holds what ranks 0, 1, … left after lab 04 against what was sent.
+/// Compares the results of ranks 0, 1, … after lab 04 with the messages sent.
 pub(crate) fn messages_arrive(runs: &[(&str, &[Result<Results, String>])]) -> Finding {
-    Finding::of("Each rank holds what was sent to it".into(), prove(MESSAGES, runs))
+    Finding::of("Each rank holds what was sent to it".into(), evidence_for(MESSAGES, runs))
 }
 
 /// The same for lab 05 and the definitions of the collectives.
 pub(crate) fn collectives_hold(runs: &[(&str, &[Result<Results, String>])]) -> Finding {
-    Finding::of("Each rank holds what the collectives promise".into(), prove(COLLECTIVES, runs))
+    Finding::of("Each rank holds what the collectives promise".into(), evidence_for(COLLECTIVES, runs))
 }
 
-fn prove(lessons: &[(&str, Due)], runs: &[(&str, &[Result<Results, String>])]) -> Result<String, Doubt> {
-    let mut told = Vec::new();
+fn evidence_for(lessons: &[(&str, Due)], runs: &[(&str, &[Result<Results, String>])]) -> Result<String, Doubt> {
+    let mut counts = Vec::new();
     for (name, ranks) in runs {
         for (rank, results) in ranks.iter().enumerate() {
             let results = results.as_ref().map_err(|flaw| format!("{name}: {flaw}"))?;
             check(lessons, results, rank, ranks.len()).map_err(|flaw| format!("{name}: {flaw}"))?;
         }
-        told.push(format!("{name}: {} on each of {}", counted(lessons.len(), "lesson"), counted(ranks.len(), "rank")));
+        counts.push(format!(
+            "{name}: {} on each of {}",
+            counted(lessons.len(), "lesson"),
+            counted(ranks.len(), "rank")
+        ));
     }
-    Ok(told.join("; "))
+    Ok(counts.join("; "))
 }
 
 fn check(lessons: &[(&str, Due)], results: &Results, rank: usize, ranks: usize) -> Result<(), String> {
     for (lesson, due) in lessons {
-        let held = results.get(*lesson).ok_or_else(|| format!("rank {rank} tells nothing of {lesson}"))?;
+        let held = results.get(*lesson).ok_or_else(|| format!("rank {rank} has no result of {lesson}"))?;
         let Some(due) = due(rank, ranks) else { continue };
         if !equal(held, &due) {
             return Err(format!("after {lesson} rank {rank} holds {held}, {due} is due"));
@@ -69,7 +73,7 @@ fn check(lessons: &[(&str, Due)], results: &Results, rank: usize, ranks: usize) 
     Ok(())
 }
 
-/// As numbers: 3 and 3.0 are one.
+/// Compares as numbers: 3 and 3.0 are equal.
 fn equal(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Array(one), Value::Array(other)) => {
@@ -79,19 +83,19 @@ fn equal(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// The token after so many visits: the sum of the ranks, and their number.
+/// The token after this many visits: the sum of the ranks, and their number.
 fn visited(visits: usize) -> Value {
     json!([(0..visits).sum::<usize>(), visits])
 }
 
-/// Who waits for whom in lab 04, from whom rank 0 waits for back to rank 0: backwards where all receive first, then forwards
-/// where all send first, once with short messages and once with long ones.
+/// The cycle of waiting ranks in lab 04, from the rank that rank 0 waits for back to rank 0: descending if all receive first,
+/// then ascending if all send first, with short messages and with long ones.
 fn circles(ranks: usize) -> [Vec<usize>; 3] {
     let forwards: Vec<usize> = (1..ranks).chain([0]).collect();
     [(0..ranks).rev().collect(), forwards.clone(), forwards]
 }
 
-/// What rank r starts with in lab 05: 10r + 1, 10r + 2, ….
+/// The initial values of rank r in lab 05: 10r + 1, 10r + 2, ….
 fn start(rank: usize, length: usize) -> Vec<usize> {
     (1..=length).map(|place| 10 * rank + place).collect()
 }
@@ -105,7 +109,7 @@ fn sum(ranks: impl Iterator<Item = usize>, length: usize) -> Vec<usize> {
     tensors.fold(vec![0; length], |sum, tensor| sum.iter().zip(tensor).map(|(sum, value)| sum + value).collect())
 }
 
-/// Sum, product, least and greatest of (1 + r mod 2, 1 + r mod 3): the product of 64 ranks' fits into 8 bytes.
+/// Sum, product, minimum and maximum of (1 + r mod 2, 1 + r mod 3): the product over 64 ranks fits into 8 bytes.
 fn ops(ranks: usize) -> [Vec<usize>; 4] {
     let fold = |with: fn(usize, usize) -> usize| {
         let place = |modulus| (0..ranks).map(|rank| 1 + rank % modulus).reduce(with).unwrap_or_default();
@@ -122,17 +126,17 @@ mod tests {
     /// By rank.
     type Left = Vec<Result<Results, String>>;
 
-    /// What ranks that did everything right left.
+    /// The results of ranks that did everything right.
     fn truth(lessons: &[(&str, Due)], ranks: usize) -> Left {
         let of = |rank| {
-            let told = lessons.iter().map(|(name, due)| ((*name).to_owned(), due(rank, ranks).unwrap_or(json!([9]))));
-            Ok(told.collect())
+            let values = lessons.iter().map(|(name, due)| ((*name).to_owned(), due(rank, ranks).unwrap_or(json!([9]))));
+            Ok(values.collect())
         };
         (0..ranks).map(of).collect()
     }
 
     #[test]
-    fn works_out_what_a_reader_would() {
+    fn computes_the_values_of_the_readme() {
         let due = |lesson: &str, rank| {
             let (_, due) = COLLECTIVES.iter().find(|(name, _)| *name == lesson).unwrap();
             due(rank, 3).unwrap().to_string()
@@ -153,16 +157,16 @@ mod tests {
     }
 
     #[test]
-    fn passes_what_is_due_whatever_a_number_is_written_like() {
+    fn passes_expected_values_in_any_number_format() {
         let mut ranks = truth(MESSAGES, 2);
         ranks[0].as_mut().unwrap().insert("ring".into(), json!([1.0, 2.0]));
         assert_eq!(messages_arrive(&[("A", &ranks)]).verdict, Verdict::Passed);
-        let told = collectives_hold(&[("A", &truth(COLLECTIVES, 4)), ("B", &truth(COLLECTIVES, 1))]);
-        assert_eq!(told.evidence, "A: 14 lessons on each of 4 ranks; B: 14 lessons on each of 1 rank");
+        let finding = collectives_hold(&[("A", &truth(COLLECTIVES, 4)), ("B", &truth(COLLECTIVES, 1))]);
+        assert_eq!(finding.evidence, "A: 14 lessons on each of 4 ranks; B: 14 lessons on each of 1 rank");
     }
 
     #[test]
-    fn works_out_what_64_ranks_hold_which_is_the_most_that_the_labs_run_as_threads() {
+    fn computes_the_values_of_64_ranks_the_maximum_of_threads() {
         let (messages, collectives) = (truth(MESSAGES, 64), truth(COLLECTIVES, 64));
         assert_eq!(messages_arrive(&[("A", &messages)]).verdict, Verdict::Passed);
         assert_eq!(collectives_hold(&[("A", &collectives)]).verdict, Verdict::Passed);
@@ -183,16 +187,20 @@ mod tests {
 
     #[test]
     fn fails_a_wrong_a_missing_and_an_unreadable_result() {
-        let told = |falsify: &dyn Fn(&mut Left)| {
+        let evidence_of = |falsify: &dyn Fn(&mut Left)| {
             let mut ranks = truth(COLLECTIVES, 2);
             falsify(&mut ranks);
             let finding = collectives_hold(&[("A", &ranks)]);
             assert_eq!(finding.verdict, Verdict::Failed);
             finding.evidence
         };
-        let wrong = told(&|ranks| drop(ranks[1].as_mut().unwrap().insert("all_reduce".into(), json!([12, 14, 16]))));
+        let wrong =
+            evidence_of(&|ranks| drop(ranks[1].as_mut().unwrap().insert("all_reduce".into(), json!([12, 14, 16]))));
         assert_eq!(wrong, "A: after all_reduce rank 1 holds [12,14,16], [12,14,16,18] is due");
-        assert!(told(&|ranks| drop(ranks[0].as_mut().unwrap().remove("ops"))).ends_with("rank 0 tells nothing of ops"));
-        assert_eq!(told(&|ranks| ranks[1] = Err("cannot read".into())), "A: cannot read");
+        assert!(
+            evidence_of(&|ranks| drop(ranks[0].as_mut().unwrap().remove("ops")))
+                .ends_with("rank 0 has no result of ops")
+        );
+        assert_eq!(evidence_of(&|ranks| ranks[1] = Err("cannot read".into())), "A: cannot read");
     }
 }

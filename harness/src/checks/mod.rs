@@ -1,7 +1,7 @@
-//! Proofs: pure functions from what runs left behind to a [`Finding`].
+//! Checks: pure functions from the files of runs to a [`Finding`].
 //!
-//! Each either shows its claim with numbers, or says what contradicts it, or says why it cannot be told here. None
-//! trusts the lab's own words, and what is missing contradicts a claim.
+//! Each check either shows its claim with numbers, or says what contradicts it, or says why this run cannot decide it. No check
+//! relies on the lab's own output, and missing evidence contradicts a claim.
 
 mod falls;
 mod learning;
@@ -20,7 +20,7 @@ pub(crate) use same_training::same_training;
 pub(crate) use same_weights::{compare as compare_weights, same_weights};
 pub(crate) use samples::each_sample_once;
 
-/// A whole number with commas: `105,866`.
+/// An integer with thousands separators: `105,866`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

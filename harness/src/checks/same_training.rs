@@ -1,51 +1,51 @@
-//! Several ranks with a batch each train as one rank with all of it: averaging gradients over ranks is averaging over
-//! samples.
+//! Checks that several ranks with one batch each train like one rank with all of it: averaging gradients over ranks is
+//! averaging over samples.
 //!
-//! Equal in exact arithmetic; floats are summed in another order, so limits are needed. What they are set by: pairs of
-//! runs of lab 02 on the CPU, 2 and 4 ranks × 32 against one rank, on drawn digits of up to 40 seeds and on real ones (110
-//! pairs for the losses, 25 for the weights after 4 steps, 16 for those of long runs), and one to three for each
-//! difference that was made on purpose.
+//! The two are equal in exact arithmetic; floats are summed in another order, so limits are needed. They are based on
+//! measurements: pairs of runs of lab 02 on the CPU, 2 and 4 ranks × 32 against one rank, on drawn digits of up to 40 seeds and
+//! on real ones (110 pairs for the losses, 25 for the weights after 4 steps, 16 for those of long runs), and one to three for
+//! each deliberate difference.
 //!
 //! | largest difference | rounding alone | learning rate 1 % off | gradients summed, not averaged | limit |
 //! |---|---|---|---|---|
-//! | losses of the first 4 steps, part of the loss | 1e-7, once 3e-6 | 2e-3 and more | 2e-1 and more | 1e-3 |
-//! | weights after 4 steps, part of the largest | 6e-7 | 1e-3 and more | 7e-2 and more | 1e-3 |
+//! | losses of the first 4 steps, relative to the loss | 1e-7, once 3e-6 | 2e-3 and more | 2e-1 and more | 1e-3 |
+//! | weights after 4 steps, relative to the largest | 6e-7 | 1e-3 and more | 7e-2 and more | 1e-3 |
 //! | losses of the first 16 steps | 2e-7, once 1e-3 | | | none |
 //! | weights after 96 steps and more | 3e-7 to 2e-2 | 4e-2 | 8e-1 | 1e-1 |
 //!
-//! The ResNets of labs 07 and 08 amplify sooner, so `lockstep verify` trains them at rates of 3e-4 and 1e-4. Seen with two
-//! seeds and two instruction sets: losses of the first 4 steps 5e-8 to 7e-6 apart, weights after 16 to 24 steps 2e-3 to
-//! 2e-2; with the rate doubled on one side 2e-3 to 1e-2 and 7e-2 to 2e-1. At 5e-3 and 1e-3 AVX2 broke both limits (Adam's
-//! step hardly depends on how small a gradient is).
+//! The ResNets of labs 07 and 08 amplify sooner, so `lockstep verify` trains them at rates of 3e-4 and 1e-4. Measured with two
+//! seeds and two instruction sets: losses of the first 4 steps differ by 5e-8 to 7e-6, weights after 16 to 24 steps by 2e-3 to
+//! 2e-2; with the rate doubled on one side by 2e-3 to 1e-2 and 7e-2 to 2e-1. At 5e-3 and 1e-3 AVX2 exceeded both limits (Adam's
+//! step hardly depends on the size of a gradient).
 //!
-//! Training amplifies: at some step, by chance, the runs begin to part by a factor of ten in some dozen steps, until they
-//! have settled. The likely cause, not proved here: an activation that rounding moves across zero switches a gradient on or
-//! off, for a whole background of equal pixels at once. The sharp test is therefore the first steps; the end is held to a
-//! coarse limit that gross faults break.
+//! Training amplifies: at some random step, the runs begin to diverge by a factor of ten in some dozen steps, until they
+//! settle. The likely cause, not proved here: an activation that rounding moves across zero switches a gradient on or off, for
+//! a whole background of equal pixels at once. The sharp test is therefore the first steps; the final weights have a coarse
+//! limit, which only large errors exceed.
 
 use super::samples::padding;
 use super::{Doubt, Finding, counted};
-use crate::run::{Epoch, Evidence, Plan, Trace, Weights};
+use crate::lab_run::{Epoch, Evidence, Plan, Trace, Weights};
 
-/// Steps from the start within which rounding has not been amplified yet.
+/// Number of first steps in which rounding is not amplified yet.
 const EARLY: usize = 4;
-/// For the losses of the first [`EARLY`] steps, as a part of the loss.
+/// Limit for the losses of the first [`EARLY`] steps, relative to the loss.
 const LOSS_LIMIT: f64 = 1e-3;
-/// For the weights of a run of no more than [`EARLY`] steps, as a part of the largest weight.
+/// Limit for the weights of a run of at most [`EARLY`] steps, relative to the largest weight.
 const EARLY_WEIGHT_LIMIT: f64 = 1e-3;
-/// For the weights of a longer run.
+/// Limit for the weights of a longer run.
 const WEIGHT_LIMIT: f64 = 0.1;
 
-/// Compares two runs of which `one` has a single rank whose batch is as large as those of all ranks of `many` together:
-/// the samples of each step exactly, losses and weights within the limits.
+/// Compares two runs, where `one` has a single rank whose batch is as large as those of all ranks of `many` together: the
+/// samples of each step exactly, losses and weights within the limits.
 ///
-/// Where the sampler had to pad, the last step of an epoch takes samples that the single rank does not take again, so only
-/// the steps before the first of these are compared, and no weights.
+/// If the sampler had to pad, the last step of an epoch contains samples that the single rank does not repeat, so only the
+/// steps before the first such step are compared, and no weights.
 pub(crate) fn same_training(many: &Evidence, one: &Evidence) -> Finding {
-    Finding::of(format!("{} train as {}", many.plan, one.plan), prove(many, one))
+    Finding::of(format!("{} train as {}", many.plan, one.plan), evidence_for(many, one))
 }
 
-fn prove(many: &Evidence, one: &Evidence) -> Result<String, Doubt> {
+fn evidence_for(many: &Evidence, one: &Evidence) -> Result<String, Doubt> {
     let name = |name: &'static str| move |flaw: String| format!("{name}: {flaw}");
     let traces = (Trace::of(many).map_err(name("A"))?, Trace::of(one).map_err(name("B"))?);
     let steps = (in_order(&many.plan, &traces.0)?, in_order(&one.plan, &traces.1)?);
@@ -63,7 +63,7 @@ fn prove(many: &Evidence, one: &Evidence) -> Result<String, Doubt> {
     Ok(format!("{steps} took the same samples; {losses}, {weights}: floats are summed in another order"))
 }
 
-/// A step of all ranks: which samples, sorted, and the loss over them.
+/// A step of all ranks: its samples, sorted, and the loss over them.
 #[derive(Debug)]
 struct Whole {
     epoch: usize,
@@ -95,7 +95,7 @@ fn whole(plan: &Plan, number: usize, epoch: &Epoch, step: usize) -> Result<Whole
     Ok(Whole { epoch: number, step, samples, loss: epoch.step_loss(step) })
 }
 
-/// How many steps from the start took the same samples in both runs: all of them, or all before the first padded one.
+/// The number of first steps with the same samples in both runs: all of them, or all before the first padded one.
 fn alike(many: &[Whole], one: &[Whole], padding: u64) -> Result<usize, String> {
     let Some(first) = many.iter().zip(one).position(|(many, one)| many.samples != one.samples) else {
         return Ok(many.len());
@@ -125,7 +125,7 @@ fn losses(many: &[Whole], one: &[Whole]) -> Result<String, String> {
     Ok(format!("the losses of the first {steps} differ by {} at most (limit {LOSS_LIMIT:e})", part(largest)))
 }
 
-/// What is not a number is not within any limit.
+/// NaN is not within any limit.
 fn within(drift: f64, limit: f64) -> bool {
     drift <= limit
 }
@@ -147,15 +147,15 @@ fn weights(many: &Evidence, one: &Evidence, steps: usize) -> Result<String, Stri
     let of = |run: &'_ Evidence| run.weights.first().cloned().unwrap_or_else(|| Err("no rank saved weights".into()));
     let drift = drift(&of(many)?, &of(one)?)?;
     let limit = if steps <= EARLY { EARLY_WEIGHT_LIMIT } else { WEIGHT_LIMIT };
-    let told = format!("the final weights by {} of the largest (limit {limit:e})", part(drift));
-    if within(drift, limit) { Ok(told) } else { Err(format!("A and B differ in {told}")) }
+    let text = format!("the final weights by {} of the largest (limit {limit:e})", part(drift));
+    if within(drift, limit) { Ok(text) } else { Err(format!("A and B differ in {text}")) }
 }
 
 fn part(drift: f64) -> String {
     if drift == 0.0 { "0".to_owned() } else { format!("{drift:.1e}") }
 }
 
-/// The largest difference of two weights, as a part of the largest weight.
+/// The largest difference between two weights, relative to the largest weight.
 fn drift(many: &Weights, one: &Weights) -> Result<f64, String> {
     if !many.keys().eq(one.keys()) {
         return Err("A and B saved tensors of other names".into());
@@ -166,7 +166,7 @@ fn drift(many: &Weights, one: &Weights) -> Result<f64, String> {
         let values = tensor.values().zip(other.values()).filter(|(values, others)| values.len() == others.len());
         let (values, others) = values.ok_or_else(|| format!("{name} is not of the same floats in A and in B"))?;
         for (a, b) in values.iter().zip(&others) {
-            // f64::max would pass over what is not a number.
+            // f64::max would ignore NaN.
             let apart = (a - b).abs();
             if !apart.is_finite() {
                 return Err(format!("{name} holds {a} in A and {b} in B"));
@@ -182,20 +182,20 @@ fn drift(many: &Weights, one: &Weights) -> Result<f64, String> {
 mod tests {
     use super::*;
     use crate::checks::Verdict;
-    use crate::run::testing::{Run, weights};
+    use crate::lab_run::testing::{Run, weights};
 
     fn pair(ranks: usize, batch: usize, epochs: u64, samples: u64) -> (Run, Run) {
         (Run::of(ranks, batch, epochs, samples), Run::of(1, ranks * batch, epochs, samples))
     }
 
-    fn judged((many, one): &(Run, Run)) -> Finding {
+    fn checked((many, one): &(Run, Run)) -> Finding {
         same_training(&many.evidence(), &one.evidence())
     }
 
     fn failure(falsify: impl FnOnce(&mut Run, &mut Run)) -> String {
         let mut runs = pair(2, 4, 2, 16);
         falsify(&mut runs.0, &mut runs.1);
-        let finding = judged(&runs);
+        let finding = checked(&runs);
         assert_eq!(finding.verdict, Verdict::Failed, "{}", finding.evidence);
         finding.evidence
     }
@@ -205,38 +205,38 @@ mod tests {
         let mut runs = pair(2, 4, 1, 32);
         runs.0.losses[0][0][1] *= 1.0 + 2e-5;
         runs.0.weights = weights(&[0.1, -0.2, 0.4, 0.0, 0.2501, -0.5]);
-        let finding = judged(&runs);
+        let finding = checked(&runs);
         assert_eq!(finding.verdict, Verdict::Passed, "{}", finding.evidence);
         assert_eq!(finding.claim, "2 ranks × batch 4 train as 1 rank × batch 8");
-        let told = "4 steps took the same samples; the losses of the first 4 steps differ by 1.0e-5 at most (limit \
+        let text = "4 steps took the same samples; the losses of the first 4 steps differ by 1.0e-5 at most (limit \
                     1e-3), the final weights by 1.0e-4 of the largest (limit 1e-3): floats are summed in another order";
-        assert_eq!(finding.evidence, told);
+        assert_eq!(finding.evidence, text);
     }
 
     #[test]
     fn passes_last_batches_that_are_smaller_but_equal() {
-        assert_eq!(judged(&pair(2, 4, 2, 42)).verdict, Verdict::Passed);
-        assert_eq!(judged(&pair(4, 8, 3, 36)).verdict, Verdict::Passed);
+        assert_eq!(checked(&pair(2, 4, 2, 42)).verdict, Verdict::Passed);
+        assert_eq!(checked(&pair(4, 8, 3, 36)).verdict, Verdict::Passed);
     }
 
     #[test]
-    fn fails_when_an_early_loss_is_apart_or_no_number() {
-        let told = failure(|many, _| many.losses[0][1][1] *= 1.003);
-        assert!(told.starts_with("the loss of step 1 of epoch 0 is 1.70"), "{told}");
+    fn fails_when_an_early_loss_differs_or_is_nan() {
+        let message = failure(|many, _| many.losses[0][1][1] *= 1.003);
+        assert!(message.starts_with("the loss of step 1 of epoch 0 is 1.70"), "{message}");
         assert!(failure(|many, _| many.losses[1][0][0] = f64::NAN).contains("is NaN in A"));
         assert!(failure(|_, one| one.losses[1][0][0] = f64::INFINITY).contains("inf in B"));
     }
 
     #[test]
-    fn fails_when_a_weight_is_apart_or_no_number() {
-        let told = failure(|many, _| many.weights = weights(&[0.1, -0.2, 0.4, 0.0, 0.25, -0.52]));
-        assert_eq!(told, "A and B differ in the final weights by 2.0e-2 of the largest (limit 1e-3)");
+    fn fails_when_a_weight_differs_or_is_nan() {
+        let message = failure(|many, _| many.weights = weights(&[0.1, -0.2, 0.4, 0.0, 0.25, -0.52]));
+        assert_eq!(message, "A and B differ in the final weights by 2.0e-2 of the largest (limit 1e-3)");
         assert!(failure(|_, one| one.weights = weights(&[0.1, -0.2, 0.4, 0.0, 0.25, f32::NAN])).contains("NaN in B"));
-        let told = failure(|many, one| {
+        let message = failure(|many, one| {
             many.weights = weights(&[]);
             one.weights = weights(&[0.1]);
         });
-        assert!(told.starts_with("fc.weight is not of the same floats"), "{told}");
+        assert!(message.starts_with("fc.weight is not of the same floats"), "{message}");
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
         let long = |last| {
             let mut runs = pair(2, 4, 4, 40);
             runs.0.weights = weights(&[0.1, -0.2, 0.4, 0.0, 0.25, last]);
-            judged(&runs)
+            checked(&runs)
         };
         assert_eq!(long(-0.52).verdict, Verdict::Passed);
         assert!(long(-0.52).evidence.contains("losses of the first 4 steps"), "{}", long(-0.52).evidence);
@@ -253,11 +253,11 @@ mod tests {
 
     #[test]
     fn fails_when_a_step_took_other_samples() {
-        let told = failure(|many, _| {
+        let message = failure(|many, _| {
             let (first, second) = (many.shares[1][0][0], many.shares[1][0][7]);
             (many.shares[1][0][0], many.shares[1][0][7]) = (second, first);
         });
-        assert_eq!(told, "step 0 of epoch 1 took other samples in A than in B");
+        assert_eq!(message, "step 0 of epoch 1 took other samples in A than in B");
     }
 
     #[test]
@@ -265,8 +265,8 @@ mod tests {
         let (many, one) = pair(2, 4, 2, 40);
         let mut torn = many.evidence();
         torn.logs.as_mut().unwrap().get_mut(&1).unwrap().torn = vec![7];
-        let told = same_training(&torn, &one.evidence()).evidence;
-        assert_eq!(told, "A: rank 1's event file is torn at line 7");
+        let text = same_training(&torn, &one.evidence()).evidence;
+        assert_eq!(text, "A: rank 1's event file is torn at line 7");
         let mut lost = one.evidence();
         lost.weights[0] = Err("cannot read the weights".into());
         assert_eq!(same_training(&many.evidence(), &lost).verdict, Verdict::Failed);
@@ -275,13 +275,13 @@ mod tests {
     #[test]
     fn compares_only_what_comes_before_the_padding() {
         let mut runs = pair(2, 4, 2, 41);
-        let finding = judged(&runs);
+        let finding = checked(&runs);
         assert_eq!(finding.verdict, Verdict::Passed, "{}", finding.evidence);
-        let told = "the losses of the first 4 steps differ by 0 at most (limit 1e-3); later ones and weights are not \
+        let text = "the losses of the first 4 steps differ by 0 at most (limit 1e-3); later ones and weights are not \
                     comparable, since from step 5 of epoch 0 on A takes padding too";
-        assert_eq!(finding.evidence, told);
+        assert_eq!(finding.evidence, text);
         runs.0.losses[0][0][3] *= 1.003;
-        assert_eq!(judged(&runs).verdict, Verdict::Failed);
+        assert_eq!(checked(&runs).verdict, Verdict::Failed);
     }
 
     #[test]
@@ -289,12 +289,12 @@ mod tests {
         let mut runs = pair(2, 4, 2, 41);
         let (first, second) = (runs.0.shares[0][0][0], runs.0.shares[0][0][9]);
         (runs.0.shares[0][0][0], runs.0.shares[0][0][9]) = (second, first);
-        assert_eq!(judged(&runs).verdict, Verdict::Failed);
+        assert_eq!(checked(&runs).verdict, Verdict::Failed);
     }
 
     #[test]
-    fn cannot_tell_when_the_first_step_is_padded_already() {
-        let finding = judged(&pair(2, 4, 2, 7));
+    fn cannot_decide_when_the_first_step_is_padded_already() {
+        let finding = checked(&pair(2, 4, 2, 7));
         assert_eq!(finding.verdict, Verdict::NotVerified);
         assert!(finding.evidence.starts_with("not comparable: from step 0 of epoch 0 on"), "{}", finding.evidence);
     }

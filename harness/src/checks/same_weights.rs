@@ -1,18 +1,18 @@
-//! All ranks of a run end with the same weights, bit for bit.
+//! Checks that all ranks of a run end with the same weights, bit for bit.
 
 use super::{Doubt, Finding, counted};
-use crate::run::{Evidence, Tensor, Weights};
+use crate::lab_run::{Evidence, Tensor, Weights};
 
 /// Compares the tensors of every rank with rank 0's: names, types, shapes and bits.
 pub(crate) fn same_weights(run: &Evidence) -> Finding {
-    Finding::of("All ranks end with the same weights, to the bit".into(), prove(run))
+    Finding::of("All ranks end with the same weights, to the bit".into(), evidence_for(run))
 }
 
-fn prove(run: &Evidence) -> Result<String, Doubt> {
+fn evidence_for(run: &Evidence) -> Result<String, Doubt> {
     let ranks = run.weights.iter().map(|weights| weights.as_ref().map_err(String::clone));
     let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
     let Some((first, others)) = ranks.split_first().filter(|(_, others)| !others.is_empty()) else {
-        return Err(Doubt::NotVerified("one rank has nobody to differ from".into()));
+        return Err(Doubt::NotVerified("a single rank has no other to compare with".into()));
     };
     let values: usize = first.values().map(Tensor::len).sum();
     if values == 0 {
@@ -25,7 +25,7 @@ fn prove(run: &Evidence) -> Result<String, Doubt> {
     Ok(format!("{tensors}, {values} on each of {ranks} ranks: no bit differs"))
 }
 
-/// Says how `other` differs from `first`, if it does.
+/// Describes how `other` differs from `first`, if it does.
 pub(crate) fn compare(first: &Weights, other: &Weights) -> Result<(), String> {
     if let Some(name) = other.keys().find(|name| !first.contains_key(*name)) {
         return Err(format!("it alone has {name}"));
@@ -33,8 +33,8 @@ pub(crate) fn compare(first: &Weights, other: &Weights) -> Result<(), String> {
     for (name, tensor) in first {
         let other = other.get(name).ok_or_else(|| format!("it has no {name}"))?;
         if (tensor.dtype, &tensor.shape) != (other.dtype, &other.shape) {
-            let told = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype, tensor.shape);
-            return Err(format!("{name} is {}, not {}", told(other), told(tensor)));
+            let layout = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype, tensor.shape);
+            return Err(format!("{name} is {}, not {}", layout(other), layout(tensor)));
         }
         if let Some(byte) = tensor.bytes.iter().zip(&other.bytes).position(|(one, other)| one != other) {
             return Err(at(name, tensor, other, byte));
@@ -43,7 +43,7 @@ pub(crate) fn compare(first: &Weights, other: &Weights) -> Result<(), String> {
     Ok(())
 }
 
-/// The first value that differs, and how many do.
+/// The first different value, and the number of different ones.
 fn at(name: &str, tensor: &Tensor, other: &Tensor, byte: usize) -> String {
     // Some types take less than a byte.
     let size = (tensor.bytes.len() / tensor.len()).max(1);
@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
     use crate::checks::Verdict;
-    use crate::run::testing::{Run, weights};
+    use crate::lab_run::testing::{Run, weights};
 
     fn after(falsify: impl FnOnce(&mut Weights)) -> Finding {
         let mut run = Run::of(2, 4, 1, 8).evidence();
@@ -98,17 +98,17 @@ mod tests {
 
     #[test]
     fn fails_when_tensors_differ_in_name_type_or_shape() {
-        let told = |falsify: fn(&mut Weights)| {
+        let evidence_of = |falsify: fn(&mut Weights)| {
             let finding = after(falsify);
             assert_eq!(finding.verdict, Verdict::Failed);
             finding.evidence
         };
-        assert!(told(|weights| drop(weights.remove("fc.bias"))).ends_with("it has no fc.bias"));
-        let extra = told(|weights| drop(weights.insert("fc2".into(), weights["fc.bias"].clone())));
+        assert!(evidence_of(|weights| drop(weights.remove("fc.bias"))).ends_with("it has no fc.bias"));
+        let extra = evidence_of(|weights| drop(weights.insert("fc2".into(), weights["fc.bias"].clone())));
         assert!(extra.ends_with("it alone has fc2"));
-        let shape = told(|weights| weights.get_mut("fc.bias").unwrap().shape = vec![2, 1]);
+        let shape = evidence_of(|weights| weights.get_mut("fc.bias").unwrap().shape = vec![2, 1]);
         assert!(shape.ends_with("fc.bias is F32 [2, 1], not F32 [2]"), "{shape}");
-        assert!(told(|weights| weights.get_mut("fc.bias").unwrap().dtype = Dtype::I32).contains("is I32"));
+        assert!(evidence_of(|weights| weights.get_mut("fc.bias").unwrap().dtype = Dtype::I32).contains("is I32"));
     }
 
     #[test]
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn cannot_tell_with_one_rank() {
+    fn cannot_decide_with_one_rank() {
         assert_eq!(same_weights(&Run::of(1, 4, 1, 8).evidence()).verdict, Verdict::NotVerified);
     }
 }

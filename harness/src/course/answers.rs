@@ -1,4 +1,4 @@
-//! `lockstep course try`: grades the answers that the course itself keeps, and tells what a learner would read.
+//! `lockstep course try`: grades the answers that belong to the course, and prints what a learner would read.
 
 use anyhow::Context;
 use lockstep_grading::exercise::{Task, Tasks};
@@ -6,13 +6,14 @@ use lockstep_grading::grade::find;
 use lockstep_grading::{Found, Lab, Options, learner};
 
 use crate::exit::{Code, Refused};
+use crate::lab_run::program_beside;
 use crate::report::Screen;
-use crate::run::program_beside;
 
-/// Grades these answers of a lab, `TASK` or `TASK/NAME`: one is told in full, of several a table. All wrong ones, if none is named.
+/// Grades these answers of a lab, `TASK` or `TASK/NAME`, or all wrong ones if there are none: prints the full finding of a
+/// single one, a table of several.
 ///
 /// # Errors
-/// [`Refused`] for an answer that there is not, or a solution that is not built.
+/// [`Refused`] for an unknown answer, or a solution that is not built.
 pub(super) fn try_out(lab: &Lab, answers: &[String], options: &Options) -> anyhow::Result<Code> {
     let (tasks, program) = (lab.tasks()?, program_beside(&lab.solution())?);
     let all = wrong(&tasks);
@@ -23,7 +24,7 @@ pub(super) fn try_out(lab: &Lab, answers: &[String], options: &Options) -> anyho
     };
     if let [answer] = answers {
         let (task, found) = grade(answer)?;
-        println!("{}", learner::told(lab, &tasks, &task, &found, options.seed));
+        println!("{}", learner::rendered(lab, &tasks, &task, &found, options.seed));
         return Ok(Code::Success);
     }
     let screen = Screen::new(false);
@@ -47,7 +48,7 @@ fn wrong(tasks: &Tasks) -> Vec<String> {
     tasks.tasks.iter().flat_map(of_task).collect()
 }
 
-/// The task that this is an answer to.
+/// The task of this answer.
 fn task_of<'a>(tasks: &'a Tasks, answer: &str) -> Result<&'a Task, Refused> {
     let (name, variant) = answer.split_once('/').map_or((answer, None), |(name, variant)| (name, Some(variant)));
     let kept =

@@ -1,34 +1,35 @@
-//! What a lab's exercise lacks, as far as files tell it. That answers get their verdicts is for the solutions' own tests.
+//! Checks a lab's exercise for completeness, as far as its files show it. The solutions' own tests check that answers get their
+//! verdicts.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use lockstep_grading::exercise::{Task, Tasks};
-use lockstep_grading::{Lab, package, sums};
+use lockstep_grading::{Lab, checksums, package};
 
-/// At least as many wrong answers has a lab.
+/// Minimum number of wrong answers per lab.
 const WRONG: usize = 4;
-/// At least as many tasks.
+/// Minimum number of tasks per lab.
 const TASKS: usize = 3;
 
-/// The faults, one a line; none if the lab is complete.
+/// The faults, one per line; empty if the lab is complete.
 pub(super) fn lacks(root: &Path, lab: &Lab) -> Vec<String> {
-    let told = |fault: String| format!("labs/{}: {fault}", lab.name);
+    let with_lab = |fault: String| format!("labs/{}: {fault}", lab.name);
     let tasks = match lab.tasks() {
         Ok(tasks) => tasks,
-        Err(error) => return vec![told(format!("{error:#}"))],
+        Err(error) => return vec![with_lab(format!("{error:#}"))],
     };
     let mut faults = out_of_step(root, lab);
     faults.extend(too_few(&tasks));
     faults.extend(without_text(root, &tasks));
     faults.extend(without_function(&lab.folder(root), &tasks));
     faults.extend(without_grading(&lab.folder(root), &tasks));
-    faults.into_iter().map(told).collect()
+    faults.into_iter().map(with_lab).collect()
 }
 
-/// The exercise against what follows from the solution. What a learner has changed since it was written is no fault of the
-/// course: then the list of checksums is right, and the file is not as it says.
+/// Compares the exercise with the one generated from the solution. A learner's changes are not faults of the course: then the
+/// list of checksums is right, and the file differs from it.
 fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
     let files = match package::files(root, lab) {
         Ok(files) => files,
@@ -36,12 +37,12 @@ fn out_of_step(root: &Path, lab: &Lab) -> Vec<String> {
     };
     let folder = lab.exercise(root);
     let command = format!("lockstep course skeleton {}", lab.number());
-    let given = sums::read(&folder);
+    let given = checksums::read(&folder);
     let stale = |(path, text): (&std::path::PathBuf, &String)| {
         let now = fs::read_to_string(folder.join(path)).unwrap_or_default();
-        let sum = sums::line(path, text);
+        let sum = checksums::line(path, text);
         let listed = given.get(&*path.to_string_lossy()).is_some_and(|given| sum.starts_with(given));
-        let right = if path.ends_with(sums::FILE) { now == *text } else { listed };
+        let right = if path.ends_with(checksums::FILE) { now == *text } else { listed };
         (!right).then(|| format!("exercise/{} does not follow from the solution: {command}", path.display()))
     };
     files.iter().filter_map(stale).collect()
@@ -78,7 +79,7 @@ fn without_text(root: &Path, tasks: &Tasks) -> Vec<String> {
     tasks.tasks.iter().flat_map(|task| [section(task), hints(task)]).flatten().collect()
 }
 
-/// Answers of `lab.toml` without a function in `mutants`, and the other way round.
+/// Answers of `lab.toml` without a function in `mutants`, and vice versa.
 fn without_function(lab: &Path, tasks: &Tasks) -> Vec<String> {
     let of_task = |task: &Task| task.variants().map(|name| format!("{}.rs: {name}", task.name)).collect::<Vec<_>>();
     let named: BTreeSet<String> = tasks.tasks.iter().flat_map(of_task).collect();
@@ -89,12 +90,11 @@ fn without_function(lab: &Path, tasks: &Tasks) -> Vec<String> {
     absent.chain(unnamed).collect()
 }
 
-/// Tasks that `grading/mod.rs` does not list.
+/// Tasks without a function `grade` in `grading/TASK.rs`.
 fn without_grading(lab: &Path, tasks: &Tasks) -> Vec<String> {
-    let text = fs::read_to_string(lab.join("grading/mod.rs")).unwrap_or_default();
-    let listed = |task: &&Task| text.contains(&format!("(\"{}\",", task.name));
-    let missing = tasks.tasks.iter().filter(|task| !listed(task));
-    missing.map(|task| format!("grading/mod.rs does not grade {}", task.name)).collect()
+    let text = |task: &&Task| fs::read_to_string(lab.join(format!("grading/{}.rs", task.name))).unwrap_or_default();
+    let missing = tasks.tasks.iter().filter(|task| !text(task).contains("pub(crate) fn grade("));
+    missing.map(|task| format!("grading/{}.rs has no function grade", task.name)).collect()
 }
 
 /// The public functions of a source: `shard.rs: blocks`.

@@ -1,4 +1,4 @@
-//! `lockstep course`: for maintainers. Writes the learner's files from the solutions, and tells what the course lacks.
+//! `lockstep course`: for maintainers. Writes the exercises from the solutions, and reports what the course lacks.
 
 use std::path::Path;
 
@@ -17,37 +17,37 @@ pub(crate) struct Options {
 
 #[derive(Subcommand)]
 enum What {
-    /// Make a lab with one task: a program that runs, an exercise that is graded, a stub of a chapter
+    /// Create a lab with one task: a program that runs, an exercise that is graded, a stub of a chapter
     New {
-        /// Its number and its name, as its folder is called: 09-name
+        /// Its number and name, which name its folder: 09-name
         #[arg(value_name = "NN-NAME")]
         name: String,
     },
-    /// Write the exercises of these labs anew, from their solutions; what stood there is lost
+    /// Regenerate the exercises of these labs from their solutions; the current files are lost
     Skeleton {
-        /// Labs by number or name; all, if none is named
+        /// Labs by number or name [default: all]
         #[arg(value_name = "LAB")]
         labs: Vec<String>,
     },
-    /// Grade answers that the course itself keeps: of one the finding, as a learner reads it; of several a table
+    /// Grade the course's own answers: prints the finding of a single one, or a table of several
     Try {
         /// The lab, by number or name
         lab: String,
-        /// A task's own answer (TASK) or one of its mutants (TASK/NAME); all wrong ones, if none is named
+        /// A task's own answer (TASK) or one of its mutants (TASK/NAME) [default: all wrong ones]
         #[arg(value_name = "ANSWER")]
         answers: Vec<String>,
-        /// Draw the inputs from this number
+        /// Seed of the inputs
         #[arg(long)]
         seed: Option<u64>,
     },
-    /// Write the book's reference pages anew, from the program itself
+    /// Regenerate the book's reference pages from the program itself
     Reference,
-    /// Tell what these labs lack: files that are out of step, hints, mutants, sections of the chapter
+    /// List what these labs lack: files that are out of date, hints, mutants, sections of the chapter
     Check {
-        /// Labs by number or name; all, if none is named
+        /// Labs by number or name [default: all]
         #[arg(value_name = "LAB")]
         labs: Vec<String>,
-        /// Also build the exercises, and see that each task is found to be not started
+        /// Also build the exercises, and check that each task is graded as not started
         #[arg(long)]
         build: bool,
     },

@@ -1,4 +1,4 @@
-//! The labs by name, and where they lie: what the commands share that take labs. Which labs there are is `lockstep_labs`' to say.
+//! Finds labs by name, and their folders: shared by the commands that take labs. `lockstep_labs` has the list of labs.
 
 mod answers;
 mod begin;
@@ -21,12 +21,12 @@ pub(crate) use maintain::Options;
 /// The lab of this number, folder or package: `2`, `02`, `02-spawn-ddp`, `lab-02-spawn-ddp`, `ex-02`.
 ///
 /// # Errors
-/// [`Refused`], with those that there are.
+/// [`Refused`], which lists the labs.
 pub(crate) fn find(text: &str) -> anyhow::Result<Lab> {
     lockstep_labs::find(text).map_err(|error| Refused(error.to_string()).into())
 }
 
-/// The labs of these names; all, if there is none.
+/// The labs of these names, or all labs without names.
 ///
 /// # Errors
 /// As [`find`].
@@ -34,11 +34,11 @@ pub(crate) fn find_all(texts: &[String]) -> anyhow::Result<Vec<Lab>> {
     if texts.is_empty() { Ok(lockstep_labs::LABS.to_vec()) } else { texts.iter().map(|text| find(text)).collect() }
 }
 
-/// The labs of these names as they stand in the checkout, in the course's order; all, if there is none. This command may have been
-/// built before they were.
+/// The labs of these names as they are in the checkout, in the course's order; all labs without names. The checkout may contain
+/// labs that are newer than this command.
 ///
 /// # Errors
-/// [`Refused`] for a name that no folder has; the system's own.
+/// [`Refused`] for a name without a folder; the system's error.
 pub(crate) fn in_checkout(root: &Path, texts: &[String]) -> anyhow::Result<Vec<Lab>> {
     let folder = root.join("labs");
     let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
@@ -54,7 +54,7 @@ pub(crate) fn in_checkout(root: &Path, texts: &[String]) -> anyhow::Result<Vec<L
     Ok(labs.into_iter().filter(chosen).collect())
 }
 
-/// The checkout of the course: the one that the current folder is in, else the one that this program was built in.
+/// The checkout of the course: the one that contains the current folder, otherwise the one in which this program was built.
 ///
 /// # Errors
 /// [`Refused`] when there is none.

@@ -1,6 +1,6 @@
-//! `lockstep course new`: a lab with one task, to be changed into what it is to be.
+//! `lockstep course new`: creates a lab with one task as a starting point.
 //!
-//! Everything is written into the lab's own folder, the chapter, and the book's summary. The exercise follows from the solution, as
+//! Writes only into the lab's own folder, the chapter, and the book's summary. The exercise is generated from the solution, as
 //! for every lab.
 
 use std::fs;
@@ -12,14 +12,14 @@ use lockstep_grading::{Lab, package};
 use super::in_checkout;
 use crate::exit::Refused;
 
-/// The files, each behind a line with its path. `{{lab}}`, `{{number}}` and `{{title}}` stand for the lab's own.
+/// The files, each preceded by a line with its path. `{{lab}}`, `{{number}}` and `{{title}}` are replaced by the lab's own.
 const TEMPLATE: &str = include_str!("new_lab.txt");
-/// What such a line begins with.
+/// The start of such a line.
 const FILE: &str = "==== ";
 
 /// A new lab's names.
 struct Names<'a> {
-    /// `09-name`, as its folder is called.
+    /// `09-name`, the name of its folder.
     lab: &'a str,
     /// `09`.
     number: &'a str,
@@ -27,10 +27,10 @@ struct Names<'a> {
     title: String,
 }
 
-/// Makes the lab in the checkout, and says what is next.
+/// Creates the lab in the checkout, and prints the next steps.
 ///
 /// # Errors
-/// [`Refused`] for a name that is not of the form, or taken; the system's own, with the path.
+/// [`Refused`] for a name of the wrong form, or one in use; the system's error, with the path.
 pub(super) fn make(root: &Path, lab: &str) -> anyhow::Result<()> {
     let names = Names::parse(lab)?;
     let labs = in_checkout(root, &[])?;
@@ -76,7 +76,7 @@ fn files(template: &str) -> impl Iterator<Item = (&str, &str)> {
     template.split(FILE).skip(1).filter_map(|file| file.split_once('\n'))
 }
 
-/// Puts the chapter behind the last numbered one of the book's summary.
+/// Inserts the chapter after the last numbered one of the book's summary.
 fn list(root: &Path, names: &Names<'_>) -> anyhow::Result<()> {
     let path = root.join("book/src/SUMMARY.md");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_two_digits_and_words_alone() {
+    fn accepts_only_two_digits_and_words() {
         let names = Names::parse("09-mixed-precision").unwrap();
         assert_eq!((names.number, &*names.title), ("09", "Mixed precision"));
         for lab in ["9-name", "09", "09-", "09-Name", "09-a--b", "../09-x", "009-x", "ab-x"] {

@@ -1,4 +1,4 @@
-//! The book's reference pages, written from the program itself: commands, exit codes, environment variables.
+//! The book's reference pages, generated from the program itself: commands, exit codes, environment variables.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,9 +12,9 @@ use super::variables::{VARIABLES, Variables};
 use crate::cli::Cli;
 use crate::exit::CODES;
 
-/// Columns of the commands' help.
+/// Width of the commands' help in columns.
 const WIDTH: usize = 96;
-/// What tells a reader, and an editor, where a page comes from.
+/// The comment that shows readers and editors how a page was generated.
 const MADE: &str = "<!-- Written by `lockstep course reference`; do not edit. -->\n";
 
 /// The pages, by their paths in the checkout.
@@ -33,7 +33,7 @@ pub(super) fn pages() -> BTreeMap<PathBuf, String> {
 /// Writes the pages.
 ///
 /// # Errors
-/// The system's own.
+/// The system's error.
 pub(super) fn write(root: &Path) -> anyhow::Result<()> {
     for (path, text) in pages() {
         let path = root.join(path);
@@ -42,7 +42,7 @@ pub(super) fn write(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Pages that are not as the program would write them.
+/// The pages that differ from what the program would write.
 pub(super) fn stale(root: &Path) -> Vec<String> {
     let differs = |(path, text): (PathBuf, String)| {
         let there = fs::read_to_string(root.join(&path)).unwrap_or_default();
@@ -106,11 +106,11 @@ mod tests {
 
     use super::*;
 
-    /// In the sources of programs; tests may make up names.
+    /// Searches the sources of programs only; tests may use made-up names.
     const SOURCES: [&str; 4] = ["crates", "harness/src", "labs", "scripts"];
 
     #[test]
-    fn every_variable_of_the_projects_own_has_a_row() {
+    fn every_variable_of_the_project_has_a_row() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let own = Regex::new(r#"["'$\{]((?:LOCKSTEP|TCPSTORE)_[A-Z][A-Z_]+)["'\}:]"#).unwrap();
         let mut missing: Vec<String> = Vec::new();
@@ -127,26 +127,27 @@ mod tests {
                 {
                     let text = fs::read_to_string(&path).unwrap();
                     let names = own.captures_iter(&text).map(|found| found[1].to_owned());
-                    missing
-                        .extend(names.filter(|name| !told(name)).map(|name| format!("{name} in {}", path.display())));
+                    missing.extend(
+                        names.filter(|name| !is_listed(name)).map(|name| format!("{name} in {}", path.display())),
+                    );
                 }
             }
         }
         assert!(missing.is_empty(), "{missing:#?}");
     }
 
-    fn told(name: &str) -> bool {
+    fn is_listed(name: &str) -> bool {
         VARIABLES.iter().any(|row| row.names.contains(&name))
     }
 
     #[test]
-    fn describes_every_command_for_people_and_none_of_the_hidden() {
+    fn describes_every_public_command_and_no_hidden_one() {
         let text = commands();
         assert!(
             ["run", "grade", "watch", "course check"]
                 .iter()
                 .all(|name| text.contains(&format!("\n## lockstep {name}\n")))
         );
-        assert!(!text.contains("tied-exec") && !text.contains("confined-exec"));
+        assert!(!text.contains("dies-with-parent") && !text.contains("confined-exec"));
     }
 }

@@ -1,16 +1,16 @@
-//! The environment variables that are read or set here, in one table: the page on them in the book is made of it.
+//! The environment variables that the project reads or sets, in one table from which the book's page is generated.
 
 /// Variables of one meaning.
 pub(super) struct Variables {
     /// Their names, as a shell has them.
     pub(super) names: &'static [&'static str],
-    /// Who reads them.
+    /// Which programs read them.
     pub(super) by: &'static str,
-    /// What they mean.
+    /// Their meaning.
     pub(super) meaning: &'static str,
 }
 
-/// All, those of launchers first.
+/// All variables, those of launchers first.
 pub(super) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"],
@@ -40,7 +40,7 @@ pub(super) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOGLEVEL"],
         by: "`lockstep run`",
-        meaning: "how much the launcher tells of its steps: `DEBUG`, `INFO`, `WARNING` (if unset) or `ERROR`",
+        meaning: "the launcher's log level: `DEBUG`, `INFO`, `WARNING` (if unset) or `ERROR`",
     },
     Variables { names: &["PYTHON_EXEC"], by: "`lockstep run`", meaning: "the Python that runs scripts and modules" },
     Variables { names: &["GLOO_SOCKET_IFNAME"], by: "labs", meaning: "the network interface that Gloo uses" },
@@ -77,12 +77,12 @@ pub(super) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_FAULTS"],
         by: "labs",
-        meaning: "a file with faults that ranks are to inflict on themselves, as `lockstep inject` writes it; each strikes once a job",
+        meaning: "a file with faults that ranks inject into themselves, as `lockstep inject` writes it; each happens once per job",
     },
     Variables {
         names: &["LOCKSTEP_DATA"],
         by: "tests",
-        meaning: "a folder with real data sets (`mnist/`), else `shared/data` beside the checkout; tests say \"not verified here\" without either",
+        meaning: "a folder with real data sets (`mnist/`), otherwise `shared/data` next to the checkout; tests print \"not verified here\" without either",
     },
     Variables {
         names: &["LOCKSTEP_PYTHON"],
@@ -97,7 +97,7 @@ pub(super) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_TEST_SEED"],
         by: "tests",
-        meaning: "the seed of every test that asks whether something was learned, in place of its own: `scripts/learning_margins.py` goes through several",
+        meaning: "the seed of every test that checks learning, instead of its own: `scripts/learning_margins.py` tries several",
     },
     Variables {
         names: &["LOCKSTEP_CHECK_WORLDS"],

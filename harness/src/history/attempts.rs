@@ -1,20 +1,20 @@
-//! Worker processes, pieced together from what agents and ranks wrote about them.
+//! Reconstructs worker processes from the records of agents and ranks.
 //!
-//! An agent records when a process began and how it ended, the rank itself what it did. The two are matched by rank and
-//! process id, else by time: a worker behind a wrapper has another id than the process that the agent started.
+//! An agent records when a process began and how it ended; the rank itself records what it did. The two are matched by rank and
+//! process id, otherwise by time: a worker inside a wrapper has another id than the process that the agent started.
 
 use std::collections::BTreeMap;
 
 use lockstep_events::{AgentEvent, AgentLog, Event, EventLog};
-use lockstep_launch::process::signal_name;
+use lockstep_process::signal_name;
 
 use super::RunEvents;
 use super::events::step;
 
-/// Times beyond this many seconds since the Unix epoch (the year 5138) are no times.
+/// Times beyond this many seconds since the Unix epoch (the year 5138) are invalid.
 const LATEST: f64 = 1e11;
 
-/// How a rank's report of a fault begins that it is about to inflict on itself.
+/// The start of a rank's message about a fault that it is about to inject into itself.
 const INJECTED: &str = "injected: ";
 
 /// One worker process. Times are seconds since the Unix epoch and never go backwards.
@@ -26,19 +26,19 @@ pub(crate) struct Attempt<'a> {
     pub(crate) generation: Generation,
     /// When its agent started it.
     pub(crate) started: Option<f64>,
-    /// How it ended, as its agent saw it or it said itself.
+    /// How it ended, as recorded by its agent or by itself.
     pub(crate) ended: Option<End>,
-    /// What it wrote.
+    /// Its own records.
     pub(crate) records: Vec<(f64, &'a Event)>,
     pid: Option<u32>,
 }
 
-/// Which agreement of the nodes an attempt belongs to. Attempts of one generation ran together.
+/// The rendezvous round of an attempt. Attempts of one generation ran together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Generation {
-    /// How often the job had been started before, as a batch system does after a failure; rounds begin at 0 again then.
+    /// How often the job had been resubmitted before, as a batch system does after a failure; rounds start at 0 again then.
     submission: u64,
-    /// The agreement's number, from 0.
+    /// The round's number, from 0.
     round: u64,
 }
 
@@ -46,25 +46,25 @@ pub(crate) struct Generation {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct End {
     pub(crate) t: f64,
-    /// Its exit code, or minus the signal's number.
+    /// Its exit code, or the negative number of the signal.
     pub(crate) code: i32,
-    /// Its agent had asked it to.
+    /// True if its agent stopped it.
     pub(crate) stopped: bool,
 }
 
 /// A run as a series of attempts. Times are seconds since the Unix epoch.
 #[derive(Debug, Default)]
 pub(crate) struct History<'a> {
-    /// What each agent wrote, with times that never go backwards.
+    /// Each agent's records, with times that never decrease.
     pub(crate) agents: BTreeMap<&'a str, Vec<(f64, &'a AgentEvent)>>,
     /// All worker processes, by the time of their first record.
     pub(crate) attempts: Vec<Attempt<'a>>,
-    /// What in the files is odd.
+    /// Inconsistencies in the files.
     pub(crate) notes: Vec<String>,
 }
 
 impl<'a> History<'a> {
-    /// Pieces together what ranks and agents wrote.
+    /// Reconstructs the history from the records of ranks and agents.
     pub(crate) fn of(events: &'a RunEvents) -> Self {
         let mut notes = vec![];
         let agents = of_agents(&events.agents, &mut notes);
@@ -72,7 +72,7 @@ impl<'a> History<'a> {
         History { agents, attempts, notes }
     }
 
-    /// The times of the first and the last record; both 0 if there is none.
+    /// The times of the first and the last record; both 0 without records.
     pub(crate) fn bounds(&self) -> (f64, f64) {
         let agents = self.agents.values().flatten().map(|(t, _)| *t);
         let times = agents.chain(self.attempts.iter().flat_map(|attempt| [attempt.first(), attempt.last()]));
@@ -81,7 +81,7 @@ impl<'a> History<'a> {
         if began.is_finite() { (began, ended) } else { (0.0, 0.0) }
     }
 
-    /// When a node is last heard of, by its agent or its ranks.
+    /// The last record of a node, by its agent or its ranks.
     pub(crate) fn last_of_node(&self, node: &str) -> f64 {
         let agent = self.agents.get(node).and_then(|records| records.last()).map(|(t, _)| *t);
         let ranks = self.attempts.iter().filter(|attempt| attempt.node == Some(node)).map(Attempt::last);
@@ -92,7 +92,7 @@ impl<'a> History<'a> {
 type AgentRecords<'a> = BTreeMap<&'a str, Vec<(f64, &'a AgentEvent)>>;
 
 impl End {
-    /// By itself, and not well.
+    /// Returns true if it failed without being stopped.
     pub(crate) fn is_failure(self) -> bool {
         !self.stopped && self.code != 0
     }
@@ -116,12 +116,12 @@ impl End {
 }
 
 impl Attempt<'_> {
-    /// When it is first heard of.
+    /// Its first record.
     pub(crate) fn first(&self) -> f64 {
         self.started.or(self.records.first().map(|record| record.0)).unwrap_or_default()
     }
 
-    /// When it is last heard of.
+    /// Its last record.
     pub(crate) fn last(&self) -> f64 {
         let heard = self.records.last().map_or(self.first(), |record| record.0.max(self.first()));
         self.ended.map_or(heard, |end| end.t.max(self.first()))
@@ -138,8 +138,8 @@ impl Attempt<'_> {
         self.records.iter().filter_map(|(t, event)| Some((*t, step(event)?)))
     }
 
-    /// The last fault that it recorded, if it did no step after it. A rank whose agent saw it end well or stopped it has
-    /// survived all faults but those that it was told to inflict on itself.
+    /// The last fault that it recorded, unless steps follow it. A rank that ended well or was stopped, according to its agent,
+    /// has survived all faults except those that it was asked to inject into itself.
     pub(crate) fn last_fault(&self) -> Option<(f64, &str)> {
         let survived = self.ended.is_some_and(|end| !end.is_failure());
         let of_interest = |event: &&Event| matches!(event, Event::Step { .. } | Event::Fault { .. });
@@ -150,7 +150,7 @@ impl Attempt<'_> {
     }
 }
 
-/// The times of the agents' records, corrected; what had to be corrected is noted.
+/// The agents' records with corrected times; corrections are noted.
 fn of_agents<'a>(agents: &'a BTreeMap<String, AgentLog>, notes: &mut Vec<String>) -> AgentRecords<'a> {
     let mut corrected = AgentRecords::new();
     for (node, log) in agents {
@@ -160,7 +160,7 @@ fn of_agents<'a>(agents: &'a BTreeMap<String, AgentLog>, notes: &mut Vec<String>
     corrected
 }
 
-/// All processes, by their first record.
+/// All processes, ordered by their first record.
 fn attempts<'a>(
     ranks: &'a BTreeMap<usize, EventLog>,
     agents: &AgentRecords<'a>,
@@ -183,7 +183,7 @@ fn attempts<'a>(
     attempts
 }
 
-/// The processes of one agent, without what they wrote themselves.
+/// The processes of one agent, without their own records.
 fn started_by<'a>(node: &'a str, records: &[(f64, &'a AgentEvent)]) -> Vec<Attempt<'a>> {
     let mut attempts: Vec<Attempt<'a>> = vec![];
     let (mut rounds, mut last) = (BTreeMap::new(), None::<Generation>);
@@ -212,7 +212,8 @@ fn started_by<'a>(node: &'a str, records: &[(f64, &'a AgentEvent)]) -> Vec<Attem
     attempts
 }
 
-/// The generation of an agreement in this round, by the last one of the same agent: rounds of one submission only grow.
+/// The generation of a rendezvous in this round, following the last one of the same agent: rounds increase within one
+/// submission.
 fn following(last: Option<Generation>, round: u64) -> Generation {
     match last {
         Some(last) if round <= last.round => Generation { submission: last.submission + 1, round },
@@ -220,7 +221,7 @@ fn following(last: Option<Generation>, round: u64) -> Generation {
     }
 }
 
-/// The processes that wrote one rank's file: each begins with a start, or was restarted more often.
+/// The processes that wrote one rank's file: each begins with a start event, or with a higher restart count.
 fn written_by<'a>(rank: usize, log: &'a EventLog, notes: &mut Vec<String>) -> Vec<Attempt<'a>> {
     let times = forward(log.records.iter().map(|record| record.t), &format!("rank {rank}"), notes);
     let mut attempts: Vec<(u32, Attempt<'a>)> = vec![];
@@ -242,12 +243,12 @@ fn written_by<'a>(rank: usize, log: &'a EventLog, notes: &mut Vec<String>) -> Ve
     attempts.into_iter().map(|(_, attempt)| attempt).collect()
 }
 
-/// The process among those that agents started whose own records are `written`.
+/// The process, among those that agents started, whose own records are `written`.
 fn started_as(attempts: &[Attempt<'_>], written: &Attempt<'_>) -> Option<usize> {
     let waiting =
         |attempt: &Attempt<'_>| attempt.rank == written.rank && attempt.started.is_some() && attempt.records.is_empty();
     let free = || (0..attempts.len()).filter(|index| waiting(&attempts[*index]));
-    // Two hosts' clocks may differ; one host's rank and agent share theirs.
+    // Clocks of different hosts may differ; a rank and its agent on one host share theirs.
     let by_time =
         |index: &usize| attempts[*index].first() <= written.first() && written.first() <= attempts[*index].until();
     let same_pid = |index: &usize| written.pid.is_some() && attempts[*index].pid == written.pid;
@@ -267,19 +268,19 @@ impl<'a> Attempt<'a> {
         self.records.push((t, event));
     }
 
-    /// Takes the records of the same process. What its agent saw of its end counts more than what it said before.
+    /// Merges the records of the same process. The agent's record of its end takes precedence over its own.
     fn adopt(&mut self, written: Attempt<'a>) {
         self.records = written.records;
         self.ended = self.ended.or(written.ended);
     }
 
-    /// When it can have written last.
+    /// The latest time at which it may have written.
     fn until(&self) -> f64 {
         self.ended.map_or(f64::INFINITY, |end| end.t)
     }
 }
 
-/// The same times, none before the one before it.
+/// The same times, made non-decreasing.
 fn forward(times: impl Iterator<Item = f64>, whose: &str, notes: &mut Vec<String>) -> Vec<f64> {
     let (mut latest, mut back) = (0.0_f64, 0.0_f64);
     let corrected = times.map(|t| {

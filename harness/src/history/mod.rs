@@ -1,11 +1,11 @@
-//! What happened in a run, read from its event files by everybody who asks.
+//! The history of a run, read from its event files, for all commands that need it.
 //!
 //! - [`RunEvents`]: the files of all ranks and agents ([`events`]).
-//! - [`History`]: the worker processes in them, each one [`Attempt`] of a rank ([`attempts`]).
-//! - [`Recovery`]: what each failure cost, and [`Restarts`]: the same of the run as a whole ([`recovery`]).
+//! - [`History`]: the worker processes in them, each one an [`Attempt`] of a rank ([`attempts`]).
+//! - [`Recovery`]: the cost of each failure, and [`Restarts`]: the same for the run as a whole ([`recovery`]).
 //!
-//! Drawing it is [`report`](crate::report)'s work, judging it [`inject`](crate::inject)'s. Whether an undisturbed run recorded
-//! each step that is due is checked by [`Trace`](crate::run::Trace).
+//! [`report`](crate::report) draws it, and [`inject`](crate::inject) evaluates it. [`Trace`](crate::lab_run::Trace) checks that an
+//! undisturbed run recorded each expected step.
 
 mod attempts;
 mod events;

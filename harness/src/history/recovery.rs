@@ -1,4 +1,5 @@
-//! What each failure cost: lost steps, and the times until an agent knew, until all workers ran, and until all trained.
+//! The cost of each failure: lost steps, and the times until an agent detected it, until all workers ran, and until all
+//! trained.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,41 +8,41 @@ use serde::Serialize;
 
 use super::{Attempt, End, History};
 
-/// The steps of a job: (epoch, step in it), which is also their order.
+/// The steps of a job: (epoch, step in it), which also gives their order.
 type Steps = BTreeSet<(u64, u64)>;
 
-/// What a failure was, and what it cost. Times count from the fault; one is missing where that never came.
+/// A failure and its cost. Times count from the fault; they are `None` for what never happened.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Recovery {
-    /// When the fault was, in seconds since the run's first event.
+    /// The time of the fault, in seconds since the run's first event.
     pub(crate) at: f64,
-    /// What it was: `rank 1 on node0: ended by SIGKILL`.
+    /// A description: `rank 1 on node0: ended by SIGKILL`.
     pub(crate) cause: String,
-    /// The rank that failed first, if one did.
+    /// The rank that failed first, if a rank failed.
     pub(crate) rank: Option<usize>,
-    /// How that rank ended, if an agent saw it: its exit code, or minus the signal's number.
+    /// How that rank ended, according to its agent: its exit code, or the negative number of the signal.
     #[serde(skip)]
     pub(crate) code: Option<i32>,
-    /// Steps of the job that were done and had to be done again.
+    /// Steps of the job that had to be repeated.
     pub(crate) steps_lost: Option<u64>,
-    /// Until an agent knew.
+    /// Until an agent detected it.
     pub(crate) time_to_detect: Option<f64>,
     /// Until the last worker of the next attempt was started.
     pub(crate) time_to_restart: Option<f64>,
-    /// Until the last rank had done a step again.
+    /// Until the last rank had completed a step again.
     pub(crate) time_to_next_step: Option<f64>,
 }
 
-/// The restarts of a run, and what they cost in all.
+/// The restarts of a run, and their total cost.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Restarts {
-    /// How often workers were started again.
+    /// How often workers were restarted.
     pub(crate) count: u64,
     /// Steps of the job, each counted once.
     pub(crate) steps: u64,
-    /// Steps that a rank did more than once; of the rank that repeated most.
+    /// Steps that a rank did more than once; the maximum over ranks.
     pub(crate) steps_repeated: u64,
-    /// One for each failure, in order of time.
+    /// One for each failure, ordered by time.
     pub(crate) recoveries: Vec<Recovery>,
 }
 
@@ -62,7 +63,7 @@ impl Restarts {
         }
     }
 
-    /// The rank whose death began each failure, and its exit code or minus its signal, as agents saw them.
+    /// The rank that died first in each failure, and its exit code or negative signal number, according to agents.
     pub(crate) fn deaths(&self) -> impl Iterator<Item = (usize, i32)> {
         self.recoveries.iter().filter_map(|recovery| Some((recovery.rank?, recovery.code?)))
     }
@@ -74,7 +75,7 @@ impl Restarts {
 }
 
 impl History<'_> {
-    /// One for each generation after which another came, or in which a rank failed.
+    /// One for each generation that was followed by another, or in which a rank failed.
     pub(crate) fn recoveries(&self) -> Vec<Recovery> {
         let mut generations: BTreeMap<_, Vec<&Attempt<'_>>> = BTreeMap::new();
         for attempt in &self.attempts {
@@ -93,7 +94,7 @@ impl History<'_> {
         found
     }
 
-    /// An agent's first decision to start its workers again between two times, and why.
+    /// An agent's first decision between two times to restart its workers, and the reason.
     fn decision(&self, from: f64, to: f64) -> Option<(f64, String)> {
         let decided = self.agents.values().flatten().filter_map(|(t, event)| match event {
             AgentEvent::Restarting { reason, .. } if (from..=to).contains(t) => Some((*t, reason.clone())),
@@ -103,7 +104,7 @@ impl History<'_> {
     }
 }
 
-/// What began a failure.
+/// The cause of a failure.
 struct Cause {
     t: f64,
     what: String,
@@ -129,14 +130,14 @@ struct Failed<'a> {
 }
 
 impl Failed<'_> {
-    /// The first that failed; a silent end counts only where nothing else is known.
+    /// The first failure; an end without a record counts only if there is nothing else.
     fn cause(&self) -> Option<Cause> {
         let failed = self.now.iter().filter_map(|attempt| failure(attempt));
         let lost = self.history.agents.keys().filter_map(|node| self.loss(node));
         let silent = || {
             let silent = self.now.iter().filter(|attempt| attempt.ended.is_none()).map(|attempt| Cause {
                 rank: Some(attempt.rank),
-                ..Cause::new(attempt.last(), format!("{}: no more word of it", whose(attempt)))
+                ..Cause::new(attempt.last(), format!("{}: no more events from it", whose(attempt)))
             });
             Cause::earliest(silent)
         };
@@ -147,7 +148,7 @@ impl Failed<'_> {
         Cause::earliest(failed.chain(lost)).or_else(|| self.regrouped()).or_else(silent).or_else(unknown)
     }
 
-    /// A node whose agent and ranks all fell silent while they had work.
+    /// A node whose agent and ranks all stopped writing while they had work.
     fn loss(&self, node: &str) -> Option<Cause> {
         let over = self.history.agents.get(node)?.iter().any(|(_, event)| matches!(event, AgentEvent::Finished { .. }));
         let mut here = self.now.iter().filter(|attempt| attempt.node == Some(node)).peekable();
@@ -155,11 +156,11 @@ impl Failed<'_> {
         let mut all = self.history.attempts.iter();
         let is_last = !all.any(|attempt| attempt.node == Some(node) && attempt.generation > generation);
         let silent = here.all(|attempt| attempt.ended.is_none());
-        let what = format!("node {node}: no more word of its agent and its ranks");
+        let what = format!("node {node}: no more events from its agent and its ranks");
         (!over && is_last && silent).then(|| Cause::new(self.history.last_of_node(node), what))
     }
 
-    /// The agents decided to start again although nobody had failed.
+    /// The agents decided to restart although no rank had failed.
     fn regrouped(&self) -> Option<Cause> {
         self.next?;
         let began = self.now.iter().map(|attempt| attempt.first()).fold(0.0, f64::max);
@@ -173,7 +174,7 @@ impl Failed<'_> {
 
     fn cost(&self, cause: Cause, steps_lost: Option<u64>) -> Recovery {
         let since = |t: f64| (t - cause.t).max(0.0);
-        // The last of all counts, and none if one of them never came so far.
+        // The latest of all counts; `None` if one of them never got that far.
         let last = |of: &dyn Fn(&Attempt<'_>) -> Option<f64>| {
             let times = self.next?.iter().map(|attempt| of(attempt)).collect::<Option<Vec<f64>>>()?;
             times.into_iter().max_by(f64::total_cmp).map(since)
@@ -191,7 +192,7 @@ impl Failed<'_> {
         }
     }
 
-    /// When an agent first knew: it saw a rank's end, or decided to start again.
+    /// When an agent detected the failure: it saw a rank's end, or decided to restart.
     fn detected(&self, fault: f64) -> Option<f64> {
         let seen = self.now.iter().filter(|attempt| attempt.started.is_some());
         let ends = seen.filter_map(|attempt| attempt.ended).map(|end| end.t).filter(|t| *t >= fault);
@@ -200,7 +201,7 @@ impl Failed<'_> {
     }
 }
 
-/// A rank that ended by itself and not well, from the fault that it recorded before.
+/// A rank that failed without being stopped, from the last fault that it recorded.
 fn failure(attempt: &Attempt<'_>) -> Option<Cause> {
     let end = attempt.ended.filter(|end| end.is_failure());
     let (t, what) = match (attempt.last_fault(), end) {
@@ -218,7 +219,7 @@ fn whose(attempt: &Attempt<'_>) -> String {
     format!("rank {}{place}", attempt.rank)
 }
 
-/// How many of the steps done so far the next generation does again; `None` if it does no step. They are `done` no more.
+/// How many of the completed steps the next generation repeats; `None` if it completes no step. They are removed from `done`.
 fn lost(done: &mut Steps, next: &[&Attempt<'_>]) -> Option<u64> {
     let position = |attempt: &&Attempt<'_>| {
         attempt.records.iter().find_map(|(_, event)| match event {
@@ -239,7 +240,7 @@ mod tests {
         Restarts::of(&History::of(&run.0))
     }
 
-    /// Ranks 0 and 1 of node "0", started as this attempt with process ids of their own.
+    /// Ranks 0 and 1 of node "0", started in this attempt with distinct process ids.
     fn started_both(run: FakeRun, attempt: u64, t: f64) -> FakeRun {
         let pid = |rank| 10 * (attempt as u32 + 1) + rank as u32;
         [0, 1].into_iter().fold(run, |run, rank| run.agent("0", t, started(attempt, rank, pid(rank))))
@@ -274,14 +275,14 @@ mod tests {
     }
 
     #[test]
-    fn takes_the_first_of_two_deaths_in_one_attempt_for_the_cause() {
+    fn takes_the_first_of_two_deaths_in_one_attempt_as_the_cause() {
         let run = started_both(FakeRun::default(), 0, 0.1);
         let run = run.agent("0", 2.4, ended(0, 0, 10, -11, false)).agent("0", 2.5, ended(0, 1, 11, 1, false));
         assert_eq!(restarts(&run).deaths().collect::<Vec<_>>(), [(0, -11)]);
     }
 
     #[test]
-    fn tells_a_death_from_a_fault_that_another_rank_survived() {
+    fn distinguishes_a_death_from_a_fault_that_another_rank_survived() {
         let mut run = started_both(FakeRun::default(), 0, 0.1);
         for rank in [0, 1] {
             run = run.rank(rank, 0, 0.5, start(2, 10 + rank as u32));

@@ -1,14 +1,14 @@
-//! Event files of made-up runs, for tests.
+//! Event files of fictional runs, for tests.
 
 use lockstep_events::{AgentEvent, AgentRecord, Event, Record};
 
 use super::RunEvents;
 use crate::report::Timeline;
 
-/// When made-up runs begin, in seconds since the Unix epoch.
+/// The start of fictional runs, in seconds since the Unix epoch.
 pub(crate) const NOON: f64 = 1_763_640_000.0;
 
-/// What ranks and agents wrote. Times are seconds since [`NOON`].
+/// The records of ranks and agents. Times are seconds since [`NOON`].
 #[derive(Default)]
 pub(crate) struct FakeRun(pub(crate) RunEvents);
 
@@ -25,7 +25,7 @@ impl FakeRun {
         self
     }
 
-    /// Steps of an epoch, the first of them done at `t`, then one every `every` seconds.
+    /// Steps of an epoch, the first of them completed at `t`, then one every `every` seconds.
     pub(crate) fn steps(
         self,
         (rank, restart): (usize, u32),
@@ -76,7 +76,7 @@ pub(crate) fn restarting(attempt: u64, restarts_left: u32, reason: &str) -> Agen
     AgentEvent::Restarting { attempt, restarts_left, reason: reason.into() }
 }
 
-/// Two nodes of two ranks, two epochs of 20 steps, a snapshot every ten. Rank 1 is killed in the first epoch, and the
+/// Two nodes with two ranks each, two epochs of 20 steps, a snapshot every ten. Rank 1 is killed in the first epoch, and the
 /// second node is lost in the second: one node trains the rest.
 pub(crate) fn two_nodes() -> FakeRun {
     let mut run = FakeRun::default();
@@ -100,7 +100,7 @@ pub(crate) fn two_nodes() -> FakeRun {
     second_loss(run)
 }
 
-/// Rank 1 is killed at 2.12 s; all four go on from step 10.
+/// Rank 1 is killed at 2.12 s; all four continue from step 10.
 fn first_restart(mut run: FakeRun) -> FakeRun {
     let reason = "rank 1 ended by SIGKILL";
     run = run.agent("node0", 2.13, ended(0, 1, 101, -9, false));
@@ -127,7 +127,7 @@ fn first_restart(mut run: FakeRun) -> FakeRun {
     run
 }
 
-/// The second node falls silent at 4.4 s; the first one's ranks stand still until it is given up, and train the rest.
+/// The second node falls silent at 4.4 s; the first one's ranks stall until it is given up, and train the rest.
 fn second_loss(mut run: FakeRun) -> FakeRun {
     for rank in [0, 1] {
         run = run.agent("node0", 6.5, ended(1, rank, 200 + rank as u32, -15, true));

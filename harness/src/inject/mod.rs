@@ -1,6 +1,6 @@
-//! `lockstep inject`: breaks a training run on purpose, and demands that nothing of it shows in the result.
+//! `lockstep inject`: breaks a training run on purpose, and requires the same result as without the fault.
 //!
-//! Which scenarios are played is decided here, and random ones are drawn by [`soak`]; [`runner`](crate::runner) plays them.
+//! This module selects the scenarios, and [`soak`] draws random ones; [`runner`](crate::runner) runs them.
 
 mod soak;
 
@@ -14,12 +14,12 @@ use clap::Args;
 use crate::exit::{Code, Refused};
 use crate::report::{Case, Finding, Screen, Target, Verdict, counts};
 use crate::runner::scenario::{Scenario, parse};
-use crate::runner::{Played, SuiteRunner, case, figures, finish, job_runner, library, report};
+use crate::runner::{ScenarioOutcome, SuiteRunner, case, figures, finish, job_runner, library, report};
 
-/// Breaks training runs on purpose, and demands the very bits of a run in which nothing happened
+/// Breaks training runs on purpose, and checks that they end with the same bits as an undisturbed run
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Scenarios of the library by name, or files that end with .toml
+    /// Scenarios of the library by name, or files that end in .toml
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
     /// Every scenario of the library
@@ -28,42 +28,42 @@ pub(crate) struct Options {
     /// List the library
     #[arg(long, exclusive = true)]
     list: bool,
-    /// Print a scenario's file: a place to begin one of your own
+    /// Print a scenario's file, as a starting point for your own
     #[arg(long, value_name = "NAME", exclusive = true)]
     show: Option<String>,
-    /// So many random scenarios, drawn from the seed
+    /// Run this many random scenarios, drawn from the seed
     #[arg(long, value_name = "COUNT", conflicts_with = "scenarios")]
     soak: Option<u64>,
     /// Seed of the random scenarios
     #[arg(long, default_value_t = 0, requires = "soak", conflicts_with_all = ["scenarios", "all"])]
     seed: u64,
-    /// Random scenarios to pass over first
+    /// Random scenarios to skip first
     #[arg(long, value_name = "COUNT", default_value_t = 0, requires = "soak", conflicts_with_all = ["scenarios", "all"])]
     skip: u64,
     /// Ranks of the random scenarios
     #[arg(long, default_value_t = 2, requires = "soak", conflicts_with_all = ["scenarios", "all"], value_parser = clap::value_parser!(u16).range(1..=64))]
     ranks: u16,
-    /// Nodes that share them, each with an agent of its own; with several, agents, nodes, disks and networks fail, too
+    /// Nodes that share them, each with its own agent; with several, agents, nodes, disks and networks fail, too
     #[arg(long, default_value_t = 1, requires = "soak", conflicts_with_all = ["scenarios", "all"], value_parser = clap::value_parser!(u16).range(1..=16))]
     nodes: u16,
-    /// Go on after a random scenario that failed
+    /// Continue after a random scenario that failed
     #[arg(long, requires = "soak", conflicts_with_all = ["scenarios", "all"])]
     keep_going: bool,
-    /// Keep the files of all runs in this folder, which must be new or empty; those of failed runs are kept anyway
+    /// Keep the files of all runs in this folder, which must be new or empty; those of failed runs are always kept
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Seconds that one run may take, in place of the scenarios' own
+    /// Time limit of one run in seconds, instead of the scenarios' own
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
     /// Another launcher with torchrun's flags, in place of `lockstep run`
     #[arg(long, value_name = "PROGRAM")]
     launcher: Option<PathBuf>,
-    /// Write a report: a page (.html), .json, JUnit's .xml, .txt, or JSON on stdout (-); several times for several
+    /// Write a report: a page (.html), .json, JUnit's .xml, .txt, or JSON on stdout (-); may be repeated
     #[arg(long = "report", value_name = "FILE")]
     reports: Vec<Target>,
 }
 
-/// A scenario to play, and how to play just it again.
+/// A scenario to run, and the command that runs only this one again.
 struct Entry {
     scenario: Scenario,
     replay: String,
@@ -85,15 +85,15 @@ impl Options {
         let stdout_is_taken = self.reports.iter().any(Target::is_stdout);
         let suite = SuiteRunner::open(runner, self.keep.as_deref())?;
         let series = Series { screen: Screen::new(stdout_is_taken), suite, cases: Vec::new() };
-        series.play(entries, self.soak.map(|_| self.keep_going), &self.reports)
+        series.run(entries, self.soak.map(|_| self.keep_going), &self.reports)
     }
 
     fn entries(&self) -> anyhow::Result<Vec<Entry>> {
         if let Some(count) = self.soak {
             if !self.ranks.is_multiple_of(self.nodes) {
-                let told =
+                let message =
                     format!("--ranks is {} and --nodes {}: each node has equally many ranks", self.ranks, self.nodes);
-                return Err(Refused(told).into());
+                return Err(Refused(message).into());
             }
             let places = self.skip..self.skip.saturating_add(count);
             return Ok(places.map(|index| self.drawn(index)).collect());
@@ -139,7 +139,7 @@ fn print(text: &str) -> anyhow::Result<Code> {
     Ok(Code::Success)
 }
 
-/// Scenarios that are played one after the other, with a line for each.
+/// Scenarios that run one after the other, with a line of output for each.
 struct Series {
     screen: Screen,
     suite: SuiteRunner,
@@ -147,15 +147,15 @@ struct Series {
 }
 
 impl Series {
-    /// Plays all; `soak` says of random ones whether to go on after a failure.
-    fn play(mut self, entries: Vec<Entry>, soak: Option<bool>, reports: &[Target]) -> anyhow::Result<Code> {
+    /// Runs all of them; for random ones, `soak` decides whether to continue after a failure.
+    fn run(mut self, entries: Vec<Entry>, soak: Option<bool>, reports: &[Target]) -> anyhow::Result<Code> {
         let (begin, started, count) = (Instant::now(), SystemTime::now(), entries.len());
         let (stops_at_failure, mut soaked) = (soak == Some(false), Soaked::default());
         for (number, Entry { scenario, replay, seed }) in (1..).zip(entries) {
-            let played = self.suite.play(scenario)?;
-            soaked.add(&played);
-            let made = case(&played, Some(replay), seed);
-            self.tell(&played, &made, number, count);
+            let outcome = self.suite.run(scenario)?;
+            soaked.add(&outcome);
+            let made = case(&outcome, Some(replay), seed);
+            self.print(&outcome, &made, number, count);
             let failed = made.verdict() == Verdict::Failed;
             self.cases.push(made);
             if failed && stops_at_failure {
@@ -172,8 +172,8 @@ impl Series {
         finish(&screen, suite, &report, reports)
     }
 
-    fn tell(&self, played: &Played, made: &Case, number: usize, count: usize) {
-        let (verdict, title, figures) = (made.verdict(), &played.scenario.title, figures(played));
+    fn print(&self, outcome: &ScenarioOutcome, made: &Case, number: usize, count: usize) {
+        let (verdict, title, figures) = (made.verdict(), &outcome.scenario.title, figures(outcome));
         let symbol = verdict.symbol();
         self.screen.line(format!("{number:>3}/{count} {symbol} {verdict}  {}: {title}  ({figures})", made.name));
         for Finding { claim, verdict, evidence } in &made.findings {
@@ -187,18 +187,18 @@ impl Series {
     }
 }
 
-/// What a series of random scenarios did in all.
+/// The totals of a series of random scenarios.
 #[derive(Default)]
 struct Soaked {
     scenarios: Vec<Scenario>,
-    /// Faults that came too late to meet anybody.
+    /// Faults that came too late to have an effect.
     missed: usize,
-    /// How often a whole job was started again.
+    /// How often a whole job was restarted.
     requeues: usize,
 }
 
 impl Soaked {
-    fn add(&mut self, Played { scenario, seen, .. }: &Played) {
+    fn add(&mut self, ScenarioOutcome { scenario, seen, .. }: &ScenarioOutcome) {
         self.scenarios.push(scenario.clone());
         for injection in seen.iter().flat_map(|seen| &seen.injections) {
             self.missed += usize::from(injection.fault.is_some() && injection.failed.is_some());
@@ -207,7 +207,7 @@ impl Soaked {
         self.missed += seen.as_ref().map_or(0, |seen| seen.missed.len());
     }
 
-    /// How many faults there were of each kind.
+    /// The number of faults of each kind.
     fn lines(&self) -> Vec<String> {
         let kinds = soak::kinds(self.scenarios.iter()).into_iter();
         let more = [("faults of these came too late", self.missed), ("the whole job started again", self.requeues)];

@@ -1,4 +1,4 @@
-//! Random scenarios from a seed: each is a function of the seed and of its place in the series, so that one can be replayed alone.
+//! Random scenarios from a seed: each is a function of the seed and its index in the series, so that it can be replayed alone.
 
 mod nodes;
 
@@ -11,7 +11,7 @@ use crate::runner::scenario::{Expect, Fault, FaultAction, Phase, RunSpec, Scenar
 /// Steps from one snapshot to the next.
 const SAVE_EVERY: u64 = 3;
 
-/// Number `index` of the series that `seed` gives, for so many ranks on so many nodes.
+/// Scenario `index` of the series for `seed`, with this many ranks on this many nodes.
 pub(crate) fn draw(seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenario {
     // An odd factor spreads neighbours over the whole range (Knuth, TAOCP 6.4: the golden ratio times 2^64).
     let mut dice = Dice(Mt64::new(seed ^ index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15)));
@@ -19,7 +19,7 @@ pub(crate) fn draw(seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenari
         return nodes::draw(&mut dice, seed, index, ranks, nodes);
     }
     let run = spec(ranks);
-    // Two faults are what recovery is tested with least.
+    // Two faults at once are the least tested case of recovery.
     let count = if dice.below(3) == 0 { 2 } else { 1 };
     let mut faults: Vec<Fault> = Vec::new();
     let mut from = 0;
@@ -33,10 +33,10 @@ pub(crate) fn draw(seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenari
         from = at + 1;
     }
     let expect = expected(&faults);
-    let told: Vec<_> = faults.iter().map(Fault::to_string).collect();
+    let descriptions: Vec<_> = faults.iter().map(Fault::to_string).collect();
     Scenario {
         name: format!("soak-{seed}-{index}"),
-        title: told.join("; "),
+        title: descriptions.join("; "),
         shows: format!("Drawn at random: `lockstep inject {}`.", replay(seed, index, ranks, nodes)),
         run,
         expect,
@@ -44,13 +44,13 @@ pub(crate) fn draw(seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenari
     }
 }
 
-/// The arguments that run just this one again.
+/// The arguments that run only this one again.
 pub(crate) fn replay(seed: u64, index: u64, ranks: usize, nodes: usize) -> String {
     let nodes = if nodes > 1 { format!(" --nodes {nodes}") } else { String::new() };
     format!("--soak 1 --seed {seed} --skip {index} --ranks {ranks}{nodes}")
 }
 
-/// How many faults there were of each kind, the most frequent first.
+/// The number of faults of each kind, the most frequent first.
 pub(crate) fn kinds<'a>(scenarios: impl Iterator<Item = &'a Scenario>) -> Vec<(String, usize)> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for scenario in scenarios {
@@ -64,7 +64,7 @@ pub(crate) fn kinds<'a>(scenarios: impl Iterator<Item = &'a Scenario>) -> Vec<(S
     counts
 }
 
-/// What a fault is, without its numbers: `guest: SIGKILL`.
+/// A fault's kind, without its numbers: `guest: SIGKILL`.
 fn kind(fault: &Fault) -> String {
     let who = match fault.who {
         Who::Rank(_) => "rank",
@@ -102,7 +102,7 @@ fn one(dice: &mut Dice, run: &RunSpec, from: u64) -> (Fault, u64) {
     let rank = dice.below(run.ranks as u64) as usize;
     let when = When { epoch: Some(at / steps), step: Some(at % steps), ..When::default() };
     let what = match dice.below(8) {
-        // A snapshot must be there to be harmed, and rank 0 is the one that saves it.
+        // A snapshot must exist to be damaged, and rank 0 is the one that saves it.
         0 if at > SAVE_EVERY => return (fault(0, when, vec![FaultAction::TearSnapshot, FaultAction::Kill]), at),
         1 if at > SAVE_EVERY => return (fault(0, when, vec![FaultAction::FlipSnapshotBit, FaultAction::Kill]), at),
         2 => FaultAction::Term,
@@ -114,7 +114,7 @@ fn one(dice: &mut Dice, run: &RunSpec, from: u64) -> (Fault, u64) {
     (fault(rank, when, vec![what]), at)
 }
 
-/// In the midst of the save that follows step `at`.
+/// During the save that follows step `at`.
 fn at_save(dice: &mut Dice, at: u64, steps: u64) -> Fault {
     let next = at + 1;
     let phases = [Phase::HalfWritten, Phase::Written, Phase::Named];
@@ -124,14 +124,14 @@ fn at_save(dice: &mut Dice, at: u64, steps: u64) -> Fault {
     fault(0, when, vec![if fails { FaultAction::NoSpace } else { FaultAction::Kill }])
 }
 
-/// As lab 06 does it: every so many steps of an epoch, and at its end.
+/// When lab 06 saves: every n steps of an epoch, and at its end.
 fn is_saved_after(step: u64, steps: u64) -> bool {
     let next = step % steps + 1;
     next == steps || next.is_multiple_of(SAVE_EVERY)
 }
 
-/// A restart for each death. But a snapshot is saved in the background: by the time a save is hit, the next fault may have
-/// come too, and one restart answers both.
+/// One restart for each death. But snapshots are saved in the background: when a fault hits a save, the next fault may already
+/// have happened, and one restart handles both.
 fn expected(faults: &[Fault]) -> Expect {
     let deaths = faults.iter().filter(|fault| is_deadly(fault)).count() as u64;
     let overlap = deaths > 1 && faults.iter().rev().skip(1).any(|fault| fault.when.save.is_some());
@@ -150,7 +150,7 @@ fn fault(rank: usize, when: When, actions: Vec<FaultAction>) -> Fault {
 struct Dice(Mt64);
 
 impl Dice {
-    /// From 0 to `end` - 1; `end` is small, so that the remainder's bias does not matter.
+    /// From 0 to `end` - 1; `end` is small, so the bias of the remainder does not matter.
     fn below(&mut self, end: u64) -> u64 {
         self.0.next_u64() % end.max(1)
     }
@@ -164,7 +164,7 @@ mod tests {
     use crate::runner::scenario::parse;
 
     #[test]
-    fn draws_the_same_scenario_for_the_same_place_and_others_for_others() {
+    fn draws_each_scenario_from_its_index_alone() {
         assert_eq!(draw(7, 3, 2, 1), draw(7, 3, 2, 1));
         let titles: BTreeSet<_> = (0..50).map(|index| draw(7, index, 2, 1).title).collect();
         assert!(titles.len() > 40, "{titles:#?}");

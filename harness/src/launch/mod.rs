@@ -1,7 +1,6 @@
-//! `lockstep run`: starts a program once for each rank, watches over it, and starts it anew when one fails.
+//! `lockstep run`: starts a program once per rank, supervises it, and restarts it when a rank fails.
 //!
-//! The command line is torchrun's. What its flags mean is `lockstep_launch::config`'s to say, and all the running is
-//! `lockstep_launch::agent`'s.
+//! The command line is torchrun's. `lockstep_launch::config` interprets its flags, and `lockstep_launch::agent` runs the job.
 
 mod options;
 mod plan;
@@ -11,33 +10,49 @@ use std::io::{Write, stderr};
 use std::path::Path;
 
 use lockstep_launch::agent::{self, Verdict};
-use lockstep_launch::config::{Config, ConfigError, Machine, threads_notice};
-use lockstep_launch::report::hand_up_error;
+use lockstep_launch::config::{Config, ConfigError, Env, HostInfo, threads_notice};
+use lockstep_launch::report::propagate_agent_error;
+use lockstep_launch::scheduler::{Allocation, Read, Taken};
 
 use crate::exit::{Code, Refused};
 
 pub(crate) use options::Options;
 
 impl Options {
-    /// Runs the job, or says why it cannot be run.
+    /// Runs the job, or returns why it cannot run.
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let env = |name: &str| std::env::var_os(name);
         let dry_run = self.dry_run;
-        let (config, notices) = match self.config(&Machine::here(&env)) {
+        let (config, taken, notices) = match self.config(&HostInfo::here(&env)) {
             Ok(made) => made,
             Err(error) if error.is_usage() => return Err(Refused(format!("{error}\n\n{TRY_HELP}")).into()),
             Err(error) => return Err(left_for_the_caller(error.into())),
         };
         for notice in notices.into_iter().chain(threads_notice(&config, &env)) {
-            // Nobody may be listening any more; that is no reason not to train.
+            // The reader may be gone, but the job must still run.
             let _ = writeln!(stderr(), "note: {notice}");
         }
-        if dry_run { plan::show(&config) } else { start(&config) }
+        if dry_run { plan::show(&config, &taken) } else { start(&config) }
     }
 
-    fn config(self, machine: &Machine<'_>) -> Result<(Config, Vec<String>), ConfigError> {
-        Config::from_flags(&self.flags(machine.env)?, machine)
+    /// The job, the flags that came from the scheduler, and notices for the user.
+    fn config(self, host: &HostInfo<'_>) -> Result<(Config, Vec<Taken>, Vec<String>), ConfigError> {
+        let allocation = allocation(host.env, self.hostfile(host.env).as_deref())?;
+        let mut flags = self.flags(host.env)?;
+        let (taken, mut notices) = allocation.map_or(Ok(Default::default()), |found| found.apply(&mut flags))?;
+        let (config, more) = Config::from_flags(&flags, host)?;
+        notices.extend(more);
+        Ok((config, taken, notices))
     }
+}
+
+/// The allocation that this command was started in, if any.
+fn allocation(env: Env<'_>, hostfile: Option<&Path>) -> Result<Option<Allocation>, ConfigError> {
+    let variable = |name: &str| env(name).map(|value| value.to_string_lossy().into_owned());
+    let file = |path: &str| std::fs::read_to_string(path);
+    let hostfile = hostfile.map(|path| path.to_string_lossy());
+    let found = Allocation::find(&Read { variable: &variable, file: &file }, hostfile.as_deref());
+    found.map_err(|error| ConfigError::Clash(error.to_string()))
 }
 
 const TRY_HELP: &str = "For more information, try `lockstep run --help`";
@@ -49,10 +64,10 @@ fn start(config: &Config) -> anyhow::Result<Code> {
     }
 }
 
-/// Whoever started this command finds the error where it looks for one (torch's `record`, around `main`).
+/// Records the error where the parent process expects it (torch's `record`, around `main`).
 fn left_for_the_caller(error: anyhow::Error) -> anyhow::Error {
     if let Some(path) = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path: &OsString| !path.is_empty())
-        && let Err(why) = hand_up_error(&error, Path::new(&path))
+        && let Err(why) = propagate_agent_error(&error, Path::new(&path))
     {
         return error.context(format!("cannot write {} (TORCHELASTIC_ERROR_FILE): {why}", Path::new(&path).display()));
     }

@@ -1,7 +1,7 @@
 //! The flags of `lockstep run`: torchrun's, in its order, then this project's own.
 //!
-//! Parsed as texts; each falls back on `PET_<NAME>` and then on torchrun's default, so that an error can say where a
-//! text came from.
+//! Parsed as text; each falls back on `PET_<NAME>` and then on torchrun's default, so that an error can name the source of a
+//! value.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,6 +18,10 @@ Python); a binary, an executable script of another language, or a name in PATH i
 The flags are torchrun's: underscores for dashes and unambiguous beginnings of names will do, and PET_<NAME> (such as \
 PET_NPROC_PER_NODE) gives a flag's default, switches by 0 or 1.
 
+Started once on each node by srun, mpirun or mpiexec, or by a loop over ssh or pbsdsh with --hostfile, it finds the nodes, their number, \
+the first of them, a port and the job's id on its own: no rendezvous flag is needed. Flags that are given win, and --dry-run shows what \
+came from where.
+
 Exit codes: 0 all workers succeeded · 1 a worker or the rendezvous failed, the configuration is wrong, or a handled signal \
 came · 2 usage. A worker's own code is never passed on: it stands in the report.";
 
@@ -32,19 +36,19 @@ pub(crate) struct Options {
     #[arg(long, alias = "nproc_per_node", value_name = "N", help_heading = SIZE)]
     nproc_per_node: Option<String>,
 
-    /// How nodes meet: static (each is told its --node-rank) or c10d (they come and go) [default: static]
+    /// How nodes meet: static (each has its --node-rank) or c10d (they may come and go) [default: static]
     #[arg(long, alias = "rdzv_backend", value_name = "NAME", help_heading = RENDEZVOUS)]
     rdzv_backend: Option<String>,
-    /// Where they meet; port 29400 for c10d if it is not said, the master's address for static if all is empty
+    /// Where they meet; the default port is 29400 for c10d, the default address is the master's for static
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT", help_heading = RENDEZVOUS)]
     rdzv_endpoint: Option<String>,
-    /// What tells this job from others [default: none]
+    /// The job's id, the same on all its nodes [default: none]
     #[arg(long, alias = "rdzv_id", value_name = "ID", help_heading = RENDEZVOUS)]
     rdzv_id: Option<String>,
     /// Timeouts and more, such as join_timeout=60,last_call_timeout=5 (seconds)
     #[arg(long, alias = "rdzv_conf", value_name = "K=V,…", help_heading = RENDEZVOUS)]
     rdzv_conf: Option<String>,
-    /// One node, a free port, a random id; other rendezvous flags do not count
+    /// One node, a free port, a random id; other rendezvous flags are ignored
     #[arg(long, help_heading = RENDEZVOUS)]
     standalone: bool,
     /// The number of this node, for static [default: 0]
@@ -76,17 +80,17 @@ pub(crate) struct Options {
     #[arg(long, alias = "virtual_local_rank", help_heading = PROGRAM)]
     virtual_local_rank: bool,
 
-    /// How often all workers may be started anew after a failure [default: 0]
+    /// How often all workers may be restarted after a failure [default: 0]
     #[arg(long, alias = "max_restarts", value_name = "N", allow_hyphen_values = true, help_heading = FAILURES)]
     max_restarts: Option<String>,
-    /// Accepted; a worker's death is known at once, by the kernel [default: 0.1]
+    /// Accepted; the kernel reports a worker's death at once [default: 0.1]
     #[arg(long, alias = "monitor_interval", value_name = "SECONDS", allow_hyphen_values = true, help_heading = FAILURES)]
     monitor_interval: Option<String>,
     /// Signals that are passed on to the workers and end the job [default: SIGTERM,SIGINT,SIGHUP,SIGQUIT]
     #[arg(long, alias = "signals_to_handle", value_name = "NAMES", help_heading = FAILURES)]
     signals_to_handle: Option<String>,
 
-    /// Where log folders are made, each run its own; /dev/null for none [default: temporary, removed after success]
+    /// Where the log folders are created, one per run; /dev/null for none [default: temporary, removed after success]
     #[arg(long, alias = "log_dir", value_name = "DIR", help_heading = OUTPUT)]
     log_dir: Option<PathBuf>,
     /// Streams that go to files instead: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank, such as 0:3,1:2 [default: 0]
@@ -105,7 +109,7 @@ pub(crate) struct Options {
     #[arg(long, alias = "duplicate_stderr_filters", value_name = "TEXTS", help_heading = OUTPUT)]
     duplicate_stderr_filters: Option<String>,
 
-    /// Accepted without effect: workers are programs of their own [spawn, fork, forkserver]
+    /// Accepted without effect: workers are separate programs [spawn, fork, forkserver]
     #[arg(long, alias = "start_method", value_name = "METHOD", help_heading = WITHOUT)]
     start_method: Option<String>,
     /// Accepted without effect: set LOCKSTEP_EVENTS=DIR for event files
@@ -128,14 +132,17 @@ pub(crate) struct Options {
     /// Keep the temporary log folder after success too
     #[arg(long, alias = "keep_logs", help_heading = OWN)]
     keep_logs: bool,
-    /// Who printed a line, in front of it: auto (if several workers print), always, tee (as torchrun: tee'd streams only) or never
+    /// A file with a host on each line, the first of which hosts the rendezvous: for agents that a loop over ssh or pbsdsh starts
+    #[arg(long, value_name = "FILE", help_heading = OWN)]
+    hostfile: Option<PathBuf>,
+    /// Prefix lines with the worker that printed them: auto (if there are several), always, tee (as torchrun: tee'd streams only) or never
     /// [default: auto]
     #[arg(long, value_name = "WHEN", help_heading = OWN)]
     prefix: Option<String>,
     /// Live status on a terminal: auto or never [default: auto]
     #[arg(long, value_name = "WHEN", help_heading = OWN)]
     status: Option<String>,
-    /// Show what would be run, and end
+    /// Show what would run, and exit
     #[arg(long, alias = "dry_run", help_heading = OWN)]
     pub(super) dry_run: bool,
 
@@ -153,7 +160,12 @@ const WITHOUT: &str = "Without effect here";
 const OWN: &str = "Not torchrun's";
 
 impl Options {
-    /// The flags with what stands in for those that were not given.
+    /// The file that `--hostfile` names.
+    pub(super) fn hostfile(&self, env: Env<'_>) -> Option<PathBuf> {
+        path("hostfile", self.hostfile.clone(), env)
+    }
+
+    /// The flags, with defaults for those that were not given.
     pub(super) fn flags(self, env: Env<'_>) -> Result<Flags, ConfigError> {
         let pick = |flag, text, default| Given::pick(flag, text, default, env);
         let mut words = self.program.into_iter();

@@ -1,14 +1,16 @@
-//! `--dry-run`: what would be run, as lines of a name and a value.
+//! `--dry-run`: prints what would run, as lines of a name and a value.
 
 use std::io::{Write, stdout};
 
 use anyhow::Context;
 use lockstep_launch::config::{Backend, Config, LogBase};
+use lockstep_launch::scheduler::Taken;
 
 use crate::exit::Code;
 
-pub(super) fn show(config: &Config) -> anyhow::Result<Code> {
-    let lines = lines(config).into_iter().map(|(name, value)| format!("{name:<12} {value}\n"));
+pub(super) fn show(config: &Config, taken: &[Taken]) -> anyhow::Result<Code> {
+    let taken = taken.iter().map(|taken| ("taken", origin(taken)));
+    let lines = lines(config).into_iter().chain(taken).map(|(name, value)| format!("{name:<12} {value}\n"));
     stdout().write_all(lines.collect::<String>().as_bytes()).context("cannot print the plan")?;
     Ok(Code::Success)
 }
@@ -34,6 +36,12 @@ fn lines(config: &Config) -> Vec<(&'static str, String)> {
     lines
 }
 
+/// A flag that came from the scheduler, and which variable or file it came from.
+fn origin(taken: &Taken) -> String {
+    let value = if taken.value.is_empty() { String::new() } else { format!("={}", taken.value) };
+    format!("--{}{value} from {}", taken.flag, taken.from)
+}
+
 fn logs(base: &LogBase) -> String {
     match base {
         LogBase::Temporary => "in a temporary folder".to_owned(),
@@ -42,7 +50,7 @@ fn logs(base: &LogBase) -> String {
     }
 }
 
-/// As a shell would take it.
+/// Quoted for a shell.
 fn command(config: &Config, local_rank: usize) -> String {
     let args = config.program.args(local_rank);
     let words = std::iter::once(&config.program.file).chain(&args);

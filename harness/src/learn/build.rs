@@ -1,4 +1,4 @@
-//! Building a learner's package with cargo.
+//! Builds a learner's package with cargo.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use crate::cargo::{self, Diagnostic};
 
-/// What came of it.
+/// The result of a build.
 pub(super) enum Built {
     /// The program.
     Program(PathBuf),
@@ -18,9 +18,9 @@ pub(super) enum Built {
 /// One error of the compiler.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct CompileError {
-    /// The file, as cargo names it; none for errors of no place.
+    /// The file, as cargo names it; `None` for errors without a place.
     pub(super) file: Option<String>,
-    /// As the compiler writes it, over several lines.
+    /// As formatted by the compiler, in several lines.
     pub(super) text: String,
 }
 
@@ -29,20 +29,20 @@ pub(super) fn command(folder: &Path, package: &str) -> Command {
     cargo::command(folder, &["build", "--package", package])
 }
 
-/// Builds a package of the checkout; what cargo itself says goes to stderr.
+/// Builds a package of the checkout; cargo's own output goes to stderr.
 ///
 /// # Errors
-/// When cargo cannot be started, or fails without an error of the compiler.
+/// cargo cannot be started, or fails without a compiler error.
 pub(super) fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
     let mut command = command(root, package);
     let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo: is it on PATH?")?;
     read(&output.stdout, package, output.status.success())
 }
 
-/// What cargo's messages say about `package`.
+/// Extracts the result for `package` from cargo's messages.
 ///
 /// # Errors
-/// When the build failed, and no message says why.
+/// The build failed, and no message says why.
 pub(super) fn read(stdout: &[u8], package: &str, success: bool) -> anyhow::Result<Built> {
     let messages = cargo::messages(stdout);
     if success {
@@ -50,7 +50,7 @@ pub(super) fn read(stdout: &[u8], package: &str, success: bool) -> anyhow::Resul
         return Ok(Built::Program(program.with_context(|| format!("cargo built no program {package}"))?.into()));
     }
     let errors: Vec<_> = messages.into_iter().filter_map(|message| error(message.message?)).collect();
-    anyhow::ensure!(!errors.is_empty(), "cargo cannot build {package}; what it says stands above");
+    anyhow::ensure!(!errors.is_empty(), "cargo cannot build {package}; see its output above");
     Ok(Built::Broken(errors))
 }
 
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_errors_with_their_files() {
+    fn reports_errors_with_their_files() {
         let messages = r#"{"reason":"compiler-message","target":{"name":"ex-02"},"message":{"level":"warning","rendered":"w","spans":[]}}
 {"reason":"compiler-message","target":{"name":"ex-02"},"message":{"level":"error","rendered":"mismatched types","spans":[{"file_name":"src/other.rs","is_primary":false},{"file_name":"src/shard.rs","is_primary":true}]}}"#;
         let Ok(Built::Broken(errors)) = read(messages.as_bytes(), "ex-02", false) else { panic!("it is broken") };

@@ -1,14 +1,15 @@
-//! `lockstep grade --class`: the answers of many learners, and a report on all.
+//! `lockstep grade --class`: grades the answers of many learners, and writes a report on all.
 //!
-//! A folder with one folder a learner; each holds a checkout, or just what was handed in: `labs/02-spawn-ddp/exercise/src`,
-//! `ex-02/src` or `02-spawn-ddp/src`. Of each, the tasks' files alone are taken: manifests, build scripts and the program around the
-//! answers are the course's. They are compiled and run one after the other, under deadlines and bounds, and what runs can write
-//! to its own private folder only, where the kernel has Landlock.
+//! The class's folder has one folder per learner. It holds a checkout, or only the submitted files:
+//! `labs/02-spawn-ddp/exercise/src`, `ex-02/src` or `02-spawn-ddp/src`. Only the tasks' files are taken from it; manifests,
+//! build scripts and the program around the answers are the course's. They are compiled and run one after the other, with
+//! timeouts and limits. The running program can write only to its own private folder, if the kernel has Landlock.
 //!
-//! Nobody is hindered from reading this account's files, or from the network: grade strangers' work under an account of its own.
+//! Nothing prevents an answer from reading this account's files or using the network: grade untrusted work under a separate
+//! account.
 
-mod room;
 mod submission;
+mod workspace;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,30 +18,30 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::grade::grade;
-use lockstep_grading::stage::{Bounds, writes_are_confined};
+use lockstep_grading::runner::{Bounds, writes_are_confined};
 use lockstep_grading::{Lab, Options};
 
-use self::room::Room;
 use self::submission::Handed;
+use self::workspace::ClassWorkspace;
 use crate::exit::{Code, Refused};
 use crate::report::{Case, Finding, Screen, Target, Verdict, counts};
 use crate::runner::report;
 
-/// How long a call may take: of a class, somebody's answers hang.
+/// Time limit of a call: in any class, some answers hang.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// Many learners' work.
+/// The work of many learners.
 pub(super) struct Class {
     labs: Vec<Lab>,
     learners: Vec<PathBuf>,
-    room: Room,
+    workspace: ClassWorkspace,
 }
 
 impl Class {
-    /// The class in `folder`, graded by the course in `root`.
+    /// The class in `folder`, graded with the course in `root`.
     ///
     /// # Errors
-    /// [`Refused`] when the folder holds no learner.
+    /// [`Refused`] when the folder holds no learner's work.
     pub(super) fn open(root: PathBuf, folder: PathBuf, labs: Vec<Lab>) -> anyhow::Result<Self> {
         let refused =
             |error: std::io::Error| Refused(format!("cannot read the class in {}: {error}", folder.display()));
@@ -56,10 +57,10 @@ impl Class {
         if learners.is_empty() {
             return Err(Refused(format!("{} holds no folder of a learner", folder.display())).into());
         }
-        Ok(Class { room: Room::open(root, &labs)?, labs, learners })
+        Ok(Class { workspace: ClassWorkspace::open(root, &labs)?, labs, learners })
     }
 
-    /// Grades all, tells how it goes, and writes the reports.
+    /// Grades all, prints progress, and writes the reports.
     pub(super) fn grade(self, options: Options, targets: &[Target]) -> anyhow::Result<Code> {
         let screen = Screen::new(targets.iter().any(Target::is_stdout));
         let bounds = Bounds { memory: 4 << 30, ..options.bounds };
@@ -75,23 +76,23 @@ impl Class {
         let title = format!("Lockstep grade: a class of {}", self.learners.len());
         let mut report = report(&title, started, begin.elapsed(), cases);
         if !writes_are_confined() {
-            let told = "answers could write outside their folders: this kernel has no Landlock (Linux 5.13)";
-            report.not_verified.push(told.into());
-            screen.line(format!("warning: {told}"));
+            let text = "answers could write outside their folders: this kernel has no Landlock (Linux 5.13)";
+            report.not_verified.push(text.into());
+            screen.line(format!("warning: {text}"));
         }
         screen.line(format!("{} in {:.0} s, seed {}", counts(&verdicts), report.took.as_secs_f64(), options.seed));
         targets.iter().try_for_each(|target| report.write(target))?;
         Ok(if report.verdict() == Verdict::Failed { Code::Failure } else { Code::Success })
     }
 
-    /// A case for each lab that the learner has handed in.
+    /// A case for each lab that the learner submitted.
     fn cases_of(&self, learner: &Path, options: &Options) -> anyhow::Result<Vec<Case>> {
         let name = learner.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut cases = Vec::new();
         for lab in &self.labs {
             if let Some(handed) = Handed::find(learner, lab) {
-                let told = || format!("cannot grade lab {} of {name}", lab.number());
-                cases.push(self.case(&name, lab, &handed, options).with_context(told)?);
+                let text = || format!("cannot grade lab {} of {name}", lab.number());
+                cases.push(self.case(&name, lab, &handed, options).with_context(text)?);
             }
         }
         if cases.is_empty() {
@@ -111,7 +112,7 @@ impl Class {
     fn case(&self, name: &str, lab: &Lab, handed: &Handed, options: &Options) -> anyhow::Result<Case> {
         let begin = Instant::now();
         let tasks = lab.tasks()?;
-        let built = self.room.build(lab, &tasks, handed)?;
+        let built = self.workspace.build(lab, &tasks, handed)?;
         let mut findings = Vec::new();
         for task in &tasks.tasks {
             let (verdict, evidence) = match built.refused.get(&task.name) {

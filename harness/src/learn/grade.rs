@@ -1,4 +1,4 @@
-//! `lockstep grade`: the answers of this checkout, lab by lab, to the first finding.
+//! `lockstep grade`: grades the answers of this checkout, lab by lab, up to the first finding.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,22 +14,22 @@ use crate::course::{checkout, find_all};
 use crate::exit::{Code, Refused};
 use crate::report::Target;
 
-/// Grades the exercises: tasks in order, to the first that is not right
+/// Grades the exercises: tasks in order, up to the first that is not right
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Labs by number or name; all, if none is named
+    /// Labs by number or name [default: all]
     #[arg(value_name = "LAB")]
     labs: Vec<String>,
-    /// Only this task of the lab; several times for several
+    /// Only this task of the lab; may be repeated
     #[arg(long = "task", value_name = "TASK", requires = "labs")]
     tasks: Vec<String>,
-    /// Draw the inputs from this number, which a finding names
+    /// Seed of the inputs, as a finding names it
     #[arg(long)]
     seed: Option<u64>,
-    /// Grade a class instead: a folder with one of each learner, who may write and run nothing outside
+    /// Grade a class instead: a folder with one folder per learner, whose answers cannot write outside it
     #[arg(long, value_name = "DIR", conflicts_with = "tasks")]
     class: Option<PathBuf>,
-    /// Where the class's report goes, by its ending: .csv, .json, .xml (JUnit), .html, .txt; several times for several
+    /// Where the class's report goes: a .csv, .json, .xml (JUnit), .html or .txt file; may be repeated
     #[arg(long = "report", value_name = "FILE", requires = "class")]
     reports: Vec<Target>,
 }
@@ -57,7 +57,7 @@ impl Options {
     }
 }
 
-/// Builds and grades a lab's exercise, and tells how it goes; whether all is right.
+/// Builds and grades a lab's exercise, and prints the progress; returns true if everything is right.
 pub(super) fn grade(
     root: &Path,
     lab: &Lab,

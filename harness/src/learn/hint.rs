@@ -1,4 +1,4 @@
-//! `lockstep hint`: what helps with a task, a little at a time.
+//! `lockstep hint`: prints a task's hints, one level at a time.
 
 use clap::Args;
 
@@ -13,7 +13,7 @@ pub(crate) struct Options {
     lab: String,
     /// The task
     task: String,
-    /// How much to tell: 1 a nudge, 2 the idea, 3 nearly the answer
+    /// Level of help: 1 a nudge, 2 the idea, 3 nearly the answer
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     level: u8,
 }

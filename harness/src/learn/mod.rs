@@ -1,6 +1,6 @@
-//! The learner's loop: `grade`, `hint`, `progress`, `reset`, `solution`, `watch`; and a class's: `grade --class`.
+//! The learner's commands: `grade`, `hint`, `progress`, `reset`, `solution`, `watch`; and a class's: `grade --class`.
 //!
-//! What is right and how it is told is [`lockstep_grading`]'s; here answers are built, and the course's files are found.
+//! [`lockstep_grading`] decides what is right and how findings read; this module builds answers, and finds the course's files.
 
 mod build;
 mod class;
@@ -25,7 +25,7 @@ pub(crate) use watch::Options as Watch;
 /// The task of this name.
 ///
 /// # Errors
-/// [`Refused`], with those that there are.
+/// [`Refused`], which lists the tasks.
 fn task<'a>(tasks: &'a Tasks, name: &str) -> anyhow::Result<&'a Task> {
     tasks.find(name).map_err(|error| Refused(error.to_string()).into())
 }

@@ -1,11 +1,11 @@
-//! `lockstep progress`: how far one is.
+//! `lockstep progress`: shows which tasks are done.
 
 use std::path::Path;
 
 use clap::Args;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::progress::Progress;
-use lockstep_grading::{Lab, sums};
+use lockstep_grading::{Lab, checksums};
 
 use crate::course::{checkout, find_all};
 use crate::exit::Code;
@@ -14,7 +14,7 @@ use crate::report::Screen;
 /// Shows which tasks of the exercises are done
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Labs by number or name; all, if none is named
+    /// Labs by number or name [default: all]
     #[arg(value_name = "LAB")]
     labs: Vec<String>,
 }
@@ -40,6 +40,6 @@ impl Options {
 }
 
 fn begun(root: &Path, lab: &Lab, task: &Task) -> &'static str {
-    let untouched = sums::untouched(&lab.exercise(root), &task.file());
+    let untouched = checksums::untouched(&lab.exercise(root), &task.file());
     if untouched { "not started" } else { "begun" }
 }

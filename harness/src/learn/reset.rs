@@ -1,4 +1,4 @@
-//! `lockstep reset`: an exercise as it was given. What stood there is kept beside the checkout's other files, in `backups`.
+//! `lockstep reset`: restores an exercise to its original state. The previous files are kept in the checkout's `backups`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use lockstep_grading::progress::Progress;
 use crate::course::{checkout, find};
 use crate::exit::Code;
 
-/// Makes an exercise anew as it was given; keeps a copy of what stood there
+/// Restores an exercise to its original state; keeps a copy of your files
 #[derive(Args)]
 pub(crate) struct Options {
     /// The lab, by number or name
@@ -35,7 +35,7 @@ impl Options {
     }
 }
 
-/// Copies the exercise; where to. Nothing, if there is none.
+/// Copies the exercise and returns the copy's path, or `None` if there is no exercise.
 fn back_up(root: &Path, lab: &Lab) -> anyhow::Result<Option<PathBuf>> {
     let from = lab.exercise(root);
     if !from.exists() {
@@ -43,7 +43,7 @@ fn back_up(root: &Path, lab: &Lab) -> anyhow::Result<Option<PathBuf>> {
     }
     let backups = root.join("backups");
     let name = format!("{}-{}", lab.package(), Local::now().format("%Y-%m-%d-%H%M%S"));
-    // Two within a second get different folders.
+    // Two copies within a second get different folders.
     let names = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}-{number}")));
     let to = names.map(|name| backups.join(name)).find(|to| !to.exists()).unwrap_or_default();
     copy(&from, &to).with_context(|| format!("cannot keep a copy in {}; nothing was changed", to.display()))?;

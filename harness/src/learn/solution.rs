@@ -1,4 +1,4 @@
-//! `lockstep solution`: the course's own answer, to compare with.
+//! `lockstep solution`: shows the course's own answer, for comparison.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! `lockstep watch`: grades at every change of a file.
+//! `lockstep watch`: grades after every change of a file.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -13,7 +13,7 @@ use super::grade::grade;
 use crate::course::{checkout, find};
 use crate::exit::Code;
 
-/// An editor's save is several events: they are over when none has come for so long.
+/// An editor's save is several events: it is over when no event has come for this long.
 const QUIET: Duration = Duration::from_millis(150);
 
 /// Grades a lab's exercise whenever one of its files is saved, until Ctrl-C
@@ -21,7 +21,7 @@ const QUIET: Duration = Duration::from_millis(150);
 pub(crate) struct Options {
     /// The lab, by number or name
     lab: String,
-    /// Look for changes every so many seconds, for network file systems that tell of none
+    /// Look for changes at this interval in seconds, for network file systems without change events
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     poll: Option<u64>,
 }
@@ -36,24 +36,24 @@ impl Options {
                 eprintln!("error: {error:#}");
             }
             println!("watching labs/{}/exercise/src; Ctrl-C ends", lab.name);
-            changes.recv().context("nobody tells of changes any more")?;
+            changes.recv().context("the watcher for changes has ended")?;
             while changes.recv_timeout(QUIET) != Err(RecvTimeoutError::Timeout) {}
         }
     }
 
-    /// Tells of changes in a folder for as long as the watcher lives.
+    /// Reports changes in a folder for as long as the watcher lives.
     fn watch(&self, folder: &Path) -> anyhow::Result<(Box<dyn Watcher>, Receiver<()>)> {
         let (sender, changes) = channel();
         let tell = move |event: notify::Result<notify::Event>| {
             let changed = event.is_ok_and(|event| !matches!(event.kind, EventKind::Access(_)));
             if changed {
-                // Nobody listens any more at the end.
+                // At the end the receiver is gone.
                 let _ = sender.send(());
             }
         };
         let mut watcher: Box<dyn Watcher> = match self.poll {
             Some(seconds) => {
-                // By content: times are not to be relied on where this is needed.
+                // Compares contents: modification times are unreliable where polling is needed.
                 let config =
                     Config::default().with_poll_interval(Duration::from_secs(seconds)).with_compare_contents(true);
                 Box::new(PollWatcher::new(tell, config)?)

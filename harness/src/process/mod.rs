@@ -1,4 +1,5 @@
-//! The hidden subcommands by which programs are started with a leash. The leash itself is [`lockstep_launch::process`]'s.
+//! Hidden subcommands that start programs which must die with their parent, or be confined. [`lockstep_process`]
+//! implements both.
 
 use std::ffi::OsString;
 
@@ -7,8 +8,8 @@ use lockstep_grading::learner::help;
 
 use crate::exit::Code;
 
-pub(crate) use lockstep_grading::stage::CONFINED;
-pub(crate) use lockstep_launch::process::{Signals, TIED, WARDEN, tied};
+pub(crate) use lockstep_grading::runner::CONFINED;
+pub(crate) use lockstep_process::{DIES_WITH_PARENT, REAPER, Signals};
 
 /// What a hidden subcommand was called with
 #[derive(Args)]
@@ -18,9 +19,9 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    /// Does what the subcommand `name` is for. Comes back from [`TIED`] and [`CONFINED`] only if the program could not be started.
+    /// Runs the hidden subcommand `name`. Returns from [`TIED`] and [`CONFINED`] only if the program could not be started.
     pub(crate) fn exec(&self, name: &str) -> anyhow::Result<Code> {
         let done = help(name, &self.args).unwrap_or_else(|| anyhow::bail!("there is no subcommand {name}"));
-        done.map(|()| if name == TIED || name == CONFINED { Code::Failure } else { Code::Success })
+        done.map(|()| if name == DIES_WITH_PARENT || name == CONFINED { Code::Failure } else { Code::Success })
     }
 }

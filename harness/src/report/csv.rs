@@ -1,7 +1,7 @@
 //! A report for spreadsheets: a row for each claim.
 
 use super::Report;
-use super::words::plain;
+use super::formatting::plain;
 
 const HEADINGS: [&str; 7] = ["case", "verdict", "claim", "evidence", "seconds of the case", "seed", "replay"];
 
@@ -29,7 +29,7 @@ pub(super) fn render(report: &Report) -> anyhow::Result<String> {
     Ok(String::from_utf8(rows.into_inner()?)?)
 }
 
-/// A text that no spreadsheet takes for a formula: learners choose names and what is printed.
+/// Escapes a text so that no spreadsheet takes it for a formula: learners choose names and output.
 fn cell(text: &str) -> String {
     let text = plain(text);
     if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text }

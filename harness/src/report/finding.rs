@@ -1,19 +1,19 @@
-//! A claim and how it was judged: one type for proofs, scenarios and labs.
+//! A claim and its verdict: one type for checks, scenarios and labs.
 
 use serde::Serialize;
 
-/// A claim, judged.
+/// A claim with its verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Finding {
-    /// What was to be shown.
+    /// The claim.
     pub(crate) claim: String,
-    /// Whether it was.
+    /// Its verdict.
     pub(crate) verdict: Verdict,
-    /// The numbers that show it, or what is wrong, or why this run cannot tell.
+    /// The numbers that show it, or what is wrong, or why this run cannot decide it.
     pub(crate) evidence: String,
 }
 
-/// How a claim was judged.
+/// The verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Verdict {
     /// The evidence shows it.
@@ -22,7 +22,7 @@ pub(crate) enum Verdict {
     /// The evidence contradicts it, or is missing although the run is over.
     #[serde(rename = "FAILED")]
     Failed,
-    /// This run cannot tell.
+    /// This run cannot decide it.
     #[serde(rename = "not verified here")]
     NotVerified,
 }
@@ -32,15 +32,15 @@ pub(crate) enum Verdict {
 pub(crate) enum Doubt {
     /// The evidence contradicts it.
     Failed(String),
-    /// This run cannot tell.
+    /// This run cannot decide it.
     NotVerified(String),
 }
 
 impl Verdict {
-    /// All that there are, the good one first.
+    /// All verdicts, the good one first.
     pub(crate) const ALL: [Verdict; 3] = [Verdict::Passed, Verdict::Failed, Verdict::NotVerified];
 
-    /// A sign of another shape for each, so that none is told by its colour alone.
+    /// A differently shaped sign for each, so that colour is never the only distinction.
     pub(crate) fn symbol(self) -> &'static str {
         match self {
             Verdict::Passed => "✓",
@@ -60,7 +60,7 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// A contradiction is what most checks find, so `?` takes a plain sentence for one.
+/// Most checks find contradictions, so `?` converts a plain sentence into one.
 impl From<String> for Doubt {
     fn from(contradiction: String) -> Self {
         Doubt::Failed(contradiction)
@@ -68,7 +68,7 @@ impl From<String> for Doubt {
 }
 
 impl Finding {
-    /// What a proof of `claim` came to.
+    /// The finding of a check of `claim`.
     pub(crate) fn of(claim: String, proof: Result<String, Doubt>) -> Self {
         let (verdict, evidence) = match proof {
             Ok(evidence) => (Verdict::Passed, evidence),
@@ -79,7 +79,7 @@ impl Finding {
     }
 }
 
-/// Failed if any failed, else not verified if any was not or there is none: nothing shows nothing.
+/// Failed if any failed, otherwise not verified if any was not verified or there are no findings.
 pub(crate) fn overall(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
     let verdicts: Vec<_> = verdicts.into_iter().collect();
     let worst = [Verdict::Failed, Verdict::NotVerified].into_iter().find(|verdict| verdicts.contains(verdict));
@@ -92,14 +92,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_a_verdict_in_the_same_words_to_people_and_to_programs() {
+    fn uses_the_same_verdicts_for_people_and_programs() {
         for verdict in Verdict::ALL {
             assert_eq!(serde_json::to_value(verdict).unwrap(), verdict.to_string());
         }
     }
 
     #[test]
-    fn lets_one_failure_fail_all_and_counts_nothing_as_not_verified() {
+    fn one_failure_fails_all_and_no_findings_are_not_verified() {
         assert_eq!(overall([Passed, Passed]), Passed);
         assert_eq!(overall([Passed, NotVerified, Failed]), Failed);
         assert_eq!(overall([Passed, NotVerified]), NotVerified);

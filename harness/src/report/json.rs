@@ -1,6 +1,6 @@
 //! A report for programs.
 //!
-//! The names of the fields are kept; new ones may come. [`VERSION`] rises when one changes its meaning or goes.
+//! Field names are stable; new ones may be added. [`VERSION`] increases when one changes its meaning or is removed.
 //!
 //! | field | meaning |
 //! |---|---|
@@ -8,17 +8,17 @@
 //! | `title`, `command` | what was done, and the command line |
 //! | `started`, `seconds` | RFC 3339 in UTC, and how long it took |
 //! | `verdict` | of all: `passed`, `FAILED` or `not verified here` |
-//! | `counts` | how many cases had each verdict: `passed`, `failed`, `not_verified` |
+//! | `counts` | the number of cases with each verdict: `passed`, `failed`, `not_verified` |
 //! | `machine` | `host`, `kernel`, `architecture`, `cores`, `processor`, `memory` (bytes), `gpus` |
-//! | `not_verified` | what could not be tried on this machine, with the reasons |
+//! | `not_verified` | what this machine could not run, with the reasons |
 //! | `cases` | each: `name`, `shows`, `verdict`, `seconds`, `seed`, `replay`, `findings` (`claim`, `verdict`, `evidence`), `tables` (`title`, `headings`, `rows`), `timeline`, `log` |
 //! | `cases[].timeline` | as [`super::Timeline`]; times are seconds since its `began`, which is seconds since the Unix epoch |
 
 use serde::Serialize;
 
-use super::{Case, Finding, Machine, Report, Table, Timeline, Verdict, words};
+use super::{Case, Finding, HostInfo, Report, Table, Timeline, Verdict, formatting};
 
-/// Of the fields above.
+/// The version of these fields.
 const VERSION: u32 = 1;
 
 #[derive(Serialize)]
@@ -31,7 +31,7 @@ struct Root<'a> {
     seconds: f64,
     verdict: Verdict,
     counts: Counts,
-    machine: &'a Machine,
+    machine: &'a HostInfo,
     not_verified: &'a [String],
     cases: Vec<One<'a>>,
 }
@@ -57,7 +57,7 @@ struct One<'a> {
     log: &'a [String],
 }
 
-/// The report, with a line's end.
+/// The report, with a trailing newline.
 pub(super) fn render(report: &Report) -> serde_json::Result<String> {
     let count = |verdict| report.cases.iter().filter(|case| case.verdict() == verdict).count();
     let root = Root {
@@ -65,7 +65,7 @@ pub(super) fn render(report: &Report) -> serde_json::Result<String> {
         version: VERSION,
         title: &report.title,
         command: &report.command,
-        started: words::rfc3339(report.started),
+        started: formatting::rfc3339(report.started),
         seconds: report.took.as_secs_f64(),
         verdict: report.verdict(),
         counts: Counts {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_verdicts_of_all_and_of_each() {
+    fn contains_the_verdicts_of_all_and_of_each() {
         let root: Value = serde_json::from_str(&render(&sample()).unwrap()).unwrap();
         assert_eq!(root["verdict"], "FAILED");
         assert_eq!(root["counts"], json!({"passed": 1, "failed": 1, "not_verified": 1}));

@@ -1,11 +1,12 @@
-//! A report for continuous integration: JUnit's XML, a suite for each case and a test for each claim.
+//! A report for continuous integration: JUnit's XML, with a suite for each case and a test for each claim.
 //!
-//! What could not be verified is skipped, with its reason. Source: the schema that Jenkins reads, as `quick-junit` writes it.
+//! Claims that could not be verified are skipped tests, with the reason. Source: the schema that Jenkins reads, as
+//! `quick-junit` writes it.
 
 use chrono::{DateTime, Utc};
 use quick_junit::{NonSuccessKind, Property, SerializeError, TestCase, TestCaseStatus, TestSuite};
 
-use super::words::plain;
+use super::formatting::plain;
 use super::{Case, Finding, Report, Verdict};
 
 /// The report as XML.
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_of_a_failure_what_is_wrong_and_how_to_see_it_again() {
+    fn reports_a_failure_with_its_reason_and_how_to_reproduce_it() {
         let xml = render(&sample()).unwrap();
         let document = Document::parse(&xml).unwrap();
         let [failure] = all(&document, "failure").try_into().unwrap();
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn stays_well_formed_whatever_the_texts_say() {
+    fn stays_well_formed_with_any_text() {
         let mut report = sample();
         report.title = HOSTILE.into();
         report.not_verified = vec![HOSTILE.into()];

@@ -1,4 +1,4 @@
-//! Where prose goes, stdout, or stderr when stdout is kept for a program; and how tables look there.
+//! The output for people, on stdout, or on stderr when stdout is reserved for a program; and the style of tables there.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -8,24 +8,24 @@ use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, TableStyle}
 
 use super::Verdict;
 
-/// Widths of text, in columns: without a terminal, and the least and most on one.
+/// Widths of text, in columns: without a terminal, and the minimum and maximum on one.
 const WIDTH: (u16, u16, u16) = (88, 60, 100);
 
-/// A place for lines and tables that people read.
+/// A destination for lines and tables that people read.
 pub(crate) struct Screen {
-    /// Stdout is a program's.
+    /// Stdout is reserved for a program.
     stdout_is_taken: bool,
     look: Look,
 }
 
-/// What text may look like in its place.
+/// The capabilities of this destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     /// In columns.
     pub(crate) width: u16,
-    /// Colours are wanted.
+    /// Whether to use colours.
     pub(crate) coloured: bool,
-    /// Characters beyond ASCII are shown as what they are.
+    /// Whether characters beyond ASCII are displayed correctly.
     pub(crate) unicode: bool,
 }
 
@@ -46,27 +46,27 @@ impl Screen {
         Screen { stdout_is_taken, look }
     }
 
-    /// What text may look like here.
+    /// The capabilities of this destination.
     pub(crate) fn look(&self) -> Look {
         self.look
     }
 
-    /// Prints a line. A reader that went away must not stop the command, so errors are not looked at.
+    /// Prints a line. A reader that exits early must not stop the command, so errors are ignored.
     pub(crate) fn line(&self, text: impl std::fmt::Display) {
         let _ = if self.stdout_is_taken { writeln!(io::stderr(), "{text}") } else { writeln!(io::stdout(), "{text}") };
     }
 }
 
 impl Look {
-    /// Of a text file.
+    /// The style of a text file.
     pub(crate) const FILE: Look = Look { width: WIDTH.2, coloured: false, unicode: true };
 
-    /// Of tables.
+    /// The style of tables.
     pub(crate) fn style(self) -> TableStyle {
         if self.unicode { UTF8_HORIZONTAL_ONLY } else { ASCII_HORIZONTAL_ONLY }
     }
 
-    /// An empty table that fits.
+    /// An empty table that fits the width.
     pub(crate) fn table(self, headings: &[&str]) -> Table {
         let mut table = Table::new();
         table
@@ -74,7 +74,7 @@ impl Look {
             .set_content_arrangement(ContentArrangement::Dynamic)
             .set_width(self.width)
             .set_header(headings);
-        // The colours below are asked for only where they are wanted.
+        // The colours below are applied only where requested.
         if self.coloured {
             table.enforce_styling()
         } else {
@@ -83,7 +83,7 @@ impl Look {
         table
     }
 
-    /// A verdict's word, coloured where that is wanted.
+    /// A verdict's word, coloured if requested.
     pub(crate) fn verdict(self, verdict: Verdict) -> Cell {
         let cell = Cell::new(verdict);
         if !self.coloured {
@@ -97,13 +97,12 @@ impl Look {
     }
 }
 
-/// no-color.org: any value but none and the empty one.
+/// no-color.org: any value except an empty one.
 fn refuses_colour(no_color: Option<OsString>) -> bool {
     no_color.is_some_and(|value| !value.is_empty())
 }
 
-/// By the first variable that says something, as locale(7) has it. Where none does, as in most containers, nobody chose
-/// against it.
+/// Decided by the first variable that is set, in the order of locale(7). If none is, as in most containers, UTF-8 is assumed.
 fn speaks_unicode(locale: [Option<OsString>; 3]) -> bool {
     let chosen = locale.into_iter().flatten().find(|value| !value.is_empty());
     chosen.is_none_or(|value| {

@@ -2,16 +2,16 @@
 
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, LineStyle, Width};
 
+use super::formatting::{costs, failures, instant, plain, seconds, summary};
 use super::screen::Look;
-use super::words::{costs, failures, instant, plain, seconds, summary};
-use super::{Case, Finding, Report, Table, Verdict, strip};
+use super::{Case, Finding, Report, Table, Verdict, ascii_timeline};
 
 /// The whole report.
 pub(super) fn render(report: &Report, look: Look) -> String {
     text(report, look, |_| true)
 }
 
-/// Only what one must look at of several cases; all of a single one.
+/// The part of several cases that needs attention; everything for a single one.
 pub(super) fn brief(report: &Report, look: Look) -> String {
     text(report, look, |case| report.cases.len() == 1 || case.verdict() != Verdict::Passed)
 }
@@ -30,7 +30,7 @@ fn text(report: &Report, look: Look, shown: impl Fn(&&Case) -> bool) -> String {
 /// Findings as a table: verdict, claim, evidence.
 pub(crate) fn findings(findings: &[Finding], look: Look) -> comfy_table::Table {
     let mut table = look.table(&["verdict", "claim", "evidence"]);
-    // The evidence is the longest.
+    // Evidence is the widest column.
     table.set_constraints([ColumnConstraint::ContentWidth, ColumnConstraint::UpperBoundary(Width::Fixed(27))]);
     for finding in findings {
         let cells = [&finding.claim, &finding.evidence].map(|text| Cell::new(plain(text)));
@@ -39,7 +39,7 @@ pub(crate) fn findings(findings: &[Finding], look: Look) -> comfy_table::Table {
     table
 }
 
-/// Numbers, to the right of their columns.
+/// Numbers, right-aligned in their columns.
 pub(crate) fn numbers(table: &Table, look: Look) -> comfy_table::Table {
     let headings: Vec<_> = table.headings.iter().map(|heading| plain(heading)).collect();
     let mut shown = look.table(&headings.iter().map(String::as_str).collect::<Vec<_>>());
@@ -58,7 +58,7 @@ fn details(case: &Case, look: Look) -> String {
     let mut parts = vec![format!("{}: {}\n{}", plain(&case.name), plain(&case.shows), findings(&case.findings, look))];
     parts.extend(case.tables.iter().map(|table| format!("{}\n{}", plain(&table.title), numbers(table, look))));
     if let Some(timeline) = &case.timeline {
-        parts.push(strip::draw(timeline, look.width, look.unicode));
+        parts.push(ascii_timeline::draw(timeline, look.width, look.unicode));
         if !timeline.recoveries.is_empty() {
             let (headings, rows) = costs(&timeline.recoveries);
             let mut table = look.table(&headings);
@@ -69,7 +69,7 @@ fn details(case: &Case, look: Look) -> String {
         }
         parts.extend(timeline.notes.iter().map(|note| format!("note: {}", plain(note))));
     }
-    // Who reads a terminal has just seen what a good run printed.
+    // On a terminal, the reader has just seen the output of a good run.
     if case.verdict() != Verdict::Passed {
         parts.extend((!case.log.is_empty()).then(|| format!("Last lines:\n{}", quoted(&case.log))));
         parts.extend(case.replay.as_ref().map(|replay| format!("Run it again: {}", plain(replay))));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_verdicts_pictures_costs_and_how_to_see_a_failure_again() {
+    fn shows_verdicts_pictures_costs_and_how_to_reproduce_a_failure() {
         let text = render(&sample(), Look::FILE);
         for expected in [
             "Lockstep inject: 3 scenarios\n$ lockstep inject --seed 7",
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_good_cases_out_where_brevity_is_asked_for() {
+    fn leaves_good_cases_out_of_the_short_form() {
         let mut report = sample();
         let text = brief(&report, Look::FILE);
         assert!(!text.contains("node1 rank 3") && text.contains("Last lines:") && text.contains("kill-one"), "{text}");

@@ -1,15 +1,15 @@
-//! A small report as a command would hand it out, for tests of its forms.
+//! A small report like those of the commands, for tests of its formats.
 
 use std::time::{Duration, SystemTime};
 
-use super::{Case, Finding, Machine, Report, Table, Verdict};
+use super::{Case, Finding, HostInfo, Report, Table, Verdict};
 use crate::history::testing::two_nodes;
 
-/// What a text could do harm with.
+/// A text with dangerous characters.
 pub(super) const HOSTILE: &str =
     "</script><script>alert(1)</script>\"'&lt;]]>--> \u{1b}[31m\0\u{fffe}{% raw %}</style></svg>";
 
-/// Three cases, one of each verdict; the first has two failures, of a rank and of a node.
+/// Three cases, one for each verdict; the first has two failures, of a rank and of a node.
 pub(super) fn sample() -> Report {
     Report {
         title: "Lockstep inject: 3 scenarios".into(),
@@ -22,8 +22,8 @@ pub(super) fn sample() -> Report {
     }
 }
 
-fn machine() -> Machine {
-    Machine {
+fn machine() -> HostInfo {
+    HostInfo {
         host: "atlas".into(),
         kernel: "Linux 6.8.0".into(),
         architecture: "x86_64".into(),

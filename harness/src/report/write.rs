@@ -1,4 +1,4 @@
-//! Where a report goes: a file whose ending says its form, or stdout.
+//! Writes a report to a file whose extension sets the format, or to stdout.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,11 +10,11 @@ use anyhow::Context;
 
 use super::{Look, Report, csv, html, json, junit, table};
 
-/// A file or stdout, and the form in which a report is written there. Parsed from the command line, so that a wrong name
-/// is refused before anything runs.
+/// A file or stdout, and the format of the report there. Parsed from the command line, so that a wrong name is rejected before
+/// anything runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// None for stdout.
+    /// `None` for stdout.
     path: Option<PathBuf>,
     form: Form,
 }
@@ -31,7 +31,7 @@ enum Form {
 impl FromStr for Target {
     type Err = String;
 
-    /// By the ending; `-` is stdout, as JSON.
+    /// Set by the extension; `-` is stdout, as JSON.
     fn from_str(name: &str) -> Result<Self, String> {
         if name == "-" {
             return Ok(Target { path: None, form: Form::Json });
@@ -54,17 +54,17 @@ impl FromStr for Target {
 }
 
 impl Target {
-    /// Whether stdout will carry the report, and prose must go elsewhere.
+    /// Returns true if the report goes to stdout, so that messages must go to stderr.
     pub(crate) fn is_stdout(&self) -> bool {
         self.path.is_none()
     }
 }
 
 impl Report {
-    /// Writes the report in the target's form. A file is there as a whole or not at all; its folder is made if need be.
+    /// Writes the report in the target's format. Writes a file atomically, and creates its folder if necessary.
     ///
     /// # Errors
-    /// Names the file and the system's reason.
+    /// The error names the file and the system's reason.
     pub(crate) fn write(&self, target: &Target) -> anyhow::Result<()> {
         let text = self.render(target.form).context("cannot put the report into its form")?;
         match &target.path {
@@ -73,7 +73,7 @@ impl Report {
         }
     }
 
-    /// What a person at a terminal wants to see of the report.
+    /// The part of the report for a person at a terminal.
     #[allow(dead_code)] // the tour has one case and its own words
     pub(crate) fn brief(&self, look: Look) -> String {
         table::brief(self, look)
@@ -90,14 +90,14 @@ impl Report {
     }
 }
 
-/// By a temporary file beside it, renamed. What is there and no file, such as a pipe, is written to.
+/// Writes a temporary file next to it and renames that. An existing special file, such as a pipe, is written to directly.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
         return fs::write(path, text);
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    // As any other new file: what the umask takes away is taken away.
+    // Permissions like those of any new file: the umask applies.
     let mode = fs::Permissions::from_mode(0o666);
     let mut file = tempfile::Builder::new().prefix(".report-").permissions(mode).tempfile_in(folder)?;
     file.write_all(text.as_bytes())?;
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn replaces_an_older_report_and_leaves_nothing_beside_it() {
+    fn replaces_an_older_report_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("report.json");
         fs::write(&path, "old").unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_file_that_it_cannot_write_and_leaves_nothing_beside_it() {
+    fn names_the_file_that_it_cannot_write_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("report.json");
         fs::create_dir(&path).unwrap();

@@ -1,24 +1,24 @@
-//! A scenario that was played as a case of a report.
+//! A finished scenario as a case of a report.
 
 use std::time::Duration;
 
 use super::scenario::Scenario;
-use super::suite_runner::Played;
+use super::suite_runner::ScenarioOutcome;
 use crate::checks::counted;
 use crate::report::Case;
 
-/// The last lines of the output that a report shows.
+/// The number of last output lines in a report.
 const LINES: usize = 40;
 
-/// The case; `replay` is the command that runs just it again, `seed` what it was drawn from.
-pub(crate) fn case(played: &Played, replay: Option<String>, seed: Option<u64>) -> Case {
-    let scenario = &played.scenario;
-    let seen = played.seen.as_ref();
+/// The case; `replay` is the command that runs only it again, `seed` the seed from which it was drawn.
+pub(crate) fn case(outcome: &ScenarioOutcome, replay: Option<String>, seed: Option<u64>) -> Case {
+    let scenario = &outcome.scenario;
+    let seen = outcome.seen.as_ref();
     let lines: Vec<_> = seen.map_or_else(Vec::new, |seen| seen.output.lines().map(str::to_owned).collect());
     Case {
         name: scenario.name.clone(),
         shows: shows(scenario),
-        findings: played.findings.clone(),
+        findings: outcome.findings.clone(),
         took: seen.map_or(Duration::ZERO, |seen| Duration::try_from_secs_f64(seen.seconds).unwrap_or_default()),
         seed,
         replay,
@@ -35,13 +35,13 @@ fn shows(scenario: &Scenario) -> String {
 }
 
 /// `1.9 s, 1 restart, 2 steps again, back after 0.41 s`.
-pub(crate) fn figures(one: &Played) -> String {
+pub(crate) fn figures(one: &ScenarioOutcome) -> String {
     let Some(seen) = &one.seen else { return "not run".into() };
     let restarts = &seen.restarts;
-    let mut told = vec![format!("{:.1} s", seen.seconds), counted(restarts.count as usize, "restart")];
+    let mut parts = vec![format!("{:.1} s", seen.seconds), counted(restarts.count as usize, "restart")];
     if restarts.count > 0 {
-        told.push(format!("{} again", counted(restarts.steps_repeated as usize, "step")));
+        parts.push(format!("{} again", counted(restarts.steps_repeated as usize, "step")));
     }
-    told.extend(restarts.slowest().map(|seconds| format!("back after {seconds:.2} s")));
-    told.join(", ")
+    parts.extend(restarts.slowest().map(|seconds| format!("back after {seconds:.2} s")));
+    parts.join(", ")
 }

@@ -1,4 +1,4 @@
-//! Whether a scenario's expectations hold: a pure function from what was seen to findings.
+//! Checks a scenario's expectations: a pure function from observations to findings.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use super::job_run::Observed;
 use super::scenario::{Expect, Scenario};
 use crate::checks::{compare_weights, counted};
 use crate::history::Restarts;
+use crate::lab_run::Weights;
 use crate::report::{Finding, Verdict};
-use crate::run::Weights;
 
-/// What an undisturbed run ends with.
+/// The result of an undisturbed run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reference {
     /// The final weights by rank.
     pub(crate) weights: Vec<Weights>,
-    /// Other models that it keeps, as the best one, by the names of their files.
+    /// Other models that it saves, such as the best one, by their file names.
     pub(crate) models: BTreeMap<String, Weights>,
 }
 
-/// Holds what was seen against what was expected. `reference`: the undisturbed run's weights, or why there are none.
-pub(crate) fn judge(scenario: &Scenario, seen: &Observed, reference: Result<&Reference, &str>) -> Vec<Finding> {
+/// Compares the observations with the expectations. `reference`: the undisturbed run's weights, or why there are none.
+pub(crate) fn check(scenario: &Scenario, seen: &Observed, reference: Result<&Reference, &str>) -> Vec<Finding> {
     let expect = &scenario.expect;
     let mut findings = vec![faults_came(scenario, seen), ended(expect, seen)];
     let unreadable = seen.events.unreadable.iter();
@@ -44,28 +44,28 @@ fn finding(claim: impl Into<String>, proof: Result<String, String>) -> Finding {
     Finding { claim: claim.into(), verdict, evidence }
 }
 
-/// A fault that did not come proves nothing.
+/// A fault that did not happen proves nothing.
 fn faults_came(scenario: &Scenario, seen: &Observed) -> Finding {
-    let told =
+    let describe =
         |index: &usize| scenario.faults.get(*index).map_or_else(|| format!("fault {index}"), ToString::to_string);
     let failed = seen.injections.iter().filter_map(|injection| Some((injection, injection.failed.as_ref()?)));
     let failed = failed.map(|(injection, why)| format!("{}: {} failed: {why}", injection.who, injection.what));
-    let missed = seen.missed.iter().map(|index| format!("never came: {}", told(index)));
+    let missed = seen.missed.iter().map(|index| format!("never came: {}", describe(index)));
     let flaws: Vec<_> = missed.chain(failed).collect();
     let came: Vec<_> = scenario.faults.iter().map(ToString::to_string).collect();
     if scenario.expect.faults_may_miss {
-        let told = if flaws.is_empty() { came } else { flaws };
-        return finding("The faults came, or too late to matter", Ok(told.join("; ")));
+        let evidence = if flaws.is_empty() { came } else { flaws };
+        return finding("The faults came, or too late to matter", Ok(evidence.join("; ")));
     }
     let claim = "The faults came";
     match (flaws.is_empty(), came.is_empty()) {
-        (true, true) => finding(claim, Ok("none was asked for".into())),
+        (true, true) => finding(claim, Ok("none was expected".into())),
         (true, false) => finding(claim, Ok(came.join("; "))),
         (false, _) => finding(claim, Err(flaws.join("; "))),
     }
 }
 
-/// It ended in time and with the code that is due.
+/// It ended in time and with the expected code.
 pub(crate) fn ended(expect: &Expect, seen: &Observed) -> Finding {
     let claim = format!("The launcher ends with exit code {}", expect.exit_code);
     if let Some(limit) = seen.timed_out {
@@ -86,7 +86,7 @@ pub(crate) fn ended(expect: &Expect, seen: &Observed) -> Finding {
     )
 }
 
-/// The last lines that were printed.
+/// The last lines of output.
 fn last_words(seen: &Observed) -> String {
     let lines: Vec<_> = seen.output.lines().filter(|line| !line.trim().is_empty()).collect();
     match lines.len() {
@@ -123,7 +123,7 @@ fn same_as(reference: &Reference, seen: &Observed) -> Result<String, String> {
         compare_weights(due, own.as_ref().map_err(String::clone)?)
             .map_err(|difference| format!("{name}: {difference}"))?;
     }
-    let values: usize = weights.first().map_or(0, |weights| weights.values().map(crate::run::Tensor::len).sum());
+    let values: usize = weights.first().map_or(0, |weights| weights.values().map(crate::lab_run::Tensor::len).sum());
     if values == 0 {
         return Err("the undisturbed run saved no weights".into());
     }
@@ -146,25 +146,25 @@ fn none_finished(seen: &Observed) -> Result<String, String> {
 }
 
 fn restarts(expect: &Expect, found: &Restarts) -> Option<Finding> {
-    let told = counted(found.count as usize, "restart");
+    let text = counted(found.count as usize, "restart");
     let (claim, holds) = match (expect.restarts, expect.restarts_at_most) {
         (Some(due), _) => (format!("It takes {}", counted(due as usize, "restart")), found.count == due),
         (_, Some(most)) => (format!("It takes {} at most", counted(most as usize, "restart")), found.count <= most),
         _ => return None,
     };
-    Some(finding(claim, if holds { Ok(told) } else { Err(format!("{told}{}", because(found))) }))
+    Some(finding(claim, if holds { Ok(text) } else { Err(format!("{text}{}", because(found))) }))
 }
 
 fn because(found: &Restarts) -> String {
-    let told: Vec<_> = found.deaths().map(|(rank, code)| format!("rank {rank} ended with {code}")).collect();
-    if told.is_empty() { String::new() } else { format!(": {}", told.join(", then ")) }
+    let deaths: Vec<_> = found.deaths().map(|(rank, code)| format!("rank {rank} ended with {code}")).collect();
+    if deaths.is_empty() { String::new() } else { format!(": {}", deaths.join(", then ")) }
 }
 
 fn repeated(expect: &Expect, found: &Restarts) -> Option<Finding> {
     let most = expect.steps_repeated_at_most?;
     let claim = format!("At most {} are done again", counted(most as usize, "step"));
-    let told = format!("{} of {}", counted(found.steps_repeated as usize, "step"), found.steps);
-    Some(finding(claim, if found.steps_repeated <= most { Ok(told) } else { Err(told) }))
+    let text = format!("{} of {}", counted(found.steps_repeated as usize, "step"), found.steps);
+    Some(finding(claim, if found.steps_repeated <= most { Ok(text) } else { Err(text) }))
 }
 
 fn in_time(expect: &Expect, found: &Restarts) -> Option<Finding> {
@@ -178,7 +178,7 @@ fn in_time(expect: &Expect, found: &Restarts) -> Option<Finding> {
     Some(finding(claim, proof))
 }
 
-/// In a job that failed, what the launcher prints; in one that recovered, whose death its restart answered.
+/// For a failed job, the root cause that the launcher prints; for one that recovered, the rank whose death caused its restart.
 fn root_cause(rank: usize, expect: &Expect, seen: &Observed) -> Finding {
     let claim = format!("Rank {rank} is named as the root cause");
     let died = seen.restarts.deaths().next();
@@ -190,8 +190,8 @@ fn root_cause(rank: usize, expect: &Expect, seen: &Observed) -> Finding {
         return Finding { claim, verdict: Verdict::NotVerified, evidence };
     }
     if expect.exit_code == 0 {
-        let told = died.map(|(_, code)| format!("rank {rank} died first, with {code}"));
-        return finding(claim, told.ok_or_else(|| "the agent's events tell of no death".into()));
+        let text = died.map(|(_, code)| format!("rank {rank} died first, with {code}"));
+        return finding(claim, text.ok_or_else(|| "the agent's events record no death".into()));
     }
     finding(claim, named_in(&seen.output, rank))
 }
@@ -201,12 +201,12 @@ fn named_in(output: &str, rank: usize) -> Result<String, String> {
     let line =
         report.lines().find(|line| line.trim_start().starts_with("rank")).ok_or("its root cause names no rank")?;
     let named: String = line.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
-    let told = format!("the report says \"{}\"", line.trim());
-    if named.parse() == Ok(rank) { Ok(told) } else { Err(told) }
+    let text = format!("the report says \"{}\"", line.trim());
+    if named.parse() == Ok(rank) { Ok(text) } else { Err(text) }
 }
 
 fn says(text: &str, seen: &Observed) -> Finding {
-    // A scenario that was read has only sound expressions.
+    // A parsed scenario has only valid expressions.
     let found = Regex::new(text).ok().and_then(|text| seen.output.lines().find(|line| text.is_match(line)));
     let proof = found.map(|line| format!("\"{}\"", line.trim())).ok_or_else(|| last_words(seen));
     finding(format!("The output says {text:?}"), proof)

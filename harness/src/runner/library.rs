@@ -1,4 +1,4 @@
-//! The scenarios that are built into the command, in the order in which one would want to read them.
+//! The scenarios that are built into the command, in reading order.
 
 use super::scenario::{Scenario, parse};
 use crate::exit::Refused;
@@ -62,10 +62,10 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     LIBRARY.iter().map(|(name, _)| *name)
 }
 
-/// The file of the scenario `name`.
+/// The file of scenario `name`.
 ///
 /// # Errors
-/// When there is none: with names that are like it.
+/// There is no such scenario; the error suggests similar names.
 pub(crate) fn text(name: &str) -> Result<&'static str, Refused> {
     let found = LIBRARY.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
     found.ok_or_else(|| {
@@ -79,7 +79,7 @@ pub(crate) fn text(name: &str) -> Result<&'static str, Refused> {
     })
 }
 
-/// The scenario `name`.
+/// Scenario `name`.
 ///
 /// # Errors
 /// As [`text`].
@@ -87,7 +87,7 @@ pub(crate) fn scenario(name: &str) -> Result<Scenario, Refused> {
     parse(&format!("{name}.toml"), text(name)?)
 }
 
-/// The name that shares the most letters at the begin or holds the given one.
+/// The name with the longest common prefix, or one that contains the given text.
 fn nearest(name: &str) -> Option<&'static str> {
     let common = |known: &str| known.bytes().zip(name.bytes()).take_while(|(one, other)| one == other).count();
     let inside = names().find(|known| !name.is_empty() && known.contains(name));
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holds_only_scenarios_that_can_be_read_and_are_called_as_their_files() {
+    fn contains_only_valid_scenarios_named_after_their_files() {
         for name in names() {
             let scenario = scenario(name).unwrap_or_else(|refused| panic!("{refused}"));
             assert_eq!(scenario.name, name);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_every_file_of_its_folder() {
+    fn contains_every_file_of_its_folder() {
         let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios")).unwrap();
         let files = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let files: BTreeSet<_> = files.filter_map(|name| name.strip_suffix(".toml").map(str::to_owned)).collect();
@@ -120,10 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn offers_a_name_that_is_like_a_wrong_one() {
-        let told = |name| text(name).unwrap_err().to_string();
-        assert!(told("kill-one-wroker").contains("did you mean kill-one-worker?"), "{}", told("kill-one-wroker"));
-        assert!(told("rename").contains("did you mean kill-before-the-rename?"));
-        assert!(!told("xyz").contains("did you mean") && told("xyz").contains("--list"));
+    fn suggests_a_similar_name() {
+        let message = |name| text(name).unwrap_err().to_string();
+        assert!(message("kill-one-wroker").contains("did you mean kill-one-worker?"), "{}", message("kill-one-wroker"));
+        assert!(message("rename").contains("did you mean kill-before-the-rename?"));
+        assert!(!message("xyz").contains("did you mean") && message("xyz").contains("--list"));
     }
 }

@@ -1,5 +1,5 @@
-//! Runs scenarios one after the other. The undisturbed run that each is compared with is made once, and folders of runs in which
-//! all went well are removed.
+//! Runs scenarios one after the other. The undisturbed run for the comparison is made once, and folders of successful runs are
+//! removed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use anyhow::Context;
 use tempfile::TempDir;
 
-use super::expectations::{Reference, judge};
+use super::expectations::{self, Reference};
 use super::job_run::{JobRunner, Launcher, NoRun, Observed};
 use super::scenario::{Expect, RunSpec, Scenario};
 use crate::exit::{Interrupted, Refused};
@@ -19,32 +19,32 @@ pub(crate) struct SuiteRunner {
     runner: JobRunner,
     root: Root,
     undisturbed: Vec<(RunSpec, Rc<Undisturbed>)>,
-    /// Runs so far: folders are numbered by it.
+    /// The number of runs so far, for the names of folders.
     count: usize,
 }
 
-/// A scenario that was run, and what came of it.
-pub(crate) struct Played {
+/// A scenario and its result.
+pub(crate) struct ScenarioOutcome {
     pub(crate) scenario: Scenario,
-    /// `None` where it could not be run.
+    /// `None` if it could not run.
     pub(crate) seen: Option<Observed>,
     pub(crate) findings: Vec<Finding>,
     /// Where its files are, if they were kept.
     pub(crate) folder: Option<PathBuf>,
 }
 
-/// The run in which nothing happens.
+/// The undisturbed run.
 pub(crate) struct Undisturbed {
-    pub(crate) played: Played,
+    pub(crate) outcome: ScenarioOutcome,
     /// Its weights, or what is wrong with it.
     pub(crate) weights: Result<Reference, String>,
 }
 
-/// Where runs leave their files.
+/// Where runs write their files.
 enum Root {
-    /// A private folder; what failed stays in it.
+    /// A private folder; the files of failed runs stay in it.
     Private(TempDir),
-    /// One that the user named: all stays.
+    /// A folder named by the user: all files stay.
     Kept(PathBuf),
 }
 
@@ -52,21 +52,21 @@ impl SuiteRunner {
     /// With files under `keep`, which must be new or empty, or in a private folder.
     ///
     /// # Errors
-    /// When the folder cannot be made, or holds something.
+    /// The folder cannot be created, or is not empty.
     pub(crate) fn open(runner: JobRunner, keep: Option<&Path>) -> anyhow::Result<Self> {
         Ok(SuiteRunner { runner, root: Root::open(keep)?, undisturbed: Vec::new(), count: 0 })
     }
 
-    /// From now on, the lab that scenarios without a program of their own run.
+    /// From now on, the lab of scenarios without their own program.
     pub(crate) fn set_lab(&mut self, program: PathBuf) {
         self.runner.lab = program;
     }
 
-    /// Runs one scenario and judges it.
+    /// Runs one scenario and checks it.
     ///
     /// # Errors
-    /// When a signal came or the machine fails; a scenario that fails is no error.
-    pub(crate) fn play(&mut self, scenario: Scenario) -> anyhow::Result<Played> {
+    /// A signal arrived or the machine failed; a scenario that fails is not an error.
+    pub(crate) fn run(&mut self, scenario: Scenario) -> anyhow::Result<ScenarioOutcome> {
         let undisturbed = match scenario.expect.same_weights() {
             true => Some(self.undisturbed(&scenario.run)?),
             false => None,
@@ -76,46 +76,46 @@ impl SuiteRunner {
             None => Err("none was needed"),
         };
         let launcher = self.runner.launcher.clone();
-        self.play_with(&launcher, scenario, |scenario, seen| judge(scenario, seen, reference))
+        self.run_with(&launcher, scenario, |scenario, seen| expectations::check(scenario, seen, reference))
     }
 
-    /// The same under another launcher, and judged by `judge`.
+    /// The same under another launcher, and checked by `check`.
     ///
     /// # Errors
-    /// As [`SuiteRunner::play`].
-    pub(crate) fn play_with(
+    /// As [`SuiteRunner::run`].
+    pub(crate) fn run_with(
         &mut self,
         launcher: &Launcher,
         scenario: Scenario,
-        judge: impl FnOnce(&Scenario, &Observed) -> Vec<Finding>,
-    ) -> anyhow::Result<Played> {
+        check: impl FnOnce(&Scenario, &Observed) -> Vec<Finding>,
+    ) -> anyhow::Result<ScenarioOutcome> {
         let folder = self.folder(&scenario.name);
         let seen = match self.runner.run(launcher, &scenario, &folder) {
             Ok(seen) => seen,
             Err(NoRun::Failed(error)) => return Err(error.context(format!("cannot run {}", scenario.name))),
             Err(NoRun::NotHere(why)) => return self.not_here(scenario, why, &folder),
         };
-        let findings = judge(&scenario, &seen);
+        let findings = check(&scenario, &seen);
         let failed = overall(findings.iter().map(|finding| finding.verdict)) == Verdict::Failed;
         if failed {
-            // So that exactly this can be run again, a drawn one too.
+            // Saved so that exactly this scenario can run again, including a random one.
             fs::write(folder.join("scenario.toml"), scenario.to_toml()).context("cannot keep the scenario")?;
         }
         let folder = self.keep_or_remove(folder, failed)?;
-        Ok(Played { scenario, seen: Some(seen), findings, folder })
+        Ok(ScenarioOutcome { scenario, seen: Some(seen), findings, folder })
     }
 
-    fn not_here(&self, scenario: Scenario, evidence: String, folder: &Path) -> anyhow::Result<Played> {
+    fn not_here(&self, scenario: Scenario, evidence: String, folder: &Path) -> anyhow::Result<ScenarioOutcome> {
         self.keep_or_remove(folder.to_owned(), false)?;
         let claim = "This machine can do what the scenario needs".into();
         let findings = vec![Finding { claim, verdict: Verdict::NotVerified, evidence }];
-        Ok(Played { scenario, seen: None, findings, folder: None })
+        Ok(ScenarioOutcome { scenario, seen: None, findings, folder: None })
     }
 
-    /// The run of the same job in which nothing happens; one serves all scenarios that differ in their faults only.
+    /// The undisturbed run of the same job; one serves all scenarios that differ only in their faults.
     ///
     /// # Errors
-    /// As [`SuiteRunner::play`].
+    /// As [`SuiteRunner::run`].
     pub(crate) fn undisturbed(&mut self, spec: &RunSpec) -> anyhow::Result<Rc<Undisturbed>> {
         let run = undisturbed(spec);
         if let Some((_, known)) = self.undisturbed.iter().find(|(known, _)| *known == run) {
@@ -129,8 +129,8 @@ impl SuiteRunner {
             expect: Expect { restarts: Some(0), same_weights: Some(false), ..Expect::default() },
             faults: Vec::new(),
         };
-        let played = self.play(scenario)?;
-        let made = Rc::new(Undisturbed { weights: weights_of(&played), played });
+        let outcome = self.run(scenario)?;
+        let made = Rc::new(Undisturbed { weights: weights_of(&outcome), outcome });
         self.undisturbed.push((run, Rc::clone(&made)));
         Ok(made)
     }
@@ -149,8 +149,8 @@ impl SuiteRunner {
     }
 
     /// # Errors
-    /// [`Interrupted`] when a signal came that no run has heeded.
-    pub(crate) fn heed_signals(&self) -> Result<(), Interrupted> {
+    /// [`Interrupted`] when a signal arrived that no run has handled.
+    pub(crate) fn check_signals(&self) -> Result<(), Interrupted> {
         self.runner.signals.arrived().map_or(Ok(()), |signal| Err(Interrupted { signal }))
     }
 
@@ -166,7 +166,7 @@ impl SuiteRunner {
     }
 }
 
-fn weights_of(Played { seen, findings, folder, .. }: &Played) -> Result<Reference, String> {
+fn weights_of(ScenarioOutcome { seen, findings, folder, .. }: &ScenarioOutcome) -> Result<Reference, String> {
     let flaws = findings.iter().filter(|finding| finding.verdict == Verdict::Failed);
     let flaws: Vec<_> = flaws.map(|finding| format!("{}: {}", finding.claim, finding.evidence)).collect();
     let kept = folder.as_ref().map_or(String::new(), |folder| format!(" (files in {})", folder.display()));
@@ -180,7 +180,7 @@ fn weights_of(Played { seen, findings, folder, .. }: &Played) -> Result<Referenc
     }
 }
 
-/// The same run without what differs from scenario to scenario and does not change the result.
+/// The same run without settings that differ from scenario to scenario and do not affect the result.
 fn undisturbed(spec: &RunSpec) -> RunSpec {
     let RunSpec {
         max_restarts, keep, nodes, disks, requeues, requeue_order, late_seconds, stop_timeout_seconds, ..
@@ -209,7 +209,7 @@ impl Root {
         let refused = |reason: String| Refused(format!("cannot keep files in {}: {reason}", folder.display()));
         fs::create_dir_all(folder).map_err(|error| refused(error.to_string()))?;
         let mut entries = fs::read_dir(folder).map_err(|error| refused(error.to_string()))?;
-        // Files of another run would be taken for this one's.
+        // Files of another run would be mistaken for this one's.
         if entries.next().is_some() {
             return Err(refused("it is not empty, name a new folder".into()).into());
         }
@@ -230,7 +230,7 @@ mod tests {
     use crate::runner::scenario::Disks;
 
     #[test]
-    fn takes_one_undisturbed_run_for_all_that_differ_in_what_cannot_matter() {
+    fn shares_one_undisturbed_run_between_runs_with_the_same_result() {
         let spec =
             RunSpec { nodes: 2, max_restarts: 0, keep: 9, disks: Disks::OfNodes, requeues: 1, ..RunSpec::default() };
         assert_eq!(undisturbed(&spec), undisturbed(&RunSpec::default()));

@@ -1,4 +1,4 @@
-//! Loss and accuracy by epoch, of a run with or without restarts: of what was done twice, the last counts.
+//! Loss and accuracy by epoch, for a run with or without restarts: of repeated steps, the last counts.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use crate::history::RunEvents;
 pub(super) struct Epoch {
     /// Over all samples of all ranks.
     pub(super) loss: f64,
-    /// As rank 0 reports it, of all held-out samples.
+    /// As reported by rank 0, over all held-out samples.
     pub(super) accuracy: Option<f64>,
 }
 
-/// Epoch 0, 1, …, up to the first that no step tells of.
+/// Epoch 0, 1, …, up to the first without a recorded step.
 pub(super) fn epochs(events: &RunEvents) -> Vec<Epoch> {
     let (mut steps, mut accuracies) = (BTreeMap::new(), BTreeMap::new());
     for record in events.records() {
@@ -44,7 +44,7 @@ mod tests {
     use crate::history::testing::FakeRun;
 
     #[test]
-    fn counts_a_step_that_was_done_twice_once() {
+    fn counts_a_repeated_step_once() {
         let step = |epoch, step, loss, samples| Event::Step { epoch, step, loss, samples };
         let eval = Event::Eval { epoch: 0, accuracy: 0.75, loss: 0.5, samples: 8 };
         let first = [step(0, 0, 1.0, 4), step(0, 1, 9.0, 2), step(0, 1, 2.0, 2), eval, step(1, 0, 0.5, 4)];

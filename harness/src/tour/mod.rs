@@ -1,7 +1,7 @@
-//! `lockstep tour`: trains before the reader's eyes, kills a rank in the middle, and shows that the result is the same to the bit.
+//! `lockstep tour`: trains live, kills a rank in the middle, and shows that the result is the same to the bit.
 //!
-//! It is one scenario of [`inject`](crate::inject)'s library with a little more to train, shown at length: what happened
-//! ([`summary`]), what was learned ([`figures`]), and what the files prove.
+//! It is one scenario of [`inject`](crate::inject)'s library with more training, shown in detail: what happened ([`summary`]),
+//! what was learned ([`figures`]), and what the files prove.
 
 mod figures;
 mod summary;
@@ -14,17 +14,17 @@ use clap::Args;
 
 use crate::checks::{counted, grouped, learns};
 use crate::exit::{Code, Refused};
+use crate::lab_run::{Evidence, Plan, Sizes};
 use crate::report::{Case, Screen, Table, Target, counts, findings_table, numbers_table, picture};
-use crate::run::{Evidence, Plan, Sizes};
 use crate::runner::scenario::{RunSpec, Scenario, When, Who};
-use crate::runner::{Played, SuiteRunner, case, finish, job_runner, library, report};
+use crate::runner::{ScenarioOutcome, SuiteRunner, case, finish, job_runner, library, report};
 use figures::Epoch;
 
-/// The scenario that it plays.
+/// The scenario that it runs.
 const SCENARIO: &str = "kill-one-worker";
 /// Samples in a batch of one rank.
 const BATCH: usize = 32;
-/// The page, if no other name is given.
+/// The default name of the page.
 const PAGE: &str = "lockstep-tour.html";
 
 /// Trains MNIST on several ranks, kills one of them, and shows that the result is the same to the bit
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     /// Ranks
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
     nprocs: u16,
-    /// Times to go through the training digits
+    /// Number of epochs
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     epochs: u64,
     /// Digits to draw for training; a quarter as many are drawn for the test
@@ -48,13 +48,13 @@ pub(crate) struct Options {
     /// Keep event files, snapshots and weights in this folder, which must be new or empty
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Seconds that one run may take
+    /// Time limit of one run in seconds
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     /// Where to write the page with the picture of both runs
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Print the report as JSON on stdout, and all else on stderr
+    /// Print the report as JSON on stdout, and everything else on stderr
     #[arg(long)]
     json: bool,
     /// Another launcher with torchrun's flags, in place of `lockstep run`
@@ -76,9 +76,9 @@ impl Options {
         screen.line("\nRun A: nothing happens");
         let undisturbed = suite.undisturbed(&scenario.run)?;
         screen.line(format!("\nRun B: the same, but {}", plan_of(&scenario)));
-        let killed = suite.play(scenario)?;
-        let mut shown = Shown::new(&undisturbed.played, &killed);
-        shown.case.findings.push(learns(&evidence(&undisturbed.played, sizes)));
+        let killed = suite.run(scenario)?;
+        let mut shown = Shown::new(&undisturbed.outcome, &killed);
+        shown.case.findings.push(learns(&evidence(&undisturbed.outcome, sizes)));
         shown.show(&screen);
         let report = report("Lockstep tour", started, begin.elapsed(), vec![shown.case]);
         let code = finish(&screen, suite, &report, &targets)?;
@@ -86,7 +86,7 @@ impl Options {
         Ok(code)
     }
 
-    /// The page, and JSON if it is wanted.
+    /// The page, and JSON if requested.
     fn targets(&self) -> anyhow::Result<Vec<Target>> {
         let page = self.page().to_string_lossy().into_owned();
         let names = std::iter::once(page).chain(self.json.then(|| "-".to_owned()));
@@ -95,7 +95,7 @@ impl Options {
         Ok(names.map(target).collect::<Result<_, _>>()?)
     }
 
-    /// How many digits there are.
+    /// The number of digits.
     fn sizes(&self) -> anyhow::Result<Sizes> {
         let Some(folder) = &self.data else { return Ok(Sizes::drawn(self.samples)) };
         Ok(Sizes::of_folder(folder).map_err(|error| Refused(format!("cannot use --data: {error:#}")))?)
@@ -124,7 +124,7 @@ impl Options {
             fault.when = When { epoch: Some(epoch), step: Some(step), ..When::default() };
         }
         scenario.expect.root_cause = Some(run.ranks - 1);
-        // A snapshot that is still being written when the kill comes counts for nothing.
+        // A snapshot that is still being written when the kill happens does not count.
         scenario.expect.steps_repeated_at_most = Some(2 * run.save_every_steps);
         scenario.run = run;
         Ok(scenario)
@@ -138,7 +138,7 @@ impl Options {
         screen.line("Twice from one seed; the second time a rank is killed. The result must be the same, to the bit.");
     }
 
-    /// Beside the build's other products where there is a build, so that it gets into nobody's commit.
+    /// Next to the build's other products if there is a build, so that git ignores it.
     fn page(&self) -> PathBuf {
         let built = || {
             let this = std::env::current_exe().ok()?;
@@ -149,22 +149,23 @@ impl Options {
     }
 }
 
-/// The line as its rank wrote it: the lab's lines name their ranks already, so the launcher's prefix, `[default0]:`, says nothing.
+/// The line as its rank wrote it: the lab's lines already name their ranks, so the launcher's prefix, `[default0]:`, is
+/// redundant.
 fn plain(line: &str) -> &str {
     let rest = line.strip_prefix("[default").and_then(|rest| rest.split_once("]:"));
     rest.filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit())).map_or(line, |(_, rest)| rest)
 }
 
 fn plan_of(scenario: &Scenario) -> String {
-    let told = scenario.faults.iter().map(|fault| format!("{} is killed {}", fault.who, fault.when));
-    told.collect::<Vec<_>>().join(" and ")
+    let kills = scenario.faults.iter().map(|fault| format!("{} is killed {}", fault.who, fault.when));
+    kills.collect::<Vec<_>>().join(" and ")
 }
 
-fn evidence(played: &Played, sizes: Sizes) -> Evidence {
-    let RunSpec { ranks, batch_size: batch, epochs, seed, .. } = played.scenario.run;
+fn evidence(outcome: &ScenarioOutcome, sizes: Sizes) -> Evidence {
+    let RunSpec { ranks, batch_size: batch, epochs, seed, .. } = outcome.scenario.run;
     let plan = Plan { ranks, batch, epochs, seed, sizes };
     let none = "it was not run";
-    match &played.seen {
+    match &outcome.seen {
         Some(seen) => Evidence { plan, logs: Ok(seen.events.ranks.clone()), weights: seen.weights.clone() },
         None => Evidence { plan, logs: Err(none.into()), weights: vec![Err(none.into()); ranks] },
     }
@@ -179,9 +180,11 @@ struct Shown {
 }
 
 impl Shown {
-    fn new(undisturbed: &Played, killed: &Played) -> Self {
-        let epochs = |played: &Played| played.seen.as_ref().map_or_else(Vec::new, |seen| figures::epochs(&seen.events));
-        let seconds = |played: &Played| played.seen.as_ref().map_or(0.0, |seen| seen.seconds);
+    fn new(undisturbed: &ScenarioOutcome, killed: &ScenarioOutcome) -> Self {
+        let epochs = |outcome: &ScenarioOutcome| {
+            outcome.seen.as_ref().map_or_else(Vec::new, |seen| figures::epochs(&seen.events))
+        };
+        let seconds = |outcome: &ScenarioOutcome| outcome.seen.as_ref().map_or(0.0, |seen| seen.seconds);
         let seen = killed.seen.as_ref();
         let mut shown = Shown {
             case: case(killed, Some("lockstep tour".into()), Some(killed.scenario.run.seed)),

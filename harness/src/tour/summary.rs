@@ -1,4 +1,4 @@
-//! What happened in a run, as lines for people: a pure function from event files.
+//! The summary of a run, as lines for people: a pure function from event files.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use lockstep_events::Event;
 use crate::checks::counted;
 use crate::history::{Attempt, History, RunEvents};
 
-/// Something that happened, in seconds since the first event of a rank.
+/// An event, in seconds since the first event of a rank.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Moment {
     pub(super) at: f64,
     pub(super) what: String,
 }
 
-/// Starts, deaths, restarts, resumes and the end, in order of time.
+/// Starts, deaths, restarts, resumes and the end, ordered by time.
 pub(super) fn moments(events: &RunEvents) -> Vec<Moment> {
     let times = || events.records().map(|record| record.t);
     let (Some(begin), Some(end)) = (times().min_by(f64::total_cmp), times().max_by(f64::total_cmp)) else {
@@ -42,7 +42,7 @@ fn starts(history: &History<'_>, ranks: usize) -> Vec<(f64, String)> {
     last.into_values().zip(first.chain(std::iter::repeat("all ranks run again".to_owned()))).collect()
 }
 
-/// As the agents saw them; without agents' events, the faults that the ranks recorded themselves.
+/// As recorded by the agents; without agents' events, the faults that the ranks recorded themselves.
 fn deaths(history: &History<'_>) -> Vec<(f64, String)> {
     let seen: Vec<_> = history.attempts.iter().filter(|attempt| attempt.started.is_some()).filter_map(death).collect();
     if !seen.is_empty() {
@@ -75,7 +75,7 @@ fn last_step(attempt: &Attempt<'_>, t: f64) -> String {
     last.map_or(String::new(), |(_, (epoch, step))| format!(" after step {step} of epoch {epoch}"))
 }
 
-/// Rank 0 speaks for all: they resume from one snapshot.
+/// Only rank 0 counts: all ranks resume from one snapshot.
 fn resume(attempt: &Attempt<'_>) -> Option<(f64, String)> {
     attempt.records.iter().filter(|_| attempt.rank == 0).find_map(|(t, event)| match event {
         Event::Resume { epoch, step, .. } => {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_starts_deaths_resumes_and_the_end_in_order() {
+    fn lists_starts_deaths_resumes_and_the_end_in_order() {
         let run = FakeRun::default().agent("0", 9.9, started(0, 0, 70)).agent("0", 9.9, started(0, 1, 71));
         let run = run.agent("0", 11.25, ended(0, 1, 71, -9, false)).agent("0", 11.5, ended(0, 0, 70, -15, true));
         let run = run.agent("0", 12.0, started(1, 0, 80)).agent("0", 12.0, started(1, 1, 81));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_the_ranks_own_records_where_no_agent_wrote_and_says_nothing_of_nothing() {
+    fn uses_the_ranks_own_records_without_an_agents() {
         let found = moments(&ranks(FakeRun::default()).0);
         assert!(
             found.iter().any(|moment| moment.what == "rank 1: injected: signal 9 after step 5 of epoch 1"),

@@ -1,4 +1,4 @@
-//! How a run of each lab is asked for: what its `lab.toml` says, with numbers.
+//! How to run each lab: the entries of its `lab.toml`, with numbers.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use lockstep_grading::exercise::{Checks, Verify};
 
 use crate::course::find_all;
 use crate::exit::Refused;
-use crate::run::{Plan, Sizes};
+use crate::lab_run::{Plan, Sizes};
 use crate::runner::Launcher;
 use crate::runner::scenario::{Expect, RunSpec, Scenario};
 
@@ -15,15 +15,15 @@ use crate::runner::scenario::{Expect, RunSpec, Scenario};
 #[derive(Clone, Debug)]
 pub(super) struct VerifiedLab {
     lab: Lab,
-    /// What its `lab.toml` says of it.
+    /// The entries of its `lab.toml`.
     pub(super) verify: Verify,
 }
 
 impl VerifiedLab {
-    /// The labs of these names; if there is none, all that promise something.
+    /// The labs of these names; without names, all labs that promise something.
     ///
     /// # Errors
-    /// [`Refused`] for a name that no lab has, and for a lab that promises nothing; a `lab.toml` that is not of its form.
+    /// [`Refused`] for an unknown name, and for a lab that promises nothing; an invalid `lab.toml`.
     pub(super) fn find_all(names: &[String]) -> anyhow::Result<Vec<Self>> {
         let mut found = Vec::new();
         for lab in find_all(names)? {
@@ -49,20 +49,20 @@ impl VerifiedLab {
         format!("lab-{}", self.name())
     }
 
-    /// Who starts its ranks.
+    /// How its ranks are started.
     pub(super) fn launcher(&self, usual: &Launcher) -> Launcher {
         if self.verify.starts_itself { Launcher::Nobody } else { usual.clone() }
     }
 
-    /// A run of so many ranks with batches of this size.
+    /// A run of this many ranks with batches of this size.
     pub(super) fn plan(&self, ranks: usize, batch: usize) -> Plan {
         let Verify { epochs, samples, checks, .. } = self.verify;
-        // On one device nothing is held out.
+        // On a single device nothing is held out.
         let sizes = if checks == Checks::OneDevice { Sizes { train: samples, test: 0 } } else { Sizes::drawn(samples) };
         Plan { ranks, batch, epochs, seed: 0, sizes }
     }
 
-    /// The run of `plan` as a scenario in which nothing happens.
+    /// The run of `plan` as a scenario without faults.
     pub(super) fn scenario(&self, plan: &Plan, program: PathBuf) -> Scenario {
         let run = RunSpec {
             program: Some(program),
@@ -85,7 +85,7 @@ impl VerifiedLab {
         }
     }
 
-    /// The program's arguments; folders of the run are filled in where it is started.
+    /// The program's arguments; placeholders for folders are filled in at the start.
     fn arguments(&self, plan: &Plan) -> Vec<String> {
         let numbers = [
             ("{ranks}", plan.ranks as u64),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_each_lab_in_its_own_words() {
+    fn uses_each_labs_own_arguments() {
         assert_eq!(words("01"), "5 2 --batch-size 32 --checkpoint {weights}/rank-0.safetensors");
         let common = "--epochs 3 --batch-size 32 --samples 1024 --seed 0 --weights {weights}";
         assert_eq!(words("02"), format!("{common} --nprocs 2"));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_labs_by_scenarios_that_there_are() {
+    fn kills_labs_with_existing_scenarios() {
         for lab in lockstep_labs::LABS {
             let killed_by = lab.verify().unwrap().and_then(|verify| verify.killed_by);
             killed_by.iter().for_each(|scenario| drop(crate::runner::library::scenario(scenario).unwrap()));

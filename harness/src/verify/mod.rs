@@ -1,7 +1,7 @@
-//! `lockstep verify`: runs the labs and holds what they left against what they promise.
+//! `lockstep verify`: runs the labs and checks what they promise.
 //!
-//! What is proved is `checks`' to say; how a run is started, watched and searched for leaks, [`runner`](crate::runner)'s. How each lab
-//! is asked: [`labs`].
+//! [`checks`](crate::checks) has the checks; [`runner`](crate::runner) starts a run, supervises it, and looks for leaks.
+//! [`labs`] defines the runs of each lab.
 
 mod labs;
 
@@ -15,36 +15,38 @@ use crate::checks::{
     collectives_hold, each_sample_once, learns, loss_falls, messages_arrive, same_training, same_weights,
 };
 use crate::exit::Code;
+use crate::lab_run::{Evidence, Plan, Results, program_beside};
 use crate::report::{Case, Finding, Screen, Target, Verdict, counts, findings_table, overall};
-use crate::run::{Evidence, Plan, Results, program_beside};
 use crate::runner::scenario::{Expect, Scenario};
-use crate::runner::{Launcher, Observed, Played, SuiteRunner, case, expectations, finish, job_runner, library, report};
+use crate::runner::{
+    Launcher, Observed, ScenarioOutcome, SuiteRunner, case, expectations, finish, job_runner, library, report,
+};
 use labs::VerifiedLab;
 
-/// Samples in a batch of one rank where there are several.
+/// Samples in a batch of one rank, if there are several.
 const BATCH: usize = 32;
-/// Ranks of the runs with threads: more than two, so that a ring is one.
+/// Ranks of the runs with threads: more than two, so that a ring is a real one.
 const THREADS: usize = 4;
 
 /// Runs the labs and checks what each promises
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Labs by number or name; all that are built, if none is named
+    /// Labs by number or name [default: all that are built]
     #[arg(value_name = "LAB")]
     labs: Vec<String>,
     /// Ranks of the runs with several
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
     nprocs: u16,
-    /// Keep the files of all runs in this folder, which must be new or empty; those of failed runs are kept anyway
+    /// Keep the files of all runs in this folder, which must be new or empty; those of failed runs are always kept
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Seconds that one run may take
+    /// Time limit of one run in seconds
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     /// Another launcher with torchrun's flags, in place of `lockstep run`
     #[arg(long, value_name = "PROGRAM")]
     launcher: Option<PathBuf>,
-    /// Write a report: a page (.html), .json, JUnit's .xml, .txt, or JSON on stdout (-); several times for several
+    /// Write a report: a page (.html), .json, JUnit's .xml, .txt, or JSON on stdout (-); may be repeated
     #[arg(long = "report", value_name = "FILE")]
     reports: Vec<Target>,
 }
@@ -52,7 +54,7 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let labs = VerifiedLab::find_all(&self.labs)?;
-        // A lab that was asked for by name must be there; of the others, those that are.
+        // A lab that was requested by name must be built; of the others, those that are.
         let program = |lab: VerifiedLab| (program_beside(&lab.program()), lab);
         let programs: Vec<_> = labs.into_iter().map(program).collect();
         if !self.labs.is_empty() || programs.iter().all(|(program, _)| program.is_err()) {
@@ -114,16 +116,17 @@ impl Series {
     }
 
     fn prove_one_device(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<Case> {
-        let (run, mut made) = self.run(lab, lab.plan(1, BATCH), program)?;
+        let (run, mut made) = self.run_lab(lab, lab.plan(1, BATCH), program)?;
         made.findings.extend([each_sample_once(&[("its run", &run)]), loss_falls(&run)]);
         Ok(made)
     }
 
-    /// Several ranks against one that takes as many samples a step; and a run that is killed, where the lab survives that.
+    /// Several ranks against one that takes the same number of samples per step; and a run that is killed, if the lab survives
+    /// that.
     fn prove_training(&mut self, lab: &VerifiedLab, program: PathBuf) -> anyhow::Result<Case> {
         let ranks = self.ranks;
-        let (many, mut made) = self.run(lab, lab.plan(ranks, BATCH), program.clone())?;
-        let (one, alone) = self.run(lab, lab.plan(1, ranks * BATCH), program.clone())?;
+        let (many, mut made) = self.run_lab(lab, lab.plan(ranks, BATCH), program.clone())?;
+        let (one, alone) = self.run_lab(lab, lab.plan(1, ranks * BATCH), program.clone())?;
         made.findings = merged(made.findings, alone.findings);
         made.findings.push(same_weights(&many));
         made.findings.push(same_training(&many, &one));
@@ -152,9 +155,9 @@ impl Series {
             if matches!(launcher, Launcher::Nobody) {
                 scenario.run.args.extend(["--nprocs".to_owned(), ranks.to_string()]);
             }
-            let (played, made) = self.play(scenario, &launcher)?;
+            let (outcome, made) = self.run_scenario(scenario, &launcher)?;
             let none = || vec![Err("it was not run".into()); ranks];
-            runs.push((name, played.seen.map_or_else(none, |seen| seen.results), made));
+            runs.push((name, outcome.seen.map_or_else(none, |seen| seen.results), made));
         }
         let results: Vec<_> = runs.iter().map(|(name, results, _)| (*name, &**results)).collect();
         let proved = prove(&results);
@@ -165,31 +168,31 @@ impl Series {
         Ok(std::mem::take(made))
     }
 
-    /// A run in which nothing happens, and what is to be said of it without knowing the lab.
-    fn run(&mut self, lab: &VerifiedLab, plan: Plan, program: PathBuf) -> anyhow::Result<(Evidence, Case)> {
-        let (played, made) = self.play(lab.scenario(&plan, program), &lab.launcher(&self.launcher))?;
-        Ok((evidence(plan, played), made))
+    /// A run without faults, and the findings that do not depend on the lab.
+    fn run_lab(&mut self, lab: &VerifiedLab, plan: Plan, program: PathBuf) -> anyhow::Result<(Evidence, Case)> {
+        let (outcome, made) = self.run_scenario(lab.scenario(&plan, program), &lab.launcher(&self.launcher))?;
+        Ok((evidence(plan, outcome), made))
     }
 
-    fn play(&mut self, scenario: Scenario, launcher: &Launcher) -> anyhow::Result<(Played, Case)> {
+    fn run_scenario(&mut self, scenario: Scenario, launcher: &Launcher) -> anyhow::Result<(ScenarioOutcome, Case)> {
         let name = scenario.title.clone();
-        let judge = |_: &_, seen: &Observed| {
+        let check = |_: &_, seen: &Observed| {
             let findings = [expectations::ended(&Expect::default(), seen), expectations::nothing_leaked(seen)];
             let of_run = |found: Finding| Finding { evidence: format!("{name}: {}", found.evidence), ..found };
             findings.into_iter().map(of_run).collect()
         };
-        let played = self.suite.play_with(launcher, scenario, judge)?;
-        let made = case(&played, None, None);
-        Ok((played, made))
+        let outcome = self.suite.run_with(launcher, scenario, check)?;
+        let made = case(&outcome, None, None);
+        Ok((outcome, made))
     }
 
-    /// Plays the scenario that stands for all faults: `lockstep inject` has the others.
+    /// Runs one scenario as an example; `lockstep inject` has the others.
     fn kill_and_resume(&mut self, scenario: &str, program: PathBuf, made: &mut Case) -> anyhow::Result<()> {
         let mut scenario = library::scenario(scenario)?;
         (scenario.run.program, scenario.run.lab) = (None, None);
         self.suite.set_lab(program);
-        let played = self.suite.play(scenario)?;
-        let killed = case(&played, None, None);
+        let outcome = self.suite.run(scenario)?;
+        let killed = case(&outcome, None, None);
         made.findings.extend(killed.findings.into_iter().map(|finding| of_run("Killed", finding)));
         made.timeline = killed.timeline;
         made.log = killed.log;
@@ -221,19 +224,19 @@ fn both(one: Finding, other: Finding) -> Finding {
     }
 }
 
-/// The finding with the run that it is about.
+/// The finding, with the name of the run.
 fn of_run(run: &str, finding: Finding) -> Finding {
     Finding { claim: format!("{run}: {}", lower(&finding.claim)), ..finding }
 }
 
-/// With a small letter at the begin, to stand behind a colon.
+/// With a lower-case first letter, to follow a colon.
 fn lower(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
-fn evidence(plan: Plan, played: Played) -> Evidence {
-    match played.seen {
+fn evidence(plan: Plan, outcome: ScenarioOutcome) -> Evidence {
+    match outcome.seen {
         Some(seen) if seen.events.unreadable.is_empty() => {
             Evidence { plan, logs: Ok(seen.events.ranks), weights: seen.weights }
         }

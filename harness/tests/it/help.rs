@@ -1,4 +1,4 @@
-//! Every page of help, as users see it.
+//! Every help page, as users see it.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! The learner's commands from outside, in a checkout that holds what they need: the course's files, and a cargo that "builds" what
-//! a test gives it. That real exercises compile and are graded is for the solutions' tests and `lockstep course check --build`.
+//! The learner's commands from outside, in a checkout that holds what they need: the course's files, and a cargo that "builds"
+//! a given program. The solutions' tests and `lockstep course check --build` compile and grade real exercises.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,17 +9,17 @@ use std::process::Command;
 use assert_cmd::cargo::cargo_bin;
 use tempfile::TempDir;
 
-use crate::running::Ended;
+use crate::running::{Ended, Running};
 
 /// A checkout in a private folder.
-struct Checkout(TempDir);
+pub(crate) struct Checkout(TempDir);
 
-fn repository() -> &'static Path {
+pub(crate) fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
 impl Checkout {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let checkout = Checkout(tempfile::tempdir().unwrap());
         for file in ["Cargo.toml", "Cargo.lock"] {
             fs::copy(repository().join(file), checkout.path(file)).unwrap();
@@ -34,7 +34,7 @@ impl Checkout {
         checkout
     }
 
-    fn path(&self, path: &str) -> PathBuf {
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.0.path().join(path)
     }
 
@@ -42,8 +42,8 @@ impl Checkout {
         self.path("labs/02-spawn-ddp/exercise/src/shard.rs")
     }
 
-    /// A cargo that builds this program, or fails with this error of the compiler.
-    fn cargo(&self, built: Result<&Path, &str>) {
+    /// A cargo that builds this program, or fails with this compiler error.
+    pub(crate) fn cargo(&self, built: Result<&Path, &str>) {
         let message = match built {
             Ok(program) => serde_json::json!({"target": {"name": "ex-02"}, "executable": program}),
             Err(error) => serde_json::json!({"message": {"level": "error", "rendered": error, "spans": []}}),
@@ -53,21 +53,21 @@ impl Checkout {
     }
 
     /// A shell script.
-    fn script(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, format!("#!/bin/sh\n{text}")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path
     }
 
-    fn run(&self, args: &[&str]) -> Ended {
+    pub(crate) fn run(&self, args: &[&str]) -> Ended {
         let mut command = Command::new(cargo_bin("lockstep"));
         command.args(args).current_dir(self.0.path()).env("CARGO", self.path("cargo"));
         lockstep_watchdog::output(command).into()
     }
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
@@ -80,18 +80,18 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The program with the course's own answers, beside the command; `None` where it is not built.
-fn answers() -> Option<PathBuf> {
+/// The program with the course's own answers, next to the command; `None` if it is not built.
+pub(crate) fn answers() -> Option<PathBuf> {
     let program = assert_cmd::cargo::cargo_bin("lockstep").with_file_name("sol-02");
     if !program.is_file() {
-        println!("not verified here: sol-02 is not built beside the command (cargo build)");
+        println!("not verified here: sol-02 is not built next to the command (cargo build)");
         return None;
     }
     Some(program)
 }
 
 #[test]
-fn hints_tell_more_with_each_level() {
+fn hints_reveal_more_with_each_level() {
     let checkout = Checkout::new();
     let first = checkout.run(&["hint", "2", "average"]).code(0).out;
     assert!(first.contains("1. ") && !first.contains("2. ") && first.contains("--level 2"), "{first}");
@@ -114,14 +114,14 @@ fn keeps_the_answer_until_the_task_is_done_or_it_is_revealed() {
 }
 
 #[test]
-fn reset_keeps_a_copy_of_what_stood_there() {
+fn reset_keeps_a_copy_of_the_previous_files() {
     let checkout = Checkout::new();
     let given = fs::read_to_string(checkout.shard()).unwrap();
     fs::write(checkout.shard(), "mine").unwrap();
     fs::write(checkout.path("progress.toml"), "[02.shard]\nat = \"today\"\nseed = 1\n").unwrap();
-    let told = checkout.run(&["reset", "02"]).code(0).out;
+    let output = checkout.run(&["reset", "02"]).code(0).out;
     assert_eq!(fs::read_to_string(checkout.shard()).unwrap(), given);
-    let kept = told.lines().find_map(|line| line.split_once("kept in ")).unwrap().1;
+    let kept = output.lines().find_map(|line| line.split_once("kept in ")).unwrap().1;
     assert_eq!(fs::read_to_string(Path::new(kept).join("src/shard.rs")).unwrap(), "mine");
     assert!(checkout.run(&["progress"]).code(0).out.contains("0 of "));
     // Twice within a second: neither copy is lost.
@@ -130,12 +130,12 @@ fn reset_keeps_a_copy_of_what_stood_there() {
 }
 
 #[test]
-fn progress_tells_what_is_begun_and_refuses_a_damaged_file() {
+fn progress_shows_what_is_begun_and_refuses_a_damaged_file() {
     let checkout = Checkout::new();
     fs::write(checkout.shard(), "mine").unwrap();
-    let told = checkout.run(&["progress", "02"]).code(0).out;
-    let line = |task: &str| told.lines().find(|line| line.contains(task)).unwrap().to_owned();
-    assert!(line("shard").contains("begun") && line("average").contains("not started"), "{told}");
+    let output = checkout.run(&["progress", "02"]).code(0).out;
+    let line = |task: &str| output.lines().find(|line| line.contains(task)).unwrap().to_owned();
+    assert!(line("shard").contains("begun") && line("average").contains("not started"), "{output}");
     fs::write(checkout.path("progress.toml"), "shard = 1").unwrap();
     assert!(checkout.run(&["progress"]).code(1).err.contains("progress.toml"));
 }
@@ -145,8 +145,8 @@ fn grades_what_cargo_built_and_notes_what_was_passed() {
     let checkout = Checkout::new();
     let Some(program) = answers() else { return };
     checkout.cargo(Ok(&program));
-    let told = checkout.run(&["grade", "02", "--task", "shard", "--seed", "7"]).code(0).out;
-    assert!(told.contains("seed 7") && told.contains("✓ task 1 of"), "{told}");
+    let output = checkout.run(&["grade", "02", "--task", "shard", "--seed", "7"]).code(0).out;
+    assert!(output.contains("seed 7") && output.contains("✓ task 1 of"), "{output}");
     let progress = checkout.run(&["progress", "02"]).code(0).out;
     assert!(progress.contains("1 of ") && progress.contains('✓'), "{progress}");
     assert!(checkout.run(&["grade", "02", "--task", "nothing"]).code(2).err.contains("no task nothing"));
@@ -154,15 +154,15 @@ fn grades_what_cargo_built_and_notes_what_was_passed() {
 }
 
 #[test]
-fn tells_the_compilers_first_error() {
+fn prints_the_compilers_first_error() {
     let checkout = Checkout::new();
     checkout.cargo(Err("error[E0308]: mismatched types"));
-    let told = checkout.run(&["grade", "02"]).code(1).out;
-    assert!(told.contains("E0308") && told.contains("does not compile"), "{told}");
+    let output = checkout.run(&["grade", "02"]).code(1).out;
+    assert!(output.contains("E0308") && output.contains("does not compile"), "{output}");
 }
 
 #[test]
-fn reports_a_class_with_what_each_has_handed_in() {
+fn reports_a_class_with_each_submission() {
     let checkout = Checkout::new();
     let Some(program) = answers() else { return };
     checkout.cargo(Ok(&program));
@@ -174,8 +174,8 @@ fn reports_a_class_with_what_each_has_handed_in() {
     let reports = ["csv", "json", "xml", "html"].map(|ending| format!("report.{ending}"));
     let mut args = vec!["grade", "02", "--class", "class"];
     reports.iter().for_each(|report| args.extend(["--report", report]));
-    let told = checkout.run(&args).code(1).out;
-    assert!(told.contains("✓ shard") && told.contains("✗ shard") && told.contains("eve"), "{told}");
+    let output = checkout.run(&args).code(1).out;
+    assert!(output.contains("✓ shard") && output.contains("✗ shard") && output.contains("eve"), "{output}");
     let read = |report: &str| fs::read_to_string(checkout.path(report)).unwrap();
     let rows = read("report.csv");
     assert!(rows.contains("ann/02,passed,shard") && rows.contains("bob/02,FAILED,shard"), "{rows}");
@@ -194,21 +194,21 @@ fn bounds_what_a_hostile_answer_does() {
         fs::read_to_string(checkout.path("report.csv")).unwrap()
     };
     copy(&repository().join("labs/02-spawn-ddp/solution/src"), &checkout.path("class/dan/ex-02/src"));
-    let told = attack(&format!("echo x > {} || echo refused\nexit 3\n", outside.display()));
-    assert!(told.contains("exit code 3"), "{told}");
-    if told.contains("refused") {
+    let output = attack(&format!("echo x > {} || echo refused\nexit 3\n", outside.display()));
+    assert!(output.contains("exit code 3"), "{output}");
+    if output.contains("refused") {
         assert!(!outside.exists());
     } else {
         println!("not verified here: what an answer writes elsewhere, since this kernel has no Landlock");
     }
-    let told = attack("exec yes\n");
-    assert!(told.contains("out of bounds"), "{told}");
-    let told = attack("i=0; while [ $i -lt 600 ]; do sleep 100 & i=$((i + 1)); done; wait\n");
-    assert!(told.contains("out of bounds") && told.contains("threads and processes"), "{told}");
+    let output = attack("exec yes\n");
+    assert!(output.contains("out of bounds"), "{output}");
+    let output = attack("i=0; while [ $i -lt 600 ]; do sleep 100 & i=$((i + 1)); done; wait\n");
+    assert!(output.contains("out of bounds") && output.contains("threads and processes"), "{output}");
 }
 
 #[test]
-fn refuses_a_class_without_learners_and_reports_of_no_form() {
+fn refuses_a_class_without_learners_and_reports_of_unknown_formats() {
     let checkout = Checkout::new();
     fs::create_dir(checkout.path("class")).unwrap();
     assert!(checkout.run(&["grade", "--class", "class"]).code(2).err.contains("no folder of a learner"));
@@ -217,7 +217,7 @@ fn refuses_a_class_without_learners_and_reports_of_no_form() {
 }
 
 #[test]
-fn makes_a_lab_that_lacks_nothing_but_tasks() {
+fn creates_a_lab_that_lacks_only_tasks() {
     let checkout = Checkout::new();
     fs::create_dir_all(checkout.path("book/src")).unwrap();
     fs::write(checkout.path("book/src/SUMMARY.md"), "# Summary\n\n- [Eight](08-x.md)\n\n[Glossary](glossary.md)\n")
@@ -228,7 +228,7 @@ fn makes_a_lab_that_lacks_nothing_but_tasks() {
     let given = fs::read_to_string(checkout.path("labs/09-mixed-precision/exercise/src/total.rs")).unwrap();
     assert!(given.contains("todo!(\"add up") && !given.contains("all_reduce"), "{given}");
     checkout.run(&["course", "reference"]).code(0);
-    // One task of three, three wrong answers of four: what a maintainer has still to write.
+    // One task of three, and three wrong answers of four: a maintainer must still write the rest.
     let lacks = checkout.run(&["course", "check", "9"]).code(1).out;
     let faults: Vec<&str> = lacks.lines().filter(|line| line.starts_with("labs/")).collect();
     assert_eq!(faults.len(), 2, "{lacks}");
@@ -240,13 +240,13 @@ fn makes_a_lab_that_lacks_nothing_but_tasks() {
         fs::write(path, text.replace(from, to)).unwrap();
     };
     edit("mutants/total.rs", "pub fn own(", "pub fn other(");
-    edit("grading/mod.rs", "\"total\"", "\"sum\"");
-    edit("solution/src/total.rs", "numbers of all ranks; `", "numbers of all the ranks; `");
+    edit("grading/total.rs", "fn grade(", "fn grades(");
+    edit("solution/src/total.rs", "numbers of all ranks. `", "numbers of all the ranks. `");
     let lacks = checkout.run(&["course", "check", "09"]).code(1).out;
     for fault in [
         "total.rs: own is missing",
         "does not name mutants/total.rs: other",
-        "does not grade total",
+        "grading/total.rs has no function grade",
         "src/total.rs does not follow",
     ] {
         assert!(lacks.contains(fault), "{fault}: {lacks}");
@@ -265,16 +265,6 @@ fn refuses_a_new_lab_of_a_taken_number_or_another_form() {
     assert!(malformed.contains("no name of a lab"), "{malformed}");
 }
 
-/// A command that goes on until it is dropped.
-struct Running(std::process::Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn watch_grades_again_when_a_file_is_saved() {
     for poll in [&[][..], &["--poll", "1"]] {
@@ -282,31 +272,13 @@ fn watch_grades_again_when_a_file_is_saved() {
         checkout.cargo(Err("error: the first"));
         let mut command = Command::new(cargo_bin("lockstep"));
         command.args(["watch", "02"]).args(poll).current_dir(checkout.0.path()).env("CARGO", checkout.path("cargo"));
-        let mut running = Running(command.stdout(std::process::Stdio::piped()).spawn().unwrap());
-        let lines = lines(running.0.stdout.take().unwrap());
-        let wait_for = |text: &str| {
-            let mut told = Vec::new();
-            while !told.last().is_some_and(|line: &String| line.contains(text)) {
-                let line = lockstep_watchdog::receive(&lines).unwrap_or_else(|why| panic!("{text}: {why}: {told:?}"));
-                told.push(line.unwrap_or_else(|| panic!("{text}: the output is closed: {told:?}")));
-            }
-        };
-        wait_for("the first");
-        wait_for("watching");
+        let running = Running::start(command);
+        running.await_out("the first", 1);
+        running.await_out("watching", 1);
+        let watching = running.out.now().matches("watching").count();
         checkout.cargo(Err("error: the second"));
         fs::write(checkout.shard(), "mine").unwrap();
-        wait_for("the second");
-        wait_for("watching");
+        running.await_out("the second", 1);
+        running.await_out("watching", watching + 1);
     }
-}
-
-fn lines(out: impl std::io::Read + Send + 'static) -> std::sync::mpsc::Receiver<String> {
-    use std::io::BufRead;
-    let (sender, lines) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let out = std::io::BufReader::new(out);
-        // Nobody listens any more when the test is over.
-        out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)).unwrap_or_default();
-    });
-    lines
 }

@@ -1,10 +1,11 @@
-//! The command from outside, as users meet it: `lockstep run` with real agents, workers and signals, the learner's commands, and
-//! every page of help. What people read is compared with insta's snapshots (`shown.rs` says what is filtered out of them).
+//! The command from outside, as users see it: `lockstep run` with real agents, workers and signals, the learner's commands, and
+//! every help page. Texts for people are insta snapshots (`shown.rs` lists the filters).
 
 #![allow(clippy::unwrap_used)] // a test may
 
 mod help;
 mod learn;
+mod learn_texts;
 mod render;
 mod run;
 mod run_usage;

@@ -1,4 +1,4 @@
-//! `lockstep run` from outside, as far as nothing is started: usage, help, variables, and what would be run.
+//! `lockstep run` from outside, without starting anything: usage, help, variables, and dry runs.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::running::ended;
 use crate::shown::filtered;
 
-/// What every test runs; no variable of the caller's that the command reads is passed on.
+/// The command of all tests, without the caller's variables that it would read.
 fn lockstep_run(flags: &[&str]) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
     let ours = |name: &str| {
@@ -33,7 +33,7 @@ fn plan(flags: &[&str]) -> Vec<String> {
     planned(&mut lockstep_run(&[&["--dry-run"], flags].concat()))
 }
 
-/// What each command line is refused with, as one text: the command, and what it wrote to stderr.
+/// The errors of the command lines, as one text: each command, and its stderr.
 fn refusals(code: i32, lines: &[&[&str]]) -> String {
     let refused = |flags: &&[&str]| {
         let ended = ended(&mut lockstep_run(flags)).code(code);
@@ -202,7 +202,7 @@ fn finds_scripts_by_relative_paths_and_with_blanks_in_names() {
 }
 
 #[test]
-fn an_error_of_its_own_is_left_for_whoever_started_it() {
+fn its_own_error_is_recorded_for_the_parent_process() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("error.json");
     ended(lockstep_run(&["--nnodes=abc", "true"]).env("TORCHELASTIC_ERROR_FILE", &file)).code(1);
@@ -221,7 +221,7 @@ fn says_once_that_workers_get_one_thread_each_and_what_has_no_effect() {
     assert_eq!(quiet, "");
 }
 
-/// A Python with torch: LOCKSTEP_PYTHON, else `python3`; `None` is told.
+/// A Python with torch: LOCKSTEP_PYTHON, otherwise `python3`; `None` is printed.
 fn torch() -> Option<PathBuf> {
     let python = std::env::var_os("LOCKSTEP_PYTHON").map_or_else(|| "python3".into(), PathBuf::from);
     let there = Command::new(&python)
@@ -234,8 +234,8 @@ fn torch() -> Option<PathBuf> {
     None
 }
 
-/// Reads command lines, one a line with tabs between the words, and prints the code that torchrun would end with before any
-/// worker starts (0: it would start).
+/// Reads command lines, one a line with tabs between the words, and prints torchrun's exit code before any worker starts (0: it
+/// would start).
 const TORCHRUNS_JUDGEMENT: &str = r"
 import contextlib, io, sys
 from torch.distributed import run
@@ -315,7 +315,7 @@ fn knows_every_flag_that_torchrun_knows() {
         listed.split_whitespace().filter(|flag| flag.starts_with("--") && *flag != "--help").collect();
     assert!(flags.len() > 40, "{listed}");
     for flag in flags {
-        let told = ended(&mut lockstep_run(&["--dry-run", flag, "1", "true"])).err;
-        assert!(!told.contains("unexpected argument"), "{flag}: {told}");
+        let message = ended(&mut lockstep_run(&["--dry-run", flag, "1", "true"])).err;
+        assert!(!message.contains("unexpected argument"), "{flag}: {message}");
     }
 }

@@ -1,26 +1,27 @@
-//! A command in the background: its output as it comes, its end, and signals to it.
+//! A command in the background: its output as it arrives, its end, and signals to it.
 
 use std::fmt;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use lockstep_process::KillOnDrop;
 use lockstep_watchdog::{InVain, Watchdog};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long to wait for output between two looks at the processes.
+/// How long to wait for output between two checks of the processes.
 const PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Running {
-    child: Child,
+    child: KillOnDrop,
     pub(crate) out: Text,
     pub(crate) err: Text,
 }
 
-/// How a command ended, and all that it said.
+/// How a command ended, and all its output.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
@@ -33,50 +34,50 @@ impl Running {
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (out, err) = (Text::of(child.stdout.take().unwrap()), Text::of(child.stderr.take().unwrap()));
-        Running { child, out, err }
+        Running { child: KillOnDrop(child), out, err }
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        kill_process(Pid::from_child(&self.child.0), signal).unwrap();
     }
 
-    /// Waits until stdout has this text so many times.
+    /// Waits until stdout contains this text this many times.
     pub(crate) fn await_out(&self, text: &str, times: usize) {
         self.await_in(&self.out, text, times);
     }
 
-    /// Waits until stderr has this text.
+    /// Waits until stderr contains this text.
     pub(crate) fn await_err(&self, text: &str) {
         self.await_in(&self.err, text, 1);
     }
 
     fn await_in(&self, place: &Text, text: &str, times: usize) {
-        if let Err(why) = place.until(|told| told.matches(text).count() >= times) {
-            panic!("`{text}` did not come {times} times: {why}\n{}", self.told());
+        if let Err(why) = place.until(|output| output.matches(text).count() >= times) {
+            panic!("`{text}` did not come {times} times: {why}\n{}", self.output());
         }
     }
 
-    fn told(&self) -> String {
+    fn output(&self) -> String {
         format!("--- stdout\n{}\n--- stderr\n{}", self.out.now(), self.err.now())
     }
 
     pub(crate) fn write_stdin(&mut self, bytes: &[u8]) {
-        let mut stdin = self.child.stdin.take().unwrap();
+        let mut stdin = self.child.0.stdin.take().unwrap();
         stdin.write_all(bytes).unwrap();
     }
 
-    /// Waits until it and all that could write to its output have ended.
+    /// Waits until it and every process that could write to its output have ended.
     pub(crate) fn ended(mut self) -> Ended {
         for text in [&self.out, &self.err] {
             if let Err(why) = text.wait(|gathered| gathered.closed) {
-                panic!("something still holds the output: {why}\n{}", self.told());
+                panic!("something still holds the output: {why}\n{}", self.output());
             }
         }
-        let status = self.child.wait().unwrap();
+        let status = self.child.0.wait().unwrap();
         Output { status, stdout: self.out.bytes(), stderr: self.err.bytes() }.into()
     }
 }
@@ -86,15 +87,8 @@ pub(crate) fn ended(command: &mut Command) -> Ended {
     command.output().unwrap().into()
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 impl Ended {
-    /// It ended by itself with this code.
+    /// Asserts that it ended by itself with this code.
     #[track_caller]
     pub(crate) fn code(self, code: i32) -> Self {
         assert_eq!(self.status.code(), Some(code), "{self}");
@@ -107,7 +101,7 @@ impl Ended {
         self
     }
 
-    /// stderr has all these texts.
+    /// Asserts that stderr contains all these texts.
     #[track_caller]
     pub(crate) fn says(self, texts: &[&str]) -> Self {
         for text in texts {
@@ -116,7 +110,7 @@ impl Ended {
         self
     }
 
-    /// stderr has none of these texts.
+    /// Asserts that stderr contains none of these texts.
     #[track_caller]
     pub(crate) fn never_says(self, texts: &[&str]) -> Self {
         for text in texts {
@@ -125,7 +119,7 @@ impl Ended {
         self
     }
 
-    /// Why it failed, as stderr's end says: what came before depends on how fast the machine is.
+    /// The reason of its failure, from the end of stderr: the text before depends on the machine's speed.
     #[track_caller]
     pub(crate) fn failure(&self) -> &str {
         let starts = ["lockstep: failed: ", "error: ", "=====", "usage: "];
@@ -154,7 +148,7 @@ impl From<Output> for Ended {
     }
 }
 
-/// The form of a snapshot: how it ended and what it printed.
+/// The form for snapshots: how it ended and what it printed.
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.status)?;
@@ -167,7 +161,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// What came out of a pipe so far, gathered by a thread.
+/// The output of a pipe so far, collected by a thread.
 pub(crate) struct Text(Arc<(Mutex<Gathered>, Condvar)>);
 
 #[derive(Default)]
@@ -204,7 +198,7 @@ impl Text {
         String::from_utf8_lossy(&self.bytes()).into_owned()
     }
 
-    /// Waits until it holds what is asked; says why it never will.
+    /// Waits until it contains the expected text; panics if that is impossible.
     fn until(&self, holds: impl Fn(&str) -> bool) -> Result<(), String> {
         let text = |gathered: &Gathered| String::from_utf8_lossy(&gathered.bytes).into_owned();
         self.wait(|gathered| holds(&text(gathered)) || gathered.closed).map_err(|why| why.to_string())?;

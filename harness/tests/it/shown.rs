@@ -1,17 +1,17 @@
-//! What snapshots leave out of the commands' texts: whatever differs from run to run or from machine to machine.
+//! The filters of snapshots: replace whatever differs from run to run or from machine to machine.
 
 use std::path::Path;
 
 use insta::Settings;
 use insta::internals::SettingsBindDropGuard;
 
-/// Until the guard is dropped, this thread's snapshots show the text as it is.
+/// Until the guard is dropped, this thread's snapshots show the text unchanged.
 pub(crate) fn plain() -> SettingsBindDropGuard {
     unnamed().bind_to_scope()
 }
 
 /// Until the guard is dropped, this thread's snapshots show `[pid]`, `[port]`, `[time]`, `[seconds]`, `[host]`, `[logs]`, and
-/// `[folder]` in place of the test's own folder, if it has one. Of a loopback address they keep the last number, which is the node's.
+/// `[folder]` for the test's own folder, if it has one. Loopback addresses keep their last number, which is the node's.
 pub(crate) fn filtered(folder: Option<&Path>) -> SettingsBindDropGuard {
     let mut settings = unnamed();
     if let Some(folder) = folder {
@@ -28,14 +28,14 @@ pub(crate) fn filtered(folder: Option<&Path>) -> SettingsBindDropGuard {
     settings.bind_to_scope()
 }
 
-/// A snapshot's file is not changed by how the test spells the expression.
+/// A snapshot's file does not depend on the spelling of the test's expression.
 fn unnamed() -> Settings {
     let mut settings = Settings::clone_current();
     settings.set_omit_expression(true);
     settings
 }
 
-/// The pattern that matches this text alone.
+/// A pattern that matches exactly this text.
 fn literal(text: &str) -> String {
     let quoted = text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_string() } else { format!("\\{c}") });
     quoted.collect()

@@ -1,5 +1,5 @@
-//! Lab 06 without libtorch: one rank that a launcher started. It trains a number, saves it, resumes from it, inflicts faults on
-//! request, and writes the files that the real one would; all in truth, or with the one lie that `FAKE_LAB` names.
+//! Lab 06 without libtorch: one rank that a launcher started. It trains a number, saves it, resumes from it, injects requested
+//! faults, and writes the same files as the real one; all correct, or with the one lie that `FAKE_LAB` names.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -16,7 +16,7 @@ use safetensors::tensor::TensorView;
 
 use crate::fake_spawn::LIE;
 
-/// Longer than any test waits, but no process stays for ever where a test fails.
+/// Longer than any test waits; it only keeps processes of failed tests from running forever.
 const HANG: Duration = Duration::from_secs(600);
 
 struct Rank {
@@ -98,7 +98,7 @@ impl Rank {
         self.end(state)
     }
 
-    /// Waits until all ranks of this life have done so many steps, as a collective would: none goes on without the others.
+    /// Waits until all ranks of this attempt have done this many steps, like a collective.
     fn meet(&self, at: u64) {
         let path = |rank: usize| self.snapshots.join(format!("done-{}-{rank}", self.restart));
         fs::write(path(self.rank), at.to_string()).unwrap();
@@ -121,7 +121,7 @@ impl Rank {
     fn end(&self, state: u64) -> ExitCode {
         let lies = |lie: &str| self.lie == lie && self.restart > 0;
         if lies("leaves a process") && self.rank == 0 {
-            // In a session of its own, as a daemon.
+            // In a separate session, like a daemon.
             let quiet = || Stdio::null();
             let seconds = HANG.as_secs().to_string();
             Command::new("setsid")
@@ -151,7 +151,7 @@ impl Rank {
         let text = fs::read_to_string(self.snapshots.join("snapshot")).unwrap_or_default();
         let numbers: Vec<u64> = text.split(' ').filter_map(|number| number.parse().ok()).collect();
         let [at, state] = numbers[..] else { return (0, 0) };
-        // A rank that comes late finds what the others have saved meanwhile: there is no collective here.
+        // A late rank finds snapshots that the others have saved meanwhile: there is no collective here.
         if self.restart == 0 || self.lie == "forgets" {
             return (0, 0);
         }
@@ -191,7 +191,7 @@ impl Rank {
     }
 }
 
-/// One step: a number that all steps before have a part in (splitmix64's mixing).
+/// One step: a number that depends on all previous steps (splitmix64's mixing).
 fn train(state: u64, at: u64) -> u64 {
     let mixed = (state ^ at).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     (mixed ^ (mixed >> 27)).wrapping_add(1)

@@ -1,4 +1,4 @@
-//! Lab 02 without libtorch: it writes the files that the real one would, true or with the one lie that `FAKE_LAB` names.
+//! Lab 02 without libtorch: it writes the same files as the real one, correct or with the one lie that `FAKE_LAB` names.
 
 use std::collections::HashMap;
 use std::env;
@@ -98,7 +98,7 @@ impl Run {
         apart / (epoch + 1) as f64
     }
 
-    /// What PyTorch's sampler deals to this rank without shuffling.
+    /// The indices of PyTorch's sampler for this rank without shuffling.
     fn share(&self, rank: u64) -> Vec<u64> {
         (0..self.samples.div_ceil(self.ranks)).map(|place| (place * self.ranks + rank) % self.samples).collect()
     }

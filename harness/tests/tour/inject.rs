@@ -1,4 +1,4 @@
-//! What `lockstep inject` says of scenarios that hold, that do not, that cannot be played, and that cannot be read.
+//! The output of `lockstep inject` for scenarios that pass, fail, cannot run, or cannot be parsed.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::site::{Site, entries, finding, json, stderr, stdout};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("lists_and_shows_the_library", lists),
-    ("plays_scenarios_of_every_kind_of_fault", plays),
+    ("runs_scenarios_of_every_kind_of_fault", plays),
     ("fails_a_lab_that_forgets_its_snapshots", fails_forgetting),
     ("leaves_no_daemon_of_a_run_behind", finds_leak),
     ("reads_a_file_and_runs_the_program_that_it_names", runs_file),
@@ -19,15 +19,15 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("replays_one_of_the_random_scenarios_alone", replays),
     ("stops_the_soak_at_the_first_failure_and_says_how_to_replay_it", stops_soak),
     ("names_the_line_of_a_broken_file", names_line),
-    ("refuses_what_makes_no_sense", refuses),
-    ("says_what_cannot_be_tried_here", not_here),
+    ("refuses_invalid_arguments", refuses),
+    ("says_what_this_machine_cannot_run", not_here),
     ("writes_the_report_in_every_form", writes_reports),
 ];
 
 fn lists() {
     let site = Site::without_labs();
-    let told = stdout(&site.run("", &["inject", "--list"]).success());
-    assert!(told.lines().count() >= 20 && told.starts_with("kill-one-worker "), "{told}");
+    let output = stdout(&site.run("", &["inject", "--list"]).success());
+    assert!(output.lines().count() >= 20 && output.starts_with("kill-one-worker "), "{output}");
     let file = stdout(&site.run("", &["inject", "--show", "lost-node"]).success());
     assert!(file.contains("name = \"lost-node\"") && file.contains("replace-after-seconds"), "{file}");
 }
@@ -61,8 +61,8 @@ fn fails_forgetting() {
     assert_eq!(finding(&report, 0, "bit for bit")["verdict"], "passed");
 }
 
-/// Started without a launcher's care: whoever shakes off the launcher's marks is still found by the run's folder in its
-/// arguments, if not by the launcher itself, which may end it first.
+/// Starts a process that drops the launcher's marks. It is still found by the run's folder in its arguments, unless the
+/// launcher finds and ends it first.
 fn finds_leak() {
     let site = Site::new();
     let script = "setsid -f sh -c 'sleep 300; : {folder}' </dev/null >/dev/null 2>&1; exit 0";
@@ -82,7 +82,7 @@ fn finds_leak() {
 /// No lab is needed, and none is there.
 fn runs_file() {
     let site = Site::without_labs();
-    // Rank 1 fails once rank 0 has said its word.
+    // Rank 1 fails after rank 0 has printed its line.
     let script = "if test $RANK = 0; then echo rank 0 of $WORLD_SIZE in {folder}; touch {folder}/said; \
                   else until test -e {folder}/said; do sleep 0.01; done; exit 5; fi";
     let program = format!(
@@ -90,8 +90,8 @@ fn runs_file() {
          args = [\"-c\", \"{script}\"]\n[expect]\nexit-code = 1\nroot-cause = 1\nsays = [\"rank 0 of 2 in /\"]\n"
     );
     fs::write(site.path("own.toml"), program).unwrap();
-    let told = stdout(&site.run("", &["inject", "own.toml"]).success());
-    assert!(told.contains("1/1 ✓ passed  own: Its own program") && told.contains("1 passed in"), "{told}");
+    let output = stdout(&site.run("", &["inject", "own.toml"]).success());
+    assert!(output.contains("1/1 ✓ passed  own: Its own program") && output.contains("1 passed in"), "{output}");
 }
 
 fn fails_missed_fault() {
@@ -105,7 +105,7 @@ fn fails_missed_fault() {
     assert_eq!(finding(&report, 0, "bit for bit")["verdict"], "passed");
 }
 
-/// The first start leaves a file on each node's disk, with its rank, and fails; the second finds the other rank's.
+/// The first start leaves a file with its rank on each node's disk, and fails; the second finds the other rank's.
 fn requeues() {
     let site = Site::without_labs();
     let script = "mkdir -p {snapshots}; if test -e {snapshots}/rank; \
@@ -126,24 +126,24 @@ fn requeues() {
 
 fn refuses_shares() {
     let site = Site::new();
-    let told = stderr(&site.run("", &["inject", "--soak", "1", "--ranks", "3", "--nodes", "2"]).code(2));
-    assert!(told.contains("--ranks is 3 and --nodes 2: each node has equally many ranks"), "{told}");
+    let message = stderr(&site.run("", &["inject", "--soak", "1", "--ranks", "3", "--nodes", "2"]).code(2));
+    assert!(message.contains("--ranks is 3 and --nodes 2: each node has equally many ranks"), "{message}");
 }
 
 fn ends_late_run() {
     let site = Site::new();
-    let told = stdout(&site.run("hangs", &["inject", "out-of-restarts", "--timeout", "1"]).code(1));
-    assert!(told.contains("it had not ended after 1 s and was killed: its last lines: "), "{told}");
-    assert!(told.contains("again: lockstep inject out-of-restarts"), "{told}");
+    let output = stdout(&site.run("hangs", &["inject", "out-of-restarts", "--timeout", "1"]).code(1));
+    assert!(output.contains("it had not ended after 1 s and was killed: its last lines: "), "{output}");
+    assert!(output.contains("again: lockstep inject out-of-restarts"), "{output}");
     assert_eq!(entries(&site.leftovers()[0]).len(), 1, "the failed run is kept");
 }
 
 fn replays() {
     let site = Site::new();
-    // The scenario's name and what happens, without the run's times.
-    let line = |told: String, name: &str| {
-        let line = told.lines().find_map(|line| line.find(name).map(|at| line[at..].to_owned()));
-        line.unwrap_or_else(|| panic!("{told}")).split_once("  (").unwrap().0.to_owned()
+    // The scenario's name and description, without the run's times.
+    let line = |text: String, name: &str| {
+        let line = text.lines().find_map(|line| line.find(name).map(|at| line[at..].to_owned()));
+        line.unwrap_or_else(|| panic!("{text}")).split_once("  (").unwrap().0.to_owned()
     };
     let alone = stdout(&site.run("", &["inject", "--soak", "1", "--seed", SEED, "--skip", "1"]).success());
     let series = stdout(&site.run("", &["inject", "--soak", "2", "--seed", SEED]).success());
@@ -151,32 +151,35 @@ fn replays() {
     assert_eq!(line(alone, &name), line(series, &name));
 }
 
-/// A seed whose first two scenarios the fake lab can do.
+/// A seed whose first two scenarios the fake lab supports.
 const SEED: &str = "3";
 
 fn stops_soak() {
     let site = Site::new();
-    let told = stdout(&site.run("other bits", &["inject", "--soak", "2", "--seed", SEED]).code(1));
-    assert!(told.contains(&format!("again: lockstep inject --soak 1 --seed {SEED} --skip 0 --ranks 2")), "{told}");
-    assert!(!told.contains("2/2") && told.contains("files in "), "{told}");
+    let output = stdout(&site.run("other bits", &["inject", "--soak", "2", "--seed", SEED]).code(1));
+    assert!(output.contains(&format!("again: lockstep inject --soak 1 --seed {SEED} --skip 0 --ranks 2")), "{output}");
+    assert!(!output.contains("2/2") && output.contains("files in "), "{output}");
 }
 
 fn names_line() {
     let site = Site::new();
     fs::write(site.path("x.toml"), "name = \"x\"\ntitle = \"x\"\nshows = \"x\"\n[run]\nrank = 2\n").unwrap();
-    let told = stderr(&site.run("", &["inject", "x.toml"]).code(2));
-    assert!(told.starts_with("error: x.toml:5:1: unknown field `rank`, expected one of `lab`, `program`"), "{told}");
-    let told = stderr(&site.run("", &["inject", "gone.toml"]).code(2));
-    assert!(told.starts_with("error: cannot read the scenario gone.toml: No such file"), "{told}");
+    let message = stderr(&site.run("", &["inject", "x.toml"]).code(2));
+    assert!(
+        message.starts_with("error: x.toml:5:1: unknown field `rank`, expected one of `lab`, `program`"),
+        "{message}"
+    );
+    let message = stderr(&site.run("", &["inject", "gone.toml"]).code(2));
+    assert!(message.starts_with("error: cannot read the scenario gone.toml: No such file"), "{message}");
 }
 
 fn refuses() {
     let site = Site::new();
-    let told = |args: &[&str]| stderr(&site.run("", &[&["inject"], args].concat()).code(2));
-    assert!(told(&[]).contains("name a scenario, or --all, or --soak COUNT"));
-    assert!(told(&["kill-one-wroker"]).contains("did you mean kill-one-worker?"));
-    assert!(told(&["--seed", "1", "panic"]).contains("--soak"));
-    assert!(told(&["panic", "--report", "x.pdf"]).contains(".html (a page)"));
+    let message_of = |args: &[&str]| stderr(&site.run("", &[&["inject"], args].concat()).code(2));
+    assert!(message_of(&[]).contains("name a scenario, or --all, or --soak COUNT"));
+    assert!(message_of(&["kill-one-wroker"]).contains("did you mean kill-one-worker?"));
+    assert!(message_of(&["--seed", "1", "panic"]).contains("--soak"));
+    assert!(message_of(&["panic", "--report", "x.pdf"]).contains(".html (a page)"));
     let bare = Site::without_labs();
     assert!(stderr(&bare.run("", &["inject", "panic"]).code(2)).contains("cannot find the program lab-06"));
 }

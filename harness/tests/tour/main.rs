@@ -1,8 +1,8 @@
-//! `lockstep tour`, `inject` and `verify` from outside: the real command against labs that tell the truth or lie, and against
+//! `lockstep tour`, `inject` and `verify` from outside: the real command with fake labs that tell the truth or lie, and with
 //! the real labs.
 //!
-//! This executable is the fake labs too: a link to it by a lab's name, beside a link to the command, is what the command
-//! finds and starts.
+//! This executable is also the fake labs: the command finds and starts a link to it with a lab's name, next to a link to the
+//! command.
 
 #![allow(clippy::unwrap_used)] // a test may
 

@@ -1,11 +1,11 @@
-//! What is left when a command is ended from outside: nothing. All processes of a run have the run's folder in their
-//! arguments, so that they are found in `/proc` whoever their parent is by then.
+//! A command that is ended from outside leaves nothing. All processes of a run have the run's folder in their arguments, so
+//! that they are found in `/proc` whatever their parent is by then.
 
-use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
+use lockstep_process::{KillOnDrop, proc};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::site::Site;
@@ -21,7 +21,7 @@ fn ends_at_signal() {
     {
         let site = Site::new();
         let mut command = Running::start(site.command("hangs", args));
-        // An agent and two ranks at least.
+        // At least an agent and two ranks.
         command.await_processes(&site.path("tmp"), |count| count > 2);
         let status = command.ended_by(signal);
         assert_eq!(status.signal(), Some(signal.as_raw()), "{args:?}: {status}");
@@ -40,18 +40,18 @@ fn leaves_no_process() {
 
 /// A command in the background, killed and reaped when a test fails.
 pub(crate) struct Running {
-    child: Child,
+    child: KillOnDrop,
 }
 
 impl Running {
     pub(crate) fn start(mut command: Command) -> Self {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        Running { child }
+        Running { child: KillOnDrop(child) }
     }
 
-    /// Waits until the number of processes that have `folder` in their arguments is as wanted.
+    /// Waits until the given number of processes have `folder` in their arguments.
     pub(crate) fn await_processes(&mut self, folder: &Path, wanted: impl Fn(usize) -> bool) {
-        // Processes of others give no event that could be waited for.
+        // Other processes provide no event to wait for.
         if let Err(why) = lockstep_watchdog::until(|| wanted(processes(folder))) {
             panic!("{} processes are at work in {}: {why}", processes(folder), folder.display());
         }
@@ -59,22 +59,13 @@ impl Running {
 
     /// Sends the signal and waits for the command's end.
     pub(crate) fn ended_by(&mut self, signal: Signal) -> ExitStatus {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-        self.child.wait().unwrap()
+        kill_process(Pid::from_child(&self.child.0), signal).unwrap();
+        self.child.0.wait().unwrap()
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// How many have `folder` in their arguments.
+/// The number of processes with `folder` in their arguments.
 pub(crate) fn processes(folder: &Path) -> usize {
     let folder = folder.to_string_lossy();
-    let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
-    let arguments = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-    arguments.filter(|text| String::from_utf8_lossy(text).contains(&*folder)).count()
+    proc::pids().filter_map(proc::command_line).filter(|text| text.contains(&*folder)).count()
 }

@@ -1,4 +1,4 @@
-//! A folder with the command and fake labs in it, as an installation has them, and the command made ready to run.
+//! A folder with the command and fake labs in it, like an installation, and the prepared command.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -24,8 +24,8 @@ impl Site {
         site
     }
 
-    /// The command alone. Linked, not copied: a file that was just written may still be open for writing in a process
-    /// that another test is starting, and then cannot be run.
+    /// The command alone. Linked, not copied: a file that was just written may still be open for writing in a process that
+    /// another test is starting, and cannot be executed then.
     pub(crate) fn without_labs() -> Self {
         let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         fs::hard_link(env!("CARGO_BIN_EXE_lockstep"), folder.path().join("lockstep")).unwrap();
@@ -37,7 +37,7 @@ impl Site {
         self.folder.path().join(name)
     }
 
-    /// `lockstep` with labs that tell this lie; its temporary files go where [`Site::leftovers`] looks.
+    /// `lockstep` with labs that tell this lie; its temporary files go to the folder that [`Site::leftovers`] checks.
     pub(crate) fn command(&self, lie: &str, args: &[&str]) -> std::process::Command {
         let mut command = std::process::Command::new(self.path("lockstep"));
         command.args(args).env(crate::fake_spawn::LIE, lie).env("TMPDIR", self.path("tmp"));
@@ -50,7 +50,7 @@ impl Site {
         lockstep_watchdog::output(self.command(lie, args)).assert()
     }
 
-    /// What the command left in its temporary folder.
+    /// The files that the command left in its temporary folder.
     pub(crate) fn leftovers(&self) -> Vec<PathBuf> {
         entries(&self.path("tmp"))
     }
@@ -67,7 +67,7 @@ pub(crate) fn json(assert: &assert_cmd::assert::Assert) -> Value {
     serde_json::from_slice(&assert.get_output().stdout).unwrap()
 }
 
-/// The finding of the report's case number `case` whose claim has these words in it.
+/// The finding of the report's case `case` whose claim contains these words.
 pub(crate) fn finding<'a>(report: &'a Value, case: usize, words: &str) -> &'a Value {
     let findings = report["cases"][case]["findings"].as_array().unwrap();
     let found = findings.iter().find(|finding| finding["claim"].as_str().unwrap().contains(words));

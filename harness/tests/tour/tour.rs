@@ -1,4 +1,4 @@
-//! What the tour says, and with which exit code, about a lab that tells the truth, lies, fails or is missing.
+//! The output and exit code of the tour with a lab that tells the truth, lies, fails or is missing.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,7 +17,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("reports_a_lab_that_fails", reports_failure),
     ("refuses_a_data_folder_without_digits", refuses_data),
     ("passes_on_a_relative_data_folder_as_an_absolute_one", passes_data_on),
-    ("keeps_the_files_where_it_is_asked_to", keeps_files),
+    ("keeps_the_files_in_the_given_folder", keeps_files),
     ("refuses_a_page_of_an_unknown_form_before_it_begins", refuses_page),
 ];
 
@@ -32,13 +32,13 @@ fn prints_help() {
     let site = Site::without_labs();
     let help = stderr(&site.run("", &[]).code(2));
     assert!(["tour", "inject", "verify", "Exit codes: 0"].iter().all(|word| help.contains(word)), "{help}");
-    assert!(!help.contains("tied-exec"), "{help}");
+    assert!(!help.contains("dies-with-parent"), "{help}");
 }
 
 fn shows_kill() {
     let site = Site::new();
     let assert = site.run("", &small(&["--html", "here/page.html"])).success();
-    let told = stdout(&assert);
+    let output = stdout(&assert);
     for text in [
         "Run A: nothing happens\n",
         "Run B: the same, but rank 1 is killed after step 2 of epoch 1\n",
@@ -49,11 +49,11 @@ fn shows_kill() {
         "passed    The final weights are bit",
         "here/page.html",
     ] {
-        assert!(told.contains(text), "no {text:?} in\n{told}");
+        assert!(output.contains(text), "no {text:?} in\n{output}");
     }
-    assert!(!told.contains('\x1b'), "colour without a terminal");
-    let report = told.split_once("What happened").unwrap().1;
-    assert!(report.lines().all(|line| line.chars().count() <= 100), "{told}");
+    assert!(!output.contains('\x1b'), "colour without a terminal");
+    let report = output.split_once("What happened").unwrap().1;
+    assert!(report.lines().all(|line| line.chars().count() <= 100), "{output}");
     assert!(fs::read_to_string(site.path("here/page.html")).unwrap().starts_with("<!DOCTYPE html>"));
     assert_eq!((stderr(&assert), site.leftovers().len()), (String::new(), 0));
 }
@@ -70,7 +70,7 @@ fn prints_json() {
 
 fn fails_lies() {
     let site = Site::new();
-    for (lie, claim, told) in [
+    for (lie, claim, expected) in [
         ("other bits", "bit for bit", "rank 0: 2 values of weight, the first is value 0: bits"),
         ("no weights", "bit for bit", "cannot read the weights rank-0.safetensors"),
         ("leaves a file", "is left", "temporary file tmp/left"),
@@ -79,8 +79,8 @@ fn fails_lies() {
         let report = json(&assert);
         let broken = finding(&report, 0, claim);
         assert_eq!(broken["verdict"], "FAILED", "{lie}: {broken:#}");
-        assert!(broken["evidence"].as_str().unwrap().contains(told), "{lie}: {broken:#}");
-        // What failed can be looked at.
+        assert!(broken["evidence"].as_str().unwrap().contains(expected), "{lie}: {broken:#}");
+        // The files of a failed run are kept.
         assert!(stderr(&assert).contains("files in "), "{}", stderr(&assert));
     }
 }
@@ -94,9 +94,9 @@ fn follows_link() {
 
 fn names_missing_lab() {
     let site = Site::without_labs();
-    let told = stderr(&site.run("", &["tour"]).code(2));
-    assert!(told.contains("cannot find the program lab-06-snapshot-resume in /"), "{told}");
-    assert!(told.contains("build it with `cargo build`"), "{told}");
+    let message = stderr(&site.run("", &["tour"]).code(2));
+    assert!(message.contains("cannot find the program lab-06-snapshot-resume in /"), "{message}");
+    assert!(message.contains("build it with `cargo build`"), "{message}");
 }
 
 fn reports_failure() {
@@ -112,38 +112,38 @@ fn reports_failure() {
 
 fn refuses_data() {
     let site = Site::new();
-    let told = stderr(&site.run("", &["tour", "--data", "tmp"]).code(2));
-    assert!(told.contains("cannot use --data: tmp holds no train-labels-idx1-ubyte[.gz]"), "{told}");
+    let message = stderr(&site.run("", &["tour", "--data", "tmp"]).code(2));
+    assert!(message.contains("cannot use --data: tmp holds no train-labels-idx1-ubyte[.gz]"), "{message}");
     site.run("", &["tour", "--data", "tmp", "--samples", "9"]).code(2);
 }
 
-/// The fake lab asserts that the folder is absolute; it goes by `--samples`, which is the label file's count.
+/// The fake lab asserts that the folder is absolute; it uses `--samples`, which is the label file's count.
 fn passes_data_on() {
     let site = Site::new();
     let labels = |count: u32| [&[0, 0, 8, 1][..], &count.to_be_bytes(), &vec![0; count as usize]].concat();
     fs::create_dir(site.path("digits")).unwrap();
     fs::write(site.path("digits/train-labels-idx1-ubyte"), labels(256)).unwrap();
     fs::write(site.path("digits/t10k-labels-idx1-ubyte"), labels(64)).unwrap();
-    let told = stdout(&site.run("", &["tour", "--data", "digits", "--epochs", "2"]).success());
-    assert!(told.starts_with("Lockstep tour: 2 ranks learn 256 digits, 64 more held out"), "{told}");
+    let output = stdout(&site.run("", &["tour", "--data", "digits", "--epochs", "2"]).success());
+    assert!(output.starts_with("Lockstep tour: 2 ranks learn 256 digits, 64 more held out"), "{output}");
 }
 
 fn keeps_files() {
     let site = Site::new();
-    let told = stdout(&site.run("", &small(&["--keep", "kept/here"])).success());
+    let message = stdout(&site.run("", &small(&["--keep", "kept/here"])).success());
     let folder = site.path("kept/here").canonicalize().unwrap();
-    assert!(told.contains(&format!("files in {}", folder.display())), "{told}");
+    assert!(message.contains(&format!("files in {}", folder.display())), "{message}");
     let names = |folder: &str| {
         entries(&site.path(folder)).iter().map(|path| path.file_name().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names("kept/here"), ["001-undisturbed", "002-kill-one-worker"]);
     assert_eq!(names("kept/here/002-kill-one-worker/weights"), ["rank-0.safetensors", "rank-1.safetensors"]);
-    let told = stderr(&site.run("", &small(&["--keep", "kept/here"])).code(2));
-    assert!(told.contains("cannot keep files in kept/here: it is not empty, name a new folder"), "{told}");
+    let message = stderr(&site.run("", &small(&["--keep", "kept/here"])).code(2));
+    assert!(message.contains("cannot keep files in kept/here: it is not empty, name a new folder"), "{message}");
 }
 
 fn refuses_page() {
     let site = Site::new();
-    let told = stderr(&site.run("", &small(&["--html", "page.pdf"])).code(2));
-    assert!(told.contains("cannot write the page to page.pdf: its ending does not say a form"), "{told}");
+    let message = stderr(&site.run("", &small(&["--html", "page.pdf"])).code(2));
+    assert!(message.contains("cannot write the page to page.pdf: its ending does not say a form"), "{message}");
 }

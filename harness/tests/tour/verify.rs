@@ -1,4 +1,4 @@
-//! What `lockstep verify` says of labs that tell the truth, lie or are missing.
+//! The output of `lockstep verify` for labs that tell the truth, lie or are missing.
 
 use crate::site::{Site, finding, json, stderr, stdout};
 
@@ -12,15 +12,15 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 
 fn verifies() {
     let report = json(&Site::new().run("", &["verify", "--report", "-"]).success());
-    let told = |case: usize| {
+    let verdict_of = |case: usize| {
         (report["cases"][case]["name"].as_str().unwrap(), report["cases"][case]["verdict"].as_str().unwrap())
     };
-    assert_eq!(told(0), ("01-single-gpu", "not verified here"));
-    assert_eq!(told(1), ("02-spawn-ddp", "passed"), "{:#}", report["cases"][1]);
-    assert_eq!(told(2), ("03-torchrun-env", "not verified here"));
-    assert_eq!(told(3), ("04-point-to-point", "not verified here"));
-    assert_eq!(told(5), ("06-snapshot-resume", "passed"), "{:#}", report["cases"][5]["findings"]);
-    assert_eq!(told(7), ("08-image-folder", "not verified here"));
+    assert_eq!(verdict_of(0), ("01-single-gpu", "not verified here"));
+    assert_eq!(verdict_of(1), ("02-spawn-ddp", "passed"), "{:#}", report["cases"][1]);
+    assert_eq!(verdict_of(2), ("03-torchrun-env", "not verified here"));
+    assert_eq!(verdict_of(3), ("04-point-to-point", "not verified here"));
+    assert_eq!(verdict_of(5), ("06-snapshot-resume", "passed"), "{:#}", report["cases"][5]["findings"]);
+    assert_eq!(verdict_of(7), ("08-image-folder", "not verified here"));
     assert!(finding(&report, 0, "is built")["evidence"].as_str().unwrap().contains("build it with `cargo build`"));
     let claims = ["exit code 0", "is left", "same weights, to the bit", "train as", "Every sample", "learns"];
     claims.iter().for_each(|claim| assert_eq!(finding(&report, 1, claim)["verdict"], "passed"));
@@ -30,7 +30,7 @@ fn verifies() {
 fn fails_lies() {
     let site = Site::new();
     let claims = ["same weights, to the bit", "train as", "Every sample", "learns"];
-    for (lie, broken, told) in [
+    for (lie, broken, expected) in [
         ("bit", vec![0], "rank 1 differs from rank 0: 1 value of weight, the first is value 0"),
         ("no weights", vec![0, 3], "cannot read the weights rank-1.safetensors"),
         ("apart", vec![1], "the loss of step 0 of epoch 0 is 1 in A and 1.01 in B"),
@@ -44,29 +44,31 @@ fn fails_lies() {
             (0..4).filter(|index| finding(&report, 0, claims[*index])["verdict"] == "FAILED").collect();
         assert_eq!(failed, broken, "{lie}: {report:#}");
         let evidence = finding(&report, 0, claims[broken[0]])["evidence"].as_str().unwrap();
-        assert!(evidence.contains(told), "{lie}: {evidence}");
+        assert!(evidence.contains(expected), "{lie}: {evidence}");
     }
 }
 
 fn takes_padding() {
     let report = json(&Site::new().run("", &["verify", "02", "--nprocs", "3", "--report", "-"]).success());
-    let told = |claim| finding(&report, 0, claim)["evidence"].as_str().unwrap().to_owned();
-    assert!(told("Every sample").contains("1,024 samples on 3 ranks; 2 repeats an epoch are the sampler's padding"));
-    assert!(told("train as").contains("A takes padding too"), "{}", told("train as"));
+    let evidence_of = |claim| finding(&report, 0, claim)["evidence"].as_str().unwrap().to_owned();
+    assert!(
+        evidence_of("Every sample").contains("1,024 samples on 3 ranks; 2 repeats an epoch are the sampler's padding")
+    );
+    assert!(evidence_of("train as").contains("A takes padding too"), "{}", evidence_of("train as"));
 }
 
 fn fails_resume() {
-    let told = stdout(&Site::new().run("other bits", &["verify", "06"]).code(1));
-    assert!(told.contains("✗ 06-snapshot-resume") && told.contains("1 FAILED"), "{told}");
+    let output = stdout(&Site::new().run("other bits", &["verify", "06"]).code(1));
+    assert!(output.contains("✗ 06-snapshot-resume") && output.contains("1 FAILED"), "{output}");
 }
 
 fn refuses() {
     let site = Site::new();
-    let told = stderr(&site.run("", &["verify", "09"]).code(2));
-    assert!(told.contains("there is no lab \"09\": there are 01-single-gpu, 02-spawn-ddp"), "{told}");
+    let message = stderr(&site.run("", &["verify", "09"]).code(2));
+    assert!(message.contains("there is no lab \"09\": there are 01-single-gpu, 02-spawn-ddp"), "{message}");
     for name in ["3", "03", "03-torchrun-env", "lab-03-torchrun-env", "ex-03"] {
-        let told = stderr(&site.run("", &["verify", name]).code(2));
-        assert!(told.contains("cannot find the program lab-03-torchrun-env"), "{name}: {told}");
+        let message = stderr(&site.run("", &["verify", name]).code(2));
+        assert!(message.contains("cannot find the program lab-03-torchrun-env"), "{name}: {message}");
     }
     stderr(&Site::without_labs().run("", &["verify"]).code(2));
 }

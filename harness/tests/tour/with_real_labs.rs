@@ -1,4 +1,4 @@
-//! The commands with the labs that train, where they were built; small runs, and the same verdicts.
+//! The commands with the labs that train, if they were built; small runs, and the same verdicts.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,7 +19,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("leaves_no_rank_behind_when_it_is_killed", leaves_no_rank),
 ];
 
-/// The command beside real labs; `None`, with a word about it, where one was not built.
+/// The command next to real labs; prints a note and returns `None` if one was not built.
 fn command(labs: &[&str], args: &[&str]) -> Option<Command> {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_lockstep"));
     for lab in labs.iter().map(|lab| program.with_file_name(lab)) {
@@ -60,15 +60,15 @@ fn real_nodes() {
     assert_eq!(report["counts"]["passed"], names.len(), "{report:#}");
 }
 
-/// Seed, place in its series, ranks and nodes, with what failed.
+/// Seed, index in its series, ranks and nodes, with what failed.
 const SEEDS: &[[&str; 4]] = &[
-    // A node that was replaced after the host of the store had gone waited for it in vain.
+    // After the host of the store was gone, a node that was replaced waited for it in vain.
     ["1", "6", "2", "2"],
     // A node was replaced although the job had just succeeded.
     ["100", "6", "2", "2"],
     // A node was lost and replaced when its workers had succeeded, and the host of the store had ended.
     ["100", "28", "2", "2"],
-    // A guest's agent gave up after its network had been cut for a second, and the host waited for it in vain.
+    // A guest's agent gave up after its network had been down for a second, and the host waited for it in vain.
     ["203", "12", "4", "2"],
 ];
 

@@ -1,4 +1,4 @@
-//! How the grader's inputs reach each task's function, and its results the grader. There is nothing to change here.
+//! Passes the grader's inputs to each task's function and its results back. You do not change this file.
 
 use std::ops::Range;
 
@@ -8,14 +8,14 @@ use tch::{Device, Kind, Tensor};
 
 use crate::mean_loss::{Batch, Report};
 
-/// Inputs: samples, batch size. Results: first place of each batch, and the one behind its last.
+/// Inputs: samples, batch size. Results: the start and end of each batch; the end is excluded.
 pub fn batches(answer: fn(usize, usize) -> Vec<Range<usize>>) -> Task {
     Task::new("batches", move |(samples, batch_size)| {
         Ok(answer(samples, batch_size).into_iter().map(|batch| (batch.start, batch.end)).collect::<Vec<_>>())
     })
 }
 
-/// Inputs: for each batch, by sample, its scores and its target. Results: loss, accuracy.
+/// Inputs: for each batch, the scores and the target of each sample. Results: loss, accuracy.
 pub fn mean_loss(answer: fn(&[Batch]) -> Report) -> Task {
     Task::new("mean_loss", move |batches: Vec<Vec<(Vec<f64>, i64)>>| {
         let batch = |samples: Vec<(Vec<f64>, i64)>| {
@@ -29,16 +29,16 @@ pub fn mean_loss(answer: fn(&[Batch]) -> Report) -> Task {
     })
 }
 
-/// Inputs: epochs in all, epochs from one checkpoint to the next.
+/// Inputs: the number of epochs, the number of epochs between two checkpoints.
 pub fn checkpoints(answer: fn(u64, u64) -> Vec<u64>) -> Task {
     Task::new("checkpoints", move |(total_epochs, save_every)| Ok(answer(total_epochs, save_every)))
 }
 
-/// A network's training, from outside.
+/// The signature of `learns`.
 type Training = fn(&VarStore, &Linear, &Tensor, &Tensor, usize) -> anyhow::Result<Vec<f64>>;
 
-/// Inputs: by sample, its numbers and its target; how many steps. Results: weights and constant before the training and after
-/// it, the last gradients, the losses.
+/// Inputs: the inputs and the target of each sample; the number of steps. Results: weights and bias before and after the
+/// training, the last gradients, the losses.
 pub fn learns(answer: Training) -> Task {
     Task::new("learns", move |(samples, steps): (Vec<(Vec<f64>, f64)>, usize)| {
         let (inputs, targets): (Vec<Vec<f64>>, Vec<f64>) = samples.into_iter().unzip();
@@ -54,10 +54,10 @@ pub fn learns(answer: Training) -> Task {
     })
 }
 
-/// The weights of a layer with one output, and behind them its constant.
+/// The weights of a layer with one output, followed by its bias.
 fn weights(layer: &Linear) -> anyhow::Result<Vec<f64>> {
-    let constant = layer.bs.as_ref().map(numbers).transpose()?.unwrap_or_default();
-    Ok([numbers(&layer.ws)?, constant].concat())
+    let bias = layer.bs.as_ref().map(numbers).transpose()?.unwrap_or_default();
+    Ok([numbers(&layer.ws)?, bias].concat())
 }
 
 fn gradients(layer: &Linear) -> anyhow::Result<Vec<f64>> {

@@ -1,52 +1,52 @@
-//! Task `batches`: with a remainder and without, and at the edges.
+//! Grades `batches`: with a remainder, without one, and edge cases.
 
-use lockstep_grading::{Claim, Stage};
+use lockstep_grading::{Claim, Runner};
 
 type Batches = Vec<(usize, usize)>;
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     let (size, count) = (random.below(3..9), random.below(2..7));
     let rest = random.below(1..size);
     let cases = [(size * count + rest, size), (size * count, size), (size - 1, size), (count, 1), (0, size)];
-    let outputs = stage.call::<_, Batches>(1, &cases)?;
+    let outputs = runner.call::<_, Batches>(1, &cases)?;
     for (case, &(samples, size)) in cases.iter().enumerate() {
-        judge(samples, size, outputs.of(0, case))?;
+        check(samples, size, outputs.of(0, case))?;
     }
     Ok(())
 }
 
-fn judge(samples: usize, size: usize, observed: &Batches) -> anyhow::Result<()> {
+fn check(samples: usize, size: usize, observed: &Batches) -> anyhow::Result<()> {
     let right: Batches = (0..samples).step_by(size).map(|begin| (begin, samples.min(begin + size))).collect();
     let full = &right[..samples / size];
     let covered: Vec<usize> = observed.iter().flat_map(|batch| batch.0..batch.1).collect();
-    Claim::equal(&told(&right), &told(observed))
+    Claim::equal(&ranges(&right), &ranges(observed))
         .given(format!("{samples} samples, batch size {size}"))
-        .knows(
+        .diagnose_if(
             observed == full,
-            "the samples that do not fill a batch are dropped, and always the same ones if nobody shuffles: the last batch may \
-             have fewer",
+            "the samples that do not fill a batch are dropped, and without shuffling always the same ones: the last batch may \
+             be smaller",
         )
-        .knows(
+        .diagnose_if(
             covered.iter().any(|place| *place >= samples),
-            format!("a batch goes beyond the last sample, {}: the last batch has only what is left", samples.saturating_sub(1)),
+            format!("a batch goes beyond the last sample, {}: the last batch has only the remaining samples", samples.saturating_sub(1)),
         )
-        .knows(
+        .diagnose_if(
             observed.iter().any(|batch| batch.0 >= batch.1),
-            "there is an empty batch, whose mean loss is 0 divided by 0: where all batches are full there is no remainder",
+            "there is an empty batch, whose mean loss is 0 / 0: if all batches are full, no samples remain for another one",
         )
-        .knows(
+        .diagnose_if(
             covered.len() < samples,
             "some samples are in no batch",
         )
-        .knows(
+        .diagnose_if(
             covered.windows(2).any(|pair| pair[1] <= pair[0]),
             "some samples are in two batches",
         )
-        .otherwise("not batches of the batch size, in order, and a last one with what is left")
+        .or_fail("the batches must be in order and have the batch size; the last one has the remaining samples")
 }
 
-/// As ranges are written.
-fn told(batches: &[(usize, usize)]) -> Vec<std::ops::Range<usize>> {
+/// The batches as ranges, which is how learners write them.
+fn ranges(batches: &[(usize, usize)]) -> Vec<std::ops::Range<usize>> {
     batches.iter().map(|batch| batch.0..batch.1).collect()
 }

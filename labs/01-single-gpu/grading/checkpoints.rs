@@ -1,20 +1,20 @@
-//! Task `checkpoints`: totals that are multiples of the interval, and others.
+//! Grades `checkpoints`: numbers of epochs that are multiples of the interval, and others.
 
-use lockstep_grading::{Claim, Stage};
+use lockstep_grading::{Claim, Runner};
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     let (every, times) = (random.below(3..6) as u64, random.below(2..5) as u64);
     let rest = 1 + random.below(0..every as usize - 1) as u64;
     let cases = [(every * times + rest, every), (every * times, every), (every - 1, every), (times, 1), (0, every)];
-    let outputs = stage.call::<_, Vec<u64>>(1, &cases)?;
+    let outputs = runner.call::<_, Vec<u64>>(1, &cases)?;
     for (case, &(total, every)) in cases.iter().enumerate() {
-        judge(total, every, outputs.of(0, case))?;
+        check(total, every, outputs.of(0, case))?;
     }
     Ok(())
 }
 
-fn judge(total: u64, every: u64, observed: &Vec<u64>) -> anyhow::Result<()> {
+fn check(total: u64, every: u64, observed: &Vec<u64>) -> anyhow::Result<()> {
     let after = |epoch: &u64| (epoch + 1).is_multiple_of(every);
     let right: Vec<u64> = (0..total).filter(|epoch| after(epoch) || epoch + 1 == total).collect();
     let early: Vec<u64> = (0..total).filter(|epoch| epoch % every == 0).collect();
@@ -22,21 +22,21 @@ fn judge(total: u64, every: u64, observed: &Vec<u64>) -> anyhow::Result<()> {
     let from_one: Vec<u64> = right.iter().map(|epoch| epoch + 1).collect();
     let starts_early = total > 0 && every > 1 && observed.first() == Some(&0) && right.first() != Some(&0);
     Claim::equal(&right, observed)
-        .given(format!("{total} epochs, save every {every}; after which epochs is saved, counted from 0"))
-        .knows(
+        .given(format!("{total} epochs, save every {every}; the epochs, numbered from 0, after which a checkpoint is saved"))
+        .diagnose_if(
             *observed == early,
-            "epochs count from 0, so the first checkpoint comes after one epoch, and what is trained after the last multiple is \
+            "epochs count from 0, so the first checkpoint comes after one epoch, and the epochs after the last multiple are \
              lost: count the epochs that are done, and save after the last",
         )
-        .knows(starts_early, "epochs count from 0, so the first checkpoint comes after one epoch: count those that are done")
-        .knows(
+        .diagnose_if(starts_early, "epochs count from 0, so the first checkpoint comes after one epoch: count those that are done")
+        .diagnose_if(
             *observed == without_last,
             "the last epochs do not complete an interval, and are lost when the run ends: save after the last epoch, too",
         )
-        .knows(
+        .diagnose_if(
             observed.windows(2).any(|pair| pair[0] == pair[1]),
-            "an epoch is saved twice: the last one completes an interval here",
+            "an epoch is saved twice: here the last epoch also completes an interval",
         )
-        .knows(*observed == from_one, "these are the numbers of epochs that were done; the epochs' own numbers begin with 0")
-        .otherwise("not after every interval and after the last epoch")
+        .diagnose_if(*observed == from_one, "these are counts of finished epochs; the epochs themselves are numbered from 0")
+        .or_fail("save a checkpoint after every interval and after the last epoch")
 }

@@ -1,25 +1,25 @@
-//! Task `learns`: a rule that the layer can hold, and what training makes of it, seen from outside.
+//! Grades `learns`: the targets follow a rule that the layer can represent; training must find it.
 
-use lockstep_grading::{Claim, Fault, Numbers, Stage, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, explain};
 
 const FEATURES: usize = 20;
 const SAMPLES: usize = 128;
 const STEPS: usize = 200;
-/// The program's.
+/// The learning rate of the program.
 const RATE: f64 = 0.05;
-/// Weights that differ by less have not moved.
+/// Weights that changed by less than this have not moved.
 const MOVED: f64 = 1e-3;
-/// How much nearer to the rule the weights must be in the end. A right program comes at least ten times as near.
+/// The factor by which the distance to the rule must shrink. A right program reaches at least ten.
 const NEARER: f64 = 4.0;
 
-/// Numbers and target.
+/// Inputs and target.
 type Sample = (Vec<f64>, f64);
-/// Weights before and after, the last gradients, losses.
+/// Weights before and after the training, the last gradients, the losses.
 type Trained = (Numbers, Numbers, Numbers, Numbers);
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
-    // Lab 01's own rule, with a constant of this run.
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    // The rule of lab 01, with a random bias.
     let mut rule: Vec<f64> = (0..FEATURES).map(|feature| (feature as f64 - 5.0) / 10.0).collect();
     rule.push(0.5 + random.below(0..8) as f64 / 8.0);
     let sample = |_| {
@@ -28,17 +28,17 @@ pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
         (inputs, target)
     };
     let samples: Vec<Sample> = (0..SAMPLES).map(sample).collect();
-    let outputs = stage.call::<_, Trained>(1, &[(&samples, STEPS)]).map_err(|error| explain(error, why))?;
+    let outputs = runner.call::<_, Trained>(1, &[(&samples, STEPS)]).map_err(|error| explain(error, why))?;
     let (before, after, gradients, losses) = outputs.of(0, 0);
     let given = format!("{SAMPLES} samples, {STEPS} steps");
     Claim::equal(&STEPS, &losses.len())
         .given(format!("{given}; how many losses"))
-        .otherwise("a loss for each step is to be returned")?;
+        .or_fail("return the loss of each step")?;
     moves(&given, before, after, gradients, losses)?;
     finds(&given, &samples, &rule, before, after, losses)
 }
 
-/// What a layer with these weights and this constant behind them makes of a sample.
+/// The output of a layer for one sample. The bias is the last of `weights`.
 fn output(weights: &[f64], inputs: &[f64]) -> f64 {
     weights.iter().zip(inputs.iter().chain([&1.0])).map(|(weight, input)| weight * input).sum()
 }
@@ -46,7 +46,7 @@ fn output(weights: &[f64], inputs: &[f64]) -> f64 {
 fn moves(given: &str, before: &[f64], after: &[f64], gradients: &[f64], losses: &[f64]) -> anyhow::Result<()> {
     let moved = before.iter().zip(after).map(|(before, after)| (after - before).abs()).fold(0.0, f64::max);
     let steepest = gradients.iter().map(|gradient| gradient.abs()).fold(0.0, f64::max);
-    let still = moved < MOVED && after.iter().all(|weight| weight.is_finite());
+    let unmoved = moved < MOVED && after.iter().all(|weight| weight.is_finite());
     // A zero may have a sign.
     let loss = |step: usize| format!("{:.4}", losses[step]).replace("-0.0000", "0.0000");
     let observed = format!(
@@ -54,15 +54,15 @@ fn moves(given: &str, before: &[f64], after: &[f64], gradients: &[f64], losses: 
         loss(0),
         loss(STEPS - 1)
     );
-    Claim::that(!still, "weights that have moved", observed)
+    Claim::that(!unmoved, "weights that have moved", observed)
         .given(given)
-        .knows(
+        .diagnose_if(
             losses.iter().all(|loss| loss.abs() < 1e-6),
-            "the loss is 0 whatever the layer says: cross-entropy takes the softmax over the classes, and over one class that \
-             is always 1. A loss that cannot change has no gradient, and nothing is learned",
+            "the loss is 0 whatever the layer's output is: cross-entropy takes the softmax over the classes, and over one class \
+             that is always 1. A loss that cannot change has no gradient, so nothing is learned",
         )
-        .knows(steepest > MOVED, "there are gradients, and the weights stand still: no step is taken with them")
-        .otherwise("no gradient reaches the weights")
+        .diagnose_if(steepest > MOVED, "there are gradients, but the weights do not move: no step is taken")
+        .or_fail("no gradient reaches the weights")
 }
 
 fn finds(
@@ -87,20 +87,20 @@ fn finds(
     let piled = piled_up(samples, before);
     Claim::that(end < begin / NEARER, format!("weights {NEARER} times nearer to the rule, at least"), observed)
         .given(format!("{given}; distance of the weights from the rule"))
-        .knows(
+        .diagnose_if(
             (0..3).all(|step| near(losses[step], piled[step])),
-            "the gradients pile up: each step goes along the sum of all gradients so far. Set them to zero before the backward pass",
+            "the gradients pile up: each step uses the sum of all gradients so far. Set them to zero before the backward pass",
         )
-        .knows(
+        .diagnose_if(
             near(losses[0], over_pairs(samples, before)),
-            "the loss compares each output with the targets of all samples: a tensor of shape [n] and one of [n, 1] are spread \
-             to [n, n] without a word. Give both the same shape",
+            "the loss compares each output with the targets of all samples: tensors of shapes [n] and [n, 1] are silently \
+             broadcast to [n, n]. Give both the same shape",
         )
-        .knows(
+        .diagnose_if(
             !end.is_finite() || end > 100.0 * begin,
-            "the weights run away: the steps are too long. Is the loss a mean over the samples, or their sum?",
+            "the weights diverge: the steps are too long. Is the loss the mean over the samples, or their sum?",
         )
-        .otherwise("the weights move, but not towards the rule: does the loss say how far the outputs are from the targets?")
+        .or_fail("the weights move, but not towards the rule: does the loss measure how far the outputs are from the targets?")
 }
 
 /// The mean squared difference of every output from every target.
@@ -110,7 +110,7 @@ fn over_pairs(samples: &[Sample], weights: &[f64]) -> f64 {
     outputs.map(of_output).sum::<f64>() / (samples.len() * samples.len()) as f64
 }
 
-/// The first losses of a training that never sets its gradients to zero.
+/// The first losses of a training run that never sets its gradients to zero.
 fn piled_up(samples: &[Sample], weights: &[f64]) -> Vec<f64> {
     let (mut weights, mut sum) = (weights.to_vec(), vec![0.0; weights.len()]);
     let mut losses = Vec::new();
@@ -126,13 +126,13 @@ fn piled_up(samples: &[Sample], weights: &[f64]) -> Vec<f64> {
     losses
 }
 
-fn why(fault: &Fault) -> Option<String> {
-    let cut = fault.verdict == Verdict::Crash && fault.diagnosis.contains("does not require grad");
+fn why(finding: &Finding) -> Option<String> {
+    let cut = finding.verdict == Verdict::Crash && finding.diagnosis.contains("does not require grad");
     cut.then(|| {
         format!(
-            "the loss does not hang on the weights any more, so there is nothing to go back through: between the layer and the \
-             loss something has left the graph, such as no_grad, detach, or a tensor made of plain numbers ({})",
-            fault.diagnosis
+            "the loss no longer depends on the weights, so the backward pass has nothing to go back through: something between \
+             the layer and the loss cuts the graph, such as no_grad, detach, or a tensor made of plain numbers ({})",
+            finding.diagnosis
         )
     })
 }

@@ -1,7 +1,7 @@
-//! Task `mean_loss`: two batches with mistakes and a short one without, so that it matters how batches are weighed.
+//! Grades `mean_loss`: two batches with mistakes and a short one without, so the weights of the batches matter.
 
-use lockstep_grading::stage::Inputs;
-use lockstep_grading::{Claim, Numbers, Stage, close};
+use lockstep_grading::runner::Inputs;
+use lockstep_grading::{Claim, Numbers, Runner, close};
 
 /// The scores are single precision.
 const TOLERANCE: f64 = 1e-4;
@@ -17,22 +17,22 @@ struct Means {
     accuracy: f64,
 }
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     // A batch of one sample would hide a second division by the length.
     let (length, short) = (random.below(6..12), random.below(2..4));
     let epoch = [mixed(&mut random, length), mixed(&mut random, length), all_right(&mut random, short)];
     let one = [mixed(&mut random, length)];
-    let outputs = stage.call::<_, Numbers>(1, &[&epoch[..], &one[..]])?;
-    judge(&epoch, outputs.of(0, 0))?;
-    judge(&one, outputs.of(0, 1))
+    let outputs = runner.call::<_, Numbers>(1, &[&epoch[..], &one[..]])?;
+    check(&epoch, outputs.of(0, 0))?;
+    check(&one, outputs.of(0, 1))
 }
 
-/// Scores that differ, and random targets; the first sample is wrong.
+/// Samples with distinct scores and random targets. The first sample is classified wrongly.
 fn mixed(random: &mut Inputs, length: usize) -> Vec<Sample> {
     let sample = |number: usize| {
         let mut scores = random.numbers(CLASSES);
-        // Below the steps in which scores are drawn: none are equal.
+        // Smaller than the steps between random scores, so that no two scores are equal.
         scores.iter_mut().enumerate().for_each(|(class, score)| *score += class as f64 / 32.0);
         let best = best(&scores);
         let target = if number == 0 { (best + 1) % CLASSES } else { random.below(0..CLASSES) };
@@ -61,7 +61,7 @@ fn means(batch: &[Sample]) -> Means {
     Means { length, loss: batch.iter().map(entropy).sum::<f64>() / length, accuracy: right as f64 / length }
 }
 
-fn judge(epoch: &[Vec<Sample>], observed: &Numbers) -> anyhow::Result<()> {
+fn check(epoch: &[Vec<Sample>], observed: &Numbers) -> anyhow::Result<()> {
     let batches: Vec<Means> = epoch.iter().map(|batch| means(batch)).collect();
     let (count, samples) = (batches.len() as f64, batches.iter().map(|batch| batch.length).sum::<f64>());
     let lengths: Vec<usize> = epoch.iter().map(Vec::len).collect();
@@ -72,22 +72,22 @@ fn judge(epoch: &[Vec<Sample>], observed: &Numbers) -> anyhow::Result<()> {
         let each: Vec<f64> = batches.iter().map(mean).collect();
         Claim::close(&[sum(&|of| mean(of) * of.length) / samples], &observed[which..=which], TOLERANCE)
             .given(format!("the {name} of batches of {lengths:?} samples, whose means are {each:.4?}"))
-            .knows(
+            .diagnose_if(
                 seen(sum(&|of| mean(of) / of.length) / count) || seen(sum(&mean) / samples),
                 format!(
-                    "divided by the number of samples twice: the {name} of a batch is a mean already, so what is printed \
+                    "divided by the number of samples twice: the {name} of a batch is a mean already, so the result \
                      shrinks as batches grow"
                 ),
             )
-            .knows(
+            .diagnose_if(
                 seen(sum(&mean) / count),
                 format!(
                     "the mean of the batches' means: a sample of the short last batch counts more than any other. Add up \
                      {name} times length, and divide by the number of samples, once"
                 ),
             )
-            .knows(seen(sum(&|of| mean(of) * of.length)), "added up over all samples, and never divided by their number")
-            .otherwise(format!("not the mean {name} of the samples"))?;
+            .diagnose_if(seen(sum(&|of| mean(of) * of.length)), "summed over all samples, but never divided by their number")
+            .or_fail(format!("the result is not the mean {name} of the samples"))?;
     }
     Ok(())
 }

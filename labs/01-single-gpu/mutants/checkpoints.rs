@@ -10,7 +10,7 @@ pub fn not_last(total_epochs: u64, save_every: u64) -> Vec<u64> {
     (0..total_epochs).filter(|epoch| (epoch + 1) % save_every == 0).collect()
 }
 
-/// Saves again at the end, also when it has just saved.
+/// Saves again at the end, even if it has just saved.
 pub fn twice(total_epochs: u64, save_every: u64) -> Vec<u64> {
     let mut saved: Vec<u64> = (0..total_epochs).filter(|epoch| (epoch + 1) % save_every == 0).collect();
     if total_epochs > 0 {

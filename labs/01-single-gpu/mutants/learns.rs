@@ -1,4 +1,4 @@
-//! Other answers to `learns`: wrong ones, and right ones that look unusual.
+//! Answers to `learns`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
@@ -19,7 +19,7 @@ pub fn constant(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor
     Ok(losses)
 }
 
-/// The optimizer takes no step.
+/// Never calls `step`.
 pub fn no_step(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
     let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
     let mut losses = Vec::new();
@@ -32,7 +32,7 @@ pub fn no_step(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor,
     Ok(losses)
 }
 
-/// Gradients are never set back, and pile up.
+/// Never sets gradients to zero, so they pile up.
 pub fn piles_up(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
     let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
     let mut losses = Vec::new();
@@ -45,7 +45,7 @@ pub fn piles_up(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor
     Ok(losses)
 }
 
-/// Compares each output with all targets: the shapes [n] and [n, 1] are spread to [n, n].
+/// Compares each output with all targets: the shapes [n] and [n, 1] are broadcast to [n, n].
 pub fn pairs(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
     let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
     let mut losses = Vec::new();
@@ -59,7 +59,7 @@ pub fn pairs(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, s
     Ok(losses)
 }
 
-/// The forward pass leaves no trace for the backward pass.
+/// Runs the forward pass without recording it for the backward pass.
 pub fn no_grad(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
     let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
     let mut losses = Vec::new();
@@ -73,7 +73,7 @@ pub fn no_grad(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor,
     Ok(losses)
 }
 
-/// Right, in its own way: with another loss for numbers.
+/// Right: uses another regression loss.
 pub fn huber(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
     let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
     let mut losses = Vec::new();

@@ -1,10 +1,10 @@
-//! Other answers to `mean_loss`: wrong ones, and right ones that look unusual.
+//! Answers to `mean_loss`: wrong ones, and unusual right ones.
 
 use tch::Tensor;
 
 use crate::mean_loss::{Batch, Report};
 
-/// Divides by the length of the batch what is a mean already, and averages over batches.
+/// Divides a mean by the batch's length again, then averages over batches.
 pub fn twice(batches: &[Batch]) -> Report {
     let (mut loss, mut accuracy) = (0.0, 0.0);
     for batch in batches {
@@ -14,7 +14,7 @@ pub fn twice(batches: &[Batch]) -> Report {
     Report { loss: loss / batches.len() as f64, accuracy: accuracy / batches.len() as f64 }
 }
 
-/// Adds means up and divides by the samples.
+/// Adds up means and divides by the number of samples.
 pub fn added(batches: &[Batch]) -> Report {
     let (mut loss, mut accuracy, mut samples) = (0.0, 0.0, 0.0);
     for batch in batches {
@@ -25,7 +25,7 @@ pub fn added(batches: &[Batch]) -> Report {
     Report { loss: loss / samples, accuracy: accuracy / samples }
 }
 
-/// Means of the batches' means.
+/// Takes the mean of the batches' means.
 pub fn means(batches: &[Batch]) -> Report {
     let (mut loss, mut accuracy) = (0.0, 0.0);
     for batch in batches {
@@ -35,7 +35,7 @@ pub fn means(batches: &[Batch]) -> Report {
     Report { loss: loss / batches.len() as f64, accuracy: accuracy / batches.len() as f64 }
 }
 
-/// Only the loss is mended.
+/// Fixes only the loss.
 pub fn accuracy(batches: &[Batch]) -> Report {
     let (mut loss, mut accuracy, mut samples) = (0.0, 0.0, 0.0);
     for batch in batches {
@@ -47,7 +47,7 @@ pub fn accuracy(batches: &[Batch]) -> Report {
     Report { loss: loss / samples, accuracy: accuracy / batches.len() as f64 }
 }
 
-/// Right, in its own way: makes one batch of all.
+/// Right: concatenates all batches.
 pub fn joined(batches: &[Batch]) -> Report {
     let scores = Tensor::cat(&batches.iter().map(|batch| &batch.scores).collect::<Vec<_>>(), 0);
     let targets = Tensor::cat(&batches.iter().map(|batch| &batch.targets).collect::<Vec<_>>(), 0);

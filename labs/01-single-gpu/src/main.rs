@@ -25,7 +25,7 @@ struct Args {
     /// Total epochs to train the model
     #[arg(default_value_t = 10)]
     total_epochs: u64,
-    /// Save a checkpoint after every so many epochs, and after the last one
+    /// Save a checkpoint every this many epochs, and after the last one
     #[arg(default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     save_every: u64,
     /// Samples in a batch
@@ -79,7 +79,7 @@ impl Trainer {
     // ANCHOR_END: new
 
     // ANCHOR: batch
-    /// One step on one batch; the mean loss over its samples, before the step.
+    /// Takes one step on one batch. Returns the mean loss over its samples before the step.
     fn run_batch(&mut self, batch: &Batch) -> Result<f64> {
         self.optimizer.zero_grad();
         let loss = self.model.forward(&batch.inputs).mse_loss(&batch.targets, Reduction::Mean);
@@ -90,7 +90,7 @@ impl Trainer {
     // ANCHOR_END: batch
 
     // ANCHOR: epoch
-    /// One pass over the data; the mean loss over its samples.
+    /// Makes one pass over the data. Returns the mean loss over its samples.
     fn run_epoch(&mut self, epoch: u64, batch_size: usize) -> Result<f64> {
         self.report.epoch(epoch, &self.train_data, batch_size, &self.sampler);
         let (mut sum, mut samples) = (0.0, 0);

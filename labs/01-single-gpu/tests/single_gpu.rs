@@ -1,4 +1,4 @@
-//! What lab 01 promises, seen from outside: its output, its checkpoint, its events, its exit codes.
+//! Tests of lab 01: its output, its checkpoint, its events, its exit codes.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use assert_cmd::assert::{Assert, OutputAssertExt};
 use assert_cmd::cargo::cargo_bin;
 use lockstep::events::{self, Event};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use predicates::prelude::*;
 use safetensors::{Dtype, SafeTensors};
 use tempfile::TempDir;
@@ -26,7 +26,7 @@ impl Lab {
         self.0.path().join(name)
     }
 
-    /// Runs it to its end.
+    /// Runs the lab to its end.
     fn assert(&self, args: &[&str]) -> Assert {
         let mut command = Command::new(cargo_bin!("lab-01-single-gpu"));
         command.current_dir(self.0.path()).args(args);
@@ -43,7 +43,7 @@ impl Lab {
         logs[&0].records.iter().map(|record| record.event.clone()).collect()
     }
 
-    /// The bytes of the checkpoint after a run of its own.
+    /// The bytes of the checkpoint after a separate run.
     fn checkpoint_of(args: &[&str]) -> Vec<u8> {
         let lab = Lab::new();
         lab.run(args);
@@ -64,7 +64,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The numbers of the epochs after which the lab says that it saved.
+/// The numbers of the epochs after which the lab reports a checkpoint.
 fn saved_after(output: &Output) -> Vec<u64> {
     let line =
         |line: &str| line.strip_suffix(" | Training checkpoint saved at checkpoint.safetensors").map(str::to_owned);
@@ -95,7 +95,7 @@ fn learns_to_a_loss_lower_by_a_wide_factor() {
 }
 
 #[test]
-fn saves_after_every_nth_epoch_and_the_last_and_never_else() {
+fn saves_only_after_every_nth_epoch_and_the_last() {
     assert_eq!(saved_after(&Lab::new().run(&["5", "2"])), [1, 3, 4]);
     assert_eq!(saved_after(&Lab::new().run(&["4", "2"])), [1, 3]);
     assert_eq!(saved_after(&Lab::new().run(&["2", "9"])), [1]);
@@ -103,7 +103,7 @@ fn saves_after_every_nth_epoch_and_the_last_and_never_else() {
 
 #[test]
 fn writes_no_checkpoint_before_its_time() {
-    // The folder cannot be made, so the first attempt to save ends the run: after two epochs, not before.
+    // The folder cannot be created, so the first attempt to save ends the run, after two epochs.
     let lab = Lab::new();
     fs::write(lab.path("file"), "").unwrap();
     let output = lab.assert(&["5", "2", "--checkpoint", "file/c.safetensors"]).code(1).get_output().clone();
@@ -144,14 +144,14 @@ fn learns_the_rule_that_made_the_data_with_every_weight() {
 }
 
 #[test]
-fn gives_the_same_bits_for_the_same_seed_and_others_for_another() {
+fn gives_the_same_bits_only_for_the_same_seed() {
     let seven = Lab::checkpoint_of(&["3", "3", "--seed", "7"]);
     assert_eq!(seven, Lab::checkpoint_of(&["3", "3", "--seed", "7"]));
     assert_ne!(seven, Lab::checkpoint_of(&["3", "3", "--seed", "8"]));
 }
 
 #[test]
-fn sees_every_sample_once_an_epoch_in_another_order() {
+fn visits_every_sample_once_per_epoch_in_a_new_order() {
     let lab = Lab::new();
     lab.run(&["2", "2", "--batch-size", "100"]);
     let orders: Vec<Vec<u64>> = lab
@@ -170,7 +170,7 @@ fn sees_every_sample_once_an_epoch_in_another_order() {
 }
 
 #[test]
-fn refuses_bad_arguments_with_exit_code_2_and_says_which() {
+fn rejects_invalid_arguments_by_name_with_exit_code_2() {
     for (args, named) in [
         (&["ten"][..], "'ten' for '[TOTAL_EPOCHS]'"),
         (&["10", "0"], "'0' for '[SAVE_EVERY]'"),
@@ -185,7 +185,7 @@ fn refuses_bad_arguments_with_exit_code_2_and_says_which() {
 }
 
 #[test]
-fn refuses_a_learning_rate_that_is_no_number() {
+fn rejects_a_learning_rate_that_is_nan() {
     let refusal = predicate::str::contains("invalid lr for SGD: NaN");
     Lab::new().assert(&["--lr", "nan", "--device", "cpu"]).code(1).stderr(refusal);
 }
@@ -200,7 +200,7 @@ fn names_a_checkpoint_that_it_cannot_write() {
 }
 
 #[test]
-fn leaves_no_part_of_a_checkpoint_behind() {
+fn leaves_no_partial_checkpoint_behind() {
     let lab = Lab::new();
     fs::create_dir(lab.path("checkpoint.safetensors")).unwrap();
     lab.assert(&["1", "1", "--device", "cpu"]).code(1);
@@ -215,14 +215,14 @@ fn keeps_the_last_good_checkpoint_when_the_next_cannot_be_written() {
     let lab = Lab::new();
     lab.run(&["1", "1"]);
     let good = fs::read(lab.path("checkpoint.safetensors")).unwrap();
-    // A limit on the size of files, as a full disk: the shell sets it, so that only the lab has it.
+    // A limit on the size of files acts like a full disk. The shell sets it, so it applies only to the lab.
     let lab_binary = assert_cmd::cargo::cargo_bin!("lab-01-single-gpu");
     let mut shell = Command::new("sh");
     shell.arg0("sh").args(["-c", "ulimit -f 0; trap '' XFSZ; exec \"$0\" \"$@\""]).arg(lab_binary);
     shell.args(["1", "1", "--seed", "5", "--device", "cpu"]).current_dir(lab.0.path());
     let output = lockstep_watchdog::output(shell).assert().code(1).get_output().clone();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("failed to save a checkpoint to checkpoint.safetensors"), "{told}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("failed to save a checkpoint to checkpoint.safetensors"), "{message}");
     assert_eq!(fs::read(lab.path("checkpoint.safetensors")).unwrap(), good);
     assert_eq!(names(lab.0.path()), ["checkpoint.safetensors", "events"]);
 }

@@ -1,4 +1,4 @@
-//! A wrong program, on purpose: only rank 0 evaluates, and the evaluation is a collective. The book shows the error.
+//! This program is wrong on purpose: only rank 0 evaluates, and the evaluation is a collective. The book shows the error.
 
 use std::process::ExitCode;
 use std::rc::Rc;

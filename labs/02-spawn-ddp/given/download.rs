@@ -1,4 +1,4 @@
-//! A file from far away: it comes slowly, and not all at once. There is nothing to change here.
+//! A simulated download, which is slow and writes the file in two parts. You do not change this file.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -6,11 +6,11 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long each half takes to come, while there is a rank that might go on without it.
+/// How long each half of the download takes while another rank might continue without it.
 const SLOW: Duration = Duration::from_millis(1000);
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What is to be downloaded.
+/// A file to download.
 pub struct Download {
     text: String,
     others_are_done: Box<dyn Fn() -> bool>,
@@ -18,12 +18,12 @@ pub struct Download {
 }
 
 impl Download {
-    /// Of this text, slow until the other ranks are done.
+    /// A download of this text. It is slow until the other ranks are done.
     pub fn new(text: String, others_are_done: impl Fn() -> bool + 'static) -> Self {
         Download { text, others_are_done: Box::new(others_are_done), count: Cell::new(0) }
     }
 
-    /// Downloads to a file.
+    /// Downloads to this path.
     pub fn to(&self, file: &Path) -> io::Result<()> {
         self.count.set(self.count.get() + 1);
         let (first, second) = self.text.split_at(self.text.len() / 2);
@@ -41,7 +41,7 @@ impl Download {
         }
     }
 
-    /// How often this rank has downloaded it.
+    /// How often this rank has downloaded the file.
     pub fn count(&self) -> usize {
         self.count.get()
     }

@@ -1,4 +1,4 @@
-//! How the grader's inputs reach each task's function, and its results the grader. There is nothing to change here.
+//! Passes the grader's inputs to each task's function and its results back. You do not change this file.
 
 use std::fs;
 use std::ops::Range;
@@ -17,7 +17,7 @@ pub fn shard(answer: fn(usize, usize, usize) -> Vec<usize>) -> Task {
     Task::new("shard", move |(samples, world_size, rank)| Ok(answer(samples, world_size, rank)))
 }
 
-/// Inputs: by rank, the values of its gradients.
+/// Inputs: the values of each rank's gradients.
 pub fn average(answer: fn(&ProcessGroup, &mut [Tensor]) -> anyhow::Result<()>) -> Task {
     Task::in_group("average", move |group, by_rank: Vec<Vec<Vec<f64>>>| {
         let own = &by_rank[group.rank().get()];
@@ -27,7 +27,7 @@ pub fn average(answer: fn(&ProcessGroup, &mut [Tensor]) -> anyhow::Result<()>) -
     })
 }
 
-/// Inputs: samples, seed, the first epoch, the one after the last. Each rank is a process, and needs no group.
+/// Inputs: samples, seed, the range of epochs. The ranks need no process group.
 pub fn epochs(answer: fn(Sampler, Range<u64>) -> Vec<Vec<usize>>) -> Task {
     Task::new("epochs", move |(samples, seed, begin, end): (usize, u64, u64, u64)| {
         let env = LaunchEnv::from_env()?;
@@ -36,7 +36,7 @@ pub fn epochs(answer: fn(Sampler, Range<u64>) -> Vec<Vec<usize>>) -> Task {
     })
 }
 
-/// Inputs: by rank, the points of its share; the batch size of all together; the learning rate.
+/// Inputs: the points of each rank's share; the batch size of all ranks together; the learning rate.
 pub fn line(answer: fn(&ProcessGroup, &Tensor, &Tensor, usize, f64) -> anyhow::Result<Tensor>) -> Task {
     Task::in_group("line", move |group, (by_rank, batch_size, rate): (Vec<Vec<(f64, f64)>>, usize, f64)| {
         let (x, y): (Vec<f64>, Vec<f64>) = by_rank[group.rank().get()].iter().copied().unzip();
@@ -44,7 +44,7 @@ pub fn line(answer: fn(&ProcessGroup, &Tensor, &Tensor, usize, f64) -> anyhow::R
     })
 }
 
-/// Inputs: the text that is to be downloaded. Results: how often this rank has downloaded it, and what it has read.
+/// Inputs: the text to download. Results: how often this rank has downloaded it, and what the rank has read.
 pub fn prepare(answer: fn(&ProcessGroup, &Path, &Download) -> anyhow::Result<String>) -> Task {
     Task::in_group("prepare", move |group, text: String| {
         let done = |rank: usize| PathBuf::from(format!("rank-{rank}-is-done"));

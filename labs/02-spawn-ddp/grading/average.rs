@@ -1,26 +1,26 @@
-//! Task `average`: gradients of several shapes on 2 and 3 ranks.
+//! Grades `average`: gradients of several shapes on 2 and 3 ranks.
 
-use lockstep_grading::{Claim, Stage};
+use lockstep_grading::{Claim, Runner};
 
-/// Values of one rank's gradients.
+/// The values of one rank's gradients.
 type Gradients = Vec<Vec<f64>>;
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     for ranks in [2, 3] {
-        let mut random = stage.random();
+        let mut random = runner.random();
         let lengths = [3, 1, random.below(4..40)];
         let of_rank = |_| lengths.map(|length| random.numbers(length)).to_vec();
         let given: Vec<Gradients> = (0..ranks).map(of_rank).collect();
-        let outputs = stage.call::<_, Gradients>(ranks, &[&given])?;
+        let outputs = runner.call::<_, Gradients>(ranks, &[&given])?;
         let sums: Gradients = (0..lengths.len()).map(|which| sum(&given, which)).collect();
         for (rank, observed) in outputs.all(0).enumerate() {
-            judge(rank, &given, &sums, observed)?;
+            check(rank, &given, &sums, observed)?;
         }
     }
     Ok(())
 }
 
-fn judge(rank: usize, given: &[Gradients], sums: &Gradients, observed: &Gradients) -> anyhow::Result<()> {
+fn check(rank: usize, given: &[Gradients], sums: &Gradients, observed: &Gradients) -> anyhow::Result<()> {
     let ranks = given.len() as f64;
     let divided = |by: f64| sums.iter().map(|values| values.iter().map(|value| value / by).collect()).collect();
     let (means, twice): (Gradients, Gradients) = (divided(ranks), divided(ranks * ranks));
@@ -30,16 +30,16 @@ fn judge(rank: usize, given: &[Gradients], sums: &Gradients, observed: &Gradient
         Claim::close(&means[which], &observed[which], 1e-9)
             .on_rank(rank)
             .given(format!("gradient {which} of {ranks} ranks: {of_ranks:?}"))
-            .knows(
+            .diagnose_if(
                 near(sums),
-                "summed, not averaged: divide by the number of ranks, or the learning rate is that much larger",
+                "summed, not averaged: divide by the number of ranks, or the step becomes too large by that factor",
             )
-            .knows(
+            .diagnose_if(
                 near(&given[rank]),
                 "never reduced: this is the rank's own gradient, so the ranks' models drift apart",
             )
-            .knows(near(&twice), "divided by the number of ranks twice")
-            .otherwise("not the mean of the ranks' gradients")?;
+            .diagnose_if(near(&twice), "divided by the number of ranks twice")
+            .or_fail("the result is not the mean of the ranks' gradients")?;
     }
     Ok(())
 }

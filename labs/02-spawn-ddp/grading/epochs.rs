@@ -1,23 +1,23 @@
-//! Task `epochs`: four epochs on three ranks, two of them in a run that begins later, and four with another seed.
+//! Grades `epochs`: four epochs on three ranks, the last two of them in a resumed run, and four epochs with another seed.
 
 use std::collections::BTreeMap;
 
-use lockstep_grading::{Claim, Stage, Verdict};
+use lockstep_grading::{Claim, Runner, Verdict};
 
 const RANKS: usize = 3;
 const EPOCHS: u64 = 4;
-/// Where the second run begins.
+/// The first epoch of the resumed run.
 const LATER: u64 = 2;
 
-/// What one rank visits, by epoch.
+/// The samples that one rank visits, by epoch.
 type Visited = Vec<Vec<usize>>;
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
-    // Nothing is left over, so nothing is padded.
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    // The ranks divide the samples evenly, so there is no padding.
     let (samples, seed) = (RANKS * random.below(8..14), random.below(0..1000) as u64);
     let inputs = [(samples, seed, 0, EPOCHS), (samples, seed, LATER, EPOCHS), (samples, seed + 1000, 0, EPOCHS)];
-    let outputs = stage.call::<_, Visited>(RANKS, &inputs)?;
+    let outputs = runner.call::<_, Visited>(RANKS, &inputs)?;
     let given = format!("{samples} samples, {RANKS} ranks, seed {seed}");
     for rank in 0..RANKS {
         for (case, input) in inputs.iter().enumerate() {
@@ -35,7 +35,7 @@ pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
         Claim::that(whole != other, "another order with another seed", "the same order")
             .on_rank(rank)
             .given(format!("{given}, then seed {}", seed + 1000))
-            .otherwise("the seed has no part in the order")?;
+            .or_fail("the order does not depend on the seed")?;
     }
     Ok(())
 }
@@ -45,7 +45,7 @@ fn complete(rank: usize, given: &str, epochs: usize, each: usize, visited: &Visi
     Claim::equal(&vec![each; epochs], &lengths)
         .on_rank(rank)
         .given(format!("{given}; how many samples in each of {epochs} epochs"))
-        .otherwise("a rank visits its share in every epoch, and each share is one of equal parts of all samples")
+        .or_fail("a rank must visit its share in every epoch, and all shares have the same length")
 }
 
 fn all_differ(rank: usize, given: &str, visited: &Visited) -> anyhow::Result<()> {
@@ -59,18 +59,18 @@ fn all_differ(rank: usize, given: &str, visited: &Visited) -> anyhow::Result<()>
     Claim::that(same_pairs.is_empty(), "another order in each epoch", observed)
         .on_rank(rank)
         .given(given)
-        .knows(
+        .diagnose_if(
             same_pairs.len() == pairs().count(),
-            "every epoch has the same order, and so the same batches: nobody tells the sampler which epoch it is",
+            "every epoch has the same order, so it has the same batches: the sampler never learns which epoch it is",
         )
-        .knows(
+        .diagnose_if(
             same_pairs == [(0, 1)],
-            "the sampler lags an epoch behind: it is told the epoch when its order is drawn already",
+            "the sampler lags an epoch behind: it learns the epoch only after the order was drawn",
         )
-        .otherwise("some epochs have the same order")
+        .or_fail("some epochs have the same order")
 }
 
-/// That the ranks' shares of one epoch are all samples, once.
+/// Checks that the ranks' shares of one epoch contain every sample once.
 fn dealt_out(given: &str, samples: usize, shares: &[&[usize]]) -> anyhow::Result<()> {
     let mut times: BTreeMap<usize, usize> = (0..samples).map(|sample| (sample, 0)).collect();
     shares.iter().flat_map(|share| share.iter()).for_each(|sample| *times.entry(*sample).or_default() += 1);
@@ -89,13 +89,13 @@ fn dealt_out(given: &str, samples: usize, shares: &[&[usize]]) -> anyhow::Result
     Claim::that(times.values().all(|times| *times == 1), "every sample once, over all ranks", observed)
         .given(given)
         .verdict(Verdict::RanksDisagree)
-        .knows(alike, "all ranks visit the same samples: each must take its own share of the order")
-        .knows(
+        .diagnose_if(alike, "all ranks visit the same samples: each must take its own share of the order")
+        .diagnose_if(
             often.is_some() && never.is_some(),
-            "the ranks have not shuffled alike: each takes its places in another order, so some samples are visited by \
-             several and others by nobody. The rank has no part in the shuffle, and all begin it in the same state",
+            "the ranks have not shuffled alike: each takes its share of a different order, so some samples are visited by \
+             several ranks and others by none. The shuffle must not depend on the rank: all ranks start it with the same seed",
         )
-        .otherwise("the shares of the ranks are not the samples of the data set")
+        .or_fail("the ranks' shares are not the samples of the data set")
 }
 
 fn resumed(rank: usize, given: &str, whole: &Visited, later: &Visited) -> anyhow::Result<()> {
@@ -103,10 +103,10 @@ fn resumed(rank: usize, given: &str, whole: &Visited, later: &Visited) -> anyhow
     Claim::equal(&whole[begin..], later)
         .on_rank(rank)
         .given(format!("{given}, epochs {LATER} to {} alone", EPOCHS - 1))
-        .knows(
+        .diagnose_if(
             later[..] == whole[..later.len()],
-            "the epochs are counted from the begin of the run, so a run that is resumed visits the first orders again: take \
-             the number from the range",
+            "the epochs are counted from the start of the run, so a resumed run repeats the first orders: take the epoch's \
+             number from the range",
         )
-        .otherwise("the order depends on what the run did before, so a run that is resumed does not go on as it would have")
+        .or_fail("the order depends on what the run did before, so a resumed run continues with other orders")
 }

@@ -1,33 +1,33 @@
-//! Task `line`: against one process that trains on all points.
+//! Grades `line`: compares the ranks with one process that trains on all points.
 
-use lockstep_grading::{Claim, Numbers, Stage, Verdict, close};
+use lockstep_grading::{Claim, Numbers, Runner, Verdict, close};
 
-/// Below this, lines are the same: sums in another order differ by less.
+/// Lines that differ by less are the same: the order of a sum changes its rounding.
 const TOLERANCE: f64 = 1e-9;
 /// Small enough to converge on points with x from -4 to 4, even if the gradients of three ranks are added up.
 const RATE: f64 = 0.01;
 
 type Points = Vec<(f64, f64)>;
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     for ranks in [2, 3] {
-        let mut random = stage.random();
+        let mut random = runner.random();
         let batch_size = ranks * random.below(2..5);
-        // The last batch is smaller, and can be shared, too.
+        // The last batch is smaller, but the ranks still divide it evenly.
         let points = points(random.numbers(batch_size * 4 + ranks), ranks);
         let shares: Vec<Points> = (0..ranks).map(|rank| share(&points, rank, ranks)).collect();
-        let outputs = stage.call::<_, Numbers>(ranks, &[(&shares, batch_size, RATE)])?;
+        let outputs = runner.call::<_, Numbers>(ranks, &[(&shares, batch_size, RATE)])?;
         let lines: Vec<&Numbers> = outputs.all(0).collect();
         let given = format!("{} points, {ranks} ranks, batch size {batch_size}, learning rate {RATE}", points.len());
         agree(&given, &shares, batch_size, &lines)?;
-        judge(&given, &points, &shares, batch_size, lines[0])?;
+        check(&given, &points, &shares, batch_size, lines[0])?;
     }
     Ok(())
 }
 
-/// Points near a line. Each rank's share lies higher than the last's, so that no rank alone finds the line of all.
+/// Points near a line. Each rank's share lies higher than the previous one, so no rank can find the common line alone.
 fn points(x: Vec<f64>, ranks: usize) -> Points {
-    let y = |(place, x): (usize, &f64)| 1.5 * x + 0.5 + (place % ranks) as f64;
+    let y = |(index, x): (usize, &f64)| 1.5 * x + 0.5 + (index % ranks) as f64;
     x.iter().enumerate().map(|at| (*at.1, y(at))).collect()
 }
 
@@ -35,7 +35,7 @@ fn share(points: &[(f64, f64)], rank: usize, ranks: usize) -> Points {
     points.iter().skip(rank).step_by(ranks).copied().collect()
 }
 
-/// What one process makes of these points.
+/// The line that one process fits to these points.
 fn trained(points: &[(f64, f64)], batch_size: usize, rate: f64) -> Vec<f64> {
     let mut line = [0.0, 0.0];
     for batch in points.chunks(batch_size) {
@@ -57,18 +57,18 @@ fn agree(given: &str, shares: &[Points], batch_size: usize, lines: &[&Numbers]) 
     Claim::that(same, "the same line on every rank", observed.join(", "))
         .given(given)
         .verdict(Verdict::RanksDisagree)
-        .knows(
+        .diagnose_if(
             alone(batch_size) || alone((batch_size / shares.len()).max(1)),
-            "each rank has fitted a line of its own to its share: before a step, average the gradients over the ranks",
+            "each rank has fitted a line of its own to its share: average the gradients over the ranks before each step",
         )
-        .otherwise("the ranks take different steps, so their lines drift apart")
+        .or_fail("the ranks take different steps, so their lines drift apart")
 }
 
 fn has_nan(line: &[f64]) -> bool {
     line.iter().any(|number| number.is_nan())
 }
 
-fn judge(given: &str, points: &Points, shares: &[Points], batch_size: usize, line: &Numbers) -> anyhow::Result<()> {
+fn check(given: &str, points: &Points, shares: &[Points], batch_size: usize, line: &Numbers) -> anyhow::Result<()> {
     let ranks = shares.len();
     let seen = |batch_size: usize, rate: f64| close(&trained(points, batch_size, rate), line, TOLERANCE);
     let averaged = |batch_size: usize| {
@@ -78,24 +78,24 @@ fn judge(given: &str, points: &Points, shares: &[Points], batch_size: usize, lin
     };
     Claim::close(&trained(points, batch_size, RATE), line, TOLERANCE)
         .on_rank(0)
-        .given(format!("{given}; expected is the line of one process with all points"))
-        .knows(
+        .given(format!("{given}; expected is the line that one process fits to all points"))
+        .diagnose_if(
             seen(batch_size * ranks, RATE),
-            "each rank takes `batch_size` points in a step, so all together take that many times as many as they should, in \
-             fewer steps: `batch_size` is that of all ranks together",
+            "each rank takes `batch_size` points per step, so a step uses too many points, and there are too few steps: \
+             `batch_size` is that of all ranks together",
         )
-        .knows(
+        .diagnose_if(
             seen(batch_size, RATE * ranks as f64),
-            "the gradients are added up over the ranks, not averaged: as if the learning rate were that many times as large",
+            "the gradients are added up over the ranks, not averaged: as if the learning rate were multiplied by the world size",
         )
-        .knows(
+        .diagnose_if(
             seen(batch_size * ranks, RATE * ranks as f64),
             "the gradients are added up over the ranks, not averaged, and each rank takes `batch_size` points in a step",
         )
-        .knows(
+        .diagnose_if(
             averaged(batch_size / ranks) || averaged(batch_size),
-            "each rank has trained alone, and the lines are averaged at the end: that is another line than the one that all \
-             find together. The ranks must agree in every step",
+            "each rank has trained alone, and the lines are averaged at the end: the result differs from training together. \
+             The ranks must agree in every step",
         )
-        .otherwise("all ranks have the same line, but it is not that of one process with all points")
+        .or_fail("all ranks have the same line, but one process with all points finds another one")
 }

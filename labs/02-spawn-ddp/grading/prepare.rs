@@ -1,58 +1,59 @@
-//! Task `prepare`: three ranks, and a download that takes its time.
+//! Grades `prepare`: three ranks and a slow download.
 
-use lockstep_grading::{Claim, Fault, Stage, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
 
 const RANKS: usize = 3;
 
-/// How often a rank has downloaded the file, and what it has read.
+/// How often a rank has downloaded the file, and the text that it has read.
 type Prepared = (usize, String);
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     let words: Vec<String> = (0..20).map(|_| random.below(10_000..100_000).to_string()).collect();
     let text = words.join(" ");
-    let outputs = stage.call::<_, Prepared>(RANKS, &[&text]).map_err(|error| explain(error, why))?;
+    let outputs = runner.call::<_, Prepared>(RANKS, &[&text]).map_err(|error| explain(error, why))?;
     let counts: Vec<usize> = outputs.all(0).map(|(count, _)| *count).collect();
     let given = format!("{RANKS} ranks that share a disk");
     Claim::that(counts.iter().sum::<usize>() == 1, "one download", format!("by rank: {counts:?}"))
         .given(&given)
-        .knows(
+        .diagnose_if(
             counts.iter().all(|count| *count > 0),
-            "every rank downloads the file, and all write to the same place at the same time: one rank prepares the data, and \
-             the others wait for it",
+            "every rank downloads the file, and all ranks write to the same path at the same time: let one rank prepare the \
+             data while the others wait",
         )
-        .knows(counts.iter().all(|count| *count == 0), "nobody downloads the file")
-        .otherwise("the file is downloaded more than once")?;
+        .diagnose_if(counts.iter().all(|count| *count == 0), "no rank downloads the file")
+        .or_fail("the file is downloaded more than once")?;
     for (rank, (_, read)) in outputs.all(0).enumerate() {
         Claim::equal(&text, read)
             .on_rank(rank)
             .given(&given)
-            .knows(
+            .diagnose_if(
                 read.len() < text.len() && text.starts_with(read.as_str()),
-                "this rank has read a file that was not complete: a file is there as soon as its download begins. Wait for the \
+                "this rank has read a file that was not complete: the file exists as soon as its download begins. Wait for the \
                  rank that downloads, not for the file",
             )
-            .otherwise("this is not what the file holds")?;
+            .or_fail("this is not the content of the file")?;
     }
     Ok(())
 }
 
-/// What it means that ranks did not get through.
-fn why(fault: &Fault) -> Option<String> {
-    let rank = fault.rank.unwrap_or(0);
-    match fault.verdict {
-        Verdict::Crash if fault.diagnosis.contains("(os error 2)") => Some(format!(
-            "rank {rank} looked for the file before it was there: it did not wait for the rank that downloads. A barrier holds \
-             back those alone who call it, so every rank must ({})",
-            fault.diagnosis
+/// Explains why ranks did not finish.
+fn why(finding: &Finding) -> Option<String> {
+    let rank = finding.rank.unwrap_or(0);
+    match finding.verdict {
+        Verdict::Crash if finding.diagnosis.contains("(os error 2)") => Some(format!(
+            "rank {rank} looked for the file before it was there: it did not wait for the rank that downloads. A barrier \
+             stops only the ranks that call it, so every rank must call it ({})",
+            finding.diagnosis
         )),
-        Verdict::Crash if fault.diagnosis.contains("(os error 17)") => {
-            Some(format!("another rank has made the folder before rank {rank} did: only one may ({})", fault.diagnosis))
-        }
+        Verdict::Crash if finding.diagnosis.contains("(os error 17)") => Some(format!(
+            "another rank created the folder before rank {rank} did: only one rank may create it ({})",
+            finding.diagnosis
+        )),
         Verdict::Hang => {
-            let ranks = |words: &str| fault.table.iter().filter(|line| line.contains(words)).count();
+            let ranks = |words: &str| finding.table.iter().filter(|line| line.contains(words)).count();
             let some = ranks("barrier") > 0 && ranks("has finished") > 0;
-            some.then(|| "some ranks wait in the barrier for those that never call it: every rank must, the one that has downloaded the file, too".to_owned())
+            some.then(|| "some ranks wait in the barrier for those that never call it: every rank must call it, including the one that downloads".to_owned())
         }
         _ => None,
     }

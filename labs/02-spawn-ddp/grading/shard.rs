@@ -1,14 +1,14 @@
-//! Task `shard`: the shares of all ranks, against the rule of `DistributedSampler` (`torch/utils/data/distributed.py`).
+//! Grades `shard`: compares the shares of all ranks with the rule of `DistributedSampler` (`torch/utils/data/distributed.py`).
 
-use lockstep_grading::{Claim, Stage};
+use lockstep_grading::{Claim, Runner};
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     let mut worlds = vec![(7, 3), (8, 2), (random.below(20..60), 1)];
     worlds.extend((0..4).map(|_| (random.below(20..60), random.below(2..6))));
     let of_all_ranks = |&(samples, ranks): &(usize, usize)| (0..ranks).map(move |rank| (samples, ranks, rank));
     let inputs: Vec<_> = worlds.iter().flat_map(of_all_ranks).collect();
-    let outputs = stage.call::<_, Vec<usize>>(1, &inputs)?;
+    let outputs = runner.call::<_, Vec<usize>>(1, &inputs)?;
     for (case, &(samples, ranks, rank)) in inputs.iter().enumerate() {
         let (right, observed) = (right(samples, ranks, rank), outputs.of(0, case));
         let block: Vec<usize> = (rank * right.len()..(rank + 1) * right.len()).map(|place| place % samples).collect();
@@ -17,22 +17,22 @@ pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
         Claim::equal(&right, observed)
             .on_rank(rank)
             .given(format!("{samples} samples, {ranks} ranks"))
-            .knows(
+            .diagnose_if(
                 *observed == block,
-                "each rank takes a block of neighbours, not every sample whose number is its own plus a multiple of the \
-                 world size",
+                "each rank takes a block of neighbours; it must take the samples whose number is its rank plus a multiple of \
+                 the world size",
             )
-            .knows(
+            .diagnose_if(
                 *observed == without_padding,
-                "the samples that are left over make some ranks take one more than others, which will wait for them for ever: \
-                 the shorter shares go on from the first sample",
+                "the remaining samples give some ranks one sample more than others, so these will wait for them forever in a \
+                 collective: fill the shorter shares with samples from the beginning",
             )
-            .knows(*observed == dropped, "the samples that are left over are dropped, so some are never seen")
-            .knows(
+            .diagnose_if(*observed == dropped, "the remaining samples are dropped, so they are never visited")
+            .diagnose_if(
                 observed.first() != Some(&(rank % samples)),
-                "the first sample of a rank is the one of its own number",
+                "the first sample of a rank is the one whose number is the rank",
             )
-            .otherwise("the shares are not those of DistributedSampler without shuffling")?;
+            .or_fail("the shares are not those of DistributedSampler without shuffling")?;
     }
     Ok(())
 }

@@ -1,14 +1,14 @@
-//! Other answers to `average`: wrong ones, and right ones that look unusual.
+//! Answers to `average`: wrong ones, and unusual right ones.
 
 use c10d::{ProcessGroup, ReduceOp};
 use tch::Tensor;
 
-/// Nothing is reduced.
+/// Reduces nothing.
 pub fn local(_: &ProcessGroup, _: &mut [Tensor]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The division is forgotten.
+/// Forgets the division.
 pub fn summed(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
     for gradient in gradients {
         group.all_reduce(gradient, ReduceOp::Sum)?;
@@ -16,7 +16,7 @@ pub fn summed(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<
     Ok(())
 }
 
-/// Divided before the sum and after it.
+/// Divides before the sum and after it.
 pub fn twice(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
     let ranks = group.size().get() as i64;
     for gradient in gradients {
@@ -27,7 +27,7 @@ pub fn twice(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<(
     Ok(())
 }
 
-/// Right, with more traffic than needed: every rank gets all gradients and takes their mean.
+/// Right, with more traffic than necessary: every rank gathers all gradients and takes their mean.
 pub fn gathers(group: &ProcessGroup, gradients: &mut [Tensor]) -> anyhow::Result<()> {
     for gradient in gradients {
         let mut all: Vec<Tensor> = group.members().iter().map(|_| gradient.zeros_like()).collect();

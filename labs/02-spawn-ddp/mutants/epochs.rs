@@ -1,4 +1,4 @@
-//! Other answers to `epochs`: wrong ones, and right ones that look unusual.
+//! Answers to `epochs`: wrong ones, and unusual right ones.
 
 use std::ops::Range;
 
@@ -6,12 +6,12 @@ use lockstep::data::rng::KeyedRng;
 
 use crate::epochs::Sampler;
 
-/// The sampler never hears of the epoch: `set_epoch` is forgotten.
+/// Forgets `set_epoch`, so the sampler never learns the epoch.
 pub fn same(sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
     epochs.map(|_| sampler.indices()).collect()
 }
 
-/// The sampler hears of the epoch when its order is drawn already.
+/// Sets the epoch after the order was drawn.
 pub fn late(mut sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
     let mut visited = Vec::new();
     for epoch in epochs {
@@ -21,7 +21,7 @@ pub fn late(mut sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
     visited
 }
 
-/// Each rank shuffles in its own way, "so that they see different samples".
+/// Gives each rank its own seed, "so that they see different samples".
 pub fn by_rank(mut sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
     sampler.seed += sampler.rank as u64;
     let mut visited = Vec::new();
@@ -32,7 +32,7 @@ pub fn by_rank(mut sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
     visited
 }
 
-/// The first order of a run is always the same; the epochs are counted from where the run begins.
+/// Counts epochs from the start of the run, so the first order of every run is the same.
 pub fn runs_on(mut sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
     let mut visited = Vec::new();
     for _ in epochs {
@@ -42,7 +42,7 @@ pub fn runs_on(mut sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
     visited
 }
 
-/// Right, in its own way: sorts the samples by a random number that each has in each epoch.
+/// Right: sorts the samples by a random number drawn for each sample and epoch.
 pub fn keyed(sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
     let Sampler { samples, world_size, rank, seed, .. } = sampler;
     let of_epoch = |epoch: u64| {

@@ -1,11 +1,11 @@
-//! Other answers to `line`: wrong ones, and right ones that look unusual.
+//! Answers to `line`: wrong ones, and unusual right ones.
 
 use c10d::{ProcessGroup, ReduceOp};
 use tch::{Device, Kind, Tensor};
 
 use crate::line::gradient;
 
-/// The program for one process, on every rank: each fits a line of its own.
+/// Runs the program for one process on every rank, so each fits a line of its own.
 pub fn serial(_: &ProcessGroup, x: &Tensor, y: &Tensor, batch_size: usize, rate: f64) -> anyhow::Result<Tensor> {
     let mut line = Tensor::zeros([2], (Kind::Double, Device::Cpu));
     let batch = batch_size as i64;
@@ -15,7 +15,7 @@ pub fn serial(_: &ProcessGroup, x: &Tensor, y: &Tensor, batch_size: usize, rate:
     Ok(line)
 }
 
-/// Takes the batch size for that of each rank.
+/// Uses the batch size as that of each rank.
 pub fn large(group: &ProcessGroup, x: &Tensor, y: &Tensor, batch_size: usize, rate: f64) -> anyhow::Result<Tensor> {
     let mut line = Tensor::zeros([2], (Kind::Double, Device::Cpu));
     let batch = batch_size as i64;
@@ -27,7 +27,7 @@ pub fn large(group: &ProcessGroup, x: &Tensor, y: &Tensor, batch_size: usize, ra
     Ok(line)
 }
 
-/// The gradients are added up, and the sum is not divided.
+/// Adds up the gradients but does not divide the sum.
 pub fn summed(group: &ProcessGroup, x: &Tensor, y: &Tensor, batch_size: usize, rate: f64) -> anyhow::Result<Tensor> {
     let mut line = Tensor::zeros([2], (Kind::Double, Device::Cpu));
     let batch = (batch_size / group.size().get()) as i64;
@@ -39,7 +39,7 @@ pub fn summed(group: &ProcessGroup, x: &Tensor, y: &Tensor, batch_size: usize, r
     Ok(line)
 }
 
-/// Every rank trains alone; the lines are averaged once, at the end.
+/// Trains alone on every rank and averages the lines once, at the end.
 pub fn at_the_end(
     group: &ProcessGroup,
     x: &Tensor,
@@ -57,7 +57,7 @@ pub fn at_the_end(
     Ok(line / ranks as f64)
 }
 
-/// Right, in its own way: each rank takes its own step, and the lines are averaged after each. Without momentum that is the same.
+/// Right: each rank takes its own step, and the lines are averaged after each step. Without momentum this is equivalent.
 pub fn weights(group: &ProcessGroup, x: &Tensor, y: &Tensor, batch_size: usize, rate: f64) -> anyhow::Result<Tensor> {
     let mut line = Tensor::zeros([2], (Kind::Double, Device::Cpu));
     let ranks = group.size().get();

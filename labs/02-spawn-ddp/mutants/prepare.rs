@@ -1,4 +1,4 @@
-//! Other answers to `prepare`: wrong ones, and right ones that look unusual.
+//! Answers to `prepare`: wrong ones, and unusual right ones.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::download::Download;
 
-/// Every rank makes the folder and downloads the file.
+/// Creates the folder and downloads the file on every rank.
 pub fn everyone(_: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
     let file = folder.join("digits");
     fs::create_dir_all(folder)?;
@@ -17,7 +17,7 @@ pub fn everyone(_: &ProcessGroup, folder: &Path, download: &Download) -> anyhow:
     Ok(fs::read_to_string(file)?)
 }
 
-/// Rank 0 downloads, and the others do not wait for it: the barrier is rank 0's alone.
+/// Calls the barrier only on rank 0, so the other ranks do not wait.
 pub fn nobody_waits(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
     let file = folder.join("digits");
     if group.rank().is_zero() {
@@ -28,7 +28,7 @@ pub fn nobody_waits(group: &ProcessGroup, folder: &Path, download: &Download) ->
     Ok(fs::read_to_string(file)?)
 }
 
-/// The others wait until the file exists, which is when the download begins.
+/// Waits until the file exists, which is when the download begins.
 pub fn polls(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
     let file = folder.join("digits");
     if group.rank().is_zero() {
@@ -41,7 +41,7 @@ pub fn polls(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow
     Ok(fs::read_to_string(file)?)
 }
 
-/// Rank 0 has nothing to wait for, and leaves the barrier to the others.
+/// Calls the barrier on all ranks except rank 0, which has nothing to wait for.
 pub fn others_wait(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
     let file = folder.join("digits");
     if group.rank().is_zero() {
@@ -53,7 +53,7 @@ pub fn others_wait(group: &ProcessGroup, folder: &Path, download: &Download) -> 
     Ok(fs::read_to_string(file)?)
 }
 
-/// Right, in its own way: the others wait for a broadcast of rank 0, which comes after the download.
+/// Right: the other ranks wait for a broadcast from rank 0 that follows the download.
 pub fn sends(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
     let file = folder.join("digits");
     let mut length = Tensor::zeros([1], (Kind::Int64, Device::Cpu));

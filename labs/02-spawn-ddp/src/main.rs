@@ -1,7 +1,7 @@
 //! Lab 02: the processes of one program train MNIST together.
 //!
-//! `spawn` starts this program again, once a rank; each rank joins the process group, takes its share of the digits, and
-//! averages its gradients with the others' while backward is still running.
+//! `spawn` starts this program again, once per rank. Each rank joins the process group, takes its share of the digits, and
+//! averages its gradients with those of the other ranks while the backward pass is still running.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

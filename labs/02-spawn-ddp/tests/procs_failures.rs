@@ -1,4 +1,4 @@
-//! What happens when training on MNIST goes wrong: which error, which exit code, and that nothing is left.
+//! Failures of training on MNIST: the error, the exit code, and that no process is left.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 
 use assert_cmd::cargo::cargo_bin;
-use common::{Guarded, Lab, finish, stderr};
+use common::{KillOnDrop, Lab, finish, stderr};
 use lockstep::data::Digits;
 use lockstep::events::{self, Event};
 use lockstep_watchdog::{drain, receive};
@@ -23,9 +23,9 @@ fn mnist() -> &'static Path {
 #[test]
 fn names_a_data_folder_that_does_not_exist() {
     let run = Lab::new().run(mnist(), &["--data", "absent"]).code(1);
-    let told = stderr(&run);
-    assert!(told.starts_with("error: process ") && told.contains("find the train images in absent"), "{told}");
-    assert!(told.contains("that folder does not exist, check the path"), "{told}");
+    let message = stderr(&run);
+    assert!(message.starts_with("error: process ") && message.contains("find the train images in absent"), "{message}");
+    assert!(message.contains("that folder does not exist, check the path"), "{message}");
 }
 
 #[test]
@@ -33,8 +33,8 @@ fn names_the_file_that_is_missing() {
     let lab = Lab::new();
     Digits::write_idx(&lab.path("digits"), 0, 20, 10).unwrap();
     std::fs::remove_file(lab.path("digits/t10k-labels-idx1-ubyte.gz")).unwrap();
-    let told = stderr(&lab.run(mnist(), &["--data", "digits"]).code(1));
-    assert!(told.contains("find the t10k labels in digits"), "{told}");
+    let message = stderr(&lab.run(mnist(), &["--data", "digits"]).code(1));
+    assert!(message.contains("find the t10k labels in digits"), "{message}");
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn names_the_file_that_is_cut_short() {
     let broken = lab.path("digits/train-images-idx3-ubyte.gz");
     let bytes = std::fs::read(&broken).unwrap();
     std::fs::write(&broken, &bytes[..bytes.len() / 2]).unwrap();
-    let told = stderr(&lab.run(mnist(), &["--data", "digits"]).code(1));
-    assert!(told.contains("digits/train-images-idx3-ubyte.gz"), "{told}");
+    let message = stderr(&lab.run(mnist(), &["--data", "digits"]).code(1));
+    assert!(message.contains("digits/train-images-idx3-ubyte.gz"), "{message}");
 }
 
 #[test]
@@ -56,19 +56,19 @@ fn trains_on_files_as_well_as_on_drawn_digits() {
 }
 
 #[test]
-fn refuses_to_run_under_a_launcher() {
+fn rejects_to_run_under_a_launcher() {
     let lab = Lab::new();
     let mut command = lab.command(mnist(), &[]);
     command.env("RANK", "1").env("WORLD_SIZE", "2");
     let output = finish(command);
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), output.stdout), (Some(2), Vec::new()), "{told}");
-    assert!(told.starts_with("error: cannot spawn under a launcher (RANK=1, WORLD_SIZE=2)"), "{told}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout), (Some(2), Vec::new()), "{message}");
+    assert!(message.starts_with("error: cannot spawn under a launcher (RANK=1, WORLD_SIZE=2)"), "{message}");
     assert!(lab.names().is_empty());
 }
 
 #[test]
-fn refuses_bad_arguments_with_exit_code_2() {
+fn rejects_bad_arguments_with_exit_code_2() {
     for (args, named) in [
         (["--nprocs", "0"], "cannot spawn 0 processes: ask for 1 or more"),
         (["--nprocs", "100000"], "cannot spawn 100000 processes"),
@@ -76,8 +76,8 @@ fn refuses_bad_arguments_with_exit_code_2() {
         (["--samples", "0"], "'0' for '--samples <SAMPLES>'"),
         (["--data", ""], "--data"),
     ] {
-        let told = stderr(&Lab::new().run(mnist(), &args).code(2).stdout(""));
-        assert!(told.contains(named), "{told}");
+        let message = stderr(&Lab::new().run(mnist(), &args).code(2).stdout(""));
+        assert!(message.contains(named), "{message}");
     }
 }
 
@@ -86,15 +86,15 @@ fn names_weights_that_it_cannot_write() {
     let lab = Lab::new();
     std::fs::write(lab.path("file"), "").unwrap();
     let args = ["--samples", "8", "--epochs", "1", "--weights", "file/weights", "--device", "cpu"];
-    let told = stderr(&lab.run(mnist(), &args).code(1));
-    assert!(told.contains("failed to save a checkpoint to file/weights/rank-"), "{told}");
+    let message = stderr(&lab.run(mnist(), &args).code(1));
+    assert!(message.contains("failed to save a checkpoint to file/weights/rank-"), "{message}");
     assert_eq!(lab.names(), ["events", "file"]);
 }
 
-/// A run that would not end by itself, once both of its ranks train.
-fn endless(lab: &Lab) -> (Guarded, impl Read + Send + use<>) {
+/// A run that does not end by itself, after both of its ranks have started to train.
+fn endless(lab: &Lab) -> (KillOnDrop, impl Read + Send + use<>) {
     let mut command = lab.command(mnist(), &["--samples", "64", "--epochs", "1000000", "--device", "cpu"]);
-    let mut child = Guarded(command.process_group(0).spawn().unwrap());
+    let mut child = KillOnDrop(command.process_group(0).spawn().unwrap());
     let mut lines = BufReader::new(child.0.stdout.take().unwrap());
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -110,15 +110,15 @@ fn endless(lab: &Lab) -> (Guarded, impl Read + Send + use<>) {
     (child, rest)
 }
 
-/// Waits until the program and all its workers are gone; gives the signal that ended it and what it wrote on stderr.
-fn end_of(mut child: Guarded, stdout: impl Read + Send + 'static) -> (Option<i32>, String) {
+/// Waits until the program and all its workers have ended. Returns the signal that ended it and its stderr.
+fn end_of(mut child: KillOnDrop, stdout: impl Read + Send + 'static) -> (Option<i32>, String) {
     let stderr = drain(child.0.stderr.take().unwrap());
     receive(&drain(stdout)).expect("a worker is left");
-    let told = receive(&stderr).expect("a worker is left").unwrap();
-    (child.0.wait().unwrap().signal(), String::from_utf8(told).unwrap())
+    let message = receive(&stderr).expect("a worker is left").unwrap();
+    (child.0.wait().unwrap().signal(), String::from_utf8(message).unwrap())
 }
 
-fn id_of(child: &Guarded) -> Pid {
+fn id_of(child: &KillOnDrop) -> Pid {
     Pid::from_child(&child.0)
 }
 
@@ -149,6 +149,6 @@ fn names_the_rank_that_was_killed_and_stops_the_other() {
     let log = events::read(&lab.path("events/rank-1.jsonl")).unwrap();
     let pid = log.records.into_iter().find_map(|record| started(record.event)).unwrap();
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
-    let (_, told) = end_of(child, stdout);
-    assert!(told.starts_with("error: process 1 terminated with signal SIGKILL"), "{told}");
+    let (_, message) = end_of(child, stdout);
+    assert!(message.starts_with("error: process 1 terminated with signal SIGKILL"), "{message}");
 }

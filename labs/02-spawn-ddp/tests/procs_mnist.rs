@@ -1,4 +1,4 @@
-//! What training on MNIST promises: every sample seen, the same weights everywhere, and digits that are learned.
+//! Training on MNIST: every sample is visited, all ranks have the same weights, and the digits are learned.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -12,7 +12,7 @@ use assert_cmd::cargo::cargo_bin;
 use common::{Lab, stdout};
 use lockstep::data::real_data_dir;
 use lockstep::events::Event;
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use safetensors::SafeTensors;
 
 fn mnist() -> &'static Path {
@@ -35,7 +35,7 @@ fn seen(events: &BTreeMap<usize, Vec<Event>>, wanted: u64) -> Vec<u64> {
     seen
 }
 
-/// Accuracy and number of samples of each evaluation that a rank noted.
+/// Accuracy and number of samples of each evaluation of a rank.
 fn evaluations(events: &[Event]) -> Vec<(f64, u64)> {
     let of = |event: &Event| match event {
         Event::Eval { accuracy, samples, .. } => Some((*accuracy, *samples)),
@@ -44,7 +44,7 @@ fn evaluations(events: &[Event]) -> Vec<(f64, u64)> {
     events.iter().filter_map(of).collect()
 }
 
-/// How many samples a rank's optimizer steps of an epoch took together.
+/// The number of samples in all of a rank's steps of an epoch.
 fn trained(events: &[Event], wanted: u64) -> u64 {
     let of = |event: &Event| match event {
         Event::Step { epoch, samples, .. } if *epoch == wanted => *samples,
@@ -53,7 +53,7 @@ fn trained(events: &[Event], wanted: u64) -> u64 {
     events.iter().map(of).sum()
 }
 
-/// 337 digits leave 1 over for 2, 3 and 4 ranks, and so do the 85 for the test.
+/// 337 training digits leave a remainder of 1 for 2, 3 and 4 ranks, and so do 85 test digits.
 fn trains_alike(nprocs: usize) {
     let lab = Lab::new();
     let args = ["--nprocs", &nprocs.to_string(), "--samples", "337", "--epochs", "2", "--weights", "weights"];

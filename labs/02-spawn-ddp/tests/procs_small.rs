@@ -1,4 +1,4 @@
-//! What the two small programs of lab 02 promise: the toy model and linear regression.
+//! The two small programs of lab 02: the toy model and linear regression.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use assert_cmd::cargo::cargo_bin;
 use common::{Lab, stderr, stdout};
 use lockstep::events::Event;
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 
 fn toy_model() -> &'static Path {
     cargo_bin!("lab-02-toy-model")
@@ -19,7 +19,7 @@ fn linear_regression() -> &'static Path {
     cargo_bin!("lab-02-linear-regression")
 }
 
-/// The number behind `label` in each line that has it.
+/// The number after `label` in each line that contains it.
 fn numbers(text: &str, label: &str) -> Vec<f64> {
     let number = |line: &str| line.split_once(label).map(|(_, rest)| rest.trim().parse().unwrap());
     text.lines().filter_map(number).collect()
@@ -34,7 +34,7 @@ fn one_step_leaves_the_same_weights_on_one_to_four_ranks() {
 }
 
 #[test]
-fn the_ranks_of_the_toy_model_have_data_of_their_own() {
+fn the_ranks_of_the_toy_model_have_different_data() {
     let run = Lab::new().run(toy_model(), &["--nprocs", "2"]).success();
     let text = stdout(&run);
     let mut losses: Vec<&str> =
@@ -79,7 +79,7 @@ fn the_line_is_learned_from_every_sample() {
 }
 
 #[test]
-fn refuses_bad_arguments_with_exit_code_2() {
+fn rejects_bad_arguments_with_exit_code_2() {
     for (binary, args, named) in [
         (toy_model(), ["--nprocs", "0"], "cannot spawn 0 processes"),
         (toy_model(), ["--nprocs", "two"], "'two' for '--nprocs <NPROCS>'"),

@@ -1,11 +1,11 @@
-//! Processes that stand in for those that train. There is nothing to change here.
+//! Simulated workers. You do not change this file.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The command of one worker: it notes its rank, and is busy for a moment. If the program that has started it is over by
-/// then, it stays, as a worker does that nobody waits for.
+/// The command of one worker, which records its rank and then runs for half a second. If the program that started it has ended
+/// by then, it keeps running, like a worker that no process waits for.
 pub fn worker(rank: usize, world_size: usize) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "echo $RANK >> $NOTES; sleep 0.5; if [ -e $OVER ]; then sleep 60; fi"]);
@@ -14,13 +14,13 @@ pub fn worker(rank: usize, world_size: usize) -> Command {
     command
 }
 
-/// Runs a program: the ranks of the workers that it has started, in order, and what it returns.
+/// Runs a program. Returns the sorted ranks of the workers that it started, and its result.
 pub fn watch<T>(program: impl FnOnce() -> T) -> (Vec<usize>, T) {
     for name in ["notes", "over"] {
         let _ = fs::remove_file(file(name)); // absent before the first program
     }
     let returned = program();
-    let _ = fs::write(file("over"), ""); // only the workers that are left look for it
+    let _ = fs::write(file("over"), ""); // only workers that still run read it
     let text = fs::read_to_string(file("notes")).unwrap_or_default();
     let mut ranks: Vec<usize> = text.lines().filter_map(|line| line.parse().ok()).collect();
     ranks.sort_unstable();

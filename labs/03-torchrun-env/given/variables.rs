@@ -1,8 +1,8 @@
-//! A process's environment as a value: it need not be that of this process. There is nothing to change here.
+//! The environment of a process as a value, which need not be the environment of this process. You do not change this file.
 
 use std::collections::BTreeMap;
 
-/// Variables by their names.
+/// Variables by name.
 pub struct Variables(pub BTreeMap<String, String>);
 
 impl Variables {

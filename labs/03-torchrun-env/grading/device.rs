@@ -1,11 +1,11 @@
-//! Task `device`: all processes of a job on two nodes of different size, and a node with a GPU too few.
+//! Grades `device`: all processes of a job on two nodes of different size, and a node with one GPU too few.
 
-use lockstep_grading::{Claim, Stage, Verdict};
+use lockstep_grading::{Claim, Runner, Verdict};
 
-/// Group rank, GPU, whether it saves.
+/// Group rank, GPU, and whether the process saves.
 type Place = Result<(usize, usize, bool), String>;
 
-/// A process, and how many GPUs its node has.
+/// A process and the number of GPUs of its node.
 #[derive(Clone, Copy, Debug)]
 struct Process {
     node: usize,
@@ -14,27 +14,27 @@ struct Process {
     gpus: usize,
 }
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
-    // The second node has more GPUs than the first has processes: RANK modulo GPUs is never the local rank there.
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    // The second node has more GPUs than the first has processes, so RANK modulo GPUs is never the local rank there.
     let sizes = [random.below(2..4), random.below(4..7)];
     let spare = random.below(0..2);
     let world: usize = sizes.iter().sum();
     let job: Vec<Process> = (0..world).map(|rank| process(rank, sizes, spare)).collect();
     let input = |of: &Process| (of.rank, of.local_rank, world, sizes[of.node], of.gpus);
     let mut inputs: Vec<_> = job.iter().map(input).collect();
-    // The last process of the second node finds one GPU less than there are processes.
+    // The last process of the second node finds one GPU fewer than there are processes.
     let last = job[world - 1];
     inputs.push((last.rank, last.local_rank, world, sizes[1], sizes[1] - 1));
-    let outputs = stage.call::<_, Place>(1, &inputs)?;
+    let outputs = runner.call::<_, Place>(1, &inputs)?;
     let mut places = Vec::new();
     for (case, of) in job.iter().enumerate() {
         match outputs.of(0, case) {
             Ok(place) => places.push(*place),
             Err(error) => Claim::that(false, "a place", format!("the error \"{error}\""))
                 .on_rank(of.rank)
-                .given(told(of))
-                .otherwise("an error, although the node has a GPU for each of its processes")?,
+                .given(describe(of))
+                .or_fail("an error, although the node has a GPU for each of its processes")?,
         }
     }
     let given = format!("two nodes, {} and {} processes", sizes[0], sizes[1]);
@@ -52,7 +52,7 @@ fn process(rank: usize, sizes: [usize; 2], spare: usize) -> Process {
     Process { node, rank, local_rank: rank - node * sizes[0], gpus: sizes[node] + spare }
 }
 
-fn told(of: &Process) -> String {
+fn describe(of: &Process) -> String {
     let Process { node, rank, local_rank, gpus } = of;
     format!("RANK={rank} LOCAL_RANK={local_rank} on node {node}, which has {gpus} GPUs")
 }
@@ -61,61 +61,63 @@ fn joins(given: &str, job: &[Process], places: &[(usize, usize, bool)]) -> anyho
     let ranks: Vec<usize> = places.iter().map(|place| place.0).collect();
     let own: Vec<usize> = job.iter().map(|of| of.rank).collect();
     let twice = ranks.iter().find(|rank| ranks.iter().filter(|other| other == rank).count() > 1);
-    let nobody = own.iter().find(|rank| !ranks.contains(rank));
-    let collision = match (twice, nobody) {
-        (Some(twice), Some(nobody)) => {
-            format!(": several join as rank {twice} and nobody as rank {nobody}, for whom all would wait")
+    let missing = own.iter().find(|rank| !ranks.contains(rank));
+    let collision = match (twice, missing) {
+        (Some(twice), Some(missing)) => {
+            format!(
+                ": several processes join as rank {twice} and none as rank {missing}, so all would wait for that rank"
+            )
         }
         _ => String::new(),
     };
     Claim::equal(&own, &ranks)
         .given(format!("{given}; the group ranks of all processes"))
         .verdict(Verdict::RanksDisagree)
-        .knows(
+        .diagnose_if(
             job.iter().zip(&ranks).all(|(of, rank)| of.local_rank == *rank),
-            format!("LOCAL_RANK counts on one node, and begins at 0 again on the next{collision}"),
+            format!("LOCAL_RANK counts on one node and starts at 0 again on the next{collision}"),
         )
-        .otherwise(format!("a process joins the group with its RANK{collision}"))
+        .or_fail(format!("a process joins the group with its RANK{collision}"))
 }
 
 fn opens(of: &Process, gpu: usize, by_rank: bool) -> anyhow::Result<()> {
     Claim::equal(&of.local_rank, &gpu)
         .on_rank(of.rank)
-        .given(told(of))
-        .knows(
+        .given(describe(of))
+        .diagnose_if(
             by_rank,
-            "RANK counts over all nodes, and each node counts its GPUs from 0: the last processes ask for GPUs that their node \
+            "RANK counts over all nodes, but each node counts its GPUs from 0: the last processes ask for GPUs that their node \
              does not have",
         )
-        .knows(
+        .diagnose_if(
             gpu == of.rank % of.gpus,
-            "RANK modulo the GPUs of this node is the local rank only while all nodes before it have as many GPUs, and use \
-             them all",
+            "RANK modulo the GPUs of this node is the local rank only while all nodes before it have as many GPUs and use \
+             all of them",
         )
-        .otherwise("the GPU of a process is the one of its local rank")
+        .or_fail("the GPU of a process is the one whose number is its local rank")
 }
 
 fn saves(given: &str, job: &[Process], places: &[(usize, usize, bool)]) -> anyhow::Result<()> {
     let saving: Vec<usize> = job.iter().zip(places).filter(|(_, place)| place.2).map(|(of, _)| of.rank).collect();
     let first_of_nodes: Vec<usize> = job.iter().filter(|of| of.local_rank == 0).map(|of| of.rank).collect();
-    Claim::that(saving.len() == 1, "one of the job", format!("ranks {saving:?}"))
-        .given(format!("{given}; who saves"))
-        .knows(
+    Claim::that(saving.len() == 1, "one process of the job", format!("ranks {saving:?}"))
+        .given(format!("{given}; which ranks save"))
+        .diagnose_if(
             saving == first_of_nodes,
-            "one process of each node saves, since each node has a local rank 0: on a disk that they share they all write the \
-             same file",
+            "one process of each node saves, since each node has a local rank 0: on a shared disk, they all write the same \
+             file",
         )
-        .knows(saving.is_empty(), "nobody saves")
-        .otherwise("what the job does once is for one process, by custom that of RANK 0")
+        .diagnose_if(saving.is_empty(), "no process saves")
+        .or_fail("one process must save for the whole job, by convention the one with RANK 0")
 }
 
 fn too_few(of: &Process, place: &Place) -> anyhow::Result<()> {
     Claim::that(place.is_err(), "an error", format!("{place:?}"))
         .on_rank(of.rank)
-        .given(told(of))
-        .knows(
+        .given(describe(of))
+        .diagnose_if(
             matches!(place, Ok((_, gpu, _)) if *gpu < of.gpus),
-            "two processes share a GPU: each then has half its memory and half its speed, and NCCL refuses to work",
+            "two processes share a GPU: each gets half of its memory and speed, and NCCL refuses to run",
         )
-        .otherwise("this process has no GPU, and does not say so")
+        .or_fail("this process has no GPU but returns no error")
 }

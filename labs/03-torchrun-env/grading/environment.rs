@@ -1,8 +1,8 @@
-//! Task `environment`: what a launcher sets, and all ways in which that can be wrong.
+//! Grades `environment`: the variables that a launcher sets, and environments with missing or wrong ones.
 
 use std::collections::BTreeMap;
 
-use lockstep_grading::{Claim, Fault, Stage, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
 
 const NAMES: [&str; 6] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
 
@@ -11,9 +11,9 @@ type Variables = BTreeMap<String, String>;
 type Worker = (usize, usize, usize, usize, String, u16);
 type Read = Result<Worker, String>;
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
-    // The second of two nodes: the places among all and on the node differ.
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    // The second of two nodes, so the rank and the local rank differ.
     let (before, here) = (random.below(2..5), random.below(5..9));
     let local = random.below(1..here);
     let port = random.below(20_000..60_000);
@@ -25,7 +25,7 @@ pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
     let faulty = faulty(&complete);
     let inputs: Vec<&Variables> =
         [&complete].into_iter().chain(faulty.iter().map(|(_, _, variables)| variables)).collect();
-    let outputs = stage.call::<_, Read>(1, &inputs).map_err(|error| explain(error, why))?;
+    let outputs = runner.call::<_, Read>(1, &inputs).map_err(|error| explain(error, why))?;
     reads(&complete, &expected, outputs.of(0, 0))?;
     for (case, (names, what, variables)) in faulty.iter().enumerate() {
         refuses(names, what, variables, outputs.of(0, case + 1))?;
@@ -33,18 +33,18 @@ pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Wrong environments: the variables that are at fault, in words what is wrong, and all variables.
+/// Wrong environments: the variables at fault, a description of the fault, and all variables.
 fn faulty(complete: &Variables) -> Vec<(Vec<&'static str>, String, Variables)> {
     let without = |name: &'static str| {
         let mut variables = complete.clone();
         variables.remove(name);
         (vec![name], format!("{name} is not set"), variables)
     };
-    let with = |names: Vec<&'static str>, value: &str, what: &str| {
+    let with = |names: Vec<&'static str>, value: &str, why: &str| {
         let mut variables = complete.clone();
         variables.insert(names[0].to_owned(), value.to_owned());
-        let told = format!("{} is {value:?}, {what}", names[0]);
-        (names, told, variables)
+        let what = format!("{} is {value:?}, {why}", names[0]);
+        (names, what, variables)
     };
     let mut faulty: Vec<_> = NAMES.into_iter().map(without).collect();
     faulty.extend([
@@ -60,34 +60,37 @@ fn faulty(complete: &Variables) -> Vec<(Vec<&'static str>, String, Variables)> {
 }
 
 fn reads(variables: &Variables, expected: &Worker, read: &Read) -> anyhow::Result<()> {
-    let claim = Claim::equal(&Ok(expected.clone()), read).given(told(variables));
+    let claim = Claim::equal(&Ok(expected.clone()), read).given(listed(variables));
     let Ok(worker) = read else {
-        return claim.otherwise("an error, although all six variables are set and right");
+        return claim.or_fail("an error, although all six variables are set and right");
     };
     claim
-        .knows(worker.0 == expected.1, "LOCAL_RANK is read for RANK: it counts on one node only")
-        .knows(worker.1 == expected.0, "RANK is read for LOCAL_RANK: it counts over all nodes")
-        .knows(worker.2 == expected.3, "LOCAL_WORLD_SIZE is read for WORLD_SIZE: it counts on one node only")
-        .knows(worker.3 == expected.2, "WORLD_SIZE is read for LOCAL_WORLD_SIZE: it counts over all nodes")
-        .otherwise("a field does not hold its variable's value (the order is that of the fields)")
+        .diagnose_if(worker.0 == expected.1, "LOCAL_RANK is read instead of RANK: it counts on one node only")
+        .diagnose_if(worker.1 == expected.0, "RANK is read instead of LOCAL_RANK: it counts over all nodes")
+        .diagnose_if(
+            worker.2 == expected.3,
+            "LOCAL_WORLD_SIZE is read instead of WORLD_SIZE: it counts on one node only",
+        )
+        .diagnose_if(worker.3 == expected.2, "WORLD_SIZE is read instead of LOCAL_WORLD_SIZE: it counts over all nodes")
+        .or_fail("a field does not have the value of its variable (the values are in the order of the fields)")
 }
 
 fn refuses(names: &[&str], what: &str, variables: &Variables, read: &Read) -> anyhow::Result<()> {
     let expected = format!("an error that names {}", names.join(" or "));
-    let given = told(variables);
+    let given = listed(variables);
     let text = match read {
         Ok(worker) => {
             let missing = !variables.contains_key(names[0]);
             return Claim::that(false, expected, format!("{worker:?}"))
                 .given(given)
-                .knows(
+                .diagnose_if(
                     missing,
                     format!(
-                        "{what}, and a value is guessed: without a launcher every process would take itself for the only \
-                         one, and train alone on all of the data"
+                        "{what}, and a value is guessed: without a launcher, every process would believe that it is the \
+                         only one and train alone on all of the data"
                     ),
                 )
-                .otherwise(format!("{what}, and nobody minds"));
+                .or_fail(format!("{what}, but there is no error"));
         }
         Err(text) => text,
     };
@@ -96,22 +99,22 @@ fn refuses(names: &[&str], what: &str, variables: &Variables, read: &Read) -> an
     let names_all = NAMES.iter().all(|name| named.contains(name));
     Claim::that(names_it && !names_all, expected, format!("the error \"{text}\""))
         .given(given)
-        .knows(names_all, format!("{what}, and the error names all variables: which one is it?"))
-        .otherwise(format!("{what}, and the error does not say so: whoever reads it must look for the variable"))
+        .diagnose_if(names_all, format!("{what}, and the error names all variables: which one is it?"))
+        .or_fail(format!("{what}, and the error does not say so: its reader must search for the variable"))
 }
 
-fn told(variables: &Variables) -> String {
+fn listed(variables: &Variables) -> String {
     let one = |name: &&str| variables.get(*name).map(|value| format!("{name}={value}"));
     NAMES.iter().filter_map(one).collect::<Vec<_>>().join(" ")
 }
 
-fn why(fault: &Fault) -> Option<String> {
-    let panicked = fault.verdict == Verdict::Crash && fault.diagnosis.contains("panicked");
+fn why(finding: &Finding) -> Option<String> {
+    let panicked = finding.verdict == Verdict::Crash && finding.diagnosis.contains("panicked");
     panicked.then(|| {
         format!(
-            "a variable that is missing or wrong is a mistake of whoever started the program, not of the program: return an \
+            "a missing or wrong variable is a mistake of the user who started the program, not of the program: return an \
              error that names the variable ({})",
-            fault.diagnosis
+            finding.diagnosis
         )
     })
 }

@@ -1,46 +1,46 @@
-//! Task `nested`: a program that its user starts, and the same started by a launcher.
+//! Grades `nested`: a program started by its user, and the same program started by a launcher.
 
 use std::collections::BTreeMap;
 
-use lockstep_grading::{Claim, Stage};
+use lockstep_grading::{Claim, Runner};
 
-/// How many workers the program is told to start.
+/// The number of workers that the program is asked to start.
 const NPROCS: usize = 2;
-/// How many times a launcher starts it.
+/// How many processes the launcher starts.
 const LAUNCHED: usize = 2;
-/// An error with one of these says what is wrong.
+/// An error that contains one of these words explains the problem.
 const WORDS: [&str; 6] = ["launch", "torchrun", "lockstep run", "RANK", "WORLD_SIZE", "spawn"];
 
 type Variables = BTreeMap<String, String>;
-/// The ranks of the workers that were started; the error's text.
+/// The ranks of the workers that were started, and the error's text.
 type Ended = (Vec<usize>, Option<String>);
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     let port = random.below(20_000..60_000).to_string();
-    by_hand(stage, &port)?;
-    launched(stage, &port)
+    by_hand(runner, &port)?;
+    launched(runner, &port)
 }
 
-/// The user may have set where the workers are to meet, as the tutorials' programs do themselves.
-fn by_hand(stage: &mut Stage, port: &str) -> anyhow::Result<()> {
+/// The user may have set the address at which the workers meet, as the tutorials' programs do.
+fn by_hand(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
     let nprocs = NPROCS + 1;
     let address = variables(&[("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)]);
-    let outputs = stage.call::<_, Ended>(1, &[(nprocs, [&address])])?;
+    let outputs = runner.call::<_, Ended>(1, &[(nprocs, [&address])])?;
     let (started, error) = outputs.of(0, 0);
-    let observed = format!("workers {started:?}, {}", told(error));
+    let observed = format!("workers {started:?}, {}", described(error));
     let right = *started == (0..nprocs).collect::<Vec<_>>() && error.is_none();
     Claim::that(right, format!("workers 0 to {}", nprocs - 1), observed)
         .given(format!("nprocs {nprocs}, started by its user, with MASTER_ADDR and MASTER_PORT set"))
-        .knows(
+        .diagnose_if(
             started.is_empty() && error.is_some(),
-            "the program refuses, although no launcher has started it: an address alone may come from the user. What only a \
-             launcher sets are the ranks",
+            "the program refuses, although no launcher has started it: an address alone may come from the user. Only the ranks \
+             show that a launcher is there",
         )
-        .otherwise("a program that its user has started makes its workers, each with its rank, and waits for them")
+        .or_fail("a program that its user has started must start its workers, each with its rank, and wait for them")
 }
 
-fn launched(stage: &mut Stage, port: &str) -> anyhow::Result<()> {
+fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
     let of = |rank: usize, world: usize| {
         let [rank, world] = [rank, world].map(|number| number.to_string());
         variables(&[
@@ -55,46 +55,46 @@ fn launched(stage: &mut Stage, port: &str) -> anyhow::Result<()> {
     };
     let several: Vec<Variables> = (0..LAUNCHED).map(|rank| of(rank, LAUNCHED)).collect();
     let one: Vec<Variables> = (0..LAUNCHED).map(|_| of(0, 1)).collect();
-    let outputs = stage.call::<_, Ended>(LAUNCHED, &[(NPROCS, &several), (NPROCS, &one)])?;
+    let outputs = runner.call::<_, Ended>(LAUNCHED, &[(NPROCS, &several), (NPROCS, &one)])?;
     let ended: Vec<&Ended> = outputs.all(0).collect();
     let all: Vec<usize> = ended.iter().flat_map(|(started, _)| started.iter().copied()).collect();
     let given = format!("nprocs {NPROCS}, started {LAUNCHED} times by a launcher");
-    Claim::that(all.is_empty(), "no worker", format!("{} workers, which say that their ranks are {all:?}", all.len()))
+    Claim::that(all.is_empty(), "no worker", format!("{} workers, which claim the ranks {all:?}", all.len()))
         .given(&given)
-        .knows(
+        .diagnose_if(
             ended.iter().all(|(started, _)| started.len() == NPROCS),
             format!(
-                "each of the {LAUNCHED} processes that the launcher has started starts {NPROCS} of its own: {} processes, of \
-                 which several say that they are rank 0, fight over one address. Who was launched must not launch",
+                "each of the {LAUNCHED} processes that the launcher has started starts {NPROCS} of its own: {} processes, \
+                 several of which claim to be rank 0, compete for one address. A launched program must not launch others",
                 LAUNCHED * NPROCS
             ),
         )
-        .knows(
+        .diagnose_if(
             !ended[0].0.is_empty(),
-            "rank 0 goes on to start its workers: whether a launcher is there is not a matter of rank",
+            "rank 0 still starts its workers: a launcher is there for all ranks",
         )
-        .otherwise("a program that a launcher has started must not start workers")?;
+        .or_fail("a program that a launcher has started must not start workers")?;
     for (rank, (_, error)) in ended.iter().enumerate() {
         let says = error.as_ref().is_some_and(|text| WORDS.iter().any(|word| text.contains(word)));
-        Claim::that(says, "an error that speaks of the launcher", told(error))
+        Claim::that(says, "an error that mentions the launcher", described(error))
             .on_rank(rank)
             .given(&given)
-            .knows(
+            .diagnose_if(
                 error.is_none(),
-                "the program does nothing and says nothing: the launcher takes that for a job well done",
+                "the program does nothing and returns no error: the launcher reports that the job succeeded",
             )
-            .otherwise("the error does not say that a launcher has started a program that makes its own processes")?;
+            .or_fail("the error does not say that a launcher has started a program that starts its own processes")?;
     }
     let (started, error) = outputs.of(0, 1);
     Claim::that(
         started.is_empty() && error.is_some(),
         "no worker, and an error",
-        format!("{started:?}, {}", told(error)),
+        format!("{started:?}, {}", described(error)),
     )
     .on_rank(0)
     .given(format!("nprocs {NPROCS}, started once by a launcher: RANK=0 WORLD_SIZE=1"))
-    .otherwise(
-        "a launcher that starts one process is a launcher, too: it has its own store, and will start more another day",
+    .or_fail(
+        "a launcher that starts one process is still a launcher: it has its own store, and it may start more next time",
     )
 }
 
@@ -102,6 +102,6 @@ fn variables(pairs: &[(&str, &str)]) -> Variables {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-fn told(error: &Option<String>) -> String {
+fn described(error: &Option<String>) -> String {
     error.as_ref().map_or("no error".to_owned(), |text| format!("the error \"{text}\""))
 }

@@ -1,13 +1,13 @@
-//! Other answers to `environment`: wrong ones, and right ones that look unusual.
+//! Answers to `environment`: wrong ones, and unusual right ones.
 
 use anyhow::{Context, ensure};
 
 use crate::environment::Worker;
 use crate::variables::Variables;
 
-/// What is missing gets a value: it is rank 0 of 1.
+/// Falls back to rank 0 of 1 if variables are missing.
 pub fn guesses(variables: &Variables) -> anyhow::Result<Worker> {
-    let number = |name: &str, otherwise: usize| variables.get(name).map_or(Ok(otherwise), str::parse);
+    let number = |name: &str, default: usize| variables.get(name).map_or(Ok(default), str::parse);
     Ok(Worker {
         rank: number("RANK", 0)?,
         local_rank: number("LOCAL_RANK", 0)?,
@@ -18,7 +18,7 @@ pub fn guesses(variables: &Variables) -> anyhow::Result<Worker> {
     })
 }
 
-/// Takes for certain that a launcher has set everything.
+/// Assumes that a launcher has set everything.
 pub fn unwraps(variables: &Variables) -> anyhow::Result<Worker> {
     let number = |name: &str| variables.get(name).unwrap().parse().unwrap();
     Ok(Worker {
@@ -31,7 +31,7 @@ pub fn unwraps(variables: &Variables) -> anyhow::Result<Worker> {
     })
 }
 
-/// Hands on the parser's error, which does not know what it was parsing.
+/// Returns the parser's error, which does not name the variable.
 pub fn anonymous(variables: &Variables) -> anyhow::Result<Worker> {
     let text = |name: &str| variables.get(name).with_context(|| format!("{name} is not set"));
     Ok(Worker {
@@ -44,7 +44,7 @@ pub fn anonymous(variables: &Variables) -> anyhow::Result<Worker> {
     })
 }
 
-/// Reads one rank for both.
+/// Reads one variable for both ranks.
 pub fn mixes(variables: &Variables) -> anyhow::Result<Worker> {
     let text = |name: &str| variables.get(name).with_context(|| format!("{name} is not set"));
     let number = |name: &str| -> anyhow::Result<usize> { text(name)?.parse().context(name.to_owned()) };
@@ -59,7 +59,7 @@ pub fn mixes(variables: &Variables) -> anyhow::Result<Worker> {
     })
 }
 
-/// Right, in its own way: asks for all variables first, and names all that are missing.
+/// Right: checks all variables first and names all that are missing.
 pub fn all_at_once(variables: &Variables) -> anyhow::Result<Worker> {
     let missing: Vec<&str> = NAMES.into_iter().filter(|name| variables.get(name).is_none()).collect();
     ensure!(missing.is_empty(), "not set: {}", missing.join(", "));

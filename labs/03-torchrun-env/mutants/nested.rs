@@ -5,7 +5,7 @@ use std::process::Child;
 use crate::fleet::worker;
 use crate::variables::Variables;
 
-/// Starts its workers, whoever has started it.
+/// Starts its workers even under a launcher.
 pub fn unaware(nprocs: usize, _: &Variables) -> anyhow::Result<()> {
     let mut workers: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
     for worker in &mut workers {
@@ -14,7 +14,7 @@ pub fn unaware(nprocs: usize, _: &Variables) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Only ranks other than 0 refuse.
+/// Refuses only on ranks other than 0.
 pub fn rank_0(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
     if let Some(rank) = variables.get("RANK").filter(|rank| *rank != "0") {
         anyhow::bail!("started by a launcher, as rank {rank}");
@@ -26,7 +26,7 @@ pub fn rank_0(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes an address for a launcher's mark.
+/// Treats an address as the sign of a launcher.
 pub fn address(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
     anyhow::ensure!(variables.get("MASTER_ADDR").is_none(), "started by a launcher");
     let mut workers: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
@@ -36,7 +36,7 @@ pub fn address(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Under a launcher it does nothing, and says nothing.
+/// Does nothing under a launcher and returns no error.
 pub fn quiet(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
     if variables.get("RANK").is_some() {
         return Ok(());

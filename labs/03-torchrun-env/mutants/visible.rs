@@ -1,10 +1,10 @@
-//! Other answers to `visible`: wrong ones, and right ones that look unusual.
+//! Answers to `visible`: wrong ones, and unusual right ones.
 
 use anyhow::{Context, Result, ensure};
 
 use crate::cuda::{Gpu, Process, VISIBLE};
 
-/// Counts the GPUs before the variable is set.
+/// Counts the GPUs before it sets the variable.
 pub fn late(process: &mut Process, local_rank: usize) -> Result<Gpu> {
     ensure!(local_rank < process.device_count(), "no GPU for local rank {local_rank}");
     let own = match process.variable(VISIBLE) {
@@ -15,7 +15,7 @@ pub fn late(process: &mut Process, local_rank: usize) -> Result<Gpu> {
     process.open(0)
 }
 
-/// Opens the GPU by its number in the machine, of those that are left.
+/// Hides all other GPUs, then opens the GPU by its number on the machine.
 pub fn ordinal(process: &mut Process, local_rank: usize) -> Result<Gpu> {
     let own = match process.variable(VISIBLE) {
         Some(list) => list.split(',').nth(local_rank).context("the list is too short")?.to_owned(),
@@ -25,18 +25,18 @@ pub fn ordinal(process: &mut Process, local_rank: usize) -> Result<Gpu> {
     process.open(local_rank)
 }
 
-/// Takes the GPU of its local rank, whosever it is.
+/// Opens the GPU whose number is the local rank, even if it belongs to another job.
 pub fn overwrites(process: &mut Process, local_rank: usize) -> Result<Gpu> {
     process.set_variable(VISIBLE, &local_rank.to_string());
     process.open(0)
 }
 
-/// Opens the right GPU, and hides none.
+/// Opens the right GPU but hides none.
 pub fn shows_all(process: &mut Process, local_rank: usize) -> Result<Gpu> {
     process.open(local_rank)
 }
 
-/// Right, in its own way: makes a list of the job's GPUs first, and leaves it to CUDA to find that there is none.
+/// Right: lists the job's GPUs first and relies on CUDA to report that there is none for this rank.
 pub fn collects(process: &mut Process, local_rank: usize) -> Result<Gpu> {
     let all = (0..64).map(|gpu| gpu.to_string()).collect::<Vec<_>>().join(",");
     let gpus: Vec<String> = process.variable(VISIBLE).unwrap_or(&all).split(',').map(str::to_owned).collect();

@@ -1,7 +1,7 @@
 //! Lab 03: MNIST with ranks from the environment.
 //!
-//! A launcher starts this program once a rank, and says in torchrun's variables who is who: `lockstep run`, or Python's
-//! `torchrun`. Against lab 02 two lines of `main` change, and training may now span several nodes.
+//! A launcher, `lockstep run` or Python's `torchrun`, starts this program once per rank and passes each rank its place in
+//! torchrun's variables. Two lines of `main` differ from lab 02, and training may now span several nodes.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

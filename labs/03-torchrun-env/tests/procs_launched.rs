@@ -1,4 +1,4 @@
-//! What lab 03 promises: ranks that some launcher started train together, and a start without one says what to do.
+//! Tests of lab 03: ranks of any launcher train together, and a start without a launcher prints what to do.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -7,20 +7,8 @@ use std::process::{Command, Output, Stdio};
 
 use assert_cmd::cargo::cargo_bin;
 use c10d::{Store, TcpStoreOptions};
-use lockstep_trials::margin;
+use lockstep_testkit::{clear_launcher, margin};
 use tempfile::TempDir;
-
-/// What a launcher, or the developer's own shell, may have set.
-const FOREIGN: [&str; 8] = [
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_ERROR_FILE",
-];
 
 const MNIST: [&str; 8] = ["--samples", "37", "--batch-size", "4", "--epochs", "1", "--device", "cpu"];
 const LINE: [&str; 6] = ["--samples", "1000", "--epochs", "5", "--device", "cpu"];
@@ -35,9 +23,7 @@ fn line() -> &'static Path {
 
 fn command(program: impl AsRef<std::ffi::OsStr>, folder: &TempDir) -> Command {
     let mut command = Command::new(program);
-    for name in FOREIGN {
-        command.env_remove(name);
-    }
+    clear_launcher(&mut command);
     command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo").current_dir(folder.path());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -51,7 +37,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs `world` ranks as a launcher would, which hosts their store.
+/// Runs `world` ranks as a launcher does, with a store for them.
 fn launch(program: &'static Path, world: usize, args: &[&str], folder: &TempDir) -> Vec<Output> {
     let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
     let port = store.port().unwrap().to_string();
@@ -99,15 +85,15 @@ fn a_start_without_a_launcher_names_the_command_to_use() {
     for program in [mnist(), line()] {
         let folder = tempfile::tempdir().unwrap();
         let output = finish(command(program, &folder));
-        let told = text(&output.stderr);
-        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{told}");
-        assert!(told.starts_with("error: RANK, LOCAL_RANK, WORLD_SIZE, "), "{told}");
-        assert!(told.contains("`lockstep run --standalone --nproc-per-node=2 PROGRAM`"), "{told}");
+        let message = text(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{message}");
+        assert!(message.starts_with("error: RANK, LOCAL_RANK, WORLD_SIZE, "), "{message}");
+        assert!(message.contains("`lockstep run --standalone --nproc-per-node=2 PROGRAM`"), "{message}");
     }
 }
 
 #[test]
-fn refuses_bad_arguments_with_exit_code_2() {
+fn rejects_bad_arguments_with_exit_code_2() {
     for (program, args, named) in [
         (mnist(), ["--batch-size", "0"], "'0' for '--batch-size <BATCH_SIZE>'"),
         (line(), ["--samples", "0"], "'0' for '--samples <SAMPLES>'"),

@@ -1,4 +1,4 @@
-//! How the grader's inputs reach each task's function, and its results the grader. There is nothing to change here.
+//! Passes the grader's inputs to each task's function and its results back. You do not change this file.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use tch::{Kind, Tensor};
 
 use crate::deadline::Received;
 
-/// Inputs: by rank, the numbers of its tensor.
+/// Inputs: the numbers of each rank's tensor.
 pub fn ring(answer: fn(&ProcessGroup, &Tensor) -> Result<Vec<Tensor>>) -> Task {
     Task::in_group("ring", move |group, by_rank: Vec<Vec<f64>>| {
         let all = answer(group, &tensor(&by_rank[group.rank().get()]))?;
@@ -19,31 +19,31 @@ pub fn ring(answer: fn(&ProcessGroup, &Tensor) -> Result<Vec<Tensor>>) -> Task {
     })
 }
 
-/// Inputs: by rank, the numbers of its piece.
+/// Inputs: the numbers of each rank's piece.
 pub fn exchange(answer: fn(&ProcessGroup, &Tensor) -> Result<Tensor>) -> Task {
     Task::in_group("exchange", move |group, by_rank: Vec<Vec<f64>>| {
         numbers(&answer(group, &tensor(&by_rank[group.rank().get()]))?)
     })
 }
 
-/// What rank 1 made of the batches.
+/// What rank 1 did with the batches.
 #[derive(Default, Serialize)]
 struct Prefetched {
     results: Vec<f64>,
-    /// For each batch, whether it became another one while it was computed on.
+    /// For each batch, whether it changed during the computation.
     changed: Vec<bool>,
-    /// For each batch, whether the one after it came meanwhile.
+    /// For each batch, whether the next one arrived during the computation.
     overlapped: Vec<bool>,
 }
 
-/// What `prefetch` is given to compute with.
+/// The computation that `prefetch` calls.
 type Compute<'a> = &'a mut dyn FnMut(&Tensor) -> f64;
 
-/// Inputs: batches of one length. Rank 0 sends them, rank 1 gets the answer's results.
+/// Inputs: batches of the same length. Rank 0 sends them, and rank 1 runs the answer.
 pub fn prefetch(answer: fn(&ProcessGroup, usize, i64, Compute<'_>) -> Result<Vec<f64>>) -> Task {
-    /// The next batch has a second to come. If nobody receives it, it does not.
+    /// How long to wait for the next batch. Without a receive in progress, it never arrives.
     const PATIENCE: Duration = Duration::from_secs(1);
-    /// From the end of the send to that of the receive.
+    /// More time than passes between the end of a send and the end of its receive.
     const ARRIVAL: Duration = Duration::from_millis(50);
     let key = |number: usize| format!("prefetch/sent/{number}");
     Task::in_group("prefetch", move |group, batches: Vec<Vec<f64>>| {
@@ -71,7 +71,7 @@ pub fn prefetch(answer: fn(&ProcessGroup, usize, i64, Compute<'_>) -> Result<Vec
     })
 }
 
-/// What a peer does.
+/// The behaviour of the peer.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Peer {
@@ -83,7 +83,7 @@ enum Peer {
     Leaves,
 }
 
-/// What `deadline` gave.
+/// The result of `deadline`.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Outcome {
@@ -92,8 +92,8 @@ enum Outcome {
     Gone,
 }
 
-/// Inputs: what the peer does, the numbers that it sends, the milliseconds of patience. The peer is rank 1, and rank 0 gets
-/// the answer. Gloo closes a group in which a deadline has passed, so each case has one of its own.
+/// Inputs: the peer's behaviour, the numbers that it sends, the deadline in milliseconds. The peer is rank 1, and rank 0 runs
+/// the answer. Gloo closes a group in which a deadline has passed, so each case uses a new group.
 pub fn deadline(answer: fn(&ProcessGroup, Rank, i64, Duration) -> Result<Received>) -> Task {
     let (patient, peer) = (Rank::ZERO, Rank::new(1));
     Task::in_group("deadline", move |all, (does, values, patience_ms): (Peer, Vec<f64>, u64)| {
@@ -120,7 +120,7 @@ pub fn deadline(answer: fn(&ProcessGroup, Rank, i64, Duration) -> Result<Receive
 fn act(store: &Store, group: ProcessGroup, does: Peer, message: &Tensor, left: &str, decided: &str) -> Result<()> {
     match does {
         Peer::Sends => group.send(message, Rank::ZERO, 0)?,
-        // Who has given up does not receive any more.
+        // A rank that has given up no longer receives.
         Peer::IsLate if !there_within(store, decided, Duration::from_secs(3)) => {
             drop(group.send(message, Rank::ZERO, 0))
         }
@@ -133,7 +133,7 @@ fn act(store: &Store, group: ProcessGroup, does: Peer, message: &Tensor, left: &
     Ok(())
 }
 
-/// Whether somebody has set the key before the time is over.
+/// Returns true if a rank sets the key before the time is over.
 fn there_within(store: &Store, key: &str, limit: Duration) -> bool {
     let begun = Instant::now();
     loop {

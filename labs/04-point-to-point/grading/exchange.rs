@@ -1,29 +1,29 @@
-//! Task `exchange`: pieces of a row with what lies along their borders, on 3 and 2 ranks.
+//! Grades `exchange`: pieces of a row and the numbers next to their borders, on 3 and 2 ranks.
 
-use lockstep_grading::{Claim, Numbers, Stage, close};
+use lockstep_grading::{Claim, Numbers, Runner, close};
 
 use super::waits;
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
-    // Two ranks last: each is both neighbours of the other there.
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    // With 2 ranks, each rank is both neighbours of the other.
     for ranks in [3, 2] {
         let mut piece = |rank: usize| -> Vec<f64> {
             let length = random.below(2..7);
-            // Rising, so that no two numbers of the row are the same.
+            // The numbers rise, so no two of them are equal.
             let value = |(place, noise): (usize, f64)| 100.0 * rank as f64 + 10.0 * place as f64 + noise;
             random.numbers(length).into_iter().enumerate().map(value).collect()
         };
         let given: Vec<Vec<f64>> = (0..ranks).map(&mut piece).collect();
-        let outputs = stage.call::<_, Numbers>(ranks, &[&given]).map_err(waits::told)?;
+        let outputs = runner.call::<_, Numbers>(ranks, &[&given]).map_err(waits::explain_hang)?;
         for (rank, observed) in outputs.all(0).enumerate() {
-            judge(rank, &given, observed)?;
+            check(rank, &given, observed)?;
         }
     }
     Ok(())
 }
 
-fn judge(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()> {
+fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()> {
     let ranks = given.len();
     let (own, previous, next) = (&given[rank], &given[(rank + ranks - 1) % ranks], &given[(rank + 1) % ranks]);
     let around = |before: f64, after: f64| [&[before], &own[..], &[after]].concat();
@@ -33,28 +33,28 @@ fn judge(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()
     Claim::equal(&expected[..], observed)
         .on_rank(rank)
         .given(format!("the pieces of {ranks} ranks: {given:?}"))
-        .knows(observed.len() != own.len() + 2, "the result is the rank's piece with one number in front and one behind")
-        .knows(
+        .diagnose_if(observed.len() != own.len() + 2, "the result must be the rank's piece with one number before it and one after it")
+        .diagnose_if(
             ranks == 2 && near(&around(first(next), last(previous))),
-            "the two messages from the other rank have changed places. It is both neighbours at once, so both messages come \
-             from the same rank, and if they have one tag as well, they match in the order in which they were started",
+            "the two messages from the other rank have changed places. It is both neighbours at once, so both messages come from \
+             the same rank. If they also have the same tag, they match in the order in which they were started",
         )
-        .knows(
+        .diagnose_if(
             near(&around(first(next), last(previous))),
-            "what came from the next rank stands in front, and what came from the previous one behind",
+            "the number from the next rank comes first, and the number from the previous rank comes last: swap them",
         )
-        .knows(
+        .diagnose_if(
             near(&around(first(previous), last(next))),
-            "these are the neighbours' numbers from their far ends: the next rank needs this piece's last number, the \
-             previous one its first",
+            "these are the neighbours' numbers from their far ends: the next rank needs the last number of this piece, the \
+             previous rank its first",
         )
-        .knows(
+        .diagnose_if(
             near(&around(first(own), last(own))) || near(&around(last(own), first(own))),
             "the numbers at the ends are this rank's own: nothing was received",
         )
-        .knows(
+        .diagnose_if(
             near(&around(0.0, 0.0)),
-            "the numbers at the ends are still what they were before anything came: use the tensors that `wait` gives back",
+            "the numbers at the ends are those from before the receive: use the tensors that `wait` returns",
         )
-        .otherwise("in front stands the last number of the previous rank's piece, behind the first of the next one's")
+        .or_fail("the first number must be the last one of the previous rank's piece, the last number the first one of the next rank's")
 }

@@ -1,30 +1,30 @@
-//! Task `prefetch`: what was computed on, and what was under way meanwhile.
+//! Grades `prefetch`: the results, and whether receiving and computing overlapped.
 
-use lockstep_grading::{Claim, Numbers, Setting, Stage};
+use lockstep_grading::{CallOptions, Claim, Numbers, Runner};
 use serde::Deserialize;
 
 use super::waits;
 
-/// What rank 1 made of the batches; empty on rank 0.
+/// What rank 1 did with the batches. Empty on rank 0.
 #[derive(Deserialize)]
 struct Prefetched {
     results: Numbers,
-    /// For each batch, whether it became another one while it was computed on.
+    /// For each batch, whether it changed during the computation.
     changed: Vec<bool>,
-    /// For each batch, whether the one after it came meanwhile.
+    /// For each batch, whether the next one arrived during the computation.
     overlapped: Vec<bool>,
 }
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     let length = random.below(3..9);
-    // Sums differ from batch to batch, and none is 0.
+    // The sums of the batches differ, and no sum is 0.
     let batch = |number: usize| random.numbers(length).iter().map(|value| 10.0 * (number + 1) as f64 + value).collect();
     let batches: Vec<Vec<f64>> = (0..4).map(batch).collect();
-    // Where ranks compare their messages, a receive writes its buffer no earlier than in `wait`, and hides what is graded here.
+    // When ranks compare their messages, a receive writes its buffer only in `wait`, which would hide the bug that is graded here.
     let env = vec![("LOCKSTEP_COMPARE_CALLS".into(), "0".into())];
-    let setting = Setting { ranks: 2, env, ..Setting::default() };
-    let outputs = stage.call_with::<_, Prefetched>(&setting, &[&batches]).map_err(waits::told)?;
+    let options = CallOptions { ranks: 2, env, ..CallOptions::default() };
+    let outputs = runner.call_with::<_, Prefetched>(&options, &[&batches]).map_err(waits::explain_hang)?;
     let seen = outputs.of(1, 0);
     let sums: Vec<f64> = batches.iter().map(|batch| batch.iter().sum()).collect();
     let changed = seen.changed.iter().position(|changed| *changed);
@@ -41,32 +41,32 @@ pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
     )
     .on_rank(1)
     .given(given())
-    .knows(
+    .diagnose_if(
         seen.results.len() != batches.len(),
-        format!("of {} batches, {} were computed on", batches.len(), seen.results.len()),
+        format!("`compute` processed {} of {} batches", seen.results.len(), batches.len()),
     )
-    .knows(
+    .diagnose_if(
         changed.is_some() && shifted,
-        "while `compute` worked on a batch it turned into the next one: the receive that is under way writes into the very \
-         memory that is computed on. What the type keeps from being read is the tensor that `irecv` was given, not another \
-         name for its memory",
+        "while `compute` worked on a batch, it turned into the next one: the receive in progress writes into the memory that \
+         `compute` reads. The type prevents reads of the tensor that was passed to `irecv`, but not reads through another \
+         handle to its memory",
     )
-    .knows(
+    .diagnose_if(
         changed.is_some() || seen.results.first() == Some(&0.0),
-        "the buffer of a receive that is under way was read: a batch is there when `wait` gives it back, not before",
+        "the buffer of a receive in progress was read: a batch is complete when `wait` returns it, not before",
     )
-    .otherwise("each batch is computed on once, in the order in which they come")?;
+    .or_fail("`compute` must process each batch once, in the order of arrival")?;
     let last = batches.len() - 1;
     let alone = (0..last).find(|number| seen.overlapped.get(*number) != Some(&true));
     Claim::that(
         alone.is_none(),
-        "while `compute` works on a batch, the next one comes",
-        format!("batch {} did not come while `compute` worked on batch {}", alone.unwrap_or(0) + 1, alone.unwrap_or(0)),
+        "the next batch arrives while `compute` works on a batch",
+        format!("batch {} did not arrive while `compute` worked on batch {}", alone.unwrap_or(0) + 1, alone.unwrap_or(0)),
     )
     .on_rank(1)
     .given(given())
-    .otherwise(
-        "the sums are right, but receiving and computing no longer overlap: start to receive the next batch before you compute \
-         on this one, into other memory",
+    .or_fail(
+        "the sums are right, but receiving and computing no longer overlap: start to receive the next batch into other memory \
+         before you compute on this one",
     )
 }

@@ -1,36 +1,36 @@
-//! Task `ring`: every rank has the tensors of all, on 3, 4 and 1 ranks.
+//! Grades `ring`: every rank must end with the tensors of all ranks, on 3, 4 and 1 ranks.
 
-use lockstep_grading::{Claim, Numbers, Stage};
+use lockstep_grading::{Claim, Numbers, Runner};
 
 use super::waits;
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     for ranks in [3, 4, 1] {
         let length = random.below(2..6);
-        // Numbers of different ranks are never the same, and none is 0.
+        // Numbers of different ranks are never equal, and no number is 0.
         let of_rank =
             |rank: usize| random.numbers(length).iter().map(|value| 10.0 * (rank + 1) as f64 + value).collect();
         let given: Vec<Vec<f64>> = (0..ranks).map(of_rank).collect();
-        let outputs = stage.call::<_, Vec<Numbers>>(ranks, &[&given]).map_err(waits::told)?;
+        let outputs = runner.call::<_, Vec<Numbers>>(ranks, &[&given]).map_err(waits::explain_hang)?;
         let owners: Vec<Vec<Option<usize>>> = outputs.all(0).map(|all| owners(&given, all)).collect();
         for (rank, observed) in outputs.all(0).enumerate() {
-            judge(rank, &given, &owners, observed)?;
+            check(rank, &given, &owners, observed)?;
         }
     }
     Ok(())
 }
 
-/// Whose tensor lies in each place.
+/// The rank whose tensor is at each position.
 fn owners(given: &[Vec<f64>], observed: &[Numbers]) -> Vec<Option<usize>> {
     observed.iter().map(|numbers| given.iter().position(|own| own[..] == numbers[..])).collect()
 }
 
-fn judge(rank: usize, given: &[Vec<f64>], owners: &[Vec<Option<usize>>], observed: &[Numbers]) -> anyhow::Result<()> {
+fn check(rank: usize, given: &[Vec<f64>], owners: &[Vec<Option<usize>>], observed: &[Numbers]) -> anyhow::Result<()> {
     let (ranks, places) = (given.len(), &owners[rank]);
     let expected: Vec<Numbers> = given.iter().cloned().map(Numbers).collect();
     let of = |place: usize| (place + ranks) % ranks;
-    // Whose tensor came in step s, if places were filled as they are meant to be.
+    // The rank whose tensor came in step s, if the positions were filled in the intended order.
     let in_step = |step: usize| places.get(of(rank + ranks - step)).copied().flatten();
     let only_from_previous = ranks > 2 && (1..ranks).all(|step| in_step(step) == Some(of(rank + ranks - 1)));
     let lost =
@@ -42,28 +42,28 @@ fn judge(rank: usize, given: &[Vec<f64>], owners: &[Vec<Option<usize>>], observe
     Claim::equal(&expected[..], observed)
         .on_rank(rank)
         .given(format!("the tensors of {ranks} ranks: {given:?}"))
-        .knows(observed.len() != ranks, format!("there are {ranks} ranks, and {} tensors", observed.len()))
-        .knows(
+        .diagnose_if(observed.len() != ranks, format!("there are {ranks} ranks but {} tensors", observed.len()))
+        .diagnose_if(
             misplaced,
-            "all tensors are here, but not in their owners' places: what comes in step s set out on the rank that is s places \
-             before this one",
+            "all tensors are here, but not in their owners' places: the tensor that arrives in step s belongs to the rank s \
+             places before this one",
         )
-        .knows(
+        .diagnose_if(
             only_from_previous,
-            "every step brought the previous rank's own tensor again: from the second step on, a rank sends what it got in \
-             the step before",
+            "every step brought the previous rank's own tensor again: from the second step on, a rank sends what it received in \
+             the previous step",
         )
-        .knows(
+        .diagnose_if(
             unfilled.is_some(),
-            format!("nothing was ever received into place {}: it takes size - 1 steps", unfilled.unwrap_or(0)),
+            format!("place {} never received anything: the ring takes size - 1 steps", unfilled.unwrap_or(0)),
         )
-        .knows(
+        .diagnose_if(
             lost.is_some() && ranks > 1,
             format!(
-                "rank {}'s tensor has reached nobody: it was received into before it was sent on, so something else was sent \
-                 in its place",
+                "rank {}'s tensor has reached no other rank: it was overwritten by a receive before it was sent, so something \
+                 else was sent in its place",
                 lost.unwrap_or(0)
             ),
         )
-        .otherwise("place r holds rank r's tensor, on every rank")
+        .or_fail("place r must hold rank r's tensor, on every rank")
 }

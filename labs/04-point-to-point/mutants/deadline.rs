@@ -8,7 +8,7 @@ use tch::{Kind, Tensor};
 
 use crate::deadline::Received;
 
-/// Waits as long as the group does.
+/// Waits as long as the group's timeout allows.
 pub fn forever(group: &ProcessGroup, from: Rank, length: i64, _: Duration) -> Result<Received> {
     let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
     match group.irecv(buffer, from, 0).and_then(|work| work.wait()) {
@@ -21,7 +21,7 @@ pub fn forever(group: &ProcessGroup, from: Rank, length: i64, _: Duration) -> Re
     }
 }
 
-/// Takes every error for a deadline that has passed.
+/// Treats every error as a deadline that has passed.
 pub fn any_error(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
     let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
     match group.irecv(buffer, from, 0).and_then(|work| work.wait_for(patience)) {
@@ -30,7 +30,7 @@ pub fn any_error(group: &ProcessGroup, from: Rank, length: i64, patience: Durati
     }
 }
 
-/// Asks is_completed until the time is over, which Gloo never affirms.
+/// Polls `is_completed` until the deadline, but with Gloo it never becomes true.
 pub fn polls(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
     let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
     let work = group.irecv(buffer, from, 0)?;
@@ -44,7 +44,7 @@ pub fn polls(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) 
     Ok(Received::Late)
 }
 
-/// A deadline that has passed is an error, which ends the program.
+/// Returns an error when the deadline has passed.
 pub fn error(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
     let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
     let message = group.irecv(buffer, from, 0)?.wait_for(patience)?;

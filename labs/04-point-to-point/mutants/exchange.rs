@@ -4,7 +4,7 @@ use anyhow::Result;
 use c10d::{ProcessGroup, Rank};
 use tch::Tensor;
 
-/// All messages have one tag: where both neighbours are the same rank, the first message is taken for the second.
+/// Uses one tag for all messages. If both neighbours are the same rank, the two messages are swapped.
 pub fn one_tag(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
     let (me, size) = (group.rank().get(), group.size().get());
     let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
@@ -20,7 +20,7 @@ pub fn one_tag(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
     Ok(Tensor::cat(&[&before, piece, &after], 0))
 }
 
-/// The first number goes to the next rank and the last one to the previous.
+/// Sends the first number to the next rank and the last one to the previous rank.
 pub fn far_ends(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
     let (me, size) = (group.rank().get(), group.size().get());
     let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
@@ -36,7 +36,7 @@ pub fn far_ends(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
     Ok(Tensor::cat(&[&before, piece, &after], 0))
 }
 
-/// Each send is waited for before anything is received: isend and wait are a send.
+/// Waits for each send before it receives anything.
 pub fn waits_early(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
     let (me, size) = (group.rank().get(), group.size().get());
     let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));

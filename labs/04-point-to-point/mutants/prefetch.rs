@@ -1,10 +1,10 @@
-//! Other answers to `prefetch`: wrong ones, and right ones that look unusual.
+//! Answers to `prefetch`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank};
 use tch::{Kind, Tensor};
 
-/// As it is given: the next message is received into the memory of the batch that is computed on.
+/// The given program: receives the next message into the memory that `compute` reads.
 pub fn one_buffer(
     group: &ProcessGroup,
     batches: usize,
@@ -24,7 +24,7 @@ pub fn one_buffer(
     Ok(results)
 }
 
-/// The buffer is read between irecv and wait.
+/// Reads the buffer between `irecv` and `wait`.
 pub fn before_wait(
     group: &ProcessGroup,
     batches: usize,
@@ -42,7 +42,7 @@ pub fn before_wait(
     Ok(results)
 }
 
-/// Mended by giving up what it is for: nothing is under way while a batch is computed on.
+/// Fixes the bug but gives up the overlap: no receive is in progress during the computation.
 pub fn serial(
     group: &ProcessGroup,
     batches: usize,
@@ -59,7 +59,7 @@ pub fn serial(
     Ok(results)
 }
 
-/// Right: two buffers take turns, and the one that is computed on is not the one that is received into.
+/// Right: alternates between two buffers, one to compute on and one to receive into.
 pub fn two_buffers(
     group: &ProcessGroup,
     batches: usize,

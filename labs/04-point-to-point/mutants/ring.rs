@@ -1,10 +1,10 @@
-//! Other answers to `ring`: wrong ones, and right ones that look unusual.
+//! Answers to `ring`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank};
 use tch::Tensor;
 
-/// All ranks send first: a full circle of ranks that wait for a receive.
+/// Sends first on all ranks, so all of them wait for a receive.
 pub fn all_send(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     let (me, size) = (group.rank().get(), group.size().get());
     let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
@@ -17,7 +17,7 @@ pub fn all_send(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     Ok(all)
 }
 
-/// One tensor is both sent and received into: who receives first has lost what it was to send.
+/// Sends and receives with one tensor, so a rank that receives first loses what it should send.
 pub fn overwrites(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     let (me, size) = (group.rank().get(), group.size().get());
     let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
@@ -36,7 +36,7 @@ pub fn overwrites(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     Ok(all)
 }
 
-/// Every step sends the rank's own tensor again.
+/// Sends the rank's own tensor in every step.
 pub fn keeps(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     let (me, size) = (group.rank().get(), group.size().get());
     let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
@@ -54,7 +54,7 @@ pub fn keeps(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     Ok(all)
 }
 
-/// The tensors are filed as if they came from the other direction.
+/// Stores the tensors as if they came from the other direction.
 pub fn backwards(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     let (me, size) = (group.rank().get(), group.size().get());
     let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
@@ -75,7 +75,7 @@ pub fn backwards(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     Ok(all)
 }
 
-/// Right, if slower: rank 0 alone receives first, and the circle opens there.
+/// Right but slower: only rank 0 receives first, which breaks the cycle.
 pub fn one_breaks(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     let (me, size) = (group.rank().get(), group.size().get());
     let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
@@ -91,6 +91,6 @@ pub fn one_breaks(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
         }
         around.push(arrives);
     }
-    // What came in step s is of the rank that is s before this one.
+    // The tensor that came in step s belongs to the rank s places before this one.
     Ok((0..size).map(|of| around[(me + size - of) % size].shallow_clone()).collect())
 }

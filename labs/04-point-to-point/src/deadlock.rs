@@ -1,7 +1,8 @@
-//! Deadlocks: ranks that wait for one another in a circle. They are found by a deadline, told, and mended.
+//! Deadlocks: ranks that wait for one another in a cycle. A deadline detects them; then the lab reports and fixes them.
 //!
-//! A group in which a deadline has passed is broken: Gloo closes its connections. So each attempt has a group of its own, and the
-//! lab's group stays whole. They are Gloo's also where the lab's is NCCL's, which ends the process when a deadline passes.
+//! A group in which a deadline has passed is broken: Gloo closes its connections. So each attempt uses a separate group, and the
+//! lab's group stays intact. These groups use Gloo even if the lab's group uses NCCL, which ends the process when a deadline
+//! passes.
 
 use std::time::Duration;
 
@@ -12,13 +13,13 @@ use tch::{Device, Kind, Tensor};
 use crate::Lab;
 use crate::ring::{last, next};
 
-/// A message that fits into any socket's buffer, and one that fits into none, in bytes.
+/// The size of a message that fits into any socket's buffer, and of one that fits into none, in bytes.
 const SIZES: [i64; 2] = [4, 4 << 20];
 
-/// How long ranks wait for one another to join an attempt's group, and in those of its calls that no deadlock can hold.
+/// How long ranks wait for one another to join an attempt's group, and in calls that cannot deadlock.
 const MEETING: Duration = Duration::from_secs(60);
 
-/// What happened to this rank: the error of the call in which it waited in vain, and for whom.
+/// A failed wait of this rank: the error, and the rank that it waited for.
 struct Stuck {
     error: c10d::Error,
     waited_for: Rank,
@@ -27,13 +28,13 @@ struct Stuck {
 pub(crate) fn run(lab: &mut Lab) -> Result<()> {
     let group = attempt(lab)?;
     let stuck = all_receive_first(lab, &group)?;
-    let mut circles = vec![tell(lab, "all receive first", &stuck)?];
+    let mut cycles = vec![report(lab, "all receive first", &stuck)?];
     for bytes in SIZES {
         let group = attempt(lab)?;
         let stuck = all_send_first(lab, &group, bytes);
-        circles.push(tell(lab, &format!("all send first, {bytes} bytes"), &stuck)?);
+        cycles.push(report(lab, &format!("all send first, {bytes} bytes"), &stuck)?);
     }
-    lab.results.note("deadlock-found", circles)?;
+    lab.results.note("deadlock-found", cycles)?;
     let held = one_after_the_other(&attempt(lab)?)?;
     lab.report
         .say(format!("deadlock: even ranks send first, odd ranks receive first: got {}", held.double_value(&[0])));
@@ -42,20 +43,20 @@ pub(crate) fn run(lab: &mut Lab) -> Result<()> {
     lab.results.note_tensor("deadlock", &held)
 }
 
-/// The first attempt alone, and no way out.
+/// Runs only the first attempt and fails with its error.
 pub(crate) fn stuck(lab: &mut Lab) -> Result<()> {
     let group = attempt(lab)?;
     match all_receive_first(lab, &group)? {
         Some(stuck) => {
             Err(stuck.error).context(format!("this rank waits for rank {}, which sends nothing", stuck.waited_for))
         }
-        None => bail!("a message arrived that nobody had sent"),
+        None => bail!("a message arrived that no rank had sent"),
     }
 }
 
 // ANCHOR: attempt
-/// A new group for an attempt that may break it. It meets in a part of the store that is its own: where another group has met,
-/// ranks would find the addresses of its dead connections.
+/// A new group for an attempt that may break it. Each group uses its own part of the store, because in a shared part the ranks
+/// would find the addresses of dead connections.
 fn attempt(lab: &mut Lab) -> Result<ProcessGroup> {
     lab.attempts += 1;
     let store = lab.group.store().prefix(&format!("deadlock-{}", lab.attempts))?;
@@ -70,7 +71,7 @@ fn attempt(lab: &mut Lab) -> Result<ProcessGroup> {
 /// Each rank waits for the one before it, and would then send to the one after it.
 fn all_receive_first(lab: &Lab, group: &ProcessGroup) -> Result<Option<Stuck>> {
     let (next, last) = (next(group.rank(), group.size()), last(group.rank(), group.size()));
-    // `recv` is `irecv` and `wait`; this waits with a deadline of its own.
+    // `recv` is `irecv` and `wait`. This receive waits with a shorter deadline.
     let received = group.irecv(number(0), last, 0).and_then(|work| work.wait_for(lab.args.patience));
     match received {
         Ok(_) => group.send(&number(group.rank().get()), next, 0).map(|()| None).map_err(Into::into),
@@ -94,7 +95,8 @@ fn all_send_first(lab: &Lab, group: &ProcessGroup, bytes: i64) -> Option<Stuck> 
 // ANCHOR_END: send
 
 // ANCHOR: order
-/// Neighbours differ in what they do first, but for the last and the first of an odd number: there the chain begins.
+/// Even ranks send first, odd ranks receive first. In an odd number of ranks, the last and the first both send, which starts the
+/// chain.
 fn one_after_the_other(group: &ProcessGroup) -> Result<Tensor> {
     let (me, mut held) = (group.rank().get(), number(0));
     let (next, last) = (next(group.rank(), group.size()), last(group.rank(), group.size()));
@@ -110,7 +112,7 @@ fn one_after_the_other(group: &ProcessGroup) -> Result<Tensor> {
 // ANCHOR_END: order
 
 // ANCHOR: start
-/// Nobody waits before everything that others wait for is under way.
+/// Each rank starts everything that others wait for before it waits.
 fn start_both(group: &ProcessGroup) -> Result<Tensor> {
     let (next, last) = (next(group.rank(), group.size()), last(group.rank(), group.size()));
     let sending = group.isend(number(group.rank().get()), next, 0)?;
@@ -120,11 +122,12 @@ fn start_both(group: &ProcessGroup) -> Result<Tensor> {
 }
 // ANCHOR_END: start
 
-/// Tells this rank's error, and on rank 0 the circle, which it gives. All ranks learn over the lab's own group who waited for whom.
+/// Prints this rank's error and, on rank 0, the cycle. Returns the cycle. All ranks learn over the lab's group which rank waited
+/// for which.
 ///
 /// # Errors
-/// On all ranks, if nobody waited in a circle: each attempt here must end in one.
-fn tell(lab: &Lab, attempt: &str, stuck: &Option<Stuck>) -> Result<Vec<usize>> {
+/// On all ranks, if there was no cycle: each attempt here must deadlock.
+fn report(lab: &Lab, attempt: &str, stuck: &Option<Stuck>) -> Result<Vec<usize>> {
     match stuck {
         Some(stuck) => lab.report.say(format!("deadlock: {attempt}: {}", stuck.error)),
         None => lab.report.say(format!("deadlock: {attempt}: no deadlock here")),
@@ -133,10 +136,10 @@ fn tell(lab: &Lab, attempt: &str, stuck: &Option<Stuck>) -> Result<Vec<usize>> {
     if lab.group.rank().is_zero() {
         lab.report.say(format!("deadlock: {attempt}: {}", verdict(&waits)));
     }
-    circle(&waits).with_context(|| format!("{attempt}: {}, where a deadlock was due", verdict(&waits)))
+    cycle(&waits).with_context(|| format!("{attempt}: {}, but a deadlock was expected", verdict(&waits)))
 }
 
-/// For whom each rank waited, if it did.
+/// The rank that each rank waited for, if any.
 fn gathered(group: &ProcessGroup, waited_for: Option<Rank>) -> Result<Vec<Option<usize>>> {
     let number = |rank: i64| Tensor::from(rank).view([1]).to_device(group.device());
     let mut all: Vec<Tensor> = group.size().ranks().map(|_| number(0)).collect();
@@ -145,14 +148,14 @@ fn gathered(group: &ProcessGroup, waited_for: Option<Rank>) -> Result<Vec<Option
 }
 
 fn verdict(waits: &[Option<usize>]) -> String {
-    let Some(circle) = circle(waits) else { return "nobody waits in a circle".into() };
-    let links: Vec<String> = circle.iter().map(|rank| format!("waits for rank {rank}")).collect();
-    format!("found a deadlock: rank {} {}", circle[circle.len() - 1], links.join(", which "))
+    let Some(cycle) = cycle(waits) else { return "no ranks wait in a cycle".into() };
+    let links: Vec<String> = cycle.iter().map(|rank| format!("waits for rank {rank}")).collect();
+    format!("found a deadlock: rank {} {}", cycle[cycle.len() - 1], links.join(", which "))
 }
 
-// ANCHOR: circle
-/// The ranks that are waited for, one after the other, from the first rank that is in a circle back to itself.
-fn circle(waits: &[Option<usize>]) -> Option<Vec<usize>> {
+// ANCHOR: cycle
+/// Follows the waits from the first rank that is in a cycle back to itself.
+fn cycle(waits: &[Option<usize>]) -> Option<Vec<usize>> {
     (0..waits.len()).find_map(|first| {
         let follow = |rank: &usize| waits.get(*rank).copied().flatten();
         let path: Vec<usize> = std::iter::successors(follow(&first), follow).take(waits.len()).collect();
@@ -160,7 +163,7 @@ fn circle(waits: &[Option<usize>]) -> Option<Vec<usize>> {
         Some(path[..=back].to_vec())
     })
 }
-// ANCHOR_END: circle
+// ANCHOR_END: cycle
 
 /// A message.
 fn number(rank: usize) -> Tensor {
@@ -172,17 +175,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn follows_who_waits_for_whom_back_to_where_it_began() {
-        assert_eq!(circle(&[Some(1), Some(0)]), Some(vec![1, 0]));
-        assert_eq!(circle(&[Some(2), Some(0), Some(1)]), Some(vec![2, 1, 0]));
+    fn follows_the_waits_around_a_cycle() {
+        assert_eq!(cycle(&[Some(1), Some(0)]), Some(vec![1, 0]));
+        assert_eq!(cycle(&[Some(2), Some(0), Some(1)]), Some(vec![2, 1, 0]));
         assert_eq!(verdict(&[Some(1), Some(0)]), "found a deadlock: rank 0 waits for rank 1, which waits for rank 0");
     }
 
     #[test]
-    fn a_chain_that_ends_is_no_circle_and_a_circle_need_not_hold_all() {
-        assert_eq!(circle(&[Some(1), Some(2), None]), None);
-        assert_eq!(circle(&[None, None]), None);
-        assert_eq!(circle(&[Some(1), Some(2), Some(1)]), Some(vec![2, 1]));
-        assert_eq!(verdict(&[Some(1), None]), "nobody waits in a circle");
+    fn rejects_chains_and_finds_cycles_of_some_ranks() {
+        assert_eq!(cycle(&[Some(1), Some(2), None]), None);
+        assert_eq!(cycle(&[None, None]), None);
+        assert_eq!(cycle(&[Some(1), Some(2), Some(1)]), Some(vec![2, 1]));
+        assert_eq!(verdict(&[Some(1), None]), "no ranks wait in a cycle");
     }
 }

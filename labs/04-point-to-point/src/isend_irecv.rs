@@ -1,4 +1,4 @@
-//! Messages under way: `isend` and `irecv`, and what is known before `wait`.
+//! Messages in progress: `isend` and `irecv`, and what is known before `wait`.
 
 use anyhow::Result;
 use c10d::{Rank, Work};
@@ -24,7 +24,7 @@ pub(crate) fn run(lab: &mut Lab) -> Result<()> {
     lab.results.note_tensor("isend-irecv", &tensor)
 }
 
-/// Does something else while the message is under way. The tensor is in `work`, so that nobody can look at it until `wait`.
+/// Does something else while the message is in progress. `work` owns the tensor, so no code can read it before `wait`.
 // ANCHOR: meanwhile
 fn meanwhile(lab: &Lab, work: Work<Tensor>, what: &str) -> Result<Tensor> {
     let own = Tensor::arange(1001, (Kind::Int64, lab.group.device())).sum(Kind::Int64).int64_value(&[]);

@@ -1,4 +1,4 @@
-//! What a message costs by its size: half a round trip between ranks 0 and 1, a table, the α–β model, a plot.
+//! The cost of a message by its size: half a round trip between ranks 0 and 1, as a table, an α–β model and a plot.
 
 use anyhow::{Context, Result};
 use c10d::{ProcessGroup, Rank};

@@ -1,84 +1,50 @@
 //! Lab 04: messages from one rank to another.
 //!
-//! Follows the tutorial's `send_receive.py`, and goes on where it stops: to a token that visits all ranks, to ranks that wait for
-//! one another for ever, and to what a message costs. One file a part; all parts share one process group.
+//! Follows the tutorial's `send_receive.py` and adds three parts: a token that visits all ranks, ranks that wait for one another
+//! forever, and the cost of a message. Each part has its own file; all parts share one process group.
 
+mod args;
 mod deadlock;
 mod isend_irecv;
 mod latency;
 mod ring;
 mod send_recv;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use c10d::{ProcessGroup, Rank};
+use anyhow::{Context, Result};
+use args::Args;
+use c10d::ProcessGroup;
 use clap::{Parser, ValueEnum};
-use lockstep::device::DeviceChoice;
-use lockstep::exit::UsageError;
 use lockstep::measure::Sizes;
 use lockstep::results::Results;
 use lockstep::{LaunchEnv, Reporter, exit, init_process_group, threads};
 
-/// Send messages between ranks: under a launcher as one of them, else as several threads of this process
-#[derive(Clone, Parser)]
-struct Args {
-    /// Parts to run, in this order; without any, all but `stuck`
-    #[arg(long = "part", value_enum)]
-    parts: Vec<Part>,
-    /// Ranks to run as threads where no launcher started this program; 2 if not given
-    #[arg(long)]
-    nprocs: Option<usize>,
-    /// The rank to which rank 0 sends in the first two parts
-    #[arg(long, default_value = "1", value_parser = rank)]
-    to: Rank,
-    /// Seconds until a rank that waits in vain gives up, in the parts on deadlock
-    #[arg(long, default_value = "1", value_parser = seconds)]
-    patience: Duration,
-    /// The shortest message of the latency table in bytes, a power of two
-    #[arg(long, default_value_t = 4)]
-    min_bytes: u64,
-    /// The longest message of the latency table in bytes, a power of two
-    #[arg(long, default_value_t = 4 << 20)]
-    max_bytes: u64,
-    /// A file for the latency table's plot, SVG
-    #[arg(long)]
-    plot: Option<PathBuf>,
-    /// A folder in which each rank saves what it held after each part
-    #[arg(long)]
-    results: Option<PathBuf>,
-    /// Where the tensors lie
-    #[arg(long, value_enum, default_value_t)]
-    device: DeviceChoice,
-}
-
-/// What there is to run.
+/// The parts of the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Rank 0 sends, another rank receives, and both wait until it is done
     SendRecv,
-    /// The same while both do something else
+    /// The same, while both ranks do something else
     IsendIrecv,
     /// A token visits all ranks
     Ring,
-    /// Ranks that wait for one another: found, told, and mended
+    /// Ranks that wait for one another: detect a deadlock, report it, fix it
     Deadlock,
-    /// What a message costs, by its size
+    /// The cost of a message by its size
     Latency,
-    /// The deadlock alone, and the program fails with it
+    /// A deadlock that makes the program fail
     Stuck,
 }
 
-/// What every part is given.
+/// The state that all parts share.
 struct Lab {
     args: Args,
     sizes: Sizes,
     group: ProcessGroup,
     report: Reporter,
     results: Results,
-    /// Groups made so far for attempts that may break them.
+    /// The number of groups created so far for attempts that may break them.
     attempts: usize,
 }
 
@@ -93,7 +59,7 @@ fn main() -> ExitCode {
 // ANCHOR_END: main
 
 fn run(env: &LaunchEnv, args: &Args, sizes: Sizes) -> Result<()> {
-    check(env, args)?;
+    args.check(env)?;
     // ANCHOR: join
     let device = args.device.pick(env.local_rank, env.local_world_size)?;
     let group = init_process_group(env, device, &Default::default())?;
@@ -102,7 +68,7 @@ fn run(env: &LaunchEnv, args: &Args, sizes: Sizes) -> Result<()> {
     let (report, results) = (Reporter::new(env, group.device())?, Results::new(env.rank));
     let mut lab = Lab { args: args.clone(), sizes, group, report, results, attempts: 0 };
     let ended = run_parts(&mut lab);
-    // What is known is kept, whatever failed after it.
+    // Results are saved even if a later part has failed.
     let saved = args.results.as_ref().map_or(Ok(()), |folder| lab.results.save(folder));
     ended.and(saved)
 }
@@ -114,19 +80,6 @@ fn run_parts(lab: &mut Lab) -> Result<()> {
         lab.group.barrier()?;
         part.run(lab).with_context(|| format!("part {} failed", part.name()))?;
     }
-    Ok(())
-}
-
-/// Refuses what no part could do, before anybody waits for anybody.
-fn check(env: &LaunchEnv, args: &Args) -> Result<()> {
-    let (ranks, to) = (env.world_size, args.to);
-    let usage = |words: String| UsageError(words);
-    ensure!(
-        ranks.get() > 1,
-        usage("a message needs two ranks, and there is 1: ask for more with --nprocs=2 or --nproc-per-node=2".into())
-    );
-    ensure!(ranks.contains(to), usage(format!("--to is {to}, and ranks run from 0 to {}", ranks.get() - 1)));
-    ensure!(!to.is_zero(), usage("--to is 0, and rank 0 cannot send to itself: name another".into()));
     Ok(())
 }
 
@@ -145,15 +98,4 @@ impl Part {
     fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
-}
-
-fn rank(text: &str) -> Result<Rank> {
-    Ok(Rank::new(text.parse()?))
-}
-
-fn seconds(text: &str) -> Result<Duration> {
-    let seconds: f64 = text.parse()?;
-    let duration = Duration::try_from_secs_f64(seconds)?;
-    ensure!(!duration.is_zero(), "0 seconds are no time to wait");
-    Ok(duration)
 }

@@ -1,4 +1,4 @@
-//! A ring: a token starts at rank 0 and visits all ranks; each adds its number.
+//! A ring: a token starts at rank 0 and visits all ranks. Each rank adds its number.
 
 use anyhow::Result;
 use c10d::{Rank, WorldSize};
@@ -10,7 +10,7 @@ pub(crate) fn run(lab: &mut Lab) -> Result<()> {
     let group = &lab.group;
     let (me, next, last) = (group.rank(), next(group.rank(), group.size()), last(group.rank(), group.size()));
     // ANCHOR: ring
-    // The sum of the ranks that it has visited, and how many those were.
+    // The sum of the ranks that the token has visited, and their count.
     let mut token = Tensor::zeros([2], (Kind::Float, group.device()));
     if !me.is_zero() {
         group.recv(&mut token, last, 0)?;
@@ -30,12 +30,12 @@ pub(crate) fn run(lab: &mut Lab) -> Result<()> {
     lab.results.note_tensor("ring", &token)
 }
 
-/// Who comes after `rank`.
+/// The rank after `rank`.
 pub(crate) fn next(rank: Rank, size: WorldSize) -> Rank {
     Rank::new((rank.get() + 1) % size.get())
 }
 
-/// Who comes before `rank`.
+/// The rank before `rank`.
 pub(crate) fn last(rank: Rank, size: WorldSize) -> Rank {
     Rank::new((rank.get() + size.get() - 1) % size.get())
 }

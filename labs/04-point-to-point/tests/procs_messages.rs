@@ -1,14 +1,14 @@
-//! What lab 04 promises: each rank holds what it should, as threads and as processes; deadlocks are found and told; the table and the
-//! plot have the sizes asked for; wrong use is refused.
+//! Tests of lab 04: each rank holds the right tensors, as threads and as processes; deadlocks are detected and reported; the table
+//! and the plot have the requested sizes; invalid arguments are rejected.
 
 #![allow(clippy::unwrap_used)] // a test may
 
 use std::process::Output;
 
 use assert_cmd::cargo::cargo_bin;
-use lockstep_trials::{Job, Running};
+use lockstep_testkit::{Job, Running};
 
-/// Short: what is measured is nobody's business here.
+/// Short measurements: the tests do not check times.
 const QUICK: [&str; 10] =
     ["--device", "cpu", "--max-bytes", "16", "--patience", "0.3", "--results", "results", "--plot", "plots/plot.svg"];
 
@@ -25,7 +25,7 @@ fn threads(job: &Job, world: usize, args: &[&str]) -> Output {
     job.alone(&[&["--nprocs", &world.to_string()], args].concat())
 }
 
-/// Each rank's results, computed here from nothing but its number.
+/// Checks each rank's results, which follow from its number.
 fn check_results(job: &Job, world: usize) {
     let forwards: Vec<_> = (1..world).chain([0]).collect();
     let backwards: Vec<_> = (0..world).rev().collect();
@@ -46,30 +46,30 @@ fn check_results(job: &Job, world: usize) {
     assert_eq!(std::fs::read_dir(job.path("results")).unwrap().count(), world);
 }
 
-/// The circle of `world` ranks in which each waits for the one before it, as rank 0 tells it.
-fn circle_backwards(world: usize) -> String {
+/// Rank 0's report of the cycle of `world` ranks in which each waits for the one before it.
+fn cycle_backwards(world: usize) -> String {
     let links: Vec<_> = (0..world).rev().map(|rank| format!("waits for rank {rank}")).collect();
     format!("[rank 0] deadlock: all receive first: found a deadlock: rank 0 {}", links.join(", which "))
 }
 
 fn check_deadlocks(printed: &str, world: usize) {
-    assert!(printed.contains(&circle_backwards(world)), "{printed}");
+    assert!(printed.contains(&cycle_backwards(world)), "{printed}");
     for bytes in [4, 4 << 20] {
-        let told = format!("deadlock: all send first, {bytes} bytes: found a deadlock: rank 0 waits for rank 1, ");
-        assert!(printed.contains(&told), "{printed}");
+        let message = format!("deadlock: all send first, {bytes} bytes: found a deadlock: rank 0 waits for rank 1, ");
+        assert!(printed.contains(&message), "{printed}");
     }
-    // Every rank tells with whom it waited in vain.
+    // Every rank prints which rank it waited for.
     for rank in 0..world {
         let before = (rank + world - 1) % world;
-        let told = format!(
+        let message = format!(
             "[rank {rank}] deadlock: all receive first: irecv [1] Float tag 0 with rank {before} on rank {rank} "
         );
-        assert!(printed.contains(&told), "{printed}");
+        assert!(printed.contains(&message), "{printed}");
     }
 }
 
 #[test]
-fn ranks_as_threads_hold_what_each_part_promises_and_find_their_deadlocks() {
+fn ranks_as_threads_hold_the_right_tensors_and_detect_their_deadlocks() {
     for world in 2..=4 {
         let job = lab();
         let output = threads(&job, world, &QUICK);
@@ -80,7 +80,7 @@ fn ranks_as_threads_hold_what_each_part_promises_and_find_their_deadlocks() {
 }
 
 #[test]
-fn ranks_as_processes_hold_what_each_part_promises_and_find_their_deadlocks() {
+fn ranks_as_processes_hold_the_right_tensors_and_detect_their_deadlocks() {
     for world in 2..=4 {
         let mut job = lab();
         let ended = job.attempt(world, &QUICK);
@@ -91,30 +91,30 @@ fn ranks_as_processes_hold_what_each_part_promises_and_find_their_deadlocks() {
 }
 
 #[test]
-fn deadlocks_are_found_again_when_they_are_asked_for_again() {
+fn detects_deadlocks_repeatedly() {
     let job = lab();
     let output = threads(&job, 2, &[&["--part", "deadlock", "--part", "deadlock"], &QUICK[..]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let printed = text(&output.stdout);
-    assert_eq!(printed.matches(&circle_backwards(2)).count(), 2, "{printed}");
+    assert_eq!(printed.matches(&cycle_backwards(2)).count(), 2, "{printed}");
     assert_eq!(printed.matches("start to send, then receive: got ").count(), 4, "{printed}");
 }
 
 #[test]
 fn a_deadlock_that_nobody_mends_ends_the_program_with_exit_code_1_and_names_who_was_waited_for() {
     let output = threads(&lab(), 2, &["--part", "stuck", "--patience", "0.3", "--device", "cpu"]);
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    let lines: Vec<_> = told.lines().collect();
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    let lines: Vec<_> = message.lines().collect();
     let rank = usize::from(lines[0] == "error: rank 1 failed");
     assert_eq!(lines[0], format!("error: rank {rank} failed"));
     assert_eq!(lines[1], "  caused by: part stuck failed");
     assert_eq!(lines[2], format!("  caused by: this rank waits for rank {}, which sends nothing", 1 - rank));
-    assert!(told.contains(&format!("in irecv [1] Float tag 0 from rank {rank}")), "{told}");
+    assert!(message.contains(&format!("in irecv [1] Float tag 0 from rank {rank}")), "{message}");
 }
 
 #[test]
-fn the_table_and_the_plot_have_the_sizes_asked_for() {
+fn the_table_and_the_plot_have_the_requested_sizes() {
     let job = lab();
     let args =
         ["--part", "latency", "--min-bytes", "8", "--max-bytes", "64", "--plot", "plots/plot.svg", "--device", "cpu"];
@@ -132,13 +132,13 @@ fn the_table_and_the_plot_have_the_sizes_asked_for() {
 }
 
 #[test]
-fn a_plot_that_cannot_be_saved_is_a_failure_and_costs_no_results() {
+fn fails_but_keeps_results_when_the_plot_cannot_be_saved() {
     let job = lab();
     std::fs::write(job.path("plots"), "a file").unwrap();
     let output = threads(&job, 2, &[&["--part", "ring", "--part", "latency"], &QUICK[..]].concat());
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("failed to save the plot to plots/plot.svg"), "{told}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("failed to save the plot to plots/plot.svg"), "{message}");
     for rank in 0..2 {
         let held = job.results(rank);
         assert_eq!(
@@ -150,7 +150,7 @@ fn a_plot_that_cannot_be_saved_is_a_failure_and_costs_no_results() {
 }
 
 #[test]
-fn another_rank_can_be_sent_to() {
+fn sends_to_another_rank() {
     let job = lab();
     let args = ["--part", "send-recv", "--part", "isend-irecv", "--to", "2", "--results", "results", "--device", "cpu"];
     assert!(threads(&job, 3, &args).status.success());
@@ -161,30 +161,30 @@ fn another_rank_can_be_sent_to() {
 }
 
 #[test]
-fn refuses_wrong_use_with_exit_code_2() {
+fn rejects_wrong_use_with_exit_code_2() {
     for (args, named) in [
-        (["--nprocs", "1"], "a message needs two ranks, and there is 1: ask for more with --nprocs=2"),
+        (["--nprocs", "1"], "a message needs two ranks, but there is 1: ask for more with --nprocs=2"),
         (["--nprocs", "0"], "cannot run 0 ranks as threads: ask for 1 or more"),
-        (["--to", "2"], "--to is 2, and ranks run from 0 to 1"),
-        (["--to", "0"], "--to is 0, and rank 0 cannot send to itself"),
+        (["--to", "2"], "--to is 2, but ranks run from 0 to 1"),
+        (["--to", "0"], "--to is 0, but rank 0 cannot send to itself"),
         (["--max-bytes", "12"], "a message of 12 bytes cannot be measured"),
         (["--max-bytes", "4611686018427387904"], "a message of 4611686018427387904 bytes cannot be measured"),
-        (["--patience", "0"], "0 seconds are no time to wait"),
+        (["--patience", "0"], "the time must be more than 0 seconds"),
         (["--part", "gossip"], "'gossip' for '--part <PARTS>'"),
     ] {
         let output = lab().alone(&args);
-        let told = text(&output.stderr);
-        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{told}");
-        assert!(told.contains(named), "{told}");
+        let message = text(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{message}");
+        assert!(message.contains(named), "{message}");
     }
 }
 
 #[test]
-fn refuses_a_number_of_ranks_that_contradicts_the_launcher() {
+fn rejects_a_number_of_ranks_that_contradicts_the_launcher() {
     for output in lab().attempt(2, &["--nprocs", "3"]).0 {
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.contains("3 ranks were asked for, but a launcher has started 2"), "{told}");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains("3 ranks were asked for, but a launcher has started 2"), "{message}");
     }
 }
 

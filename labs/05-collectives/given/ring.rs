@@ -1,4 +1,4 @@
-//! A place in a ring of ranks, for `ring_all_reduce`. There is nothing to change here.
+//! A ring of ranks, for `ring_all_reduce`. You do not change this file.
 
 use std::cell::Cell;
 
@@ -6,19 +6,19 @@ use anyhow::Result;
 use c10d::{ProcessGroup, Rank};
 use tch::{Kind, Tensor};
 
-/// Under which messages go that say how long the next one is.
+/// The tag of messages with the length of the next chunk.
 const LENGTHS: u16 = 0;
-/// Under which chunks go.
+/// The tag of messages with chunks.
 const CHUNKS: u16 = 1;
 
-/// A rank's place in a ring: it can send to the next rank and receive from the previous one.
+/// A rank in a ring. It can send to the next rank and receive from the previous one.
 pub struct Ring<'a> {
     group: &'a ProcessGroup,
     sent: Cell<usize>,
 }
 
 impl<'a> Ring<'a> {
-    /// Of all ranks of a group.
+    /// The ring of all ranks of a group.
     pub fn new(group: &'a ProcessGroup) -> Self {
         Ring { group, sent: Cell::new(0) }
     }
@@ -28,13 +28,13 @@ impl<'a> Ring<'a> {
         self.group.rank().get()
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.group.size().get()
     }
 
-    /// Sends `chunk` to the next rank, and gives the one that the previous rank sends in the same step. A ring of one rank sends
-    /// to itself.
+    /// Sends `chunk` to the next rank and returns the one that the previous rank sends in the same step. In a ring of one rank,
+    /// the rank sends to itself.
     pub fn exchange(&self, chunk: &Tensor) -> Result<Tensor> {
         self.sent.set(self.sent.get() + chunk.numel());
         if self.size() == 1 {
@@ -44,13 +44,13 @@ impl<'a> Ring<'a> {
         let length = self.swap(Some(length), Some(Tensor::zeros([1], (Kind::Int64, chunk.device()))), LENGTHS)?;
         let length = length.map_or(0, |length| length.int64_value(&[0]));
         let arrives = Tensor::zeros([length], (chunk.kind(), chunk.device()));
-        // Chunks without elements are not sent; both sides know of them.
+        // Empty chunks are not sent. Both sides know the length.
         let some = |tensor: &Tensor| (tensor.numel() > 0).then(|| tensor.shallow_clone());
         let arrived = self.swap(some(&chunk.contiguous()), some(&arrives), CHUNKS)?;
         Ok(arrived.unwrap_or(arrives))
     }
 
-    /// How many elements this rank has sent.
+    /// The number of elements that this rank has sent.
     pub fn sent(&self) -> usize {
         self.sent.get()
     }

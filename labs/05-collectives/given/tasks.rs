@@ -1,4 +1,4 @@
-//! How the grader's inputs reach each task's function, and its results the grader. There is nothing to change here.
+//! Passes the grader's inputs to each task's function and its results back. You do not change this file.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use tch::Tensor;
 
 use crate::ring::Ring;
 
-/// Inputs: by rank, the losses of its samples.
+/// Inputs: the losses of each rank's samples.
 pub fn mean(answer: fn(&ProcessGroup, &Tensor) -> Result<f64>) -> Task {
     Task::in_group("mean", move |group, by_rank: Vec<Vec<f64>>| answer(group, &tensor(&by_rank[group.rank().get()])))
 }
@@ -33,15 +33,15 @@ pub fn transpose(answer: fn(&ProcessGroup, &Tensor) -> Result<Tensor>) -> Task {
     })
 }
 
-/// A rank's metrics by name, or the means of all ranks'.
+/// The metrics of one rank by name, or their means over all ranks.
 type Metrics = HashMap<String, f64>;
 
-/// Inputs: by rank, its metrics.
+/// Inputs: the metrics of each rank.
 pub fn same_order(answer: fn(&ProcessGroup, &Metrics) -> Result<Metrics>) -> Task {
     Task::in_group("same_order", move |group, by_rank: Vec<Metrics>| answer(group, &by_rank[group.rank().get()]))
 }
 
-/// Inputs: how many ranks each node has; by rank, its numbers.
+/// Inputs: the number of ranks on each node; the numbers of each rank.
 pub fn leaders(answer: fn(&ProcessGroup, &[usize], &mut Tensor) -> Result<()>) -> Task {
     Task::in_group("leaders", move |group, (nodes, by_rank): (Vec<usize>, Vec<Vec<f64>>)| {
         let mut tensor = tensor(&by_rank[group.rank().get()]);
@@ -50,14 +50,14 @@ pub fn leaders(answer: fn(&ProcessGroup, &[usize], &mut Tensor) -> Result<()>) -
     })
 }
 
-/// A rank's sum, and how many elements it has sent for it.
+/// A rank's result, and the number of elements that it has sent.
 #[derive(Serialize)]
 struct Reduced {
     numbers: Vec<f64>,
     sent: usize,
 }
 
-/// Inputs: by rank, its numbers.
+/// Inputs: the numbers of each rank.
 pub fn ring_all_reduce(answer: fn(&Ring<'_>, &mut Tensor) -> Result<()>) -> Task {
     Task::in_group("ring_all_reduce", move |group, by_rank: Vec<Vec<f64>>| {
         let (ring, mut tensor) = (Ring::new(group), tensor(&by_rank[group.rank().get()]));

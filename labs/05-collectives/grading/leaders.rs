@@ -1,49 +1,49 @@
-//! Task `leaders`: nodes of unequal size on 4 ranks.
+//! Grades `leaders`: nodes of unequal size on 4 ranks.
 
-use lockstep_grading::{Claim, Fault, Numbers, Stage, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, explain};
 
 const RANKS: usize = 4;
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     let length = random.below(2..6);
     let mut given = || -> Vec<Vec<f64>> {
-        // So far apart that no sum of some ranks is that of others.
+        // The numbers are so far apart that no two groups of ranks have the same sum.
         let of_rank = |rank: u32| {
             random.numbers(length).iter().map(|value| f64::from(10 * 3_u32.pow(rank + 1)) + value).collect()
         };
         (0..RANKS as u32).map(of_rank).collect()
     };
     let cases = [vec![2, 2], vec![1, 3], vec![3, 1], vec![1, 2, 1]].map(|nodes| (nodes, given()));
-    let outputs = stage.call::<_, Numbers>(RANKS, &cases).map_err(|error| explain(error, told))?;
+    let outputs = runner.call::<_, Numbers>(RANKS, &cases).map_err(|error| explain(error, why))?;
     for (case, (nodes, given)) in cases.iter().enumerate() {
         let observed: Vec<&[f64]> = outputs.all(case).map(|numbers| &numbers[..]).collect();
         for rank in 0..RANKS {
-            judge(rank, nodes, given, &observed)?;
+            check(rank, nodes, given, &observed)?;
         }
     }
     Ok(())
 }
 
-fn told(fault: &Fault) -> Option<String> {
-    let outside = fault.diagnosis.contains("is outside a group of");
-    if fault.verdict == Verdict::Crash && outside {
+fn why(finding: &Finding) -> Option<String> {
+    let outside = finding.diagnosis.contains("is outside a group of");
+    if finding.verdict == Verdict::Crash && outside {
         return Some(format!(
-            "in a group ranks count anew, so a rank of the job may not exist there: a node's leader is Rank::ZERO of its \
-             node's group. {}",
-            fault.diagnosis
+            "a group numbers its members from 0, so a rank of the job may not exist there: a node's leader is Rank::ZERO of \
+             its node's group. {}",
+            finding.diagnosis
         ));
     }
-    let outside_calls = fault.table.iter().filter(|line| line.contains("is in no call")).count();
-    (fault.verdict == Verdict::Hang && outside_calls > 0).then(|| {
-        "ranks wait in new_group. A group's name is the number of the call that made it, counted on each rank: ranks that have \
-         made other calls look for each other under another name, or meet those of another group. Every rank calls it for every \
-         group, in the same order, also for those that it is not in"
+    let outside_calls = finding.table.iter().filter(|line| line.contains("is in no call")).count();
+    (finding.verdict == Verdict::Hang && outside_calls > 0).then(|| {
+        "ranks wait in new_group. Each rank counts its calls of new_group, and the count is the group's name: ranks that have \
+         made different calls wait for each other under different names, or meet the members of another group. Every rank must \
+         call it for every group, in the same order, even for groups that it is not in"
             .into()
     })
 }
 
-fn judge(rank: usize, nodes: &[usize], given: &[Vec<f64>], observed: &[&[f64]]) -> anyhow::Result<()> {
+fn check(rank: usize, nodes: &[usize], given: &[Vec<f64>], observed: &[&[f64]]) -> anyhow::Result<()> {
     let expected = sum(given);
     let mut first = 0;
     let mut node = 0..0;
@@ -62,23 +62,23 @@ fn judge(rank: usize, nodes: &[usize], given: &[Vec<f64>], observed: &[&[f64]]) 
         .on_rank(rank)
         .given(format!("nodes of {nodes:?} ranks, by rank: {given:?}"))
         .verdict(if agree { Verdict::WrongValue } else { Verdict::RanksDisagree })
-        .knows(
+        .diagnose_if(
             rank != leader && leads,
             format!(
-                "rank {leader}, the leader of this node, has the sum over all ranks, and has not passed it on: a broadcast \
-                 within the node is missing"
+                "rank {leader}, the leader of this node, has the sum over all ranks but has not passed it on: a broadcast within \
+                 the node is missing"
             ),
         )
-        .knows(
+        .diagnose_if(
             mates < RANKS && observed[rank] == &of_node[..] && !leads,
             "this is the sum within the node: the leaders have not added up among themselves",
         )
-        .knows(observed[rank] == &given[rank][..], "this is the rank's own: nothing was reduced")
-        .knows(
+        .diagnose_if(observed[rank] == &given[rank][..], "this is the rank's own tensor: nothing was reduced")
+        .diagnose_if(
             observed[rank] == &times(&expected, mates)[..],
-            "every rank of the node was counted by each of its mates: only leaders take part in the second step",
+            "each node's sum was counted once per rank of the node: only leaders take part in the second step",
         )
-        .otherwise("not the sum over all ranks")
+        .or_fail("this is not the sum over all ranks")
 }
 
 fn sum(given: &[Vec<f64>]) -> Vec<f64> {

@@ -1,6 +1,6 @@
-//! Task `ring_all_reduce`: tensors of any length on 3, 4 and 1 ranks, and how much each rank sends.
+//! Grades `ring_all_reduce`: tensors of several lengths on 3, 4 and 1 ranks, and how much each rank sends.
 
-use lockstep_grading::{Claim, Numbers, Stage, Verdict, explain};
+use lockstep_grading::{Claim, Numbers, Runner, Verdict, explain};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -10,48 +10,50 @@ struct Reduced {
     sent: usize,
 }
 
-/// What the second half of a ring all-reduce does with a chunk that comes.
+/// A mistake in the second half of a ring all-reduce.
 #[derive(Clone, Copy, PartialEq)]
 enum Half {
-    Left,
+    /// It is missing.
+    Missing,
+    /// It adds the chunks that arrive.
     Adds,
 }
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     for ranks in [3, 4, 1] {
-        // A length that leaves something over, one that does not, and one below the number of ranks.
+        // A length with a remainder, one without, and one smaller than the number of ranks.
         let lengths = [ranks * random.below(2..6) + ranks.min(2) - 1, ranks * random.below(1..4), (ranks - 1).max(1)];
         let mut of_rank = |rank: usize, length| -> Vec<f64> {
             random.numbers(length).iter().map(|value| f64::from(10 * 3_u32.pow(rank as u32)) + value).collect()
         };
         let cases = lengths.map(|length| (0..ranks).map(|rank| of_rank(rank, length)).collect::<Vec<_>>());
-        let outputs = stage.call::<_, Reduced>(ranks, &cases).map_err(|error| {
-            explain(error, |fault| {
+        let outputs = runner.call::<_, Reduced>(ranks, &cases).map_err(|error| {
+            explain(error, |finding| {
                 let sizes = ["must match the size", "match the broadcast shape", "size of tensor"];
-                let differ = fault.verdict == Verdict::Crash && sizes.iter().any(|words| fault.diagnosis.contains(words));
+                let differ = finding.verdict == Verdict::Crash && sizes.iter().any(|words| finding.diagnosis.contains(words));
                 differ.then(|| {
                     format!(
-                        "a chunk came that is not as long as the one it was put to: chunks have unequal lengths, so in each \
-                         step the number of the chunk that comes must be the one which the previous rank sends. {}",
-                        fault.diagnosis
+                        "the chunk that arrived is not as long as the one it was added or copied to: chunks have unequal \
+                         lengths, so in each step expect the chunk number that the previous rank sends. {}",
+                        finding.diagnosis
                     )
                 })
             })
         })?;
         for (case, given) in cases.iter().enumerate() {
             for (rank, reduced) in outputs.all(case).enumerate() {
-                judge(rank, given, &reduced.numbers)?;
+                check(rank, given, &reduced.numbers)?;
             }
             for (rank, reduced) in outputs.all(case).enumerate() {
-                judge_traffic(rank, given, reduced.sent)?;
+                check_traffic(rank, given, reduced.sent)?;
             }
         }
     }
     Ok(())
 }
 
-fn judge(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()> {
+fn check(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()> {
     let (ranks, length) = (given.len(), given[0].len());
     let expected: Vec<f64> = (0..length).map(|place| given.iter().map(|of| of[place]).sum()).collect();
     let even = length - length % ranks;
@@ -62,51 +64,50 @@ fn judge(rank: usize, given: &[Vec<f64>], observed: &[f64]) -> anyhow::Result<()
     Claim::equal(&expected[..], observed)
         .on_rank(rank)
         .given(format!("{length} numbers on each of {ranks} ranks: {given:?}"))
-        .knows(observed == &given[rank][..] && even > 0, "this is the rank's own tensor: nothing was added up")
-        .knows(
-            observed == &simulated(given, Half::Left)[rank][..],
-            "only one chunk is finished, and the others are sums that stopped on the way: after the reduce-scatter every rank \
-             has one finished chunk, and an all-gather brings them to all",
+        .diagnose_if(observed == &given[rank][..] && even > 0, "this is the rank's own tensor: nothing was added up")
+        .diagnose_if(
+            observed == &simulated(given, Half::Missing)[rank][..],
+            "only one chunk is finished, and the others are partial sums: after the reduce-scatter, every rank has one finished \
+             chunk, and an all-gather must bring all of them to every rank",
         )
-        .knows(
+        .diagnose_if(
             observed == &simulated(given, Half::Adds)[rank][..],
-            "in the second half finished chunks were added to sums that had stopped on the way: they replace them",
+            "in the second half, finished chunks were added to partial sums: they must replace them",
         )
-        .knows(
+        .diagnose_if(
             even < length && wrong_only(even..length),
             format!(
-                "the last {} of {length} elements were left as they were: where the length is no multiple of the number of ranks, some \
+                "the last {} of {length} elements were left as they were: if the length is not a multiple of the number of ranks, some \
                  chunks are longer",
                 length - even
             ),
         )
-        .knows(
+        .diagnose_if(
             right > 0,
             format!(
-                "{right} of {length} elements are right: follow one chunk around the ring, and look which number it has on each \
-                 rank"
+                "{right} of {length} elements are right: follow one chunk around the ring and check its number on each rank"
             ),
         )
-        .otherwise("not the sum over all ranks")
+        .or_fail("this is not the sum over all ranks")
 }
 
-/// A right sum may have come at too high a price.
-fn judge_traffic(rank: usize, given: &[Vec<f64>], sent: usize) -> anyhow::Result<()> {
+/// Checks that the ranks did not send too much.
+fn check_traffic(rank: usize, given: &[Vec<f64>], sent: usize) -> anyhow::Result<()> {
     let (ranks, length) = (given.len(), given[0].len());
     let most = 2 * (ranks - 1) * length.div_ceil(ranks);
     let whole = (ranks - 1) * length;
     Claim::that(sent <= most, format!("at most {most} elements sent"), format!("{sent} elements sent"))
         .on_rank(rank)
         .given(format!("{length} numbers on each of {ranks} ranks"))
-        .knows(
+        .diagnose_if(
             sent >= whole,
-            "the sum is right, but whole tensors go around: a rank that sends one chunk in each step sends \
-             2 (p - 1) / p of the tensor with p ranks, and not (p - 1) times all of it",
+            "the sum is right, but whole tensors go around: with p ranks, a rank that sends one chunk in each step sends \
+             2 (p - 1) / p of the tensor instead of (p - 1) whole tensors",
         )
-        .otherwise("the sum is right, but more was sent than one chunk in each of 2 (p - 1) steps")
+        .or_fail("the sum is right, but the ranks sent more than one chunk in each of 2 (p - 1) steps")
 }
 
-/// What every rank holds if the second half is not as it should be.
+/// What every rank holds after this mistake.
 fn simulated(given: &[Vec<f64>], half: Half) -> Vec<Vec<f64>> {
     let (ranks, length) = (given.len(), given[0].len());
     let chunk = |number: usize| {
@@ -135,10 +136,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knows_what_each_half_leaves() {
+    fn simulates_both_mistakes() {
         let given = [vec![1.0, 2.0, 3.0], vec![10.0, 20.0, 30.0]];
         // Chunks 0 to 1 and 2; rank 0 has finished chunk 1, rank 1 chunk 0.
-        assert_eq!(simulated(&given, Half::Left), [[1.0, 2.0, 33.0], [11.0, 22.0, 30.0]]);
+        assert_eq!(simulated(&given, Half::Missing), [[1.0, 2.0, 33.0], [11.0, 22.0, 30.0]]);
         assert_eq!(simulated(&given, Half::Adds), [[12.0, 24.0, 33.0], [11.0, 22.0, 63.0]]);
     }
 }

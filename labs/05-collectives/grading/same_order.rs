@@ -1,40 +1,40 @@
-//! Task `same_order`: metrics of 3 ranks, which are hash maps in other orders on each.
+//! Grades `same_order`: metrics of 3 ranks in hash maps, whose order differs between ranks.
 
 use std::collections::{BTreeMap, HashMap};
 
-use lockstep_grading::{Claim, Stage};
+use lockstep_grading::{Claim, Runner};
 
 const NAMES: [&str; 6] = ["loss", "accuracy", "top5", "recall", "precision", "f1"];
 const RANKS: usize = 3;
 /// Wide enough for single precision.
 const TOLERANCE: f64 = 1e-6;
 
-/// A rank's metrics, or the means of all ranks'.
+/// The metrics of one rank, or their means over all ranks.
 type Metrics = BTreeMap<String, f64>;
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
-    // So many digits that no two sums of three are the same by chance, and still exact.
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    // Enough digits that no two sums are equal by chance, few enough that sums are exact.
     let mut value = || random.below(1..1 << 30) as f64 / f64::from(1 << 30);
     let mut metrics = || -> Metrics { NAMES.iter().map(|name| ((*name).to_owned(), value())).collect() };
     let cases: Vec<Vec<Metrics>> = (0..2).map(|_| (0..RANKS).map(|_| metrics()).collect()).collect();
-    let outputs = stage.call::<_, HashMap<String, Option<f64>>>(RANKS, &cases)?;
+    let outputs = runner.call::<_, HashMap<String, Option<f64>>>(RANKS, &cases)?;
     for (case, given) in cases.iter().enumerate() {
         for (rank, observed) in outputs.all(case).enumerate() {
             let observed: Metrics =
                 observed.iter().map(|(name, mean)| (name.clone(), mean.unwrap_or(f64::NAN))).collect();
-            judge(rank, given, &observed)?;
+            check(rank, given, &observed)?;
         }
     }
     Ok(())
 }
 
-fn judge(rank: usize, given: &[Metrics], observed: &Metrics) -> anyhow::Result<()> {
+fn check(rank: usize, given: &[Metrics], observed: &Metrics) -> anyhow::Result<()> {
     let names = |metrics: &Metrics| metrics.keys().cloned().collect::<Vec<_>>();
     Claim::equal(&names(&given[0]), &names(observed))
         .on_rank(rank)
         .given("metrics of these names on every rank")
-        .otherwise("the result has a mean for each metric, under its name")?;
+        .or_fail("the result must have a mean for each metric, under its name")?;
     for name in NAMES {
         let of_ranks: Vec<f64> = given.iter().map(|metrics| metrics[name]).collect();
         let sum: f64 = of_ranks.iter().sum();
@@ -43,22 +43,22 @@ fn judge(rank: usize, given: &[Metrics], observed: &Metrics) -> anyhow::Result<(
         Claim::close(&[sum / RANKS as f64], &[observed[name]], TOLERANCE)
             .on_rank(rank)
             .given(format!("`{name}` of {RANKS} ranks: {of_ranks:?}"))
-            .knows(
+            .diagnose_if(
                 mixed.is_some(),
                 format!(
-                    "under `{name}` stands the mean of {}: the ranks reduce in different orders. A collective knows no names: \
-                     the first call of one rank meets the first call of the others",
+                    "`{name}` holds the mean of {}: the ranks reduce in different orders. A collective does not know names: the \
+                     first call on one rank meets the first call on the others",
                     mixed.unwrap_or_default().join(", ")
                 ),
             )
-            .knows(near(sum), "summed over the ranks, not averaged")
-            .knows(near(of_ranks[rank]), "this is the rank's own: nothing was reduced")
-            .otherwise("not the mean over the ranks")?;
+            .diagnose_if(near(sum), "summed over the ranks, not averaged")
+            .diagnose_if(near(of_ranks[rank]), "this is the rank's own value: nothing was reduced")
+            .or_fail("this is not the mean over the ranks")?;
     }
     Ok(())
 }
 
-/// Of which metrics the sum is, one from each rank, if of such.
+/// The metrics, one from each rank, whose sum this is, if there are any.
 fn mixed(given: &[Metrics], sum: f64) -> Option<Vec<String>> {
     let Some((own, others)) = given.split_first() else { return (sum.abs() <= TOLERANCE).then(Vec::new) };
     own.iter().find_map(|(name, value)| {
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_of_which_metrics_a_sum_is() {
+    fn finds_the_metrics_of_a_sum() {
         let metrics = |loss: f64, f1: f64| Metrics::from([("loss".into(), loss), ("f1".into(), f1)]);
         let given = [metrics(1.0, 10.0), metrics(2.0, 20.0), metrics(4.0, 40.0)];
         assert_eq!(mixed(&given, 25.0).unwrap(), ["rank 0's loss", "rank 1's f1", "rank 2's loss"]);

@@ -1,6 +1,6 @@
-//! Task `transpose`: matrices of random shapes on 2 and 3 ranks.
+//! Grades `transpose`: matrices of random shapes on 2 and 3 ranks.
 
-use lockstep_grading::{Claim, Numbers, Stage, Verdict, explain};
+use lockstep_grading::{Claim, Numbers, Runner, Verdict, explain};
 use serde::Deserialize;
 
 /// A matrix by rows.
@@ -10,7 +10,7 @@ struct Matrix {
     numbers: Numbers,
 }
 
-/// As a learner reads it.
+/// Formats the matrix for the learner.
 impl std::fmt::Debug for Matrix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?} of {:?}", self.numbers, self.size)
@@ -19,36 +19,36 @@ impl std::fmt::Debug for Matrix {
 
 type Rows = Vec<Vec<f64>>;
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     for ranks in [2, 3] {
         // Neither the matrix nor a block of it is square.
         let (tall, wide) = (random.below(2..4), random.below(4..6));
         let (rows, columns) = (ranks * tall, ranks * wide);
-        // Each number tells where it stands: 2,203 in row 2, column 3.
+        // Each number encodes its position: 2,203 is in row 2, column 3.
         let base = 1000 * random.below(1..9);
         let row = |row: usize| (0..columns).map(|column| (base + 100 * row + column) as f64).collect();
         let matrix: Rows = (0..rows).map(row).collect();
-        let outputs = stage.call::<_, Matrix>(ranks, &[&matrix]).map_err(|error| {
-            explain(error, |fault| {
-                let strided = fault.verdict == Verdict::Crash && fault.diagnosis.contains("contiguous");
+        let outputs = runner.call::<_, Matrix>(ranks, &[&matrix]).map_err(|error| {
+            explain(error, |finding| {
+                let strided = finding.verdict == Verdict::Crash && finding.diagnosis.contains("contiguous");
                 strided.then(|| {
                     format!(
-                        "`tr` changes the strides and moves nothing, so its rows are not contiguous: make them so with \
-                         `contiguous` before they are sent. {}",
-                        fault.diagnosis
+                        "`tr` only changes the strides, so the rows of its result are not contiguous: call `contiguous` before you \
+                         send them. {}",
+                        finding.diagnosis
                     )
                 })
             })
         })?;
         for (rank, observed) in outputs.all(0).enumerate() {
-            judge(rank, ranks, &matrix, observed)?;
+            check(rank, ranks, &matrix, observed)?;
         }
     }
     Ok(())
 }
 
-fn judge(rank: usize, ranks: usize, matrix: &Rows, observed: &Matrix) -> anyhow::Result<()> {
+fn check(rank: usize, ranks: usize, matrix: &Rows, observed: &Matrix) -> anyhow::Result<()> {
     let (tall, wide) = (matrix.len() / ranks, matrix[0].len() / ranks);
     // This rank's columns of some rows, as rows.
     let columns = |rows: &[Vec<f64>]| -> Rows {
@@ -64,25 +64,25 @@ fn judge(rank: usize, ranks: usize, matrix: &Rows, observed: &Matrix) -> anyhow:
     Claim::equal(&expected, observed)
         .on_rank(rank)
         .given(format!(
-            "a matrix of {} x {} on {ranks} ranks, {tall} rows each; in row 1, column 2 stands {}",
+            "a matrix of {} x {} on {ranks} ranks, {tall} rows each; row 1, column 2 is {}",
             matrix.len(),
             matrix[0].len(),
             matrix[1][2]
         ))
-        .knows(
+        .diagnose_if(
             holds(&below),
-            "the right numbers, but the parts of the ranks were put together one below the other, while each of them is a piece \
-             of every row: what came from rank r belongs beside what came from the ranks before it",
+            "the right numbers, but the ranks' parts were put together one below the other. Each part is a piece of every row: \
+             what came from rank r belongs to the right of what came from the ranks before it",
         )
-        .knows(holds(&upright), "these are the columns that belong here, and they are not transposed yet")
-        .knows(holds(&own_transposed), "the rank has transposed its own block: nothing was exchanged")
-        .knows(holds(&own.to_vec()), "this is the rank's own block: nothing was exchanged")
-        .knows(zero, "a part of the result was never received")
-        .knows(
+        .diagnose_if(holds(&upright), "these are the right columns, but they are not transposed yet")
+        .diagnose_if(holds(&own_transposed), "the rank has transposed its own block: nothing was exchanged")
+        .diagnose_if(holds(&own.to_vec()), "this is the rank's own block: nothing was exchanged")
+        .diagnose_if(zero, "part of the result was never received")
+        .diagnose_if(
             expected.numbers == observed.numbers,
             "the right numbers in the wrong shape: a rank's block of the transpose has `columns / size` rows",
         )
-        .otherwise("row i of the transpose is column i of the matrix, from the first rank's rows to the last one's")
+        .or_fail("row i of the transpose must be column i of the matrix, from the first rank's rows to the last rank's")
 }
 
 fn of(rows: &Rows, [height, width]: [usize; 2]) -> Matrix {

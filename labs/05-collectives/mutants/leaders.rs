@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use c10d::{ProcessGroup, Rank, ReduceOp};
 use tch::Tensor;
 
-/// The leaders have the result, and do not pass it on.
+/// Does not pass the result on from the leaders.
 pub fn keep_it(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
     let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
     for size in nodes {
@@ -22,7 +22,7 @@ pub fn keep_it(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Re
     Ok(())
 }
 
-/// Roots are named by their ranks in the whole job.
+/// Names roots by their ranks in the job.
 pub fn job_ranks(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
     let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
     for size in nodes {
@@ -41,7 +41,7 @@ pub fn job_ranks(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> 
     Ok(node.broadcast(tensor, leader)?)
 }
 
-/// Adds up within the nodes, and does without the leaders.
+/// Adds up within the nodes only.
 pub fn one_level(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
     let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
     for size in nodes {
@@ -56,7 +56,7 @@ pub fn one_level(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> 
     Ok(node.all_reduce(tensor, ReduceOp::Sum)?)
 }
 
-/// Only leaders make the leaders' group.
+/// Creates the leaders' group on the leaders only.
 pub fn members_only(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
     let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
     for size in nodes {

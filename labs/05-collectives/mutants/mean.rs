@@ -1,10 +1,10 @@
-//! Other answers to `mean`: wrong ones, and right ones that look unusual.
+//! Answers to `mean`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank, ReduceOp};
 use tch::{Kind, Tensor};
 
-/// Every rank counts the same, however few samples it has.
+/// Takes the mean of the ranks' means.
 pub fn of_means(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
     let own = if losses.numel() == 0 { 0.0 } else { losses.mean(Kind::Double).double_value(&[]) };
     let mut sum = Tensor::from_slice(&[own]);
@@ -12,14 +12,14 @@ pub fn of_means(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
     Ok(sum.double_value(&[0]) / group.size().get() as f64)
 }
 
-/// The sum over all ranks is divided by the rank's own number of samples.
+/// Divides the sum over all ranks by the rank's own number of samples.
 pub fn own_count(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
     let mut sum = losses.sum(Kind::Double);
     group.all_reduce(&mut sum, ReduceOp::Sum)?;
     Ok(sum.double_value(&[]) / losses.numel() as f64)
 }
 
-/// Only rank 0 gets the sums.
+/// Reduces to rank 0 only.
 pub fn on_rank_0(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
     let count = Tensor::from(losses.numel() as f64);
     let mut totals = Tensor::stack(&[losses.sum(Kind::Double), count], 0);
@@ -27,7 +27,7 @@ pub fn on_rank_0(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
     Ok(totals.double_value(&[0]) / totals.double_value(&[1]))
 }
 
-/// A rank without samples thinks that it has no part in it.
+/// Returns early on a rank without samples.
 pub fn skips(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
     if losses.numel() == 0 {
         return Ok(0.0);
@@ -38,7 +38,7 @@ pub fn skips(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
     Ok(totals.double_value(&[0]) / totals.double_value(&[1]))
 }
 
-/// Right: the ranks' means, each weighted by its share of the samples.
+/// Right: weights each rank's mean by its share of the samples.
 pub fn weighted(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
     let mut count = Tensor::from_slice(&[losses.numel() as f64]);
     group.all_reduce(&mut count, ReduceOp::Sum)?;

@@ -1,11 +1,11 @@
-//! Other answers to `ring_all_reduce`: wrong ones, and right ones that look unusual.
+//! Answers to `ring_all_reduce`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
 use tch::Tensor;
 
 use crate::ring::Ring;
 
-/// The whole tensor goes around, and is added up everywhere.
+/// Sends the whole tensor around and adds it up on every rank.
 pub fn whole(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
     let size = ring.size();
     let mut held = tensor.copy();
@@ -16,7 +16,7 @@ pub fn whole(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Finished chunks stay where they are.
+/// Omits the all-gather.
 pub fn one_half(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
     let (me, size) = (ring.rank(), ring.size());
     let mut chunks = tensor.tensor_split(size as i64, 0);
@@ -28,7 +28,7 @@ pub fn one_half(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Adds in the second half, too.
+/// Adds chunks in the second half instead of copying them.
 pub fn adds_twice(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
     let (me, size) = (ring.rank(), ring.size());
     let mut chunks = tensor.tensor_split(size as i64, 0);
@@ -44,7 +44,7 @@ pub fn adds_twice(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Cuts chunks of one length, and forgets what is left over.
+/// Cuts chunks of one length and forgets the remainder.
 pub fn drops_rest(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
     let (me, size) = (ring.rank(), ring.size());
     let each = tensor.size()[0] / size as i64;
@@ -61,7 +61,7 @@ pub fn drops_rest(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Right: chunk r is finished on rank r, not on the one before it.
+/// Right: finishes chunk r on rank r, not on the rank before it.
 pub fn own_chunk(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
     let (me, size) = (ring.rank(), ring.size());
     let mut chunks = tensor.tensor_split(size as i64, 0);

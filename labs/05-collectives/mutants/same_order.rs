@@ -1,4 +1,4 @@
-//! Other answers to `same_order`: wrong ones, and right ones that look unusual.
+//! Answers to `same_order`: wrong ones, and unusual right ones.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 use c10d::{ProcessGroup, Rank, ReduceOp};
 use tch::Tensor;
 
-/// As it is given: a hash map has an order of its own in every process.
+/// The given program: a hash map has a different order in every process.
 pub fn as_it_comes(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashMap<String, f64>> {
     let ranks = group.size().get() as f64;
     let mut means = HashMap::new();
@@ -18,7 +18,7 @@ pub fn as_it_comes(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<H
     Ok(means)
 }
 
-/// Sorted, but by the values, which every rank has of its own.
+/// Sorts by the values, which differ between ranks.
 pub fn by_value(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashMap<String, f64>> {
     let ranks = group.size().get() as f64;
     let mut sorted: Vec<_> = own.iter().collect();
@@ -32,7 +32,7 @@ pub fn by_value(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<Hash
     Ok(means)
 }
 
-/// Right: all take the order of rank 0, which tells the others in the store.
+/// Right: uses rank 0's order, which it publishes in the store.
 pub fn rank_0s(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashMap<String, f64>> {
     let ranks = group.size().get() as f64;
     let key = "names";
@@ -41,7 +41,7 @@ pub fn rank_0s(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashM
         group.store().set(key, names.join(","))?;
     }
     let names = String::from_utf8(group.store().get(key)?)?;
-    // Nobody writes the next order before all have read this one.
+    // All ranks must have read this order before rank 0 writes the next one.
     group.barrier()?;
     let mut means = HashMap::new();
     for name in names.split(',') {
@@ -49,7 +49,7 @@ pub fn rank_0s(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashM
         group.all_reduce(&mut sum, ReduceOp::Sum)?;
         means.insert(name.to_owned(), sum.double_value(&[0]) / ranks);
     }
-    // Nobody reads the next order before rank 0 has written it.
+    // No rank may read the next order before rank 0 has written it.
     if group.rank() == Rank::ZERO {
         group.store().delete(key)?;
     }

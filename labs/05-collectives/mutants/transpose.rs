@@ -1,10 +1,10 @@
-//! Other answers to `transpose`: wrong ones, and right ones that look unusual.
+//! Answers to `transpose`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Splits};
 use tch::Tensor;
 
-/// What comes from the ranks is not put side by side, only given the right shape.
+/// Reshapes the ranks' parts instead of putting them side by side.
 pub fn viewed(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
     let input = block.tr().contiguous();
     let mut output = input.empty_like();
@@ -12,7 +12,7 @@ pub fn viewed(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
     Ok(output.view([block.size()[1] / group.size().get() as i64, -1]))
 }
 
-/// The right columns, not transposed.
+/// Exchanges the right columns but does not transpose them.
 pub fn columns(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
     let size = group.size().get() as i64;
     let columns: Vec<Tensor> = block.chunk(size, 1);
@@ -22,7 +22,7 @@ pub fn columns(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
     Ok(output)
 }
 
-/// A transposed tensor is sent as it is: its rows do not lie in memory one after the other.
+/// Sends a transposed tensor without `contiguous`.
 pub fn strided(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
     let input = block.tr();
     let mut output = Tensor::zeros(input.size(), (input.kind(), input.device()));
@@ -30,7 +30,7 @@ pub fn strided(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
     Ok(Tensor::cat(&output.chunk(group.size().get() as i64, 0), 1))
 }
 
-/// Right, with more traffic than needed: every rank gets the whole matrix, and keeps its columns.
+/// Right, with more traffic than necessary: gathers the whole matrix on every rank and keeps its columns.
 pub fn gathers(group: &ProcessGroup, block: &Tensor) -> Result<Tensor> {
     let mut all: Vec<Tensor> = group.members().iter().map(|_| block.zeros_like()).collect();
     group.all_gather(&mut all, block)?;

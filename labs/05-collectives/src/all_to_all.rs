@@ -1,4 +1,4 @@
-//! Collectives in which all ranks do the same: all_reduce, all_gather, reduce_scatter, all_to_all, barrier.
+//! Collectives without a root: all_reduce, all_gather, reduce_scatter, all_to_all, barrier.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -44,15 +44,15 @@ pub(crate) fn all_to_all(lab: &mut Lab<'_>) -> Result<()> {
 }
 
 // ANCHOR: barrier
-/// Each rank comes a little later than the one before it, and counts itself in the store. What a rank reads before the barrier
-/// depends on who was quicker; behind it, all have counted.
+/// Each rank arrives a little later than the one before it and increments a counter in the store. What a rank reads before the
+/// barrier depends on timing; after the barrier, all ranks have counted.
 pub(crate) fn barrier(lab: &mut Lab<'_>) -> Result<()> {
     let store = lab.group.store();
     sleep(Duration::from_millis(20) * lab.group.rank().get() as u32);
     let before = store.add("lab-05/came", 1)?;
     lab.group.barrier()?;
     let after = store.add("lab-05/came", 0)?;
-    // Nobody may count for the next barrier before all have read.
+    // No rank may count for the next barrier before all have read.
     lab.group.barrier()?;
     store.add("lab-05/came", -1)?;
     lab.group.barrier()?;

@@ -1,4 +1,4 @@
-//! The command line, and what can be refused before any rank has met another.
+//! The command line, and the checks that need no other rank.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,35 +13,35 @@ use lockstep::{LaunchEnv, Rank, WorldSize};
 use crate::lesson::Lesson;
 use crate::timing::TimingOptions;
 
-/// Ranks where no launcher has started some and `--nprocs` says nothing: the least at which ring and doubling differ.
+/// The number of ranks without a launcher and `--nprocs`: the smallest at which ring and doubling differ.
 const RANKS: usize = 4;
 
 /// See what every rank holds before and after each collective
 #[derive(Parser)]
 pub(crate) struct Args {
-    /// What to show, in this order; everything where nothing is named
+    /// The lessons to run, in this order; all of them by default
     #[arg(value_enum)]
     lessons: Vec<Lesson>,
-    /// Ranks to run as threads of this process, where no launcher has started them; 4 if not given
+    /// Ranks to run as threads of this process if no launcher has started them; 4 by default
     #[arg(long)]
     nprocs: Option<usize>,
     /// The rank from which, or to which, values go in broadcast, scatter, reduce and gather
     #[arg(long, default_value_t = 0)]
     root: usize,
-    /// Ranks of a group for `groups`, such as 0,2; give it again for a second group. Even and odd ranks if not given
+    /// Ranks of a group for `groups`, such as 0,2; give it again for a second group. Even and odd ranks by default
     #[arg(long = "group", value_name = "RANKS")]
     pub(crate) groups: Vec<Members>,
     #[command(flatten)]
     pub(crate) timing: TimingOptions,
-    /// A folder in which each rank writes rank-R.json: what it held at the end of each lesson
+    /// A folder in which each rank writes rank-R.json with what it held at the end of each lesson
     #[arg(long)]
     pub(crate) results: Option<PathBuf>,
-    /// Where the tensors lie
+    /// The device of the tensors
     #[arg(long, value_enum, default_value_t)]
     pub(crate) device: DeviceChoice,
 }
 
-/// The ranks of a group, as the command line has them.
+/// The ranks of a group, as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Members(pub(crate) Vec<Rank>);
 
@@ -49,7 +49,7 @@ impl FromStr for Members {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = |word: &str| word.trim().parse().map(Rank::new).map_err(|_| format!("{word:?} is no rank"));
+        let number = |word: &str| word.trim().parse().map(Rank::new).map_err(|_| format!("{word:?} is not a rank"));
         let words = text.split(',').filter(|_| !text.is_empty());
         words.map(number).collect::<Result<_, _>>().map(Members)
     }
@@ -62,7 +62,7 @@ impl fmt::Display for Members {
 }
 
 impl Members {
-    /// What no world of this size can have: a group of nobody, of ranks that there are not, or of one rank twice.
+    /// Rejects an empty group, ranks outside the world, and duplicate ranks.
     fn check(&self, world: WorldSize) -> Result<(), UsageError> {
         let usage = |words: String| Err(UsageError(format!("--group {self}: {words}")));
         let twice = |place: usize| self.0[..place].contains(&self.0[place]);
@@ -71,7 +71,7 @@ impl Members {
         } else if let Some(rank) = self.0.iter().find(|&&rank| !world.contains(rank)) {
             usage(format!("rank {rank} is outside a world of {world}; give ranks from 0 to {}", world.get() - 1))
         } else if let Some(place) = (0..self.0.len()).find(|&place| twice(place)) {
-            usage(format!("rank {} stands in it twice", self.0[place]))
+            usage(format!("rank {} is in it twice", self.0[place]))
         } else {
             Ok(())
         }
@@ -79,13 +79,13 @@ impl Members {
 }
 
 impl Args {
-    /// How many ranks this process should start; `None` leaves it to the launcher that has started it.
+    /// The number of ranks to start in this process. `None` if a launcher has started them.
     pub(crate) fn ranks_to_start(&self) -> Result<Option<usize>> {
         let launched = LaunchEnv::from_env_if_launched()?.is_some();
         Ok(self.nprocs.or((!launched).then_some(RANKS)))
     }
 
-    /// Refuses what no rank could do. All ranks have the same command line, so all of them stop here.
+    /// Rejects invalid arguments. All ranks have the same command line, so all of them stop here.
     pub(crate) fn check(&self, world: WorldSize) -> Result<(), UsageError> {
         self.timing.sizes()?;
         self.groups.iter().try_for_each(|members| members.check(world))?;
@@ -110,37 +110,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_the_ranks_of_a_group_and_names_a_word_that_is_none() {
+    fn parses_the_ranks_of_a_group_and_names_an_invalid_word() {
         assert_eq!("0, 2".parse(), Ok(Members([0, 2].map(Rank::new).to_vec())));
         assert_eq!("".parse(), Ok(Members(Vec::new())));
-        assert_eq!("0,two".parse::<Members>(), Err("\"two\" is no rank".into()));
-        assert_eq!("0,".parse::<Members>(), Err("\"\" is no rank".into()));
+        assert_eq!("0,two".parse::<Members>(), Err("\"two\" is not a rank".into()));
+        assert_eq!("0,".parse::<Members>(), Err("\"\" is not a rank".into()));
     }
 
     #[test]
-    fn shows_everything_where_nothing_is_named() {
+    fn runs_all_lessons_by_default() {
         let all = Args::parse_from(["lab"]);
         assert_eq!(all.lessons().len(), Lesson::value_variants().len());
         assert_eq!(Args::parse_from(["lab", "ring", "all_reduce"]).lessons(), [Lesson::Ring, Lesson::AllReduce]);
     }
 
     #[test]
-    fn a_root_outside_the_world_is_refused_with_the_ranks_that_there_are() {
+    fn rejects_a_root_outside_the_world_and_names_the_valid_ranks() {
         let args = Args::parse_from(["lab", "--root", "2"]);
         assert!(args.check(WorldSize::new(3).unwrap()).is_ok());
-        let told = args.check(WorldSize::new(2).unwrap()).unwrap_err().to_string();
-        assert_eq!(told, "--root 2: no such rank in a world of 2; give 0 to 1");
+        let message = args.check(WorldSize::new(2).unwrap()).unwrap_err().to_string();
+        assert_eq!(message, "--root 2: no such rank in a world of 2; give 0 to 1");
     }
 
     #[test]
-    fn a_group_that_no_world_has_is_refused_whatever_is_to_be_shown() {
-        let told = |group: &str| {
+    fn rejects_an_invalid_group_for_every_lesson() {
+        let message = |group: &str| {
             let args = Args::parse_from(["lab", "ring", "--group", "0,1", "--group", group]);
             args.check(WorldSize::new(4).unwrap()).map_err(|error| error.to_string())
         };
-        assert_eq!(told("3,0"), Ok(()));
-        assert_eq!(told("0,9"), Err("--group 0,9: rank 9 is outside a world of 4; give ranks from 0 to 3".into()));
-        assert_eq!(told("1,2,1"), Err("--group 1,2,1: rank 1 stands in it twice".into()));
-        assert_eq!(told(""), Err("--group : a group needs at least one rank".into()));
+        assert_eq!(message("3,0"), Ok(()));
+        assert_eq!(message("0,9"), Err("--group 0,9: rank 9 is outside a world of 4; give ranks from 0 to 3".into()));
+        assert_eq!(message("1,2,1"), Err("--group 1,2,1: rank 1 is in it twice".into()));
+        assert_eq!(message(""), Err("--group : a group needs at least one rank".into()));
     }
 }

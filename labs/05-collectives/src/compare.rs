@@ -1,5 +1,5 @@
-//! The algorithms written by hand against the engine's all_reduce: the same result where the sum is exact, and what becomes of
-//! the last bits where it is not.
+//! Compares the algorithms written by hand with the engine's all_reduce: the results are equal if the sum is exact; otherwise the
+//! last bits differ.
 
 use anyhow::{Context, Result, ensure};
 use c10d::{ProcessGroup, ReduceOp};
@@ -13,11 +13,11 @@ use crate::lab::Lab;
 use crate::ops::OPS;
 use crate::{doubling, ring};
 
-/// An all-reduce: in place, on all ranks.
+/// An all-reduce, in place, on all ranks.
 pub(crate) type AllReduce = fn(&ProcessGroup, &mut Tensor, ReduceOp) -> Result<()>;
 
 // ANCHOR: three
-/// The three that are compared, the engine's first.
+/// The three all-reduces, the engine's first.
 pub(crate) const ALGORITHMS: [(&str, AllReduce); 3] =
     [("engine", engine), ("ring", ring::all_reduce), ("doubling", doubling::all_reduce)];
 
@@ -27,7 +27,8 @@ fn engine(group: &ProcessGroup, tensor: &mut Tensor, op: ReduceOp) -> Result<()>
 // ANCHOR_END: three
 
 // ANCHOR: equal
-/// Compares with the engine for each operation, whole numbers and floats whose sums and products are exact, and several lengths.
+/// Compares with the engine for each operation, for whole numbers and for floats with exact sums and products, and for several
+/// lengths.
 pub(crate) fn equal(lab: &mut Lab<'_>) -> Result<()> {
     let world = lab.world() as i64;
     let mut compared = 0;
@@ -38,7 +39,7 @@ pub(crate) fn equal(lab: &mut Lab<'_>) -> Result<()> {
                 let [engine, ring, doubling] = reduced(lab.group, &start, op)?;
                 for (by_hand, result) in [("ring", ring), ("doubling", doubling)] {
                     let what = format!("{by_hand}: {name} of {length} {kind:?}");
-                    ensure!(result == engine, "{what}: unlike the engine's on rank {}", lab.group.rank());
+                    ensure!(result == engine, "{what}: differs from the engine's result on rank {}", lab.group.rank());
                     compared += 1;
                 }
             }
@@ -49,7 +50,7 @@ pub(crate) fn equal(lab: &mut Lab<'_>) -> Result<()> {
 }
 // ANCHOR_END: equal
 
-/// What each of the three makes of `start`.
+/// The result of each of the three for `start`.
 fn reduced(group: &ProcessGroup, start: &Tensor, op: ReduceOp) -> Result<[Tensor; 3]> {
     let mut results = ALGORITHMS.map(|_| start.copy());
     for ((_, all_reduce), result) in ALGORITHMS.iter().zip(&mut results) {
@@ -69,7 +70,7 @@ fn exact(rank: Rank, length: i64, (kind, device): (Kind, Device)) -> Tensor {
 /// 2^24: the next greater float is 2^24 + 2, and 2^24 + 1 is rounded to 2^24.
 const BIG: f32 = 16_777_216.0;
 
-/// The same numbers in every element, and an answer that depends on who was added first.
+/// Every element has the same numbers, but the sum depends on the order of the additions.
 fn absorbed(group: &ProcessGroup) -> Tensor {
     let mine = [BIG, 1.0, -BIG, 1.0][group.rank().get() % 4];
     Tensor::full([group.size().get() as i64], f64::from(mine), (Kind::Float, group.device()))
@@ -93,7 +94,7 @@ pub(crate) fn last_bits(lab: &mut Lab<'_>) -> Result<()> {
     drawn(lab)
 }
 
-/// How far the three are off for numbers as gradients are: drawn from a bell curve.
+/// The errors of the three for numbers like gradients, drawn from a normal distribution.
 fn drawn(lab: &Lab<'_>) -> Result<()> {
     const LENGTH: usize = 10_000;
     let mut rng = KeyedRng::new(&[5, lab.group.rank().get() as u64]);
@@ -112,7 +113,7 @@ fn drawn(lab: &Lab<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether all ranks hold the same numbers: in every element the least is the greatest.
+/// Returns true if all ranks hold the same numbers: the minimum of every element is its maximum.
 fn same_on_all(group: &ProcessGroup, tensor: &Tensor) -> Result<bool> {
     let (mut least, mut most) = (tensor.copy(), tensor.copy());
     group.all_reduce(&mut least, ReduceOp::Min).context("cannot compare the ranks' sums")?;
@@ -120,7 +121,7 @@ fn same_on_all(group: &ProcessGroup, tensor: &Tensor) -> Result<bool> {
     Ok(least == most)
 }
 
-/// For the tests of both algorithms: every world of 1 to 8 ranks, every operation, lengths around the world's and none.
+/// For the tests of both algorithms: worlds of 1 to 8 ranks, every operation, and lengths around the world size, including 0.
 #[cfg(test)]
 pub(crate) fn assert_reduces_like_a_sum_on_one_rank(all_reduce: AllReduce) {
     use std::time::Duration;
@@ -154,8 +155,8 @@ pub(crate) fn assert_reduces_like_a_sum_on_one_rank(all_reduce: AllReduce) {
                 }
             }
             let mut tensor = Tensor::ones([2], (Kind::Float, tch::Device::Cpu));
-            let told = all_reduce(&group, &mut tensor, ReduceOp::Avg);
-            assert!(told.is_err(), "nobody can average step by step");
+            let result = all_reduce(&group, &mut tensor, ReduceOp::Avg);
+            assert!(result.is_err(), "an average cannot be computed step by step");
             group.barrier()?;
             Ok(())
         })
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
     use crate::exchange::combine;
 
-    /// What ranks that come in this order make of it.
+    /// The sum of the ranks' numbers in this order.
     fn folded(order: &[usize], kind: Kind, op: ReduceOp) -> Tensor {
         let of = |&rank: &usize| exact(Rank::new(rank), 5, (kind, Device::Cpu));
         let mut held = of(&order[0]);
@@ -182,7 +183,7 @@ mod tests {
     fn what_is_compared_does_not_depend_on_the_order_of_as_many_ranks_as_there_may_be() {
         for ranks in [2, 3, 31, MOST_RANKS] {
             let forwards: Vec<usize> = (0..ranks).collect();
-            let mut by_number = forwards.clone(); // the worst order: first all that hold the same
+            let mut by_number = forwards.clone(); // the worst order: equal numbers first
             by_number.sort_by_key(|rank| rank % 3);
             let backwards: Vec<usize> = by_number.iter().rev().copied().collect();
             for (kind, (name, op)) in [Kind::Int64, Kind::Float].into_iter().flat_map(|kind| OPS.map(|op| (kind, op))) {

@@ -1,6 +1,7 @@
-//! What the two algorithms should cost, by the α–β model: so many messages one after another, and so many tensors' worth of bytes.
+//! The cost of the two algorithms by the α–β model: the number of consecutive messages, and the volume in units of the tensor.
 //!
-//! Leaves out γ, the time for adding: on one machine it is small beside copying. Source: R. Thakur et al. 2005, see `doubling`.
+//! Ignores γ, the time for adding, which is small compared with copying on one machine. Source: R. Thakur et al. 2005, see
+//! `doubling`.
 
 use lockstep::measure::AlphaBeta;
 
@@ -23,7 +24,7 @@ impl Cost {
         Cost { messages, volume: messages / size as f64 }
     }
 
-    /// log2(p) messages of n bytes; where p is no power of two, one more into the core and one out of it.
+    /// log2(p) messages of n bytes; if p is not a power of two, one more into the core and one out of it.
     pub(crate) fn of_doubling(size: usize) -> Self {
         let rounds = core(size).ilog2() + if core(size) == size { 0 } else { 2 };
         Cost { messages: rounds.into(), volume: rounds.into() }

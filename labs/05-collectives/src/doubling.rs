@@ -1,7 +1,7 @@
-//! All-reduce by recursive doubling: in round k each rank swaps all that it has with the rank 2^k away.
+//! All-reduce by recursive doubling: in round k, each rank exchanges its whole tensor with the rank 2^k away.
 //!
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", Int. J. High
-//! Perform. Comput. Appl. 19 (2005). With p ranks log2(p) rounds, each with the whole tensor: few messages, long ones.
+//! Perform. Comput. Appl. 19 (2005). With p ranks, there are log2(p) rounds, each with the whole tensor: few but long messages.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
@@ -24,12 +24,12 @@ pub(crate) fn lesson(lab: &mut Lab<'_>) -> Result<()> {
 // ANCHOR: all_reduce
 /// Reduces over all ranks, in place, on all. Any length; `tensor` must be contiguous.
 ///
-/// Pairs need a power of two. The ranks beyond the greatest one hand what they have to a rank of the core, and wait for the result.
+/// Pairs need a power of two. The ranks beyond the largest power send their tensor to a rank of the core and wait for the result.
 pub(crate) fn all_reduce(group: &ProcessGroup, tensor: &mut Tensor, op: ReduceOp) -> Result<()> {
     let (rank, size) = (group.rank().get(), group.size().get());
-    refuse_avg(op)?; // before anybody waits for a result
+    refuse_avg(op)?; // before any rank waits for a result
     if tensor.numel() == 0 {
-        return Ok(()); // on all ranks alike
+        return Ok(()); // the same on all ranks
     }
     let core = core(size);
     if rank >= core {
@@ -57,7 +57,7 @@ fn within_core(group: &ProcessGroup, tensor: &mut Tensor, core: usize, op: Reduc
     Ok(())
 }
 
-/// The greatest power of two that is no more than `size`.
+/// The largest power of two that is at most `size`.
 pub(crate) fn core(size: usize) -> usize {
     1 << size.ilog2()
 }

@@ -1,19 +1,19 @@
-//! What both algorithms are made of: one message each way at the same time, and two tensors becoming one.
+//! The parts of both algorithms: exchange two messages at the same time, and combine two tensors.
 
 use anyhow::{Result, ensure};
 use c10d::{ProcessGroup, ReduceOp, Work};
 use lockstep::Rank;
 use tch::Tensor;
 
-/// One kind of message, so one tag.
+/// The tag of all messages.
 pub(crate) const TAG: u16 = 0;
 
 // ANCHOR: exchange
-/// Sends `outgoing` and receives into `incoming`, which is given back filled. Both messages are under way before either is
-/// waited for: were all ranks to begin with a blocking send, none would come to its receive.
+/// Sends `outgoing` and receives into `incoming`, which it returns. It starts both messages before it waits for either: if all
+/// ranks began with a blocking send, none would reach its receive.
 ///
-/// Of two ranks that write to each other, the lower one starts with its send. Gloo does not mind; NCCL carries out what two GPUs
-/// have for each other in the order in which it was started.
+/// If two ranks send to each other, the lower one starts with its send. Gloo accepts any order, but NCCL executes the messages
+/// between two GPUs in the order in which they were started.
 pub(crate) fn exchange(
     group: &ProcessGroup,
     outgoing: &Tensor,
@@ -34,7 +34,7 @@ pub(crate) fn exchange(
 }
 // ANCHOR_END: exchange
 
-/// A message under way, or one of no elements, which both sides know of and spare themselves.
+/// A message in progress. A message without elements is not sent, since both sides know its length.
 enum Message {
     Empty(Tensor),
     UnderWay(Work<Tensor>),
@@ -63,10 +63,10 @@ impl Message {
 }
 
 // ANCHOR: combine
-/// Makes `held` the sum, product, … of itself and `other`, element by element.
+/// Combines `other` into `held`, element by element, by sum, product and so on.
 ///
 /// # Errors
-/// For [`ReduceOp::Avg`], which is nothing that two values have: the mean of two means is not the mean of all.
+/// For [`ReduceOp::Avg`]: the mean of two means is not the mean of all values.
 pub(crate) fn combine(held: &mut Tensor, other: &Tensor, op: ReduceOp) -> Result<()> {
     match op {
         ReduceOp::Sum => _ = held.g_add_(other),
@@ -79,7 +79,7 @@ pub(crate) fn combine(held: &mut Tensor, other: &Tensor, op: ReduceOp) -> Result
 }
 // ANCHOR_END: combine
 
-/// The mean of two means is not the mean of all.
+/// Rejects averages: the mean of two means is not the mean of all values.
 pub(crate) fn refuse_avg(op: ReduceOp) -> Result<()> {
     ensure!(op != ReduceOp::Avg, "cannot reduce with Avg step by step: reduce with Sum, and divide by the world size");
     Ok(())

@@ -1,4 +1,4 @@
-//! Subgroups: some of the ranks among themselves, two groups at once, and those who are in none.
+//! Subgroups: collectives among some of the ranks, two groups at once, and ranks that are in no group.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
@@ -9,10 +9,10 @@ use crate::lab::Lab;
 use crate::pictures::Held;
 
 // ANCHOR: groups
-/// Every group adds up what its members hold, both at the same time: no message of one concerns the other.
+/// Every group adds up its members' tensors, both at the same time: the messages of one group do not affect the other.
 pub(crate) fn groups(lab: &mut Lab<'_>, asked: &[Members]) -> Result<()> {
     let members = if asked.is_empty() { even_and_odd(lab.world()) } else { asked.to_vec() };
-    // Every rank makes every group, in the same order: those outside get `None`.
+    // Every rank creates every group, in the same order. Ranks outside of a group get `None`.
     let groups = members.iter().map(|members| new_group(lab.group, members)).collect::<Result<Vec<_>>>()?;
     let mut tensor = lab.start(4);
     let before = Held::tensor(&tensor)?;
@@ -26,7 +26,7 @@ pub(crate) fn groups(lab: &mut Lab<'_>, asked: &[Members]) -> Result<()> {
 // ANCHOR_END: groups
 
 // ANCHOR: members
-/// Members count anew: rank 0 of this group is rank 1 of the job. For the one who is no member, nothing happens.
+/// A group numbers its members from 0: rank 0 of this group is rank 1 of the job. A rank outside of the group does nothing.
 fn all_but_rank_0(lab: &mut Lab<'_>) -> Result<()> {
     if lab.world() == 1 {
         lab.say("group_broadcast: not shown, a group without rank 0 needs 2 ranks\n");
@@ -69,9 +69,9 @@ mod tests {
 
     #[test]
     fn deals_ranks_into_even_and_odd_ones() {
-        let told = |world| words(&even_and_odd(world));
-        assert_eq!(told(5), "all_reduce in each of {0,2,4} and {1,3}");
-        assert_eq!(told(2), "all_reduce in each of {0} and {1}");
-        assert_eq!(told(1), "all_reduce in each of {0}");
+        let listed = |world| words(&even_and_odd(world));
+        assert_eq!(listed(5), "all_reduce in each of {0,2,4} and {1,3}");
+        assert_eq!(listed(2), "all_reduce in each of {0} and {1}");
+        assert_eq!(listed(1), "all_reduce in each of {0}");
     }
 }

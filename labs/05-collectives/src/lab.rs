@@ -1,4 +1,4 @@
-//! What all lessons share: the group, the documented numbers that a rank starts with, and the way to show what became of them.
+//! What all lessons share: the group, the numbers that a rank starts with, and a way to show the result.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use tch::Tensor;
 
 use crate::pictures::{Held, draw};
 
-/// A rank's place in the lab.
+/// The state that all lessons share on one rank.
 pub(crate) struct Lab<'a> {
     pub(crate) group: &'a ProcessGroup,
-    /// The rank from which or to which values go.
+    /// The root of broadcast, scatter, reduce and gather.
     pub(crate) root: Rank,
     pub(crate) results: Results,
 }
@@ -24,14 +24,14 @@ impl<'a> Lab<'a> {
     }
 
     // ANCHOR: start
-    /// What rank r starts with: `n` whole numbers, 10r + 1, 10r + 2, … The tens tell whose a number is.
+    /// What rank r starts with: `n` whole numbers, 10r + 1, 10r + 2, … The tens digit is the rank.
     pub(crate) fn start(&self, n: usize) -> Tensor {
         let first = 10 * self.group.rank().get() as i64 + 1;
         self.tensor(&(first..first + n as i64).collect::<Vec<_>>())
     }
     // ANCHOR_END: start
 
-    /// These numbers where the group's tensors lie.
+    /// A tensor with these numbers on the group's device.
     pub(crate) fn tensor(&self, numbers: &[i64]) -> Tensor {
         Tensor::from_slice(numbers).to_device(self.group.device())
     }
@@ -44,7 +44,7 @@ impl<'a> Lab<'a> {
         self.group.rank() == self.root
     }
 
-    /// Draws what the ranks held at each stage, and notes the last stage as this lesson's result. A collective of its own.
+    /// Draws what the ranks held at each stage and records the last stage as the lesson's result. This is a collective.
     pub(crate) fn show(&mut self, lesson: &str, words: &str, stages: &[(&str, Held)]) -> Result<()> {
         if let Some((_, last)) = stages.last() {
             self.results.note(lesson, last.to_json())?;

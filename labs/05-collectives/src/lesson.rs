@@ -1,4 +1,4 @@
-//! The lessons by name, in the order in which they are shown. What each does is in its own file.
+//! The lessons by name, in the order in which they run. Each has its own file.
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -7,13 +7,13 @@ use crate::args::Args;
 use crate::lab::Lab;
 use crate::{all_to_all, compare, doubling, groups, ops, ring, rooted, timing};
 
-/// A lesson, under c10d's name where it has one.
+/// A lesson, with c10d's name if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Lesson {
     /// One rank's tensor goes to all
     Broadcast,
-    /// One rank deals out a tensor to each
+    /// One rank sends each rank a tensor
     Scatter,
     /// Every rank's tensor goes to one
     Gather,
@@ -23,30 +23,30 @@ pub(crate) enum Lesson {
     AllReduce,
     /// Every rank's tensor goes to all
     AllGather,
-    /// The sum, of which each rank keeps its share
+    /// The sum of all ranks' tensors; each rank keeps its share
     ReduceScatter,
-    /// Every rank has something for every other
+    /// Every rank sends something to every other
     AllToAll,
-    /// Nobody goes on before all are here
+    /// No rank continues before all have arrived
     Barrier,
     /// all_reduce with sum, product, min and max
     Ops,
-    /// Some of the ranks among themselves
+    /// Collectives among some of the ranks
     Groups,
     /// An all-reduce by hand, in chunks around a ring
     Ring,
     /// An all-reduce by hand, in rounds of pairs
     Doubling,
-    /// Both of them against the engine's, in result
+    /// The results of both, compared with the engine's
     Compare,
     /// What the order of a sum does to floats
     LastBits,
-    /// Both of them against the engine's, in time by message size
+    /// The times of both by message size, compared with the engine's
     Timing,
 }
 
 impl Lesson {
-    /// Shows it. Every rank must call it, as it must a collective.
+    /// Runs the lesson. Every rank must call this, as with a collective.
     pub(crate) fn run(self, lab: &mut Lab<'_>, args: &Args) -> Result<()> {
         match self {
             Lesson::Broadcast => rooted::broadcast(lab),

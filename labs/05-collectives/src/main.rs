@@ -1,6 +1,6 @@
 //! Lab 05: what every rank holds before and after each collective, and two all-reduces written by hand.
 //!
-//! Runs on the ranks that a launcher started, else on ranks that are threads of this process. Each lesson is a file of its own.
+//! Runs on ranks that a launcher has started, or else on ranks that are threads of this process. Each lesson has its own file.
 
 mod all_to_all;
 mod args;
@@ -42,7 +42,7 @@ fn run(env: &LaunchEnv, args: &Args) -> Result<()> {
     args.device.agree_with(group.device())?;
     let mut lab = Lab::new(&group, args.root());
     let ended = args.lessons().iter().try_for_each(|lesson| lesson.run(&mut lab, args));
-    // What is known is kept, whatever failed after it.
+    // Results are saved even if a later lesson has failed.
     let saved = lab.save(args.results.as_deref());
     ended.and(saved)
 }

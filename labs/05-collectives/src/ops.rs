@@ -1,4 +1,4 @@
-//! The four ways in which values of different ranks become one.
+//! The four ways to combine values of different ranks.
 
 use anyhow::Result;
 use c10d::ReduceOp;
@@ -21,7 +21,7 @@ pub(crate) fn ops(lab: &mut Lab<'_>) -> Result<()> {
         lab.group.all_reduce(&mut tensor, op)?;
         stages.push((name, Held::tensor(&tensor)?));
     }
-    lab.show("ops", "all_reduce, each time of what was before", &stages)?;
+    lab.show("ops", "all_reduce of the same tensors with each operation", &stages)?;
     let held: Vec<Value> = stages.iter().skip(1).map(|(_, held)| held.to_json()).collect();
     lab.results.note("ops", held)
 }

@@ -1,4 +1,4 @@
-//! Pictures in text of who holds what. The numbers are those in the ranks' tensors, gathered to rank 0, which alone draws.
+//! Text pictures of what each rank holds. Rank 0 gathers the numbers from the ranks' tensors and draws them.
 
 use anyhow::{Context, Result};
 use c10d::{ProcessGroup, Rank, ReduceOp};
@@ -6,27 +6,27 @@ use lockstep::results::numbers;
 use serde_json::{Value, json};
 use tch::Tensor;
 
-/// What one rank holds at one time.
+/// What one rank holds at one stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// A tensor's numbers.
+    /// The numbers of one tensor.
     One(Vec<i64>),
-    /// Several tensors', or none.
+    /// The numbers of several tensors, or of none.
     Several(Vec<Vec<i64>>),
 }
 
 impl Held {
-    /// A tensor of whole numbers, as it is now.
+    /// Copies the numbers of a tensor.
     pub(crate) fn tensor(tensor: &Tensor) -> Result<Self> {
         Ok(Held::One(whole(tensor)?))
     }
 
-    /// A list of them.
+    /// Copies the numbers of several tensors.
     pub(crate) fn tensors(tensors: &[Tensor]) -> Result<Self> {
         Ok(Held::Several(tensors.iter().map(whole).collect::<Result<_>>()?))
     }
 
-    /// A list of numbers for one tensor, a list of lists for several.
+    /// A list of numbers for one tensor, or a list of lists for several.
     pub(crate) fn to_json(&self) -> Value {
         match self {
             Held::One(numbers) => json!(numbers),
@@ -46,17 +46,17 @@ fn whole(tensor: &Tensor) -> Result<Vec<i64>> {
     Ok(numbers(tensor)?.into_iter().map(|number| number as i64).collect())
 }
 
-/// Boxes of numbers that a rank holds at each stage.
+/// The boxes of numbers that a rank holds at each stage.
 type Row = Vec<Vec<Vec<i64>>>;
 
-/// Draws the stages that every rank hands in, one row a rank; gives the picture on rank 0.
+/// Draws the stages of all ranks, one row per rank. Returns the picture on rank 0.
 pub(crate) fn draw(group: &ProcessGroup, stages: &[(&str, Held)]) -> Result<Option<String>> {
     let row: Row = stages.iter().map(|(_, held)| held.boxes()).collect();
     let names: Vec<&str> = stages.iter().map(|(name, _)| *name).collect();
     Ok(collect(group, &row)?.map(|rows| grid(&names, &rows)))
 }
 
-/// Every rank's row, on rank 0. Rows differ in length, so they travel as one tensor, as long as the longest of them.
+/// Gathers every rank's row on rank 0. Rows differ in length, so each is sent as a tensor with the length of the longest one.
 fn collect(group: &ProcessGroup, row: &Row) -> Result<Option<Vec<Row>>> {
     let mut mine = encode(row);
     let mut longest = Tensor::from(mine.len() as i64).to_device(group.device());
@@ -70,7 +70,7 @@ fn collect(group: &ProcessGroup, row: &Row) -> Result<Option<Vec<Row>>> {
     if group.rank().is_zero() { decoded.collect::<Result<_>>().map(Some) } else { Ok(None) }
 }
 
-/// Each list behind its length.
+/// Writes each list after its length.
 fn encode(row: &Row) -> Vec<i64> {
     let mut codes = vec![row.len() as i64];
     for stage in row {
@@ -85,7 +85,7 @@ fn encode(row: &Row) -> Vec<i64> {
 
 fn decode(codes: &[i64]) -> Result<Row> {
     let mut codes = codes.iter().copied();
-    let mut next = || codes.next().context("a rank's part of the picture ends too early");
+    let mut next = || codes.next().context("a rank's part of the picture is too short");
     let mut row = Vec::new();
     for _ in 0..next()? {
         let mut stage = Vec::new();
@@ -98,7 +98,7 @@ fn decode(codes: &[i64]) -> Result<Row> {
     Ok(row)
 }
 
-/// The rows under the stages' names, boxes beneath boxes.
+/// The rows below the stages' names, with the boxes aligned.
 fn grid(names: &[&str], rows: &[Row]) -> String {
     let columns: Vec<Vec<String>> = names.iter().enumerate().map(|(stage, name)| column(name, rows, stage)).collect();
     let label = |line: usize| if line == 0 { String::new() } else { format!("rank {}", line - 1) };
@@ -111,7 +111,7 @@ fn grid(names: &[&str], rows: &[Row]) -> String {
     (0..=rows.len()).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// One stage: its name, then each rank's boxes; all lines of one width.
+/// One stage: its name, then each rank's boxes. All lines have the same width.
 fn column(name: &str, rows: &[Row], stage: usize) -> Vec<String> {
     let digits =
         rows.iter().flat_map(|row| row[stage].iter().flatten()).map(|n| n.to_string().len()).max().unwrap_or(1);

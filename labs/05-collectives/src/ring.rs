@@ -1,8 +1,8 @@
 //! All-reduce around a ring, in chunks: a reduce-scatter, then an all-gather.
 //!
 //! Source: P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib.
-//! Comput. 69 (2009). With p ranks each sends 2(p − 1) messages of 1/p of the tensor: hardly more than twice the tensor, however
-//! many ranks there are.
+//! Comput. 69 (2009). With p ranks, each sends 2(p − 1) messages of 1/p of the tensor: less than twice the tensor's size,
+//! whatever the number of ranks.
 
 use anyhow::{Context, Result};
 use c10d::{ProcessGroup, ReduceOp};
@@ -34,16 +34,17 @@ pub(crate) fn all_reduce(group: &ProcessGroup, tensor: &mut Tensor, op: ReduceOp
     all_gather(group, &mut chunks)
 }
 
-/// The tensor in as many parts as there are ranks, the first ones longer by an element if need be. They are views: to write
-/// into a chunk is to write into the tensor.
+/// Divides the tensor into one chunk per rank; the first chunks may be longer by one element. Chunks are views: a write to a chunk
+/// is a write to the tensor.
 fn chunks(tensor: &Tensor, size: usize) -> Result<Vec<Tensor>> {
-    let flat = tensor.f_view([-1]).context("cannot cut a tensor into chunks that is not contiguous")?;
+    let flat = tensor.f_view([-1]).context("cannot cut a tensor that is not contiguous into chunks")?;
     Ok(flat.tensor_split(size as i64, 0))
 }
 // ANCHOR_END: all_reduce
 
 // ANCHOR: phases
-/// Chunk c sets out on rank c and goes once around; each rank adds its own on the way. At the end rank r has all of chunk r + 1.
+/// Chunk c starts on rank c and goes around once; each rank adds its own chunk on the way. At the end, rank r has the sum of chunk
+/// r + 1.
 fn reduce_scatter(group: &ProcessGroup, chunks: &mut [Tensor], op: ReduceOp) -> Result<()> {
     let ring = Ring::of(group);
     for step in 0..ring.size - 1 {
@@ -55,7 +56,7 @@ fn reduce_scatter(group: &ProcessGroup, chunks: &mut [Tensor], op: ReduceOp) -> 
     Ok(())
 }
 
-/// The finished chunks go around once more, and are only copied.
+/// The finished chunks go around once more and are copied.
 fn all_gather(group: &ProcessGroup, chunks: &mut [Tensor]) -> Result<()> {
     let ring = Ring::of(group);
     for step in 0..ring.size - 1 {
@@ -67,7 +68,7 @@ fn all_gather(group: &ProcessGroup, chunks: &mut [Tensor]) -> Result<()> {
 }
 // ANCHOR_END: phases
 
-/// A rank's place in the ring.
+/// A rank in the ring.
 struct Ring {
     rank: usize,
     size: usize,
@@ -86,7 +87,7 @@ impl Ring {
         Rank::new(self.chunk(0, 1))
     }
 
-    /// The number of the chunk so far ahead of, or behind, this rank's own; `behind` is at most the ring's size.
+    /// The number of the chunk at this distance ahead of or behind this rank's own; `behind` is at most the ring's size.
     fn chunk(&self, ahead: usize, behind: usize) -> usize {
         (self.rank + ahead + self.size - behind) % self.size
     }
@@ -116,7 +117,7 @@ mod tests {
     #[test]
     fn refuses_a_tensor_that_is_not_contiguous() {
         let columns = Tensor::zeros([2, 3], tch::kind::INT64_CPU).tr();
-        let told = format!("{:#}", chunks(&columns, 2).unwrap_err());
-        assert!(told.starts_with("cannot cut a tensor into chunks that is not contiguous"), "{told}");
+        let message = format!("{:#}", chunks(&columns, 2).unwrap_err());
+        assert!(message.starts_with("cannot cut a tensor that is not contiguous into chunks"), "{message}");
     }
 }

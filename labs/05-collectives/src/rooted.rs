@@ -1,4 +1,4 @@
-//! Collectives in which one rank, the root, has a part of its own: broadcast, scatter, gather, reduce.
+//! Collectives with a root: broadcast, scatter, gather, reduce.
 
 use anyhow::Result;
 use c10d::ReduceOp;
@@ -19,7 +19,7 @@ pub(crate) fn broadcast(lab: &mut Lab<'_>) -> Result<()> {
 
 // ANCHOR: scatter
 pub(crate) fn scatter(lab: &mut Lab<'_>) -> Result<()> {
-    // One tensor for each rank, on the root only; the others have none to give.
+    // The root has one tensor for each rank; the other ranks have none.
     let inputs = if lab.is_root() { lab.start(lab.world()).split(1, 0) } else { Vec::new() };
     let mut output = lab.tensor(&[0]);
     lab.group.scatter(&mut output, &inputs, lab.root)?;
@@ -38,7 +38,7 @@ pub(crate) fn gather(lab: &mut Lab<'_>) -> Result<()> {
 }
 
 // ANCHOR: reduce
-/// What the picture shows on the other ranks is no result: a backend may use their tensors as it likes.
+/// The picture's numbers on the other ranks are not results: a backend may overwrite their tensors.
 pub(crate) fn reduce(lab: &mut Lab<'_>) -> Result<()> {
     let mut tensor = lab.start(4);
     let before = Held::tensor(&tensor)?;

@@ -1,4 +1,4 @@
-//! The three all-reduces in time by message size: a table, the α–β line through each, a plot.
+//! Times of the three all-reduces by message size: a table, an α–β line through each, and a plot.
 
 use std::path::PathBuf;
 
@@ -18,10 +18,10 @@ pub(crate) struct TimingOptions {
     /// The shortest tensor of `timing` in bytes, a power of two
     #[arg(long, default_value_t = 4)]
     min_bytes: u64,
-    /// The longest one
+    /// The longest tensor of `timing` in bytes, a power of two
     #[arg(long, default_value_t = 1 << 20)]
     max_bytes: u64,
-    /// How often `timing` takes each time; 15 if not given
+    /// How often `timing` measures each time; 15 by default
     #[arg(long)]
     repeats: Option<std::num::NonZeroUsize>,
     /// A file for the plot of `timing`, SVG
@@ -75,14 +75,15 @@ fn measure(lab: &Lab<'_>, options: &TimingOptions) -> Result<Vec<Series>> {
 }
 // ANCHOR_END: measure
 
-/// What the model makes of the two lines: the same link, if it holds, and which of the two is faster for which sizes.
+/// Applies the model to the two lines: the link's α and β from each, which should agree, and which algorithm is faster for which
+/// sizes.
 fn model(series: &[Series], size: usize) -> String {
     let [_, ring, doubling] = series else { return String::new() };
     let mut table = Table::new(["by the model", "messages", "bytes sent", "α of one, µs", "1/β, MB/s"]);
     for (series, cost) in [(ring, Cost::of_ring(size)), (doubling, Cost::of_doubling(size))] {
         let link = series.fit().ok().map(|line| cost.link(line));
         let alpha = link.map(|link| format!("{:.1}", link.alpha));
-        // A line that does not rise says nothing of what bytes cost.
+        // A line that does not rise gives no cost per byte.
         let bandwidth = link.filter(|link| link.beta > 0.0).map(|link| format!("{:.0}", link.bandwidth()));
         let counts = [series.name.clone(), cost.messages.to_string(), format!("{:.2} n", cost.volume)];
         table.row(counts.into_iter().chain(alpha).chain(bandwidth));
@@ -90,12 +91,12 @@ fn model(series: &[Series], size: usize) -> String {
     format!("{table}\n{}", faster(ring, doubling))
 }
 
-/// Which of two is faster on which side of the size at which their lines cross.
+/// Which of two algorithms is faster below and above the size at which their lines cross.
 fn faster(one: &Series, other: &Series) -> String {
     let rising = |series: &Series| series.fit().ok().filter(|line| line.beta > 0.0);
     let names = format!("{} and {}", one.name, other.name);
     let (Some(first), Some(second)) = (rising(one), rising(other)) else {
-        return format!("no crossing of {names} to tell: it takes two lines that rise with the size");
+        return format!("no crossing of {names} can be computed: both lines must rise with the size");
     };
     if first == second {
         return format!("{names} have the same line");
@@ -141,43 +142,48 @@ mod tests {
         // A link of 10 µs and 1000 MB/s on 4 ranks.
         let ring = drawn("ring", AlphaBeta { alpha: 60.0, beta: 0.0015 });
         let doubling = drawn("doubling", AlphaBeta { alpha: 20.0, beta: 0.002 });
-        let told = model(&[ring.clone(), ring, doubling], 4);
-        let lines: Vec<Vec<&str>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
+        let message = model(&[ring.clone(), ring, doubling], 4);
+        let lines: Vec<Vec<&str>> = message.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["ring", "6", "1.50", "n", "10.0", "1000"]);
         assert_eq!(lines[2], ["doubling", "2", "2.00", "n", "10.0", "1000"]);
-        assert!(told.ends_with("\nby these lines doubling is faster below 78 KiB, ring above"), "{told}");
+        assert!(message.ends_with("\nby these lines doubling is faster below 78 KiB, ring above"), "{message}");
     }
 
     #[test]
     fn a_flat_line_has_neither_a_bandwidth_nor_a_crossing() {
         let (ring, flat) = (AlphaBeta { alpha: 60.0, beta: 0.0015 }, AlphaBeta { alpha: 20.0, beta: 0.0 });
-        let told = model(&[drawn("engine", ring), drawn("ring", ring), drawn("doubling", flat)], 4);
-        let lines: Vec<Vec<&str>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
+        let message = model(&[drawn("engine", ring), drawn("ring", ring), drawn("doubling", flat)], 4);
+        let lines: Vec<Vec<&str>> = message.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["ring", "6", "1.50", "n", "10.0", "1000"]);
         assert_eq!(lines[2], ["doubling", "2", "2.00", "n", "10.0"]);
-        assert!(told.ends_with("no crossing of ring and doubling to tell: it takes two lines that rise with the size"));
-        assert!(!told.contains("inf"), "{told}");
+        assert!(
+            message.ends_with("no crossing of ring and doubling can be computed: both lines must rise with the size")
+        );
+        assert!(!message.contains("inf"), "{message}");
     }
 
     #[test]
-    fn tells_who_is_faster_where_and_where_that_was_not_measured() {
-        let told = |ring: (f64, f64), doubling: (f64, f64)| {
+    fn names_the_faster_algorithm_by_size_and_marks_sizes_that_were_not_measured() {
+        let faster_of = |ring: (f64, f64), doubling: (f64, f64)| {
             let line = |(alpha, beta)| AlphaBeta { alpha, beta };
             faster(&drawn("ring", line(ring)), &drawn("doubling", line(doubling)))
         };
-        assert_eq!(told((20.0, 0.002), (60.0, 0.001)), "by these lines ring is faster below 39 KiB, doubling above");
+        assert_eq!(
+            faster_of((20.0, 0.002), (60.0, 0.001)),
+            "by these lines ring is faster below 39 KiB, doubling above"
+        );
         let far = "by these lines doubling is faster below 38 MiB, ring above, though no size so far out was measured";
-        assert_eq!(told((60.0, 0.001), (20.0, 0.001001)), far);
-        assert_eq!(told((60.0, 0.002), (20.0, 0.001)), "by these lines doubling is faster at every size");
-        assert_eq!(told((20.0, 0.001), (20.0, 0.002)), "by these lines ring is faster at every size");
-        assert_eq!(told((20.0, 0.001), (20.0, 0.001)), "ring and doubling have the same line");
+        assert_eq!(faster_of((60.0, 0.001), (20.0, 0.001001)), far);
+        assert_eq!(faster_of((60.0, 0.002), (20.0, 0.001)), "by these lines doubling is faster at every size");
+        assert_eq!(faster_of((20.0, 0.001), (20.0, 0.002)), "by these lines ring is faster at every size");
+        assert_eq!(faster_of((20.0, 0.001), (20.0, 0.001)), "ring and doubling have the same line");
     }
 
     #[test]
     fn one_size_makes_no_line_and_still_a_table() {
         let mut one = Series::new("ring");
         one.push(4, Spread { median: 1.0, p10: 1.0, p90: 1.0 });
-        let told = model(&[one.clone(), one.clone(), one], 4);
-        assert!(told.contains("\nno crossing of ring and ring to tell"), "{told}");
+        let message = model(&[one.clone(), one.clone(), one], 4);
+        assert!(message.contains("\nno crossing of ring and ring can be computed"), "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! What lab 05 promises of each collective: these numbers on these ranks, whoever started them.
+//! Tests of the collectives in lab 05: each leaves the right numbers on each rank, with and without a launcher.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -6,10 +6,10 @@ mod common;
 
 use assert_cmd::cargo::cargo_bin;
 use common::{lab, results, text};
-use lockstep_trials::Running;
+use lockstep_testkit::Running;
 use serde_json::{Value, json};
 
-/// Everything but the timing, whose numbers are no promise.
+/// All lessons except `timing`, whose numbers vary.
 const LESSONS: [&str; 15] = [
     "broadcast",
     "scatter",
@@ -42,7 +42,7 @@ fn sum(ranks: &[usize], length: usize) -> Vec<usize> {
     (0..length).map(|at| ranks.iter().map(|&rank| start(rank, at)).sum()).collect()
 }
 
-/// Sum, product, least and greatest of 1, 2, 1, 2, … and of 1, 2, 3, 1, 2, 3, …
+/// Sum, product, minimum and maximum of 1, 2, 1, 2, … and of 1, 2, 3, 1, 2, 3, …
 fn ops(world: usize) -> [[usize; 2]; 4] {
     let columns = [2, 3].map(|modulus| (0..world).map(|rank| 1 + rank % modulus).collect::<Vec<_>>());
     let [ones_and_twos, to_three] = columns.each_ref();
@@ -79,7 +79,7 @@ fn check(world: usize, root: usize, results: &[Value]) {
     check_last_bits(world, results);
 }
 
-/// The sums in the order in which each algorithm makes them; the engine's is its own affair.
+/// The sums in the order in which each algorithm adds. The engine's order is not specified.
 fn check_last_bits(world: usize, results: &[Value]) {
     let value = |rank: usize| [16_777_216f32, 1.0, -16_777_216.0, 1.0][rank % 4];
     let ring = |at: usize| (1..world).fold(value(at), |sum, step| value((at + step) % world) + sum);

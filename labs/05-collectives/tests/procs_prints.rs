@@ -1,4 +1,4 @@
-//! What lab 05 prints, and what it says to those who ask for what cannot be.
+//! Tests of lab 05's output and of its errors for invalid arguments.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -13,7 +13,7 @@ fn printed(args: &[&str]) -> String {
 }
 
 #[test]
-fn pictures_show_who_held_what_before_and_after() {
+fn pictures_show_what_each_rank_held_before_and_after() {
     let wanted = "\
 scatter: tensor r of rank 1's list, on rank r
          before             after
@@ -45,8 +45,8 @@ rank 2 │ 21 22 23 │ → │ 33 34 23 │               → │ 33 36 39 │
 }
 
 #[test]
-fn two_groups_work_at_once_and_a_rank_of_neither_keeps_what_it_has() {
-    let told = printed(&["groups", "--nprocs", "5", "--group", "3,0", "--group", "1,2"]);
+fn two_groups_work_at_once_and_a_rank_outside_both_keeps_its_tensor() {
+    let message = printed(&["groups", "--nprocs", "5", "--group", "3,0", "--group", "1,2"]);
     let wanted = "\
 groups: all_reduce in each of {3,0} and {1,2}
          before            rank in each group     after
@@ -56,14 +56,14 @@ rank 2 │ 21 22 23 24 │ → │ · │ 1 │            → │ 32 34 36 38 �
 rank 3 │ 31 32 33 34 │ → │ 1 │ · │            → │ 32 34 36 38 │
 rank 4 │ 41 42 43 44 │ → │ · │ · │            → │ 41 42 43 44 │
 ";
-    assert!(told.starts_with(wanted), "{told}");
+    assert!(message.starts_with(wanted), "{message}");
 }
 
 #[test]
-fn one_rank_shows_what_it_can_and_says_what_needs_two() {
-    let told = printed(&["--nprocs", "1"]);
-    assert!(told.contains("timing: not shown, messages need 2 ranks"), "{told}");
-    assert!(told.contains("group_broadcast: not shown, a group without rank 0 needs 2 ranks"), "{told}");
+fn one_rank_runs_what_it_can_and_names_the_lessons_that_need_two() {
+    let message = printed(&["--nprocs", "1"]);
+    assert!(message.contains("timing: not shown, messages need 2 ranks"), "{message}");
+    assert!(message.contains("group_broadcast: not shown, a group without rank 0 needs 2 ranks"), "{message}");
 }
 
 #[test]
@@ -73,29 +73,33 @@ fn timing_gives_a_row_for_each_size_and_a_plot() {
     let args = [&["timing", "--nprocs", "3", "--plot", "plots/plot.svg", "--device", "cpu"][..], &sizes].concat();
     let output = job.alone(&args);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let told = text(&output.stdout);
+    let message = text(&output.stdout);
     let bytes = |line: &str| line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
-    assert_eq!(told.lines().filter_map(bytes).collect::<Vec<_>>(), [8, 16, 32], "{told}");
+    assert_eq!(message.lines().filter_map(bytes).collect::<Vec<_>>(), [8, 16, 32], "{message}");
     // So short tensors need not take longer the longer they are, and the two lines may be anything.
     for name in ["engine", "ring", "doubling"] {
         let forms =
             [format!("{name}: t = α + β·n with α = "), format!("{name}: the times do not grow with the size: ")];
-        assert_eq!(told.lines().filter(|line| forms.iter().any(|form| line.starts_with(form))).count(), 1, "{told}");
+        assert_eq!(
+            message.lines().filter(|line| forms.iter().any(|form| line.starts_with(form))).count(),
+            1,
+            "{message}"
+        );
     }
     let ends = ["by these lines ", "no crossing of ring and doubling to tell: "];
-    assert_eq!(told.lines().filter(|line| ends.iter().any(|end| line.starts_with(end))).count(), 1, "{told}");
+    assert_eq!(message.lines().filter(|line| ends.iter().any(|end| line.starts_with(end))).count(), 1, "{message}");
     let plot = std::fs::read_to_string(job.path("plots/plot.svg")).unwrap();
     assert!(plot.starts_with("<svg ") && plot.contains("all_reduce on 3 ranks"));
 }
 
 #[test]
-fn refuses_what_cannot_be_with_exit_code_2_and_a_reason() {
+fn rejects_what_cannot_be_with_exit_code_2_and_a_reason() {
     for (args, named) in [
         (&["--root", "4"][..], "--root 4: no such rank in a world of 4; give 0 to 3"),
         (&["--group", "0,7"], "--group 0,7: rank 7 is outside a world of 4"),
         (&["--group", ""], "--group : a group needs at least one rank"),
-        (&["--group", "1,1"], "--group 1,1: rank 1 stands in it twice"),
-        (&["--group", "a"], "\"a\" is no rank"),
+        (&["--group", "1,1"], "--group 1,1: rank 1 is in it twice"),
+        (&["--group", "a"], "\"a\" is not a rank"),
         (&["timing", "--max-bytes", "6"], "a message of 6 bytes"),
         (&["timing", "--max-bytes", "4611686018427387904"], "a message of 4611686018427387904 bytes"),
         (&["--repeats", "0"], "'--repeats <REPEATS>'"),
@@ -103,14 +107,14 @@ fn refuses_what_cannot_be_with_exit_code_2_and_a_reason() {
         (&["all_sing"], "invalid value 'all_sing'"),
     ] {
         let output = lab().alone(&[args, &["--device", "cpu"]].concat());
-        let told = text(&output.stderr);
-        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{args:?}: {told}");
-        assert!(told.contains(named), "{told}");
+        let message = text(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{args:?}: {message}");
+        assert!(message.contains(named), "{message}");
     }
 }
 
 #[test]
-fn under_a_launcher_every_rank_refuses_a_root_outside_the_world() {
+fn every_rank_rejects_a_root_outside_the_world_under_a_launcher() {
     for output in lab().attempt(2, &["--root", "2", "--device", "cpu"]).0 {
         assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
     }
@@ -126,7 +130,7 @@ fn a_folder_that_cannot_be_written_is_named_with_exit_code_1() {
 }
 
 #[test]
-fn a_plot_that_cannot_be_saved_is_a_failure_and_costs_no_results() {
+fn fails_but_keeps_results_when_the_plot_cannot_be_saved() {
     let job = lab();
     std::fs::write(job.path("plots"), "a file").unwrap();
     let files = ["--plot", "plots/plot.svg", "--results", "results", "--device", "cpu"];

@@ -1,5 +1,5 @@
-//! What task `whole` needs of `std::fs`, under the same names. It does the same, and notes it for the grader, which cannot cut
-//! the power. There is nothing to change here.
+//! The part of `std::fs` that task `whole` needs, under the same names. It records each operation for the grader, which cannot
+//! switch off the power. You do not change this file.
 
 #![allow(dead_code)] // not every answer needs all of it
 
@@ -10,18 +10,18 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-/// Something that was done with the disk.
+/// An operation on the disk.
 #[derive(Serialize)]
 pub enum Note {
     /// A file was created, or emptied.
     Created(PathBuf),
-    /// Bytes were written to it.
+    /// Bytes were written to a file.
     Wrote(PathBuf),
-    /// It was synced, or a folder was.
+    /// A file or a folder was synced.
     Synced(PathBuf),
-    /// It got another name.
+    /// A file was renamed.
     Renamed(PathBuf, PathBuf),
-    /// It was removed.
+    /// A file was removed.
     Removed(PathBuf),
 }
 
@@ -34,33 +34,33 @@ pub struct File {
 }
 
 impl File {
-    /// Opens a file for writing; one that is there is emptied.
+    /// Opens a file for writing. Empties an existing file.
     pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         let file = fs::File::create(&path)?;
         note(Note::Created(path.as_ref().into()));
         Ok(File { path: path.as_ref().into(), file })
     }
 
-    /// Opens a file for writing, unless there is one of this name.
+    /// Opens a new file for writing. Fails if the file exists.
     pub fn create_new(path: impl AsRef<Path>) -> io::Result<Self> {
         let file = fs::File::create_new(&path)?;
         note(Note::Created(path.as_ref().into()));
         Ok(File { path: path.as_ref().into(), file })
     }
 
-    /// Opens a file for reading, or a folder.
+    /// Opens a file or a folder for reading.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(File { path: path.as_ref().into(), file: fs::File::open(&path)? })
     }
 
-    /// Returns when all that was written is on the disk itself. Of a folder: the names in it.
+    /// Waits until everything that was written is on disk. For a folder, these are the names in it.
     pub fn sync_all(&self) -> io::Result<()> {
         self.file.sync_all()?;
         note(Note::Synced(self.path.clone()));
         Ok(())
     }
 
-    /// As [`sync_all`](Self::sync_all), without what is not needed to read the bytes again.
+    /// Like [`sync_all`](Self::sync_all), but without metadata that is not needed to read the bytes.
     pub fn sync_data(&self) -> io::Result<()> {
         self.file.sync_data()?;
         note(Note::Synced(self.path.clone()));
@@ -79,12 +79,12 @@ impl io::Write for File {
     }
 }
 
-/// Writes a file, which is created or emptied.
+/// Creates or empties a file and writes the bytes to it.
 pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     io::Write::write_all(&mut File::create(path)?, bytes.as_ref())
 }
 
-/// Gives a file another name, at once or not at all; a file that has that name is replaced.
+/// Renames a file atomically. Replaces an existing file with the new name.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     fs::rename(&from, &to)?;
     note(Note::Renamed(from.as_ref().into(), to.as_ref().into()));
@@ -98,7 +98,7 @@ pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
     Ok(())
 }
 
-/// What was done since the last call.
+/// Returns the operations since the last call.
 pub fn notes() -> Vec<Note> {
     std::mem::take(&mut *NOTES.lock().unwrap_or_else(PoisonError::into_inner))
 }

@@ -1,21 +1,21 @@
-//! A training job that is killed now and then, for task `next_step`. There is nothing to change here.
+//! A simulated training job that can be killed, for task `next_step`. You do not change this file.
 //!
-//! Its "model" is the list of the steps that it was trained with, which shows what a snapshot brings back.
+//! Its "model" is the list of the steps that it was trained with, which shows what a snapshot restores.
 
 /// Epoch and step, both from 0.
 pub type Position = (u64, u64);
 
-/// The process was killed: it does nothing more.
+/// The process was killed.
 #[derive(Debug)]
 pub struct Killed;
 
-/// What the job keeps in memory, which a kill empties, and on disk.
+/// The job's state in memory, which a kill erases, and on disk.
 pub struct Job {
-    /// Epochs of the run.
+    /// The number of epochs.
     pub epochs: u64,
-    /// Steps of an epoch.
+    /// The number of steps per epoch.
     pub steps: u64,
-    /// A snapshot is taken after every so many steps of an epoch.
+    /// The number of steps between two snapshots.
     pub save_every: u64,
     model: Vec<Position>,
     snapshot: Option<(Vec<Position>, Position)>,
@@ -23,12 +23,12 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job that has not begun.
+    /// A job that has not started.
     pub fn new(epochs: u64, steps: u64, save_every: u64) -> Self {
         Job { epochs, steps, save_every, model: Vec::new(), snapshot: None, until_kill: None }
     }
 
-    /// Brings back the model of the last snapshot, and the position that was saved with it. None on the first start.
+    /// Loads the model of the last snapshot and returns the position that was saved with it. Returns `None` on the first start.
     pub fn load(&mut self) -> Option<Position> {
         let (model, position) = self.snapshot.clone()?;
         self.model = model;
@@ -38,7 +38,7 @@ impl Job {
     /// Trains the model with one step's samples.
     ///
     /// # Errors
-    /// When the process is killed before the step is done.
+    /// When the process is killed before the step.
     pub fn train(&mut self, epoch: u64, step: u64) -> Result<(), Killed> {
         if self.until_kill == Some(0) {
             return Err(Killed);
@@ -48,12 +48,12 @@ impl Job {
         Ok(())
     }
 
-    /// Takes a snapshot: the model as it is now, and a position beside it.
+    /// Saves a snapshot of the current model, together with a position.
     pub fn save(&mut self, epoch: u64, step: u64) {
         self.snapshot = Some((self.model.clone(), (epoch, step)));
     }
 
-    /// A new process, which will be killed after so many steps, or not at all.
+    /// Starts a new process, which is killed after `until_kill` steps, or never.
     pub fn start(&mut self, until_kill: Option<u64>) {
         (self.model, self.until_kill) = (Vec::new(), until_kill);
     }

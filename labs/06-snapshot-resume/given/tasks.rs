@@ -1,4 +1,4 @@
-//! How the grader's inputs reach each task's function, and its results the grader. There is nothing to change here.
+//! Passes the grader's inputs to each task's function and its results back. You do not change this file.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use crate::disk::notes;
 use crate::job::{Job, Killed};
 
-/// Inputs: epochs, steps of an epoch, steps between snapshots, and for each start the steps until the kill.
+/// Inputs: epochs, steps per epoch, steps between snapshots, and for each run the steps until the kill.
 pub fn next_step(answer: fn(&mut Job) -> Result<(), Killed>) -> Task {
     Task::new("next_step", move |(epochs, steps, save_every, kills): (u64, u64, u64, Vec<u64>)| {
         let mut job = Job::new(epochs, steps, save_every);
@@ -29,8 +29,8 @@ type Gradient<'a> = &'a dyn Fn(u64, &[f64]) -> Vec<f64>;
 /// Weights and a snapshot.
 type Trained = anyhow::Result<(Vec<f64>, String)>;
 
-/// Inputs: initial weights, targets of two samples, and the steps at which a run is stopped, the last one its end. Results: the
-/// weights there, and how many steps were computed in all.
+/// Inputs: initial weights, targets of two samples, and the steps at which a run is stopped; the last one is its end. Results:
+/// the final weights and the total number of computed steps.
 pub fn state(answer: fn(Gradient<'_>, Vec<f64>, Option<&str>, u64) -> Trained) -> Task {
     Task::new("state", move |(initial, targets, stops): (Vec<f64>, [Vec<f64>; 2], Vec<u64>)| {
         let (asked, mut snapshot, mut weights) = (Cell::new(0), None, Vec::new());
@@ -51,8 +51,8 @@ pub fn order(answer: fn(u64, usize, Range<u64>) -> Vec<Vec<usize>>) -> Task {
     Task::new("order", move |(seed, samples, epochs): (u64, usize, Range<u64>)| Ok(answer(seed, samples, epochs)))
 }
 
-/// Inputs: the file, its length, the byte that it is full of, and after how many bytes of any file the kernel is to kill this
-/// process (SIGXFSZ).
+/// Inputs: the file, its length, the byte that fills it, and the size of any file at which the kernel kills this process
+/// (SIGXFSZ).
 pub fn whole(answer: fn(&Path, &[u8]) -> std::io::Result<()>) -> Task {
     Task::new("whole", move |(path, length, byte, kill): (PathBuf, usize, u8, Option<u64>)| {
         if kill.is_some() {

@@ -1,15 +1,15 @@
-//! Task `next_step`: a job that is killed at several moments must end with a model of every step once.
+//! Grades `next_step`: a job that is killed at several moments must train its model with every step once.
 
-use lockstep_grading::{Claim, Stage};
+use lockstep_grading::{Claim, Runner};
 
 /// Epoch and step.
 type Position = (u64, u64);
 
-/// Epochs, steps of an epoch, steps between snapshots, and after how many steps each start is killed.
+/// Epochs, steps per epoch, steps between snapshots, and after how many steps each run is killed.
 type Case = (u64, u64, u64, Vec<u64>);
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     let (epochs, steps) = (3, 2 * random.below(2..5) as u64);
     let within = random.below(3..steps as usize) as u64;
     let uneven: Vec<u64> = (0..3).map(|_| random.below(0..2 * steps as usize) as u64).collect();
@@ -19,14 +19,14 @@ pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
         (epochs, steps, steps, vec![steps]),
         (epochs, steps, steps, vec![2 * steps + 1, 0]),
         (epochs, steps, 3, uneven),
-        // Killed by nobody, and started again when all is done.
+        // Not killed, but started again after the last step.
         (epochs, steps, 1, vec![epochs * steps + 1]),
     ];
-    let outputs = stage.call::<_, Vec<Position>>(1, &cases)?;
-    cases.iter().enumerate().try_for_each(|(case, given)| judge(given, outputs.of(0, case)))
+    let outputs = runner.call::<_, Vec<Position>>(1, &cases)?;
+    cases.iter().enumerate().try_for_each(|(case, given)| check(given, outputs.of(0, case)))
 }
 
-fn judge(case: &Case, observed: &[Position]) -> anyhow::Result<()> {
+fn check(case: &Case, observed: &[Position]) -> anyhow::Result<()> {
     let (epochs, steps, save_every, kills) = case;
     let expected: Vec<Position> = (0..*epochs).flat_map(|epoch| (0..*steps).map(move |step| (epoch, step))).collect();
     let count = |position: &Position| observed.iter().filter(|one| *one == position).count();
@@ -36,44 +36,43 @@ fn judge(case: &Case, observed: &[Position]) -> anyhow::Result<()> {
     let ends: Vec<String> = kills
         .iter()
         .map(|kill| match kill {
-            kill if *kill > epochs * steps => "started again after its end".to_owned(),
+            kill if *kill > epochs * steps => "restarted after its end".to_owned(),
             kill => format!("killed after {kill} steps"),
         })
         .collect();
-    let claim = Claim::that(expected == observed, told(&expected), told(observed))
+    let claim = Claim::that(expected == observed, steps_of(&expected), steps_of(observed))
         .given(format!("{epochs} epochs of {steps} steps, a snapshot every {save_every}; {}", ends.join(", then ")));
     let claim = match (whole_epoch, twice, missing) {
-        (Some(epoch), ..) => claim.knows(
+        (Some(epoch), ..) => claim.diagnose_if(
             true,
-            format!("the snapshot names the last epoch, not the next: the model was trained with epoch {epoch} twice"),
+            format!("the snapshot names the last epoch, not the next one: the model was trained with epoch {epoch} twice"),
         ),
-        (None, Some((epoch, step)), _) => claim.knows(
+        (None, Some((epoch, step)), _) => claim.diagnose_if(
             true,
             format!(
-                "the snapshot names the last step, not the next: the model that came back had been trained with step {step} of \
+                "the snapshot names the last step, not the next one: the loaded model had already been trained with step {step} of \
                  epoch {epoch}, and was trained with it again"
             ),
         ),
-        (None, None, Some((epoch, 0))) => claim.knows(
+        (None, None, Some((epoch, 0))) => claim.diagnose_if(
             true,
             format!(
-                "epoch {epoch} does not begin with its step 0: only the epoch in which a run is resumed begins at the step that the \
-                 snapshot names"
+                "epoch {epoch} does not begin with its step 0: only the resumed epoch begins at the step that the snapshot names"
             ),
         ),
-        (None, None, Some((epoch, step))) => claim.knows(
+        (None, None, Some((epoch, step))) => claim.diagnose_if(
             true,
             format!(
-                "step {step} of epoch {epoch} was left out: name the next step when you save or add one when you load, not both"
+                "step {step} of epoch {epoch} was skipped: save the next step, or add one after loading, but not both"
             ),
         ),
         (None, None, None) => claim,
     };
-    claim.otherwise("the steps come in another order")
+    claim.or_fail("the steps are in the wrong order")
 }
 
-/// The steps of each epoch.
-fn told(positions: &[Position]) -> String {
+/// The steps of each epoch, for the learner.
+fn steps_of(positions: &[Position]) -> String {
     let of_epoch = |chunk: &[Position]| {
         let steps: Vec<String> = chunk.iter().map(|(_, step)| step.to_string()).collect();
         format!("epoch {}: {}", chunk[0].0, steps.join(" "))

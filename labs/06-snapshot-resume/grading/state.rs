@@ -1,7 +1,7 @@
-//! Task `state`: a run that was stopped, against one that was not, and both against momentum as PyTorch's SGD has it
+//! Grades `state`: compares a run that was stopped with one that was not, and both with the momentum of PyTorch's SGD
 //! (`torch/optim/sgd.py`).
 
-use lockstep_grading::{Claim, Stage, close};
+use lockstep_grading::{Claim, Runner, close};
 
 /// Initial weights, targets of two samples, and the steps at which the run is stopped.
 type Case = (Vec<f64>, [Vec<f64>; 2], Vec<u64>);
@@ -15,48 +15,46 @@ enum Loses {
     Both,
 }
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
-    // Far from the targets, so that no velocity is zero at a stop.
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    // Far from the targets, so the velocity is never zero at a stop.
     let initial: Vec<f64> = random.numbers(3).into_iter().map(|number| number + 10.0).collect();
     let targets = [random.numbers(3), random.numbers(3)];
     let (first, second) = (random.below(2..6) as u64, random.below(7..10) as u64);
     let end = second + 5;
     let case = |stops: &[u64]| (initial.clone(), targets.clone(), stops.to_vec());
     let cases = [case(&[end]), case(&[first, end]), case(&[first, second, end])];
-    let outputs = stage.call::<_, (Vec<f64>, u64)>(1, &cases)?;
+    let outputs = runner.call::<_, (Vec<f64>, u64)>(1, &cases)?;
     let (undisturbed, _) = outputs.of(0, 0);
     let reference = reference(&cases[0], Loses::Nothing);
-    Claim::close(&reference, undisturbed, 1e-9).given(given(&cases[0])).otherwise(
-        "a run that nobody stops ends with other weights than before: only what is saved and loaded is to be changed",
-    )?;
+    Claim::close(&reference, undisturbed, 1e-9)
+        .given(given(&cases[0]))
+        .or_fail("a run without a stop ends with other weights than before: change only what is saved and loaded")?;
     for (number, case) in cases.iter().enumerate() {
         let (weights, computed) = outputs.of(0, number);
-        judge(case, end, undisturbed, weights, *computed)?;
+        check(case, end, undisturbed, weights, *computed)?;
     }
     Ok(())
 }
 
-fn judge(case: &Case, end: u64, undisturbed: &[f64], observed: &[f64], computed: u64) -> anyhow::Result<()> {
+fn check(case: &Case, end: u64, undisturbed: &[f64], observed: &[f64], computed: u64) -> anyhow::Result<()> {
     Claim::that(computed == end, format!("{end} steps are computed"), format!("{computed} steps are computed"))
         .given(given(case))
-        .otherwise(
-            "the run does not go on where it was stopped: the step that is saved must be the one that it begins with",
-        )?;
+        .or_fail("the run does not continue where it was stopped: it must begin with the step that was saved")?;
     let as_if = |loses| close(&reference(case, loses), observed, 1e-9);
     Claim::equal(undisturbed, observed)
         .given(given(case))
-        .knows(
+        .diagnose_if(
             as_if(Loses::Both),
-            "only the weights were saved: after a stop the velocity begins at zero and the learning rate at its first value",
+            "only the weights were saved: after a stop, the velocity starts at zero and the learning rate at its initial value",
         )
-        .knows(as_if(Loses::Velocity), "the velocity begins at zero after a stop: momentum is state, save it with the weights")
-        .knows(
+        .diagnose_if(as_if(Loses::Velocity), "the velocity starts at zero after a stop: momentum is state, so save it with the weights")
+        .diagnose_if(
             as_if(Loses::Rate),
-            "the learning rate begins anew after a stop: save it, or compute it from the step",
+            "the learning rate starts at its initial value after a stop: save it, or compute it from the step",
         )
-        .knows(as_if(Loses::Nothing), "nearly the same weights, but not to the last bit: something is rounded on its way")
-        .otherwise("the resumed run does not end as the undisturbed one: what else does the next step read?")
+        .diagnose_if(as_if(Loses::Nothing), "the weights are nearly the same, but not to the last bit: something is rounded in the snapshot")
+        .or_fail("the resumed run does not end like the undisturbed one: what else does the next step read?")
 }
 
 fn given(case: &Case) -> String {

@@ -1,13 +1,13 @@
-//! Task `whole`: the kernel kills the process in the middle of the write; then what it did, in which order, when it was not killed.
+//! Grades `whole`: the kernel kills the process in the middle of a write. Then checks the order of the operations without a kill.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use lockstep_grading::{Claim, End, Setting, Stage};
+use lockstep_grading::{CallOptions, Claim, RankOutcome, Runner};
 use serde::Deserialize;
 
-/// What is done with the disk, as `given/disk.rs` notes it.
+/// An operation on the disk, as `given/disk.rs` records it.
 #[derive(Debug, Deserialize)]
 enum Note {
     Created(PathBuf),
@@ -18,113 +18,117 @@ enum Note {
 }
 
 const SNAPSHOT: &str = "snapshot-000003.safetensors";
-/// The bytes of the snapshots from before.
+/// The byte that fills old snapshots.
 const OLD: u8 = b'o';
-/// Those of the new ones.
+/// The byte that fills new ones.
 const NEW: u8 = b'n';
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     let (old, new) = (random.below(1000..4000), random.below(50_000..200_000));
-    killed(stage, old, new)?;
+    killed(runner, old, new)?;
     let folders = [tempfile::tempdir()?, tempfile::tempdir()?];
     let paths = folders.each_ref().map(|folder| folder.path().join(SNAPSHOT));
     fs::write(&paths[1], vec![OLD; old])?;
     let inputs = paths.each_ref().map(|path| (path, new, NEW, None::<u64>));
-    let outputs = stage.call::<_, Vec<Note>>(1, &inputs)?;
+    let outputs = runner.call::<_, Vec<Note>>(1, &inputs)?;
     for (case, path) in paths.iter().enumerate() {
-        let given = ["there is no snapshot yet", "a snapshot from before is there"][case];
+        let given = ["there is no snapshot yet", "there is an old snapshot"][case];
         let there = content(path, new);
         Claim::that(there == Content::New, Content::New.words(), there.words())
             .given(given)
-            .otherwise("the new snapshot is not in its place")?;
+            .or_fail("the new snapshot is not at its path")?;
         order(outputs.of(0, case), path, given)?;
     }
     Ok(())
 }
 
-/// What is there after a kill.
-fn killed(stage: &mut Stage, old: usize, new: usize) -> anyhow::Result<()> {
+/// Checks the folder after a kill.
+fn killed(runner: &mut Runner, old: usize, new: usize) -> anyhow::Result<()> {
     let (folder, elsewhere) = (tempfile::tempdir()?, tempfile::tempdir()?);
     let path = folder.path().join(SNAPSHOT);
     fs::write(&path, vec![OLD; old])?;
-    let temporary = elsewhere.path().to_str().context("the temporary folder's name is no text")?;
-    let setting = Setting { env: vec![("TMPDIR".into(), temporary.into())], ..Setting::default() };
+    let temporary = elsewhere.path().to_str().context("the temporary folder's name is not UTF-8")?;
+    let options = CallOptions { env: vec![("TMPDIR".into(), temporary.into())], ..CallOptions::default() };
     let half = new as u64 / 2;
-    let ends = stage.play(&setting, &[(&path, new, NEW, Some(half))])?;
-    let given = format!("a snapshot from before, of {old} bytes; killed after {half} of the new one's {new} bytes");
-    let died = matches!(ends[0], End::Died(_));
-    Claim::that(died, "a write that goes beyond half of the bytes", "none")
+    let outcomes = runner.outcomes(&options, &[(&path, new, NEW, Some(half))])?;
+    let given = format!("an old snapshot of {old} bytes; killed after {half} of the new one's {new} bytes");
+    let died = matches!(outcomes[0], RankOutcome::Died(_));
+    Claim::that(died, "a write of more than half of the bytes", "no such write")
         .given(&given)
-        .otherwise("the bytes were not written to a file one after the other, so nobody could be killed in between")?;
+        .or_fail("the bytes were not written to a file in order, so no kill in the middle was possible")?;
     let there = content(&path, new);
-    let expected = "the snapshot from before, whole";
+    let expected = "the whole old snapshot";
     Claim::that(there == Content::Old(old), expected, there.words())
         .given(&given)
-        .knows(
+        .diagnose_if(
             matches!(there, Content::Torn(_)),
-            "the only copy is opened for writing, which empties it: a kill in the middle leaves a torn file and nothing else. Write \
-             to another file, and rename that when it is whole",
+            "the only copy is opened for writing, which empties it: a kill in the middle leaves only a torn file. Write to another \
+             file, and rename that file when it is complete",
         )
-        .knows(there == Content::Gone, "the old snapshot is removed before the new one is whole: a kill leaves none at all")
-        .otherwise("a kill in the middle of the write has harmed the snapshot from before")?;
+        .diagnose_if(there == Content::Gone, "the old snapshot is removed before the new one is complete: a kill leaves none at all")
+        .or_fail("a kill in the middle of the write has damaged the old snapshot")?;
     let names = names(folder.path());
     let taken =
         names.iter().find(|name| *name != SNAPSHOT && name.starts_with("snapshot-") && name.ends_with(".safetensors"));
     Claim::that(taken.is_none(), format!("no snapshot but {SNAPSHOT}"), format!("{names:?}"))
         .given(&given)
-        .otherwise("the half-written file is named as a snapshot is, and would be taken for the newest one")?;
-    Claim::that(names.len() > 1, "a half-written file beside it", format!("{names:?}"))
+        .or_fail("the half-written file has the name of a snapshot, so it would be loaded as the newest one")?;
+    Claim::that(names.len() > 1, "a half-written file in the same folder", format!("{names:?}"))
         .given(&given)
-        .otherwise(
-            "the temporary file is in another folder, which may be on another disk: there a rename fails, or becomes a copy that can be \
-             torn. It belongs into the snapshot's own folder",
+        .or_fail(
+            "the temporary file is in another folder, which may be on another disk: then a rename fails, or becomes a copy that can be \
+             torn. Create it in the snapshot's folder",
         )
 }
 
-/// What was done in a save that nobody disturbed.
+/// Checks the operations of a save without a kill.
 fn order(notes: &[Note], path: &Path, given: &str) -> anyhow::Result<()> {
     let folder = path.parent().unwrap_or(path);
     let renamed = notes.iter().position(|note| matches!(note, Note::Renamed(_, to) if to == path));
-    let told: Vec<String> = notes.iter().map(words).collect();
-    let mut told: Vec<&str> = told.iter().map(String::as_str).collect();
-    told.dedup();
+    let operations: Vec<String> = notes.iter().map(words).collect();
+    let mut operations: Vec<&str> = operations.iter().map(String::as_str).collect();
+    operations.dedup();
     let claim = |holds: bool, expected: &str| {
-        Claim::that(holds, expected, if told.is_empty() { "nothing that was noted".into() } else { told.join(", ") })
-            .given(given)
+        Claim::that(
+            holds,
+            expected,
+            if operations.is_empty() { "no recorded operation".into() } else { operations.join(", ") },
+        )
+        .given(given)
     };
     let written = notes.iter().any(|note| matches!(note, Note::Created(file) | Note::Wrote(file) if file == path));
     let Some(renamed) = renamed.filter(|_| !written) else {
-        return claim(false, "a file beside it is written and renamed")
-            .knows(
+        return claim(false, "another file is written and then renamed")
+            .diagnose_if(
                 written,
-                "the bytes are written straight to the snapshot's own file: a kill in the middle leaves it torn",
+                "the bytes are written directly to the snapshot's file: a kill in the middle leaves it torn",
             )
-            .otherwise("use `File` and `rename` of `crate::disk`, or the order of your steps cannot be seen");
+            .or_fail("use `File` and `rename` from `crate::disk`; the grader can see only their operations");
     };
     let (before, after) = notes.split_at(renamed);
     let Note::Renamed(from, _) = &after[0] else { return Ok(()) };
     let gap = before.iter().any(|note| matches!(note, Note::Removed(file) if file == path));
-    claim(!gap, "a rename over the snapshot from before")
-        .otherwise("the old snapshot is removed before the new one has its name: a kill between the two leaves none. A rename replaces it")?;
+    claim(!gap, "a rename that replaces the old snapshot")
+        .or_fail("the old snapshot is removed before the new one has its name: a kill between the two leaves none. A rename replaces it")?;
     let last = before.iter().rev().find_map(|note| match note {
         Note::Wrote(file) | Note::Created(file) if file == from => Some(false),
         Note::Synced(file) if file == from => Some(true),
         _ => None,
     });
-    claim(last == Some(true), "a sync of the file before its rename").otherwise(
-        "renamed before it was synced: after a power cut the file can have its new name and none of its bytes",
+    claim(last == Some(true), "a sync of the file before its rename").or_fail(
+        "the file was renamed before it was synced: after a power failure, it can have its new name but none of its bytes",
     )?;
     let named = after.iter().any(|note| matches!(note, Note::Synced(file) if file == folder));
     claim(named, "a sync of the folder after the rename")
-        .otherwise("the folder is not synced after the rename: a power cut can undo the new name, after you have said that it is saved")
+        .or_fail("the folder is not synced after the rename: a power failure can undo the rename after you have reported success")
 }
 
 #[derive(Debug, PartialEq)]
 enum Content {
     Old(usize),
     New,
-    /// A part of the new one, of so many bytes.
+    /// The first part of the new snapshot, with its length in bytes.
     Torn(usize),
     Gone,
     Other(usize),
@@ -133,8 +137,8 @@ enum Content {
 impl Content {
     fn words(&self) -> String {
         match self {
-            Content::Old(bytes) => format!("the snapshot from before, of {bytes} bytes"),
-            Content::New => "the new snapshot, whole".into(),
+            Content::Old(bytes) => format!("the old snapshot of {bytes} bytes"),
+            Content::New => "the whole new snapshot".into(),
             Content::Torn(bytes) => format!("the first {bytes} bytes of the new one"),
             Content::Gone => "no file".into(),
             Content::Other(bytes) => format!("{bytes} other bytes"),

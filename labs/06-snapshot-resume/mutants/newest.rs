@@ -1,4 +1,4 @@
-//! Other answers to `newest`: wrong ones, and right ones that look unusual.
+//! Answers to `newest`: wrong ones, and unusual right ones.
 
 use std::fs;
 use std::io::{ErrorKind, Result};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::files::{position, read};
 
-/// Takes the newest, whatever is in it.
+/// Chooses the newest without reading it.
 pub fn unchecked(folder: &Path) -> Result<Option<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -16,7 +16,7 @@ pub fn unchecked(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(paths.into_iter().filter(|path| position(path).is_some()).max_by_key(|path| position(path)))
 }
 
-/// When the newest is torn, training begins anew.
+/// Starts from the beginning if the newest is torn.
 pub fn gives_up(folder: &Path) -> Result<Option<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -27,7 +27,7 @@ pub fn gives_up(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(newest.filter(|path| read(path).is_ok()))
 }
 
-/// Sorted as text: `snapshot-9-0` is behind `snapshot-10-0`.
+/// Sorts names as text, so `snapshot-9-0` comes after `snapshot-10-0`.
 pub fn by_name(folder: &Path) -> Result<Option<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -39,7 +39,7 @@ pub fn by_name(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(paths.into_iter().rev().find(|path| read(path).is_ok()))
 }
 
-/// By the time of the last change, which a copy sets anew.
+/// Sorts by the time of the last change, which a copy changes.
 pub fn by_time(folder: &Path) -> Result<Option<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -51,7 +51,7 @@ pub fn by_time(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(paths.into_iter().rev().find(|path| read(path).is_ok()))
 }
 
-/// A torn file ends the program, with each new start again.
+/// Panics at a torn file.
 pub fn unwraps(folder: &Path) -> Result<Option<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -62,14 +62,14 @@ pub fn unwraps(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(newest.inspect(|path| drop(read(path).unwrap())))
 }
 
-/// Without a folder, which is how every run begins, there is an error.
+/// Fails if there is no folder, so the first run fails.
 pub fn first_start(folder: &Path) -> Result<Option<PathBuf>> {
     let paths: Vec<PathBuf> = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     let good = paths.into_iter().filter(|path| position(path).is_some() && read(path).is_ok());
     Ok(good.max_by_key(|path| position(path)))
 }
 
-/// Right, and slower: reads all of them.
+/// Right but slower: reads all of them.
 pub fn reads_all(folder: &Path) -> std::io::Result<Option<PathBuf>> {
     if !folder.exists() {
         return Ok(None);

@@ -1,8 +1,8 @@
-//! Other answers to `next_step`: wrong ones, and right ones that look unusual.
+//! Answers to `next_step`: wrong ones, and unusual right ones.
 
 use crate::job::{Job, Killed};
 
-/// The snapshot says which step was done, and the run goes on with that one. As it is given.
+/// The given program: the snapshot names the last step, and the run continues with that step.
 pub fn last_step(job: &mut Job) -> Result<(), Killed> {
     let (first_epoch, first_step) = job.load().unwrap_or((0, 0));
     for epoch in first_epoch..job.epochs {
@@ -17,7 +17,7 @@ pub fn last_step(job: &mut Job) -> Result<(), Killed> {
     Ok(())
 }
 
-/// The tutorials' way: a snapshot after each epoch that says which one it was.
+/// As the tutorials do: saves after each epoch and names that epoch.
 pub fn last_epoch(job: &mut Job) -> Result<(), Killed> {
     let (first_epoch, _) = job.load().unwrap_or((0, 0));
     for epoch in first_epoch..job.epochs {
@@ -29,7 +29,7 @@ pub fn last_epoch(job: &mut Job) -> Result<(), Killed> {
     Ok(())
 }
 
-/// Both sides add one: the snapshot names the next step, and the run goes on with the one after that.
+/// Adds one on both sides: the snapshot names the next step, and the run continues with the one after it.
 pub fn twice_next(job: &mut Job) -> Result<(), Killed> {
     let (first_epoch, first_step) = job.load().map_or((0, 0), |(epoch, step)| (epoch, step + 1));
     for epoch in first_epoch..job.epochs {
@@ -44,7 +44,7 @@ pub fn twice_next(job: &mut Job) -> Result<(), Killed> {
     Ok(())
 }
 
-/// All later epochs, too, begin at the step in which the first one was resumed.
+/// Begins all later epochs at the step at which the first one was resumed.
 pub fn every_epoch(job: &mut Job) -> Result<(), Killed> {
     let (first_epoch, first_step) = job.load().unwrap_or((0, 0));
     for epoch in first_epoch..job.epochs {
@@ -58,7 +58,7 @@ pub fn every_epoch(job: &mut Job) -> Result<(), Killed> {
     Ok(())
 }
 
-/// Right: the snapshot names the last step, and whoever loads it adds one. The end of an epoch needs no case of its own.
+/// Right: saves the last step and adds one after loading. The end of an epoch needs no special case.
 pub fn adds_on_load(job: &mut Job) -> Result<(), Killed> {
     let begin = job.load().map_or(0, |(epoch, step)| epoch * job.steps + step + 1);
     for done in begin..job.epochs * job.steps {

@@ -1,4 +1,4 @@
-//! Other answers to `state`: wrong ones, and right ones that look unusual.
+//! Answers to `state`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ struct WithRate {
     rate: f64,
 }
 
-/// Only the weights are saved, as `torch.save(model.state_dict())` does. As it is given.
+/// The given program: saves only the weights, as `torch.save(model.state_dict())` does.
 pub fn weights(
     gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
     initial: Vec<f64>,
@@ -48,8 +48,8 @@ pub fn weights(
     Ok((weights, serde_json::to_string(&snapshot)?))
 }
 
-/// The velocity is saved, the learning rate begins anew.
-pub fn rate_anew(
+/// Saves the velocity but not the learning rate.
+pub fn rate_forgotten(
     gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
     initial: Vec<f64>,
     snapshot: Option<&str>,
@@ -70,8 +70,8 @@ pub fn rate_anew(
     Ok((weights, serde_json::to_string(&snapshot)?))
 }
 
-/// The learning rate is saved, the velocity begins at zero.
-pub fn velocity_anew(
+/// Saves the learning rate but not the velocity.
+pub fn velocity_forgotten(
     gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
     initial: Vec<f64>,
     snapshot: Option<&str>,
@@ -92,7 +92,7 @@ pub fn velocity_anew(
     Ok((weights, serde_json::to_string(&snapshot)?))
 }
 
-/// The snapshot is written and never read: all steps are done again.
+/// Writes the snapshot but never reads it, so all steps are repeated.
 pub fn from_the_beginning(
     gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
     initial: Vec<f64>,
@@ -114,7 +114,7 @@ pub fn from_the_beginning(
     Ok((weights, serde_json::to_string(&snapshot)?))
 }
 
-/// Right: what can be computed from the position need not be saved.
+/// Right: computes the learning rate from the step instead of saving it.
 pub fn computes_the_rate(
     gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
     initial: Vec<f64>,

@@ -1,18 +1,18 @@
-//! Other answers to `whole`: wrong ones, and right ones that look unusual.
+//! Answers to `whole`: wrong ones, and unusual right ones.
 
 use std::io::{BufWriter, Result, Write};
 use std::path::Path;
 
 use crate::disk::{File, remove_file, rename, write};
 
-/// Straight onto the only copy, as `torch.save` does.
+/// Writes directly to the only copy, as `torch.save` does.
 pub fn straight(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = File::create(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
 
-/// The old snapshot is removed before the new one has its name.
+/// Removes the old snapshot before the new one has its name.
 pub fn removes(path: &Path, bytes: &[u8]) -> Result<()> {
     let partial = path.with_extension("partial");
     let mut file = File::create(&partial)?;
@@ -25,7 +25,7 @@ pub fn removes(path: &Path, bytes: &[u8]) -> Result<()> {
     File::open(path.parent().unwrap())?.sync_all()
 }
 
-/// The temporary file is named as a snapshot is.
+/// Gives the temporary file the name of a snapshot.
 pub fn named(path: &Path, bytes: &[u8]) -> Result<()> {
     let partial = path.with_extension("new.safetensors");
     let mut file = File::create(&partial)?;
@@ -35,7 +35,7 @@ pub fn named(path: &Path, bytes: &[u8]) -> Result<()> {
     File::open(path.parent().unwrap())?.sync_all()
 }
 
-/// The temporary file is in the system's folder for such, which may be on another disk.
+/// Creates the temporary file in the system's temporary folder, which may be on another disk.
 pub fn elsewhere(path: &Path, bytes: &[u8]) -> Result<()> {
     let partial = std::env::temp_dir().join("snapshot.partial");
     let mut file = File::create(&partial)?;
@@ -45,7 +45,7 @@ pub fn elsewhere(path: &Path, bytes: &[u8]) -> Result<()> {
     File::open(path.parent().unwrap())?.sync_all()
 }
 
-/// Renamed while the bytes may still be in the kernel's memory alone.
+/// Renames the file before its bytes are on disk.
 pub fn unsynced(path: &Path, bytes: &[u8]) -> Result<()> {
     let partial = path.with_extension("partial");
     write(&partial, bytes)?;
@@ -53,7 +53,7 @@ pub fn unsynced(path: &Path, bytes: &[u8]) -> Result<()> {
     File::open(path.parent().unwrap())?.sync_all()
 }
 
-/// The folder is not synced.
+/// Does not sync the folder.
 pub fn name_unsynced(path: &Path, bytes: &[u8]) -> Result<()> {
     let partial = path.with_extension("partial");
     let mut file = File::create(&partial)?;
@@ -62,7 +62,7 @@ pub fn name_unsynced(path: &Path, bytes: &[u8]) -> Result<()> {
     rename(&partial, path)
 }
 
-/// Right: in pieces, to a name of this process's own, and the folder is synced before as well.
+/// Right: writes in pieces, names the file by process id, and also syncs the folder before the rename.
 pub fn chunks(path: &Path, bytes: &[u8]) -> Result<()> {
     let folder = path.parent().unwrap();
     let partial = folder.join(format!("{}.tmp", std::process::id()));

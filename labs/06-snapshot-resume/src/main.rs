@@ -1,74 +1,26 @@
-//! Lab 06: fault tolerance. Kill this program anywhere, start it again, and it ends with the same bits.
+//! Lab 06: fault tolerance. Kill this program at any moment and start it again: it ends with the same bits.
 //!
-//! Runs under `lockstep run` or torchrun, which start it again by themselves, or alone. Against lab 03: snapshots are resumed from
-//! and saved, random numbers are keyed by the step, and the gradient buckets are laid out once for all.
+//! Runs alone, or under `lockstep run` or torchrun, which restart it after a failure. New since lab 03: it saves snapshots and
+//! resumes from them, random numbers are keyed by the step, and the layout of the gradient buckets never changes.
 
-use std::num::{NonZeroU64, NonZeroUsize};
-use std::path::PathBuf;
+mod args;
+
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::Result;
+use args::Args;
 use clap::Parser;
 use lockstep::data::{Dataset, mnist_or_drawn};
-use lockstep::device::DeviceChoice;
 use lockstep::loader::{DataLoader, Position};
 use lockstep::metrics::evaluate;
-use lockstep::models::DigitModel;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::rng::seed_step;
 use lockstep::sampler::DistributedSampler;
-use lockstep::snapshot::{OnSaveError, Run, SnapshotOptions, Snapshots};
+use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
 use tch::nn::VarStore;
-
-/// Train MNIST so that a kill costs no more than the steps since the last snapshot
-#[derive(Parser)]
-struct Args {
-    /// Total epochs to train the model
-    #[arg(long, default_value_t = 3)]
-    epochs: u64,
-    /// The folder of snapshots: training goes on from the newest good one in it
-    #[arg(long, default_value = "snapshots")]
-    snapshots: PathBuf,
-    /// Save a snapshot after every so many epochs, and after the last one
-    #[arg(long, default_value = "1")]
-    save_every: NonZeroU64,
-    /// Save a snapshot after every so many steps of an epoch, too
-    #[arg(long)]
-    save_every_steps: Option<NonZeroUsize>,
-    /// How many snapshots to keep
-    #[arg(long, default_value = "2")]
-    keep: NonZeroUsize,
-    /// What to do when a snapshot cannot be saved
-    #[arg(long, value_enum, default_value_t)]
-    on_save_error: OnSaveError,
-    /// The network
-    #[arg(long, value_enum, default_value_t)]
-    model: DigitModel,
-    /// Samples in a batch of one rank
-    #[arg(long, default_value = "32")]
-    batch_size: NonZeroUsize,
-    /// Learning rate
-    #[arg(long, default_value_t = 0.01)]
-    lr: f64,
-    /// Seed of drawn digits, order, initial weights and dropout
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// A folder with MNIST's four files; without one, digits are drawn
-    #[arg(long)]
-    data: Option<PathBuf>,
-    /// Digits to draw for training; a quarter as many are drawn for the test
-    #[arg(long, default_value = "4096")]
-    samples: NonZeroUsize,
-    /// A folder in which each rank saves its weights at the end
-    #[arg(long)]
-    weights: Option<PathBuf>,
-    /// Where to train
-    #[arg(long, value_enum, default_value_t)]
-    device: DeviceChoice,
-}
 
 fn main() -> ExitCode {
     exit::main(|| {

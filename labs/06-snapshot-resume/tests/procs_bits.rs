@@ -1,4 +1,4 @@
-//! The lab's promise: whatever is killed, and wherever, the run ends with the bits of one in which nothing failed.
+//! The lab's promise: whatever is killed, and whenever, the run ends with the same bits as a run without a failure.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -7,9 +7,9 @@ mod common;
 use common::{job_with, new_job, quick, undisturbed};
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Phase};
-use lockstep_trials::{kill, while_saving};
+use lockstep_testkit::{kill, while_saving};
 
-/// Kills ranks at six points, one attempt after the other: before the first snapshot, right after one, at an epoch's ends.
+/// Kills ranks at six points, one per attempt: before the first snapshot, right after one, at the start and end of an epoch.
 fn survives_kills(world: usize) {
     let (last, args) = (world - 1, quick("mlp", "2"));
     let steps = 50_usize.div_ceil(world).div_ceil(2) as u64;
@@ -73,14 +73,14 @@ fn a_kill_in_any_phase_of_saving_leaves_a_good_snapshot_and_no_other_file() {
     assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
 }
 
-/// The newest snapshot is harmed right after it was saved, and its writer killed.
-fn resumes_from_the_one_before(harm: Act, told: &str) {
+/// Damages the newest snapshot right after it was saved and kills its writer.
+fn resumes_from_the_one_before(harm: Act, message: &str) {
     let args = quick("mlp", "2");
     let mut job = job_with(&[while_saving(1, 6, Phase::Named, &[harm, Act::Signal(9)])]);
     assert!(!job.attempt(2, &args).succeeded());
     let resumed = job.attempt(2, &args);
     assert!(resumed.succeeded(), "{}", resumed.told());
-    let warning = format!("skipped the snapshot snapshots/snapshot-000001-00000006.safetensors: it is {told}");
+    let warning = format!("skipped the snapshot snapshots/snapshot-000001-00000006.safetensors: it is {message}");
     assert!(resumed.told().contains(&warning), "{}", resumed.told());
     assert!(
         resumed.printed().starts_with("Resuming training from snapshot at Epoch 1, step 3\n"),
@@ -108,7 +108,7 @@ fn a_snapshot_with_a_flipped_bit_is_skipped_for_the_one_before() {
 }
 
 #[test]
-fn starts_anew_when_the_only_snapshot_is_torn() {
+fn starts_from_the_beginning_when_the_only_snapshot_is_torn() {
     let args = quick("mlp", "2");
     let mut job = job_with(&[while_saving(0, 3, Phase::Named, &[Act::TearSnapshot, Act::Signal(9)])]);
     assert_eq!(job.finish(2, &args), 2);
@@ -116,7 +116,7 @@ fn starts_anew_when_the_only_snapshot_is_torn() {
 }
 
 #[test]
-fn exits_and_panics_are_survived_too() {
+fn survives_exits_and_panics() {
     let args = quick("mlp", "2");
     let fault = |rank, act| while_saving(0, rank, Phase::Written, &[act]);
     let mut panics = kill(1, 0, 4);
@@ -128,8 +128,8 @@ fn exits_and_panics_are_survived_too() {
     assert_eq!(second.0[0].status.code(), Some(7), "{}", second.told());
     assert_eq!(job.finish(2, &args), 1);
     assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
-    let told = |event: &Event| if let Event::Fault { message } = event { Some(message.clone()) } else { None };
-    let of_rank_0: Vec<_> = job.events()[&0].iter().filter_map(|(_, event)| told(event)).collect();
+    let message = |event: &Event| if let Event::Fault { message } = event { Some(message.clone()) } else { None };
+    let of_rank_0: Vec<_> = job.events()[&0].iter().filter_map(|(_, event)| message(event)).collect();
     assert_eq!(of_rank_0, ["injected: exit 7 (save-0-6-Written)"]);
 }
 
@@ -146,7 +146,7 @@ fn a_finished_run_that_is_started_again_only_writes_its_weights_again() {
 }
 
 #[test]
-fn more_epochs_go_on_where_the_run_ended() {
+fn resumes_a_finished_run_with_more_epochs() {
     let mut job = new_job();
     assert!(job.attempt(2, &quick("mlp", "2")).succeeded());
     let three = quick("mlp", "3");

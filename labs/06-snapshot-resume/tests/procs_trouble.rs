@@ -1,4 +1,4 @@
-//! What the lab does when snapshots cannot be saved, are another run's, or another number of ranks goes on.
+//! What the lab does when snapshots cannot be saved, when they belong to another run, or when the number of ranks changes.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -13,7 +13,7 @@ use common::{job_with, lab, new_job, quick, undisturbed};
 use lockstep::data::Digits;
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Phase};
-use lockstep_trials::{Job, Running, kill, while_saving};
+use lockstep_testkit::{Job, Running, kill, while_saving};
 
 /// The quick job with more arguments.
 fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -21,7 +21,7 @@ fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn trains_on_with_a_warning_when_there_is_no_space_and_keeps_the_old_snapshot() {
+fn continues_with_a_warning_when_there_is_no_space_and_keeps_the_old_snapshot() {
     let args = with(&[]);
     let mut job = job_with(&[
         while_saving(0, 6, Phase::HalfWritten, &[Act::NoSpace]),
@@ -44,19 +44,19 @@ fn trains_on_with_a_warning_when_there_is_no_space_and_keeps_the_old_snapshot() 
 fn stops_when_there_is_no_space_if_asked_to() {
     let mut job = job_with(&[while_saving(0, 6, Phase::Written, &[Act::NoSpace])]);
     let ended = job.attempt(2, &with(&["--on-save-error", "stop"]));
-    let told = String::from_utf8_lossy(&ended.0[0].stderr).into_owned();
-    assert_eq!(ended.0[0].status.code(), Some(1), "{told}");
+    let message = String::from_utf8_lossy(&ended.0[0].stderr).into_owned();
+    assert_eq!(ended.0[0].status.code(), Some(1), "{message}");
     assert!(
-        told.contains("error: failed to save the snapshot snapshots/snapshot-000000-00000006.safetensors"),
-        "{told}"
+        message.contains("error: failed to save the snapshot snapshots/snapshot-000000-00000006.safetensors"),
+        "{message}"
     );
-    assert!(told.contains("caused by: No space left on device"), "{told}");
+    assert!(message.contains("caused by: No space left on device"), "{message}");
     assert_eq!(job.snapshots(), ["snapshot-000000-00000003.safetensors"]);
 }
 
-/// A process alone, in a name space of its own where `snapshots` is a file system of 500 KiB: two snapshots fit, three do not.
+/// Runs one process in a mount namespace where `snapshots` is a file system of 500 KiB: two snapshots fit, three do not.
 #[test]
-fn trains_on_with_a_real_full_disk() {
+fn continues_when_the_disk_is_really_full() {
     let job = new_job();
     fs::create_dir(job.path("snapshots")).unwrap();
     let mut trial = job.command("unshare");
@@ -69,16 +69,16 @@ fn trains_on_with_a_real_full_disk() {
     let script = "mount -t tmpfs -o size=500k none snapshots; \"$0\" \"$@\"; code=$?; ls -A snapshots; exit $code";
     command.args(["-Urm", "sh", "-c", script]).arg(lab()).args(with(&[]));
     let output = Running::start(command).end();
-    let (printed, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(0), "{told}");
-    assert!(told.contains("No space left on device") && told.contains("training goes on"), "{told}");
+    let (printed, message) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{message}");
+    assert!(message.contains("No space left on device") && message.contains("training goes on"), "{message}");
     let left: Vec<&str> = printed.lines().rev().take(2).collect();
     assert_eq!(left, ["snapshot-000000-00000006.safetensors", "snapshot-000000-00000003.safetensors"], "{printed}");
     assert!(job.weights(1) == undisturbed(1, &with(&[])));
 }
 
 #[test]
-fn trains_on_when_the_folder_cannot_be_written() {
+fn continues_when_the_folder_cannot_be_written() {
     let mut job = new_job();
     fs::write(job.path("snapshots"), "").unwrap();
     let args = with(&["--snapshots", "snapshots/inside"]);
@@ -99,25 +99,25 @@ fn trains_on_when_the_folder_cannot_be_written() {
 }
 
 #[test]
-fn refuses_the_snapshots_of_another_model_on_every_rank_with_both_sides_named() {
+fn rejects_the_snapshots_of_another_model_on_every_rank_with_both_sides_named() {
     let mut job = new_job();
     assert!(job.attempt(2, &with(&[])).succeeded());
     let ended = job.attempt(2, &quick("conv", "2"));
     for output in &ended.0 {
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{told}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{message}");
         for words in [
             "snapshots/snapshot-000002-00000000.safetensors: it is of another model: it lacks conv1.bias, conv1.weight",
             "fc1.weight is F32 [32, 784] there and F32 [64, 1568] here",
-            "name another folder to start anew",
+            "name another folder to start over",
         ] {
-            assert!(told.contains(words), "{words}: {told}");
+            assert!(message.contains(words), "{words}: {message}");
         }
     }
 }
 
 #[test]
-fn refuses_another_seed_inside_an_epoch() {
+fn rejects_another_seed_inside_an_epoch() {
     let mut job = job_with(&[while_saving(0, 3, Phase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(1, &with(&[])).succeeded());
     let ended = job.attempt(1, &with(&["--seed", "5"]));
@@ -127,7 +127,7 @@ fn refuses_another_seed_inside_an_epoch() {
 }
 
 #[test]
-fn refuses_other_data_of_the_same_length_inside_an_epoch() {
+fn rejects_other_data_of_the_same_length_inside_an_epoch() {
     let mut job = job_with(&[while_saving(0, 3, Phase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(1, &with(&[])).succeeded());
     fs::create_dir(job.path("data")).unwrap();
@@ -162,17 +162,17 @@ fn a_segmentation_fault_on_request_kills() {
 }
 
 #[test]
-fn a_plan_of_faults_that_is_none_ends_the_program_with_a_clear_error() {
+fn rejects_an_invalid_plan_of_faults_with_a_clear_error() {
     let job = new_job();
     fs::write(job.path("faults.json"), "{").unwrap();
     let mut command = job.command(lab());
     command.args(with(&[]));
     let output = Running::start(command).end();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{told}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
     assert!(
-        told.starts_with("error: ") && told.contains("is not a plan of faults") && !told.contains("panicked"),
-        "{told}"
+        message.starts_with("error: ") && message.contains("is not a plan of faults") && !message.contains("panicked"),
+        "{message}"
     );
 }
 
@@ -182,9 +182,12 @@ fn does_not_train_alone_as_one_of_several_tasks() {
     let mut command = job.command(lab());
     command.args(with(&[])).env("SLURM_NTASKS", "2").env("SLURM_PROCID", "1");
     let output = Running::start(command).end();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.starts_with("error: RANK, LOCAL_RANK, ") && told.contains("one `lockstep run` per node"), "{told}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(
+        message.starts_with("error: RANK, LOCAL_RANK, ") && message.contains("one `lockstep run` per node"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -201,7 +204,7 @@ fn runs_alone_without_a_launcher_and_resumes() {
 }
 
 #[test]
-fn waits_for_a_lock_that_outlives_its_job_and_says_what_it_waits_for() {
+fn waits_for_a_lock_that_outlives_its_job_and_names_the_lock() {
     let job = new_job();
     fs::create_dir(job.path("snapshots")).unwrap();
     let lock = fs::File::open(job.path("snapshots")).unwrap();
@@ -209,15 +212,15 @@ fn waits_for_a_lock_that_outlives_its_job_and_says_what_it_waits_for() {
     let mut command = job.command(lab());
     command.args(with(&[])).stdout(Stdio::null());
     let mut lab = command.spawn().unwrap();
-    let mut told = BufReader::new(lab.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let mut message = BufReader::new(lab.stderr.take().unwrap()).lines().map_while(Result::ok);
     let words = "for the lock on the folder of snapshots snapshots and waits up to ";
-    let waits = told.find(|line| line.contains(words));
+    let waits = message.find(|line| line.contains(words));
     drop(lock);
-    let rest: Vec<String> = told.collect();
+    let rest: Vec<String> = message.collect();
     assert!(lab.wait().unwrap().success() && waits.is_some(), "{rest:?}");
 }
 
-/// Which samples an epoch really took, over all attempts: of each attempt the steps up to where the next one resumed.
+/// The samples that an epoch really used, over all attempts: from each attempt, the steps up to where the next one resumed.
 fn taken(job: &Job, wanted: u64) -> Vec<u64> {
     let mut taken = Vec::new();
     let resumed: Vec<(u32, (u64, u64))> = job.events()[&0]
@@ -253,7 +256,7 @@ fn taken(job: &Job, wanted: u64) -> Vec<u64> {
 }
 
 #[test]
-fn other_world_sizes_go_on_with_each_sample_once_an_epoch() {
+fn other_world_sizes_resume_with_each_sample_once_per_epoch() {
     let killed = |step| while_saving(0, step, Phase::Named, &[Act::Signal(9)]);
     let (mut job, args) = (job_with(&[killed(3), killed(6)]), with(&[]));
     // 50 samples in batches of 2: 3 steps of 2 ranks are saved, then 3 of 3 ranks, and 20 samples are left to 4 ranks.

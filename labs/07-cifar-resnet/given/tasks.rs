@@ -1,4 +1,4 @@
-//! How the grader's inputs reach each task's function, and its results the grader. There is nothing to change here.
+//! Passes the grader's inputs to each task's function and its results back. You do not change this file.
 
 use c10d::ProcessGroup;
 use lockstep_exercise::{Task, numbers};
@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 use crate::crop::{Key, Row};
 use crate::learning_rate::Recipe;
 
-/// Inputs: a picture, the padding, and by rank the keys (seed, epoch, index) of what it crops.
+/// Inputs: a picture, the padding, and the keys (seed, epoch, index) of each rank's crops.
 pub fn crop(answer: fn(&[Row], usize, Key) -> Vec<Row>) -> Task {
     type Input = (Vec<Row>, usize, Vec<Vec<(u64, u64, u64)>>);
     Task::in_group("crop", move |group, (picture, padding, keys): Input| {
@@ -17,7 +17,7 @@ pub fn crop(answer: fn(&[Row], usize, Key) -> Vec<Row>) -> Task {
     })
 }
 
-/// Inputs: by rank, the rows of its batch.
+/// Inputs: the rows of each rank's batch.
 pub fn statistics(answer: fn(&ProcessGroup, &Tensor) -> anyhow::Result<(Tensor, Tensor)>) -> Task {
     Task::in_group("statistics", move |group, batches: Vec<Vec<Vec<f64>>>| {
         let own = &batches[group.rank().get()];
@@ -27,7 +27,7 @@ pub fn statistics(answer: fn(&ProcessGroup, &Tensor) -> anyhow::Result<(Tensor, 
     })
 }
 
-/// Inputs: the recipe's rate and batch, a rank's batch, ranks, steps of the warm-up; and the step.
+/// Inputs: the recipe's rate and batch, a rank's batch, the number of ranks, the steps of the warm-up; and the step.
 pub fn learning_rate(answer: fn(Recipe, u64) -> f64) -> Task {
     type Input = ((f64, usize, usize, usize, u64), u64);
     Task::new("learning_rate", move |((rate, batch, batch_of_rank, world_size, warmup), step): Input| {
@@ -44,7 +44,7 @@ pub fn evaluation_shard(answer: fn(usize, usize, usize) -> Vec<usize>) -> Task {
 /// A batch: predicted and right classes.
 type Batch<T> = (T, T);
 
-/// Inputs: by rank, its batches.
+/// Inputs: the batches of each rank.
 pub fn accuracy(answer: fn(&ProcessGroup, &[Batch<Tensor>]) -> anyhow::Result<f64>) -> Task {
     Task::in_group("accuracy", move |group, by_rank: Vec<Vec<Batch<Vec<i64>>>>| {
         let classes = |classes: &[i64]| Tensor::from_slice(classes).to_kind(Kind::Int64);

@@ -1,21 +1,21 @@
-//! Task `accuracy`: answers of three ranks, whose shares, batches and accuracies differ.
+//! Grades `accuracy`: three ranks whose shares, batches and accuracies differ.
 
-use lockstep_grading::{Claim, Fault, Stage, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
 
-/// Right answers and pictures of a batch.
+/// The number of right predictions and of pictures in a batch.
 type Counts = (usize, usize);
 /// Predicted and right classes.
 type Batch = (Vec<i64>, Vec<i64>);
 
 const TOLERANCE: f64 = 1e-9;
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     let times = random.below(1..6);
     let counts = |of: &[&[Counts]]| -> Vec<Vec<Counts>> {
         of.iter().map(|batches| batches.iter().map(|(right, all)| (right * times, all * times)).collect()).collect()
     };
-    // So that the mean over batches, that over ranks, and that over pictures are all different.
+    // The means over batches, over ranks and over pictures all differ.
     let shares: [&[Counts]; 3] = [&[(4, 4), (3, 4), (0, 1)], &[(1, 4), (1, 3)], &[(1, 4)]];
     let cases = [counts(&shares), counts(&[shares[0], shares[1], &[]])];
     let mut batch = |(right, all): &Counts| -> Batch {
@@ -27,21 +27,21 @@ pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
     for ranks in &cases {
         inputs.push(ranks.iter().map(|batches| batches.iter().map(&mut batch).collect()).collect());
     }
-    let outputs = stage.call::<_, Option<f64>>(3, &inputs).map_err(|error| explain(error, why))?;
+    let outputs = runner.call::<_, Option<f64>>(3, &inputs).map_err(|error| explain(error, why))?;
     for (case, counts) in cases.iter().enumerate() {
         let observed: Vec<f64> = outputs.all(case).map(|accuracy| accuracy.unwrap_or(f64::NAN)).collect();
-        judge(counts, &observed)?;
+        check(counts, &observed)?;
     }
     Ok(())
 }
 
-fn judge(counts: &[Vec<Counts>], observed: &[f64]) -> anyhow::Result<()> {
+fn check(counts: &[Vec<Counts>], observed: &[f64]) -> anyhow::Result<()> {
     let right = share(&counts.concat());
     let own: Vec<f64> = counts.iter().map(|batches| share(batches)).collect();
     let own_or_zero: Vec<f64> = own.iter().map(|share| if share.is_nan() { 0.0 } else { *share }).collect();
     let each: Vec<Vec<f64>> =
         counts.iter().map(|batches| batches.iter().map(|batch| share(&[*batch])).collect()).collect();
-    let given = format!("by rank and batch, right answers of pictures: {}", told(counts));
+    let given = format!("right predictions of pictures, by rank and batch: {}", listed(counts));
     for (rank, &seen) in observed.iter().enumerate() {
         let is = |value: f64| (value - seen).abs() <= TOLERANCE;
         let claim = Claim::close(&[right], &[seen], TOLERANCE).on_rank(rank).given(&given);
@@ -49,43 +49,43 @@ fn judge(counts: &[Vec<Counts>], observed: &[f64]) -> anyhow::Result<()> {
         let claim = if differ { claim.verdict(Verdict::RanksDisagree) } else { claim };
         let alone = differ && (observed[0] - right).abs() <= TOLERANCE;
         claim
-            .knows(
+            .diagnose_if(
                 differ && is(mean(&each[rank])),
-                "the mean of the batches' accuracies, and this rank's alone: an answer in a short batch weighs more, and the other \
-                 ranks' answers are missing",
+                "the mean of the batches' accuracies on this rank alone: a picture in a short batch weighs more, and the other ranks' \
+                 pictures are missing",
             )
-            .knows(
+            .diagnose_if(
                 is(own_or_zero[rank]),
-                "this rank's own accuracy, said to be everyone's: each rank would keep another model as the best",
+                "this rank's own accuracy, reported as that of all ranks: each rank would keep a different model as the best one",
             )
-            .knows(
+            .diagnose_if(
                 alone,
                 "only rank 0 has the right accuracy: `reduce` leaves the sum on one rank, `all_reduce` on all",
             )
-            .knows(
+            .diagnose_if(
                 seen.is_nan(),
-                "not a number: a rank without pictures divides zero by zero. Divide once, by the pictures of all ranks",
+                "NaN: a rank without pictures divides zero by zero. Divide once, by the number of pictures on all ranks",
             )
-            .knows(
+            .diagnose_if(
                 is(mean(&own_or_zero)) || is(mean(&own)),
-                "the mean of the ranks' accuracies: a rank with few pictures weighs as much as one with many. Sum right answers and \
-                 pictures, and divide once",
+                "the mean of the ranks' accuracies: a rank with few pictures weighs as much as one with many. Sum right predictions \
+                 and pictures, and divide once",
             )
-            .knows(
+            .diagnose_if(
                 is(mean(&each.concat())) || is(mean(&each.iter().map(|batches| mean(batches)).collect::<Vec<_>>())),
-                "a mean of the batches' accuracies: an answer in a short batch weighs more than one in a long batch",
+                "the mean of the batches' accuracies: a picture in a short batch weighs more than one in a long batch",
             )
-            .otherwise("not the right answers of all ranks by the pictures of all ranks")?;
+            .or_fail("divide the right predictions of all ranks by the pictures of all ranks")?;
     }
     Ok(())
 }
 
-fn why(fault: &Fault) -> Option<String> {
-    let left = fault.table.iter().any(|line| line.contains("has finished"));
-    let waits = fault.table.iter().any(|line| line.contains("waits in"));
-    (fault.verdict == Verdict::Hang && left && waits).then(|| {
-        "some ranks wait in a collective that others never call: the ranks have unequally many batches, one of them none. Add up on each rank \
-         first, and let all ranks call one all-reduce at the end"
+fn why(finding: &Finding) -> Option<String> {
+    let left = finding.table.iter().any(|line| line.contains("has finished"));
+    let waits = finding.table.iter().any(|line| line.contains("waits in"));
+    (finding.verdict == Verdict::Hang && left && waits).then(|| {
+        "some ranks wait in a collective that others never call: the ranks have different numbers of batches, one of them none. Add up on each \
+         rank first, and let all ranks call one all-reduce at the end"
             .into()
     })
 }
@@ -99,7 +99,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-fn told(counts: &[Vec<Counts>]) -> String {
+fn listed(counts: &[Vec<Counts>]) -> String {
     let of_rank = |batches: &Vec<Counts>| {
         let batches: Vec<String> = batches.iter().map(|(right, all)| format!("{right} of {all}")).collect();
         if batches.is_empty() { "none".into() } else { batches.join(", ") }

@@ -1,11 +1,11 @@
-//! Task `evaluation_shard`: the shares of all ranks, whose sizes rarely divide.
+//! Grades `evaluation_shard`: the shares of all ranks, mostly with a remainder.
 
-use lockstep_grading::{Claim, Stage};
+use lockstep_grading::{Claim, Runner};
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
-    // Between multiples of the ranks: something is left over.
-    let uneven = |random: &mut lockstep_grading::stage::Inputs, ranks: usize| {
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    // Not a multiple of the number of ranks, so there is a remainder.
+    let uneven = |random: &mut lockstep_grading::runner::Inputs, ranks: usize| {
         let (times, rest) = (random.below(5..20), random.below(2..ranks));
         (times * ranks + rest, ranks)
     };
@@ -13,17 +13,17 @@ pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
     worlds.extend([3, 4, 5].map(|ranks| uneven(&mut random, ranks)));
     let of_all_ranks = |&(samples, ranks): &(usize, usize)| (0..ranks).map(move |rank| (samples, ranks, rank));
     let inputs: Vec<_> = worlds.iter().flat_map(of_all_ranks).collect();
-    let outputs = stage.call::<_, Vec<usize>>(1, &inputs)?;
+    let outputs = runner.call::<_, Vec<usize>>(1, &inputs)?;
     let mut case = 0;
     for (samples, ranks) in worlds {
         let shares: Vec<&Vec<usize>> = (case..case + ranks).map(|case| outputs.of(0, case)).collect();
-        judge(samples, &shares)?;
+        check(samples, &shares)?;
         case += ranks;
     }
     Ok(())
 }
 
-fn judge(samples: usize, shares: &[&Vec<usize>]) -> anyhow::Result<()> {
+fn check(samples: usize, shares: &[&Vec<usize>]) -> anyhow::Result<()> {
     let ranks = shares.len();
     let given = format!("{samples} pictures, {ranks} ranks");
     let total: usize = shares.iter().map(|share| share.len()).sum();
@@ -35,40 +35,40 @@ fn judge(samples: usize, shares: &[&Vec<usize>]) -> anyhow::Result<()> {
     let everything = |share: &&Vec<usize>| share.iter().copied().eq(0..samples);
     Claim::that(beyond.is_none(), format!("numbers below {samples}"), &observed)
         .given(&given)
-        .otherwise("a picture that does not exist: the last share goes beyond the end")?;
+        .or_fail("a picture does not exist: the last share goes beyond the end")?;
     Claim::that(twice.is_empty(), "each picture once", &observed)
         .given(&given)
-        .knows(
+        .diagnose_if(
             shares.iter().all(everything),
-            "every rank evaluates everything: the work is not shared, and a sum over ranks counts each picture once a rank",
+            "every rank evaluates everything: the work is not shared, and a sum over ranks counts each picture once per rank",
         )
-        .knows(
+        .diagnose_if(
             total == samples.div_ceil(ranks) * ranks,
             format!(
-                "padded: the shares are equally long, since pictures {twice:?} count twice. That is for training, where all ranks must \
-                 take equally many steps; an evaluation need not"
+                "padded: the shares have the same length because pictures {twice:?} count twice. Padding is for training, where all \
+                 ranks must take the same number of steps; an evaluation has no such need"
             ),
         )
-        .otherwise(format!("pictures {twice:?} count more than once"))?;
+        .or_fail(format!("pictures {twice:?} count more than once"))?;
     Claim::that(missing.is_empty(), "each picture once", &observed)
         .given(&given)
-        .knows(
+        .diagnose_if(
             total == samples / ranks * ranks,
-            format!("what is left over is dropped: nobody evaluates pictures {missing:?}"),
+            format!("the remainder is dropped: no rank evaluates pictures {missing:?}"),
         )
-        .otherwise(format!("nobody evaluates pictures {missing:?}"))?;
+        .or_fail(format!("no rank evaluates pictures {missing:?}"))?;
     let lengths: Vec<usize> = shares.iter().map(|share| share.len()).collect();
     let (longest, shortest) = (lengths.iter().max().copied().unwrap_or(0), lengths.iter().min().copied().unwrap_or(0));
     let others = &lengths[1..];
     Claim::that(longest - shortest <= 1, "lengths that differ by one at most", format!("lengths {lengths:?}"))
         .given(&given)
-        .knows(
+        .diagnose_if(
             longest == samples,
-            "one rank evaluates everything: the others enter the next epoch and wait for it, or time out",
+            "one rank evaluates everything: the others enter the next epoch and wait for it there, or time out",
         )
-        .knows(
+        .diagnose_if(
             others.last() == Some(&longest),
-            "the last rank takes all that is left over: the others wait for it. Deal it out, one each",
+            "the last rank takes the whole remainder, and the others wait for it: give each rank at most one sample of it",
         )
-        .otherwise("the shares are not equally long: the others wait for the longest")
+        .or_fail("the lengths differ too much: the other ranks wait for the longest share")
 }

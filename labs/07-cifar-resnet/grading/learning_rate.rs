@@ -1,14 +1,14 @@
-//! Task `learning_rate`: rates of single steps, for recipes that are scaled up, down and not at all.
+//! Grades `learning_rate`: the rates of single steps, for recipes that are scaled up, down and not at all.
 
-use lockstep_grading::{Claim, Stage};
+use lockstep_grading::{Claim, Runner};
 
-/// Rate and batch of the recipe, a rank's batch, ranks, steps of the warm-up.
+/// The recipe's rate and batch, a rank's batch, the number of ranks, the steps of the warm-up.
 type Recipe = (f64, usize, usize, usize, u64);
 
 const TOLERANCE: f64 = 1e-9;
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     let rate = random.below(1..40) as f64 / 128.0;
     let (ranks, warmup) = (random.below(4..9), 2 * random.below(5..50) as u64);
     let up: Recipe = (rate, 64, 32, 2 * ranks, warmup);
@@ -18,11 +18,11 @@ pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
     let steps = [warmup, 0, warmup / 2, warmup - 1, 1, warmup + 1, 10 * warmup];
     let inputs: Vec<(Recipe, u64)> =
         [up, down, equal, at_once].into_iter().flat_map(|recipe| steps.map(|step| (recipe, step))).collect();
-    let outputs = stage.call::<_, Option<f64>>(1, &inputs)?;
-    inputs.iter().enumerate().try_for_each(|(case, (recipe, step))| judge(*recipe, *step, *outputs.of(0, case)))
+    let outputs = runner.call::<_, Option<f64>>(1, &inputs)?;
+    inputs.iter().enumerate().try_for_each(|(case, (recipe, step))| check(*recipe, *step, *outputs.of(0, case)))
 }
 
-fn judge(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()> {
+fn check(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()> {
     let (rate, batch, batch_of_rank, ranks, warmup) = recipe;
     let given = format!(
         "step {step}; rate {rate} for batches of {batch}, {ranks} ranks with {batch_of_rank} each, a warm-up of {warmup} steps"
@@ -30,7 +30,7 @@ fn judge(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()>
     let Some(observed) = observed else {
         return Claim::that(false, "a number", "not a number")
             .given(given)
-            .otherwise("without a warm-up there is no line to divide by: the rate is the scaled one from step 0 on");
+            .or_fail("without a warm-up, do not divide by its steps: the rate is the scaled one from step 0 on");
     };
     let scaled = |by: usize, of: usize| rate * by as f64 / of as f64;
     let full = scaled(batch_of_rank * ranks, batch);
@@ -40,31 +40,31 @@ fn judge(recipe: Recipe, step: u64, observed: Option<f64>) -> anyhow::Result<()>
     let rising = step < warmup && full > rate;
     Claim::close(&[right], &[observed], TOLERANCE)
         .given(given)
-        .knows(
+        .diagnose_if(
             !rising && is(rate) && full > rate,
-            "the recipe's own rate, not scaled: the network moves less in an epoch than the recipe's",
+            "the recipe's own rate, not scaled: with fewer steps per epoch, the network learns less per epoch than in the recipe",
         )
-        .knows(
+        .diagnose_if(
             !rising && is(scaled(batch_of_rank, batch)),
-            "scaled by one rank's batch: what counts is the batch of all ranks together",
+            "scaled by one rank's batch: use the batch of all ranks together",
         )
-        .knows(
+        .diagnose_if(
             !rising && is(scaled(ranks, 1)),
             "multiplied by the number of ranks: that is right only where a rank's batch is as large as the recipe's",
         )
-        .knows(
+        .diagnose_if(
             rising && is(line(0.0, full, step)),
-            "warmed up from zero: the recipe's own rate is one that the first steps can bear, begin with that",
+            "warmed up from zero: start with the recipe's own rate, which is small enough for the first steps",
         )
-        .knows(rising && is(full), "no warm-up: the first steps are trained with the whole scaled rate")
-        .knows(rising && is(line(rate, full, step + 1)), "a step early: step 0 is trained with the recipe's own rate")
-        .knows(
+        .diagnose_if(rising && is(full), "no warm-up: the first steps use the full scaled rate")
+        .diagnose_if(rising && is(line(rate, full, step + 1)), "one step early: step 0 uses the recipe's own rate")
+        .diagnose_if(
             step > warmup && warmup > 0 && is(line(rate, full, step)),
-            "the line goes on after the warm-up: from its last step on the rate is the scaled one",
+            "the rate keeps rising after the warm-up: from then on it must stay at the scaled rate",
         )
-        .knows(
+        .diagnose_if(
             step < warmup && full < rate && is(line(rate, full, step)),
-            "begins with a larger rate than the scaled one: for a smaller batch there is nothing to warm up to",
+            "starts with a larger rate than the scaled one: with a smaller batch, there is nothing to warm up to",
         )
-        .otherwise("not the rate of the linear scaling rule with its warm-up")
+        .or_fail("this is not the rate of the linear scaling rule with warm-up")
 }

@@ -1,6 +1,6 @@
-//! Task `statistics`: batches of unequal length, whose means differ, on 2 and 3 ranks.
+//! Grades `statistics`: batches of different lengths and means, on 2 and 3 ranks.
 
-use lockstep_grading::{Claim, Stage, Verdict, close};
+use lockstep_grading::{Claim, Runner, Verdict, close};
 
 type Rows = Vec<Vec<f64>>;
 /// Mean and variance of each channel.
@@ -9,27 +9,27 @@ type Pair = [Vec<f64>; 2];
 const NAMES: [&str; 2] = ["mean", "variance"];
 const TOLERANCE: f64 = 1e-9;
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     for lengths in [vec![3, 5], vec![2, 4, 7]] {
-        let mut random = stage.random();
+        let mut random = runner.random();
         let channels = random.below(2..5);
-        // Each rank's numbers lie higher than those of the ones before.
+        // Each rank's numbers are larger than those of the ranks before it.
         let mut row =
             |rank: usize| random.numbers(channels).into_iter().map(|number| number + 12.0 * rank as f64).collect();
         let mut batch = |(rank, length): (usize, &usize)| (0..*length).map(|_| row(rank)).collect();
         let given: Vec<Rows> = lengths.iter().enumerate().map(&mut batch).collect();
-        let outputs = stage.call::<_, Pair>(lengths.len(), &[&given])?;
+        let outputs = runner.call::<_, Pair>(lengths.len(), &[&given])?;
         let all: Vec<&Pair> = outputs.all(0).collect();
-        judge(&given, &all)?;
+        check(&given, &all)?;
     }
     Ok(())
 }
 
-fn judge(given: &[Rows], observed: &[&Pair]) -> anyhow::Result<()> {
+fn check(given: &[Rows], observed: &[&Pair]) -> anyhow::Result<()> {
     let right = of(&given.concat());
     let own: Vec<Pair> = given.iter().map(|batch| of(batch)).collect();
     let lengths: Vec<usize> = given.iter().map(Vec::len).collect();
-    let told = format!("batches of {lengths:?} samples, rank 0's {:?}", given[0]);
+    let input = format!("batches of {lengths:?} samples, rank 0's {:?}", given[0]);
     for which in [0, 1] {
         let name = NAMES[which];
         for (rank, pair) in observed.iter().enumerate() {
@@ -38,12 +38,12 @@ fn judge(given: &[Rows], observed: &[&Pair]) -> anyhow::Result<()> {
             Claim::that(alike, expected, format!("{:?}", pair[which]))
                 .verdict(Verdict::RanksDisagree)
                 .on_rank(rank)
-                .given(&told)
-                .knows(
+                .given(&input)
+                .diagnose_if(
                     near(&own[rank][which], &pair[which]),
-                    format!("each rank has the {name} of its own batch, so each trains another network"),
+                    format!("each rank has the {name} of its own batch, so each trains a different network"),
                 )
-                .otherwise(format!("the ranks end with different values of the {name}"))?;
+                .or_fail(format!("the ranks have different values of the {name}"))?;
         }
         let (rank, pair) = (0, observed[0]);
         let mean_of = |weight: &dyn Fn(usize) -> f64| {
@@ -58,24 +58,24 @@ fn judge(given: &[Rows], observed: &[&Pair]) -> anyhow::Result<()> {
         let unbiased: Vec<f64> = right[1].iter().map(|value| value * samples as f64 / (samples - 1) as f64).collect();
         Claim::close(&right[which], &pair[which], TOLERANCE)
             .on_rank(rank)
-            .given(&told)
-            .knows(
+            .given(&input)
+            .diagnose_if(
                 near(&own[0][which], &pair[which]),
-                format!("all ranks have the {name} of rank 0's batch: what the others saw is lost"),
+                format!("all ranks have the {name} of rank 0's batch: the samples of the other ranks are ignored"),
             )
-            .knows(
+            .diagnose_if(
                 near(&unweighted, &pair[which]),
-                format!("the mean of the ranks' {name}s: the batches differ in length, so sum first and divide once"),
+                format!("the mean of the ranks' {name}s: the batches have different lengths, so sum first and divide once"),
             )
-            .knows(
+            .diagnose_if(
                 which == 1 && near(&weighted, &pair[1]),
-                "the mean of the ranks' variances: it lacks how far the ranks' means lie apart. Sum the squares, too",
+                "the mean of the ranks' variances: it ignores the variance between the ranks' means. Sum the squares, too",
             )
-            .knows(
+            .diagnose_if(
                 which == 1 && near(&unbiased, &pair[1]),
                 "divided by n - 1: batch norm normalizes with the variance over n",
             )
-            .otherwise(format!("not the {name} of all ranks' samples"))?;
+            .or_fail(format!("this is not the {name} of all ranks' samples"))?;
     }
     Ok(())
 }

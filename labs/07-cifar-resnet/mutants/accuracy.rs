@@ -1,9 +1,9 @@
-//! Other answers to `accuracy`: wrong ones, and right ones that look unusual.
+//! Answers to `accuracy`: wrong ones, and unusual right ones.
 
 use c10d::{ProcessGroup, Rank, ReduceOp};
 use tch::{Kind, Tensor};
 
-/// The mean of the batches' accuracies, on each rank for itself: the tutorial's. As it is given.
+/// The given program, as in the tutorial: the mean of the batches' accuracies on each rank alone.
 pub fn of_batches(_: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Result<f64> {
     let mut sum = 0.0;
     for (predicted, right) in batches {
@@ -13,7 +13,7 @@ pub fn of_batches(_: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Res
     Ok(sum / batches.len() as f64)
 }
 
-/// Each rank's own, over its pictures.
+/// Returns each rank's own accuracy.
 pub fn own(_: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Result<f64> {
     let (mut correct, mut pictures) = (0.0, 0.0);
     for (predicted, right) in batches {
@@ -23,7 +23,7 @@ pub fn own(_: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Result<f64
     Ok(if pictures > 0.0 { correct / pictures } else { 0.0 })
 }
 
-/// Summed on rank 0 alone; the others return what their buffer holds after that.
+/// Sums on rank 0 only.
 pub fn only_rank_0(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Result<f64> {
     let (mut correct, mut pictures) = (0.0, 0.0);
     for (predicted, right) in batches {
@@ -35,7 +35,7 @@ pub fn only_rank_0(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow
     Ok(if group.rank().is_zero() { sums.double_value(&[0]) / sums.double_value(&[1]) } else { 0.0 })
 }
 
-/// The ranks' accuracies are averaged, whatever the length of their shares.
+/// Averages the ranks' accuracies, whatever the length of their shares.
 pub fn mean_of_ranks(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Result<f64> {
     let (mut correct, mut pictures) = (0.0, 0.0_f64);
     for (predicted, right) in batches {
@@ -47,7 +47,7 @@ pub fn mean_of_ranks(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyh
     Ok(mean.double_value(&[0]) / group.size().get() as f64)
 }
 
-/// An all-reduce for each batch: the rank with a batch more waits for ever.
+/// Calls an all-reduce for each batch, so the rank with the most batches waits forever.
 pub fn each_batch(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Result<f64> {
     let (mut correct, mut pictures) = (0.0, 0.0);
     for (predicted, right) in batches {
@@ -60,7 +60,7 @@ pub fn each_batch(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow:
     Ok(correct / pictures)
 }
 
-/// Right: all ranks get the counts of all, as whole numbers.
+/// Right: gathers the counts of all ranks as whole numbers.
 pub fn gathers(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> anyhow::Result<f64> {
     let (mut correct, mut pictures) = (0, 0);
     for (predicted, right) in batches {

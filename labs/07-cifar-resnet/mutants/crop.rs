@@ -1,4 +1,4 @@
-//! Other answers to `crop`: wrong ones, and right ones that look unusual.
+//! Answers to `crop`: wrong ones, and unusual right ones.
 
 use std::cell::RefCell;
 
@@ -21,7 +21,7 @@ thread_local! {
     static RANDOM: RefCell<KeyedRng> = RefCell::new(KeyedRng::new(&[0]));
 }
 
-/// The key lacks the epoch.
+/// Leaves the epoch out of the key.
 pub fn same_each_epoch(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
     let mut random = KeyedRng::new(&[key.seed, key.index]);
     let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
@@ -33,7 +33,7 @@ pub fn same_each_epoch(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec
     (0..picture.len()).map(row).collect()
 }
 
-/// The key lacks the seed.
+/// Leaves the seed out of the key.
 pub fn seedless(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
     let mut random = KeyedRng::new(&[key.epoch, key.index]);
     let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
@@ -45,7 +45,7 @@ pub fn seedless(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
     (0..picture.len()).map(row).collect()
 }
 
-/// The key lacks the picture.
+/// Leaves the picture out of the key.
 pub fn all_alike(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
     let mut random = KeyedRng::new(&[key.seed, key.epoch]);
     let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
@@ -57,7 +57,7 @@ pub fn all_alike(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> 
     (0..picture.len()).map(row).collect()
 }
 
-/// The last place is never drawn.
+/// Never draws the last place.
 pub fn one_short(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
     let mut random = KeyedRng::new(&[key.seed, key.epoch, key.index]);
     let (top, left) = (random.below(2 * padding), random.below(2 * padding));
@@ -69,7 +69,7 @@ pub fn one_short(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> 
     (0..picture.len()).map(row).collect()
 }
 
-/// One number for both directions.
+/// Draws one number for both directions.
 pub fn diagonal(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
     let mut random = KeyedRng::new(&[key.seed, key.epoch, key.index]);
     let (top, left) = {
@@ -84,7 +84,7 @@ pub fn diagonal(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
     (0..picture.len()).map(row).collect()
 }
 
-/// The edge is repeated, where black is wanted.
+/// Repeats the edge instead of padding with black.
 pub fn clamped(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
     let mut random = KeyedRng::new(&[key.seed, key.epoch, key.index]);
     let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
@@ -97,7 +97,7 @@ pub fn clamped(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
     (0..picture.len()).map(row).collect()
 }
 
-/// Right: makes the padded picture, and cuts.
+/// Right: creates the padded picture and cuts the window out of it.
 pub fn pads_first(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
     let mut random = KeyedRng::new(&[key.index, key.epoch, key.seed]);
     let (height, width) = (picture.len(), picture[0].len());

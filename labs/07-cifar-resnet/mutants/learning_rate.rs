@@ -1,8 +1,8 @@
-//! Other answers to `learning_rate`: wrong ones, and right ones that look unusual.
+//! Answers to `learning_rate`: wrong ones, and unusual right ones.
 
 use crate::learning_rate::Recipe;
 
-/// Only one rank's batch is looked at.
+/// Uses only one rank's batch.
 pub fn own_batch(recipe: Recipe, step: u64) -> f64 {
     let scale = (recipe.batch_of_rank) as f64 / recipe.batch as f64;
     let scaled = recipe.rate * scale;
@@ -12,7 +12,7 @@ pub fn own_batch(recipe: Recipe, step: u64) -> f64 {
     recipe.rate + (scaled - recipe.rate) * step as f64 / recipe.warmup as f64
 }
 
-/// Multiplied by the number of ranks, whatever batch the recipe was made for.
+/// Multiplies by the number of ranks, whatever the recipe's batch.
 pub fn by_ranks(recipe: Recipe, step: u64) -> f64 {
     let scale = recipe.world_size as f64;
     let scaled = recipe.rate * scale;
@@ -22,7 +22,7 @@ pub fn by_ranks(recipe: Recipe, step: u64) -> f64 {
     recipe.rate + (scaled - recipe.rate) * step as f64 / recipe.warmup as f64
 }
 
-/// Warmed up from zero, as other schedules do.
+/// Warms up from zero, as other schedules do.
 pub fn from_zero(recipe: Recipe, step: u64) -> f64 {
     let scale = (recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64;
     let scaled = recipe.rate * scale;
@@ -32,7 +32,7 @@ pub fn from_zero(recipe: Recipe, step: u64) -> f64 {
     scaled * step as f64 / recipe.warmup as f64
 }
 
-/// The large rate from the very first step.
+/// Uses the scaled rate from the first step on.
 pub fn no_warm_up(recipe: Recipe, step: u64) -> f64 {
     let scale = (recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64;
     let scaled = recipe.rate * scale;
@@ -42,8 +42,8 @@ pub fn no_warm_up(recipe: Recipe, step: u64) -> f64 {
     recipe.rate + (scaled - recipe.rate) * step as f64 / recipe.warmup as f64
 }
 
-/// The line goes on after the warm-up.
-pub fn rises_for_ever(recipe: Recipe, step: u64) -> f64 {
+/// Keeps raising the rate after the warm-up.
+pub fn rises_forever(recipe: Recipe, step: u64) -> f64 {
     let scale = (recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64;
     let scaled = recipe.rate * scale;
     if scale <= 1.0 {
@@ -62,7 +62,7 @@ pub fn step_early(recipe: Recipe, step: u64) -> f64 {
     recipe.rate + (scaled - recipe.rate) * (step + 1) as f64 / recipe.warmup as f64
 }
 
-/// Warms up to a smaller rate, too.
+/// Warms up to a smaller rate as well.
 pub fn falls(recipe: Recipe, step: u64) -> f64 {
     let scale = (recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64;
     let scaled = recipe.rate * scale;
@@ -72,7 +72,7 @@ pub fn falls(recipe: Recipe, step: u64) -> f64 {
     recipe.rate + (scaled - recipe.rate) * step as f64 / recipe.warmup as f64
 }
 
-/// Right: a blend of two rates.
+/// Right: blends two rates.
 pub fn blends(recipe: Recipe, step: u64) -> f64 {
     let scale = (recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64;
     let done = if recipe.warmup == 0 { 1.0 } else { (step as f64 / recipe.warmup as f64).min(1.0) };

@@ -1,14 +1,14 @@
-//! Other answers to `statistics`: wrong ones, and right ones that look unusual.
+//! Answers to `statistics`: wrong ones, and unusual right ones.
 
 use c10d::{ProcessGroup, Rank, ReduceOp};
 use tch::{Kind, Tensor};
 
-/// Each rank over its own batch: batch norm as DDP leaves it.
+/// Uses each rank's own batch, as batch norm under DDP does.
 pub fn own(_: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Tensor)> {
     Ok((batch.mean_dim(0, false, Kind::Double), batch.var_dim(0, false, false)))
 }
 
-/// Rank 0's, broadcast, as DDP does with buffers.
+/// Broadcasts rank 0's values, as DDP does with buffers.
 pub fn of_rank_0(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Tensor)> {
     let (mut mean, mut variance) = (batch.mean_dim(0, false, Kind::Double), batch.var_dim(0, false, false));
     group.broadcast(&mut mean, Rank::ZERO)?;
@@ -16,7 +16,7 @@ pub fn of_rank_0(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor
     Ok((mean, variance))
 }
 
-/// The mean of the ranks' means and of their variances.
+/// Averages the ranks' means and variances.
 pub fn means(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Tensor)> {
     let (mut mean, mut variance) = (batch.mean_dim(0, false, Kind::Double), batch.var_dim(0, false, false));
     group.all_reduce(&mut mean, ReduceOp::Sum)?;
@@ -25,7 +25,7 @@ pub fn means(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Te
     Ok((mean / ranks, variance / ranks))
 }
 
-/// The mean is right; the variance is the mean of the ranks' variances, weighted, without that of their means.
+/// Gets the mean right but ignores the variance between the ranks' means.
 pub fn within(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Tensor)> {
     let mut count = Tensor::from_slice(&[batch.size()[0] as f64]);
     let mut mean = batch.mean_dim(0, false, Kind::Double) * &count;
@@ -48,7 +48,7 @@ pub fn unbiased(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor,
     Ok((mean, variance / (count - 1)))
 }
 
-/// Right, and more exact: first the mean, then the squares of the distances from it.
+/// Right and more precise: first the mean, then the squared distances from it.
 pub fn two_passes(group: &ProcessGroup, batch: &Tensor) -> anyhow::Result<(Tensor, Tensor)> {
     let mut count = Tensor::from_slice(&[batch.size()[0] as f64]);
     let mut mean = batch.sum_dim_intlist(0, false, Kind::Double);

@@ -1,4 +1,4 @@
-//! What can be asked of the lab: the tutorial's flags, in its spelling and the usual one, and the course's.
+//! The command line: the tutorial's flags, in its spelling and the usual one, and the course's.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use lockstep::{LaunchEnv, checkpoint};
 /// Train ResNet-18 on CIFAR-10
 #[derive(Parser)]
 pub(crate) struct Args {
-    /// Accepted for torch.distributed.launch, which passes it; LOCAL_RANK says the same, and is what counts
+    /// Accepted because torch.distributed.launch passes it; the lab uses LOCAL_RANK, which has the same value
     #[arg(long, alias = "local_rank")]
     pub(crate) local_rank: Option<usize>,
     /// Number of training epochs
@@ -26,10 +26,10 @@ pub(crate) struct Args {
     /// Learning rate (the tutorial's is 0.1)
     #[arg(long, visible_alias = "lr", alias = "learning_rate", default_value_t = 0.005)]
     pub(crate) learning_rate: f64,
-    /// Scale the learning rate: the one given is for so many pictures over all ranks, and is warmed up to what their batch needs
+    /// Scale the learning rate from this batch size over all ranks to the actual one, with a warm-up
     #[arg(long)]
     pub(crate) lr_for_batch: Option<NonZeroUsize>,
-    /// Epochs that the warm-up takes
+    /// Epochs of the warm-up
     #[arg(long, default_value_t = 1)]
     pub(crate) warmup_epochs: u64,
     /// Seed of drawn pictures, order, crops and flips, and initial weights
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// File of the model in it
     #[arg(long, alias = "model_filename", default_value = "resnet_distributed.safetensors", value_parser = model_name)]
     pub(crate) model_filename: PathBuf,
-    /// Go on from the newest good snapshot in the folder, whoever saved it; from its own a restarted job does so by itself
+    /// Resume from the newest good snapshot in the folder, from whatever job; a restarted job resumes from its own without this flag
     #[arg(long)]
     pub(crate) resume: bool,
     #[command(flatten)]
@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// Channels of the network's first stage; torchvision's has 64
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) width: i64,
-    /// Normalize over the batches of all ranks, not each rank over its own
+    /// Normalize over the batches of all ranks instead of each rank's own
     #[arg(long)]
     pub(crate) sync_batch_norm: bool,
     /// A folder in which each rank saves its weights at the end
@@ -70,31 +70,31 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// What to say of `--local-rank`, if it was given.
+    /// The note about `--local-rank`, if it was given.
     pub(crate) fn about_local_rank(&self, env: &LaunchEnv) -> Result<Option<String>, UsageError> {
         let Some(given) = self.local_rank else { return Ok(None) };
         let real = env.local_rank;
         if given != real.get() {
-            let told = format!(
+            let message = format!(
                 "--local-rank is {given}, and the environment says {real}: leave the flag out, and start several ranks by \
                  `lockstep run` or torchrun"
             );
-            return Err(UsageError(told));
+            return Err(UsageError(message));
         }
         Ok(Some(
             "--local-rank is accepted and of no effect: LOCAL_RANK picks the device, RANK does everything else".into(),
         ))
     }
 
-    /// The learning rate by the step: the given one, or, with `--lr-for-batch`, the scaled one.
+    /// The learning rate by step: the given one or, with `--lr-for-batch`, the scaled one.
     pub(crate) fn schedule(&self, world_size: usize, steps: usize) -> Result<Warmup> {
         let Some(base) = self.lr_for_batch else { return Ok(Warmup::new(self.learning_rate, 1.0, 0)?) };
         let (batch, steps) = (self.batch_size.get(), self.warmup_epochs * steps as u64);
         Ok(Warmup::linear_scaling(self.learning_rate, base.get(), batch, world_size, steps)?)
     }
 
-    /// Refuses shares of an epoch whose last batch is a single picture: at the end of ResNet-18 such a picture is one pixel, and
-    /// one value has no variance to normalize by.
+    /// Rejects shares whose last batch is a single picture: at the end of ResNet-18, that picture is one pixel, and one value has no
+    /// variance.
     pub(crate) fn check_last_batch(&self, shares: [usize; 2], world_size: usize) -> Result<(), UsageError> {
         let ranks_that_share_statistics = if self.sync_batch_norm { world_size } else { 1 };
         let is_single = |share: &usize| *share > 0 && (share - 1).is_multiple_of(self.batch_size.get());
@@ -114,7 +114,7 @@ impl Args {
 fn model_name(name: &str) -> Result<PathBuf, String> {
     let path = checkpoint::parse_name(name)?;
     if name.contains('/') {
-        return Err("give the file's name here, and its folder by --model-dir".into());
+        return Err("give only the file's name here, and its folder with --model-dir".into());
     }
     Ok(path)
 }

@@ -1,7 +1,7 @@
 //! Lab 07: a real network. ResNet-18 learns CIFAR-10 on several ranks.
 //!
-//! Runs under `lockstep run` or torchrun, or alone. Against lab 06: colour pictures that are cropped and mirrored at random, batch
-//! normalization, weight decay, an evaluation before each epoch, and a learning rate that may follow the number of ranks.
+//! Runs under `lockstep run` or torchrun, or alone. New since lab 06: colour pictures that are cropped and mirrored at random,
+//! batch normalization, weight decay, an evaluation before each epoch, and a learning rate that can scale with the number of ranks.
 
 mod args;
 
@@ -14,8 +14,7 @@ use anyhow::Result;
 use args::Args;
 use clap::Parser;
 use lockstep::checkpoint::{self, ModelFile};
-use lockstep::data::vision::{Normalize, Pictures, Pipeline, RandomCrop, RandomHorizontalFlip, Transformed};
-use lockstep::data::{Dataset, cifar_or_drawn};
+use lockstep::data::Dataset;
 use lockstep::loader::{DataLoader, Position};
 use lockstep::metrics::{EvalOptions, Evaluation, evaluate_with};
 use lockstep::models::{Depth, Norm, ResNet, ResNetOptions};
@@ -24,6 +23,7 @@ use lockstep::rng::seed_step;
 use lockstep::sampler::{DistributedSampler, Sampler};
 use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, exit, init_process_group};
+use lockstep_vision::{Normalize, Pictures, Pipeline, RandomCrop, RandomHorizontalFlip, Transformed, cifar_or_drawn};
 use tch::nn::VarStore;
 
 fn main() -> ExitCode {
@@ -39,7 +39,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let device = args.device.pick(env.local_rank, env.local_world_size)?;
     let group = Rc::new(init_process_group(env, device, &Default::default())?);
     let report = Reporter::new(env, device)?;
-    about_local_rank.iter().for_each(|told| report.say_once(told));
+    about_local_rank.iter().for_each(|note| report.say_once(note));
 
     // ANCHOR: data
     let drawn = args.samples.get();
@@ -80,12 +80,12 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let start = snapshots.resume(&vs, &mut optimizer, model.group())?;
     // ANCHOR_END: resume
     if args.resume && start == Position::default() {
-        report.say_once(format!("No snapshot in {}: training starts anew", args.model_dir.display()));
+        report.say_once(format!("No snapshot in {}: training starts from the beginning", args.model_dir.display()));
     }
     args.check_last_batch([sampler.len(), sampler.len_from(start.samples)], env.world_size.get())?;
     let file = ModelFile::new(args.model_dir.join(&args.model_filename), args.save.on_save_error, &report);
     if start.epoch > 0 && start.is_start() {
-        file.save(&vs, model.group())?; // it may be gone, or there was no room for it
+        file.save(&vs, model.group())?; // the file may be missing
     }
 
     // ANCHOR: loop
@@ -115,9 +115,9 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
                 snapshots.save(next, &vs, &optimizer)?;
             }
         }
-        let trained = trained.all_reduce(model.group())?; // which also waits for the slowest rank
+        let trained = trained.all_reduce(model.group())?; // this also waits for the slowest rank
         report.trained_in(epoch, &trained, begun.elapsed());
-        file.save(&vs, model.group())?; // before the snapshot: a finished run has its model, wherever it was killed
+        file.save(&vs, model.group())?; // before the snapshot, so that a finished run always has its model
         snapshots.save(Position::start_of(epoch + 1), &vs, &optimizer)?;
     }
     report.eval(args.num_epochs, &evaluate_with(&model, test_set, device, &evaluation)?);

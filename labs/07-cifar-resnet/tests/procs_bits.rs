@@ -1,5 +1,5 @@
-//! The lab's promise: whatever is killed, and wherever, the run ends with the bits of one in which nothing failed, those of batch
-//! norm's buffers included.
+//! The lab's promise: whatever is killed, and whenever, the run ends with the same bits as a run without a failure, including
+//! those of batch norm's buffers.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -9,7 +9,7 @@ use std::fs;
 
 use common::{job_with, lab, new_job, quick, succeeds, tensors};
 use lockstep_contract::fault::{Act, Fault, Phase};
-use lockstep_trials::{kill, undisturbed, while_saving};
+use lockstep_testkit::{kill, undisturbed, while_saving};
 
 const MODEL: &str = "snapshots/resnet_distributed.safetensors";
 

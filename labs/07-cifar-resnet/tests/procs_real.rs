@@ -1,4 +1,4 @@
-//! The lab on real photographs, where they are at hand: 2 ranks on the CPU, and the recipe that the README names.
+//! The lab on real photographs, if they are available: 2 ranks on the CPU, with the README's recipe.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -6,7 +6,7 @@ mod common;
 
 use common::{new_job, numbers};
 use lockstep::data::real_data_dir;
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 
 #[test]
 fn two_ranks_learn_to_sort_40_percent_of_real_photographs() {

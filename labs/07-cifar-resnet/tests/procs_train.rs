@@ -1,4 +1,4 @@
-//! What is trained and evaluated, over which ranks, and what the flags mean in each of their spellings.
+//! Training, evaluation and the flags in all their spellings.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -9,15 +9,16 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use common::{alone, job_with, lab, new_job, numbers, quick, succeeds, tensors, text};
-use lockstep::data::{Objects, Split};
+use lockstep::data::Split;
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Phase};
-use lockstep_trials::{Job, Running, margin, while_saving};
+use lockstep_testkit::{Job, Running, margin, while_saving};
+use lockstep_vision::Objects;
 use tch::{Kind, Tensor};
 
 const WEIGHTS: &str = "weights/rank-0.safetensors";
 
-/// The largest distance between two numbers of the same place.
+/// The largest difference between two numbers at the same position.
 fn distance(a: &BTreeMap<String, Tensor>, b: &BTreeMap<String, Tensor>) -> f64 {
     assert!(a.keys().eq(b.keys()));
     let of = |name: &String| (&a[name] - &b[name]).abs().max().to_kind(Kind::Double).double_value(&[]);
@@ -49,7 +50,7 @@ fn ranks_learn_together_and_end_with_the_same_weights() {
 }
 
 #[test]
-fn every_picture_is_trained_on_once_an_epoch_and_counted_once_an_evaluation() {
+fn every_picture_counts_once_per_epoch_and_once_per_evaluation() {
     // Nine pictures to test: padded shards of two ranks would count ten.
     let args: Vec<&str> =
         quick(&["--epochs", "2"]).into_iter().map(|arg| if arg == "24" { "36" } else { arg }).collect();
@@ -67,7 +68,7 @@ fn every_picture_is_trained_on_once_an_epoch_and_counted_once_an_evaluation() {
         }
         assert_eq!(evaluated, [(0, 9), (1, 9), (2, 9)], "rank {rank}: before each epoch, and after the last");
     }
-    assert_ne!(taken[0], taken[1], "each epoch has an order of its own");
+    assert_ne!(taken[0], taken[1], "each epoch has a different order");
     for mut indices in taken {
         indices.sort_unstable();
         assert_eq!(indices, (0..36).collect::<Vec<u64>>());
@@ -117,46 +118,50 @@ fn the_tutorials_flags_the_usual_ones_and_the_courses_mean_the_same() {
 }
 
 #[test]
-fn says_what_local_rank_is_worth_and_refuses_one_that_is_not_true() {
+fn accepts_local_rank_without_effect_and_rejects_a_wrong_one() {
     let mut job = new_job();
-    let told = "--local-rank is accepted and of no effect";
+    let message = "--local-rank is accepted and of no effect";
     let ended = succeeds(&mut job, 1, &quick(&["--epochs", "0", "--local_rank", "0"]));
-    assert_eq!(ended.printed().matches(told).count(), 1, "{}", ended.printed());
+    assert_eq!(ended.printed().matches(message).count(), 1, "{}", ended.printed());
     let output = alone(&job, &quick(&["--local_rank=1"]));
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("--local-rank is 1, and the environment says 0"), "{}", text(&output.stderr));
 }
 
 #[test]
-fn refuses_a_model_that_is_no_safetensors_file_and_a_last_batch_of_one() {
+fn rejects_a_model_that_is_not_a_safetensors_file_and_a_last_batch_of_one() {
     let job = new_job();
-    for (more, told) in [
+    for (more, message) in [
         (&["--model_filename", "resnet_distributed.pth"][..], "a file's name that ends in .safetensors"),
-        (&["--model_filename", "../m.safetensors"], "its folder by --model-dir"),
+        (&["--model_filename", "../m.safetensors"], "its folder with --model-dir"),
         (&["--num-epochs=-1"], "--num-epochs"),
         (&["--width", "0"], "--width"),
     ] {
         let output = alone(&job, &quick(more));
         assert_eq!(output.status.code(), Some(2));
-        assert!(text(&output.stderr).contains(told), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
     }
     let output = alone(&job, &["--samples", "25", "--batch-size", "4", "--width", "4", "--device", "cpu"]);
     assert_eq!(output.status.code(), Some(2));
-    let told = "a rank's 25 pictures in batches of 4 end with a batch of 1, of which batch norm can take no variance";
-    assert!(text(&output.stderr).contains(told), "{}", text(&output.stderr));
+    let message =
+        "a rank's 25 pictures in batches of 4 end with a batch of 1, of which batch norm can take no variance";
+    assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
 }
 
 #[test]
-fn goes_on_from_snapshots_when_asked_to_and_refuses_to_begin_anew_beside_them() {
+fn resumes_from_snapshots_only_with_the_flag_and_refuses_to_start_next_to_them() {
     let job = new_job();
     let run = |more: &[&str]| alone(&job, &quick(more));
     let first = run(&["--epochs", "1", "--resume"]);
-    assert!(text(&first.stdout).contains("No snapshot in snapshots: training starts anew\n"), "{first:?}");
+    assert!(
+        text(&first.stdout).contains("No snapshot in snapshots: training starts from the beginning\n"),
+        "{first:?}"
+    );
     let model = fs::read(job.path("snapshots/resnet_distributed.safetensors")).unwrap();
     let again = run(&["--epochs", "2"]);
     assert_eq!(again.status.code(), Some(1));
-    let told = "snapshots holds snapshots of a run, the newest of epoch 1; pass --resume to go on from it";
-    assert!(text(&again.stderr).contains(told), "{}", text(&again.stderr));
+    let message = "snapshots holds snapshots of a run, the newest of epoch 1; pass --resume to go on from it";
+    assert!(text(&again.stderr).contains(message), "{}", text(&again.stderr));
     assert!(fs::read(job.path("snapshots/resnet_distributed.safetensors")).unwrap() == model, "it was not touched");
     let resumed = run(&["--epochs", "2", "--resume"]);
     let printed = text(&resumed.stdout);
@@ -165,7 +170,7 @@ fn goes_on_from_snapshots_when_asked_to_and_refuses_to_begin_anew_beside_them() 
 }
 
 #[test]
-fn says_after_a_resume_of_how_many_samples_an_epochs_numbers_are_and_nothing_of_a_rate_that_is_scheduled() {
+fn prints_the_sample_count_after_a_resume_and_no_warning_for_a_scheduled_rate() {
     let args = |more: &[&'static str]| quick(&[&["--epochs", "1", "--save-every-steps", "2"], more].concat());
     let resumed = |before: &[&str], after: &[&str]| {
         let mut job = job_with(&[while_saving(0, 2, Phase::Named, &[Act::Signal(9)])]);
@@ -181,7 +186,7 @@ fn says_after_a_resume_of_how_many_samples_an_epochs_numbers_are_and_nothing_of_
 }
 
 #[test]
-fn a_model_that_cannot_be_saved_is_warned_of_or_stops_all_ranks() {
+fn warns_or_stops_all_ranks_when_the_model_cannot_be_saved() {
     for (choice, code) in [("continue", 0), ("stop", 1)] {
         let mut job = new_job();
         // Where the model would be written first.
@@ -189,8 +194,8 @@ fn a_model_that_cannot_be_saved_is_warned_of_or_stops_all_ranks() {
         let ended = job.attempt(2, &quick(&["--epochs", "2", "--on-save-error", choice]));
         let codes: Vec<_> = ended.0.iter().map(|output| output.status.code()).collect();
         assert_eq!(codes, [Some(code); 2], "{}", ended.told());
-        let told = "failed to save a checkpoint to snapshots/resnet_distributed.safetensors";
-        assert_eq!(ended.told().matches(told).count(), 2, "each epoch, or each rank: {}", ended.told());
+        let message = "failed to save a checkpoint to snapshots/resnet_distributed.safetensors";
+        assert_eq!(ended.told().matches(message).count(), 2, "each epoch, or each rank: {}", ended.told());
     }
 }
 
@@ -217,7 +222,7 @@ fn write_data(job: &Job) {
 }
 
 #[test]
-fn reads_files_and_says_what_is_wrong_with_a_folder() {
+fn reads_files_and_explains_an_invalid_folder() {
     let job = new_job();
     write_data(&job);
     let output = alone(&job, &quick(&["--epochs", "0", "--data", "data"]));
@@ -225,14 +230,14 @@ fn reads_files_and_says_what_is_wrong_with_a_folder() {
 
     fs::write(job.path("data/data_batch_3.bin"), [1; 5000]).unwrap();
     let output = alone(&job, &quick(&["--data", "data"]));
-    let told = "error: read data/data_batch_3.bin: expected whole records of 3073 bytes";
+    let message = "error: read data/data_batch_3.bin: expected whole records of 3073 bytes";
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).starts_with(told), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).starts_with(message), "{}", text(&output.stderr));
 
     let output = alone(&job, &quick(&["--data", "absent"]));
-    let told = "error: find CIFAR-10's binary files in absent: that folder does not exist, check the path";
+    let message = "error: find CIFAR-10's binary files in absent: that folder does not exist, check the path";
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).starts_with(told), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).starts_with(message), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! A training job with two files that is killed now and then, for task `two_files`. There is nothing to change here.
+//! A simulated training job with two files that can be killed, for task `two_files`. You do not change this file.
 
-/// What is known of the best model so far.
+/// The best model so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Best {
     /// The epoch after which it was found.
@@ -9,22 +9,22 @@ pub struct Best {
     pub accuracy: f64,
 }
 
-/// What a run goes on from, beside the weights.
+/// The state that a run resumes from, in addition to the weights.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot {
-    /// The first epoch that it has not been trained with.
+    /// The first epoch that the model has not been trained with.
     pub next_epoch: u64,
-    /// The best model up to then.
+    /// The best model so far.
     pub best: Option<Best>,
 }
 
-/// The process was killed: it does nothing more.
+/// The process was killed.
 #[derive(Debug)]
 pub struct Killed;
 
-/// The job. Each epoch's accuracy is known to it alone.
+/// The job. It knows the accuracy of each epoch in advance.
 pub struct Job {
-    /// Epochs of the run.
+    /// The number of epochs.
     pub epochs: u64,
     accuracies: Vec<f64>,
     /// The epoch whose model is in memory.
@@ -37,31 +37,31 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job that has not begun, whose epochs end with these accuracies.
+    /// A job that has not started. Its epochs end with these accuracies.
     pub fn new(accuracies: Vec<f64>) -> Self {
         let epochs = accuracies.len() as u64;
         Job { epochs, accuracies, model: 0, snapshot: None, best_file: None, until_kill: None, trained: 0 }
     }
 
-    /// Reads the snapshot. None on the first start.
+    /// Loads the snapshot. Returns `None` on the first start.
     pub fn load_snapshot(&self) -> Option<Snapshot> {
         self.snapshot
     }
 
-    /// Trains an epoch, and returns the validation accuracy after it, over all ranks.
+    /// Trains an epoch and returns the validation accuracy after it, over all ranks.
     ///
     /// # Errors
-    /// When the process is killed before.
+    /// When the process is killed before this call.
     pub fn train_and_validate(&mut self, epoch: u64) -> Result<f64, Killed> {
         self.act()?;
         (self.model, self.trained) = (epoch, self.trained + 1);
         Ok(self.accuracies[epoch as usize])
     }
 
-    /// Writes the model as it is now to the best model's file.
+    /// Writes the current model to the best model's file.
     ///
     /// # Errors
-    /// When the process is killed before.
+    /// When the process is killed before this call.
     pub fn save_best_model(&mut self) -> Result<(), Killed> {
         self.act()?;
         self.best_file = Some(self.model);
@@ -71,19 +71,19 @@ impl Job {
     /// Writes the snapshot.
     ///
     /// # Errors
-    /// When the process is killed before.
+    /// When the process is killed before this call.
     pub fn save_snapshot(&mut self, snapshot: Snapshot) -> Result<(), Killed> {
         self.act()?;
         self.snapshot = Some(snapshot);
         Ok(())
     }
 
-    /// A new process, which will be killed after so many of the three calls above, or not at all.
+    /// Starts a new process, which is killed after `until_kill` of the three calls above, or never.
     pub fn start(&mut self, until_kill: Option<u64>) {
         self.until_kill = until_kill;
     }
 
-    /// The epoch whose model is in the best model's file, the one that the snapshot says, and how many epochs were trained in all.
+    /// The epoch in the best model's file, the best epoch in the snapshot, and the total number of trained epochs.
     pub fn end(&self) -> (Option<u64>, Option<u64>, u64) {
         let said = self.snapshot.and_then(|snapshot| snapshot.best);
         (self.best_file, said.map(|best| best.epoch), self.trained)

@@ -1,4 +1,4 @@
-//! How the grader's inputs reach each task's function, and its results the grader. There is nothing to change here.
+//! Passes the grader's inputs to each task's function and its results back. You do not change this file.
 
 use c10d::ProcessGroup;
 use lockstep_exercise::{Task, numbers, tensor};
@@ -9,8 +9,8 @@ use crate::best::Best;
 use crate::job::{Job, Killed};
 use crate::plateau::Plateau;
 
-/// Inputs: the head's name, and the layers' names and widths. Results: what the answer counted, and the variables that a step of
-/// training has changed.
+/// Inputs: the head's name, and the layers' names and widths. Results: the answer's count, and the variables that a training step
+/// has changed.
 pub fn freeze(answer: fn(&VarStore, &str) -> usize) -> Task {
     Task::new("freeze", move |(head, layers): (String, Vec<(String, i64)>)| {
         let vs = VarStore::new(Device::Cpu);
@@ -42,8 +42,7 @@ pub fn smoothing(answer: fn(&Tensor, &Tensor, f64) -> Tensor) -> Task {
     })
 }
 
-/// Inputs: rate, factor, patience, and the losses of the epochs, of which none is a number that is not. Results: the rate after
-/// each.
+/// Inputs: rate, factor, patience, and the losses of the epochs; `None` stands for NaN. Results: the rate after each epoch.
 pub fn plateau(answer: fn(&mut Plateau, f64)) -> Task {
     Task::new("plateau", move |(rate, factor, patience, losses): (f64, f64, u64, Vec<Option<f64>>)| {
         let mut schedule = Plateau { rate, factor, patience, best: f64::INFINITY, bad: 0 };
@@ -55,10 +54,10 @@ pub fn plateau(answer: fn(&mut Plateau, f64)) -> Task {
     })
 }
 
-/// What a rank tells of an epoch, or what is told to it.
+/// The signature of `best`.
 type Answer = fn(&ProcessGroup, &mut Option<Best>, u64, u64, u64) -> anyhow::Result<()>;
 
-/// Inputs: by epoch and rank, how many of how many photographs were told right. Results: the epoch that is the best after each.
+/// Inputs: the right predictions and the photographs of each epoch and rank. Results: the best epoch after each epoch.
 pub fn best(answer: Answer) -> Task {
     Task::in_group("best", move |group, epochs: Vec<Vec<(u64, u64)>>| {
         let (mut best, mut kept) = (None, Vec::new());
@@ -71,7 +70,7 @@ pub fn best(answer: Answer) -> Task {
     })
 }
 
-/// Inputs: the accuracy of each epoch, and after how many calls each start is killed.
+/// Inputs: the accuracy of each epoch, and after how many calls each run is killed.
 pub fn two_files(answer: fn(&mut Job) -> Result<(), Killed>) -> Task {
     Task::new("two_files", move |(accuracies, kills): (Vec<f64>, Vec<u64>)| {
         let mut job = Job::new(accuracies);

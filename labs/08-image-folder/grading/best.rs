@@ -1,77 +1,76 @@
-//! Task `best`: the epochs that each of three ranks keeps, whose shares differ and whose opinions do, too.
+//! Grades `best`: the epoch that each of three ranks keeps, with shares of different length and accuracy.
 
-use lockstep_grading::{Claim, Fault, Stage, Verdict, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
 
-/// By epoch and rank, how many of how many photographs were told right.
+/// By epoch and rank, the number of right predictions and of photographs.
 type Epochs = Vec<Vec<(usize, usize)>>;
 /// The best epoch after each epoch.
 type Kept = Vec<Option<u64>>;
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let times = stage.random().below(1..6);
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let times = runner.random().below(1..6);
     let case = |shares: [usize; 3], rights: &[[usize; 3]]| -> Epochs {
         let of_epoch =
             |right: &[usize; 3]| right.iter().zip(shares).map(|(right, of)| (right * times, of * times)).collect();
         rights.iter().map(of_epoch).collect()
     };
     let cases = [
-        // In all 17, 19, 22, 22, 21 of 35: the sums, each rank's own share and the mean of the shares are of different opinions.
+        // Over all ranks 17, 19, 22, 22, 21 of 35. The sums, each rank's own share and the mean of the shares choose different epochs.
         case([20, 10, 5], &[[10, 5, 2], [14, 4, 1], [12, 5, 5], [15, 5, 2], [13, 4, 4]]),
         case([20, 10, 0], &[[10, 5, 0], [11, 4, 0], [9, 8, 0]]),
     ];
-    let outputs = stage.call::<_, Kept>(3, &cases).map_err(|error| explain(error, why))?;
+    let outputs = runner.call::<_, Kept>(3, &cases).map_err(|error| explain(error, why))?;
     for (number, epochs) in cases.iter().enumerate() {
         let all: Vec<&Kept> = outputs.all(number).collect();
-        judge(epochs, &all)?;
+        check(epochs, &all)?;
     }
     Ok(())
 }
 
-fn judge(epochs: &Epochs, observed: &[&Kept]) -> anyhow::Result<()> {
+fn check(epochs: &Epochs, observed: &[&Kept]) -> anyhow::Result<()> {
     let ratio = |(right, of): (usize, usize)| right as f64 / of as f64;
     let all =
         |ranks: &Vec<(usize, usize)>| ratio(ranks.iter().fold((0, 0), |sum, rank| (sum.0 + rank.0, sum.1 + rank.1)));
     let mean = |ranks: &Vec<(usize, usize)>| ranks.iter().map(|rank| ratio(*rank)).sum::<f64>() / ranks.len() as f64;
     let right = kept(epochs.iter().map(all), false);
-    let given = format!("by epoch and rank, how many of how many were told right: {epochs:?}");
+    let given = format!("right predictions of photographs, by epoch and rank: {epochs:?}");
     for (rank, &seen) in observed.iter().enumerate() {
-        let claim =
-            Claim::equal(&right, seen).on_rank(rank).given(format!("{given}; which epoch is the best after each"));
+        let claim = Claim::equal(&right, seen).on_rank(rank).given(format!("{given}; the best epoch after each epoch"));
         let differ = observed.iter().any(|other| *other != seen);
         let claim = if differ { claim.verdict(Verdict::RanksDisagree) } else { claim };
         let own = |of: usize| kept(epochs.iter().map(|ranks| ratio(ranks[of])), false);
         claim
-            .knows(
+            .diagnose_if(
                 differ && *seen == own(rank),
-                "each rank decides by its own share: they keep models of different epochs, and the file has the one of the rank that wrote \
-                 it last",
+                "each rank decides by its own share: they keep models of different epochs, and the file has the model of the rank that \
+                 wrote last",
             )
-            .knows(!differ && *seen == own(0), "rank 0's share decides for all: what the other ranks have seen does not count")
-            .knows(
+            .diagnose_if(!differ && *seen == own(0), "rank 0's share decides for all ranks: the predictions of the other ranks do not count")
+            .diagnose_if(
                 *seen == kept(epochs.iter().map(mean), false),
-                "decided by the mean of the ranks' accuracies: a photograph in a short share weighs more. Sum right answers and photographs, \
-                 and divide once",
+                "decided by the mean of the ranks' accuracies: a photograph in a short share weighs more. Sum right predictions and \
+                 photographs, and divide once",
             )
-            .knows(
+            .diagnose_if(
                 *seen == kept(epochs.iter().map(all), true),
-                "of two equal epochs the later one is kept: the first stays, or a resumed run decides otherwise than one that nobody stopped",
+                "of two equal epochs, the later one is kept: keep the first, or a resumed run decides differently from one without a stop",
             )
-            .otherwise("not the epoch with the most right answers over all ranks")?;
+            .or_fail("keep the epoch with the most right predictions over all ranks")?;
     }
     Ok(())
 }
 
-fn why(fault: &Fault) -> Option<String> {
-    let waits = fault.table.iter().any(|line| line.contains("waits in"));
-    let others = fault.table.iter().any(|line| !line.contains("waits in"));
-    (fault.verdict == Verdict::Hang && waits && others).then(|| {
+fn why(finding: &Finding) -> Option<String> {
+    let waits = finding.table.iter().any(|line| line.contains("waits in"));
+    let others = finding.table.iter().any(|line| !line.contains("waits in"));
+    (finding.verdict == Verdict::Hang && waits && others).then(|| {
         "a rank waits in a collective that others do not call: whether it is called must not depend on a rank's own accuracy. Sum first, on all \
-         ranks and in every epoch; decide then"
+         ranks and in every epoch, and then decide"
             .into()
     })
 }
 
-/// The best epoch after each.
+/// The best epoch after each epoch.
 fn kept(accuracies: impl Iterator<Item = f64>, last_of_equals: bool) -> Kept {
     let mut best: Option<(u64, f64)> = None;
     let mut step = |(epoch, accuracy): (u64, f64)| {

@@ -1,13 +1,13 @@
-//! Task `freeze`: which tensors a step of training still changes, and the count.
+//! Grades `freeze`: which tensors a training step still changes, and the count.
 
-use lockstep_grading::{Claim, Stage};
+use lockstep_grading::{Claim, Runner};
 
-/// A linear layer's name, and its width: it has width² + width numbers in two tensors.
+/// The name and width of a linear layer, which has width² + width numbers in two tensors.
 type Layer = (String, usize);
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
-    // The second of each pair is no part of the head, though it begins with the same letters.
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    // The second of each pair is not part of the head, although its name begins with the same letters.
     let heads = [("head", "header"), ("fc", "fc2"), ("classifier", "classifier_before")];
     let mut case = |(head, other): (&str, &str)| {
         let names = [format!("{head}.0"), format!("{head}.2"), other.to_owned(), "layer1.0".into(), "layer1.1".into()];
@@ -15,11 +15,11 @@ pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
         (head.to_owned(), layers)
     };
     let cases = heads.map(&mut case);
-    let outputs = stage.call::<_, (usize, Vec<String>)>(1, &cases)?;
-    cases.iter().enumerate().try_for_each(|(number, case)| judge(case, outputs.of(0, number)))
+    let outputs = runner.call::<_, (usize, Vec<String>)>(1, &cases)?;
+    cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
 }
 
-fn judge((head, layers): &(String, Vec<Layer>), (count, changed): &(usize, Vec<String>)) -> anyhow::Result<()> {
+fn check((head, layers): &(String, Vec<Layer>), (count, changed): &(usize, Vec<String>)) -> anyhow::Result<()> {
     let inside = |name: &str| name.strip_prefix(head.as_str()).is_some_and(|rest| rest.starts_with('.'));
     let tensors = |of: &dyn Fn(&str) -> bool| {
         let names = layers.iter().filter(|(name, _)| of(name));
@@ -35,28 +35,28 @@ fn judge((head, layers): &(String, Vec<Layer>), (count, changed): &(usize, Vec<S
     let given =
         format!("the layers {layers:?} (name, inputs and outputs) and a batch norm \"norm\"; the head is \"{head}\"");
     let expected = tensors(&inside);
-    Claim::that(*changed == expected, format!("a step of training changes {expected:?}"), format!("{changed:?}"))
+    Claim::that(*changed == expected, format!("a training step changes {expected:?}"), format!("{changed:?}"))
         .given(&given)
-        .knows(
+        .diagnose_if(
             all.iter().all(|name| changed.contains(name)),
-            "nothing is frozen: a step of training changes the backbone as well. `detach` makes another tensor, and the parameter is as \
-             it was; nobody warns, in Python's `require_grad = False` as little as here",
+            "nothing is frozen: a training step changes the backbone as well. `detach` returns another tensor and leaves the parameter \
+             as it was. There is no warning, just as for `require_grad = False` (sic) in Python",
         )
-        .knows(changed.is_empty(), "the head is frozen, too: nothing is trained any more")
-        .knows(
+        .diagnose_if(changed.is_empty(), "the head is frozen, too: nothing is trained")
+        .diagnose_if(
             *changed == tensors(&|name| name.starts_with(head.as_str())),
-            format!("a module whose name only begins with \"{head}\" is trained, too: a module's name ends at a dot"),
+            format!("a module whose name only begins with \"{head}\" is trained, too: the name of a module ends at a dot"),
         )
-        .otherwise("not just the head is trained")?;
+        .or_fail("train the head and nothing else")?;
     let (right, norm) = (numbers(&inside), 8);
     let everything = numbers(&|_| true) + norm;
     Claim::equal(&right, count)
         .given(&given)
-        .knows(
+        .diagnose_if(
             *count == everything || *count == everything + norm,
-            "the count is that of all parameters: `trainable_variables` lists what was made to be trained once, frozen or not; ask each tensor \
-             whether it requires a gradient",
+            "the count is that of all parameters: `trainable_variables` lists every parameter that was created as trainable, frozen or not. \
+             Check whether each tensor requires a gradient",
         )
-        .knows(*count == expected.len(), "tensors were counted: what matters is how many numbers are in them (`numel`)")
-        .otherwise("not the count of numbers in the head's weights and biases")
+        .diagnose_if(*count == expected.len(), "tensors were counted: count the numbers in them (`numel`)")
+        .or_fail("count the numbers in the head's weights and biases")
 }

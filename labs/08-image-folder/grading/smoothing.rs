@@ -1,65 +1,64 @@
-//! Task `smoothing`: losses against `torch.nn.CrossEntropyLoss(label_smoothing=…)` (`aten/src/ATen/native/LossNLL.cpp`).
+//! Grades `smoothing`: compares losses with `torch.nn.CrossEntropyLoss(label_smoothing=…)` (`aten/src/ATen/native/LossNLL.cpp`).
 
-use lockstep_grading::{Claim, Numbers, Stage};
+use lockstep_grading::{Claim, Numbers, Runner};
 
-/// Logits by picture, right classes, ε.
+/// The logits of each picture, the right classes, and ε.
 type Case = (Vec<Vec<f64>>, Vec<i64>, f64);
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
     let mut case = |epsilon: f64, size: f64| -> Case {
         let (pictures, classes) = (random.below(3..8), random.below(3..7));
         let right: Vec<i64> = (0..pictures).map(|_| random.below(0..classes) as i64).collect();
         let mut logits: Vec<Vec<f64>> = (0..pictures).map(|_| random.numbers(classes)).collect();
         for (logits, class) in logits.iter_mut().zip(&right) {
-            // The right class is well ahead: what smoothing adds is then no small part of the loss.
+            // The right class is well ahead, so smoothing adds a large part of the loss.
             logits[*class as usize] += 9.0;
             logits.iter_mut().for_each(|logit| *logit *= size);
         }
         (logits, right, epsilon)
     };
     let cases = [case(0.1, 1.0), case(0.3, 0.5), case(0.0, 0.125), case(0.1, 200.0)];
-    let outputs = stage.call::<_, Numbers>(1, &cases)?;
-    cases.iter().enumerate().try_for_each(|(number, case)| judge(case, outputs.of(0, number)))
+    let outputs = runner.call::<_, Numbers>(1, &cases)?;
+    cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
 }
 
-fn judge(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
+fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
     let (logits, right, epsilon) = case;
     let (pictures, classes) = (right.len() as f64, logits[0].len() as f64);
     let loss = loss(case, *epsilon);
-    // Single precision would do; the largest losses are some hundreds.
+    // Single precision is enough. The largest losses are a few hundred.
     let tolerance = 1e-6 * (1.0 + loss * 10.0);
     let given = format!("ε {epsilon}, right classes {right:?}, logits {logits:?}");
     let [seen] = observed else {
         return Claim::that(false, "one number", format!("{observed:?}"))
             .given(given)
-            .otherwise("one loss for the whole batch is wanted: the mean over its pictures");
+            .or_fail("return one loss for the whole batch: the mean over its pictures");
     };
     let is = |value: f64| (value - seen).abs() <= tolerance;
     let floor = floor(*epsilon, classes);
     Claim::close(&[loss], observed, tolerance)
         .given(given)
-        .knows(
-            is(loss / pictures) && *seen < floor,
+        .diagnose_if(
+            is(loss / pictures),
             format!(
-                "divided by the number of pictures twice: no network can reach such a loss, the smallest there is for ε {epsilon} and \
-                 {classes} classes is {floor:.4}"
+                "divided by the number of pictures twice, so the loss shrinks with the batch: the smallest loss that a network can reach \
+                 for ε {epsilon} and {classes} classes is {floor:.4}"
             ),
         )
-        .knows(is(loss / pictures), "divided by the number of pictures twice: the loss shrinks with the batch")
-        .knows(is(loss * pictures), "the sum over the pictures, not their mean: the loss would grow with the batch")
-        .knows(is(-loss), "the sign is missing: logarithms of probabilities are negative, a loss is not")
-        .knows(is(self::loss(case, 0.0)), "plain cross entropy: the target is not smoothed")
-        .knows(
+        .diagnose_if(is(loss * pictures), "the sum over the pictures, not their mean: the loss grows with the batch")
+        .diagnose_if(is(-loss), "the sign is missing: logarithms of probabilities are negative, but a loss is not")
+        .diagnose_if(is(self::loss(case, 0.0)), "plain cross entropy: the target is not smoothed")
+        .diagnose_if(
             is(self::loss(case, epsilon * classes / (classes - 1.0))),
-            "ε is shared by the wrong classes alone: the right one gets a share, too, 1 − ε + ε / K in all",
+            "ε is shared only by the wrong classes: the right class gets a share, too, so its target is 1 − ε + ε / K",
         )
-        .knows(
+        .diagnose_if(
             !seen.is_finite(),
-            "not a number: with large logits a probability is 0 in floating point, and its logarithm infinite. Take `log_softmax`, which \
-             never makes the probability itself",
+            "not a finite number: with large logits, a probability is 0 in floating point and its logarithm infinite. Use `log_softmax`, \
+             which never computes the probability itself",
         )
-        .otherwise("not the cross entropy with label smoothing")
+        .or_fail("this is not the cross entropy with label smoothing")
 }
 
 fn loss((logits, right, _): &Case, epsilon: f64) -> f64 {

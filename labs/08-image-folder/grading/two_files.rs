@@ -1,15 +1,15 @@
-//! Task `two_files`: a job that is killed at every moment once, and at some twice.
+//! Grades `two_files`: a job that is killed once at every possible moment, and twice at some.
 
-use lockstep_grading::{Claim, Stage};
+use lockstep_grading::{Claim, Runner};
 
-/// The accuracy of each epoch, and after how many calls each start is killed.
+/// The accuracy of each epoch, and after how many calls each run is killed.
 type Case = (Vec<f64>, Vec<u64>);
-/// The epoch in the best model's file, the one that the snapshot names, and how many epochs were trained.
-type End = (Option<u64>, Option<u64>, u64);
+/// The epoch in the best model's file, the best epoch in the snapshot, and the number of trained epochs.
+type Ended = (Option<u64>, Option<u64>, u64);
 
-pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
-    let mut random = stage.random();
-    // After the best epoch come some that are better than those before it.
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    // Some epochs after the best one are better than those before it.
     let mut run = |base: &[usize]| -> Vec<f64> {
         base.iter().map(|accuracy| (accuracy * 10 + random.below(0..9)) as f64 / 100.0).collect()
     };
@@ -19,43 +19,42 @@ pub(crate) fn grade(stage: &mut Stage) -> anyhow::Result<()> {
         cases.extend((0..3 * run.len() as u64).map(|kill| (run.clone(), vec![kill])));
     }
     cases.extend((0..8).map(|_| (runs[1].clone(), vec![random.below(1..9) as u64, random.below(1..5) as u64])));
-    let outputs = stage.call::<_, End>(1, &cases)?;
-    cases.iter().enumerate().try_for_each(|(number, case)| judge(case, outputs.of(0, number)))
+    let outputs = runner.call::<_, Ended>(1, &cases)?;
+    cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
 }
 
-fn judge((accuracies, kills): &Case, &(file, said, trained): &End) -> anyhow::Result<()> {
+fn check((accuracies, kills): &Case, &(file, said, trained): &Ended) -> anyhow::Result<()> {
     let at = |epoch: u64| accuracies.get(epoch as usize).copied().unwrap_or(f64::NAN);
     let best = (0..accuracies.len() as u64).fold(0, |best, epoch| if at(epoch) > at(best) { epoch } else { best });
-    let ends = match &kills[..] {
+    let kills_text = match &kills[..] {
         [] => "not killed".into(),
         kills => format!("killed after {kills:?} calls of `train_and_validate`, `save_best_model` and `save_snapshot`"),
     };
-    let given = format!("epochs of accuracies {accuracies:?}, {ends}");
-    let told = |epoch: Option<u64>| epoch.map_or("no model".into(), |epoch| format!("that of epoch {epoch}"));
+    let given = format!("epochs of accuracies {accuracies:?}, {kills_text}");
+    let model = |epoch: Option<u64>| epoch.map_or("no model".into(), |epoch| format!("that of epoch {epoch}"));
     let expected = format!("the best model is that of epoch {best}");
-    Claim::that(file == Some(best), &expected, told(file))
+    Claim::that(file == Some(best), &expected, model(file))
         .given(&given)
-        .knows(
+        .diagnose_if(
             file.is_some_and(|file| file > best),
             "a worse model has replaced the best one after a restart: the best accuracy so far is not in the snapshot, or is not read \
-             from it, and whatever comes first is taken for the best",
+             from it, so the first model after the restart counts as the best",
         )
-        .knows(
+        .diagnose_if(
             file.is_none_or(|file| file < best) && !kills.is_empty(),
             format!(
-                "the best model is lost: the snapshot that goes on after epoch {best} was written first, a kill came before the model was, \
-                 and nobody trains that epoch again. Write the model first: a kill then has the epoch done again"
+                "the best model is lost: the snapshot that continues after epoch {best} was written first, the kill came before the model \
+                 was written, and the epoch is not trained again. Write the model first: then a kill only repeats the epoch"
             ),
         )
-        .otherwise("not the best model is in the file")?;
-    Claim::that(said == Some(best), format!("the snapshot says that epoch {best} is the best"), told(said))
+        .or_fail("the file does not contain the best model")?;
+    Claim::that(said == Some(best), format!("epoch {best} as the best one in the snapshot"), model(said))
         .given(&given)
-        .otherwise("the snapshot does not say which model is the best at its time: a run that goes on from it would take a worse one for better")?;
+        .or_fail("the snapshot does not name the best model at its time: a run that resumes from it would accept a worse one")?;
     let most = accuracies.len() + kills.len();
-    Claim::that(trained as usize <= most, format!("at most {most} epochs are trained"), format!("{trained}"))
+    Claim::that(trained as usize <= most, format!("at most {most} trained epochs"), format!("{trained}"))
         .given(&given)
-        .otherwise(
-            "more is trained again than the epoch that a kill has broken off: the best model is not the last, so a snapshot must be written after \
-             every epoch",
+        .or_fail(
+            "a resumed run repeats more than the interrupted epoch: the best model is not the last one, so write a snapshot after every epoch",
         )
 }

@@ -1,11 +1,11 @@
-//! Other answers to `best`: wrong ones, and right ones that look unusual.
+//! Answers to `best`: wrong ones, and unusual right ones.
 
 use c10d::{ProcessGroup, Rank, ReduceOp};
 use tch::Tensor;
 
 use crate::best::Best;
 
-/// Each rank by its own accuracy. As it is given.
+/// The given program: each rank decides by its own accuracy.
 pub fn own(_: &ProcessGroup, best: &mut Option<Best>, epoch: u64, right: u64, photographs: u64) -> anyhow::Result<()> {
     let accuracy = right as f64 / photographs as f64;
     if best.is_none_or(|best| accuracy > best.accuracy) {
@@ -14,7 +14,7 @@ pub fn own(_: &ProcessGroup, best: &mut Option<Best>, epoch: u64, right: u64, ph
     Ok(())
 }
 
-/// Rank 0's accuracy, for all.
+/// Decides by rank 0's accuracy.
 pub fn rank_0_decides(
     group: &ProcessGroup,
     best: &mut Option<Best>,
@@ -31,7 +31,7 @@ pub fn rank_0_decides(
     Ok(())
 }
 
-/// The mean of the ranks' accuracies.
+/// Decides by the mean of the ranks' accuracies.
 pub fn mean_of_ranks(
     group: &ProcessGroup,
     best: &mut Option<Best>,
@@ -48,7 +48,7 @@ pub fn mean_of_ranks(
     Ok(())
 }
 
-/// Of equal ones the last is kept.
+/// Keeps the last of equal epochs.
 pub fn last_of_equals(
     group: &ProcessGroup,
     best: &mut Option<Best>,
@@ -65,7 +65,7 @@ pub fn last_of_equals(
     Ok(())
 }
 
-/// Only ranks that are better than before take part in the sum.
+/// Sums only over ranks that are better than before.
 pub fn asks_if_promising(
     group: &ProcessGroup,
     best: &mut Option<Best>,
@@ -86,7 +86,7 @@ pub fn asks_if_promising(
     Ok(())
 }
 
-/// Right: rank 0 alone adds up and divides, and tells the others.
+/// Right: adds up and divides on rank 0, which broadcasts the result.
 pub fn broadcasts(
     group: &ProcessGroup,
     best: &mut Option<Best>,

@@ -1,9 +1,9 @@
-//! Other answers to `freeze`: wrong ones, and right ones that look unusual.
+//! Answers to `freeze`: wrong ones, and unusual right ones.
 
 use tch::Tensor;
 use tch::nn::VarStore;
 
-/// Makes new tensors without gradients and drops them: the old ones are as they were. As it is given.
+/// The given program: creates new tensors without gradients and drops them.
 pub fn detached(vs: &VarStore, head: &str) -> usize {
     let inside = |name: &str| name.strip_prefix(head).is_some_and(|rest| rest.starts_with('.'));
     for (name, tensor) in vs.variables() {
@@ -20,7 +20,7 @@ pub fn everything(vs: &VarStore, _: &str) -> usize {
     0
 }
 
-/// Trains all whose name begins with the head's.
+/// Trains all modules whose name begins with the head's.
 pub fn by_prefix(vs: &VarStore, head: &str) -> usize {
     for (name, tensor) in vs.variables() {
         if !name.starts_with(head) {
@@ -30,7 +30,7 @@ pub fn by_prefix(vs: &VarStore, head: &str) -> usize {
     vs.trainable_variables().iter().filter(|tensor| tensor.requires_grad()).map(Tensor::numel).sum()
 }
 
-/// Counts what was once registered as trainable.
+/// Counts all parameters that were created as trainable.
 pub fn counts_all(vs: &VarStore, head: &str) -> usize {
     let inside = |name: &str| name.strip_prefix(head).is_some_and(|rest| rest.starts_with('.'));
     for (name, tensor) in vs.variables() {
@@ -52,7 +52,7 @@ pub fn counts_tensors(vs: &VarStore, head: &str) -> usize {
     vs.trainable_variables().iter().filter(|tensor| tensor.requires_grad()).count()
 }
 
-/// Right: freezes everything, and thaws the head.
+/// Right: freezes everything, then unfreezes the head.
 pub fn thaws(vs: &VarStore, head: &str) -> usize {
     for tensor in vs.trainable_variables() {
         let _shared = tensor.set_requires_grad(false);

@@ -1,10 +1,10 @@
-//! Other answers to `plateau`: wrong ones, and right ones that look unusual.
+//! Answers to `plateau`: wrong ones, and unusual right ones.
 
 use crate::plateau::Plateau;
 
 const THRESHOLD: f64 = 1e-4;
 
-/// An epoch early.
+/// Reduces the rate an epoch early.
 pub fn impatient(schedule: &mut Plateau, loss: f64) {
     if loss < schedule.best * (1.0 - THRESHOLD) {
         schedule.best = loss;
@@ -18,7 +18,7 @@ pub fn impatient(schedule: &mut Plateau, loss: f64) {
     }
 }
 
-/// After a reduction each further bad epoch reduces again.
+/// Does not reset the count after a reduction.
 pub fn no_new_count(schedule: &mut Plateau, loss: f64) {
     if loss < schedule.best * (1.0 - THRESHOLD) {
         schedule.best = loss;
@@ -44,7 +44,7 @@ pub fn adds_up(schedule: &mut Plateau, loss: f64) {
     }
 }
 
-/// Compares with the epoch before.
+/// Compares with the previous epoch.
 pub fn against_the_last(schedule: &mut Plateau, loss: f64) {
     if loss < schedule.best * (1.0 - THRESHOLD) {
         schedule.bad = 0;
@@ -58,7 +58,7 @@ pub fn against_the_last(schedule: &mut Plateau, loss: f64) {
     }
 }
 
-/// Any fall counts, however small.
+/// Has no threshold.
 pub fn any_better(schedule: &mut Plateau, loss: f64) {
     if loss < schedule.best {
         schedule.best = loss;
@@ -72,7 +72,7 @@ pub fn any_better(schedule: &mut Plateau, loss: f64) {
     }
 }
 
-/// Asks whether it is worse: NaN is not, and becomes the best.
+/// Tests whether the loss is worse, which is false for NaN.
 pub fn not_a_number(schedule: &mut Plateau, loss: f64) {
     if loss >= schedule.best * (1.0 - THRESHOLD) {
         schedule.bad += 1;
@@ -86,7 +86,7 @@ pub fn not_a_number(schedule: &mut Plateau, loss: f64) {
     }
 }
 
-/// Right: the threshold is taken off, and the count is set in one place.
+/// Right: subtracts the threshold and sets the count in one place.
 pub fn one_count(schedule: &mut Plateau, loss: f64) {
     let better =
         loss < schedule.best - schedule.best.abs() * THRESHOLD || schedule.best.is_infinite() && loss.is_finite();

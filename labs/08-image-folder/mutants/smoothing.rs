@@ -1,8 +1,8 @@
-//! Other answers to `smoothing`: wrong ones, and right ones that look unusual.
+//! Answers to `smoothing`: wrong ones, and unusual right ones.
 
 use tch::{Kind, Tensor};
 
-/// The tutorial's: the mean of a batch, divided by its length once more.
+/// As in the tutorial: divides the mean of a batch by its length again.
 pub fn divided_twice(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     let classes = logits.size()[1];
     let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
@@ -10,7 +10,7 @@ pub fn divided_twice(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     of_picture.mean(Kind::Double) / right.size()[0]
 }
 
-/// The sum over the batch.
+/// Sums over the batch.
 pub fn summed(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     let classes = logits.size()[1];
     let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
@@ -18,7 +18,7 @@ pub fn summed(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     of_picture.sum(Kind::Double)
 }
 
-/// ε is shared by the wrong classes alone.
+/// Shares ε among the wrong classes only.
 pub fn others_only(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     let classes = logits.size()[1];
     let each = epsilon / (classes - 1) as f64;
@@ -27,7 +27,7 @@ pub fn others_only(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     of_picture.mean(Kind::Double)
 }
 
-/// No smoothing.
+/// Does not smooth.
 pub fn sharp(logits: &Tensor, right: &Tensor, _: f64) -> Tensor {
     let classes = logits.size()[1];
     let target = right.one_hot(classes).to_kind(Kind::Double);
@@ -35,7 +35,7 @@ pub fn sharp(logits: &Tensor, right: &Tensor, _: f64) -> Tensor {
     of_picture.mean(Kind::Double)
 }
 
-/// The sign is forgotten.
+/// Forgets the sign.
 pub fn no_minus(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     let classes = logits.size()[1];
     let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
@@ -43,7 +43,7 @@ pub fn no_minus(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     of_picture.mean(Kind::Double)
 }
 
-/// The softmax by hand: large logits overflow.
+/// Computes the softmax by hand, which overflows for large logits.
 pub fn overflows(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     let classes = logits.size()[1];
     let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
@@ -52,7 +52,7 @@ pub fn overflows(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     of_picture.mean(Kind::Double)
 }
 
-/// Right: the plain cross entropy and the mean over all classes, blended.
+/// Right: blends the plain cross entropy and the mean over all classes.
 pub fn two_terms(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     let logarithms = logits.log_softmax(-1, Kind::Double);
     let plain = -logarithms.gather(1, &right.unsqueeze(1), false).mean(Kind::Double);

@@ -1,8 +1,8 @@
-//! Other answers to `two_files`: wrong ones, and right ones that look unusual.
+//! Answers to `two_files`: wrong ones, and unusual right ones.
 
 use crate::job::{Best, Job, Killed, Snapshot};
 
-/// The snapshot first, and the best accuracy is forgotten in a resume. As it is given.
+/// The given program: writes the snapshot first and forgets the best accuracy on a resume.
 pub fn given(job: &mut Job) -> Result<(), Killed> {
     let start = job.load_snapshot().map_or(0, |snapshot| snapshot.next_epoch);
     let mut best: Option<Best> = None;
@@ -17,7 +17,7 @@ pub fn given(job: &mut Job) -> Result<(), Killed> {
     Ok(())
 }
 
-/// The best accuracy survives, but a kill between the two files loses the best model.
+/// Keeps the best accuracy, but a kill between the two files loses the best model.
 pub fn snapshot_first(job: &mut Job) -> Result<(), Killed> {
     let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
     for epoch in start..job.epochs {
@@ -34,7 +34,7 @@ pub fn snapshot_first(job: &mut Job) -> Result<(), Killed> {
     Ok(())
 }
 
-/// The best model first, but the snapshot is made with the best of before: it is taken again for worse.
+/// Writes the best model first, but puts the previous best epoch into the snapshot.
 pub fn best_of_before(job: &mut Job) -> Result<(), Killed> {
     let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
     for epoch in start..job.epochs {
@@ -49,7 +49,7 @@ pub fn best_of_before(job: &mut Job) -> Result<(), Killed> {
     Ok(())
 }
 
-/// A snapshot only with a best model, as the tutorial's one file: a resume goes back to the best epoch.
+/// Writes a snapshot only with a best model, as the tutorial does, so a resume goes back to the best epoch.
 pub fn from_the_best(job: &mut Job) -> Result<(), Killed> {
     let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
     for epoch in start..job.epochs {
@@ -63,7 +63,7 @@ pub fn from_the_best(job: &mut Job) -> Result<(), Killed> {
     Ok(())
 }
 
-/// Right, with a write too many: a snapshot before the best model that goes on from this epoch, and one after it.
+/// Right, with one write more than necessary: a snapshot before the best model and one after it.
 pub fn two_snapshots(job: &mut Job) -> Result<(), Killed> {
     let snapshot = job.load_snapshot().unwrap_or(Snapshot { next_epoch: 0, best: None });
     let mut best = snapshot.best;

@@ -1,13 +1,13 @@
-//! What can be asked of the lab. The defaults are the tutorial's where it has one.
+//! The command line. The defaults are the tutorial's, if it has the option.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::Parser;
 use lockstep::checkpoint;
-use lockstep::data::vision::OnBroken;
 use lockstep::device::DeviceChoice;
 use lockstep::snapshot::SaveArgs;
+use lockstep_vision::OnBroken;
 
 /// Train a classifier of storm damage on a folder of photographs for each class
 #[derive(Parser)]
@@ -18,16 +18,16 @@ pub(crate) struct Args {
     /// Photographs in a batch of one rank
     #[arg(long, default_value = "16")]
     pub(crate) batch_size: NonZeroUsize,
-    /// Learning rate to begin with
+    /// Initial learning rate
     #[arg(long, default_value_t = 1e-4)]
     pub(crate) lr: f64,
-    /// A folder with Train/ and Validation/, and perhaps Test/, with a folder per class in each; without one, houses are drawn
+    /// A folder with Train/, Validation/ and optionally Test/, each with a folder per class; without one, houses are drawn
     #[arg(long)]
     pub(crate) data: Option<PathBuf>,
     /// Houses to draw for training; a quarter as many are drawn for validation
     #[arg(long, default_value = "512")]
     pub(crate) samples: NonZeroUsize,
-    /// What to do about a photograph that cannot be read; to skip one in training is to take the next in its place
+    /// What to do about a photograph that cannot be read; in training, `skip` uses the next photograph instead
     #[arg(long, value_enum, default_value_t)]
     pub(crate) on_broken_image: OnBroken,
     /// Width and height that photographs are resized to
@@ -36,24 +36,24 @@ pub(crate) struct Args {
     /// Threads of each rank that read photographs ahead
     #[arg(long, default_value_t = 1)]
     pub(crate) workers: usize,
-    /// Weights to begin with, all but the head's: a .safetensors file, or a .pth as torchvision publishes
+    /// Initial weights of everything but the head: a .safetensors file, or a .pth file as torchvision publishes them
     #[arg(long)]
     pub(crate) pretrained: Option<PathBuf>,
-    /// Train the head alone
+    /// Train only the head
     #[arg(long)]
     pub(crate) freeze: bool,
     /// Channels of the network's first stage; pretrained weights have 64
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) width: i64,
-    /// Normalize over the batches of all ranks, not each rank over its own
+    /// Normalize over the batches of all ranks instead of each rank's own
     #[arg(long)]
     pub(crate) sync_batch_norm: bool,
-    /// The folder of snapshots: training goes on from the newest good one in it
+    /// The folder of snapshots; training resumes from the newest good one
     #[arg(long, default_value = "snapshots")]
     pub(crate) snapshots: PathBuf,
     #[command(flatten)]
     pub(crate) save: SaveArgs,
-    /// The best model's file; best_model.safetensors in the folder of snapshots, if none is named
+    /// The best model's file; best_model.safetensors in the folder of snapshots by default
     #[arg(long, value_parser = checkpoint::parse_name)]
     pub(crate) best: Option<PathBuf>,
     /// A folder in which each rank saves its last weights

@@ -1,7 +1,7 @@
-//! Lab 08: transfer learning. Photographs of houses after a storm are sorted by how much damage they took.
+//! Lab 08: transfer learning. A network classifies photographs of houses after a storm by their damage.
 //!
-//! Runs under `lockstep run` or torchrun, or alone. Against lab 06: a folder of photographs per class, a network that may have been
-//! trained before and whose head is new, a learning rate that falls when validation stalls, and the best model in a file of its own.
+//! Runs under `lockstep run` or torchrun, or alone. New since lab 06: a folder of photographs per class, a pretrained network with a
+//! new head, a learning rate that falls when the validation loss stalls, and a separate file for the best model.
 
 mod args;
 
@@ -13,8 +13,7 @@ use anyhow::Result;
 use args::Args;
 use clap::Parser;
 use lockstep::best::{Best, BestModel};
-use lockstep::data::vision::{AutoAugment, Normalize, Pipeline, Resize, Transformed};
-use lockstep::data::{Dataset, houses_or_drawn};
+use lockstep::data::Dataset;
 use lockstep::loader::{DataLoader, Position};
 use lockstep::loss::CrossEntropy;
 use lockstep::metrics::{EvalOptions, Evaluation, evaluate_classes, evaluate_with};
@@ -26,6 +25,7 @@ use lockstep::progress::of_epochs;
 use lockstep::sampler::DistributedSampler;
 use lockstep::snapshot::{Run, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
+use lockstep_vision::{AutoAugment, Normalize, Pipeline, Resize, Transformed, houses_or_drawn};
 use tch::nn::VarStore;
 
 fn main() -> ExitCode {
@@ -49,7 +49,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let set = |pictures, pipeline: Pipeline| {
         let pipeline = pipeline.then(Resize::square(args.image_size.get()));
         let (set, report) = (Transformed::new(pictures, Normalize::IMAGENET), report.clone());
-        set.pipeline(pipeline).seed(args.seed).on_broken(args.on_broken_image).warn(move |told| report.warn(told))
+        set.pipeline(pipeline).seed(args.seed).on_broken(args.on_broken_image).warn(move |message| report.warn(message))
     };
     let train_set = Arc::new(set(houses.train, Pipeline::new().then(AutoAugment::imagenet())).in_training());
     let validation_set = Arc::new(set(houses.validation, Pipeline::new()));
@@ -64,7 +64,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let net = ResNet::new(&vs.root(), Depth::ThirtyFour, &options);
     let parameters = count_trainable(&vs);
     if let Some(file) = args.pretrained.as_ref().filter(|_| env.rank.is_zero()) {
-        // The head is new. The other ranks get all weights from this one, when DDP is made.
+        // The head is new. The other ranks get all weights from this one when DDP is created.
         let options = LoadOptions { skip: vec![format!("{}.", ResNet::HEAD)], ..Default::default() };
         report.println(pretrained::load(&vs, file, &options)?.to_string());
     }

@@ -1,5 +1,5 @@
-//! The lab's promise: whatever is killed, and wherever, the run ends with the weights, the best model's file and the report of one
-//! in which nothing failed, to the bit.
+//! The lab's promise: whatever is killed, and whenever, the run ends with the same weights, best model and report as a run without
+//! a failure, to the bit.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -9,9 +9,9 @@ use std::fs;
 
 use common::{best, job_with, lines, new_job, quick, succeeds};
 use lockstep_contract::fault::{Act, Fault, Phase};
-use lockstep_trials::{Job, kill, while_saving};
+use lockstep_testkit::{Job, kill, while_saving};
 
-/// What a run leaves: the weights, the best model, and the words of its report.
+/// The results of a run: the weights, the best model, and the text of its report.
 type Left = (Vec<u8>, Vec<u8>, Vec<String>);
 
 fn args() -> Vec<&'static str> {
@@ -22,8 +22,8 @@ fn with_seed(seed: &'static str) -> Vec<&'static str> {
     quick(&["--epochs", "3", "--save-every-steps", "2", "--seed", seed])
 }
 
-/// A run of two ranks in which a later epoch is better than an earlier one. With six houses to validate on, which seeds have one
-/// depends on the last bits, and with them on the processor.
+/// A run of two ranks in which a later epoch is better than an earlier one. With six validation houses, the seeds that give such a
+/// run depend on the last bits, and so on the processor.
 fn that_gets_better() -> Vec<&'static str> {
     let gets_better = |args: &Vec<&'static str>| {
         let ended = succeeds(&mut new_job(), 2, args);
@@ -48,7 +48,7 @@ fn undisturbed(world: usize, args: &[&str]) -> Left {
     left(&job, world, &ended.printed())
 }
 
-/// Starts the job again after each fault, until it succeeds; what was printed.
+/// Restarts the job after each fault until it succeeds. Returns the output.
 fn survives(world: usize, args: &[&str], faults: &[Fault]) -> Vec<String> {
     let (mut job, mut printed) = (job_with(faults), Vec::new());
     for attempt in 0..=faults.len() {
@@ -68,7 +68,7 @@ fn survives(world: usize, args: &[&str], faults: &[Fault]) -> Vec<String> {
     printed
 }
 
-/// Kills the writer of the snapshot of `epoch`'s end, which comes right after the epoch's best model.
+/// Kills the writer of the snapshot at the end of `epoch`, which is written right after the epoch's best model.
 fn after_the_best(epoch: u64, phase: Phase) -> Fault {
     while_saving(epoch + 1, 0, phase, &[Act::Signal(9)])
 }
@@ -109,7 +109,7 @@ fn a_finished_run_that_is_started_again_reports_the_same() {
 }
 
 #[test]
-fn a_best_model_that_was_moved_away_is_told_and_the_run_goes_on() {
+fn warns_and_continues_when_the_best_model_was_moved_away() {
     let mut job = job_with(&[kill(1, 2, 0)]);
     assert!(!job.attempt(2, &args()).succeeded());
     fs::remove_file(job.path("snapshots/best_model.safetensors")).unwrap();

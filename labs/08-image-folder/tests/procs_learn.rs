@@ -1,4 +1,4 @@
-//! The lab's claim: two ranks on CPUs learn to sort drawn houses, 85 % of those held out, in five epochs.
+//! The lab's claim: two ranks on CPUs learn to classify 85 % of the held-out drawn houses in five epochs.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -6,7 +6,7 @@ mod common;
 
 use common::{new_job, succeeds};
 use lockstep::events::Event;
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 
 #[test]
 fn two_ranks_learn_to_grade_85_percent_in_five_epochs() {

@@ -1,4 +1,4 @@
-//! What is trained, what is frozen, what weights it begins with, and what becomes of photographs that cannot be read.
+//! Training, frozen parameters, initial weights, and photographs that cannot be read.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use common::{alone, best, draw, draw_houses, job_with, lines, new_job, quick, succeeds, tensors};
 use lockstep::events::Event;
 use lockstep::loss::CrossEntropy;
-use lockstep_trials::{kill, margin};
+use lockstep_testkit::{kill, margin};
 use tch::Tensor;
 
 const WEIGHTS: &str = "weights/rank-0.safetensors";
-/// Trained numbers of the quick job's network, and of its head alone: 32 × 32 + 32 and 32 × 3 + 3.
+/// The numbers of trained parameters in the quick job's network, and in its head: 32 × 32 + 32 and 32 × 3 + 3.
 const ALL: usize = 85_847;
 const HEAD: usize = 1155;
 
@@ -59,7 +59,7 @@ fn ranks_end_with_the_same_weights_and_every_parameter_and_buffer_has_moved() {
 }
 
 #[test]
-fn validation_counts_every_house_once_and_its_loss_is_one_that_there_can_be() {
+fn validation_counts_every_house_once_and_its_loss_is_possible() {
     // Nine houses to validate on: padded shards of two ranks would count ten.
     let mut job = new_job();
     let args = quick(&["--epochs", "2"]);
@@ -94,7 +94,7 @@ fn freezing_leaves_every_bit_but_the_heads_and_the_running_statistics() {
 }
 
 #[test]
-fn begins_with_the_weights_of_a_file_and_says_what_did_not_match() {
+fn starts_with_the_weights_of_a_file_and_names_what_did_not_match() {
     let mut job = new_job();
     succeeds(&mut job, 2, &quick(&["--epochs", "1"]));
     // As if it had been trained on ImageNet: one linear layer for a thousand classes, and a layer of another width.
@@ -127,9 +127,9 @@ fn begins_with_the_weights_of_a_file_and_says_what_did_not_match() {
     let bad: Vec<(&String, &Tensor)> = published.iter().collect();
     Tensor::write_safetensors(&bad, job.path("published.safetensors")).unwrap();
     let output = alone(&job, &quick(&args));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("conv1.weight") && told.contains("published.safetensors"), "{told}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("conv1.weight") && message.contains("published.safetensors"), "{message}");
 }
 
 #[test]
@@ -158,21 +158,27 @@ fn reads_a_folder_of_photographs_and_reports_on_its_test_split_too() {
     let printed = ended.printed();
     assert_eq!(lines(&printed, "Best model (val").len(), 1, "{printed}");
     assert_eq!(lines(&printed, "Best model (test").len(), 1, "{printed}");
-    assert!(lines(&printed, "is \\ told").iter().all(|line| line.contains("C0") && line.ends_with("C4")), "{printed}");
+    assert!(
+        lines(&printed, "actual \\ predicted").iter().all(|line| line.contains("C0") && line.ends_with("C4")),
+        "{printed}"
+    );
     let best_before = best(&job);
     job.weights(2);
 
     // A class that one split lacks would give the others' numbers another meaning.
     fs::remove_dir_all(job.path("houses/Validation/C2")).unwrap();
     let output = alone(&job, &args);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("houses/Validation") && told.contains("C0, C4") && told.contains("C0, C2, C4"), "{told}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains("houses/Validation") && message.contains("C0, C4") && message.contains("C0, C2, C4"),
+        "{message}"
+    );
     assert!(best(&job) == best_before);
 }
 
 #[test]
-fn a_broken_photograph_stops_the_run_with_its_path_or_is_left_out_with_a_warning() {
+fn a_broken_photograph_stops_the_run_with_its_path_or_is_skipped_with_a_warning() {
     let mut job = new_job();
     draw_houses(&job);
     let folder = job.path("houses/Train/C4");
@@ -193,7 +199,7 @@ fn a_broken_photograph_stops_the_run_with_its_path_or_is_left_out_with_a_warning
     job.weights(2);
 }
 
-/// Leaves a third of each of these photographs.
+/// Truncates each of these photographs to a third.
 fn cut(paths: impl IntoIterator<Item = PathBuf>) -> usize {
     let cut = |path: PathBuf| {
         let bytes = fs::read(&path).unwrap();
@@ -207,7 +213,7 @@ fn photographs(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_batch_of_nothing_but_broken_photographs_holds_no_rank_up() {
+fn a_batch_of_only_broken_photographs_blocks_no_rank() {
     let mut job = new_job();
     draw_houses(&job);
     let broken = cut(photographs(&job.path("houses/Train/C4"))) + cut(photographs(&job.path("houses/Validation/C2")));
@@ -223,53 +229,53 @@ fn a_batch_of_nothing_but_broken_photographs_holds_no_rank_up() {
     for (rank, events) in job.events() {
         let evaluated = events.iter().filter(|(_, event)| matches!(event, Event::Eval { samples: 4, .. }));
         assert_eq!(evaluated.count(), 2, "rank {rank}: four of the six");
-        let told =
+        let message =
             events.iter().filter(|(_, event)| matches!(event, Event::Fault { message } if message.contains("houses/")));
-        assert!(told.count() > 0, "a warning is an event, too");
+        assert!(message.count() > 0, "a warning is an event, too");
     }
 }
 
 #[test]
-fn tells_once_what_is_passed_over_in_a_folder() {
+fn warns_once_about_skipped_files_in_a_folder() {
     let mut job = new_job();
     draw_houses(&job);
     fs::write(job.path("houses/Train/C0/notes.txt"), "").unwrap();
     fs::write(job.path("houses/Train/C0/.hidden.jpg"), "").unwrap();
     let ended = succeeds(&mut job, 2, &quick(&["--epochs", "0", "--data", "houses"]));
-    let told = "warning: passed over in houses/Train: 1 without a picture's name, 1 with a hidden name; \
+    let message = "warning: passed over in houses/Train: 1 without a picture's name, 1 with a hidden name; \
                 first houses/Train/C0/notes.txt\n";
-    assert_eq!(ended.told(), told);
+    assert_eq!(ended.told(), message);
 }
 
 #[test]
-fn refuses_a_batch_of_which_batch_norm_can_take_no_variance() {
+fn rejects_a_batch_without_a_variance_for_batch_norm() {
     let job = new_job();
     let args = ["--samples", "5", "--batch-size", "4", "--image-size", "32", "--width", "4", "--device", "cpu"];
     let output = alone(&job, &args);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(
-        told.contains("batch normalization layer4.0.bn1 in training") && told.contains("a batch of 1 with 1 × 1"),
-        "{told}"
+        message.contains("batch normalization layer4.0.bn1 in training") && message.contains("a batch of 1 with 1 × 1"),
+        "{message}"
     );
 }
 
 #[test]
-fn refuses_arguments_that_could_only_fail_later() {
+fn rejects_arguments_that_would_fail_later() {
     let job = new_job();
-    for (more, told) in [
+    for (more, message) in [
         (["--best", "best.pt"], "give a file's name that ends in .safetensors"),
         (["--width", "0"], "--width"),
         (["--image-size", "0"], "--image-size"),
     ] {
         let output = alone(&job, &[&["--samples", "24"][..], &more].concat());
         assert_eq!(output.status.code(), Some(2));
-        assert!(String::from_utf8_lossy(&output.stderr).contains(told), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(message), "{output:?}");
     }
 }
 
 #[test]
-fn draws_every_class_for_every_split_or_refuses() {
+fn draws_every_class_for_every_split_or_fails() {
     let mut job = new_job();
     assert_eq!(draw(&job, "2").status.code(), Some(2));
     assert!(draw(&job, "8").status.success());
@@ -277,8 +283,8 @@ fn draws_every_class_for_every_split_or_refuses() {
 }
 
 #[test]
-fn the_schedule_reduces_the_rate_after_its_patience_also_when_a_kill_comes_between() {
-    // Steps so large that the loss is no number, which is never better: the sixth such epoch reduces.
+fn the_schedule_reduces_the_rate_after_its_patience_even_with_a_kill_in_between() {
+    // The steps are so large that the loss is NaN, which is never better: the sixth such epoch reduces the rate.
     let args = quick(&["--epochs", "8", "--freeze"]);
     let args: Vec<&str> = args.into_iter().map(|arg| if arg == "0.001" { "1e38" } else { arg }).collect();
     let mut job = job_with(&[kill(1, 4, 0)]);
@@ -288,5 +294,5 @@ fn the_schedule_reduces_the_rate_after_its_patience_also_when_a_kill_comes_betwe
     assert_eq!(lines(&printed, "learning rate").len(), 1, "{printed}");
     let at = |words: &str| printed.find(words).unwrap();
     assert!(at("(Epoch 6/8) Val loss") < at("learning rate") && at("learning rate") < at("(Epoch 7/8) Val loss"));
-    assert!(job.weights(2) == lockstep_trials::undisturbed(common::lab(), 2, &args), "the weights have other bits");
+    assert!(job.weights(2) == lockstep_testkit::undisturbed(common::lab(), 2, &args), "the weights have other bits");
 }

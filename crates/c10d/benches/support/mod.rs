@@ -1,9 +1,9 @@
-//! What benches of several processes share, also those of `crates/lockstep`: ranks that follow rank 0 ([`fleet`]), and
-//! ratios of things measured in turns ([`rounds`]).
-#![allow(dead_code, unreachable_pub)] // each bench uses its part
+//! Helpers of benches with several processes, also those of `crates/lockstep`: ranks that follow rank 0
+//! ([`process_set`]), and ratios of measurements that take turns ([`rounds`]).
+#![allow(dead_code, unreachable_pub)] // each bench uses a part
 
-pub mod fleet;
+pub mod process_set;
 pub mod rounds;
 
-/// A bench ends at the first failure, whatever it is.
+/// The first failure of any kind ends a bench.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -1,24 +1,24 @@
-//! Ratios: a subject and its peers take turns within each of criterion's samples, so that what disturbs the machine
-//! disturbs all of them, and the ratio of a round is worth more than either time.
+//! Ratios: a subject and its peers take turns within each of criterion's samples. A disturbance of the machine affects
+//! all of them, so the ratio of a round is more reliable than each time.
 //!
-//! Criterion reports the subject's own time; this reports the ratios, as median with least and greatest.
+//! Criterion reports the subject's own time; this module reports the ratios, as median with minimum and maximum.
 
 use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, SamplingMode};
 
-/// Rounds that count of each bench; criterion's warm-up comes on top and does not.
+/// Number of rounds in each bench, without criterion's warm-up.
 pub const ROUNDS: usize = 20;
 
-/// Sets a group up: equally long samples, as many as there are rounds.
+/// Configures a group: samples of equal length, one per round.
 pub fn configure(group: &mut BenchmarkGroup<'_, WallTime>) {
     group.sample_size(ROUNDS).sampling_mode(SamplingMode::Flat);
     group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2));
 }
 
-/// One bench of criterion's: `time(side, iterations)` is asked for all sides in each round, side 0 (the subject) first.
-/// Prints one line of ratios, unless criterion was told to leave the bench out or only to try it.
+/// Runs one bench: calls `time(side, iterations)` for all sides in each round, side 0 (the subject) first. Prints one
+/// line of ratios, unless criterion skips the bench or only tries it.
 pub fn bench(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: &str,
@@ -38,7 +38,8 @@ pub fn bench(
     }
 }
 
-/// What a reader must know of the machine to judge the numbers; `busy` counts ranks or threads, `what` says which.
+/// Prints what a reader must know about the machine to judge the numbers; `busy` is the number of ranks or threads,
+/// `what` says which.
 pub fn print_machine(busy: usize, what: &str) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -58,7 +59,7 @@ fn print(name: &str, peers: &[&str], rounds: &[Vec<f64>]) {
     }
 }
 
-/// Least, median, greatest.
+/// Minimum, median, maximum.
 fn spread(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -1,3 +1,3 @@
-// Stands in for Gloo's header of this name, which the wheel does not ship. c10d's own headers include it; only pointers to
-// the types declared in this folder cross into the shim, so declarations are enough.
+// Replaces Gloo's header of this name, which the wheel does not contain. c10d's own headers include it. The shim only
+// uses pointers to the types in this folder, so declarations are enough.
 #pragma once

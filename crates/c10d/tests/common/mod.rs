@@ -1,20 +1,20 @@
-//! Ranks as threads of the test's own process: the quickest way to have several. They meet in a HashStore, talk over real Gloo
-//! connections on loopback, and a panic in one is the test's panic.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses its part
+//! Ranks as threads of the test's own process, the fastest way to have several. They find each other in a HashStore and
+//! communicate over real Gloo connections on loopback. A panic in one fails the test.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses a part
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use c10d::{Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize};
 
-/// Longer than anything takes on the busiest machine; a hang ends here.
+/// Longer than any test takes on a busy machine; a hang ends here.
 pub const DEADLINE: Duration = Duration::from_secs(600);
 
 pub fn options() -> GroupOptions {
     GroupOptions { timeout: DEADLINE, endpoint: Endpoint::Interface("lo".into()), ..GroupOptions::default() }
 }
 
-/// Runs `body` once a rank and returns what each gave, in rank order.
+/// Runs `body` once per rank and returns the results in rank order.
 pub fn ranks<T: Send>(n: usize, body: impl Fn(ProcessGroup) -> T + Send + Sync) -> Vec<T> {
     ranks_with(n, &options(), body)
 }
@@ -38,7 +38,7 @@ pub fn rank(n: usize) -> Rank {
     Rank::new(n)
 }
 
-/// Whether this process has a file of that name mapped.
+/// Returns true if this process has a file of this name mapped.
 pub fn mapped(name: &str) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().any(|line| line.contains(&format!("/{name}")))

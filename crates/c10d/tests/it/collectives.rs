@@ -1,4 +1,4 @@
-//! Every collective, on every world size from 1 to 4, against sums that can be done by hand.
+//! Every collective, on every world size from 1 to 4, compared with sums that are easy to compute by hand.
 
 use crate::common::{rank, ranks};
 use c10d::{Fault, ReduceOp, Splits};
@@ -51,7 +51,7 @@ fn average_divides_by_the_world_size() {
 }
 
 #[test]
-fn all_reduce_takes_every_dtype_that_gloo_takes_and_refuses_others() {
+fn all_reduce_accepts_every_dtype_that_gloo_supports_and_refuses_others() {
     let good = [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16, Kind::Uint8, Kind::Int8, Kind::Int, Kind::Int64];
     ranks(2, |group| {
         for kind in good {
@@ -111,7 +111,7 @@ fn gathers_collect_every_rank_in_order() {
 }
 
 #[test]
-fn scatter_deals_the_roots_tensors_out() {
+fn scatter_distributes_the_roots_tensors() {
     for world in 1..=4 {
         ranks(world, |group| {
             let mut output = of(&[-1.0]);
@@ -153,7 +153,7 @@ fn all_to_all_exchanges_equal_and_unequal_parts() {
             group.all_to_all_single(&mut output, &of(&input), &Splits::Equal).unwrap();
             assert_eq!(values(&output), (0..world).map(|from| (10 * from + me) as f32).collect::<Vec<_>>());
 
-            // Rank r sends r + 1 copies of its number to everybody.
+            // Rank r sends r + 1 copies of its number to every rank.
             let sizes: Vec<i64> = (0..world).map(|from| from as i64 + 1).collect();
             let splits = Splits::Sizes { input: vec![me as i64 + 1; world], output: sizes.clone() };
             let input = vec![me as f32; world * (me + 1)];
@@ -166,7 +166,7 @@ fn all_to_all_exchanges_equal_and_unequal_parts() {
 }
 
 #[test]
-fn asynchronous_forms_give_their_tensors_back() {
+fn asynchronous_forms_return_their_tensors() {
     ranks(2, |group| {
         let me = group.rank().get() as f32;
         let zeros = |n: i64| Tensor::zeros([n], (Kind::Float, tch::Device::Cpu));
@@ -203,20 +203,20 @@ fn asynchronous_forms_give_their_tensors_back() {
 fn wrong_counts_and_ranks_are_refused_before_anything_is_sent() {
     ranks(2, |group| {
         let mut t = of(&[0.0]);
-        let stranger = group.broadcast(&mut t, rank(2)).unwrap_err();
-        assert_eq!(stranger.fault(), Fault::BadArgument);
-        assert_eq!(stranger.detail(), "rank 2 is outside a group of 2");
+        let outsider = group.broadcast(&mut t, rank(2)).unwrap_err();
+        assert_eq!(outsider.fault(), Fault::BadArgument);
+        assert_eq!(outsider.detail(), "rank 2 is outside a group of 2");
         let few = group.all_gather(&mut [], &t).unwrap_err();
         assert!(few.to_string().contains("0 outputs were given where rank"), "{few}");
         let odd = Splits::Sizes { input: vec![1], output: vec![1, 0] };
         assert_eq!(group.all_to_all_single(&mut of(&[0.0]), &t, &odd).unwrap_err().fault(), Fault::BadArgument);
-        // Both ranks are still in step.
+        // Both ranks can still communicate.
         group.all_reduce(&mut t, ReduceOp::Sum).unwrap();
     });
 }
 
 #[test]
-fn subgroups_keep_to_themselves_and_agree_on_names() {
+fn subgroups_are_separate_and_agree_on_names() {
     ranks(4, |group| {
         let options = crate::common::options();
         let pairs = [[0, 1], [2, 3]].map(|pair| group.new_group(&pair.map(rank), &options).unwrap());
@@ -240,7 +240,7 @@ fn subgroups_keep_to_themselves_and_agree_on_names() {
 }
 
 #[test]
-fn subgroups_of_strangers_twins_or_nobody_are_refused() {
+fn subgroups_of_unknown_duplicate_or_no_ranks_are_refused() {
     ranks(2, |group| {
         for (ranks, word) in [(vec![], "at least one"), (vec![rank(0), rank(0)], "twice"), (vec![rank(5)], "outside")] {
             let error = group.new_group(&ranks, &crate::common::options()).unwrap_err();
@@ -250,7 +250,7 @@ fn subgroups_of_strangers_twins_or_nobody_are_refused() {
 }
 
 #[test]
-fn a_host_name_of_this_machine_serves_as_endpoint_like_an_interface() {
+fn a_host_name_of_this_machine_works_as_an_endpoint_like_an_interface() {
     let options = c10d::GroupOptions { endpoint: c10d::Endpoint::Host("127.0.0.1".into()), ..crate::common::options() };
     let sums = crate::common::ranks_with(2, &options, |group| {
         let mut t = of(&[1.0]);
@@ -260,7 +260,7 @@ fn a_host_name_of_this_machine_serves_as_endpoint_like_an_interface() {
     assert_eq!(sums, [[2.0], [2.0]]);
 }
 
-/// libtorch's own barrier writes a static tensor; ranks that are threads would break the heap with it.
+/// libtorch's own barrier writes a static tensor; ranks that are threads would corrupt the heap with it.
 #[test]
 fn barriers_of_ranks_that_are_threads_share_nothing() {
     ranks(4, |group| {

@@ -1,11 +1,11 @@
-//! What a rank is told when another one dies, stays away, or calls something else.
+//! What a rank reports when another one dies, does not arrive, or calls something else.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::common::{rank, ranks_with};
-use c10d::{DebugLevel, Fault, GroupOptions, ProcessGroup, ReduceOp, Store, Whereabouts, WorldSize};
+use c10d::{DebugLevel, Fault, GroupOptions, ProcessGroup, RankState, ReduceOp, Store, WorldSize};
 use lockstep_watchdog::scaled;
 use tch::{Kind, Tensor};
 
@@ -48,7 +48,7 @@ fn a_rank_that_panicked_is_named_with_its_panic() {
     });
     let error = errors.into_iter().flatten().next().unwrap();
     assert!(error.to_string().contains("rank 1 panicked after 0 finished calls"), "{error}");
-    // Its connections were closed: the others need not wait for their deadline.
+    // Its connections were closed, so the others need not wait for their deadline.
     assert!(!error.detail().contains("Timed out"), "{error}");
 }
 
@@ -71,16 +71,16 @@ fn a_rank_in_another_collective_is_named_with_both_calls() {
 }
 
 #[test]
-fn a_rank_that_is_busy_elsewhere_is_said_to_be_outside_any_collective() {
+fn a_rank_that_is_busy_elsewhere_is_reported_outside_any_collective() {
     let (done, wait) = channel::<()>();
     let (done, wait) = (std::sync::Mutex::new(Some(done)), std::sync::Mutex::new(wait));
     ranks_with(2, &short(), |group| {
         if group.rank().is_zero() {
             let error = group.all_reduce(&mut zeros(1), ReduceOp::Sum).unwrap_err();
-            let roll_call = error.roll_call().expect("a roll call");
-            assert_eq!(roll_call.answers()[&rank(1)], Some(Whereabouts::Between { finished: 0 }));
+            let desync_report = error.desync_report().expect("a desync report");
+            assert_eq!(desync_report.answers()[&rank(1)], Some(RankState::Between { finished: 0 }));
             assert_eq!(error.fault(), Fault::Timeout, "{error}");
-            assert!(roll_call.missing().is_empty());
+            assert!(desync_report.missing().is_empty());
             drop(done.lock().unwrap().take());
         } else {
             // Ends when rank 0 has its error.
@@ -91,27 +91,27 @@ fn a_rank_that_is_busy_elsewhere_is_said_to_be_outside_any_collective() {
 
 #[test]
 fn a_rank_that_never_answers_is_reported_as_missing() {
-    // No roll on rank 1: as a Python rank, or one that was killed.
+    // Rank 1 sends no reports, like a Python rank or one that was killed.
     let store = Arc::new(Store::hash().unwrap());
     let world = WorldSize::new(2).unwrap();
     std::thread::scope(|scope| {
         let other = Arc::clone(&store);
         let silent = scope.spawn(move || {
-            let options = GroupOptions { roll_call: false, ..short() };
+            let options = GroupOptions { desync_report: false, ..short() };
             ProcessGroup::gloo(&other, rank(1), world, &options).unwrap()
         });
         let group = ProcessGroup::gloo(&store, rank(0), world, &short()).unwrap();
         let held = silent.join().unwrap();
         let error = group.barrier().unwrap_err();
         assert_eq!(error.fault(), Fault::PeerGone, "{error}");
-        assert_eq!(error.roll_call().unwrap().missing(), [rank(1)]);
+        assert_eq!(error.desync_report().unwrap().missing(), [rank(1)]);
         assert!(error.to_string().contains("rank 1 did not answer"), "{error}");
         drop(held);
     });
 }
 
 #[test]
-fn a_group_that_does_not_come_together_names_who_never_came() {
+fn an_incomplete_group_names_the_ranks_that_never_came() {
     let store = Store::hash().unwrap();
     let error = ProcessGroup::gloo(&store, rank(0), WorldSize::new(3).unwrap(), &short()).unwrap_err();
     assert!(error.to_string().contains("never came: ranks 1, 2"), "{error}");
@@ -178,8 +178,8 @@ fn an_unknown_interface_is_a_clear_error() {
 }
 
 #[test]
-fn a_second_roll_call_asks_anew() {
-    // Rank 1 answers the first roll call and leaves before the second: the second must not show the first one's answer.
+fn a_second_desync_report_asks_again() {
+    // Rank 1 answers for the first report and leaves before the second: the second must not show the first one's answer.
     let (first, wait_for_first) = channel::<()>();
     let (gone, wait_for_gone) = channel::<()>();
     let first = std::sync::Mutex::new(Some(first));
@@ -188,12 +188,12 @@ fn a_second_roll_call_asks_anew() {
     ranks_with(2, &crate::common::options(), |group| {
         if group.rank().is_zero() {
             let error = group.monitored_barrier(Duration::from_millis(300), true).unwrap_err();
-            assert_eq!(error.roll_call().unwrap().answers()[&rank(1)], Some(Whereabouts::Between { finished: 0 }));
+            assert_eq!(error.desync_report().unwrap().answers()[&rank(1)], Some(RankState::Between { finished: 0 }));
             drop(first.lock().unwrap().take());
             wait_for_gone.lock().unwrap().recv_timeout(crate::common::DEADLINE).unwrap_err();
             let error = group.monitored_barrier(Duration::from_millis(300), true).unwrap_err();
-            let left = Whereabouts::Left { finished: 0, panicking: false };
-            assert_eq!(error.roll_call().unwrap().answers()[&rank(1)], Some(left), "{error}");
+            let left = RankState::Left { finished: 0, panicking: false };
+            assert_eq!(error.desync_report().unwrap().answers()[&rank(1)], Some(left), "{error}");
         } else {
             wait_for_first.lock().unwrap().recv_timeout(crate::common::DEADLINE).unwrap_err();
             drop(group);
@@ -203,7 +203,7 @@ fn a_second_roll_call_asks_anew() {
 }
 
 #[test]
-fn messages_do_not_count_as_calls_that_ranks_must_make_alike() {
+fn messages_do_not_count_as_calls_that_all_ranks_must_make() {
     // Rank 0 exchanges messages with rank 1 only, so it makes more calls than rank 2 before the same collective.
     let errors = ranks_with(3, &short(), |group| {
         match group.rank().get() {

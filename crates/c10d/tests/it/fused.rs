@@ -1,5 +1,5 @@
-//! The optimizer kernels on numbers that are exact in binary, and what they refuse. Their results over many steps are checked
-//! against Python's in `lockstep`.
+//! The optimizer kernels on numbers that are exact in binary, and the arguments that they refuse. `lockstep` compares
+//! their results over many steps with Python's.
 
 use c10d::{AdamTensors, Fault, FusedAdam, FusedSgd, fused_adam, fused_sgd};
 use tch::{Device, Kind, Tensor};
@@ -52,7 +52,7 @@ fn sgd_steps_leaves_that_require_gradients() {
 }
 
 #[test]
-fn sgd_fills_the_momentum_buffer_in_the_first_step_and_keeps_a_share_later() {
+fn sgd_fills_the_momentum_buffer_in_the_first_step_and_keeps_a_fraction_later() {
     let (mut params, mut buffers) = ([full(2, 0.0)], [full(2, f64::NAN)]);
     let first = FusedSgd { momentum: 0.5, is_first_step: true, ..SGD };
     fused_sgd(&mut params, &[full(2, 2.0)], &mut buffers, &first).unwrap();
@@ -80,7 +80,7 @@ fn amsgrad_fills_the_largest_averages() {
 }
 
 #[test]
-fn no_parameters_are_no_work() {
+fn accepts_an_empty_list_of_parameters() {
     fused_sgd(&mut [], &[], &mut [], &SGD).unwrap();
     fused_adam(&mut AdamTensors::default(), &ADAM).unwrap();
 }
@@ -113,7 +113,7 @@ fn rejects_lists_of_other_lengths_naming_them() {
 }
 
 #[test]
-fn rejects_tensors_that_the_kernels_would_read_past_their_end_or_out_of_order() {
+fn rejects_tensors_that_the_kernels_would_read_out_of_bounds_or_out_of_order() {
     let matrix = || full(6, 1.0).view([2, 3]);
     let grads: [(&str, Tensor); 4] = [
         ("shorter", full(3, 1.0)),
@@ -134,7 +134,7 @@ fn rejects_tensors_that_the_kernels_would_read_past_their_end_or_out_of_order() 
 }
 
 #[test]
-fn rejects_parameters_of_two_dtypes_and_step_counts_that_are_no_float() {
+fn rejects_parameters_of_two_dtypes_and_step_counts_that_are_not_floats() {
     let mixed = vec![full(1, 1.0), full(1, 1.0).to_kind(Kind::Double)];
     let error = fused_adam(&mut adam_tensors(mixed, 1.0), &ADAM).unwrap_err();
     assert!(error.detail().contains("one dtype and device"), "{error}");

@@ -1,7 +1,7 @@
-//! The integration tests of this package in one program: each further one would link libtorch once more. What looks at the libraries
-//! of its own process stands beside it.
+//! The integration tests of this package in one binary: each further one would link libtorch again. Tests that inspect
+//! the libraries of their own process are in separate files.
 
-#![allow(clippy::unwrap_used)] // a test may
+#![allow(clippy::unwrap_used)] // a panic fails the test
 
 mod collectives;
 #[path = "../common/mod.rs"]

@@ -8,7 +8,7 @@ use tch::{Device, Kind, Tensor};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-/// One rank's call in this way, another's in that, and words that each error has.
+/// One rank's call, another rank's call, and texts that each error contains.
 type Differing =
     (fn(&ProcessGroup) -> c10d::Result<()>, fn(&ProcessGroup) -> c10d::Result<()>, &'static [&'static str]);
 
@@ -53,7 +53,7 @@ const DIFFERING: &[Differing] = &[
 ];
 
 #[test]
-fn ranks_whose_calls_differ_are_named_with_both_calls_and_stay_in_step() {
+fn ranks_whose_calls_differ_are_named_with_both_calls_and_stay_usable() {
     for world in [2, 3] {
         ranks(world, |group| {
             for (n, (one, other, words)) in DIFFERING.iter().enumerate() {
@@ -83,7 +83,7 @@ fn rows_that_one_rank_sends_and_another_does_not_expect_are_named() {
 }
 
 #[test]
-fn a_message_of_another_shape_or_dtype_than_its_receiver_waits_for_is_a_mismatch() {
+fn a_message_of_an_unexpected_shape_or_dtype_is_a_mismatch() {
     type Case = (fn() -> Tensor, fn() -> Tensor, &'static [&'static str]);
     let cases: [Case; 3] = [
         (|| ones(2), || ones(4), &["sent [2] Float", "receives [4] Float"]),
@@ -103,13 +103,14 @@ fn a_message_of_another_shape_or_dtype_than_its_receiver_waits_for_is_a_mismatch
     }
 }
 
-/// What ranks do that do not compare: as Rust ranks next to Python's, or in a build without debug assertions.
+/// The options of ranks that do not compare, such as Rust ranks together with Python's, or a build without debug
+/// assertions.
 fn without_comparison() -> GroupOptions {
     GroupOptions { compare_calls: Some(false), timeout: Duration::from_secs(3), ..common::options() }
 }
 
 #[test]
-fn a_buffer_that_is_too_small_is_an_error_and_no_abort_also_without_comparison() {
+fn a_buffer_that_is_too_small_is_an_error_and_not_an_abort_even_without_comparison() {
     let errors = ranks_with(2, &without_comparison(), |group| {
         let n = if group.rank().is_zero() { 4 } else { 400_000 };
         group.all_reduce(&mut ones(n), ReduceOp::Sum).unwrap_err()
@@ -122,7 +123,7 @@ fn a_buffer_that_is_too_small_is_an_error_and_no_abort_also_without_comparison()
 }
 
 #[test]
-fn a_message_that_is_too_long_is_an_error_and_no_abort_also_without_comparison() {
+fn a_message_that_is_too_long_is_an_error_and_not_an_abort_even_without_comparison() {
     let errors = ranks_with(2, &without_comparison(), |group| {
         if group.rank().is_zero() {
             group.send(&ones(400_000), rank(1), 0).err()
@@ -130,13 +131,13 @@ fn a_message_that_is_too_long_is_an_error_and_no_abort_also_without_comparison()
             group.recv(&mut ones(4), rank(0), 0).err()
         }
     });
-    // Gloo does not always tell the buffer that was too small; then its deadline ends the wait.
+    // Gloo does not always report the small buffer; then the deadline ends the wait.
     let receiver = errors[1].as_ref().expect("the message does not fit");
     assert!(receiver.to_string().contains("this rank was in recv [4] Float tag 0 from rank 0"), "{receiver}");
 }
 
 #[test]
-fn ranks_compare_only_where_all_want_to() {
+fn ranks_compare_calls_only_if_all_want_to() {
     let store = std::sync::Arc::new(Store::hash().unwrap());
     let world = WorldSize::new(2).unwrap();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Point-to-point messages: blocking and not, tags, any source, and a ring.
+//! Point-to-point messages: blocking and non-blocking, tags, any source, and a ring.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn tags_match_messages_in_either_order() {
 }
 
 #[test]
-fn receiving_from_any_rank_says_which() {
+fn receiving_from_any_rank_returns_the_sender() {
     ranks(3, |group| {
         if group.rank().is_zero() {
             let mut seen = Vec::new();
@@ -62,7 +62,7 @@ fn receiving_from_any_rank_says_which() {
 }
 
 #[test]
-fn large_messages_arrive_whole() {
+fn large_messages_arrive_completely() {
     ranks(2, |group| {
         let n = 1 << 20;
         if group.rank().is_zero() {
@@ -76,7 +76,7 @@ fn large_messages_arrive_whole() {
 }
 
 #[test]
-fn a_message_to_oneself_or_outside_is_refused_at_once() {
+fn a_message_to_itself_or_outside_the_group_is_refused_immediately() {
     ranks(2, |group| {
         let to_self = group.send(&number(0.0), group.rank(), 0).unwrap_err();
         assert_eq!(to_self.fault(), Fault::BadArgument);
@@ -87,8 +87,8 @@ fn a_message_to_oneself_or_outside_is_refused_at_once() {
 }
 
 #[test]
-fn a_late_message_is_a_timeout_and_no_mismatch_when_the_peer_is_in_another_exchange() {
-    // Rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0: nobody strays, all are late.
+fn a_late_message_is_a_timeout_and_not_a_mismatch_when_the_peer_is_in_another_exchange() {
+    // Rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0: no call differs, all are late.
     let short = GroupOptions { timeout: scaled(Duration::from_millis(500)), ..crate::common::options() };
     let errors = ranks_with(3, &short, |group| {
         let me = group.rank().get();
@@ -102,7 +102,7 @@ fn a_late_message_is_a_timeout_and_no_mismatch_when_the_peer_is_in_another_excha
 }
 
 #[test]
-fn a_receive_that_nobody_answers_times_out_and_names_the_peer() {
+fn a_receive_without_a_sender_times_out_and_names_the_peer() {
     let short = GroupOptions { timeout: scaled(Duration::from_millis(300)), ..crate::common::options() };
     let errors = ranks_with(2, &short, |group| {
         let peer = rank(1 - group.rank().get());

@@ -1,9 +1,9 @@
 //! A Rust rank and a Python rank in one process group: collectives, subgroups, messages, and DDP with each other.
 //!
-//! Needs a Python with PyTorch 2.11 (`LOCKSTEP_PYTHON`, else `python3`); says "not verified here" without one.
+//! Needs a Python with PyTorch 2.11 (`LOCKSTEP_PYTHON`, else `python3`); otherwise prints "not verified here".
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,10 @@ use c10d::{
     DebugLevel, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, TcpStoreOptions, WorldSize,
     broadcast_coalesced, verify_params,
 };
+use lockstep_process::KillOnDrop;
 use tch::{Device, Kind, Tensor};
 
-/// A Python that has the right PyTorch, if there is one.
+/// A Python with the right version of PyTorch, if there is one.
 fn python() -> Option<String> {
     let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
     let check =
@@ -24,16 +25,6 @@ fn python() -> Option<String> {
         println!("not verified here: no Python with PyTorch 2.11 (set LOCKSTEP_PYTHON to one)");
     }
     works.then_some(python)
-}
-
-/// Killed and reaped with the test.
-struct Reaped(Child);
-
-impl Drop for Reaped {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn start(python: &str, rank: usize, port: u16, debug: &str) -> Command {
@@ -52,13 +43,13 @@ fn start(python: &str, rank: usize, port: u16, debug: &str) -> Command {
     command
 }
 
-fn finish(mut child: Reaped) {
+fn finish(mut child: KillOnDrop) {
     let mut text = String::new();
     std::io::Read::read_to_string(&mut child.0.stdout.take().unwrap(), &mut text).unwrap();
     assert!(child.0.wait().unwrap().success() && text.contains("done"), "the Python rank failed: {text}");
 }
 
-/// The Rust side of python_rank.py, line for line.
+/// The Rust side of python_rank.py, with the same calls.
 fn converse(group: ProcessGroup) {
     let group = Rc::new(group);
     let (me, other) = (group.rank().get(), rank(1 - group.rank().get()));
@@ -69,7 +60,7 @@ fn converse(group: ProcessGroup) {
     assert_eq!(t, float(&[3.0, 6.0]));
 
     for root in [0, 1].map(rank).into_iter().filter(|r| r.get() == me) {
-        // Python broadcasts from its other rank, which is this one.
+        // Python broadcasts from the other rank, which is this one.
         let mut t = float(&[me as f32]);
         group.broadcast(&mut t, root).unwrap();
     }
@@ -78,7 +69,7 @@ fn converse(group: ProcessGroup) {
     group.all_gather(&mut outputs, &Tensor::from_slice(&[10 + me as i64])).unwrap();
     assert_eq!(outputs.map(|o| o.int64_value(&[0])), [10, 11]);
 
-    // Names count every group that any rank makes, so both sides make two.
+    // Every group that a rank creates counts for the names, so both sides create two.
     assert!(group.new_group(&[other], &options()).unwrap().is_none());
     let both = group.new_group(&[rank(0), rank(1)], &options()).unwrap().unwrap();
     let mut t = float(&[5.0 + me as f32]);
@@ -97,7 +88,7 @@ fn converse(group: ProcessGroup) {
     group.barrier().unwrap();
 }
 
-/// What Python's `DistributedDataParallel` does around one step, so that both sides' collectives match.
+/// What Python's `DistributedDataParallel` does around one step, so that the collectives of both sides match.
 fn ddp_step(group: &Rc<ProcessGroup>) {
     let me = group.rank().get() as f64;
     let weight = Tensor::full([2, 4], me, (Kind::Float, Device::Cpu)).set_requires_grad(true);
@@ -117,12 +108,12 @@ fn options() -> GroupOptions {
     GroupOptions { timeout: DEADLINE, ..crate::common::options() }
 }
 
-fn meets(python_rank: usize, debug: DebugLevel) {
+fn joins(python_rank: usize, debug: DebugLevel) {
     let Some(python) = python() else { return };
     let host = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
     let store = Store::tcp("127.0.0.1", 0, &host).unwrap();
     let word = if debug == DebugLevel::Detail { "DETAIL" } else { "OFF" };
-    let child = Reaped(start(&python, python_rank, store.port().unwrap(), word).spawn().unwrap());
+    let child = KillOnDrop(start(&python, python_rank, store.port().unwrap(), word).spawn().unwrap());
     let options = GroupOptions { debug: Some(debug), ..options() };
     converse(ProcessGroup::gloo(&store, rank(1 - python_rank), WorldSize::new(2).unwrap(), &options).unwrap());
     finish(child);
@@ -130,17 +121,17 @@ fn meets(python_rank: usize, debug: DebugLevel) {
 
 #[test]
 fn a_rust_rank_0_and_a_python_rank_1_reduce_in_one_group() {
-    meets(1, DebugLevel::Off);
+    joins(1, DebugLevel::Off);
 }
 
 #[test]
 fn a_python_rank_0_and_a_rust_rank_1_reduce_in_one_group() {
-    meets(0, DebugLevel::Off);
+    joins(0, DebugLevel::Off);
 }
 
 #[test]
 fn debug_mode_compares_calls_across_the_languages() {
-    meets(1, DebugLevel::Detail);
+    joins(1, DebugLevel::Detail);
 }
 
 #[test]
@@ -149,7 +140,7 @@ fn a_rust_rank_joins_a_store_that_python_hosts() {
     let folder = tempfile::tempdir().unwrap();
     let port_file = folder.path().join("port");
     let mut command = start(&python, 0, 0, "OFF");
-    let mut child = Reaped(command.env("LOCKSTEP_TEST_PORT_FILE", &port_file).spawn().unwrap());
+    let mut child = KillOnDrop(command.env("LOCKSTEP_TEST_PORT_FILE", &port_file).spawn().unwrap());
     let deadline = Instant::now() + DEADLINE;
     let port = loop {
         if let Ok(text) = std::fs::read_to_string(&port_file) {

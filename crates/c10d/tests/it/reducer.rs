@@ -1,4 +1,4 @@
-//! The reducer on raw tensors: gradients of a function whose derivative is known, on ranks with different inputs.
+//! The reducer on plain tensors: gradients of a function with a known derivative, on ranks with different inputs.
 
 use std::rc::Rc;
 
@@ -91,7 +91,7 @@ fn buckets_are_rebuilt_once_after_the_first_step() {
         assert!(!reducer.rebuild_buckets().unwrap(), "nothing to rebuild from yet");
         step(&reducer, &params, &ALL, 1.0).unwrap();
         assert!(reducer.rebuild_buckets().unwrap());
-        assert!(!reducer.rebuild_buckets().unwrap(), "only once");
+        assert!(!reducer.rebuild_buckets().unwrap(), "it happens only once");
         let rebuilt = reducer.bucket_numels().unwrap();
         assert!(rebuilt.len() > 1 && rebuilt.iter().sum::<usize>() == 28, "{rebuilt:?}");
         clear(&mut params);
@@ -115,7 +115,7 @@ fn bucket_views_share_memory_across_steps() {
         let before = addresses(&params);
         clear(&mut params);
         step(&reducer, &params, &ALL, 1.0).unwrap();
-        assert_eq!(addresses(&params), before, "gradients live in the bucket, also after they were cleared");
+        assert_eq!(addresses(&params), before, "gradients are in the bucket, even after they were cleared");
         assert_eq!(gradients(&params), [Some(1.0), Some(2.0), Some(3.0)]);
     });
 }
@@ -127,7 +127,7 @@ fn a_parameter_that_one_rank_does_not_use_counts_as_zero_there() {
         let first = group.rank().is_zero();
         let options = ReducerOptions { find_unused_parameters: true, ..Default::default() };
         let reducer = Reducer::new(Rc::new(group), &params, &options).unwrap();
-        // Rank 0 uses parameters 0 and 1, rank 1 uses 0; nobody uses 2, which keeps no gradient.
+        // Rank 0 uses parameters 0 and 1, rank 1 uses 0; no rank uses 2, which gets no gradient.
         let used: &[usize] = if first { &[0, 1] } else { &[0] };
         for _ in 0..2 {
             clear(&mut params);
@@ -149,7 +149,7 @@ fn an_unused_parameter_without_the_option_is_an_error_with_its_name() {
 }
 
 #[test]
-fn without_preparation_gradients_only_add_up_locally() {
+fn without_preparation_gradients_only_accumulate_locally() {
     ranks(2, |group| {
         let mut params = parameters();
         let scale = scale_of(&group);
@@ -159,14 +159,14 @@ fn without_preparation_gradients_only_add_up_locally() {
             reducer.backward(&loss(&params, &ALL, scale)).unwrap();
             assert_eq!(gradients(&params)[0], Some(scale), "nothing was exchanged");
             step(&reducer, &params, &ALL, scale).unwrap();
-            // Two backward passes on each rank; the sum of both is averaged.
+            // Each rank has run two backward passes, and their sum is averaged.
             assert_eq!(gradients(&params), [Some(3.0), Some(6.0), Some(9.0)]);
         }
     });
 }
 
 #[test]
-fn communication_hooks_average_and_half_precision_shows_on_the_wire() {
+fn communication_hooks_average_and_one_rounds_to_half_precision() {
     let means = [CommHook::AllReduce, CommHook::Fp16Compress].map(|hook| {
         ranks(2, |group| {
             let params = parameters();
@@ -203,13 +203,13 @@ fn buckets_are_filled_in_order_and_never_mix_dtypes() {
 }
 
 #[test]
-fn ranks_with_different_shapes_are_told_so() {
+fn different_shapes_are_reported_to_all_ranks() {
     let errors = ranks(2, |group| {
         let n = 3 + group.rank().get() as i64;
         let params =
             [Tensor::zeros([2], (Kind::Float, tch::Device::Cpu)), Tensor::zeros([n], (Kind::Float, tch::Device::Cpu))];
         let result = verify_params(&group, &params);
-        // Stay until both know.
+        // Stay until both ranks have their error.
         let _ = group.monitored_barrier(crate::common::DEADLINE, false);
         result.err()
     });
@@ -221,7 +221,7 @@ fn ranks_with_different_shapes_are_told_so() {
 }
 
 #[test]
-fn no_parameters_at_all_are_a_bad_argument() {
+fn an_empty_list_of_parameters_is_a_bad_argument() {
     ranks(1, |group| assert_eq!(verify_params(&group, &[]).unwrap_err().fault(), Fault::BadArgument));
 }
 
@@ -248,7 +248,7 @@ fn backward_on_another_thread_is_refused_and_may_outlive_the_reducer() {
         let error = elsewhere(loss(&params, &ALL, 1.0)).join().unwrap().unwrap_err();
         assert_eq!(error.fault(), Fault::BadArgument, "{error}");
         assert!(error.detail().contains("on another thread"), "{error}");
-        // The graph outlives the reducer, and is anybody's then.
+        // The graph outlives the reducer, and then any thread may use it.
         let late = loss(&params, &ALL, 1.0);
         clear(&mut params);
         drop(reducer);

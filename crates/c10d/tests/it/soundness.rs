@@ -1,5 +1,5 @@
-//! What safe calls do with tensors that a backend would misread: every collective and message with tensors of every layout gives the
-//! right values or an error that names the call, and touches no memory outside its tensors.
+//! Safe calls with tensors that a backend would misread. Every collective and message, with tensors of every layout,
+//! gives the right values or an error that names the call, and uses no memory outside of its tensors.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 /// A call with its tensors in one list.
 struct Operation {
     name: &'static str,
-    /// Shapes of the tensors that a rank gives, and how many of them, from the front, it reads only.
+    /// The shapes of a rank's tensors, and how many of them, from the start of the list, are only read.
     tensors: fn(world: i64) -> (Vec<Vec<i64>>, usize),
     call: fn(&ProcessGroup, &mut [Tensor]) -> c10d::Result<()>,
 }
@@ -32,7 +32,7 @@ fn neighbours(group: &ProcessGroup) -> (Rank, Rank) {
     (rank((me + 1) % world), rank((me + world - 1) % world))
 }
 
-/// Rank `r` sends to `r + 1`, and receives from `r - 1`.
+/// Rank `r` sends to `r + 1` and receives from `r - 1`.
 fn send_first(group: &ProcessGroup, tensors: &mut [Tensor]) -> c10d::Result<()> {
     let (next, last) = neighbours(group);
     let sending = group.isend(tensors[0].shallow_clone(), next, 4)?;
@@ -40,7 +40,7 @@ fn send_first(group: &ProcessGroup, tensors: &mut [Tensor]) -> c10d::Result<()> 
     sending.wait().map(drop)
 }
 
-/// The same the other way round.
+/// The same in the other order.
 fn receive_first(group: &ProcessGroup, tensors: &mut [Tensor]) -> c10d::Result<()> {
     let (next, last) = neighbours(group);
     let receiving = group.irecv(tensors[1].shallow_clone(), last, 5)?;
@@ -127,17 +127,17 @@ const OPERATIONS: &[Operation] = &[
     },
 ];
 
-/// How a tensor lies in memory, or why it has none.
+/// How a tensor is laid out in memory, or why it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     Plain,
-    /// The middle of a larger tensor, in one piece.
+    /// The middle of a larger tensor, contiguous.
     Middle,
-    /// One row again and again.
+    /// A single row, repeated.
     Expanded,
     /// Columns of a larger tensor.
     Columns,
-    /// Rows and columns exchanged.
+    /// Rows and columns swapped.
     Transposed,
     /// Every second row of a larger tensor.
     Strided,
@@ -147,7 +147,7 @@ enum Layout {
     Lazy,
     Undefined,
     OtherKind,
-    /// A dtype that no backend takes.
+    /// A dtype that no backend supports.
     Complex,
     /// A lazily negated view.
     Negated,
@@ -169,7 +169,7 @@ const LAYOUTS: [Layout; 13] = [
     Layout::Negated,
 ];
 
-/// Numbers that differ from rank to rank and from place to place, small enough to be exact.
+/// Numbers that differ between ranks and between positions, small enough to be exact.
 struct Numbers(i64);
 
 impl Numbers {
@@ -180,7 +180,7 @@ impl Numbers {
     }
 }
 
-/// A tensor of that shape and layout, with the tensor whose memory it lies in.
+/// A tensor of this shape and layout, with the tensor that owns its memory.
 fn lay_out(layout: Layout, shape: &[i64], numbers: &mut Numbers) -> (Tensor, Option<Tensor>) {
     let (rows, columns) = (shape[0], shape[1]);
     let view = |base: Tensor, of: &dyn Fn(&Tensor) -> Tensor| (of(&base), Some(base));
@@ -202,7 +202,7 @@ fn lay_out(layout: Layout, shape: &[i64], numbers: &mut Numbers) -> (Tensor, Opt
 }
 
 #[test]
-fn a_tensor_that_is_not_contiguous_is_refused_with_the_remedy() {
+fn a_tensor_that_is_not_contiguous_is_refused_with_a_hint() {
     ranks(2, |group| {
         let matrix = Tensor::arange(12, FLOAT).reshape([3, 4]);
         let error = group.all_reduce(&mut matrix.select(1, 1), ReduceOp::Sum).unwrap_err();
@@ -212,7 +212,7 @@ fn a_tensor_that_is_not_contiguous_is_refused_with_the_remedy() {
         let wide = Tensor::ones([1], FLOAT).expand([1 << 20], false);
         let error = group.all_reduce(&mut wide.shallow_clone(), ReduceOp::Sum).unwrap_err();
         assert_eq!(error.fault(), Fault::BadArgument, "{error}");
-        // Both ranks are still in step.
+        // Both ranks can still communicate.
         group.barrier().unwrap();
     });
 }
@@ -248,7 +248,7 @@ fn splits_that_do_not_fit_their_tensor_are_refused() {
 }
 
 #[test]
-fn tensors_that_share_memory_are_refused_where_one_is_written() {
+fn tensors_that_share_memory_are_refused_if_one_is_written() {
     ranks(2, |group| {
         let base = Tensor::zeros([6], FLOAT);
         let same = [base.narrow(0, 0, 3), base.narrow(0, 2, 3)];
@@ -256,13 +256,13 @@ fn tensors_that_share_memory_are_refused_where_one_is_written() {
         assert_eq!(error.fault(), Fault::BadArgument, "{error}");
         let error = group.all_gather_into_tensor(&mut base.shallow_clone(), &base.narrow(0, 3, 3)).unwrap_err();
         assert!(error.detail().contains("memory"), "{error}");
-        // Two inputs may share.
+        // Two inputs may share memory.
         let input = Tensor::ones([3], FLOAT);
         group.reduce_scatter(&mut Tensor::zeros([3], FLOAT), &[input.shallow_clone(), input], ReduceOp::Sum).unwrap();
     });
 }
 
-/// Runs the operation with one tensor of that layout, the same on every rank, and then on copies in plain memory.
+/// Runs the operation with one tensor of this layout, the same on every rank, and then on copies in contiguous memory.
 fn agrees_with_plain_memory(group: &ProcessGroup, operation: &Operation, layout: Layout, odd: usize) {
     let world = group.size().get() as i64;
     let (shapes, _) = (operation.tensors)(world);
@@ -295,8 +295,8 @@ fn agrees_with_plain_memory(group: &ProcessGroup, operation: &Operation, layout:
     }
 }
 
-/// Where only the root gives a list, it alone sees that shape or dtype differ from the list's; and only who receives a message
-/// sees that they differ from the message's.
+/// Returns true if all ranks see a wrong shape or dtype. If only the root passes a list, only the root sees that shape
+/// or dtype differ from the list's; and only the receiver of a message sees that they differ from the message's.
 fn is_seen_by_all(operation: &Operation, layout: Layout) -> bool {
     let differs = matches!(layout, Layout::ZeroSized | Layout::OtherKind | Layout::Complex);
     match operation.name {
@@ -307,12 +307,12 @@ fn is_seen_by_all(operation: &Operation, layout: Layout) -> bool {
 }
 
 #[test]
-fn every_operation_with_every_layout_is_right_or_refused() {
+fn every_operation_with_every_layout_is_correct_or_refused() {
     for world in [2, 3] {
         ranks(world, |group| {
             for operation in OPERATIONS {
                 let (shapes, reads) = (operation.tensors)(world as i64);
-                // A list that only the root gives is left out: elsewhere nobody would refuse it. Of a message, the first half.
+                // Lists that only the root passes are skipped, because no other rank would refuse them. For a message, the second half is skipped.
                 let everywhere = match operation.name {
                     "gather" | "isend" => 0..1,
                     "scatter" | "irecv" => reads..shapes.len(),
@@ -330,7 +330,7 @@ fn every_operation_with_every_layout_is_right_or_refused() {
 }
 
 #[test]
-fn memory_of_an_operation_under_way_is_refused_to_another() {
+fn memory_of_an_operation_in_progress_is_refused_to_another() {
     ranks(2, |group| {
         let tensor = Tensor::ones([4], FLOAT);
         let alias = tensor.narrow(0, 2, 2);
@@ -339,14 +339,14 @@ fn memory_of_an_operation_under_way_is_refused_to_another() {
         assert_eq!(error.fault(), Fault::BadArgument, "{error}");
         assert!(error.detail().contains("in use by all_reduce(Sum) of [4] Float"), "{error}");
         drop(work.wait().unwrap());
-        // It is free again, and both ranks are in step.
+        // It is free again, and both ranks can still communicate.
         group.all_reduce(&mut alias.shallow_clone(), ReduceOp::Sum).unwrap();
         assert_eq!(Vec::<f32>::try_from(&alias).unwrap(), [4.0; 2]);
     });
 }
 
 #[test]
-fn memory_of_a_collective_that_nobody_waits_for_is_free_when_it_is_over() {
+fn memory_of_a_dropped_collective_is_free_when_it_ends() {
     ranks(2, |group| {
         let tensor = Tensor::ones([4], FLOAT);
         drop(group.all_reduce_async(tensor.shallow_clone(), ReduceOp::Sum).unwrap());
@@ -366,7 +366,7 @@ fn ones(n: i64) -> Tensor {
 }
 
 #[test]
-fn the_longest_duration_means_long_and_not_at_once() {
+fn the_longest_duration_does_not_expire_immediately() {
     let options = GroupOptions { timeout: Duration::MAX, ..common::options() };
     let store = Store::hash().unwrap();
     let late = store.try_clone().unwrap();
@@ -393,10 +393,10 @@ fn the_longest_duration_means_long_and_not_at_once() {
     });
 }
 
-/// With the feature `nccl` the variable stays, for a recorder that is made later.
+/// With the feature `nccl` the variable stays, for a recorder that is created later.
 #[cfg(not(feature = "nccl"))]
 #[test]
-fn a_program_that_is_started_here_does_not_inherit_settings_of_this_process() {
+fn a_child_process_does_not_inherit_settings_of_this_process() {
     let output = std::process::Command::new("env").env_remove("RUST_BACKTRACE").output().unwrap();
     let inherited =
         String::from_utf8_lossy(&output.stdout).lines().any(|line| line.starts_with("TORCH_FR_BUFFER_SIZE="));

@@ -1,4 +1,4 @@
-//! Stores: every operation on every kind, and the ways they fail.
+//! Stores: every operation of every kind of store, and their failures.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,14 +38,14 @@ fn exercises_the_extended_calls(store: &Store) {
 }
 
 #[test]
-fn hash_store_knows_every_call() {
+fn hash_store_supports_every_call() {
     let store = Store::hash().unwrap();
     exercises_the_basics(&store);
     exercises_the_extended_calls(&store);
 }
 
 #[test]
-fn tcp_store_knows_every_call_from_host_and_client() {
+fn tcp_store_supports_every_call_from_host_and_client() {
     let host = tcp_host();
     exercises_the_basics(&host);
     let port = host.port().unwrap();
@@ -58,7 +58,7 @@ fn tcp_store_knows_every_call_from_host_and_client() {
 }
 
 #[test]
-fn file_store_knows_the_basics() {
+fn file_store_supports_the_basic_calls() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::file(&folder.path().join("store"), 1).unwrap();
     exercises_the_basics(&store);
@@ -66,9 +66,9 @@ fn file_store_knows_the_basics() {
     assert_eq!(other.get("counter").unwrap(), b"-2");
 }
 
-/// A write to `/dev/full` fails as one to a full disk does.
+/// A write to `/dev/full` fails like one to a full disk.
 #[test]
-fn a_file_store_on_a_full_disk_ends_without_ending_the_process() {
+fn dropping_a_file_store_on_a_full_disk_does_not_end_the_process() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let store = Store::file(&path, 1).unwrap();
@@ -78,11 +78,11 @@ fn a_file_store_on_a_full_disk_ends_without_ending_the_process() {
     assert!(store.set("key", "value").is_err());
     drop(store);
     drop(view);
-    assert!(path.is_symlink(), "it was left as it is");
+    assert!(path.is_symlink(), "the file was not changed");
 }
 
 #[test]
-fn file_store_in_a_missing_folder_is_refused_at_once() {
+fn file_store_in_a_missing_folder_is_refused_immediately() {
     let folder = tempfile::tempdir().unwrap();
     let error = Store::file(&folder.path().join("absent/store"), 1).unwrap_err();
     assert_eq!(error.fault(), Fault::BadArgument);
@@ -100,7 +100,7 @@ fn prefix_store_hides_its_keys_from_others() {
 }
 
 #[test]
-fn waiting_in_vain_ends_at_the_deadline_and_names_the_missing_keys() {
+fn a_wait_ends_at_its_deadline_and_names_the_missing_keys() {
     for store in [Store::hash().unwrap(), tcp_host()] {
         store.set("there", "1").unwrap();
         let error = store.wait(&["there", "absent"], Duration::from_millis(50)).unwrap_err();
@@ -129,7 +129,7 @@ fn get_ends_at_the_stores_own_timeout() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_reported_with_its_address() {
+fn a_port_in_use_is_reported_with_its_address() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let options = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
@@ -140,7 +140,7 @@ fn a_port_that_is_taken_is_reported_with_its_address() {
 }
 
 #[test]
-fn a_host_that_nobody_runs_is_given_up_at_the_deadline() {
+fn connecting_to_a_missing_host_ends_at_the_deadline() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let options = TcpStoreOptions { timeout: Duration::from_millis(300), ..TcpStoreOptions::default() };
     let error = Store::tcp("127.0.0.1", free, &options).unwrap_err();
@@ -176,7 +176,8 @@ fn a_waiting_host_gives_up_when_a_client_is_missing() {
     assert_eq!(error.fault(), Fault::Timeout, "{error}");
 }
 
-/// The open connections to that port, as `/proc` lists them: peer and state in the third and fourth column, in hexadecimal.
+/// The number of open connections to the port. `/proc` lists peer and state in the third and fourth column, in
+/// hexadecimal.
 fn connections_to(port: u16) -> usize {
     let tables =
         ["/proc/self/net/tcp", "/proc/self/net/tcp6"].map(|table| std::fs::read_to_string(table).unwrap_or_default());
@@ -198,7 +199,11 @@ fn a_rank_of_a_group_has_two_connections_to_the_store() {
                 let store = Store::tcp("127.0.0.1", port, &TcpStoreOptions::default()).unwrap();
                 let group = c10d::ProcessGroup::gloo(&store, c10d::Rank::new(rank), world, options).unwrap();
                 both_are_there.wait();
-                assert_eq!(connections_to(port) - before, 4, "its own, and that of the thread that answers roll calls");
+                assert_eq!(
+                    connections_to(port) - before,
+                    4,
+                    "its own, and that of the thread that answers for desync reports"
+                );
                 barrier.wait();
                 drop(group);
             });

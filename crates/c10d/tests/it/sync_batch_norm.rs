@@ -1,10 +1,10 @@
-//! Batch normalization over ranks in single precision, against the same in double precision.
+//! Batch normalization over ranks in single precision, compared with double precision.
 
 use crate::common::ranks;
 use c10d::{ProcessGroup, sync_batch_norm};
 use tch::{Device, Kind, Tensor};
 
-/// Output and gradient of the input, of a function that weighs every element of the output differently.
+/// The output, and the gradient of the input, of a function that weights every element of the output differently.
 fn output_and_gradient(group: &ProcessGroup, input: &Tensor, weigh: &Tensor, kind: Kind) -> (Tensor, Tensor) {
     let input = input.to_kind(kind).copy().set_requires_grad(true);
     let parameter = |value: f64| Tensor::full([3], value, (kind, Device::Cpu)).set_requires_grad(true);
@@ -17,16 +17,16 @@ fn largest_difference(a: &Tensor, b: &Tensor) -> f64 {
     (a - b).abs().max().double_value(&[])
 }
 
-/// Values that look random, of deviation 1 around 0; the same on every thread and machine.
+/// Values that look random, with deviation 1 around 0; the same on every thread and machine.
 fn waves(step: f64) -> Tensor {
     let n = 16 * 3 * 8 * 8;
     ((Tensor::arange(n, (Kind::Double, Device::Cpu)) * step).sin() * std::f64::consts::SQRT_2).view([16, 3, 8, 8])
 }
 
 #[test]
-fn a_mean_far_from_zero_costs_few_distances_of_neighbouring_inputs() {
-    // Floats around 10,000 lie about 0.001 apart. The output is factor * input + term, as in PyTorch: the mean, the factor, the product and
-    // the term are each rounded by half of that, times the weight of 1.5.
+fn a_mean_far_from_zero_causes_an_error_of_few_distances_between_neighbouring_inputs() {
+    // Floats near 10,000 are about 0.001 apart. The output is factor * input + term, as in PyTorch: the mean, the
+    // factor, the product and the term are each rounded by half of that, times the weight of 1.5.
     let spacing = f64::from(f32::EPSILON) * 8192.0;
     ranks(2, |group| {
         let input = (waves(1.7) + 1e4).to_kind(Kind::Float);

@@ -1,8 +1,8 @@
-//! Where the agents meet: hosting the rendezvous' store on this machine, or connecting to it.
+//! The rendezvous' store: hosting it on this machine, or connecting to it.
 //!
-//! A static rendezvous is hosted by node rank 0. A c10d one is hosted by the agent on whose machine the endpoint lies, the
-//! first if there are several (`_create_tcp_store` of torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py).
-//! What is told when nobody can be met is in [`crate::diagnose`].
+//! Node rank 0 hosts a static rendezvous. A c10d rendezvous is hosted by the agent on the endpoint's machine, the first
+//! if there are several (`_create_tcp_store` of torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py).
+//! [`crate::diagnose`] explains failures.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -14,16 +14,16 @@ use tokio::time::{Instant, timeout};
 
 use super::master::{Master, host_on};
 
-/// For how long a store that nobody hosts is looked for before a word is said about it, and between two words.
+/// How long to wait for a missing store before the first message, and between messages.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// A name service that takes longer to find this machine's own name is not made the workers' business.
+/// Time limit for resolving this machine's own name. After that its address is used.
 const NAMED: Duration = Duration::from_secs(2);
 
-/// Who hosts the store.
+/// Which agent hosts the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Host {
-    /// This agent, and nobody else.
+    /// This agent.
     Me,
     /// This agent, unless another one on this machine was first.
     MeIfFirst,
@@ -31,33 +31,33 @@ pub(super) enum Host {
     Other,
 }
 
-/// An open rendezvous: a client, and the server if this agent hosts it.
+/// An open rendezvous store: a client, and the server if this agent hosts it.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub(super) struct RendezvousStore {
     pub(super) client: Client,
     pub(super) server: Option<Arc<Server>>,
-    /// Where it is, as the others were told.
+    /// Its address, as the other nodes know it.
     pub(super) endpoint: Master,
-    /// The address of this machine by which it reaches the store.
+    /// The address of this machine on the route to the store.
     pub(super) interface: IpAddr,
-    /// Whether the endpoint stands for all addresses of this machine, and so names none.
+    /// True if the endpoint means all addresses of this machine (`0.0.0.0`).
     pub(super) unspecified: bool,
 }
 
-/// Why there is none.
+/// Why the store could not be opened.
 #[derive(Debug)]
-pub(super) enum NoMeeting {
-    /// The host's name has no address.
+pub(super) enum NoRendezvousStore {
+    /// The host name has no address.
     Unresolved { why: String },
-    /// The port on this machine cannot be had.
+    /// The port on this machine is not available.
     NotHosted { address: SocketAddr, why: io::Error },
-    /// The store elsewhere cannot be reached, or what listens there is none.
+    /// The store on another machine cannot be reached, or the listener is not a store.
     NotReached { endpoint: Master, error: Box<Error> },
 }
 
-/// The addresses of `host`, IPv4 first, since that is what workers' libraries try first as well.
-pub(super) async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, NoMeeting> {
-    let unresolved = |why: String| NoMeeting::Unresolved { why };
+/// The addresses of `host`, IPv4 first, as workers' libraries try them.
+pub(super) async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, NoRendezvousStore> {
+    let unresolved = |why: String| NoRendezvousStore::Unresolved { why };
     let found = tokio::net::lookup_host((host, port)).await.map_err(|error| unresolved(error.to_string()))?;
     let mut found: Vec<SocketAddr> = found.collect();
     found.sort_by_key(SocketAddr::is_ipv6);
@@ -65,7 +65,7 @@ pub(super) async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, No
     if found.is_empty() { Err(unresolved("it has no address".to_owned())) } else { Ok(found) }
 }
 
-/// Who hosts a c10d rendezvous at `addresses`, unless `is_host` of `--rdzv-conf` says it.
+/// Which agent hosts a c10d rendezvous at `addresses`, unless `is_host` of `--rdzv-conf` decides it.
 pub(super) fn host_of(addresses: &[SocketAddr], is_host: Option<bool>) -> Host {
     match is_host {
         Some(true) => Host::Me,
@@ -75,25 +75,25 @@ pub(super) fn host_of(addresses: &[SocketAddr], is_host: Option<bool>) -> Host {
     }
 }
 
-/// Whether `address` is one of this machine's: whether something can be bound to it.
+/// Returns true if `address` belongs to this machine: if a socket can be bound to it.
 pub(super) fn is_local(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Hosts the store at `endpoint` or connects to it, for at most `patience`; `tell` hears what is waited for.
+/// Hosts the store at `endpoint` or connects to it within `patience`; `notify` receives messages about the wait.
 pub(super) async fn meet(
     endpoint: &Master,
     addresses: &[SocketAddr],
     host: Host,
     patience: Duration,
     tell: impl Fn(&str),
-) -> Result<Meeting, NoMeeting> {
+) -> Result<RendezvousStore, NoRendezvousStore> {
     let server = match host {
         Host::Other => None,
         Host::Me | Host::MeIfFirst => match bind(addresses) {
             Ok(server) => Some(server),
             Err((_, why)) if host == Host::MeIfFirst && why.kind() == ErrorKind::AddrInUse => None,
-            Err((address, why)) => return Err(NoMeeting::NotHosted { address, why }),
+            Err((address, why)) => return Err(NoRendezvousStore::NotHosted { address, why }),
         },
     };
     let endpoint = match &server {
@@ -104,52 +104,53 @@ pub(super) async fn meet(
         Some(server) => connect(&server.local_addr().ip().to_string(), endpoint.port, patience, tell).await,
         None => connect(&endpoint.host, endpoint.port, patience, tell).await,
     };
-    let client =
-        reached.map_err(|error| NoMeeting::NotReached { endpoint: endpoint.clone(), error: Box::new(error) })?;
+    let client = reached
+        .map_err(|error| NoRendezvousStore::NotReached { endpoint: endpoint.clone(), error: Box::new(error) })?;
     let interface = match &server {
         Some(server) => reached_at(server.local_addr().ip(), addresses).await,
         None => interface_towards(addresses).unwrap_or(Ipv4Addr::LOCALHOST.into()),
     };
     let unspecified = addresses.iter().any(|address| address.ip().is_unspecified());
-    Ok(Meeting { client, server: server.map(Arc::new), endpoint, interface, unspecified })
+    Ok(RendezvousStore { client, server: server.map(Arc::new), endpoint, interface, unspecified })
 }
 
-/// A server on the first of the addresses that is this machine's; where none is, as behind a load balancer or with a name
-/// that only others resolve, on all interfaces.
+/// Starts a server on the first address that belongs to this machine. If none does, as with a load balancer or a name
+/// that only other machines resolve, it listens on all interfaces.
 fn bind(addresses: &[SocketAddr]) -> Result<Server, (SocketAddr, io::Error)> {
     let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), addresses.first().map_or(0, SocketAddr::port));
     let address = addresses.iter().copied().find(|address| is_local(address.ip())).unwrap_or(everywhere);
     host_on(address).map_err(|error| (address, error))
 }
 
-/// Connects to a store that may not be up yet. A word goes to `tell` now and then; what is no store at all ends it at once.
+/// Connects to a store that may not be up yet. `notify` receives a message now and then; a listener that is not a store
+/// is an immediate error.
 async fn connect(host: &str, port: u16, patience: Duration, tell: impl Fn(&str)) -> Result<Client, Error> {
     let begun = Instant::now();
     loop {
         let left = patience.saturating_sub(begun.elapsed());
-        // The last attempt is not a short one, which would only tell that it was short.
+        // The last attempt is not short: its error would only be a timeout.
         let slice = if left < 2 * QUIET { left } else { QUIET };
         match Client::connect_with(host, port, slice, ClientOptions::default()).await {
             Err(error) if may_come(&error.kind) && slice < left => {
                 tell(&format!("waiting for the rendezvous at {host}:{port}: {}", error.kind));
             }
-            // The last attempt alone is not how long it was tried.
+            // The error reports the time of all attempts.
             Err(error) => return Err(Error { elapsed: begun.elapsed(), ..error }),
             reached => return reached,
         }
     }
 }
 
-/// Whether another attempt may succeed: the agent that hosts the store may not have been started yet.
+/// Returns true if another attempt may succeed: the agent that hosts the store may not have been started yet.
 fn may_come(kind: &Kind) -> bool {
     matches!(kind, Kind::Unresolved { .. } | Kind::Refused | Kind::Unreachable { .. })
 }
 
-/// The address of this machine by which others reach what listens on `bound`. All interfaces have no address: then it is the
-/// one on the way to the endpoint, where that leads to another machine (a load balancer), else the one that this machine's
-/// name stands for, else the one on the way to the world, else loopback.
+/// The address at which others reach a listener on `bound`. If that means all interfaces, it is the address on the
+/// route to the endpoint, if that is another machine (a load balancer), otherwise the one that this machine's name
+/// resolves to, otherwise the one on the default route, otherwise loopback.
 async fn reached_at(bound: IpAddr, addresses: &[SocketAddr]) -> IpAddr {
-    /// An address of documentation (RFC 5737): nothing is sent there, but the routing table knows the way.
+    /// A documentation address (RFC 5737): nothing is sent to it, but it has a route.
     const WORLD: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
     if !bound.is_unspecified() {
         return bound;
@@ -162,7 +163,7 @@ async fn reached_at(bound: IpAddr, addresses: &[SocketAddr]) -> IpAddr {
     found.unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
-/// The address for which this machine's name stands, if other machines reach it there, and `bound` takes it in.
+/// The address that this machine's name resolves to, if other machines can reach it and `bound` includes it.
 async fn named_interface(bound: IpAddr) -> Option<IpAddr> {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let found = timeout(NAMED, resolve(&name, 0)).await.ok()?.ok()?;
@@ -170,7 +171,7 @@ async fn named_interface(bound: IpAddr) -> Option<IpAddr> {
     found.iter().map(SocketAddr::ip).filter(own).find(|address| bound.is_ipv6() || address.is_ipv4())
 }
 
-/// This machine's address on the way to the first of the addresses. Connecting a datagram socket sends nothing.
+/// This machine's address on the route to the first of the addresses. Connecting a datagram socket sends nothing.
 fn interface_towards(addresses: &[SocketAddr]) -> Option<IpAddr> {
     let towards = |address: &SocketAddr| {
         let any: IpAddr =
@@ -183,7 +184,7 @@ fn interface_towards(addresses: &[SocketAddr]) -> Option<IpAddr> {
     found.filter(|address| !address.is_unspecified())
 }
 
-/// What other nodes call this machine: its name where that leads to `interface`, else the address itself.
+/// The name of this machine for other nodes: its host name if that resolves to `interface`, otherwise the address.
 pub(super) async fn name_for(interface: IpAddr, hostname: &str) -> String {
     let found = timeout(NAMED, resolve(hostname, 0)).await;
     let leads_there =

@@ -1,9 +1,9 @@
-//! The line on a terminal that tells how the job is, kept up to date while the agent waits.
+//! The status line on a terminal, updated while the agent waits.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::machine::Machine;
+use super::state_machine::StateMachine;
 use crate::config::{Config, StatusWhen};
 use crate::output::{Console, Stream};
 use crate::rendezvous::Round;
@@ -12,16 +12,16 @@ use crate::status::{AgentView, Status};
 /// How often the line is redrawn.
 const EVERY: Duration = Duration::from_millis(250);
 
-/// A status line, and where its ranks' events come from.
+/// A status line, and the source of its events.
 pub(super) struct LiveStatus {
     status: Status,
     begun: Instant,
-    /// The folder for event files where the user named none: without them there is no step and no loss to show.
+    /// The folder for event files if the user named none: step and loss come from them.
     own_folder: Option<PathBuf>,
 }
 
 impl LiveStatus {
-    /// A status on stderr, if that is a terminal and the user wants one. `events`: the folder that the user named.
+    /// A status on stderr, if that is a terminal and the user wants one. `events` is the folder that the user named.
     pub(super) fn on(config: &Config, console: &Console, events: Option<PathBuf>, logs: Option<&Path>) -> Option<Self> {
         if config.status == StatusWhen::Never || !console.is_terminal(Stream::Stderr) {
             return None;
@@ -32,13 +32,13 @@ impl LiveStatus {
         Some(LiveStatus { status, begun: Instant::now(), own_folder })
     }
 
-    /// Where workers are to write their events for the status alone.
+    /// The folder for event files that only the status needs.
     pub(super) fn folder(&self) -> Option<&Path> {
         self.own_folder.as_deref()
     }
 
-    /// Brings the line up to date; when to do so again.
-    pub(super) fn show(&mut self, machine: &Machine, max_restarts: u32, round: Option<&Round>) -> Instant {
+    /// Updates the line and returns when to do so again.
+    pub(super) fn show(&mut self, machine: &StateMachine, max_restarts: u32, round: Option<&Round>) -> Instant {
         self.status.update(&AgentView {
             phase: machine.doing(),
             ranks: round.map_or(0, |round| round.world_size),
@@ -50,7 +50,7 @@ impl LiveStatus {
         Instant::now() + EVERY
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub(super) fn finish(self) {
         self.status.finish();
     }

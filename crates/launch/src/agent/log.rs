@@ -1,4 +1,4 @@
-//! What the agent does step by step, on stderr, for those who set LOGLEVEL as for torchrun.
+//! Logs the agent's steps to stderr, for users who set LOGLEVEL as for torchrun.
 
 use std::io::{self, Write};
 
@@ -6,16 +6,16 @@ use tracing::level_filters::LevelFilter;
 
 use crate::output::{Console, Stream};
 
-/// From now on what is logged from LOGLEVEL's level on is shown by `console`; warnings and errors if it is not set.
+/// From now on `console` shows log messages of LOGLEVEL and above; if it is not set, warnings and errors.
 pub(super) fn to(console: &Console) {
     let level = std::env::var("LOGLEVEL").map_or(LevelFilter::WARN, |name| level(&name));
     let console = console.clone();
     let log = tracing_subscriber::fmt().with_max_level(level).with_target(false).with_ansi(false).without_time();
-    // Whoever embeds the agent and logs by other means keeps their own.
+    // A program that embeds the agent keeps its own logger.
     let _ = log.with_writer(move || Lines(console.clone())).try_init();
 }
 
-/// Python's names and numbers (logging.getLevelName); what is none of them is torchrun's default.
+/// Parses Python's names and numbers (logging.getLevelName); other texts mean torchrun's default.
 fn level(name: &str) -> LevelFilter {
     match name.to_ascii_uppercase().as_str() {
         "DEBUG" | "10" => LevelFilter::DEBUG,
@@ -25,7 +25,7 @@ fn level(name: &str) -> LevelFilter {
     }
 }
 
-/// One logged line becomes one of the console's.
+/// Writes each log message as a line of the console.
 struct Lines(Console);
 
 impl Write for Lines {
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_pythons_names_of_levels() {
+    fn accepts_pythons_names_of_levels() {
         let names = ["INFO", "debug", "Warning", "CRITICAL", "10", "loud"].map(level);
         let [info, debug, warn, error] = [LevelFilter::INFO, LevelFilter::DEBUG, LevelFilter::WARN, LevelFilter::ERROR];
         assert_eq!(names, [info, debug, warn, error, debug, warn]);

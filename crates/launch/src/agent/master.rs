@@ -1,4 +1,4 @@
-//! The store on which the workers of a round meet: where it is, and hosting it on group rank 0.
+//! The store of a round's workers: its address, and hosting it on group rank 0.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
@@ -10,37 +10,37 @@ use tcpstore::{Options, Server};
 /// MASTER_ADDR and MASTER_PORT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Master {
-    /// Name or address under which the workers of all nodes reach it.
+    /// The name or address at which the workers of all nodes reach it.
     pub(super) host: String,
     /// Its port.
     pub(super) port: u16,
 }
 
-/// How this node would host the workers' store.
+/// How this node hosts the workers' store.
 #[derive(Debug)]
-pub(super) enum Site {
-    /// Every round has a store of its own, on a free port of this interface; `host` is what the others call it.
+pub(super) enum StoreHosting {
+    /// Every round has its own store, on a free port of this interface; `host` is the name for other nodes.
     Own { host: String, interface: IpAddr, server: Option<Server> },
-    /// All rounds share the store in which the agents meet, as a static rendezvous demands, since its port is known
-    /// beforehand. Only on the agent that hosts it there is a `server`.
+    /// All rounds share the agents' store, as a static rendezvous requires, because its port is fixed in advance. Only
+    /// the agent that hosts it has a `server`.
     Shared { master: Master, server: Option<Arc<Server>>, agents_prefix: String },
 }
 
-impl Site {
+impl StoreHosting {
     /// Closes the store that this node opened for an earlier round, whose workers have ended on all nodes.
     pub(super) fn close(&mut self) {
-        if let Site::Own { server, .. } = self {
+        if let StoreHosting::Own { server, .. } = self {
             *server = None;
         }
     }
 
-    /// Opens the store of a new round; that of the last one, which no worker uses any more, is gone then.
+    /// Opens the store of a new round and closes that of the previous one, which no worker uses any more.
     ///
     /// # Errors
-    /// In words, where there is no free port or no such interface.
+    /// A message if there is no free port or no such interface.
     pub(super) fn open(&mut self) -> Result<Master, String> {
         match self {
-            Site::Own { host, interface, server } => {
+            StoreHosting::Own { host, interface, server } => {
                 *server = None;
                 let opened = host_on(SocketAddr::new(*interface, 0)).map_err(|error| {
                     format!("cannot open the workers' store on {interface}: {error}; name this node's address by --local-addr")
@@ -49,9 +49,9 @@ impl Site {
                 *server = Some(opened);
                 Ok(master)
             }
-            Site::Shared { master, server, agents_prefix } => {
+            StoreHosting::Shared { master, server, agents_prefix } => {
                 if let Some(server) = server {
-                    // What the workers of the last round left would be taken for this round's.
+                    // Keys of the previous round's workers would be mistaken for this round's.
                     server.clear_except(agents_prefix);
                 }
                 Ok(master.clone())
@@ -60,7 +60,7 @@ impl Site {
     }
 }
 
-/// A store server on `address`.
+/// Starts a store server on `address`.
 pub(super) fn host_on(address: SocketAddr) -> std::io::Result<Server> {
     Server::start(TcpListener::bind(address)?, Options::default())
 }
@@ -80,7 +80,7 @@ impl FromStr for Master {
     fn from_str(text: &str) -> Result<Self, String> {
         let split = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
         let (host, port) = split.ok_or_else(|| "it is not HOST:PORT".to_owned())?;
-        let port = port.parse().map_err(|_| format!("`{port}` is no port"))?;
+        let port = port.parse().map_err(|_| format!("`{port}` is not a port"))?;
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         Ok(Master { host: host.to_owned(), port })
     }
@@ -91,44 +91,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_read_back_as_it_was_told() {
-        for (host, told) in [("gpu01", "gpu01:7"), ("10.0.0.1", "10.0.0.1:7"), ("fe80::1", "[fe80::1]:7")] {
+    fn parses_its_own_text() {
+        for (host, text) in [("gpu01", "gpu01:7"), ("10.0.0.1", "10.0.0.1:7"), ("fe80::1", "[fe80::1]:7")] {
             let master = Master { host: host.into(), port: 7 };
-            assert_eq!(master.to_string(), told);
-            assert_eq!(told.parse(), Ok(master));
+            assert_eq!(master.to_string(), text);
+            assert_eq!(text.parse(), Ok(master));
         }
     }
 
     #[test]
-    fn rejects_what_names_no_port() {
+    fn rejects_texts_without_a_port() {
         for text in ["", "gpu01", "gpu01:", ":7", "gpu01:65536", "gpu01:-1"] {
             assert!(text.parse::<Master>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn each_round_has_a_store_of_its_own_and_the_old_one_is_gone() {
+    fn each_round_has_its_own_store_and_the_old_one_is_closed() {
         let loopback = IpAddr::from([127, 0, 0, 1]);
-        let mut site = Site::Own { host: "127.0.0.1".into(), interface: loopback, server: None };
-        let first = site.open().unwrap();
-        let Site::Own { server: Some(server), .. } = &site else { panic!("{site:?}") };
+        let mut hosting = StoreHosting::Own { host: "127.0.0.1".into(), interface: loopback, server: None };
+        let first = hosting.open().unwrap();
+        let StoreHosting::Own { server: Some(server), .. } = &hosting else { panic!("{hosting:?}") };
         server.set("k", b"v").unwrap();
-        site.open().unwrap();
-        let Site::Own { server: Some(server), .. } = &site else { panic!("{site:?}") };
+        hosting.open().unwrap();
+        let StoreHosting::Own { server: Some(server), .. } = &hosting else { panic!("{hosting:?}") };
         assert_eq!(server.get("k"), None);
-        drop(site);
+        drop(hosting);
         assert!(TcpListener::bind(SocketAddr::new(loopback, first.port)).is_ok(), "the port is free again");
     }
 
     #[test]
-    fn a_shared_store_forgets_what_workers_left_and_keeps_what_agents_said() {
+    fn a_shared_store_drops_keys_of_workers_and_keeps_keys_of_agents() {
         let server = Arc::new(host_on(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap());
         server.set("lockstep/rendezvous/none/state", b"{}").unwrap();
         server.set("default_pg/0//cpu//0", b"address").unwrap();
         let master = Master { host: "127.0.0.1".into(), port: server.local_addr().port() };
         let agents_prefix = "lockstep/".to_owned();
-        let mut site = Site::Shared { master: master.clone(), server: Some(Arc::clone(&server)), agents_prefix };
-        assert_eq!(site.open(), Ok(master));
+        let mut hosting =
+            StoreHosting::Shared { master: master.clone(), server: Some(Arc::clone(&server)), agents_prefix };
+        assert_eq!(hosting.open(), Ok(master));
         assert_eq!(server.keys(""), ["lockstep/rendezvous/none/state"]);
     }
 }

@@ -1,43 +1,43 @@
-//! This node's part in the rendezvous, as a task of its own: the agent tells it what to do and hears what came of it.
+//! This node's part in the rendezvous, as a separate task: the agent sends it commands and receives the results.
 //!
-//! A command interrupts whatever wait is under way, so that a signal need not wait for a rendezvous.
+//! A command interrupts the current wait, so that a signal need not wait for a rendezvous.
 
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::master::{Master, Site};
+use super::master::{Master, StoreHosting};
 use crate::rendezvous::{Barrier, Change, Node, Rendezvous, RendezvousError, RootCause, Round, Store, Succeeded};
 
-/// What the agent wants.
+/// A command of the agent.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Take part in the next round.
     Join,
-    /// Have all nodes agree anew.
+    /// Make all nodes agree again.
     AskToReform(String),
-    /// Tell that all workers here have succeeded, and wait for the others'.
+    /// Announce that all workers here have succeeded, and wait for those of other nodes.
     AwaitOthers,
-    /// End the job for all.
+    /// End the job for all nodes.
     Close { reason: String, root_cause: Option<RootCause> },
-    /// Go, and say why.
+    /// Leave, for this reason.
     Leave(String),
-    /// Say farewell; the answer names who still needed the store that lives here.
+    /// End; the answer names the nodes that still needed the store that this agent hosts.
     Finish(oneshot::Sender<Vec<Node>>),
 }
 
-/// What came of it.
+/// A result.
 #[derive(Debug)]
 pub(super) enum News {
-    /// A round came about, and the workers' store is there.
+    /// A round formed, and the workers' store is available.
     Formed(Box<(Round, Master)>),
-    /// None did.
+    /// No round formed.
     NotFormed(Box<RendezvousError>),
     /// The workers' store could not be opened here.
     NoMaster(String),
-    /// Something ended this node's part in the round.
+    /// A change ended this node's part in the round.
     Changed(Box<Change>),
-    /// All have succeeded, or that was waited for in vain.
+    /// All workers have succeeded, or the wait for them ended.
     Barrier(Barrier),
 }
 
@@ -60,10 +60,10 @@ pub(super) struct Membership {
     task: tokio::task::JoinHandle<()>,
 }
 
-/// The longest waits for other nodes, beside the rendezvous' own.
+/// Time limits for other nodes, in addition to those of the rendezvous.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// For group rank 0 to tell where the workers' store is.
+    /// For group rank 0 to publish the address of the workers' store.
     pub(super) master: Duration,
     /// For the other nodes' workers to end.
     pub(super) exit_barrier: Duration,
@@ -71,20 +71,20 @@ pub(super) struct Limits {
 
 impl Membership {
     /// Starts the task.
-    pub(super) fn start<S: Store>(rendezvous: Rendezvous<S>, site: Site, limits: Limits) -> Self {
+    pub(super) fn start<S: Store>(rendezvous: Rendezvous<S>, hosting: StoreHosting, limits: Limits) -> Self {
         let (commands, inbox) = mpsc::unbounded_channel();
         let (outbox, news) = mpsc::unbounded_channel();
-        let member = Member { rendezvous, site, limits, inbox, outbox, next: None, watches: false, lost: false };
+        let member = Member { rendezvous, hosting, limits, inbox, outbox, next: None, watches: false, lost: false };
         Membership { commands, news, task: tokio::spawn(member.live()) }
     }
 
-    /// Tells the task what to do.
+    /// Sends the task a command.
     pub(super) fn tell(&self, command: Command) {
-        // The task ends only when it is told to.
+        // The task ends only on command.
         let _ = self.commands.send(command);
     }
 
-    /// The next news; never, once the task has ended.
+    /// The next result; never returns after the task has ended.
     pub(super) async fn next(&mut self) -> News {
         match self.news.recv().await {
             Some(news) => news,
@@ -92,7 +92,7 @@ impl Membership {
         }
     }
 
-    /// Says farewell, and waits until the other nodes no longer need what lives here.
+    /// Announces the end, and waits until the other nodes no longer need the store that this agent hosts.
     pub(super) async fn finish(self) -> Vec<Node> {
         let (answer, answered) = oneshot::channel();
         self.tell(Command::Finish(answer));
@@ -108,15 +108,15 @@ impl Drop for Membership {
 
 struct Member<S: Store> {
     rendezvous: Rendezvous<S>,
-    site: Site,
+    hosting: StoreHosting,
     limits: Limits,
     inbox: mpsc::UnboundedReceiver<Command>,
     outbox: mpsc::UnboundedSender<News>,
     /// A command that interrupted another.
     next: Option<Command>,
-    /// Whether a round runs of which news may come.
+    /// True while a round runs that may change.
     watches: bool,
-    /// Whether the store has ceased to answer, so that nothing more can be told.
+    /// True if the store no longer answers, so that nothing can be announced.
     lost: bool,
 }
 
@@ -140,7 +140,7 @@ impl<S: Store> Member<S> {
                 }
                 Command::Finish(answer) => {
                     let left = if self.lost { vec![] } else { self.rendezvous.finish().await };
-                    // Nobody waits for the answer any more: as good.
+                    // The receiver may be gone.
                     let _ = answer.send(left);
                     return;
                 }
@@ -148,7 +148,7 @@ impl<S: Store> Member<S> {
         }
     }
 
-    /// The next command; until it comes, the round is watched.
+    /// Returns the next command; until then, watches the round.
     async fn command(&mut self) -> Option<Command> {
         if let Some(command) = self.next.take() {
             return Some(command);
@@ -168,14 +168,14 @@ impl<S: Store> Member<S> {
 
     async fn join(&mut self) {
         self.watches = false;
-        let Member { rendezvous, site, limits, inbox, .. } = self;
+        let Member { rendezvous, hosting, limits, inbox, .. } = self;
         let news = tokio::select! {
             biased;
             command = inbox.recv() => {
                 self.next = command;
                 return;
             }
-            news = form(rendezvous, site, *limits) => news,
+            news = form(rendezvous, hosting, *limits) => news,
         };
         self.watches = matches!(news, News::Formed(_));
         self.send(news);
@@ -187,7 +187,7 @@ impl<S: Store> Member<S> {
         let news = async {
             News::Barrier(match self.rendezvous.succeed().await {
                 Ok(Succeeded::Recorded) => self.rendezvous.exit_barrier(limit).await,
-                // Somebody asked for a new round before this node could tell: its workers run once more.
+                // A new round was requested before this node announced its success: its workers run again.
                 Ok(Succeeded::Changed(change)) if leads_on(&change) => return News::Changed(change),
                 Ok(Succeeded::Changed(change)) => Barrier::Changed(change),
                 Err(RendezvousError::StoreLost(lost)) => Barrier::Changed(Box::new(Change::StoreLost(*lost))),
@@ -201,7 +201,7 @@ impl<S: Store> Member<S> {
         }
     }
 
-    /// What the others cannot be told is no reason to fail: they notice by themselves.
+    /// A failed announcement is not an error: the other nodes notice on their own.
     async fn log<'a, F>(&'a mut self, what: &str, tell: F)
     where
         F: FnOnce(&'a mut Rendezvous<S>) -> Telling<'a>,
@@ -217,35 +217,36 @@ impl<S: Store> Member<S> {
 
     fn send(&mut self, news: News) {
         self.lost |= news.is_of_a_lost_store();
-        // The agent no longer listens: it is about to end.
+        // The agent has dropped the receiver: it is about to exit.
         let _ = self.outbox.send(news);
     }
 }
 
 type Telling<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), RendezvousError>> + Send + 'a>>;
 
-/// Whether this change ends one round only, so that another may come.
+/// Returns true if this change ends only one round, so that another may follow.
 fn leads_on(change: &Change) -> bool {
     !matches!(change, Change::Closed(_) | Change::AllDone | Change::StoreLost(_))
 }
 
-/// Joins a round and agrees on where the workers' store is. A round that is over before that is known makes room for the next.
-async fn form<S: Store>(rendezvous: &mut Rendezvous<S>, site: &mut Site, limits: Limits) -> News {
+/// Joins a round and agrees on the address of the workers' store. If a round ends before that is known, joins the next
+/// one.
+async fn form<S: Store>(rendezvous: &mut Rendezvous<S>, hosting: &mut StoreHosting, limits: Limits) -> News {
     loop {
         let round = match rendezvous.join().await {
             Ok(round) => round,
             Err(error) => return News::NotFormed(Box::new(error)),
         };
-        match agree(rendezvous, site, &round, limits).await {
+        match agree_on_master(rendezvous, hosting, &round, limits).await {
             Ok(master) => return News::Formed(Box::new((round, master))),
             Err(NoMaster::Here(why)) => {
-                // That the others cannot be told is no reason to wait: they notice by themselves.
+                // If the announcement fails, the other nodes notice on their own.
                 let _ = rendezvous.leave(&why).await;
                 return News::NoMaster(why);
             }
-            Err(NoMaster::Told(RendezvousError::Changed(change))) if leads_on(&change) => {}
-            Err(NoMaster::Told(RendezvousError::Changed(change))) => return News::Changed(change),
-            Err(NoMaster::Told(error)) => {
+            Err(NoMaster::Rendezvous(RendezvousError::Changed(change))) if leads_on(&change) => {}
+            Err(NoMaster::Rendezvous(RendezvousError::Changed(change))) => return News::Changed(change),
+            Err(NoMaster::Rendezvous(error)) => {
                 if !matches!(error, RendezvousError::StoreLost(_)) {
                     let _ = rendezvous.leave(&error.to_string()).await;
                 }
@@ -255,26 +256,26 @@ async fn form<S: Store>(rendezvous: &mut Rendezvous<S>, site: &mut Site, limits:
     }
 }
 
-/// Why the workers' store is not known.
+/// Why the address of the workers' store is not known.
 enum NoMaster {
-    /// It cannot be here, or the name of it is none.
+    /// It cannot be hosted here, or its address is invalid.
     Here(String),
-    Told(RendezvousError),
+    Rendezvous(RendezvousError),
 }
 
-async fn agree<S: Store>(
+async fn agree_on_master<S: Store>(
     rendezvous: &mut Rendezvous<S>,
-    site: &mut Site,
+    hosting: &mut StoreHosting,
     round: &Round,
     limits: Limits,
 ) -> Result<Master, NoMaster> {
-    site.close();
+    hosting.close();
     if round.group_rank == 0 {
-        let master = site.open().map_err(NoMaster::Here)?;
-        rendezvous.publish_master(round, &master.to_string()).await.map_err(NoMaster::Told)?;
+        let master = hosting.open().map_err(NoMaster::Here)?;
+        rendezvous.publish_master(round, &master.to_string()).await.map_err(NoMaster::Rendezvous)?;
         return Ok(master);
     }
-    let text = rendezvous.await_master(round, limits.master).await.map_err(NoMaster::Told)?;
+    let text = rendezvous.await_master(round, limits.master).await.map_err(NoMaster::Rendezvous)?;
     text.parse().map_err(|why| NoMaster::Here(format!("group rank 0 named `{text}` as the workers' store: {why}")))
 }
 
@@ -304,17 +305,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_is_no_longer_the_first_closes_the_store_of_the_round_before() {
+    async fn a_node_that_is_no_longer_the_first_closes_the_store_of_the_previous_round() {
         let loopback = IpAddr::from([127, 0, 0, 1]);
-        let mut site = Site::Own { host: "127.0.0.1".into(), interface: loopback, server: None };
-        let former = SocketAddr::new(loopback, site.open().unwrap().port);
+        let mut hosting = StoreHosting::Own { host: "127.0.0.1".into(), interface: loopback, server: None };
+        let former = SocketAddr::new(loopback, hosting.open().unwrap().port);
         let store = MemoryStore::default();
         let (mut a, mut b) = (agent(&store, "a"), agent(&store, "b"));
         let (first, second) = tokio::join!(a.join(), b.join());
         a.publish_master(&first.unwrap(), "a:4711").await.unwrap();
         let limits = Limits { master: Duration::from_secs(60), exit_barrier: Duration::from_secs(60) };
-        let agreed = agree(&mut b, &mut site, &second.unwrap(), limits).await;
+        let agreed = agree_on_master(&mut b, &mut hosting, &second.unwrap(), limits).await;
         assert!(matches!(agreed, Ok(master) if master.port == 4711));
-        assert!(TcpListener::bind(former).is_ok(), "the store of the round before still listens at {former}");
+        assert!(TcpListener::bind(former).is_ok(), "the store of the previous round still listens at {former}");
     }
 }

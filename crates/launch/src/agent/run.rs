@@ -1,24 +1,24 @@
 //! The agent's loop: everything that can happen is waited for in one place, turned into an event, and what the machine then
-//! wants is done. What follows what is decided in [`super::machine`].
+//! wants is done. What follows what is decided in [`super::state_machine`].
 
-use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
-use lockstep_events::{AgentEvent, AgentSink};
+use lockstep_events::AgentEvent;
+use lockstep_process::{Died, Orphan, Signal, Workers, signal_name};
+use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout};
 
+use super::diagnostic_input;
+use super::disconnect_monitor::DisconnectMonitor;
 use super::live_status::LiveStatus;
-use super::lookout::Lookout;
-use super::machine::{Action, Event, Machine, Outcome, Restart};
-use super::master::Master;
 use super::membership::{Command, Membership, News};
-use super::{observe, workers};
-use crate::config::{Config, LogDir};
-use crate::output::{Console, Outputs, Stream};
-use crate::process::{Died, Exit, Signal, SignalStream, Workers, signal_name};
-use crate::rendezvous::{Barrier, Change, Round};
-use crate::report::Failure;
+use super::state_machine::{Action, Event, Outcome, Restart, StateMachine};
+use super::waits::{self, SignalStream};
+use super::workers::{Clearing, Context, Current, Death, root_cause};
+use crate::output::Outputs;
+use crate::rendezvous::{Barrier, Change};
 
 /// How long what dead workers left in pipes and what they left running may take to go.
 const CLEAR: Duration = Duration::from_secs(5);
@@ -30,19 +30,17 @@ const QUIET: Duration = Duration::from_secs(3);
 
 /// Everything that the loop needs, opened.
 pub(super) struct Agent<'a> {
-    pub(super) config: &'a Config,
-    pub(super) machine: Machine,
+    pub(super) context: Context<'a>,
+    pub(super) machine: StateMachine,
     pub(super) workers: Workers,
+    /// Readable when `workers` have something to report.
+    pub(super) ready: AsyncFd<OwnedFd>,
     pub(super) membership: Membership,
     /// Only where this agent hosts the store.
-    pub(super) lookout: Option<Lookout>,
+    pub(super) disconnect_monitor: Option<DisconnectMonitor>,
     pub(super) signals: SignalStream,
-    pub(super) console: Console,
-    pub(super) logs: LogDir,
-    pub(super) events: AgentSink,
-    pub(super) hostname: String,
     /// What is known of the place where the nodes meet.
-    pub(super) seen: observe::Seen,
+    pub(super) diagnostic_input: diagnostic_input::DiagnosticInput,
     /// Only on a terminal.
     pub(super) status: Option<LiveStatus>,
     /// What the rendezvous waits for, in words.
@@ -52,54 +50,6 @@ pub(super) struct Agent<'a> {
     pub(super) current: Current,
     /// What is known already and need not be waited for.
     pub(super) pending: Option<Event>,
-}
-
-/// The workers of the present attempt, and what became of them.
-#[derive(Default)]
-pub(super) struct Current {
-    /// Counts the starts of this node's workers.
-    pub(super) attempt: Option<u64>,
-    pub(super) formed: Option<(Round, Master)>,
-    pub(super) outputs: Option<Outputs>,
-    /// When each was started, by local rank.
-    pub(super) started: Vec<SystemTime>,
-    /// By local rank.
-    pub(super) error_files: Vec<Option<PathBuf>>,
-    /// When those that are asked to end are killed.
-    pub(super) kill_at: Option<Instant>,
-    /// Those that had ended before the others were asked to, though their ends were not told yet; by local rank.
-    pub(super) ended_before: Vec<usize>,
-    /// The signals that they were sent.
-    pub(super) sent: Vec<i32>,
-    /// Set while what is left of the workers is waited for.
-    pub(super) clearing: Option<Clearing>,
-    /// In the order of the kernel.
-    pub(super) deaths: Vec<Death>,
-    pub(super) failures: Vec<Failure>,
-}
-
-/// How what is left of the workers is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Clearing {
-    /// As long as something comes.
-    Patiently,
-    /// A moment: somebody has asked for the end twice.
-    InHaste,
-}
-
-/// A worker's end.
-pub(super) struct Death {
-    pub(super) died: Died,
-    /// Whether this agent had asked it to.
-    pub(super) stopped: bool,
-}
-
-impl Current {
-    /// Whether this end is what a worker was asked for: not if it came before, or by a signal that this agent never sent.
-    fn stopped(&self, worker: usize, exit: &Exit) -> bool {
-        let by_another = matches!(exit, Exit::Signal(signal) if !self.sent.contains(signal));
-        !self.ended_before.contains(&worker) && !by_another
-    }
 }
 
 impl Agent<'_> {
@@ -130,7 +80,7 @@ impl Agent<'_> {
             let redraw_at = self.show_status();
             let event = tokio::select! {
                 biased;
-                died = self.workers.next() => Some(match died {
+                died = waits::next_death(&mut self.workers, &self.ready) => Some(match died {
                     Ok(died) => self.note_death(died),
                     Err(error) => Event::Closed(format!("cannot watch over the workers: {error}")),
                 }),
@@ -165,7 +115,7 @@ impl Agent<'_> {
             left = clear(workers, current.outputs.as_mut(), clearing) => {
                 self.current.clearing = None;
                 left.iter().for_each(|left| self.say(left));
-                self.current.failures = workers::failures(self);
+                self.current.failures = self.current.collect_failures(&self.context);
                 Event::Cleared
             }
         }
@@ -200,10 +150,9 @@ impl Agent<'_> {
     }
 
     fn start(&mut self) {
-        let attempt = self.current.attempt.map_or(0, |attempt| attempt + 1);
-        let formed = self.current.formed.take();
-        self.current = Current { attempt: Some(attempt), formed, ..Current::default() };
-        if let Err(failure) = workers::start_all(self, attempt) {
+        self.current = self.current.next();
+        let restarts = self.context.config.max_restarts - self.machine.restarts_left();
+        if let Err(failure) = self.current.start_all(&self.context, &mut self.workers, restarts) {
             self.pending = Some(Event::NotStarted { started: failure.started, why: failure.why });
         }
     }
@@ -218,7 +167,7 @@ impl Agent<'_> {
         // A time too long for the clock is as good as a year.
         let year = Duration::from_secs(365 * 24 * 3600);
         let now = Instant::now();
-        self.current.kill_at = Some(now.checked_add(self.config.stop_timeout).unwrap_or(now + year));
+        self.current.kill_at = Some(now.checked_add(self.context.config.stop_timeout).unwrap_or(now + year));
     }
 
     fn announce(&self, restart: &Restart) {
@@ -226,11 +175,11 @@ impl Agent<'_> {
         let what = if *counted { format!("{left} restarts left") } else { "not counted as a restart".to_owned() };
         self.say(&format!("{reason}: stopping all workers of this node to start them anew ({what})"));
         let attempt = self.current.attempt.unwrap_or(0);
-        self.events.emit(&AgentEvent::Restarting { attempt, restarts_left: *left, reason: reason.clone() });
+        self.context.events.emit(&AgentEvent::Restarting { attempt, restarts_left: *left, reason: reason.clone() });
     }
 
     fn close_job(&self) {
-        let root = self.current.failures.first().map(|failure| workers::root_cause(failure, &self.hostname));
+        let root = self.current.failures.first().map(|failure| root_cause(failure, &self.context.hostname));
         let reason = match &root {
             Some(_) => "its workers failed and no restart is left".to_owned(),
             None => "it failed".to_owned(),
@@ -241,10 +190,17 @@ impl Agent<'_> {
     fn note_death(&mut self, died: Died) -> Event {
         let (worker, exit) = (died.index, died.exit.clone());
         let stopped = self.machine.is_stopping() && self.current.stopped(worker, &exit);
-        let rank = self.rank_of(worker);
+        let rank = self.current.rank_of(worker);
         let attempt = self.current.attempt.unwrap_or(0);
         let code = exit.torch_code();
-        self.events.emit(&AgentEvent::Ended { attempt, rank, local_rank: worker, pid: died.pid, code, stopped });
+        self.context.events.emit(&AgentEvent::Ended {
+            attempt,
+            rank,
+            local_rank: worker,
+            pid: died.pid,
+            code,
+            stopped,
+        });
         if !stopped && !exit.success() {
             self.say(&format!("rank {rank} (local rank {worker}, pid {}) ended with {exit}", died.pid));
         }
@@ -253,7 +209,7 @@ impl Agent<'_> {
     }
 
     fn note_signal(&self, signal: i32) -> Event {
-        self.events.emit(&AgentEvent::Signalled { signal });
+        self.context.events.emit(&AgentEvent::Signalled { signal });
         self.say(&format!("{} came: ending the workers", signal_name(signal)));
         Event::Signalled(signal)
     }
@@ -263,13 +219,13 @@ impl Agent<'_> {
             News::Formed(formed) => {
                 let (round, master) = *formed;
                 let workers = round.me().node.local_world_size;
-                if let Some(lookout) = &self.lookout {
-                    lookout.expect(round.ids.iter().copied());
+                if let Some(disconnect_monitor) = &self.disconnect_monitor {
+                    disconnect_monitor.expect(round.ids.iter().copied());
                 }
                 self.current.formed = Some((round, master));
                 Some(Event::Formed { workers })
             }
-            News::NotFormed(error) => Some(Event::NotFormed(self.seen.not_formed(*error))),
+            News::NotFormed(error) => Some(Event::NotFormed(self.diagnostic_input.not_formed(*error))),
             News::NoMaster(why) => Some(Event::NotFormed(why)),
             News::Changed(change) => note_change(&change),
             News::Barrier(barrier) => Some(self.note_barrier(barrier)),
@@ -295,32 +251,12 @@ impl Agent<'_> {
         }
     }
 
-    /// Events of the round that this attempt's workers take part in.
-    pub(super) fn tell_formed(&self, attempt: u64) {
-        if let Some((round, _)) = &self.current.formed {
-            let (nodes, world_size) = (round.nodes, round.world_size);
-            let formed =
-                AgentEvent::Formed { round: round.number, attempt, group_rank: round.group_rank, nodes, world_size };
-            self.events.emit(&formed);
-            let (number, group_rank) = (round.number, round.group_rank);
-            tracing::info!(
-                "round {number}: {nodes} nodes, {world_size} ranks; this is node {group_rank}; attempt {attempt}"
-            );
-        }
-    }
-
-    /// The rank of this node's worker in the present round.
-    pub(super) fn rank_of(&self, worker: usize) -> usize {
-        let formed = self.current.formed.as_ref();
-        formed.and_then(|(round, _)| round.ranks_of(worker)).map_or(worker, |ranks| ranks.rank)
-    }
-
     /// Tells what has been waited for so long that one would like to know.
     fn say_reason(&mut self) {
         self.say_reason_at = None;
         if self.machine.is_waiting() {
             let reason = self.reasons.borrow_and_update().clone();
-            self.say(&format!("waiting for other nodes at {}: {reason}", self.seen.endpoint));
+            self.say(&format!("waiting for other nodes at {}: {reason}", self.diagnostic_input.endpoint));
         }
     }
 
@@ -328,21 +264,20 @@ impl Agent<'_> {
     fn show_status(&mut self) -> Option<Instant> {
         let round = self.current.formed.as_ref().map(|(round, _)| round);
         let status = self.status.as_mut()?;
-        Some(status.show(&self.machine, self.config.max_restarts, round))
+        Some(status.show(&self.machine, self.context.config.max_restarts, round))
     }
 
-    /// A line of the agent itself.
-    pub(super) fn say(&self, line: &str) {
-        self.console.line(Stream::Stderr, format!("lockstep: {line}").as_bytes());
+    fn say(&self, line: &str) {
+        self.context.say(line);
     }
 }
 
 /// Waits until nothing of the workers is left; what to say about it. Cancelled, it can begin again.
 async fn clear(workers: &mut Workers, outputs: Option<&mut Outputs>, clearing: Clearing) -> Vec<String> {
     let limit = if clearing == Clearing::Patiently { CLEAR } else { HURRY };
-    let left = workers.sweep(limit).await.left.into_iter();
+    let left = waits::sweep(workers, limit).await.left.into_iter();
     let mut said: Vec<String> = left
-        .map(|stray| format!("{} (pid {}) that a worker left behind cannot be killed", stray.name, stray.pid))
+        .map(|Orphan { name, pid }| format!("{name} (pid {pid}) that a worker left behind cannot be killed"))
         .collect();
     if let Some(outputs) = outputs {
         if clearing == Clearing::InHaste && timeout(HURRY, outputs.finish(HURRY)).await.is_err() {

@@ -1,15 +1,15 @@
-//! Starting the workers of an attempt, and what became of them in the words of the report.
+//! The workers of the present attempt: how they are started, and what became of them in the words of the report.
 
-use std::ffi::OsString;
-use std::time::SystemTime;
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime};
 
-use lockstep_events::AgentEvent;
+use lockstep_events::{AgentEvent, AgentSink};
+use lockstep_process::{Died, Exit, Sink, Spec, Stdin, Workers};
 
-use super::run::{Agent, Death};
-use crate::config::{Attempt, Config, Placement, Route, worker_env};
-use crate::output::{Outputs, Plan, Prefix, Stream, StreamPlan};
-use crate::process::{Exit, Sink, Spec, Stdin};
-use crate::rendezvous::RootCause;
+use super::master::Master;
+use crate::config::{Attempt, Config, LogDir, Placement, Route, worker_env};
+use crate::output::{Console, Outputs, Plan, Prefix, Stream, StreamPlan};
+use crate::rendezvous::{RootCause, Round};
 use crate::report::{self, Failure};
 
 /// Why not all workers could be started.
@@ -33,126 +33,225 @@ pub(super) fn open_files(config: &Config) -> u64 {
     OWN + (0..count).map(of_worker).sum::<u64>()
 }
 
-/// Starts all workers of this node for the round that was formed.
-pub(super) fn start_all(agent: &mut Agent<'_>, attempt: u64) -> Result<(), NotStarted> {
-    let count = agent.config.local_world_size;
-    let none = |why: String| NotStarted { started: 0, why };
-    let folder = agent.logs.attempt(attempt, count).map_err(|error| none(error.to_string()))?;
-    let plans = (0..count).map(|worker| plan(agent, &folder, worker)).collect();
-    let (outputs, sinks) = Outputs::open(&agent.console, plans)
-        .map_err(|error| none(format!("cannot open the workers' output: {error}")))?;
-    agent.current.outputs = Some(outputs);
-    agent.tell_formed(attempt);
-    for (worker, (stdout, stderr)) in sinks.into_iter().enumerate() {
-        let spec = spec(agent, &folder, worker, stdout, stderr);
-        agent.current.started.push(SystemTime::now());
-        let pid = agent.workers.start(worker, spec).map_err(|error| NotStarted {
-            started: worker,
-            why: format!("cannot start worker {worker} of {count}: {error}; see `ulimit -u` and free memory"),
-        })?;
-        let rank = agent.rank_of(worker);
-        tracing::info!("rank {rank} started: local rank {worker}, pid {pid}");
-        agent.events.emit(&AgentEvent::Started { attempt, rank, local_rank: worker, pid });
-        agent.current.error_files.push(folder.error_file(worker));
-    }
-    Ok(())
+/// What is the same for all attempts on this node.
+pub(super) struct Context<'a> {
+    pub(super) config: &'a Config,
+    pub(super) console: Console,
+    pub(super) logs: LogDir,
+    pub(super) events: AgentSink,
+    pub(super) hostname: String,
+    /// A line on the terminal shows how the job is.
+    pub(super) has_status: bool,
+    /// Where workers write their events for that line alone.
+    pub(super) status_events: Option<PathBuf>,
 }
 
-fn plan(agent: &Agent<'_>, folder: &Attempt, worker: usize) -> Plan {
-    let Config { logs, role, local_world_size, .. } = agent.config;
-    let routes = logs.routes(worker, *local_world_size);
-    let prefix = logs.prefix(role, agent.rank_of(worker), worker);
-    let alone = *local_world_size == 1 && agent.status.is_none();
-    // Only the order in which both streams come, and what the worker finds at its end of them, is worth the last lines.
-    let inherits = [alone, alone && agent.console.is_one_device()];
-    let plain = |route: &Route| route.console && !route.file && !route.prefixed && !route.filtered;
-    let one = |stream: Stream, route: &Route, file, filters: &Vec<String>, filtered| StreamPlan {
-        console: route.console,
-        inherit: inherits[stream as usize] && plain(route),
-        file: if route.file { file } else { None },
-        prefix: if route.prefixed { Prefix::Always(prefix.clone()) } else { Prefix::Never },
-        filters: filters.clone(),
-        filtered: if route.filtered { filtered } else { None },
-    };
-    Plan {
-        stdout: one(
-            Stream::Stdout,
-            &routes.stdout,
-            folder.stdout(worker),
-            &logs.duplicate_stdout,
-            folder.filtered_stdout(),
-        ),
-        stderr: one(
-            Stream::Stderr,
-            &routes.stderr,
-            folder.stderr(worker),
-            &logs.duplicate_stderr,
-            folder.filtered_stderr(),
-        ),
+impl Context<'_> {
+    /// A line of the agent itself.
+    pub(super) fn say(&self, line: &str) {
+        self.console.line(Stream::Stderr, format!("lockstep: {line}").as_bytes());
     }
 }
 
-fn spec(agent: &Agent<'_>, folder: &Attempt, worker: usize, stdout: Sink, stderr: Sink) -> Spec {
-    let placement = placement(agent, folder, worker);
-    let mut env = worker_env(agent.config, &placement, &|name| std::env::var_os(name));
-    if let Some(folder) = agent.status.as_ref().and_then(|status| status.folder()) {
+/// The workers of the present attempt, and what became of them.
+#[derive(Default)]
+pub(super) struct Current {
+    /// Counts the starts of this node's workers.
+    pub(super) attempt: Option<u64>,
+    pub(super) formed: Option<(Round, Master)>,
+    pub(super) outputs: Option<Outputs>,
+    /// When each was started, by local rank.
+    pub(super) started: Vec<SystemTime>,
+    /// By local rank.
+    pub(super) error_files: Vec<Option<PathBuf>>,
+    /// When those that are asked to end are killed.
+    pub(super) kill_at: Option<Instant>,
+    /// Those that had ended before the others were asked to, though their ends were not told yet; by local rank.
+    pub(super) ended_before: Vec<usize>,
+    /// The signals that they were sent.
+    pub(super) sent: Vec<i32>,
+    /// Set while what is left of the workers is waited for.
+    pub(super) clearing: Option<Clearing>,
+    /// In the order of the kernel.
+    pub(super) deaths: Vec<Death>,
+    pub(super) failures: Vec<Failure>,
+}
+
+/// How what is left of the workers is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clearing {
+    /// As long as something comes.
+    Patiently,
+    /// A moment: somebody has asked for the end twice.
+    InHaste,
+}
+
+/// A worker's end.
+pub(super) struct Death {
+    pub(super) died: Died,
+    /// Whether this agent had asked it to.
+    pub(super) stopped: bool,
+}
+
+impl Current {
+    /// The attempt that follows this one, in the round that was formed meanwhile.
+    pub(super) fn next(&mut self) -> Self {
+        let attempt = self.attempt.map_or(0, |attempt| attempt + 1);
+        Current { attempt: Some(attempt), formed: self.formed.take(), ..Current::default() }
+    }
+
+    /// Returns true if this end is what a worker was asked for: not if it came before, or by a signal that this agent never sent.
+    pub(super) fn stopped(&self, worker: usize, exit: &Exit) -> bool {
+        let by_another = matches!(exit, Exit::Signal(signal) if !self.sent.contains(signal));
+        !self.ended_before.contains(&worker) && !by_another
+    }
+
+    /// Starts all workers of this node for the round that was formed. `restarts` counts those that were this node's own failures.
+    pub(super) fn start_all(
+        &mut self,
+        context: &Context<'_>,
+        workers: &mut Workers,
+        restarts: u32,
+    ) -> Result<(), NotStarted> {
+        let attempt = self.attempt.unwrap_or(0);
+        let count = context.config.local_world_size;
+        let none = |why: String| NotStarted { started: 0, why };
+        let folder = context.logs.attempt(attempt, count).map_err(|error| none(error.to_string()))?;
+        let plans = (0..count).map(|worker| self.plan(context, &folder, worker)).collect();
+        let (outputs, sinks) = Outputs::open(&context.console, plans)
+            .map_err(|error| none(format!("cannot open the workers' output: {error}")))?;
+        self.outputs = Some(outputs);
+        self.record_round(context, attempt);
+        for (worker, (stdout, stderr)) in sinks.into_iter().enumerate() {
+            let spec = spec(context, self.placement(context, &folder, worker, restarts), stdout, stderr);
+            self.started.push(SystemTime::now());
+            let pid = workers.start(worker, spec).map_err(|error| NotStarted {
+                started: worker,
+                why: format!("cannot start worker {worker} of {count}: {error}; see `ulimit -u` and free memory"),
+            })?;
+            let rank = self.rank_of(worker);
+            tracing::info!("rank {rank} started: local rank {worker}, pid {pid}");
+            context.events.emit(&AgentEvent::Started { attempt, rank, local_rank: worker, pid });
+            self.error_files.push(folder.error_file(worker));
+        }
+        Ok(())
+    }
+
+    /// Records the round that this attempt's workers take part in.
+    fn record_round(&self, context: &Context<'_>, attempt: u64) {
+        if let Some((round, _)) = &self.formed {
+            let (nodes, world_size) = (round.nodes, round.world_size);
+            let formed =
+                AgentEvent::Formed { round: round.number, attempt, group_rank: round.group_rank, nodes, world_size };
+            context.events.emit(&formed);
+            let (number, group_rank) = (round.number, round.group_rank);
+            tracing::info!(
+                "round {number}: {nodes} nodes, {world_size} ranks; this is node {group_rank}; attempt {attempt}"
+            );
+        }
+    }
+
+    /// The rank of this node's worker in the present round.
+    pub(super) fn rank_of(&self, worker: usize) -> usize {
+        let formed = self.formed.as_ref();
+        formed.and_then(|(round, _)| round.ranks_of(worker)).map_or(worker, |ranks| ranks.rank)
+    }
+
+    fn plan(&self, context: &Context<'_>, folder: &Attempt, worker: usize) -> Plan {
+        let Config { logs, role, local_world_size, .. } = context.config;
+        let routes = logs.routes(worker, *local_world_size);
+        let prefix = logs.prefix(role, self.rank_of(worker), worker);
+        let alone = *local_world_size == 1 && !context.has_status;
+        // Only the order in which both streams come, and what the worker finds at its end of them, is worth the last lines.
+        let inherits = [alone, alone && context.console.is_one_device()];
+        let plain = |route: &Route| route.console && !route.file && !route.prefixed && !route.filtered;
+        let one = |stream: Stream, route: &Route, file, filters: &Vec<String>, filtered| StreamPlan {
+            console: route.console,
+            inherit: inherits[stream as usize] && plain(route),
+            file: if route.file { file } else { None },
+            prefix: if route.prefixed { Prefix::Always(prefix.clone()) } else { Prefix::Never },
+            filters: filters.clone(),
+            filtered: if route.filtered { filtered } else { None },
+        };
+        Plan {
+            stdout: one(
+                Stream::Stdout,
+                &routes.stdout,
+                folder.stdout(worker),
+                &logs.duplicate_stdout,
+                folder.filtered_stdout(),
+            ),
+            stderr: one(
+                Stream::Stderr,
+                &routes.stderr,
+                folder.stderr(worker),
+                &logs.duplicate_stderr,
+                folder.filtered_stderr(),
+            ),
+        }
+    }
+
+    fn placement(&self, context: &Context<'_>, folder: &Attempt, worker: usize, restarts: u32) -> Placement {
+        // Workers are started only in a round that was formed, and it has this many of this node.
+        let (round, master) = self.formed.as_ref().expect("workers are started in a round");
+        let ranks = round.ranks_of(worker).expect("the round has all workers of this node");
+        Placement {
+            rank: ranks.rank,
+            local_rank: worker,
+            world_size: round.world_size,
+            local_world_size: context.config.local_world_size,
+            group_rank: round.group_rank,
+            group_world_size: round.nodes,
+            role_rank: ranks.role_rank,
+            role_world_size: ranks.role_world_size,
+            restart_count: restarts,
+            master_addr: master.host.clone(),
+            master_port: master.port,
+            error_file: folder.error_file(worker),
+        }
+    }
+
+    /// What the report says of the workers that ended, in the order of their deaths.
+    pub(super) fn collect_failures(&self, context: &Context<'_>) -> Vec<Failure> {
+        let deaths = self.deaths.iter().filter(|death| !death.died.exit.success());
+        deaths.map(|death| Failure::of(self.reported(death), &context.hostname)).collect()
+    }
+
+    fn reported(&self, death: &Death) -> report::Death {
+        let worker = death.died.index;
+        let tail = |stream| self.outputs.as_ref().map_or_else(Vec::new, |outputs| outputs.tail(worker, stream));
+        let (stderr, stdout) = (tail(Stream::Stderr), tail(Stream::Stdout));
+        report::Death {
+            rank: self.rank_of(worker),
+            local_rank: worker,
+            pid: death.died.pid,
+            exitcode: death.died.exit.torch_code(),
+            started: self.started.get(worker).copied().unwrap_or(death.died.wall),
+            at: death.died.wall,
+            stopped: death.stopped,
+            not_started: match &death.died.exit {
+                Exit::NotStarted(why) => Some(why.clone()),
+                _ => None,
+            },
+            error_file: self.error_files.get(worker).cloned().flatten(),
+            tail: if stderr.is_empty() { stdout } else { stderr },
+        }
+    }
+}
+
+fn spec(context: &Context<'_>, placement: Placement, stdout: Sink, stderr: Sink) -> Spec {
+    let mut env = worker_env(context.config, &placement, &|name| std::env::var_os(name));
+    if let Some(folder) = &context.status_events {
         env.push((lockstep_events::FOLDER.into(), folder.into()));
     }
     Spec {
-        program: agent.config.program.file.clone(),
-        args: agent.config.program.args(worker),
-        env: env.into_iter().map(|(name, value)| (name, Some(value))).collect::<Vec<(OsString, Option<OsString>)>>(),
+        program: context.config.program.file.clone(),
+        args: context.config.program.args(placement.local_rank),
+        env: env.into_iter().map(|(name, value)| (name, Some(value))).collect(),
         folder: None,
         stdin: Stdin::Inherit,
         stdout,
         stderr,
-    }
-}
-
-fn placement(agent: &Agent<'_>, folder: &Attempt, worker: usize) -> Placement {
-    // Workers are started only in a round that was formed, and it has this many of this node.
-    let (round, master) = agent.current.formed.as_ref().expect("workers are started in a round");
-    let ranks = round.ranks_of(worker).expect("the round has all workers of this node");
-    Placement {
-        rank: ranks.rank,
-        local_rank: worker,
-        world_size: round.world_size,
-        local_world_size: agent.config.local_world_size,
-        group_rank: round.group_rank,
-        group_world_size: round.nodes,
-        role_rank: ranks.role_rank,
-        role_world_size: ranks.role_world_size,
-        restart_count: agent.config.max_restarts - agent.machine.restarts_left(),
-        master_addr: master.host.clone(),
-        master_port: master.port,
-        error_file: folder.error_file(worker),
-    }
-}
-
-/// What the report tells of the workers that ended, in the order of their deaths.
-pub(super) fn failures(agent: &Agent<'_>) -> Vec<Failure> {
-    let deaths = agent.current.deaths.iter().filter(|death| !death.died.exit.success());
-    deaths.map(|death| Failure::of(told(agent, death), &agent.hostname)).collect()
-}
-
-fn told(agent: &Agent<'_>, death: &Death) -> report::Death {
-    let worker = death.died.index;
-    let tail = |stream| agent.current.outputs.as_ref().map_or_else(Vec::new, |outputs| outputs.tail(worker, stream));
-    let (stderr, stdout) = (tail(Stream::Stderr), tail(Stream::Stdout));
-    report::Death {
-        rank: agent.rank_of(worker),
-        local_rank: worker,
-        pid: death.died.pid,
-        exitcode: death.died.exit.torch_code(),
-        started: agent.current.started.get(worker).copied().unwrap_or(death.died.wall),
-        at: death.died.wall,
-        stopped: death.stopped,
-        not_started: match &death.died.exit {
-            Exit::NotStarted(why) => Some(why.clone()),
-            _ => None,
-        },
-        error_file: agent.current.error_files.get(worker).cloned().flatten(),
-        tail: if stderr.is_empty() { stdout } else { stderr },
     }
 }
 

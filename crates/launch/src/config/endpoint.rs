@@ -1,10 +1,10 @@
-//! Where the store of a rendezvous is reached, and the other texts of `--rdzv-*`.
+//! The endpoint of a rendezvous, and the other values of `--rdzv-*`.
 
 use std::fmt;
 use std::net::Ipv6Addr;
 
 use super::error::ConfigError;
-use super::flags::Given;
+use super::given::Given;
 
 /// `DEFAULT_PORT` of torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py.
 pub const DEFAULT_PORT: u16 = 29400;
@@ -14,16 +14,16 @@ pub const DEFAULT_PORT: u16 = 29400;
 pub struct Endpoint {
     /// A name or an address; an IPv6 address without brackets.
     pub host: String,
-    /// 0 lets the system choose.
+    /// 0 lets the operating system choose.
     pub port: u16,
 }
 
 impl Endpoint {
-    /// Reads `host`, `host:port`, `[IPv6]` or `[IPv6]:port` as torch's `parse_rendezvous_endpoint` does (no host at all is
-    /// `localhost`); `None` for the port where it is not said. A bare IPv6 address without a port is taken for what it is.
+    /// Parses `host`, `host:port`, `[IPv6]` or `[IPv6]:port` as torch's `parse_rendezvous_endpoint` does (an empty host
+    /// is `localhost`); the port is `None` if it is missing. A bare IPv6 address without a port is accepted.
     ///
     /// # Errors
-    /// In words, without the text itself.
+    /// A message that does not contain the text itself.
     pub fn split(text: &str) -> Result<(String, Option<u16>), String> {
         let text = text.trim();
         let (host, port) = match text.rsplit_once(':') {
@@ -42,13 +42,13 @@ impl Endpoint {
         Ok((host.to_owned(), port))
     }
 
-    /// For c10d: the endpoint's own port, or 29400.
+    /// For c10d: the endpoint's port, or 29400.
     pub(super) fn c10d(given: &Given) -> Result<Self, ConfigError> {
         let (host, port) = Endpoint::split(&given.text).map_err(|why| ConfigError::not_allowed(given, why))?;
         Ok(Endpoint { host, port: port.unwrap_or(DEFAULT_PORT) })
     }
 
-    /// For static: the endpoint with its port, or else the master's address and port.
+    /// For static: the endpoint with its port, otherwise the master's address and port.
     pub(super) fn fixed(endpoint: &Given, master_addr: &Given, master_port: u16) -> Result<Self, ConfigError> {
         if endpoint.text.trim().is_empty() {
             let text = format!("{}:{master_port}", master_addr.text.trim());
@@ -72,7 +72,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// `--rdzv-conf`: `key=value` pairs with commas between them; of a key that comes twice the last value.
+/// `--rdzv-conf`: comma-separated `key=value` pairs. If a key occurs twice, the last value wins.
 pub(super) fn pairs(given: &Given) -> Result<Vec<(String, String)>, ConfigError> {
     let mut pairs: Vec<(String, String)> = Vec::new();
     if given.text.trim().is_empty() {
@@ -93,7 +93,7 @@ pub(super) fn pairs(given: &Given) -> Result<Vec<(String, String)>, ConfigError>
     Ok(pairs)
 }
 
-/// What is left of an IPv6 address when its last group is taken for a port.
+/// Returns true if `host` is an IPv6 address whose last group was parsed as a port.
 fn is_torn(host: &str) -> bool {
     host.contains(':') && !host.starts_with('[') && host.parse::<Ipv6Addr>().is_err()
 }
@@ -105,7 +105,7 @@ fn parse_port(text: &str) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flags::Source;
+    use super::super::given::Source;
     use super::*;
 
     fn given(flag: &'static str, text: &str) -> Given {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn reads_endpoints_as_torch_does() {
-        // The pairs are what torch 2.11's parse_rendezvous_endpoint returns for a default port of 29400, but for the last.
+        // Except for the last, the pairs are what torch 2.11's parse_rendezvous_endpoint returns for a default port of 29400.
         for (text, host, port) in [
             ("", "localhost", 29400),
             ("  ", "localhost", 29400),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_the_masters_address_where_a_static_endpoint_is_empty() {
+    fn uses_the_masters_address_if_a_static_endpoint_is_empty() {
         let fixed =
             |endpoint, addr| Endpoint::fixed(&given("rdzv-endpoint", endpoint), &given("master-addr", addr), 29500);
         assert_eq!(fixed("", "10.0.0.1").unwrap().to_string(), "10.0.0.1:29500");

@@ -1,14 +1,14 @@
-//! The variables of a worker, on top of the agent's own: torchrun's, and nothing else.
+//! The environment variables of a worker: torchrun's, in addition to the agent's own.
 //!
 //! The source is `LocalElasticAgent._start_workers` (torch/distributed/elastic/agent/server/local_elastic_agent.py).
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::flags::Env;
+use super::given::Env;
 use super::job::Config;
 
-/// Where one worker stands in the group that the nodes agreed on.
+/// The place of one worker in the group that the nodes agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields are torchrun's variables
 pub struct Placement {
@@ -20,15 +20,15 @@ pub struct Placement {
     pub group_world_size: usize,
     pub role_rank: usize,
     pub role_world_size: usize,
-    /// How many of `--max-restarts` are used up.
+    /// How many of `--max-restarts` have been used.
     pub restart_count: u32,
     pub master_addr: String,
     pub master_port: u16,
-    /// Where the worker leaves its error; `None` where no files are wanted.
+    /// The file for the worker's error; `None` without log files.
     pub error_file: Option<PathBuf>,
 }
 
-/// The variables of the worker at `place`, to be set over the agent's own.
+/// The variables of the worker at `place`, which override the agent's own.
 pub fn worker_env(config: &Config, place: &Placement, parent: Env<'_>) -> Vec<(OsString, OsString)> {
     let numbers = [
         ("RANK", place.rank),
@@ -63,11 +63,11 @@ pub fn worker_env(config: &Config, place: &Placement, parent: Env<'_>) -> Vec<(O
     env
 }
 
-/// What to tell once, before any start, when workers get one thread each.
+/// A notice, printed once before the first start, that workers get one thread each.
 pub fn threads_notice(config: &Config, parent: Env<'_>) -> Option<String> {
     limits_threads(config, parent).then(|| {
         format!(
-            "setting OMP_NUM_THREADS=1 for each of the {} workers, so that they do not overload this machine; set it yourself \
+            "setting OMP_NUM_THREADS=1 for each of the {} workers, so that they do not overload this host; set it yourself \
              for more speed",
             config.local_world_size
         )
@@ -84,7 +84,7 @@ fn local_rank(config: &Config, place: &Placement, parent: Env<'_>) -> Vec<(OsStr
     if !config.virtual_local_rank {
         return vec![own(place.local_rank)];
     }
-    // That there are enough entries was checked with the flags.
+    // `Config::from_flags` checked that there are enough entries.
     let entry = parent("CUDA_VISIBLE_DEVICES").and_then(|visible| {
         visible.to_string_lossy().split(',').nth(place.local_rank).map(|entry| entry.trim().to_owned())
     });
@@ -123,7 +123,7 @@ mod tests {
         let count = env.len();
         let map: BTreeMap<_, _> =
             env.into_iter().map(|(name, value)| (name.into_string().unwrap(), value.into_string().unwrap())).collect();
-        assert_eq!(map.len(), count, "no name comes twice");
+        assert_eq!(map.len(), count, "no name occurs twice");
         map
     }
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_threads_only_for_several_workers_that_nobody_limited() {
+    fn limits_threads_only_for_several_workers_without_a_limit() {
         assert!(!env_of(&["--nproc-per-node=1"], 0, &[]).contains_key("OMP_NUM_THREADS"));
         let env = env_of(&["--nproc-per-node=2"], 0, &[("OMP_NUM_THREADS", "7")]);
         assert!(!env.contains_key("OMP_NUM_THREADS"), "the parent's own is inherited");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_each_worker_its_own_gpu_as_device_0_where_asked() {
+    fn shows_each_worker_its_own_gpu_as_device_0_if_requested() {
         let flags = ["--virtual-local-rank", "--nproc-per-node=2"];
         let env = env_of(&flags, 1, &[("CUDA_VISIBLE_DEVICES", "3, GPU-7")]);
         assert_eq!((env["LOCAL_RANK"].as_str(), env["CUDA_VISIBLE_DEVICES"].as_str()), ("0", "GPU-7"));

@@ -1,38 +1,38 @@
-//! Why the flags do not make a job.
+//! Errors of the command line's flags.
 
-use super::flags::Given;
+use super::given::Given;
 use super::program::ProgramError;
 
-/// Why the flags do not make a job. Nothing was started.
+/// Why the flags do not describe a job. Nothing has been started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The text is of another kind than the flag takes: torchrun ends with 2.
+    /// The text has the wrong type: torchrun exits with 2.
     #[error("{given}: expected {expected}")]
     NotOfType {
         /// The flag and its text.
         given: Given,
-        /// What would do.
+        /// What the flag accepts.
         expected: &'static str,
     },
-    /// The text cannot be meant: torchrun ends with 1.
+    /// The text has an invalid value: torchrun exits with 1.
     #[error("{given}: {why}")]
     NotAllowed {
         /// The flag and its text.
         given: Given,
-        /// What is wrong, and what would do.
+        /// What is wrong, and what the flag accepts.
         why: String,
     },
     /// Flags contradict each other.
     #[error("{0}")]
     Clash(String),
-    /// There is no such program, or nothing to run it with.
+    /// The program does not exist, or nothing can run it.
     #[error(transparent)]
     Program(#[from] ProgramError),
 }
 
 impl ConfigError {
-    /// Whether the command line itself is wrong, as its parser would say (exit code 2), rather than what it asks for (1).
+    /// Returns true if the command line itself is malformed (exit code 2), false if its values are invalid (1).
     pub fn is_usage(&self) -> bool {
         matches!(self, ConfigError::NotOfType { .. })
     }

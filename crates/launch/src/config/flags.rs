@@ -1,41 +1,16 @@
-//! torchrun's flags as texts, before anything is checked, and where each text came from.
+//! torchrun's flags as texts, before any check, and the source of each text.
 //!
-//! The command line fills this; what the texts mean is said by [`Config::from_flags`](super::Config::from_flags). Names
-//! and defaults are torchrun's (torch/distributed/run.py); `PET_<NAME>` stands in for a flag that was not given
+//! The command line fills this in; [`Config::from_flags`](super::Config::from_flags) interprets it. Names and defaults
+//! are torchrun's (torch/distributed/run.py). The variable `PET_<NAME>` replaces a flag that was not given
 //! (torch/distributed/argparse_util.py).
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::path::PathBuf;
 
 use super::error::ConfigError;
+use super::given::{Env, Given, Source, variable};
 
-/// How variables are looked up: `std::env::var_os`, or a test's own.
-pub type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
-
-/// The text of one flag.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
-    /// The flag's name without dashes in front, such as `nproc-per-node`.
-    pub flag: &'static str,
-    /// Its value.
-    pub text: String,
-    /// Who said so.
-    pub source: Source,
-}
-
-/// Where a flag's text came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The command line.
-    CommandLine,
-    /// The variable `PET_<NAME>`.
-    Variable,
-    /// Nobody: the default.
-    Default,
-}
-
-/// Everything that the command line of `lockstep run` says.
+/// All values of the command line of `lockstep run`.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)] // the fields are torchrun's flags
 pub struct Flags {
@@ -68,7 +43,7 @@ pub struct Flags {
     pub numa_binding: Option<String>,
     pub signals_to_handle: Given,
     pub virtual_local_rank: bool,
-    /// Not torchrun's: seconds between the request to end and SIGKILL.
+    /// Not torchrun's: seconds between the stop signal and SIGKILL.
     pub stop_timeout: Given,
     /// Not torchrun's: seconds that agents wait for each other at the end.
     pub exit_barrier_timeout: Given,
@@ -76,7 +51,7 @@ pub struct Flags {
     pub keep_logs: bool,
     /// Not torchrun's: live status on a terminal.
     pub status: Given,
-    /// Not torchrun's: who printed a line, in front of it.
+    /// Not torchrun's: a prefix for each line that names its writer.
     pub prefix: Given,
     /// The script, module or program.
     pub program: OsString,
@@ -84,29 +59,7 @@ pub struct Flags {
     pub args: Vec<OsString>,
 }
 
-impl Given {
-    /// The command line's text, else the variable's, else the default.
-    pub fn pick(flag: &'static str, command_line: Option<String>, default: &str, env: Env<'_>) -> Self {
-        let variable = || env(&variable(flag)).map(|value| (value.to_string_lossy().into_owned(), Source::Variable));
-        let (text, source) = command_line
-            .map(|text| (text, Source::CommandLine))
-            .or_else(variable)
-            .unwrap_or_else(|| (default.to_owned(), Source::Default));
-        Given { flag, text, source }
-    }
-}
-
-impl fmt::Display for Given {
-    /// As its user wrote it: `--nnodes=2`, or `PET_NNODES=2 (in place of --nnodes)`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.source {
-            Source::Variable => write!(f, "{}={} (in place of --{})", variable(self.flag), self.text, self.flag),
-            _ => write!(f, "--{}={}", self.flag, self.text),
-        }
-    }
-}
-
-/// A switch: on by the command line, else by a variable that is a whole number other than 0, else off.
+/// A switch: on if the command line has it, or if the variable is an integer other than 0.
 ///
 /// # Errors
 /// [`ConfigError::NotOfType`] when the variable is not a number.
@@ -117,15 +70,10 @@ pub fn switch(flag: &'static str, command_line: bool, env: Env<'_>) -> Result<bo
     number.map(|number| number != 0).ok_or_else(|| ConfigError::NotOfType { given: given(), expected: "0 or 1" })
 }
 
-/// A path: the command line's, else the variable's. An empty one is none.
+/// A path of the command line, otherwise of the variable. An empty path counts as missing.
 pub fn path(flag: &'static str, command_line: Option<PathBuf>, env: Env<'_>) -> Option<PathBuf> {
     let path = command_line.or_else(|| env(&variable(flag)).map(PathBuf::from));
     path.filter(|path| path.as_os_str() != OsStr::new(""))
-}
-
-/// The variable that stands in for a flag.
-pub fn variable(flag: &str) -> String {
-    format!("PET_{}", flag.to_ascii_uppercase().replace('-', "_"))
 }
 
 #[cfg(test)]
@@ -139,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_wins_over_the_variable_and_that_over_the_default() {
+    fn the_command_line_overrides_the_variable_and_that_overrides_the_default() {
         let from_line = Given::pick("nproc-per-node", Some("2".into()), "1", &env);
         assert_eq!((from_line.text.as_str(), from_line.source), ("2", Source::CommandLine));
         let from_variable = Given::pick("nproc-per-node", None, "1", &env);
@@ -150,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_take_numbers_and_nothing_else() {
+    fn switches_accept_only_numbers() {
         assert!(switch("standalone", false, &env).unwrap());
         assert!(!switch("module", false, &env).unwrap());
         assert!(switch("module", true, &env).unwrap());
@@ -162,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_path_is_none() {
+    fn an_empty_path_counts_as_missing() {
         assert_eq!(path("log-dir", Some("".into()), &|_| None), None);
         assert_eq!(path("log-dir", None, &|_| Some("/x".into())), Some("/x".into()));
     }

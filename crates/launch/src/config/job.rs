@@ -1,4 +1,4 @@
-//! A job as this agent runs it: torchrun's flags, checked and given their meaning (`config_from_args` of
+//! The configuration of a job on this node: torchrun's flags, checked and interpreted (`config_from_args` of
 //! torch/distributed/run.py).
 
 use std::path::Path;
@@ -6,39 +6,40 @@ use std::time::Duration;
 
 use super::endpoint::{self, Endpoint};
 use super::error::ConfigError;
-use super::flags::{Flags, Given, Source};
+use super::flags::Flags;
+use super::given::{Given, Source};
+use super::host::HostInfo;
 use super::logs::{self, LogBase, Logs, PrefixWhen, Streams};
-use super::machine::Machine;
 use super::nodes::{self, Nodes};
 use super::program::{How, Program};
 use super::signals::Signals;
 
-/// A job as this agent runs it. Every value is checked.
+/// The configuration of a job on this node. Every value is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How many agents take part.
+    /// The number of agents.
     pub nodes: Nodes,
-    /// How many workers this agent runs; at least 1.
+    /// The number of workers of this agent; at least 1.
     pub local_world_size: usize,
     /// How the agents find each other.
     pub rendezvous: Rendezvous,
-    /// What the workers are called.
+    /// The role of the workers.
     pub role: String,
-    /// How often this agent's workers may be started anew after a failure.
+    /// How many times this agent's workers may be restarted after a failure.
     pub max_restarts: u32,
-    /// How often torchrun looks at its workers. Deaths are known from the kernel here, so it is no delay.
+    /// torchrun's polling interval. The kernel reports deaths here, so this causes no delay.
     pub monitor_interval: Duration,
-    /// What a worker runs.
+    /// The program that a worker runs.
     pub program: Program,
-    /// What is done with its output.
+    /// Where its output goes.
     pub logs: Logs,
-    /// Which signals end the job in order.
+    /// The signals that end the job cleanly.
     pub signals: Signals,
-    /// Each worker sees one GPU only, as its device 0.
+    /// Each worker sees only one GPU, as its device 0.
     pub virtual_local_rank: bool,
-    /// Between the request to end and SIGKILL.
+    /// The time between the stop signal and SIGKILL.
     pub stop_timeout: Duration,
-    /// How long agents wait for each other once their own workers have succeeded.
+    /// How long agents wait for each other after their own workers have succeeded.
     pub exit_barrier_timeout: Duration,
     /// Live status on a terminal.
     pub status: StatusWhen,
@@ -47,33 +48,33 @@ pub struct Config {
 /// How the agents of a job find each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendezvous {
-    /// By which rules.
+    /// The backend.
     pub backend: Backend,
-    /// Where the store is.
+    /// The address of the store.
     pub endpoint: Endpoint,
-    /// What tells this job from others.
+    /// The id that distinguishes this job from others.
     pub run_id: String,
     /// `--rdzv-conf`, each key once.
     pub conf: Vec<(String, String)>,
-    /// The address under which this agent is reached; `None`: to be found out.
+    /// The address at which other nodes reach this agent; `None` to detect it.
     pub local_addr: Option<String>,
-    /// One agent, one machine: nobody else may reach the store.
+    /// One agent on one host: the store is not reachable from others.
     pub standalone: bool,
 }
 
-/// The rules of a rendezvous.
+/// The backend of a rendezvous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// A fixed set of nodes, of which this one is told its number.
+    /// A fixed set of nodes; this one has the given rank.
     Static {
-        /// `--node-rank`; 0 hosts the store.
+        /// `--node-rank`; node 0 hosts the store.
         node_rank: usize,
     },
-    /// Nodes come and go.
+    /// Nodes may come and leave.
     C10d,
 }
 
-/// When status is shown live.
+/// When live status is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusWhen {
     /// When stderr is a terminal.
@@ -83,16 +84,16 @@ pub enum StatusWhen {
 }
 
 impl Config {
-    /// Checks `flags` and gives them their meaning on `machine`. The list holds what the user should know although it is
-    /// no error, one sentence each.
+    /// Checks and interprets `flags` on this `host`. The returned list has notices for the user that are not errors,
+    /// one sentence each.
     ///
     /// # Errors
-    /// [`ConfigError`], which names the flag or variable, its text, and what would do.
-    pub fn from_flags(flags: &Flags, machine: &Machine<'_>) -> Result<(Config, Vec<String>), ConfigError> {
+    /// [`ConfigError`], which names the flag or variable, its text, and what it accepts.
+    pub fn from_flags(flags: &Flags, host: &HostInfo<'_>) -> Result<(Config, Vec<String>), ConfigError> {
         let nodes = Nodes::parse(&flags.nnodes)?;
-        let local_world_size = nodes::workers(&flags.nproc_per_node, machine)?;
+        let local_world_size = nodes::workers(&flags.nproc_per_node, host)?;
         let (signals, mut notices) = Signals::parse(&flags.signals_to_handle)?;
-        let (rendezvous, more) = rendezvous(flags, nodes, machine)?;
+        let (rendezvous, more) = rendezvous(flags, nodes, host)?;
         notices.extend(more);
         let config = Config {
             nodes,
@@ -101,8 +102,8 @@ impl Config {
             role: flags.role.text.clone(),
             max_restarts: max_restarts(&flags.max_restarts)?,
             monitor_interval: seconds(&flags.monitor_interval)?,
-            program: program(flags, machine)?,
-            logs: output(flags, machine)?,
+            program: program(flags, host)?,
+            logs: output(flags, host)?,
             signals,
             virtual_local_rank: flags.virtual_local_rank,
             stop_timeout: seconds(&flags.stop_timeout)?,
@@ -113,7 +114,7 @@ impl Config {
                 "auto or never",
             )?,
         };
-        check_devices(&config, machine)?;
+        check_devices(&config, host)?;
         notices.extend(without_meaning(flags)?);
         notices.extend(unused_ranks(flags, &config));
         Ok((config, notices))
@@ -121,7 +122,7 @@ impl Config {
 }
 
 impl Backend {
-    /// torchrun's name for it.
+    /// torchrun's name of the backend.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Static { .. } => "static",
@@ -130,8 +131,8 @@ impl Backend {
     }
 }
 
-fn rendezvous(flags: &Flags, nodes: Nodes, machine: &Machine<'_>) -> Result<(Rendezvous, Vec<String>), ConfigError> {
-    // Both are read in any case: a text that is no number is an error even where nothing depends on it.
+fn rendezvous(flags: &Flags, nodes: Nodes, host: &HostInfo<'_>) -> Result<(Rendezvous, Vec<String>), ConfigError> {
+    // Both are always parsed: a text that is not a number is an error even if the value is not used.
     let (node_rank, port) = (whole(&flags.node_rank)?, whole(&flags.master_port)?);
     let conf = endpoint::pairs(&flags.rdzv_conf)?;
     let mut notices = Vec::new();
@@ -150,18 +151,18 @@ fn rendezvous(flags: &Flags, nodes: Nodes, machine: &Machine<'_>) -> Result<(Ren
         }
         other => return Err(unknown_backend(&flags.rdzv_backend, other)),
     };
-    let run_id = run_id(flags, machine);
+    let run_id = run_id(flags, host);
     let local_addr = Some(flags.local_addr.text.clone()).filter(|addr| !addr.is_empty());
     Ok((Rendezvous { backend, endpoint, run_id, conf, local_addr, standalone: flags.standalone }, notices))
 }
 
-/// As in torch, explicit rendezvous values do not count.
+/// As in torch, explicit rendezvous values are ignored.
 fn standalone(nodes: Nodes) -> Result<Endpoint, ConfigError> {
     if nodes.min > 1 {
-        let told = format!(
+        let message = format!(
             "--standalone is for one node, but --nnodes asks for {nodes}: give --rdzv-backend=c10d and --rdzv-endpoint=HOST:PORT instead"
         );
-        return Err(ConfigError::Clash(told));
+        return Err(ConfigError::Clash(message));
     }
     Ok(Endpoint { host: "localhost".into(), port: 0 })
 }
@@ -187,32 +188,32 @@ fn unused_master(flags: &Flags) -> Option<String> {
     empty.then(|| format!("{master}: only a static rendezvous uses it; c10d goes to localhost:{} unless --rdzv-endpoint says otherwise", endpoint::DEFAULT_PORT))
 }
 
-/// A random one for `--standalone` and where the id is empty.
-fn run_id(flags: &Flags, machine: &Machine<'_>) -> String {
+/// A random id for `--standalone`, or if the id is empty.
+fn run_id(flags: &Flags, host: &HostInfo<'_>) -> String {
     if !flags.standalone && !flags.rdzv_id.text.is_empty() {
         return flags.rdzv_id.text.clone();
     }
-    // A version 4 UUID (RFC 9562, section 5.4), as torchrun's.
-    let bits = machine.random & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
+    // A version 4 UUID (RFC 9562, section 5.4), as in torchrun.
+    let bits = host.random & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
     let hex = format!("{bits:032x}");
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-fn program(flags: &Flags, machine: &Machine<'_>) -> Result<Program, ConfigError> {
+fn program(flags: &Flags, host: &HostInfo<'_>) -> Result<Program, ConfigError> {
     if flags.module && flags.no_python && !flags.run_path {
         return Err(ConfigError::Clash("--module and --no-python contradict each other: give one of them".into()));
     }
     let how = How { module: flags.module, no_python: flags.no_python, run_path: flags.run_path };
-    Ok(Program::resolve(&flags.program, &flags.args, how, machine.env)?)
+    Ok(Program::resolve(&flags.program, &flags.args, how, host.env)?)
 }
 
-fn output(flags: &Flags, machine: &Machine<'_>) -> Result<Logs, ConfigError> {
+fn output(flags: &Flags, host: &HostInfo<'_>) -> Result<Logs, ConfigError> {
     let base = match &flags.log_dir {
         None => LogBase::Temporary,
         Some(folder) if folder == Path::new("/dev/null") => LogBase::Nowhere,
         Some(folder) => LogBase::Folder(folder.clone()),
     };
-    let template = (machine.env)("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").filter(|template| !template.is_empty());
+    let template = (host.env)("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").filter(|template| !template.is_empty());
     let when = [
         ("auto", PrefixWhen::Auto),
         ("always", PrefixWhen::Always),
@@ -232,9 +233,9 @@ fn output(flags: &Flags, machine: &Machine<'_>) -> Result<Logs, ConfigError> {
     })
 }
 
-/// Each worker must find an entry of its own.
-fn check_devices(config: &Config, machine: &Machine<'_>) -> Result<(), ConfigError> {
-    let Some(visible) = (machine.env)("CUDA_VISIBLE_DEVICES").filter(|_| config.virtual_local_rank) else {
+/// Checks that there is an entry for each worker.
+fn check_devices(config: &Config, host: &HostInfo<'_>) -> Result<(), ConfigError> {
+    let Some(visible) = (host.env)("CUDA_VISIBLE_DEVICES").filter(|_| config.virtual_local_rank) else {
         return Ok(());
     };
     let visible = visible.to_string_lossy();
@@ -249,24 +250,24 @@ fn check_devices(config: &Config, machine: &Machine<'_>) -> Result<(), ConfigErr
     )))
 }
 
-/// Flags that make sense for Python's agent only.
+/// Notices for flags that only make sense for Python's agent.
 fn without_meaning(flags: &Flags) -> Result<Vec<String>, ConfigError> {
     let methods = [("spawn", ()), ("fork", ()), ("forkserver", ())];
     choice(&flags.start_method, &methods, "spawn, fork or forkserver")?;
     let mut notices = Vec::new();
-    let mut told = |given: String, why: &str| notices.push(format!("{given} has no effect here: {why}"));
+    let mut notice = |given: String, why: &str| notices.push(format!("{given} has no effect here: {why}"));
     if flags.start_method.source != Source::Default {
-        told(flags.start_method.to_string(), "workers are programs of their own, not Python processes of the agent");
+        notice(flags.start_method.to_string(), "workers are separate programs, not Python processes of the agent");
     }
     if flags.event_log_handler.text != "null" {
         let why = "handlers are Python objects; set LOCKSTEP_EVENTS=FOLDER for event files";
-        told(flags.event_log_handler.to_string(), why);
+        notice(flags.event_log_handler.to_string(), why);
     }
     if let Some(name) = &flags.logs_specs {
-        told(format!("--logs-specs={name}"), "it names a Python object; see --log-dir, --redirects and --tee");
+        notice(format!("--logs-specs={name}"), "it names a Python object; see --log-dir, --redirects and --tee");
     }
     if let Some(mode) = &flags.numa_binding {
-        told(
+        notice(
             format!("--numa-binding={mode}"),
             "start the program through `numactl` or your scheduler's binding instead",
         );
@@ -274,7 +275,7 @@ fn without_meaning(flags: &Flags) -> Result<Vec<String>, ConfigError> {
     Ok(notices)
 }
 
-/// Local ranks that are named and do not exist.
+/// Notices for local ranks that do not exist.
 fn unused_ranks(flags: &Flags, config: &Config) -> Vec<String> {
     let workers = config.local_world_size;
     let highest = [
@@ -297,7 +298,7 @@ fn whole(given: &Given) -> Result<i64, ConfigError> {
     number.map_err(|_| ConfigError::NotOfType { given: given.clone(), expected: "a whole number" })
 }
 
-/// Whole or broken seconds, at most ten years, so that no sum of them overflows a clock.
+/// Seconds, possibly with a fraction, at most ten years, so that no sum overflows a clock.
 fn seconds(given: &Given) -> Result<Duration, ConfigError> {
     let number: f64 = given
         .text
@@ -319,7 +320,7 @@ fn choice<T: Copy>(given: &Given, known: &[(&str, T)], expected: &'static str) -
 mod tests {
     use std::ffi::OsString;
 
-    use super::super::machine::Gpus;
+    use super::super::host::Gpus;
     use super::super::testing::{config, flags, refused, try_config, try_config_in};
     use super::*;
 
@@ -378,11 +379,11 @@ mod tests {
             refused(&["--nnodes=2", "--node-rank=2"]).to_string().ends_with("with --nnodes=2 it must be from 0 to 1")
         );
         assert!(!refused(&["--node-rank=-1"]).is_usage());
-        assert!(try_config(&["--rdzv-backend=c10d", "--node-rank=9"]).is_ok(), "c10d gives the ranks");
+        assert!(try_config(&["--rdzv-backend=c10d", "--node-rank=9"]).is_ok(), "c10d assigns the ranks");
     }
 
     #[test]
-    fn tells_wrong_types_from_wrong_values_as_torchrun_does() {
+    fn distinguishes_wrong_types_from_wrong_values_as_torchrun_does() {
         for flag in [
             "max-restarts",
             "node-rank",
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn says_which_flags_have_no_meaning_and_accepts_them() {
+    fn reports_flags_without_effect_and_accepts_them() {
         let (_, notices) = try_config(&[
             "--start-method=fork",
             "--event-log-handler=console",
@@ -415,13 +416,13 @@ mod tests {
         let names = ["--start-method=fork", "--event-log-handler=console", "--logs-specs=x", "--numa-binding=node"];
         assert_eq!(notices.len(), 4, "{notices:?}");
         assert!(
-            notices.iter().zip(names).all(|(told, name)| told.starts_with(&format!("{name} has no effect here: ")))
+            notices.iter().zip(names).all(|(notice, name)| notice.starts_with(&format!("{name} has no effect here: ")))
         );
         assert_eq!(try_config(&[]).unwrap().1, [""; 0]);
     }
 
     #[test]
-    fn says_what_of_the_flags_is_not_used() {
+    fn reports_values_that_are_not_used() {
         let (_, notices) =
             try_config(&["--rdzv-backend=c10d", "--master-addr=node1", "--tee=0:1,4:1", "--local-ranks-filter=1"])
                 .unwrap();
@@ -434,14 +435,14 @@ mod tests {
     fn rejects_flags_that_contradict_each_other() {
         let error = refused(&["--module", "--no-python"]);
         assert_eq!(error.to_string(), "--module and --no-python contradict each other: give one of them");
-        let machine = Machine {
+        let host = HostInfo {
             cpus: 1,
             gpus: Gpus { count: 0, hidden_by: None },
             env: &|name| (name == "CUDA_VISIBLE_DEVICES").then(|| OsString::from("0,1")),
             random: 0,
         };
         let three = flags(&["--virtual-local-rank", "--nproc-per-node=3"]);
-        let error = try_config_in(&three, &machine).unwrap_err().to_string();
+        let error = try_config_in(&three, &host).unwrap_err().to_string();
         assert!(error.contains("CUDA_VISIBLE_DEVICES=0,1 has 2 for 3 workers"), "{error}");
     }
 

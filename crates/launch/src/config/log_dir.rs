@@ -1,7 +1,7 @@
 //! The folder of a run: `<base>/<run_id>_<random>/attempt_<N>/<local_rank>/{stdout.log,stderr.log,error.json}`.
 //!
-//! The layout is torchrun's (`DefaultLogsSpecs`, torch/distributed/elastic/multiprocessing/api.py), but an attempt never
-//! replaces an earlier one. Writing the logs is [`output`](crate::output)'s.
+//! The layout is torchrun's (`DefaultLogsSpecs`, torch/distributed/elastic/multiprocessing/api.py), but an attempt
+//! never replaces an earlier one. [`output`](crate::output) writes the logs.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use super::logs::{LogBase, Logs};
 
-/// Only their owner reads logs, as with Python's `mkdtemp`, which torchrun uses.
+/// Only the owner can read logs, as with Python's `mkdtemp`, which torchrun uses.
 const OWNER_ONLY: u32 = 0o700;
-/// Longer run ids are cut in a folder's name (255 bytes is the longest name, limits.h).
+/// Longer run ids are truncated in the folder's name (a name has at most 255 bytes, limits.h).
 const LONGEST_ID: usize = 100;
 
 /// The folder of a run.
@@ -23,27 +23,27 @@ pub struct LogDir {
     keep: bool,
 }
 
-/// The folder of one start of this agent's workers. Without a place for logs all paths are `None`.
+/// The folder of one attempt, that is, one start of this agent's workers. Without log files all paths are `None`.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     folder: Option<PathBuf>,
 }
 
-/// Why there is no folder for logs.
+/// Why the log folder could not be created.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot make the log folder {}: {source}; choose another with --log-dir, or none with --log-dir=/dev/null", path.display())]
+#[error("cannot create the log folder {}: {source}; choose another with --log-dir, or none with --log-dir=/dev/null", path.display())]
 pub struct LogDirError {
     /// The folder.
     pub path: PathBuf,
-    /// The system's reason.
+    /// The operating system's error.
     pub source: io::Error,
 }
 
 impl LogDir {
-    /// Makes the folder of a new run.
+    /// Creates the folder of a new run.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When the folder cannot be created.
     pub fn create(logs: &Logs, run_id: &str) -> Result<Self, LogDirError> {
         let (base, temporary) = match &logs.base {
             LogBase::Nowhere => return Ok(LogDir { run: None, temporary: None, keep: true }),
@@ -53,26 +53,26 @@ impl LogDir {
                 (folder.clone(), Some(folder))
             }
         };
-        // A relative path would lead elsewhere from a worker that changes its folder.
+        // A relative path would break in a worker that changes its working directory.
         let base = fs::canonicalize(&base).map_err(|source| LogDirError { path: base, source })?;
         let run = unique(&base, &format!("{}_", file_name(run_id)))?;
         Ok(LogDir { run: Some(run), temporary, keep: logs.keep })
     }
 
-    /// The run's folder; `None` where there are no logs.
+    /// The run's folder; `None` without log files.
     pub fn path(&self) -> Option<&Path> {
         self.run.as_deref()
     }
 
-    /// The folder that goes with the run if it succeeds, and when the agent is killed; `None` if it is to stay.
+    /// The folder that is removed if the run succeeds or the agent is killed; `None` if it is kept.
     pub fn temporary(&self) -> Option<&Path> {
         self.temporary.as_deref().filter(|_| !self.keep)
     }
 
-    /// Makes the folders of a start of so many workers.
+    /// Creates the folders of an attempt with this number of workers.
     ///
     /// # Errors
-    /// When one cannot be made; so too when the attempt has a folder already.
+    /// When a folder cannot be created, or the attempt already has one.
     pub fn attempt(&self, number: u64, workers: usize) -> Result<Attempt, LogDirError> {
         let folder = self.run.as_ref().map(|run| run.join(format!("attempt_{number}")));
         if let Some(folder) = &folder {
@@ -82,8 +82,8 @@ impl LogDir {
         Ok(Attempt { folder })
     }
 
-    /// Ends the run: a temporary folder goes if all went well or if nothing was written, unless it was to be kept. Returns
-    /// the run's folder where it stays.
+    /// Ends the run: removes a temporary folder after a success or if nothing was written, unless the user wants to
+    /// keep it. Returns the run's folder if it is kept.
     ///
     /// # Errors
     /// When the folder cannot be removed.
@@ -94,7 +94,7 @@ impl LogDir {
         }
     }
 
-    /// Whether [`Self::finish`] would let it stay.
+    /// Returns true if [`Self::finish`] would keep the folder.
     pub fn stays(&self, success: bool) -> bool {
         let Some(temporary) = &self.temporary else { return true };
         self.keep || (!success && has_content(temporary))
@@ -102,27 +102,27 @@ impl LogDir {
 }
 
 impl Attempt {
-    /// Where this worker's standard output is logged, if it is.
+    /// The log file of this worker's standard output, if it has one.
     pub fn stdout(&self, local_rank: usize) -> Option<PathBuf> {
         self.of(local_rank, "stdout.log")
     }
 
-    /// Where this worker's standard error is logged, if it is.
+    /// The log file of this worker's standard error, if it has one.
     pub fn stderr(&self, local_rank: usize) -> Option<PathBuf> {
         self.of(local_rank, "stderr.log")
     }
 
-    /// Where this worker leaves its error.
+    /// The file for this worker's error.
     pub fn error_file(&self, local_rank: usize) -> Option<PathBuf> {
         self.of(local_rank, "error.json")
     }
 
-    /// Where lines of all workers' standard output go that match a filter.
+    /// The file for lines of all workers' standard output that match a filter.
     pub fn filtered_stdout(&self) -> Option<PathBuf> {
         self.folder.as_ref().map(|folder| folder.join("filtered_stdout.log"))
     }
 
-    /// Where lines of all workers' standard error go that match a filter.
+    /// The file for lines of all workers' standard error that match a filter.
     pub fn filtered_stderr(&self) -> Option<PathBuf> {
         self.folder.as_ref().map(|folder| folder.join("filtered_stderr.log"))
     }
@@ -132,7 +132,7 @@ impl Attempt {
     }
 }
 
-/// A run id as part of a file's name.
+/// A run id in a form that is valid in a file name.
 fn file_name(run_id: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let name: String = run_id.chars().map(safe).take(LONGEST_ID).collect();
@@ -157,7 +157,7 @@ fn unique(base: &Path, prefix: &str) -> Result<PathBuf, LogDirError> {
     made.map(tempfile::TempDir::keep).map_err(|source| LogDirError { path: base.join(format!("{prefix}…")), source })
 }
 
-/// Whether there is a file with something in it, at any depth.
+/// Returns true if the folder contains a non-empty file, at any depth.
 fn has_content(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn lays_folders_out_as_torchrun_does() {
+    fn uses_torchruns_folder_layout() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().join("made/on/the/way");
         let log_dir = LogDir::create(&logs(LogBase::Folder(base.clone())), "my job/1").unwrap();
@@ -203,11 +203,11 @@ mod tests {
         assert!(run.join("attempt_0/1").is_dir());
         assert_eq!(log_dir.temporary(), None);
         assert_eq!(log_dir.finish(true).unwrap(), Some(run.clone()));
-        assert!(run.exists(), "a folder that was asked for stays");
+        assert!(run.exists(), "a folder that the user named is kept");
     }
 
     #[test]
-    fn never_touches_an_earlier_attempt() {
+    fn never_changes_an_earlier_attempt() {
         let dir = tempfile::tempdir().unwrap();
         let log_dir = LogDir::create(&logs(LogBase::Folder(dir.path().into())), "x").unwrap();
         fs::write(log_dir.attempt(0, 1).unwrap().stdout(0).unwrap(), "precious").unwrap();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn removes_a_temporary_folder_unless_it_tells_of_a_failure_or_was_asked_for() {
+    fn removes_a_temporary_folder_unless_a_failure_needs_it_or_the_user_keeps_it() {
         let after = |keep: bool, success: bool, written: bool| {
             let log_dir = LogDir::create(&Logs { keep, ..logs(LogBase::Temporary) }, "none").unwrap();
             let temporary = log_dir.temporary.clone().unwrap();
@@ -233,13 +233,13 @@ mod tests {
             kept.is_some()
         };
         assert!(!after(false, true, true), "a success leaves nothing");
-        assert!(after(false, false, true), "a failure keeps what tells of it");
+        assert!(after(false, false, true), "a failure keeps its logs");
         assert!(!after(false, false, false), "nothing written, nothing to keep");
-        assert!(after(true, true, false), "asked for");
+        assert!(after(true, true, false), "the user keeps it");
     }
 
     #[test]
-    fn has_no_files_where_none_are_wanted() {
+    fn has_no_files_without_a_log_folder() {
         let log_dir = LogDir::create(&logs(LogBase::Nowhere), "none").unwrap();
         let attempt = log_dir.attempt(0, 2).unwrap();
         assert_eq!((attempt.stdout(0), attempt.error_file(1), attempt.filtered_stdout()), (None, None, None));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn makes_any_run_id_a_file_name() {
+    fn converts_any_run_id_to_a_file_name() {
         assert_eq!(file_name("../../etc"), ".._.._etc");
         assert_eq!(file_name(""), "none");
         assert_eq!(file_name("zürich 1\n"), "z_rich_1_");

@@ -1,46 +1,46 @@
-//! Where the output of each worker goes: torchrun's `--redirects`, `--tee`, `--local-ranks-filter` and duplicates.
+//! Where each worker's output goes: torchrun's `--redirects`, `--tee`, `--local-ranks-filter` and duplicates.
 //!
-//! Decides only; reading, writing and making files is [`output`](crate::output)'s and [`LogDir`](super::LogDir)'s.
+//! This module only decides; [`output`](crate::output) and [`LogDir`](super::LogDir) read, write and create files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::error::ConfigError;
-use super::flags::Given;
+use super::given::Given;
 use super::template::substitute;
 
-/// What torchrun puts in front of a line (`TailLog`, torch/distributed/elastic/multiprocessing/tail_log.py).
+/// torchrun's prefix for a line (`TailLog`, torch/distributed/elastic/multiprocessing/tail_log.py).
 const PREFIX: &str = "[${role_name}${local_rank}]:";
 
-/// What is to be done with the workers' output.
+/// How the workers' output is handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logs {
-    /// Where the folder of a run is made.
+    /// Where the folder of a run is created.
     pub base: LogBase,
-    /// A temporary folder stays although the run succeeds.
+    /// Keep a temporary folder even if the run succeeds.
     pub keep: bool,
     /// Streams that go to files instead of the console.
     pub redirects: Streams,
     /// Streams that go to files and to the console.
     pub tee: Streams,
-    /// Local ranks whose streams are shown on the console; `None`: all.
+    /// Local ranks whose streams are shown on the console; `None` for all.
     pub shown: Option<BTreeSet<usize>>,
-    /// Lines of tee'd stdout that contain one of these go to `filtered_stdout.log` too.
+    /// Lines of tee'd stdout that contain one of these also go to `filtered_stdout.log`.
     pub duplicate_stdout: Vec<String>,
-    /// Lines of tee'd stderr that contain one of these go to `filtered_stderr.log` too.
+    /// Lines of tee'd stderr that contain one of these also go to `filtered_stderr.log`.
     pub duplicate_stderr: Vec<String>,
-    /// Whether lines on the console say who printed them.
+    /// Whether lines on the console have a prefix that names their writer.
     pub prefix: PrefixWhen,
-    /// What they say, with `${role_name}`, `${rank}` and `${local_rank}`; `None`: torchrun's `[<role><local_rank>]:`.
+    /// The prefix, with `${role_name}`, `${rank}` and `${local_rank}`; `None` for torchrun's `[<role><local_rank>]:`.
     pub prefix_template: Option<String>,
 }
 
-/// Where the folder of a run is made.
+/// Where the folder of a run is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogBase {
-    /// In a new folder among the system's temporary ones.
+    /// In a new temporary folder.
     Temporary,
-    /// In this folder, which is made if needed.
+    /// In this folder, which is created if needed.
     Folder(PathBuf),
     /// Nowhere: `--log-dir=/dev/null`.
     Nowhere,
@@ -49,11 +49,11 @@ pub enum LogBase {
 /// When a line on the console has a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixWhen {
-    /// When several workers print there, or the stream is tee'd.
+    /// If several workers print there, or the stream is tee'd.
     Auto,
     /// Always.
     Always,
-    /// Only a tee'd stream's, as torchrun does.
+    /// Only for a tee'd stream, as in torchrun.
     Tee,
     /// Never.
     Never,
@@ -64,11 +64,11 @@ pub enum PrefixWhen {
 pub enum Streams {
     /// The same for all.
     All(Std),
-    /// By local rank; the others have none.
+    /// By local rank; the others have no streams.
     Ranks(BTreeMap<usize, Std>),
 }
 
-/// A choice of one worker's streams; torch's `Std`.
+/// A choice among one worker's streams; torch's `Std`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Std {
     /// Standard output: bit 1.
@@ -77,7 +77,7 @@ pub struct Std {
     pub err: bool,
 }
 
-/// Where one worker's streams go.
+/// The destinations of one worker's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Routes {
     /// Standard output.
@@ -86,21 +86,21 @@ pub struct Routes {
     pub stderr: Route,
 }
 
-/// Where one stream goes.
+/// The destinations of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// To the console.
     pub console: bool,
     /// To the worker's own log file.
     pub file: bool,
-    /// With a prefix in front of each line on the console.
+    /// Each line on the console has a prefix.
     pub prefixed: bool,
-    /// Lines that match a filter go to the common filtered file too.
+    /// Lines that match a filter also go to the common filtered file.
     pub filtered: bool,
 }
 
 impl Logs {
-    /// Where the streams of one of so many local workers go.
+    /// The routes of one of `workers` local workers.
     pub fn routes(&self, local_rank: usize, workers: usize) -> Routes {
         let shown = |rank: &usize| self.on_console(*rank) != Std::default();
         let several = (0..workers).filter(shown).nth(1).is_some();
@@ -117,7 +117,7 @@ impl Logs {
         }
     }
 
-    /// What stands in front of a worker's lines where they have a prefix.
+    /// The prefix of a worker's lines.
     pub fn prefix(&self, role: &str, rank: usize, local_rank: usize) -> String {
         let known = |name: &str| match name {
             "role_name" => Some(role.to_owned()),
@@ -129,7 +129,7 @@ impl Logs {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Which of a worker's streams the console shows. Without a place for files all do, but for the filter.
+    /// The streams of a worker that the console shows. Without log files these are all, except for the filter.
     fn on_console(&self, local_rank: usize) -> Std {
         if self.shown.as_ref().is_some_and(|shown| !shown.contains(&local_rank)) {
             return Std::default();
@@ -150,7 +150,7 @@ impl Logs {
 }
 
 impl Streams {
-    /// Those of one worker.
+    /// The streams of one worker.
     pub fn of(&self, local_rank: usize) -> Std {
         match self {
             Streams::All(std) => *std,
@@ -158,7 +158,7 @@ impl Streams {
         }
     }
 
-    /// The highest local rank that is named.
+    /// The highest local rank in the map.
     pub(super) fn highest(&self) -> Option<usize> {
         match self {
             Streams::All(_) => None,
@@ -166,7 +166,7 @@ impl Streams {
         }
     }
 
-    /// `0` to `3`, or `rank:n,rank:n,…`; unlike torch's, ranks may have several digits.
+    /// `0` to `3`, or `rank:n,rank:n,…`; unlike in torch, ranks may have several digits.
     pub(super) fn parse(given: &Given) -> Result<Self, ConfigError> {
         if let Some(std) = Std::parse(&given.text) {
             return Ok(Streams::All(std));
@@ -202,7 +202,7 @@ pub(super) fn shown(given: &Given) -> Result<Option<BTreeSet<usize>>, ConfigErro
     ranks.map(Some).ok_or_else(|| ConfigError::not_allowed(given, why))
 }
 
-/// `--duplicate-*-filters`: texts with commas between them, where `,,` is a comma in a text.
+/// `--duplicate-*-filters`: comma-separated texts, where `,,` is a comma in a text.
 pub(super) fn filters(given: &Given) -> Vec<String> {
     if given.text.is_empty() {
         return Vec::new();
@@ -228,7 +228,7 @@ pub(super) fn filters(given: &Given) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flags::Source;
+    use super::super::given::Source;
     use super::*;
 
     fn given(flag: &'static str, text: &str) -> Given {
@@ -249,44 +249,44 @@ mod tests {
         }
     }
 
-    /// One letter for each thing a route has.
+    /// One letter for each property of a route.
     fn letters(route: Route) -> String {
         let all = [(route.console, 'c'), (route.file, 'f'), (route.prefixed, 'p'), (route.filtered, 'd')];
         all.iter().filter(|(is, _)| *is).map(|(_, letter)| letter).collect()
     }
 
-    fn told(logs: &Logs, workers: usize) -> Vec<String> {
+    fn letters_of(logs: &Logs, workers: usize) -> Vec<String> {
         let routes = (0..workers).map(|rank| logs.routes(rank, workers));
         routes.map(|routes| format!("{}/{}", letters(routes.stdout), letters(routes.stderr))).collect()
     }
 
     #[test]
-    fn shows_prefixes_only_where_several_print_or_a_stream_is_teed() {
-        assert_eq!(told(&logs("0", "0", ""), 1), ["c/c"]);
-        assert_eq!(told(&logs("0", "0", ""), 2), ["cp/cp", "cp/cp"]);
-        assert_eq!(told(&logs("0", "1", ""), 1), ["cfp/c"]);
-        assert_eq!(told(&logs("0", "0", "1"), 2), ["/", "c/c"]);
-        assert_eq!(told(&logs("1:3", "0", ""), 2), ["c/c", "f/f"]);
-        assert_eq!(told(&Logs { prefix: PrefixWhen::Never, ..logs("0", "3", "") }, 2), ["cf/cf", "cf/cf"]);
-        assert_eq!(told(&Logs { prefix: PrefixWhen::Tee, ..logs("0", "2", "") }, 2), ["c/cfp", "c/cfp"]);
-        assert_eq!(told(&Logs { prefix: PrefixWhen::Always, ..logs("0", "0", "") }, 1), ["cp/cp"]);
+    fn shows_prefixes_only_if_several_workers_print_or_a_stream_is_teed() {
+        assert_eq!(letters_of(&logs("0", "0", ""), 1), ["c/c"]);
+        assert_eq!(letters_of(&logs("0", "0", ""), 2), ["cp/cp", "cp/cp"]);
+        assert_eq!(letters_of(&logs("0", "1", ""), 1), ["cfp/c"]);
+        assert_eq!(letters_of(&logs("0", "0", "1"), 2), ["/", "c/c"]);
+        assert_eq!(letters_of(&logs("1:3", "0", ""), 2), ["c/c", "f/f"]);
+        assert_eq!(letters_of(&Logs { prefix: PrefixWhen::Never, ..logs("0", "3", "") }, 2), ["cf/cf", "cf/cf"]);
+        assert_eq!(letters_of(&Logs { prefix: PrefixWhen::Tee, ..logs("0", "2", "") }, 2), ["c/cfp", "c/cfp"]);
+        assert_eq!(letters_of(&Logs { prefix: PrefixWhen::Always, ..logs("0", "0", "") }, 1), ["cp/cp"]);
     }
 
     #[test]
     fn routes_streams_as_torch_does() {
-        assert_eq!(told(&logs("3", "0", ""), 2), ["f/f", "f/f"]);
-        // Tee wins over a redirect of the same stream, and the filter keeps the file.
-        assert_eq!(told(&logs("3", "1", "0"), 2), ["cfp/f", "f/f"]);
-        assert_eq!(told(&logs("0:1,1:2", "0", ""), 2), ["f/cp", "cp/f"]);
-        assert_eq!(told(&Logs { base: LogBase::Nowhere, ..logs("3", "0", "0") }, 2), ["c/c", "/"]);
+        assert_eq!(letters_of(&logs("3", "0", ""), 2), ["f/f", "f/f"]);
+        // Tee overrides a redirect of the same stream, and the filter keeps the file.
+        assert_eq!(letters_of(&logs("3", "1", "0"), 2), ["cfp/f", "f/f"]);
+        assert_eq!(letters_of(&logs("0:1,1:2", "0", ""), 2), ["f/cp", "cp/f"]);
+        assert_eq!(letters_of(&Logs { base: LogBase::Nowhere, ..logs("3", "0", "0") }, 2), ["c/c", "/"]);
     }
 
     #[test]
     fn filters_only_streams_that_are_teed_and_shown() {
         let both =
             Logs { duplicate_stdout: vec!["x".into()], duplicate_stderr: vec!["y".into()], ..logs("0", "0:1", "") };
-        assert_eq!(told(&both, 2), ["cfpd/cp", "cp/cp"]);
-        assert_eq!(told(&Logs { shown: Some(BTreeSet::from([1])), ..both }, 2), ["f/", "c/c"]);
+        assert_eq!(letters_of(&both, 2), ["cfpd/cp", "cp/cp"]);
+        assert_eq!(letters_of(&Logs { shown: Some(BTreeSet::from([1])), ..both }, 2), ["f/", "c/c"]);
     }
 
     #[test]
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_filters_that_are_no_local_ranks() {
+    fn rejects_filters_that_are_not_local_ranks() {
         assert_eq!(shown(&given("local-ranks-filter", "0, 2")).unwrap(), Some(BTreeSet::from([0, 2])));
         for text in ["a", "0,", ",", "1.5", "-1"] {
             assert!(shown(&given("local-ranks-filter", text)).is_err(), "{text}");

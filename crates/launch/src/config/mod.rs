@@ -1,17 +1,19 @@
-//! What is to be run, as torchrun's flags say it, and the environment of each worker.
+//! The job's configuration, from torchrun's flags, and the environment of each worker.
 //!
-//! The command line makes [`Flags`], plain texts with their origin; [`Config::from_flags`] checks them and gives them their
-//! meaning. From there on everything is decided: [`Program::args`] and [`worker_env`] say how a worker is started,
-//! [`Logs::routes`] where its output goes, [`LogDir`] in which folder. Nothing here starts or waits for anything.
+//! The command line fills in [`Flags`], plain texts with their source; [`Config::from_flags`] checks and interprets
+//! them. Everything else follows from the configuration: [`Program::args`] and [`worker_env`] define how a worker is
+//! started, [`Logs::routes`] where its output goes, [`LogDir`] in which folder. This module neither starts nor waits
+//! for anything.
 
 mod endpoint;
 mod environment;
 mod error;
 mod flags;
+mod given;
+mod host;
 mod job;
 mod log_dir;
 mod logs;
-mod machine;
 mod nodes;
 mod program;
 mod signals;
@@ -22,11 +24,12 @@ pub(crate) mod testing;
 pub use endpoint::{DEFAULT_PORT, Endpoint};
 pub use environment::{Placement, threads_notice, worker_env};
 pub use error::ConfigError;
-pub use flags::{Env, Flags, Given, Source, path, switch, variable};
+pub use flags::{Flags, path, switch};
+pub use given::{Env, Given, Source, variable};
+pub use host::{Gpus, HostInfo};
 pub use job::{Backend, Config, Rendezvous, StatusWhen};
 pub use log_dir::{Attempt, LogDir, LogDirError};
 pub use logs::{LogBase, Logs, PrefixWhen, Route, Routes, Std, Streams};
-pub use machine::{Gpus, Machine};
 pub use nodes::Nodes;
 pub use program::{Program, ProgramError};
 pub use signals::{Signals, name as signal_name};

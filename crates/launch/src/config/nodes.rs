@@ -1,20 +1,20 @@
-//! How many nodes and how many workers on each.
+//! The number of nodes, and of workers on each.
 
 use super::error::ConfigError;
-use super::flags::Given;
-use super::machine::Machine;
+use super::given::Given;
+use super::host::HostInfo;
 
-/// `--nnodes`: how many agents make a job.
+/// `--nnodes`: the number of agents in a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nodes {
-    /// The job runs with at least so many.
+    /// The job needs at least this many.
     pub min: usize,
-    /// No more take part.
+    /// At most this many take part.
     pub max: usize,
 }
 
 impl Nodes {
-    pub(super) fn parse(given: &Given) -> Result<Self, ConfigError> {
+    pub(crate) fn parse(given: &Given) -> Result<Self, ConfigError> {
         let numbers: Option<Vec<i64>> = given.text.split(':').map(|part| part.trim().parse().ok()).collect();
         let (min, max) = match numbers.as_deref() {
             Some(&[number]) => (number, number),
@@ -35,13 +35,13 @@ impl std::fmt::Display for Nodes {
 }
 
 /// `--nproc-per-node`: a number, `cpu`, `gpu` or `auto`.
-pub(super) fn workers(given: &Given, machine: &Machine<'_>) -> Result<usize, ConfigError> {
+pub(super) fn workers(given: &Given, host: &HostInfo<'_>) -> Result<usize, ConfigError> {
     match given.text.trim() {
-        "cpu" => Ok(machine.cpus),
-        "gpu" if machine.gpus.count == 0 => Err(ConfigError::not_allowed(given, machine.gpus.why_none())),
-        "gpu" => Ok(machine.gpus.count),
-        "auto" if machine.gpus.count == 0 => Ok(machine.cpus),
-        "auto" => Ok(machine.gpus.count),
+        "cpu" => Ok(host.cpus),
+        "gpu" if host.gpus.count == 0 => Err(ConfigError::not_allowed(given, host.gpus.why_none())),
+        "gpu" => Ok(host.gpus.count),
+        "auto" if host.gpus.count == 0 => Ok(host.cpus),
+        "auto" => Ok(host.gpus.count),
         "xpu" => Err(ConfigError::not_allowed(given, "XPU devices cannot be counted here; give their number instead")),
         text => match text.parse::<usize>() {
             Ok(number @ 1..=MOST_WORKERS) => Ok(number),
@@ -53,13 +53,13 @@ pub(super) fn workers(given: &Given, machine: &Machine<'_>) -> Result<usize, Con
     }
 }
 
-/// The kernel has no more process ids than this (`PID_MAX_LIMIT`, linux/threads.h).
+/// The kernel's maximum number of process ids (`PID_MAX_LIMIT`, linux/threads.h).
 const MOST_WORKERS: usize = 4 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use super::super::flags::Source;
-    use super::super::machine::Gpus;
+    use super::super::given::Source;
+    use super::super::host::Gpus;
     use super::*;
 
     fn given(flag: &'static str, text: &str) -> Given {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_numbers_of_nodes_that_cannot_be_meant() {
+    fn rejects_invalid_numbers_of_nodes() {
         for (text, why) in [
             ("abc", "expected N or MIN:MAX, such as 2 or 1:4"),
             ("", "expected N or MIN:MAX, such as 2 or 1:4"),
@@ -90,13 +90,13 @@ mod tests {
         }
     }
 
-    fn machine(gpus: usize) -> Machine<'static> {
-        Machine { cpus: 8, gpus: Gpus { count: gpus, hidden_by: None }, env: &|_| None, random: 0 }
+    fn host(gpus: usize) -> HostInfo<'static> {
+        HostInfo { cpus: 8, gpus: Gpus { count: gpus, hidden_by: None }, env: &|_| None, random: 0 }
     }
 
     #[test]
-    fn counts_workers_by_the_machine_where_asked() {
-        let count = |text, gpus| workers(&given("nproc-per-node", text), &machine(gpus)).unwrap();
+    fn derives_the_number_of_workers_from_the_host_if_requested() {
+        let count = |text, gpus| workers(&given("nproc-per-node", text), &host(gpus)).unwrap();
         assert_eq!(
             [count("4", 0), count("cpu", 2), count("gpu", 2), count("auto", 2), count("auto", 0)],
             [4, 8, 2, 2, 8]
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn rejects_workers_that_cannot_be_counted() {
-        let refuse = |text| workers(&given("nproc-per-node", text), &machine(0)).unwrap_err().to_string();
+        let refuse = |text| workers(&given("nproc-per-node", text), &host(0)).unwrap_err().to_string();
         assert!(refuse("gpu").starts_with("--nproc-per-node=gpu: there is no GPU"), "{}", refuse("gpu"));
         assert_eq!(refuse("0"), "--nproc-per-node=0: 0 workers are not between 1 and 4194304");
         for text in ["-1", "two", "", "1.5"] {

@@ -1,7 +1,7 @@
-//! Which program runs a worker, decided by the file: a Python script by Python, anything else by itself.
+//! The command of a worker, chosen by the file: Python runs a Python script, everything else runs directly.
 //!
 //! torchrun runs everything as `python -u SCRIPT` unless `--no-python` is given. Here programs and scripts of other
-//! languages need no flag. That nothing is started for a file that cannot run is the point of looking at it first.
+//! languages need no flag. Files are checked first, so that no worker is started for a file that cannot run.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -11,81 +11,81 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use super::flags::Env;
+use super::given::Env;
 use super::template::substitute;
 
-/// The kernel reads as much of a first line (`BINPRM_BUF_SIZE`, linux/binfmts.h), in bytes.
+/// The kernel reads this many bytes of a file's first line (`BINPRM_BUF_SIZE`, linux/binfmts.h).
 const HEAD: u64 = 256;
-/// `--run-path`: what torchrun's `run_script_path` does (torch/distributed/run.py).
+/// `--run-path`: the code of torchrun's `run_script_path` (torch/distributed/run.py).
 const RUN_PATH: &str = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')";
 
-/// What a worker runs.
+/// The program that a worker runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// As people know it: the script, the module or the program. Stands in the final report.
+    /// The user's name for it: the script, the module or the program. Shown in the final report.
     pub name: String,
-    /// What is executed: a path, or a name to be found in PATH.
+    /// The file that is executed: a path, or a name to look up in PATH.
     pub file: OsString,
     templates: Vec<OsString>,
 }
 
-/// How the user wants it run.
+/// How to run the program, as given by flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct How {
     /// `-m`.
     pub(super) module: bool,
     /// `--no-python`.
     pub(super) no_python: bool,
-    /// `--run-path`, which wins over `--no-python`.
+    /// `--run-path`, which overrides `--no-python`.
     pub(super) run_path: bool,
 }
 
-/// Why there is nothing to run.
+/// Why the program cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// No such file or program.
-    #[error("cannot find {}: there is no such file (the current folder is {folder}){}", program.display(), path_told(*in_path))]
+    /// The file or program does not exist.
+    #[error("cannot find {}: there is no such file (the current folder is {folder}){}", program.display(), path_text(*in_path))]
     Missing {
         /// As given.
         program: PathBuf,
-        /// Where a relative path begins.
+        /// The current folder, where a relative path starts.
         folder: String,
-        /// Whether PATH was looked through too.
+        /// True if PATH was searched, too.
         in_path: bool,
     },
-    /// A folder that Python does not run either.
+    /// A folder that Python cannot run.
     #[error("{} is a folder without __main__.py: give the path of a script in it", path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
     },
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// It is a program, but must not be executed.
+    /// The file is a program, but it is not executable.
     #[error("{} is {kind} but not executable: run `chmod +x {}`", path.display(), path.display())]
     NotExecutable {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// The kind of program.
         kind: String,
     },
-    /// No Python.
+    /// There is no Python.
     #[error(
         "cannot run {script}: neither python3 nor python is in PATH; set PYTHON_EXEC to a Python, or give --no-python for a program that needs none"
     )]
     NoPython {
-        /// What it was needed for.
+        /// The script that needs it.
         script: String,
     },
-    /// PYTHON_EXEC is wrong.
-    #[error("PYTHON_EXEC={} is no program: set it to the path of a Python, or unset it", path.display())]
+    /// PYTHON_EXEC is invalid.
+    #[error("PYTHON_EXEC={} is not a program: set it to the path of a Python, or unset it", path.display())]
     PythonExec {
         /// Its value.
         path: PathBuf,
@@ -93,13 +93,14 @@ pub enum ProgramError {
 }
 
 impl Program {
-    /// The arguments of the worker with this local rank: `${local_rank}` replaced, `$$` made `$`, others left.
+    /// The arguments of the worker with this local rank: `${local_rank}` is replaced, `$$` becomes `$`, other names
+    /// stay.
     pub fn args(&self, local_rank: usize) -> Vec<OsString> {
         let known = |name: &str| (name == "local_rank").then(|| local_rank.to_string());
         self.templates.iter().map(|text| OsString::from_vec(substitute(text.as_bytes(), &known))).collect()
     }
 
-    /// The whole command line as it was given, for people and for comparing jobs.
+    /// The whole command line as the user gave it, for messages and for comparing jobs.
     pub fn command(&self) -> String {
         let words = std::iter::once(&self.file).chain(&self.templates);
         words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
@@ -137,7 +138,7 @@ enum Kind {
 fn kind(given: &OsStr, no_python: bool, env: Env<'_>) -> Result<Kind, ProgramError> {
     let path = Path::new(given);
     let bare = !given.as_bytes().contains(&b'/');
-    // execvp(3) looks for a bare name in PATH only; a script is looked for here only.
+    // execvp(3) searches only PATH for a bare name; a script must be in the current folder.
     if bare && (no_python || !path.exists()) {
         return match in_path(given, env) {
             Some(_) => Ok(Kind::Program(given.to_owned())),
@@ -155,10 +156,10 @@ fn kind(given: &OsStr, no_python: bool, env: Env<'_>) -> Result<Kind, ProgramErr
     Ok(Kind::Program(file.into_os_string()))
 }
 
-/// `None` for what Python is to run; else what other kind of program it is.
+/// `None` if Python runs the file; otherwise the kind of program that it is.
 ///
 /// # Errors
-/// When it can be run in no way.
+/// When nothing can run it.
 fn is_script(given: &OsStr) -> Result<Option<String>, ProgramError> {
     let path = Path::new(given);
     let unreadable = |source| ProgramError::Unreadable { path: path.to_owned(), source };
@@ -184,7 +185,7 @@ fn is_script(given: &OsStr) -> Result<Option<String>, ProgramError> {
     }
 }
 
-/// What the first bytes say, where they do not say Python.
+/// The kind of program by its first bytes, unless they indicate Python.
 fn own_kind(head: &[u8]) -> Option<String> {
     if head.starts_with(b"\x7fELF") {
         return Some("a binary program".to_owned());
@@ -198,7 +199,7 @@ fn own_kind(head: &[u8]) -> Option<String> {
     (!line.split_whitespace().any(is_python)).then(|| format!("a script for `{}`", line.trim()))
 }
 
-/// PYTHON_EXEC, else the active virtual environment's, else what PATH has.
+/// PYTHON_EXEC, otherwise the Python of the active virtual environment, otherwise the first in PATH.
 fn python(script: &str, env: Env<'_>) -> Result<OsString, ProgramError> {
     if let Some(chosen) = env("PYTHON_EXEC").filter(|chosen| !chosen.is_empty()) {
         let there = if chosen.as_bytes().contains(&b'/') {
@@ -227,7 +228,7 @@ fn missing(program: &Path, in_path: bool) -> ProgramError {
     ProgramError::Missing { program: program.to_owned(), folder, in_path }
 }
 
-fn path_told(in_path: bool) -> &'static str {
+fn path_text(in_path: bool) -> &'static str {
     if in_path { ", and PATH has no program of that name" } else { "" }
 }
 
@@ -237,18 +238,18 @@ mod tests {
 
     use super::*;
 
-    struct Site {
+    struct Folder {
         dir: tempfile::TempDir,
     }
 
-    impl Site {
+    impl Folder {
         /// A folder with a `bin` that is the PATH and holds a `python3` and a `tool`.
         fn new() -> Self {
-            let site = Site { dir: tempfile::tempdir().unwrap() };
-            fs::create_dir(site.path("bin")).unwrap();
-            site.file("bin/python3", b"#!/bin/sh\n", 0o755);
-            site.file("bin/tool", b"#!/bin/sh\n", 0o755);
-            site
+            let folder = Folder { dir: tempfile::tempdir().unwrap() };
+            fs::create_dir(folder.path("bin")).unwrap();
+            folder.file("bin/python3", b"#!/bin/sh\n", 0o755);
+            folder.file("bin/tool", b"#!/bin/sh\n", 0o755);
+            folder
         }
 
         fn path(&self, name: &str) -> PathBuf {
@@ -282,100 +283,100 @@ mod tests {
     const PLAIN: How = How { module: false, no_python: false, run_path: false };
 
     #[test]
-    fn decides_by_the_file_what_runs_it() {
-        let site = Site::new();
-        let (python, u, x) = (site.python(), OsStr::new("-u"), OsStr::new("--x"));
+    fn chooses_the_command_by_the_file() {
+        let folder = Folder::new();
+        let (python, u, x) = (folder.python(), OsStr::new("-u"), OsStr::new("--x"));
         let scripts = [
-            site.file("train.py", b"print()", 0o644),
-            site.file("run me.py", b"#!/bin/sh\n", 0o755),
-            site.file("no-ending", b"print()", 0o644),
-            site.file("shebang", b"#!/usr/bin/env python3\n", 0o755),
-            site.file("shebang2", b"#!/usr/bin/env -S python3.11 -u\n", 0o644),
-            site.file("empty", b"", 0o755),
+            folder.file("train.py", b"print()", 0o644),
+            folder.file("run me.py", b"#!/bin/sh\n", 0o755),
+            folder.file("no-ending", b"print()", 0o644),
+            folder.file("shebang", b"#!/usr/bin/env python3\n", 0o755),
+            folder.file("shebang2", b"#!/usr/bin/env -S python3.11 -u\n", 0o644),
+            folder.file("empty", b"", 0o755),
         ];
         for script in &scripts {
-            assert_eq!(site.resolve(script, PLAIN).unwrap(), words(&[&python, u, script, x]));
+            assert_eq!(folder.resolve(script, PLAIN).unwrap(), words(&[&python, u, script, x]));
         }
         let programs = [
-            site.file("elf", b"\x7fELF\x02\x01\x01", 0o755),
-            site.file("shell", b"#!/bin/sh\n", 0o755),
-            site.file("perl", b"#! /usr/bin/env perl\n", 0o755),
+            folder.file("elf", b"\x7fELF\x02\x01\x01", 0o755),
+            folder.file("shell", b"#!/bin/sh\n", 0o755),
+            folder.file("perl", b"#! /usr/bin/env perl\n", 0o755),
         ];
         for program in &programs {
-            assert_eq!(site.resolve(program, PLAIN).unwrap(), words(&[program, x]));
+            assert_eq!(folder.resolve(program, PLAIN).unwrap(), words(&[program, x]));
         }
-        assert_eq!(site.resolve(OsStr::new("tool"), PLAIN).unwrap(), words(&[OsStr::new("tool"), x]));
-        fs::create_dir(site.path("package")).unwrap();
-        let package = site.path("package").into_os_string();
-        assert!(matches!(site.resolve(&package, PLAIN), Err(ProgramError::Folder { .. })));
-        site.file("package/__main__.py", b"", 0o644);
-        assert_eq!(site.resolve(&package, PLAIN).unwrap(), words(&[&python, u, &package, x]));
+        assert_eq!(folder.resolve(OsStr::new("tool"), PLAIN).unwrap(), words(&[OsStr::new("tool"), x]));
+        fs::create_dir(folder.path("package")).unwrap();
+        let package = folder.path("package").into_os_string();
+        assert!(matches!(folder.resolve(&package, PLAIN), Err(ProgramError::Folder { .. })));
+        folder.file("package/__main__.py", b"", 0o644);
+        assert_eq!(folder.resolve(&package, PLAIN).unwrap(), words(&[&python, u, &package, x]));
     }
 
     #[test]
-    fn does_what_the_flags_say_instead() {
-        let site = Site::new();
-        let (python, u, x) = (site.python(), OsStr::new("-u"), OsStr::new("--x"));
+    fn follows_the_flags_instead() {
+        let folder = Folder::new();
+        let (python, u, x) = (folder.python(), OsStr::new("-u"), OsStr::new("--x"));
         let module = How { module: true, ..PLAIN };
         let pack = OsStr::new("pack.train");
-        assert_eq!(site.resolve(pack, module).unwrap(), words(&[&python, u, OsStr::new("-m"), pack, x]));
-        let script = site.file("train.py", b"print()", 0o644);
+        assert_eq!(folder.resolve(pack, module).unwrap(), words(&[&python, u, OsStr::new("-m"), pack, x]));
+        let script = folder.file("train.py", b"print()", 0o644);
         let no_python = How { no_python: true, ..PLAIN };
-        assert_eq!(site.resolve(&script, no_python).unwrap(), words(&[&script, x]));
+        assert_eq!(folder.resolve(&script, no_python).unwrap(), words(&[&script, x]));
         let run_path = How { run_path: true, no_python: true, module: false };
-        let command = site.resolve(&script, run_path).unwrap();
+        let command = folder.resolve(&script, run_path).unwrap();
         assert_eq!(command, words(&[&python, u, OsStr::new("-c"), OsStr::new(RUN_PATH), &script, x]));
     }
 
     #[test]
-    fn takes_the_python_that_is_asked_for() {
-        let site = Site::new();
-        let script = site.file("train.py", b"", 0o644);
-        let chosen = site.file("mine", b"#!/bin/sh\n", 0o755);
-        let path = site.path("bin").into_os_string();
+    fn uses_the_requested_python() {
+        let folder = Folder::new();
+        let script = folder.file("train.py", b"", 0o644);
+        let chosen = folder.file("mine", b"#!/bin/sh\n", 0o755);
+        let path = folder.path("bin").into_os_string();
         let env = |name: &str| match name {
             "PATH" => Some(path.clone()),
             "PYTHON_EXEC" => Some(chosen.clone()),
             _ => None,
         };
-        assert_eq!(site.resolve_with(&script, PLAIN, &env).unwrap()[0], chosen);
-        fs::create_dir_all(site.path("venv/bin")).unwrap();
-        let own = site.file("venv/bin/python", b"#!/bin/sh\n", 0o755);
+        assert_eq!(folder.resolve_with(&script, PLAIN, &env).unwrap()[0], chosen);
+        fs::create_dir_all(folder.path("venv/bin")).unwrap();
+        let own = folder.file("venv/bin/python", b"#!/bin/sh\n", 0o755);
         let venv = |name: &str| match name {
             "PATH" => Some(path.clone()),
-            "VIRTUAL_ENV" => Some(site.path("venv").into_os_string()),
+            "VIRTUAL_ENV" => Some(folder.path("venv").into_os_string()),
             _ => None,
         };
-        assert_eq!(site.resolve_with(&script, PLAIN, &venv).unwrap()[0], own);
+        assert_eq!(folder.resolve_with(&script, PLAIN, &venv).unwrap()[0], own);
         let wrong = |name: &str| (name == "PYTHON_EXEC").then(|| OsString::from("/no/python"));
-        let error = site.resolve_with(&script, PLAIN, &wrong).unwrap_err().to_string();
-        assert!(error.starts_with("PYTHON_EXEC=/no/python is no program: "), "{error}");
+        let error = folder.resolve_with(&script, PLAIN, &wrong).unwrap_err().to_string();
+        assert!(error.starts_with("PYTHON_EXEC=/no/python is not a program: "), "{error}");
     }
 
     #[test]
-    fn says_before_any_start_why_it_cannot_run() {
-        let site = Site::new();
-        let refuse = |given: &OsStr, how| site.resolve(given, how).unwrap_err().to_string();
-        let gone = site.path("gone.py").into_os_string();
+    fn reports_before_the_start_why_it_cannot_run() {
+        let folder = Folder::new();
+        let refuse = |given: &OsStr, how| folder.resolve(given, how).unwrap_err().to_string();
+        let gone = folder.path("gone.py").into_os_string();
         assert!(
             refuse(&gone, PLAIN).starts_with(&format!("cannot find {}: there is no such file (the ", gone.display()))
         );
         assert!(refuse(OsStr::new("no-such-tool"), PLAIN).ends_with(", and PATH has no program of that name"));
         assert!(refuse(&gone, How { no_python: true, ..PLAIN }).starts_with("cannot find "));
         assert!(refuse(&gone, How { run_path: true, ..PLAIN }).starts_with("cannot find "));
-        let elf = site.file("elf", b"\x7fELF", 0o644);
+        let elf = folder.file("elf", b"\x7fELF", 0o644);
         assert!(refuse(&elf, PLAIN).contains("is a binary program but not executable: run `chmod +x /"));
-        let shell = site.file("x.sh", b"#!/bin/sh -e\n", 0o644);
+        let shell = folder.file("x.sh", b"#!/bin/sh -e\n", 0o644);
         assert!(refuse(&shell, PLAIN).contains("is a script for `/bin/sh -e` but not executable"));
-        let script = site.file("train.py", b"", 0o644);
-        let error = site.resolve_with(&script, PLAIN, &|_| None).unwrap_err().to_string();
+        let script = folder.file("train.py", b"", 0o644);
+        let error = folder.resolve_with(&script, PLAIN, &|_| None).unwrap_err().to_string();
         assert!(error.contains("neither python3 nor python is in PATH; set PYTHON_EXEC"), "{error}");
     }
 
     #[test]
     fn replaces_the_local_rank_in_arguments_and_not_in_the_program() {
-        let site = Site::new();
-        let tool = site.file("t$$", b"#!/bin/sh\n", 0o755);
+        let folder = Folder::new();
+        let tool = folder.file("t$$", b"#!/bin/sh\n", 0o755);
         let args = ["--out=${local_rank}".into(), "$$HOME".into()];
         let program = Program::resolve(&tool, &args, PLAIN, &|_| None).unwrap();
         assert_eq!((program.file.clone(), program.args(3)), (tool, vec!["--out=3".into(), "$HOME".into()]));

@@ -1,68 +1,35 @@
-//! `--signals-to-handle`: which signals end the job in order.
+//! `--signals-to-handle`: the signals that end the job cleanly.
 
-use signal_hook::consts::signal;
+use lockstep_process::{known_signal_name, signal_number};
 
 use super::error::ConfigError;
-use super::flags::Given;
+use super::given::Given;
 
-/// Signals by name (signal(7)).
-const NAMES: [(&str, i32); 28] = [
-    ("SIGHUP", signal::SIGHUP),
-    ("SIGINT", signal::SIGINT),
-    ("SIGQUIT", signal::SIGQUIT),
-    ("SIGILL", signal::SIGILL),
-    ("SIGTRAP", signal::SIGTRAP),
-    ("SIGABRT", signal::SIGABRT),
-    ("SIGBUS", signal::SIGBUS),
-    ("SIGFPE", signal::SIGFPE),
-    ("SIGUSR1", signal::SIGUSR1),
-    ("SIGSEGV", signal::SIGSEGV),
-    ("SIGUSR2", signal::SIGUSR2),
-    ("SIGPIPE", signal::SIGPIPE),
-    ("SIGALRM", signal::SIGALRM),
-    ("SIGTERM", signal::SIGTERM),
-    ("SIGCHLD", signal::SIGCHLD),
-    ("SIGCONT", signal::SIGCONT),
-    ("SIGTSTP", signal::SIGTSTP),
-    ("SIGTTIN", signal::SIGTTIN),
-    ("SIGTTOU", signal::SIGTTOU),
-    ("SIGURG", signal::SIGURG),
-    ("SIGXCPU", signal::SIGXCPU),
-    ("SIGXFSZ", signal::SIGXFSZ),
-    ("SIGVTALRM", signal::SIGVTALRM),
-    ("SIGPROF", signal::SIGPROF),
-    ("SIGWINCH", signal::SIGWINCH),
-    ("SIGIO", signal::SIGIO),
-    ("SIGSYS", signal::SIGSYS),
-    ("SIGKILL", signal::SIGKILL),
-];
-
-/// The agent needs the first itself, and nobody can go on after the others.
+/// The agent itself needs SIGCHLD, and no program can continue after the others.
 const OTHERS: [&str; 4] = ["SIGCHLD", "SIGILL", "SIGFPE", "SIGSEGV"];
 
-/// Signals that the agent handles: it passes them on to the workers and ends.
+/// The signals that the agent handles: it forwards them to the workers and exits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signals {
-    /// Their numbers on this machine, each once.
+    /// Their numbers on this host, each once.
     pub numbers: Vec<i32>,
     /// As given; workers read it in TORCHELASTIC_SIGNALS_TO_HANDLE.
     pub text: String,
 }
 
 impl Signals {
-    /// The signals, and a notice for each name that is none (torchrun goes on without it too).
+    /// The signals, and a notice for each unknown name (torchrun ignores those, too).
     pub(super) fn parse(given: &Given) -> Result<(Self, Vec<String>), ConfigError> {
         let (mut numbers, mut notices) = (Vec::new(), Vec::new());
         for name in given.text.split(',').map(str::trim) {
             if ["SIGKILL", "SIGSTOP"].contains(&name) {
                 return Err(ConfigError::not_allowed(given, format!("{name} cannot be handled by any program")));
             }
-            let known = NAMES.iter().find(|(known, _)| *known == name).filter(|(name, _)| !OTHERS.contains(name));
-            match known {
-                Some((_, number)) if !numbers.contains(number) => numbers.push(*number),
+            match signal_number(name).filter(|_| !OTHERS.contains(&name)) {
+                Some(number) if !numbers.contains(&number) => numbers.push(number),
                 Some(_) => {}
                 None => {
-                    notices.push(format!("{given}: `{name}` is no signal that can be handled here; it is left out"))
+                    notices.push(format!("{given}: `{name}` is not a signal that can be handled here; it is ignored"))
                 }
             }
         }
@@ -70,21 +37,18 @@ impl Signals {
     }
 }
 
-/// The name of a signal, as Python's `signal.Signals` has it; `None` for one that has none.
+/// The name of a signal, as in Python's `signal.Signals`, if it has one.
 pub fn name(number: i32) -> Option<&'static str> {
     match number {
-        signal::SIGSTOP => Some("SIGSTOP"),
-        16 => Some("SIGSTKFLT"),
-        30 => Some("SIGPWR"),
         34 => Some("SIGRTMIN"),
         64 => Some("SIGRTMAX"),
-        _ => NAMES.iter().find(|(_, known)| *known == number).map(|(name, _)| *name),
+        _ => known_signal_name(number),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::flags::Source;
+    use super::super::given::Source;
     use super::*;
 
     fn parse(text: &str) -> Result<(Signals, Vec<String>), ConfigError> {
@@ -92,17 +56,17 @@ mod tests {
     }
 
     #[test]
-    fn reads_names_and_leaves_unknown_ones_out_with_a_word() {
+    fn parses_names_and_ignores_unknown_ones_with_a_notice() {
         let (signals, notices) = parse("SIGTERM, SIGUSR1,SIGTERM").unwrap();
         assert_eq!((signals.numbers, notices.len()), (vec![15, 10], 0));
         let (signals, notices) = parse("SIGINT,term").unwrap();
         assert_eq!((signals.numbers, signals.text.as_str()), (vec![2], "SIGINT,term"));
-        assert!(notices[0].starts_with("--signals-to-handle=SIGINT,term: `term` is no signal"), "{notices:?}");
-        assert!(parse("SIGCHLD").unwrap().0.numbers.is_empty(), "workers' deaths are no request to end");
+        assert!(notices[0].starts_with("--signals-to-handle=SIGINT,term: `term` is not a signal"), "{notices:?}");
+        assert!(parse("SIGCHLD").unwrap().0.numbers.is_empty(), "the death of a worker does not end the job");
     }
 
     #[test]
-    fn rejects_signals_that_nobody_can_handle() {
+    fn rejects_signals_that_no_program_can_handle() {
         assert!(
             parse("SIGTERM,SIGKILL").unwrap_err().to_string().ends_with("SIGKILL cannot be handled by any program")
         );

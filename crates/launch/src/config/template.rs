@@ -1,9 +1,9 @@
-//! Python's `string.Template.safe_substitute`, which torchrun passes worker arguments and line prefixes through.
+//! Python's `string.Template.safe_substitute`, which torchrun applies to worker arguments and line prefixes.
 //!
-//! `${name}` and `$name` are replaced where the name is known, `$$` becomes `$`, everything else stays as it is. Works on
-//! bytes, since an argument need not be UTF-8.
+//! `${name}` and `$name` are replaced if the name is known, `$$` becomes `$`, everything else stays unchanged. Works on
+//! bytes, because an argument need not be UTF-8.
 
-/// `text` with its known names replaced.
+/// Replaces the known names in `text`.
 pub(super) fn substitute(text: &[u8], known: &dyn Fn(&str) -> Option<String>) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -20,7 +20,7 @@ pub(super) fn substitute(text: &[u8], known: &dyn Fn(&str) -> Option<String>) ->
     out
 }
 
-/// The piece of `text`, which begins with `$`, that belongs together, and what it is replaced by, if by anything.
+/// The placeholder at the start of `text`, which begins with `$`, and its replacement, if it has one.
 fn place<'a>(text: &'a [u8], known: &dyn Fn(&str) -> Option<String>) -> (&'a [u8], Option<String>) {
     let after = &text[1..];
     if after.first() == Some(&b'$') {
@@ -35,18 +35,18 @@ fn place<'a>(text: &'a [u8], known: &dyn Fn(&str) -> Option<String>) -> (&'a [u8
     (&text[..length], known(name))
 }
 
-/// The longest identifier, `[_a-zA-Z][_a-zA-Z0-9]*`, at the beginning.
+/// The longest identifier, `[_a-zA-Z][_a-zA-Z0-9]*`, at the start.
 fn identifier(text: &[u8]) -> &str {
     let end = text.iter().position(|byte| !(byte.is_ascii_alphanumeric() || *byte == b'_')).unwrap_or(text.len());
     let name = if text.first().is_some_and(u8::is_ascii_digit) { &[] } else { &text[..end] };
-    std::str::from_utf8(name).unwrap_or_default() // ASCII by the line above
+    std::str::from_utf8(name).unwrap_or_default() // ASCII, by the line above
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Each pair is what `string.Template(text).safe_substitute(local_rank="3")` returns in Python 3.11.
+    /// Each pair is the result of `string.Template(text).safe_substitute(local_rank="3")` in Python 3.11.
     const PYTHON: [(&str, &str); 20] = [
         ("${local_rank}", "3"),
         ("$local_rank", "3"),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_bytes_alone_that_are_no_text() {
+    fn keeps_bytes_that_are_not_utf_8() {
         assert_eq!(substitute(b"\xff$\xff${local_rank}\xfe", &third), b"\xff$\xff3\xfe");
     }
 }

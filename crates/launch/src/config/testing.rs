@@ -1,11 +1,12 @@
 //! Configurations for tests, from flags as a user would write them.
 
 use super::error::ConfigError;
-use super::flags::{Flags, Given, Source};
+use super::flags::Flags;
+use super::given::{Given, Source};
+use super::host::{Gpus, HostInfo};
 use super::job::Config;
-use super::machine::{Gpus, Machine};
 
-/// What these flags make; the program is `sh`.
+/// The configuration for these flags; the program is `sh`.
 pub(crate) fn config(given: &[&str]) -> Config {
     try_config(given).unwrap().0
 }
@@ -18,17 +19,17 @@ pub(super) fn try_config(given: &[&str]) -> Result<(Config, Vec<String>), Config
     let env = |name: &str| (name == "PATH").then(|| "/usr/bin:/bin".into());
     let gpus = Gpus { count: 0, hidden_by: None };
     let random = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
-    Config::from_flags(&flags(given), &Machine { cpus: 4, gpus, env: &env, random })
+    Config::from_flags(&flags(given), &HostInfo { cpus: 4, gpus, env: &env, random })
 }
 
-/// The same on a machine of the test's choice, which need not have the program.
-pub(super) fn try_config_in(flags: &Flags, machine: &Machine<'_>) -> Result<(Config, Vec<String>), ConfigError> {
+/// The same on a host of the test's choice, which need not have the program.
+pub(super) fn try_config_in(flags: &Flags, host: &HostInfo<'_>) -> Result<(Config, Vec<String>), ConfigError> {
     let flags = Flags { program: "/bin/sh".into(), ..flags.clone() };
-    Config::from_flags(&flags, machine)
+    Config::from_flags(&flags, host)
 }
 
-/// Each is `--name` or `--name=value`.
-pub(super) fn flags(given: &[&str]) -> Flags {
+/// Each flag is `--name` or `--name=value`.
+pub(crate) fn flags(given: &[&str]) -> Flags {
     let value = |flag: &str| {
         let value =
             given.iter().rev().find_map(|given| given.strip_prefix("--")?.strip_prefix(flag)?.strip_prefix('='));

@@ -1,85 +1,85 @@
-//! From facts to advice: why no round came about, the likeliest cause first.
+//! From facts to advice: why no round formed, the most likely cause first.
 //!
-//! Each cause is told only where a fact speaks for it, and what to do depends on what was tried.
+//! A cause is listed only if a fact supports it, and the advice depends on what was already tried.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::batch::Batch;
 use super::port::PortOwner;
 use crate::rendezvous::{Absence, Node, seconds};
+use crate::scheduler::Allocation;
 
-/// What was observed until the rendezvous failed. What is not known is left empty.
+/// The facts that were observed before the rendezvous failed. Unknown facts are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// The address that the nodes are to reach, as configured: `host:port`.
+    /// The configured address that all nodes must reach: `host:port`.
     pub endpoint: String,
-    /// What the endpoint's host resolves to on this node.
+    /// The addresses of the endpoint's host on this node.
     pub resolved: Vec<IpAddr>,
-    /// Whether the store lives in this agent.
+    /// True if this agent hosts the store.
     pub is_host: bool,
     /// The addresses of this node that others may reach, for advice.
     pub own_addresses: Vec<IpAddr>,
     /// Why this agent never reached the store.
     pub connect: Option<ConnectFailure>,
-    /// Who has the port that this agent was to listen on.
+    /// The owner of the port on which this agent wanted to listen.
     pub port_owner: Option<PortOwner>,
-    /// Who came and who did not, where the store was reached.
+    /// Which nodes came and which did not, if the store was reached.
     pub absence: Option<Absence>,
-    /// The batch job that this agent runs in.
-    pub batch: Option<Batch>,
-    /// Peers that the store turned away, each with the reason.
-    pub turned_away: Vec<(String, String)>,
+    /// The batch job that this agent belongs to.
+    pub batch: Option<Allocation>,
+    /// Peers that the store refused, with the reasons.
+    pub refused: Vec<(String, String)>,
 }
 
 /// Why the store was not reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectFailure {
-    /// The endpoint's name has no address here.
+    /// The endpoint's host name has no address here.
     Unresolved {
-        /// The resolver's words.
+        /// The resolver's error.
         error: String,
     },
-    /// The host answers, but nobody listens on the port.
+    /// The host answers, but no process listens on the port.
     Refused {
-        /// For how long it was tried.
+        /// How long the connection was retried.
         tried: Duration,
     },
-    /// The host does not answer, or there is no way to it.
+    /// The host does not answer, or there is no route to it.
     Unreachable {
-        /// The system's words.
+        /// The operating system's error.
         error: String,
-        /// For how long it was tried.
+        /// How long the connection was retried.
         tried: Duration,
     },
-    /// Something accepts connections and says nothing.
+    /// The connection was accepted, but no answer arrived.
     Mute {
-        /// For how long it was listened to.
+        /// How long it waited for an answer.
         tried: Duration,
     },
-    /// Something that is no store answers.
+    /// Something other than a store answers.
     Stranger {
         /// Its first bytes, as text.
         got: String,
     },
-    /// Whatever listens hangs up at once.
+    /// The listener hangs up immediately.
     HungUp,
-    /// Any other failure, in the system's words.
+    /// Any other failure.
     Other {
-        /// Those words.
+        /// The operating system's error.
         error: String,
     },
 }
 
-/// What to tell.
+/// The diagnosis for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnosis {
-    /// What did not come about, in one line.
+    /// What failed, in one line.
     pub headline: String,
-    /// What was seen.
+    /// The observed facts.
     pub facts: Vec<String>,
-    /// Likely causes, the likeliest first.
+    /// Likely causes, the most likely first.
     pub causes: Vec<Advice>,
 }
 
@@ -101,14 +101,14 @@ impl From<&tcpstore::Error> for ConnectFailure {
             Kind::Refused => ConnectFailure::Refused { tried },
             Kind::Unreachable(error) => ConnectFailure::Unreachable { error: error.to_string(), tried },
             Kind::Mute => ConnectFailure::Mute { tried },
-            Kind::Stranger { got } => ConnectFailure::Stranger { got: got.clone() },
+            Kind::NotAStore { got } => ConnectFailure::Stranger { got: got.clone() },
             Kind::HungUp => ConnectFailure::HungUp,
             other => ConnectFailure::Other { error: other.to_string() },
         }
     }
 }
 
-/// Draws the conclusions.
+/// Derives the diagnosis from the facts.
 #[must_use]
 pub fn diagnose(seen: &Observed) -> Diagnosis {
     let mut causes = Vec::new();
@@ -136,7 +136,7 @@ fn headline(seen: &Observed) -> String {
             seen.endpoint,
             seconds(absence.waited)
         ),
-        (None, None) => format!("no rendezvous came about at {}", seen.endpoint),
+        (None, None) => format!("no rendezvous formed at {}", seen.endpoint),
     }
 }
 
@@ -144,15 +144,15 @@ fn facts(seen: &Observed) -> Vec<String> {
     let mut facts = Vec::new();
     if let Some(absence) = &seen.absence {
         facts.extend(absence.came.iter().map(|one| format!("came {} ago: {}", seconds(one.ago), one.node)));
-        let back = |node: &Node| format!("alive, but not back from the round before: {node}");
+        let back = |node: &Node| format!("alive, but not back from the previous round: {node}");
         facts.extend(absence.expected.iter().map(|one| back(&one.node)));
         facts.extend(
             absence.lost.iter().map(|lost| format!("lost in round {}: {}: {}", lost.round, lost.node, lost.why)),
         );
         facts.extend(missing(seen, absence));
     }
-    let turned_away = seen.turned_away.iter();
-    facts.extend(turned_away.map(|(peer, why)| format!("turned away: {peer}: {why}")));
+    let refused = seen.refused.iter();
+    facts.extend(refused.map(|(peer, why)| format!("refused: {peer}: {why}")));
     facts.push(format!("address that every node must reach: {}{}", seen.endpoint, resolution(seen)));
     facts
 }
@@ -164,11 +164,11 @@ fn resolution(seen: &Observed) -> String {
     format!(" (here: {})", list(&seen.resolved))
 }
 
-/// Who is missing: by name where the batch system names the job's hosts, else by number.
+/// The missing nodes: by name if the batch system names the job's hosts, otherwise by number.
 fn missing(seen: &Observed, absence: &Absence) -> Option<String> {
     let count = absence.min_nodes.saturating_sub(absence.came.len());
     let came = |host: &str| absence.came.iter().any(|one| short(&one.node.host) == short(host));
-    let hosts = seen.batch.iter().flat_map(|batch| &batch.hosts);
+    let hosts = seen.batch.iter().flat_map(Allocation::host_names);
     let named: Vec<&str> = hosts.map(String::as_str).filter(|host| !came(host)).take(16).collect();
     match (count, named.is_empty()) {
         (0, _) => None,
@@ -186,7 +186,7 @@ fn port_taken(seen: &Observed) -> Option<Advice> {
     let fix = match owner.process.as_ref().map(|process| (&process.job, process.pid)) {
         Some((Some(_), pid)) => {
             format!(
-                "give this job its own port in --rdzv-endpoint, or end the other with `kill {pid}`; `--standalone` takes a free port by itself"
+                "give this job its own port in --rdzv-endpoint, or end the other with `kill {pid}`; `--standalone` chooses a free port"
             )
         }
         Some((None, pid)) => format!("take another port in --rdzv-endpoint, or end that process with `kill {pid}`"),
@@ -209,7 +209,7 @@ fn not_reached(seen: &Observed, failure: &ConnectFailure) -> Vec<Advice> {
         )],
         ConnectFailure::Refused { tried } => vec![advice(
             format!(
-                "{host} answers, but nobody listened on port {port} for {}: the agent that hosts the rendezvous does not run, has ended, or runs elsewhere",
+                "{host} answers, but no process listened on port {port} for {}: the agent that hosts the rendezvous has not been started, has ended, or runs elsewhere",
                 seconds(*tried)
             ),
             format!("start `lockstep run` on {host} too, with the same --rdzv-endpoint, and see its output there"),
@@ -225,7 +225,7 @@ fn not_reached(seen: &Observed, failure: &ConnectFailure) -> Vec<Advice> {
         )],
         ConnectFailure::Mute { tried } => vec![advice(
             format!(
-                "something accepts connections on {}, but said nothing for {}: it is no rendezvous, or its process is stopped",
+                "something accepts connections on {}, but did not answer for {}: it is not a rendezvous, or its process is stopped",
                 seen.endpoint,
                 seconds(*tried)
             ),
@@ -237,7 +237,7 @@ fn not_reached(seen: &Observed, failure: &ConnectFailure) -> Vec<Advice> {
         )],
         ConnectFailure::HungUp => vec![advice(
             format!(
-                "what listens on {} hangs up at once: it is no rendezvous, or it takes no more clients",
+                "the listener on {} hangs up immediately: it is not a rendezvous, or it accepts no more clients",
                 seen.endpoint
             ),
             format!("`ss -ltnp 'sport = :{port}'` on {host} names it; take another port if it is not the job's agent"),
@@ -257,11 +257,11 @@ fn not_reached(seen: &Observed, failure: &ConnectFailure) -> Vec<Advice> {
 fn too_few(seen: &Observed, absence: &Absence) -> Vec<Advice> {
     let mut causes = Vec::new();
     let alone = absence.came.len() <= 1 && absence.min_nodes > 1;
-    if let (true, Some(batch)) = (alone, seen.batch.as_ref().filter(|batch| batch.nodes > 1)) {
+    if let (true, Some(batch)) = (alone, seen.batch.as_ref().filter(|batch| batch.nodes.0 > 1)) {
         causes.push(Advice {
             cause: format!(
                 "the job has {} nodes ({}), but an agent was started on this one only: the job script runs on the first node alone",
-                batch.nodes,
+                batch.nodes.0,
                 batch.name()
             ),
             fix: format!("start one agent on each node: {}", batch.one_agent_per_node()),
@@ -276,15 +276,16 @@ fn too_few(seen: &Observed, absence: &Absence) -> Vec<Advice> {
         );
         causes.push(Advice { cause, fix: name_a_reachable_host(seen) });
     }
-    if !seen.turned_away.is_empty() {
-        let cause = "peers reached the port, but were turned away (see above)".to_owned();
+    if !seen.refused.is_empty() {
+        let cause = "peers reached the port, but were refused (see above)".to_owned();
         let fix = "run the same version of lockstep, with the same flags, on all nodes; give other jobs another port"
             .to_owned();
         causes.push(Advice { cause, fix });
     }
     if !absence.expected.is_empty() {
-        let cause = "nodes of the round before live, but have not ended their workers yet".to_owned();
-        let fix = "see their agents' output; a worker that ignores SIGTERM is killed when its grace is over".to_owned();
+        let cause = "nodes of the previous round are alive, but their workers have not ended yet".to_owned();
+        let fix = "see their agents' output; a worker that ignores SIGTERM is killed when its grace period is over"
+            .to_owned();
         causes.push(Advice { cause, fix });
     }
     if !absence.lost.is_empty() {
@@ -319,10 +320,10 @@ fn others_not_started(seen: &Observed, absence: &Absence) -> [Advice; 2] {
     ]
 }
 
-/// What each node of a job is started with.
+/// What to start on each node of a job.
 fn same_on_each_node(absence: &Absence) -> &'static str {
     if absence.came.iter().any(|seen| seen.node.node_rank.is_some()) {
-        "run the same `lockstep run` command on each node, with a --node-rank of its own, and see each agent's output"
+        "run the same `lockstep run` command on each node, each with its own --node-rank, and see each agent's output"
     } else {
         "run the same `lockstep run` command on each node, and see each agent's output"
     }
@@ -373,7 +374,7 @@ impl fmt::Display for Diagnosis {
             write!(f, "\n  {fact}")?;
         }
         if !self.causes.is_empty() {
-            write!(f, "\nlikely causes, the likeliest first:")?;
+            write!(f, "\nlikely causes, the most likely first:")?;
         }
         for (at, advice) in self.causes.iter().enumerate() {
             write!(f, "\n  {}. {}\n     -> {}", at + 1, advice.cause, advice.fix)?;
@@ -384,10 +385,10 @@ impl fmt::Display for Diagnosis {
 
 #[cfg(test)]
 mod tests {
-    use super::super::batch::BatchSystem;
     use super::super::port::Process;
     use super::*;
-    use crate::rendezvous::{Lost, Seen};
+    use crate::rendezvous::{Lost, SeenNode};
+    use crate::scheduler::{Scheduler, Started};
 
     fn node(id: u64, host: &str) -> Node {
         let (host, role) = (host.to_owned(), "default".to_owned());
@@ -395,7 +396,7 @@ mod tests {
     }
 
     fn one_of(min: usize) -> Observed {
-        let came = vec![Seen { node: node(1, "gpu01.cluster"), ago: Duration::from_secs(600) }];
+        let came = vec![SeenNode { node: node(1, "gpu01.cluster"), ago: Duration::from_secs(600) }];
         let (waited, round) = (Duration::from_secs(600), 0);
         let absence = Absence { waited, round, min_nodes: min, max_nodes: min, came, expected: vec![], lost: vec![] };
         let (endpoint, resolved) = ("gpu01:29500".to_owned(), vec!["10.0.0.1".parse().unwrap()]);
@@ -403,17 +404,23 @@ mod tests {
     }
 
     #[test]
-    fn tells_that_only_the_first_node_of_a_batch_job_runs_an_agent() {
+    fn reports_that_only_the_first_node_of_a_batch_job_runs_an_agent() {
         let (id, hosts) = ("5.head".to_owned(), vec!["gpu01".to_owned(), "gpu02".to_owned()]);
-        let batch = Some(Batch { system: BatchSystem::Pbs, id, nodes: 2, hosts });
-        let told = diagnose(&Observed { batch, ..one_of(2) }).to_string();
+        let batch = Some(Allocation {
+            scheduler: Scheduler::Pbs,
+            id,
+            nodes: (2, "PBS_NODEFILE=/nodes".into()),
+            hosts: Some((hosts, "PBS_NODEFILE=/nodes".into())),
+            started: Started::ByTheScript,
+        });
+        let diagnosis = diagnose(&Observed { batch, ..one_of(2) }).to_string();
         assert_eq!(
-            told,
+            diagnosis,
             "1 of 2 nodes came to the rendezvous at gpu01:29500 within 600 s
   came 600 s ago: node 1 (gpu01.cluster, pid 9)
   missing: 1 node; of the batch job these have not come: gpu02
   address that every node must reach: gpu01:29500 (here: 10.0.0.1)
-likely causes, the likeliest first:
+likely causes, the most likely first:
   1. the job has 2 nodes (PBS_JOBID=5.head), but an agent was started on this one only: the job script runs on the first node alone
      -> start one agent on each node: pbsdsh -u -- lockstep run ... (or: mpiexec -ppn 1 lockstep run ...)
   2. the launcher does not run on the other nodes, or ended there
@@ -424,12 +431,12 @@ likely causes, the likeliest first:
     }
 
     #[test]
-    fn tells_that_a_loopback_endpoint_is_reached_by_no_other_node() {
+    fn reports_that_other_nodes_cannot_reach_a_loopback_endpoint() {
         let resolved = vec!["127.0.1.1".parse().unwrap()];
         let own_addresses = vec!["127.0.0.1".parse().unwrap(), "fd00::7".parse().unwrap()];
-        let told = diagnose(&Observed { resolved, own_addresses, ..one_of(2) });
+        let diagnosis = diagnose(&Observed { resolved, own_addresses, ..one_of(2) });
         assert_eq!(
-            (told.causes[0].cause.as_str(), told.causes[0].fix.as_str()),
+            (diagnosis.causes[0].cause.as_str(), diagnosis.causes[0].fix.as_str()),
             (
                 "gpu01 is the loopback address (127.0.1.1): nodes other than this one cannot reach it",
                 "name the host by an address that all nodes reach; this node's own: --rdzv-endpoint=[fd00::7]:29500"
@@ -442,14 +449,16 @@ likely causes, the likeliest first:
         let mut seen = one_of(2);
         let absence = seen.absence.as_mut().unwrap();
         absence.lost.push(Lost { node: node(2, "gpu02"), why: "no heartbeat for 15.0 s".into(), round: 0 });
-        let told = diagnose(&seen);
-        assert!(told.facts.contains(&"lost in round 0: node 2 (gpu02, pid 9): no heartbeat for 15.0 s".to_owned()));
-        assert_eq!(told.causes.len(), 1);
-        assert!(told.causes[0].fix.ends_with("--nnodes=1:2"), "{told}");
+        let diagnosis = diagnose(&seen);
+        assert!(
+            diagnosis.facts.contains(&"lost in round 0: node 2 (gpu02, pid 9): no heartbeat for 15.0 s".to_owned())
+        );
+        assert_eq!(diagnosis.causes.len(), 1);
+        assert!(diagnosis.causes[0].fix.ends_with("--nnodes=1:2"), "{diagnosis}");
     }
 
     #[test]
-    fn names_who_has_the_port() {
+    fn names_the_owner_of_the_port() {
         let process = |job: Option<&str>| Process {
             pid: 42,
             program: "python3".into(),
@@ -479,36 +488,36 @@ likely causes, the likeliest first:
     }
 
     #[test]
-    fn has_a_cause_and_a_command_for_each_way_not_to_reach_the_store() {
+    fn has_a_cause_and_a_command_for_each_connect_failure() {
         let tried = Duration::from_secs(60);
         let cases = [
             (ConnectFailure::Unresolved { error: "unknown".into() }, "does not resolve", "getent hosts gpu01"),
             (
                 ConnectFailure::Refused { tried },
-                "nobody listened on port 29500 for 60 s",
+                "no process listened on port 29500 for 60 s",
                 "start `lockstep run` on gpu01",
             ),
             (ConnectFailure::Unreachable { error: "no route".into(), tried }, "a firewall", "nc -vz gpu01 29500"),
-            (ConnectFailure::Mute { tried }, "said nothing for 60 s", "kill -CONT"),
+            (ConnectFailure::Mute { tried }, "did not answer for 60 s", "kill -CONT"),
             (
                 ConnectFailure::Stranger { got: "HTTP/1.1".into() },
                 "it answered \"HTTP/1.1\"",
                 "ss -ltnp 'sport = :29500'",
             ),
-            (ConnectFailure::HungUp, "hangs up at once", "ss -ltnp"),
+            (ConnectFailure::HungUp, "hangs up immediately", "ss -ltnp"),
             (ConnectFailure::Other { error: "too many open files".into() }, "too many open files", "nc -vz"),
         ];
         for (failure, cause, fix) in cases {
             let seen = Observed { connect: Some(failure), absence: None, is_host: false, ..one_of(2) };
-            let told = diagnose(&seen);
-            assert_eq!(told.headline, "this node did not reach the rendezvous at gpu01:29500");
-            assert!(told.causes[0].cause.contains(cause), "{told}");
-            assert!(told.causes[0].fix.contains(fix), "{told}");
+            let diagnosis = diagnose(&seen);
+            assert_eq!(diagnosis.headline, "this node did not reach the rendezvous at gpu01:29500");
+            assert!(diagnosis.causes[0].cause.contains(cause), "{diagnosis}");
+            assert!(diagnosis.causes[0].fix.contains(fix), "{diagnosis}");
         }
     }
 
     #[test]
-    fn tells_a_refused_client_that_its_endpoint_means_itself() {
+    fn reports_that_the_endpoint_of_a_refused_client_is_this_node_itself() {
         let connect = Some(ConnectFailure::Refused { tried: Duration::from_secs(1) });
         let resolved = vec!["127.0.0.1".parse().unwrap()];
         let seen = Observed { endpoint: "localhost:29500".into(), connect, resolved, ..Observed::default() };

@@ -1,5 +1,5 @@
-//! Who listens on a port of this host: from `/proc/net/tcp`, `/proc/net/tcp6` and the open files of each process (man 5
-//! proc). A process of another user can be seen to listen, but not which one it is.
+//! Finds the process that listens on a port of this host, from `/proc/net/tcp`, `/proc/net/tcp6` and the open files of
+//! each process (man 5 proc). For a process of another user, only the user is visible.
 
 use std::fmt;
 use std::fs;
@@ -8,14 +8,14 @@ use std::path::Path;
 /// The state of a listening socket in `/proc/net/tcp` (include/net/tcp_states.h).
 const LISTEN: &str = "0A";
 
-/// Who listens on a port.
+/// The owner of a listening port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortOwner {
     /// The port.
     pub port: u16,
-    /// The user's name, or number where it has none here.
+    /// The user's name, or the number if it has no name here.
     pub user: String,
-    /// The process, where this user may see it.
+    /// The process, if this user may see it.
     pub process: Option<Process>,
 }
 
@@ -28,11 +28,11 @@ pub struct Process {
     pub program: String,
     /// Its command line, at most 200 characters of it.
     pub command: String,
-    /// The `--rdzv-id` of the job, where the process is a `lockstep run`.
+    /// The `--rdzv-id` of the job, if the process is a `lockstep run`.
     pub job: Option<String>,
 }
 
-/// Who listens on `port` of this host; `None` where nobody does, or it cannot be told.
+/// The owner of the listening `port` of this host; `None` if no process listens, or the owner is unknown.
 #[must_use]
 pub fn port_owner(port: u16) -> Option<PortOwner> {
     owner_in(Path::new("/proc"), Path::new("/etc/passwd"), port)
@@ -45,7 +45,7 @@ fn owner_in(proc: &Path, passwd: &Path, port: u16) -> Option<PortOwner> {
     Some(PortOwner { port, user: user_name(&users, uid), process: holder(proc, inode) })
 }
 
-/// The user and the inode of a line of `/proc/net/tcp` that listens on `port`.
+/// The user and the inode from a line of `/proc/net/tcp` that describes a listener on `port`.
 fn listener(line: &str, port: u16) -> Option<(u32, u64)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (_, local) = fields.get(1)?.rsplit_once(':')?;
@@ -64,7 +64,8 @@ fn user_name(passwd: &str, uid: u32) -> String {
     named.unwrap_or_else(|| format!("uid {uid}"))
 }
 
-/// The process that has the socket open. Where several have (a child has it from its parent), the first that was started.
+/// The process that has the socket open. If several have it (a child inherits it from its parent), the one that was
+/// started first.
 fn holder(proc: &Path, inode: u64) -> Option<Process> {
     let pid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
     let mut pids: Vec<u32> = fs::read_dir(proc).ok()?.flatten().filter_map(pid).collect();
@@ -87,7 +88,7 @@ fn process(proc: &Path, pid: u32) -> Process {
     Process { pid, program, command, job: lockstep_job(&words) }
 }
 
-/// The `--rdzv-id` of a `lockstep run`, `none` where it was left at its default.
+/// The `--rdzv-id` of a `lockstep run`; `none` if it has the default.
 fn lockstep_job(words: &[String]) -> Option<String> {
     let program = Path::new(words.first()?).file_name()?.to_str()?;
     if program != "lockstep" || words.get(1)? != "run" {
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_this_very_process_behind_a_port_that_it_listens_on() {
+    fn finds_this_process_as_the_owner_of_its_port() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else {
                 println!("not verified here: ports of {address}, since it cannot be bound");
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_what_it_can_of_a_process_that_it_may_not_see_and_nothing_of_a_port_without_listener() {
+    fn reports_the_user_of_a_hidden_process_and_nothing_without_a_listener() {
         let dir = tempfile::tempdir().unwrap();
         let line =
             "   0: 0100007F:733C 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 7 1 x 100";

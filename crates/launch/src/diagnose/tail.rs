@@ -1,6 +1,6 @@
-//! What the last lines of a failed worker mean: known texts, each with what to do.
+//! The meaning of a failed worker's last lines: known texts, each with advice.
 
-/// What a text means.
+/// The meaning of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
     /// What happened.
@@ -9,19 +9,19 @@ pub struct Hint {
     pub advice: &'static str,
 }
 
-/// A text is known by any of its marks, in any case of letters.
+/// A text is recognised by any of its marks, ignoring case.
 struct Known {
     marks: &'static [&'static str],
     hint: Hint,
 }
 
-/// The more telling first: what comes later is often only its consequence.
+/// More specific texts first: others are often only their consequence.
 const KNOWN: &[Known] = &[
     Known {
         marks: &["cannot spawn under a launcher"],
         hint: Hint {
             what: "the program starts its own workers, and was itself started by the launcher",
-            advice: "start it without `lockstep run`, or take the spawning out and read RANK and LOCAL_RANK from the environment",
+            advice: "start it without `lockstep run`, or remove the spawning and read RANK and LOCAL_RANK from the environment",
         },
     },
     Known {
@@ -56,7 +56,7 @@ const KNOWN: &[Known] = &[
     Known {
         marks: &["address already in use", "eaddrinuse"],
         hint: Hint {
-            what: "the worker wanted to listen on a port that is taken, mostly MASTER_PORT",
+            what: "the worker tried to listen on a port that is taken, usually MASTER_PORT",
             advice: "the launcher hosts the store already: a worker must not host one itself. A script that spawns its own workers \
                      (mp.spawn) does so once for each rank: run it without `lockstep run`, or take the spawning out",
         },
@@ -64,11 +64,11 @@ const KNOWN: &[Known] = &[
     Known {
         marks: &["rendezvoustimeouterror", "rendezvousconnectionerror"],
         hint: Hint {
-            what: "a launcher inside the worker waited for other nodes in vain",
+            what: "a launcher inside the worker waited for other nodes that never came",
             advice: "start torchrun or `lockstep run` once for each node, never one inside the other",
         },
     },
-    // Before the next: the ranks that lose a rank which has given up are told of closed connections.
+    // Before the next: when a rank gives up, the other ranks report closed connections.
     Known {
         marks: &[
             "for recv operation to complete",
@@ -76,7 +76,7 @@ const KNOWN: &[Known] = &[
             "application timeout caused pair closure",
         ],
         hint: Hint {
-            what: "a rank waited in vain for a message of another one (Gloo): ranks may be waiting for one another",
+            what: "a rank waited for a message that never came (Gloo): ranks may be waiting for each other",
             advice: "compare what all ranks' last lines say about who waits for whom: ranks that wait in a circle never go on, and a \
                      chain ends at the rank that is slow, dead or in another call",
         },
@@ -109,7 +109,7 @@ const KNOWN: &[Known] = &[
     },
 ];
 
-/// What the last lines of a failed worker mean, where they are known. Of two known texts the more telling one counts.
+/// The meaning of a failed worker's last lines, if known. If two texts match, the more specific one counts.
 #[must_use]
 pub fn tail_hint<L: AsRef<str>>(lines: &[L]) -> Option<Hint> {
     let lower: Vec<String> = lines.iter().map(|line| line.as_ref().to_lowercase()).collect();
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recognises_what_real_programs_print() {
+    fn recognises_the_output_of_real_programs() {
         let cases = [
             ("Error: cannot spawn under a launcher (RANK, WORLD_SIZE): it has started", "starts its own workers"),
             (
@@ -132,7 +132,10 @@ mod tests {
             ("OSError: [Errno 98] Address already in use", "port that is taken"),
             ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "memory is used up"),
             ("ModuleNotFoundError: No module named 'torch'", "does not find a module"),
-            ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", "waited for other nodes in vain"),
+            (
+                "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+                "waited for other nodes that never came",
+            ),
             (
                 "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer",
                 "in the middle of a collective",
@@ -143,11 +146,11 @@ mod tests {
             ),
             (
                 "[../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation to complete",
-                "may be waiting for one another",
+                "may be waiting for each other",
             ),
             (
                 "[../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 1800000ms for send operation to complete",
-                "may be waiting for one another",
+                "may be waiting for each other",
             ),
             ("ncclRemoteError: A call failed possibly due to a network error", "NCCL lost"),
             ("./lab: error while loading shared libraries: libtorch.so: cannot open", "shared library"),
@@ -160,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn prefers_the_cause_to_its_consequence_and_says_nothing_of_what_it_does_not_know() {
+    fn prefers_the_cause_to_its_consequence_and_ignores_unknown_texts() {
         let both = ["Connection closed by peer", "CUDA out of memory"];
         assert!(tail_hint(&both).unwrap().what.contains("memory"));
         let first_and_second = [
             "rank 0: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer",
             "rank 1: [../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 300ms for recv operation to complete",
         ];
-        assert!(tail_hint(&first_and_second).unwrap().what.contains("waited in vain"));
+        assert!(tail_hint(&first_and_second).unwrap().what.contains("waited for a message that never came"));
         assert_eq!(tail_hint(&["[../gloo/transport/tcp/device.cc:31] listening"]), None);
         assert_eq!(tail_hint(&["all is well"]), None);
         assert_eq!(tail_hint::<&str>(&[]), None);

@@ -1,5 +1,5 @@
-//! The agent's own standard output and error, shared by all workers: one thread a device writes, so that lines never mix
-//! and a slow device holds up nobody but those who print to it.
+//! The agent's own standard output and error, which all workers share. One thread per device writes, so that lines
+//! never mix and a slow device delays only those who print to it.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -15,15 +15,15 @@ use indicatif::ProgressBar;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::isatty;
 
-use super::lane::{AGENT, Entry, Lane, Owner, What};
+use super::line_multiplexer::{AGENT, Entry, LineMultiplexer, Owner, What};
 use super::plan::Stream;
 
-/// So much of one worker's output waits for a device, in bytes; then the worker waits.
+/// The maximum amount of one worker's output that waits for a device, in bytes; after that the worker waits.
 const QUOTA: usize = 256 << 10;
-/// So much is written at once, in bytes.
+/// The amount that is written at a time, in bytes.
 const BATCH: usize = 64 << 10;
 
-/// Where workers' output is shown. Clones are the same console.
+/// The place where workers' output is shown. Clones refer to the same console.
 #[derive(Clone)]
 pub struct Console(Arc<Devices>);
 
@@ -33,50 +33,50 @@ struct Devices {
     terminal: [bool; 2],
 }
 
-/// A file or terminal, with those who wait for it.
+/// A file or terminal, with the output that waits for it.
 struct Device {
     state: Mutex<State>,
-    /// Something came, or something was written.
+    /// Notified when output arrives or has been written.
     changed: Condvar,
-    /// What is drawn beneath the lines, and must be out of the way while one is written.
+    /// The status line that is drawn below the output and is hidden while output is written.
     status: OnceLock<ProgressBar>,
 }
 
 #[derive(Default)]
 struct State {
     queue: VecDeque<Entry>,
-    /// What waits of each owner, in bytes.
+    /// The amount of waiting output of each owner, in bytes.
     waiting: HashMap<Owner, usize>,
-    /// Who wants to hear when its owner's share has become small.
+    /// Owners that wait until their share has become small, with their wake-up sockets.
     parked: Vec<(Owner, Arc<UnixStream>)>,
-    /// Being written just now.
+    /// True while the thread writes.
     writing: bool,
-    /// How often something was written.
+    /// Counts the writes.
     progress: u64,
-    /// Nobody reads it any more.
+    /// True if the device has no reader any more.
     gone: bool,
-    /// The last console of this device was dropped.
+    /// True after the last console of this device was dropped.
     closed: bool,
 }
 
 impl Console {
-    /// This process's standard output and error. Nothing else may write to them from now on; the agent's own words go
-    /// through [`Self::line`].
+    /// This process's standard output and error. Nothing else may write to them from now on; the agent's own messages
+    /// use [`Self::line`].
     ///
     /// # Errors
-    /// The system's own.
+    /// Those of the operating system.
     pub fn of_this_process() -> io::Result<Self> {
-        // A closed stream swallows everything.
+        // A closed stream discards everything.
         let own = |fd: io::Result<OwnedFd>| {
             fd.or_else(|_| Ok::<_, io::Error>(File::options().write(true).open("/dev/null")?.into()))
         };
         Self::to(own(io::stdout().as_fd().try_clone_to_owned())?, own(io::stderr().as_fd().try_clone_to_owned())?)
     }
 
-    /// A console of two open files. When they are the same one (a terminal, or `2>&1`), lines of both take turns.
+    /// A console on two open files. If they are the same (a terminal, or `2>&1`), lines of both take turns.
     ///
     /// # Errors
-    /// The system's own.
+    /// Those of the operating system.
     pub fn to(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Self> {
         let terminal = [isatty(&stdout), isatty(&stderr)];
         let (stdout, stderr) = (File::from(stdout), File::from(stderr));
@@ -90,31 +90,31 @@ impl Console {
         Ok(Console(Arc::new(Devices { stdout, stderr, terminal })))
     }
 
-    /// Whether both streams go to the same place: a terminal, or `2>&1`.
+    /// Returns true if both streams go to the same device: a terminal, or `2>&1`.
     pub fn is_one_device(&self) -> bool {
         Arc::ptr_eq(&self.0.stdout, &self.0.stderr)
     }
 
-    /// Whether a person sees this stream.
+    /// Returns true if this stream is a terminal.
     pub fn is_terminal(&self, stream: Stream) -> bool {
         self.0.terminal[stream as usize]
     }
 
-    /// From now on lines are shown above `bar`, which is drawn on stderr. There is no place for unfinished lines then.
+    /// Shows all further lines above `bar`, which is drawn on stderr. Incomplete lines are not shown then.
     pub fn draw_above(&self, bar: &ProgressBar) {
         for device in [&self.0.stdout, &self.0.stderr] {
-            // There is one bar for a console's whole life.
+            // A console has at most one bar.
             let _ = device.status.set(bar.clone());
         }
     }
 
-    /// Whether an unfinished line may stand there until it goes on.
+    /// Returns true if an incomplete line may be shown.
     pub(super) fn shows_open_lines(&self, stream: Stream) -> bool {
         self.is_terminal(stream) && self.device(stream).status.get().is_none()
     }
 
-    /// Shows the agent's own words, each line a whole one. Never waits: what is too much for a device that does not take
-    /// it is left out.
+    /// Shows the agent's own message, each line as a complete line. Never blocks: if the device is too slow, the excess
+    /// is discarded.
     pub fn line(&self, stream: Stream, text: &[u8]) {
         let text = text.strip_suffix(b"\n").unwrap_or(text);
         for line in text.split(|byte| *byte == b'\n') {
@@ -125,7 +125,7 @@ impl Console {
         }
     }
 
-    /// Waits until everything is written; gives up when nothing was written for `limit`. Whether all was.
+    /// Waits until everything is written and returns true; returns false if nothing was written for `limit`.
     pub fn flush(&self, limit: Duration) -> bool {
         self.0.stdout.flush(limit) & self.0.stderr.flush(limit)
     }
@@ -138,7 +138,7 @@ impl Console {
         self.device(stream).lock().waiting.get(&owner).is_some_and(|waiting| *waiting >= QUOTA)
     }
 
-    /// Whether the owner must wait; then `wake` is written to when it need no longer.
+    /// Returns true if the owner must wait; `wake` is written to when it need not wait any longer.
     pub(super) fn park(&self, stream: Stream, owner: Owner, wake: &Arc<UnixStream>) -> bool {
         let mut state = self.device(stream).lock();
         let full = state.waiting.get(&owner).is_some_and(|waiting| *waiting >= QUOTA);
@@ -165,7 +165,7 @@ impl Device {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is whole after each statement; a panic elsewhere does not spoil it.
+        // The state is consistent after each statement, so a panic elsewhere does not corrupt it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -194,13 +194,13 @@ impl Device {
         true
     }
 
-    /// The writer's thread.
+    /// The writer thread.
     fn write(&self, mut files: [File; 2]) {
-        let mut lane = Lane::default();
+        let mut multiplexer = LineMultiplexer::default();
         while let Some(batch) = self.take() {
             let written = match self.status.get() {
-                Some(bar) => bar.suspend(|| write_batch(&mut lane, &batch, &mut files)),
-                None => write_batch(&mut lane, &batch, &mut files),
+                Some(bar) => bar.suspend(|| write_batch(&mut multiplexer, &batch, &mut files)),
+                None => write_batch(&mut multiplexer, &batch, &mut files),
             };
             self.done(&batch, written.is_err());
         }
@@ -245,7 +245,7 @@ impl Device {
         parked.retain(|(owner, wake)| {
             let small = waiting.get(owner).is_none_or(|waiting| *waiting < QUOTA / 2);
             if small {
-                // A full socket already wakes.
+                // A full socket wakes its reader anyway.
                 let _ = (&**wake).write(b".");
             }
             !small
@@ -255,7 +255,8 @@ impl Device {
 }
 
 impl Drop for Devices {
-    /// The writers end when they have written what waits. Nobody waits for them: see [`Console::flush`].
+    /// The writers end when they have written the waiting output. Dropping does not wait for them: see
+    /// [`Console::flush`].
     fn drop(&mut self) {
         for device in [&self.stdout, &self.stderr] {
             device.lock().closed = true;
@@ -264,7 +265,7 @@ impl Drop for Devices {
     }
 }
 
-fn write_batch(lane: &mut Lane, batch: &[Entry], files: &mut [File; 2]) -> io::Result<()> {
+fn write_batch(multiplexer: &mut LineMultiplexer, batch: &[Entry], files: &mut [File; 2]) -> io::Result<()> {
     let mut bytes = vec![];
     let mut stream = Stream::Stdout;
     for entry in batch {
@@ -273,7 +274,7 @@ fn write_batch(lane: &mut Lane, batch: &[Entry], files: &mut [File; 2]) -> io::R
             bytes.clear();
             stream = entry.stream;
         }
-        lane.show(entry, &mut bytes);
+        multiplexer.show(entry, &mut bytes);
     }
     write_all(&mut files[stream as usize], &bytes)
 }
@@ -284,7 +285,7 @@ fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => bytes = &bytes[written..],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Somebody else who has this terminal or pipe open made it so.
+            // Another process that has this terminal or pipe open made it non-blocking.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 poll(&mut [PollFd::new(file, PollFlags::OUT)], None)?;
             }
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_takes_nothing_holds_up_only_the_one_who_fills_it() {
+    fn a_blocked_device_delays_only_the_owner_that_fills_it() {
         let (mut read, console) = piped();
         let (wake, woken) = UnixStream::pair().unwrap();
         let wake = Arc::new(wake);
@@ -352,7 +353,7 @@ mod tests {
         assert!(console.park(Stream::Stdout, 1, &wake));
         assert!(!console.park(Stream::Stdout, 2, &wake));
         assert!(!console.flush(Duration::from_millis(1)));
-        // Whoever reads the device sets it free again.
+        // Reading the device unblocks it.
         let reader = thread::spawn(move || {
             let mut all = vec![];
             read.read_to_end(&mut all).map(|_| all)
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_nobody_reads_any_more_swallows_everything() {
+    fn a_device_without_a_reader_discards_everything() {
         let (read, console) = piped();
         drop(read);
         for _ in 0..1000 {

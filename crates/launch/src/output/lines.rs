@@ -1,15 +1,15 @@
-//! Cuts a stream of bytes into lines. Pure; bytes, not text.
+//! Splits a stream of bytes into lines. Pure; works on bytes, not text.
 
-/// A longer line is broken, in bytes. What is broken off is marked by the one who shows it.
+/// A longer line is split, in bytes. The caller marks the split.
 pub(super) const LONGEST: usize = 1 << 20;
 
-/// The line that has begun, across chunks.
+/// The current incomplete line, across chunks.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     line: Vec<u8>,
-    /// The last byte was a carriage return: a newline makes it a line's end, anything else starts the line over.
+    /// True if the last byte was a carriage return: a newline then ends the line, anything else starts the line over.
     returned: bool,
-    /// Something of the line has been replaced since it began.
+    /// True if a part of the line has been replaced.
     updated: bool,
 }
 
@@ -17,12 +17,12 @@ pub(super) struct Lines {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line<'a> {
     pub(super) bytes: &'a [u8],
-    /// It went on, but it was too long.
+    /// True if the line continues, but was too long.
     pub(super) broken: bool,
 }
 
 impl Lines {
-    /// Takes in a chunk and tells each line that ends in it.
+    /// Processes a chunk and calls `each` for every line that ends in it.
     pub(super) fn push(&mut self, mut chunk: &[u8], mut each: impl FnMut(Line<'_>)) {
         while !chunk.is_empty() {
             let end = chunk.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(chunk.len());
@@ -60,14 +60,14 @@ impl Lines {
 
     fn end(&mut self, each: &mut impl FnMut(Line<'_>)) {
         if std::mem::take(&mut self.returned) {
-            // A line that ends as on Windows stays so.
+            // Keep a Windows line ending.
             self.line.push(b'\r');
         }
         each(Line { bytes: &self.line, broken: false });
         self.reset();
     }
 
-    /// The stream has ended: what is left is a line.
+    /// Ends the stream: the rest is a line.
     pub(super) fn finish(&mut self, mut each: impl FnMut(Line<'_>)) {
         if !self.line.is_empty() {
             each(Line { bytes: &self.line, broken: false });
@@ -77,17 +77,17 @@ impl Lines {
 
     fn reset(&mut self) {
         self.line.clear();
-        // A line of a megabyte must not hold its memory for ever.
+        // The memory of a long line must not be kept forever.
         self.line.shrink_to(4096);
         (self.returned, self.updated) = (false, false);
     }
 
-    /// The line so far: of a progress bar, its last state.
+    /// The line so far; for a progress bar, its last state.
     pub(super) fn open(&self) -> &[u8] {
         &self.line
     }
 
-    /// Whether the line so far is a state that others have preceded or will follow.
+    /// Returns true if the line so far is one of several states of a progress bar.
     pub(super) fn is_update(&self) -> bool {
         self.returned || self.updated
     }
@@ -100,14 +100,14 @@ mod tests {
     use super::*;
 
     fn lines_of<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> Vec<(Vec<u8>, bool)> {
-        let mut told = vec![];
+        let mut ended = vec![];
         let mut lines = Lines::default();
-        let mut keep = |line: Line<'_>| told.push((line.bytes.to_vec(), line.broken));
+        let mut keep = |line: Line<'_>| ended.push((line.bytes.to_vec(), line.broken));
         for chunk in chunks {
             lines.push(chunk, &mut keep);
         }
         lines.finish(&mut keep);
-        told
+        ended
     }
 
     fn texts(input: &str) -> Vec<String> {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_at_newlines_and_ends_the_last_line() {
+    fn splits_at_newlines_and_ends_the_last_line() {
         assert_eq!(texts("a\n\nb c\nd"), ["a", "", "b c", "d"]);
         assert_eq!(texts(""), [""; 0]);
     }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_open_line_and_whether_it_is_a_state() {
+    fn returns_the_open_line_and_whether_it_is_a_state() {
         let mut lines = Lines::default();
         lines.push(b"Name: ", |_| panic!("no line"));
         assert_eq!((lines.open(), lines.is_update()), (&b"Name: "[..], false));
@@ -139,15 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn breaks_a_line_that_is_too_long() {
+    fn splits_a_line_that_is_too_long() {
         let long = vec![b'x'; 2 * LONGEST + 3];
-        let told = lines_of([&long[..], b"\n"]);
-        let lengths: Vec<(usize, bool)> = told.iter().map(|(line, broken)| (line.len(), *broken)).collect();
+        let lines = lines_of([&long[..], b"\n"]);
+        let lengths: Vec<(usize, bool)> = lines.iter().map(|(line, broken)| (line.len(), *broken)).collect();
         assert_eq!(lengths, [(LONGEST, true), (LONGEST, true), (3, false)]);
         assert_eq!(lines_of([&long[..LONGEST], b"\n"]).len(), 1);
     }
 
-    /// What a terminal would show of each line: the text after the last carriage return that text follows.
+    /// The text of each line on a terminal: the last text after a carriage return.
     fn reference(input: &[u8]) -> Vec<Vec<u8>> {
         let ended = input.ends_with(b"\n");
         let mut parts: Vec<&[u8]> = input.split(|byte| *byte == b'\n').collect();
@@ -168,11 +168,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_do_not_matter(
+        fn the_sizes_of_chunks_do_not_matter(
             pieces in prop::collection::vec(prop::collection::vec(prop_oneof![Just(b'\n'), Just(b'\r'), any::<u8>()], 0..12), 0..12)
         ) {
-            let told: Vec<Vec<u8>> = lines_of(pieces.iter().map(Vec::as_slice)).into_iter().map(|(line, _)| line).collect();
-            prop_assert_eq!(told, reference(&pieces.concat()));
+            let lines: Vec<Vec<u8>> = lines_of(pieces.iter().map(Vec::as_slice)).into_iter().map(|(line, _)| line).collect();
+            prop_assert_eq!(lines, reference(&pieces.concat()));
         }
     }
 }

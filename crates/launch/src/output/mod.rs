@@ -1,19 +1,21 @@
-//! What workers print: whole lines to console and files.
+//! The workers' output: complete lines to console and files.
 //!
-//! - [`Outputs`] takes in what the workers of one attempt print, as each one's [`Plan`] says, and keeps the last lines.
-//! - [`Console`] is where it is shown: one thread a device writes, so that lines never mix.
+//! - [`Outputs`] reads what the workers of one attempt print, according to each one's [`Plan`], and keeps the last
+//!   lines.
+//! - [`Console`] shows it: one thread per device writes, so that lines never mix.
 //!
-//! Reading and writing happen in threads of their own: a slow console or file system stalls neither the agent's loop nor
-//! the news of a death. Of each worker and stream at most 256 KiB and a line wait for the console; then the worker itself
-//! waits, and no other. A console that is gone stops nothing: files go on.
+//! Reading and writing happen in separate threads: a slow console or file system delays neither the agent's loop nor
+//! the detection of a death. For each worker and stream at most 256 KiB and a line wait for the console; after that
+//! only this worker waits. If the console is gone, nothing stops: files are still written.
 //!
-//! One worker alone on the console, without a prefix, is passed through byte for byte. Of several, whole lines are
-//! shown; of a progress bar (text that ends in a carriage return) only the last state. Files get every byte as it is.
+//! If only one worker is on the console, without a prefix, its output passes through byte for byte. With several
+//! workers, complete lines are shown; of a progress bar (text that ends in a carriage return) only the last state.
+//! Files get every byte unchanged.
 //!
 //! ```no_run
 //! # use std::time::Duration;
 //! # use lockstep_launch::output::{Console, Outputs, Plan, Prefix, Stream, StreamPlan};
-//! # use lockstep_launch::process::{Sink, Spec, Workers};
+//! # use lockstep_process::{Sink, Spec, Workers};
 //! # async fn attempt(workers: &mut Workers, spec: impl Fn(usize, Sink, Sink) -> Spec) -> std::io::Result<()> {
 //! let console = Console::of_this_process()?;
 //! let shown = |local_rank: usize| StreamPlan {
@@ -28,13 +30,13 @@
 //! }
 //! // … deaths, sweep …
 //! outputs.finish(Duration::from_millis(500)).await;
-//! let last_words = outputs.tail(1, Stream::Stderr);
+//! let last_lines = outputs.tail(1, Stream::Stderr);
 //! # Ok(())
 //! # }
 //! ```
 
 mod console;
-mod lane;
+mod line_multiplexer;
 mod lines;
 mod outputs;
 mod plan;
@@ -43,5 +45,6 @@ mod source;
 mod tail;
 
 pub use console::Console;
-pub use outputs::{Finished, Outputs};
+pub use outputs::Outputs;
 pub use plan::{Plan, Prefix, Stream, StreamPlan};
+pub use reader::Finished;

@@ -3,21 +3,20 @@
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use lockstep_process::Sink;
 use tokio::sync::oneshot;
 
 use super::console::Console;
 use super::plan::{Plan, Prefix, Stream, StreamPlan};
-use super::reader::{Reader, Shared, tail_of};
+use super::reader::{Finished, Reader, Shared, tail_of};
 use super::source::{Source, open_log};
 use super::tail;
-use crate::process::Sink;
 
-/// What is being read from the workers of one attempt, by local rank. Dropping it reads no more.
+/// Reads the output of the workers of one attempt, by local rank. Dropping it stops reading.
 pub struct Outputs {
     plans: Vec<Plan>,
     shared: Arc<Shared>,
@@ -27,18 +26,9 @@ pub struct Outputs {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What became of the output.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Finished {
-    /// Streams that somebody still held open, or that the console did not take, when the time was over.
-    pub given_up: Vec<(usize, Stream)>,
-    /// Files that could not be written any more, with the system's reason. The console went on.
-    pub failed: Vec<(PathBuf, String)>,
-}
-
 impl Outputs {
-    /// Opens what the plans name, one for each local rank from 0 on, and starts to read. Returned beside it: standard
-    /// output and error of each worker, for its [`Spec`](crate::process::Spec).
+    /// Opens the files that the plans name, one plan per local rank, and starts to read. Also returns the standard
+    /// output and error of each worker, for its [`Spec`](lockstep_process::Spec).
     ///
     /// # Errors
     /// When a file cannot be opened, with its name.
@@ -60,7 +50,7 @@ impl Outputs {
             Reader { sources, console: console.clone(), shared: Arc::clone(&shared), wake: Arc::clone(&wake), woken };
         let (tell, done) = oneshot::channel();
         let run = move || {
-            // Nobody may be interested any more.
+            // The receiver may be gone.
             let _ = tell.send(reader.run());
         };
         let thread = Some(thread::Builder::new().name("output".into()).spawn(run)?);
@@ -68,7 +58,7 @@ impl Outputs {
         Ok((outputs, sinks))
     }
 
-    /// The last 20 lines of a stream, at most 16 KiB, as text. Of a line that has not ended they tell after
+    /// The last 20 lines of a stream, at most 16 KiB, as text. A line that has not ended is included after
     /// [`Self::finish`].
     pub fn tail(&self, local_rank: usize, stream: Stream) -> Vec<String> {
         let Some(plan) = self.plans.get(local_rank) else { return vec![] };
@@ -77,18 +67,18 @@ impl Outputs {
             Stream::Stderr => &plan.stderr,
         };
         match &plan.file {
-            // A file that cannot be read has no last lines to tell.
+            // An unreadable file has no last lines.
             Some(file) if plan.is_direct() => tail::of_file(file).map(|tail| tail.text()).unwrap_or_default(),
             _ => tail_of(&self.shared, local_rank, stream),
         }
     }
 
-    /// To be called after the death of all workers: takes in the rest. Gives up when nothing more came for `limit`, since
-    /// somebody else may hold a stream open for ever. Once more, it tells the same again.
+    /// Call this after the death of all workers: reads the rest. Gives up when nothing arrived for `limit`, because
+    /// another process may hold a stream open forever. Calling it again returns the same result.
     pub async fn finish(&mut self, limit: Duration) -> Finished {
         self.end(limit);
         if let Some(done) = &mut self.done {
-            // A thread that is gone without a word has panicked; then nothing is known of its streams.
+            // A thread that sent nothing has panicked, so nothing is known about its streams.
             self.finished = done.await.unwrap_or_default();
             self.done = None;
         }
@@ -98,13 +88,13 @@ impl Outputs {
 
     fn end(&self, limit: Duration) {
         self.shared.lock().limit = Some(limit);
-        // A full socket already wakes.
+        // A full socket wakes its reader anyway.
         let _ = (&*self.wake).write(b".");
     }
 
     fn join(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // It has told all that it had to tell.
+            // It has already sent its result.
             let _ = thread.join();
         }
     }
@@ -117,7 +107,7 @@ impl Drop for Outputs {
     }
 }
 
-/// One worker alone on the console whose lines get no prefix: then there is nothing to keep apart.
+/// Returns true if a single worker uses the console, without a prefix: then lines cannot mix.
 fn is_alone(plans: &[Plan]) -> bool {
     let shown = |plan: &StreamPlan| plan.console;
     let mut on_console = plans.iter().filter(|plan| shown(&plan.stdout) || shown(&plan.stderr));

@@ -1,4 +1,4 @@
-//! Where the output of one worker goes.
+//! The destinations of one worker's output.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ pub enum Stream {
     Stderr,
 }
 
-/// Where both streams of a worker go.
+/// The destinations of both streams of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Its standard output.
@@ -20,26 +20,27 @@ pub struct Plan {
     pub stderr: StreamPlan,
 }
 
-/// Where one stream goes. A file alone (torchrun's `--redirects`) is written by the worker itself, so that nothing is lost
-/// whatever becomes of the agent; file and console are its `--tee`. With neither, only the last lines are kept.
+/// The destinations of one stream. If a stream only goes to a file (torchrun's `--redirects`), the worker writes the
+/// file directly, so that nothing is lost if the agent dies; file and console are its `--tee`. With neither, only the
+/// last lines are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamPlan {
-    /// Shown on the agent's stream of the same kind.
+    /// Show it on the agent's stream of the same kind.
     pub console: bool,
-    /// The worker has the agent's own stream, byte for byte and terminal for terminal; then nothing else here counts, and its
-    /// last lines are not known.
+    /// The worker inherits the agent's own stream, and its terminal. Then all other fields are ignored, and its last
+    /// lines are unknown.
     pub inherit: bool,
-    /// Written to this file, in a folder that exists.
+    /// Write it to this file, in an existing folder.
     pub file: Option<PathBuf>,
-    /// What stands before each line on the console and in the filtered file; never in `file`.
+    /// The prefix of each line on the console and in the filtered file; never in `file`.
     pub prefix: Prefix,
-    /// Lines that hold any of these are also written to `filtered`.
+    /// Lines that contain one of these are also written to `filtered`.
     pub filters: Vec<String>,
     /// One file for all workers of a node: torchrun's `filtered_stdout.log` and `filtered_stderr.log`.
     pub filtered: Option<PathBuf>,
 }
 
-/// What stands before the lines of a worker.
+/// The prefix of a worker's lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Prefix {
     /// Nothing.
@@ -59,12 +60,12 @@ impl Prefix {
 }
 
 impl StreamPlan {
-    /// Whether lines are to be looked at for filters.
+    /// Returns true if lines must be checked against filters.
     pub(super) fn is_filtered(&self) -> bool {
         self.filtered.is_some() && !self.filters.is_empty()
     }
 
-    /// Whether the worker can write to the file itself.
+    /// Returns true if the worker can write the file directly.
     pub(super) fn is_direct(&self) -> bool {
         self.file.is_some() && !self.console && !self.is_filtered()
     }
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_file_alone_is_written_by_the_worker() {
+    fn the_worker_writes_a_file_directly_only_if_it_is_the_only_destination() {
         let file = StreamPlan { file: Some("x".into()), ..StreamPlan::default() };
         let filters = StreamPlan { filters: vec!["a".into()], ..file.clone() };
         assert!(file.is_direct() && filters.is_direct());

@@ -2,21 +2,30 @@
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::console::Console;
-use super::outputs::Finished;
 use super::plan::Stream;
 use super::source::{Sinks, Source};
 use super::tail::Tail;
 
-/// As much as a pipe holds by default (pipe(7)), in bytes.
+/// The default capacity of a pipe (pipe(7)), in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// What the agent and the reading thread both see.
+/// The result of reading all output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Finished {
+    /// Streams that a process still held open, or that the console did not accept, at the time limit.
+    pub given_up: Vec<(usize, Stream)>,
+    /// Files that became unwritable, with the operating system's error. The console continued.
+    pub failed: Vec<(PathBuf, String)>,
+}
+
+/// The state that the agent and the reading thread share.
 #[derive(Default)]
 pub(super) struct Shared {
     state: Mutex<State>,
@@ -26,13 +35,13 @@ pub(super) struct Shared {
 pub(super) struct State {
     /// By local rank: standard output and error.
     pub(super) tails: Vec<[Tail; 2]>,
-    /// The workers are dead: the reading ends with the streams, or when nothing came for so long.
+    /// Set after the workers have died: reading ends with the streams, or when nothing arrived for this long.
     pub(super) limit: Option<Duration>,
 }
 
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that is done under the lock leaves it half done.
+        // Every change under the lock is a single step.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -41,7 +50,7 @@ pub(super) struct Reader {
     pub(super) sources: Vec<Source>,
     pub(super) console: Console,
     pub(super) shared: Arc<Shared>,
-    /// Written to by whoever has news for this thread.
+    /// The socket that wakes this thread.
     pub(super) wake: Arc<UnixStream>,
     pub(super) woken: UnixStream,
 }
@@ -70,7 +79,7 @@ impl Reader {
         finished
     }
 
-    /// The sources that have something, or have ended.
+    /// Returns the sources that have data, or have ended.
     fn wait(&mut self, due: Option<Instant>) -> io::Result<Vec<usize>> {
         let left = due.map(|due| Timespec::try_from(due.saturating_duration_since(Instant::now())).unwrap_or_default());
         let open = self.sources.iter().enumerate().filter(|(_, source)| !source.parked);
@@ -97,7 +106,7 @@ impl Reader {
         self.sources.iter_mut().for_each(|source| source.parked = false);
     }
 
-    /// Reads each of these once, so that none starves another. Whether any was read.
+    /// Reads each of these sources once, so that none starves another. Returns true if any data was read.
     fn read(&mut self, ready: &[usize], buffer: &mut [u8], finished: &mut Finished) -> bool {
         let mut any = false;
         for &index in ready {
@@ -129,7 +138,7 @@ impl Reader {
     }
 }
 
-/// By which a tail is found.
+/// Returns the last lines of a stream.
 pub(super) fn tail_of(shared: &Shared, local_rank: usize, stream: Stream) -> Vec<String> {
     let state = shared.lock();
     state.tails.get(local_rank).map(|tails| tails[stream as usize].text()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! One stream of one worker, on its way from the pipe to console, files and the last lines.
+//! One stream of one worker, from the pipe to console, files and the last lines.
 
 use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::console::Console;
-use super::lane::{Entry, Owner, What};
+use super::line_multiplexer::{Entry, Owner, What};
 use super::lines::{LONGEST, Line, Lines};
 use super::plan::{Stream, StreamPlan};
 use super::tail::Tail;
 
-/// A line that has not ended is shown after this pause: a prompt, a row of dots, a progress bar.
+/// An incomplete line is shown after this pause: a prompt, a row of dots, a progress bar.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A stream that is being read.
 pub(super) struct Source {
     pub(super) local_rank: usize,
     pub(super) stream: Stream,
-    /// Ended or given up when there is none.
+    /// `None` once it has ended or was given up.
     pub(super) pipe: Option<PipeReader>,
-    /// Its share of the console is used up.
+    /// True while its share of the console is used up.
     pub(super) parked: bool,
     plan: StreamPlan,
     raw: bool,
@@ -31,19 +31,19 @@ pub(super) struct Source {
     unshown_since: Option<Instant>,
 }
 
-/// A file that is written to until that fails.
+/// A file that is written until a write fails.
 pub(super) struct Log(Option<(PathBuf, File)>);
 
-/// Where what is read goes.
+/// The destinations of the data.
 pub(super) struct Sinks<'a> {
     pub(super) console: &'a Console,
     pub(super) tail: &'a mut Tail,
-    /// Files that could not be written, with the system's reason.
+    /// Files that became unwritable, with the operating system's error.
     pub(super) failed: &'a mut Vec<(PathBuf, String)>,
 }
 
 impl Source {
-    /// A stream as its plan says. `raw`: on the console, every byte as it is.
+    /// Opens a stream according to its plan. `raw`: the console gets every byte unchanged.
     pub(super) fn open(
         local_rank: usize,
         stream: Stream,
@@ -60,17 +60,17 @@ impl Source {
         Ok(Source { local_rank, stream, pipe, parked, plan, raw, live, file, filtered, lines, unshown_since })
     }
 
-    /// Who it is on the console.
+    /// Its owner id on the console.
     pub(super) fn owner(&self) -> Owner {
         self.local_rank as Owner + 1
     }
 
-    /// Whether it goes to the console at all.
+    /// Returns true if it goes to the console.
     pub(super) fn is_shown(&self) -> bool {
         self.plan.console
     }
 
-    /// Reads what is there, up to the buffer's size. Whether the stream goes on.
+    /// Reads the available data, up to the buffer's size. Returns true if the stream continues.
     pub(super) fn read(&mut self, now: Instant, buffer: &mut [u8], sinks: &mut Sinks<'_>) -> bool {
         let Some(pipe) = &mut self.pipe else { return false };
         match pipe.read(buffer) {
@@ -93,7 +93,7 @@ impl Source {
         self.unshown_since = (self.live && !self.lines.open().is_empty()).then_some(now);
     }
 
-    /// The stream has ended, or nobody waits for it any more: what is left is a line.
+    /// Ends the stream, or gives it up: the rest is a line.
     pub(super) fn finish(&mut self, sinks: &mut Sinks<'_>) {
         self.pipe = None;
         let mut lines = std::mem::take(&mut self.lines);
@@ -112,12 +112,12 @@ impl Source {
         }
     }
 
-    /// When an open line is to be shown.
+    /// When to show the open line.
     pub(super) fn due(&self) -> Option<Instant> {
         self.unshown_since.map(|since| since + PAUSE)
     }
 
-    /// Shows the open line if its time has come.
+    /// Shows the open line if it is due.
     pub(super) fn show_open(&mut self, now: Instant, console: &Console) {
         if self.due().is_some_and(|due| due <= now) {
             self.unshown_since = None;
@@ -145,7 +145,7 @@ impl Log {
     }
 }
 
-/// Opens a log so that several may write to it, each line as a whole.
+/// Opens a log for several writers, each of which appends complete lines.
 pub(super) fn open_log(path: &Path) -> io::Result<File> {
     let opened = File::options().append(true).create(true).open(path);
     opened.map_err(|error| {
@@ -161,7 +161,7 @@ fn marked(line: Line<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Whether `needle` occurs. torchrun's filters are plain texts, too.
+/// Returns true if `needle` occurs. torchrun's filters are plain texts, too.
 fn contains(line: &[u8], needle: &[u8]) -> bool {
     needle.is_empty() || line.windows(needle.len()).any(|window| window == needle)
 }
@@ -171,7 +171,8 @@ mod tests {
     use super::*;
     use crate::output::Prefix;
 
-    /// What a terminal sees of one rank among several that prints these, each followed by a pause of that length.
+    /// The text on a terminal for one of several ranks that prints these chunks, each followed by a pause of that
+    /// length.
     fn seen(chunks: &[(&[u8], Duration)]) -> String {
         let (mut read, write) = io::pipe().unwrap();
         let console = Console::to(write.into(), File::options().write(true).open("/dev/null").unwrap().into()).unwrap();
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_sees_an_open_line_after_a_pause() {
+    fn a_terminal_shows_an_open_line_after_a_pause() {
         let short = PAUSE - Duration::from_nanos(1);
         assert_eq!(seen(&[(b"Name: ", short)]), "");
         assert_eq!(seen(&[(b"Name: ", PAUSE), (b"x\n", short)]), "[0]:Name: x\n");
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_sees_only_the_state_at_which_a_progress_bar_rests() {
+    fn a_terminal_shows_only_the_state_at_which_a_progress_bar_pauses() {
         assert_eq!(
             seen(&[(b"\r 1%\r 2%", PAUSE), (b"\r 3%", Duration::ZERO), (b"\r 4%\n", PAUSE)]),
             "[0]: 2%\r\x1b[K[0]: 4%\n"
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_a_broken_line() {
+    fn marks_a_split_line() {
         assert_eq!(marked(Line { bytes: b"x", broken: true }), b"x [lockstep: broken here, after 1024 KiB]");
         assert_eq!(marked(Line { bytes: b"x", broken: false }), b"x");
     }
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_fails_is_told_once() {
+    fn a_log_that_fails_is_reported_once() {
         let mut log = Log::open(Some(Path::new("/dev/full"))).unwrap();
         let mut failed = vec![];
         log.write(b"x", &mut failed);

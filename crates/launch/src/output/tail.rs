@@ -1,4 +1,4 @@
-//! The last lines of a stream, for the report on a failure.
+//! The last lines of a stream, for the report of a failure.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -7,14 +7,14 @@ use std::path::Path;
 
 use super::lines::Lines;
 
-/// So many lines are kept.
+/// The maximum number of lines.
 pub(super) const LINES: usize = 20;
-/// All of them together, in bytes.
+/// The maximum size of all lines, in bytes.
 pub(super) const BYTES: usize = 16 << 10;
-/// Of one line, in bytes.
+/// The maximum size of one line, in bytes.
 const LINE: usize = 4 << 10;
 
-/// The last lines, bounded in number and size.
+/// The last lines, limited in number and size.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     lines: VecDeque<Vec<u8>>,
@@ -31,17 +31,17 @@ impl Tail {
         }
     }
 
-    /// As text; what is no UTF-8 is replaced.
+    /// The lines as text; bytes that are not UTF-8 are replaced.
     pub(super) fn text(&self) -> Vec<String> {
         self.lines.iter().map(|line| String::from_utf8_lossy(line).trim_end_matches('\r').to_owned()).collect()
     }
 }
 
-/// The last lines of a file, without reading the rest of it.
+/// The last lines of a file, without reading all of it.
 pub(super) fn of_file(path: &Path) -> io::Result<Tail> {
     let mut file = File::open(path)?;
     let begin = file.metadata()?.len().saturating_sub(BYTES as u64);
-    // One byte more tells whether a line begins there.
+    // One more byte shows whether a line begins there.
     file.seek(SeekFrom::Start(begin.saturating_sub(1)))?;
     let mut end = Vec::new();
     file.take(BYTES as u64 + 1).read_to_end(&mut end)?;
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_the_last_lines_in_number_and_size() {
+    fn limits_the_last_lines_in_number_and_size() {
         let mut tail = Tail::default();
         (0..100).for_each(|number| tail.push(format!("line {number}").as_bytes()));
         assert_eq!(
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_what_is_no_text() {
+    fn shows_bytes_that_are_not_text() {
         let mut tail = Tail::default();
         tail.push(b"\xffa\r");
         assert_eq!(tail.text(), ["\u{fffd}a"]);

@@ -1,10 +1,10 @@
-//! What an agent does next: a pure function of the time, what it sees of the shared state, who it is, and what it has
-//! observed. What the leader does besides is in [`lead`](super::lead).
+//! What an agent does next: a pure function of the time, its view of the shared state, its identity, and its
+//! observations. The leader's additional duties are in [`leader_policy`](super::leader_policy).
 
 use std::time::Duration;
 
-use super::error::{Absence, Change, Refusal, RendezvousError, Seen};
-use super::header::{Header, Own, Stand, Survey, View};
+use super::error::{Absence, Change, Refusal, RendezvousError, SeenNode};
+use super::header::{Header, HeaderPhase, Own, Survey, View};
 use super::memory::{Goal, Memory};
 use super::node::{Me, Node};
 use super::options::Options;
@@ -16,50 +16,50 @@ use super::state::{Cause, State};
 /// What to do, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What.
+    /// The action.
     pub action: Action,
-    /// Why, with its numbers.
+    /// The reason, with its numbers.
     pub reason: Reason,
 }
 
-/// What to do.
+/// An action of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Put this header in the place of the one that was looked at, provided that it is still there, and lead if that went
-    /// well; then look again. The leader before, if it is named, is lost for this reason.
+    /// Replace the header that was read with this one, if the store still holds it, and lead if that succeeds; then
+    /// look again. If `lost` names the previous leader, it is lost for that reason.
     Lead {
         /// The header, with this node as the leader.
         header: Box<Header>,
-        /// Why the leader before counts as lost.
+        /// Why the previous leader counts as lost.
         lost: Option<(u64, String)>,
     },
-    /// Ask the leader of this term, then look again.
+    /// Send a request to the leader of this term, then look again.
     Ask {
         /// The term.
         term: u64,
-        /// For what.
+        /// The request.
         want: Box<Want>,
     },
-    /// Get a new number from the store, then look again.
+    /// Get a new id from the store, then look again.
     Renew,
     /// Read the whole state, then look again.
     Survey,
-    /// Look again when there is news, when the leader's heartbeat may have stopped, or at this time at the latest.
+    /// Look again after a change, when the leader's heartbeat may have stopped, or at this time at the latest.
     Wait {
         /// When there is something to do even if nothing changes.
         until: Option<Duration>,
     },
-    /// A round runs with this node in it.
+    /// A round with this node runs.
     Formed(Box<Round>),
     /// This node's part in its round has ended.
     Changed(Box<Change>),
-    /// What this node wanted to say is known to all.
+    /// All nodes know what this node wanted to announce.
     Done,
-    /// It cannot take part.
+    /// This node cannot take part.
     Fail(Box<RendezvousError>),
 }
 
-/// What `me` is to do at `now`, having seen `view` (`None` where the store holds nothing).
+/// Decides what `me` does at `now` after reading `view` (`None` if the store holds nothing).
 #[must_use]
 pub fn decide(now: Duration, view: Option<&View>, me: &Me, memory: &Memory, options: &Options) -> Decision {
     let look = Look { now, me, memory, options };
@@ -90,7 +90,7 @@ struct Look<'a> {
 impl Look<'_> {
     fn nothing_there(&self) -> Decision {
         match &self.memory.goal {
-            Goal::Join { .. } => match self.refusal_of_me() {
+            Goal::Join { .. } => match self.own_refusal() {
                 Some(refusal) => refuse(refusal),
                 None => {
                     let header = Header::of(&State::empty(self.me.job.clone()), None).led_by(&self.me.node);
@@ -105,18 +105,18 @@ impl Look<'_> {
 
     fn join(&self, view: &View, since: Duration) -> Decision {
         let header = &view.header;
-        if let Some(refusal) = self.refusal_of_me().or_else(|| self.refusal_by(header)) {
+        if let Some(refusal) = self.own_refusal().or_else(|| self.refusal_by(header)) {
             return refuse(refusal);
         }
-        match &header.stand {
-            Stand::Closed(closing) => return fail(RendezvousError::Closed(closing.clone())),
-            Stand::Finished => return fail(RendezvousError::Finished),
-            Stand::Running | Stand::Gathering => {}
+        match &header.phase {
+            HeaderPhase::Closed(closing) => return fail(RendezvousError::Closed(closing.clone())),
+            HeaderPhase::Finished => return fail(RendezvousError::Finished),
+            HeaderPhase::Running | HeaderPhase::Gathering => {}
         }
-        if self.struck_out(view) {
-            return Decision { action: Action::Renew, reason: Reason::StruckOut };
+        if self.was_removed(view) {
+            return Decision { action: Action::Renew, reason: Reason::Removed };
         }
-        if header.stand == Stand::Running
+        if header.phase == HeaderPhase::Running
             && self.memory.given != Some(header.round)
             && let Some(round) = Round::of(view, &self.me.node)
         {
@@ -136,18 +136,18 @@ impl Look<'_> {
         }
     }
 
-    /// Whether the others gave up on this node.
-    fn struck_out(&self, view: &View) -> bool {
+    /// Returns true if the others removed this node.
+    fn was_removed(&self, view: &View) -> bool {
         let out = view.header.lost.iter().any(|lost| lost.node.id == self.me.node.id);
         view.own == Own::Absent && (self.memory.entered || out)
     }
 
-    /// Whether the leader knows that this node is here for the next round.
+    /// Returns true if the leader knows that this node has arrived for the next round.
     fn has_come(&self, view: &View) -> bool {
         match view.own {
             Own::Absent => false,
             Own::Waiting { .. } => true,
-            Own::Member { arrived, .. } => view.header.stand == Stand::Gathering && arrived,
+            Own::Member { arrived, .. } => view.header.phase == HeaderPhase::Gathering && arrived,
         }
     }
 
@@ -166,7 +166,7 @@ impl Look<'_> {
         self.ask(view, want, Reason::Asks { leader: header.leader.clone() })
     }
 
-    /// What a node that has come waits for.
+    /// What a node that has arrived waits for.
     fn waiting_for(&self, view: &View) -> Reason {
         let header = &view.header;
         let (came, min, max) = (header.arrived, header.job.min_nodes, header.job.max_nodes);
@@ -194,7 +194,7 @@ impl Look<'_> {
     fn restart(&self, view: &View, round: u64, reason: &str) -> Decision {
         let header = &view.header;
         match &view.own {
-            Own::Member { done: None, .. } if header.stand == Stand::Running && header.round == round => {
+            Own::Member { done: None, .. } if header.phase == HeaderPhase::Running && header.round == round => {
                 self.ask(view, Want::Restart { round, reason: reason.to_owned() }, Reason::Wanted)
             }
             _ => Decision::done(),
@@ -202,8 +202,8 @@ impl Look<'_> {
     }
 
     fn succeed(&self, view: &View, round: u64) -> Decision {
-        match (&view.header.stand, self.change(view, round), &view.own) {
-            (Stand::Finished, _, _) => Decision::done(),
+        match (&view.header.phase, self.change(view, round), &view.own) {
+            (HeaderPhase::Finished, _, _) => Decision::done(),
             (_, Some(change), _) => changed(change),
             (_, None, Own::Member { done: Some(_), .. }) => Decision::done(),
             _ => self.ask(view, Want::Succeed { round }, steady(&view.header)),
@@ -219,7 +219,7 @@ impl Look<'_> {
         }
     }
 
-    /// Asks the leader, unless this one was asked already; there must be one.
+    /// Sends the leader a request, unless this leader has it already. There must be a leader.
     fn ask(&self, view: &View, want: Want, reason: Reason) -> Decision {
         let term = view.header.term;
         let asked = self.memory.asked.as_ref().is_some_and(|(of, before)| (*of, before) == (term, &want));
@@ -230,7 +230,8 @@ impl Look<'_> {
         self.led(view, Decision { action, reason })
     }
 
-    /// Does as `next` says if somebody leads; else leads. The host of the store goes first: it sees whose connection closes.
+    /// Follows `next` if there is a leader; otherwise leads. The host of the store has precedence, because it sees
+    /// disconnects.
     fn led(&self, view: &View, next: Decision) -> Decision {
         let (id, lost) = match &view.header.leader {
             None => (0, None),
@@ -247,13 +248,13 @@ impl Look<'_> {
         Decision { action, reason: Reason::Wanted }
     }
 
-    /// Whether the round that this node is in has ended, and how.
+    /// Returns the change that ended this node's round, if it has ended.
     fn change(&self, view: &View, round: u64) -> Option<Change> {
         let header = &view.header;
-        match &header.stand {
-            Stand::Closed(closing) => return Some(Change::Closed((**closing).clone())),
-            Stand::Finished => return Some(Change::AllDone),
-            Stand::Running | Stand::Gathering => {}
+        match &header.phase {
+            HeaderPhase::Closed(closing) => return Some(Change::Closed((**closing).clone())),
+            HeaderPhase::Finished => return Some(Change::AllDone),
+            HeaderPhase::Running | HeaderPhase::Gathering => {}
         }
         if !matches!(view.own, Own::Member { .. }) {
             let own = header.lost.iter().rev().find(|lost| lost.node.id == self.me.node.id);
@@ -276,7 +277,7 @@ impl Look<'_> {
         let waited = self.now.saturating_sub(since);
         let seen = |node: &Node| {
             let known = ages.get(&node.id).copied().filter(|_| node.id != self.me.node.id);
-            Seen { node: node.clone(), ago: known.unwrap_or(waited) }
+            SeenNode { node: node.clone(), ago: known.unwrap_or(waited) }
         };
         let came = state.members.iter().filter(|member| member.arrived).map(|member| seen(&member.node)).collect();
         fail(RendezvousError::Timeout(Box::new(Absence {
@@ -300,7 +301,7 @@ impl Look<'_> {
         Some(Refusal::RankTaken { rank, holder, mine: Box::new(self.me.node.clone()) })
     }
 
-    fn refusal_of_me(&self) -> Option<Refusal> {
+    fn own_refusal(&self) -> Option<Refusal> {
         let (job, node) = (&self.me.job, &self.me.node);
         if job.min_nodes == 0 || job.max_nodes < job.min_nodes {
             let (min, max) = (job.min_nodes, job.max_nodes);
@@ -314,7 +315,7 @@ impl Look<'_> {
     }
 }
 
-const EMPTY: &str = "the store no longer knows this node: it was started again, or something cleared it";
+const EMPTY: &str = "the store no longer has this node: it was restarted, or something cleared it";
 
 fn steady(header: &Header) -> Reason {
     Reason::Steady { round: header.round, done: header.done, of: header.members }

@@ -1,4 +1,4 @@
-//! What `join` may end with, and what may happen to a round that runs.
+//! Errors of `join`, and changes that end a running round.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use thiserror::Error;
 use super::node::{Difference, Node};
 use super::state::{Closing, Lost};
 
-/// Why no round came about, or why this node is not let in.
+/// Why no round formed, or why this node cannot join.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RendezvousError {
     /// This node must not take part.
     #[error("{0}")]
     Refused(Box<Refusal>),
-    /// The job was ended by one of its nodes.
+    /// A node has ended the job.
     #[error("the rendezvous is closed: {}", .0.text())]
     Closed(Box<Closing>),
-    /// The workers of all nodes have succeeded already.
+    /// The workers of all nodes have already succeeded.
     #[error(
-        "the rendezvous is over: the workers of all its nodes have succeeded; to run the job once more, give it another --rdzv-id"
+        "the rendezvous has ended: the workers of all its nodes have succeeded; to run the job again, give it another --rdzv-id"
     )]
     Finished,
-    /// Too few came in time.
+    /// Too few nodes came in time.
     #[error("{0}")]
     Timeout(Box<Absence>),
     /// The store does not answer.
@@ -31,36 +31,36 @@ pub enum RendezvousError {
     /// The round ended while it was being set up.
     #[error("the round ended before its workers' store was known: {0}")]
     Changed(Box<Change>),
-    /// Group rank 0 did not say in time where the workers' store is.
-    #[error("{host} (group rank 0) did not say within {} where the workers' store is", seconds(*.waited))]
+    /// Group rank 0 did not publish the address of the workers' store in time.
+    #[error("{host} (group rank 0) did not publish the address of the workers' store within {}", seconds(*.waited))]
     NoMaster {
         /// Group rank 0.
         host: Box<Node>,
-        /// For how long it was waited for.
+        /// How long this node waited.
         waited: Duration,
     },
 }
 
-/// Why a node is not let in at all.
+/// Why a node cannot join at all.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// Agents of another job are there.
+    /// The agents of another job are there.
     #[error(
         "another job uses this rendezvous ({}); give each job its own --rdzv-id, or its own port in --rdzv-endpoint",
         join(.0)
     )]
     OtherJob(Vec<Difference>),
-    /// Agents of another version are there.
+    /// The agents there have another version.
     #[error("the rendezvous is of schema {theirs}, this agent is of schema {ours}: run the same version on all nodes")]
     Schema {
-        /// Of this agent.
+        /// The schema of this agent.
         ours: u32,
-        /// In the store.
+        /// The schema in the store.
         theirs: u32,
     },
-    /// The store holds something else under our key.
+    /// The store holds other data under our key.
     #[error(
-        "the rendezvous holds no state of ours ({why}; it starts with `{head}`): does something else use this port?"
+        "the rendezvous holds data of another program ({why}; it starts with `{head}`): does another program use this port?"
     )]
     Corrupt {
         /// What is wrong with it.
@@ -68,17 +68,17 @@ pub enum Refusal {
         /// Its first characters.
         head: String,
     },
-    /// Another live node insists on the same rank.
-    #[error("node_rank {rank} is taken: {holder} has it, and {mine} wants it; give each node its own --node-rank")]
+    /// Another live node requests the same rank.
+    #[error("node_rank {rank} is taken: {holder} has it, and {mine} requests it; give each node its own --node-rank")]
     RankTaken {
         /// The rank.
         rank: usize,
-        /// Who has it.
+        /// The node that has it.
         holder: Box<Node>,
         /// This node.
         mine: Box<Node>,
     },
-    /// There is no such rank.
+    /// The rank does not exist.
     #[error("--node-rank is {rank}, but with --nnodes={nodes} it must be less than {nodes}")]
     RankTooLarge {
         /// The rank.
@@ -86,71 +86,71 @@ pub enum Refusal {
         /// The number of nodes.
         nodes: usize,
     },
-    /// The job cannot be.
+    /// The job's parameters are impossible.
     #[error("{0}")]
     BadJob(String),
 }
 
-/// What was seen when too few had come in time.
+/// What was observed when too few nodes came in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absence {
     /// How long this node waited.
     pub waited: Duration,
-    /// The round that did not come about.
+    /// The round that did not form.
     pub round: u64,
     /// The job's minimum of nodes.
     pub min_nodes: usize,
     /// The job's maximum of nodes.
     pub max_nodes: usize,
-    /// Who came, this node among them.
-    pub came: Vec<Seen>,
-    /// Members of the round before that did not come back, though they live.
-    pub expected: Vec<Seen>,
-    /// Nodes that were struck out.
+    /// The nodes that came, including this one.
+    pub came: Vec<SeenNode>,
+    /// Members of the previous round that are alive but did not come back.
+    pub expected: Vec<SeenNode>,
+    /// Nodes that were removed.
     pub lost: Vec<Lost>,
 }
 
-/// A node, and when it was seen first.
+/// A node, and when this node first saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// Who.
+pub struct SeenNode {
+    /// The node.
     pub node: Node,
     /// How long ago, by this node's clock.
     pub ago: Duration,
 }
 
-/// What ends this node's part in a running round.
+/// A change that ends this node's part in a running round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A node gave no sign of life: stop the workers and join again. No restart is used up.
+    /// A node stopped its heartbeat: stop the workers and join again. This does not count as a restart.
     NodeLost {
-        /// Who.
+        /// The lost node.
         node: Node,
         /// Why it counts as lost.
         why: String,
     },
-    /// A node went of its own accord: stop the workers and join again. No restart is used up.
+    /// A node left voluntarily: stop the workers and join again. This does not count as a restart.
     NodeLeft {
-        /// Who.
+        /// The node that left.
         node: Node,
-        /// What it said.
+        /// Its reason.
         why: String,
     },
-    /// Somebody asks in: stop the workers and join again. No restart is used up.
+    /// New nodes want to join: stop the workers and join again. This does not count as a restart.
     Newcomers {
-        /// Who came first.
+        /// The first of them.
         node: Node,
     },
-    /// Workers of another node failed: stop the workers and join again. No restart of this agent is used up.
+    /// Workers of another node failed: stop the workers and join again. This does not count as a restart of this agent.
     PeerRestarts {
-        /// Whose.
+        /// The node with the failed workers.
         node: Node,
-        /// What it said.
+        /// Its reason.
         reason: String,
     },
-    /// The others struck this node out: stop the workers and join again. No restart is used up.
+    /// The others removed this node: stop the workers and join again. This does not count as a restart.
     Evicted {
-        /// Why, as far as known.
+        /// The reason, if known.
         why: String,
     },
     /// A node ended the job: stop the workers, and fail.
@@ -166,11 +166,11 @@ pub enum Change {
 pub struct StoreLost {
     /// Its address, as configured.
     pub address: String,
-    /// The node in which it lived, where that is known.
+    /// The node that hosted it, if known.
     pub host: Option<Node>,
-    /// How long ago it answered last.
+    /// How long ago it last answered.
     pub since: Duration,
-    /// What the last request ended with.
+    /// The error of the last request.
     pub error: String,
 }
 
@@ -181,7 +181,7 @@ impl From<Refusal> for RendezvousError {
 }
 
 impl Closing {
-    /// In words: who, why, and the worker at fault.
+    /// A text that names the node, the reason, and the worker at fault.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{} ended the job: {}", self.by, self.reason);
@@ -209,12 +209,7 @@ impl fmt::Display for Absence {
             false => format!("{} to {}", self.min_nodes, self.max_nodes),
         };
         let waited = seconds(self.waited);
-        write!(
-            f,
-            "round {} did not come about within {waited}: {} of {needed} nodes came",
-            self.round,
-            self.came.len()
-        )?;
+        write!(f, "round {} did not form within {waited}: {} of {needed} nodes came", self.round, self.came.len())?;
         list(f, "came", &self.came)?;
         list(f, "expected back", &self.expected)?;
         for lost in &self.lost {
@@ -229,7 +224,7 @@ impl fmt::Display for Change {
         match self {
             Change::NodeLost { node, why } => write!(f, "{node} was lost: {why}"),
             Change::NodeLeft { node, why } => write!(f, "{node} left: {why}"),
-            Change::Newcomers { node } => write!(f, "{node} came to take part"),
+            Change::Newcomers { node } => write!(f, "{node} joined"),
             Change::PeerRestarts { node, reason } => write!(f, "{node} starts its workers again: {reason}"),
             Change::Evicted { why } => write!(f, "the others gave up on this node: {why}"),
             Change::Closed(closing) => f.write_str(&closing.text()),
@@ -246,14 +241,14 @@ impl fmt::Display for StoreLost {
             Some(host) => write!(f, "; it was hosted by {host}")?,
             None => f.write_str("; which agent hosted it is not known")?,
         }
-        write!(f, "; it answered last {} ago ({})", seconds(self.since), self.error)?;
+        write!(f, "; it last answered {} ago ({})", seconds(self.since), self.error)?;
         f.write_str(
             "; see that agent's own output for why it ended, then start the job again: it resumes from its snapshot",
         )
     }
 }
 
-fn list(f: &mut fmt::Formatter<'_>, what: &str, seen: &[Seen]) -> fmt::Result {
+fn list(f: &mut fmt::Formatter<'_>, what: &str, seen: &[SeenNode]) -> fmt::Result {
     for (at, one) in seen.iter().enumerate() {
         let lead = if at == 0 { format!("; {what}: ") } else { ", ".to_owned() };
         write!(f, "{lead}{} {} ago", one.node, seconds(one.ago))?;
@@ -265,7 +260,7 @@ fn join(differences: &[Difference]) -> String {
     differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// A span as people say it.
+/// A duration for messages.
 pub(crate) fn seconds(span: Duration) -> String {
     match span.as_millis() {
         ms if ms < 10_000 && ms % 1000 != 0 => format!("{:.1} s", span.as_secs_f64()),
@@ -280,8 +275,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_who_came_who_is_expected_and_who_was_lost() {
-        let seen = |id, host, ago| Seen { node: node(id, host), ago: Duration::from_millis(ago) };
+    fn names_nodes_that_came_are_expected_and_were_lost() {
+        let seen = |id, host, ago| SeenNode { node: node(id, host), ago: Duration::from_millis(ago) };
         let absence = Absence {
             waited: Duration::from_secs(600),
             round: 1,
@@ -293,13 +288,13 @@ mod tests {
         };
         assert_eq!(
             absence.to_string(),
-            "round 1 did not come about within 600 s: 1 of 3 nodes came; came: node 1 (a, pid 100) 600 s ago; expected \
+            "round 1 did not form within 600 s: 1 of 3 nodes came; came: node 1 (a, pid 100) 600 s ago; expected \
              back: node 2 (b, pid 100) 1.5 s ago; lost in round 0: node 3 (c, pid 100): no heartbeat for 15.2 s"
         );
     }
 
     #[test]
-    fn tells_the_root_cause_of_a_closing() {
+    fn names_the_root_cause_of_a_closing() {
         let message = "loss is NaN".to_owned();
         let root = RootCause { rank: 3, local_rank: 1, host: "b".into(), pid: 7, exit_code: -9, message };
         let closing = Closing { by: node(2, "b"), reason: "no restarts are left".into(), root_cause: Some(root) };
@@ -311,12 +306,12 @@ mod tests {
     }
 
     #[test]
-    fn tells_who_hosted_a_store_that_is_lost_and_since_when() {
+    fn names_the_host_of_a_lost_store_and_since_when_it_is_lost() {
         let (host, error) = (Some(node(1, "a")), "connection reset by peer".to_owned());
         let lost = StoreLost { address: "a:29500".into(), host, since: Duration::from_millis(300), error };
         assert_eq!(
             lost.to_string(),
-            "the rendezvous' store at a:29500 does not answer; it was hosted by node 1 (a, pid 100); it answered last \
+            "the rendezvous' store at a:29500 does not answer; it was hosted by node 1 (a, pid 100); it last answered \
              0.3 s ago (connection reset by peer); see that agent's own output for why it ended, then start the job \
              again: it resumes from its snapshot"
         );

@@ -1,8 +1,9 @@
-//! How the state lies in the store: a small header, and pages of nodes.
+//! How the state is kept in the store: a small header, and pages of nodes.
 //!
-//! The header is the one value that is changed by compare-and-set. It holds counts and a few names, so its size does not
-//! depend on the number of nodes. The nodes lie in pages of [`PAGE`] by their numbers, written before the header that names
-//! them, under keys that are never used twice. An agent reads the header and the one page that holds its own entry.
+//! The header is the only value that is changed by compare-and-set. It holds counts and a few names, so its size does
+//! not depend on the number of nodes. Nodes are stored in pages of [`PAGE`] nodes, by id. Pages are written before the
+//! header that refers to them, under keys that are never reused. An agent reads the header and the one page with its
+//! own entry.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,17 +13,17 @@ use serde::{Deserialize, Serialize};
 
 use super::error::Refusal;
 use super::node::{Job, Node, NodeId};
-use super::round::{Seat, seats};
+use super::round::{RankAssignment, assign_ranks};
 use super::state::{Cause, Closing, Lost, Member, Phase, Refused, SCHEMA, State};
 
-/// Numbers of nodes in one page.
+/// Number of node ids per page.
 pub(super) const PAGE: u64 = 16;
-/// How many nodes a header names.
+/// Maximum number of nodes that a header names.
 const NAMED: usize = 8;
-/// More than a header or a page takes; a longer value is not ours.
+/// More than a header or a page needs; a longer value was not written by an agent.
 const MAX_BYTES: usize = 1 << 20;
 
-/// What every agent reads.
+/// The part of the state that every agent reads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Header {
     /// [`SCHEMA`] of the writer.
@@ -39,53 +40,53 @@ pub struct Header {
     pub job: Job,
     /// As in [`State`].
     pub round: u64,
-    /// Where that round stands.
-    pub stand: Stand,
+    /// The phase of that round.
+    pub phase: HeaderPhase,
     /// As in [`State`].
     pub cause: Cause,
-    /// The node in which the store lives, where that is known.
+    /// The node that hosts the store, if known.
     pub host: Option<Node>,
     /// The number of members.
     pub members: usize,
-    /// How many of them have come.
+    /// How many of them have arrived.
     pub arrived: usize,
     /// How many nodes wait for a place.
     pub waiting: usize,
-    /// Members whose workers have all succeeded.
+    /// How many members' workers have all succeeded.
     pub done: usize,
-    /// Workers of all members.
+    /// The number of workers of all members.
     pub workers: usize,
-    /// The first members that are expected; where none are, the first members.
+    /// The first expected members; if no member is expected, the first members.
     pub named: Vec<Node>,
     /// As in [`State`].
     pub lost: Vec<Lost>,
     /// As in [`State`].
     pub refused: Vec<Refused>,
-    /// Where the pages are; `None` while nobody has come.
+    /// The current pages; `None` until a node has come.
     pub pages: Option<Pages>,
-    /// The pages before those, which a slow reader may still want.
+    /// The previous pages, which a slow reader may still need.
     pub former: Option<Pages>,
 }
 
-/// Where a round stands, without the members.
+/// The phase of a round, without its members.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // as in Phase
-pub enum Stand {
+#[allow(missing_docs)] // see Phase
+pub enum HeaderPhase {
     Gathering,
     Running,
     Finished,
     Closed(Box<Closing>),
 }
 
-/// Where the pages are. No two writes of a rendezvous have the same term and number.
+/// The keys of pages. No two writes of a rendezvous have the same term and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pages {
     /// The term of the leader that wrote them.
     pub term: u64,
     /// The number of the write in that term, from 0.
     pub write: u64,
-    /// How many there are.
+    /// The number of pages.
     pub count: u64,
 }
 
@@ -93,47 +94,47 @@ pub struct Pages {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) node: Node,
-    /// For how many milliseconds it had been known when the page was written.
+    /// For how many milliseconds the node had been known when the page was written.
     pub(super) age_ms: u64,
     pub(super) own: Own,
 }
 
-/// What a node finds of itself.
+/// A node's own entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // the fields are as in Member
+#[allow(missing_docs)] // see the fields of Member
 pub enum Own {
-    /// Nothing.
+    /// There is no entry.
     #[default]
     Absent,
-    /// It is a member, the one at `at`.
-    Member { at: usize, arrived: bool, rank: Option<usize>, done: Option<usize>, seat: Option<Seat> },
-    /// It is the waiting node at `at`; `holder` has the rank that it insists on.
+    /// The node is the member at index `at`.
+    Member { at: usize, arrived: bool, rank: Option<usize>, done: Option<usize>, assignment: Option<RankAssignment> },
+    /// The node is number `at` of the waiting nodes; `holder` has the rank that it requests.
     Waiting { at: usize, holder: Option<Node> },
 }
 
-/// What one agent sees of the state.
+/// One agent's view of the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// What all see.
+    /// The part that all agents see.
     pub header: Header,
-    /// What it finds of itself.
+    /// Its own entry.
     pub own: Own,
-    /// Everybody, where that was asked for.
+    /// All nodes, if the agent asked for them.
     pub survey: Option<Survey>,
 }
 
-/// The whole state, and how long each node had been known to the leader.
+/// The whole state, and how long the leader has known each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Survey {
     /// The state.
     pub state: State,
-    /// By node.
+    /// By node id.
     pub ages: BTreeMap<NodeId, Duration>,
 }
 
 impl View {
-    /// What node `id` sees of `state`.
+    /// The view of `state` that node `id` has.
     #[must_use]
     pub fn of(state: &State, id: NodeId) -> View {
         let entries = entries(state, &|_| Duration::ZERO);
@@ -155,11 +156,11 @@ impl Header {
             leader: state.leader.clone(),
             job: state.job.clone(),
             round: state.round,
-            stand: match &state.phase {
-                Phase::Gathering => Stand::Gathering,
-                Phase::Running { .. } => Stand::Running,
-                Phase::Finished => Stand::Finished,
-                Phase::Closed(closing) => Stand::Closed(Box::new(closing.clone())),
+            phase: match &state.phase {
+                Phase::Gathering => HeaderPhase::Gathering,
+                Phase::Running { .. } => HeaderPhase::Running,
+                Phase::Finished => HeaderPhase::Finished,
+                Phase::Closed(closing) => HeaderPhase::Closed(Box::new(closing.clone())),
             },
             cause: state.cause.clone(),
             host: state.host().cloned(),
@@ -176,23 +177,23 @@ impl Header {
         }
     }
 
-    /// The same with `leader` in office.
+    /// The same header with `leader` as the leader.
     pub(super) fn led_by(&self, leader: &Node) -> Header {
         let mut next = self.clone();
         (next.version, next.term, next.leader) = (self.version + 1, self.term + 1, Some(leader.clone()));
         next
     }
 
-    /// Whether nothing will ever change again.
+    /// Returns true if the state can no longer change.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        matches!(self.stand, Stand::Finished | Stand::Closed(_))
+        matches!(self.phase, HeaderPhase::Finished | HeaderPhase::Closed(_))
     }
 
-    /// Reads what the store holds.
+    /// Decodes a value of the store.
     ///
     /// # Errors
-    /// [`Refusal::Schema`] for another version's value, [`Refusal::Corrupt`] for anything that no agent would write.
+    /// [`Refusal::Schema`] for a value of another version, [`Refusal::Corrupt`] for a value that no agent would write.
     pub fn decode(bytes: &[u8]) -> Result<Header, Refusal> {
         #[derive(Deserialize)]
         struct Version {
@@ -212,22 +213,22 @@ impl Header {
             return Err(format!("{} members, but at most {} may be", self.members, self.job.max_nodes));
         }
         if [self.version, self.round, self.term, self.news].contains(&u64::MAX) {
-            return Err("a count is at its end".to_owned());
+            return Err("a counter has overflowed".to_owned());
         }
         Ok(())
     }
 
-    /// As bytes for the store.
+    /// Encodes the header for the store.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }
 }
 
-/// The entries of all nodes, each with its age.
+/// The entries of all nodes, with their ages.
 fn entries(state: &State, age: &dyn Fn(NodeId) -> Duration) -> Vec<Entry> {
     let running = matches!(state.phase, Phase::Running { .. });
-    let seats = if running { seats(state.members.iter().map(|member| &member.node)) } else { Vec::new() };
+    let assign_ranks = if running { assign_ranks(state.members.iter().map(|member| &member.node)) } else { Vec::new() };
     let done: BTreeMap<NodeId, usize> = state.done().iter().enumerate().map(|(at, id)| (*id, at)).collect();
     let entry = |node: &Node, own| Entry {
         node: node.clone(),
@@ -235,8 +236,8 @@ fn entries(state: &State, age: &dyn Fn(NodeId) -> Duration) -> Vec<Entry> {
         own,
     };
     let member = |(at, member): (usize, &Member)| {
-        let (done, seat) = (done.get(&member.node.id).copied(), seats.get(at).copied());
-        entry(&member.node, Own::Member { at, arrived: member.arrived, rank: member.rank, done, seat })
+        let (done, assignment) = (done.get(&member.node.id).copied(), assign_ranks.get(at).copied());
+        entry(&member.node, Own::Member { at, arrived: member.arrived, rank: member.rank, done, assignment })
     };
     let waiting =
         |(at, node): (usize, &Node)| entry(node, Own::Waiting { at, holder: state.rank_holder(node).cloned() });
@@ -244,25 +245,25 @@ fn entries(state: &State, age: &dyn Fn(NodeId) -> Duration) -> Vec<Entry> {
     members.chain(state.waiting.iter().enumerate().map(waiting)).collect()
 }
 
-/// The pages of `state`, encoded; none where it has no node.
+/// The encoded pages of `state`; empty without nodes.
 pub(super) fn pages(state: &State, age: &dyn Fn(NodeId) -> Duration) -> Vec<Vec<u8>> {
     let entries = entries(state, age);
     let count = entries.iter().map(|entry| entry.node.id / PAGE + 1).max().unwrap_or(0);
     let mut pages: Vec<Vec<Entry>> = (0..count).map(|_| Vec::new()).collect();
     for entry in entries {
-        let page = (entry.node.id / PAGE) as usize; // less than `count`, which fits memory
+        let page = (entry.node.id / PAGE) as usize; // less than `count`, which fits in memory
         pages[page].push(entry);
     }
     pages.iter().map(encode).collect()
 }
 
-/// The entry of node `id` in its page.
+/// Finds the entry of node `id` in its page.
 pub(super) fn own(page: &[u8], id: NodeId) -> Result<Own, Refusal> {
     let entries: Vec<Entry> = read(page)?;
     Ok(entries.into_iter().find(|entry| entry.node.id == id).map(|entry| entry.own).unwrap_or_default())
 }
 
-/// The state that `header` and all its pages hold.
+/// Decodes the whole state from `header` and all of its pages.
 pub(super) fn survey(header: &Header, pages: &[Vec<u8>]) -> Result<Survey, Refusal> {
     let mut entries: Vec<Entry> = Vec::new();
     for page in pages {
@@ -287,11 +288,11 @@ pub(super) fn survey(header: &Header, pages: &[Vec<u8>]) -> Result<Survey, Refus
         leader: header.leader.clone(),
         job: header.job.clone(),
         round: header.round,
-        phase: match &header.stand {
-            Stand::Gathering => Phase::Gathering,
-            Stand::Running => Phase::Running { done: done.into_values().collect() },
-            Stand::Finished => Phase::Finished,
-            Stand::Closed(closing) => Phase::Closed((**closing).clone()),
+        phase: match &header.phase {
+            HeaderPhase::Gathering => Phase::Gathering,
+            HeaderPhase::Running => Phase::Running { done: done.into_values().collect() },
+            HeaderPhase::Finished => Phase::Finished,
+            HeaderPhase::Closed(closing) => Phase::Closed((**closing).clone()),
         },
         cause: header.cause.clone(),
         members: members.into_values().collect(),
@@ -304,11 +305,11 @@ pub(super) fn survey(header: &Header, pages: &[Vec<u8>]) -> Result<Survey, Refus
 }
 
 pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    // Strings, numbers and lists under string keys always have a JSON form.
+    // Maps with string keys, lists, strings and numbers are always valid JSON.
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-/// Reads one of our values.
+/// Decodes a value that an agent wrote.
 pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     if bytes.len() > MAX_BYTES {
         return Err(corrupt(bytes, format!("it has {} bytes", bytes.len())));
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn is_read_back_as_it_was_written() {
+    fn decodes_to_the_same_state() {
         let mut state = state(40);
         state.refused.push(Refused { id: 9, holder: node(1, "h") });
         assert_eq!(there_and_back(&state), state);
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_and_a_page_are_no_larger_for_more_nodes() {
+    fn the_sizes_of_header_and_page_do_not_depend_on_the_number_of_nodes() {
         let sizes = |nodes| {
             let state = state(nodes).complete();
             let pages = pages(&state, &|_| Duration::ZERO);
@@ -364,14 +365,14 @@ mod tests {
     }
 
     #[test]
-    fn a_node_finds_its_place_in_the_page_of_its_number() {
+    fn a_node_finds_its_entry_in_the_page_of_its_id() {
         let state = state(40).complete();
         let pages = pages(&state, &|_| Duration::ZERO);
         for id in 1..=40 {
             let own = own(&pages[(id / PAGE) as usize], id).unwrap();
             assert_eq!(own, View::of(&state, id).own);
-            let Own::Member { seat: Some(seat), .. } = own else { panic!("{own:?}") };
-            assert_eq!((seat.group_rank, seat.role_world_size), (id as usize - 1, 40));
+            let Own::Member { assignment: Some(assignment), .. } = own else { panic!("{own:?}") };
+            assert_eq!((assignment.group_rank, assignment.role_world_size), (id as usize - 1, 40));
         }
         assert_eq!(View::of(&state, 41).own, Own::Absent);
     }
@@ -379,14 +380,14 @@ mod tests {
     #[test]
     fn rejects_another_schema_naming_both() {
         let altered = |schema| Header { schema, ..Header::of(&state(1), None) }.encode();
-        assert_eq!(Header::decode(&altered(7)), Err(Refusal::Schema { ours: 3, theirs: 7 }));
-        // The first schema kept everything under this key.
-        let told = Header::decode(br#"{"schema":1,"version":4,"members":[]}"#).unwrap_err().to_string();
-        assert_eq!(told, "the rendezvous is of schema 1, this agent is of schema 3: run the same version on all nodes");
+        assert_eq!(Header::decode(&altered(7)), Err(Refusal::Schema { ours: SCHEMA, theirs: 7 }));
+        // The first schema stored everything under this key.
+        let text = Header::decode(br#"{"schema":1,"version":4,"members":[]}"#).unwrap_err().to_string();
+        assert_eq!(text, "the rendezvous is of schema 1, this agent is of schema 4: run the same version on all nodes");
     }
 
     #[test]
-    fn rejects_what_no_agent_writes() {
+    fn rejects_values_that_no_agent_writes() {
         let good = Header::of(&state(2), None);
         let crowded = Header { job: job(1, 1), ..good.clone() };
         let last = Header { version: u64::MAX, ..good.clone() };

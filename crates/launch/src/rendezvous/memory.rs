@@ -1,22 +1,22 @@
-//! What one agent has observed and wants: the private half of a decision's input.
+//! What one agent has observed and wants: the private part of the input of a decision.
 
 #[cfg(test)]
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use super::header::{Header, Own, Stand, View};
+use super::header::{Header, HeaderPhase, Own, View};
 use super::node::NodeId;
 use super::options::Options;
 use super::peers::Peers;
 use super::request::Want;
 use super::state::Closing;
 
-/// What this agent is about.
+/// What an agent wants to achieve.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Goal {
-    /// To take part in a round. The time counts from `since`.
+    /// To take part in a round. `since` limits the wait.
     Join {
-        /// When it began to ask in, or ceased to be a spare.
+        /// When it first asked to join, or stopped being a spare.
         since: Duration,
     },
     /// To stay in this round.
@@ -24,47 +24,47 @@ pub enum Goal {
         /// The round.
         round: u64,
     },
-    /// To have the workers of this round started again.
+    /// To restart the workers of this round.
     Restart {
         /// The round.
         round: u64,
         /// What failed.
         reason: String,
     },
-    /// To say that its workers of this round have all succeeded.
+    /// To announce that its workers of this round have all succeeded.
     Succeed {
         /// The round.
         round: u64,
     },
-    /// To end the job for all.
+    /// To end the job for all nodes.
     Close(Box<Closing>),
-    /// To go.
+    /// To leave.
     Leave {
         /// Why.
         why: String,
     },
 }
 
-/// What this agent has observed.
+/// What an agent has observed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Memory {
-    /// What it wants.
+    /// Its goal.
     pub goal: Goal,
-    /// Whether the shared state has held this node under its present number: it must not come back under it.
+    /// True if the shared state has contained this node under its current id. It must not join again under that id.
     pub entered: bool,
-    /// The latest round that the agent was given.
+    /// The latest round that the agent took part in.
     pub given: Option<u64>,
-    /// Whether this agent leads.
+    /// True if this agent leads.
     pub leads: bool,
-    /// What it asked for last, of the leader of which term.
+    /// Its last request, with the term of the leader that it was sent to.
     pub asked: Option<(u64, Want)>,
     leader: Peers,
-    /// Since when a gathering, by its round, has had enough members.
+    /// The time since which the gathering of this round has had enough members.
     enough: Option<(u64, Duration)>,
 }
 
 impl Memory {
-    /// An agent that begins to ask in at `now`.
+    /// The memory of an agent that first asks to join at `now`.
     #[must_use]
     pub fn new(now: Duration) -> Self {
         Memory {
@@ -78,7 +78,7 @@ impl Memory {
         }
     }
 
-    /// Takes in a look at the store at `now`; `beat` is the leader's heartbeat.
+    /// Updates the memory after a read of the store at `now`; `beat` is the leader's heartbeat.
     pub fn observe(
         &mut self,
         now: Duration,
@@ -109,24 +109,24 @@ impl Memory {
         self.leader.lost(now, id, options)
     }
 
-    /// Since when the gathering of `round` has had enough members.
+    /// The time since which the gathering of `round` has had enough members.
     #[must_use]
     pub fn enough_since(&self, round: u64) -> Option<Duration> {
         self.enough.filter(|(of, _)| *of == round).map(|(_, since)| since)
     }
 
-    /// Takes in that this agent asked the leader of `term` for this.
+    /// Records that this agent sent the leader of `term` this request.
     pub fn asked(&mut self, term: u64, want: Want) {
         self.asked = Some((term, want));
     }
 
-    /// As if nothing was known of this agent's own past: it takes part under a new number.
+    /// Forgets this agent's past, so that it can take part under a new id.
     pub(super) fn renewed(&mut self) {
         (self.entered, self.leads, self.asked) = (false, false, None);
     }
 
-    /// Hashes alike two memories which will decide alike whatever comes: ages beyond `cap` are one. The time to join is left
-    /// out: the model checker has no end of it.
+    /// Two memories with the same hash lead to the same decisions; ages beyond `cap` count as equal. The time to join
+    /// is excluded, because the model checker does not limit it.
     #[cfg(test)]
     pub(super) fn digest(
         &self,
@@ -146,7 +146,7 @@ impl Memory {
     }
 }
 
-/// Gathering, nobody expected, and at least the minimum there.
+/// Returns true if the round gathers, no member is expected, and the minimum has come.
 fn enough(header: &Header) -> bool {
-    header.stand == Stand::Gathering && header.members >= header.job.min_nodes && header.arrived == header.members
+    header.phase == HeaderPhase::Gathering && header.members >= header.job.min_nodes && header.arrived == header.members
 }

@@ -1,78 +1,83 @@
-//! How agents agree on who takes part, again and again as members come, fail and go.
+//! How agents agree on the members of a job, repeatedly, as members come, fail and leave.
 //!
-//! # Who does what
-//! One agent leads, and it alone changes the [`State`]. Every agent, the leader among them, asks for what it wants by putting a
-//! [`Request`] into the leader's queue, and then waits for one key, the *bell*, that the leader sets when there is news.
-//! A request costs the one who asks a few operations and a few kilobytes, however many nodes there are; the leader's work is
-//! proportional to the number of requests.
+//! # Roles
+//! One agent leads, and only the leader changes the [`State`]. Every agent, including the leader, puts a [`Request`]
+//! into the leader's queue and then waits for one key, the *change key*, which the leader sets when the state has
+//! changed. A request costs its sender a few operations and a few kilobytes, independently of the number of nodes; the
+//! leader's work is proportional to the number of requests.
 //!
 //! | key | holds | written by |
 //! |---|---|---|
 //! | `state` | the [`Header`], whose size does not depend on the number of nodes | the leader, by compare-and-set |
-//! | `page/TERM.WRITE/N` | what the state says of 16 nodes; never changed, deleted when replaced | the leader, before the header that names TERM and WRITE |
-//! | `requests/TERM` | the queue of requests to the leader of this term | everybody |
-//! | `bell/N` | set when the header's `news` is N | the leader |
-//! | `nodes` | counts the nodes, so that each has a number | everybody, by add |
-//! | `alive/ID`, `presence/ID`, `bye/ID` | heartbeat, a key to wait for, farewell | the node itself |
+//! | `page/TERM.WRITE/N` | the entries of 16 nodes; never changed, deleted when replaced | the leader, before the
+//! header that refers to TERM and WRITE |
+//! | `requests/TERM` | the queue of requests to the leader of this term | all agents |
+//! | `change/N` | set when the header's counter of changes is N | the leader |
+//! | `nodes` | the counter that gives each node its id | all agents, by add |
+//! | `heartbeat/ID`, `connected/ID`, `shutdown_ack/ID` | a counter, a key to wait for, set at the end | the node itself
+//! |
 //! | `round/R/master` | the address of the workers' store | group rank 0 |
 //!
-//! Everything is decided by two pure functions: [`decide`] of the time, what an agent sees ([`View`]), who it is and what it
-//! has observed ([`Memory`]); and [`Draft::lead`] of the time, the leader's [`Draft`] and the heartbeats that it has read
-//! ([`Peers`]). The [`Rendezvous`] and the leader's task carry the decisions out over any [`Store`]; they decide nothing
-//! themselves. So tests explore every order of joins, crashes and delays without a clock or a socket.
+//! Two pure functions make all decisions: [`decide`] from the time, an agent's [`View`], its identity and its
+//! observations ([`Memory`]); and [`Draft::decide`] from the time, the leader's [`Draft`] and the heartbeats that it
+//! has read ([`Peers`]). The [`Rendezvous`] and the leader's task execute the decisions over any [`Store`]. So tests
+//! can explore every order of joins, crashes and delays without a clock or a socket.
 //!
-//! # Who leads
-//! The first to come. If the store lives in an agent, that agent takes over as soon as it comes: it sees whose connection
-//! closes, and nobody outlives it anyway. When the leader's heart stops, whoever notices first takes over; a leader
-//! that goes resigns first. Taking over is one compare-and-set of the header, which raises the *term*; a leader of an earlier
-//! term fails at its next write and stops. Each term has a queue of its own, so whoever still waits for an answer when the
-//! term changes asks again: no request is lost with a leader, and none is granted twice. What the leaders of earlier terms left
-//! in the store, pages and queues, goes as soon as another leads: the header names the last write that succeeded, and from that
-//! follows what may be there. A queue to which somebody still wrote is emptied by that node, once it sees the new term.
+//! # The leader
+//! The first agent to come leads. If an agent hosts the store, it takes over as soon as it comes: it sees disconnects,
+//! and the others depend on it anyway. When the leader's heartbeat stops, the first agent to notice takes over; a
+//! leader that leaves resigns first. Taking over is a compare-and-set of the header, which increments the *term*; the
+//! leader of an earlier term fails at its next write and stops. Each term has its own queue, and an agent that still
+//! waits for an answer when the term changes sends its request again: no request is lost with a leader, and none is
+//! granted twice. The next leader deletes the pages and queues that earlier leaders left: the header contains the last
+//! successful write, which determines what else may exist. If a node still wrote to an old queue, that node empties it
+//! when it sees the new term.
 //!
-//! The leader writes at once what others wait for. What merely adds up it writes when that has doubled the group, or a poll is
-//! over. So all writes while N nodes come are together O(N) bytes, and the bell rings once for all of them.
+//! The leader immediately writes changes that others wait for. It writes accumulated changes when they have doubled the
+//! group, or after a poll interval. So all writes while N nodes come are O(N) bytes in total, and the change key is set
+//! once for all of them.
 //!
-//! # How it goes
-//! A state *gathers* members for a round, then the round *runs*, with ranks that never change within it. Whatever calls for
-//! other members (a node is lost or leaves, a newcomer asks in, a worker failed) turns the running round into the gathering
-//! of the next. Members of the old round are expected there: the new one runs as soon as the last of them has come, or
-//! is given up. Only the very first gathering waits for `last_call_timeout` once the minimum has come; a re-formed round does
-//! not, since whoever comes later simply causes the next round. When all members have succeeded the state is *finished*;
-//! when one fails for good it is *closed*, with the root cause. Neither ever changes again.
+//! # Rounds
+//! A state *gathers* members for a round, then the round *runs*, with ranks that never change within it. Every event
+//! that requires other members (a node is lost or leaves, a new node wants to join, a worker failed) turns the running
+//! round into the gathering of the next. The members of the old round are expected there: the new round runs as soon as
+//! the last of them has come, or is lost. Only the first gathering waits for `last_call_timeout` once the minimum has
+//! come. Later gatherings do not, because a late node simply causes the next round. When all members have succeeded,
+//! the state is *finished*; when one fails for good, it is *closed*, with the root cause. Both are final.
 //!
-//! # Liveness
-//! Each agent counts up a key of its own every `keep_alive_interval`. The leader reads all of them in one request, everybody
-//! else reads the leader's. They measure, by their own monotonic clock, how long ago a count last changed, and give up
-//! a node that was silent for `keep_alive_interval * keep_alive_max_attempt`. No two clocks are ever compared, and time in which
-//! an observer did not look does not count against the observed. The agent that hosts the store may also say that a node's
-//! connection closed ([`Presence`], [`Rendezvous::closings`]): that is known within milliseconds. A live node that was struck
-//! out by mistake learns it, stops its workers, and joins under a new number.
-//!
-//! # What it costs
-//! A round costs each node some twenty operations and twenty kilobytes from the first request to the farewell, whatever
-//! the number of nodes, and as many operations of the leader as there are requests. All pages are read only by an agent whose
-//! wait has reached `join_timeout` or the exit barrier's timeout, by one that takes over, and by the host at the end.
+//! # Failure detection
+//! Each agent increments its heartbeat every `keep_alive_interval`. The leader reads all heartbeats in one request, the
+//! other agents read the leader's. An observer measures, by its own monotonic clock, how long ago a heartbeat last
+//! changed, and considers a node lost after `keep_alive_interval * keep_alive_max_attempt` without a change. Clocks of
+//! different hosts are never compared, and time in which an observer did not look does not count against the observed
+//! node. The agent that hosts the store may also report that a node has disconnected ([`ConnectedNodes`],
+//! [`Rendezvous::disconnects`]), which takes milliseconds. A live node that was removed by mistake notices it, stops
+//! its workers, and joins under a new id.
+//! # Cost
+//! A round costs each node about twenty operations and twenty kilobytes from the first request to the end,
+//! independently of the number of nodes. It costs the leader as many operations as there are requests. Only these
+//! agents read all pages: one whose wait has reached `join_timeout` or the exit barrier's timeout, one that takes over,
+//! and the host at the end.
 //!
 //! # Versions
-//! The first key that anybody reads is `state`, and the first field of it is the schema. Agents of different schemas refuse
-//! each other, whoever came first.
+//! The first key that every agent reads is `state`, and its first field is the schema. Agents of different schemas
+//! refuse each other, in any order.
 //!
-//! # For the agent
+//! # Use
 //! [`Rendezvous::join`] → [`Rendezvous::publish_master`] or [`Rendezvous::await_master`] → run the workers while
 //! [`Rendezvous::watch`] waits for a [`Change`] → [`Rendezvous::request_restart`] and join again, or
 //! [`Rendezvous::succeed`] and [`Rendezvous::exit_barrier`], or [`Rendezvous::close`], or [`Rendezvous::leave`]; last
 //! [`Rendezvous::finish`].
 //!
-//! Left out: hosting the store, starting workers, and counting restarts.
+//! Not here: hosting the store, starting workers, and counting restarts.
 
 mod decide;
 mod driver;
 mod error;
 mod header;
-mod heart;
-mod lead;
-mod leader;
+mod heartbeat;
+mod leader_policy;
+mod leader_task;
 mod memory;
 mod node;
 mod options;
@@ -90,17 +95,17 @@ mod check;
 pub use decide::{Action, Decision, decide};
 pub use driver::{Barrier, Rendezvous, Succeeded};
 pub(crate) use error::seconds;
-pub use error::{Absence, Change, Refusal, RendezvousError, Seen, StoreLost};
-pub use header::{Header, Own, Pages, Stand, Survey, View};
-pub use heart::{Closings, Presence};
-pub use lead::{Draft, Lead};
+pub use error::{Absence, Change, Refusal, RendezvousError, SeenNode, StoreLost};
+pub use header::{Header, HeaderPhase, Own, Pages, Survey, View};
+pub use heartbeat::{ConnectedNodes, Disconnects};
+pub use leader_policy::{Draft, LeaderAction};
 pub use memory::{Goal, Memory};
 pub use node::{Difference, Job, Me, Node, NodeId};
 pub use options::{Options, OptionsError};
 pub use peers::Peers;
 pub use reason::Reason;
 pub use request::{Request, Want};
-pub use round::{RankSet, Round, RoundMember, Seat};
+pub use round::{RankAssignment, RankSet, Round, RoundMember};
 pub use state::{Cause, Closing, Lost, Member, Phase, Refused, RootCause, SCHEMA, State};
 pub use store::{MemoryStore, Store, StoreError};
 pub use tcp::TcpStore;

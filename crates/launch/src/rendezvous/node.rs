@@ -1,38 +1,38 @@
-//! Who takes part, and in which job: what an agent says of itself.
+//! The identity of an agent and of its job.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A node's number, given by the store when it first joins, never given twice. An agent that is started anew, or that was
-/// struck out and comes back, has a new one.
+/// A node's id, which the store assigns when the node first joins. Ids are never reused. An agent that was restarted,
+/// or that was removed and comes back, gets a new one.
 pub type NodeId = u64;
 
-/// One agent: what it tells the others of itself.
+/// What an agent publishes about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Node {
-    /// Its number; 0 until the store has given one.
+    /// Its id; 0 until the store has assigned one.
     pub id: NodeId,
-    /// The host's name, as people know it.
+    /// The host's name.
     pub host: String,
-    /// The address under which other nodes reach it.
+    /// The address at which other nodes reach it.
     pub addr: String,
-    /// The agent's process.
+    /// The process id of the agent.
     pub pid: u32,
-    /// How many workers it runs; at least 1.
+    /// The number of its workers; at least 1.
     pub local_world_size: usize,
     /// torchrun's `--role`.
     pub role: String,
-    /// Whether the store lives in this agent. Such a node becomes group rank 0 where it can.
+    /// True if this agent hosts the store. Such a node becomes group rank 0 if possible.
     #[serde(default)]
     pub hosts_store: bool,
-    /// The group rank that it insists on (`--node-rank` of a static rendezvous).
+    /// The group rank that it requests (`--node-rank` of a static rendezvous).
     #[serde(default)]
     pub node_rank: Option<usize>,
 }
 
-/// What makes two agents agents of one job. Agents of different jobs on one endpoint refuse each other.
+/// The identity of a job. Agents of different jobs at the same endpoint refuse each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Job {
     /// `--rdzv-id`.
@@ -45,36 +45,36 @@ pub struct Job {
     pub backend: String,
     /// The name of the user who started it.
     pub user: String,
-    /// The batch system's name for the job, like `SLURM_JOB_ID=17`, where there is one.
+    /// The batch system's id of the job, like `SLURM_JOB_ID=17`, if there is one.
     #[serde(default)]
     pub batch: Option<String>,
-    /// The command line of the workers of each role: different roles may run different programs.
+    /// The command line of the workers by role: different roles may run different programs.
     pub commands: BTreeMap<String, String>,
 }
 
-/// An agent as the machine sees itself.
+/// An agent's own identity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Me {
-    /// What it tells of itself.
+    /// What it publishes about itself.
     pub node: Node,
     /// The job that it was started for.
     pub job: Job,
 }
 
-/// One thing in which two jobs differ.
+/// A difference between two jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Difference {
-    /// The name of the thing.
+    /// The name of the property.
     pub what: String,
-    /// What this agent has.
+    /// The value of this agent.
     pub ours: String,
-    /// What the rendezvous has.
+    /// The value in the rendezvous.
     pub theirs: String,
 }
 
 impl Job {
-    /// In what `theirs` is another job than this one; empty when both are the same job. A batch id that one side lacks does
-    /// not count: agents may be started by hand inside a job.
+    /// The differences between `theirs` and this job; empty for the same job. If one side has no batch id, that is not
+    /// a difference: agents may be started by hand inside a job.
     #[must_use]
     pub fn differences(&self, theirs: &Job) -> Vec<Difference> {
         let nodes = |job: &Job| format!("{}:{}", job.min_nodes, job.max_nodes);
@@ -87,7 +87,7 @@ impl Job {
         if let (Some(ours), Some(theirs)) = (&self.batch, &theirs.batch) {
             pairs.push(("batch job", ours.clone(), theirs.clone()));
         }
-        // Nodes of one job may have arguments of their own; only where nobody named the job do they tell jobs apart.
+        // Nodes of one job may have different arguments. Only without a run id do the arguments identify the job.
         let unnamed = self.backend == "c10d" && self.run_id == "none";
         for (role, ours) in self.commands.iter().filter(|_| unnamed) {
             if let Some(theirs) = theirs.commands.get(role) {
@@ -139,8 +139,8 @@ pub(crate) mod tests {
         assert_eq!(job(1, 2).differences(&theirs), []);
         theirs.user = "bob".into();
         theirs.commands.insert("default".into(), "other".into());
-        let told: Vec<_> = job(1, 2).differences(&theirs).iter().map(ToString::to_string).collect();
-        assert_eq!(told, ["user: ours is `ada`, theirs is `bob`", "command: ours is `train`, theirs is `other`"]);
+        let text: Vec<_> = job(1, 2).differences(&theirs).iter().map(ToString::to_string).collect();
+        assert_eq!(text, ["user: ours is `ada`, theirs is `bob`", "command: ours is `train`, theirs is `other`"]);
     }
 
     #[test]
@@ -154,7 +154,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn tells_a_node_in_one_phrase() {
+    fn describes_a_node_in_one_phrase() {
         let mut one = node(3, "gpu01");
         assert_eq!(one.to_string(), "node 3 (gpu01, pid 100)");
         (one.addr, one.node_rank) = ("10.0.0.1".into(), Some(2));

@@ -1,44 +1,44 @@
-//! Intervals and deadlines, as torchrun's `--rdzv-conf` says them.
+//! Intervals and timeouts, as in torchrun's `--rdzv-conf`.
 
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// Intervals and deadlines of a rendezvous. Defaults are torch's (dynamic_rendezvous.py, c10d_rendezvous_backend.py).
+/// Intervals and timeouts of a rendezvous. Defaults are torch's (dynamic_rendezvous.py, c10d_rendezvous_backend.py).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long `join` may wait for a round; the wait as a spare does not count.
+    /// How long `join` may wait for a round, excluding the time as a spare.
     pub join_timeout: Duration,
     /// How long the first gathering waits for more nodes once the minimum has come.
     pub last_call_timeout: Duration,
-    /// How long closing, leaving and waiting for the others' farewells may take.
+    /// How long closing, leaving and waiting for the shutdown of other nodes may take.
     pub close_timeout: Duration,
     /// How long one heartbeat may take.
     pub heartbeat_timeout: Duration,
-    /// How often each node counts up its heartbeat.
+    /// How often each node increments its heartbeat.
     pub keep_alive_interval: Duration,
-    /// For how many intervals a node may be silent.
+    /// For how many intervals a heartbeat may be missing.
     pub keep_alive_max_attempt: u32,
     /// How long connecting to the store, and one request to it, may take.
     pub read_timeout: Duration,
-    /// Whether this agent is to host the store; by the endpoint's address where unsaid.
+    /// Whether this agent hosts the store; if `None`, the endpoint's address decides.
     pub is_host: Option<bool>,
 }
 
 /// Why a `--rdzv-conf` was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OptionsError {
-    /// The value cannot be one of this key.
+    /// The value is not valid for this key.
     #[error("--rdzv-conf: `{key}` is `{value}`, but must be {expected}")]
     BadValue {
         /// The key, as given.
         key: String,
         /// The value, as given.
         value: String,
-        /// What would do.
+        /// Which values are valid.
         expected: &'static str,
     },
-    /// The store cannot be of this type.
+    /// The store type is not supported.
     #[error("--rdzv-conf: store_type `{0}` is not supported here: the store is always tcp; leave store_type out")]
     StoreType(String),
 }
@@ -59,8 +59,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads `--rdzv-conf`'s pairs over the defaults. The list that comes with the options holds one warning for each
-    /// key that nobody reads.
+    /// Parses the pairs of `--rdzv-conf`, with the defaults for missing keys. The returned list has one warning for
+    /// each unknown key.
     ///
     /// # Errors
     /// [`OptionsError`] names the key and the value.
@@ -68,7 +68,8 @@ impl Options {
         Options::default().with_conf(conf, "c10d", ["timeout", "rank"])
     }
 
-    /// As [`Options::from_conf`], over the defaults of a static rendezvous: `timeout` (or 900 s) to join, and no last call.
+    /// As [`Options::from_conf`], with the defaults of a static rendezvous: `timeout` (or 900 s) to join, and no last
+    /// call.
     ///
     /// # Errors
     /// [`OptionsError`] names the key and the value.
@@ -77,7 +78,7 @@ impl Options {
         options.with_conf(conf, "static", ["last_call_timeout", "is_host"])
     }
 
-    /// What this backend does not read may have any value: torchrun does not look at it either.
+    /// Keys that this backend does not read may have any value: torchrun does not check them either.
     fn with_conf(
         mut self,
         conf: &[(String, String)],
@@ -113,14 +114,14 @@ impl Options {
         Ok(true)
     }
 
-    /// How long a node may be silent before it is given up.
+    /// How long a heartbeat may be missing before the node is lost.
     #[must_use]
     pub fn lease(&self) -> Duration {
         self.keep_alive_interval.saturating_mul(self.keep_alive_max_attempt)
     }
 
-    /// How often a node looks at the store when nothing rings: half the heartbeat's interval, from 20 ms to 1 s, and no longer than half
-    /// of what one request may take.
+    /// How often a node reads the store without a notification: half the heartbeat's interval, from 20 ms to 1 s, and
+    /// at most half the timeout of a request.
     #[must_use]
     pub fn poll(&self) -> Duration {
         (self.keep_alive_interval / 2)
@@ -128,7 +129,7 @@ impl Options {
             .min(self.read_timeout / 2)
     }
 
-    /// How long one request may take before the store counts as lost: a lease, and never more than `read_timeout`.
+    /// How long one request may take before the store counts as lost: a lease, but at most `read_timeout`.
     #[must_use]
     pub fn request_timeout(&self) -> Duration {
         self.read_timeout.min(self.lease().max(self.heartbeat_timeout))
@@ -139,14 +140,14 @@ const KEYS: &str = "join_timeout, last_call_timeout, close_timeout, heartbeat_ti
                     keep_alive_max_attempt, read_timeout, timeout, is_host, store_type";
 
 fn unknown(key: &str) -> String {
-    format!("--rdzv-conf: nobody reads the key `{key}`; the keys are {KEYS}")
+    format!("--rdzv-conf: unknown key `{key}`; the known keys are {KEYS}")
 }
 
 fn bad(key: &str, value: &str, expected: &'static str) -> OptionsError {
     OptionsError::BadValue { key: key.to_owned(), value: value.to_owned(), expected }
 }
 
-/// Whole or broken seconds, at least 1 ms and at most 10 years, so that no sum of them overflows a clock.
+/// Seconds, possibly with a fraction, from 1 ms to 10 years, so that no sum overflows a clock.
 fn seconds(key: &str, value: &str) -> Result<Duration, OptionsError> {
     let parsed = value.trim().parse::<f64>().ok().filter(|s| (0.001..=315_360_000.0).contains(s));
     let expected = "a number of seconds from 0.001 to 315360000, like 30 or 0.5";
@@ -196,13 +197,13 @@ mod tests {
         assert_eq!(options.join_timeout, Duration::from_secs(20));
     }
 
-    /// As PyTorch's own tests say it, quotes included (test/distributed/launcher/test_run.py).
+    /// As in PyTorch's own tests, including the quotes (test/distributed/launcher/test_run.py).
     #[test]
-    fn warns_of_keys_that_only_the_other_backend_reads_whatever_they_hold() {
+    fn warns_about_keys_of_the_other_backend_with_any_value() {
         let pairs = conf(&[("'join_timeout", "5"), ("last_call_timeout", "1"), ("timeout", "5'")]);
         let (options, warnings) = Options::from_conf(&pairs).unwrap();
         assert_eq!((options.join_timeout.as_secs(), options.last_call_timeout.as_secs()), (600, 1));
-        assert!(warnings[0].contains("nobody reads the key `'join_timeout`"), "{warnings:?}");
+        assert!(warnings[0].contains("unknown key `'join_timeout`"), "{warnings:?}");
         assert_eq!(warnings[1], "--rdzv-conf: a c10d rendezvous does not read the key `timeout`");
         let (_, warnings) =
             Options::from_static_conf(&conf(&[("last_call_timeout", "soon"), ("timeout", "5")])).unwrap();
@@ -211,11 +212,9 @@ mod tests {
     }
 
     #[test]
-    fn warns_of_keys_that_nobody_reads() {
+    fn warns_about_unknown_keys() {
         let (_, warnings) = Options::from_conf(&conf(&[("joint_imeout", "7")])).unwrap();
-        assert!(
-            warnings[0].starts_with("--rdzv-conf: nobody reads the key `joint_imeout`; the keys are join_timeout, ")
-        );
+        assert!(warnings[0].starts_with("--rdzv-conf: unknown key `joint_imeout`; the known keys are join_timeout, "));
     }
 
     #[test]
@@ -230,8 +229,8 @@ mod tests {
             ("keep_alive_max_attempt", "1.5"),
             ("is_host", "perhaps"),
         ] {
-            let told = Options::from_conf(&conf(&[(key, value)])).unwrap_err().to_string();
-            assert!(told.starts_with(&format!("--rdzv-conf: `{key}` is `{value}`, but must be ")), "{told}");
+            let text = Options::from_conf(&conf(&[(key, value)])).unwrap_err().to_string();
+            assert!(text.starts_with(&format!("--rdzv-conf: `{key}` is `{value}`, but must be ")), "{text}");
         }
         assert!(Options::from_conf(&conf(&[("store_type", "file")])).unwrap_err().to_string().contains("always tcp"));
     }

@@ -1,6 +1,6 @@
-//! Signs of life of other nodes, by one agent's own clock.
+//! Whether other nodes are alive, by one agent's own clock.
 //!
-//! Times are spans of this agent's monotonic clock since some start; nobody else ever sees them.
+//! Times are durations of this agent's monotonic clock since an arbitrary start; they are never shared.
 
 use std::collections::{BTreeMap, BTreeSet};
 #[cfg(test)]
@@ -10,37 +10,37 @@ use std::time::Duration;
 use super::node::NodeId;
 use super::options::Options;
 
-/// Heartbeats as they were read.
+/// Heartbeats that were read.
 pub(super) type Beats = [(NodeId, u64)];
 
-/// What an agent has observed of the lives of the nodes that it watches.
+/// What an agent has observed about the nodes that it watches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Peers {
     peers: BTreeMap<NodeId, Peer>,
-    /// Given up before their silence says so, and why.
+    /// Nodes that are lost for another reason than a missing heartbeat, with the reason.
     given_up: BTreeMap<NodeId, String>,
     looked: Duration,
 }
 
-/// What is known of another node's life.
+/// What is known about one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Peer {
     /// The latest heartbeat; `None` before the first was read.
     beat: Option<u64>,
     changed: Duration,
     first_seen: Duration,
-    /// When a heartbeat was seen to follow another.
+    /// When the heartbeat last changed.
     lived: Option<Duration>,
 }
 
 impl Peers {
-    /// Nobody is watched yet.
+    /// Starts without watched nodes.
     #[must_use]
     pub fn new(now: Duration) -> Self {
         Peers { peers: BTreeMap::new(), given_up: BTreeMap::new(), looked: now }
     }
 
-    /// These are the nodes to watch from now on.
+    /// Sets the nodes to watch.
     pub fn watch(&mut self, now: Duration, ids: impl IntoIterator<Item = NodeId>) {
         let ids: BTreeSet<NodeId> = ids.into_iter().collect();
         self.peers.retain(|id, _| ids.contains(id));
@@ -50,15 +50,15 @@ impl Peers {
         }
     }
 
-    /// This node had been known for `age` before this agent first saw it.
+    /// Records that the node was known for `age` before this agent first saw it.
     pub(super) fn known_for(&mut self, now: Duration, id: NodeId, age: Duration) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.first_seen = now.saturating_sub(age);
         }
     }
 
-    /// Takes in heartbeats that were read at `now`. Time since the reading before, beyond the usual, counts against nobody:
-    /// then it was this agent, or the store, that was away.
+    /// Processes heartbeats that were read at `now`. If the time since the previous read is longer than usual, the
+    /// excess does not count: this agent, or the store, was not available then.
     pub fn observe(&mut self, now: Duration, beats: &Beats, options: &Options) {
         let away = now.saturating_sub(self.looked).saturating_sub(usual_gap(options));
         self.looked = now;
@@ -73,19 +73,19 @@ impl Peers {
         }
     }
 
-    /// The host of the store saw node `id`'s connection close: the node counts as lost at once.
-    pub fn sever(&mut self, id: NodeId) {
+    /// The host of the store saw node `id` disconnect: the node counts as lost immediately.
+    pub fn disconnected(&mut self, id: NodeId) {
         self.give_up(id, "its connection to the store was closed".to_owned());
     }
 
-    /// Node `id`, if it is watched, counts as lost for this reason, whatever its heart does.
+    /// Node `id`, if it is watched, counts as lost for this reason, independently of its heartbeat.
     pub fn give_up(&mut self, id: NodeId, why: String) {
         if self.peers.contains_key(&id) {
             self.given_up.insert(id, why);
         }
     }
 
-    /// For how long node `id` has been silent; `None` for a node that is not watched.
+    /// How long node `id`'s heartbeat has been missing; `None` if it is not watched.
     #[must_use]
     pub fn silence(&self, now: Duration, id: NodeId) -> Option<Duration> {
         self.peers.get(&id).map(|peer| now.saturating_sub(peer.changed))
@@ -97,16 +97,16 @@ impl Peers {
         self.peers.get(&id).map(|peer| now.saturating_sub(peer.first_seen))
     }
 
-    /// Whether node `id` has given a sign of life since node `since` was first seen; where that is not watched, since the
-    /// first look.
+    /// Returns true if node `id`'s heartbeat has changed since node `since` was first seen; if that is not watched,
+    /// since the first read.
     #[must_use]
-    pub fn lives(&self, id: NodeId, since: NodeId) -> bool {
+    pub fn is_alive(&self, id: NodeId, since: NodeId) -> bool {
         let seen = self.peers.get(&since).map(|peer| peer.first_seen);
         let lived = self.peers.get(&id).and_then(|peer| peer.lived);
         lived.is_some_and(|lived| seen.is_none_or(|seen| lived > seen))
     }
 
-    /// Why node `id` counts as lost at `now`, with the numbers; `None` while it does not.
+    /// Why node `id` counts as lost at `now`, with the numbers; `None` if it does not.
     #[must_use]
     pub fn lost(&self, now: Duration, id: NodeId, options: &Options) -> Option<String> {
         if let Some(why) = self.given_up.get(&id) {
@@ -120,19 +120,19 @@ impl Peers {
         })
     }
 
-    /// All nodes that count as lost at `now`, each with the reason.
+    /// All nodes that count as lost at `now`, with the reasons.
     #[must_use]
     pub fn all_lost(&self, now: Duration, options: &Options) -> Vec<(NodeId, String)> {
         self.peers.keys().filter_map(|id| Some((*id, self.lost(now, *id, options)?))).collect()
     }
 
-    /// Those that are watched.
+    /// The watched nodes.
     pub(super) fn ids(&self) -> Vec<NodeId> {
         self.peers.keys().copied().collect()
     }
 
-    /// Hashes alike two observers who will judge alike whatever comes: ages beyond `cap` are one, and of a beat counts only
-    /// whether it is the `latest`.
+    /// Two observers with the same hash make the same decisions; ages beyond `cap` count as equal, and a beat only
+    /// counts as equal to `latest` or not.
     #[cfg(test)]
     pub(super) fn digest(
         &self,
@@ -153,7 +153,7 @@ impl Peers {
     }
 }
 
-/// An agent that is there looks at least so often.
+/// An agent that is available reads at least this often.
 fn usual_gap(options: &Options) -> Duration {
     options.keep_alive_interval.max(options.poll() * 2)
 }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_a_node_as_lost_when_its_beat_stood_still_for_a_lease() {
+    fn counts_a_node_as_lost_when_its_heartbeat_did_not_change_for_a_lease() {
         let (mut peers, options) = watching(100);
         for now in [105, 110, 114] {
             peers.observe(at(now), &[(2, 4), (3, now)], &options);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_time_in_which_it_did_not_look_against_nobody() {
+    fn does_not_count_time_in_which_it_did_not_look() {
         let (mut peers, options) = watching(1);
         peers.observe(at(100), &[(2, 4)], &options);
         assert_eq!(peers.silence(at(100), 2), Some(at(5)));
@@ -196,22 +196,22 @@ mod tests {
     }
 
     #[test]
-    fn counts_a_node_as_lost_at_once_when_its_connection_closed() {
+    fn counts_a_node_as_lost_immediately_when_it_disconnects() {
         let (mut peers, options) = watching(1);
-        peers.sever(2);
+        peers.disconnected(2);
         assert_eq!(peers.lost(at(1), 2, &options).unwrap(), "its connection to the store was closed");
         peers.watch(at(2), [3]);
         assert_eq!(peers.all_lost(at(2), &options), []);
     }
 
     #[test]
-    fn takes_only_a_beat_that_follows_the_newcomer_for_a_sign_of_life() {
+    fn only_a_heartbeat_after_the_new_node_proves_that_the_holder_is_alive() {
         let (mut peers, options) = watching(1);
         peers.observe(at(2), &[(2, 5)], &options);
-        assert!(peers.lives(2, 3));
+        assert!(peers.is_alive(2, 3));
         peers.watch(at(3), [2, 3, 4]);
-        assert!(!peers.lives(2, 4));
+        assert!(!peers.is_alive(2, 4));
         peers.observe(at(4), &[(2, 6)], &options);
-        assert!(peers.lives(2, 4));
+        assert!(peers.is_alive(2, 4));
     }
 }

@@ -1,4 +1,4 @@
-//! Why something was decided, with the numbers that decided it, and in words.
+//! The reason of a decision, with its numbers, and as a text.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,44 +6,44 @@ use std::time::Duration;
 use super::error::seconds;
 use super::node::Node;
 
-/// Why.
+/// Why an agent or leader decided something.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // the fields are their names
+#[allow(missing_docs)] // the names of the fields explain them
 pub enum Reason {
-    /// Nobody was there before.
+    /// This node is the first.
     First,
-    /// This node has asked in.
+    /// This node has asked to join.
     Asks { leader: Option<Node> },
-    /// Too few have come.
+    /// Too few nodes have come.
     TooFew { came: usize, min: usize },
-    /// Enough have come; more may.
+    /// Enough nodes have come; more may follow.
     LastCall { came: usize, min: usize, max: usize, left: Duration },
-    /// Members of the round before have to come back.
+    /// Members of the previous round have not come back yet.
     /// `more` of them are not named.
     Expecting { nodes: Vec<Node>, came: usize, more: usize },
-    /// All have come.
+    /// All nodes have come.
     Complete { came: usize, max: usize },
-    /// It is full.
-    /// `more` of its members are not named.
+    /// There is no free place.
+    /// `more` of the members are not named.
     Spare { place: usize, max: usize, members: Vec<Node>, more: usize },
-    /// Another node has the rank that this one insists on; it is not known whether it lives.
+    /// Another node has the rank that this one requests; whether it is alive is not known yet.
     RankHeld { rank: usize, holder: Node },
-    /// Some nodes have finished already.
+    /// Some nodes have already finished.
     Ending { done: usize, of: usize },
-    /// Nodes are struck out.
-    Strikes { nodes: Vec<(Node, String)> },
-    /// The others struck this node out.
-    StruckOut,
-    /// Nothing calls for anything.
+    /// Nodes are being removed.
+    Removes { nodes: Vec<(Node, String)> },
+    /// The others removed this node.
+    Removed,
+    /// There is nothing to do.
     Steady { round: u64, done: usize, of: usize },
-    /// What was wanted.
+    /// The agent itself wants it.
     Wanted,
-    /// What was found.
+    /// The state in the store requires it.
     Found,
 }
 
 impl Reason {
-    /// Whether both tell people the same; the time that is left is no news.
+    /// Returns true if both have the same text, apart from the remaining time.
     pub(super) fn same(&self, other: &Reason) -> bool {
         match (self, other) {
             (Reason::LastCall { came, min, max, .. }, Reason::LastCall { came: came2, min: min2, max: max2, .. }) => {
@@ -57,18 +57,18 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::First => f.write_str("nobody has come yet"),
+            Reason::First => f.write_str("this node is the first"),
             Reason::Asks { leader: Some(leader) } => {
-                write!(f, "asked to take part; {leader}, which leads, has not answered")
+                write!(f, "asked to join; {leader}, the leader, has not answered")
             }
-            Reason::Asks { leader: None } => f.write_str("asked to take part; no node leads at the moment"),
+            Reason::Asks { leader: None } => f.write_str("asked to join; there is no leader at the moment"),
             Reason::TooFew { came, min } => write!(f, "{came} of at least {min} nodes have come"),
             Reason::LastCall { came, min, max, left } => {
                 let left = seconds(Duration::from_secs(left.as_secs_f64().ceil() as u64));
                 write!(f, "{came} nodes have come, at least {min} are needed; up to {max} may still come for {left}")
             }
             Reason::Expecting { nodes, came, more } => {
-                write!(f, "{came} nodes have come; their workers ended, these are expected: {}", names(nodes, *more))
+                write!(f, "{came} nodes have come back; still waiting for {}", names(nodes, *more))
             }
             Reason::Complete { came, max } => write!(f, "all of {came} nodes have come (at most {max})"),
             Reason::Spare { place, max, members, more } => write!(
@@ -78,22 +78,22 @@ impl fmt::Display for Reason {
                 names(members, *more)
             ),
             Reason::RankHeld { rank, holder } => {
-                write!(
-                    f,
-                    "node_rank {rank} is held by {holder}; waiting for a sign of its life, or the end of its lease"
-                )
+                write!(f, "node_rank {rank} is held by {holder}; waiting for its heartbeat, or the end of its lease")
             }
             Reason::Ending { done, of } => {
-                write!(f, "the workers of {done} of {of} nodes have succeeded already: the job ends, nobody is let in")
+                write!(
+                    f,
+                    "the workers of {done} of {of} nodes have already succeeded: the job is ending, and no node can join"
+                )
             }
-            Reason::Strikes { nodes } => {
-                let told: Vec<_> = nodes.iter().map(|(node, why)| format!("{node}: {why}")).collect();
-                write!(f, "struck out {}", told.join(", "))
+            Reason::Removes { nodes } => {
+                let texts: Vec<_> = nodes.iter().map(|(node, why)| format!("{node}: {why}")).collect();
+                write!(f, "removed {}", texts.join(", "))
             }
-            Reason::StruckOut => f.write_str("the others gave up on this node; it joins again"),
+            Reason::Removed => f.write_str("the others gave up on this node; it joins again"),
             Reason::Steady { round, done, of } => write!(f, "round {round} runs; {done} of {of} nodes have succeeded"),
-            Reason::Wanted => f.write_str("as this agent wants"),
-            Reason::Found => f.write_str("as the store says"),
+            Reason::Wanted => f.write_str("this agent wants it"),
+            Reason::Found => f.write_str("the store requires it"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a node asks of the leader, and what the state is with it granted.
+//! Requests of nodes to the leader, and the state after they are granted.
 
 use std::collections::BTreeMap;
 
@@ -7,45 +7,45 @@ use serde::{Deserialize, Serialize};
 use super::node::{Job, Me, Node, NodeId};
 use super::state::{Cause, Closing, Phase, State};
 
-/// A node asks for something.
+/// A request of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Request {
-    /// Who asks.
+    /// The node that sent it.
     pub from: NodeId,
-    /// For what.
+    /// The content of the request.
     pub want: Want,
 }
 
-/// What a node wants.
+/// What a node requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Want {
-    /// To take part in a round: its workers have ended. Asked again whenever the round has changed and it is not in it.
+    /// To take part in a round: its workers have ended. Sent again whenever the round has changed without this node.
     Join {
-        /// What it tells of itself.
+        /// What the node publishes about itself.
         node: Box<Node>,
         /// The command line of its workers, by role.
         commands: BTreeMap<String, String>,
-        /// The last round that it was given.
+        /// The last round that it took part in.
         given: Option<u64>,
-        /// The round that gathered or ran when it asked.
+        /// The round that gathered or ran when it sent the request.
         round: u64,
     },
-    /// To have the workers of this round started again.
+    /// To restart the workers of this round.
     Restart {
         /// The round.
         round: u64,
         /// What failed.
         reason: String,
     },
-    /// To have it known that its workers of this round have all succeeded.
+    /// To announce that its workers of this round have all succeeded.
     Succeed {
         /// The round.
         round: u64,
     },
-    /// To end the job for all.
+    /// To end the job for all nodes.
     Close(Box<Closing>),
-    /// To go.
+    /// To leave.
     Leave {
         /// Why.
         why: String,
@@ -53,12 +53,12 @@ pub enum Want {
 }
 
 impl State {
-    /// The state once `request` is granted; the same where there is nothing to grant.
+    /// The state after `request` is granted; unchanged if there is nothing to grant.
     pub(super) fn granting(self, request: Request) -> State {
         let from = request.from;
         match request.want {
             _ if self.is_final() => self,
-            // Nobody joins for somebody else.
+            // A node cannot join on behalf of another.
             Want::Join { ref node, .. } if node.id != from => self,
             Want::Leave { why } => self.left(from, why),
             Want::Join { node, commands, given, round } => {
@@ -77,7 +77,7 @@ impl State {
         }
     }
 
-    /// Whether node `id` is a member of the running `round` and has not succeeded.
+    /// Returns true if node `id` is a member of the running `round` and has not succeeded yet.
     fn runs(&self, id: NodeId, round: u64) -> bool {
         let running = matches!(self.phase, Phase::Running { .. }) && self.round == round;
         running && self.member(id).is_some() && !self.done().contains(&id)
@@ -91,12 +91,12 @@ impl State {
     }
 
     fn joined(self, me: Me, given: Option<u64>, round: u64) -> State {
-        // Its agent sees the difference in the header, and says so.
+        // Its agent sees the difference in the header and reports it.
         if !me.job.differences(&self.job).is_empty() {
             return self;
         }
         let known = self.node(me.node.id).is_some();
-        // It has taken part in a round since it asked: its workers may run.
+        // It has taken part in a round since it sent the request: its workers may be running.
         let stale = round < self.round && given.is_none_or(|given| given + 1 < self.round);
         match &self.phase {
             Phase::Gathering if known && stale => self,
@@ -104,13 +104,13 @@ impl State {
             Phase::Running { done } if known && given == Some(self.round) && !done.contains(&me.node.id) => {
                 self.restarted(me.node.id, given.unwrap_or_default(), "it joins again".to_owned()).come_back(&me)
             }
-            // It has what it wants, or the job ends and nobody is let in.
+            // It already is a member, or the job is ending and no node can join.
             Phase::Running { done } if known || !done.is_empty() => self,
             _ => self.newcomer(&me),
         }
     }
 
-    /// A running round meets a node that it does not know.
+    /// Handles a node that a running round does not know.
     fn newcomer(self, me: &Me) -> State {
         let contested = me.node.node_rank.is_some() && self.everyone().any(|node| node.node_rank == me.node.node_rank);
         match contested || self.members.len() >= self.job.max_nodes {
@@ -134,7 +134,7 @@ impl State {
             return self;
         };
         if node.hosts_store {
-            let reason = format!("the store lives in this agent, which has to go: {why}");
+            let reason = format!("this agent hosts the store and has to leave: {why}");
             return self.closed(Closing { by: node, reason, root_cause: None });
         }
         self.without(vec![(id, why)], |node, why| Cause::NodeLeft { node, why })
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_came_too_late_changes_nothing() {
+    fn a_late_request_changes_nothing() {
         let state = running();
         assert_eq!(join(state.clone(), 1, None, None), state);
         assert_eq!(ask(state.clone(), 1, Want::Restart { round: 7, reason: String::new() }), state);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_not_come_back_by_what_it_asked_before_it_took_part() {
+    fn an_old_request_does_not_make_a_member_come_back() {
         let (node, commands) = (Box::new(node(2, "h")), job(1, 3).commands);
         let late = |given, round| Want::Join { node: node.clone(), commands: commands.clone(), given, round };
         let state = running().reformed(Cause::Newcomer { node: (*node).clone() });
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_whose_rank_is_held_waits_though_a_place_is_free() {
+    fn a_node_whose_rank_is_taken_waits_even_if_a_place_is_free() {
         let state = join(join(State::empty(job(1, 3)), 1, Some(0), None), 2, Some(0), None);
         assert_eq!((state.members.len(), state.waiting.len(), state.contests().count()), (1, 1, 1));
         let state = join(state.complete(), 3, Some(0), None);
@@ -212,7 +212,7 @@ mod tests {
         state.leader = Some(node(1, "h"));
         let left = ask(state.clone(), 1, Want::Leave { why: String::new() });
         assert_eq!(left, State { leader: None, ..state.clone() });
-        // The end is not changed even by that.
+        // The final state stays unchanged even then.
         let finished = state.succeeded(2);
         assert_eq!(ask(finished.clone(), 1, Want::Leave { why: String::new() }), finished);
     }
@@ -223,7 +223,7 @@ mod tests {
         state.members[0].node.hosts_store = true;
         let state = ask(state, 1, Want::Leave { why: "SIGTERM".into() });
         let Phase::Closed(closing) = &state.phase else { panic!("{state:?}") };
-        assert_eq!(closing.reason, "the store lives in this agent, which has to go: SIGTERM");
+        assert_eq!(closing.reason, "this agent hosts the store and has to leave: SIGTERM");
         assert_eq!(join(state.clone(), 3, None, None), state);
     }
 }

@@ -1,8 +1,8 @@
-//! A round that came about: this node's place in it, and its workers' ranks.
+//! A round that runs: this node's place in it, and the ranks of its workers.
 //!
-//! Ranks are contiguous per node in the order of group ranks; role ranks count only nodes of the same role, as
-//! `_assign_worker_ranks` of torch/distributed/elastic/agent/server/api.py does. A node is given its own place and the totals:
-//! that is all that workers are told, and it does not grow with the number of nodes.
+//! The ranks of a node are contiguous, in the order of group ranks; role ranks count only nodes of the same role, as in
+//! `_assign_worker_ranks` of torch/distributed/elastic/agent/server/api.py. A node gets its own place and the totals,
+//! which is all that workers need and does not grow with the number of nodes.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use super::header::{Own, View};
 use super::node::{Node, NodeId};
 use super::state::Cause;
 
-/// The agreement of a round, as one of its members sees it.
+/// A round from the view of one member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Round {
-    /// Counts the agreements from 0.
+    /// The number of the round, from 0.
     pub number: u64,
-    /// This node's place among the nodes (GROUP_RANK).
+    /// This node's position among the nodes (GROUP_RANK).
     pub group_rank: usize,
     /// This node, and the ranks of its workers.
     pub me: RoundMember,
@@ -25,37 +25,37 @@ pub struct Round {
     pub first: Node,
     /// The number of nodes (GROUP_WORLD_SIZE).
     pub nodes: usize,
-    /// Workers of all nodes (WORLD_SIZE).
+    /// The number of workers of all nodes (WORLD_SIZE).
     pub world_size: usize,
     /// Why this round was formed.
     pub cause: Cause,
-    /// The numbers of all nodes where this node leads, else its own alone.
+    /// The ids of all nodes if this node leads, otherwise only its own.
     pub ids: Vec<NodeId>,
 }
 
 /// One node of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RoundMember {
-    /// Who.
+    /// The node.
     pub node: Node,
     /// The rank of its first worker.
     pub first_rank: usize,
     /// The role rank of its first worker.
     pub first_role_rank: usize,
-    /// Workers of all nodes with its role.
+    /// The number of workers of all nodes with its role.
     pub role_world_size: usize,
 }
 
-/// A node's place in a round that runs.
+/// The ranks that a round assigns to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Seat {
+pub struct RankAssignment {
     /// GROUP_RANK.
     pub group_rank: usize,
     /// The rank of its first worker.
     pub first_rank: usize,
     /// The role rank of its first worker.
     pub first_role_rank: usize,
-    /// Workers of all nodes with its role.
+    /// The number of workers of all nodes with its role.
     pub role_world_size: usize,
 }
 
@@ -71,10 +71,10 @@ pub struct RankSet {
 }
 
 impl Round {
-    /// The round that runs, as `me` sees it; `None` where `me` takes no part.
+    /// The running round from the view of `me`; `None` if `me` is not a member.
     pub(super) fn of(view: &View, me: &Node) -> Option<Round> {
-        let Own::Member { seat: Some(seat), .. } = &view.own else { return None };
-        let Seat { group_rank, first_rank, first_role_rank, role_world_size } = *seat;
+        let Own::Member { assignment: Some(assignment), .. } = &view.own else { return None };
+        let RankAssignment { group_rank, first_rank, first_role_rank, role_world_size } = *assignment;
         let header = &view.header;
         Some(Round {
             number: header.round,
@@ -94,7 +94,7 @@ impl Round {
         &self.me
     }
 
-    /// The ranks of this node's worker `local_rank`; `None` where it has no such worker.
+    /// The ranks of this node's worker `local_rank`; `None` if it does not exist.
     #[must_use]
     pub fn ranks_of(&self, local_rank: usize) -> Option<RankSet> {
         let me = &self.me;
@@ -106,21 +106,21 @@ impl Round {
     }
 }
 
-/// The places of `nodes`, which stand in the order of their group ranks.
-pub(super) fn seats<'a>(nodes: impl Iterator<Item = &'a Node> + Clone) -> Vec<Seat> {
+/// Assigns ranks to `nodes`, which are in the order of their group ranks.
+pub(super) fn assign_ranks<'a>(nodes: impl Iterator<Item = &'a Node> + Clone) -> Vec<RankAssignment> {
     let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
     nodes.clone().for_each(|node| *sizes.entry(&node.role).or_default() += node.local_world_size);
     let mut placed: BTreeMap<&str, usize> = BTreeMap::new();
     let mut first_rank = 0;
-    let seat = |(group_rank, node): (usize, &'a Node)| {
+    let assignment = |(group_rank, node): (usize, &'a Node)| {
         let before = placed.entry(&node.role).or_default();
         let role_world_size = sizes[node.role.as_str()]; // every role was counted above
-        let seat = Seat { group_rank, first_rank, first_role_rank: *before, role_world_size };
+        let assignment = RankAssignment { group_rank, first_rank, first_role_rank: *before, role_world_size };
         *before += node.local_world_size;
         first_rank += node.local_world_size;
-        seat
+        assignment
     };
-    nodes.enumerate().map(seat).collect()
+    nodes.enumerate().map(assignment).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What the agents share, and the few steps that lead from one state to the next.
+//! The state that agents share, and the transitions between states.
 //!
-//! Only the leader holds the whole of it. How it lies in the store, and what the others read of it, is in
-//! [`header`](super::header). The steps are pure and keep the invariants that [`State::check`] names: no node twice, never
-//! more members than the maximum, nobody waits while a place is free.
+//! Only the leader holds the whole state. [`header`](super::header) describes how it is stored and what the other
+//! agents read. The transitions are pure and keep the invariants of [`State::check`]: no node occurs twice, there are
+//! never more members than the maximum, and no node waits while a place is free.
 
 use std::cmp::Ordering;
 
@@ -11,46 +11,46 @@ use serde::{Deserialize, Serialize};
 use super::node::{Job, Me, Node, NodeId};
 
 /// The version of the format.
-pub const SCHEMA: u32 = 3;
+pub const SCHEMA: u32 = 4;
 
-/// How many lost nodes are remembered for messages.
+/// How many lost nodes are kept for messages.
 const MAX_LOST: usize = 16;
 /// How many characters of a reason are kept.
 const MAX_REASON: usize = 2000;
 
-/// All that agents share.
+/// The whole shared state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// Counts the writes.
+    /// The number of writes.
     pub version: u64,
-    /// Counts the writes that everybody is to hear of at once.
+    /// The number of writes that were announced to all nodes.
     pub news: u64,
-    /// Counts the leaders.
+    /// The number of leaders.
     pub term: u64,
-    /// The node that alone changes the state in this term; `None` once it has resigned.
+    /// The node that may change the state in this term; `None` after it has resigned.
     pub leader: Option<Node>,
     /// The job that this rendezvous is for.
     pub job: Job,
-    /// The round that gathers or runs, from 0.
+    /// The current round, from 0.
     pub round: u64,
-    /// Where that round stands.
+    /// The phase of that round.
     pub phase: Phase,
     /// Why the round is formed.
     pub cause: Cause,
-    /// Who takes part; in the order of group ranks once it runs.
+    /// The members; in the order of group ranks once the round runs.
     pub members: Vec<Member>,
-    /// Who waits for a place to become free, in the order of arrival.
+    /// The nodes that wait for a free place, in the order of arrival.
     pub waiting: Vec<Node>,
-    /// Who was struck out lately.
+    /// The nodes that were removed most recently.
     pub lost: Vec<Lost>,
-    /// Who was not let in lately.
+    /// The nodes that were refused most recently.
     pub refused: Vec<Refused>,
 }
 
-/// Where a round stands.
+/// The phase of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Members come.
+    /// Members arrive.
     Gathering,
     /// Members are fixed, and their workers run.
     Running {
@@ -59,52 +59,53 @@ pub enum Phase {
     },
     /// The workers of all members have succeeded. Final.
     Finished,
-    /// Some node has ended the job. Final.
+    /// A node has ended the job. Final.
     Closed(Closing),
 }
 
-/// A node that takes part.
+/// A node that takes part in a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
-    /// Who.
+    /// The node.
     pub node: Node,
-    /// While the round gathers: whether it has come. Members of the round before are expected, and wait for their workers.
+    /// While the round gathers: whether it has arrived. Members of the previous round are expected until their workers
+    /// have ended.
     pub arrived: bool,
-    /// Its group rank in the latest round in which it took part.
+    /// Its group rank in the latest round that it took part in.
     pub rank: Option<usize>,
 }
 
 /// Why a round is formed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // the fields are their names
+#[allow(missing_docs)] // the names of the fields explain them
 pub enum Cause {
-    /// It is the first.
+    /// It is the first round.
     Start,
-    /// A node gave no sign of life.
+    /// A node's heartbeat stopped, or it disconnected.
     NodeLost { node: Node, why: String },
-    /// A node went of its own accord.
+    /// A node left voluntarily.
     NodeLeft { node: Node, why: String },
-    /// A node asked in.
+    /// A new node asked to join.
     Newcomer { node: Node },
-    /// Workers of a node failed, and it starts them again.
+    /// Workers of a node failed, and it restarts them.
     Restart { node: Node, reason: String },
 }
 
-/// Who ended the job, and why.
+/// Which node ended the job, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Closing {
-    /// The node that did.
+    /// The node that ended it.
     pub by: Node,
     /// Its reason.
     pub reason: String,
-    /// The worker at fault, where one is.
+    /// The worker at fault, if there is one.
     pub root_cause: Option<RootCause>,
 }
 
 /// The worker that failed first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[allow(missing_docs)] // the fields are their names
+#[allow(missing_docs)] // the names of the fields explain them
 pub struct RootCause {
     pub rank: usize,
     pub local_rank: usize,
@@ -112,33 +113,33 @@ pub struct RootCause {
     pub pid: u32,
     /// Its exit code, or minus the signal's number.
     pub exit_code: i32,
-    /// What it said in its error file or last lines; may be empty.
+    /// The message in its error file or its last lines; may be empty.
     pub message: String,
 }
 
-/// A node that was struck out.
+/// A node that was removed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lost {
-    /// Who.
+    /// The node.
     pub node: Node,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// The round that gathered or ran then.
+    /// The round at that time.
     pub round: u64,
 }
 
-/// A node that asked in and was not let in: a live node holds the rank that it insists on.
+/// A node that asked to join and was refused: a live node has the rank that it requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Refused {
-    /// Who.
+    /// Its id.
     pub id: NodeId,
-    /// Who has its rank.
+    /// The node that has its rank.
     pub holder: Node,
 }
 
-/// Checking.
+/// Validation.
 impl State {
-    /// What holds of every state that agents write; the text says what does not.
+    /// Checks the invariants of every state that agents write; the error names the one that is broken.
     pub fn check(&self) -> Result<(), String> {
         let mut ids: Vec<NodeId> = self.everyone().map(|node| node.id).collect();
         ids.sort_unstable();
@@ -147,19 +148,19 @@ impl State {
         }
         let workers = self.members.iter().try_fold(0usize, |sum, m| sum.checked_add(m.node.local_world_size));
         if workers.is_none_or(|sum| sum > u32::MAX as usize) {
-            return Err("its members have more workers than there can be".to_owned());
+            return Err("its members have more workers than is possible".to_owned());
         }
         if self.members.len() > self.job.max_nodes {
             return Err(format!("{} members, but at most {} may be", self.members.len(), self.job.max_nodes));
         }
         if self.version == u64::MAX || self.round == u64::MAX {
-            return Err("a count is at its end".to_owned());
+            return Err("a counter has overflowed".to_owned());
         }
         Ok(())
     }
 }
 
-/// Asking.
+/// Queries.
 impl State {
     /// The entry of node `id` among the members.
     #[must_use]
@@ -167,41 +168,41 @@ impl State {
         self.members.iter().find(|member| member.node.id == id)
     }
 
-    /// Whether node `id` waits for a place.
+    /// Returns true if node `id` waits for a place.
     #[must_use]
     pub fn waits(&self, id: NodeId) -> bool {
         self.waiting.iter().any(|node| node.id == id)
     }
 
-    /// Members, then those who wait.
+    /// All members, then all waiting nodes.
     pub fn everyone(&self) -> impl Iterator<Item = &Node> {
         self.members.iter().map(|member| &member.node).chain(&self.waiting)
     }
 
-    /// Node `id`, member or waiting.
+    /// Node `id`, whether member or waiting.
     #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.everyone().find(|node| node.id == id)
     }
 
-    /// The node in which the store lives, where that is known.
+    /// The node that hosts the store, if known.
     #[must_use]
     pub fn host(&self) -> Option<&Node> {
         self.everyone().find(|node| node.hosts_store)
     }
 
-    /// Members that have come.
+    /// The number of members that have arrived.
     #[must_use]
     pub fn arrived(&self) -> usize {
         self.members.iter().filter(|member| member.arrived).count()
     }
 
-    /// Members that are expected and have not come.
+    /// The members that are expected and have not arrived.
     pub fn expected(&self) -> impl Iterator<Item = &Node> {
         self.members.iter().filter(|member| !member.arrived).map(|member| &member.node)
     }
 
-    /// The node, member or waiting for longer than `me`, that holds the node rank that `me` insists on.
+    /// The node, a member or one that has waited longer than `me`, that has the node rank that `me` requests.
     #[must_use]
     pub fn rank_holder(&self, me: &Node) -> Option<&Node> {
         let rank = me.node_rank?;
@@ -209,12 +210,12 @@ impl State {
         before.into_iter().find(|node| node.node_rank == Some(rank))
     }
 
-    /// Those who wait for a rank that another node holds, with that node.
+    /// The nodes that wait for a rank, each with the node that has it.
     pub fn contests(&self) -> impl Iterator<Item = (&Node, &Node)> {
         self.waiting.iter().filter_map(|node| Some((node, self.rank_holder(node)?)))
     }
 
-    /// Members whose workers have all succeeded.
+    /// The members whose workers have all succeeded.
     #[must_use]
     pub fn done(&self) -> &[NodeId] {
         match &self.phase {
@@ -223,16 +224,16 @@ impl State {
         }
     }
 
-    /// Whether nothing will ever change again.
+    /// Returns true if the state can no longer change.
     #[must_use]
     pub fn is_final(&self) -> bool {
         matches!(self.phase, Phase::Finished | Phase::Closed(_))
     }
 }
 
-/// Steps. Each returns the state after it.
+/// Transitions. Each returns the next state.
 impl State {
-    /// A rendezvous that nobody has come to yet.
+    /// A rendezvous without nodes.
     pub(super) fn empty(job: Job) -> State {
         State {
             version: 0,
@@ -250,7 +251,7 @@ impl State {
         }
     }
 
-    /// With `me` come, as a member or, where it is full, waiting. A running round must be re-formed first.
+    /// Adds `me` as a member or, if all places are taken, as a waiting node. A running round must be re-formed first.
     pub(super) fn with(mut self, me: &Me) -> State {
         for (role, command) in &me.job.commands {
             self.job.commands.entry(role.clone()).or_insert_with(|| command.clone());
@@ -263,8 +264,8 @@ impl State {
         self.fill()
     }
 
-    /// Turned from running to the gathering of the next round, in which all its members are expected. Where some have
-    /// succeeded already there is no next round for the others: it is closed.
+    /// Turns a running round into the gathering of the next one, in which all of its members are expected. If some have
+    /// already succeeded, the others cannot have a next round, and the job is closed.
     pub(super) fn reformed(mut self, cause: Cause) -> State {
         if let Some(done) = self.done().first().and_then(|id| self.node(*id)).cloned() {
             return self.closed_after(&done, cause);
@@ -275,7 +276,7 @@ impl State {
         self.fill()
     }
 
-    /// Without these nodes, each with the reason. Members that have succeeded stay: their part is done.
+    /// Removes these nodes, each with its reason. Members that have succeeded stay, because their part is complete.
     pub(super) fn without(mut self, gone: Vec<(NodeId, String)>, cause: fn(Node, String) -> Cause) -> State {
         let mut missed = None;
         for (id, why) in gone {
@@ -289,7 +290,7 @@ impl State {
             }
             let place = self.members.iter().position(|member| member.node.id == id);
             if self.ends_with(id) {
-                // The members of the round stay as they were: the closing names who failed them.
+                // The members of the round stay unchanged: the closing names the lost one.
                 continue;
             }
             place.map(|at| self.members.remove(at));
@@ -304,12 +305,12 @@ impl State {
         }
     }
 
-    /// Whether losing member `id` ends the job, because others have succeeded already.
+    /// Returns true if losing member `id` ends the job, because others have already succeeded.
     fn ends_with(&self, id: NodeId) -> bool {
         !self.done().is_empty() && self.member(id).is_some()
     }
 
-    /// The gathering, complete: members in the order of their group ranks.
+    /// Completes the gathering: puts members in the order of their group ranks.
     pub(super) fn complete(mut self) -> State {
         self.members.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| by_name(&a.node, &b.node)));
         self.members.iter_mut().enumerate().for_each(|(at, member)| member.rank = Some(at));
@@ -317,7 +318,7 @@ impl State {
         self
     }
 
-    /// With member `id` done; finished when it was the last.
+    /// Marks member `id` as done; finishes the job if it was the last.
     pub(super) fn succeeded(mut self, id: NodeId) -> State {
         if let Phase::Running { done } = &mut self.phase {
             done.push(id);
@@ -328,7 +329,7 @@ impl State {
         self
     }
 
-    /// Ended by `closing`.
+    /// Closes the job.
     pub(super) fn closed(mut self, mut closing: Closing) -> State {
         closing.reason = shorten(&closing.reason);
         if let Some(root) = &mut closing.root_cause {
@@ -340,14 +341,14 @@ impl State {
 
     fn closed_after(self, done: &Node, cause: Cause) -> State {
         let reason = format!(
-            "{}, after the workers of {done} had already finished: those cannot be started again with the others",
+            "{}, after the workers of {done} had already finished: they cannot be restarted together with the others",
             cause.text()
         );
         let by = cause.node().unwrap_or(done).clone();
         self.closed(Closing { by, reason, root_cause: None })
     }
 
-    /// Gives free places to those who wait, first come, first served.
+    /// Gives free places to waiting nodes, first come, first served.
     fn fill(mut self) -> State {
         while self.phase == Phase::Gathering && self.members.len() < self.job.max_nodes {
             let Some(at) = self.waiting.iter().position(|node| self.rank_holder(node).is_none()) else { break };
@@ -357,7 +358,7 @@ impl State {
         self
     }
 
-    /// Without the waiting node `id`, whose rank `holder` has.
+    /// Removes the waiting node `id`, whose rank `holder` has.
     pub(super) fn refusing(mut self, id: NodeId, holder: Node) -> State {
         self.waiting.retain(|node| node.id != id);
         self.refused.push(Refused { id, holder });
@@ -380,32 +381,32 @@ impl Cause {
         }
     }
 
-    /// In words.
+    /// A text for messages.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
             Cause::Start => "the job starts".to_owned(),
             Cause::NodeLost { node, why } => format!("{node} was lost: {why}"),
             Cause::NodeLeft { node, why } => format!("{node} left: {why}"),
-            Cause::Newcomer { node } => format!("{node} came to take part"),
+            Cause::Newcomer { node } => format!("{node} joined"),
             Cause::Restart { node, reason } => format!("{node} starts its workers again: {reason}"),
         }
     }
 }
 
-/// The host of the store comes first, since the workers' store is best served where the address is known; then whoever
-/// insists on a rank; then members of the round before, in their order; then newcomers.
+/// The order of members: the host of the store, because the workers' store is best hosted where the address is known;
+/// then nodes that request a rank; then members of the previous round, in their order; then new nodes.
 fn place(member: &Member) -> (usize, bool, usize) {
     let insists = member.node.node_rank.unwrap_or(usize::MAX);
     (insists, !member.node.hosts_store, member.rank.unwrap_or(usize::MAX))
 }
 
-/// By host as people count, `gpu2` before `gpu10`, so that neighbours have neighbouring ranks.
+/// Natural order of host names, `gpu2` before `gpu10`, so that neighbours get neighbouring ranks.
 fn by_name(a: &Node, b: &Node) -> Ordering {
     chunks(&a.host).cmp(&chunks(&b.host)).then(a.id.cmp(&b.id))
 }
 
-/// A name as (text, number) pairs; numbers are compared by length first, so that they need not fit an integer.
+/// Splits a name into (text, number) pairs; numbers are compared by length first, so they need not fit in an integer.
 fn chunks(name: &str) -> Vec<(&str, usize, &str)> {
     let mut rest = name;
     let mut found = Vec::new();
@@ -446,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_newcomers_by_host_as_people_count() {
+    fn ranks_new_nodes_in_the_natural_order_of_host_names() {
         assert_eq!(ids(&gathered(&["gpu10", "gpu9", "gpu010"]).complete()), [2, 1, 3]);
         assert_eq!(ids(&gathered(&["b", "a1x", "a01w"]).complete()), [3, 2, 1]);
     }
@@ -463,14 +464,14 @@ mod tests {
     }
 
     #[test]
-    fn gives_insisted_ranks() {
+    fn gives_requested_ranks() {
         let mut state = gathered(&["a", "b"]);
         (state.members[0].node.node_rank, state.members[1].node.node_rank) = (Some(1), Some(0));
         assert_eq!(ids(&state.complete()), [2, 1]);
     }
 
     #[test]
-    fn lets_the_fourth_of_three_wait_until_a_place_is_free() {
+    fn makes_the_fourth_of_three_nodes_wait_until_a_place_is_free() {
         let state = gathered(&["a", "b", "c", "d", "e"]);
         assert_eq!((ids(&state), state.waiting.len()), (vec![1, 2, 3], 2));
         let state = state.complete().without(vec![(2, "gone".into())], |node, why| Cause::NodeLost { node, why });
@@ -486,7 +487,7 @@ mod tests {
         assert_eq!(
             closing.reason,
             "node 2 (b, pid 100) was lost: no heartbeat, after the workers of node 1 (a, pid 100) had already \
-             finished: those cannot be started again with the others"
+             finished: they cannot be restarted together with the others"
         );
         let kept = state.clone().without(vec![(1, "no heartbeat".into())], |node, why| Cause::NodeLost { node, why });
         assert_eq!(kept.done(), [1]);

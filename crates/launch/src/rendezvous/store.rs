@@ -1,4 +1,4 @@
-//! The few things that a rendezvous asks of a store, and a store in memory.
+//! The operations that a rendezvous needs from a store, and a store in memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -8,45 +8,46 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::Notify;
 
-/// A request that did not come about.
+/// A request that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct StoreError(pub String);
 
-/// A shared map of keys to bytes and to queues of bytes, as c10d's stores are. Clones are handles on the same map. A future
-/// that is dropped half-way may or may not have had its effect, but must leave the handle usable.
+/// A shared map of keys to bytes and to queues of bytes, like c10d's stores. Clones are handles to the same map. A
+/// dropped future may or may not have had its effect, but must leave the handle usable.
 pub trait Store: Clone + Send + Sync + 'static {
-    /// The key's value; `None` where it has none. Never waits for one.
+    /// The key's value, or `None`. Never waits for one.
     fn try_get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
-    /// The values of all these keys, in one request; `None` where one of them has none. Never waits for one.
+    /// The values of all these keys, in one request; `None` if one of them is missing. Never waits.
     fn try_get_all(&self, keys: &[String]) -> impl Future<Output = Result<Option<Vec<Vec<u8>>>, StoreError>> + Send;
-    /// Gives the key this value.
+    /// Sets the key.
     fn set(&self, key: &str, value: &[u8]) -> impl Future<Output = Result<(), StoreError>> + Send;
-    /// Gives all these keys their values, in one request.
+    /// Sets all these keys, in one request.
     fn set_all(&self, entries: &[(String, Vec<u8>)]) -> impl Future<Output = Result<(), StoreError>> + Send;
-    /// Gives the key the value `desired` if it has `expected`, or if it has none and `expected` is empty. Whether it did.
+    /// Sets the key to `desired` if its value is `expected`, or if it is missing and `expected` is empty. Returns true
+    /// if it did.
     fn compare_set(
         &self,
         key: &str,
         expected: &[u8],
         desired: &[u8],
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
-    /// Adds to the number that the key holds (0 where it has none), and returns the sum.
+    /// Adds to the number in the key (0 if it is missing) and returns the sum.
     fn add(&self, key: &str, amount: i64) -> impl Future<Output = Result<i64, StoreError>> + Send;
-    /// Takes the key away, and returns true if it was there. A queue stays.
+    /// Deletes the key and returns true if it existed. Does not delete a queue.
     fn delete(&self, key: &str) -> impl Future<Output = Result<bool, StoreError>> + Send;
-    /// Puts the value at the end of the key's queue.
+    /// Appends the value to the key's queue.
     fn push(&self, key: &str, value: &[u8]) -> impl Future<Output = Result<(), StoreError>> + Send;
-    /// Takes the value at the front of the key's queue; `None` where it is empty. Never waits for one.
+    /// Removes and returns the first value of the key's queue, or `None`. Never waits for one.
     fn try_pop(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
-    /// Waits until the key has a value or its queue holds one, or `timeout` is over. Whether it has. Other requests must not
-    /// queue behind it.
+    /// Waits until the key has a value or its queue is not empty, or until `timeout`. Returns true if so. It must not
+    /// delay other requests.
     fn wait(&self, key: &str, timeout: Duration) -> impl Future<Output = Result<bool, StoreError>> + Send;
-    /// Where it is, for messages.
+    /// The store's address, for messages.
     fn address(&self) -> String;
 }
 
-/// A store in this process. It serves one agent alone (`--standalone` without workers' store needs), and tests.
+/// A store in this process, for a single agent (`--standalone` if workers do not need it) and for tests.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore(Arc<Mutex<Held>>);
 
@@ -54,7 +55,7 @@ pub struct MemoryStore(Arc<Mutex<Held>>);
 struct Held {
     map: BTreeMap<String, Vec<u8>>,
     queues: BTreeMap<String, VecDeque<Vec<u8>>>,
-    /// Those who wait, by key.
+    /// The waiting tasks, by key.
     waiting: BTreeMap<String, Arc<Notify>>,
     dead: bool,
 }
@@ -77,7 +78,7 @@ impl Held {
 }
 
 impl MemoryStore {
-    /// From now on every request fails, as when the process that hosts the store has ended.
+    /// Makes every further request fail, as if the process that hosts the store had ended.
     pub fn die(&self) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         held.dead = true;
@@ -172,7 +173,7 @@ impl Store for MemoryStore {
                         return Ok(true);
                     }
                     let waiting = held.waiting.entry(key.to_owned()).or_default();
-                    // Made while the lock is held, so that no change is missed.
+                    // Created while the lock is held, so that no change is missed.
                     Arc::clone(waiting).notified_owned()
                 };
                 waiting.await;

@@ -1,4 +1,4 @@
-//! The real store: a [`tcpstore::Client`]. Left out: connecting it.
+//! The real store: a [`tcpstore::Client`]. Not here: connecting it.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tcpstore::{Client, Error, Kind};
 
 use super::store::{Store, StoreError};
 
-/// A TCPStore as a rendezvous uses it.
+/// A TCPStore with the operations of a rendezvous.
 #[derive(Clone, Debug)]
 pub struct TcpStore(Client);
 
@@ -42,7 +42,7 @@ impl Store for TcpStore {
     }
 
     async fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<bool, StoreError> {
-        // For a missing key the store answers `expected`, which is never what is desired here.
+        // For a missing key the store returns `expected`, which never equals `desired` here.
         Ok(self.0.compare_set(key, expected, desired).await? == desired)
     }
 
@@ -65,7 +65,7 @@ impl Store for TcpStore {
     async fn wait(&self, key: &str, timeout: Duration) -> Result<bool, StoreError> {
         match self.0.wait(&[key], timeout).await {
             Ok(()) => Ok(true),
-            // Silence is no news: the caller looks next, for which a store has the time of a request.
+            // A timeout is not an error: the caller reads next, and that request has its own deadline.
             Err(error) if matches!(error.kind, Kind::Missing { .. } | Kind::TimedOut | Kind::Mute) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn agents_meet_in_a_real_store_and_part_in_it() {
+    async fn agents_join_and_leave_through_a_real_store() {
         let (server, port) = serve();
         let [mut a, mut b] = two(port).await;
         let (change, _) = tokio::join!(a.watch(), b.request_restart("rank 1 was killed"));
@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_host_sees_at_once_that_an_agent_is_gone() {
+    async fn the_host_sees_immediately_that_an_agent_is_gone() {
         let (server, port) = serve();
         let [mut a, b] = two(port).await;
-        let (mut presence, id) = (Presence::new("none"), b.me().id);
+        let (mut connected, id) = (ConnectedNodes::new("none"), b.me().id);
         let waited_for = || server.peers().into_iter().flat_map(|peer| peer.waits_for).collect::<Vec<_>>();
         let shown = async {
-            while !presence.has(id) {
-                presence.gone(waited_for().iter().map(String::as_str));
+            while !connected.contains(id) {
+                connected.update(waited_for().iter().map(String::as_str));
                 sleep(Duration::from_millis(1)).await;
             }
         };
@@ -137,7 +137,7 @@ mod tests {
         drop(b);
         let gone = async {
             loop {
-                let gone = presence.gone(waited_for().iter().map(String::as_str));
+                let gone = connected.update(waited_for().iter().map(String::as_str));
                 if gone.contains(&id) {
                     return;
                 }
@@ -145,14 +145,14 @@ mod tests {
             }
         };
         timeout(LIMIT, gone).await.unwrap();
-        a.closings().tell(id);
+        a.disconnects().report(id);
         assert!(matches!(a.watch().await, Change::NodeLost { node, .. } if node.host == "b"));
         assert_eq!(a.join().await.unwrap().world_size, 1);
         server.shutdown();
     }
 
     #[tokio::test]
-    async fn tells_that_the_store_has_ended() {
+    async fn reports_that_the_store_has_ended() {
         let (server, port) = serve();
         let [mut a, _b] = two(port).await;
         server.shutdown();

@@ -1,4 +1,4 @@
-//! One worker's end that was no success, and what it left in its error file.
+//! One worker's failure, and the contents of its error file.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -10,108 +10,108 @@ use serde_json::Value;
 use super::text::fit;
 use crate::config::signal_name;
 
-/// torch's advice where a worker left nothing (torch/distributed/elastic/multiprocessing/errors/__init__.py).
+/// torch's advice if a worker left no error file (torch/distributed/elastic/multiprocessing/errors/__init__.py).
 const NO_TRACE: &str = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
-/// So much may a worker's clock and the agent's view of it differ: Python cuts its timestamps to whole seconds.
+/// Tolerance between a worker's clock and the agent's: Python truncates its timestamps to whole seconds.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// The end of a worker, as the agent saw it.
+/// A worker's end, as the agent observed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
     /// Its global rank.
     pub rank: usize,
     /// Its rank on this node.
     pub local_rank: usize,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// Its exit code, or minus the number of the signal that ended it.
     pub exitcode: i32,
     /// When it was started.
     pub started: SystemTime,
-    /// When the kernel told its end.
+    /// When the kernel reported its end.
     pub at: SystemTime,
-    /// The agent had asked it to end before it did.
+    /// True if the agent had asked it to stop before.
     pub stopped: bool,
-    /// Why its program could not be started at all; `None` for one that ran.
+    /// Why its program could not be started; `None` if it ran.
     pub not_started: Option<String>,
-    /// Where it was to leave its error.
+    /// The file for its error.
     pub error_file: Option<PathBuf>,
-    /// The last lines that it printed.
+    /// The last lines of its output.
     pub tail: Vec<String>,
 }
 
-/// A death with what the worker said of it.
+/// A worker's end, with the error that it recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
     /// The end itself.
     pub death: Death,
-    /// The host it happened on.
+    /// The host where it happened.
     pub host: String,
-    /// What is known of the reason.
-    pub told: Told,
+    /// What is known about the reason.
+    pub reason: Reason,
 }
 
-/// What is known of the reason.
+/// What is known about the reason.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
+pub enum Reason {
     /// The worker recorded an error.
     Recorded {
-        /// A stack, or else the message; cut if huge.
+        /// The stack trace, otherwise the message; truncated if huge.
         traceback: String,
-        /// From when to when it may have happened; `None` where the file does not say, or says what cannot be.
+        /// The period in which it happened; `None` if the file has no time, or an impossible one.
         when: Option<(SystemTime, SystemTime)>,
-        /// The file's content.
+        /// The file's contents.
         content: Value,
     },
-    /// There is an error file, but it cannot be read; why, with its head.
+    /// The error file cannot be read: why, with its first characters.
     Unreadable(String),
-    /// It left nothing; what its end says.
+    /// There is no error file: a description of the exit.
     Nothing(String),
 }
 
 impl Failure {
-    /// What is known of a death: reads the error file. That file is the worker's, so anything may stand in it.
+    /// Adds what is known about a death from the error file. The worker writes that file, so it may contain anything.
     pub fn of(death: Death, host: &str) -> Self {
-        let told = match death.error_file.as_deref().map(|path| read(path, &death)) {
-            Some(Ok(Some(told))) => told,
-            Some(Err(error)) => Told::Unreadable(fit(&chain(&error))),
-            Some(Ok(None)) | None => Told::Nothing(end(&death)),
+        let reason = match death.error_file.as_deref().map(|path| read(path, &death)) {
+            Some(Ok(Some(reason))) => reason,
+            Some(Err(error)) => Reason::Unreadable(fit(&chain(&error))),
+            Some(Ok(None)) | None => Reason::Nothing(end(&death)),
         };
-        Failure { death, host: host.to_owned(), told }
+        Failure { death, host: host.to_owned(), reason }
     }
 
-    /// torch's `traceback`: what the worker recorded, or how it ended.
+    /// torch's `traceback`: the recorded error, or how the worker ended.
     pub fn traceback(&self) -> String {
-        match &self.told {
-            Told::Recorded { traceback, .. } => traceback.clone(),
-            Told::Unreadable(why) => format!("{} ({why})", end(&self.death)),
-            Told::Nothing(end) => end.clone(),
+        match &self.reason {
+            Reason::Recorded { traceback, .. } => traceback.clone(),
+            Reason::Unreadable(why) => format!("{} ({why})", end(&self.death)),
+            Reason::Nothing(end) => end.clone(),
         }
     }
 
     /// The error file, if the worker left one.
     pub fn error_file(&self) -> Option<&Path> {
-        match &self.told {
-            Told::Nothing(_) => None,
+        match &self.reason {
+            Reason::Nothing(_) => None,
             _ => self.death.error_file.as_deref(),
         }
     }
 
-    /// When it happened: by the error file if it says so, as in torch, else when the worker died.
+    /// When it happened: the time in the error file, as in torch, otherwise the time of the worker's death.
     pub fn time(&self) -> SystemTime {
         self.span().0
     }
 
-    /// From when to when it may have happened.
+    /// The period in which it may have happened.
     pub(super) fn span(&self) -> (SystemTime, SystemTime) {
-        match &self.told {
-            Told::Recorded { when: Some(when), .. } => *when,
+        match &self.reason {
+            Reason::Recorded { when: Some(when), .. } => *when,
             _ => (self.death.at, self.death.at),
         }
     }
 }
 
-/// In one phrase: `exit code 3`, `SIGKILL`, `signal 40`.
+/// A short description: `exit code 3`, `SIGKILL`, `signal 40`.
 pub(super) fn exit(exitcode: i32) -> String {
     match exitcode {
         0.. => format!("exit code {exitcode}"),
@@ -119,7 +119,7 @@ pub(super) fn exit(exitcode: i32) -> String {
     }
 }
 
-/// torch's words for an end without an error file.
+/// torch's text for an end without an error file.
 fn end(death: &Death) -> String {
     if let Some(why) = &death.not_started {
         return fit(&format!("the program could not be started: {why}"));
@@ -131,30 +131,30 @@ fn end(death: &Death) -> String {
     format!("Signal {signal} ({}) received by PID {}", signal_name(signal).unwrap_or("<N/A>"), death.pid)
 }
 
-fn read(path: &Path, death: &Death) -> Result<Option<Told>, ErrorFileError> {
+fn read(path: &Path, death: &Death) -> Result<Option<Reason>, ErrorFileError> {
     let fail = |source| ErrorFileError::Read { path: path.to_owned(), source };
     let bytes = match fs::metadata(path) {
-        // Opening a pipe would wait for its writer.
-        Ok(about) if !about.is_file() => return Err(fail(io::Error::other("it is no file"))),
+        // Opening a named pipe would wait for its writer.
+        Ok(about) if !about.is_file() => return Err(fail(io::Error::other("it is not a regular file"))),
         Ok(_) => fs::File::open(path).and_then(error_file::read_bounded).map_err(fail)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(fail(error)),
     };
     let Some(recorded) = error_file::parse(&bytes)? else { return Ok(None) };
-    let content: Value = serde_json::from_slice(&bytes).unwrap_or_default(); // parsed just before
+    let content: Value = serde_json::from_slice(&bytes).unwrap_or_default(); // parsed above
     let info = &content["message"]["extraInfo"];
     let traceback = fit(info["py_callstack"].as_str().unwrap_or(&recorded.message));
     let when = when(recorded.unix_nanos, &content).filter(|when| plausible(*when, death));
-    Ok(Some(Told::Recorded { traceback, when, content }))
+    Ok(Some(Reason::Recorded { traceback, when, content }))
 }
 
 /// An error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
+    causes.fold(error.to_string(), |reason, cause| format!("{reason}: {cause}"))
 }
 
-/// Our own writers are exact; Python's say in which second.
+/// Our own writers are exact to the nanosecond, Python's to the second.
 fn when(unix_nanos: Option<u64>, content: &Value) -> Option<(SystemTime, SystemTime)> {
     let at = |since| SystemTime::UNIX_EPOCH.checked_add(since);
     if let Some(exact) = unix_nanos {
@@ -169,7 +169,7 @@ fn when(unix_nanos: Option<u64>, content: &Value) -> Option<(SystemTime, SystemT
     Some((at(second)?, at(second.checked_add(SLACK)?)?))
 }
 
-/// A worker's error lies within its life.
+/// A worker's error happens during its lifetime.
 fn plausible((from, to): (SystemTime, SystemTime), death: &Death) -> bool {
     let earliest = death.started.checked_sub(SLACK).unwrap_or(death.started);
     earliest <= from && from <= death.at && earliest <= to
@@ -179,12 +179,12 @@ fn plausible((from, to): (SystemTime, SystemTime), death: &Death) -> bool {
 pub(super) mod tests {
     use super::*;
 
-    /// So many milliseconds after a second that is whole.
+    /// The given number of milliseconds after a whole second.
     pub(crate) fn at(millis: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_763_635_200) + Duration::from_millis(millis)
     }
 
-    /// A worker that ran from second 0 and died at so many milliseconds.
+    /// A worker that ran from second 0 and died after the given number of milliseconds.
     pub(crate) fn death(rank: usize, exitcode: i32, millis: u64) -> Death {
         Death {
             rank,
@@ -207,16 +207,16 @@ pub(super) mod tests {
         Failure::of(Death { error_file: Some(path), ..death }, "node0")
     }
 
-    fn told(content: &[u8]) -> Failure {
+    fn reason(content: &[u8]) -> Failure {
         with_file(&tempfile::tempdir().unwrap(), death(0, 1, 3_500), content)
     }
 
     #[test]
-    fn tells_an_end_without_a_file_in_torchs_words() {
-        let told = |exitcode| Failure::of(death(0, exitcode, 0), "node0").traceback();
-        assert_eq!(told(-9), "Signal 9 (SIGKILL) received by PID 100");
-        assert_eq!(told(-40), "Signal 40 (<N/A>) received by PID 100");
-        assert_eq!(told(3), NO_TRACE);
+    fn describes_an_end_without_a_file_in_torchs_words() {
+        let reason = |exitcode| Failure::of(death(0, exitcode, 0), "node0").traceback();
+        assert_eq!(reason(-9), "Signal 9 (SIGKILL) received by PID 100");
+        assert_eq!(reason(-40), "Signal 40 (<N/A>) received by PID 100");
+        assert_eq!(reason(3), NO_TRACE);
         let never = Death { not_started: Some("/x is a folder".into()), ..death(0, 127, 0) };
         assert_eq!(Failure::of(never, "node0").traceback(), "the program could not be started: /x is a folder");
         assert_eq!([exit(3), exit(-15), exit(-40)], ["exit code 3", "SIGTERM", "signal 40"]);
@@ -225,10 +225,10 @@ pub(super) mod tests {
     #[test]
     fn reads_what_python_recorded() {
         let long = br#"{"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "Traceback: x\nValueError: no\n", "timestamp": "1763635203"}}}"#;
-        let failure = told(long);
+        let failure = reason(long);
         assert_eq!(failure.traceback(), "Traceback: x\nValueError: no");
-        assert_eq!(failure.span(), (at(3_000), at(4_000)), "somewhere within that second");
-        let short = told(br#"{"message": "out of memory", "timestamp": 1763635202}"#);
+        assert_eq!(failure.span(), (at(3_000), at(4_000)), "the whole second");
+        let short = reason(br#"{"message": "out of memory", "timestamp": 1763635202}"#);
         assert_eq!((short.traceback().as_str(), short.time()), ("out of memory", at(2_000)));
         assert!(short.error_file().is_some());
     }
@@ -247,23 +247,23 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn does_not_believe_a_time_outside_the_workers_life() {
+    fn ignores_a_time_outside_the_workers_lifetime() {
         for second in ["0", "1763635100", "1763635300", "-5", "18446744073709551615", "1e300"] {
-            let failure = told(format!(r#"{{"message": "x", "timestamp": {second}}}"#).as_bytes());
+            let failure = reason(format!(r#"{{"message": "x", "timestamp": {second}}}"#).as_bytes());
             assert_eq!(failure.span(), (at(3_500), at(3_500)), "{second}");
         }
-        assert_eq!(told(br#"{"message": "x"}"#).time(), at(3_500));
+        assert_eq!(reason(br#"{"message": "x"}"#).time(), at(3_500));
     }
 
     #[test]
     fn reports_a_file_that_cannot_be_read_with_its_head() {
-        let failure = told(b"{\"message\": {\"mess");
+        let failure = reason(b"{\"message\": {\"mess");
         let text = failure.traceback();
         assert!(
             text.starts_with("To enable traceback see: ") && text.contains("it begins with \"{\\\"message"),
             "{text}"
         );
-        let text = told(b"\xff\xfe\x1b[2J").traceback();
+        let text = reason(b"\xff\xfe\x1b[2J").traceback();
         assert!(text.contains("not in torchrun's format") && !text.contains('\x1b'), "{text}");
         let folder = tempfile::tempdir().unwrap();
         let text =
@@ -272,17 +272,17 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_absent_or_empty_file_says_nothing() {
+    fn an_absent_or_empty_file_gives_no_reason() {
         let dir = tempfile::tempdir().unwrap();
         let absent = Death { error_file: Some(dir.path().join("none.json")), ..death(0, -9, 0) };
         assert_eq!(Failure::of(absent, "node0").error_file(), None);
-        assert_eq!(told(b"").told, Told::Nothing(NO_TRACE.into()));
+        assert_eq!(reason(b"").reason, Reason::Nothing(NO_TRACE.into()));
     }
 
     #[test]
-    fn cuts_a_huge_traceback() {
+    fn truncates_a_huge_traceback() {
         let text = "x".repeat(1 << 20);
-        let failure = told(format!(r#"{{"message": "{text}"}}"#).as_bytes());
+        let failure = reason(format!(r#"{{"message": "{text}"}}"#).as_bytes());
         assert!(failure.traceback().len() < 20_000);
     }
 }

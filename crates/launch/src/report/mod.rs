@@ -1,16 +1,17 @@
-//! How workers failed, which failure came first, and the final report in torchrun's form.
+//! How workers failed, which failure came first, and the final report in torchrun's format.
 //!
-//! The agent tells each [`Death`] in the kernel's order; [`Failure::of`] adds what the worker left in its error file, and
-//! [`Report::new`] finds the root cause and separates who died by itself from whom the agent stopped. The report's
-//! `Display` is what torchrun's users and their scripts look for; [`hand_up`] passes the root cause on to whoever
-//! started the agent. Nothing here decides whether to restart.
+//! The agent reports each [`Death`] in the kernel's order; [`Failure::of`] adds the contents of the worker's error
+//! file, and [`Report::new`] finds the root cause and separates workers that failed on their own from those that the
+//! agent stopped. The report's `Display` has the format that torchrun's users and their scripts expect;
+//! [`propagate_error`] passes the root cause to the process that started the agent. This module does not decide about
+//! restarts.
 
 mod failure;
+mod propagate_error;
 mod render;
 mod root;
 mod text;
-mod up;
 
-pub use failure::{Death, Failure, Told};
+pub use failure::{Death, Failure, Reason};
+pub use propagate_error::{propagate_agent_error, propagate_error};
 pub use root::Report;
-pub use up::{hand_up, hand_up_error};

@@ -1,7 +1,7 @@
-//! The report as text: torchrun's form, line by line, then what torchrun does not tell.
+//! The report as text: torchrun's format, line by line, then additional information.
 //!
-//! The form is `ChildFailedError.format_msg`'s (torch/distributed/elastic/multiprocessing/errors/__init__.py), which
-//! people's scripts search for `FAILED`, `Root Cause` and `exitcode`.
+//! The format is that of `ChildFailedError.format_msg` (torch/distributed/elastic/multiprocessing/errors/__init__.py).
+//! Users' scripts search it for `FAILED`, `Root Cause` and `exitcode`.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use super::failure::{Failure, exit};
 use super::root::Report;
 use super::text::{fit, indented};
 
-/// torch's widest rule, in characters.
+/// torch's maximum width of a rule, in characters.
 const WIDEST: usize = 60;
 
 impl fmt::Display for Report {
@@ -27,7 +27,7 @@ impl fmt::Display for Report {
         let others: Vec<&str> = others.map(|(_, block)| block.as_str()).collect();
         writeln!(f, "{}", if others.is_empty() { "  <NO_OTHER_FAILURES>".to_owned() } else { others.join("\n") })?;
         writeln!(f, "{rule}\nRoot Cause (first observed failure):\n{}", blocks[self.root])?;
-        for section in [self.stopped_told(), self.tail_told(), self.advice()].into_iter().flatten() {
+        for section in [self.stopped_text(), self.tail_text(), self.advice()].into_iter().flatten() {
             writeln!(f, "{rule}\n{section}")?;
         }
         write!(f, "{border}")
@@ -35,17 +35,17 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    fn stopped_told(&self) -> Option<String> {
+    fn stopped_text(&self) -> Option<String> {
         let one = |failure: &Failure| {
             let death = &failure.death;
             let (rank, local_rank, pid) = (death.rank, death.local_rank, death.pid);
             format!("\n  rank {rank} (local_rank: {local_rank}, pid: {pid}): {}", exit(death.exitcode))
         };
-        let told: String = self.stopped.iter().map(one).collect();
-        (!told.is_empty()).then(|| format!("Stopped by the agent because of this (no failures of their own):{told}"))
+        let text: String = self.stopped.iter().map(one).collect();
+        (!text.is_empty()).then(|| format!("Stopped by the agent because of this (no failures of their own):{text}"))
     }
 
-    fn tail_told(&self) -> Option<String> {
+    fn tail_text(&self) -> Option<String> {
         let death = &self.root().death;
         let lines: String = death.tail.iter().map(|line| format!("\n  {}", fit(line))).collect();
         (!lines.is_empty()).then(|| format!("Last lines of rank {}:{lines}", death.rank))
@@ -75,7 +75,7 @@ fn block(at: usize, failure: &Failure) -> String {
     )
 }
 
-/// Local time without its zone, as Python's `isoformat(sep="_")` of a whole second.
+/// Local time without a time zone, as Python's `isoformat(sep="_")` of a whole second.
 fn stamp(time: SystemTime) -> String {
     DateTime::<Local>::from(time).format("%Y-%m-%d_%H:%M:%S").to_string()
 }
@@ -87,12 +87,12 @@ mod tests {
     use super::*;
 
     fn shown(report: &Report, dir: &tempfile::TempDir) -> String {
-        // The zone is the machine's, the folder the test's.
-        let told = report.to_string().replace(&dir.path().display().to_string(), "DIR");
-        [3_000, 4_000].iter().fold(told, |told, millis| told.replace(&stamp(at(*millis)), &format!("T+{millis}")))
+        // The time zone depends on the host, the folder on the test.
+        let text = report.to_string().replace(&dir.path().display().to_string(), "DIR");
+        [3_000, 4_000].iter().fold(text, |text, millis| text.replace(&stamp(at(*millis)), &format!("T+{millis}")))
     }
 
-    /// How wide a rule is depends on the widest line, and thus on the test's folder.
+    /// The width of a rule depends on the widest line, and thus on the test's folder.
     fn without_rules(text: &str) -> Vec<&str> {
         text.lines().map(|line| if line.trim_matches(['=', '-']).is_empty() { &line[..1] } else { line }).collect()
     }
@@ -131,7 +131,7 @@ Root Cause (first observed failure):
     }
 
     #[test]
-    fn tells_then_whom_the_agent_stopped_the_last_lines_and_what_to_try() {
+    fn then_lists_stopped_workers_the_last_lines_and_a_hint() {
         let root = Death { tail: vec!["step 3".into(), "\u{1b}[31mout of memory".into()], ..death(1, -9, 3_000) };
         let stopped = Death { stopped: true, ..death(0, -15, 4_000) };
         let deaths = [root, stopped].map(|death| Failure::of(death, "node0")).to_vec();

@@ -1,10 +1,10 @@
 //! Which failure came first.
 //!
-//! The kernel tells deaths in their order, so the first worker that died by itself is the root cause. An error file can prove
-//! otherwise: a worker that raised an error first may die last, since ending Python takes its time, or may hang until the
-//! agent stops it. It is believed only if the whole span in which its error may have happened lies before the first death,
-//! and before what the first to die says of its own error. (torch takes the smallest timestamp, in whole seconds, where a
-//! death without a file counts as *now*: so it blames the wrong rank when two fail within a second.)
+//! The kernel reports deaths in order, so the first worker that died on its own is the root cause. An error file can
+//! prove otherwise: a worker that raised an error first may die last, because Python takes time to exit, or may hang
+//! until the agent stops it. The file counts only if the whole period in which its error may have happened is before
+//! the first death, and before the error of the first worker to die. (torch takes the smallest timestamp, in whole
+//! seconds, where a death without a file counts as *now*: so it blames the wrong rank if two fail within a second.)
 
 use std::path::PathBuf;
 
@@ -15,20 +15,20 @@ use super::failure::Failure;
 pub struct Report {
     /// The program's name.
     pub program: String,
-    /// Workers that failed by themselves, in the order of their deaths.
+    /// Workers that failed on their own, in the order of their deaths.
     pub failures: Vec<Failure>,
-    /// The place of the root cause among them.
+    /// The index of the root cause in `failures`.
     pub root: usize,
     /// Workers that the agent stopped because of the others.
     pub stopped: Vec<Failure>,
-    /// What to try, if anything can be said.
+    /// A hint, if there is one for this failure.
     pub hint: Option<String>,
-    /// Where the logs are, if they stay.
+    /// Where the logs are, if they are kept.
     pub logs: Option<PathBuf>,
 }
 
 impl Report {
-    /// Of the failures in the kernel's order of deaths; `None` if no worker failed by itself.
+    /// A report of failures in the kernel's order of deaths; `None` if no worker failed on its own.
     pub fn new(program: &str, deaths: Vec<Failure>) -> Option<Self> {
         let first = deaths.iter().position(|failure| !failure.death.stopped)?;
         let (root, _) = earliest(&deaths, first);
@@ -39,14 +39,14 @@ impl Report {
         Some(Report { program: program.to_owned(), failures, root, stopped, hint: None, logs: None })
     }
 
-    /// The failure that the others follow from.
+    /// The failure that caused the others.
     pub fn root(&self) -> &Failure {
-        // `new` found it there.
+        // `new` found this index.
         &self.failures[self.root]
     }
 }
 
-/// The first death, unless another error is proved to be older.
+/// The first death, unless another error is proven to be older.
 fn earliest(deaths: &[Failure], first: usize) -> (usize, &Failure) {
     let (begun, _) = deaths[first].span();
     let older = deaths.iter().enumerate().filter(|(_, failure)| failure.span().1 < begun);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_to_die_by_itself_is_the_root_cause() {
+    fn the_first_worker_that_dies_on_its_own_is_the_root_cause() {
         let stopped = Death { stopped: true, ..death(2, -15, 3_030) };
         let report =
             Report::new("x", vec![bare(death(1, -9, 3_000)), bare(death(0, 1, 3_020)), bare(stopped)]).unwrap();
@@ -83,13 +83,13 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_of_the_time_is_not_believed_against_the_kernel() {
+    fn an_error_without_an_exact_time_does_not_override_the_kernels_order() {
         let dir = tempfile::tempdir().unwrap();
-        // Both say the same second: no proof.
+        // Both have the same second, which proves nothing.
         let deaths =
             vec![with_file(&dir, death(1, 1, 3_100), said_at(3)), with_file(&dir, death(0, 1, 3_900), said_at(3))];
         assert_eq!(Report::new("x", deaths).unwrap().root().death.rank, 1);
-        // The second in which rank 0's error happened is the one in which rank 1 was killed: no proof either.
+        // Rank 0's error happened in the second in which rank 1 was killed, which proves nothing either.
         let deaths = vec![bare(death(1, -9, 3_100)), with_file(&dir, death(0, 1, 3_900), said_at(3))];
         assert_eq!(Report::new("x", deaths).unwrap().root().death.rank, 1);
     }
@@ -100,14 +100,14 @@ mod tests {
         let deaths = vec![bare(death(1, -6, 5_000)), with_file(&dir, death(0, 1, 6_000), said_at(3))];
         let report = Report::new("x", deaths).unwrap();
         assert_eq!((report.root().death.rank, ranks(&report.failures)), (0, vec![1, 0]));
-        // Rank 1's own file says that its error is older still.
+        // Rank 1's own file shows that its error is even older.
         let deaths =
             vec![with_file(&dir, death(1, 1, 5_000), said_at(2)), with_file(&dir, death(0, 1, 6_000), said_at(3))];
         assert_eq!(Report::new("x", deaths).unwrap().root().death.rank, 1);
     }
 
     #[test]
-    fn one_that_hung_after_its_error_and_was_stopped_had_failed_by_itself() {
+    fn a_worker_that_hung_after_its_error_and_was_stopped_failed_on_its_own() {
         let dir = tempfile::tempdir().unwrap();
         let hung = Death { stopped: true, ..death(0, -15, 6_000) };
         let report = Report::new("x", vec![bare(death(1, -6, 5_000)), with_file(&dir, hung, said_at(3))]).unwrap();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_report_where_all_were_stopped() {
+    fn there_is_no_report_if_all_workers_were_stopped() {
         let stopped = Death { stopped: true, ..death(0, -15, 1_000) };
         assert_eq!(Report::new("x", vec![bare(stopped)]), None);
         assert_eq!(Report::new("x", vec![]), None);

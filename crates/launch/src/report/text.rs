@@ -1,11 +1,12 @@
-//! Foreign texts made fit for a terminal: bounded, and without control characters.
+//! Prepares foreign texts for a terminal: limits their size and escapes control characters.
 
-/// Longer texts lose their middle; in bytes. Python's tracebacks end with what matters and begin with where it happened.
+/// Longer texts lose their middle; in bytes. The start of a Python traceback shows where it happened, the end what
+/// happened.
 const LONGEST: usize = 16 * 1024;
-/// As much of the beginning is kept.
+/// The part at the start that is kept.
 const HEAD: usize = 4 * 1024;
 
-/// `text` with its middle cut out if it is huge, and with control characters (but for line ends and tabs) escaped.
+/// Removes the middle of `text` if it is huge, and escapes control characters except for newlines and tabs.
 pub(super) fn fit(text: &str) -> String {
     let text = text.trim_end();
     if text.len() <= LONGEST {
@@ -17,7 +18,7 @@ pub(super) fn fit(text: &str) -> String {
     format!("{}\n… ({cut} bytes left out) …\n{}", escaped(head), escaped(tail))
 }
 
-/// All lines but the first begin with two spaces, as in torch's report.
+/// Indents all lines except for the first by two spaces, as in torch's report.
 pub(super) fn indented(text: &str) -> String {
     text.replace('\n', "\n  ")
 }
@@ -50,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_what_would_drive_the_terminal() {
+    fn escapes_terminal_control_sequences() {
         assert_eq!(fit("a\x1b[31mb\0\tc\r\nd\u{9b}e"), "a\\u{1b}[31mb\\u{0}\tc\nd\\u{9b}e");
     }
 }

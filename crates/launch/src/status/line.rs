@@ -1,19 +1,20 @@
-//! The words of a status line: a pure function.
+//! The text of a status line: a pure function.
 
 use std::collections::BTreeMap;
 
 use super::{AgentView, Phase, Progress};
 
-/// `4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · loss 0.0412 · slowest rank 3 (step 138) · 12.3 s`, in at most
-/// `width` characters: what matters less goes first. Epochs count from 0 as in the event files, steps are those done.
+/// `4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · loss 0.0412 · slowest rank 3 (step 138) · 12.3 s`, in at
+/// most `width` characters: less important parts are dropped first. Epochs count from 0 as in the event files; steps
+/// are completed steps.
 pub fn line(view: &AgentView, progress: &BTreeMap<usize, Progress>, width: usize) -> String {
-    // What is known of ranks that are gone, or of how far they were before they were restarted, is of no use any more.
+    // Progress of ranks that no longer exist, or from before their restart, is outdated.
     let restart = progress.values().map(|of| of.restart).max();
     let of_now = |(rank, of): &(&usize, &Progress)| **rank < view.ranks && Some(of.restart) == restart;
     let ranks: Vec<(usize, &Progress)> = progress.iter().filter(of_now).map(|(rank, of)| (*rank, of)).collect();
     let steps = if view.phase == Phase::Running { training(&ranks) } else { None };
     let [position, loss, slowest] = steps.unwrap_or_else(|| [Some(phase(view.phase).to_owned()), None, None]);
-    // In the order of reading, each with what it counts: the highest number goes first.
+    // In the order of display, each with its priority: the highest number is dropped first.
     let parts = [
         (1, Some(who(view))),
         (3, (view.restarts > 0).then(|| format!("restart {}/{}", view.restarts, view.max_restarts))),
@@ -42,7 +43,7 @@ fn phase(phase: Phase) -> &'static str {
     }
 }
 
-/// Where the first rank is, the mean of all ranks' losses, and the last rank where it is behind.
+/// The progress of the first rank, the mean of all ranks' losses, and the last rank if it is behind.
 fn training(ranks: &[(usize, &Progress)]) -> Option<[Option<String>; 3]> {
     let at = |of: &Progress| Some((of.epoch?, of.step?));
     let placed = || ranks.iter().filter_map(|(rank, of)| Some((at(of)?, *rank, *of)));
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_where_training_is_and_who_is_behind() {
+    fn shows_the_progress_and_the_slowest_rank() {
         let expected = "4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · loss 0.0412 · slowest rank 3 (step 138) · 12.3 s";
         assert_eq!(line(&view(), &four(), 200), expected);
         let mut progress = four();
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_what_matters_less_until_it_fits() {
+    fn drops_less_important_parts_until_it_fits() {
         let texts = [85, 64, 63, 42, 20, 5].map(|width| line(&view(), &four(), width));
         let expected = [
             "4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · loss 0.0412 · 12.3 s",
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn forgets_ranks_that_are_gone_and_steps_before_the_restart() {
+    fn ignores_ranks_that_are_gone_and_steps_before_the_restart() {
         let mut progress = four();
         progress.insert(7, at(1, 9, 9, 9.0));
         progress.insert(3, at(0, 8, 8, 8.0));
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_phase_where_there_is_no_step_to_tell() {
+    fn shows_the_phase_if_there_is_no_step() {
         let mut view = AgentView { restarts: 0, ..view() };
         assert_eq!(line(&view, &BTreeMap::new(), 200), "4 ranks on 2 nodes · running · 12.3 s");
         view.phase = Phase::Stopping;

@@ -1,7 +1,8 @@
-//! What a running job looks like, in one line: on a terminal redrawn in place, elsewhere a plain line when the phase changes.
+//! The state of a running job in one line: on a terminal redrawn in place, elsewhere a plain line when the phase
+//! changes.
 //!
-//! How far training is comes from the ranks' event files ([`Tail`]), what becomes of the job from its agent
-//! ([`AgentView`]); how both become words is [`line`]'s to say, without a clock and without a terminal.
+//! The progress of the training comes from the ranks' event files ([`Tail`]), the state of the job from its agent
+//! ([`AgentView`]); [`line`] turns both into text, without a clock and without a terminal.
 
 mod line;
 mod tail;
@@ -14,40 +15,40 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub use line::line;
 pub use tail::{Progress, Tail};
 
-/// How often the event files are looked at: ten times as fast as a reader's eye needs is of no use.
+/// How often the event files are read; more often would not be visible.
 const EVERY: Duration = Duration::from_millis(250);
 
-/// What an agent knows of its job.
+/// The agent's knowledge about its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentView {
-    /// What it is doing.
+    /// The current phase.
     pub phase: Phase,
-    /// Ranks of the job; 0 as long as no group has been formed.
+    /// The number of ranks in the job; 0 until a group has been formed.
     pub ranks: usize,
-    /// Nodes of the job.
+    /// The number of nodes in the job.
     pub nodes: usize,
-    /// How often the workers have been restarted.
+    /// The number of restarts so far.
     pub restarts: u32,
-    /// How often they may be.
+    /// The maximum number of restarts.
     pub max_restarts: u32,
-    /// Since the agent began.
+    /// The time since the agent started.
     pub elapsed: Duration,
 }
 
-/// What an agent is doing.
+/// The phase of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Waiting for the other nodes.
     Forming,
     /// The workers run.
     Running,
-    /// The workers are asked to end.
+    /// The workers are being stopped.
     Stopping,
     /// The workers have ended.
     Ending,
 }
 
-/// A status line, kept up to date.
+/// A status line that is kept up to date.
 #[derive(Debug)]
 pub struct Status {
     tail: Option<Tail>,
@@ -57,25 +58,25 @@ pub struct Status {
 }
 
 impl Status {
-    /// A status on this process's stderr, over what ranks write to `events_folder` from now on. Where stderr is no terminal it
-    /// draws nothing.
+    /// A status on this process's stderr, with events that ranks write to `events_folder` from now on. If stderr is not
+    /// a terminal, it draws nothing.
     pub fn new(events_folder: Option<&Path>) -> Self {
         Self::on(events_folder, ProgressDrawTarget::stderr_with_hz(10))
     }
 
     fn on(events_folder: Option<&Path>, target: ProgressDrawTarget) -> Self {
         let bar = ProgressBar::with_draw_target(None, target);
-        // The template is a constant: without a style the message would only lack its cut at the edge.
+        // The template is a constant. Without a style the message would only not be truncated at the edge.
         let bar = ProgressStyle::with_template("{wide_msg}").map_or(bar.clone(), |style| bar.with_style(style));
         Status { tail: events_folder.map(Tail::new), looked: None, bar }
     }
 
-    /// The bar that is drawn: whoever else writes to the terminal suspends it meanwhile.
+    /// The bar that is drawn: other writers to the terminal suspend it.
     pub fn bar(&self) -> ProgressBar {
         self.bar.clone()
     }
 
-    /// Shows `view`. May be called as often as one likes: files are read four times a second.
+    /// Shows `view`. May be called often: files are read at most four times a second.
     pub fn update(&mut self, view: &AgentView) {
         let due = self.looked.is_none_or(|looked| view.elapsed.saturating_sub(looked) >= EVERY);
         if let Some(tail) = self.tail.as_mut().filter(|_| due) {
@@ -87,13 +88,13 @@ impl Status {
         self.bar.set_message(line(view, progress, width()));
     }
 
-    /// Takes the status away.
+    /// Removes the status.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// Of the terminal, in columns; more than any has if it does not say.
+/// The width of the terminal in columns; if unknown, wider than any.
 fn width() -> usize {
     let columns = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_col);
     if columns == 0 { usize::MAX } else { usize::from(columns) }
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_files_only_when_it_is_time() {
+    fn reads_the_files_only_after_the_interval() {
         let dir = tempfile::tempdir().unwrap();
         let mut status = Status::on(Some(dir.path()), ProgressDrawTarget::hidden());
         let message = |status: &Status| status.bar.message();

@@ -1,7 +1,7 @@
 //! Follows the ranks' event files while they grow.
 //!
-//! Only whole lines are taken; what a rank has begun to write is read again later. Files may come late, shrink, or hold
-//! lines that are no events: nothing here fails, since a status line must never end a job.
+//! Only complete lines are used; an incomplete line is read again later. Files may appear late, shrink, or contain
+//! lines that are not events: nothing fails here, because a status line must never end a job.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,21 +11,21 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Bytes that are read of one file at a time. A file that grew by more is taken up again near its end.
+/// Bytes of one file that are read at a time. If a file grew by more, reading continues near its end.
 const PIECE: u64 = 1 << 20;
 
-/// How far a rank is, as far as its file tells.
+/// The progress of a rank, according to its file.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// How often the workers had been restarted.
+    /// The number of restarts of the workers.
     pub restart: u32,
     /// Counted from 0.
     pub epoch: Option<u64>,
-    /// The last step that is done, counted from 0 in its epoch.
+    /// The last completed step, counted from 0 in its epoch.
     pub step: Option<u64>,
-    /// Steps of the epoch.
+    /// The number of steps in the epoch.
     pub steps: Option<u64>,
-    /// Of the last step, on this rank.
+    /// The loss of the last step, on this rank.
     pub loss: Option<f64>,
 }
 
@@ -37,16 +37,16 @@ pub struct Tail {
     progress: BTreeMap<usize, Progress>,
 }
 
-/// How far a file has been read.
+/// The position up to which a file has been read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     offset: u64,
-    /// The line at `offset` is one whose beginning was left out.
+    /// True if the start of the line at `offset` was skipped.
     inside: bool,
 }
 
 impl Tail {
-    /// Follows what is written to `folder` from now on; it may not exist yet. What is in it already is another run's.
+    /// Follows `folder`, which may not exist yet. Existing contents belong to another run and are ignored.
     pub fn new(folder: &Path) -> Self {
         let mut tail = Tail { folder: folder.to_owned(), files: BTreeMap::new(), progress: BTreeMap::new() };
         for (rank, _, length) in tail.list() {
@@ -55,12 +55,12 @@ impl Tail {
         tail
     }
 
-    /// How far each rank is, as of the last [`poll`](Self::poll).
+    /// The progress of each rank, as of the last [`poll`](Self::poll).
     pub fn progress(&self) -> &BTreeMap<usize, Progress> {
         &self.progress
     }
 
-    /// Takes in what was written since the last time.
+    /// Reads the new lines.
     pub fn poll(&mut self) {
         for (rank, path, length) in self.list() {
             let place = self.files.entry(rank).or_default();
@@ -77,7 +77,7 @@ impl Tail {
         }
     }
 
-    /// The ranks' files with their lengths. What is no regular file is left alone: reading a pipe may wait for ever.
+    /// The ranks' files with their lengths. Files that are not regular are ignored: reading a pipe may block forever.
     fn list(&self) -> Vec<(usize, PathBuf, u64)> {
         let Ok(entries) = fs::read_dir(&self.folder) else { return vec![] };
         let files = entries.flatten().filter_map(|entry| {
@@ -90,7 +90,7 @@ impl Tail {
     }
 }
 
-/// What stands at `place`, at most [`PIECE`] bytes of it; far from the end, `place` moves towards it.
+/// Reads at most [`PIECE`] bytes at `place`; far from the end, first moves `place` towards it.
 fn piece(path: &Path, place: &mut Place, length: u64) -> io::Result<Vec<u8>> {
     if length - place.offset > PIECE {
         *place = Place { offset: length - PIECE, inside: true };
@@ -102,20 +102,20 @@ fn piece(path: &Path, place: &mut Place, length: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The whole lines of `bytes`, which stood at `place`; `place` moves behind them.
+/// The complete lines of `bytes`, which were read at `place`; moves `place` after them.
 fn lines<'a>(place: &mut Place, bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
     let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let skip = usize::from(place.inside && end > 0);
     if end > 0 {
         *place = Place { offset: place.offset + end as u64, inside: false };
     } else if bytes.len() as u64 >= PIECE {
-        // One line longer than all that is read at once: its end is what is waited for.
+        // A line that is longer than a piece: wait for its end.
         *place = Place { offset: place.offset + bytes.len() as u64, inside: true };
     }
     bytes[..end].split(|byte| *byte == b'\n').skip(skip)
 }
 
-/// What of a line is of interest.
+/// The relevant fields of a line.
 #[derive(Deserialize)]
 struct Line {
     event: String,
@@ -145,7 +145,7 @@ impl Progress {
     }
 }
 
-/// Floats that JSON has no numbers for are texts.
+/// Floats that JSON cannot represent are strings.
 fn number(value: Value) -> Option<f64> {
     value.as_f64().or_else(|| value.as_str()?.parse().ok())
 }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn follows_files_that_come_later_in_a_folder_that_comes_later() {
+    fn follows_files_that_appear_later_in_a_folder_that_appears_later() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("events");
         let mut tail = Tail::new(&folder);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_a_line_when_it_is_whole_wherever_it_was_torn() {
+    fn reads_a_line_when_it_is_complete_wherever_it_was_torn() {
         let line = br#"{"t":1.0,"rank":0,"restart":0,"event":"step","epoch":1,"step":7,"loss":0.25,"samples":4}"#;
         for cut in 0..=line.len() {
             let dir = tempfile::tempdir().unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn goes_on_behind_lines_that_are_no_events() {
+    fn continues_after_lines_that_are_not_events() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rank-0.jsonl");
         let mut tail = Tail::new(dir.path());
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_what_another_run_wrote_and_starts_over_when_a_file_shrinks() {
+    fn ignores_events_of_another_run_and_starts_over_when_a_file_shrinks() {
         let dir = tempfile::tempdir().unwrap();
         let sink = EventSink::open(dir.path(), 0, 0).unwrap();
         sink.emit(&step(5));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn skips_lines_beyond_measure_and_never_holds_them() {
+    fn skips_huge_lines_and_never_keeps_them_in_memory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rank-0.jsonl");
         let mut tail = Tail::new(dir.path());
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_no_pipe_and_minds_no_other_file() {
+    fn does_not_block_on_a_pipe_and_ignores_other_files() {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("rank-0.jsonl");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();

@@ -1,7 +1,8 @@
-//! The training step that is measured: an MLP 784-1024-1024-10 with SGD on one batch of 64, all by formulas.
+//! The training step that is measured: an MLP 784-1024-1024-10 with SGD on one batch of 64, with weights and samples computed
+//! by formulas.
 //!
-//! `scripts/bench/ddp_step.py` is the twin in Python, with the same weights and samples to the bit, so that equal losses
-//! show that both did the same work. Leaves out processes, timing, and reading data.
+//! `scripts/bench/ddp_step.py` is its twin in Python, with bit-identical weights and samples, so that equal losses show that
+//! both did the same work. Leaves out processes, timing, and reading data.
 #![allow(dead_code, unreachable_pub)] // each program uses its part
 
 use std::rc::Rc;
@@ -17,15 +18,15 @@ pub const BATCH: i64 = 64;
 /// Units of each layer, the inputs first.
 const LAYERS: [i64; 4] = [784, 1024, 1024, 10];
 const LEARNING_RATE: f64 = 0.01;
-/// Salts of the formula: parameters have 1 to 6, samples 9 and their rank.
+/// Salts of the formula: parameters use 1 to 6, samples use 9 and their rank.
 const SAMPLES_SALT: i64 = 9;
 
-/// What becomes of gradients before the next backward.
+/// How gradients are cleared before the next backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroGrad {
-    /// `Optimizer::zero_grad`, which forgets them.
+    /// `Optimizer::zero_grad`, which drops them.
     ToNone,
-    /// Set to zero where they lie, as Python's `zero_grad(set_to_none=False)`.
+    /// Set to zero in place, as Python's `zero_grad(set_to_none=False)` does.
     InPlace,
 }
 
@@ -100,7 +101,7 @@ impl Trainer {
     }
 }
 
-/// Linear layers with ReLU between them; a parameter is uniform within ±1/√inputs, as PyTorch starts them.
+/// Linear layers with ReLU between them; a parameter is uniform within ±1/√inputs, PyTorch's initialization.
 fn network(vs: &VarStore) -> nn::Sequential {
     let root = vs.root();
     let mut net = nn::seq();

@@ -1,5 +1,5 @@
-//! What the programs that `scripts/bench/against_python.py` drives have in common: who says how many steps to take, and the
-//! answer, a line of JSON. Leaves out the steps.
+//! The protocol between the benchmark programs and `scripts/bench/against_python.py`: the driver sends a number of steps, the
+//! program answers with a line of JSON. Leaves out the steps themselves.
 #![allow(dead_code, unreachable_pub)] // each program uses its part
 
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use anyhow::Context;
 use serde_json::json;
 use tch::Tensor;
 
-/// The seconds of each step and the loss of the last, which is read when the clock has stopped.
+/// The seconds of each step, and the loss of the last one, which is read after the clock has stopped.
 pub fn time(mut step: impl FnMut() -> anyhow::Result<Tensor>, steps: usize) -> anyhow::Result<String> {
     let (mut seconds, mut loss) = (Vec::with_capacity(steps), None);
     for _ in 0..steps {
@@ -21,28 +21,28 @@ pub fn time(mut step: impl FnMut() -> anyhow::Result<Tensor>, steps: usize) -> a
     Ok(json!({"seconds": seconds, "loss": loss.map(|loss| loss.double_value(&[]))}).to_string())
 }
 
-/// Who says how many steps to take, and wants their times.
+/// Where the number of steps comes from and the times go.
 pub enum Orders {
     Driver(BufReader<TcpStream>),
     Once(usize),
 }
 
 impl Orders {
-    /// A driver that listens on a loopback port, or without one the command line's own number of steps.
+    /// A driver that listens on a loopback port, or without one the number of steps from the command line.
     pub fn open(driver: Option<u16>, steps: usize) -> anyhow::Result<Self> {
         let Some(port) = driver else { return Ok(Orders::Once(steps)) };
         let stream = TcpStream::connect(("127.0.0.1", port)).context("connect to the driver")?;
         Ok(Orders::Driver(BufReader::new(stream)))
     }
 
-    /// How many steps to take now; 0 ends.
+    /// How many steps to take next; 0 means stop.
     pub fn next(&mut self) -> anyhow::Result<usize> {
         match self {
             Orders::Once(steps) => Ok(std::mem::take(steps)),
             Orders::Driver(stream) => {
                 let mut line = String::new();
                 stream.read_line(&mut line)?;
-                // A driver that is gone wants no more.
+                // The driver may have exited.
                 if line.is_empty() { Ok(0) } else { line.trim().parse().context("read the driver's number of steps") }
             }
         }

@@ -1,9 +1,10 @@
-//! The training step that is measured: ResNet-18 with 10 classes and SGD on one batch of 32 pictures of 32 × 32, all by formulas.
+//! The training step that is measured: ResNet-18 with 10 classes and SGD on one batch of 32 pictures of 32 × 32, with weights
+//! and pictures computed by formulas.
 //!
-//! `scripts/bench/resnet_step.py` is the twin in Python, with torchvision's network and the same weights and pictures to the
-//! bit. The learning rate is 0: all the work is done, and the loss stays what it was, so that equal losses show that both did
-//! the same. With another, some hundred steps would carry rounding into every digit.
-//! Leaves out processes, timing, and reading data.
+//! `scripts/bench/resnet_step.py` is its twin in Python, with torchvision's network and bit-identical weights and pictures. The
+//! learning rate is 0: all the work is done, but the loss stays constant, so that equal losses show that both did the same
+//! work. With any other rate, rounding would reach every digit after some hundred steps. Leaves out processes, timing, and
+//! reading data.
 #![allow(dead_code, unreachable_pub)] // each program uses its part
 
 use lockstep::models::{Depth, Norm, ResNet, ResNetOptions};
@@ -14,7 +15,7 @@ use tch::{Device, Kind, Tensor, no_grad};
 const BATCH: i64 = 32;
 const SIDE: i64 = 32;
 const CLASSES: i64 = 10;
-/// The pictures' salt of the formula; parameters have 1 to 62.
+/// Salt of the pictures' formula; parameters use 1 to 62.
 const PICTURES_SALT: i64 = 100;
 
 /// A model with its optimizer and its batch; every step does the same work.
@@ -48,13 +49,13 @@ impl Trainer {
         Ok(loss)
     }
 
-    /// The step's first half.
+    /// The first half of the step.
     pub fn forward(&self) -> Tensor {
         self.net.forward_t(&self.inputs, true).cross_entropy_for_logits(&self.targets)
     }
 }
 
-/// Normalization starts near its ones and zeros, everything else within ±√(3/inputs).
+/// Normalization layers start near ones and zeros, everything else within ±√(3/inputs).
 fn start(shape: &[i64], salt: i64) -> Tensor {
     match *shape {
         [_] => formula(shape, salt, 0.1) + if salt % 3 == 2 { 1.0 } else { 0.0 },

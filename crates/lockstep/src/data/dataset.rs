@@ -1,25 +1,25 @@
-//! What a data set promises the loader: a known length, and any samples on demand.
+//! The trait of data sets: a known length, and any samples on demand.
 
 use std::sync::Arc;
 
 use tch::{Device, Tensor};
 
-/// Some samples, stacked along dimension 0.
+/// A batch of samples, stacked along dimension 0.
 #[derive(Debug)]
 pub struct Batch {
     /// The models' inputs, shape `[n, …]`.
     pub inputs: Tensor,
-    /// What the model shall answer, shape `[n]` (class numbers, `Int64`) or `[n, …]` (`Float`).
+    /// The expected outputs, shape `[n]` (class numbers, `Int64`) or `[n, …]` (`Float`).
     pub targets: Tensor,
 }
 
 impl Batch {
-    /// How many samples there are.
+    /// The number of samples.
     pub fn len(&self) -> usize {
         self.targets.size().first().map_or(0, |&n| usize::try_from(n).unwrap_or(0))
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -33,13 +33,13 @@ impl Batch {
 
 /// A map-style data set: a known length, and any samples on demand, from any thread.
 ///
-/// A batch must depend on the arguments only, never on what was asked before: that is what makes a resumed run
-/// repeat the bits of one that was not interrupted. Random augmentation is keyed by (seed, epoch, index).
+/// A batch must depend on the arguments only, never on earlier calls. So a resumed run repeats the bits of an uninterrupted
+/// one. Key random augmentation by (seed, epoch, index).
 pub trait Dataset: Send + Sync {
-    /// How many samples there are.
+    /// The number of samples.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Returns true if there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -47,16 +47,16 @@ pub trait Dataset: Send + Sync {
     /// The samples at `indices`, in that order, as they are in `epoch`.
     fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch>;
 
-    /// Whether a batch may lack samples that cannot be had, instead of being an error; no.
+    /// Returns true if a batch may leave out samples that cannot be read; by default they are an error.
     fn leaves_out(&self) -> bool {
         false
     }
 
-    /// A number that tells this set from others, also of the same length: a CRC-32 of its length and of some samples, spread
-    /// evenly over it. A set that can look at more of its data cheaply should.
+    /// A number that distinguishes this set from others, even of the same length: by default a CRC-32 of its length and of some
+    /// evenly spread samples. A set that can cheaply hash more of its data should.
     ///
     /// # Errors
-    /// When the samples cannot be had.
+    /// Fails when the samples cannot be read.
     fn fingerprint(&self) -> anyhow::Result<u32> {
         let len = self.len();
         let indices: Vec<usize> = (0..len.min(PROBES)).map(|probe| len / len.min(PROBES) * probe).collect();
@@ -71,7 +71,7 @@ pub trait Dataset: Send + Sync {
     }
 }
 
-/// How many samples a fingerprint looks at.
+/// How many samples a fingerprint covers.
 const PROBES: usize = 64;
 
 fn bytes(tensor: &Tensor) -> Result<Vec<u8>, tch::TchError> {
@@ -116,20 +116,20 @@ impl<D: Dataset + ?Sized> Dataset for Box<D> {
     }
 }
 
-/// A batch was asked for a sample that the set does not have.
+/// A requested sample does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "take sample {index} of a data set of {len}: indices run from 0 below the length; check that the sampler was made \
      for this set"
 )]
 pub struct IndexOutOfRange {
-    /// The index that was asked for.
+    /// The requested index.
     pub index: usize,
-    /// How many samples the set has.
+    /// The number of samples in the set.
     pub len: usize,
 }
 
-/// Fails with the first of `indices` that is not below `len`. For implementations of [`Dataset::batch`].
+/// Returns an error for the first of `indices` that is not below `len`. For implementations of [`Dataset::batch`].
 pub fn check_indices(len: usize, indices: &[usize]) -> Result<(), IndexOutOfRange> {
     match indices.iter().find(|&&index| index >= len) {
         Some(&index) => Err(IndexOutOfRange { index, len }),
@@ -137,7 +137,7 @@ pub fn check_indices(len: usize, indices: &[usize]) -> Result<(), IndexOutOfRang
     }
 }
 
-/// Rows of `width` numbers out of a flat table, stacked to `[indices.len(), width]`. The indices were checked.
+/// Gathers rows of `width` numbers from a flat table into `[indices.len(), width]`. The indices must have been checked.
 pub(super) fn gather(table: &[f32], width: usize, indices: &[usize]) -> Tensor {
     let mut rows = Vec::with_capacity(indices.len() * width);
     for &index in indices {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_sets_of_the_same_length_apart_by_their_fingerprints() {
+    fn distinguishes_sets_of_the_same_length_by_their_fingerprints() {
         let of = |set: &dyn Dataset| set.fingerprint().unwrap();
         assert_eq!(of(&Toy::new(1, 500)), of(&Arc::new(Toy::new(1, 500))));
         assert_ne!(of(&Toy::new(1, 500)), of(&Toy::new(2, 500)));

@@ -1,25 +1,25 @@
-//! Why data on disk cannot be used, said so that the reader knows what to do.
+//! The error for data on disk that cannot be used, with a hint what to do.
 
 use std::fmt;
 use std::fs::Metadata;
 use std::io;
 use std::path::Path;
 
-/// A file or folder that is not what was expected. Its message reads after "failed to".
+/// A file or folder that is not as expected. Its message reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub struct DataError {
-    /// What was tried: `read`, `find the training pictures in`. Boxed, as the path is, so that a `Result` stays small.
+    /// The operation, such as `read` or `find the training pictures in`. Boxed, like the path, so that a `Result` stays small.
     pub operation: Box<str>,
-    /// The file or folder; `None` for bytes that come from no file.
+    /// The file or folder; `None` for bytes that do not come from a file.
     pub path: Option<Box<Path>>,
-    /// What should be there; empty where the operation says it.
+    /// What should be there; empty if the operation says it.
     pub expected: String,
-    /// What is there instead; empty where that is not known.
+    /// What is there instead; empty if unknown.
     pub found: String,
     /// What to do.
     pub hint: String,
-    /// What the system or a decoder says.
+    /// The error of the system or of a decoder.
     pub source: Option<io::Error>,
 }
 
@@ -38,51 +38,56 @@ impl fmt::Display for DataError {
 }
 
 impl DataError {
-    /// An error of this operation, with nothing known about it yet.
-    pub(crate) fn new(operation: impl Into<String>) -> Self {
+    /// An error of this operation without any details yet.
+    pub fn new(operation: impl Into<String>) -> Self {
         let (expected, found, hint) = (String::new(), String::new(), String::new());
         DataError { operation: operation.into().into_boxed_str(), path: None, expected, found, hint, source: None }
     }
 
     /// The file or folder cannot be opened, listed or read.
-    pub(crate) fn unreadable(path: &Path, source: io::Error) -> Self {
+    pub fn unreadable(path: &Path, source: io::Error) -> Self {
         Self::new("read").at(path).hint("check the path, and that this user may read it").because(source)
     }
 
     /// The file cannot be written.
-    pub(crate) fn unwritable(path: &Path, source: io::Error) -> Self {
+    pub fn unwritable(path: &Path, source: io::Error) -> Self {
         let hint = "check that the folder exists, may be written and has room";
         Self::new("write").at(path).hint(hint).because(source)
     }
 
-    pub(crate) fn at(mut self, path: &Path) -> Self {
+    /// Names the file or folder.
+    pub fn at(mut self, path: &Path) -> Self {
         self.path = Some(path.into());
         self
     }
 
-    pub(crate) fn expected(mut self, expected: impl Into<String>) -> Self {
+    /// Says what should be there.
+    pub fn expected(mut self, expected: impl Into<String>) -> Self {
         self.expected = expected.into();
         self
     }
 
-    pub(crate) fn found(mut self, found: impl Into<String>) -> Self {
+    /// Says what is there instead.
+    pub fn found(mut self, found: impl Into<String>) -> Self {
         self.found = found.into();
         self
     }
 
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+    /// Says what to do.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = hint.into();
         self
     }
 
-    pub(crate) fn because(mut self, source: io::Error) -> Self {
+    /// Names the cause.
+    pub fn because(mut self, source: io::Error) -> Self {
         self.source = Some(source);
         self
     }
 }
 
-/// What something is that is not a file.
-pub(super) fn kind_of(about: &Metadata) -> &'static str {
+/// Describes something that is not a regular file.
+pub fn kind_of(about: &Metadata) -> &'static str {
     if about.is_dir() { "a folder" } else { "a pipe, socket or device" }
 }
 

@@ -1,6 +1,6 @@
-//! MNIST and everything in its four-file layout: read from a folder, checked, and served as normalised batches.
+//! MNIST and other sets in its four-file layout: read from a folder, checked, and returned as normalised batches.
 //!
-//! Drawing digits where no files are at hand is `digits`' duty, the file format `idx`'s.
+//! `digits` draws digits when there are no files; `idx` implements the file format.
 
 use std::path::{Path, PathBuf};
 
@@ -11,20 +11,20 @@ use super::{Batch, DataError, Dataset, check_indices};
 
 /// The mean of MNIST's training pixels, as fractions of white. PyTorch's examples and the tutorials use this value.
 pub const MEAN: f32 = 0.1307;
-/// The standard deviation of MNIST's training pixels, as a fraction of white; from the same places.
+/// The standard deviation of MNIST's training pixels, as a fraction of white; from the same sources.
 pub const STD: f32 = 0.3081;
 
-/// Training or held-out samples.
+/// Training or test samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Split {
-    /// The samples to learn from: the files whose names begin with `train`.
+    /// The samples to train on: the files whose names begin with `train`.
     Train,
     /// The held-out samples: the files whose names begin with `t10k`.
     Test,
 }
 
 impl Split {
-    /// How the names of its files begin.
+    /// The first part of its files' names.
     pub fn prefix(self) -> &'static str {
         match self {
             Self::Train => "train",
@@ -46,10 +46,10 @@ pub struct Mnist {
 }
 
 impl Mnist {
-    /// A set from its parts: images of `rows` x `columns` bytes one after another, and as many labels.
+    /// A set from its parts: concatenated images of `rows` x `columns` bytes, and one label for each.
     ///
     /// # Errors
-    /// When the counts differ, the bytes are not whole images, or a label is above 9.
+    /// Fails when the counts differ, the bytes are not complete images, or a label is above 9.
     pub fn new(images: Vec<u8>, labels: Vec<u8>, rows: usize, columns: usize) -> Result<Self, DataError> {
         let pixels = rows.checked_mul(columns).filter(|&pixels| pixels > 0 && images.len().is_multiple_of(pixels));
         let Some(pixels) = pixels else {
@@ -69,11 +69,11 @@ impl Mnist {
         }
     }
 
-    /// Reads the images and labels of `split` from `dir`: `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or
-    /// `t10k-…`. A dot before `idx` and a `.gz` at the end are accepted too; the plain file goes first.
+    /// Reads the images and labels of `split` from `dir`: `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or `t10k-…`.
+    /// A dot before `idx` and the extension `.gz` are accepted too; the uncompressed file is preferred.
     ///
     /// # Errors
-    /// When a file is missing, is no good IDX file, or the two do not belong together.
+    /// Fails when a file is missing or not a valid IDX file, or when the two do not match.
     pub fn from_dir(dir: &Path, split: Split) -> Result<Self, DataError> {
         let images = Idx::read(&find(dir, split, "images", 3)?, Kind::Images)?;
         let labels = Idx::read(&find(dir, split, "labels", 1)?, Kind::Labels)?;
@@ -82,11 +82,10 @@ impl Mnist {
         Self::new(images, labels, dims[1], dims[2])
     }
 
-    /// Writes the set as two gzipped files of MNIST's names to `dir`, which must exist. Each file appears whole or not
-    /// at all.
+    /// Writes the set as two gzipped files with MNIST's names to `dir`, which must exist. Each file is written atomically.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// Fails when a file cannot be written.
     pub fn write_idx(&self, dir: &Path, split: Split) -> Result<(), DataError> {
         let images = Idx::new(vec![self.labels.len(), self.rows, self.columns], self.images.clone())?;
         images.write(&dir.join(format!("{}-images-idx3-ubyte.gz", split.prefix())))?;
@@ -112,7 +111,7 @@ impl Mnist {
     /// The pixels of image `index`, row by row, 0 black to 255 white.
     ///
     /// # Panics
-    /// When `index` is not below the length.
+    /// Panics when `index` is not below the length.
     pub fn image(&self, index: usize) -> &[u8] {
         let pixels = self.rows * self.columns;
         &self.images[index * pixels..(index + 1) * pixels]
@@ -135,7 +134,7 @@ impl Dataset for Mnist {
         Ok(Batch { inputs: Tensor::from_slice(&pixels).view(shape), targets: Tensor::from_slice(&labels) })
     }
 
-    /// Of all pixels and labels: MNIST's 47 MB take some milliseconds.
+    /// Covers all pixels and labels: MNIST's 47 MB take some milliseconds.
     fn fingerprint(&self) -> anyhow::Result<u32> {
         let mut hasher = crc32fast::Hasher::new();
         [self.len(), self.rows, self.columns].iter().for_each(|number| hasher.update(&(*number as u64).to_le_bytes()));
@@ -145,7 +144,7 @@ impl Dataset for Mnist {
     }
 }
 
-/// What each grey value becomes, computed in the order of torchvision's `ToTensor` and `Normalize`.
+/// The normalised value of each grey value, computed in the order of torchvision's `ToTensor` and `Normalize`.
 static NORMALISED: [f32; 256] = {
     let mut table = [0.0; 256];
     let mut grey = 0;
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn says_where_the_files_lie_when_they_lie_deeper() {
+    fn says_where_the_files_are_when_they_are_deeper() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("MNIST/raw");
         std::fs::create_dir_all(&inner).unwrap();
@@ -264,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_label_that_is_no_digit() {
+    fn rejects_a_label_that_is_not_a_digit() {
         let error = Mnist::new(vec![0; 3], vec![9, 10, 11], 1, 1).unwrap_err().to_string();
         assert!(error.starts_with("read label 1: expected a digit from 0 to 9, found 10; "), "{error}");
     }

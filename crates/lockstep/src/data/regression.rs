@@ -1,6 +1,6 @@
 //! Linear regression, the first set that the public DDP tutorials train on: `y = x · w + b + noise`.
 //!
-//! The true weights are at hand, so that a lab can print how far the learned ones are from them.
+//! The true weights are public, so that a lab can print how far the learned ones are from them.
 
 use anyhow::ensure;
 use tch::{Device, Kind, Tensor};
@@ -48,11 +48,11 @@ impl LinearRegression {
         self.bias
     }
 
-    /// How far a model's `weight` (`[1, features]` or `[features]`) and `bias` (one number) are from the true ones: the
-    /// Euclidean length of the difference. Any floating kind, any device.
+    /// The Euclidean distance of a model's `weight` (`[1, features]` or `[features]`) and `bias` (one number) from the true
+    /// ones. Any floating kind, any device.
     ///
     /// # Errors
-    /// When the number of weights or biases is not the rule's.
+    /// Panics when the number of weights or biases is not the rule's.
     pub fn distance(&self, weight: &Tensor, bias: &Tensor) -> anyhow::Result<f64> {
         let (learned, constant) = (to_vec(weight)?, to_vec(bias)?);
         ensure!(

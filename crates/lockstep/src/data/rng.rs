@@ -1,10 +1,9 @@
-//! Random numbers keyed by what they are for, so that nothing depends on history.
+//! Random numbers keyed by their purpose, so that nothing depends on earlier draws.
 //!
-//! The generator is SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014;
-//! constants as in Vigna's `splitmix64.c`). Its stream is a promise of this project: data that was drawn from a seed
-//! stays the same bytes. Everything here uses additions, multiplications, divisions and shifts only, which IEEE 754
-//! rounds alike on every machine; sines and logarithms differ between C libraries. Not for secrets, and not the
-//! generator of the sampler, which follows PyTorch's.
+//! The generator is SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014; constants as
+//! in Vigna's `splitmix64.c`). Its stream never changes: data drawn from a seed stays the same bytes. It uses only additions,
+//! multiplications, divisions and shifts, which IEEE 754 rounds the same on every machine; sines and logarithms differ between
+//! C libraries. It is not for secrets, and not the generator of the sampler, which follows PyTorch's.
 
 /// The odd constant that SplitMix64 adds at each step, the golden ratio's fraction times 2⁶⁴.
 const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -23,7 +22,7 @@ pub struct KeyedRng {
 }
 
 impl KeyedRng {
-    /// The generator of this key. Keys that differ in any part, or in length, give unrelated streams.
+    /// The generator for this key. Keys that differ in any part, or in length, give unrelated streams.
     pub fn new(key: &[u64]) -> Self {
         let start = mix(GAMMA ^ key.len() as u64);
         Self { state: key.iter().fold(start, |state, &part| mix(state ^ part).wrapping_add(GAMMA)) }
@@ -48,13 +47,13 @@ impl KeyedRng {
     /// Uniform in `0..n`, off by less than `n`/2⁶⁴.
     ///
     /// # Panics
-    /// When `n` is 0.
+    /// Panics when `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         assert!(n > 0, "there is no number below 0");
         ((u128::from(self.next_u64()) * n as u128) >> 64) as usize
     }
 
-    /// The numbers below `N` in random order (Fisher and Yates; Durstenfeld, 1964). `N` is 256 at most.
+    /// The numbers below `N` in random order (Fisher and Yates; Durstenfeld, 1964). `N` is at most 256.
     pub fn shuffled<const N: usize>(&mut self) -> [u8; N] {
         let mut order: [u8; N] = std::array::from_fn(|number| number as u8);
         (1..N).rev().for_each(|i| order.swap(i, self.below(i + 1)));
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_stream_of_a_key_for_ever() {
+    fn keeps_the_stream_of_a_key_forever() {
         // From a second implementation, in Python.
         let mut rng = KeyedRng::new(&[42, 1, 7]);
         assert_eq!(rng.next_u64(), 5_330_824_984_377_125_378);
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn reaches_each_number_below_n_alike() {
+    fn draws_each_number_below_n_with_equal_frequency() {
         let mut rng = KeyedRng::new(&[4]);
         let mut counts = [0u32; 7];
         (0..70_000).for_each(|_| counts[rng.below(7)] += 1);

@@ -1,32 +1,32 @@
-//! A part of a data set, because labs use lengths that do not divide evenly, and training apart from validation.
+//! A part of a data set: labs use lengths that do not divide evenly, and separate training from validation.
 
 use super::{Batch, Dataset, check_indices};
 
-/// Chosen samples of another set, in a chosen order; `i` stands for sample `indices[i]` of the whole. Shapes are the
-/// whole set's. As `torch.utils.data.Subset`, but indices are checked at once.
+/// Selected samples of another set, in a given order; `i` refers to sample `indices[i]` of the whole. Shapes are the whole
+/// set's. Like `torch.utils.data.Subset`, but indices are checked at construction.
 #[derive(Debug, Clone)]
 pub struct Subset<D> {
     whole: D,
     indices: Vec<usize>,
 }
 
-/// A part that its whole cannot give.
+/// The whole set does not have this part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SubsetError {
     /// An index points past the whole set.
     #[error("make a subset with sample {index} of a data set of {len}: indices run from 0 below the length")]
     Index {
-        /// The index that was asked for.
+        /// The requested index.
         index: usize,
-        /// How many samples the whole set has.
+        /// The number of samples in the whole set.
         len: usize,
     },
     /// A prefix longer than the whole set.
     #[error("take the first {asked} samples of a data set of {len}: ask for {len} or fewer")]
     TooMany {
-        /// How many were asked for.
+        /// The requested number.
         asked: usize,
-        /// How many samples the whole set has.
+        /// The number of samples in the whole set.
         len: usize,
     },
 }
@@ -35,7 +35,7 @@ impl<D: Dataset> Subset<D> {
     /// The samples of `whole` at `indices`; an index may appear more than once.
     ///
     /// # Errors
-    /// When an index is not below the length of `whole`.
+    /// Fails when an index is not below the length of `whole`.
     pub fn new(whole: D, indices: Vec<usize>) -> Result<Self, SubsetError> {
         check_indices(whole.len(), &indices)
             .map_err(|error| SubsetError::Index { index: error.index, len: error.len })?;
@@ -45,7 +45,7 @@ impl<D: Dataset> Subset<D> {
     /// The first `count` samples of `whole`.
     ///
     /// # Errors
-    /// When `whole` has fewer: a silently shorter set would make two runs differ.
+    /// Fails when `whole` has fewer: a silently shorter set would make two runs differ.
     pub fn take(whole: D, count: usize) -> Result<Self, SubsetError> {
         if count > whole.len() {
             return Err(SubsetError::TooMany { asked: count, len: whole.len() });
@@ -53,7 +53,7 @@ impl<D: Dataset> Subset<D> {
         Ok(Self { whole, indices: (0..count).collect() })
     }
 
-    /// Which samples of the whole set these are.
+    /// The indices of these samples in the whole set.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
@@ -86,7 +86,7 @@ mod tests {
     use crate::data::Toy;
 
     #[test]
-    fn stands_for_the_chosen_samples_in_order() {
+    fn returns_the_chosen_samples_in_order() {
         let whole = Toy::new(1, 10);
         let part = Subset::new(Toy::new(1, 10), vec![7, 3, 7]).unwrap();
         assert_eq!(part.len(), 3);

@@ -1,11 +1,11 @@
-//! The random set of the single-GPU tutorial, with a target that can be learned.
+//! The random set of the single-GPU tutorial, with a learnable target.
 //!
-//! In the tutorial, each sample is twenty random numbers and one *random* target, the model is `Linear(20, 1)`, and
-//! the loss is cross-entropy over its single output. Softmax over one class is always 1, so that loss and its gradient
-//! are 0 whatever the model does: nothing moves, and a broken all-reduce looks like a working one. With another
-//! loss, a random target would still leave nothing to learn. Here the inputs stay as they were and the target follows
-//! a fixed rule that `Linear(20, 1)` can hold exactly, plus a little noise. So the mean squared error must fall, ends
-//! near [`Toy::NOISE`]², and the learned weights can be held against the rule.
+//! In the tutorial, each sample is twenty random numbers and one *random* target, the model is `Linear(20, 1)`, and the loss is
+//! cross-entropy over its single output. Softmax over one class is always 1, so the loss and its gradient are always 0: the
+//! weights never change, and a broken all-reduce looks like a working one. With another loss, a random target would still leave
+//! nothing to learn. Here the inputs are unchanged, and the target follows a fixed rule that `Linear(20, 1)` can represent
+//! exactly, plus a little noise. So the mean squared error must fall and ends near [`Toy::NOISE`]², and the learned weights can
+//! be compared with the rule.
 
 use tch::Tensor;
 
@@ -32,9 +32,9 @@ impl Toy {
     pub const FEATURES: usize = 20;
     /// How many samples the tutorial draws.
     pub const TUTORIAL_LEN: usize = 2048;
-    /// The constant of the rule.
+    /// The constant term of the rule.
     pub const BIAS: f32 = 0.5;
-    /// The standard deviation of the noise on the targets; its square is the lowest mean squared error to hope for.
+    /// The standard deviation of the noise on the targets; its square is the lowest possible mean squared error.
     pub const NOISE: f32 = 0.02;
 
     /// Draws `count` samples.

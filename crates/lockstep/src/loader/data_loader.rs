@@ -1,4 +1,4 @@
-//! What to load and how: the loader's options.
+//! The loader's options: what to load, and how.
 
 use std::sync::Arc;
 
@@ -27,17 +27,17 @@ use crate::sampler::Sampler;
 /// # Ok(()) }
 /// ```
 ///
-/// **Order.** The batches and their order depend on the sampler, the batch size and the epoch alone: not on the number
-/// of workers, nor on which of them is quicker.
+/// **Order.** The batches and their order depend on the sampler, the batch size and the epoch alone: neither on the number of
+/// workers nor on their speed.
 ///
-/// **Memory.** With workers, at most `workers × prefetch` batches are being made or wait to be taken, plus the one that
-/// was handed out last; without, only that one. What the caller keeps comes on top.
+/// **Memory.** With workers, at most `workers × prefetch` batches are being loaded or waiting, plus the one returned last;
+/// without, only that one. Batches that the caller keeps are extra.
 ///
-/// **Threads.** Workers are started for each [`Epoch`] and joined at its end (some 20 µs a worker), so no thread
-/// outlives the iterator that it works for. Their libtorch calls run with the process's intra-op thread count, each
-/// worker with a team of its own: with two workers and four threads twelve threads may compete for the cores. The count
-/// belongs to the process, so workers leave it alone: `tch::set_num_threads` called from one would change it for
-/// every thread that starts later. Set it once, in `main` or by `OMP_NUM_THREADS` (launchers set that to 1).
+/// **Threads.** Workers are started for each [`Epoch`] and joined at its end (some 20 µs a worker), so no thread outlives its
+/// iterator. Their libtorch calls use the process's intra-op thread count, each worker with its own team: with two workers and
+/// four threads, twelve threads may compete for the cores. The count belongs to the process, so workers do not change it:
+/// calling `tch::set_num_threads` from one would change it for every thread that starts later. Set it once, in `main` or by
+/// `OMP_NUM_THREADS` (launchers set that to 1).
 pub struct DataLoader {
     dataset: Arc<dyn Dataset>,
     sampler: Box<dyn Sampler>,
@@ -47,7 +47,7 @@ pub struct DataLoader {
     drop_last: bool,
 }
 
-/// A batch size of 0.
+/// Panics when the batch size is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the batch size is 0: pass the number of samples that one step of one rank takes, 1 or more")]
 pub struct ZeroBatchSize;
@@ -67,21 +67,21 @@ impl DataLoader {
         Ok(DataLoader { dataset, sampler, batch_size, workers: 0, prefetch: 2, drop_last: false })
     }
 
-    /// How many threads load ahead; 0, the default, loads each batch when it is asked for.
+    /// The number of threads that load ahead; 0, the default, loads each batch on demand.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
         self
     }
 
-    /// How many batches each worker may be ahead, the one in the making included; 2 by default, and 0 counts as 1.
-    /// Of no effect without workers.
+    /// How many batches each worker may be ahead, including the one in progress; 2 by default, and 0 counts as 1. Has no effect
+    /// without workers.
     pub fn prefetch(mut self, prefetch: usize) -> Self {
         self.prefetch = prefetch.max(1);
         self
     }
 
-    /// Whether to leave out a last batch that is not full. Unlike the sampler's option of that name this is about
-    /// batches: it keeps, for one, batch norm from seeing a batch of 1.
+    /// Whether to leave out an incomplete last batch. Unlike the sampler's option of the same name, this concerns batches: for
+    /// example, it keeps batch norm from seeing a batch of 1.
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.drop_last = drop_last;
         self
@@ -97,8 +97,8 @@ impl DataLoader {
         self.epoch_from(epoch, 0)
     }
 
-    /// The batches of `epoch` from `first_step` on, the same as [`epoch`](Self::epoch) gives after that many. What is skipped
-    /// is not loaded. It counts in steps of this world and batch size; a run that may have had others resumes by
+    /// The batches of `epoch` from `first_step` on, the same as [`epoch`](Self::epoch) gives from there. Skipped batches are
+    /// not loaded. Steps are those of this world and batch size; a run that may have used others resumes with
     /// [`epoch_at`](Self::epoch_at).
     ///
     /// A `first_step` of [`steps`](Self::steps) gives no batch, a larger one an error.
@@ -106,8 +106,8 @@ impl DataLoader {
         Epoch::start(self.plan(Position::start_of(epoch)), first_step, self.workers, self.prefetch)
     }
 
-    /// The batches of an epoch from a position on: how a run goes on inside an epoch, also in a world of another size than
-    /// it was in before. Where the size is the same, these are the batches that were still to come.
+    /// The batches of an epoch from a position on: how a run continues inside an epoch, even in a world of another size. If the
+    /// size is the same, these are exactly the remaining batches.
     pub fn epoch_at(&self, from: Position) -> Epoch {
         Epoch::start(self.plan(from), from.step, self.workers, self.prefetch)
     }
@@ -117,8 +117,8 @@ impl DataLoader {
         self.batches(self.sampler.len_from(from.samples))
     }
 
-    /// Where a run stands after step number `step`, in an epoch that it entered at `from`: before the next step, or at the
-    /// start of the next epoch.
+    /// The position after step `step`, in an epoch that was entered at `from`: before the next step, or at the start of the
+    /// next epoch.
     pub fn after(&self, from: Position, step: usize) -> Position {
         let done = (step + 1).saturating_sub(from.step);
         if done >= self.steps_at(from) {
@@ -127,7 +127,7 @@ impl DataLoader {
         Position { epoch: from.epoch, step: step + 1, samples: from.samples + done * self.samples_per_step() }
     }
 
-    /// Samples that all ranks together take in a step, but for the last.
+    /// Samples that all ranks together take in a step, except the last.
     fn samples_per_step(&self) -> usize {
         self.batch_size * self.sampler.shards()
     }

@@ -11,15 +11,15 @@ use crate::data::Batch;
 
 /// The batches of an epoch in order, each a `Result`.
 ///
-/// An error or a panic of the data set comes at its step's place, after all batches before it, names the step and the
-/// samples, and is the last item. Dropping the iterator half-way joins its workers: that takes as long as the
-/// batch that each is at.
+/// An error or a panic of the data set is returned at its step's position, after all batches before it. It names the step and
+/// the samples, and is the last item. Dropping the iterator early joins its workers, which takes as long as their current
+/// batches.
 pub struct Epoch {
     plan: Arc<Plan>,
     ahead: Range<usize>,
     /// `None` if the caller's thread does the loading.
     workers: Option<Workers>,
-    /// What went wrong at the start; the only item then.
+    /// An error at the start; then it is the only item.
     fault: Option<anyhow::Error>,
 }
 
@@ -70,7 +70,7 @@ impl Iterator for Epoch {
         Some(item)
     }
 
-    /// At most the steps that are left; fewer when one of them fails.
+    /// At most the remaining steps; fewer when one of them fails.
     fn size_hint(&self) -> (usize, Option<usize>) {
         (0, Some(self.ahead.len().max(usize::from(self.fault.is_some()))))
     }

@@ -1,7 +1,7 @@
 //! Batches in a sampler's order, loaded ahead by worker threads.
 //!
-//! [`DataLoader`] holds what to load and how; [`Epoch`] is one pass, or the rest of one; [`Position`] says where a run
-//! stands. Which samples come is the business of [`crate::sampler`], what they hold that of [`crate::data`].
+//! [`DataLoader`] holds what to load and how; [`Epoch`] is one pass, or the rest of one; [`Position`] is the point that a run
+//! has reached. [`crate::sampler`] chooses the samples, [`crate::data`] reads them.
 
 mod data_loader;
 mod epoch;

@@ -1,4 +1,4 @@
-//! One epoch's work: which samples make which step, and how a step is loaded with its faults caught.
+//! The plan of one epoch: the samples of each step, and the loading of a step with its errors and panics caught.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,13 +8,13 @@ use anyhow::{Context, anyhow, ensure};
 
 use crate::data::{Batch, Dataset};
 
-/// How many indices an error message lists before it only counts them.
+/// How many indices an error message lists before it gives only a count.
 const LISTED: usize = 8;
 
 /// An epoch's order, cut into steps; shared by the workers.
 pub(super) struct Plan {
     pub(super) dataset: Arc<dyn Dataset>,
-    /// How many indices the sampler said there would be.
+    /// The number of indices that the sampler announced.
     pub(super) promised: usize,
     pub(super) indices: Vec<usize>,
     pub(super) epoch: u64,
@@ -26,7 +26,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Refuses an order that the sampler or a snapshot got wrong, before any thread starts.
+    /// Rejects an invalid order from the sampler or a snapshot, before any thread starts.
     pub(super) fn check(&self, first_step: usize) -> anyhow::Result<()> {
         ensure!(
             self.indices.len() == self.promised,
@@ -45,7 +45,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Loads a step from `first` to below `steps`. An error or panic of the data set becomes an error that names step and samples.
+    /// Loads a step from `first` to below `steps`. An error or panic of the data set becomes an error that names the step and
+    /// the samples.
     pub(super) fn load(&self, step: usize) -> anyhow::Result<Batch> {
         let indices = self.samples(step);
         self.load_samples(indices)
@@ -72,8 +73,8 @@ impl Plan {
     }
 }
 
-/// Refuses a batch with more or fewer samples than were asked for: it would train on wrong pairs, silently. A set that leaves out
-/// what is broken says so, and may give fewer.
+/// Rejects a batch with a wrong number of samples: it would silently train on wrong pairs. A set that may leave out broken
+/// samples declares that, and may return fewer.
 fn check_size(batch: &Batch, asked: usize, may_lack: bool) -> anyhow::Result<()> {
     let (inputs, targets) = (batch.inputs.size(), batch.targets.size());
     let given = if may_lack { batch.len().min(asked) } else { asked };
@@ -86,7 +87,7 @@ fn check_size(batch: &Batch, asked: usize, may_lack: bool) -> anyhow::Result<()>
     Ok(())
 }
 
-/// What a panic said; `panic!` carries a `&str` or a `String`.
+/// The message of a panic; `panic!` carries a `&str` or a `String`.
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")

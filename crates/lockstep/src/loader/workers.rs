@@ -1,8 +1,8 @@
-//! The threads that load ahead, and the putting in order of what they bring.
+//! The threads that load ahead, and the reordering of their batches.
 //!
-//! Steps are handed out as permits: a worker loads only a step that it was given, and a new step is given only when
-//! a batch is taken. So the number of permits bounds the batches in memory, and a queue never has to block. Any
-//! free worker takes the next step; a slow batch delays the order, not the other workers.
+//! Steps are handed out as permits: a worker loads only a step that it was given, and a new step is given only when a batch is
+//! taken. So the number of permits bounds the batches in memory, and sending to a queue never blocks. Any free worker takes the
+//! next step; a slow batch delays the order, not the other workers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,13 +18,13 @@ use crate::data::Batch;
 
 type Loaded = (usize, anyhow::Result<Batch>);
 
-/// Threads at work on one epoch; dropping it joins them.
+/// The threads of one epoch; dropping this joins them.
 pub(super) struct Workers {
     /// `None` only while dropping.
     lines: Option<Lines>,
-    /// The steps that nobody was given yet.
+    /// The steps that have not been handed out yet.
     unassigned: Range<usize>,
-    /// Batches that came before their turn.
+    /// Batches that arrived before their turn.
     early: BTreeMap<usize, anyhow::Result<Batch>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -36,7 +36,7 @@ struct Lines {
 }
 
 impl Workers {
-    /// Starts `count` threads (no more than there are steps) that may be `prefetch` batches ahead each.
+    /// Starts `count` threads (at most one per step), each of which may be `prefetch` batches ahead.
     pub(super) fn start(plan: &Arc<Plan>, steps: Range<usize>, count: usize, prefetch: usize) -> anyhow::Result<Self> {
         let count = count.min(steps.len());
         let (give, take) = unbounded();
@@ -51,7 +51,7 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Waits for `step`, which must be the one after that of the last call, and lets the workers go on by one.
+    /// Waits for `step`, which must follow the step of the last call, and hands out one more step.
     pub(super) fn take(&mut self, step: usize) -> anyhow::Result<Batch> {
         let loaded = loop {
             if let Some(loaded) = self.early.remove(&step) {
@@ -69,7 +69,7 @@ impl Workers {
         self.lines.as_ref()?.loaded.recv().ok()
     }
 
-    /// Hands out one step; false when none is left.
+    /// Hands out one step; returns false when none is left.
     fn assign(&mut self) -> bool {
         match (&self.lines, self.unassigned.next()) {
             (Some(lines), Some(step)) => lines.steps.send(step).is_ok(),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn stops_at_the_first_batch_that_nobody_takes() {
+    fn stops_at_the_first_batch_that_is_not_taken() {
         let dataset = Arc::new(Counted::default());
         let (give, steps) = unbounded();
         (0..10).for_each(|step| give.send(step).unwrap());

@@ -1,9 +1,9 @@
-//! The group that is measured: one that does nothing but the operation.
+//! The group used for measurements: one without the extra message of the call check.
 
 use c10d::{DebugLevel, GroupOptions, ProcessGroup, Result};
 
-/// A group of the same ranks that do not compare their calls ([`GroupOptions::compare_calls`]), since that costs a message more.
-/// A collective of the whole job, like [`ProcessGroup::new_group`].
+/// A group of the same ranks that do not compare their calls ([`GroupOptions::compare_calls`]), since comparing costs an
+/// additional message. A collective of the whole job, like [`ProcessGroup::new_group`].
 ///
 /// # Errors
 /// As [`ProcessGroup::new_group`].

@@ -1,24 +1,24 @@
 //! The α–β model: a message of n bytes takes t = α + β·n.
 //!
-//! α is what a message costs however short it is (latency), 1/β the rate at which long ones flow (bandwidth). Source: R. W.
-//! Hockney, "The communication challenge for MPP", Parallel Computing 20 (1994).
+//! α is the fixed cost of a message (latency), 1/β the rate at which long messages flow (bandwidth). Source: R. W. Hockney,
+//! "The communication challenge for MPP", Parallel Computing 20 (1994).
 
 /// A cost model of messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AlphaBeta {
-    /// Microseconds for a message of no bytes.
+    /// Microseconds for an empty message.
     pub alpha: f64,
-    /// Microseconds a byte.
+    /// Microseconds per byte.
     pub beta: f64,
 }
 
-/// Why no line goes through the points.
+/// Why the points do not determine a line.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FitError {
-    /// One size, or none: α and β cannot be told apart.
+    /// There are fewer than two sizes: α and β cannot be separated.
     #[error("the α–β model needs times for at least 2 message sizes, and there are {0}")]
     TooFewSizes(usize),
-    /// Something that no clock has shown.
+    /// A time that is not above 0.
     #[error("{time} µs for {bytes} bytes is no time")]
     NoTime {
         /// The size.
@@ -31,19 +31,19 @@ pub enum FitError {
 /// A size in bytes and its time in microseconds.
 type Sample = (f64, f64);
 
-/// Rounds of reweighting; the weights stand still long before.
+/// Rounds of reweighting; the weights converge long before.
 const ROUNDS: usize = 50;
 
 impl AlphaBeta {
-    /// The line through `samples` of (bytes, microseconds) with the least relative errors. Neither α nor β is below 0.
+    /// Fits the line with the least relative errors through `samples` of (bytes, microseconds). Neither α nor β is below 0.
     ///
-    /// A least-squares fit to absolute errors would serve the longest messages alone, whose times are a thousand times the
-    /// shortest ones'. So errors are divided by the time. Outliers count less: weights are Huber's, found in rounds. A time that
-    /// is far too long is at most wholly off, one that is too short many times over; so where many are disturbed, the line follows
-    /// the undisturbed ones, since a busy machine only ever adds.
+    /// A least-squares fit to absolute errors would fit only the longest messages, whose times are a thousand times those of
+    /// the shortest. So errors are divided by the time. Outliers are down-weighted with Huber's weights, computed iteratively.
+    /// A time that is far too long has a relative error of at most 1, but one that is too short can have a large one; so if
+    /// many points are disturbed, the line follows the undisturbed ones, since a busy machine only ever adds time.
     ///
     /// # Errors
-    /// [`FitError`], if the sizes are fewer than two or a time is not above 0.
+    /// [`FitError`] when there are fewer than two sizes, or a time is not above 0.
     pub fn fit(samples: &[Sample]) -> Result<Self, FitError> {
         check(samples)?;
         let mut doubts = vec![1.0; samples.len()];
@@ -61,17 +61,17 @@ impl AlphaBeta {
         self.alpha + self.beta * bytes
     }
 
-    /// What long messages come to: 10^6 bytes a second. Infinite if bytes cost nothing.
+    /// The bandwidth for long messages, in 10^6 bytes a second. Infinite if β is 0.
     pub fn bandwidth(&self) -> f64 {
         1.0 / self.beta
     }
 
-    /// The size in bytes from which a message spends more time on its bytes than on being a message (n½ of Hockney).
+    /// The message size in bytes from which transfer time exceeds latency (n½ of Hockney).
     pub fn half_size(&self) -> f64 {
         self.alpha / self.beta
     }
 
-    /// The greatest relative error at any of the points: 0.25 where the model is a quarter off.
+    /// The largest relative error at any of the points: 0.25 if the model is off by a quarter.
     pub fn worst(&self, samples: &[Sample]) -> f64 {
         samples.iter().map(|sample| self.error(*sample).abs()).fold(0.0, f64::max)
     }
@@ -96,8 +96,8 @@ fn check(samples: &[Sample]) -> Result<(), FitError> {
     if sizes.len() < 2 { Err(FitError::TooFewSizes(sizes.len())) } else { Ok(()) }
 }
 
-/// The line of least weighted squares of relative errors with α, β ≥ 0: where the free optimum has one below 0, the best line lies
-/// on an edge, with one of them 0.
+/// The line with the least weighted squares of relative errors with α, β ≥ 0: if the unconstrained optimum has a negative
+/// coefficient, the best line has one of them at 0.
 fn least_squares(samples: &[Sample], weights: &[f64]) -> AlphaBeta {
     // Σ w·x·y over the samples, with x and y relative to the time: 1/t for α, n/t for β, 1 for the target.
     let sum = |of: fn(f64, f64) -> f64| -> f64 {
@@ -115,8 +115,8 @@ fn least_squares(samples: &[Sample], weights: &[f64]) -> AlphaBeta {
     if flat.cost(samples, weights) < steep.cost(samples, weights) { flat } else { steep }
 }
 
-/// Huber's weights: 1 up to 1.345 standard deviations, then less the further off (P. J. Huber, "Robust Estimation of a Location
-/// Parameter", 1964). The deviation is taken from the median error, which outliers do not move.
+/// Huber's weights: 1 up to 1.345 standard deviations, decreasing beyond (P. J. Huber, "Robust Estimation of a Location
+/// Parameter", 1964). The deviation is estimated from the median error, which is robust to outliers.
 fn huber(errors: &[f64]) -> Vec<f64> {
     const FLOOR: f64 = 1e-6; // below this all errors are rounding
     let mut sizes: Vec<f64> = errors.iter().map(|error| error.abs()).collect();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_time() {
+    fn refuses_times_that_are_not_positive() {
         for time in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(matches!(AlphaBeta::fit(&[(4.0, 1.0), (8.0, time)]), Err(FitError::NoTime { bytes: 8.0, .. })));
         }

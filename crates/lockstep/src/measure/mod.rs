@@ -1,7 +1,6 @@
 //! Measuring messages: a sweep of sizes, times with their spread, the α–β model through them, a table and a plot.
 //!
-//! Units are those of the field: bytes, microseconds, and MB/s for 10^6 bytes a second. Leaves out what is measured: the caller
-//! hands in the operation.
+//! Units: bytes, microseconds, and MB/s for 10^6 bytes a second. Leaves out the operation, which the caller passes in.
 //!
 //! ```no_run
 //! use lockstep::measure::{Repeats, Series, Sizes, bare, plot, time};

@@ -1,6 +1,6 @@
 //! A plot of series as SVG: sizes and times on logarithmic axes, points with their spread, the α–β model as a line.
 //!
-//! The file stands alone: shapes and text, no script, no link; the browser's own sans-serif writes the text.
+//! The file is self-contained: shapes and text, no script, no link; the browser's own sans-serif font renders the text.
 
 use std::fs;
 use std::ops::Range;
@@ -13,11 +13,11 @@ use super::{Point, Series};
 
 const SIZE: (u32, u32) = (860, 540);
 
-/// Of one font throughout; the browser chooses which.
+/// A generic font family; the browser chooses the font.
 const FONT: &str = "sans-serif";
 
-/// Colours that people with any colour vision tell apart (M. Okabe and K. Ito, "Color Universal Design", 2008), without the yellow
-/// that white paper swallows.
+/// Colours that are distinguishable with any colour vision (M. Okabe and K. Ito, "Color Universal Design", 2008), without the
+/// yellow, which is hard to see on white.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -27,13 +27,13 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 0, 0),
 ];
 
-/// Steps in which a model's line is drawn: in logarithmic axes it is a curve.
+/// Number of segments of a model's line: on logarithmic axes it is a curve.
 const STEPS: i32 = 100;
 
-/// Draws `series` into the file `path`, and makes its folder if it is missing.
+/// Draws `series` into the file `path`. Creates its folder if it is missing.
 ///
 /// # Errors
-/// As [`svg`], and when the folder cannot be made or the file not written.
+/// As [`svg`], and when the folder cannot be created or the file cannot be written.
 pub fn save(path: &Path, title: &str, series: &[Series]) -> Result<()> {
     let svg = svg(title, series)?;
     path.parent()
@@ -42,10 +42,10 @@ pub fn save(path: &Path, title: &str, series: &[Series]) -> Result<()> {
         .with_context(|| format!("failed to save the plot to {}", path.display()))
 }
 
-/// Draws `series`, whose points need sizes and times above 0, and gives the SVG's text.
+/// Draws `series`, whose points need sizes and times above 0, and returns the SVG's text.
 ///
 /// # Errors
-/// When there is nothing to draw, or a point has no place on a logarithmic axis.
+/// There is nothing to draw, or a point cannot be placed on a logarithmic axis.
 pub fn svg(title: &str, series: &[Series]) -> Result<String> {
     let points: Vec<Point> = series.iter().flat_map(|series| series.points.iter().copied()).collect();
     let (x, y) = ranges(&points)?;
@@ -55,7 +55,7 @@ pub fn svg(title: &str, series: &[Series]) -> Result<String> {
     Ok(text)
 }
 
-/// What the axes show: all points with their spread, and some air.
+/// The range of the axes: all points with their spread, and a margin.
 fn ranges(points: &[Point]) -> Result<(Range<f64>, Range<f64>)> {
     ensure!(!points.is_empty(), "there are no measurements to plot");
     let drawable = |point: &&Point| point.bytes > 0 && point.time.p10 > 0.0 && point.time.p90.is_finite();
@@ -71,7 +71,7 @@ fn ranges(points: &[Point]) -> Result<(Range<f64>, Range<f64>)> {
     Ok((around(&bytes, &bytes), around(&|point| point.time.p10, &|point| point.time.p90)))
 }
 
-/// The same range with room above it for a legend of so many lines, each a twelfth of the plot, so that it hides no point.
+/// The same range with room at the top for a legend of this many lines, each a twelfth of the plot, so that it covers no point.
 fn below_legend(y: Range<f64>, lines: usize) -> Range<f64> {
     let legend = ((lines + 1) as f64 / 12.0).min(0.6);
     y.start..y.start * (y.end / y.start).powf(1.0 / (1.0 - legend))
@@ -134,7 +134,7 @@ fn legend(series: &Series) -> String {
     }
 }
 
-/// The α–β line from the least size to the greatest; nothing where none fits.
+/// The α–β line from the smallest size to the largest; empty if no line fits.
 fn model(series: &Series) -> Vec<(f64, f64)> {
     let (Ok(line), Some(first), Some(last)) = (series.fit(), series.points.first(), series.points.last()) else {
         return Vec::new();
@@ -144,7 +144,7 @@ fn model(series: &Series) -> Vec<(f64, f64)> {
     bytes.map(|bytes| (bytes, line.time(bytes))).collect()
 }
 
-/// 4, 64 Ki, 8 Mi: powers of two as people say them.
+/// 4, 64 Ki, 8 Mi: powers of two with binary prefixes.
 fn bytes_label(bytes: f64) -> String {
     let units = [(30, " Gi"), (20, " Mi"), (10, " Ki"), (0, "")];
     let (power, unit) = units.into_iter().find(|(power, _)| bytes >= 2f64.powi(*power)).unwrap_or((0, ""));
@@ -186,8 +186,11 @@ mod tests {
             save(&path, "messages", &[series("send", &[4, 64])]).unwrap();
         }
         assert_eq!(fs::read_to_string(&path).unwrap(), svg("messages", &[series("send", &[4, 64])]).unwrap());
-        let told = format!("{:#}", save(&path.join("below"), "a", &[series("send", &[4])]).unwrap_err());
-        assert!(told.starts_with("failed to save the plot to ") && told.contains("send.svg/below: "), "{told}");
+        let message = format!("{:#}", save(&path.join("below"), "a", &[series("send", &[4])]).unwrap_err());
+        assert!(
+            message.starts_with("failed to save the plot to ") && message.contains("send.svg/below: "),
+            "{message}"
+        );
     }
 
     #[test]
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_do_not_grow_are_told_without_a_bandwidth() {
+    fn times_that_do_not_grow_are_shown_without_a_bandwidth() {
         let mut flat = series("send", &[4]);
         flat.push(8, Spread { median: 1.0, p10: 1.0, p90: 1.0 });
         let text = svg("flat", &[flat]).unwrap();
@@ -216,8 +219,8 @@ mod tests {
     #[test]
     fn refuses_what_a_logarithmic_axis_cannot_show() {
         assert!(svg("none", &[Series::new("send")]).unwrap_err().to_string().contains("no measurements"));
-        let told = svg("nought", &[series("send", &[0])]).unwrap_err().to_string();
-        assert!(told.contains("0 bytes"), "{told}");
+        let message = svg("nought", &[series("send", &[0])]).unwrap_err().to_string();
+        assert!(message.contains("0 bytes"), "{message}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Series: an operation's times by message size, and how they are told in text.
+//! Series: an operation's times by message size, and their text form.
 
 use super::{AlphaBeta, FitError, Spread, Table};
 
@@ -12,7 +12,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// Bytes by the median time, in MB/s: 10^6 bytes a second.
+    /// Bytes divided by the median time, in MB/s: 10^6 bytes a second.
     pub fn bandwidth(&self) -> f64 {
         self.bytes as f64 / self.time.median
     }
@@ -21,14 +21,14 @@ impl Point {
 /// An operation's times by message size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// The operation, for the legend and the table's head.
+    /// The operation, for the legend and the table's header.
     pub name: String,
-    /// By rising size.
+    /// In ascending order of size.
     pub points: Vec<Point>,
 }
 
 impl Series {
-    /// Without points yet.
+    /// A series without points.
     pub fn new(name: impl Into<String>) -> Self {
         Series { name: name.into(), points: Vec::new() }
     }
@@ -46,7 +46,7 @@ impl Series {
         AlphaBeta::fit(&self.samples())
     }
 
-    /// The model in a line: latency, bandwidth, and how far it is off at worst; or why there is none.
+    /// The model in one line: latency, bandwidth, and its largest error; or why there is no model.
     pub fn fit_line(&self) -> String {
         match self.fit() {
             Ok(line) if line.beta == 0.0 => {
@@ -97,7 +97,7 @@ pub fn table_of(series: &[Series]) -> Table {
     table
 }
 
-/// Three digits that count: 0.123, 12.3, 1230.
+/// Three significant digits: 0.123, 12.3, 1230.
 fn number(value: f64) -> String {
     let places = if value < 1.0 {
         3
@@ -125,19 +125,19 @@ mod tests {
     }
 
     #[test]
-    fn tells_bytes_times_and_bandwidth_a_row() {
-        let told = line("send", &[4, 1_000_000]).table().to_string();
-        assert_eq!(told.lines().count(), 3, "{told}");
+    fn shows_bytes_times_and_bandwidth_per_row() {
+        let table = line("send", &[4, 1_000_000]).table().to_string();
+        assert_eq!(table.lines().count(), 3, "{table}");
         assert_eq!(
-            told.lines().last().unwrap().split_whitespace().collect::<Vec<_>>(),
+            table.lines().last().unwrap().split_whitespace().collect::<Vec<_>>(),
             ["1000000", "10010", "9009", "11011", "99.9"]
         );
     }
 
     #[test]
-    fn sets_operations_side_by_side_also_where_one_lacks_a_size() {
-        let told = table_of(&[line("ring", &[4, 400]), line("engine", &[400])]).to_string();
-        let cells: Vec<Vec<&str>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
+    fn shows_operations_side_by_side_even_if_one_lacks_a_size() {
+        let text = table_of(&[line("ring", &[4, 400]), line("engine", &[400])]).to_string();
+        let cells: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(
             cells,
             [vec!["bytes", "ring", "µs", "engine", "µs"], vec!["4", "10.0"], vec!["400", "14.0", "14.0"]]
@@ -145,13 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_model_or_why_there_is_none() {
+    fn shows_the_model_or_why_there_is_no_model() {
         assert_eq!(
             line("send", &[4, 400, 40_000]).fit_line(),
             "send: t = α + β·n with α = 10.0 µs, 1/β = 100 MB/s; off by 0 % at most"
         );
-        let told = line("send", &[4]).fit_line();
-        assert!(told.contains("at least 2 message sizes, and there are 1"), "{told}");
+        let text = line("send", &[4]).fit_line();
+        assert!(text.contains("at least 2 message sizes, and there are 1"), "{text}");
         let mut flat = line("send", &[4]);
         flat.push(8, Spread { median: 1.0, p10: 1.0, p90: 1.0 });
         assert!(flat.fit_line().contains("do not grow with the size"), "{}", flat.fit_line());

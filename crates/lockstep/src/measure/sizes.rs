@@ -1,4 +1,4 @@
-//! The sweep: which message sizes are measured.
+//! The sweep: the message sizes to measure.
 
 use crate::exit::UsageError;
 
@@ -9,17 +9,17 @@ pub struct Sizes {
     most: u64,
 }
 
-/// The least message: one element of a float tensor.
+/// The smallest message: one element of a float tensor.
 const ELEMENT: u64 = 4;
 
-/// The greatest message, 4 GiB: beyond it a slip of the keyboard is likelier than a wish.
+/// The largest message, 4 GiB: more is probably a typing mistake.
 const GREATEST: u64 = 1 << 32;
 
 impl Sizes {
     /// The powers of two between `least` and `most` bytes.
     ///
     /// # Errors
-    /// When one of them is no power of two, less than one 4-byte element or more than 4 GiB, or `least` is above `most`.
+    /// One of them is not a power of two, is less than one 4-byte element or more than 4 GiB, or `least` is above `most`.
     pub fn new(least: u64, most: u64) -> Result<Self, UsageError> {
         let usable = |bytes: u64| bytes.is_power_of_two() && (ELEMENT..=GREATEST).contains(&bytes);
         if let Some(bad) = [least, most].into_iter().find(|&bytes| !usable(bytes)) {
@@ -33,7 +33,7 @@ impl Sizes {
         Ok(Sizes { least, most })
     }
 
-    /// The sizes in bytes, from the least.
+    /// The sizes in bytes, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u64> + use<> {
         let most = self.most;
         std::iter::successors(Some(self.least), |bytes| Some(bytes * 2)).take_while(move |&bytes| bytes <= most)
@@ -61,8 +61,8 @@ mod tests {
             (4, 1 << 33, "of 8589934592 bytes cannot be measured: give a power of two from 4 to 4294967296"),
             (1 << 63, 1 << 63, "of 9223372036854775808 bytes"),
         ] {
-            let told = Sizes::new(least, most).unwrap_err().to_string();
-            assert!(told.contains(named), "{told}");
+            let message = Sizes::new(least, most).unwrap_err().to_string();
+            assert!(message.contains(named), "{message}");
         }
     }
 }

@@ -1,20 +1,20 @@
-//! A table in text: columns as wide as they must be, numbers to the right.
+//! A plain-text table: columns as wide as their contents, numbers right-aligned.
 
 use std::fmt;
 
-/// Rows of cells under a head.
+/// Rows of cells below a header.
 #[derive(Clone, Debug)]
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// With these names over its columns.
+    /// An empty table with these column names.
     pub fn new(head: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Table { rows: vec![head.into_iter().map(Into::into).collect()] }
     }
 
-    /// Adds a row. Cells that are not given stay empty.
+    /// Adds a row. Missing cells stay empty.
     pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
@@ -27,7 +27,7 @@ impl Table {
     }
 }
 
-/// One line a row, without a line's end after the last.
+/// One line per row, without a newline after the last.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let widths = self.widths();
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn aligns_columns_to_the_right_also_beyond_ascii() {
+    fn aligns_columns_to_the_right_even_beyond_ascii() {
         let mut table = Table::new(["bytes", "µs"]);
         table.row(["4", "12.5"]);
         table.row(["1048576"]);

@@ -1,4 +1,4 @@
-//! The networks that read digits, and the choice among them for a command line.
+//! The networks for digits, and the command-line choice between them.
 
 use clap::ValueEnum;
 use tch::Tensor;
@@ -15,7 +15,7 @@ pub struct ConvNet {
 }
 
 impl ConvNet {
-    /// Makes the variables under `vs`, with random initial weights.
+    /// Creates the variables under `vs`, with random initial weights.
     pub fn new(vs: &Path<'_>) -> Self {
         let same = ConvConfig { padding: 1, ..Default::default() };
         ConvNet {
@@ -52,10 +52,10 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// The share of hidden units that a training pass leaves out.
+    /// The fraction of hidden units that a training pass drops.
     pub const DROPOUT: f64 = 0.2;
 
-    /// Makes the variables under `vs`, with random initial weights.
+    /// Creates the variables under `vs`, with random initial weights.
     pub fn new(vs: &Path<'_>) -> Self {
         Mlp {
             fc1: nn::linear(vs / "fc1", 28 * 28, 32, Default::default()),
@@ -90,7 +90,7 @@ pub enum DigitNet {
 }
 
 impl DigitModel {
-    /// Makes its variables under `vs`, with random initial weights.
+    /// Creates its variables under `vs`, with random initial weights.
     pub fn build(self, vs: &Path<'_>) -> DigitNet {
         match self {
             DigitModel::Conv => DigitNet::Conv(Box::new(ConvNet::new(vs))),

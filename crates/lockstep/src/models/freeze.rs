@@ -1,27 +1,25 @@
-//! Which parameters are trained: freezing all but some, and counting those that are left.
+//! Chooses which parameters are trained: freezes all but some, and counts the rest.
 //!
-//! A frozen parameter is one whose `requires_grad` is off: [`named_parameters`] leaves it out, so that neither
-//! optimizer nor DDP has it, and snapshots keep it with the rest. Leaves out telling from a file which parameters to
-//! freeze.
+//! A frozen parameter is one whose `requires_grad` is off: [`named_parameters`] leaves it out, so that neither optimizer nor
+//! DDP sees it, and snapshots save it like the others. Leaves out deciding which parameters to freeze.
 
 use tch::nn::VarStore;
 
 use crate::optim::named_parameters;
 
-/// Freezes every parameter but those of the modules that `trained` names (`fc`: `fc.weight`, `fc.0.bias` …, not
-/// `fc2.weight`), which are thawed if they were frozen. Returns how many tensors are trained now: 0 says that no module
-/// is called so.
+/// Freezes every parameter except those of the modules that `trained` names (`fc`: `fc.weight`, `fc.0.bias` …, not
+/// `fc2.weight`), which are unfrozen if necessary. Returns the number of tensors that are trained now: 0 means that no module
+/// has such a name.
 ///
-/// To be done before the optimizer and DDP are made, which take the parameters that are trained then.
+/// Call this before creating the optimizer and DDP, which take the parameters that are trained at that time.
 ///
-/// As in PyTorch, freezing is about gradients alone: batch normalization in a training pass goes on normalizing with
-/// the batch's statistics and updating its running ones, frozen or not, until the whole model is put into evaluation
-/// mode.
+/// As in PyTorch, freezing affects only gradients: in a training pass, batch normalization still normalizes with the batch's
+/// statistics and updates its running ones, frozen or not, until the whole model is put into evaluation mode.
 pub fn freeze_all_but(vs: &VarStore, trained: &[&str]) -> usize {
     let inside = |name: &str| trained.iter().any(|module| is_part_of(name, module));
     let parameters: Vec<usize> = vs.trainable_variables().iter().map(|tensor| tensor.data_ptr() as usize).collect();
     for (name, tensor) in vs.variables() {
-        // Buffers are variables too, and have no gradient to switch.
+        // Buffers are variables too, but have no gradient to switch off.
         if parameters.contains(&(tensor.data_ptr() as usize)) {
             let _shared = tensor.set_requires_grad(inside(&name));
         }
@@ -29,7 +27,7 @@ pub fn freeze_all_but(vs: &VarStore, trained: &[&str]) -> usize {
     named_parameters(vs).len()
 }
 
-/// The numbers that are trained now: elements of parameters that are not frozen.
+/// The number of trained values: elements of parameters that are not frozen.
 pub fn count_trainable(vs: &VarStore) -> usize {
     named_parameters(vs).iter().map(|(_, tensor)| tensor.numel()).sum()
 }

@@ -1,9 +1,9 @@
-//! The networks that the labs train, and which of their parameters are trained.
+//! The networks that the labs train, and the selection of trained parameters.
 //!
 //! | network | input | output |
 //! |---|---|---|
 //! | [`ToyModel`] | `Float [n, 10]` | `Float [n, 5]` |
-//! | [`ConvNet`], [`Mlp`]; [`DigitNet`] is the one that a flag chooses | `Float [n, 1, 28, 28]` | `Float [n, 10]` |
+//! | [`ConvNet`], [`Mlp`]; [`DigitNet`] is either, chosen by a flag | `Float [n, 1, 28, 28]` | `Float [n, 10]` |
 //! | [`ResNet`], 18 or 34 layers deep | `Float [n, 3, H, W]` | `Float [n, classes]` |
 
 mod digits;

@@ -1,10 +1,9 @@
-//! ResNet-18 and ResNet-34 as torchvision has them, for pictures of any size.
+//! ResNet-18 and ResNet-34 as in torchvision, for pictures of any size.
 //!
-//! Source: He et al., "Deep Residual Learning for Image Recognition" (2015), and `torchvision/models/resnet.py` (0.26),
-//! whose names, order of parameters and initial distributions these are. A variable's name is torchvision's key in a
-//! state dict (`layer1.0.conv1.weight`, `bn1.running_mean`), so that its files load by name. One key has no
-//! counterpart: `num_batches_tracked`, a count that torchvision's batch norms keep and, with a momentum given, never
-//! read.
+//! Source: He et al., "Deep Residual Learning for Image Recognition" (2015), and `torchvision/models/resnet.py` (0.26), with
+//! the same names, order of parameters and initial distributions. A variable's name is torchvision's key in a state dict
+//! (`layer1.0.conv1.weight`, `bn1.running_mean`), so that its files load by name. One key has no counterpart:
+//! `num_batches_tracked`, a counter of torchvision's batch norms that is never read when a momentum is given.
 //!
 //! Leaves out deeper networks (their blocks are bottlenecks), reading weight files, and freezing ([`super::freeze_all_but`]).
 
@@ -17,7 +16,7 @@ use tch::nn::{self, Conv2D, ConvConfig, Init, Module, ModuleT, Path};
 
 use crate::nn::{BatchNorm2d, SyncBatchNorm2d};
 
-/// How many layers a network has, which its name counts.
+/// The number of layers, which is part of the network's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Depth {
     /// ResNet-18: two blocks a stage; 11,689,512 parameters with 1,000 classes.
@@ -37,42 +36,42 @@ impl Depth {
     }
 }
 
-/// What makes class scores of the pooled features.
+/// The layers that turn the pooled features into class scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Head {
-    /// One linear layer, `fc`, as torchvision has it.
+    /// One linear layer, `fc`, as in torchvision.
     #[default]
     Linear,
     /// Two linear layers with a ReLU between them, `fc.0` and `fc.2`; the first keeps the number of features.
     TwoLayers,
 }
 
-/// Over whose samples batch normalization takes its statistics.
+/// The samples over which batch normalization computes its statistics.
 #[derive(Clone, Debug, Default)]
 pub enum Norm {
-    /// The rank's own: [`BatchNorm2d`].
+    /// The rank's own samples: [`BatchNorm2d`].
     #[default]
     Batch,
-    /// Those of all ranks of the group: [`SyncBatchNorm2d`].
+    /// The samples of all ranks of the group: [`SyncBatchNorm2d`].
     Sync(Rc<ProcessGroup>),
 }
 
-/// What to choose about a [`ResNet`].
+/// The options of a [`ResNet`].
 #[derive(Clone, Debug)]
 pub struct ResNetOptions {
-    /// Scores that come out.
+    /// The number of output scores.
     pub classes: i64,
     /// Channels of the first stage; each later one has twice as many. torchvision's are 64; fewer make a quick network
     /// for tests.
     pub width: i64,
-    /// What makes the scores.
+    /// The kind of head.
     pub head: Head,
-    /// How it normalizes.
+    /// The kind of normalization.
     pub norm: Norm,
 }
 
 impl ResNetOptions {
-    /// torchvision's network, with so many classes.
+    /// torchvision's network with this many classes.
     pub fn new(classes: i64) -> Self {
         ResNetOptions { classes, width: 64, head: Head::default(), norm: Norm::default() }
     }
@@ -88,7 +87,7 @@ pub struct ResNet {
 }
 
 impl ResNet {
-    /// The module whose variables are the head's: what stays trained when the rest is frozen.
+    /// The module of the head's variables, which stays trained when the rest is frozen.
     pub const HEAD: &str = "fc";
 
     /// ResNet-18 under `vs`, with random initial weights.
@@ -104,7 +103,7 @@ impl ResNet {
     /// A network under `vs` (the root, for torchvision's names), with random initial weights.
     ///
     /// # Panics
-    /// Without classes, or with a width that is not positive.
+    /// Panics without classes, or with a width that is not positive.
     pub fn new(vs: &Path<'_>, depth: Depth, options: &ResNetOptions) -> Self {
         let ResNetOptions { classes, width, head, ref norm } = *options;
         assert!(classes > 0 && width > 0, "a ResNet of {classes} classes and width {width}: both must be positive");
@@ -142,7 +141,7 @@ struct BasicBlock {
     bn1: BatchNorm,
     conv2: Conv2D,
     bn2: BatchNorm,
-    /// Gives the input the output's shape, where they differ.
+    /// Maps the input to the output's shape, if they differ.
     downsample: Option<(Conv2D, BatchNorm)>,
 }
 
@@ -238,7 +237,7 @@ struct Shape {
     stride: i64,
 }
 
-/// A convolution without bias that keeps the picture's size but for the stride, drawn from `kaiming_normal_(mode="fan_out")`.
+/// A convolution without bias that only the stride makes smaller, initialized with `kaiming_normal_(mode="fan_out")`.
 fn conv(vs: Path<'_>, shape: Shape) -> Conv2D {
     let (dist, fan) = (NormalOrUniform::Normal, FanInOut::FanOut);
     let ws_init = Init::Kaiming { dist, fan, non_linearity: NonLinearity::ReLU };
@@ -252,7 +251,7 @@ fn conv(vs: Path<'_>, shape: Shape) -> Conv2D {
     )
 }
 
-/// PyTorch's linear layer, uniform within ±1/√inputs. tch's own makes the bias first, and draws weights √6 times as large.
+/// PyTorch's linear layer, uniform within ±1/√inputs. tch's own creates the bias first, and draws weights √6 times as large.
 fn linear(vs: Path<'_>, inputs: i64, outputs: i64) -> nn::Linear {
     let bound = (inputs as f64).sqrt().recip();
     let uniform = Init::Uniform { lo: -bound, up: bound };
@@ -325,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn frozen_layers_get_no_gradient_but_go_on_following_the_batches_statistics() {
+    fn frozen_layers_get_no_gradient_but_still_update_running_statistics() {
         let vs = VarStore::new(Device::Cpu);
         let net = narrow(&vs, Head::TwoLayers);
         freeze_all_but(&vs, &[ResNet::HEAD]);

@@ -11,7 +11,7 @@ pub struct ToyModel {
 }
 
 impl ToyModel {
-    /// Makes the variables under `vs`, with random initial weights.
+    /// Creates the variables under `vs`, with random initial weights.
     pub fn new(vs: &Path<'_>) -> Self {
         ToyModel {
             net1: nn::linear(vs / "net1", 10, 10, Default::default()),

@@ -1,4 +1,4 @@
-//! Batch normalization with the statistics of the rank's own batch, which refuses a batch that has none.
+//! Batch normalization with the statistics of the rank's own batch, which rejects a batch too small to have any.
 
 use c10d::{Error, Result};
 use tch::Tensor;
@@ -9,18 +9,18 @@ use super::failure;
 /// `torch.nn.BatchNorm2d` for pictures. Input and output `[n, channels, H, W]`; variables are `weight` (ones), `bias` (zeros),
 /// `running_mean` and `running_var`.
 ///
-/// Against tch's, weights begin as PyTorch's do, and a training pass over one value a channel is an error, as in Python
-/// (`torch/nn/functional.py`, `_verify_batch_size`). libtorch itself takes it: the variance is divided by n − 1, and the running one
-/// is no number from then on.
+/// Unlike tch's, weights start as in PyTorch, and a training pass over one value per channel is an error, as in Python
+/// (`torch/nn/functional.py`, `_verify_batch_size`). libtorch itself accepts it: the variance is divided by n − 1, and the
+/// running variance is NaN from then on.
 #[derive(Debug)]
 pub struct BatchNorm2d {
     norm: nn::BatchNorm,
-    /// Where it stands in the model: `layer4.0.bn1`.
+    /// Its position in the model: `layer4.0.bn1`.
     name: String,
 }
 
 impl BatchNorm2d {
-    /// Makes the variables under `vs`.
+    /// Creates the variables under `vs`.
     pub fn new(vs: &Path<'_>, channels: i64) -> Self {
         // tch's default draws the weights between 0 and 1, as PyTorch did before 1.2.
         let config = BatchNormConfig { ws_init: Init::Const(1.0), ..Default::default() };
@@ -28,10 +28,10 @@ impl BatchNorm2d {
         BatchNorm2d { norm: nn::batch_norm2d(vs, channels, config), name }
     }
 
-    /// [`forward_t`](ModuleT::forward_t) with its refusal as an error.
+    /// [`forward_t`](ModuleT::forward_t), returning its failure as an error.
     ///
     /// # Errors
-    /// `BadArgument` in a training pass over fewer than two values a channel.
+    /// `BadArgument` in a training pass over fewer than two values per channel.
     pub fn try_forward_t(&self, inputs: &Tensor, train: bool) -> Result<Tensor> {
         if train {
             self.check(&inputs.size())?;
@@ -39,7 +39,7 @@ impl BatchNorm2d {
         Ok(self.norm.forward_t(inputs, train))
     }
 
-    /// Inputs of other dimensions are libtorch's to refuse.
+    /// libtorch rejects inputs of other dimensions.
     fn check(&self, size: &[i64]) -> Result<()> {
         let &[n, _, height, width] = size else { return Ok(()) };
         if n * height * width >= 2 {
@@ -57,8 +57,8 @@ impl BatchNorm2d {
 
 impl ModuleT for BatchNorm2d {
     /// # Panics
-    /// Where [`BatchNorm2d::try_forward_t`] fails; inside
-    /// [`DistributedDataParallel::forward`](crate::DistributedDataParallel::forward) it is that call's error instead.
+    /// Panics when [`BatchNorm2d::try_forward_t`] fails; inside
+    /// [`DistributedDataParallel::forward`](crate::DistributedDataParallel::forward) the failure is that call's error instead.
     fn forward_t(&self, inputs: &Tensor, train: bool) -> Tensor {
         self.try_forward_t(inputs, train).unwrap_or_else(|error| failure::raise(error))
     }
@@ -77,12 +77,12 @@ mod tests {
         let norm = BatchNorm2d::new(&(vs.root() / "layer4" / 0 / "bn1"), 3);
         let of = |size: [i64; 4]| Tensor::zeros(size, (Kind::Float, Device::Cpu));
         for size in [[1, 3, 1, 1], [0, 3, 2, 2]] {
-            let told = norm.try_forward_t(&of(size), true).unwrap_err().to_string();
+            let message = norm.try_forward_t(&of(size), true).unwrap_err().to_string();
             assert!(
-                told.starts_with("batch normalization layer4.0.bn1 in training was given a bad argument"),
-                "{told}"
+                message.starts_with("batch normalization layer4.0.bn1 in training was given a bad argument"),
+                "{message}"
             );
-            assert!(told.contains(&format!("a batch of {} with {1} × {1} pixels", size[0], size[2])), "{told}");
+            assert!(message.contains(&format!("a batch of {} with {1} × {1} pixels", size[0], size[2])), "{message}");
             assert_eq!(norm.try_forward_t(&of(size), false).unwrap().size(), size);
         }
         for size in [[2, 3, 1, 1], [1, 3, 1, 2]] {

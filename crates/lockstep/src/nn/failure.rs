@@ -1,7 +1,7 @@
-//! Failures inside a layer: tch's `forward_t` returns a tensor and no error, yet a layer that communicates can fail.
+//! Failures inside a layer: tch's `forward_t` returns a tensor and no error, but a layer that communicates can fail.
 //!
-//! Inside [`caught`] a failure unwinds, without a word, up to there and is an error again; elsewhere it is a panic with the
-//! error's text. Leaves out every other panic, which goes on as it came.
+//! Inside [`caught`] a failure silently unwinds to that call, which returns it as an error; elsewhere it is a panic with the
+//! error's text. All other panics pass through unchanged.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -9,24 +9,23 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use c10d::{Error, Result};
 
 thread_local! {
-    /// Whether a caller on this thread's stack waits for failures.
+    /// True if a caller on this thread's stack catches failures.
     static CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `body`, in which layers may fail with [`raise`].
 pub(crate) fn caught<T>(body: impl FnOnce() -> T) -> Result<T> {
     let before = CATCHING.replace(true);
-    // What the body leaves half done is the model, which nobody uses after an error of its forward pass.
+    // After a failed forward pass, only the model may be in an inconsistent state, and nothing uses it.
     let outcome = catch_unwind(AssertUnwindSafe(|| keeping_grad_mode(body)));
     CATCHING.set(before);
     outcome.map_err(|panic| *panic.downcast::<Error>().unwrap_or_else(|panic| resume_unwind(panic)))
 }
 
-/// Runs `body`, after which this thread records gradients as before, also if `body` unwinds: `tch::no_grad` in it does not see
-/// to that.
+/// Runs `body` and then restores this thread's gradient mode, even if `body` unwinds, which `tch::no_grad` does not do.
 fn keeping_grad_mode<T>(body: impl FnOnce() -> T) -> T {
     let recording = c10d::grad_enabled();
-    // It turns recording off, and gives the mode before back when it is dropped.
+    // The guard turns recording off, and restores the previous mode when it is dropped.
     let _mode = tch::no_grad_guard();
     if recording { tch::with_grad(body) } else { body() }
 }
@@ -34,7 +33,7 @@ fn keeping_grad_mode<T>(body: impl FnOnce() -> T) -> T {
 /// Ends a layer's forward pass with `error`.
 pub(crate) fn raise(error: Error) -> ! {
     if CATCHING.get() {
-        // Not a panic: the hook that prints panics, and records them for a launcher, stays out of it.
+        // Not a panic, so that the hook that prints panics and records them for a launcher does not run.
         resume_unwind(Box::new(error))
     }
     panic!("{error}")
@@ -56,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_nobody_catches_is_a_panic_with_its_text() {
+    fn an_uncaught_failure_is_a_panic_with_its_text() {
         let _caught_before = caught(|| ());
         let panic = catch_unwind(|| raise(failure())).unwrap_err();
         assert_eq!(*panic.downcast::<String>().unwrap(), failure().to_string());
@@ -76,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn another_panic_goes_on() {
+    fn other_panics_pass_through() {
         let panic = catch_unwind(|| caught(|| panic!("a bug"))).unwrap_err();
         assert_eq!(*panic.downcast::<&str>().unwrap(), "a bug");
     }

@@ -1,4 +1,4 @@
-//! Layers that tch does not have, or not as PyTorch has them, in the manner of its `nn`.
+//! Layers that tch lacks or that differ from PyTorch's, in the style of its `nn`.
 
 mod batch_norm;
 pub(crate) mod failure;

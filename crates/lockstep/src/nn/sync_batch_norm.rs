@@ -1,6 +1,6 @@
 //! Batch normalization with the statistics of all ranks' samples.
 //!
-//! Leaves out the computation, which needs an autograd function of its own: [`c10d::sync_batch_norm`].
+//! Leaves out the computation, which needs its own autograd function: [`c10d::sync_batch_norm`].
 
 use std::rc::Rc;
 
@@ -10,12 +10,12 @@ use tch::{Tensor, no_grad};
 
 use super::failure;
 
-/// What to choose about [`SyncBatchNorm2d`]; names and defaults are PyTorch's.
+/// The options of [`SyncBatchNorm2d`]; names and defaults are PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SyncBatchNormOptions {
-    /// Added to the variance before its root is taken.
+    /// Added to the variance before taking its square root.
     pub eps: f64,
-    /// The share of the batch in the running statistics.
+    /// The weight of the batch in the running statistics.
     pub momentum: f64,
 }
 
@@ -25,16 +25,16 @@ impl Default for SyncBatchNormOptions {
     }
 }
 
-/// `torch.nn.SyncBatchNorm` for pictures: normalizes each channel by mean and variance over the samples of all ranks,
-/// so that N ranks compute what one would on the whole batch. Input and output `[n, channels, H, W]`, where `n` may
-/// differ from rank to rank and be 0.
+/// `torch.nn.SyncBatchNorm` for pictures: normalizes each channel by mean and variance over the samples of all ranks, so that N
+/// ranks compute the same as one rank on the whole batch. Input and output `[n, channels, H, W]`, where `n` may differ from
+/// rank to rank and be 0.
 ///
-/// Variables are `weight` (ones), `bias` (zeros), `running_mean` and `running_var`, as with batch normalization, so
-/// that one's weights load into the other; the running variance is unbiased, by the count over all ranks. A training
-/// pass communicates twice in each layer, once forward and once backward; an evaluation pass never does. The gradients
-/// of weight and bias are the rank's own share, as those of all parameters: DDP averages them.
+/// Variables are `weight` (ones), `bias` (zeros), `running_mean` and `running_var`, as in batch normalization, so that weights
+/// are interchangeable; the running variance is unbiased, by the count over all ranks. A training pass communicates twice in
+/// each layer, once forward and once backward; an evaluation pass never does. The gradients of weight and bias are the rank's
+/// own share, like those of all parameters: DDP averages them.
 ///
-/// Python's offers it on GPUs only; this one works wherever the group does, on CPUs with Gloo too.
+/// Python's version supports only GPUs; this one works wherever the group does, including CPUs with Gloo.
 #[derive(Debug)]
 pub struct SyncBatchNorm2d {
     weight: Tensor,
@@ -46,7 +46,7 @@ pub struct SyncBatchNorm2d {
 }
 
 impl SyncBatchNorm2d {
-    /// Makes the variables under `vs`. Statistics are those of the ranks of `group`, which must all make the same passes.
+    /// Creates the variables under `vs`. Statistics cover the ranks of `group`, which must all make the same passes.
     pub fn new(vs: &Path<'_>, channels: i64, group: Rc<ProcessGroup>, options: &SyncBatchNormOptions) -> Self {
         SyncBatchNorm2d {
             weight: vs.var("weight", &[channels], Init::Const(1.0)),
@@ -58,11 +58,11 @@ impl SyncBatchNorm2d {
         }
     }
 
-    /// [`forward_t`](ModuleT::forward_t) with its failures as errors.
+    /// [`forward_t`](ModuleT::forward_t), returning its failures as errors.
     ///
     /// # Errors
-    /// `BadArgument` for inputs of another shape, on another thread than the one that made the layer, and on all ranks
-    /// for fewer than two values a channel over all of them; any failure of a collective.
+    /// `BadArgument` for inputs of another shape, on a thread other than the one that created the layer, and on all ranks for
+    /// fewer than two values per channel over all of them; any failure of a collective.
     pub fn try_forward_t(&self, inputs: &Tensor, train: bool) -> Result<Tensor> {
         let SyncBatchNormOptions { eps, momentum } = self.options;
         if !train {
@@ -89,8 +89,8 @@ impl SyncBatchNorm2d {
 
 impl ModuleT for SyncBatchNorm2d {
     /// # Panics
-    /// Where [`SyncBatchNorm2d::try_forward_t`] fails; inside
-    /// [`DistributedDataParallel::forward`](crate::DistributedDataParallel::forward) it is that call's error instead.
+    /// Panics when [`SyncBatchNorm2d::try_forward_t`] fails; inside
+    /// [`DistributedDataParallel::forward`](crate::DistributedDataParallel::forward) the failure is that call's error instead.
     fn forward_t(&self, inputs: &Tensor, train: bool) -> Tensor {
         self.try_forward_t(inputs, train).unwrap_or_else(|error| failure::raise(error))
     }

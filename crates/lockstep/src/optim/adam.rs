@@ -23,7 +23,7 @@ pub type Adam = FusedOptimizer<AdamOptions>;
 /// Source: `torch/optim/adamw.py`; Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2017).
 pub type AdamW = FusedOptimizer<AdamWOptions>;
 
-/// The two differ by name and kernel alone.
+/// The two differ only in name and kernel.
 macro_rules! adam_rule {
     ($options:ident, $name:ident, $variant:ident, decoupled: $decoupled:literal) => {
         impl Rule for $options {
@@ -89,7 +89,7 @@ fn check_betas(optimizer: &'static str, betas: (f64, f64)) -> Result<()> {
     Ok(())
 }
 
-/// The kernel's lists; a parameter that steps for the first time gets averages of zero.
+/// The kernel's lists; a parameter at its first step gets averages of zero.
 fn gather(slots: &mut [(&mut Slot, Tensor)], names: &[&str]) -> Result<AdamTensors> {
     let mut lists = AdamTensors::default();
     for (slot, grad) in slots {

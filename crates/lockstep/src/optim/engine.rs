@@ -1,6 +1,6 @@
-//! What all optimizers share: groups of parameters, which of them step, and their state.
+//! The shared part of all optimizers: groups of parameters, which of them step, and their state.
 //!
-//! The arithmetic is not here: each optimizer's options know their rule (`sgd.rs`, `adam.rs`), which calls a kernel.
+//! Leaves out the arithmetic: each optimizer's options implement their rule (`sgd.rs`, `adam.rs`), which calls a kernel.
 
 use tch::{Device, Kind, Tensor};
 
@@ -9,28 +9,28 @@ use super::params::{self, ParamGroup};
 use super::slot::Slot;
 use super::state::{self, GroupMeta, ParamMeta, State, StateMeta};
 
-/// What a training loop asks of an optimizer.
+/// The interface between a training loop and an optimizer.
 pub trait Optimizer {
     /// Updates every parameter that has a gradient.
     ///
-    /// A parameter whose gradient is undefined (it took part in no backward pass yet) is skipped as in PyTorch: neither
-    /// its value nor its state nor its step count changes. Its state is made with its first gradient.
+    /// A parameter whose gradient is undefined (it has not taken part in a backward pass) is skipped, as in PyTorch: its value,
+    /// state and step count stay unchanged. Its state is created with its first gradient.
     ///
     /// # Errors
-    /// A learning rate that is negative or not finite; a gradient that is sparse, or whose dtype, device or strides are
-    /// not the parameter's. These are found before anything is written. A failure of libtorch itself may leave some
-    /// parameters updated and others not.
+    /// A learning rate that is negative or not finite; a gradient that is sparse, or whose dtype, device or strides are not the
+    /// parameter's. These are detected before anything is written. A failure of libtorch itself may leave some parameters
+    /// updated and others not.
     fn step(&mut self) -> Result<()>;
 
-    /// Forgets the gradients, so that the next backward pass starts from nothing, as PyTorch's `set_to_none=True` does.
+    /// Drops the gradients, so that the next backward pass starts without any, like PyTorch's `set_to_none=True`.
     ///
-    /// A parameter that takes no part in the next backward pass has no gradient then, and the step skips it. Zeroing in
-    /// place would let momentum and weight decay move it. A gradient that is a view into a communication bucket is one
-    /// again after the next backward pass. Backward hands its new gradients over instead of adding them to zeros, which saves
-    /// writing and reading all of them once.
+    /// A parameter that takes no part in the next backward pass then has no gradient, and the step skips it. Zeroing in place
+    /// would let momentum and weight decay move it. A gradient that is a view into a communication bucket becomes one again in
+    /// the next backward pass. Backward stores its new gradients instead of adding them to zeros, which saves reading and
+    /// writing all of them once.
     ///
     /// # Panics
-    /// If libtorch fails, which means that memory ran out.
+    /// libtorch fails, which means that memory ran out.
     fn zero_grad(&mut self);
 
     /// The learning rate of the first group.
@@ -45,23 +45,23 @@ pub trait Optimizer {
     /// Sets the learning rate of one group, counted from 0.
     ///
     /// # Errors
-    /// No such group.
+    /// The group does not exist.
     fn set_group_lr(&mut self, group: usize, lr: f64) -> Result<()>;
 
     /// A copy of everything that the next step reads, except the parameters and their gradients.
     ///
     /// # Panics
-    /// If libtorch cannot copy a tensor, which means that memory ran out or the device is lost.
+    /// libtorch cannot copy a tensor, which means that memory ran out or the device is lost.
     fn state_dict(&self) -> State;
 
-    /// Takes over a saved state: options (the learning rates of each group among them), step counts and tensors.
+    /// Loads a saved state: options (including the learning rates of each group), step counts and tensors.
     ///
-    /// As in PyTorch the saved options replace those that this optimizer was built with. Parameters are matched by name
-    /// within their group; the state of each is copied to the parameter's device.
+    /// As in PyTorch, the saved options replace those given to the constructor. Parameters are matched by name within their
+    /// group; the state of each is copied to the parameter's device.
     ///
     /// # Errors
-    /// A state of another optimizer, another number of groups, other names, shapes or dtypes, tensors that are missing
-    /// or that nothing takes, and options that the constructor would refuse. The optimizer is then as it was.
+    /// A state of another optimizer, another number of groups, other names, shapes or dtypes, missing or unused tensors, and
+    /// options that the constructor would reject. The optimizer is then unchanged.
     fn load_state_dict(&mut self, state: State) -> Result<()>;
 }
 
@@ -93,7 +93,7 @@ pub(super) mod sealed {
     use super::{Result, Slot, Tensor};
     use crate::optim::options::GroupOptions;
 
-    /// How options become steps.
+    /// Turns options into steps.
     pub trait Steps: Clone {
         /// Replaces the learning rate, unchecked.
         fn set_lr(&mut self, lr: f64);
@@ -116,7 +116,7 @@ impl<R: Rule> FusedOptimizer<R> {
     /// An optimizer of one group of named parameters.
     ///
     /// # Errors
-    /// Options out of PyTorch's range; no parameters; a parameter that is not a leaf, requires no gradient, is not of a
+    /// Options outside PyTorch's range; no parameters; a parameter that is not a leaf, requires no gradient, is not of a
     /// floating-point type, or occurs twice.
     pub fn new(params: Vec<(String, Tensor)>, options: R) -> Result<Self> {
         Self::with_groups(vec![ParamGroup::new(params)], options)
@@ -148,7 +148,7 @@ impl<R: Rule> Optimizer for FusedOptimizer<R> {
 
     fn zero_grad(&mut self) {
         for slot in self.groups.iter_mut().flat_map(|group| &mut group.slots) {
-            // Every parameter is a leaf tensor that is defined: the constructor checks it.
+            // Every parameter is a defined leaf tensor: the constructor checks it.
             c10d::clear_grad(&mut slot.param).expect("libtorch forgets the gradient of a leaf");
         }
     }
@@ -206,7 +206,7 @@ impl<R: Rule> Group<R> {
         Ok(Group { options, slots })
     }
 
-    /// The parameters that have a gradient, with it, all checked.
+    /// The parameters that have a gradient, with that gradient, all checked.
     fn ready(&mut self) -> Result<(&R, Vec<(&mut Slot, Tensor)>)> {
         self.options.check()?;
         let with_grad = self.slots.iter_mut().map(|slot| {
@@ -230,7 +230,7 @@ impl<R: Rule> Group<R> {
         })
     }
 
-    /// This group as `saved` has it; takes its tensors out of `tensors`. The names are known to agree.
+    /// This group's options and slots from `saved`; takes its tensors out of `tensors`. The names must have been checked.
     fn restored(&self, saved: &GroupMeta, options: R, tensors: &mut state::Tensors) -> Result<Self> {
         options.check()?;
         let steps = saved.steps();
@@ -246,7 +246,7 @@ impl<R: Rule> Group<R> {
     }
 }
 
-/// Refuses values that are negative or not finite.
+/// Rejects values that are negative or not finite.
 pub(super) fn check_range<R: Rule>(options: &[(&'static str, f64)]) -> Result<()> {
     match options.iter().find(|(_, value)| !(value.is_finite() && *value >= 0.0)) {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! What can go wrong with an optimizer, by whose fault: its options, its parameters, their gradients, a saved state.
+//! Errors of an optimizer: its options, its parameters, their gradients, or a saved state.
 
 use tch::{Kind, TchError};
 
@@ -8,16 +8,16 @@ pub type Result<T, E = OptimError> = std::result::Result<T, E>;
 /// Why an optimizer refused.
 #[derive(Debug, thiserror::Error)]
 pub enum OptimError {
-    /// An option is outside of what PyTorch's constructor takes.
+    /// An option is outside the range of PyTorch's constructor.
     #[error("invalid {option} for {optimizer}: {value}; it must be {must_be}")]
     Option {
         /// "SGD", "Adam" or "AdamW".
         optimizer: &'static str,
         /// PyTorch's name of the option.
         option: &'static str,
-        /// What was given.
+        /// The given value.
         value: f64,
-        /// The valid range, in words.
+        /// The valid range, as text.
         must_be: &'static str,
     },
     /// Nesterov's momentum without momentum, or with dampening.
@@ -25,29 +25,29 @@ pub enum OptimError {
         "nesterov needs a momentum above 0 and a dampening of 0, got momentum {momentum} and dampening {dampening}"
     )]
     Nesterov {
-        /// The momentum given.
+        /// The given momentum.
         momentum: f64,
-        /// The dampening given.
+        /// The given dampening.
         dampening: f64,
     },
-    /// No parameter in any group, or none in this one.
+    /// There are no parameters in any group, or none in this one.
     #[error(
         "the optimizer got an empty parameter list (group {group}); build the model before the optimizer and check \
          that not every layer is frozen"
     )]
     NoParameters {
-        /// The group's position.
+        /// The group's index.
         group: usize,
     },
-    /// A group was asked for that is not there.
+    /// The requested group does not exist.
     #[error("no parameter group {group}: the optimizer has {count}")]
     NoSuchGroup {
-        /// The position asked for.
+        /// The requested index.
         group: usize,
-        /// How many groups there are.
+        /// The number of groups.
         count: usize,
     },
-    /// A parameter that cannot be trained.
+    /// A parameter cannot be trained.
     #[error("cannot optimize the parameter {name}: {why}")]
     Parameter {
         /// The parameter's name.
@@ -55,7 +55,7 @@ pub enum OptimError {
         /// The reason and what to do.
         why: String,
     },
-    /// A gradient that the kernels cannot take.
+    /// The kernels do not support a gradient.
     #[error("cannot step the parameter {name}: {why}")]
     Gradient {
         /// The parameter's name.
@@ -63,12 +63,12 @@ pub enum OptimError {
         /// The reason and what to do.
         why: String,
     },
-    /// The saved state is another optimizer's.
+    /// The saved state belongs to another optimizer.
     #[error("the saved state is of {saved}, this optimizer is {here}; build the optimizer that the run was saved with")]
     WrongOptimizer {
         /// The saved state's optimizer.
         saved: &'static str,
-        /// This one.
+        /// This optimizer.
         here: &'static str,
     },
     /// The saved state has another number of parameter groups.
@@ -85,22 +85,22 @@ pub enum OptimError {
         list(.only_saved), list(.only_here)
     )]
     Names {
-        /// The group's position.
+        /// The group's index.
         group: usize,
         /// Names that this optimizer lacks.
         only_saved: Vec<String>,
         /// Names that the state lacks.
         only_here: Vec<String>,
     },
-    /// The saved tensors are not those that the saved steps call for.
+    /// The saved tensors do not match the saved step counts.
     #[error(
         "the saved tensors do not fit the saved steps: missing: {}; not expected: {}",
         list(.missing), list(.unexpected)
     )]
     Tensors {
-        /// Tensors that a parameter with steps must have.
+        /// Missing tensors of parameters with steps.
         missing: Vec<String>,
-        /// Tensors that nothing here takes, or that came twice.
+        /// Tensors that no parameter uses, or that occur twice.
         unexpected: Vec<String>,
     },
     /// A saved tensor has another shape than its parameter.
@@ -131,7 +131,7 @@ pub enum OptimError {
     Torch {
         /// The operation.
         doing: &'static str,
-        /// What libtorch said.
+        /// libtorch's message.
         #[source]
         source: TchError,
     },
@@ -143,7 +143,7 @@ impl OptimError {
     }
 }
 
-/// Names for people: at most five, then a count.
+/// A list of names for messages: at most five, then a count.
 fn list(names: &[String]) -> String {
     match names {
         [] => "none".to_owned(),

@@ -15,17 +15,17 @@
 //! # drop(state); Ok(()) }
 //! ```
 //!
-//! A step is one call of libtorch's fused kernel for each group of parameters of one dtype and device, the kernel that
-//! Python runs with `fused=True`: the results have the same bits as Python's with that option on the same processor.
-//! Without the option Python runs a plain loop on the CPU and `foreach` kernels on CUDA, which round differently: ten
-//! steps agree within 1e-6 of a tensor's largest value in float32.
+//! A step is one call of libtorch's fused kernel for each group of parameters of one dtype and device, the kernel that Python
+//! runs with `fused=True`: the results are bit-identical to Python's with that option on the same processor. Without the option
+//! Python runs a plain loop on the CPU and `foreach` kernels on CUDA, which round differently: ten steps agree within 1e-6 of a
+//! tensor's largest value in float32.
 //!
-//! tch has optimizers of its own; they hide their state, so a run cannot be resumed with the same bits.
+//! tch has its own optimizers, but they hide their state, so a run cannot be resumed with the same bits.
 //!
-//! Differences from Python's, all on purpose:
-//! - A parameter whose first gradient comes late works under momentum; Python's fused SGD fails on it.
-//! - A gradient or state laid out in memory otherwise than its parameter is an error; the CPU kernels ignore strides,
-//!   and Python's fused SGD then writes to the wrong elements.
+//! Deliberate differences from Python's:
+//! - A parameter whose first gradient comes late works with momentum; Python's fused SGD fails on it.
+//! - A gradient or state with another memory layout than its parameter is an error; the CPU kernels ignore strides, and
+//!   Python's fused SGD then writes to the wrong elements.
 //! - Sparse gradients are an error for SGD too; a learning rate must be finite.
 //! - State is matched by parameter name, not by position, and its dtype must be the parameter's.
 //!

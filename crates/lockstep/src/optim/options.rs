@@ -12,15 +12,15 @@ pub(super) const ADAM_W: &str = "AdamW";
 pub struct SgdOptions {
     /// Learning rate; 1e-3.
     pub lr: f64,
-    /// Share of the last update that is kept; 0, off.
+    /// Momentum factor; 0, off.
     pub momentum: f64,
-    /// What is held back of each new gradient in the momentum buffer; 0.
+    /// Dampening of new gradients in the momentum buffer; 0.
     pub dampening: f64,
     /// Added to the gradient as `weight_decay * parameter` (an L2 penalty); 0.
     pub weight_decay: f64,
-    /// Look ahead along the momentum; off.
+    /// Use Nesterov's momentum; off.
     pub nesterov: bool,
-    /// Climb instead of descend; off.
+    /// Maximize instead of minimize; off.
     pub maximize: bool,
 }
 
@@ -43,7 +43,7 @@ pub struct AdamOptions {
     pub weight_decay: f64,
     /// Divide by the largest second average so far (Reddi et al., 2018); off.
     pub amsgrad: bool,
-    /// Climb instead of descend; off.
+    /// Maximize instead of minimize; off.
     pub maximize: bool,
 }
 
@@ -56,11 +56,11 @@ pub struct AdamWOptions {
     pub betas: (f64, f64),
     /// Added to the denominator; 1e-8.
     pub eps: f64,
-    /// The share `lr * weight_decay` of the parameter is taken off in each step; 1e-2.
+    /// The fraction `lr * weight_decay` by which each step shrinks the parameter; 1e-2.
     pub weight_decay: f64,
     /// Divide by the largest second average so far (Reddi et al., 2018); off.
     pub amsgrad: bool,
-    /// Climb instead of descend; off.
+    /// Maximize instead of minimize; off.
     pub maximize: bool,
 }
 
@@ -77,16 +77,16 @@ impl Default for AdamWOptions {
     }
 }
 
-/// The options of a group, tagged with the optimizer that they are for.
+/// The options of a group, tagged with their optimizer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "optimizer", content = "options")]
 pub enum GroupOptions {
-    /// Of `torch.optim.SGD`.
+    /// Options of `torch.optim.SGD`.
     #[serde(rename = "SGD")]
     Sgd(SgdOptions),
-    /// Of `torch.optim.Adam`.
+    /// Options of `torch.optim.Adam`.
     Adam(AdamOptions),
-    /// Of `torch.optim.AdamW`.
+    /// Options of `torch.optim.AdamW`.
     AdamW(AdamWOptions),
 }
 

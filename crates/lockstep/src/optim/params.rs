@@ -1,4 +1,4 @@
-//! Parameters with their names: as a `VarStore` made them, and as an optimizer groups them.
+//! Named parameters: as a `VarStore` created them, and as an optimizer groups them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,13 +7,13 @@ use tch::{Kind, Tensor};
 
 use super::error::{OptimError, Result};
 
-/// The parameters that `vs` trains now, named, in the order in which the model created them.
+/// The parameters that `vs` currently trains, with their names, in the order in which the model created them.
 ///
 /// The order is part of the contract between ranks: DDP buckets, broadcasts and snapshots all follow it. A `VarStore`
 /// keeps the order in one list and the names in a hash map; this joins the two by the address of the data.
 ///
-/// Left out: buffers, parameters that are frozen (`requires_grad` off), and parameters of no elements, which have no
-/// address and nothing to train. The tensors share their data and gradient with the model's.
+/// Leaves out buffers, parameters that are frozen (`requires_grad` off), and parameters without elements, which have no address
+/// and nothing to train. The tensors share their data and gradient with the model's.
 pub fn named_parameters(vs: &VarStore) -> Vec<(String, Tensor)> {
     let names: HashMap<_, _> = vs.variables().into_iter().map(|(name, tensor)| (address(&tensor), name)).collect();
     let trained = vs.trainable_variables().into_iter().filter(|tensor| tensor.requires_grad() && tensor.numel() > 0);
@@ -91,9 +91,9 @@ mod tests {
     }
 
     #[test]
-    fn names_parameters_in_the_order_in_which_they_were_made() {
+    fn names_parameters_in_creation_order() {
         let vs = VarStore::new(Device::Cpu);
-        // Enough of them, in no alphabetical order, that a hash map's order would show.
+        // Enough names, in no alphabetical order, to expose a hash map's order.
         let made: Vec<String> = (0..40).map(|i| format!("layer{}", i * 17 % 40)).collect();
         for name in &made {
             let _made = vs.root().ones(name, &[3]);
@@ -106,14 +106,14 @@ mod tests {
         let vs = VarStore::new(Device::Cpu);
         let norm = nn::batch_norm1d(&vs.root() / "norm", 4, Default::default());
         nn::linear(&vs.root() / "out", 4, 2, Default::default());
-        // tch's linear layer makes its bias first, unlike Python's.
+        // tch's linear layer creates its bias first, unlike Python's.
         assert_eq!(names(&vs), ["norm.weight", "norm.bias", "out.bias", "out.weight"]);
         let _frozen = norm.ws.as_ref().expect("affine by default").set_requires_grad(false);
         assert_eq!(names(&vs), ["norm.bias", "out.bias", "out.weight"]);
     }
 
     #[test]
-    fn shares_data_with_the_model_also_after_a_move_to_another_dtype() {
+    fn shares_data_with_the_model_even_after_a_move_to_another_dtype() {
         let mut vs = VarStore::new(Device::Cpu);
         let weight = vs.root().zeros("weight", &[2]);
         vs.set_kind(Kind::Double);

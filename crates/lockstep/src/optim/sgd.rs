@@ -10,8 +10,8 @@ use super::slot::Slot;
 
 /// Stochastic gradient descent with momentum, weight decay and Nesterov's variant.
 ///
-/// The state of a parameter is one tensor, `momentum_buffer`, and only under momentum. The first buffer is the
-/// parameter's first gradient, undampened, as PyTorch has it.
+/// The state of a parameter is one tensor, `momentum_buffer`, and exists only with momentum. The first buffer is the
+/// parameter's first gradient without dampening, as in PyTorch.
 ///
 /// Source: `torch/optim/sgd.py`; Nesterov's form from Sutskever et al., "On the importance of initialization and
 /// momentum in deep learning" (2013).
@@ -54,7 +54,7 @@ impl sealed::Steps for SgdOptions {
         if self.momentum == 0.0 { &[] } else { &["momentum_buffer"] }
     }
 
-    /// The kernel takes one `is_first_step` for all its parameters: those without a buffer yet get a call of their own.
+    /// The kernel takes one `is_first_step` for all its parameters: those without a buffer get a separate call.
     fn update(&self, slots: &mut [(&mut Slot, Tensor)]) -> Result<()> {
         let (mut first, mut later): (Vec<_>, Vec<_>) =
             slots.iter_mut().partition(|(slot, _)| slot.state.is_empty() && self.momentum != 0.0);

@@ -1,4 +1,4 @@
-//! One parameter and what an optimizer keeps for it.
+//! One parameter and the optimizer's state for it.
 
 use tch::{Device, Kind, Tensor};
 
@@ -13,7 +13,7 @@ pub struct Slot {
     pub(super) step: u64,
     /// The tensors that the rule's `state_names` names, in that order; empty until the first update.
     pub(super) state: Vec<Tensor>,
-    /// `step` as the Adam kernels want it: a float scalar on the parameter's device, which they raise themselves.
+    /// `step` in the form of the Adam kernels: a float scalar on the parameter's device, which they increment themselves.
     counter: Option<Tensor>,
 }
 
@@ -22,7 +22,7 @@ impl Slot {
         Slot { name, param, step: 0, state: Vec::new(), counter: None }
     }
 
-    /// Makes the state tensors, zero and laid out as the parameter, unless they are there.
+    /// Creates the state tensors, zero and with the parameter's layout, unless they exist.
     pub(super) fn start(&mut self, names: &[&str]) -> Result<()> {
         if self.state.is_empty() {
             let zeros = names.iter().map(|_| tch::no_grad(|| self.param.f_zeros_like()));
@@ -40,7 +40,7 @@ impl Slot {
         Ok(self.counter.get_or_insert_default().shallow_clone())
     }
 
-    /// The fused kernels walk memory in order: dtype, device and strides must be the parameter's.
+    /// The fused kernels traverse memory in order: dtype, device and strides must be the parameter's.
     pub(super) fn check(&self, grad: &Tensor) -> Result<()> {
         let refused = |why: String| Err(OptimError::Gradient { name: self.name.clone(), why });
         if grad.is_sparse() {
@@ -60,7 +60,7 @@ impl Slot {
     }
 }
 
-/// Dtype, device, and strides of the dimensions that have any (one of size 1 may carry any stride, and autograd's do).
+/// Dtype, device, and the strides of dimensions larger than 1 (a dimension of size 1 may have any stride, and autograd's do).
 fn layout(tensor: &Tensor) -> (Kind, Device, Vec<i64>) {
     let dimensions = tensor.size().into_iter().zip(tensor.stride());
     (tensor.kind(), tensor.device(), dimensions.filter(|(size, _)| *size != 1).map(|(_, stride)| stride).collect())

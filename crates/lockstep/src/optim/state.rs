@@ -1,6 +1,6 @@
-//! The state of an optimizer as a value that can be saved: named tensors beside a small serialisable description.
+//! The state of an optimizer as a value that can be saved: named tensors and a small serialisable description.
 //!
-//! Left out: files. A snapshot writes the tensors as safetensors entries and the description into its header.
+//! Leaves out files. A snapshot writes the tensors as safetensors entries and the description into its header.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,7 +13,7 @@ use super::slot::Slot;
 
 /// Everything that an optimizer's next step reads, except the parameters and their gradients.
 ///
-/// A value: later steps of the optimizer it came from do not change it.
+/// It is a copy: later steps of its optimizer do not change it.
 #[derive(Debug)]
 pub struct State {
     meta: StateMeta,
@@ -42,12 +42,12 @@ pub struct GroupMeta {
 pub struct ParamMeta {
     /// Its name.
     pub name: String,
-    /// How many updates it has had; 0 means that it has no tensors.
+    /// The number of updates it has had; 0 means that it has no tensors.
     pub step: u64,
 }
 
 impl State {
-    /// Puts a state together from what was saved; it is checked when an optimizer loads it.
+    /// Assembles a state from its saved parts; an optimizer checks it when loading.
     pub fn new(meta: StateMeta, tensors: Vec<(String, Tensor)>) -> Self {
         State { meta, tensors }
     }
@@ -78,7 +78,7 @@ impl GroupMeta {
 pub(super) struct Tensors(Vec<(String, Tensor)>);
 
 impl Tensors {
-    /// Takes the tensor `kind` of a parameter, as a copy laid out like the parameter and on its device.
+    /// Takes the tensor `kind` of a parameter, copied to its device and layout.
     pub(super) fn take(&mut self, kind: &str, slot: &Slot) -> Result<Tensor> {
         let name = tensor_name(kind, &slot.name);
         let Some(at) = self.0.iter().position(|(there, _)| *there == name) else {
@@ -112,7 +112,7 @@ pub(super) fn tensor_name(kind: &str, param: &str) -> String {
     format!("{kind}.{param}")
 }
 
-/// Fails if a saved group and a group here have not the same parameter names; their order is free.
+/// Returns an error unless a saved group and a group here have the same parameter names, in any order.
 pub(super) fn check_names<'a>(group: usize, saved: &'a GroupMeta, here: impl Iterator<Item = &'a str>) -> Result<()> {
     let saved: BTreeSet<&str> = saved.params.iter().map(|param| param.name.as_str()).collect();
     let here: BTreeSet<&str> = here.collect();

@@ -1,4 +1,5 @@
-//! What `torch.save` writes since PyTorch 1.6: a zip archive with `NAME/data.pkl`, the storages `NAME/data/KEY`, and small notes.
+//! The format of `torch.save` since PyTorch 1.6: a zip archive with `NAME/data.pkl`, the storages `NAME/data/KEY`, and small
+//! metadata entries.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -10,22 +11,23 @@ use super::error::{BadFile, shown};
 use super::pickle::{self, Pickle, Reader};
 use super::tensors::Storages;
 
-/// How long a pickle may be, in bytes: a state dict needs some 200 for each of its tensors.
+/// Maximum length of a pickle, in bytes: a state dict needs about 200 for each of its tensors.
 pub(super) const LONGEST_PICKLE: u64 = 64 << 20;
 
-/// How many times the length of the file all that is unpacked may have; PyTorch compresses nothing, and weights hardly shrink.
+/// Maximum ratio of unpacked bytes to the length of the file; PyTorch does not compress, and weights hardly shrink.
 const MOST_EXPANSION: u64 = 16;
-/// And so many bytes beside that, for small files.
+/// Additional allowance in bytes, for small files.
 const SMALL: u64 = 64 << 20;
 
-/// What the record at an archive's end begins with, and the most bytes that it takes, with its comment (APPNOTE.TXT, 4.3.16).
+/// The signature of the record at an archive's end, and the maximum length of that record with its comment (APPNOTE.TXT,
+/// 4.3.16).
 const END: &[u8] = b"PK\x05\x06";
 const LONGEST_END: u64 = 22 + 65_535;
 
-/// An archive, and how many bytes may yet be unpacked.
+/// An archive, and how many more bytes may be unpacked.
 pub(super) struct Archive<R> {
     zip: ZipArchive<R>,
-    /// The folder in it, with the slash behind.
+    /// The folder in it, with a trailing slash.
     folder: String,
     length: u64,
     left: u64,
@@ -33,7 +35,7 @@ pub(super) struct Archive<R> {
 }
 
 impl<R: Read + Seek> Archive<R> {
-    /// The archive of a file of `length` bytes, and its pickle.
+    /// Opens the archive of a file of `length` bytes, and reads its pickle.
     pub(super) fn open(mut input: R, length: u64) -> Result<(Self, Pickle), BadFile> {
         check_end(&mut input, length)?;
         let zip = ZipArchive::new(input).map_err(of_zip("its list of contents"))?;
@@ -57,7 +59,7 @@ impl<R: Read + Seek> Archive<R> {
         self.zip.index_for_name(&format!("{}{name}", self.folder)).is_some()
     }
 
-    /// Archives of PyTorch before 2.1 do not say; their storages are in the order of the machine that wrote them.
+    /// Archives of PyTorch before 2.1 do not say; their storages have the byte order of the machine that wrote them.
     fn is_big_endian(&mut self) -> Result<bool, BadFile> {
         if !self.has("byteorder") {
             return Ok(false);
@@ -69,7 +71,7 @@ impl<R: Read + Seek> Archive<R> {
         }
     }
 
-    /// The entry, which must be no longer than `most` bytes.
+    /// Reads the entry, which must not be longer than `most` bytes.
     fn entry(&mut self, name: &str, most: u64) -> Result<Vec<u8>, BadFile> {
         let mut entry = self.zip.by_name(&format!("{}{name}", self.folder)).map_err(of_zip(name))?;
         let size = entry.size();
@@ -82,7 +84,7 @@ impl<R: Read + Seek> Archive<R> {
         }
         self.left -= size;
         let mut bytes = Vec::new();
-        // No more at once than the file has: only what proves to be there is given room.
+        // Allocates no more at once than the file has: memory grows only with data that exists.
         let fits = bytes.try_reserve_exact(size.min(self.length) as usize).is_ok();
         let read = (&mut entry).take(size + 1).read_to_end(&mut bytes);
         match read {
@@ -99,7 +101,7 @@ impl<R: Read + Seek> Storages for Archive<R> {
         if bytes.len() != count {
             let has = bytes.len();
             return Err(BadFile::Damaged(format!(
-                "the storage {} has {has} bytes where its pickle tells {count}",
+                "the storage {} has {has} bytes where its pickle says {count}",
                 shown(key)
             )));
         }
@@ -110,8 +112,8 @@ impl<R: Read + Seek> Storages for Archive<R> {
     }
 }
 
-/// Whether the record at the end of every archive is where it must be. The crate would look for it in all of the file, which may
-/// claim to be of any length.
+/// Returns true if the record at the end of every archive is in its place. The zip crate would search for it in the whole file,
+/// which may claim any length.
 fn check_end<R: Read + Seek>(input: &mut R, length: u64) -> Result<(), BadFile> {
     let mut end = Vec::new();
     input.seek(SeekFrom::Start(length.saturating_sub(LONGEST_END)))?;
@@ -123,7 +125,7 @@ fn check_end<R: Read + Seek>(input: &mut R, length: u64) -> Result<(), BadFile> 
     Err(BadFile::damaged("it is a zip archive and its end is missing, as after a download that broke off"))
 }
 
-/// The folder that has the pickle. `torch.save` names it after the file, or `archive`.
+/// The folder with the pickle. `torch.save` names it after the file, or `archive`.
 fn folder<R: Read + Seek>(zip: &ZipArchive<R>) -> Result<String, BadFile> {
     let names: Vec<_> = zip.file_names().filter_map(Result::ok).collect();
     let folders = names.iter().filter_map(|name| name.strip_suffix("data.pkl"));

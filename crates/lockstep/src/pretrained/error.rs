@@ -1,4 +1,4 @@
-//! Why weights could not be loaded: the file itself, or its fit to the model.
+//! Why weights could not be loaded: errors of the file itself, or of its fit to the model.
 
 use std::fmt;
 use std::io;
@@ -11,13 +11,13 @@ use crate::snapshot::{BadSnapshot, listed};
 /// How many characters of a name from the file a message shows.
 pub(super) const SHOWN: usize = 120;
 
-/// A name from the file, fit for a message: without control characters, and shortened.
+/// A name from the file, made safe for a message: without control characters, and shortened.
 pub(super) fn shown(name: &str) -> String {
     let escaped: String = name.chars().take(SHOWN).flat_map(char::escape_debug).collect();
     if name.chars().nth(SHOWN).is_some() { format!("{escaped}…") } else { escaped }
 }
 
-/// Why weights could not be loaded. The model has not changed then.
+/// Why weights could not be loaded. The model is then unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PretrainedError {
@@ -29,7 +29,7 @@ pub enum PretrainedError {
         /// What is wrong with it.
         why: BadFile,
     },
-    /// The weights are of another model.
+    /// The weights belong to another model.
     #[error(
         "the weights in {} do not fit the model: {}; leave out by name what the model is to keep as it is, a new head for one",
         path.display(), differences(missing, unexpected, different)
@@ -44,7 +44,7 @@ pub enum PretrainedError {
         /// Tensors of another shape or an incompatible dtype.
         different: Vec<Difference>,
     },
-    /// Not one name is the same.
+    /// No name matches.
     #[error(
         "not one tensor in {} has the name of a variable of the model: the file has {}; the model has {}",
         path.display(), listed(file), listed(model)
@@ -54,7 +54,7 @@ pub enum PretrainedError {
         path: PathBuf,
         /// Its names.
         file: Vec<String>,
-        /// The model's, but for those left out.
+        /// The model's names, except those left out.
         model: Vec<String>,
     },
     /// libtorch could not convert or copy a tensor.
@@ -74,10 +74,10 @@ pub enum BadFile {
     /// The system cannot read it.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
-    /// It is something else, or a kind of weights that is not read here.
+    /// It is something else, or an unsupported kind of weights file.
     #[error("{0}")]
     Other(String),
-    /// A pickle in it wants something that is not needed for weights.
+    /// A pickle in it uses a name that weights do not need.
     #[error(
         "refuses to run {global}, which the file asks for: a pickle may run anything, and only tensors in plain containers are \
          read here; if you trust who made the file, open it in Python and save its state dict alone: \
@@ -87,13 +87,13 @@ pub enum BadFile {
         /// The name in the file, shortened.
         global: String,
     },
-    /// It breaks the rules of its format, or ends too early.
+    /// It violates its format, or is truncated.
     #[error("it is damaged or incomplete: {0}; fetch or make it again")]
     Damaged(String),
 }
 
 impl From<BadSnapshot> for BadFile {
-    /// Of what is wrong with the bytes of a safetensors file.
+    /// Describes what is wrong with the bytes of a safetensors file.
     fn from(bad: BadSnapshot) -> Self {
         match bad {
             BadSnapshot::Unreadable(error) => BadFile::Unreadable(error),
@@ -111,7 +111,7 @@ impl BadFile {
         BadFile::Damaged(why.into())
     }
 
-    /// Adds where in the pickle it was found.
+    /// Adds the position in the pickle.
     pub(super) fn at_byte(self, at: usize) -> Self {
         match self {
             BadFile::Damaged(why) => BadFile::Damaged(format!("{why} (byte {at} of its pickle)")),
@@ -141,6 +141,6 @@ impl fmt::Display for Difference {
 fn differences(missing: &[String], unexpected: &[String], different: &[Difference]) -> String {
     let different: Vec<String> = different.iter().map(ToString::to_string).collect();
     let parts = [("the file lacks ", missing), ("only the file has ", unexpected), ("", &different)];
-    let told = parts.iter().filter(|(_, names)| !names.is_empty());
-    told.map(|(label, names)| format!("{label}{}", listed(names))).collect::<Vec<_>>().join("; ")
+    let text = parts.iter().filter(|(_, names)| !names.is_empty());
+    text.map(|(label, names)| format!("{label}{}", listed(names))).collect::<Vec<_>>().join("; ")
 }

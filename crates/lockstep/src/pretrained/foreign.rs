@@ -1,9 +1,9 @@
-//! What a file is that has no weights: a download that went wrong for the most part.
+//! Identifies a file without weights, which is usually a failed download.
 
 /// How many characters of a text a message shows.
 const SHOWN: usize = 40;
 
-/// What begins so, and what to do.
+/// First bytes, what they indicate, and what to do.
 const KNOWN: [(&[u8], &str); 8] = [
     (
         b"version https://git-lfs",
@@ -18,16 +18,16 @@ const KNOWN: [(&[u8], &str); 8] = [
     (b"GGUF", "it is a GGUF file; convert it to safetensors"),
 ];
 
-/// Where a tar archive says that it is one.
+/// The position of a tar archive's signature.
 const TAR: (usize, &[u8]) = (257, b"ustar");
 
-/// What a file is, by its first bytes.
+/// Describes a file by its first bytes.
 pub(super) fn describe(start: &[u8]) -> String {
     if start.is_empty() {
         return "it is empty: perhaps a download that failed; fetch it again".into();
     }
-    if let Some((_, told)) = KNOWN.iter().find(|(begins, _)| start.starts_with(begins)) {
-        return (*told).into();
+    if let Some((_, described)) = KNOWN.iter().find(|(begins, _)| start.starts_with(begins)) {
+        return (*described).into();
     }
     if start.get(TAR.0..).is_some_and(|rest| rest.starts_with(TAR.1)) {
         return "it is a tar archive; unpack it, or, if PyTorch before 0.2 saved it, save it again with a newer one"
@@ -57,10 +57,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_what_a_failed_download_left() {
+    fn recognizes_failed_downloads() {
         let mut tar = vec![0; 512];
         tar[257..262].copy_from_slice(b"ustar");
-        for (start, told) in [
+        for (start, expected) in [
             (&b""[..], "empty"),
             (b"\xef\xbb\xbf\n <!DOCTYPE html><html>404", "web page, which begins with \"<!DOCTYPE html>"),
             (b"<?xml version='1.0'?><Error><Code>AccessDenied", "web page"),
@@ -72,7 +72,7 @@ mod tests {
             (b"\x00\x01\x02", "neither"),
         ] {
             let said = describe(start);
-            assert!(said.contains(told), "{said}");
+            assert!(said.contains(expected), "{said}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What `torch.save` wrote before PyTorch 1.6: five pickles (a magic number, the protocol's version, facts about the machine, the
-//! object, the keys of its storages), and then the storages, each its number of elements and its bytes.
+//! The format of `torch.save` before PyTorch 1.6: five pickles (a magic number, the protocol's version, facts about the
+//! machine, the object, the keys of its storages), followed by the storages, each with its number of elements and its bytes.
 //!
-//! The bytes are little-endian, whatever the machine was (`torch/csrc/serialization.cpp`).
+//! The bytes are little-endian on every machine (`torch/csrc/serialization.cpp`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Seek, SeekFrom};
@@ -14,22 +14,22 @@ use super::error::{BadFile, shown};
 use super::pickle::{self, Id, Pickle, Reader, Value};
 use super::tensors::Storages;
 
-/// `MAGIC_NUMBER` of `torch/serialization.py`, as a pickle has it.
+/// `MAGIC_NUMBER` of `torch/serialization.py`, in a pickle's encoding.
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
-/// `PROTOCOL_VERSION` there.
+/// `PROTOCOL_VERSION` of the same file.
 const VERSION: i64 = 1001;
-/// A storage begins with its number of elements, in so many bytes.
+/// Bytes of the number of elements at the start of a storage.
 const COUNT: u64 = 8;
 
-/// The storages behind the pickles.
+/// The storages after the pickles.
 pub(super) struct Legacy<R> {
     input: R,
-    /// Where each begins, behind its number of elements, and how many elements it has.
+    /// Where the elements of each begin, and how many there are.
     places: HashMap<String, (u64, u64)>,
 }
 
 impl<R: Read + Seek> Legacy<R> {
-    /// The storages of a file of `length` bytes, and the pickle that tells of them.
+    /// The storages of a file of `length` bytes, and the pickle that describes them.
     pub(super) fn open(mut input: R, length: u64) -> Result<(Self, Pickle), BadFile> {
         let mut start = Vec::new();
         input.by_ref().take(LONGEST_PICKLE).read_to_end(&mut start)?;
@@ -49,7 +49,7 @@ impl<R: Read + Seek> Storages for Legacy<R> {
         let damaged = |why: &str| BadFile::Damaged(format!("the storage {} {why}", shown(key)));
         let &(begin, numel) = self.places.get(key).ok_or_else(|| damaged("is not in it"))?;
         if numel.checked_mul(kind.elt_size_in_bytes() as u64) != Some(count as u64) {
-            return Err(damaged("has another length than its pickle tells"));
+            return Err(damaged("has another length than its pickle says"));
         }
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(count).map_err(|_| damaged("does not fit into memory"))?;
@@ -72,18 +72,19 @@ fn check_start(reader: &mut Reader<'_>) -> Result<(), BadFile> {
     pickle::parse(reader).map(drop) // of the machine: the sizes of its integers
 }
 
-/// The dtype of each storage, which alone tells how many bytes an element has.
+/// The dtype of each storage, which alone determines the bytes per element.
 fn kinds(pickle: &Pickle) -> HashMap<&str, Kind> {
     let storages = pickle.values().filter_map(|value| match value {
         Value::Storage(storage) => Some((storage.key, storage.kind)),
         _ => None,
     });
-    // By number first: many storages may have the same long text for a key. Where dtypes differ the tensors are refused later.
+    // Compare numbers first: many storages may have the same long text as their key. If dtypes differ, the tensors are rejected
+    // later.
     let of_keys: BTreeMap<Id, Kind> = storages.collect();
     of_keys.into_iter().filter_map(|(key, kind)| Some((pickle.text(key)?, kind))).collect()
 }
 
-/// Where the storages are, by the list of their keys. Each must be a storage of the object, once.
+/// Locates the storages from the list of their keys. Each must be a storage of the object, once.
 fn places<R: Read + Seek>(
     input: &mut R,
     range: Range<u64>,
@@ -111,7 +112,7 @@ fn places<R: Read + Seek>(
     Ok(places)
 }
 
-/// Where the elements of the storage at `at` begin, and how many there are; none where they reach beyond `end`.
+/// Where the elements of the storage at `at` begin, and how many there are; `None` if they extend beyond `end`.
 fn place<R: Read + Seek>(input: &mut R, at: u64, end: u64, kind: Kind) -> Result<Option<(u64, u64)>, BadFile> {
     let Some(begin) = at.checked_add(COUNT).filter(|&begin| begin <= end) else { return Ok(None) };
     let mut count = [0; COUNT as usize];

@@ -1,4 +1,4 @@
-//! From a file's tensors to a model's variables: first what fits what, then the values, all or none.
+//! Copies a file's tensors to a model's variables: first the matching, then the values, all or nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,16 +10,17 @@ use super::error::{Difference, PretrainedError};
 use super::loaded::Loaded;
 use super::weights::Weights;
 
-/// How many prefixes are taken off: a model has few wrappers, and each time costs a copy of all names.
+/// How many prefixes are stripped: a model has few wrappers, and each time costs a copy of all names.
 const MOST_PREFIXES: usize = 4;
 
-/// What to load, and how exactly it must fit.
+/// The options of loading: what to load, and how exactly it must fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// Whether every variable of the model must be in the file and the other way round, as in PyTorch's `load_state_dict`; yes.
-    /// Other shapes are refused in any case.
+    /// Whether every variable of the model must be in the file and vice versa, as in PyTorch's `load_state_dict`; true by
+    /// default. Other shapes are always an error.
     pub strict: bool,
-    /// Names, on either side, that are left out: whole ones, or beginnings that end in a dot or a star (`fc.`, `layer*`); none.
+    /// Names to leave out on either side: whole names, or prefixes that end in a dot or a star (`fc.`, `layer*`); empty by
+    /// default.
     pub skip: Vec<String>,
 }
 
@@ -31,21 +32,21 @@ impl Default for LoadOptions {
 
 /// Sets the variables of `vs` to the tensors of the same names in the file at `path`.
 ///
-/// The file is a `.safetensors` (a snapshot of this program's among them) or what `torch.save` wrote of a state dict, in its format
-/// of today or that before PyTorch 1.6; the bytes tell which. The state dict may be one entry of a training script's checkpoint
-/// (`{"state_dict": …, "epoch": …}`), and its names may begin with the `module.` of Python's `DistributedDataParallel`, with `model.`
-/// or with `_orig_mod.` throughout: [`Loaded::notes`] tells what was found so. `num_batches_tracked` of batch normalization need be
-/// on neither side. Floating-point dtypes are converted to the model's.
+/// The file is a `.safetensors` (including a snapshot of this program) or a state dict written by `torch.save`, in its current
+/// format or the one before PyTorch 1.6; the content decides which. The state dict may be one entry of a training script's
+/// checkpoint (`{"state_dict": …, "epoch": …}`), and all its names may begin with the `module.` of Python's
+/// `DistributedDataParallel`, with `model.` or with `_orig_mod.`: [`Loaded::notes`] reports this. `num_batches_tracked` of
+/// batch normalization may be missing on either side. Floating-point dtypes are converted to the model's.
 ///
-/// Every rank may read the file, or rank 0 alone where DDP broadcasts its parameters and buffers then.
+/// Every rank may read the file, or only rank 0 if DDP broadcasts its parameters and buffers afterwards.
 ///
 /// # Errors
-/// [`PretrainedError`] says what is wrong with the file, or what of it does not fit; `vs` is then as it was.
+/// [`PretrainedError`] says what is wrong with the file, or what in it does not fit; `vs` is then unchanged.
 pub fn load(vs: &VarStore, path: &Path, options: &LoadOptions) -> Result<Loaded, PretrainedError> {
     let weights = Weights::read(path)?;
     let model = vs.variables().into_iter().collect();
     let Plan { loaded, pairs } = plan(weights, &model, path, options)?;
-    // What may fail for want of memory comes first: a failure in the middle would leave a model of two halves.
+    // Do everything that may run out of memory first: a failure half-way would leave a mixture of two models.
     let converted = pairs.into_iter().map(|(name, saved, variable)| {
         let saved = saved.f_to_device_(variable.device(), variable.kind(), false, false);
         saved.map(|saved| (name.clone(), saved, variable)).map_err(|source| PretrainedError::Tensor { name, source })
@@ -58,10 +59,10 @@ pub fn load(vs: &VarStore, path: &Path, options: &LoadOptions) -> Result<Loaded,
 
 type Model = BTreeMap<String, Tensor>;
 
-/// What will be copied, and what is to be told of it.
+/// The planned copies, and the notes to report.
 struct Plan {
     loaded: Loaded,
-    /// Name, the file's tensor, the model's.
+    /// Name, the file's tensor, the model's variable.
     pairs: Vec<(String, Tensor, Tensor)>,
 }
 
@@ -107,7 +108,7 @@ impl Plan {
     }
 }
 
-/// The same shape, and dtypes that stand for the same sort of number.
+/// Checks for the same shape, and dtypes of the same kind of number.
 fn fits(saved: &Tensor, variable: &Tensor) -> bool {
     let is_float = |kind| matches!(kind, Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16);
     let same_sort = is_float(saved.kind()) && is_float(variable.kind()) || saved.kind() == variable.kind();
@@ -119,7 +120,7 @@ fn difference(name: &str, saved: &Tensor, variable: &Tensor) -> Difference {
     Difference { name: name.to_owned(), file: of(saved), model: of(variable) }
 }
 
-/// PyTorch's batch normalization counts batches, which nothing reads unless its momentum is `None`.
+/// PyTorch's batch normalization counts batches, but nothing reads the count unless its momentum is `None`.
 fn is_counter(name: &str) -> bool {
     name == "num_batches_tracked" || name.ends_with(".num_batches_tracked")
 }
@@ -131,14 +132,14 @@ fn is_skipped(name: &str, skip: &[String]) -> bool {
     })
 }
 
-/// A note for every entry of `skip` that is the name of nothing: a slip of the pen, probably.
+/// A note for every entry of `skip` that matches no name: probably a typing mistake.
 fn idle_skips(skip: &[String], file: &Model, model: &Model) -> Vec<String> {
     let names: BTreeSet<&String> = file.keys().chain(model.keys()).collect();
     let idle = skip.iter().filter(|one| !names.iter().any(|name| is_skipped(name, std::slice::from_ref(*one))));
     idle.map(|one| format!("nothing is named {one:?}, which was to be left out")).collect()
 }
 
-/// Takes off what wrappers put before every name, where the model's own names do not begin so.
+/// Strips the prefixes of wrappers, if the model's own names do not begin with them.
 fn strip_prefixes(file: &mut Model, model: &Model) -> Vec<String> {
     let mut notes = Vec::new();
     let begins = |names: &Model, prefix: &str| names.keys().any(|name| name.starts_with(prefix));

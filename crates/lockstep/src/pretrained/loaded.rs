@@ -1,4 +1,4 @@
-//! What loading did, as a value and as words.
+//! The result of loading, as a value and as text.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,8 @@ use tch::Kind;
 
 use crate::snapshot::listed;
 
-/// What [`load`](super::load) did, name by name; every list of names is sorted. Displayed, it is a sentence or a few in one line.
+/// The result of [`load`](super::load), name by name; every list of names is sorted. `Display` writes one or a few sentences in
+/// one line.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Loaded {
@@ -17,15 +18,15 @@ pub struct Loaded {
     pub matched: Vec<String>,
     /// Variables of the model that [`LoadOptions::skip`](super::LoadOptions::skip) left out.
     pub skipped: Vec<String>,
-    /// Tensors of the file, under names that the model lacks, that `skip` left out: an old head.
+    /// Tensors of the file with names that the model lacks, left out by `skip`, such as an old head.
     pub ignored: Vec<String>,
-    /// Variables of the model that the file lacks; none where loading was strict.
+    /// Variables of the model that the file lacks; always empty if loading was strict.
     pub missing: Vec<String>,
-    /// Tensors of the file that the model lacks; none where loading was strict.
+    /// Tensors of the file that the model lacks; always empty if loading was strict.
     pub unexpected: Vec<String>,
     /// Variables whose dtype differs from the file's: name, the file's dtype, the model's.
     pub converted: Vec<(String, Kind, Kind)>,
-    /// What else there is to know: where in the file the weights were, what was taken off their names.
+    /// Other notes: where in the file the weights were, and which prefixes were stripped.
     pub notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Weights that somebody else trained: a `.safetensors` file, or a state dict that PyTorch saved (`.pth`, `.pt`), into a model.
+//! Loads pretrained weights into a model: a `.safetensors` file, or a state dict saved by PyTorch (`.pth`, `.pt`).
 //!
 //! ```no_run
 //! use lockstep::pretrained::{self, LoadOptions};
@@ -12,11 +12,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A `.pth` is a pickle: a program, which Python runs when it loads the file, and which may do anything. Here it is read and not
-//! run: a name outside of the few that state dicts need ends the reading with that name, whatever was to be done with it
-//! ([`BadFile::Refused`]). What a file says of its own lengths is checked before room is made for it.
+//! A `.pth` is a pickle: a program, which Python runs when it loads the file, and which may do anything. Here it is only read:
+//! any name outside the few that state dicts need is an error, whatever its use ([`BadFile::Refused`]). The file's claims about
+//! lengths are checked before memory is allocated.
 //!
-//! Left out: saving ([`crate::checkpoint`]), going on with a training run ([`crate::snapshot`]), whole modules (TorchScript,
+//! Leaves out saving ([`crate::checkpoint`]), continuing a training run ([`crate::snapshot`]), whole modules (TorchScript,
 //! `torch.save(model)`), quantized and sparse tensors, and PyTorch's tar format from before version 0.1.10.
 
 mod archive;

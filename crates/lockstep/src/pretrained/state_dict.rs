@@ -1,11 +1,11 @@
-//! The state dict in what was pickled: at the top, or under one of the keys that training scripts use.
+//! Finds the state dict in a pickled object: at the top, or under one of the keys that training scripts use.
 
 use std::collections::{BTreeMap, HashSet};
 
 use super::error::{BadFile, shown};
 use super::pickle::{Id, Pickle, Strided, Value};
 
-/// Keys under which scripts keep a model's weights beside their optimizer's state, in the order in which they are looked for.
+/// Keys under which scripts save a model's weights next to their optimizer's state, in search order.
 const CONTAINERS: [&str; 10] = [
     "state_dict",
     "model_state_dict",
@@ -22,13 +22,13 @@ const CONTAINERS: [&str; 10] = [
 /// How many containers deep the weights may be.
 const DEEPEST: usize = 4;
 
-/// Named tensors, and what is to be told of where they were.
+/// Named tensors, and notes on where they were.
 pub(super) struct Found<'a> {
     pub(super) tensors: Vec<(String, &'a Strided)>,
     pub(super) notes: Vec<String>,
 }
 
-/// Looks for the state dict from the top of the pickle.
+/// Searches for the state dict from the top of the pickle.
 pub(super) fn find(pickle: &Pickle) -> Result<Found<'_>, BadFile> {
     let (mut here, mut path) = (pickle.root(), Vec::new());
     for _ in 0..=DEEPEST {
@@ -51,7 +51,7 @@ pub(super) fn find(pickle: &Pickle) -> Result<Found<'_>, BadFile> {
 
 /// The items whose keys are texts. Of two equal keys the later counts, as in Python.
 ///
-/// The same text may stand there many times and be long: it is looked at once.
+/// The same long text may occur many times: it is decoded once.
 fn by_name<'a>(pickle: &'a Pickle, items: &[(Id, Id)]) -> BTreeMap<&'a str, &'a Value> {
     let (mut seen, mut named) = (HashSet::new(), BTreeMap::new());
     for &(key, value) in items.iter().rev().filter(|(key, _)| seen.insert(*key)) {
@@ -62,7 +62,7 @@ fn by_name<'a>(pickle: &'a Pickle, items: &[(Id, Id)]) -> BTreeMap<&'a str, &'a 
     named
 }
 
-/// A dict under one of the known keys; or the only dict there is, where no tensor stands beside it.
+/// A dict under one of the known keys; or the only dict, if there is no tensor next to it.
 fn container<'a>(pickle: &'a Pickle, items: &BTreeMap<&'a str, &'a Value>) -> Option<(&'a str, &'a Value)> {
     let is_dict = |value: &Value| matches!(value, Value::Dict(items) if !items.is_empty());
     let known = CONTAINERS.iter().find_map(|&key| items.get_key_value(key).filter(|(_, value)| is_dict(value)));
@@ -84,7 +84,7 @@ fn notes(path: &[&str], tensors: &[(String, &Strided)], items: &BTreeMap<&str, &
     notes
 }
 
-/// What a value is, for a message.
+/// Describes a value, for a message.
 fn shape(pickle: &Pickle, value: &Value) -> String {
     match value {
         Value::Dict(items) if items.is_empty() => "an empty dict".into(),

@@ -1,4 +1,4 @@
-//! From references to storages, as a pickle makes them, to tensors: every bound is checked here.
+//! Turns a pickle's references to storages into tensors: every bound is checked here.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,14 +8,14 @@ use tch::{Device, Kind, Tensor};
 use super::error::{BadFile, shown};
 use super::pickle::{Id, Pickle, Storage, Strided};
 
-/// Where a file keeps its storages.
+/// The storages of a file.
 pub(super) trait Storages {
-    /// The bytes of the storage of this key, which must be as many as asked for; in the order of this processor (little-endian).
+    /// The bytes of the storage with this key, exactly as many as requested, in this processor's order (little-endian).
     fn bytes(&mut self, key: &str, kind: Kind, count: usize) -> Result<Vec<u8>, BadFile>;
 }
 
-/// The tensors of a state dict. Those that share a storage in the file share it here, and strides stay as they are: however large
-/// a shape claims to be, there is no more memory than the file has bytes.
+/// The tensors of a state dict. Tensors that share a storage in the file also share it here, and strides are kept: whatever a
+/// shape claims, memory does not exceed the file's size.
 pub(super) fn build(
     pickle: &Pickle,
     named: Vec<(String, &Strided)>,
@@ -45,7 +45,7 @@ pub(super) fn build(
     Ok(tensors)
 }
 
-/// Texts that are keys, each looked at once: many tensors may have the same long text for a key.
+/// Texts used as keys, each compared once: many tensors may have the same long text as their key.
 #[derive(Default)]
 struct Keys<'a> {
     of_text: HashMap<&'a str, Id>,
@@ -53,7 +53,7 @@ struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    /// The first that was asked for of all that have the text of `id`.
+    /// The first requested value with the same text as `id`.
     fn first_of(&mut self, id: Id, text: &'a str) -> Id {
         *self.of_id.entry(id).or_insert_with(|| *self.of_text.entry(text).or_insert(id))
     }
@@ -72,7 +72,7 @@ fn flat(key: &str, storage: Storage, storages: &mut impl Storages) -> Result<Ten
     Tensor::f_from_data_size(&bytes, &[numel], storage.kind).map_err(|error| BadFile::Damaged(error.to_string()))
 }
 
-/// Whether all elements are in the part of the storage that is meant, counted so that nothing can overflow.
+/// Returns true if all elements are in the selected part of the storage. No computation can overflow.
 fn check(tensor: &Strided) -> Result<(), String> {
     let Strided { storage, offset, size, stride } = tensor;
     if size.len() != stride.len() {
@@ -90,7 +90,7 @@ fn check(tensor: &Strided) -> Result<(), String> {
             storage.numel
         ));
     }
-    // libtorch counts elements and bytes in 64 bits with a sign.
+    // libtorch counts elements and bytes in signed 64-bit integers.
     let elements = size.iter().try_fold(1i64, |product, &size| product.checked_mul(size));
     let bytes = elements.and_then(|elements| elements.checked_mul(storage.kind.elt_size_in_bytes() as i64));
     let Some(bytes) = bytes else { return Err(format!("its shape {size:?} has too many elements")) };
@@ -145,7 +145,7 @@ mod tests {
     }
 
     proptest! {
-        /// libtorch agrees: what the check lets pass, it takes, and every element can be read.
+        /// libtorch agrees: it accepts whatever the check accepts, and every element can be read.
         #[test]
         fn what_passes_is_inside(
             numel in 0u64..20, offset in -2i64..20, dims in prop::collection::vec((0i64..5, -1i64..6), 0..4)

@@ -1,4 +1,4 @@
-//! A file of weights in memory: which format it has is told by its bytes, not by its name.
+//! A file of weights in memory; its format is recognized by its content, not by its name.
 
 use std::fs;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -16,19 +16,19 @@ use super::state_dict::{self, Found};
 use super::tensors::{self, Storages};
 use crate::snapshot;
 
-/// How many bytes tell what a file is.
+/// How many bytes are needed to recognize a file.
 const GLANCE: u64 = 512;
 
 /// Named tensors on the CPU, as they are in a file.
 ///
-/// Those that share memory in the file do so here (tied weights), and they may be views that repeat elements: change copies, and
-/// make none of a tensor whose shape is not known to be sensible.
+/// Tensors that share memory in the file (tied weights) also do so here, and views may repeat elements: modify copies only, and
+/// do not copy a tensor before checking that its shape is sensible.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Weights {
     /// Name and tensor, sorted by name.
     pub tensors: Vec<(String, Tensor)>,
-    /// Where in the file they were, if that is not at the top.
+    /// Where in the file they were, if not at the top.
     pub notes: Vec<String>,
 }
 
@@ -90,7 +90,7 @@ fn of_safetensors(mut input: impl Read, length: u64) -> Result<Weights, BadFile>
     Ok(model_of_snapshot(tensors))
 }
 
-/// Of a snapshot of this program's the model alone.
+/// For a snapshot of this program, only the model.
 fn model_of_snapshot(tensors: Vec<(String, Tensor)>) -> Weights {
     let has = |prefix: &str| tensors.iter().any(|(name, _)| name.starts_with(prefix));
     let (model, optimizer) = ("model.", "optimizer.");

@@ -9,17 +9,17 @@ use crate::{Rank, WorldSize};
 
 /// A rank's shard of the data in each epoch, the same indices as `torch.utils.data.DistributedSampler` yields.
 ///
-/// Every rank permutes all samples alike (`randperm` seeded with `seed + epoch`), makes the count divisible by the
-/// world size, and takes each `world`-th index from its own rank on. All ranks so get equally many steps, which the
-/// collectives in a training step need. "Divisible" means either *padding*, which repeats the first indices (the
-/// default), or *dropping* the tail ([`drop_last`](Self::drop_last)).
+/// Every rank permutes all samples in the same way (`randperm` seeded with `seed + epoch`), makes the count divisible by the
+/// world size, and takes each `world`-th index starting from its own rank. So all ranks have the same number of steps, which
+/// the collectives in a training step need. "Divisible" means either *padding*, which repeats the first indices (the default),
+/// or *dropping* the tail ([`drop_last`](Self::drop_last)).
 ///
-/// **In the middle of an epoch** ([`indices_from`](Sampler::indices_from)) the same is done with what is left of the order: rank
-/// `r` of `W` takes the places `taken + r`, `taken + r + W`, …, and places past the end are padding, the order's first indices
-/// again. In the world that the epoch began with, that is what was left of each shard; in another one, each sample still comes
-/// once in the epoch, and the padding is at most one sample less than the *last* world has ranks.
+/// **In the middle of an epoch** ([`indices_from`](Sampler::indices_from)) the same is done with the rest of the order: rank
+/// `r` of `W` takes the positions `taken + r`, `taken + r + W`, …, and positions past the end are padding, the order's first
+/// indices again. In the world that the epoch began with, this is the rest of each shard; in another one, each sample still
+/// occurs once in the epoch, and the padding is fewer samples than the *last* world has ranks.
 ///
-/// Padding counts some samples twice: for evaluation take [`EvalSampler`](super::EvalSampler).
+/// Padding counts some samples twice: for evaluation use [`EvalSampler`](super::EvalSampler).
 ///
 /// ```no_run
 /// use lockstep::sampler::{DistributedSampler, Sampler};
@@ -40,16 +40,16 @@ pub struct DistributedSampler {
     drop_last: bool,
 }
 
-/// A rank that is not one of the world's.
+/// The rank does not exist in this world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "rank {rank} is outside a world of {world}: ranks count from 0, so pass the process group's own rank and size \
      (RANK and WORLD_SIZE under a launcher, never LOCAL_RANK)"
 )]
 pub struct RankOutsideWorld {
-    /// The rank as given.
+    /// The given rank.
     pub rank: Rank,
-    /// The world as given.
+    /// The given world size.
     pub world: WorldSize,
 }
 
@@ -60,14 +60,14 @@ impl DistributedSampler {
         Ok(DistributedSampler { samples, rank, world, shuffle: true, seed: 0, drop_last: false })
     }
 
-    /// Whether each epoch has an order of its own, or all have 0, 1, 2, …
+    /// Whether each epoch has its own order, or all have 0, 1, 2, …
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.shuffle = shuffle;
         self
     }
 
-    /// The seed of the shuffling. **All ranks must pass the same**, else their shards overlap. The generator sees
-    /// the low 32 bits of `seed + epoch`, so seed 1 in epoch 0 shuffles as seed 0 does in epoch 1.
+    /// The seed of the shuffling. **All ranks must pass the same**, otherwise their shards overlap. The generator sees the low
+    /// 32 bits of `seed + epoch`, so seed 1 in epoch 0 shuffles as seed 0 does in epoch 1.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -103,7 +103,7 @@ impl Sampler for DistributedSampler {
             return Vec::new();
         }
         let order = self.order(epoch);
-        // Padding starts over at the front, as often as it takes when there are more ranks than samples.
+        // Padding starts over at the front, as often as necessary when there are more ranks than samples.
         (0..left).map(|turn| order[(taken + self.rank.get() + turn * world) % self.samples]).collect()
     }
 
@@ -113,7 +113,7 @@ impl Sampler for DistributedSampler {
     }
 }
 
-/// Refuses a rank that is not one of the world's.
+/// Rejects a rank that does not exist in this world.
 pub(super) fn check_member(rank: Rank, world: WorldSize) -> Result<(), RankOutsideWorld> {
     if world.contains(rank) { Ok(()) } else { Err(RankOutsideWorld { rank, world }) }
 }

@@ -4,15 +4,15 @@ use super::distributed::check_member;
 use super::{RankOutsideWorld, Sampler};
 use crate::{Rank, WorldSize};
 
-/// A rank's shard of an evaluation set: every sample is on exactly one rank, in the same place each epoch.
+/// A rank's shard of an evaluation set: every sample is on exactly one rank, in the same position each epoch.
 ///
-/// [`DistributedSampler`](super::DistributedSampler) makes its shards equally long by repeating samples, and an
-/// accuracy over them counts the repeated ones twice: with 5 samples on 4 ranks, 3 of the 8 answers are duplicates.
-/// Here rank `r` gets `r`, `r + world`, `r + 2 · world`, …, and nothing else.
+/// [`DistributedSampler`](super::DistributedSampler) makes its shards equally long by repeating samples, and an accuracy over
+/// them counts the repeated ones twice: with 5 samples on 4 ranks, 3 of the 8 answers are duplicates. Here rank `r` gets only
+/// `r`, `r + world`, `r + 2 · world`, …
 ///
-/// So lengths differ by up to one, and a rank may have none. Do not call a collective per batch in the evaluation
-/// loop (also not DDP's forward with buffers to broadcast): the rank with a batch more would wait for ever. Sum
-/// what is correct and how many there were, locally, and all-reduce the two sums once after the loop.
+/// So lengths differ by up to one, and a rank may have no samples. Do not call a collective per batch in the evaluation loop
+/// (including DDP's forward with buffers to broadcast): the rank with one more batch would wait forever. Sum the correct
+/// answers and their number locally, and all-reduce the two sums once after the loop.
 #[derive(Clone, Debug)]
 pub struct EvalSampler {
     samples: usize,

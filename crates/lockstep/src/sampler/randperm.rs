@@ -5,14 +5,14 @@
 
 use rand_mt::Mt;
 
-/// Lengths from here on take 64 bits a draw: `n % 2³²` would be visibly uneven. PyTorch's
+/// From this length on, a draw takes 64 bits: `n % 2³²` would be visibly uneven. PyTorch's
 /// `std::numeric_limits<uint32_t>::max() / 20`.
 const WIDE_FROM: usize = (u32::MAX / 20) as usize;
 
 /// A permutation of `0..n`, equal to `torch.randperm(n, generator=torch.Generator().manual_seed(seed))`.
 ///
-/// The generator is MT19937, which PyTorch seeds with the low 32 bits of `seed` only: seeds that differ by a multiple
-/// of 2³² give the same permutation. The answer takes `8 n` bytes.
+/// The generator is MT19937, which PyTorch seeds with the low 32 bits of `seed` only: seeds that differ by a multiple of 2³²
+/// give the same permutation. The result takes `8 n` bytes.
 ///
 /// ```no_run
 /// assert_eq!(lockstep::sampler::randperm(10, 0), [4, 1, 7, 5, 3, 9, 0, 8, 6, 2]);
@@ -22,7 +22,7 @@ pub fn randperm(n: usize, seed: u64) -> Vec<usize> {
     if n < WIDE_FROM { shuffle(n, &mut generator) } else { shuffle_wide(n, &mut generator) }
 }
 
-/// Fisher and Yates from the front: place `i` trades with a later one, or with itself.
+/// Forward Fisher–Yates: position `i` swaps with a later one, or with itself.
 fn shuffle(n: usize, generator: &mut Mt) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).collect();
     for i in 0..n.saturating_sub(1) {
@@ -32,7 +32,7 @@ fn shuffle(n: usize, generator: &mut Mt) -> Vec<usize> {
     order
 }
 
-/// Fisher and Yates inside out: `i` goes to a place among the first `i + 1`, whose holder moves to the end.
+/// Inside-out Fisher–Yates: `i` goes to a position among the first `i + 1`, whose element moves to the end.
 fn shuffle_wide(n: usize, generator: &mut Mt) -> Vec<usize> {
     let mut order = Vec::with_capacity(n);
     for i in 0..n {

@@ -1,4 +1,4 @@
-//! Samplers for a process that is alone with its data.
+//! Samplers for a single process.
 
 use super::{Sampler, epoch_seed, randperm};
 
@@ -25,12 +25,12 @@ impl Sampler for SequentialSampler {
     }
 }
 
-/// All samples, in an order of its own each epoch: [`randperm`] seeded with `seed + epoch`.
+/// All samples, in a different order each epoch: [`randperm`] seeded with `seed + epoch`.
 ///
-/// That is PyTorch's `RandomSampler` with a generator seeded afresh for the epoch, and
-/// [`DistributedSampler`](super::DistributedSampler) in a world of one. It is *not* the order of
-/// `DataLoader(shuffle=True, generator=g)`: there one generator runs on from epoch to epoch and is drawn from for other
-/// things too, so an order depends on everything that went before, and a resumed run cannot repeat it.
+/// This equals PyTorch's `RandomSampler` with a generator seeded for each epoch, and
+/// [`DistributedSampler`](super::DistributedSampler) in a world of one. It is *not* the order of `DataLoader(shuffle=True,
+/// generator=g)`: there one generator continues from epoch to epoch and also serves other draws, so an order depends on
+/// everything before it, and a resumed run cannot repeat it.
 #[derive(Clone, Debug)]
 pub struct RandomSampler {
     samples: usize,

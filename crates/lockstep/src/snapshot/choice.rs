@@ -1,45 +1,46 @@
-//! Which snapshot a job goes on from, of all that its nodes have: a pure function of what was found.
+//! Chooses the snapshot that a job resumes from, among those on all nodes: a pure function of the surveys.
 //!
-//! Folders may be one, on a file system that all nodes share, or one on each node's own disk. A job that was requeued in another order
-//! has its snapshots where rank 0 was, which is not where rank 0 is. So the newest of all nodes is taken, wherever it is. Copies on
-//! several disks are each tried before anything older: one may be damaged, and another good.
+//! There may be one folder on a file system that all nodes share, or one on each node's own disk. A job that was requeued in
+//! another order has its snapshots on the node that rank 0 had, which may not be rank 0's node now. So the newest snapshot of
+//! all nodes is taken, wherever it is. Copies on several disks are each tried before anything older: one may be damaged, and
+//! another good.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::survey::{Sighting, Survey};
 
-/// What comes of the ranks' surveys.
+/// The result of the ranks' surveys.
 #[derive(Debug, PartialEq)]
 pub(super) enum Choice {
-    /// Try these, in this order; the first that is good is taken.
+    /// Try these, in this order; the first good one is taken.
     Try(Vec<Candidate>),
-    /// There are snapshots, none is of this job, and it was not to go on from others'.
+    /// There are snapshots, but none belongs to this job, and it may not resume from others.
     NotAsked(Candidate),
-    /// Nodes have snapshots of different runs, and which one was meant cannot be known.
+    /// Nodes have snapshots of different runs, so it is ambiguous which one to use.
     Disagree(Candidate, Candidate),
 }
 
 /// A snapshot that a rank can read.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Candidate {
-    /// Who reads it.
+    /// The rank that reads it.
     pub(super) rank: usize,
-    /// What it has found.
+    /// The file in the survey.
     pub(super) sighting: Sighting,
-    /// Whether it is this job's own.
+    /// True if it belongs to this job.
     own: bool,
 }
 
-/// Chooses for all ranks; `surveys` are theirs, in the order of ranks. With `resume` off, only this job's own snapshots are taken,
-/// and none where rank 0, which saves, has another job's alone: it would overwrite them, or remove them as old ones.
+/// Chooses for all ranks; `surveys` are theirs, ordered by rank. With `resume` off, only this job's own snapshots are taken. It
+/// is an error if rank 0, which saves, has only other jobs' snapshots: it would overwrite them, or remove them as old ones.
 pub(super) fn choose(surveys: &[Survey], resume: bool) -> Choice {
     let candidates = candidates(surveys);
     let refusal = if resume { disagreement(&candidates, surveys) } else { not_asked(&candidates) };
     refusal.unwrap_or_else(|| Choice::Try(candidates.into_iter().filter(|one| resume || one.own).collect()))
 }
 
-/// What decides is the folder of rank 0, or all folders where that one is empty: none there is this job's own.
+/// The folder of rank 0 decides, or all folders if that one is empty: no snapshot there belongs to this job.
 fn not_asked(candidates: &[Candidate]) -> Option<Choice> {
     let zero_has_any = candidates.iter().any(|one| one.rank == 0);
     let mut decisive = candidates.iter().filter(|one| !zero_has_any || one.rank == 0).peekable();
@@ -47,7 +48,7 @@ fn not_asked(candidates: &[Candidate]) -> Option<Choice> {
     decisive.all(|one| !one.own).then(|| Choice::NotAsked(newest.clone()))
 }
 
-/// None is this job's own, the newest is another node's than rank 0's, and yet another has one of another run.
+/// No snapshot belongs to this job, the newest is not on rank 0's node, and another node has one of another run.
 fn disagreement(candidates: &[Candidate], surveys: &[Survey]) -> Option<Choice> {
     let newest = candidates.first().filter(|newest| !newest.own && newest.rank != 0)?;
     Some(Choice::Disagree(newest.clone(), another_run(newest, surveys)?))
@@ -58,7 +59,7 @@ pub(super) fn jobs(surveys: &[Survey]) -> BTreeSet<String> {
     surveys.iter().filter_map(|survey| survey.job.clone()).collect()
 }
 
-/// All snapshots, this job's own first, then by age; each file once, though every node of a shared disk sees it.
+/// All snapshots, this job's own first, then by age. Each file is listed once, even if every node of a shared disk sees it.
 fn candidates(surveys: &[Survey]) -> Vec<Candidate> {
     let jobs = jobs(surveys);
     let mut all: Vec<Candidate> = (0..).zip(surveys).flat_map(|(rank, survey)| of(rank, survey, &jobs)).collect();
@@ -78,7 +79,7 @@ fn of(rank: usize, survey: &Survey, jobs: &BTreeSet<String>) -> Vec<Candidate> {
     found.map(|sighting| Candidate { rank, sighting: sighting.clone(), own: own(sighting) }).collect()
 }
 
-/// The newest snapshot of another node that is known to be of another run than `newest`.
+/// The newest snapshot on another node that is known to be of another run than `newest`.
 fn another_run(newest: &Candidate, surveys: &[Survey]) -> Option<Candidate> {
     let jobs = &newest.sighting.summary.jobs;
     let differs = |other: &Sighting| {
@@ -91,7 +92,7 @@ fn another_run(newest: &Candidate, surveys: &[Survey]) -> Option<Candidate> {
     (0..).zip(surveys).filter_map(newest_of).find(|other| differs(&other.sighting))
 }
 
-/// What rank 0 says when training goes on from `taken` and that is another node's.
+/// Rank 0's message when training continues from a snapshot of another node, `taken`.
 pub(super) fn note(taken: &Candidate, surveys: &[Survey]) -> Option<String> {
     let (zero, theirs) = (surveys.first()?, surveys.get(taken.rank)?);
     if taken.rank == 0 {
@@ -100,7 +101,7 @@ pub(super) fn note(taken: &Candidate, surveys: &[Survey]) -> Option<String> {
     let newer = |one: &Sighting| (one.epoch, one.step) >= (taken.sighting.epoch, taken.sighting.step);
     let has = match zero.found.as_ref().and_then(|found| found.first()) {
         None => "none".to_owned(),
-        Some(one) if newer(one) => format!("one of {}, which is passed over,", place(one)),
+        Some(one) if newer(one) => format!("one of {}, which is skipped,", place(one)),
         Some(one) => format!("one of {}", place(one)),
     };
     Some(format!(
@@ -114,7 +115,7 @@ pub(super) fn note(taken: &Candidate, surveys: &[Survey]) -> Option<String> {
     ))
 }
 
-/// What rank 0 says when several nodes have looked, and training starts from the beginning.
+/// Rank 0's message when several nodes were searched and training starts from the beginning.
 pub(super) fn none_anywhere(surveys: &[Survey]) -> Option<String> {
     let looked: Vec<_> = surveys.iter().filter(|survey| survey.found.is_some()).collect();
     let places: Vec<_> = looked.iter().map(|survey| format!("{}:{}", survey.host, survey.folder)).collect();
@@ -124,7 +125,7 @@ pub(super) fn none_anywhere(surveys: &[Survey]) -> Option<String> {
     })
 }
 
-/// Both sides of a disagreement, in words.
+/// Describes both sides of a disagreement.
 pub(super) fn sides(one: &Candidate, other: &Candidate, surveys: &[Survey]) -> [String; 2] {
     [one, other].map(|side| {
         let Survey { host, folder, .. } = &surveys[side.rank];
@@ -172,9 +173,9 @@ mod tests {
         assert_eq!(tried(choose(&nodes, true)), [(1, 2, 3), (1, 2, 0), (0, 1, 0)]);
         assert_eq!(choose(&nodes, false), choose(&nodes, true));
         let Choice::Try(order) = choose(&nodes, true) else { panic!() };
-        let told = note(&order[0], &nodes).unwrap();
-        assert!(told.contains("rank 1 on one has the newest snapshot, of epoch 2, step 3, in /snapshots"), "{told}");
-        assert!(told.contains("rank 0 on zero has one of epoch 1, step 0"), "{told}");
+        let text = note(&order[0], &nodes).unwrap();
+        assert!(text.contains("rank 1 on one has the newest snapshot, of epoch 2, step 3, in /snapshots"), "{text}");
+        assert!(text.contains("rank 0 on zero has one of epoch 1, step 0"), "{text}");
         assert_eq!(note(&order[2], &nodes), None);
     }
 
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn goes_on_from_a_jobs_own_without_being_asked_and_from_no_others() {
+    fn resumes_from_a_jobs_own_without_the_flag_and_from_no_others() {
         let other = [node("zero", "run b", vec![sighting(5, 0, &["run a"])]), node("one", "run b", vec![])];
         assert!(matches!(choose(&other, false), Choice::NotAsked(Candidate { rank: 0, .. })));
         assert_eq!(tried(choose(&other, true)), [(0, 5, 0)]);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_where_rank_0_would_save_over_the_snapshots_of_another_job() {
+    fn refuses_when_rank_0_would_save_over_the_snapshots_of_another_job() {
         let nodes = [
             node("zero", "run b", vec![sighting(9, 0, &["run a"])]),
             node("one", "run b", vec![sighting(2, 0, &["run b"])]),
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_where_nodes_have_different_runs_and_names_both() {
+    fn refuses_when_nodes_have_different_runs_and_names_both() {
         let nodes = [
             node("zero", "run c", vec![sighting(2, 0, &["run a"])]),
             node("one", "run c", vec![sighting(4, 1, &["run b"])]),
@@ -243,7 +244,7 @@ mod tests {
         let [newest, other] = sides(&newest, &other, &nodes);
         assert_eq!(newest, "rank 1 on one has one of epoch 4, step 1 of run b in /snapshots");
         assert_eq!(other, "rank 0 on zero has one of epoch 2, step 0 of run a in /snapshots");
-        // What another run left on another node is passed over where rank 0 has the newest.
+        // Another run's snapshot on another node is ignored if rank 0 has the newest.
         let leftover = [
             node("zero", "run c", vec![sighting(4, 1, &["run a"])]),
             node("one", "run c", vec![sighting(2, 0, &["run b"])]),
@@ -257,8 +258,8 @@ mod tests {
         assert_eq!(none_anywhere(&[empty()]), None);
         let second = Survey { found: None, ..empty() };
         assert_eq!(none_anywhere(&[empty(), second.clone()]), None, "the second rank of the same node");
-        let told = none_anywhere(&[empty(), second, empty()]).unwrap();
-        assert_eq!(told, "No snapshot on any of 2 nodes (n:/snapshots, n:/snapshots): training starts at epoch 0");
+        let text = none_anywhere(&[empty(), second, empty()]).unwrap();
+        assert_eq!(text, "No snapshot on any of 2 nodes (n:/snapshots, n:/snapshots): training starts at epoch 0");
     }
 
     proptest! {

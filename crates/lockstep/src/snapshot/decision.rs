@@ -1,14 +1,14 @@
-//! What the rank that reads a snapshot decides about it; it goes to every rank, and then the snapshot itself.
+//! The decision of the rank that reads a snapshot; it is sent to every rank, followed by the snapshot itself.
 
 use serde::{Deserialize, Serialize};
 
-/// What the reader decided.
+/// The reader's decision.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Decision {
-    /// All resume from the file that is shown so, of so many bytes, which follow.
+    /// All ranks load this file (shown path, length); its bytes follow.
     Resume(String, usize),
-    /// It is bad: try the next. If it is one of another schema, what to say if no other is good.
+    /// The file is bad: try the next. If it has another schema, the message for the case that no other file is good.
     Next(Option<String>),
-    /// Nobody trains.
+    /// No rank trains.
     Refuse(String),
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a snapshot: the file itself, its fit to this run, or the saving of it.
+//! Errors of a snapshot: the file itself, its fit to this run, or saving it.
 
 use std::fmt;
 use std::io;
@@ -9,44 +9,44 @@ use c10d::Rank;
 use safetensors::Dtype;
 use tch::TchError;
 
-use crate::agree::AgreeError;
 use crate::loader::Position;
+use crate::object_collectives::ObjectError;
 use crate::optim::OptimError;
 
-/// How many names a message lists before it only counts them.
+/// How many names a message lists before it gives only a count.
 const LISTED: usize = 6;
 
 /// Why saving or resuming failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// A good snapshot that this run cannot go on from.
-    #[error("cannot resume from {}: {why}; name another folder to start anew", path.display())]
+    /// A good snapshot that this run cannot continue from.
+    #[error("cannot resume from {}: {why}; name another folder to start over", path.display())]
     Unfit {
         /// The snapshot.
         path: PathBuf,
         /// What does not fit.
         why: Unfit,
     },
-    /// Another rank, which was to read the snapshots, refused; its words.
+    /// The rank that was to read the snapshots refused.
     #[error("rank {rank} refused to resume: {why}")]
     Refused {
-        /// Who refused.
+        /// The rank that refused.
         rank: Rank,
-        /// Why, in its words.
+        /// Its reason.
         why: String,
     },
-    /// Nodes have snapshots of different runs, none of this job, and the newest is not on the node of rank 0.
+    /// Nodes have snapshots of different runs, none belongs to this job, and the newest is not on rank 0's node.
     #[error(
-        "the nodes hold snapshots of different runs: {newest}, and {other}; remove those that are not meant, or name another folder to start anew"
+        "the nodes hold snapshots of different runs: {newest}, and {other}; remove the unwanted ones, or name another folder to start over"
     )]
     DifferentRuns {
-        /// Who has the newest, and of which run.
+        /// The node with the newest, and its run.
         newest: String,
-        /// Who has another run's.
+        /// The node with another run's snapshot.
         other: String,
     },
-    /// Another job, which is still running, has the folder.
+    /// Another running job holds the folder.
     #[error(
         "another job is saving its snapshots in {}, and was still after {:.1} s; wait until it has ended, end it (`lsof +D {}` \
          names its process), or name another folder", folder.display(), waited.as_secs_f64(), folder.display()
@@ -54,41 +54,41 @@ pub enum SnapshotError {
     Taken {
         /// The folder.
         folder: PathBuf,
-        /// For how long this job has asked for it.
+        /// How long this job has waited for it.
         waited: Duration,
     },
-    /// There are snapshots, none of this job, and the run was not to go on from others'.
+    /// There are snapshots, but none belongs to this job, and the run may not resume from others.
     #[error(
-        "{}{} holds snapshots of a run, the newest of epoch {epoch}; pass --resume to go on from it, or name another folder to start anew",
+        "{}{} holds snapshots of a run, the newest of epoch {epoch}; pass --resume to go on from it, or name another folder to start over",
         folder.display(), host.as_ref().map_or_else(String::new, |host| format!(" on {host}"))
     )]
     NotAsked {
         /// The folder.
         folder: PathBuf,
-        /// The node that has it, if it is not that of rank 0.
+        /// The node that has it, if it is not rank 0's.
         host: Option<String>,
-        /// Where the newest would go on.
+        /// Where training would continue from the newest.
         epoch: u64,
     },
-    /// Writing failed; the snapshots that were there still are.
+    /// Writing failed; the existing snapshots are unchanged.
     #[error("failed to save the snapshot {}; those that were there still are", path.display())]
     Save {
-        /// The file that was to be written.
+        /// The file to be written.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
     },
-    /// The thread that writes panicked: a bug.
+    /// The writer thread panicked: a bug.
     #[error("the thread that writes the snapshot {} panicked: {message}", path.display())]
     Panic {
-        /// The file that was to be written.
+        /// The file to be written.
         path: PathBuf,
-        /// What it said.
+        /// The panic's message.
         message: String,
     },
     /// The ranks could not agree on what to resume from.
     #[error("failed to share a snapshot with all ranks")]
-    Group(#[from] AgreeError),
+    Group(#[from] ObjectError),
     /// libtorch could not copy a tensor.
     #[error("failed to copy the tensor {name}")]
     Tensor {
@@ -97,7 +97,7 @@ pub enum SnapshotError {
         /// libtorch's reason.
         source: TchError,
     },
-    /// The state that was given beside model and optimizer cannot be written so that it can be read again.
+    /// The program's own state cannot be written in a form that can be read back.
     #[error("cannot save the run's own state, a {type_name}: {why}")]
     State {
         /// Its type.
@@ -105,7 +105,7 @@ pub enum SnapshotError {
         /// What is wrong.
         why: String,
     },
-    /// A tensor of a kind that the format has not.
+    /// The format does not support this kind of tensor.
     #[error("cannot save the tensor {name}: safetensors has no dtype {kind:?}")]
     Kind {
         /// Its name in the file.
@@ -115,22 +115,22 @@ pub enum SnapshotError {
     },
 }
 
-/// Why a file is no good snapshot.
+/// Why a file is not a good snapshot.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadSnapshot {
     /// It cannot be read.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
-    /// It ends too early, as after a power cut.
+    /// It is truncated, as after a power failure.
     #[error("it is torn: {has} bytes where its header says {wants}")]
     Torn {
-        /// Bytes in the file.
+        /// Its actual length in bytes.
         has: u64,
-        /// Bytes that there should be.
+        /// Its expected length in bytes.
         wants: u64,
     },
-    /// Its bytes are not those that were written.
+    /// Its checksum does not match.
     #[error("it is damaged: its checksum is {found} where {written} was written")]
     Damaged {
         /// The checksum of the bytes, in hexadecimal digits.
@@ -141,34 +141,34 @@ pub enum BadSnapshot {
     /// It was not written by this module, or its header is damaged.
     #[error("it is no snapshot, or its header is damaged: {0}")]
     NotOurs(String),
-    /// It is whole, in another version of the format.
+    /// It is complete, but in another version of the format.
     #[error("it has schema {found:?}, and this program reads {here}; use the program that wrote it, or another folder")]
     Schema {
-        /// What the header says.
+        /// The version in the header.
         found: String,
-        /// The [version](super::SCHEMA) that is read here.
+        /// The supported [version](super::SCHEMA).
         here: u32,
     },
 }
 
-/// What about a good snapshot does not fit this run.
+/// Why a good snapshot does not fit this run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unfit {
     /// The model has other variables.
     #[error("it is of another model: {}", differences(missing, unexpected, different))]
     Model {
-        /// Variables of the model here that the snapshot lacks.
+        /// Variables of this model that the snapshot lacks.
         missing: Vec<String>,
-        /// Variables of the snapshot that the model here lacks.
+        /// Variables of the snapshot that this model lacks.
         unexpected: Vec<String>,
         /// Variables of other shape or dtype.
         different: Vec<Difference>,
     },
-    /// The optimizer is another one, or has other parameters.
+    /// The optimizer is different, or has other parameters.
     #[error("{0}")]
     Optimizer(#[from] OptimError),
-    /// It stands inside an epoch whose order cannot be repeated.
+    /// Its position is inside an epoch whose order cannot be repeated.
     #[error(
         "it stands inside an epoch, whose order depends on the seed and the data set: {what} was {saved} there and is \
          {here} here"
@@ -178,23 +178,23 @@ pub enum Unfit {
         what: &'static str,
         /// Its value in the snapshot.
         saved: String,
-        /// Its value here.
+        /// Its value in this run.
         here: String,
     },
-    /// Its position is outside the data set: its writer was wrong.
-    #[error("it stands after {} steps and {} samples of an epoch of {samples} samples", position.step, position.samples)]
+    /// Its position is outside the data set: a bug of its writer.
+    #[error("its position is after {} steps and {} samples of an epoch of {samples} samples", position.step, position.samples)]
     Position {
-        /// Where it stands.
+        /// The position.
         position: Position,
         /// Samples in the epoch.
         samples: usize,
     },
-    /// The state beside model and optimizer is of another shape.
-    #[error("the run's own state in it is {saved}, which is no {type_name} as this program keeps it: {why}")]
+    /// The program's own state has another shape.
+    #[error("the run's own state in it is {saved}, which does not fit this program's {type_name}: {why}")]
     State {
-        /// What the snapshot has, shortened.
+        /// The saved value, shortened.
         saved: String,
-        /// The type here.
+        /// The type in this program.
         type_name: &'static str,
         /// What does not fit.
         why: String,
@@ -211,7 +211,7 @@ pub struct Difference {
     pub name: String,
     /// Dtype and shape in the snapshot.
     pub saved: (Dtype, Vec<usize>),
-    /// Dtype and shape here.
+    /// Dtype and shape in this run.
     pub here: (Dtype, Vec<usize>),
 }
 
@@ -225,11 +225,11 @@ impl fmt::Display for Difference {
 fn differences(missing: &[String], unexpected: &[String], different: &[Difference]) -> String {
     let different: Vec<String> = different.iter().map(ToString::to_string).collect();
     let parts = [("it lacks", missing), ("only it has", unexpected), ("", &different)];
-    let told = parts.iter().filter(|(_, names)| !names.is_empty());
-    told.map(|(label, names)| format!("{label} {}", listed(names)).trim().to_owned()).collect::<Vec<_>>().join("; ")
+    let text = parts.iter().filter(|(_, names)| !names.is_empty());
+    text.map(|(label, names)| format!("{label} {}", listed(names)).trim().to_owned()).collect::<Vec<_>>().join("; ")
 }
 
-/// The first few names, and how many more there are.
+/// The first few names, and the number of others.
 pub(crate) fn listed(names: &[String]) -> String {
     let shown = names.iter().take(LISTED).map(String::as_str).collect::<Vec<_>>().join(", ");
     if names.len() > LISTED { format!("{shown} and {} more", names.len() - LISTED) } else { shown }

@@ -1,4 +1,4 @@
-//! The state of a run that is neither the model's nor the optimizer's: a value of the program's own type to JSON and back.
+//! The program's own state, apart from the model and the optimizer: a value of any type, to JSON and back.
 
 use std::any::type_name;
 
@@ -8,14 +8,13 @@ use serde_json::Value;
 
 use super::error::{SnapshotError, Unfit};
 
-/// The longest state, in bytes: it stands in the header of the file, which must stay below 100 MB.
+/// Maximum length of the state, in bytes: it is in the header of the file, which must stay below 100 MB.
 const LONGEST: usize = 16 << 20;
 
 /// How many characters of a saved state a message shows.
 const SHOWN: usize = 200;
 
-/// The text to save, which gives an equal text again when it is read and written: what JSON would lose is found now and not when
-/// it is needed.
+/// The JSON to save. Checks that it reads back to equal JSON, so that a loss is found now and not when resuming.
 pub(super) fn encode<E: Serialize + DeserializeOwned>(extra: &E) -> Result<String, SnapshotError> {
     let lost = |why: String| SnapshotError::State { type_name: type_name::<E>(), why };
     let text = serde_json::to_string(extra).map_err(|error| lost(error.to_string()))?;
@@ -33,7 +32,7 @@ pub(super) fn encode<E: Serialize + DeserializeOwned>(extra: &E) -> Result<Strin
     Ok(text)
 }
 
-/// The value that was saved, if it is an `E` and an `E` has a place for all of it.
+/// The saved value, if it is an `E` and an `E` has a place for all of it.
 pub(super) fn decode<E: Serialize + DeserializeOwned>(text: &str) -> Result<E, Unfit> {
     let unfit =
         |why: String| Unfit::State { saved: shortened(text), type_name: type_name::<E>(), why: shortened(&why) };
@@ -47,7 +46,7 @@ fn value(extra: &impl Serialize) -> Option<Value> {
     serde_json::to_value(extra).ok()
 }
 
-/// The first field, by its path, that `saved` has and `here` has not.
+/// The path of the first field that `saved` has and `here` lacks.
 fn lost_field(saved: &Value, here: &Value, path: &str) -> Option<String> {
     match (saved, here) {
         (Value::Object(saved), Value::Object(here)) => saved.iter().find_map(|(name, saved)| {
@@ -92,23 +91,23 @@ mod tests {
         best: f64,
     }
 
-    fn told(refused: Unfit) -> String {
+    fn message(refused: Unfit) -> String {
         refused.to_string()
     }
 
     #[test]
     fn refuses_a_state_that_lacks_a_field_and_names_both_sides() {
         let text = encode(&SoFar { best: 0.5, names: vec!["a".into()] }).unwrap();
-        let told = told(decode::<Other>(&text).unwrap_err());
-        assert!(told.contains(r#"{"best":0.5,"names":["a"]}"#), "{told}");
-        assert!(told.contains("Other") && told.contains("missing field `epochs`"), "{told}");
+        let message = message(decode::<Other>(&text).unwrap_err());
+        assert!(message.contains(r#"{"best":0.5,"names":["a"]}"#), "{message}");
+        assert!(message.contains("Other") && message.contains("missing field `epochs`"), "{message}");
     }
 
     #[test]
     fn refuses_a_state_of_which_a_field_would_be_lost() {
         let text = encode(&vec![SoFar { best: 0.5, names: Vec::new() }]).unwrap();
-        let told = told(decode::<Vec<Less>>(&text).unwrap_err());
-        assert!(told.contains("no field `[0].names`") && told.contains("Less"), "{told}");
+        let message = message(decode::<Vec<Less>>(&text).unwrap_err());
+        assert!(message.contains("no field `[0].names`") && message.contains("Less"), "{message}");
     }
 
     #[test]
@@ -125,8 +124,8 @@ mod tests {
 
     #[test]
     fn shows_the_beginning_of_a_long_state() {
-        let told = told(decode::<Less>(&encode(&"é".repeat(500)).unwrap()).unwrap_err());
-        assert!(told.contains("ééé…") && told.chars().count() < 600, "{told}");
+        let message = message(decode::<Less>(&encode(&"é".repeat(500)).unwrap()).unwrap_err());
+        assert!(message.contains("ééé…") && message.chars().count() < 600, "{message}");
     }
 
     proptest! {

@@ -1,6 +1,6 @@
-//! The bytes of a snapshot: tensors and a description to a safetensors file with a checksum, and back.
+//! The bytes of a snapshot: converts tensors and a description to a safetensors file with a checksum, and back.
 //!
-//! No files are touched: see [`super::source`].
+//! Touches no files: see [`super::source`].
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -16,43 +16,43 @@ use super::error::{BadSnapshot, SnapshotError};
 use crate::loader::Position;
 use crate::optim::StateMeta;
 
-/// The version of the format. The checksum is outside of it: all versions have it in the same place.
+/// The version of the format. The checksum is independent of it: all versions have it in the same place.
 pub const SCHEMA: u32 = 1;
 
 const SCHEMA_KEY: &str = "lockstep.schema";
 const META_KEY: &str = "lockstep.snapshot";
-/// Behind the others in the order of names, in which they are written: a glance at a header's beginning finds those first.
+/// Sorts after the other names: entries are written in that order, so the beginning of a header contains the others.
 const STATE_KEY: &str = "lockstep.state";
 const CHECKSUM_KEY: &str = "lockstep.crc32";
-/// Stands for the checksum while it is computed.
+/// Takes the checksum's place while it is computed.
 const UNSEALED: &str = "00000000";
-/// A safetensors file begins with the length of its header, in so many bytes, little-endian.
+/// A safetensors file begins with the length of its header: this many bytes, little-endian.
 pub(super) const LENGTH: usize = 8;
-/// The longest header that the format allows, in bytes (`MAX_HEADER_SIZE` of the crate safetensors).
+/// Maximum length of the header in the format, in bytes (`MAX_HEADER_SIZE` of the crate safetensors).
 const LONGEST_HEADER: u64 = 100_000_000;
 
-/// What a snapshot says beside its tensors.
+/// The description in a snapshot, besides its tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
-    /// Where training goes on.
+    /// Where training continues.
     pub position: Position,
     /// What the order of the data depends on.
     pub run: Run,
-    /// How many ranks there were.
+    /// The world size.
     pub world_size: usize,
-    /// How many threads libtorch computed with (intra-op): with another number, sums are rounded otherwise.
+    /// The number of libtorch's intra-op threads: another number rounds sums differently.
     pub threads: i32,
     /// The optimizer: its kind, options and step counts.
     pub optimizer: StateMeta,
-    /// The job that saved it, by the names of all its launchers; none of a process without a launcher.
+    /// The job that saved it, by the names of all its launchers; `None` for a process without a launcher.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<String>,
 }
 
-/// What the order of the data, and so the meaning of a position, depends on.
+/// Everything that determines the order of the data, and so the meaning of a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// The seed of shuffling and of everything else that is random.
+    /// The seed of shuffling and of all other random choices.
     pub seed: u64,
     /// The length of the training set.
     pub samples: usize,
@@ -65,14 +65,14 @@ pub struct Run {
 /// A good snapshot, in memory.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// What it says.
+    /// Its description.
     pub meta: Meta,
     /// The model's variables, by name.
     pub model: BTreeMap<String, Tensor>,
     /// The optimizer's tensors, as [`State::tensors`](crate::optim::State::tensors) names them.
     pub optimizer: Vec<(String, Tensor)>,
-    /// The state of the run beside these, as the JSON text that [`Snapshots::save_with`](super::Snapshots::save_with) made of it;
-    /// without it in a snapshot of [`Snapshots::save`](super::Snapshots::save).
+    /// The program's own state, as the JSON text of [`Snapshots::save_with`](super::Snapshots::save_with); `None` in a snapshot
+    /// of [`Snapshots::save`](super::Snapshots::save).
     pub extra: Option<String>,
 }
 
@@ -96,7 +96,7 @@ impl Snapshot {
     }
 }
 
-/// The file's bytes but for the checksum, which [`seal`] adds. The tensors are copied now, one after the other.
+/// The file's bytes without the checksum, which [`seal`] adds. Copies the tensors now, one after the other.
 pub(super) fn encode(
     meta: &Meta,
     extra: Option<&str>,
@@ -116,7 +116,7 @@ pub(super) fn encode(
     Ok(bytes)
 }
 
-/// Puts the checksum of `bytes` in its place.
+/// Inserts the checksum of `bytes`.
 pub(super) fn seal(bytes: &mut [u8]) {
     let checksum = crc32fast::hash(bytes);
     if let Some(at) = checksum_place(bytes) {
@@ -124,7 +124,7 @@ pub(super) fn seal(bytes: &mut [u8]) {
     }
 }
 
-/// Everything that can be said without making tensors: whole, undamaged, ours, of this schema.
+/// All checks that need no tensors: complete, undamaged, written by this module, and with this schema.
 pub(super) fn check(bytes: &[u8]) -> Result<Meta, BadSnapshot> {
     let has = bytes.len() as u64;
     let header = header_length(bytes, has)?;
@@ -141,7 +141,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<Meta, BadSnapshot> {
     serde_json::from_str(text(META_KEY)?).map_err(|error| BadSnapshot::NotOurs(format!("{META_KEY}: {error}")))
 }
 
-/// The length of the header that `start`, the first bytes of a file of `has` bytes, tells; the file is at least as long.
+/// The length of the header according to `start`, the first bytes of a file of `has` bytes, checked against the file's length.
 pub(super) fn header_length(start: &[u8], has: u64) -> Result<usize, BadSnapshot> {
     let Some(length) = start.first_chunk::<LENGTH>().map(|length| u64::from_le_bytes(*length)) else {
         return Err(BadSnapshot::Torn { has, wants: LENGTH as u64 });
@@ -153,7 +153,8 @@ pub(super) fn header_length(start: &[u8], has: u64) -> Result<usize, BadSnapshot
     if wants > has { Err(BadSnapshot::Torn { has, wants }) } else { Ok(length as usize) }
 }
 
-/// Whether a file of `has` bytes ends where its header says: earlier it is torn, later it is not ours.
+/// Checks that a file of `has` bytes ends where its header says: a shorter one is torn, a longer one was not written by this
+/// module.
 pub(super) fn check_ends(header: &[u8], has: u64) -> Result<(), BadSnapshot> {
     let ends = |value: &Value| value["data_offsets"][1].as_u64();
     let entries: Map<String, Value> = serde_json::from_slice(header).map_err(not_ours)?;
@@ -166,13 +167,13 @@ pub(super) fn check_ends(header: &[u8], has: u64) -> Result<(), BadSnapshot> {
     }
 }
 
-/// Whether a header, or the beginning of one, is of this module and this schema.
+/// Returns true if a header, or the beginning of one, was written by this module with this schema.
 pub(super) fn is_our_header(header: &[u8]) -> bool {
     let has = |label: String| header.windows(label.len()).any(|part| part == label.as_bytes());
     has(format!("\"{CHECKSUM_KEY}\":\"")) && has(format!("\"{SCHEMA_KEY}\":\"{SCHEMA}\""))
 }
 
-/// The checksum that a header states and the jobs that its file belongs to, as far as they can be read.
+/// The checksum in a header and the jobs that own the file, as far as they can be read.
 pub(super) fn identity(header: &[u8]) -> (Option<String>, Vec<String>) {
     let entries: Map<String, Value> = serde_json::from_slice(header).unwrap_or_default();
     let text = |key: &str| entries.get("__metadata__")?.get(key)?.as_str();
@@ -192,7 +193,7 @@ fn check_sum(bytes: &[u8]) -> Result<(), BadSnapshot> {
     if found == written { Ok(()) } else { Err(BadSnapshot::Damaged { found, written }) }
 }
 
-/// Where in the header the checksum's digits are. Inside a JSON string the quotes would stand behind backslashes.
+/// The position of the checksum's digits in the header. Inside a JSON string the quotes would be escaped.
 fn checksum_place(bytes: &[u8]) -> Option<usize> {
     let length = u64::from_le_bytes(*bytes.first_chunk::<LENGTH>()?);
     let header = bytes.get(LENGTH..LENGTH.checked_add(usize::try_from(length).ok()?)?)?;
@@ -207,7 +208,7 @@ fn not_ours(error: impl std::fmt::Display) -> BadSnapshot {
 
 /// The length and the header, padded so that the data begins at a multiple of 8 bytes.
 fn header(meta: &Meta, extra: Option<&str>, infos: &[(String, TensorInfo)]) -> Vec<u8> {
-    // Numbers, texts and lists with texts as keys: JSON has them all.
+    // Numbers, texts and lists with text keys can always be written as JSON.
     let json = |value| serde_json::to_string(&value).expect("a snapshot's description is JSON");
     let meta = serde_json::to_string(meta).expect("a snapshot's description is JSON");
     let texts = [("format", "pt"), (CHECKSUM_KEY, UNSEALED), (SCHEMA_KEY, &SCHEMA.to_string()), (META_KEY, &meta)];
@@ -222,7 +223,7 @@ fn header(meta: &Meta, extra: Option<&str>, infos: &[(String, TensorInfo)]) -> V
     [&(header.len() as u64).to_le_bytes()[..], &header].concat()
 }
 
-/// A tensor's bytes on the CPU, as safetensors' own writer takes them.
+/// A tensor's bytes on the CPU, in the form that safetensors' own writer expects.
 pub(crate) struct View {
     dtype: Dtype,
     shape: Vec<usize>,
@@ -230,10 +231,10 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Copies the tensor that a file is to have under `name`.
+    /// Copies the tensor, which the file will store under `name`.
     ///
     /// # Errors
-    /// A kind that the format has not, or a tensor that cannot be copied.
+    /// The format does not support the kind of tensor, or it cannot be copied.
     pub(crate) fn new(name: &str, tensor: &Tensor) -> Result<Self, SnapshotError> {
         let TensorInfo { dtype, shape, .. } = info(name, tensor)?;
         let mut data = Vec::new();
@@ -260,7 +261,7 @@ impl safetensors::View for View {
     }
 }
 
-/// Its second offset is its length for now.
+/// Its second offset holds its length for now.
 fn info(name: &str, tensor: &Tensor) -> Result<TensorInfo, SnapshotError> {
     let kind = tensor.kind();
     let dtype = dtype(kind).ok_or_else(|| SnapshotError::Kind { name: name.to_owned(), kind })?;
@@ -286,7 +287,7 @@ pub(crate) fn tensor(dtype: Dtype, shape: &[usize], data: &[u8]) -> Option<Tenso
     Tensor::f_from_data_size(data, &size, kind).ok()
 }
 
-/// What safetensors calls a kind of tensor, if it has it.
+/// safetensors' name of a kind of tensor, if it has one.
 pub(super) fn dtype(kind: Kind) -> Option<Dtype> {
     KINDS.iter().find(|(known, _)| *known == kind).map(|(_, dtype)| *dtype)
 }
@@ -394,7 +395,7 @@ mod tests {
         assert_eq!(vs.trainable_variables()[0], other.trainable_variables()[0]);
     }
 
-    /// What `scripts/golden/snapshot.py` puts together.
+    /// The file that `scripts/golden/snapshot.py` writes.
     fn written(extra: Option<&str>) -> Vec<u8> {
         let params = vec![crate::optim::ParamMeta { name: "w".into(), step: 3 }];
         let options = crate::optim::SgdOptions { lr: 0.01, momentum: 0.9, ..Default::default() };
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_the_same_bytes_as_ever() {
+    fn writes_the_same_bytes_as_before() {
         let golden = include_bytes!("../../golden/snapshot.safetensors");
         let here = written(None);
         assert_eq!(String::from_utf8_lossy(&here), String::from_utf8_lossy(golden));
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_a_file_torn_that_is_cut_at_any_byte() {
+    fn reports_a_file_cut_at_any_byte_as_torn() {
         let whole = small();
         for end in 0..whole.len() {
             let bad = check(&whole[..end]).unwrap_err();
@@ -453,15 +454,15 @@ mod tests {
     }
 
     #[test]
-    fn tells_damaged_data_by_both_checksums() {
+    fn shows_both_checksums_of_damaged_data() {
         let mut bytes = small();
         *bytes.last_mut().unwrap() ^= 1;
-        let told = check(&bytes).unwrap_err().to_string();
-        assert!(told.starts_with("it is damaged: its checksum is "), "{told}");
+        let message = check(&bytes).unwrap_err().to_string();
+        assert!(message.starts_with("it is damaged: its checksum is "), "{message}");
     }
 
     #[test]
-    fn refuses_bytes_behind_the_end() {
+    fn refuses_bytes_after_the_end() {
         let longer = [small(), vec![0]].concat();
         assert!(matches!(check(&longer), Err(BadSnapshot::NotOurs(_))));
     }
@@ -476,8 +477,8 @@ mod tests {
         let place = checksum_place(&bytes).unwrap();
         bytes[place..place + 8].copy_from_slice(UNSEALED.as_bytes());
         seal(&mut bytes);
-        let told = check(&bytes).unwrap_err().to_string();
-        assert!(told.contains(r#"schema "7""#) && told.contains("reads 1"), "{told}");
+        let message = check(&bytes).unwrap_err().to_string();
+        assert!(message.contains(r#"schema "7""#) && message.contains("reads 1"), "{message}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Whether a good snapshot fits this run: pure comparisons of what was saved with what is here.
+//! Checks whether a good snapshot fits this run: pure comparisons of saved values with current ones.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use tch::Tensor;
 use super::error::{Difference, Unfit};
 use super::file::{self, Meta, Run};
 
-/// What is here, to be compared with what was saved.
+/// The current values, to compare with the saved ones.
 pub(super) struct Here {
     pub(super) run: Run,
     pub(super) world_size: usize,
@@ -18,7 +18,8 @@ pub(super) struct Here {
 
 type Shapes = BTreeMap<String, (Dtype, Vec<usize>)>;
 
-/// Refuses a snapshot whose position would mean other samples here; says what else is different, and what comes of it.
+/// Rejects a snapshot whose position would mean other samples in this run; returns notes on all other differences and their
+/// consequences.
 pub(super) fn check_run(saved: &Meta, here: &Here) -> Result<Vec<String>, Unfit> {
     let position = saved.position;
     let pairs = [
@@ -33,7 +34,7 @@ pub(super) fn check_run(saved: &Meta, here: &Here) -> Result<Vec<String>, Unfit>
         }
         notes.push(format!("{what} was {saved} when the snapshot was taken and is {here} now"));
     }
-    // Each step takes a sample at least.
+    // Each step takes at least one sample.
     if position.samples > saved.run.samples || position.step > position.samples {
         return Err(Unfit::Position { position, samples: saved.run.samples });
     }
@@ -44,7 +45,7 @@ pub(super) fn check_run(saved: &Meta, here: &Here) -> Result<Vec<String>, Unfit>
     Ok(notes)
 }
 
-/// What keeps the run from ending with the bits of one that was not interrupted.
+/// The differences that keep the run from ending with the same bits as an uninterrupted one.
 fn same_bits(saved: &Meta, here: &Here) -> Option<String> {
     if saved.world_size != here.world_size {
         return Some(changed("ranks", saved.world_size, here.world_size));
@@ -57,18 +58,18 @@ fn changed(what: &str, saved: impl fmt::Display, here: impl fmt::Display) -> Str
     format!("the snapshot was taken with {saved} {what} and training goes on with {here}: weights will differ in bits")
 }
 
-/// What to say of learning rates that a resume has replaced.
+/// A note about learning rates that a resume has replaced.
 pub(super) fn replaced_rates(built_with: &[f64], saved: &[f64]) -> Vec<String> {
     let pairs = built_with.iter().zip(saved).enumerate().filter(|(_, (here, saved))| here != saved);
-    let told = |(group, (here, saved)): (usize, (&f64, &f64))| {
+    let describe = |(group, (here, saved)): (usize, (&f64, &f64))| {
         format!(
             "the learning rate of parameter group {group} goes on as the snapshot's, {saved}, and is not {here} as asked for"
         )
     };
-    pairs.map(told).collect()
+    pairs.map(describe).collect()
 }
 
-/// Refuses variables of other names, shapes or dtypes.
+/// Rejects variables with other names, shapes or dtypes.
 pub(super) fn check_model<'a>(
     saved: &BTreeMap<String, Tensor>,
     here: impl IntoIterator<Item = (&'a String, &'a Tensor)>,
@@ -77,7 +78,7 @@ pub(super) fn check_model<'a>(
 }
 
 fn shapes<'a>(tensors: impl IntoIterator<Item = (&'a String, &'a Tensor)>) -> Shapes {
-    // A kind that safetensors lacks cannot be in the snapshot: any dtype that it is not will do to tell.
+    // A kind that safetensors lacks cannot be in the snapshot, so any other dtype serves for the comparison.
     let described = |tensor: &Tensor| (file::dtype(tensor.kind()).unwrap_or(Dtype::F8_E4M3), file::shape(tensor));
     tensors.into_iter().map(|(name, tensor)| (name.clone(), described(tensor))).collect()
 }
@@ -119,19 +120,19 @@ mod tests {
     }
 
     #[test]
-    fn takes_the_same_run_without_a_word() {
+    fn accepts_the_same_run_silently() {
         assert_eq!(check_run(&saved(3), &here(RUN)).unwrap(), Vec::<String>::new());
     }
 
     #[test]
     fn refuses_another_order_inside_an_epoch_and_notes_it_at_its_start() {
-        for (run, told) in [
+        for (run, expected) in [
             (Run { seed: 2, ..RUN }, "the seed was 1 there and is 2 here"),
             (Run { data: 0xdef, ..RUN }, "the data set's fingerprint was 00000abc there and is 00000def here"),
             (Run { samples: 49, ..RUN }, "the data set's length was 50 there and is 49 here"),
         ] {
             let refused = check_run(&saved(3), &here(run)).unwrap_err().to_string();
-            assert!(refused.contains(told), "{refused}");
+            assert!(refused.contains(expected), "{refused}");
             assert_eq!(check_run(&saved(0), &here(run)).unwrap().len(), 1);
         }
     }
@@ -148,19 +149,21 @@ mod tests {
     #[test]
     fn notes_what_will_change_bits() {
         let notes = |here: Here| check_run(&saved(3), &here).unwrap().concat();
-        let told = notes(Here { world_size: 4, ..here(RUN) });
-        assert!(told.contains("2 ranks") && told.contains("with 4"), "{told}");
-        let told = notes(here(Run { batch_size: 5, ..RUN }));
-        assert!(told.contains("with 4 samples in a rank's batch and training goes on with 5"), "{told}");
-        let told = notes(Here { threads: 8, ..here(RUN) });
-        assert!(told.contains("1 libtorch threads") && told.contains("OMP_NUM_THREADS"), "{told}");
+        let text = notes(Here { world_size: 4, ..here(RUN) });
+        assert!(text.contains("2 ranks") && text.contains("with 4"), "{text}");
+        let text = notes(here(Run { batch_size: 5, ..RUN }));
+        assert!(text.contains("with 4 samples in a rank's batch and training goes on with 5"), "{text}");
+        let text = notes(Here { threads: 8, ..here(RUN) });
+        assert!(text.contains("1 libtorch threads") && text.contains("OMP_NUM_THREADS"), "{text}");
     }
 
     #[test]
-    fn names_both_learning_rates_where_they_differ() {
+    fn names_both_learning_rates_if_they_differ() {
         assert_eq!(replaced_rates(&[0.1, 0.2], &[0.1, 0.2]), Vec::<String>::new());
-        let told = replaced_rates(&[0.1, 0.2], &[0.1, 0.05]);
-        assert!(told.len() == 1 && told[0].contains("group 1") && told[0].contains("0.05") && told[0].contains("0.2"));
+        let notes = replaced_rates(&[0.1, 0.2], &[0.1, 0.05]);
+        assert!(
+            notes.len() == 1 && notes[0].contains("group 1") && notes[0].contains("0.05") && notes[0].contains("0.2")
+        );
     }
 
     #[test]
@@ -169,22 +172,22 @@ mod tests {
             list.iter().map(|(name, shape)| ((*name).to_owned(), Tensor::zeros(*shape, tch::kind::FLOAT_CPU))).collect()
         };
         let there = of(&[("a", &[2]), ("b", &[3, 4]), ("old", &[1])]);
-        let told = check_model(&there, &of(&[("a", &[2]), ("b", &[4, 3]), ("new", &[1])])).unwrap_err().to_string();
+        let message = check_model(&there, &of(&[("a", &[2]), ("b", &[4, 3]), ("new", &[1])])).unwrap_err().to_string();
         assert_eq!(
-            told,
+            message,
             "it is of another model: it lacks new; only it has old; b is F32 [3, 4] there and F32 [4, 3] here"
         );
         assert!(check_model(&there, &there).is_ok());
         let kinds = of(&[("a", &[2])]).into_iter().map(|(name, tensor)| (name, tensor.to_kind(tch::Kind::Double)));
-        let told = check_model(&of(&[("a", &[2])]), &kinds.collect::<BTreeMap<_, _>>()).unwrap_err().to_string();
-        assert!(told.contains("F32 [2] there and F64 [2] here"), "{told}");
+        let message = check_model(&of(&[("a", &[2])]), &kinds.collect::<BTreeMap<_, _>>()).unwrap_err().to_string();
+        assert!(message.contains("F32 [2] there and F64 [2] here"), "{message}");
     }
 
     #[test]
     fn counts_names_beyond_the_first_few() {
         let there: BTreeMap<_, _> =
             (0..9).map(|i| (format!("w{i}"), Tensor::zeros([1], tch::kind::FLOAT_CPU))).collect();
-        let told = check_model(&there, &BTreeMap::new()).unwrap_err().to_string();
-        assert!(told.ends_with("w5 and 3 more"), "{told}");
+        let message = check_model(&there, &BTreeMap::new()).unwrap_err().to_string();
+        assert!(message.ends_with("w5 and 3 more"), "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! A folder of snapshots: names, reading one, and what may be removed.
+//! A folder of snapshots: their names, reading one, and removing old ones.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -13,13 +13,13 @@ use crate::loader::Position;
 
 const PREFIX: &str = "snapshot-";
 const SUFFIX: &str = ".safetensors";
-/// Our temporary files; nobody else's are named so.
+/// The prefix of our temporary files, which nothing else uses.
 pub(super) const TEMPORARY: (&str, &str) = (".snapshot-", ".partial");
 
-/// A file that is named as a snapshot.
+/// A file with the name of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The epoch in which training would go on.
+    /// The epoch in which training would continue.
     pub epoch: u64,
     /// The step in it.
     pub step: usize,
@@ -34,10 +34,10 @@ pub(super) struct Good {
     pub(super) bytes: Vec<u8>,
 }
 
-/// The files in `folder` that are named as snapshots, newest first; none if there is no such folder. They may be bad.
+/// The files in `folder` with names of snapshots, newest first; empty if there is no such folder. They may be bad.
 ///
 /// # Errors
-/// When the folder cannot be read.
+/// The folder cannot be read.
 pub fn list(folder: &Path) -> io::Result<Vec<Found>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -49,12 +49,12 @@ pub fn list(folder: &Path) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// The path of the snapshot from which training would go on at `position`.
+/// The path of the snapshot from which training would continue at `position`.
 pub(super) fn path_of(folder: &Path, position: Position) -> PathBuf {
     folder.join(format!("{PREFIX}{:06}-{:08}{SUFFIX}", position.epoch, position.step))
 }
 
-/// Makes `folder` and those above it that are missing, and has their names on disk before this returns.
+/// Creates `folder` and its missing parents, and syncs their names to disk.
 pub(super) fn make(folder: &Path) -> io::Result<()> {
     let missing: Vec<&Path> =
         folder.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
@@ -72,8 +72,8 @@ pub(super) fn read(path: &Path) -> Result<Good, BadSnapshot> {
     Ok(Good { path: path.to_owned(), meta: file::check(&bytes)?, bytes })
 }
 
-/// Which files to remove once the snapshot of `saved` is on disk: of those up to it, all but the newest `keep`. What is in `bad`
-/// does not count as kept; what is in `foreign` is not touched, and neither is anything newer than what was saved.
+/// The files to remove once the snapshot of `saved` is on disk: of those up to it, all but the newest `keep`. Files in `bad` do
+/// not count as kept; files in `foreign` are never removed, and neither is anything newer than `saved`.
 pub(super) fn superfluous(
     found: Vec<Found>,
     saved: Position,
@@ -87,11 +87,11 @@ pub(super) fn superfluous(
     good.into_iter().skip(keep).chain(damaged).collect()
 }
 
-/// Removes temporary files that their writer left because it was killed. A living writer holds a lock on its file.
+/// Removes temporary files of writers that were killed. A living writer holds a lock on its file.
 pub(super) fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_temporary(path)) {
-        // Where locks are not to be had, one cannot tell, and leaves it.
+        // Without locks, the owner's state is unknown, so the file stays.
         if source::open_regular(&path).is_ok_and(|file| file.try_lock().is_ok()) {
             let _ = fs::remove_file(&path);
         }
@@ -104,7 +104,7 @@ fn is_temporary(path: &Path) -> bool {
     name.starts_with(prefix) && name.ends_with(suffix)
 }
 
-/// Names that [`path_of`] makes, and no other: a file without the leading zeros is someone else's.
+/// Accepts only names that [`path_of`] makes: a file without the leading zeros belongs to someone else.
 fn named(path: PathBuf) -> Option<Found> {
     let name = path.file_name()?.to_str()?;
     let (epoch, step) = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.split_once('-')?;
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn sweeps_away_what_a_dead_writer_left_and_nothing_of_a_living_one() {
+    fn removes_the_files_of_a_dead_writer_and_keeps_those_of_a_living_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let living = File::create(path(".snapshot-living.partial")).unwrap();

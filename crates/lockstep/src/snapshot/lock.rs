@@ -1,10 +1,10 @@
-//! One job a folder: rank 0 holds a lock on it for as long as it may save there.
+//! Ensures one job per folder: rank 0 holds a lock on it for as long as it may save there.
 //!
-//! The kernel lets the lock go when the process ends, however it ends, so a job that was killed can start again at once. It is
-//! a lock on the folder itself (flock(2)), so that no file is left.
+//! The kernel releases the lock when the process ends for any reason, so a killed job can start again at once. The lock is on
+//! the folder itself (flock(2)), so it leaves no file.
 //!
-//! On a network file system the server holds the lock. When a node is lost, nobody tells the server, which keeps the lock until its
-//! lease ends: 90 seconds for Linux's NFS server. So a lock that is taken is asked for again and again, for longer than that.
+//! On a network file system the server holds the lock. When a node is lost, nothing informs the server, which keeps the lock
+//! until its lease ends: 90 seconds for Linux's NFS server. So a held lock is retried for longer than that.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -16,15 +16,15 @@ use rustix::fs::statfs;
 
 use super::folder;
 
-/// How long a killed process on this machine may take to be gone: it may have to finish a write first.
+/// How long a killed process on this machine may take to exit: it may have to finish a write first.
 const ON_THIS_MACHINE: Duration = Duration::from_secs(10);
-/// Longer than the lease of a file server, and the grace period after its restart (`nfsv4leasetime`, nfsd(7): 90 s each).
+/// Longer than the lease of a file server and the grace period after its restart (`nfsv4leasetime`, nfsd(7): 90 s each).
 const ON_A_SERVER: Duration = Duration::from_secs(200);
-/// How often to ask.
+/// The interval between attempts.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How often to say what is waited for.
+/// The interval between messages about the wait.
 const SAY: Duration = Duration::from_secs(30);
-/// The types of file systems whose locks a server keeps (linux/magic.h; of those outside the kernel, their own headers).
+/// The types of file systems with locks on a server (linux/magic.h, or their own headers for those outside the kernel).
 const SERVED: [u32; 10] = [
     0x6969,      // NFS
     0xff53_4d42, // CIFS
@@ -38,18 +38,18 @@ const SERVED: [u32; 10] = [
     0x6573_5546, // FUSE
 ];
 
-/// What came of asking for the folder.
+/// The result of claiming the folder.
 pub(super) enum Claim {
-    /// It is this job's until this is dropped.
+    /// The folder is this job's until this is dropped.
     Held(File),
-    /// Another job has it, and had it all this time.
+    /// Another job held it all the time.
     Taken(Duration),
-    /// Nobody can tell: it cannot be made, or the file system has no locks.
+    /// Unknown: the folder cannot be created, or the file system has no locks.
     Unknown(io::Error),
 }
 
-/// Asks for `folder`, which is made if it is not there, until it is free; for `limit` at most, or as long as its file system
-/// takes to forget a lost node. `say` gets what is waited for, now and then.
+/// Claims `folder`, creating it if it does not exist. Waits until it is free, for at most `limit`, by default as long as its
+/// file system takes to forget a lost node. `say` receives occasional messages about the wait.
 pub(super) fn claim(folder: &Path, limit: Option<Duration>, say: impl FnMut(Duration, Duration)) -> Claim {
     let limit = limit.unwrap_or_else(|| patience(folder));
     let begun = Instant::now();
@@ -60,8 +60,8 @@ pub(super) fn claim(folder: &Path, limit: Option<Duration>, say: impl FnMut(Dura
     until_free(limit, || ask(folder), pause, say)
 }
 
-/// Asks until the folder is free or `limit` has passed; `pause` waits, for no longer than it is told, and says how long it has been
-/// since the start.
+/// Retries until the folder is free or `limit` has passed; `pause` waits for at most the given time, and returns the time since
+/// the start.
 fn until_free(
     limit: Duration,
     mut ask: impl FnMut() -> Claim,
@@ -97,7 +97,7 @@ fn ask(folder: &Path) -> Claim {
 
 /// How long a lock may outlive the process that held it.
 fn patience(folder: &Path) -> Duration {
-    // The type is a number of the machine's own width; its lower half says all.
+    // The type has the machine's word size; its lower half is sufficient.
     let served = |folder: &Path| statfs(folder).is_ok_and(|of| SERVED.contains(&(of.f_type as u32)));
     let there = folder.ancestors().find(|above| above.exists()).unwrap_or(Path::new("."));
     if served(there) { ON_A_SERVER } else { ON_THIS_MACHINE }
@@ -107,7 +107,7 @@ fn patience(folder: &Path) -> Duration {
 mod tests {
     use super::*;
 
-    /// A folder that becomes free after `lease`, and a clock that only moves when somebody waits.
+    /// A folder that becomes free after `lease`, and a clock that advances only during waits.
     fn waits(lease: Duration, limit: Duration) -> (Claim, Vec<u64>) {
         let now = std::cell::Cell::new(Duration::ZERO);
         let ask = || match now.get() < lease {
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn does_not_wait_for_a_folder_that_is_free_nor_without_patience() {
+    fn does_not_wait_for_a_free_folder_or_with_a_limit_of_zero() {
         assert!(matches!(waits(Duration::ZERO, ON_A_SERVER), (Claim::Held(_), said) if said.is_empty()));
         let (claim, said) = waits(Duration::MAX, Duration::ZERO);
         assert!(matches!(claim, Claim::Taken(Duration::ZERO)) && said.is_empty());
     }
 
     #[test]
-    fn has_the_patience_of_the_file_system_above_a_folder_that_is_not_there_yet() {
+    fn uses_the_limit_of_the_parents_file_system_for_a_missing_folder() {
         assert_eq!(patience(Path::new("/proc/absent/snapshots")), ON_THIS_MACHINE);
     }
 }

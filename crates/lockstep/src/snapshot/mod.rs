@@ -1,34 +1,35 @@
-//! Snapshots: everything that a run needs to go on as if nothing had happened, in one file that is either whole or not there.
+//! Snapshots: everything that a run needs to continue as if it had not been interrupted, in one file that is written
+//! atomically.
 //!
-//! A safetensors file, which Python's `safetensors` reads, `snapshot-<epoch>-<step>.safetensors`, named after the step that
-//! training would go on with:
+//! A file is named `snapshot-<epoch>-<step>.safetensors`, after the step that training would continue with. Python's
+//! `safetensors` can read it:
 //!
-//! | entry | what |
+//! | entry | contents |
 //! |---|---|
 //! | `model.<name>` | every variable of the model, buffers included |
 //! | `optimizer.<state>.<name>` | every tensor that the optimizer's next step reads |
 //! | metadata `lockstep.snapshot` | a [`Meta`] as JSON: position, seed, world size, the optimizer's options and step counts |
-//! | metadata `lockstep.state` | whatever else the run must remember, as JSON; only where it was given ([`Snapshots::save_with`]) |
+//! | metadata `lockstep.state` | the program's own state, as JSON; only if it was given ([`Snapshots::save_with`]) |
 //! | metadata `lockstep.schema` | [`SCHEMA`] |
-//! | metadata `lockstep.crc32` | the CRC-32 of the whole file, with eight zeros in this place |
+//! | metadata `lockstep.crc32` | the CRC-32 of the whole file, computed with eight zeros in this place |
 //!
 //! Random numbers need no entry: they are keyed by seed, epoch, step and rank ([`crate::rng`]), as is the order of the data.
 //!
-//! **Writing** ([`Snapshots::save`]): rank 0 copies the tensors, and a thread writes them to a temporary file, syncs it, renames
-//! it, and syncs the folder. A kill at any moment leaves the snapshots that were there, or those and the new one.
+//! **Writing** ([`Snapshots::save`]): rank 0 copies the tensors, and a thread writes them to a temporary file, syncs it,
+//! renames it, and syncs the folder. A kill at any moment leaves the old snapshots, with or without the new one.
 //!
-//! **Reading** ([`Snapshots::resume`]): the first rank of each node looks into its folder, and all ranks learn what each has. The
-//! newest good snapshot is read where it is and sent to all, so that all ranks resume from the same one, or none does, also where
-//! each node has a disk of its own and the job was requeued in another order.
+//! **Reading** ([`Snapshots::resume`]): the first rank of each node lists its folder, and all ranks learn what each has. The
+//! newest good snapshot is read where it is and sent to all, so that all ranks resume from the same one, or none does. This
+//! also works if each node has its own disk and the job was requeued in another order.
 //!
-//! **Whose** a snapshot is stands in its metadata: the run id of the job that saved it, or its launchers' ids. A job that is
-//! restarted, on whichever node something failed, knows its own by that.
+//! **Owner**: the metadata of a snapshot name the job that saved it, by its run id or by its launchers' ids. So a restarted job
+//! recognizes its own snapshots, whichever node failed.
 //!
-//! Why CRC-32: it notices every flipped bit and every damaged stretch of up to 32 bits, and other damage but for one case in four
-//! billion; it runs at the speed of memory, Python has it (`zlib.crc32`), and the crate, `crc32fast`, is in the tree already. It is
-//! no protection against someone who means to deceive.
+//! Why CRC-32: it detects every flipped bit and every burst error of up to 32 bits, and misses one in four billion other
+//! errors. It runs at the speed of memory, Python has it (`zlib.crc32`), and the crate, `crc32fast`, is a dependency anyway. It
+//! does not protect against deliberate changes.
 //!
-//! Left out: weights alone ([`crate::checkpoint`]), and copies to other machines.
+//! Leaves out weights alone ([`crate::checkpoint`]), and copies to other machines.
 
 mod choice;
 mod decision;

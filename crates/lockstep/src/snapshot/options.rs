@@ -1,4 +1,4 @@
-//! How snapshots are saved, and how many are kept.
+//! The options of snapshots: how they are saved, and how many are kept.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use clap::{Args, ValueEnum};
 
 use crate::loader::Position;
 
-/// What to do when a snapshot cannot be saved, because the disk is full for one.
+/// What to do when a snapshot cannot be saved, for example because the disk is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OnSaveError {
-    /// Warn and train on; a failure later costs more steps.
+    /// Warn and continue training; a later failure loses more steps.
     #[default]
     Continue,
     /// End training with the error, at the next save or at the end.
@@ -20,21 +20,21 @@ pub enum OnSaveError {
 /// How to save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotOptions {
-    /// How many of the newest to keep; 2, so that there is one when the newest turns out bad.
+    /// How many of the newest to keep; 2 by default, so that there is one when the newest turns out bad.
     pub keep: NonZeroUsize,
-    /// What to do when one cannot be saved; train on.
+    /// What to do when one cannot be saved; by default training continues.
     pub on_error: OnSaveError,
-    /// Whether a thread writes while training goes on; yes.
+    /// Whether a thread writes while training continues; true by default.
     pub background: bool,
-    /// Whether to go on from what the folder holds, whoever saved it; yes. If not, training goes on only from what this very job
-    /// saved, before a restart or a requeue, and a folder that holds other snapshots is refused: a run that started over next
-    /// to them would one day be resumed from another's.
+    /// Whether to resume from the folder's snapshots, whoever saved them; true by default. If false, training resumes only from
+    /// snapshots that this very job saved, before a restart or a requeue. A folder with other snapshots is then an error: a run
+    /// that started over next to them might later be resumed from another run's.
     pub resume: bool,
     /// How long to wait for the lock on the folder; `None`, the default, for as long as its file system may take to notice that the
     /// holder is gone.
     pub lock_wait: Option<Duration>,
-    /// Whether the program itself sets the learning rate before each step; no. The saved one is then of no account, and nothing is
-    /// said where it differs from the optimizer's: inside a warm-up it does.
+    /// Whether the program itself sets the learning rate before each step; false by default. If true, the saved rate is
+    /// ignored, and there is no note if it differs from the optimizer's, as it does inside a warm-up.
     pub sets_rates: bool,
 }
 
@@ -51,11 +51,11 @@ impl Default for SnapshotOptions {
     }
 }
 
-/// A lab's flags about saving, to be flattened into its arguments.
+/// A lab's flags for saving, to be flattened into its arguments.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct SaveArgs {
-    /// Save a snapshot after every so many steps of an epoch, too
-    #[arg(long)]
+    /// Also save a snapshot every N steps of an epoch
+    #[arg(long, value_name = "N")]
     pub save_every_steps: Option<NonZeroUsize>,
     /// How many snapshots to keep
     #[arg(long, default_value = "2")]
@@ -66,12 +66,12 @@ pub struct SaveArgs {
 }
 
 impl SaveArgs {
-    /// As the flags say, and the defaults for the rest.
+    /// The options from the flags, and defaults for the rest.
     pub fn options(&self) -> SnapshotOptions {
         SnapshotOptions { keep: self.keep, on_error: self.on_save_error, ..Default::default() }
     }
 
-    /// Whether to save inside an epoch where training would go on at `next`.
+    /// Returns true if a snapshot is due inside an epoch, at the position `next`.
     pub fn is_due(&self, next: Position) -> bool {
         !next.is_start() && self.save_every_steps.is_some_and(|every| next.step.is_multiple_of(every.get()))
     }

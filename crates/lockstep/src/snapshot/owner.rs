@@ -1,24 +1,24 @@
-//! Which job a snapshot belongs to, so that a job that was interrupted goes on by itself and no other does.
+//! Identifies the job that owns a snapshot, so that an interrupted job resumes from its own and no other does.
 //!
-//! How often workers were restarted does not tell: each launcher counts its own workers' failures, a launcher in place of a lost one
-//! counts from 0, and a new run in an old folder counts, too. So each snapshot names its job, and a job is known by
+//! The number of restarts does not identify a job: each launcher counts its own workers' failures, a launcher that replaces a
+//! lost one counts from 0, and so does a new run in an old folder. So each snapshot names its job, by
 //!
-//! 1. the run id that its launchers were given (`--rdzv-id`), which a requeued job keeps, or which `--standalone` draws;
-//! 2. without one, any of its launchers: as long as one of them lives, the job does.
+//! 1. the run id given to its launchers (`--rdzv-id`), which a requeued job keeps, or which `--standalone` draws;
+//! 2. otherwise any of its launchers: the job lives as long as one of them does.
 
 use std::ffi::OsString;
 use std::fs;
 
+use lockstep_process::AGENT;
+use lockstep_process::proc::Stat;
 use rustix::process::getppid;
 
 use crate::LaunchEnv;
 
-/// What torchrun calls a job that was given no id.
+/// torchrun's name for a job without an id.
 const UNNAMED: &str = "none";
-/// The variable by which `lockstep run` marks its workers: the launchers' ids, the innermost last, joined by colons.
-const AGENT: &str = "LOCKSTEP_AGENT";
 
-/// The name of the job that this process is a worker of; `None` where no launcher started it.
+/// The name of this process's job; `None` if no launcher started it.
 pub(crate) fn job_of(env: &LaunchEnv) -> Option<String> {
     name(env.run_id.as_deref(), std::env::var_os(AGENT), parent)
 }
@@ -32,17 +32,12 @@ fn name(run_id: Option<&str>, agent: Option<OsString>, parent: impl Fn() -> Opti
     agent.map(|id| format!("launcher {id}")).or_else(parent)
 }
 
-/// The process that started this one, among all of all machines until they start again: torchrun starts its workers itself.
+/// The identity of the parent process, unique over all machines until they reboot: torchrun starts its workers directly.
 fn parent() -> Option<String> {
     let pid = getppid()?.as_raw_pid();
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let start = Stat::of(pid)?.start;
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    Some(format!("launcher {pid} started at {} since boot {}", start_time(&stat)?, boot.trim()))
-}
-
-/// In clock ticks since the boot: field 22 of `/proc/PID/stat`, whose second may hold anything (proc_pid_stat(5)).
-fn start_time(stat: &str) -> Option<u64> {
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+    Some(format!("launcher {pid} started at {start} since boot {}", boot.trim()))
 }
 
 #[cfg(test)]
@@ -54,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_a_job_by_its_run_id_whoever_launches_it() {
+    fn identifies_a_job_by_its_run_id_with_any_launcher() {
         let named = |agent: &str| name(Some("job7"), Some(agent.into()), nobody);
         assert_eq!(named("a"), Some("run job7".into()));
         assert_eq!(named("b"), named("a"));
@@ -62,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_a_job_without_an_id_by_its_innermost_launcher() {
+    fn identifies_a_job_without_an_id_by_its_innermost_launcher() {
         let unnamed = |agent: &str| name(Some("none"), Some(agent.into()), || Some("parent".into()));
         assert_eq!(unnamed("outer:inner"), Some("launcher inner".into()));
         assert_eq!(unnamed(""), Some("parent".into()));
@@ -70,17 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn takes_a_process_without_a_launcher_for_a_job_of_its_own() {
+    fn treats_a_process_without_a_launcher_as_a_separate_job() {
         assert_eq!(name(None, Some("outer".into()), || Some("a shell".into())), None);
     }
 
     #[test]
-    fn names_the_parent_by_what_no_other_process_has() {
+    fn names_the_parent_uniquely() {
         let named = parent().unwrap();
         assert_eq!(Some(&named), parent().as_ref());
         assert!(named.contains(&getppid().unwrap().as_raw_pid().to_string()), "{named}");
-        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
-        assert_eq!(start_time(&format!("7 (a) Z 1) {}", fields.join(" "))), Some(22));
-        assert_eq!(start_time("7 (a) Z 1"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Resuming: all ranks say what their nodes have, one snapshot is chosen, and the rank that has it sends it to all.
+//! Resuming: all ranks exchange their nodes' surveys, one snapshot is chosen, and the rank that has it sends it to all.
 
 use std::error::Error;
 use std::iter;
@@ -22,21 +22,21 @@ use super::survey::Survey;
 use crate::events::Event;
 use crate::loader::Position;
 use crate::optim::{Optimizer, State};
-use crate::{agree, progress};
+use crate::{object_collectives, progress};
 
 impl Snapshots {
-    /// Sets `vs` and `optimizer` to the newest good snapshot and returns where training goes on; without any, leaves them and
-    /// returns the start. A collective: the first rank of each node looks into its folder, the newest snapshot of all nodes is read
-    /// where it is, and all ranks get the same bytes. Why a newer file was skipped is warned of, and so is a snapshot that
-    /// another node than rank 0's has.
+    /// Loads the newest good snapshot into `vs` and `optimizer` and returns where training continues; without one, leaves them
+    /// unchanged and returns the start. A collective: the first rank of each node lists its folder, the newest snapshot of all
+    /// nodes is read where it is, and all ranks get the same bytes. A warning explains why a newer file was skipped, or that
+    /// the snapshot comes from a node other than rank 0's.
     ///
-    /// As in PyTorch the saved options of the optimizer (its learning rate among them) replace those that it was built with.
-    /// A state that was saved beside them ([`save_with`](Self::save_with)) is not looked at.
+    /// As in PyTorch, the saved options of the optimizer (including its learning rate) replace those given to its constructor.
+    /// A saved state of the program ([`save_with`](Self::save_with)) is ignored.
     ///
     /// # Errors
-    /// On every rank when the newest good snapshot is of another model or optimizer, stands inside an epoch of another seed or
-    /// data set, or has another schema; when another job that is still running has the folder; when nodes have snapshots of
-    /// different runs, and none of them is this one; and when there are snapshots, none of this job, and
+    /// On every rank: the newest good snapshot belongs to another model or optimizer, its position is inside an epoch of
+    /// another seed or data set, or it has another schema; another running job holds the folder; nodes have snapshots of
+    /// different runs, and none of them is this one; or there are snapshots, but none of this job, and
     /// [`SnapshotOptions::resume`](super::SnapshotOptions::resume) is off. Nothing is changed then.
     pub fn resume(
         &mut self,
@@ -47,11 +47,11 @@ impl Snapshots {
         self.resume_reading(vs, optimizer, group, &|_| Ok(())).map(|(position, _)| position)
     }
 
-    /// As [`resume`](Self::resume), and gives back the state that was saved beside model and optimizer; `None` where training
-    /// starts from the beginning, and where the snapshot is of [`save`](Self::save).
+    /// As [`resume`](Self::resume), and also returns the saved state of the program; `None` if training starts from the
+    /// beginning, or if [`save`](Self::save) wrote the snapshot.
     ///
     /// # Errors
-    /// As [`resume`](Self::resume), and on every rank when the saved state is of another shape than `E`: when it lacks a field, or
+    /// As [`resume`](Self::resume), and on every rank when the saved state does not have the shape of `E`: it lacks a field, or
     /// has one that an `E` would lose.
     pub fn resume_with<E: Serialize + DeserializeOwned>(
         &mut self,
@@ -63,7 +63,7 @@ impl Snapshots {
         self.resume_reading(vs, optimizer, group, &read).map(|(position, extra)| (position, extra.flatten()))
     }
 
-    /// Both kinds of resume; `read` makes of the saved state what they give back, before anything is changed.
+    /// Both kinds of resume; `read` converts the saved state to their result, before anything is changed.
     fn resume_reading<T>(
         &mut self,
         vs: &VarStore,
@@ -77,7 +77,7 @@ impl Snapshots {
             match self.try_one(&candidate, vs, optimizer, group, read)? {
                 Tried::Taken(position, path, extra) => {
                     choice::note(&candidate, &surveys).into_iter().for_each(|note| self.report.warn_once(note));
-                    self.tell(position, &path);
+                    self.report_resume(position, &path);
                     return Ok((position, Some(extra)));
                 }
                 Tried::Bad(error) => other_schema = other_schema.or(error),
@@ -86,18 +86,18 @@ impl Snapshots {
         if let Some(error) = other_schema {
             return Err(error);
         }
-        choice::none_anywhere(&surveys).into_iter().for_each(|told| self.report.say_once(told));
+        choice::none_anywhere(&surveys).into_iter().for_each(|message| self.report.say_once(message));
         Ok((Position::default(), None))
     }
 
-    /// What all nodes have. Every rank learns why one refuses.
+    /// The surveys of all nodes. If one node refuses, every rank learns why.
     fn surveys(&mut self, group: &ProcessGroup) -> Result<Vec<Survey>, SnapshotError> {
         let claimed = if self.report.rank().is_zero() { self.claim() } else { Ok(()) };
         let refusal = claimed.as_ref().err().map(with_causes);
         let job = self.report.job().map(str::to_owned);
         let survey =
             Survey { refusal, ..Survey::take(&self.folder, job, self.options.resume, self.report.is_first_of_node()) };
-        let surveys = agree::all_words(group, &survey)?;
+        let surveys = object_collectives::all_gather_object(group, &survey)?;
         claimed?;
         self.jobs = choice::jobs(&surveys);
         for (rank, Survey { host, folder, unreadable, refusal, .. }) in surveys.iter().enumerate() {
@@ -112,7 +112,7 @@ impl Snapshots {
         Ok(surveys)
     }
 
-    /// What to try, in this order.
+    /// The snapshots to try, in this order.
     fn choose(&self, surveys: &[Survey]) -> Result<Vec<Candidate>, SnapshotError> {
         match choice::choose(surveys, surveys.first().is_some_and(|zero| zero.resume)) {
             Choice::Try(order) => Ok(order),
@@ -128,7 +128,7 @@ impl Snapshots {
         }
     }
 
-    /// The rank that has the snapshot reads it, and all ranks take it over, or none does.
+    /// The rank that has the snapshot reads it, and all ranks load it, or none does.
     fn try_one<T>(
         &mut self,
         candidate: &Candidate,
@@ -139,7 +139,7 @@ impl Snapshots {
     ) -> Result<Tried<T>, SnapshotError> {
         let reader = Rank::new(candidate.rank);
         let found = (group.rank() == reader).then(|| self.read(candidate, vs, optimizer, read));
-        let decision = agree::words_of(group, reader, found.as_ref().map(decide).as_ref())?;
+        let decision = object_collectives::broadcast_object_from(group, reader, found.as_ref().map(decide).as_ref())?;
         let found = found.transpose()?;
         let refused = |why| SnapshotError::Refused { rank: reader, why };
         match decision {
@@ -152,14 +152,15 @@ impl Snapshots {
                 let good = if let Some(Found::Good(good, extra)) = found { Some((good, extra)) } else { None };
                 let (bytes, taken_over) = good.map(|(good, extra)| (good.bytes, (good.meta, extra))).unzip();
                 let path = PathBuf::from(path);
-                let bytes = agree::bytes_of(group, reader, bytes.unwrap_or_else(|| vec![0; length]))?;
+                let bytes =
+                    object_collectives::broadcast_bytes_from(group, reader, bytes.unwrap_or_else(|| vec![0; length]))?;
                 let (meta, extra) = taken_over.map_or_else(|| take_over(&path, &bytes, vs, optimizer, read), Ok)?;
                 Ok(Tried::Taken(meta.position, path, extra))
             }
         }
     }
 
-    /// The reader's part: reads and checks the file, and takes it over.
+    /// The reader's part: reads and checks the file, and loads it.
     fn read<T>(
         &mut self,
         candidate: &Candidate,
@@ -184,7 +185,7 @@ impl Snapshots {
         Ok(Found::Good(good, extra))
     }
 
-    /// Warns of a file that is skipped; the error if there is nothing else to resume from.
+    /// Warns about a skipped file; returns the error for the case that there is nothing else to resume from.
     fn skip(&mut self, path: PathBuf, bad: BadSnapshot) -> Option<SnapshotError> {
         self.report.warn(format!("skipped the snapshot {}: {bad}", path.display()));
         match bad {
@@ -198,7 +199,7 @@ impl Snapshots {
         None
     }
 
-    fn tell(&self, position: Position, path: &Path) {
+    fn report_resume(&self, position: Position, path: &Path) {
         let Position { epoch, step, .. } = position;
         if self.report.rank().is_zero() {
             let line = progress::resumed_line(epoch);
@@ -208,17 +209,17 @@ impl Snapshots {
     }
 }
 
-/// What the reader found.
+/// The reader's result.
 enum Found<T> {
-    /// It is good, and taken over by the reader.
+    /// The file is good, and the reader has loaded it.
     Good(Good, T),
-    /// It is not; the error if no other is good.
+    /// The file is bad; the error if no other is good.
     Bad(Option<SnapshotError>),
 }
 
-/// What came of a candidate.
+/// The result of a candidate.
 enum Tried<T> {
-    /// All ranks have taken it over.
+    /// All ranks have loaded it.
     Taken(Position, PathBuf, T),
     /// It is bad; the error if no other is good.
     Bad(Option<SnapshotError>),
@@ -232,10 +233,10 @@ fn decide<T>(found: &Result<Found<T>, SnapshotError>) -> Decision {
     }
 }
 
-/// Makes something of a snapshot's own state, if it has one.
+/// Converts the program's own state in a snapshot, if it has one.
 type Read<'a, T> = &'a dyn Fn(Option<&str>) -> Result<T, Unfit>;
 
-/// Sets model and optimizer to what the file at `path` holds, or leaves both.
+/// Loads the file at `path` into model and optimizer, or leaves both unchanged.
 fn take_over<T>(
     path: &Path,
     bytes: &[u8],
@@ -251,15 +252,15 @@ fn take_over<T>(
     let state = State::new(snapshot.meta.optimizer.clone(), snapshot.optimizer);
     optimizer.load_state_dict(state).map_err(|error| unfit(error.into()))?;
     for (name, saved) in snapshot.model {
-        // Every name is there: the check saw to it.
+        // Every name exists: this was checked before.
         let Some(mut variable) = variables.get(&name).map(Tensor::shallow_clone) else { continue };
         tch::no_grad(|| variable.f_copy_(&saved)).map_err(|source| SnapshotError::Tensor { name, source })?;
     }
     Ok((snapshot.meta, extra))
 }
 
-/// The error and what it came of, in one line: the other ranks get a text.
+/// The error and its causes in one line: the other ranks receive text.
 fn with_causes(error: &SnapshotError) -> String {
     let causes = iter::successors(error.source(), |&cause| cause.source());
-    causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
+    causes.fold(error.to_string(), |message, cause| format!("{message}: {cause}"))
 }

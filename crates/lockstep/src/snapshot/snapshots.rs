@@ -1,4 +1,4 @@
-//! A run's snapshots: saving new ones while training goes on. Resuming from them stands in [`super::resume`].
+//! A run's snapshots: saves new ones while training continues. [`super::resume`] loads them.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -23,7 +23,8 @@ use crate::Reporter;
 use crate::loader::Position;
 use crate::optim::{Optimizer, State};
 
-/// The snapshots of a run. Every rank has one and makes the same calls; rank 0 alone writes, and the first rank of each node reads.
+/// The snapshots of a run. Every rank has one and makes the same calls; only rank 0 writes, and the first rank of each node
+/// reads.
 ///
 /// ```no_run
 /// # use lockstep::{Reporter, loader::{DataLoader, Position}, snapshot::{Run, Snapshots}};
@@ -48,14 +49,14 @@ pub struct Snapshots {
     pub(super) run: Run,
     pub(super) options: SnapshotOptions,
     pub(super) report: Reporter,
-    /// The job's names, which each snapshot gets: this rank's, and after a resume those of all ranks.
+    /// The job's names, which are written to each snapshot: this rank's, and after a resume those of all ranks.
     pub(super) jobs: BTreeSet<String>,
     pending: Option<Pending>,
-    /// Rank 0's claim to the folder, once it has asked: a lock, or none where locks are not to be had.
+    /// Rank 0's claim to the folder, once made: a lock, or nothing if there are no locks.
     claim: Option<Option<File>>,
     /// Files that are torn or damaged.
     pub(super) bad: BTreeSet<PathBuf>,
-    /// Files of others, that another version may read, or that may be readable later.
+    /// Files of others, which another version may read, or which may become readable later.
     pub(super) foreign: BTreeSet<PathBuf>,
 }
 
@@ -65,7 +66,7 @@ struct Pending {
 }
 
 impl Snapshots {
-    /// For snapshots in `folder`, which the first save makes. Temporary files of a writer that was killed are removed.
+    /// For snapshots in `folder`, which the first save creates. Removes temporary files of a killed writer.
     pub fn new(folder: impl AsRef<Path>, run: Run, options: SnapshotOptions, report: &Reporter) -> Self {
         let folder = folder.as_ref().to_owned();
         report.snapshots_are_in(&folder);
@@ -77,22 +78,22 @@ impl Snapshots {
         Snapshots { folder, run, options, report, jobs, pending: None, claim: None, bad, foreign }
     }
 
-    /// Copies everything that the step at `position` reads, and has it written: on rank 0; the others have nothing to do.
+    /// Copies everything that the step at `position` needs, and writes it, on rank 0; the other ranks have nothing to do.
     ///
-    /// In the background there is one copy in memory at most: a second save first waits until the one before is on disk. (A
+    /// In the background there is at most one copy in memory: a second save first waits until the previous one is on disk. (A
     /// copy of the optimizer's state is made on the way and dropped before this returns.)
     ///
     /// # Errors
-    /// With [`OnSaveError::Stop`], why this save, or the one before in the background, failed.
+    /// With [`OnSaveError::Stop`], why this save, or the previous one in the background, failed.
     pub fn save(&mut self, position: Position, vs: &VarStore, optimizer: &impl Optimizer) -> Result<(), SnapshotError> {
         self.save_all(position, vs, optimizer, || Ok(None))
     }
 
-    /// As [`save`](Self::save), with whatever else the run must remember: a scheduler's state, the best accuracy so far.
-    /// [`resume_with`](Self::resume_with) gives it back.
+    /// As [`save`](Self::save), with the program's own state: a scheduler's state, the best accuracy so far.
+    /// [`resume_with`](Self::resume_with) returns it.
     ///
-    /// It is kept as JSON, which has all bits of finite floats and no others: a type may keep an infinite one as `None`, or as
-    /// [`PlateauState`](crate::optim::schedule::PlateauState) does.
+    /// It is stored as JSON, which preserves finite floats exactly and supports no others: a type may store an infinite one as
+    /// `None`, or as [`PlateauState`](crate::optim::schedule::PlateauState) does.
     ///
     /// ```no_run
     /// # use lockstep::{loader::Position, optim::schedule::{PlateauState, ReduceLrOnPlateau}, snapshot::Snapshots};
@@ -118,7 +119,7 @@ impl Snapshots {
     /// ```
     ///
     /// # Errors
-    /// As [`save`](Self::save), and always when `extra` cannot be read back from what would be written.
+    /// As [`save`](Self::save), and always when `extra` could not be read back.
     pub fn save_with<E: Serialize + DeserializeOwned>(
         &mut self,
         position: Position,
@@ -141,12 +142,12 @@ impl Snapshots {
         }
         let extra = extra()?;
         self.claim()?;
-        self.settle()?;
+        self.wait_for_writer()?;
         let job = self.job(position, vs, optimizer, extra.as_deref())?;
         let (path, stop, report) = (job.path(), self.options.on_error == OnSaveError::Stop, self.report.clone());
         let write = {
             let path = path.clone();
-            move || judge(job.run(), path, stop, &report)
+            move || handle_failure(job.run(), path, stop, &report)
         };
         if !self.options.background {
             return write();
@@ -154,7 +155,7 @@ impl Snapshots {
         let spawned = std::thread::Builder::new().name("snapshot".into()).spawn(write);
         match spawned {
             Ok(thread) => self.pending = Some(Pending { path, thread }),
-            Err(source) => judge(Err(source), path, stop, &self.report)?,
+            Err(source) => handle_failure(Err(source), path, stop, &self.report)?,
         }
         Ok(())
     }
@@ -164,10 +165,10 @@ impl Snapshots {
     /// # Errors
     /// As [`save`](Self::save).
     pub fn finish(mut self) -> Result<(), SnapshotError> {
-        self.settle()
+        self.wait_for_writer()
     }
 
-    fn settle(&mut self) -> Result<(), SnapshotError> {
+    fn wait_for_writer(&mut self) -> Result<(), SnapshotError> {
         let Some(Pending { path, thread }) = self.pending.take() else { return Ok(()) };
         thread.join().unwrap_or_else(|panic| Err(SnapshotError::Panic { path, message: message(&*panic) }))
     }
@@ -193,7 +194,7 @@ impl Snapshots {
         Ok(Job { folder, position, bytes, keep, bad: self.bad.clone(), foreign: self.foreign.clone(), report })
     }
 
-    /// Makes sure that no other job saves into the folder for as long as this lives.
+    /// Ensures that no other job saves into the folder while this exists.
     pub(super) fn claim(&mut self) -> Result<(), SnapshotError> {
         if self.claim.is_some() {
             return Ok(());
@@ -212,10 +213,10 @@ impl Snapshots {
             Claim::Taken(waited) => return Err(SnapshotError::Taken { folder: self.folder.clone(), waited }),
             Claim::Unknown(error) => {
                 let folder = self.folder.display();
-                let told = format!(
+                let text = format!(
                     "cannot lock the folder of snapshots {folder}: {error}; see to it that no other job uses it"
                 );
-                self.report.warn(told);
+                self.report.warn(text);
                 None
             }
         });
@@ -224,16 +225,21 @@ impl Snapshots {
 }
 
 impl Drop for Snapshots {
-    /// A run that ends by an error still leaves its last snapshot.
+    /// A run that ends with an error still writes its last snapshot.
     fn drop(&mut self) {
-        if let Err(error) = self.settle() {
+        if let Err(error) = self.wait_for_writer() {
             self.report.warn(format!("{:#}", anyhow::Error::from(error)));
         }
     }
 }
 
-/// A failed save as the run wants it: an error, or a warning.
-fn judge(written: std::io::Result<()>, path: PathBuf, stop: bool, report: &Reporter) -> Result<(), SnapshotError> {
+/// Handles a failed save according to the options: an error, or a warning.
+fn handle_failure(
+    written: std::io::Result<()>,
+    path: PathBuf,
+    stop: bool,
+    report: &Reporter,
+) -> Result<(), SnapshotError> {
     let Err(source) = written else { return Ok(()) };
     let error = SnapshotError::Save { path, source };
     if stop {
@@ -243,7 +249,7 @@ fn judge(written: std::io::Result<()>, path: PathBuf, stop: bool, report: &Repor
     Ok(())
 }
 
-/// All tensors with their names in the file: those of wide elements first, so that each begins at a multiple of its width.
+/// All tensors with their names in the file: wide elements first, so that each tensor begins at a multiple of its width.
 fn tensors(vs: &VarStore, state: State) -> Vec<(String, Tensor)> {
     let model = vs.variables().into_iter().map(|(name, tensor)| (format!("model.{name}"), tensor));
     let optimizer = state.tensors().into_iter().map(|(name, tensor)| (format!("optimizer.{name}"), tensor));

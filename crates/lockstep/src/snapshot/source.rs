@@ -1,7 +1,7 @@
-//! Reading a snapshot's file with care: its name says nothing about what it is.
+//! Reads a snapshot's file defensively: its name proves nothing about its contents.
 //!
-//! A pipe or a device under that name is never waited for, and a file is read only as far as it has proved to be what it
-//! says. What the bytes mean is told in [`super::file`].
+//! Never waits for a pipe or a device under that name, and reads a file only as far as its contents have been validated.
+//! [`super::file`] interprets the bytes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -14,7 +14,7 @@ use super::error::BadSnapshot;
 use super::file::{self, LENGTH, Snapshot};
 use super::survey::Summary;
 
-/// How much of a header is looked at to know whose it is, in bytes: the metadata come first in it.
+/// How many bytes of a header are read to find its owner: the metadata come first in it.
 const GLANCE: u64 = 64 * 1024;
 
 impl Snapshot {
@@ -27,14 +27,14 @@ impl Snapshot {
     }
 }
 
-/// The file's bytes: first its header, and the rest only if the file is as long as the header says.
+/// The file's bytes: first its header, and the rest only if the file has the length that the header says.
 pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>, BadSnapshot> {
     let mut file = open_regular(path)?;
     let has = file.metadata()?.len();
     read_safetensors(&mut file, has)
 }
 
-/// As [`read_whole`], of any safetensors file of `has` bytes.
+/// As [`read_whole`], for any safetensors file of `has` bytes.
 pub(crate) fn read_safetensors(file: &mut impl Read, has: u64) -> Result<Vec<u8>, BadSnapshot> {
     let mut bytes = Vec::new();
     append(file, LENGTH as u64, &mut bytes)?;
@@ -46,7 +46,7 @@ pub(crate) fn read_safetensors(file: &mut impl Read, has: u64) -> Result<Vec<u8>
     Ok(bytes)
 }
 
-/// Opens `path` for reading, if it is a regular file; a pipe without a writer is not waited for.
+/// Opens `path` for reading if it is a regular file; does not wait for a pipe's writer.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     if file.metadata()?.is_file() {
@@ -55,7 +55,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
 }
 
-/// What the header of the file at `path` says of it; the tensors are not read, and may be torn or damaged.
+/// Information from the header of the file at `path`; the tensors are not read, and may be torn or damaged.
 pub(super) fn summary(path: &Path) -> Result<Summary, BadSnapshot> {
     let mut file = open_regular(path)?;
     let (bytes, mut start) = (file.metadata()?.len(), Vec::new());
@@ -66,7 +66,7 @@ pub(super) fn summary(path: &Path) -> Result<Summary, BadSnapshot> {
     Ok(Summary { bytes, checksum, jobs })
 }
 
-/// Whether this module wrote the file at `path`, in this schema; it may be torn or damaged.
+/// Returns true if this module wrote the file at `path` in this schema; it may be torn or damaged.
 pub(super) fn is_ours(path: &Path) -> bool {
     let mut start = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(LENGTH as u64 + GLANCE).read_to_end(&mut start));
@@ -109,7 +109,7 @@ mod tests {
         let header = br#"{"model.w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
         for start in [vec![0; 8], [&(header.len() as u64).to_le_bytes()[..], header].concat(), vec![0xff; 8]] {
             fs::write(&path, &start).unwrap();
-            // 8 TiB, of which none is on the disk: reading it would take all memory.
+            // 8 TiB, but sparse: reading it would use all memory.
             File::options().write(true).open(&path).unwrap().set_len(1 << 43).unwrap();
             let bad = read_whole(&path).unwrap_err();
             assert!(matches!(bad, BadSnapshot::NotOurs(_)), "{bad}");

@@ -1,7 +1,7 @@
-//! What each node has in its folder of snapshots: one look, which all ranks learn of before one snapshot is chosen.
+//! A survey of each node's folder of snapshots, which all ranks exchange before one snapshot is chosen.
 //!
-//! A look reads names and headers, no tensors, and only the first rank of a node looks: the others have the same disk. Which of
-//! the snapshots is taken is decided in [`super::choice`].
+//! A survey reads names and headers, no tensors, and only the first rank of a node makes one: the others have the same disk.
+//! [`super::choice`] chooses the snapshot.
 
 use std::fs::Metadata;
 use std::io;
@@ -14,40 +14,40 @@ use serde::{Deserialize, Serialize};
 use super::folder::{self, Found};
 use super::source;
 
-/// What a rank says of its node's folder.
+/// A rank's survey of its node's folder.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Survey {
     /// The node's name.
     pub(super) host: String,
     /// The folder, as messages show it.
     pub(super) folder: String,
-    /// The job that this rank is a worker of.
+    /// The job of this rank.
     pub(super) job: Option<String>,
-    /// Whether snapshots of other jobs may be taken. Rank 0's word counts.
+    /// True if snapshots of other jobs may be taken. Rank 0's value counts.
     pub(super) resume: bool,
-    /// What is in the folder, newest first; `None` of a rank that left the look to the first rank of its node.
+    /// The contents of the folder, newest first; `None` for ranks other than the first of a node.
     pub(super) found: Option<Vec<Sighting>>,
-    /// Why this rank cannot look.
+    /// Why this rank cannot read the folder.
     pub(super) unreadable: Option<String>,
-    /// Why nobody may train.
+    /// Why no rank may train.
     pub(super) refusal: Option<String>,
 }
 
-/// A file that is named as a snapshot.
+/// A file with the name of a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Sighting {
-    /// The epoch in which training would go on.
+    /// The epoch in which training would continue.
     pub(super) epoch: u64,
     /// The step in it.
     pub(super) step: usize,
-    /// Which file it is.
+    /// The file's identity.
     pub(super) file: FileId,
-    /// What its header says; nothing if that cannot be read.
+    /// The contents of its header; `None` if that cannot be read.
     pub(super) summary: Summary,
 }
 
-/// What tells a file from all others, also from a copy of it, whichever node looks: nodes that share a disk see the same number
-/// and time of change. The device is left out, since each node numbers its own.
+/// Identifies a file, also against its copies, from any node: nodes that share a disk see the same inode number and change
+/// time. The device is left out, since each node numbers its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct FileId {
     inode: u64,
@@ -56,26 +56,27 @@ pub(super) struct FileId {
 }
 
 impl FileId {
-    /// Of the file at `path`; the same for all that cannot be looked at.
+    /// The identity of the file at `path`; the same for all files without metadata.
     pub(super) fn of(path: &Path) -> Self {
         let id = |data: Metadata| FileId { inode: data.ino(), changed: (data.ctime(), data.ctime_nsec()) };
         path.metadata().map(id).unwrap_or_default()
     }
 }
 
-/// What tells one snapshot from another without its tensors.
+/// Distinguishes snapshots without reading their tensors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Summary {
     /// The file's length in bytes.
     pub(super) bytes: u64,
     /// The checksum in its header.
     pub(super) checksum: Option<String>,
-    /// The jobs that it belongs to.
+    /// The jobs that own it.
     pub(super) jobs: Vec<String>,
 }
 
 impl Survey {
-    /// Of a rank of the job `job` whose folder is `folder`; looks into it if this rank is the `first` of its node.
+    /// The survey of a rank of the job `job` whose folder is `folder`; lists the folder if this rank is the `first` of its
+    /// node.
     pub(super) fn take(folder: &Path, job: Option<String>, resume: bool, first: bool) -> Self {
         let (found, unreadable) = match first.then(|| look(folder)).transpose() {
             Ok(found) => (found, None),

@@ -1,4 +1,4 @@
-//! Writing one snapshot, whole or not at all, and then removing those that are too many.
+//! Writes one snapshot atomically, and then removes old ones.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions, TryLockError};
@@ -18,11 +18,11 @@ use crate::events::Event;
 use crate::loader::Position;
 use crate::progress;
 
-/// What is to be written.
+/// The snapshot to write.
 pub(super) struct Job {
     pub(super) folder: PathBuf,
     pub(super) position: Position,
-    /// The file, not yet sealed.
+    /// The file's bytes without the checksum.
     pub(super) bytes: Vec<u8>,
     pub(super) keep: usize,
     pub(super) bad: BTreeSet<PathBuf>,
@@ -35,10 +35,10 @@ impl Job {
         folder::path_of(&self.folder, self.position)
     }
 
-    /// Writes the file, tells it, and removes old ones.
+    /// Writes the file, reports it, and removes old ones.
     ///
     /// # Errors
-    /// When it cannot be written; what was there is then untouched, and no temporary file is left.
+    /// The file cannot be written; existing files are then unchanged, and no temporary file is left.
     pub(super) fn run(mut self) -> io::Result<()> {
         let begun = Instant::now();
         file::seal(&mut self.bytes);
@@ -48,7 +48,7 @@ impl Job {
         let (bytes, seconds) = (self.bytes.len() as u64, begun.elapsed().as_secs_f64());
         let shown = path.display().to_string();
         self.report.emit(&Event::Snapshot { epoch, step: step as u64, path: shown, bytes, seconds });
-        // Before an epoch's first step, the epoch that was trained is the one before.
+        // Before an epoch's first step, the trained epoch is the previous one.
         let trained = if self.position.is_start() { epoch.saturating_sub(1) } else { epoch };
         self.report.println(progress::saved_line(trained, "snapshot", &path));
         self.prune();
@@ -61,16 +61,16 @@ impl Job {
         let mut partial = self.temporary()?;
         let (first, second) = self.bytes.split_at(self.bytes.len() / 2);
         partial.write_all(first)?;
-        self.strike(Phase::HalfWritten)?;
+        self.inject_faults(Phase::HalfWritten)?;
         partial.write_all(second)?;
         partial.as_file().sync_all()?;
-        self.strike(Phase::Written)?;
+        self.inject_faults(Phase::Written)?;
         let _open = partial.persist(path).map_err(|error| error.error)?;
         File::open(&self.folder)?.sync_all()?;
-        self.strike(Phase::Named)
+        self.inject_faults(Phase::Named)
     }
 
-    /// Replaces nobody else's file: an empty one, and one of ours, may be.
+    /// Refuses to replace anything but an empty file or one of ours.
     fn check_place(&self, path: &Path) -> io::Result<()> {
         let taken = fs::symlink_metadata(path).is_ok_and(|there| there.len() > 0 || !there.is_file());
         if taken && !source::is_ours(path) {
@@ -80,15 +80,15 @@ impl Job {
         Ok(())
     }
 
-    /// A file of a name of its own in the folder, readable as any other, and locked for as long as this process lives.
+    /// Creates a file with a unique name in the folder, with the usual permissions, locked for as long as this process lives.
     fn temporary(&self) -> io::Result<NamedTempFile> {
         let (prefix, suffix) = TEMPORARY;
         loop {
             let mut builder = tempfile::Builder::new();
             builder.prefix(prefix).suffix(suffix).permissions(Permissions::from_mode(0o666)); // less the umask
             let file = builder.tempfile_in(&self.folder)?;
-            // Where locks are not to be had, nobody can take it for a dead writer's either. Where another process has it, that
-            // one is about to sweep it away; and between making and locking it, one may have done so.
+            // If there are no locks, no process can mistake the file for a dead writer's either. If another process holds the
+            // lock, it is about to sweep the file; and it may have done so between creating and locking it.
             let swept = matches!(file.as_file().try_lock(), Err(TryLockError::WouldBlock));
             if !swept && file.as_file().metadata()?.nlink() > 0 {
                 return Ok(file);
@@ -96,20 +96,20 @@ impl Job {
         }
     }
 
-    fn strike(&self, phase: Phase) -> io::Result<()> {
+    fn inject_faults(&self, phase: Phase) -> io::Result<()> {
         if !self.report.has_faults() {
             return Ok(());
         }
         let Position { epoch, step, .. } = self.position;
-        self.report.strike(&Point::Save { epoch, step: step as u64, phase })
+        self.report.inject_faults(&Point::Save { epoch, step: step as u64, phase })
     }
 
-    /// Failing to remove an old file harms nobody: the next save tries again.
+    /// Failing to remove an old file does no harm: the next save tries again.
     fn prune(&self) {
         let Ok(found) = folder::list(&self.folder) else { return };
         let mut bad = self.bad.clone();
         bad.remove(&self.path()); // it has just been replaced by a good one
-        // What others put under such a name is neither counted nor removed, also where a resume did not come by it.
+        // Files of others with such a name are neither counted nor removed, even if no resume has seen them.
         let others = found.iter().map(|one| &one.path).filter(|path| !source::is_ours(path));
         let foreign = others.chain(&self.foreign).cloned().collect();
         for path in folder::superfluous(found, self.position, self.keep, &bad, &foreign) {

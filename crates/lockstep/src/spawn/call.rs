@@ -5,7 +5,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::SpawnError;
-use super::ticket::{Past, Place, Ticket};
+use super::handshake::{Handshake, Past, Place};
 
 static CALLS: Mutex<Calls> = Mutex::new(Calls { past: Vec::new(), running: false });
 
@@ -27,11 +27,11 @@ pub(super) enum Role {
     /// Start the workers.
     Parent,
     /// Be a worker.
-    Worker(Ticket),
+    Worker(Handshake),
     /// Go on to a later call, with the result that the parent had here.
     PassedOver(Result<(), SpawnError>),
     /// Fail: this is not a call that the parent made.
-    Elsewhere(Ticket),
+    Elsewhere(Handshake),
 }
 
 /// Takes the next number, for the call at `at`.
@@ -50,13 +50,17 @@ pub(super) fn begin(at: String) -> Result<Call, SpawnError> {
 
 impl Call {
     pub(super) fn role(&mut self, place: Place) -> Role {
-        let Place::Spawned(ticket) = place else { return Role::Parent };
-        let past = ticket.earlier.get(self.ordinal);
+        let Place::Spawned(handshake) = place else { return Role::Parent };
+        let past = handshake.earlier.get(self.ordinal);
         if let Some(past) = past.filter(|past| past.at == self.at) {
             self.ok = past.ok;
             return Role::PassedOver(if past.ok { Ok(()) } else { Err(SpawnError::Earlier { at: self.at.clone() }) });
         }
-        if self.ordinal == ticket.call && self.at == ticket.at { Role::Worker(ticket) } else { Role::Elsewhere(ticket) }
+        if self.ordinal == handshake.call && self.at == handshake.at {
+            Role::Worker(handshake)
+        } else {
+            Role::Elsewhere(handshake)
+        }
     }
 
     /// Runs the call's work and keeps how it went, for the workers of later calls.
@@ -90,7 +94,7 @@ mod tests {
 
     fn spawned() -> Place {
         let past = |at: &str, ok| Past { at: at.into(), ok };
-        Place::Spawned(Ticket {
+        Place::Spawned(Handshake {
             parent: 1,
             call: 2,
             at: "c".into(),

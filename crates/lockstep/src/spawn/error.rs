@@ -84,7 +84,7 @@ pub enum SpawnError {
     Watch(#[source] io::Error),
     /// A variable that only spawn sets holds something else.
     #[error("LOCKSTEP_SPAWN is {value:?}, which no spawn has written: unset it")]
-    Ticket {
+    Handshake {
         /// Its value.
         value: String,
         /// What is wrong with it.
@@ -299,18 +299,9 @@ fn stops(stopped: &[Stopped]) -> String {
     format!("\nstopped because of it: {}", each.join(", "))
 }
 
-/// Names from signal(7), for Linux on x86 and ARM.
-#[rustfmt::skip]
-const SIGNALS: [&str; 31] = [
-    "SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL", "SIGUSR1", "SIGSEGV",
-    "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGSTKFLT", "SIGCHLD", "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN",
-    "SIGTTOU", "SIGURG", "SIGXCPU", "SIGXFSZ", "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGIO", "SIGPWR", "SIGSYS",
-];
-
+/// torch's words for a signal without a name are its own.
 fn signal_name(signal: i32) -> String {
-    let index = usize::try_from(signal).ok().and_then(|signal| signal.checked_sub(1));
-    let name = index.and_then(|index| SIGNALS.get(index)).map(|name| (*name).to_owned());
-    name.unwrap_or_else(|| format!("<Unknown signal {signal}>"))
+    lockstep_process::known_signal_name(signal).map_or_else(|| format!("<Unknown signal {signal}>"), str::to_owned)
 }
 
 fn signal_hint(signal: i32) -> &'static str {

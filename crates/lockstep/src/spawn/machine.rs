@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use lockstep_process::Signal;
 
 use super::error::{Failure, Report, SpawnError, Stage, Stopped, StoppedBy};
 use crate::error_file::{Kind, Recorded};

@@ -39,11 +39,11 @@
 
 mod call;
 mod error;
-mod fleet;
+mod handshake;
 mod host;
 mod machine;
 mod parent;
-mod ticket;
+mod process_set;
 mod worker;
 
 use std::panic::Location;
@@ -53,8 +53,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use error::{Failure, Report, SpawnError, Stage, Stopped, StoppedBy};
+pub(crate) use handshake::watch_parent;
 pub use host::Hosted;
-pub(crate) use ticket::watch_parent;
 
 use crate::LaunchEnv;
 
@@ -112,15 +112,15 @@ where
         W: FnOnce(&LaunchEnv, A) -> anyhow::Result<()>,
     {
         let at = Location::caller().to_string();
-        let place = ticket::Place::of_this_process()?;
+        let place = handshake::Place::of_this_process()?;
         let mut call = call::begin(at)?;
         match call.role(place) {
             call::Role::PassedOver(outcome) => outcome,
-            call::Role::Worker(ticket) => worker::run(ticket, worker),
-            call::Role::Elsewhere(ticket) => worker::refuse(ticket, &call.at, call.ordinal),
+            call::Role::Worker(handshake) => worker::run(handshake, worker),
+            call::Role::Elsewhere(handshake) => worker::refuse(handshake, &call.at, call.ordinal),
             call::Role::Parent => call.finish(|call| {
                 check(self.nprocs)?;
-                ticket::refuse_launcher(|name| std::env::var_os(name))?;
+                handshake::refuse_launcher(|name| std::env::var_os(name))?;
                 parent::run(self, call, args)
             }),
         }

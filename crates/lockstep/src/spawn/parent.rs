@@ -1,6 +1,6 @@
 //! The caller's side of a call: open the store, start the workers, watch over them.
 //!
-//! What a death means is decided in `machine`; how processes are held is `fleet`'s.
+//! What a death means is decided in `machine`; how processes are held is `process_set`'s.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,9 +12,9 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::call::Call;
-use super::fleet::{Fleet, Reports, inherited_path, memory_file};
+use super::handshake::{HANDSHAKE, Handshake};
 use super::machine::{Action, Event, Machine};
-use super::ticket::{TICKET, Ticket};
+use super::process_set::{ProcessSet, Reports, inherited_path, memory_file};
 use super::{Hosted, Spawn, SpawnError};
 use crate::env::ERROR_FILE;
 use crate::{Rank, WorldSize};
@@ -30,35 +30,42 @@ where
     let args = args_file(&json).map_err(SpawnError::Watch)?;
     // Served until the last worker has ended: dropped at the end of this function.
     let hosted = (spawn.host)().map_err(SpawnError::Host)?;
-    let mut fleet = Fleet::new().map_err(SpawnError::Watch)?;
+    let mut processes = ProcessSet::new().map_err(SpawnError::Watch)?;
     for rank in world.ranks() {
-        let start = start(&mut fleet, rank, world, call, &hosted, &args);
+        let start = start(&mut processes, rank, world, call, &hosted, &args);
         start.map_err(|source| SpawnError::Start { rank, nprocs: spawn.nprocs, source })?;
     }
     let machine = Machine::new(world, spawn.grace, spawn.timeout, Instant::now());
-    supervise(&mut fleet, machine)
+    supervise(&mut processes, machine)
 }
 
 /// Carries out what `machine` decides until it is over. This thread does nothing else: a worker dies with the
 /// *thread* that started it.
-fn supervise(fleet: &mut Fleet, mut machine: Machine) -> Result<(), SpawnError> {
+fn supervise(processes: &mut ProcessSet, mut machine: Machine) -> Result<(), SpawnError> {
     loop {
-        let deaths = fleet.wait(machine.deadline()).map_err(SpawnError::Watch)?;
+        let deaths = processes.wait(machine.deadline()).map_err(SpawnError::Watch)?;
         let event = if deaths.is_empty() { Event::DeadlinePassed } else { Event::Died(deaths) };
         match machine.handle(event, Instant::now()) {
             Action::Wait => {}
-            Action::Signal(signal, ranks) => fleet.signal(ranks, signal).map_err(SpawnError::Watch)?,
+            Action::Signal(signal, ranks) => processes.signal(ranks, signal).map_err(SpawnError::Watch)?,
             Action::Finish => {
-                fleet.abandon();
+                processes.abandon();
                 return machine.verdict();
             }
         }
     }
 }
 
-fn start(fleet: &mut Fleet, rank: Rank, world: WorldSize, call: &Call, hosted: &Hosted, args: &File) -> io::Result<()> {
+fn start(
+    processes: &mut ProcessSet,
+    rank: Rank,
+    world: WorldSize,
+    call: &Call,
+    hosted: &Hosted,
+    args: &File,
+) -> io::Result<()> {
     let reports = Reports::new()?;
-    let ticket = Ticket {
+    let handshake = Handshake {
         parent: rustix::process::getpid().as_raw_nonzero().get(),
         call: call.ordinal,
         at: call.at.clone(),
@@ -67,9 +74,9 @@ fn start(fleet: &mut Fleet, rank: Rank, world: WorldSize, call: &Call, hosted: &
         progress: reports.progress_path(),
     };
     let mut command = same_program()?;
-    command.env(TICKET, serde_json::to_string(&ticket)?).env(ERROR_FILE, reports.error_path());
+    command.env(HANDSHAKE, serde_json::to_string(&handshake)?).env(ERROR_FILE, reports.error_path());
     set_place(&mut command, rank, world, hosted);
-    fleet.start(rank, &mut command, reports, args)
+    processes.start(rank, &mut command, reports, args)
 }
 
 /// torchrun's variables, for one node and no agent.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, anyhow};
 use serde::de::DeserializeOwned;
 
-use super::ticket::Ticket;
+use super::handshake::Handshake;
 use crate::LaunchEnv;
 use crate::env::ERROR_FILE;
 use crate::error_file;
@@ -25,37 +25,37 @@ pub(super) fn is_running() -> bool {
 }
 
 /// Runs the worker and ends the process: 0, or 1 with the error recorded, or 101 with the panic recorded.
-pub(super) fn run<A, W>(ticket: Ticket, worker: W) -> !
+pub(super) fn run<A, W>(handshake: Handshake, worker: W) -> !
 where
     A: DeserializeOwned,
     W: FnOnce(&LaunchEnv, A) -> anyhow::Result<()>,
 {
     RUNNING.store(true, Ordering::SeqCst);
-    mark(&ticket.progress);
+    mark(&handshake.progress);
     // Unwind safety: after a panic nothing of the worker is looked at again, the process ends.
-    let code = match catch_unwind(AssertUnwindSafe(|| work(&ticket, worker))) {
+    let code = match catch_unwind(AssertUnwindSafe(|| work(&handshake, worker))) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => record(&error),
         Err(_) => PANICKED,
     };
     if code == 0 {
-        mark(&ticket.progress);
+        mark(&handshake.progress);
     }
     std::process::exit(code)
 }
 
 /// Ends a process that came to another call than its parent's: to the call at `at`, number `ordinal`.
-pub(super) fn refuse(ticket: Ticket, at: &str, ordinal: usize) -> ! {
+pub(super) fn refuse(handshake: Handshake, at: &str, ordinal: usize) -> ! {
     let code = record(&anyhow!(
         "this process came to the call of spawn at {at} (number {ordinal}), its parent is at {} (number {}): \
          the code before a call of spawn must take the same path in every process",
-        ticket.at,
-        ticket.call
+        handshake.at,
+        handshake.call
     ));
     std::process::exit(code)
 }
 
-fn work<A, W>(ticket: &Ticket, worker: W) -> anyhow::Result<()>
+fn work<A, W>(handshake: &Handshake, worker: W) -> anyhow::Result<()>
 where
     A: DeserializeOwned,
     W: FnOnce(&LaunchEnv, A) -> anyhow::Result<()>,
@@ -64,7 +64,7 @@ where
     if let Some(path) = env.error_file.clone() {
         error_file::record_panics(path, true);
     }
-    let args = fs::File::open(&ticket.args).context("cannot open the arguments of the worker")?;
+    let args = fs::File::open(&handshake.args).context("cannot open the arguments of the worker")?;
     let args = serde_json::from_reader(io::BufReader::new(args))
         .context("cannot read the worker's arguments back from JSON; a float that is not finite does not travel")?;
     worker(&env, args)

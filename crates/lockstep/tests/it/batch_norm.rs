@@ -1,5 +1,5 @@
-//! Batch normalization over several ranks: synchronized, where N ranks must compute what one computes on the whole
-//! batch; and each rank's own under DDP, whose running statistics must follow rank 0's.
+//! Batch normalization over several ranks: synchronized, when N ranks must compute the same as one rank on the whole batch; and
+//! per rank under DDP, when running statistics must follow rank 0's.
 
 use std::rc::Rc;
 
@@ -9,13 +9,14 @@ use lockstep::models::{Depth, Norm, ResNet, ResNetOptions};
 use lockstep::nn::SyncBatchNorm2d;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::{DdpOptions, DistributedDataParallel};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use tch::nn::{self, BatchNormConfig, ModuleT, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 
 const CHANNELS: i64 = 3;
 
-/// What one normalization gives: all samples' outputs and input gradients, gradients of weight and bias, running statistics.
+/// The results of one normalization: all samples' outputs and input gradients, gradients of weight and bias, running
+/// statistics.
 struct Outcome {
     output: Vec<f64>,
     input_grad: Vec<f64>,
@@ -35,7 +36,7 @@ fn samples(n: i64) -> Tensor {
     formula_tensor(&[n, CHANNELS, 4, 5], 1, 1.0) * spread + mean
 }
 
-/// Sets the parameters of a normalization, and takes three training passes over `inputs`, the last one backward.
+/// Sets the parameters of a normalization, and runs three training passes over `inputs`, the last one with backward.
 fn passes(vs: &VarStore, norm: &impl ModuleT, inputs: &Tensor, factors: &Tensor) -> Outcome {
     let variables = vs.variables();
     no_grad(|| {
@@ -64,7 +65,7 @@ fn on_one_rank(inputs: &Tensor, factors: &Tensor) -> Outcome {
     passes(&vs, &norm, inputs, factors)
 }
 
-/// Each rank gets as many samples as `split` says, in order.
+/// Each rank gets the number of samples that `split` gives, in order.
 fn on_many_ranks(split: &[i64], inputs: &Tensor, factors: &Tensor) -> Vec<Outcome> {
     let (inputs, factors) = (values(inputs), values(factors));
     let n: i64 = split.iter().sum();
@@ -153,7 +154,7 @@ fn evaluation_does_not_communicate_and_uses_the_running_statistics() {
         let norm = SyncBatchNorm2d::new(&vs.root(), CHANNELS, Rc::clone(&group), &Default::default());
         let inputs = samples(4) + group.rank().get() as f64;
         let _trained = norm.forward_t(&inputs, true);
-        // One rank alone: a call that waited for the other would end the test.
+        // Only one rank: a call that waited for the other would time out.
         if group.rank().get() == 1 {
             let variables = vs.variables();
             let (mean, var) = (&variables["running_mean"], &variables["running_var"]);
@@ -165,7 +166,7 @@ fn evaluation_does_not_communicate_and_uses_the_running_statistics() {
 }
 
 #[test]
-fn refuses_one_value_a_channel_on_all_ranks_alike() {
+fn refuses_one_value_per_channel_on_all_ranks() {
     ranks(2, |group| {
         let rows = if group.rank().is_zero() { 1 } else { 0 };
         let (inputs, ones) =
@@ -178,12 +179,12 @@ fn refuses_one_value_a_channel_on_all_ranks_alike() {
     });
 }
 
-/// What stays of a training run: every variable, by name, and the last loss.
+/// The result of a training run: every variable, by name, and the last loss.
 type Trained = (Vec<(String, Vec<f64>)>, f64);
 
 /// Five steps of a narrow ResNet-18 in double precision on this rank's share of each step's batch, under DDP.
 fn train_resnet(group: &Rc<ProcessGroup>, norm: Norm, split: &[i64]) -> Trained {
-    // The ranks are threads: those of all of them would wait for each other.
+    // The ranks are threads: libtorch threads of all of them would wait for each other.
     tch::set_num_threads(1);
     let n: i64 = split.iter().sum();
     let me = group.rank().get();
@@ -201,7 +202,7 @@ fn train_resnet(group: &Rc<ProcessGroup>, norm: Norm, split: &[i64]) -> Trained 
         let targets = (Tensor::arange(n, (Kind::Int64, Device::Cpu)) * 7 + step).remainder(3).narrow(0, start, count);
         optimizer.zero_grad();
         let logits = ddp.forward(&inputs).unwrap();
-        // DDP takes the mean over ranks: a rank's sum times the world's size over n makes it the whole batch's mean.
+        // DDP averages over ranks: a rank's sum times the world size over n makes it the whole batch's mean.
         let loss = (logits.log_softmax(-1, Kind::Double) * targets.one_hot(3)).sum(Kind::Double) * (-1.0 / n as f64);
         ddp.backward(&(&loss * group.size().get() as f64)).unwrap();
         optimizer.step().unwrap();
@@ -214,7 +215,7 @@ fn train_resnet(group: &Rc<ProcessGroup>, norm: Norm, split: &[i64]) -> Trained 
     (variables, last)
 }
 
-/// The same start for every rank and run: what was drawn at random is replaced.
+/// Replaces the random initial values, so that every rank and run starts from the same ones.
 fn set_by_formula(vs: &VarStore) {
     for (salt, (_, mut parameter)) in named_parameters(vs).into_iter().enumerate() {
         let size = parameter.size();
@@ -242,13 +243,13 @@ fn ddp_with_synchronized_batch_norm_trains_as_one_rank_on_the_whole_batch() {
 
 #[test]
 fn without_synchronization_ranks_do_not_train_as_one_rank() {
-    // Else the test above would prove nothing.
+    // Otherwise the test above would prove nothing.
     let alone = ranks(1, |group| train_resnet(&group, Norm::Batch, &[12])).remove(0);
     let together = ranks(2, |group| train_resnet(&group, Norm::Batch, &[6, 6])).remove(0);
     margin::above("distance of the last losses", (together.1 - alone.1).abs(), 1e-4);
 }
 
-/// Rank 0's error of a step in which rank 1 takes no part, or only in the forward pass.
+/// Rank 0's error from a step in which rank 1 takes no part, or only in the forward pass.
 fn error_without_peer(peer_comes_to_forward: bool) -> String {
     let errors = ranks(2, |group| {
         let vs = VarStore::new(Device::Cpu);

@@ -1,4 +1,4 @@
-//! Batch normalization under DDP against Python's: whose running statistics a rank has, and when.
+//! Batch normalization under DDP against Python's: which rank's running statistics a rank has, and when.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use crate::common::{formula_tensor, ranks};
 use c10d::ProcessGroup;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::{DdpOptions, DistributedDataParallel};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use tch::nn::{self, BatchNormConfig, ConvConfig, ModuleT, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -28,8 +28,8 @@ struct Run {
     evaluated: Vec<f64>,
 }
 
-/// What a rank has at the end: losses, running statistics, outputs in evaluation mode, and running statistics when DDP
-/// has brought rank 0's to all.
+/// A rank's final values: losses, running statistics, outputs in evaluation mode, and running statistics after DDP has
+/// broadcast rank 0's.
 type Mine = (Vec<f64>, Vec<f64>, Vec<f64>, Vec<f64>);
 
 fn values(tensor: &Tensor) -> Vec<f64> {

@@ -1,4 +1,4 @@
-//! The best model's file: what is kept, and what is there after a kill between any two writes.
+//! The best model's file: which model it holds, and its state after a kill between any two writes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use lockstep::{BestModel, LaunchEnv, Reporter};
 use tch::nn::{self, VarStore};
 use tch::{Device, Tensor};
 
-/// The file of the best model, and the one beside it.
+/// The file of the best model, and the backup next to it.
 const FILE: &str = "best.safetensors";
 const BEFORE: &str = "best.before.safetensors";
 
 /// An evaluation with `correct` right answers of four.
 fn right(correct: i64) -> Evaluation {
     let targets = Tensor::from_slice(&[0i64; 4]);
-    let told = Tensor::from_slice(&[0, 1, 2, 3]).ge(correct).to_kind(tch::Kind::Int64);
+    let predictions = Tensor::from_slice(&[0, 1, 2, 3]).ge(correct).to_kind(tch::Kind::Int64);
     let mut all = Evaluation::default();
-    all.add(&told.one_hot(2), &targets, 0.5);
+    all.add(&predictions.one_hot(2), &targets, 0.5);
     assert_eq!(all.accuracy(), correct as f64 / 4.0);
     all
 }
@@ -40,7 +40,7 @@ fn keeper(folder: &Path, group: &ProcessGroup) -> BestModel {
     BestModel::new(folder.join(FILE), OnSaveError::Continue, &Reporter::new(&env, Device::Cpu).unwrap())
 }
 
-/// A run of these epochs from `best` on, each with its right answers and its weight; what is best after it.
+/// Runs these epochs starting from `best`, each with its number of right answers and its weight; returns the new best.
 fn run(folder: &Path, group: &ProcessGroup, best: Option<Best>, epochs: &[(u64, i64)]) -> Option<Best> {
     let mut keeper = keeper(folder, group);
     keeper.resume(best, group).unwrap();
@@ -66,7 +66,7 @@ fn names(folder: &Path) -> Vec<String> {
 fn keeps_the_first_of_the_most_accurate_and_gives_it_to_every_rank() {
     let folder = tempfile::tempdir().unwrap();
     let ends = crate::common::ranks(2, |group| {
-        // What rank 1 has in its place is nobody's business.
+        // The file on rank 1's node does not matter.
         let own: PathBuf = if group.rank().is_zero() { folder.path().into() } else { "/nowhere".into() };
         let mut keeper = keeper(&own, &group);
         keeper.resume(None, &group).unwrap();
@@ -93,8 +93,8 @@ fn a_run_without_an_epoch_has_no_best_model() {
     });
 }
 
-/// A run is killed after epoch 1 found a better model and before a snapshot said so; `harm` is where exactly. It goes on from the
-/// snapshot of epoch 0's end, and must end with the file of a run that was not killed.
+/// A run is killed after epoch 1 found a better model and before a snapshot recorded it; `harm` sets the exact moment. It
+/// resumes from the snapshot of epoch 0's end, and must end with the same file as an uninterrupted run.
 fn killed(harm: impl Fn(&Path) + Send + Sync) {
     alone(|folder, group| {
         let [disturbed, calm] = ["a", "b"].map(|name| folder.join(name));
@@ -112,12 +112,12 @@ fn killed(harm: impl Fn(&Path) + Send + Sync) {
 }
 
 #[test]
-fn a_model_that_is_newer_than_the_snapshot_gives_way_to_the_one_before() {
+fn a_model_that_is_newer_than_the_snapshot_gives_way_to_the_previous_one() {
     killed(|_| ());
 }
 
 #[test]
-fn a_kill_between_the_two_renames_leaves_the_model_before() {
+fn a_kill_between_the_two_renames_leaves_the_previous_model() {
     killed(|folder| fs::rename(folder.join(FILE), folder.join("best.partial.safetensors")).unwrap());
 }
 
@@ -130,7 +130,7 @@ fn a_kill_while_a_model_is_written_leaves_the_one_in_place() {
 }
 
 #[test]
-fn starts_anew_over_the_model_of_another_run() {
+fn overwrites_the_model_of_another_run() {
     alone(|folder, group| {
         run(folder, group, None, &[(0, 4)]);
         let best = run(folder, group, None, &[(0, 1)]).unwrap();
@@ -139,7 +139,7 @@ fn starts_anew_over_the_model_of_another_run() {
 }
 
 #[test]
-fn a_model_that_is_gone_is_told_and_the_best_of_what_comes_is_kept() {
+fn a_missing_model_is_reported_and_the_best_of_the_later_epochs_is_kept() {
     alone(|folder, group| {
         let snapshot = run(folder, group, None, &[(0, 3)]);
         fs::remove_file(folder.join(FILE)).unwrap();
@@ -164,14 +164,15 @@ fn refuses_at_the_end_a_file_that_was_replaced_meanwhile() {
 fn refuses_at_the_start_a_name_that_no_model_can_have() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("folder.safetensors")).unwrap();
-    for (name, told) in [("best.pt", "does not end in .safetensors"), ("folder.safetensors", "not a regular file")] {
+    for (name, expected) in [("best.pt", "does not end in .safetensors"), ("folder.safetensors", "not a regular file")]
+    {
         let refused = crate::common::ranks(2, |group| {
             let env = LaunchEnv { rank: group.rank(), world_size: group.size(), ..LaunchEnv::alone() };
             let report = Reporter::new(&env, Device::Cpu).unwrap();
             let mut keeper = BestModel::new(folder.path().join(name), OnSaveError::Continue, &report);
             keeper.resume(None, &group).unwrap_err().to_string()
         });
-        assert!(refused.iter().all(|said| said.contains(told) && said.contains(name)), "{refused:?}");
+        assert!(refused.iter().all(|said| said.contains(expected) && said.contains(name)), "{refused:?}");
     }
 }
 
@@ -204,7 +205,7 @@ fn the_node_that_has_the_best_model_sends_it_to_rank_0() {
     });
     let (before, best) = both[0];
     for (best, file) in [(best, FILE), (before, BEFORE)] {
-        // The job was started again in another order: rank 0 is on the node that has nothing.
+        // The job was started again in another order: rank 0 is on the node without files.
         let after = crate::common::ranks(2, |group| run(disks[group.rank().get()].path(), &group, best, &[]));
         assert_eq!(after, [best, best]);
         assert!(fs::read(other.join(FILE)).unwrap() == fs::read(own.join(file)).unwrap());

@@ -1,9 +1,9 @@
-//! What drawn digits are for: a small convolutional network learns them, a linear model does not quite.
+//! The purpose of drawn digits: a small convolutional network learns them, a linear model not quite.
 //!
-//! One test in a binary of its own, because libtorch's seed and thread count belong to the whole process.
+//! A separate binary with one test, because libtorch's seed and thread count belong to the whole process.
 
 use lockstep::data::{Batch, Dataset, Digits, Mnist, Split};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use tch::nn::{self, Module, OptimizerConfig};
 use tch::{Device, no_grad};
 

@@ -1,9 +1,9 @@
-//! The published digits, where they are at hand (`LOCKSTEP_DATA`, or `shared/data` beside the checkout).
+//! The published digits, if present (`LOCKSTEP_DATA`, or `shared/data` next to the checkout).
 
 use lockstep::data::{Dataset, Mnist, Split, real_data_dir};
 use tch::Kind;
 
-/// Reads both splits, or says why not.
+/// Reads both splits, or prints why not.
 fn real_mnist() -> anyhow::Result<Option<(Mnist, Mnist)>> {
     let dir = real_data_dir().map(|data| data.join("mnist")).filter(|dir| dir.is_dir());
     let Some(dir) = dir else {

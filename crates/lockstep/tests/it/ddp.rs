@@ -1,4 +1,4 @@
-//! What DDP promises: many ranks with small batches do what one rank does with the whole batch.
+//! The promise of DDP: many ranks with small batches train like one rank with the whole batch.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use lockstep::loader::DataLoader;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::{DistributedSampler, Sampler};
 use lockstep::{DdpOptions, DistributedDataParallel, Rank, WorldSize};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use tch::nn::{self, ModuleT, VarStore};
 use tch::{Device, Kind, Reduction, Tensor, no_grad};
 
 const BATCH: usize = 4;
 
-/// 50 samples: no world from 3 on divides it, and no batch of 4 does.
+/// 50 samples: no world size from 3 on divides it, and a batch of 4 does not either.
 fn data() -> Arc<LinearRegression> {
     Arc::new(LinearRegression::new(7, 50, 6, 0.1))
 }
@@ -53,7 +53,7 @@ fn loss(output: &Tensor, batch: &Batch) -> Tensor {
     output.mse_loss(&batch.targets.to_kind(output.kind()), Reduction::Mean)
 }
 
-/// Trains two epochs on one rank's share; the weights at the end.
+/// Trains two epochs on one rank's share; returns the final weights.
 fn train_share(group: Rc<ProcessGroup>, kind: Kind, options: &DdpOptions) -> Vec<Tensor> {
     let vs = store(kind);
     let net = model(&vs);
@@ -117,7 +117,7 @@ fn difference(a: &[Tensor], b: &[Tensor]) -> f64 {
 
 #[test]
 fn any_number_of_ranks_does_what_one_rank_does_with_the_whole_batch() {
-    // Sums in another order: the tolerance is some thousand roundings, over 26 steps at most and weights up to 1.
+    // Sums in another order: the tolerance is some thousand roundings, over at most 26 steps and weights up to 1.
     for (kind, tolerance) in [(Kind::Double, 1e-13), (Kind::Float, 1e-5)] {
         for world in 1..=4 {
             let shares = ranks(world, |group| train_share(group, kind, &DdpOptions::default()));
@@ -232,7 +232,7 @@ fn training_passes_bring_rank_zeros_batch_norm_statistics_to_all() {
         let own = mean();
         ddp.sync_buffers().unwrap();
         let synced = mean();
-        // An evaluation changes nothing and asks nobody.
+        // An evaluation changes nothing and communicates with no rank.
         let _output = ddp.module().forward_t(&inputs, false);
         (own, synced)
     });
@@ -279,7 +279,7 @@ fn models_of_different_shape_are_refused() {
         let vs = VarStore::new(Device::Cpu);
         let net = nn::linear(vs.root(), width, 1, Default::default());
         let refused = DistributedDataParallel::new(net, &vs, Rc::clone(&group), &DdpOptions::default()).err();
-        // A rank that was not refused waits for one that is gone; leaving ends it.
+        // A rank that was not refused waits for one that is gone, until that one leaves the group.
         refused.map(|error| error.fault())
     });
     assert!(errors.contains(&Some(Fault::Mismatch)), "{errors:?}");
@@ -298,7 +298,7 @@ fn a_model_with_nothing_to_train_is_a_bad_argument() {
 }
 
 #[test]
-fn a_forward_pass_without_autograd_leaves_the_next_step_as_it_is() {
+fn a_forward_pass_without_autograd_leaves_the_next_step_unchanged() {
     ranks(2, |group| {
         let vs = VarStore::new(Device::Cpu);
         let ddp = DistributedDataParallel::new(model(&vs), &vs, group, &DdpOptions::default()).unwrap();
@@ -312,8 +312,8 @@ fn a_forward_pass_without_autograd_leaves_the_next_step_as_it_is() {
     });
 }
 
-/// The gradients of a wide model, wrapped just now or a step ago, for the same weights and data: as a process that resumed and
-/// one that ran through compute them.
+/// The gradients of a wide model, wrapped now or one step earlier, for the same weights and data: as a resumed process and an
+/// uninterrupted one compute them.
 fn gradients_of_a_process(group: &Rc<ProcessGroup>, steps_before: usize, options: &DdpOptions) -> Vec<Vec<u32>> {
     let vs = store(Kind::Float);
     let root = vs.root();
@@ -351,7 +351,7 @@ fn fixed_buckets_give_a_process_that_resumed_the_same_bits_on_any_number_of_rank
 }
 
 #[test]
-fn buckets_that_are_laid_out_anew_after_a_step_change_bits_from_three_ranks_on() {
+fn a_new_bucket_layout_after_the_first_step_changes_bits_from_three_ranks_on() {
     let equal = |world| {
         ranks(world, |group| {
             let options = DdpOptions::default();
@@ -376,8 +376,8 @@ fn fixed_buckets_are_cut_before_the_first_step_and_stay() {
             (before, ddp.reducer().bucket_numels().unwrap())
         })
     };
-    // A bucket is closed by the first parameter that brings it to 104 bytes: the last layer (1 + 8), the first one's weight
-    // (48), and then its bias (8) has one of its own.
+    // A bucket is closed by the first parameter that brings it to 104 bytes: the last layer (1 + 8) and the first one's weight
+    // (48) fill it, and then the first one's bias (8) has its own.
     let fixed = layout(true);
     assert_eq!(fixed, vec![(vec![57, 8], vec![57, 8]); 2]);
     assert_eq!(layout(false)[0].0, [65], "PyTorch begins with one bucket for all");

@@ -10,7 +10,7 @@ use lockstep::loader::DataLoader;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::DistributedSampler;
 use lockstep::{DdpOptions, DistributedDataParallel};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use std::rc::Rc;
 use tch::nn::{self, VarStore};
 use tch::{Device, Tensor, no_grad};

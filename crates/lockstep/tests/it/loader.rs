@@ -1,4 +1,4 @@
-//! The loader's batches: their order, sizes and places, whatever the workers do.
+//! The loader's batches: their order, sizes and positions, independent of the workers.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Dataset for Numbers {
 }
 
 #[test]
-fn follows_the_sampler_whatever_the_number_of_workers() {
+fn follows_the_sampler_with_any_number_of_workers() {
     let order = RandomSampler::new(50).seed(1).indices(3);
     let want: Vec<Vec<i64>> = order.chunks(7).map(|chunk| chunk.iter().map(|&index| index as i64).collect()).collect();
     for workers in [0, 1, 2, 3, 20] {
@@ -37,7 +37,7 @@ fn follows_the_sampler_whatever_the_number_of_workers() {
 }
 
 #[test]
-fn tells_the_data_set_the_epoch() {
+fn passes_the_epoch_to_the_data_set() {
     for workers in [0, 2] {
         let loader = shuffled(10, 5).workers(workers);
         let batch = loader.epoch(4).next().unwrap().unwrap();
@@ -72,7 +72,7 @@ fn gives_no_batch_of_an_empty_set() {
 }
 
 #[test]
-fn goes_on_inside_an_epoch_as_if_it_had_not_stopped() {
+fn resumes_inside_an_epoch_as_if_it_had_not_stopped() {
     for workers in [0, 2] {
         let loader = shuffled(50, 7).workers(workers);
         let whole = samples(loader.epoch(2));
@@ -104,7 +104,7 @@ fn visits_all_samples_over_all_ranks() {
 }
 
 #[test]
-fn counts_down_what_is_left() {
+fn counts_the_remaining_steps_down() {
     let mut epoch = in_order(10, 4).epoch_from(0, 1);
     assert_eq!(epoch.size_hint(), (0, Some(2)));
     epoch.next().unwrap().unwrap();
@@ -117,7 +117,8 @@ fn rejects_a_batch_size_of_zero() {
     assert_eq!(refused, Some(ZeroBatchSize));
 }
 
-/// Every rank's loader, and the positions after each of its steps of an epoch entered at `from`, which all must agree on.
+/// Every rank's loader, and the positions after each of its steps of an epoch entered at `from`, which must be equal on all
+/// ranks.
 fn walk(len: usize, world: usize, batch_size: usize, from: Position) -> (Vec<DataLoader>, Vec<Position>) {
     let world = WorldSize::new(world).unwrap();
     let make = |rank| {
@@ -135,7 +136,7 @@ fn walk(len: usize, world: usize, batch_size: usize, from: Position) -> (Vec<Dat
 
 proptest! {
     #[test]
-    fn goes_on_with_the_very_batches_that_were_to_come(len in 1usize..60, world in 1usize..5, batch in 1usize..6) {
+    fn resumes_with_exactly_the_remaining_batches(len in 1usize..60, world in 1usize..5, batch in 1usize..6) {
         let (loaders, positions) = walk(len, world, batch, Position::start_of(2));
         for loader in &loaders {
             let whole = samples(loader.epoch(2));
@@ -155,7 +156,7 @@ proptest! {
         let (mut at, mut seen, mut last_world) = (Position::start_of(1), Vec::new(), 1);
         for (leg, &(world, batch, steps)) in legs.iter().enumerate() {
             let (loaders, positions) = walk(len, world, batch, at);
-            // The last leg goes to the end of the epoch, the others are cut short.
+            // The last leg goes to the end of the epoch, the others end early.
             let steps = if leg + 1 == legs.len() { positions.len() } else { steps.min(positions.len()) };
             for loader in &loaders {
                 seen.extend(samples(loader.epoch_at(at)).into_iter().take(steps).flatten());
@@ -184,7 +185,7 @@ fn starts_the_next_epoch_where_too_few_samples_are_left_for_every_rank() {
 }
 
 #[test]
-fn numbers_steps_on_from_its_position_in_errors() {
+fn numbers_steps_from_its_position_in_errors() {
     let sampler = SequentialSampler::new(9);
     let loader = DataLoader::new(Arc::new(Numbers(8)), sampler, 4).unwrap();
     let error = loader.epoch_at(Position { epoch: 1, step: 7, samples: 6 }).next().unwrap().unwrap_err();

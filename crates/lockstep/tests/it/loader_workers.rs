@@ -1,4 +1,4 @@
-//! The loader's threads: how far ahead they run, when they end, and what becomes of their errors.
+//! The loader's threads: how far ahead they run, when they end, and how their errors are returned.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex};
@@ -11,16 +11,16 @@ use lockstep::loader::DataLoader;
 use lockstep::sampler::{Sampler, SequentialSampler};
 use tch::Tensor;
 
-/// Only a loader that hangs comes near it.
+/// Only a loader that hangs reaches this timeout.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// Twenty samples that watch who loads them; the watching tests take them one by one, so a sample is a step.
+/// Twenty samples that record who loads them; tests load them one by one, so a sample is a step.
 #[derive(Default)]
 struct Watched {
     log: Mutex<Log>,
     changed: Condvar,
     fault: Option<Fault>,
-    /// Whether an even step waits until the odd one after it is made.
+    /// If true, an even step waits until the next odd one is loaded.
     odd_steps_first: bool,
 }
 
@@ -91,7 +91,7 @@ fn never_runs_further_ahead_than_it_may() {
         let bound = workers * prefetch;
         let mut epoch = loader.epoch(0);
         for taken in 0..20 {
-            // As far as allowed, so that a step too much would be under way by now or at a later turn.
+            // Runs ahead as far as allowed, so that a step too many would be in progress now or at a later turn.
             set.wait_for("the workers", |log| log.begun >= (taken + bound).min(20));
             assert!(set.begun() <= taken + bound, "{} begun, {taken} taken: {workers} × {prefetch}", set.begun());
             epoch.next().unwrap().unwrap();
@@ -122,7 +122,7 @@ fn keeps_the_order_when_later_batches_are_ready_first() {
 #[test]
 fn loads_in_the_threads_that_it_was_given() {
     for (workers, want) in [(0, vec![]), (1, vec!["loader-0"]), (2, vec!["loader-0", "loader-1"])] {
-        // With two workers each must take part: a step waits for the one after it.
+        // With two workers each must take part: a step waits for the next one.
         let set = Arc::new(Watched { odd_steps_first: workers == 2, ..Watched::default() });
         assert_eq!(loader(&set, 1).workers(workers).epoch(0).count(), 20);
         let log = set.log.lock().unwrap();
@@ -142,7 +142,7 @@ fn skips_without_loading() {
     }
 }
 
-/// Each worker holds the data set, so that its count of owners tells whether one is left.
+/// Each worker holds the data set, so the reference count shows whether a worker is left.
 #[test]
 fn joins_its_workers_when_dropped_half_way() {
     for taken in [0, 1, 7, 19] {

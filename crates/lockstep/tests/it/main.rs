@@ -1,5 +1,5 @@
-//! The integration tests of this package in one program: each further one would link libtorch once more. What measures its own
-//! process, or is a program that starts itself as ranks, stands beside it.
+//! The integration tests of this package in one program: each further one would link libtorch again. Tests that measure their
+//! own process, or start themselves as ranks, are separate.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -8,11 +8,7 @@ mod batch_norm_golden;
 mod best;
 mod common;
 mod data_digits;
-mod data_folder;
-mod data_folder_broken;
-mod data_folder_golden;
 mod data_real_mnist;
-mod data_storm;
 mod ddp;
 mod ddp_golden;
 mod loader;
@@ -28,5 +24,3 @@ mod sampler_golden;
 mod schedule_golden;
 mod snapshot;
 mod snapshot_nodes;
-mod vision_golden;
-mod vision_properties;

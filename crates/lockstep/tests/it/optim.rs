@@ -1,11 +1,11 @@
-//! What the optimizers promise beyond their arithmetic: state that resumes with the same bits, groups, skipped
-//! parameters, and errors that say what to do. The arithmetic is in `optim_golden.rs`.
+//! The optimizers beyond their arithmetic: state that resumes with the same bits, groups, skipped parameters, and errors that
+//! say what to do. `optim_golden.rs` tests the arithmetic.
 
 use lockstep::optim::{
     Adam, AdamOptions, AdamW, AdamWOptions, FusedOptimizer, GroupOptions, OptimError, Optimizer, ParamGroup, Rule, Sgd,
     SgdOptions, State, StateMeta, named_parameters,
 };
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use tch::{Device, Kind, Tensor, nn};
 
 type Named = Vec<(String, Tensor)>;
@@ -40,7 +40,7 @@ fn bits(params: &Named) -> Vec<Vec<u32>> {
     values.map(|values| values.into_iter().map(f32::to_bits).collect()).collect()
 }
 
-/// The state as it comes back from a snapshot: the description through JSON, the tensors through safetensors' bytes.
+/// The state after a round trip through a snapshot: the description through JSON, the tensors through safetensors' bytes.
 fn through_files(state: State) -> State {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("state.safetensors");
@@ -59,7 +59,7 @@ fn resumes_with_the_same_bits<R: Rule>(options: R, other: R) {
     train(&first, &mut optimizer, 0..5);
     let copy = |p: &Tensor| p.detach().copy().set_requires_grad(true);
     let second: Named = first.iter().map(|(name, p)| (name.clone(), copy(p))).collect();
-    // Other options and the other order: names and saved options decide.
+    // Other options and another order: names and saved options decide.
     let mut fresh = FusedOptimizer::new(shared(&second).into_iter().rev().collect(), other).unwrap();
     fresh.load_state_dict(through_files(optimizer.state_dict())).unwrap();
     train(&second, &mut fresh, 5..10);
@@ -117,7 +117,7 @@ fn a_saved_state_is_a_value_that_later_steps_leave_alone() {
     let before: Vec<Tensor> = saved.tensors().iter().map(|(_, t)| t.copy()).collect();
     train(&params, &mut optimizer, 2..4);
     assert!(saved.tensors().iter().zip(&before).all(|((_, now), then)| now == then));
-    // And the other way: an optimizer that loaded it owns its copy.
+    // And vice versa: an optimizer that loaded it owns its copy.
     let kept = saved.tensors();
     optimizer.load_state_dict(saved).unwrap();
     train(&params, &mut optimizer, 4..6);
@@ -321,7 +321,7 @@ fn rejects_gradients_that_the_kernels_would_misread() {
 }
 
 #[test]
-fn steps_a_transposed_parameter_as_its_elements_lie() {
+fn steps_a_transposed_parameter_in_its_memory_order() {
     // Dense but not contiguous: autograd lays the gradient out the same way.
     let p = Tensor::arange(6, tch::kind::FLOAT_CPU).view([2, 3]).tr().detach().set_requires_grad(true);
     let c = Tensor::arange(6, tch::kind::FLOAT_CPU).view([3, 2]);
@@ -350,7 +350,7 @@ fn stepped<R: Rule>(params: Named, options: R) -> FusedOptimizer<R> {
     optimizer
 }
 
-/// Loads `state` into an Adam that has stepped, and checks that the refusal left that one as it was.
+/// Loads `state` into an Adam that has stepped, and checks that the error left the optimizer unchanged.
 fn refusal(state: State) -> OptimError {
     let mut optimizer = stepped(two_parameters(), AdamOptions::default());
     let before = optimizer.state_dict();

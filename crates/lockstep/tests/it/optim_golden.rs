@@ -2,13 +2,13 @@
 //!
 //! The values are in `golden/optim.json`, made by `scripts/golden/optim.py`.
 //!
-//! The same kernels run on both sides, so the bits must be equal where the processor has AVX2, as the one that made the
-//! values had. Elsewhere libtorch picks other kernels, and values may differ by 1e-6 of the tensor's largest.
+//! The same kernels run on both sides, so the bits must be equal if the processor has AVX2, like the one that produced the
+//! values. Elsewhere libtorch picks other kernels, and values may differ by 1e-6 of the tensor's largest.
 
 use lockstep::optim::{
     Adam, AdamOptions, AdamW, AdamWOptions, FusedOptimizer, GroupOptions, Optimizer, Rule, Sgd, SgdOptions,
 };
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
@@ -19,7 +19,7 @@ struct Golden {
     runs: Vec<Run>,
 }
 
-/// What `scripts/golden/optim.py` says of each field.
+/// `scripts/golden/optim.py` documents each field.
 #[derive(Deserialize)]
 struct Run {
     name: String,
@@ -100,12 +100,12 @@ fn from_hex(hex: &str, kind: Kind) -> Vec<f64> {
     bits.map(|bits| if width == 8 { f32::from_bits(bits as u32) as f64 } else { f64::from_bits(bits) }).collect()
 }
 
-/// The values widened to f64, which keeps every f32 apart from every other.
+/// The values widened to f64, which keeps different f32 values different.
 fn values(tensor: &Tensor) -> Vec<f64> {
     Vec::try_from(tensor.to_kind(Kind::Double).view([-1])).unwrap()
 }
 
-/// The largest difference as a share of the largest expected value.
+/// The largest difference as a fraction of the largest expected value.
 fn gap(seen: &[f64], expected: &[f64]) -> f64 {
     assert_eq!(seen.len(), expected.len());
     let largest = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
@@ -113,7 +113,7 @@ fn gap(seen: &[f64], expected: &[f64]) -> f64 {
     difference / largest(&mut expected.iter().map(|b| b.abs()))
 }
 
-/// Whether libtorch picks the kernels here that made the golden values.
+/// Returns true if libtorch picks the same kernels here as for the golden values.
 fn same_kernels() -> bool {
     let chosen = std::env::var("ATEN_CPU_CAPABILITY").unwrap_or_default();
     #[cfg(target_arch = "x86_64")]
@@ -195,8 +195,8 @@ fn has_the_defaults_of_pytorch() {
 }
 
 #[test]
-fn knows_right_from_wrong_results() {
-    // The comparison itself: a wrong option must not pass for the right one.
+fn comparison_rejects_wrong_results() {
+    // Tests the comparison itself: a wrong option must not pass.
     let run = runs("SGD").into_iter().find(|run| run.name == "momentum" && run.dtype == "float32").unwrap();
     let seen = train(&run, &SgdOptions { lr: 0.1, momentum: 0.9001, ..Default::default() });
     assert!(gap(&values(&seen[9][0]), &from_hex(&run.fused[9][0], Kind::Float)) > TOLERANCE);

@@ -1,8 +1,8 @@
-//! Weights from files as PyTorch writes them, into a model.
+//! Loads weights from files written by PyTorch into a model.
 //!
-//! Files that mean harm, or are damaged, are in `pretrained_hostile.rs`.
+//! `pretrained_hostile.rs` tests malicious and damaged files.
 //!
-//! The files are in `golden/pretrained`, made by `scripts/golden/pretrained.py`, which says what each is.
+//! The files are in `golden/pretrained`, made by `scripts/golden/pretrained.py`, which documents them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,7 +49,7 @@ fn described(tensor: &Tensor) -> Expected {
     Expected { dtype: dtype.into(), shape: tensor.size(), values }
 }
 
-/// The network of the golden files, every value 7, with a head for `classes`.
+/// The network of the golden files, with every value 7 and a head for `classes`.
 fn net(classes: i64) -> VarStore {
     let vs = VarStore::new(Device::Cpu);
     let root = vs.root();
@@ -72,7 +72,7 @@ fn loose() -> LoadOptions {
     LoadOptions { strict: false, ..Default::default() }
 }
 
-/// Refused, and nothing has changed.
+/// Expects an error and an unchanged model.
 fn refused(vs: &VarStore, path: &Path, options: &LoadOptions) -> String {
     let before = values(vs);
     let error = pretrained::load(vs, path, options).unwrap_err();
@@ -80,7 +80,7 @@ fn refused(vs: &VarStore, path: &Path, options: &LoadOptions) -> String {
     error.to_string()
 }
 
-/// Weights of the network in a safetensors file, changed.
+/// Weights of the network in a safetensors file, modified.
 fn changed(folder: &Path, change: impl FnOnce(&mut BTreeMap<String, Tensor>)) -> PathBuf {
     let weights = Weights::read(&golden("zip.pth")).unwrap();
     let mut tensors: BTreeMap<String, Tensor> = weights.tensors.into_iter().collect();
@@ -109,8 +109,8 @@ fn loads_the_same_bits_from_every_format() {
         let vs = net(3);
         let loaded = pretrained::load(&vs, &golden(name), &LoadOptions::default()).unwrap();
         assert_eq!(loaded.matched.len(), 8, "{loaded}");
-        let told = format!("loaded 8 of 8 variables from {}", golden(name).display());
-        assert_eq!(loaded.to_string(), told);
+        let text = format!("loaded 8 of 8 variables from {}", golden(name).display());
+        assert_eq!(loaded.to_string(), text);
         for (variable, expected) in &expected()[name] {
             let ours = vs.variables().remove(variable);
             assert!(
@@ -126,13 +126,13 @@ fn loads_the_same_bits_from_every_format() {
 fn finds_the_weights_of_a_training_script_and_takes_the_wrappers_prefix_off() {
     for name in ["zip_checkpoint.pth", "legacy_checkpoint.pth"] {
         let loaded = pretrained::load(&net(3), &golden(name), &LoadOptions::default()).unwrap();
-        let told = loaded.to_string();
-        assert!(told.contains(r#"under ["model_state_dict"]"#) && told.contains(r#"took "module." off"#), "{told}");
+        let text = loaded.to_string();
+        assert!(text.contains(r#"under ["model_state_dict"]"#) && text.contains(r#"took "module." off"#), "{text}");
     }
 }
 
 #[test]
-fn a_new_head_is_left_as_it_is_by_name() {
+fn a_new_head_is_left_unchanged_by_name() {
     for skip in ["fc.", "fc.*", "fc*"] {
         let vs = net(5);
         let loaded = pretrained::load(&vs, &golden("legacy.pth"), &skipping(&[skip])).unwrap();
@@ -156,16 +156,16 @@ fn names_the_old_head_that_is_not_taken_and_the_new_one_that_is_left() {
         (loaded.skipped.concat(), loaded.ignored.concat()),
         ("fc.0.biasfc.0.weight".into(), "fc.biasfc.weight".into())
     );
-    let told = "; left as they are: fc.0.bias, fc.0.weight; not taken: fc.bias, fc.weight";
-    assert!(loaded.to_string().ends_with(told), "{loaded}");
+    let text = "; left as they are: fc.0.bias, fc.0.weight; not taken: fc.bias, fc.weight";
+    assert!(loaded.to_string().ends_with(text), "{loaded}");
 }
 
 #[test]
 fn names_both_shapes_of_what_does_not_fit_and_leaves_the_model() {
     for options in [LoadOptions::default(), loose()] {
-        let told = refused(&net(5), &golden("zip.pth"), &options);
-        assert!(told.contains("fc.weight is Float [3, 2] in the file and Float [5, 2] in the model"), "{told}");
-        assert!(told.contains("fc.bias is Float [3]") && told.contains("leave out by name"), "{told}");
+        let message = refused(&net(5), &golden("zip.pth"), &options);
+        assert!(message.contains("fc.weight is Float [3, 2] in the file and Float [5, 2] in the model"), "{message}");
+        assert!(message.contains("fc.bias is Float [3]") && message.contains("leave out by name"), "{message}");
     }
 }
 
@@ -177,22 +177,22 @@ fn names_what_either_side_lacks_and_goes_on_when_not_strict() {
         tensors.insert("conv.extra".into(), bias);
     });
     let vs = net(3);
-    let told = refused(&vs, &path, &LoadOptions::default());
-    assert!(told.contains("the file lacks conv.bias; only the file has conv.extra;"), "{told}");
+    let message = refused(&vs, &path, &LoadOptions::default());
+    assert!(message.contains("the file lacks conv.bias; only the file has conv.extra;"), "{message}");
     let loaded = pretrained::load(&vs, &path, &loose()).unwrap();
     assert_eq!((loaded.missing.concat(), loaded.unexpected.concat()), ("conv.bias".into(), "conv.extra".into()));
-    let told = loaded.to_string();
-    assert!(told.contains("loaded 7 of 8") && told.contains("not in the file: conv.bias"), "{told}");
-    assert!(told.contains("only in the file: conv.extra"), "{told}");
+    let message = loaded.to_string();
+    assert!(message.contains("loaded 7 of 8") && message.contains("not in the file: conv.bias"), "{message}");
+    assert!(message.contains("only in the file: conv.extra"), "{message}");
     assert!(values(&vs)["conv.bias"].iter().all(|&bits| bits == 7f32.to_bits()));
 }
 
 #[test]
-fn says_when_nothing_matches_and_when_a_name_to_leave_out_is_a_slip() {
+fn says_when_nothing_matches_and_when_a_name_to_leave_out_matches_nothing() {
     let other = VarStore::new(Device::Cpu);
     let _w = (other.root() / "head").zeros("weight", &[1]);
-    let told = refused(&other, &golden("zip.pth"), &loose());
-    assert!(told.contains("the file has conv.bias,") && told.contains("the model has head.weight"), "{told}");
+    let message = refused(&other, &golden("zip.pth"), &loose());
+    assert!(message.contains("the file has conv.bias,") && message.contains("the model has head.weight"), "{message}");
     let loaded = pretrained::load(&net(3), &golden("zip.pth"), &skipping(&["cf."])).unwrap();
     assert_eq!(loaded.notes, [r#"nothing is named "cf.", which was to be left out"#]);
 }
@@ -211,8 +211,8 @@ fn converts_floats_and_nothing_else() {
     assert_eq!(values(&vs), values(&plain)); // quarters are exact in half precision
     let path =
         changed(folder.path(), |tensors| drop(tensors.insert("fc.bias".into(), Tensor::from_slice(&[1i64, 2, 3]))));
-    let told = refused(&vs, &path, &LoadOptions::default());
-    assert!(told.contains("fc.bias is Int64 [3] in the file and Float [3] in the model"), "{told}");
+    let message = refused(&vs, &path, &LoadOptions::default());
+    assert!(message.contains("fc.bias is Int64 [3] in the file and Float [3] in the model"), "{message}");
 }
 
 #[test]
@@ -238,15 +238,15 @@ fn refuses_by_name_what_a_pickle_wants_to_run() {
         ("module.pth", "torch.nn.modules.linear.Linear"),
     ] {
         let error = pretrained::load(&net(3), &golden(name), &loose()).unwrap_err();
-        let told = error.to_string();
-        assert!(matches!(error, PretrainedError::File { why: BadFile::Refused { .. }, .. }), "{name}: {told}");
-        assert!(told.contains(&format!("refuses to run {global},")) && told.contains(name), "{told}");
+        let message = error.to_string();
+        assert!(matches!(error, PretrainedError::File { why: BadFile::Refused { .. }, .. }), "{name}: {message}");
+        assert!(message.contains(&format!("refuses to run {global},")) && message.contains(name), "{message}");
     }
     assert!(!Path::new("/tmp/lockstep-was-here").exists());
 }
 
 #[test]
-fn says_what_a_file_is_that_has_no_weights() {
+fn identifies_a_file_without_weights() {
     let folder = tempfile::tempdir().unwrap();
     let whole = fs::read(golden("zip.pth")).unwrap();
     let files: [(&str, &[u8], &str); 5] = [
@@ -260,11 +260,11 @@ fn says_what_a_file_is_that_has_no_weights() {
         ),
         ("noise.pth", &[1, 2, 3], "neither"),
     ];
-    for (name, bytes, told) in files {
+    for (name, bytes, expected) in files {
         let path = folder.path().join(name);
         fs::write(&path, bytes).unwrap();
         let said = refused(&net(3), &path, &LoadOptions::default());
-        assert!(said.contains(told) && said.contains(name), "{said}");
+        assert!(said.contains(expected) && said.contains(name), "{said}");
     }
     let said = refused(&net(3), folder.path(), &LoadOptions::default());
     assert!(said.contains("it is a folder"), "{said}");
@@ -282,7 +282,7 @@ fn names_several_dtypes_that_were_converted() {
     assert!(loaded.to_string().contains("2 converted from several to the model's"), "{loaded}");
 }
 
-/// Of random weights, since real ones are large and somebody else's; names, shapes and formats are torchvision's.
+/// Uses random weights, since real ones are large and copyrighted; names, shapes and formats are torchvision's.
 #[test]
 fn takes_every_variable_of_torchvisions_resnet18() {
     let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
@@ -314,13 +314,13 @@ print(float(sum(value.double().sum() for name, value in state.items() if "tracke
         let here: f64 = vs.variables().values().map(|one| one.sum(Kind::Double).double_value(&[])).sum();
         assert!((here - sum).abs() < 1e-6 * sum.abs().max(1.0), "{here} {sum}");
     }
-    // Another head: what it lacks is named, and left out by name.
+    // Another head: the error names what is missing, and it can be left out by name.
     let vs = VarStore::new(Device::Cpu);
     let options = ResNetOptions { head: Head::TwoLayers, ..ResNetOptions::new(3) };
     let _net = ResNet::new(&vs.root(), Depth::Eighteen, &options);
     let path = folder.path().join("legacy.pth");
-    let told = pretrained::load(&vs, &path, &LoadOptions::default()).unwrap_err().to_string();
-    assert!(told.contains("the file lacks fc.0.bias") && told.contains("only the file has fc.bias"), "{told}");
+    let message = pretrained::load(&vs, &path, &LoadOptions::default()).unwrap_err().to_string();
+    assert!(message.contains("the file lacks fc.0.bias") && message.contains("only the file has fc.bias"), "{message}");
     let loaded = pretrained::load(&vs, &path, &skipping(&["fc."])).unwrap();
     assert!(loaded.matched.len() == 100 && loaded.skipped.len() == 4, "{loaded}");
     assert_eq!(loaded.ignored, ["fc.bias", "fc.weight"]);

@@ -1,4 +1,4 @@
-//! Ranks that are threads of one process: they meet, their values come back in order, and a failure of one is the failure of all.
+//! Ranks that are threads of one process: they meet, their values come back in order, and a failure of one fails all.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn join(env: &LaunchEnv) -> Result<ProcessGroup> {
     Ok(init_process_group(env, Device::Cpu, &options)?)
 }
 
-fn told<T: std::fmt::Debug>(result: Result<T>) -> String {
+fn message<T: std::fmt::Debug>(result: Result<T>) -> String {
     format!("{:#}", result.unwrap_err())
 }
 
@@ -30,13 +30,13 @@ fn threads_join_one_group_and_give_their_values_in_rank_order() {
 }
 
 #[test]
-fn an_error_is_told_with_its_rank_and_not_as_the_echo_that_others_hear() {
+fn the_first_error_is_reported_with_its_rank_and_not_the_errors_that_it_causes() {
     let result: Result<Vec<()>> = run_threads(3, |env| {
         let group = join(env)?;
         anyhow::ensure!(env.rank.get() != 2, "the disk is full");
         Ok(group.barrier()?)
     });
-    assert_eq!(told(result), "rank 2 failed: the disk is full");
+    assert_eq!(message(result), "rank 2 failed: the disk is full");
 }
 
 #[test]
@@ -46,11 +46,11 @@ fn a_panic_is_an_error_with_its_rank() {
         assert!(env.rank.is_zero(), "rank {} has had enough", env.rank);
         Ok(group.barrier()?)
     });
-    assert_eq!(told(result), "rank 1 failed: panicked: rank 1 has had enough");
+    assert_eq!(message(result), "rank 1 failed: panicked: rank 1 has had enough");
 }
 
 #[test]
-fn a_rank_that_never_joins_does_not_keep_the_others() {
+fn a_rank_that_never_joins_does_not_block_the_others() {
     let result: Result<Vec<()>> = run_threads(3, |env| match env.rank.get() {
         1 => Err(UsageError("rank 1 does not like its arguments".into()).into()),
         _ => Ok(join(env)?.barrier()?),

@@ -1,12 +1,12 @@
-//! ResNet-18 and ResNet-34 at full width against torchvision's: names, logits, and the losses of five training steps.
-//! Weights and pictures are drawn alike on both sides: scripts/golden/resnet.py says how.
+//! ResNet-18 and ResNet-34 at full width against torchvision's: names, logits, and the losses of five training steps. Weights
+//! and pictures come from the same formulas on both sides, see scripts/golden/resnet.py.
 
 use std::collections::BTreeMap;
 
 use lockstep::data::rng::KeyedRng;
 use lockstep::models::{Depth, Head, ResNet, ResNetOptions};
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
-use lockstep_trials::margin;
+use lockstep_testkit::margin;
 use tch::nn::{ModuleT, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -35,7 +35,7 @@ struct Network {
 }
 
 fn golden() -> Golden {
-    // Tests run beside each other; threads of all of them would wait for each other.
+    // Tests run in parallel; threads of all of them would wait for each other.
     tch::set_num_threads(1);
     let golden: Golden = serde_json::from_str(include_str!("../../golden/resnet.json")).unwrap();
     assert_eq!((golden.torch.as_str(), golden.torchvision.as_str()), ("2.11.0", "0.26.0"));
@@ -143,7 +143,7 @@ fn five_training_steps_have_torchvisions_losses_within_1e_8() {
     let golden = golden();
     for (name, network) in &golden.networks {
         let (mut vs, net) = build_as_drawn(&golden, name);
-        // The script says why.
+        // The script explains why.
         vs.double();
         let (inputs, targets) = pictures(&golden, network.evaluations.len(), network.training, network.classes);
         let inputs = inputs.to_kind(Kind::Double);

@@ -1,6 +1,7 @@
-//! Weights that Python's torchvision started a ResNet with, read from a file: the logits must be its own.
+//! Reads the weights of a ResNet that Python's torchvision initialized from a file: the logits must be equal.
 //!
-//! Needs a Python with PyTorch 2.11 and torchvision (`LOCKSTEP_PYTHON`, else `python3`); says "not verified here" without one.
+//! Needs a Python with PyTorch 2.11 and torchvision (`LOCKSTEP_PYTHON`, otherwise `python3`); prints "not verified here"
+//! without one.
 
 use std::process::Command;
 
@@ -8,10 +9,10 @@ use lockstep::models::{Depth, ResNet, ResNetOptions};
 use tch::nn::{ModuleT, VarStore};
 use tch::{Device, Tensor, no_grad};
 
-/// The exit code of the program below where a module is missing.
+/// The exit code of the program below if a module is missing.
 const NO_MODULE: i32 = 3;
 
-/// Writes the weights, a batch and its logits as safetensors: a header of JSON behind its length, and the tensors' bytes.
+/// Writes the weights, a batch and its logits as safetensors: a JSON header with its length in front, and the tensors' bytes.
 const EXPORT: &str = r#"
 import json, struct, sys
 try:
@@ -37,7 +38,7 @@ for name in ("resnet18", "resnet34"):
         open(f"{sys.argv[1]}/{path}.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data)
 "#;
 
-/// Whether Python wrote its files into `folder`.
+/// Returns true if Python wrote its files into `folder`.
 fn export(folder: &std::path::Path) -> bool {
     let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
     let output = Command::new(&python).args(["-c", EXPORT]).arg(folder).output();
@@ -53,7 +54,7 @@ fn export(folder: &std::path::Path) -> bool {
 
 #[test]
 fn weights_from_torchvision_give_its_logits_within_1e_5() {
-    // Tests run beside each other; threads of all of them would wait for each other.
+    // Tests run in parallel; threads of all of them would wait for each other.
     tch::set_num_threads(1);
     let folder = tempfile::tempdir().unwrap();
     if !export(folder.path()) {

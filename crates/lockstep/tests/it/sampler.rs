@@ -1,4 +1,4 @@
-//! What every sampler promises, for any length, world, seed and epoch.
+//! The guarantees of every sampler, for any length, world size, seed and epoch.
 
 use lockstep::sampler::{
     DistributedSampler, EvalSampler, RandomSampler, RankOutsideWorld, Sampler, SequentialSampler, randperm,
@@ -20,7 +20,7 @@ proptest! {
     }
 
     #[test]
-    fn pads_until_every_rank_has_as_much(n in 1usize..300, world in 1usize..9, shuffle: bool, seed: u64, epoch: u64) {
+    fn pads_until_every_rank_has_the_same_number(n in 1usize..300, world in 1usize..9, shuffle: bool, seed: u64, epoch: u64) {
         let shards = distributed(n, world, |s| s.shuffle(shuffle).seed(seed), epoch);
         prop_assert!(shards.iter().all(|shard| shard.len() == n.div_ceil(world)));
         let counts = visits(n, &shards);
@@ -40,7 +40,7 @@ proptest! {
     }
 
     #[test]
-    fn leaves_of_an_epoch_what_its_ranks_have_not_taken(
+    fn returns_the_rest_of_an_epoch_in_any_world(
         n in 1usize..200, world in 1usize..7, other in 1usize..7, turns in 0usize..40, seed: u64, drop_last: bool,
     ) {
         let make = |rank, world| DistributedSampler::new(n, rank, world).unwrap().seed(seed).drop_last(drop_last);
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn answers_the_same_whatever_was_asked_before(n in 0usize..100, seed: u64, epoch: u64, other: u64) {
+    fn answers_independently_of_earlier_requests(n in 0usize..100, seed: u64, epoch: u64, other: u64) {
         let asked = DistributedSampler::new(n, Rank::ZERO, WorldSize::ONE).unwrap().seed(seed);
         asked.indices(other);
         let fresh = DistributedSampler::new(n, Rank::ZERO, WorldSize::ONE).unwrap().seed(seed);
@@ -95,7 +95,7 @@ proptest! {
 }
 
 #[test]
-fn shuffles_each_epoch_anew() {
+fn shuffles_each_epoch_differently() {
     let sampler = DistributedSampler::new(1000, Rank::ZERO, WorldSize::ONE).unwrap();
     assert_ne!(sampler.indices(0), sampler.indices(1));
     assert_eq!(sampler.indices(1), sampler.clone().seed(1).indices(0));
@@ -116,7 +116,7 @@ fn visits_in_order_without_shuffling() {
 }
 
 #[test]
-fn pads_again_and_again_when_ranks_outnumber_samples() {
+fn pads_repeatedly_when_ranks_outnumber_samples() {
     let shards = distributed(2, 5, |s| s.shuffle(false), 0);
     assert_eq!(shards.concat(), [0, 1, 0, 1, 0]);
     assert_eq!(distributed(5, 2, |s| s.shuffle(false), 0)[1], [1, 3, 0]);
@@ -149,7 +149,7 @@ fn distributed(
     all_ranks(world, |rank, world| with(DistributedSampler::new(n, rank, world).unwrap()).indices(epoch))
 }
 
-/// How often each of `n` samples comes, over all shards.
+/// How often each of `n` samples occurs, over all shards.
 fn visits(n: usize, shards: &[Vec<usize>]) -> Vec<usize> {
     let mut counts = vec![0; n];
     shards.iter().flatten().for_each(|&index| counts[index] += 1);

@@ -71,7 +71,7 @@ fn draws_the_same_permutations_as_pytorch() {
     }
 }
 
-/// Both sides of the length where PyTorch goes from 32 to 64 bits a draw.
+/// Both sides of the length at which PyTorch switches from 32 to 64 bits per draw.
 #[test]
 #[ignore = "needs 2 GB of memory and some 20 seconds; run with --run-ignored all (nextest) or --ignored"]
 fn draws_the_same_permutations_as_pytorch_at_200_million() {

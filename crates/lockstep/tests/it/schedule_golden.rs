@@ -1,6 +1,6 @@
 //! Learning-rate schedules against PyTorch 2.11's, bit for bit.
 //!
-//! The values are in `golden/schedule.json`, made by `scripts/golden/schedule.py`, which says what each field is.
+//! The values are in `golden/schedule.json`, made by `scripts/golden/schedule.py`, which documents each field.
 
 use lockstep::optim::schedule::{PlateauOptions, ReduceLrOnPlateau, Warmup};
 use lockstep::optim::{Optimizer, ParamGroup, Sgd, SgdOptions};
@@ -51,7 +51,7 @@ fn golden() -> Golden {
     serde_json::from_str(include_str!("../../golden/schedule.json")).unwrap()
 }
 
-/// Of one parameter in each group.
+/// The rate of one parameter in each group.
 fn optimizer(rates: &[f64]) -> Sgd {
     let group = |(at, lr): (usize, &f64)| {
         let parameter = Tensor::zeros([1], FLOAT_CPU).set_requires_grad(true);
@@ -74,9 +74,9 @@ fn reduces_on_plateaus_as_pytorch_does() {
             assert_eq!(lrs, [first, second], "{name}, metric {at}");
             assert_eq!((state.num_bad_epochs, state.cooldown_counter), (bad, cooldown), "{name}, metric {at}");
             assert_eq!(state.best.to_bits(), best.value().to_bits(), "{name}, metric {at}");
-            let told: Vec<_> = reduced.iter().map(|one| (one.group, one.from, one.to)).collect();
+            let reductions: Vec<_> = reduced.iter().map(|one| (one.group, one.from, one.to)).collect();
             let changed: Vec<_> = (0..2).filter(|&group| before[group] != lrs[group]).collect();
-            assert_eq!(told, changed.iter().map(|&group| (group, before[group], lrs[group])).collect::<Vec<_>>());
+            assert_eq!(reductions, changed.iter().map(|&group| (group, before[group], lrs[group])).collect::<Vec<_>>());
         }
     }
 }

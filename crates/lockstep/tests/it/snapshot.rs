@@ -1,4 +1,4 @@
-//! What snapshots promise to several ranks, and to Python.
+//! The guarantees of snapshots to several ranks, and to Python.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -60,7 +60,7 @@ fn values(vs: &VarStore) -> BTreeMap<String, Vec<u32>> {
     vs.variables().into_iter().map(|(name, tensor)| (name, bits(&tensor))).collect()
 }
 
-/// Saves a model after a step of Adam, alone.
+/// Saves a model after a step of Adam, without a group.
 fn save_adam(folder: &Path) -> VarStore {
     let (vs, net) = model(0.5);
     let mut optimizer = adam(&vs);
@@ -78,14 +78,14 @@ fn ranks_without_the_file_resume_from_rank_0s() {
     let next = ranks(3, |group| {
         let (vs, net) = model(group.rank().get() as f64);
         let mut optimizer = adam(&vs);
-        // A private disk of each node: only rank 0 has the snapshot.
+        // Each node has a private disk: only rank 0 has the snapshot.
         let private = folder.path().join(format!("private-{}", group.rank()));
         let place = if group.rank().is_zero() { folder.path() } else { &private };
         let mut snapshots = Snapshots::new(place, RUN, SnapshotOptions::default(), &reporter(&group));
         assert_eq!(snapshots.resume(&vs, &mut optimizer, &group).unwrap(), AT);
         assert_eq!(values(&vs), saved, "rank {}", group.rank());
         step(&net, &mut optimizer);
-        // Saving is rank 0's business.
+        // Only rank 0 saves.
         snapshots.save(Position { step: 3, ..AT }, &vs, &optimizer).unwrap();
         snapshots.finish().unwrap();
         assert!(!private.exists());
@@ -97,7 +97,7 @@ fn ranks_without_the_file_resume_from_rank_0s() {
 }
 
 #[test]
-fn all_ranks_start_anew_together_where_there_is_nothing() {
+fn all_ranks_start_from_the_beginning_without_snapshots() {
     let folder = tempfile::tempdir().unwrap();
     let starts = ranks(2, |group| {
         let (vs, _net) = model(7.0);
@@ -118,8 +118,8 @@ fn another_optimizer_is_refused_on_every_rank_and_nothing_is_changed() {
         let mut optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: 0.1, ..Default::default() }).unwrap();
         let mut snapshots = Snapshots::new(folder.path(), RUN, SnapshotOptions::default(), &reporter(&group));
         let error = snapshots.resume(&vs, &mut optimizer, &group).unwrap_err();
-        let told = error.to_string();
-        assert!(told.contains("Adam") && told.contains("SGD"), "{told}");
+        let message = error.to_string();
+        assert!(message.contains("Adam") && message.contains("SGD"), "{message}");
         match error {
             SnapshotError::Unfit { why: Unfit::Optimizer(OptimError::WrongOptimizer { .. }), .. } => {}
             SnapshotError::Refused { rank, .. } => assert!(rank.is_zero() && !group.rank().is_zero()),
@@ -147,8 +147,8 @@ fn a_snapshot_of_another_schema_is_skipped_for_an_older_one_and_else_refused() {
     };
     assert_eq!(resume(), Ok(AT));
     std::fs::remove_file(path).unwrap();
-    let told = resume().unwrap_err();
-    assert!(told.contains(r#"schema "7""#) && told.contains("this program reads 1"), "{told}");
+    let message = resume().unwrap_err();
+    assert!(message.contains(r#"schema "7""#) && message.contains("this program reads 1"), "{message}");
     assert!(newer.exists());
 }
 
@@ -189,16 +189,16 @@ fn with_causes(error: SnapshotError) -> String {
 }
 
 #[test]
-fn every_rank_is_told_the_whole_reason_of_a_refusal() {
+fn every_rank_learns_the_whole_reason_of_a_refusal() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let told = ranks(2, |group| {
+    let messages = ranks(2, |group| {
         let vs = vs_of(1.0);
         let mut snapshots = Snapshots::new(file.join("inside"), RUN, SnapshotOptions::default(), &reporter(&group));
         with_causes(snapshots.resume(&vs, &mut adam(&vs), &group).unwrap_err())
     });
-    assert!(told.iter().all(|told| told.contains("Not a directory")), "{told:?}");
+    assert!(messages.iter().all(|messages| messages.contains("Not a directory")), "{messages:?}");
 }
 
 #[test]
@@ -229,10 +229,10 @@ fn a_second_job_on_the_folder_of_a_running_one_is_refused_on_every_rank() {
             snapshots.resume(&vs, &mut adam(&vs), &group).map_err(with_causes)
         })
     };
-    for told in resume() {
-        let told = told.unwrap_err();
+    for message in resume() {
+        let message = message.unwrap_err();
         let words = format!("another job is saving its snapshots in {}", folder.path().display());
-        assert!(told.contains(&words) && told.contains("name another folder"), "{told}");
+        assert!(message.contains(&words) && message.contains("name another folder"), "{message}");
     }
     let mut second = Snapshots::new(folder.path(), RUN, options, &Reporter::alone(Device::Cpu).unwrap());
     assert!(matches!(second.save(AT, &vs, &adam(&vs)), Err(SnapshotError::Taken { .. })));
@@ -265,7 +265,7 @@ fn save_with<E: Serialize + DeserializeOwned>(folder: &Path, extra: &E) -> Resul
 }
 
 #[test]
-fn the_runs_own_state_comes_back_on_every_rank() {
+fn the_programs_state_comes_back_on_every_rank() {
     let folder = tempfile::tempdir().unwrap();
     save_with(folder.path(), &so_far()).unwrap();
     let back = ranks(3, |group| {
@@ -276,7 +276,7 @@ fn the_runs_own_state_comes_back_on_every_rank() {
         snapshots.resume_with::<SoFar>(&vs, &mut adam(&vs), &group).unwrap()
     });
     assert!(back.into_iter().all(|back| back == (AT, Some(so_far()))));
-    // Who does not ask for it goes on without.
+    // A program that does not ask for it resumes without it.
     let start = ranks(2, |group| {
         let vs = vs_of(1.0);
         let mut snapshots = Snapshots::new(folder.path(), RUN, SnapshotOptions::default(), &reporter(&group));
@@ -286,7 +286,7 @@ fn the_runs_own_state_comes_back_on_every_rank() {
 }
 
 #[test]
-fn a_snapshot_without_a_state_of_its_own_and_a_start_anew_give_none() {
+fn a_snapshot_without_a_program_state_and_a_fresh_start_return_none() {
     let folder = tempfile::tempdir().unwrap();
     let resume = || {
         ranks(2, |group| {
@@ -304,7 +304,7 @@ fn a_snapshot_without_a_state_of_its_own_and_a_start_anew_give_none() {
 fn a_state_of_another_shape_is_refused_on_every_rank_and_nothing_is_changed() {
     let folder = tempfile::tempdir().unwrap();
     save_with(folder.path(), &so_far()).unwrap();
-    let told = ranks(2, |group| {
+    let message = ranks(2, |group| {
         let vs = vs_of(7.0);
         let mut optimizer = adam(&vs);
         let mut snapshots = Snapshots::new(folder.path(), RUN, SnapshotOptions::default(), &reporter(&group));
@@ -313,9 +313,9 @@ fn a_state_of_another_shape_is_refused_on_every_rank_and_nothing_is_changed() {
         assert!(before && optimizer.state_dict().tensors().is_empty());
         error.to_string()
     });
-    for told in told {
-        assert!(told.contains("Other") && told.contains("missing field `worst`"), "{told}");
-        assert!(told.contains(r#""best":0.30000000000000004"#) && told.contains("snapshot-000004"), "{told}");
+    for message in message {
+        assert!(message.contains("Other") && message.contains("missing field `worst`"), "{message}");
+        assert!(message.contains(r#""best":0.30000000000000004"#) && message.contains("snapshot-000004"), "{message}");
     }
 }
 

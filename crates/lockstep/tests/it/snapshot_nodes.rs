@@ -1,4 +1,4 @@
-//! Which snapshot a job of several nodes goes on from, where each node has a disk of its own, and whose it is.
+//! Which snapshot a job of several nodes resumes from, if each node has its own disk, and which job owns it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -35,7 +35,7 @@ fn sgd(vs: &VarStore) -> Sgd {
     Sgd::new(named_parameters(vs), SgdOptions { lr: 0.1, ..Default::default() }).unwrap()
 }
 
-/// A rank that is alone on its node, a worker of the job `job` after `restarts` of its launcher's restarts.
+/// A rank that is alone on its node, a worker of the job `job` after `restarts` restarts by its launcher.
 fn reporter(rank: usize, world: usize, job: &str, restarts: u32) -> Reporter {
     let variables = BTreeMap::from([
         ("RANK", rank.to_string()),
@@ -51,7 +51,7 @@ fn reporter(rank: usize, world: usize, job: &str, restarts: u32) -> Reporter {
     Reporter::new(&env, Device::Cpu).unwrap()
 }
 
-/// The job `job` saves a model of values `epoch` in `folder`.
+/// The job `job` saves a model with values `epoch` in `folder`.
 fn save(folder: &Path, job: &str, epoch: u64) {
     let vs = model(epoch as f64);
     let mut snapshots = Snapshots::new(folder, RUN, SnapshotOptions::default(), &reporter(0, 1, job, 0));
@@ -59,7 +59,7 @@ fn save(folder: &Path, job: &str, epoch: u64) {
     snapshots.finish().unwrap();
 }
 
-/// What each of two nodes, with these folders, gets: where training goes on and with which weights, or the words of a refusal.
+/// The result on each of two nodes with these folders: where training continues and with which weights, or the error's text.
 fn resume(folders: [&Path; 2], job: &str, resume: bool) -> Vec<Result<(u64, f64), String>> {
     let one = |group: &ProcessGroup| {
         let (vs, rank) = (model(-1.0), group.rank().get());
@@ -72,7 +72,7 @@ fn resume(folders: [&Path; 2], job: &str, resume: bool) -> Vec<Result<(u64, f64)
 }
 
 #[test]
-fn a_job_requeued_in_another_order_goes_on_from_the_disk_that_has_the_newest() {
+fn a_job_requeued_in_another_order_resumes_from_the_disk_that_has_the_newest() {
     let disks = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     save(disks[1].path(), "job7", 2);
     save(disks[1].path(), "job7", 3);
@@ -85,13 +85,13 @@ fn a_job_requeued_in_another_order_goes_on_from_the_disk_that_has_the_newest() {
 }
 
 #[test]
-fn a_jobs_own_snapshots_are_resumed_from_without_asking_and_anothers_are_refused_on_every_rank() {
+fn a_jobs_own_snapshots_are_resumed_from_without_the_flag_and_anothers_are_refused_on_every_rank() {
     let disk = tempfile::tempdir().unwrap();
     save(disk.path(), "job7", 2);
     assert_eq!(resume([disk.path(); 2], "job7", false), [Ok((2, 2.0)), Ok((2, 2.0))]);
-    for told in resume([disk.path(); 2], "job8", false) {
-        let told = told.unwrap_err();
-        assert!(told.contains("holds snapshots of a run, the newest of epoch 2; pass --resume"), "{told}");
+    for message in resume([disk.path(); 2], "job8", false) {
+        let message = message.unwrap_err();
+        assert!(message.contains("holds snapshots of a run, the newest of epoch 2; pass --resume"), "{message}");
     }
     assert_eq!(resume([disk.path(); 2], "job8", true), [Ok((2, 2.0)), Ok((2, 2.0))]);
 }
@@ -100,13 +100,13 @@ fn a_jobs_own_snapshots_are_resumed_from_without_asking_and_anothers_are_refused
 fn a_restart_does_not_make_anothers_snapshots_a_jobs_own() {
     let disk = tempfile::tempdir().unwrap();
     save(disk.path(), "job7", 2);
-    let told = ranks(1, |group| {
+    let messages = ranks(1, |group| {
         let vs = model(-1.0);
         let options = SnapshotOptions { resume: false, ..Default::default() };
         let mut snapshots = Snapshots::new(disk.path(), RUN, options, &reporter(0, 1, "job8", 1));
         snapshots.resume(&vs, &mut sgd(&vs), &group).unwrap_err().to_string()
     });
-    assert!(told[0].contains("pass --resume"), "{told:?}");
+    assert!(messages[0].contains("pass --resume"), "{messages:?}");
 }
 
 #[test]
@@ -114,19 +114,19 @@ fn snapshots_of_different_runs_on_two_disks_are_refused_with_both_sides_named() 
     let disks = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     save(disks[0].path(), "job7", 1);
     save(disks[1].path(), "job8", 2);
-    for told in resume([disks[0].path(), disks[1].path()], "job9", true) {
-        let told = told.unwrap_err();
+    for message in resume([disks[0].path(), disks[1].path()], "job9", true) {
+        let message = message.unwrap_err();
         for (rank, epoch, job) in [(0, 1, "job7"), (1, 2, "job8")] {
             let side = format!("has one of epoch {epoch}, step 0 of run {job} in {}", disks[rank].path().display());
-            assert!(told.contains(&format!("rank {rank} on ")) && told.contains(&side), "{told}");
+            assert!(message.contains(&format!("rank {rank} on ")) && message.contains(&side), "{message}");
         }
     }
-    // Of a job's own there is no doubt.
+    // A job's own snapshot is never ambiguous.
     assert_eq!(resume([disks[0].path(), disks[1].path()], "job7", true), [Ok((1, 1.0)), Ok((1, 1.0))]);
 }
 
 #[test]
-fn a_torn_snapshot_on_another_nodes_disk_is_passed_over_for_the_one_before() {
+fn a_torn_snapshot_on_another_nodes_disk_is_skipped_for_the_previous_one() {
     let disks = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     save(disks[0].path(), "job7", 1);
     save(disks[1].path(), "job7", 2);
@@ -144,7 +144,7 @@ fn the_copy_of_a_damaged_snapshot_on_another_nodes_disk_is_taken_before_an_older
     save(disks[0].path(), "job7", 2);
     let newest = lockstep::snapshot::list(disks[0].path()).unwrap().remove(0).path;
     std::fs::copy(&newest, disks[1].path().join(newest.file_name().unwrap())).unwrap();
-    // The header is as it was.
+    // The header is unchanged.
     let mut bytes = std::fs::read(&newest).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&newest, bytes).unwrap();

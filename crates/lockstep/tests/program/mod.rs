@@ -1,13 +1,15 @@
-//! Tests that start themselves as a program: `main` runs the case that a variable names, or else the tests.
+//! Tests that start themselves as a program: `main` runs the case named by a variable, or otherwise the tests.
 
 #![allow(dead_code)] // each test program uses its part
 
 use std::env;
 use std::io::Read;
-use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
+use lockstep_contract::clear_launcher;
+pub(crate) use lockstep_process::KillOnDrop;
 use lockstep_watchdog::{drain, receive};
 
 const CASE: &str = "LOCKSTEP_TEST_CASE";
@@ -29,7 +31,7 @@ pub(crate) fn main<const N: usize>(cases: fn(&str) -> anyhow::Result<()>, tests:
     libtest_mimic::run(&Arguments::from_args(), tests.into_iter().map(trial).collect()).exit_code()
 }
 
-/// This executable as a program that runs `case`, free of any launcher's variables.
+/// This executable as a program that runs `case`, without any launcher's variables.
 pub(crate) fn program(case: &str) -> Command {
     prepared(Command::new(env::current_exe().unwrap()), case)
 }
@@ -42,31 +44,18 @@ pub(crate) fn program_after(prelude: &str, case: &str) -> Command {
 }
 
 fn prepared(mut command: Command, case: &str) -> Command {
-    for name in ["RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "RUST_BACKTRACE"] {
-        command.env_remove(name);
-    }
-    command.env(CASE, case).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    clear_launcher(&mut command).env(CASE, case).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// Runs `command` until it *and all that inherited its output* have ended.
+/// Runs `command` until it *and every process that inherited its output* have ended.
 pub(crate) fn finish(command: Command) -> Output {
     lockstep_watchdog::output(command)
 }
 
-/// Waits until everything that holds this end of a pipe has ended.
+/// Waits until every process that holds this end of a pipe has ended.
 pub(crate) fn until_closed(pipe: impl Read + Send + 'static) {
     receive(&drain(pipe)).expect("something still holds the pipe");
-}
-
-/// A process that is killed and reaped when the test fails.
-pub(crate) struct Guarded(pub(crate) Child);
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {

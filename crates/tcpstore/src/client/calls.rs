@@ -1,5 +1,5 @@
-//! How a client's operations are carried out: which connection carries what, deadlines, and waits that are called off. Left
-//! out: what each operation means.
+//! Runs a client's operations: which connection carries a request, deadlines, and the cancellation of waits. Not here:
+//! the meaning of each operation.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex as StdMutex, PoisonError};
@@ -12,24 +12,24 @@ use super::connection::{Connection, Target, random};
 use super::{Client, Error, Kind};
 use crate::wire::{Expect, Frame, Key, Limits, Reply, Request, Value, WireError, user_key, wire_key};
 
-/// A server that does not answer at all delays the end of a wait by this much at most.
+/// If the server does not answer at all, a wait ends at most this much after its deadline.
 const GRACE: Duration = Duration::from_secs(2);
-/// Connections that are kept for later waits.
+/// Number of connections that are kept for later waits.
 const IDLE: usize = 4;
-/// When a wait for more keys runs out, it is not asked which of them are missing.
+/// When a wait for more keys than this expires, the client does not ask which of them are missing.
 const MOST_ASKED: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) target: Target,
     pub(super) peer: String,
-    /// None while an operation has it, or after one was given up with an answer under way.
+    /// `None` while an operation uses it, or after an operation was dropped before its reply arrived.
     main: Mutex<Option<Connection>>,
     idle: StdMutex<Vec<Connection>>,
     lost: AtomicBool,
 }
 
-/// An operation under way, for its error.
+/// An operation in progress, for its error message.
 pub(super) struct Call<'a> {
     operation: &'static str,
     keys: &'a [&'a str],
@@ -37,7 +37,7 @@ pub(super) struct Call<'a> {
 }
 
 impl Client {
-    /// An operation with one reply.
+    /// Runs an operation with one reply.
     pub(super) async fn quick<'a>(
         &self,
         operation: &'static str,
@@ -52,7 +52,7 @@ impl Client {
         }
     }
 
-    /// An operation whose reply is a number.
+    /// Runs an operation whose reply is a number.
     pub(super) async fn number(&self, operation: &'static str, keys: &[&str], request: Request) -> Result<i64, Error> {
         match self.quick(operation, keys, request).await? {
             (Reply::Number(number), _) => Ok(number),
@@ -60,7 +60,7 @@ impl Client {
         }
     }
 
-    /// An operation without reply: a PING behind it tells that it was done.
+    /// Runs an operation without a reply. A PING after it confirms that it is complete.
     pub(super) async fn confirmed(
         &self,
         operation: &'static str,
@@ -84,14 +84,14 @@ impl Client {
                 if let Some(values) = self.look(&keys, patient(deadline)).await? {
                     return Ok(values);
                 }
-                // A key may go again between the wait and the look.
+                // A key may be deleted between the wait and the read.
                 self.wait_apart(&keys, deadline).await?;
             }
         };
         wait_and_look.await.map_err(|kind| call.failed(self.peer(), kind))
     }
 
-    /// The values of the keys, if all are there now.
+    /// Returns the values of the keys if all of them exist now.
     pub(super) async fn look(&self, keys: &[Key], deadline: Instant) -> Result<Option<Vec<Value>>, Kind> {
         let check = Request::Check { keys: keys.to_vec() };
         let get = Request::MultiGet { keys: keys.to_vec() };
@@ -106,7 +106,7 @@ impl Client {
         if check == [Reply::Ready(true)] { Ok(()) } else { self.wait_apart(keys, deadline).await }
     }
 
-    /// Sends requests on the main connection, and receives the replies of those that have one.
+    /// Sends requests on the main connection and receives their replies, if they have any.
     async fn exchange(&self, requests: &[Request], deadline: Instant) -> Result<Vec<Reply>, Kind> {
         let bytes = encode(requests, &self.inner.target.limits)?;
         let exchange = async {
@@ -128,7 +128,7 @@ impl Client {
         self.inner.note_loss(outcome)
     }
 
-    /// Waits on a connection of its own.
+    /// Waits on a separate connection.
     async fn wait_apart(&self, keys: &[Key], deadline: Instant) -> Result<(), Kind> {
         self.inner.check_lost()?;
         let bytes = encode(&[Request::Wait { keys: keys.to_vec() }], &self.inner.target.limits)?;
@@ -171,7 +171,7 @@ impl Inner {
         outcome
     }
 
-    /// One more connection to a server that was there: no patience with one that is not.
+    /// Opens another connection to a server that was reachable before, so without retries.
     async fn open(&self, deadline: Instant) -> Result<Connection, Kind> {
         Connection::open(&self.target, deadline.min(Instant::now() + GRACE)).await.map_err(|kind| match kind {
             Kind::Refused => Kind::Closed,
@@ -179,7 +179,7 @@ impl Inner {
         })
     }
 
-    /// A connection for a wait.
+    /// Returns a connection for a wait.
     async fn borrow(&self, deadline: Instant) -> Result<Connection, Kind> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match idle {
@@ -216,7 +216,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Calls a wait off. The inner result is the wait's: it may have ended while the call was under way.
+/// Cancels a wait. The inner result is that of the wait, which may have ended in the meantime.
 async fn call_off(connection: &mut Connection, keys: &[Key]) -> Result<Result<(), Kind>, Kind> {
     connection.send(&encode(&[Request::CancelWait], &Limits::default())?).await?;
     match connection.receive(Expect::Wait).await? {
@@ -228,7 +228,7 @@ async fn call_off(connection: &mut Connection, keys: &[Key]) -> Result<Result<()
     }
 }
 
-/// Which of the keys are not there: all, if they are too many to ask.
+/// Returns the keys that do not exist; all keys if there are too many to ask about.
 async fn missing(connection: &mut Connection, keys: &[Key]) -> Result<Vec<String>, Kind> {
     let asked = if keys.len() > MOST_ASKED { &[] } else { keys };
     let checks: Vec<Request> = asked.iter().map(|key| Request::Check { keys: vec![key.clone()] }).collect();
@@ -243,12 +243,12 @@ async fn missing(connection: &mut Connection, keys: &[Key]) -> Result<Vec<String
     Ok(named.into_iter().map(|key| user_key(key)).collect())
 }
 
-/// What a wait's reply says.
+/// Interprets the reply to a wait.
 fn over(reply: Reply) -> Result<(), Kind> {
     if reply == Reply::StopWaiting { Ok(()) } else { Err(odd_answer()) }
 }
 
-/// The bytes of the requests, if a server takes them.
+/// Encodes the requests, if they respect the server's limits.
 fn encode(requests: &[Request], limits: &Limits) -> Result<Vec<u8>, Kind> {
     let mut bytes = Vec::new();
     for request in requests {
@@ -259,12 +259,12 @@ fn encode(requests: &[Request], limits: &Limits) -> Result<Vec<u8>, Kind> {
     Ok(bytes)
 }
 
-/// By when a server must have answered a question that precedes a wait of that deadline.
+/// The deadline for the server's answer to a question that precedes a wait with the given deadline.
 fn patient(deadline: Instant) -> Instant {
     deadline.max(Instant::now() + GRACE)
 }
 
-/// A reply of another kind than its request's. Decoding by what is expected leaves none but a wrong WAIT or PING.
+/// The error for a reply of an unexpected kind. Decoding checks all other replies, so this is a wrong WAIT or PING.
 pub(super) fn odd_answer() -> Kind {
     Kind::Protocol(WireError::UnknownAnswer(1))
 }

@@ -1,4 +1,4 @@
-//! One connection of a client: connecting, opening, sending and receiving. Left out: what is asked on it, and who asks.
+//! One connection of a client: connect, handshake, send and receive. Not here: the requests.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -13,22 +13,22 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::error::Kind;
 use crate::wire::{Expect, Frame, Limits, MAGIC, Reader, Reply, Request, Scan};
 
-/// Pauses between attempts to connect: the first, and the longest. Each is shortened at random by up to half.
+/// Pauses between attempts to connect: the first and the longest. Each is shortened by a random amount of up to half.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
-/// How long one attempt may take when a host does not answer at all, so that its other addresses get their turn.
+/// Time limit of one attempt if a host does not answer at all, so that its other addresses are tried, too.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
-/// Where to connect, and how patiently.
+/// Where to connect, and with which limits.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) host: String,
     pub(super) port: u16,
-    /// How long a server that accepted may take to answer.
+    /// How long a server that accepted the connection may take to answer.
     pub(super) handshake_timeout: Duration,
     pub(super) limits: Limits,
 }
 
-/// A connection that has been opened.
+/// A connection after its handshake.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
@@ -37,7 +37,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects, again and again until `deadline` while nobody listens. What is not a TCPStore is told at once.
+    /// Connects, and retries until `deadline` while the port refuses connections. A server that is not a TCPStore is
+    /// reported immediately.
     pub(super) async fn open(target: &Target, deadline: Instant) -> Result<Self, Kind> {
         let mut pause = PAUSE.0;
         let mut hung_up_since = None;
@@ -51,13 +52,13 @@ impl Connection {
             refused |= matches!(kind, Kind::Refused);
             let until = match kind {
                 Kind::Unresolved(_) | Kind::Refused | Kind::Unreachable(_) => deadline,
-                // A server whose queue of newcomers is full does so; for how long depends on it.
+                // A server whose accept queue is full does this for an unknown time.
                 Kind::HungUp => deadline.min(*hung_up_since.get_or_insert(now) + target.handshake_timeout),
                 _ => return Err(kind),
             };
             let next = now + pause.mul_f64(1.0 - random_fraction() / 2.0);
             if next >= until {
-                // An attempt that the deadline cut short says less than those before it.
+                // An attempt that the deadline interrupted is less informative than the earlier ones.
                 let cut_short = matches!(kind, Kind::Unreachable(_)) && now >= deadline;
                 return Err(if refused && cut_short { Kind::Refused } else { kind });
             }
@@ -88,7 +89,7 @@ impl Connection {
             Ok(Err(error)) => return Err(Kind::Unreachable(error)),
             Err(late) => return Err(Kind::Unreachable(late.into())),
         };
-        // On loopback a socket can meet itself if the port is one of those that the kernel gives out.
+        // On loopback a socket can connect to itself if the port is in the ephemeral range.
         if stream.local_addr().ok() == stream.peer_addr().ok() {
             return Err(Kind::Refused);
         }
@@ -99,21 +100,21 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Says VALIDATE and PING, and reads the nonce back.
+    /// Sends VALIDATE and PING, and reads the nonce back.
     async fn handshake(&mut self) -> Result<(), Kind> {
         let nonce = random() as u32;
         let mut opening = Vec::new();
         Request::Validate { magic: MAGIC }.encode(&mut opening);
         Request::Ping { nonce }.encode(&mut opening);
-        match self.say(&opening).await {
+        match self.open_with(&opening).await {
             Err(Kind::Closed) if self.input.is_empty() => Err(Kind::HungUp),
-            Ok(()) | Err(Kind::Closed) if self.input != nonce.to_le_bytes() => Err(self.stranger(&opening)),
+            Ok(()) | Err(Kind::Closed) if self.input != nonce.to_le_bytes() => Err(self.not_a_store(&opening)),
             other => other.map(|()| self.input.clear()),
         }
     }
 
-    /// Sends the opening, and reads until four bytes are there.
-    async fn say(&mut self, opening: &[u8]) -> Result<(), Kind> {
+    /// Sends the opening bytes and reads until four bytes have arrived.
+    async fn open_with(&mut self, opening: &[u8]) -> Result<(), Kind> {
         self.send(opening).await?;
         while self.input.len() < 4 {
             self.fill().await?;
@@ -121,23 +122,23 @@ impl Connection {
         Ok(())
     }
 
-    /// What a server said that is no store.
-    fn stranger(&self, opening: &[u8]) -> Kind {
+    /// Describes the answer of a server that is not a store.
+    fn not_a_store(&self, opening: &[u8]) -> Kind {
         const SHOWN: usize = 60;
         let got = match opening.starts_with(&self.input) {
             true => "an echo of what was sent".into(),
             false => String::from_utf8_lossy(&self.input[..self.input.len().min(SHOWN)]),
         };
-        Kind::Stranger { got: got.into_owned() }
+        Kind::NotAStore { got: got.into_owned() }
     }
 
-    /// Sends bytes.
+    /// Sends all bytes.
     pub(super) async fn send(&mut self, bytes: &[u8]) -> Result<(), Kind> {
         Ok(self.stream.write_all(bytes).await?)
     }
 
-    /// Receives the reply that is expected. What arrived of it is kept if the future is dropped; the reply itself is taken
-    /// from the buffer only when it is whole.
+    /// Receives the expected reply. If the future is dropped, the bytes that have arrived are kept; a reply is removed
+    /// from the buffer only when it is complete.
     pub(super) async fn receive(&mut self, expect: Expect) -> Result<Reply, Kind> {
         let (mut scan, mut needs) = (Scan::default(), 0);
         loop {
@@ -151,7 +152,7 @@ impl Connection {
         }
     }
 
-    /// Takes the reply that is there whole.
+    /// Removes the complete reply from the buffer.
     fn take(&mut self, expect: Expect, length: usize) -> Result<Reply, Kind> {
         let mut reader = Reader::new(&self.input[..length]);
         let reply = Reply::read(expect, &mut reader, &self.limits).map_err(Kind::Protocol)?;
@@ -159,7 +160,7 @@ impl Connection {
         Ok(reply)
     }
 
-    /// Reads what comes next.
+    /// Reads the next bytes into the buffer.
     async fn fill(&mut self) -> Result<(), Kind> {
         match self.stream.read_buf(&mut self.input).await? {
             0 => Err(Kind::Closed),
@@ -168,7 +169,7 @@ impl Connection {
     }
 }
 
-/// A random number; good enough for a nonce and for spreading clients over time.
+/// A random number, good enough for a nonce and for random pauses.
 pub(super) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

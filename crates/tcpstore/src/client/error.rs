@@ -1,4 +1,4 @@
-//! What can go wrong between a client and a store, in words that say where, with which key, and after how long.
+//! Errors of a client. Each names the store, the keys and the elapsed time.
 
 use std::fmt;
 use std::io;
@@ -9,9 +9,9 @@ use crate::wire::WireError;
 /// An operation that failed. Reads after "failed to".
 #[derive(Debug)]
 pub struct Error {
-    /// What was to be done, as a verb: `connect to`, `set`, `wait for`.
+    /// The operation as a verb: `connect to`, `set`, `wait for`.
     pub operation: &'static str,
-    /// The keys that it was about, as the user named them.
+    /// The keys of the operation, as the user named them.
     pub keys: Vec<String>,
     /// The store, as `host:port`.
     pub peer: String,
@@ -25,52 +25,52 @@ pub struct Error {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Kind {
-    /// The host's name has no address.
-    #[error("the host's name does not resolve ({0}); try `getent hosts` with it")]
+    /// The host name has no address.
+    #[error("the host name does not resolve ({0}); check it with `getent hosts`")]
     Unresolved(io::Error),
-    /// The host is there, but no process listens on the port.
-    #[error("nobody listens on this port; start the process that hosts the store, or correct the address")]
+    /// The host answers, but no process listens on the port.
+    #[error("no process listens on this port; start the process that hosts the store, or correct the address")]
     Refused,
     /// The host does not answer.
     #[error("the host cannot be reached ({0}); check the route and the firewall")]
     Unreachable(io::Error),
-    /// The connection stands, but nothing was said on it.
+    /// The connection was accepted, but no answer arrived.
     #[error(
-        "something accepts connections there but says nothing: it is not a TCPStore, or its process is stopped; \
+        "something accepts connections there but does not answer: it is not a TCPStore, or its process is stopped; \
          `ss -ltnp` on that host shows whose port it is"
     )]
     Mute,
-    /// Something else than a store answers.
+    /// Something other than a store answers.
     #[error(
-        "what listens there is not a TCPStore: it answered {got:?}; `ss -ltnp` on that host shows whose port it is"
+        "what listens there is not a TCPStore: it answered {got:?}; `ss -ltnp` on that host shows which process owns the port"
     )]
-    Stranger {
+    NotAStore {
         /// The first bytes of the answer, as text.
         got: String,
     },
-    /// Whatever listens closes the connection before it answers.
-    #[error("what listens there closes every connection at once: it is not a TCPStore, or it takes no more clients")]
+    /// The listener closes the connection before it answers.
+    #[error("what listens there closes every connection at once: it is not a TCPStore, or it accepts no more clients")]
     HungUp,
-    /// The keys did not come in time.
+    /// The keys were not set in time.
     #[error("still missing: {}", list(missing))]
     Missing {
-        /// Those that are not there.
+        /// The keys that do not exist.
         missing: Vec<String>,
     },
     /// The server did not answer in time.
     #[error("the server did not answer in time")]
     TimedOut,
-    /// The connection is lost, now or at an earlier operation; the client stays lost.
+    /// The connection was lost, now or at an earlier operation. The client does not reconnect.
     #[error("the server closed the connection: its process has ended, or it refused a request")]
     Closed,
-    /// The system's own words.
+    /// An error of the operating system.
     #[error(transparent)]
     Io(io::Error),
-    /// The server's answer makes no sense.
+    /// The server's answer is not valid.
     #[error("the server's answer makes no sense: {0}")]
     Protocol(WireError),
-    /// A server would refuse the request, so that it was not sent.
-    #[error("not sent, since a store refuses it: {0}")]
+    /// The server would refuse the request, so the client did not send it.
+    #[error("not sent, because a store refuses it: {0}")]
     Invalid(WireError),
 }
 
@@ -106,7 +106,7 @@ impl From<io::Error> for Kind {
     }
 }
 
-/// A few names, quoted, and how many more there are.
+/// The first few names, quoted, and the number of the others.
 fn list(names: &[String]) -> String {
     const SHOWN: usize = 8;
     let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("{name:?}")).collect();

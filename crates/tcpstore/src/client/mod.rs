@@ -1,8 +1,8 @@
-//! The client: every operation of a store, with a deadline each. Left out: rendezvous, and prefixes for keys.
+//! The client: every operation of a store, each with a deadline. Not here: rendezvous, and prefixes for keys.
 //!
-//! A client has one connection for what is answered at once, and opens further ones for waits, since a connection that waits
-//! can carry nothing else. So several tasks share a client without holding each other up. A future that is dropped takes its
-//! connection with it and leaves the others as they are.
+//! A client uses one connection for operations that the server answers immediately and opens others for waits, because
+//! a waiting connection can carry nothing else. So several tasks can share a client without blocking each other.
+//! Dropping a future closes its connection and does not affect the others.
 
 mod calls;
 mod connection;
@@ -17,14 +17,15 @@ use crate::wire::{KEY_PREFIX, Limits, Reply, Request, user_key, wire_key};
 use calls::{Call, Inner, odd_answer};
 use connection::{Connection, Target, random};
 
-/// How a client works.
+/// Options of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// How long a server that accepted the connection may take for its first answer, before it is said to be no store. 5 s.
+    /// How long a server that accepted the connection may take for its first answer. After that it is not considered a
+    /// store. 5 s.
     pub handshake_timeout: Duration,
-    /// How long an operation may take that the server answers at once. 30 s.
+    /// Time limit of operations that the server answers immediately. 30 s.
     pub operation_timeout: Duration,
-    /// What is not sent (keys, values) since the server would refuse it, and the largest reply that is taken.
+    /// Limits for keys and values, which the server would refuse otherwise, and for the largest accepted reply.
     pub limits: Limits,
 }
 
@@ -40,9 +41,9 @@ impl Default for ClientOptions {
 
 /// A client of a store. Clones share its connections.
 ///
-/// Keys are named as libtorch's clients name them. Operations that change something return when the server has done them
-/// (libtorch's own `set` does not wait for that). Once the server has closed the connection, every operation fails: a store
-/// that comes back at the same address is another store.
+/// Keys have the names that libtorch's clients use. Operations that change the store return when the server has
+/// completed them (libtorch's own `set` does not wait for that). After the server has closed the connection, every
+/// operation fails: a store that appears later at the same address is another store.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -50,11 +51,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to a store that may not be up yet: tries again until `timeout`.
+    /// Connects to a store that may not be up yet: retries until `timeout`.
     ///
     /// # Errors
-    /// After `timeout`: nobody listens, the host cannot be reached or its name does not resolve. Within
-    /// [`ClientOptions::handshake_timeout`] of being connected: what listens is no store.
+    /// After `timeout`: no process listens, the host cannot be reached or its name does not resolve. Within
+    /// [`ClientOptions::handshake_timeout`] of connecting: the listener is not a store.
     pub async fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self, Error> {
         Self::connect_with(host, port, timeout, ClientOptions::default()).await
     }
@@ -62,7 +63,7 @@ impl Client {
     /// [`Self::connect`] with options.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Self::connect`].
     pub async fn connect_with(host: &str, port: u16, timeout: Duration, options: ClientOptions) -> Result<Self, Error> {
         let call = Call::new("connect to", &[]);
         let ClientOptions { handshake_timeout, operation_timeout, limits } = options;
@@ -73,7 +74,7 @@ impl Client {
         Ok(Self { inner: Arc::new(Inner::new(target, peer, main)), operation_timeout })
     }
 
-    /// The same client, with another time limit for operations that the server answers at once.
+    /// Returns the same client with another time limit for operations that the server answers immediately.
     #[must_use]
     pub fn with_operation_timeout(&self, operation_timeout: Duration) -> Self {
         Self { inner: Arc::clone(&self.inner), operation_timeout }
@@ -87,7 +88,8 @@ impl Client {
     /// Sets a key.
     ///
     /// # Errors
-    /// As of every operation: the server does not answer in time, the connection is lost, or a key or value is too large.
+    /// Those of every operation: the server does not answer in time, the connection is lost, or a key or value is too
+    /// large.
     pub async fn set(&self, key: &str, value: &[u8]) -> Result<(), Error> {
         self.confirmed("set", &[key], Request::Set { key: wire_key(key), value: value.to_vec() }).await
     }
@@ -95,34 +97,34 @@ impl Client {
     /// Sets several keys.
     ///
     /// # Errors
-    /// As of [`Self::set`].
+    /// As for [`Self::set`].
     pub async fn multi_set(&self, entries: &[(&str, &[u8])]) -> Result<(), Error> {
         let keys: Vec<&str> = entries.iter().map(|&(key, _)| key).collect();
         let entries = entries.iter().map(|&(key, value)| (wire_key(key), value.to_vec())).collect();
         self.confirmed("set", &keys, Request::MultiSet { entries }).await
     }
 
-    /// Appends to what a key holds (nothing, if it is missing).
+    /// Appends to the value of a key. A missing key counts as empty.
     ///
     /// # Errors
-    /// As of [`Self::set`].
+    /// As for [`Self::set`].
     pub async fn append(&self, key: &str, value: &[u8]) -> Result<(), Error> {
         self.confirmed("append to", &[key], Request::Append { key: wire_key(key), value: value.to_vec() }).await
     }
 
-    /// Puts a value at the end of a queue.
+    /// Appends a value to a queue.
     ///
     /// # Errors
-    /// As of [`Self::set`].
+    /// As for [`Self::set`].
     pub async fn queue_push(&self, key: &str, value: &[u8]) -> Result<(), Error> {
         self.confirmed("push to the queue", &[key], Request::QueuePush { key: wire_key(key), value: value.to_vec() })
             .await
     }
 
-    /// The value of a key, waited for if it is missing.
+    /// Returns the value of a key; waits for the key if it is missing.
     ///
     /// # Errors
-    /// [`Kind::Missing`] after `timeout`, and as of [`Self::set`].
+    /// [`Kind::Missing`] after `timeout`, and as for [`Self::set`].
     pub async fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, Error> {
         let keys = [key];
         let call = Call::new("get", &keys);
@@ -130,18 +132,18 @@ impl Client {
         values.pop().ok_or_else(|| call.failed(self.peer(), odd_answer()))
     }
 
-    /// The values of several keys, waited for if some are missing.
+    /// Returns the values of several keys; waits for those that are missing.
     ///
     /// # Errors
-    /// As of [`Self::get`].
+    /// As for [`Self::get`].
     pub async fn multi_get(&self, keys: &[&str], timeout: Duration) -> Result<Vec<Vec<u8>>, Error> {
         self.get_all(&Call::new("get", keys), timeout).await
     }
 
-    /// The value of a key, if it is there now.
+    /// Returns the value of a key if the key exists now.
     ///
     /// # Errors
-    /// As of [`Self::set`].
+    /// As for [`Self::set`].
     pub async fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
         let keys = [key];
         let call = Call::new("get", &keys);
@@ -149,30 +151,31 @@ impl Client {
         found.map(|found| found.and_then(|mut values| values.pop())).map_err(|kind| call.failed(self.peer(), kind))
     }
 
-    /// The values of several keys, if all of them are there now.
+    /// Returns the values of several keys if all of them exist now.
     ///
     /// # Errors
-    /// As of [`Self::set`].
+    /// As for [`Self::set`].
     pub async fn try_multi_get(&self, keys: &[&str]) -> Result<Option<Vec<Vec<u8>>>, Error> {
         let call = Call::new("get", keys);
         let found = self.look(&call.wire_keys(), call.started + self.operation_timeout).await;
         found.map_err(|kind| call.failed(self.peer(), kind))
     }
 
-    /// Adds to the number that a key holds (0 if it is missing), and returns the sum.
+    /// Adds to the number in a key (0 if the key is missing) and returns the sum.
     ///
     /// # Errors
-    /// As of [`Self::set`]; a value that is no number makes the server close the connection. After an error it is unknown
-    /// whether the number was added.
+    /// As for [`Self::set`]; if the value is not a number, the server closes the connection. After an error it is
+    /// unknown whether the number was added.
     pub async fn add(&self, key: &str, amount: i64) -> Result<i64, Error> {
         self.number("add to", &[key], Request::Add { key: wire_key(key), amount }).await
     }
 
-    /// Sets a key to `desired` if it holds `expected`, or if it is missing and nothing is expected. Returns what it holds
-    /// then; for a missing key of which something was expected, that is `expected`, though it stays missing.
+    /// Sets a key to `desired` if its value is `expected`, or if it is missing and `expected` is empty. Returns the
+    /// value of the key afterwards. If the key is missing and `expected` is not empty, returns `expected`, and the key
+    /// stays missing.
     ///
     /// # Errors
-    /// As of [`Self::set`].
+    /// As for [`Self::set`].
     pub async fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>, Error> {
         let request =
             Request::CompareSet { key: wire_key(key), expected: expected.to_vec(), desired: desired.to_vec() };
@@ -182,10 +185,10 @@ impl Client {
         }
     }
 
-    /// Whether all these keys are there (a queue that holds something is).
+    /// Returns true if all these keys exist. A queue exists while it is not empty.
     ///
     /// # Errors
-    /// As of [`Self::set`].
+    /// As for [`Self::set`].
     pub async fn check(&self, keys: &[&str]) -> Result<bool, Error> {
         let request = Request::Check { keys: Call::new("check", keys).wire_keys() };
         match self.quick("check", keys, request).await? {
@@ -194,44 +197,44 @@ impl Client {
         }
     }
 
-    /// Waits until all these keys are there. A wait that runs out is called off, and the client goes on.
+    /// Waits until all these keys exist. A wait that expires is cancelled, and the client stays usable.
     ///
     /// # Errors
-    /// [`Kind::Missing`] after `timeout` (2 s later at most, if the server does not answer), and as of [`Self::set`].
+    /// [`Kind::Missing`] after `timeout` (at most 2 s later, if the server does not answer), and as for [`Self::set`].
     pub async fn wait(&self, keys: &[&str], timeout: Duration) -> Result<(), Error> {
         let call = Call::new("wait for", keys);
         let waited = self.wait_for(&call.wire_keys(), call.started + timeout).await;
         waited.map_err(|kind| call.failed(self.peer(), kind))
     }
 
-    /// The number of keys, `init/` included, queues not.
+    /// Returns the number of keys, including `init/`, excluding queues.
     ///
     /// # Errors
-    /// As of [`Self::set`].
+    /// As for [`Self::set`].
     pub async fn num_keys(&self) -> Result<i64, Error> {
         self.number("count the keys of", &[], Request::NumKeys).await
     }
 
-    /// Deletes a key; whether it was there.
+    /// Deletes a key and returns true if it existed.
     ///
     /// # Errors
-    /// As of [`Self::set`].
+    /// As for [`Self::set`].
     pub async fn delete(&self, key: &str) -> Result<bool, Error> {
         Ok(self.number("delete", &[key], Request::Delete { key: wire_key(key) }).await? > 0)
     }
 
-    /// The number of values in a queue.
+    /// Returns the number of values in a queue.
     ///
     /// # Errors
-    /// As of [`Self::set`].
+    /// As for [`Self::set`].
     pub async fn queue_len(&self, key: &str) -> Result<i64, Error> {
         self.number("measure the queue", &[key], Request::QueueLen { key: wire_key(key) }).await
     }
 
-    /// Takes the value at the front of a queue, waited for if it is empty.
+    /// Removes and returns the first value of a queue; waits for a value if the queue is empty.
     ///
     /// # Errors
-    /// As of [`Self::get`].
+    /// As for [`Self::get`].
     pub async fn queue_pop(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, Error> {
         let keys = [key];
         let call = Call::new("pop from the queue", &keys);
@@ -240,15 +243,15 @@ impl Client {
             if let Some(value) = self.try_queue_pop(key).await? {
                 return Ok(value);
             }
-            // Another client may be quicker than we are after the wait.
+            // Another client may take the value after our wait has ended.
             self.wait_for(&call.wire_keys(), deadline).await.map_err(|kind| call.failed(self.peer(), kind))?;
         }
     }
 
-    /// Takes the value at the front of a queue, if there is one now.
+    /// Removes and returns the first value of a queue if it has one now.
     ///
     /// # Errors
-    /// As of [`Self::set`].
+    /// As for [`Self::set`].
     pub async fn try_queue_pop(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
         match self.quick("pop from the queue", &[key], Request::QueuePop { key: wire_key(key) }).await? {
             (Reply::Popped { value, .. }, _) => Ok(value),
@@ -256,10 +259,10 @@ impl Client {
         }
     }
 
-    /// The names of all keys, sorted, without queues and without `init/`.
+    /// Returns the names of all keys, sorted, without queues and without `init/`.
     ///
     /// # Errors
-    /// As of [`Self::set`].
+    /// As for [`Self::set`].
     pub async fn list_keys(&self) -> Result<Vec<String>, Error> {
         match self.quick("list the keys of", &[], Request::ListKeys).await? {
             (Reply::Keys(keys), _) => {
@@ -272,10 +275,10 @@ impl Client {
         }
     }
 
-    /// Asks whether the server still answers; the time that it took.
+    /// Checks that the server still answers and returns the round-trip time.
     ///
     /// # Errors
-    /// As of [`Self::set`].
+    /// As for [`Self::set`].
     pub async fn ping(&self) -> Result<Duration, Error> {
         let nonce = random() as u32;
         match self.quick("ping", &[], Request::Ping { nonce }).await? {

@@ -1,8 +1,8 @@
-//! One connection's socket and deadlines. Left out: what the bytes mean ([`Session`]).
+//! One connection's socket and deadlines. Not here: the protocol ([`Session`]).
 //!
-//! The loop is: do the requests that are there, send the replies, wait for bytes, a wake-up or a deadline. While replies are
-//! unsent nothing more is done and nothing more is read, so that a peer that does not read fills no memory but its own
-//! socket's.
+//! The loop is: process the complete requests, send the replies, wait for bytes, a wake-up or a deadline. While replies
+//! are unsent, the loop neither processes nor reads anything else, so that a peer that does not read fills only its own
+//! socket's buffers.
 
 use std::future::pending;
 use std::io;
@@ -20,17 +20,17 @@ use super::session::Violation;
 use super::shared::Shared;
 use super::{ConnectionId, Options, Session};
 
-/// Requests that are done at a time before others get their turn.
+/// Number of requests that are processed in a row before other connections get their turn.
 const BATCH: usize = 64;
-/// Unsent bytes beyond which replies are sent before more is done.
+/// If more bytes than this are unsent, they are sent before the next request is processed.
 const OUT_HIGH: usize = 64 << 10;
-/// Bytes that are read at a time: few for a small request, more in the middle of a large one.
+/// Sizes of a read: small for a small request, larger in the middle of a large one.
 const READ: (usize, usize) = (2 << 10, 64 << 10);
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
 enum Ending {
-    #[error("it closed the connection")]
+    #[error("the peer closed the connection")]
     Closed,
     #[error(transparent)]
     Violation(#[from] Violation),
@@ -48,10 +48,10 @@ enum Ending {
     Io(#[from] io::Error),
 }
 
-/// The ending when a time limit is over.
+/// Makes the ending of an expired time limit.
 type TooLate = fn(Duration) -> Ending;
 
-/// Serves a connection to its end, and remembers why it ended if its peer is to blame.
+/// Serves a connection until it ends, and records the reason if the peer is to blame.
 pub(super) async fn serve(
     stream: TcpStream,
     address: SocketAddr,
@@ -73,13 +73,13 @@ pub(super) async fn serve(
         room: None,
     };
     let Err(ending) = connection.run(&all).await else { return };
-    // Whoever made room by closing this connection has recorded it.
+    // The connection that needed the room has recorded this ending.
     if !matches!(ending, Ending::Closed | Ending::Io(_) | Ending::Overdrawn(Overdrawn::Closed)) {
         all.lock().refuse(address, Instant::now(), ending.to_string());
     }
 }
 
-/// Forgets the connection however its task ends.
+/// Removes the connection when its task ends, for whatever reason.
 struct Leave {
     id: ConnectionId,
     all: Arc<Shared>,
@@ -97,21 +97,21 @@ struct Connection {
     id: ConnectionId,
     session: Session,
     input: Vec<u8>,
-    /// Bytes of input that the next request needs at least.
+    /// Number of input bytes that the next request needs at least.
     needs: usize,
     out: Vec<u8>,
-    /// When the request that is under way began, or the connection.
+    /// When the current request began, or the connection.
     begun: Instant,
-    /// Set while the next request's reply has no room; tells when there may be.
+    /// Set while there is no room for the next reply; changes when there may be room.
     room: Option<watch::Receiver<()>>,
 }
 
 impl Connection {
-    /// Never returns but with an ending.
+    /// Runs until the connection ends.
     async fn run(&mut self, all: &Shared) -> Result<(), Ending> {
         loop {
             if let Err(ending) = self.work(all) {
-                let _ = self.stream.try_write(&self.out); // what it asked before it went wrong
+                let _ = self.stream.try_write(&self.out); // replies to requests before the bad one
                 return Err(ending);
             }
             if !self.out.is_empty() {
@@ -126,11 +126,11 @@ impl Connection {
         }
     }
 
-    /// Does requests that are there whole, a batch at most.
+    /// Processes complete requests, at most one batch.
     fn work(&mut self, all: &Shared) -> Result<(), Ending> {
         let now = Instant::now();
         let mut state = all.lock();
-        self.session.tell_if_woken(&state.data, &mut self.out);
+        self.session.reply_if_woken(&state.data, &mut self.out);
         let mut done = 0;
         let mut start = 0;
         while done < BATCH && self.out.len() < OUT_HIGH && self.input.len() - start >= self.needs {
@@ -152,7 +152,7 @@ impl Connection {
         Ok(state.settle(self.id, counted(self.input.capacity()) + counted(self.out.capacity()), now)?)
     }
 
-    /// Drops input that is done with, and a buffer that has become too large for an idle connection.
+    /// Removes processed input, and replaces a buffer that is too large for an idle connection.
     fn discard(&mut self, count: usize) {
         self.input.drain(..count);
         if self.input.is_empty() && self.input.capacity() > KEEP {
@@ -160,7 +160,7 @@ impl Connection {
         }
     }
 
-    /// Sends the replies. The time counts anew with every byte that the peer takes.
+    /// Sends the replies. The time limit starts again with every byte that the peer accepts.
     async fn flush(&mut self, all: &Shared) -> Result<(), Ending> {
         let limit = all.options.write_timeout;
         let mut sent = 0;
@@ -176,17 +176,17 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits until others hold less. Those that stand still are closed, after a while.
+    /// Waits until other connections hold less memory. After a while, stalled connections are closed.
     async fn wait_for_room(&mut self, mut room: watch::Receiver<()>, all: &Shared) -> Result<(), Ending> {
         let (limit, last) = (all.options.stall_timeout, all.options.write_timeout);
         if self.begun.elapsed() > last {
             return Err(Ending::Crowded(last));
         }
-        // Whoever waits here looks again several times within the limit, and so does not seem to stand still.
+        // Checking several times within the limit keeps this connection from looking stalled itself.
         let looked = timeout(limit / 4, room.changed()).await;
         let now = Instant::now();
         if let (Err(_), Some(then)) = (looked, now.checked_sub(limit)) {
-            all.lock().close_still(self.id, then, now);
+            all.lock().close_stalled(self.id, then, now);
         }
         Ok(())
     }
@@ -210,7 +210,7 @@ impl Connection {
         }
     }
 
-    /// How long after the beginning the peer must have done what, if it must.
+    /// The peer's current time limit and the ending for missing it, if it has one.
     fn deadline(&self, options: &Options) -> Option<(Duration, TooLate)> {
         if !self.session.validated() {
             Some((options.handshake_timeout, Ending::Mute))
@@ -221,13 +221,14 @@ impl Connection {
         }
     }
 
-    /// Takes what has arrived, up to a chunk. Room is made for bytes that are expected, but never more than a chunk.
+    /// Reads the bytes that have arrived, at most one chunk. The buffer grows for expected bytes, but never by more
+    /// than a chunk.
     fn read(&mut self) -> Result<(), Ending> {
         if self.input.is_empty() && self.session.validated() {
             self.begun = Instant::now();
         }
         let missing = self.needs.saturating_sub(self.input.len());
-        // At most as much again as has arrived: what was only announced takes no memory.
+        // At most double the bytes that have arrived: an announced length takes no memory.
         let most = READ.1.max(self.input.len());
         if self.input.capacity() - self.input.len() < missing.clamp(1, READ.0) {
             self.input.reserve_exact(missing.clamp(READ.0, most));

@@ -1,4 +1,4 @@
-//! What the store holds and what each operation does to it. Pure: left out are sockets, clocks, and the order of replies.
+//! The contents of the store and the effect of each operation. Pure: no sockets, no clock, no order of replies.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -9,48 +9,50 @@ use super::ConnectionId;
 use super::waiters::{WaitedKeys, Waiters};
 use crate::wire::{Key, Limits, Reply, Request, Value};
 
-/// Bytes that an entry costs beside its key and value, roughly: the tables' own.
+/// Approximate overhead in bytes of a table entry, in addition to key and value.
 const ENTRY_OVERHEAD: usize = 64;
 
-/// Keys, queues and waits.
+/// The keys, queues and waits of a store.
 ///
-/// It does what libtorch's server does (`TCPStoreLibUvBackend.cpp` of PyTorch 2.11), oddities included: GET of a missing key
-/// answers with an empty value, COMPARE_SET of a missing key with the value that was expected, queues count as keys for CHECK
-/// and WAIT but for no other operation. In three cases in which libtorch's server harms its clients it does better:
-/// - A COMPARE_SET that set nothing does not end waits for the key, which is still missing.
-/// - A WAIT for a queue that holds values and for a missing key ends when the key comes, not when the queue grows once more.
-/// - Of several clients that wait for one queue, the one that began first gets the value, also after one waited before.
+/// The behaviour is that of libtorch's server (`TCPStoreLibUvBackend.cpp` of PyTorch 2.11), including its oddities: GET
+/// of a missing key answers with an empty value, COMPARE_SET of a missing key answers with the expected value, and
+/// queues count as keys for CHECK and WAIT but for no other operation. It differs in three cases in which libtorch's
+/// server harms its clients:
+/// - A COMPARE_SET that sets nothing does not end waits for the key, which is still missing.
+/// - A WAIT for a non-empty queue and a missing key ends when the key is set, not when the queue grows again.
+/// - If several clients wait for the same queue, the one that has waited longest gets the value, even if it has waited
+///   before.
 #[derive(Debug)]
 pub struct Data {
     limits: Limits,
     max_bytes: usize,
     bytes: usize,
-    /// Bytes of `max_bytes` that others have.
-    lent: usize,
+    /// The part of `max_bytes` that is reserved for other uses.
+    reserved: usize,
     values: HashMap<Key, Held>,
     queues: HashMap<Key, VecDeque<Held>>,
-    /// Bytes of `bytes` by the connection that wrote them, also after it has gone.
+    /// The part of `bytes` that each connection wrote, also after it has closed.
     written: HashMap<ConnectionId, usize>,
     waiters: Waiters,
 }
 
-/// A value, and the connection that wrote it last.
+/// A value and the connection that wrote it last.
 #[derive(Debug)]
 struct Held {
     value: Value,
     by: ConnectionId,
 }
 
-/// What a request came to.
+/// The result of a request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// What to answer, if anything.
+    /// The reply, if the operation has one.
     pub reply: Option<Reply>,
-    /// Other connections whose wait is over.
+    /// Other connections whose wait has ended.
     pub woken: Vec<ConnectionId>,
 }
 
-/// Why a request cannot be done. The connection that asked is closed, since the protocol has no reply for it.
+/// Why a request is refused. Its connection is closed, because the protocol has no error reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The store would grow beyond its limit.
@@ -59,37 +61,37 @@ pub enum Refused {
         /// The limit.
         max: usize,
     },
-    /// The last quarter of the store is for others than this connection.
+    /// The last quarter of the store is reserved for other connections.
     #[error(
-        "keys and values that this connection wrote would take {got} bytes, and the last quarter of {max} is for others"
+        "keys and values that this connection wrote would take {got} bytes, and the last quarter of {max} is reserved for other connections"
     )]
     Share {
-        /// What it would have written of all that is there.
+        /// The bytes that it would have written, of those that are in the store.
         got: usize,
         /// The limit.
         max: usize,
     },
-    /// The reply, or a value that grows by APPEND, would be beyond its limit.
+    /// The reply, or a value after APPEND, would exceed its limit.
     #[error("the answer or the grown value would have {got} bytes, more than {max}")]
     ReplyTooLarge {
-        /// Its bytes.
+        /// Its size in bytes.
         got: usize,
         /// The limit.
         max: usize,
     },
-    /// ADD to what is no number.
-    #[error("add to a value that is no decimal number of 64 bits: {0:?}")]
+    /// ADD to a value that is not a number.
+    #[error("add to a value that is not a decimal 64-bit number: {0:?}")]
     NotANumber(String),
 }
 
 impl Data {
-    /// An empty store that holds at most `max_bytes` of keys and values, less what is [lent](Self::lend).
+    /// An empty store that holds at most `max_bytes` of keys and values, minus the [reserved](Self::reserve) bytes.
     pub fn new(limits: Limits, max_bytes: usize) -> Self {
         Self {
             limits,
             max_bytes,
             bytes: 0,
-            lent: 0,
+            reserved: 0,
             values: HashMap::new(),
             queues: HashMap::new(),
             written: HashMap::new(),
@@ -97,10 +99,10 @@ impl Data {
         }
     }
 
-    /// Does what a connection asks.
+    /// Executes a request of a connection.
     ///
     /// # Errors
-    /// What it may not have; then nothing is changed.
+    /// The request is refused; then nothing has changed.
     pub fn apply(&mut self, connection: ConnectionId, request: Request) -> Result<Outcome, Refused> {
         match request {
             Request::Validate { .. } => Ok(Outcome::default()),
@@ -129,12 +131,12 @@ impl Data {
         }
     }
 
-    /// Forgets a connection that is gone.
+    /// Removes a connection that has closed.
     pub fn leave(&mut self, connection: ConnectionId) {
         self.waiters.end(connection);
     }
 
-    /// Whether the connection waits for keys.
+    /// Returns true if the connection waits for keys.
     pub fn waits(&self, connection: ConnectionId) -> bool {
         self.waiters.waits(connection)
     }
@@ -149,37 +151,37 @@ impl Data {
         self.values.get(key).map(|held| &held.value)
     }
 
-    /// The names of all keys, in no order.
+    /// The names of all keys, in arbitrary order.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.values.keys()
     }
 
-    /// Bytes that keys and values take, with what their tables take.
+    /// Bytes of keys and values, including the overhead of their tables.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes that the waits take, with what their tables take.
+    /// Bytes of the waits, including the overhead of their tables.
     pub fn wait_bytes(&self) -> usize {
         self.waiters.bytes()
     }
 
-    /// Bytes of the keys that the connection waits for, with what their tables take, as if nobody else waited for them.
+    /// Bytes of the keys that the connection waits for, including overhead, as if no other connection waited for them.
     pub fn wait_bytes_of(&self, connection: ConnectionId) -> usize {
         self.waiters.bytes_of(connection)
     }
 
-    /// The keys that begin with `prefix` and that somebody waits for: now, and whenever that changes.
+    /// A channel with the keys that begin with `prefix` and that a connection waits for. It changes when they change.
     pub(super) fn watch_waits(&mut self, prefix: Key) -> watch::Receiver<WaitedKeys> {
         self.waiters.watch(prefix)
     }
 
-    /// Sets the number of the store's bytes that are not for keys and values.
-    pub fn lend(&mut self, bytes: usize) {
-        self.lent = bytes;
+    /// Sets the number of bytes that keys and values cannot use.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.reserved = bytes;
     }
 
-    /// Bytes of the reply to this request, where it holds values or keys; 0 for those that are always small.
+    /// Size in bytes of the reply to this request if it contains values or keys; 0 for replies that are always small.
     pub fn reply_bytes(&self, request: &Request) -> usize {
         let value = |key: &Key| 8 + self.value(key).map_or(0, Vec::len);
         match request {
@@ -194,7 +196,7 @@ impl Data {
         }
     }
 
-    /// Deletes the keys and queues whose names `goes` picks, and counts them. No wait ends.
+    /// Deletes the keys and queues for whose names `goes` returns true, and returns their number. No wait ends.
     pub fn delete_where(&mut self, goes: impl Fn(&[u8]) -> bool) -> usize {
         let values: Vec<(Key, Held)> = self.values.extract_if(|key, _| goes(key)).collect();
         let queues: Vec<(Key, VecDeque<Held>)> = self.queues.extract_if(|key, _| goes(key)).collect();
@@ -213,7 +215,7 @@ impl Data {
         Ok(self.put(by, key, value))
     }
 
-    /// Sets a key, for which there is room.
+    /// Sets a key for which there is room.
     fn put(&mut self, by: ConnectionId, key: Key, value: Value) -> Vec<ConnectionId> {
         let woken = self.waiters.came(&key);
         self.delete(&key);
@@ -277,7 +279,7 @@ impl Data {
     }
 
     fn multi_set(&mut self, by: ConnectionId, entries: Vec<(Key, Value)>) -> Result<Outcome, Refused> {
-        // All or nothing. Of a key that comes twice the last value stays.
+        // All or nothing. If a key occurs twice, its last value wins.
         let new: HashMap<&Key, usize> = entries.iter().map(|(key, value)| (key, cost(key, value))).collect();
         let old = new.keys().filter_map(|&key| Some(cost(key, self.value(key)?))).sum();
         self.check(by, new.into_values().sum(), old)?;
@@ -307,7 +309,7 @@ impl Data {
     fn list_keys(&self) -> Result<Outcome, Refused> {
         self.fits_a_reply(self.listed_bytes())?;
         let mut keys: Vec<Key> = self.values.keys().cloned().collect();
-        keys.sort_unstable(); // any order will do; this one is the same every time
+        keys.sort_unstable(); // any order is allowed; this one is deterministic
         Ok(answer(Reply::Keys(keys)))
     }
 
@@ -315,10 +317,10 @@ impl Data {
         8 + self.values.keys().map(|key| key.len() + 8).sum::<usize>()
     }
 
-    /// Whether a connection may have `more` bytes in place of `less`. What one connection wrote never fills the store: it leaves
-    /// the last quarter to others.
+    /// Checks that a connection may store `more` bytes in place of `less`. The values of one connection never fill the
+    /// store: the last quarter is reserved for others.
     fn check(&self, by: ConnectionId, more: usize, less: usize) -> Result<(), Refused> {
-        let (max, all) = (self.max_bytes, self.bytes + self.lent + more - less);
+        let (max, all) = (self.max_bytes, self.bytes + self.reserved + more - less);
         let own = (self.written.get(&by).copied().unwrap_or_default() + more).saturating_sub(less);
         if more <= less {
             Ok(())
@@ -366,8 +368,8 @@ fn cost(key: &[u8], value: &[u8]) -> usize {
     key.len() + value.len() + ENTRY_OVERHEAD
 }
 
-/// The number at the front of a value, read as C++'s `std::stoll` reads it: after white space, a sign and digits; what follows
-/// is passed over.
+/// Parses the number at the start of a value as C++'s `std::stoll` does: white space, a sign and digits; the rest is
+/// ignored.
 fn number(value: &[u8]) -> Result<i64, Refused> {
     let spaces = value.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count();
     let text = &value[spaces..];
@@ -407,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn wakes_nobody_when_compare_set_sets_nothing() {
+    fn wakes_no_client_when_compare_set_sets_nothing() {
         let mut data = store(1 << 20);
         data.apply(ME, wait(&["k"])).unwrap();
         let request = Request::CompareSet { key: b"k".into(), expected: b"e".into(), desired: b"d".into() };
@@ -458,11 +460,11 @@ mod tests {
             matches!(data.apply(ME, set("more", "v")), Err(Refused::Share { got, .. }) if got > 12_000),
             "{data:?}"
         );
-        data.apply(ME, set("m0", "w")).expect("what does not grow is not refused");
+        data.apply(ME, set("m0", "w")).expect("a write that does not grow the store is accepted");
         data.apply(OTHER, Request::Add { key: b"count".into(), amount: 1 }).unwrap();
         data.apply(OTHER, Request::QueuePush { key: b"q".into(), value: vec![0; 3000] }).unwrap();
         data.apply(OTHER, Request::Append { key: b"m0".into(), value: b"grows".into() }).unwrap();
-        // It gets room by what it deletes, or what others take away.
+        // Room returns when it deletes values or others do.
         data.apply(OTHER, Request::QueuePop { key: b"q".into() }).unwrap();
         data.delete_where(|key| key.starts_with(b"m"));
         assert!(fill(&mut data, ME, 'n') > 0);
@@ -471,16 +473,16 @@ mod tests {
     }
 
     #[test]
-    fn keeps_what_is_lent_free_of_keys() {
+    fn keeps_reserved_bytes_free_of_keys() {
         let mut data = store(400);
-        data.lend(200);
+        data.reserve(200);
         assert_eq!(data.apply(ME, set("k", &"x".repeat(200))), Err(Refused::Full { max: 400 }));
-        data.lend(0);
+        data.reserve(0);
         data.apply(ME, set("k", &"x".repeat(200))).unwrap();
     }
 
     #[test]
-    fn foretells_how_large_a_reply_is() {
+    fn predicts_the_size_of_a_reply() {
         let mut data = store(1 << 20);
         data.apply(ME, set("k", "12345")).unwrap();
         data.apply(ME, Request::QueuePush { key: b"q".into(), value: b"123".into() }).unwrap();
@@ -506,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_an_answer_that_would_not_fit() {
+    fn refuses_a_request_whose_reply_would_be_too_large() {
         let limits = Limits { max_reply: 100, ..Limits::default() };
         let mut data = Data::new(limits, 1 << 20);
         data.apply(ME, set("k", &"x".repeat(60))).unwrap();
@@ -517,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_every_byte_that_comes_and_goes() {
+    fn counts_every_byte_that_is_added_or_removed() {
         let mut data = store(1 << 20);
         for (key, value) in [("a", "1"), ("b/c", "22"), ("a", "333")] {
             data.apply(ME, set(key, value)).unwrap();

@@ -1,38 +1,38 @@
-//! How much memory connections hold, and whose turn it is to go when that is too much. Pure.
+//! How much memory connections hold, and which one must close when that is too much. Pure.
 //!
-//! The keys that are waited for are counted by [`Data`](super::Data), since connections share them; here they are one number.
+//! [`Data`](super::Data) counts the keys in waits, because connections share them; here they are a single number.
 
 use std::collections::HashMap;
 use std::time::Instant;
 
 use super::ConnectionId;
 
-/// Bytes that each connection counts from its beginning: its task and tables, and buffers of up to [`FREE`] bytes.
+/// Bytes that every connection counts from its start: its task and tables, and buffers of up to [`FREE`] bytes.
 pub(super) const CONNECTION: usize = 16 << 10;
-/// Bytes of a buffer, for input or output, that [`CONNECTION`] covers.
+/// Bytes of an input or output buffer that [`CONNECTION`] covers.
 pub(super) const FREE: usize = 4 << 10;
 
-/// Why a connection may not hold what it asks for.
+/// Why a connection may not hold the memory that it needs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Overdrawn {
-    /// It would have more than its share.
+    /// It would hold more than its share.
     #[error(
-        "its requests, replies and waits under way would take {got} bytes, more than a connection's share of {max}"
+        "its requests, replies and waits in progress would take {got} bytes, more than a connection's share of {max}"
     )]
     Share {
-        /// What it would have.
+        /// What it would hold.
         got: usize,
         /// Its share.
         max: usize,
     },
-    /// All connections would have more than their half, and no other has stood still.
+    /// All connections would hold more than their half, and no other connection is stalled.
     #[error("{connections} connections would take {got} bytes for what they hold, more than their part of {max}")]
     Part {
-        /// How many there are.
+        /// The number of connections.
         connections: usize,
-        /// What they would have.
+        /// What they would hold.
         got: usize,
-        /// Their part.
+        /// The limit for all connections.
         max: usize,
     },
     /// It was closed to make room for others.
@@ -40,14 +40,14 @@ pub(super) enum Overdrawn {
     Closed,
 }
 
-/// What every connection holds, besides keys that it waits for.
+/// The memory of all connections, except for the keys in waits.
 #[derive(Debug)]
 pub(super) struct Holdings {
-    /// Bytes of the whole store.
+    /// Size limit of the whole store.
     max: usize,
     by: HashMap<ConnectionId, Holding>,
     buffers: usize,
-    /// Bytes of all keys that are waited for.
+    /// Bytes of all keys in waits.
     waits: usize,
 }
 
@@ -55,59 +55,59 @@ pub(super) struct Holdings {
 struct Holding {
     /// Bytes of its buffers that [`CONNECTION`] does not cover.
     buffers: usize,
-    /// Bytes of its wait, as if it were alone.
+    /// Bytes of its wait, as if no other connection waited for the same keys.
     wait: usize,
-    /// When it last sent or took a byte.
+    /// When it last sent or accepted a byte.
     progress: Instant,
 }
 
 impl Holdings {
-    /// Nobody holds anything of the store's `max` bytes.
+    /// No connections yet, and a store of at most `max` bytes.
     pub(super) fn new(max: usize) -> Self {
         Self { max, by: HashMap::new(), buffers: 0, waits: 0 }
     }
 
-    /// Bytes of all.
+    /// Bytes of all connections.
     pub(super) fn total(&self) -> usize {
         self.by.len() * CONNECTION + self.buffers + self.waits
     }
 
-    /// Bytes that are left, when keys and values take `stored`.
+    /// Bytes that are left if keys and values take `stored` bytes.
     pub(super) fn room(&self, stored: usize) -> usize {
         self.part(stored).saturating_sub(self.total())
     }
 
-    /// Whether little enough is left to look twice.
+    /// Returns true if so little is left that every reply must be checked.
     pub(super) fn is_tight(&self, stored: usize) -> bool {
         self.total() > self.part(stored) / 2
     }
 
-    /// Bytes that connections may have.
+    /// Bytes that all connections may hold together.
     fn part(&self, stored: usize) -> usize {
         (self.max / 2).min(self.max.saturating_sub(stored))
     }
 
-    /// A connection comes. There may be too much then: see [`Self::excess`].
+    /// Adds a connection. The limit may be exceeded afterwards: see [`Self::excess`].
     pub(super) fn enter(&mut self, id: ConnectionId, now: Instant) {
         self.by.insert(id, Holding { buffers: 0, wait: 0, progress: now });
     }
 
-    /// A connection goes, with all that it held but its wait.
+    /// Removes a connection and everything that it held, except for its wait.
     pub(super) fn leave(&mut self, id: ConnectionId) {
         if let Some(gone) = self.by.remove(&id) {
             self.buffers -= gone.buffers;
         }
     }
 
-    /// Bytes of all keys that are waited for.
+    /// Sets the bytes of all keys in waits.
     pub(super) fn set_waits(&mut self, bytes: usize) {
         self.waits = bytes;
     }
 
-    /// A connection moved bytes. Sets what its buffers and its wait take now.
+    /// Records that a connection moved bytes, and the current size of its buffers and its wait.
     ///
     /// # Errors
-    /// It has more than its share, or was closed.
+    /// It holds more than its share, or was closed.
     pub(super) fn settle(
         &mut self,
         id: ConnectionId,
@@ -123,17 +123,18 @@ impl Holdings {
         if got > max { Err(Overdrawn::Share { got, max }) } else { Ok(()) }
     }
 
-    /// A connection moved bytes of what it holds.
+    /// Records that a connection moved bytes.
     pub(super) fn moved(&mut self, id: ConnectionId, now: Instant) {
         if let Some(holding) = self.by.get_mut(&id) {
             holding.progress = now;
         }
     }
 
-    /// Who must go so that `id` can have what it holds; nobody, if there is enough. To be asked again afterwards.
+    /// Returns a connection that must close so that `id` can keep what it holds; `None` if there is enough room. Call
+    /// it again after closing.
     ///
     /// # Errors
-    /// There is too much, and `id` must go itself.
+    /// There is too little room, and `id` itself must close.
     pub(super) fn excess(&self, id: ConnectionId, stored: usize) -> Result<Option<ConnectionId>, Overdrawn> {
         let refused = |got, max| {
             move |found: Option<_>| found.map(Some).ok_or(Overdrawn::Part { connections: self.by.len(), got, max })
@@ -144,28 +145,28 @@ impl Holdings {
         }
         let part = self.part(stored);
         if self.total() > part {
-            return refused(self.total(), part)(self.stillest(id).map(|(still, _)| still));
+            return refused(self.total(), part)(self.longest_stalled(id).map(|(stalled, _)| stalled));
         }
         Ok(None)
     }
 
-    /// The one that has stood still since then or longer, in the middle of a request or reply; not `id`.
-    pub(super) fn still_since(&self, id: ConnectionId, then: Instant) -> Option<ConnectionId> {
-        self.stillest(id).filter(|(_, since)| *since <= then).map(|(still, _)| still)
+    /// The connection that has been stalled since `then` or longer in the middle of a request or reply; never `id`.
+    pub(super) fn stalled_since(&self, id: ConnectionId, then: Instant) -> Option<ConnectionId> {
+        self.longest_stalled(id).filter(|(_, since)| *since <= then).map(|(stalled, _)| stalled)
     }
 
-    fn stillest(&self, id: ConnectionId) -> Option<(ConnectionId, Instant)> {
+    fn longest_stalled(&self, id: ConnectionId) -> Option<(ConnectionId, Instant)> {
         let holding = self.by.iter().filter(|&(&other, holding)| other != id && holding.buffers > 0);
         holding.map(|(&other, holding)| (other, holding.progress)).min_by_key(|&(other, since)| (since, other))
     }
 
-    /// Bytes of its buffers.
+    /// Bytes of the connection's buffers.
     pub(super) fn of(&self, id: ConnectionId) -> usize {
         self.by.get(&id).map_or(0, |holding| holding.buffers)
     }
 }
 
-/// What counts of a buffer of this capacity.
+/// The part of a buffer of this capacity that counts.
 pub(super) fn counted(capacity: usize) -> usize {
     capacity.saturating_sub(FREE)
 }
@@ -181,7 +182,7 @@ mod tests {
     const TWO: ConnectionId = ConnectionId(2);
     const NEW: ConnectionId = ConnectionId(9);
 
-    /// Connections with the bytes of their buffers; each moved a second after the one before.
+    /// Connections with the given buffers; each moved bytes one second after the previous one.
     fn holding(buffers: &[(ConnectionId, usize)]) -> (Holdings, Instant) {
         let begun = Instant::now();
         let mut holdings = Holdings::new(MAX);
@@ -194,14 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn one_connection_has_a_quarter_at_most() {
+    fn one_connection_holds_at_most_a_quarter() {
         let (mut holdings, now) = holding(&[(ONE, MAX / 4 - CONNECTION)]);
         let refused = Overdrawn::Share { got: MAX / 4 + 1, max: MAX / 4 };
         assert_eq!(holdings.settle(ONE, MAX / 4 - CONNECTION - 5, 6, now), Err(refused));
     }
 
     #[test]
-    fn the_one_that_stood_still_longest_makes_room() {
+    fn the_connection_that_stalled_longest_is_closed() {
         let (mut holdings, begun) = holding(&[(ONE, MAX / 6), (TWO, MAX / 6), (NEW, MAX / 6)]);
         assert_eq!(holdings.excess(NEW, 0), Ok(Some(ONE)));
         holdings.moved(ONE, begun + Duration::from_secs(60));
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_nothing_in_the_middle_is_spared() {
+    fn a_connection_without_a_request_in_progress_is_kept() {
         let (mut holdings, now) = holding(&[(ONE, 0), (TWO, 0)]);
         for id in 100..100 + (MAX / 2 / CONNECTION) as u64 {
             holdings.enter(ConnectionId(id), now);
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_wait_makes_room_for_smaller_ones() {
+    fn the_largest_wait_is_closed_in_favour_of_smaller_ones() {
         let (mut holdings, now) = holding(&[(ONE, 0), (TWO, 0)]);
         holdings.settle(ONE, 0, MAX / 5, now).unwrap();
         holdings.settle(TWO, 0, MAX / 8, now).unwrap();
@@ -243,10 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn only_those_who_stood_still_long_enough_are_found() {
+    fn finds_only_connections_that_stalled_long_enough() {
         let (holdings, begun) = holding(&[(ONE, 1), (TWO, 1)]);
-        assert_eq!(holdings.still_since(NEW, begun), Some(ONE));
-        assert_eq!(holdings.still_since(ONE, begun), None);
-        assert_eq!(holdings.still_since(ONE, begun + Duration::from_secs(1)), Some(TWO));
+        assert_eq!(holdings.stalled_since(NEW, begun), Some(ONE));
+        assert_eq!(holdings.stalled_since(ONE, begun), None);
+        assert_eq!(holdings.stalled_since(ONE, begun + Duration::from_secs(1)), Some(TWO));
     }
 }

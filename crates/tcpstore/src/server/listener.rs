@@ -1,4 +1,4 @@
-//! Accepts connections. Left out: what they do.
+//! Accepts connections. Not here: what they do.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use tokio::time::sleep;
 use super::connection::serve;
 use super::shared::Shared;
 
-/// How long to wait when the kernel gives no connection, as when all files are taken.
+/// Pause after a failed accept, for example when the limit of open files is reached.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts for ever.
+/// Accepts connections forever.
 pub(super) async fn accept(listener: TcpListener, all: Arc<Shared>) {
     loop {
         let Ok((stream, address)) = listener.accept().await else {
@@ -29,7 +29,8 @@ pub(super) async fn accept(listener: TcpListener, all: Arc<Shared>) {
     }
 }
 
-/// Replies go out at once, and a host that is gone is noticed. Where the kernel knows none of this the connection still works.
+/// Sends replies without delay and detects dead hosts. If the kernel does not support an option, the connection still
+/// works.
 fn prepare(stream: &TcpStream, keepalive: Duration) {
     const PROBES: u32 = 3;
     let between = (keepalive / 6).max(Duration::from_secs(1));

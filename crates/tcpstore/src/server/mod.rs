@@ -1,7 +1,8 @@
-//! The server: [`Server`] for whoever hosts a store. Left out: choosing the address, and what ranks write into the store.
+//! The server: [`Server`] for a process that hosts a store. Not here: the choice of the address, and what ranks write
+//! into the store.
 //!
-//! [`Data`] (what operations do) and [`Session`] (one connection's bytes) are pure; sockets, threads and deadlines stand around
-//! them.
+//! [`Data`] (the effect of operations) and [`Session`] (one connection's protocol) are pure; sockets, threads and
+//! deadlines are around them.
 
 mod connection;
 mod data;
@@ -31,23 +32,23 @@ use tokio::sync::oneshot;
 use crate::wire::{KEY_PREFIX, Request, user_key, wire_key};
 use shared::Shared;
 
-/// A connection's name within its server; never given twice.
+/// A connection's id within its server. Ids are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
 impl ConnectionId {
-    /// The server's host, who needs no connection.
+    /// The process that hosts the server and needs no connection.
     pub const HOST: Self = Self(0);
 }
 
-/// A store that serves until it is dropped.
+/// A store that serves clients until it is dropped.
 ///
-/// It runs on threads of its own, and its methods never wait for a peer, so that it can be held and dropped by synchronous and
-/// asynchronous code alike. Dropping it closes the listener and every connection and ends the threads.
+/// It runs on its own threads, and its methods never wait for a peer. So synchronous and asynchronous code alike can
+/// hold and drop it. Dropping it closes the listener and every connection and joins the threads.
 ///
-/// Whoever can connect can read and change everything: the protocol has no password. So bind to loopback if all ranks run on
-/// this host (`127.0.0.1:0`), else to the address of the interface that the other hosts reach, and to `0.0.0.0` only if that
-/// cannot be told.
+/// Every client that can connect can read and change everything: the protocol has no password. So bind to loopback if
+/// all ranks run on this host (`127.0.0.1:0`), otherwise to the address of the interface that the other hosts use, and
+/// to `0.0.0.0` only if you do not know that address.
 ///
 /// ```
 /// use std::net::TcpListener;
@@ -65,10 +66,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves on `listener`.
+    /// Starts serving on `listener`.
     ///
     /// # Errors
-    /// What the system says if it gives no thread or does not know the socket.
+    /// The operating system's error if a thread cannot be started or the socket cannot be used.
     pub fn start(listener: std::net::TcpListener, options: Options) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -76,49 +77,51 @@ impl Server {
         let (stop, stopped) = oneshot::channel();
         let (started, start) = mpsc::channel();
         let all = Arc::clone(&shared);
-        // The runtime lives and ends on its thread: ending one within asynchronous code is not allowed.
+        // The runtime is dropped on its own thread: tokio forbids dropping one in asynchronous code.
         let run = move || run(listener, all, stopped, &started);
         let thread = std::thread::Builder::new().name("tcpstore".to_owned()).spawn(run)?;
-        start.recv().unwrap_or_else(|_| Err(io::Error::other("the store's thread ended before it served")))?;
+        start
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the store's thread ended before it started to serve")))?;
         Ok(Self { address, shared, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The address of the listener.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Who is connected, in the order of connecting.
+    /// The connected clients, in the order in which they connected.
     pub fn peers(&self) -> Vec<Peer> {
         self.shared.lock().peers()
     }
 
-    /// How many are connected.
+    /// The number of connected clients.
     pub fn connections(&self) -> usize {
         self.shared.lock().connections()
     }
 
-    /// Who waits for keys that begin with `prefix`, without looking again and again.
+    /// Watches which keys with this prefix clients wait for, without polling.
     pub fn watch_waits(&self, prefix: &str) -> Waits {
         Waits::new(self.shared.lock().data.watch_waits(wire_key(prefix)))
     }
 
-    /// Bytes that the store takes: keys and values, and what connections hold.
+    /// Bytes that the store takes: keys, values and connections.
     pub fn bytes(&self) -> usize {
         self.shared.lock().bytes()
     }
 
-    /// The last connections that were closed for what their peer did, oldest first (32 at most).
+    /// The last connections that were closed because of their peer, oldest first (at most 32).
     pub fn refusals(&self) -> Vec<Refusal> {
         self.shared.lock().refusals()
     }
 
-    /// The value of a key, named as clients name it.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<Vec<u8>> {
         self.shared.lock().data.value(&wire_key(key)).cloned()
     }
 
-    /// Sets a key, named as clients name it, and ends waits for it.
+    /// Sets a key and ends waits for it.
     ///
     /// # Errors
     /// The store is full.
@@ -130,7 +133,7 @@ impl Server {
         Ok(())
     }
 
-    /// The keys that begin with `prefix`, named as clients name them, sorted.
+    /// Returns the keys that begin with `prefix`, sorted.
     pub fn keys(&self, prefix: &str) -> Vec<String> {
         let state = self.shared.lock();
         let prefix = wire_key(prefix);
@@ -140,20 +143,20 @@ impl Server {
         keys
     }
 
-    /// Deletes the keys and queues that begin with `prefix`, and counts them. Waits go on.
+    /// Deletes the keys and queues that begin with `prefix` and returns their number. Waits continue.
     pub fn delete_prefix(&self, prefix: &str) -> usize {
         let prefix = wire_key(prefix);
         self.shared.lock().data.delete_where(|key| key.starts_with(&prefix))
     }
 
-    /// Deletes everything that does not begin with `prefix`, and counts it: also `init/`, which libtorch's
-    /// `wait_for_workers` counts in and which bears no user's name. Waits go on.
+    /// Deletes everything that does not begin with `prefix` and returns the number of keys and queues. This includes
+    /// `init/`, the counter of libtorch's `wait_for_workers`, which has no prefix. Waits continue.
     pub fn clear_except(&self, prefix: &str) -> usize {
         let prefix = wire_key(prefix);
         self.shared.lock().data.delete_where(|key| !(key.starts_with(KEY_PREFIX) && key.starts_with(&prefix)))
     }
 
-    /// Stops serving, as dropping does: when it returns, the port is free and every connection is closed.
+    /// Stops serving, as dropping does. When it returns, the port is free and every connection is closed.
     pub fn shutdown(self) {
         drop(self);
     }
@@ -163,19 +166,19 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // if it panicked, it has ended, too
+            let _ = thread.join(); // a panic ended it, too
         }
     }
 }
 
-/// Runs the server on this thread until `stopped`, and says first whether it started.
+/// Runs the server on this thread until `stopped`. First reports whether it started.
 fn run(
     listener: std::net::TcpListener,
     shared: Arc<Shared>,
     stopped: oneshot::Receiver<()>,
     started: &mpsc::Sender<io::Result<()>>,
 ) {
-    /// By then the workers have let go of the tasks, which never block.
+    /// Limit for the worker threads to drop their tasks, which never block.
     const END: Duration = Duration::from_secs(5);
     let threads = shared.options.worker_threads.max(1);
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,43 +1,43 @@
-//! What a server's host may set. Left out: the address, which the host chooses by the listener that it hands over.
+//! Options of a server. Not here: the address, which is that of the listener.
 
 use std::time::Duration;
 
 use crate::wire::Limits;
 
-/// How a server works. The defaults suit a job of thousands of ranks.
+/// Options of a server. The defaults suit a job of thousands of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Threads that serve connections, beside the one that accepts them. 2.
+    /// Threads that serve connections, in addition to the one that accepts them. 2.
     pub worker_threads: usize,
-    /// What one message may ask for.
+    /// Limits of a single message.
     pub limits: Limits,
-    /// Bytes that the store may take in all. 512 MiB. At most half of them are for connections: 16 KiB for each, requests and
-    /// replies that are under way, and keys that are waited for (these at most a quarter). The rest is for keys and values.
+    /// Bytes that the store may take in total. 512 MiB. At most half of them are for connections: 16 KiB for each,
+    /// requests and replies in progress, and keys in waits (at most a quarter). The rest is for keys and values.
     ///
-    /// A request that would make keys and values grow beyond that closes its connection, and so does one that would give a
-    /// single connection more than a quarter for requests, replies and waits. The last quarter of the store is closed to a
-    /// connection that wrote more than a quarter's worth of the keys and values that are there: so one client that fills the
-    /// store is refused while the others can still write. What a connection wrote is its own until that is deleted or another
-    /// writes it. A client that fills the store through one new connection after the other is not kept from it.
+    /// A request that would make keys and values exceed their part closes its connection. So does one that would give a
+    /// single connection more than a quarter for requests, replies and waits. The last quarter of the store is closed
+    /// to a connection that wrote more than a quarter of the keys and values that exist: one client that fills the
+    /// store is refused while others can still write. A value counts for the connection that wrote it until it is
+    /// deleted or overwritten. A client that fills the store through many new connections is not stopped.
     ///
-    /// Where connections together would have more than their half, the one that has stood still for longest in the middle of a
-    /// request or a reply is closed; for waits, the largest.
+    /// If all connections together would exceed their half, the connection that has been stalled longest in the middle
+    /// of a request or a reply is closed; among waits, the largest.
     pub max_bytes: usize,
-    /// How many connections there may be at once; more are closed as they come. No limit by default, besides the one that
-    /// follows from `max_bytes` (16,384). The limit of open files (`ulimit -n`) is another; reaching it delays newcomers, but
-    /// harms nobody who is connected.
+    /// Maximum number of connections; further ones are closed when they connect. No limit by default, except for the
+    /// one that follows from `max_bytes` (16,384). The limit of open files (`ulimit -n`) applies, too: reaching it
+    /// delays new connections but does not affect existing ones.
     pub max_connections: Option<usize>,
-    /// Within this time of connecting a peer must have opened with VALIDATE. 10 s.
+    /// Time limit for VALIDATE after connecting. 10 s.
     pub handshake_timeout: Duration,
-    /// A request must be there whole within this time of its first byte. 120 s.
+    /// Time limit for a complete request after its first byte. 120 s.
     pub request_timeout: Duration,
-    /// A peer that does not read its replies must take at least one byte within this time. 120 s.
+    /// A peer that does not read its replies must accept at least one byte within this time. 120 s.
     pub write_timeout: Duration,
-    /// Where there is no room for a reply, it waits, and a peer that neither sent nor took a byte of its own request or reply
-    /// for this time is closed. 5 s.
+    /// If there is no room for a reply, the reply waits, and a peer that has neither sent nor accepted a byte of its
+    /// own request or reply for this time is closed. 5 s.
     pub stall_timeout: Duration,
-    /// After this time of silence the kernel asks whether the peer's host still lives, three times at a sixth of the time;
-    /// then a connection to a host that is gone is closed. 60 s.
+    /// After this time without traffic the kernel probes the peer's host, three times at a sixth of the time, and then
+    /// closes the connection. 60 s.
     pub keepalive: Duration,
 }
 

@@ -1,77 +1,77 @@
-//! One connection as a state machine over bytes: bytes in, replies out. Pure: left out are the socket and its deadlines.
+//! One connection as a state machine over bytes: bytes in, replies out. Pure: no socket, no deadlines.
 
 use super::ConnectionId;
 use super::data::{Data, Refused};
 use crate::wire::{Frame, Key, Limits, MAGIC, Operation, Reply, Request, Scan, WireError};
 
-/// What the server remembers of a connection beside its data.
+/// The server's state of a connection, without the data.
 #[derive(Debug)]
 pub struct Session {
     id: ConnectionId,
     limits: Limits,
     validated: bool,
     waiting: bool,
-    /// How much of the request at the front of the input is known.
+    /// How far the request at the front of the input has been scanned.
     scan: Scan,
     last: Option<(Operation, Key)>,
 }
 
-/// What one turn came to.
+/// The result of one turn.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Bytes of the input that are done with.
+    /// Number of input bytes that have been processed.
     pub consumed: usize,
-    /// Whether a request was done. If not, at least [`Turn::needs`] bytes must be there before the next turn does anything.
+    /// True if a request was processed. If not, the next turn needs at least [`Turn::needs`] bytes.
     pub progress: bool,
-    /// Bytes from the start of the input that the request at its front takes, as far as is known.
+    /// Number of bytes, as far as is known, of the request at the front of the input.
     pub needs: usize,
-    /// Other connections whose wait is over.
+    /// Other connections whose wait has ended.
     pub woken: Vec<ConnectionId>,
 }
 
-/// Why a connection must be closed: what its peer did.
+/// Why a connection must be closed: a fault of its peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// The bytes are no request.
+    /// The bytes are not a request.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The request cannot be done.
+    /// The request is refused.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// The first request is another one.
+    /// The first request is not VALIDATE.
     #[error("it opened with {0:#04x}, not with validate: this is not PyTorch's TCPStore protocol")]
     NotValidated(u8),
-    /// VALIDATE carries another number.
+    /// VALIDATE carries a wrong number.
     #[error("validate came with {0:#010x}, not with {MAGIC:#010x}")]
     WrongMagic(u32),
-    /// A second VALIDATE.
+    /// VALIDATE was sent again.
     #[error("it validated twice")]
     ValidatedTwice,
 }
 
 impl Session {
-    /// A connection that was just accepted.
+    /// A connection that has just been accepted.
     pub fn new(id: ConnectionId, limits: Limits) -> Self {
         Self { id, limits, validated: false, waiting: false, scan: Scan::default(), last: None }
     }
 
-    /// Whether the peer has opened with the magic number.
+    /// Returns true if the peer has sent the magic number.
     pub fn validated(&self) -> bool {
         self.validated
     }
 
-    /// The operation that came last, with the head of its (first) key.
+    /// The last operation, with the start of its (first) key.
     pub fn last(&self) -> Option<&(Operation, Key)> {
         self.last.as_ref()
     }
 
-    /// Does the request at the front of `input`, if it is there whole, and appends what must be sent to `out`. Until a request
-    /// is done, each call must get the same input again, and more at its end.
+    /// Processes the request at the front of `input` if it is complete, and appends the reply to `out`. Until a request
+    /// is processed, each call must get the same input again, with more bytes at the end.
     ///
     /// # Errors
-    /// What the peer did wrong; the connection must then be closed.
+    /// The peer's fault; the connection must be closed.
     pub fn turn(&mut self, data: &mut Data, input: &[u8], out: &mut Vec<u8>) -> Result<Turn, Violation> {
-        self.tell_if_woken(data, out);
+        self.reply_if_woken(data, out);
         self.check_opening(input)?;
         match self.scan.request(input, &self.limits)? {
             Frame::Needs(needs) => Ok(Turn { consumed: 0, progress: false, needs, woken: Vec::new() }),
@@ -84,21 +84,21 @@ impl Session {
         }
     }
 
-    /// Bytes of the reply to the request at the front of `input`, if it is there whole and sound; else 0.
+    /// Size in bytes of the reply to the request at the front of `input`; 0 if that is incomplete or invalid.
     pub fn reply_bytes(&self, data: &Data, input: &[u8]) -> usize {
         let Ok(Frame::Whole(length)) = Frame::find(input, &self.limits) else { return 0 };
         Request::decode(&input[..length], &self.limits).map_or(0, |request| data.reply_bytes(&request))
     }
 
-    /// Says STOP_WAITING if the wait is over.
-    pub fn tell_if_woken(&mut self, data: &Data, out: &mut Vec<u8>) {
+    /// Appends STOP_WAITING if the wait has ended.
+    pub fn reply_if_woken(&mut self, data: &Data, out: &mut Vec<u8>) {
         if self.waiting && !data.waits(self.id) {
             self.waiting = false;
             Reply::StopWaiting.encode(out);
         }
     }
 
-    /// Refuses a stranger at the first byte, before more of it is kept.
+    /// Refuses other protocols at the first byte, before more bytes are kept.
     fn check_opening(&self, input: &[u8]) -> Result<(), Violation> {
         match input.first() {
             Some(&first) if !self.validated && first != Operation::Validate as u8 => {
@@ -121,8 +121,8 @@ impl Session {
         if is_wait || matches!(outcome.reply, Some(Reply::WaitCanceled)) {
             self.waiting = outcome.reply.is_none();
         }
-        // A connection can end its own wait: it hears of it at its next turn, and here, so that the order holds.
-        self.tell_if_woken(data, out);
+        // A connection can end its own wait. The reply goes out here, not only at the next turn, to keep the order.
+        self.reply_if_woken(data, out);
         Ok(outcome.woken)
     }
 
@@ -158,7 +158,7 @@ mod tests {
         out
     }
 
-    /// Runs all of `input`.
+    /// Processes all of `input`.
     fn run(session: &mut Session, data: &mut Data, mut input: &[u8]) -> Result<Vec<u8>, Violation> {
         let mut out = Vec::new();
         loop {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_whoever_does_not_open_with_the_magic_number() {
+    fn rejects_a_peer_that_does_not_open_with_the_magic_number() {
         let mut data = store();
         let session = || Session::new(ConnectionId(1), Limits::default());
         let http = run(&mut session(), &mut data, b"GET / HTTP/1.1\r\n");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_the_wait_of_the_connection_that_sets_the_key_itself() {
+    fn ends_the_wait_of_a_connection_that_sets_the_key_on_its_own() {
         let mut data = store();
         let mut session = opened(&mut data, 1);
         let wait = Request::Wait { keys: vec![b"k".into()] };
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn remembers_the_last_operation_and_the_head_of_its_key() {
+    fn remembers_the_last_operation_and_the_start_of_its_key() {
         let mut data = store();
         let mut session = opened(&mut data, 1);
         run(&mut session, &mut data, &bytes(&[Request::Get { key: vec![b'k'; 1000] }])).unwrap();

@@ -1,4 +1,5 @@
-//! What the connections share: the data, who is connected, and who was turned away. Left out: sockets and threads.
+//! The state that connections share: the data, the connected clients, and the refused ones. Not here: sockets and
+//! threads.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -12,32 +13,32 @@ use super::holdings::{FREE, Holdings, Overdrawn};
 use super::{ConnectionId, Data, Options, Session};
 use crate::wire::{Key, Operation, user_key};
 
-/// How many connections that were closed for a fault are remembered.
+/// Number of refusals that are remembered.
 const REFUSALS: usize = 32;
 
-/// Who is connected, for diagnostics.
+/// A connected client, for diagnostics.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
     /// When it connected.
     pub since: Instant,
-    /// Whether it has opened as a TCPStore client does.
+    /// True if it has opened as a TCPStore client does.
     pub validated: bool,
-    /// What it asked last: the operation's name, its (first) key as a user names it, and when.
+    /// Its last request: the operation's name, its (first) key as a user names it, and when it arrived.
     pub last: Option<(&'static str, String, Instant)>,
     /// The keys that it waits for, as a user names them.
     pub waits_for: Vec<String>,
 }
 
-/// A connection that was closed because of what its peer did.
+/// A connection that was closed because of its peer.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// Its address.
     pub address: SocketAddr,
-    /// When.
+    /// When it was closed.
     pub when: Instant,
-    /// Why: lowercase, without full stop.
+    /// Why: lowercase, without a full stop.
     pub reason: String,
 }
 
@@ -51,7 +52,7 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) data: Data,
     holdings: Holdings,
-    /// Changes when connections hold less than before.
+    /// Changes when connections release memory.
     room: watch::Sender<()>,
     entries: HashMap<ConnectionId, Entry>,
     refusals: VecDeque<Refusal>,
@@ -74,7 +75,8 @@ impl Shared {
         Self { options, state: Mutex::new(state) }
     }
 
-    /// The state. A thread that panicked with it in hand left it whole: every change is made in one step.
+    /// Locks the state. If a thread panicked while it held the lock, the state is still valid: every change is a single
+    /// step.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,7 +94,8 @@ impl State {
         }
     }
 
-    /// Takes a connection in, unless `max` are there or there is no room for it: its name, and how it is woken.
+    /// Adds a connection, unless the maximum is reached or there is no room for it. Returns its id and its wake-up
+    /// channel.
     pub(super) fn admit(
         &mut self,
         address: SocketAddr,
@@ -117,14 +120,14 @@ impl State {
         Some((id, wake))
     }
 
-    /// By this handle the connection's task is ended, should it have to make room.
+    /// Stores the handle with which the connection's task is aborted if it must close.
     pub(super) fn attach(&mut self, id: ConnectionId, task: AbortHandle) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.task = Some(task);
         }
     }
 
-    /// Forgets a connection, its wait and what it held.
+    /// Removes a connection, its wait and the memory that it held.
     pub(super) fn dismiss(&mut self, id: ConnectionId) {
         self.data.leave(id);
         self.holdings.leave(id);
@@ -138,10 +141,11 @@ impl State {
         self.data.bytes() + self.holdings.total()
     }
 
-    /// Notes that a connection has moved bytes, and how many it holds now besides its wait. If that is too much, others go.
+    /// Records that a connection has moved bytes and the current size of its buffers. Closes other connections if that
+    /// is too much.
     ///
     /// # Errors
-    /// It must go itself.
+    /// The connection itself must close.
     pub(super) fn settle(&mut self, id: ConnectionId, buffers: usize, now: Instant) -> Result<(), Overdrawn> {
         let before = self.holdings.of(id);
         self.holdings.settle(id, buffers, self.data.wait_bytes_of(id), now)?;
@@ -152,12 +156,13 @@ impl State {
         Ok(())
     }
 
-    /// Notes that a connection has moved bytes of what it holds.
+    /// Records that a connection has moved bytes.
     pub(super) fn moved(&mut self, id: ConnectionId, now: Instant) {
         self.holdings.moved(id, now);
     }
 
-    /// If there is no room for a reply of that size: what changes when there may be. Small ones always have room.
+    /// Returns `None` if there is room for a reply of that size, otherwise a channel that changes when there may be.
+    /// Small replies always have room.
     pub(super) fn lacks_room(&self, bytes: impl FnOnce(&Data) -> usize) -> Option<watch::Receiver<()>> {
         let stored = self.data.bytes();
         if !self.holdings.is_tight(stored) {
@@ -167,10 +172,10 @@ impl State {
         (bytes > FREE && bytes > self.holdings.room(stored)).then(|| self.room.subscribe())
     }
 
-    /// Closes the connection that has stood still for longest, if that is since `then` or longer; not `id`.
-    pub(super) fn close_still(&mut self, id: ConnectionId, then: Instant, now: Instant) {
-        if let Some(still) = self.holdings.still_since(id, then) {
-            self.close(still, now);
+    /// Closes the connection that has been stalled longest, if it has been stalled since `then` or longer; never `id`.
+    pub(super) fn close_stalled(&mut self, id: ConnectionId, then: Instant, now: Instant) {
+        if let Some(stalled) = self.holdings.stalled_since(id, then) {
+            self.close(stalled, now);
         }
     }
 
@@ -184,14 +189,14 @@ impl State {
 
     fn account(&mut self) {
         self.holdings.set_waits(self.data.wait_bytes());
-        self.data.lend(self.holdings.total());
+        self.data.reserve(self.holdings.total());
     }
 
     fn close(&mut self, id: ConnectionId, now: Instant) {
         let held = self.holdings.of(id) + self.data.wait_bytes_of(id);
         if let Some(entry) = self.entries.get(&id) {
             let address = entry.address;
-            // Whoever has no handle yet is closed at its first turn.
+            // A connection without a handle closes at its first turn.
             entry.task.iter().for_each(AbortHandle::abort);
             self.refuse(address, now, format!("it held {held} bytes without going on, and others needed the room"));
         }
@@ -206,12 +211,12 @@ impl State {
         self.refusals.push_back(Refusal { address, when, reason });
     }
 
-    /// Tells connections that their wait is over.
+    /// Wakes connections whose wait has ended.
     pub(super) fn wake(&self, ids: &[ConnectionId]) {
         ids.iter().filter_map(|id| self.entries.get(id)).for_each(|entry| entry.wake.notify_one());
     }
 
-    /// Remembers what a connection did last.
+    /// Records the last request of a connection.
     pub(super) fn note(&mut self, id: ConnectionId, session: &Session, now: Instant) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.validated = session.validated();

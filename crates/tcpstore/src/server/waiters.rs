@@ -1,4 +1,5 @@
-//! Who waits for which keys. Left out: whether a key is there, and how a connection hears that its wait is over.
+//! Which connections wait for which keys. Not here: whether a key exists, and how a connection learns that its wait has
+//! ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -8,20 +9,21 @@ use tokio::sync::watch;
 use super::ConnectionId;
 use crate::wire::Key;
 
-/// Bytes that one key of one wait takes, roughly: its places in the wait's set and among those who wait for the key.
+/// Approximate size of one key in one wait: its entries in the wait's set and in the key's list of waits.
 const EACH: usize = 64;
-/// Bytes that a key takes that anybody waits for, besides its own: its entry in the table and the first node of its tree.
+/// Approximate overhead of a key with waits, in addition to the key itself: its table entry and the first node of its
+/// tree.
 const KEY_OVERHEAD: usize = 320;
 
-/// Keys that somebody waits for.
+/// Keys that at least one connection waits for.
 pub(super) type WaitedKeys = BTreeSet<Arc<[u8]>>;
 
-/// The waits of all connections, at most one each. A wait counts down: a key that came counts, also if it goes again before
-/// the others come (as in libtorch's server). Connections that wait for one key share its bytes.
+/// The waits of all connections, at most one each. A wait counts down: a key that was set counts, even if it is deleted
+/// before the others are set (as in libtorch's server). Connections that wait for the same key share its bytes.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     waits: HashMap<ConnectionId, Wait>,
-    /// In the order in which they began to wait.
+    /// In the order in which the waits began.
     by_key: HashMap<Arc<[u8]>, BTreeMap<u64, ConnectionId>>,
     next_ticket: u64,
     /// See [`Waiters::bytes`].
@@ -37,7 +39,7 @@ struct Wait {
     bytes: usize,
 }
 
-/// Somebody who wants to know which keys with this prefix are waited for.
+/// A subscriber to the waited-for keys with this prefix.
 #[derive(Debug)]
 struct Watch {
     prefix: Key,
@@ -45,7 +47,7 @@ struct Watch {
 }
 
 impl Waiters {
-    /// Begins a wait for `missing`, in place of the one that the connection may have.
+    /// Begins a wait for `missing`, which replaces an earlier wait of the connection.
     pub(super) fn begin(&mut self, connection: ConnectionId, missing: impl Iterator<Item = Key>) {
         self.end(connection);
         let ticket = self.next_ticket;
@@ -62,7 +64,7 @@ impl Waiters {
         self.waits.insert(connection, wait);
     }
 
-    /// The key as those who wait for it share it; enters it if nobody does.
+    /// Returns the shared copy of the key and creates it if needed.
     fn shared(&mut self, key: &[u8]) -> Arc<[u8]> {
         if let Some((key, _)) = self.by_key.get_key_value(key) {
             return Arc::clone(key);
@@ -74,7 +76,7 @@ impl Waiters {
         key
     }
 
-    /// Nobody waits for this key any more.
+    /// Removes a key that no connection waits for any more.
     fn forget(&mut self, key: &[u8]) -> BTreeMap<u64, ConnectionId> {
         let Some(waiting) = self.by_key.remove(key) else { return BTreeMap::new() };
         self.bytes -= key.len() + KEY_OVERHEAD;
@@ -88,7 +90,7 @@ impl Waiters {
         }
     }
 
-    /// The keys that begin with `prefix` and that somebody waits for: now, and whenever that changes.
+    /// A channel with the keys that begin with `prefix` and that a connection waits for. It changes when they change.
     pub(super) fn watch(&mut self, prefix: Key) -> watch::Receiver<WaitedKeys> {
         self.watches.retain(|watch| !watch.keys.is_closed());
         let keys = self.by_key.keys().filter(|key| key.starts_with(&prefix)).cloned().collect();
@@ -97,17 +99,17 @@ impl Waiters {
         receiver
     }
 
-    /// Bytes that all waits take, roughly; each key is counted once, however many wait for it.
+    /// Approximate size of all waits. Each key counts once, even if several connections wait for it.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes of the connection's wait, as if nobody else waited for its keys.
+    /// Bytes of the connection's wait, as if no other connection waited for its keys.
     pub(super) fn bytes_of(&self, connection: ConnectionId) -> usize {
         self.waits.get(&connection).map_or(0, |wait| wait.bytes)
     }
 
-    /// Ends a connection's wait; whether it had one.
+    /// Ends a connection's wait and returns true if there was one.
     pub(super) fn end(&mut self, connection: ConnectionId) -> bool {
         let Some(wait) = self.waits.remove(&connection) else { return false };
         self.bytes -= EACH * wait.missing.len();
@@ -117,23 +119,23 @@ impl Waiters {
         true
     }
 
-    /// Whether the connection waits.
+    /// Returns true if the connection waits.
     pub(super) fn waits(&self, connection: ConnectionId) -> bool {
         self.waits.contains_key(&connection)
     }
 
-    /// What the connection waits for.
+    /// The keys that the connection waits for.
     pub(super) fn missing(&self, connection: ConnectionId) -> Vec<Key> {
         self.waits.get(&connection).into_iter().flat_map(|wait| &wait.missing).map(|key| key.to_vec()).collect()
     }
 
-    /// A key came: whose wait is over.
+    /// A key was set: returns the connections whose wait has ended.
     pub(super) fn came(&mut self, key: &[u8]) -> Vec<ConnectionId> {
         let waiting = self.forget(key);
         waiting.into_values().filter(|&connection| self.count_down(connection, key)).collect()
     }
 
-    /// One value came into a queue: it ends one wait, the oldest that misses nothing else.
+    /// A value was added to a queue: ends one wait, the oldest that waits for nothing else.
     pub(super) fn came_for_one(&mut self, key: &[u8]) -> Option<ConnectionId> {
         while let Some((_, connection)) = self.by_key.get_mut(key)?.pop_first() {
             if self.count_down(connection, key) {
@@ -145,7 +147,7 @@ impl Waiters {
         None
     }
 
-    /// Strikes out `key`; whether that was the last and the wait is over.
+    /// Removes `key` from a wait and returns true if the wait has ended.
     fn count_down(&mut self, connection: ConnectionId, key: &[u8]) -> bool {
         let Some(wait) = self.waits.get_mut(&connection) else { return false };
         if wait.missing.remove(key) {
@@ -172,14 +174,14 @@ impl Waiters {
         }
     }
 
-    /// Nobody waits and nothing is kept.
+    /// Returns true if there are no waits and no leftover entries.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.waits.is_empty() && self.by_key.is_empty() && self.bytes == 0
     }
 }
 
-/// Bytes of a wait for this key, as if nobody else waited for it.
+/// Bytes of a wait for this key, as if no other connection waited for it.
 fn alone(key: &[u8]) -> usize {
     key.len() + KEY_OVERHEAD + EACH
 }
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_a_queues_value_to_the_one_that_waited_longest() {
+    fn gives_a_queues_value_to_the_connection_that_waited_longest() {
         let mut waiters = Waiters::default();
         waiters.begin(ConnectionId(3), keys(&["q", "other"]));
         waiters.begin(ConnectionId(2), keys(&["q"]));
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn forgets_a_wait_that_was_given_up() {
+    fn removes_a_wait_that_was_given_up() {
         let mut waiters = Waiters::default();
         waiters.begin(ConnectionId(1), keys(&["a", "b"]));
         assert!(waiters.end(ConnectionId(1)));
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_a_key_once_however_many_wait_for_it() {
+    fn counts_a_key_once_even_if_several_connections_wait_for_it() {
         let mut waiters = Waiters::default();
         waiters.begin(ConnectionId(1), keys(&["long key", "b"]));
         let one = waiters.bytes();
@@ -234,14 +236,14 @@ mod tests {
         assert_eq!(waiters.bytes(), one + 2 * EACH);
         assert_eq!(waiters.bytes_of(ConnectionId(1)), one);
         assert!(waiters.end(ConnectionId(1)));
-        assert_eq!(waiters.bytes(), one, "its keys stay with the other one");
+        assert_eq!(waiters.bytes(), one, "its keys stay for the other connection");
         waiters.begin(ConnectionId(2), keys(&["b"]));
         assert_eq!(waiters.came(b"b"), [ConnectionId(2)]);
         assert!(waiters.is_empty());
     }
 
     #[test]
-    fn tells_of_changes_under_a_prefix_and_of_no_others() {
+    fn reports_changes_under_its_prefix_and_no_others() {
         let mut waiters = Waiters::default();
         waiters.begin(ConnectionId(1), keys(&["p/1", "other"]));
         let mut watch = waiters.watch(b"p/".to_vec());
@@ -252,7 +254,7 @@ mod tests {
         assert_eq!(names(&mut watch), ["p/1"]);
         waiters.begin(ConnectionId(2), keys(&["another", "p/1"]));
         waiters.end(ConnectionId(2));
-        assert!(!watch.has_changed().unwrap(), "somebody else still waits for it");
+        assert!(!watch.has_changed().unwrap(), "another connection still waits for it");
         waiters.begin(ConnectionId(2), keys(&["p/2"]));
         assert!(watch.has_changed().unwrap());
         assert_eq!(names(&mut watch), ["p/1", "p/2"]);

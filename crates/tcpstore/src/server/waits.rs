@@ -1,4 +1,5 @@
-//! Which keys are waited for, as the server's host sees it. It learns of each change, so it need not ask again and again.
+//! The keys that clients wait for, for the process that hosts the server. It is notified of changes, so it need not
+//! poll.
 
 use tokio::sync::watch;
 
@@ -14,15 +15,15 @@ impl Waits {
         Self(keys)
     }
 
-    /// Returns once they have changed since [`Self::keys`] was called last; never, once the server is gone. Cancelling loses
-    /// nothing.
+    /// Returns once the keys have changed since the last call of [`Self::keys`]; never after the server has stopped.
+    /// Cancel safe.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending().await
         }
     }
 
-    /// The keys, named as clients name them, sorted.
+    /// The keys, as clients name them, sorted.
     pub fn keys(&mut self) -> Vec<String> {
         self.0.borrow_and_update().iter().map(|key| user_key(key)).collect()
     }

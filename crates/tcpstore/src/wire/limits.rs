@@ -1,10 +1,10 @@
-//! How much one message may ask for. Left out: how many connections there may be, and how much the whole store may hold.
+//! Size limits of a message. Not here: the number of connections, and the size of the whole store.
 
-/// Largest sizes that are accepted. The defaults of the first three are those of libtorch's server (`MAX_STRING_LEN`,
+/// The largest accepted sizes. The defaults of the first three are those of libtorch's server (`MAX_STRING_LEN`,
 /// `MAX_PAYLOAD_LEN` and `MAX_KEY_COUNT` in `TCPStoreLibUvBackend.cpp`).
 ///
-/// A length beyond its limit is refused when it is read. A length within it reserves nothing: memory grows with the bytes that
-/// arrived.
+/// A length beyond its limit is refused as soon as it is read. A length within its limit reserves nothing: memory grows
+/// with the bytes that arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of a key. 8 KiB.
@@ -13,9 +13,9 @@ pub struct Limits {
     pub max_value: usize,
     /// Keys in one request. 131,072.
     pub max_keys: usize,
-    /// Bytes of a whole request, so that many long keys do not add up to more. 64 MiB (libtorch: no limit).
+    /// Bytes of a whole request, which also limits the sum of many long keys. 64 MiB (libtorch: no limit).
     pub max_request: usize,
-    /// Bytes of a whole reply, and of a value that APPEND makes. 64 MiB (libtorch: no limit).
+    /// Bytes of a whole reply, and of a value after APPEND. 64 MiB (libtorch: no limit).
     pub max_reply: usize,
 }
 

@@ -1,34 +1,34 @@
-//! A reader that can only take what exists. Left out: what the fields mean.
+//! A reader that checks every length. Not here: the meaning of the fields.
 
 use super::{Key, Limits, Value};
 
 /// Why bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// The message goes on: at least so many bytes in all are needed.
-    #[error("the message ends early: it takes at least {need} bytes")]
+    /// The message is incomplete: it has at least this many bytes.
+    #[error("the message ends early: it has at least {need} bytes")]
     Truncated {
         /// Bytes from the start of the message.
         need: usize,
     },
-    /// Bytes are left over behind the message.
-    #[error("{left} bytes are left over behind the message")]
+    /// There are bytes after the message.
+    #[error("{left} bytes are left over after the message")]
     Trailing {
-        /// How many.
+        /// Their number.
         left: usize,
     },
-    /// The first byte names no operation.
+    /// The first byte is not an operation.
     #[error("no operation has the number {0}: this is not PyTorch's TCPStore protocol, or a newer one")]
     UnknownOperation(u8),
-    /// A reply of one byte has a value that is not one of its kind.
-    #[error("{0} is no answer to this operation")]
+    /// A one-byte reply has a value that its operation does not use.
+    #[error("{0} is not an answer to this operation")]
     UnknownAnswer(u8),
     /// A length or count is beyond its limit.
     #[error("{what} of {got}, at most {max} is accepted")]
     TooLarge {
         /// What was measured, with its unit.
         what: &'static str,
-        /// What the bytes say.
+        /// The size in the message.
         got: u64,
         /// The limit.
         max: usize,
@@ -38,7 +38,7 @@ pub enum WireError {
     NegativeCount(i64),
 }
 
-/// Takes fields from the front of a slice.
+/// Reads fields from the front of a slice.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -46,22 +46,22 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader at the first byte.
+    /// A reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, position: 0 }
     }
 
-    /// A reader behind the first `position` bytes, which it counts as taken.
+    /// A reader after the first `position` bytes, which count as read.
     pub(super) fn at(bytes: &'a [u8], position: usize) -> Self {
         Self { bytes, position }
     }
 
-    /// Bytes taken so far.
+    /// Number of bytes read so far.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// Takes `count` bytes.
+    /// Reads `count` bytes.
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], WireError> {
         let end = self.position.saturating_add(count);
         let taken = self.bytes.get(self.position..end).ok_or(WireError::Truncated { need: end })?;
@@ -69,62 +69,62 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// Takes one byte.
+    /// Reads one byte.
     pub fn u8(&mut self) -> Result<u8, WireError> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// Takes a number of 32 bits.
+    /// Reads a 32-bit number.
     pub fn u32(&mut self) -> Result<u32, WireError> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// Takes a number of 64 bits without sign.
+    /// Reads an unsigned 64-bit number.
     pub fn u64(&mut self) -> Result<u64, WireError> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// Takes a number of 64 bits with sign.
+    /// Reads a signed 64-bit number.
     pub fn i64(&mut self) -> Result<i64, WireError> {
         Ok(i64::from_le_bytes(self.array()?))
     }
 
-    /// Takes a key's length and the key.
+    /// Reads a key with its length.
     pub fn key(&mut self, limits: &Limits) -> Result<&'a [u8], WireError> {
         self.string("a key with a length in bytes", limits.max_key)
     }
 
-    /// Takes a value's length and the value.
+    /// Reads a value with its length.
     pub fn value(&mut self, limits: &Limits) -> Result<&'a [u8], WireError> {
         self.string("a value with a length in bytes", limits.max_value)
     }
 
-    /// Takes a number of keys. It promises nothing: nothing is reserved for them.
+    /// Reads a number of keys. Nothing is allocated for them.
     pub fn count(&mut self, limits: &Limits) -> Result<usize, WireError> {
         let count = self.u64()?;
         within("a number of keys", count, limits.max_keys)
     }
 
-    /// Takes a value's length and the value, as a reply has them: a value that grew may be larger than one in a request.
+    /// Reads a value of a reply with its length. After APPEND a value may be larger than one in a request.
     pub fn reply_value(&mut self, limits: &Limits) -> Result<&'a [u8], WireError> {
         self.string("a value with a length in bytes", limits.max_reply)
     }
 
-    /// Takes the number of keys in a reply.
+    /// Reads the number of keys in a reply.
     pub fn reply_count(&mut self, limits: &Limits) -> Result<usize, WireError> {
         let count = self.i64()?;
         let count = u64::try_from(count).map_err(|_| WireError::NegativeCount(count))?;
         within("a number of keys", count, limits.max_reply / 8)
     }
 
-    /// Takes a length of at most `max`, and so many bytes.
+    /// Reads a length of at most `max` and that many bytes.
     pub fn string(&mut self, what: &'static str, max: usize) -> Result<&'a [u8], WireError> {
         let length = self.u64()?;
         let length = within(what, length, max)?;
         self.take(length)
     }
 
-    /// Ends the reading: nothing may be left.
+    /// Checks that no bytes are left.
     pub fn finish(self) -> Result<(), WireError> {
         match self.bytes.len() - self.position {
             0 => Ok(()),
@@ -139,7 +139,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// `got` as a length, if `max` allows it.
+/// Converts `got` to a length if it is at most `max`.
 pub(super) fn within(what: &'static str, got: u64, max: usize) -> Result<usize, WireError> {
     match usize::try_from(got) {
         Ok(length) if length <= max => Ok(length),
@@ -159,7 +159,7 @@ pub(super) fn put_keys(out: &mut Vec<u8>, keys: &[Key]) {
     keys.iter().for_each(|key| put_string(out, key));
 }
 
-/// Appends a number of entries, and each entry's key and value.
+/// Appends the number of entries, and the key and value of each.
 pub(super) fn put_entries(out: &mut Vec<u8>, entries: &[(Key, Value)]) {
     out.extend_from_slice(&(entries.len() as u64).to_le_bytes());
     for (key, value) in entries {
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_only_what_exists() {
+    fn reads_only_bytes_that_exist() {
         let mut reader = Reader::new(&[1, 2, 3]);
         assert_eq!(reader.u8(), Ok(1));
         assert_eq!(reader.take(3), Err(WireError::Truncated { need: 4 }));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_left_over() {
+    fn refuses_bytes_that_are_left_over() {
         assert_eq!(Reader::new(&[7]).finish(), Err(WireError::Trailing { left: 1 }));
     }
 

@@ -1,59 +1,59 @@
-//! What a server answers. Left out: why it answers so.
+//! The replies of a server. Not here: when it sends which.
 
 use super::reader::put_string;
 use super::{Key, Limits, Reader, Request, Value, WireError};
 
-/// A reply with its fields. It does not say what it is: the request does ([`Expect`]).
+/// A reply with its fields. Its type is not on the wire; it follows from the request ([`Expect`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// PING's nonce.
     Nonce(u32),
     /// GET's and COMPARE_SET's value.
     Value(Value),
-    /// MULTI_GET's values, as many as keys were asked for; their number does not travel.
+    /// MULTI_GET's values, one per key; their number is not on the wire.
     Values(Vec<Value>),
-    /// The number that ADD made, and that the counting operations counted.
+    /// The sum of ADD, or the result of an operation that counts.
     Number(i64),
-    /// CHECK: all are there (0 on the wire) or not (1).
+    /// CHECK: all keys exist (0 on the wire) or not (1).
     Ready(bool),
-    /// WAIT: all keys were there.
+    /// WAIT: all keys have been set.
     StopWaiting,
-    /// CANCEL_WAIT: nobody waits any more.
+    /// CANCEL_WAIT: the wait has been cancelled.
     WaitCanceled,
-    /// QUEUE_POP's value, and how many values the queue held before.
+    /// QUEUE_POP's value, and the length of the queue before it.
     Popped {
-        /// The queue's length before.
+        /// The queue's length before the operation.
         before: i64,
-        /// The value, there if `before` is above zero.
+        /// The value, if `before` is above zero.
         value: Option<Value>,
     },
     /// LIST_KEYS.
     Keys(Vec<Key>),
 }
 
-/// What a request's reply will look like.
+/// The type of the reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// A nonce.
     Nonce,
     /// One value.
     Value,
-    /// So many values.
+    /// This number of values.
     Values(usize),
     /// A number.
     Number,
-    /// Whether keys are there.
+    /// Whether keys exist.
     Ready,
     /// The end of a wait: [`Reply::StopWaiting`] or [`Reply::WaitCanceled`].
     Wait,
-    /// A queue's front.
+    /// The first value of a queue.
     Popped,
-    /// Names of keys.
+    /// The names of keys.
     Keys,
 }
 
 impl Expect {
-    /// What follows on `request`, if anything does.
+    /// The type of the reply to `request`, if it has one.
     pub fn after(request: &Request) -> Option<Self> {
         match request {
             Request::Ping { .. } => Some(Self::Nonce),
@@ -74,7 +74,7 @@ impl Expect {
         }
     }
 
-    /// Passes over a reply that is no list.
+    /// Skips a reply that is not a list.
     pub(super) fn pass(self, reader: &mut Reader<'_>, limits: &Limits) -> Result<(), WireError> {
         match self {
             Self::Nonce => drop(reader.u32()?),
@@ -89,10 +89,10 @@ impl Expect {
 }
 
 impl Reply {
-    /// Reads the one reply that `bytes` are.
+    /// Decodes a single reply.
     ///
     /// # Errors
-    /// As of [`Reply::read`], and bytes that are left over.
+    /// As for [`Reply::read`], and bytes that are left over.
     pub fn decode(expect: Expect, bytes: &[u8], limits: &Limits) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let reply = Self::read(expect, &mut reader, limits)?;
@@ -100,10 +100,10 @@ impl Reply {
         Ok(reply)
     }
 
-    /// Takes a reply from the front. Lengths may go up to [`Limits::max_reply`].
+    /// Reads a reply from the front. Lengths may be up to [`Limits::max_reply`].
     ///
     /// # Errors
-    /// Bytes that are missing, an answer of another kind, a length beyond the limit.
+    /// Missing bytes, an answer of another type, a length beyond its limit.
     pub fn read(expect: Expect, reader: &mut Reader<'_>, limits: &Limits) -> Result<Self, WireError> {
         Ok(match expect {
             Expect::Nonce => Self::Nonce(reader.u32()?),
@@ -128,7 +128,7 @@ impl Reply {
         })
     }
 
-    /// Appends its bytes.
+    /// Appends the reply's bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Nonce(nonce) => out.extend_from_slice(&nonce.to_le_bytes()),

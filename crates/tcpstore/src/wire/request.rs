@@ -1,43 +1,43 @@
-//! What a client asks. Left out: what it does to the data, and whether the connection may ask it.
+//! The requests of a client. Not here: their effect, and whether a connection may send them.
 
 use super::reader::{put_entries, put_keys, put_string};
 use super::{Key, Limits, Reader, Scan, Value, WireError};
 
 /// A request with its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are the keys and values that the variant's text speaks of")]
+#[allow(missing_docs, reason = "the variants' texts explain the fields")]
 pub enum Request {
     /// Opens a connection: the magic number. No reply.
     Validate { magic: u32 },
     /// Sets a key. No reply.
     Set { key: Key, value: Value },
-    /// Sets a key if it holds what is expected (nothing expected: if it is missing).
+    /// Sets a key if its value is `expected` (empty: if the key is missing).
     CompareSet { key: Key, expected: Value, desired: Value },
-    /// Reads a key: nothing if it is missing. Clients WAIT before.
+    /// Reads a key; the reply is empty if it is missing. Clients send WAIT first.
     Get { key: Key },
-    /// Adds to the decimal number that the key holds (0 if it is missing).
+    /// Adds to the decimal number in the key (0 if it is missing).
     Add { key: Key, amount: i64 },
-    /// Are all these keys there?
+    /// Checks that all these keys exist.
     Check { keys: Vec<Key> },
-    /// Answers once all these keys were there.
+    /// Replies once all these keys have been set.
     Wait { keys: Vec<Key> },
     /// The number of keys.
     NumKeys,
     /// Deletes a key.
     Delete { key: Key },
-    /// Appends to what a key holds. No reply.
+    /// Appends to the value of a key. No reply.
     Append { key: Key, value: Value },
     /// Reads several keys.
     MultiGet { keys: Vec<Key> },
     /// Sets several keys. No reply.
     MultiSet { entries: Vec<(Key, Value)> },
-    /// Gives up the wait that is going on.
+    /// Cancels the current wait.
     CancelWait,
-    /// Answers with the same nonce.
+    /// Replies with the same nonce.
     Ping { nonce: u32 },
-    /// Puts a value at the end of a queue. No reply.
+    /// Appends a value to a queue. No reply.
     QueuePush { key: Key, value: Value },
-    /// Takes the value at the front of a queue.
+    /// Removes the first value of a queue.
     QueuePop { key: Key },
     /// The number of values in a queue.
     QueueLen { key: Key },
@@ -47,7 +47,7 @@ pub enum Request {
 
 /// An operation's name and its number on the wire (`QueryType` in `TCPStoreBackend.hpp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "they are those of Request")]
+#[allow(missing_docs, reason = "see the variants of Request")]
 #[repr(u8)]
 pub enum Operation {
     Validate = 0,
@@ -70,12 +70,12 @@ pub enum Operation {
     ListKeys = 17,
 }
 
-/// Whether the bytes hold a whole request.
+/// Whether bytes contain a complete request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// The first so many bytes are one request.
+    /// The first bytes, this many, are a request.
     Whole(usize),
-    /// There is none before so many bytes are there.
+    /// The request is incomplete: at least this many bytes are needed.
     Needs(usize),
 }
 
@@ -90,7 +90,7 @@ pub(super) enum Field {
 }
 
 impl Operation {
-    /// All, by number.
+    /// All operations, by number.
     pub const ALL: [Self; 18] = [
         Self::Validate,
         Self::Set,
@@ -112,12 +112,12 @@ impl Operation {
         Self::ListKeys,
     ];
 
-    /// The operation with that number.
+    /// The operation with this number.
     pub fn from_number(number: u8) -> Result<Self, WireError> {
         Self::ALL.get(usize::from(number)).copied().ok_or(WireError::UnknownOperation(number))
     }
 
-    /// Its name in messages.
+    /// The operation's name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Validate => "validate",
@@ -156,7 +156,7 @@ impl Operation {
 }
 
 impl Field {
-    /// Passes over a field that is no list.
+    /// Skips a field that is not a list.
     pub(super) fn pass(&self, reader: &mut Reader<'_>, limits: &Limits) -> Result<(), WireError> {
         match self {
             Self::U32 => drop(reader.u32()?),
@@ -170,8 +170,8 @@ impl Field {
 }
 
 impl Frame {
-    /// Finds the end of the request at the front of `bytes`, without allocating anything. Where bytes arrive in pieces, a
-    /// [`Scan`] looks at each of them once.
+    /// Finds the end of the request at the front of `bytes` without allocating. If bytes arrive in pieces, a [`Scan`]
+    /// looks at each byte once.
     ///
     /// # Errors
     /// An unknown operation, or a length beyond its limit. Never [`WireError::Truncated`].
@@ -181,7 +181,7 @@ impl Frame {
 }
 
 impl Request {
-    /// Its operation.
+    /// The request's operation.
     pub fn operation(&self) -> Operation {
         match self {
             Self::Validate { .. } => Operation::Validate,
@@ -205,7 +205,7 @@ impl Request {
         }
     }
 
-    /// The key that it is about, the first if there are several.
+    /// The request's key, or the first of several.
     pub fn key(&self) -> Option<&Key> {
         match self {
             Self::Set { key, .. }
@@ -223,10 +223,10 @@ impl Request {
         }
     }
 
-    /// Reads the one request that `bytes` are.
+    /// Decodes a single request.
     ///
     /// # Errors
-    /// Bytes that are missing or left over, an unknown operation, a length beyond its limit.
+    /// Missing or left-over bytes, an unknown operation, a length beyond its limit.
     pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let request = Self::read(&mut reader, limits)?;
@@ -259,7 +259,7 @@ impl Request {
         })
     }
 
-    /// Appends its bytes.
+    /// Appends the request's bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.operation() as u8);
         match self {

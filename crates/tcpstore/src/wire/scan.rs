@@ -1,24 +1,24 @@
-//! Finding the end of a message whose bytes arrive in pieces. Left out: what the fields mean.
+//! Finds the end of a message whose bytes arrive in pieces. Not here: the meaning of the fields.
 //!
-//! A [`Scan`] remembers how far it has come, so that every key and value is looked at once, however small the pieces are.
-//! Looking again from the start would make the work grow with the square of the message.
+//! A [`Scan`] remembers its position, so that it looks at every key and value once, however small the pieces are. If it
+//! started again with each piece, the work would grow with the square of the message.
 
 use super::request::{Field, Operation};
 use super::{Expect, Frame, Limits, Reader, WireError};
 
-/// How much of the message at the front of a buffer is known.
+/// How far the message at the front of a buffer has been scanned.
 ///
-/// All calls for one message get the same bytes, and more at the end. Until [`Frame::Needs`] bytes are there, a call finds
-/// nothing new: a peer that sends byte by byte buys no work with it.
+/// All calls for one message must get the same bytes, and more at the end. Until [`Frame::Needs`] bytes are there, a
+/// call does no work, so a peer that sends byte by byte causes little.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
-    /// Bytes of fields that are there whole.
+    /// Bytes of complete fields.
     position: usize,
-    /// Fields of a request that are there whole.
+    /// Complete fields of a request.
     fields: usize,
-    /// Keys, entries or values of a list that are missing; `None` before its count was read.
+    /// Keys, entries or values of a list that are still missing; `None` until its count has been read.
     left: Option<usize>,
-    /// Fields and list items that were looked at, for tests.
+    /// Number of fields and list items that were looked at, for tests.
     #[cfg(test)]
     looks: usize,
 }
@@ -33,7 +33,7 @@ enum Item {
 }
 
 impl Scan {
-    /// Finds the end of the request at the front of `bytes`. Nothing is allocated.
+    /// Finds the end of the request at the front of `bytes`, without allocating.
     ///
     /// # Errors
     /// An unknown operation, or a length beyond its limit. Never [`WireError::Truncated`].
@@ -85,7 +85,7 @@ impl Scan {
         Ok(self.position)
     }
 
-    /// Passes over one field, if it is there whole.
+    /// Skips one field if it is complete.
     fn one(
         &mut self,
         bytes: &[u8],
@@ -101,7 +101,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Passes over a list. What is missing counts the lengths of all items that follow, too.
+    /// Skips a list. The missing bytes include the lengths of all remaining items.
     fn list(
         &mut self,
         bytes: &[u8],
@@ -142,7 +142,7 @@ impl Item {
         Ok(())
     }
 
-    /// Bytes of its lengths, the least that it takes.
+    /// Bytes of the item's lengths, which is its minimum size.
     fn lengths(self) -> usize {
         match self {
             Item::Key | Item::Value => 8,
@@ -151,7 +151,7 @@ impl Item {
     }
 }
 
-/// What the walk over the fields came to.
+/// Converts the result of a scan to a frame.
 fn frame(walked: Result<usize, WireError>) -> Result<Frame, WireError> {
     match walked {
         Ok(length) => Ok(Frame::Whole(length)),
@@ -168,7 +168,7 @@ mod tests {
     const ITEMS: usize = 5_000;
     const PIECE: usize = 100;
 
-    /// Feeds a message in pieces as a connection does; how many pieces it took and how many fields were looked at.
+    /// Feeds a message in pieces, as a connection does. Returns the number of pieces and of fields that were looked at.
     fn fed(bytes: &[u8], find: impl Fn(&mut Scan, &[u8]) -> Frame) -> (usize, usize) {
         let (mut scan, mut needs, mut pieces) = (Scan::default(), 1, 0);
         for end in (PIECE..bytes.len()).step_by(PIECE).chain([bytes.len()]) {
@@ -184,7 +184,7 @@ mod tests {
                 }
             }
         }
-        panic!("it never was whole");
+        panic!("the message was never complete");
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_same_end_however_the_bytes_arrive() {
+    fn finds_the_same_end_for_all_sizes_of_pieces() {
         let entries = vec![(b"a".to_vec(), b"1".to_vec()), (b"bc".to_vec(), Vec::new())];
         let requests = [
             Request::MultiSet { entries },

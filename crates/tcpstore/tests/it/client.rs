@@ -1,4 +1,4 @@
-//! The client on our server: every operation, deadlines, and what it says of servers that are none.
+//! The client with our server: every operation, deadlines, and errors about servers that are not stores.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use rustix::net;
 use tcpstore::{Client, ClientOptions, Error, Kind, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A wait that is meant to run out.
+/// A wait that is meant to expire.
 const SHORT: Duration = Duration::from_millis(20);
 
 fn missing(error: Error) -> Vec<String> {
@@ -57,11 +57,11 @@ async fn does_every_operation() {
     assert_eq!(client.try_queue_pop("q").await.unwrap(), None);
     assert_eq!(client.list_keys().await.unwrap(), ["cas", "counter", "key", "list", "m2"]);
     client.ping().await.unwrap();
-    assert_eq!(server.connections(), 1, "nothing here had to wait");
+    assert_eq!(server.connections(), 1, "no operation had to wait");
 }
 
 #[tokio::test]
-async fn calls_a_wait_off_names_what_is_missing_and_goes_on() {
+async fn cancels_a_wait_names_the_missing_keys_and_stays_usable() {
     let server = server(Options::default());
     let client = client(&server).await;
     client.set("there", b"").await.unwrap();
@@ -76,7 +76,7 @@ async fn calls_a_wait_off_names_what_is_missing_and_goes_on() {
     client.set("absent", b"late").await.unwrap();
     assert_eq!(client.get("absent", LONG).await.unwrap(), b"late");
     assert!(server.peers().iter().all(|peer| peer.waits_for.is_empty()));
-    assert_eq!(server.connections(), 2, "one for what is answered at once, one for waits, used again");
+    assert_eq!(server.connections(), 2, "one for immediate answers, one for waits, which is reused");
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn serves_several_tasks_while_some_wait() {
         tokio::spawn(async move { client.get(&format!("rank/{rank}"), LONG).await })
     });
     let waits: Vec<_> = waits.collect();
-    until("ten wait", || server.peers().iter().filter(|peer| !peer.waits_for.is_empty()).count() == 10).await;
+    until("ten clients wait", || server.peers().iter().filter(|peer| !peer.waits_for.is_empty()).count() == 10).await;
     for rank in 0..10 {
         client.set(&format!("rank/{rank}"), &[rank]).await.unwrap();
     }
@@ -119,14 +119,14 @@ async fn stays_usable_when_a_future_is_dropped() {
 }
 
 #[tokio::test]
-async fn gives_a_queues_value_to_one_of_several_that_wait() {
+async fn gives_a_queues_value_to_one_of_several_waiting_clients() {
     let server = server(Options::default());
     let (a, b) = (client(&server).await, client(&server).await);
     let pops: Vec<_> = [a.clone(), b.clone(), a.clone()]
         .into_iter()
         .map(|client| tokio::spawn(async move { client.queue_pop("q", LONG).await.unwrap() }))
         .collect();
-    until("three wait", || server.peers().iter().filter(|peer| peer.waits_for == ["q"]).count() == 3).await;
+    until("three clients wait", || server.peers().iter().filter(|peer| peer.waits_for == ["q"]).count() == 3).await;
     for value in [b"1", b"2", b"3"] {
         b.queue_push("q", value).await.unwrap();
     }
@@ -139,7 +139,7 @@ async fn gives_a_queues_value_to_one_of_several_that_wait() {
 }
 
 #[tokio::test]
-async fn connects_to_a_server_that_comes_later() {
+async fn connects_to_a_server_that_starts_later() {
     let (reserved, address) = reserved();
     let connecting = tokio::spawn(async move { client_at(address).await });
     for _ in 0..20 {
@@ -150,7 +150,7 @@ async fn connects_to_a_server_that_comes_later() {
     assert_eq!(late.keys(""), ["key"]);
 }
 
-/// A port that is ours and on which nobody listens.
+/// A port that we own and on which no process listens.
 fn reserved() -> (OwnedFd, SocketAddr) {
     let socket = net::socket(net::AddressFamily::INET, net::SocketType::STREAM, None).unwrap();
     net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -170,7 +170,7 @@ async fn refused(listener: &TcpListener, timeout: Duration) -> Error {
 }
 
 #[tokio::test]
-async fn says_that_nobody_listens() {
+async fn reports_that_no_process_listens() {
     let (_reserved, address) = reserved();
     let port = address.port();
     let error = Client::connect("127.0.0.1", port, SHORT).await.unwrap_err();
@@ -179,11 +179,11 @@ async fn says_that_nobody_listens() {
 }
 
 #[tokio::test]
-async fn says_that_what_listens_is_mute() {
-    let mute = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(); // the kernel accepts, nobody answers
+async fn reports_that_the_listener_does_not_answer() {
+    let mute = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(); // the kernel accepts, no process answers
     let error = refused(&mute, LONG).await;
     assert!(matches!(error.kind, Kind::Mute), "{error}");
-    assert!(error.elapsed < LONG, "long before the time to connect is over");
+    assert!(error.elapsed < LONG, "long before the connect timeout");
 }
 
 /// Runs a server that answers each connection's opening with `answer` and then closes.
@@ -208,27 +208,27 @@ async fn fake(answer: &'static [u8]) -> Error {
 }
 
 #[tokio::test]
-async fn says_that_something_else_answers() {
+async fn reports_that_another_service_answers() {
     let error = fake(b"HTTP/1.1 400 Bad Request\r\n").await;
-    let Kind::Stranger { got } = &error.kind else { panic!("{error}") };
+    let Kind::NotAStore { got } = &error.kind else { panic!("{error}") };
     assert!(got.starts_with("HTTP/1.1 400"), "{got}");
-    assert!(matches!(fake(b"hi").await.kind, Kind::Stranger { got } if got == "hi"));
+    assert!(matches!(fake(b"hi").await.kind, Kind::NotAStore { got } if got == "hi"));
 }
 
 #[tokio::test]
-async fn says_that_something_hangs_up() {
+async fn reports_that_the_listener_hangs_up() {
     let error = fake(b"").await;
     assert!(matches!(error.kind, Kind::HungUp), "{error}");
 }
 
 #[tokio::test]
-async fn says_that_the_name_does_not_resolve() {
+async fn reports_that_the_name_does_not_resolve() {
     let error = Client::connect("no-such-host.invalid", 1, SHORT).await.unwrap_err();
     assert!(matches!(error.kind, Kind::Unresolved(_)), "{error}");
 }
 
 #[tokio::test]
-async fn does_not_send_what_a_server_refuses() {
+async fn does_not_send_requests_that_a_server_refuses() {
     let server = server(Options::default());
     let client = client(&server).await;
     let long = "k".repeat(9000);
@@ -240,14 +240,14 @@ async fn does_not_send_what_a_server_refuses() {
 }
 
 #[tokio::test]
-async fn says_that_the_server_has_ended_and_does_not_take_another_for_it() {
+async fn reports_that_the_server_has_ended_and_does_not_use_another_one() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let same = listener.try_clone().unwrap();
     let first = tcpstore::Server::start(listener, Options::default()).unwrap();
     let client = client(&first).await;
     let waiting = client.clone();
     let waiting = tokio::spawn(async move { waiting.wait(&["never"], LONG).await });
-    until("it waits", || first.peers().iter().any(|peer| peer.waits_for == ["never"])).await;
+    until("the client waits", || first.peers().iter().any(|peer| peer.waits_for == ["never"])).await;
     first.shutdown();
     assert!(matches!(waiting.await.unwrap().unwrap_err().kind, Kind::Closed));
     let second = tcpstore::Server::start(same, Options::default()).unwrap();

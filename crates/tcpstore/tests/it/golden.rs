@@ -1,5 +1,5 @@
-//! What PyTorch's own client and server said to each other (`scripts/golden/tcpstore.py`): the requests are read and written
-//! back to the byte, and our server answers as theirs did.
+//! Recorded bytes of PyTorch's own client and server (`scripts/golden/tcpstore.py`): requests decode and encode to the
+//! same bytes, and our server gives the same answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,17 +18,17 @@ struct Golden {
 #[derive(Deserialize)]
 struct Call {
     call: String,
-    said: Vec<Said>,
+    said: Vec<Exchange>,
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct Exchange {
     connection: String,
     from: String,
     bytes: String,
 }
 
-impl Said {
+impl Exchange {
     fn bytes(&self) -> Vec<u8> {
         let digits = self.bytes.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
         digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
@@ -39,7 +39,7 @@ fn golden() -> Golden {
     serde_json::from_str(include_str!("../../golden/tcpstore.json")).unwrap()
 }
 
-/// The requests in what a client said.
+/// The requests in a client's bytes.
 fn requests(mut bytes: &[u8]) -> Vec<Request> {
     let mut requests = Vec::new();
     while !bytes.is_empty() {
@@ -56,9 +56,9 @@ fn reads_and_writes_back_every_request_of_pytorchs_client() {
     let golden = golden();
     assert!(golden.torch.starts_with("2.11."), "{}", golden.torch);
     for call in golden.calls {
-        for said in call.said.iter().filter(|said| said.from == "client") {
-            let requests = requests(&said.bytes());
-            assert_eq!(encode(&requests), said.bytes(), "{}", call.call);
+        for sent in call.said.iter().filter(|sent| sent.from == "client") {
+            let requests = requests(&sent.bytes());
+            assert_eq!(encode(&requests), sent.bytes(), "{}", call.call);
             seen.extend(requests.iter().map(|request| request.operation() as u8));
         }
     }
@@ -70,15 +70,15 @@ fn reads_and_writes_back_every_reply_of_pytorchs_server() {
     for call in golden().calls {
         let mut expected: BTreeMap<String, Vec<Expect>> = BTreeMap::new();
         let mut replies: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-        for said in &call.said {
-            if said.from == "client" {
-                let expects = requests(&said.bytes());
-                // A wait that is called off has one reply, the cancel's.
+        for sent in &call.said {
+            if sent.from == "client" {
+                let expects = requests(&sent.bytes());
+                // A cancelled wait has one reply: that of the cancel.
                 let called_off = expects.last() == Some(&Request::CancelWait);
                 let expects = expects.iter().filter_map(Expect::after).skip(usize::from(called_off));
-                expected.entry(said.connection.clone()).or_default().extend(expects);
+                expected.entry(sent.connection.clone()).or_default().extend(expects);
             } else {
-                replies.entry(said.connection.clone()).or_default().extend(said.bytes());
+                replies.entry(sent.connection.clone()).or_default().extend(sent.bytes());
             }
         }
         for (connection, bytes) in replies {
@@ -93,30 +93,30 @@ fn reads_and_writes_back_every_reply_of_pytorchs_server() {
     }
 }
 
-/// Plays the clients' part against our own server's pure half.
+/// Sends the clients' bytes to our server's pure part.
 #[test]
 fn answers_as_pytorchs_server_did() {
     let mut data = Data::new(Limits::default(), 1 << 30);
     let mut sessions: BTreeMap<String, Session> = BTreeMap::new();
     for call in golden().calls {
         let (mut theirs, mut ours) = (BTreeMap::<String, Vec<u8>>::new(), BTreeMap::<String, Vec<u8>>::new());
-        for said in &call.said {
-            if said.from == "server" {
-                theirs.entry(said.connection.clone()).or_default().extend(said.bytes());
+        for sent in &call.said {
+            if sent.from == "server" {
+                theirs.entry(sent.connection.clone()).or_default().extend(sent.bytes());
                 continue;
             }
-            let id = ConnectionId(u64::from(said.connection.as_bytes()[0]));
+            let id = ConnectionId(u64::from(sent.connection.as_bytes()[0]));
             let session =
-                sessions.entry(said.connection.clone()).or_insert_with(|| Session::new(id, Limits::default()));
-            let (bytes, mut done) = (said.bytes(), 0);
-            let out = ours.entry(said.connection.clone()).or_default();
+                sessions.entry(sent.connection.clone()).or_insert_with(|| Session::new(id, Limits::default()));
+            let (bytes, mut done) = (sent.bytes(), 0);
+            let out = ours.entry(sent.connection.clone()).or_default();
             while done < bytes.len() {
                 let turn = session.turn(&mut data, &bytes[done..], out).unwrap();
                 assert!(turn.progress, "{}", call.call);
                 done += turn.consumed;
             }
             for (name, session) in &mut sessions {
-                session.tell_if_woken(&data, ours.entry(name.clone()).or_default());
+                session.reply_if_woken(&data, ours.entry(name.clone()).or_default());
             }
         }
         ours.retain(|_, bytes| !bytes.is_empty());

@@ -1,6 +1,6 @@
-//! The integration tests of this package in one program; what measures its own process stands beside it.
+//! The integration tests of this package in one binary. Tests that measure their own process are in separate files.
 
-#![allow(clippy::unwrap_used)] // a test may
+#![allow(clippy::unwrap_used)] // a panic fails the test
 
 mod client;
 mod golden;

@@ -1,4 +1,4 @@
-//! Random operations of three clients on the real server, against a model that is as simple as it can be.
+//! Random operations of three clients on the real server, compared with a model that is as simple as possible.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,7 +9,7 @@ use tcpstore::wire::{Key, Reply, Request, Value};
 
 const CLIENTS: usize = 3;
 
-/// What a store holds. Waits are in the order in which they began.
+/// The contents of a store. Waits are in the order in which they began.
 #[derive(Default)]
 struct Model {
     values: BTreeMap<Key, Value>,
@@ -17,7 +17,7 @@ struct Model {
     waits: Vec<(usize, BTreeSet<Key>)>,
 }
 
-/// What must happen.
+/// The expected result.
 enum Expected {
     Nothing,
     Reply(Reply),
@@ -114,13 +114,13 @@ impl Model {
         })
     }
 
-    /// Clients whose wait is over.
+    /// Clients whose wait has ended.
     fn woken(&mut self) -> Vec<usize> {
         self.waits.extract_if(.., |(_, missing)| missing.is_empty()).map(|(client, _)| client).collect()
     }
 }
 
-/// The longest front of the value that is a number.
+/// The number at the start of the value, as long as possible.
 fn number(value: Option<&Value>) -> Option<i64> {
     let Some(value) = value else { return Some(0) };
     let text: String = value.iter().map(|&byte| char::from(byte)).collect();
@@ -142,17 +142,17 @@ async fn play(steps: Vec<(usize, Request)>) {
     let mut model = Model::default();
     for (client, request) in steps {
         if model.waits(client) && request != Request::CancelWait {
-            continue; // a client that waits says nothing else
+            continue; // a waiting client sends nothing else
         }
-        clients[client].say(std::slice::from_ref(&request)).await;
+        clients[client].send(std::slice::from_ref(&request)).await;
         match model.apply(client, &request) {
             Expected::Nothing => {
-                // No reply says that it was done: a ping does, unless the client waits.
+                // There is no reply, so a ping confirms it, unless the client waits.
                 if !model.waits(client) {
-                    clients[client].say(&[Request::Ping { nonce: 1 }]).await;
-                    assert_eq!(clients[client].hear(4).await, [1, 0, 0, 0], "after {request:?}");
+                    clients[client].send(&[Request::Ping { nonce: 1 }]).await;
+                    assert_eq!(clients[client].receive(4).await, [1, 0, 0, 0], "after {request:?}");
                 } else {
-                    crate::support::until("it waits", || {
+                    crate::support::until("the client waits", || {
                         server.peers().iter().filter(|p| !p.waits_for.is_empty()).count() == model.waits.len()
                     })
                     .await;
@@ -161,7 +161,7 @@ async fn play(steps: Vec<(usize, Request)>) {
             Expected::Reply(reply) => {
                 let mut bytes = Vec::new();
                 reply.encode(&mut bytes);
-                assert_eq!(clients[client].hear(bytes.len()).await, bytes, "{request:?}");
+                assert_eq!(clients[client].receive(bytes.len()).await, bytes, "{request:?}");
             }
             Expected::Close => {
                 let closed = std::mem::replace(&mut clients[client], Raw::open(&server).await);
@@ -169,15 +169,15 @@ async fn play(steps: Vec<(usize, Request)>) {
             }
         }
         for woken in model.woken() {
-            assert_eq!(clients[woken].hear(1).await, [0], "{woken} after {request:?}");
+            assert_eq!(clients[woken].receive(1).await, [0], "{woken} after {request:?}");
         }
     }
     for (client, raw) in clients.iter_mut().enumerate() {
         let cancelled = model.waits(client);
-        raw.say(if cancelled { &[Request::CancelWait] } else { &[] }).await;
-        raw.say(&[Request::Ping { nonce: 9 }]).await;
+        raw.send(if cancelled { &[Request::CancelWait] } else { &[] }).await;
+        raw.send(&[Request::Ping { nonce: 9 }]).await;
         let expected: &[u8] = if cancelled { &[1, 9, 0, 0, 0] } else { &[9, 0, 0, 0] };
-        assert_eq!(raw.hear(expected.len()).await, expected, "nothing else was said to {client}");
+        assert_eq!(raw.receive(expected.len()).await, expected, "client {client} received nothing else");
     }
 }
 
@@ -185,7 +185,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn does_what_the_model_does(steps in prop::collection::vec((0..CLIENTS, any_request()), 1..80)) {
+    fn behaves_like_the_model(steps in prop::collection::vec((0..CLIENTS, any_request()), 1..80)) {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(play(steps));
     }
 }

@@ -1,17 +1,18 @@
-//! The real PyTorch: its client on our server, and our client on its server. Needs a Python with PyTorch
-//! (`LOCKSTEP_PYTHON`, else `python3`), and says so where there is none.
+//! Tests with PyTorch: its client on our server, and our client on its server. They need a Python with PyTorch
+//! (`LOCKSTEP_PYTHON`, else `python3`), and print a line if there is none.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 use crate::support::{LONG, client_at, python_with_torch, server};
+use lockstep_process::KillOnDrop;
 use tcpstore::{Kind, Options};
 
-/// A Python program that ends with its test.
+/// A Python program that is killed when its test ends.
 struct Python {
-    child: Child,
+    child: KillOnDrop,
     stdin: Option<ChildStdin>,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
@@ -28,7 +29,7 @@ impl Python {
             .spawn()
             .expect("Python starts");
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().expect("piped"));
-        Self { child, stdin, lines: BufReader::new(stdout).lines() }
+        Self { child: KillOnDrop(child), stdin, lines: BufReader::new(stdout).lines() }
     }
 
     /// The next line that it prints.
@@ -36,22 +37,15 @@ impl Python {
         self.lines.next().expect("Python prints a line before it ends").expect("in UTF-8")
     }
 
-    /// Closes its input, which it may wait for, and waits for its end.
+    /// Closes the program's input, which it may wait for, and waits until it ends.
     fn finish(mut self) {
         drop(self.stdin.take());
-        let status = self.child.wait().expect("waited for");
+        let status = self.child.0.wait().expect("waited for");
         assert!(status.success(), "Python ended with {status}");
     }
 }
 
-impl Drop for Python {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// An alarm ends a Python that hangs.
+/// An alarm ends a Python program that hangs.
 const PRELUDE: &str = r#"
 import signal, sys
 from datetime import timedelta
@@ -116,8 +110,8 @@ fn pytorchs_client_does_every_operation_on_our_server() {
     assert!(server.refusals().is_empty(), "{:?}", server.refusals());
 }
 
-/// As torchrun's workers: rank 0 asks to be the server, finds the address taken, and is a client since the launcher's variable
-/// says so. Then all meet again as `init_process_group` does.
+/// Like torchrun's workers: rank 0 tries to be the server, finds the address in use, and becomes a client because the
+/// launcher's variable says so. Then all ranks meet as in `init_process_group`.
 const WAITS_FOR_WORKERS: &str = r#"
 import os
 os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", MASTER_PORT=sys.argv[1])

@@ -1,10 +1,10 @@
-//! Thousands of clients that wait, and what the host of a server sees and does.
+//! Thousands of waiting clients, and what the process that hosts the server sees.
 
 use crate::support::{Raw, client, server, until};
 use tcpstore::Options;
 use tcpstore::wire::{Request, wire_key};
 
-/// Two descriptors a connection: many systems allow 1,024 to a process unless it asks for more, as this test does.
+/// Two descriptors per connection. The default limit is often 1,024 per process; this test raises it.
 const WAITING: usize = 2500;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -21,16 +21,16 @@ async fn one_key_wakes_thousands() {
     let mut waiting = Vec::new();
     for _ in 0..WAITING {
         let mut raw = Raw::open(&server).await;
-        raw.say(&[Request::Wait { keys: vec![wire_key("go")] }]).await;
+        raw.send(&[Request::Wait { keys: vec![wire_key("go")] }]).await;
         waiting.push(raw);
     }
     until("all wait", || server.peers().iter().filter(|peer| peer.waits_for == ["go"]).count() == WAITING).await;
     client(&server).await.set("go", b"").await.unwrap();
     for raw in &mut waiting {
-        assert_eq!(raw.hear(1).await, [0]);
+        assert_eq!(raw.receive(1).await, [0]);
     }
     drop(waiting);
-    until("all are gone", || server.connections() == 0).await;
+    until("all clients are gone", || server.connections() == 0).await;
 }
 
 #[tokio::test]
@@ -39,8 +39,8 @@ async fn the_host_sees_who_does_what() {
     let client = client(&server).await;
     client.set("key", b"value").await.unwrap();
     let mut raw = Raw::open(&server).await;
-    raw.say(&[Request::Wait { keys: vec![wire_key("b"), wire_key("a"), wire_key("key")] }]).await;
-    until("it waits", || server.peers().len() == 2 && !server.peers()[1].waits_for.is_empty()).await;
+    raw.send(&[Request::Wait { keys: vec![wire_key("b"), wire_key("a"), wire_key("key")] }]).await;
+    until("the client waits", || server.peers().len() == 2 && !server.peers()[1].waits_for.is_empty()).await;
     let peers = server.peers();
     assert_eq!(peers[1].waits_for, ["a", "b"]);
     let last = |index: usize| peers[index].last.as_ref().map(|(operation, key, _)| (*operation, key.clone()));
@@ -63,18 +63,18 @@ async fn the_host_reads_sets_and_deletes_without_a_connection() {
     assert_eq!(server.clear_except("round/"), 1);
     assert_eq!(client.list_keys().await.unwrap(), ["round/2/a"]);
     let mut raw = Raw::open(&server).await;
-    raw.say(&[Request::Wait { keys: vec![wire_key("from the host")] }]).await;
-    until("it waits", || server.peers().iter().any(|peer| !peer.waits_for.is_empty())).await;
+    raw.send(&[Request::Wait { keys: vec![wire_key("from the host")] }]).await;
+    until("the client waits", || server.peers().iter().any(|peer| !peer.waits_for.is_empty())).await;
     server.set("from the host", b"").unwrap();
-    assert_eq!(raw.hear(1).await, [0]);
+    assert_eq!(raw.receive(1).await, [0]);
 }
 
 #[tokio::test]
-async fn ends_within_asynchronous_code_with_every_connection_and_its_port() {
+async fn stops_in_asynchronous_code_and_frees_its_port_and_connections() {
     let server = server(Options::default());
     let address = server.local_addr();
     let mut raw = Raw::open(&server).await;
-    raw.say(&[Request::Wait { keys: vec![wire_key("never")] }]).await;
+    raw.send(&[Request::Wait { keys: vec![wire_key("never")] }]).await;
     let mute = Raw::connect(&server).await;
     until("both are there", || server.connections() == 2).await;
     server.shutdown();

@@ -78,9 +78,9 @@ fn rejects_unknown_operations() {
     }
 }
 
-/// Puts absurd numbers where any eight bytes of a message may be a length: nothing but an error comes of it.
+/// Writes absurd numbers over every eight bytes of a message that may be a length: the result is always an error.
 #[test]
-fn rejects_absurd_lengths_wherever_they_stand() {
+fn rejects_absurd_lengths_at_every_position() {
     for request in one_of_each() {
         let bytes = encode(std::slice::from_ref(&request));
         for at in 1..bytes.len().saturating_sub(7) {
@@ -88,7 +88,7 @@ fn rejects_absurd_lengths_wherever_they_stand() {
                 let mut broken = bytes.clone();
                 broken[at..at + 8].copy_from_slice(&absurd.to_le_bytes());
                 if let Ok(decoded) = Request::decode(&broken, &LIMITS()) {
-                    assert_eq!(encode(&[decoded]), broken, "it read a field that is no length");
+                    assert_eq!(encode(&[decoded]), broken, "the field is not a length");
                 }
             }
         }
@@ -107,13 +107,13 @@ fn accepts_lengths_up_to_the_limit_and_no_further() {
     assert!(matches!(Request::decode(&get(3), &limits), Err(WireError::TooLarge { got: 3, max: 2, .. })));
     let tight = Limits { max_request: 30, ..limits };
     assert!(matches!(Frame::find(&get(2), &tight), Err(WireError::TooLarge { max: 30, .. })));
-    // The promise of two keys alone takes more than 24 bytes: refused before the keys arrive.
+    // Two keys need more than 24 bytes, so the count is refused before the keys arrive.
     let tighter = Limits { max_request: 24, ..limits };
     assert!(matches!(Frame::find(&get(2)[..9], &tighter), Err(WireError::TooLarge { got: 25, max: 24, .. })));
 }
 
 #[test]
-fn rejects_answers_that_are_none() {
+fn rejects_invalid_answers() {
     use tcpstore::wire::Expect;
     for expect in [Expect::Ready, Expect::Wait] {
         assert_eq!(Reply::decode(expect, &[2], &LIMITS()), Err(WireError::UnknownAnswer(2)));

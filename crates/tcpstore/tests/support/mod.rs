@@ -1,4 +1,4 @@
-//! What the tests share: a server, a raw connection to it, messages at random, and a Python with PyTorch.
+//! Helpers for tests: a server, a raw connection to it, random messages, and a Python with PyTorch.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -11,10 +11,10 @@ use tcpstore::{Client, ClientOptions, Options, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longer than anything here takes: a test that fails because of it hangs.
+/// Longer than any test takes: a test that reaches it hangs.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// A server on a free port of loopback.
+/// A server on a free loopback port.
 pub(crate) fn server(options: Options) -> Server {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
     Server::start(listener, options).expect("the server starts")
@@ -25,13 +25,13 @@ pub(crate) async fn client(server: &Server) -> Client {
     client_at(server.local_addr()).await
 }
 
-/// A client of whatever listens at `address`.
+/// A client of the server at `address`.
 pub(crate) async fn client_at(address: SocketAddr) -> Client {
     let options = ClientOptions { handshake_timeout: LONG, operation_timeout: LONG, ..ClientOptions::default() };
     Client::connect_with("127.0.0.1", address.port(), LONG, options).await.expect("connects")
 }
 
-/// A connection of which the test says every byte.
+/// A connection on which the test sends raw bytes.
 pub(crate) struct Raw(pub(crate) TcpStream);
 
 impl Raw {
@@ -41,34 +41,34 @@ impl Raw {
         Self(stream)
     }
 
-    /// Connects and opens with the magic number.
+    /// Connects and sends the magic number.
     pub(crate) async fn open(server: &Server) -> Self {
         let mut raw = Self::connect(server).await;
-        raw.say(&[Request::Validate { magic: MAGIC }]).await;
+        raw.send(&[Request::Validate { magic: MAGIC }]).await;
         raw
     }
 
-    pub(crate) async fn say(&mut self, requests: &[Request]) {
+    pub(crate) async fn send(&mut self, requests: &[Request]) {
         self.0.write_all(&encode(requests)).await.expect("sends");
     }
 
-    pub(crate) async fn say_bytes(&mut self, bytes: &[u8]) {
+    pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.0.write_all(bytes).await; // the server may have closed already
     }
 
-    /// Reads so many bytes.
-    pub(crate) async fn hear(&mut self, count: usize) -> Vec<u8> {
+    /// Reads `count` bytes.
+    pub(crate) async fn receive(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         let read = self.0.read_exact(&mut bytes);
         tokio::time::timeout(LONG, read).await.expect("the server answers").expect("the connection stands");
         bytes
     }
 
-    /// Waits until the server closes the connection; what it said before.
+    /// Waits until the server closes the connection and returns the bytes before that.
     pub(crate) async fn closed(mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let read = self.0.read_to_end(&mut bytes);
-        let _ = tokio::time::timeout(LONG, read).await.expect("the server closes the connection"); // a reset closes, too
+        let _ = tokio::time::timeout(LONG, read).await.expect("the server closes the connection"); // a reset counts, too
         bytes
     }
 }
@@ -81,19 +81,19 @@ pub(crate) fn encode(requests: &[Request]) -> Vec<u8> {
 
 /// Resident memory of this process, in bytes.
 pub(crate) fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells a process's memory");
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux reports the memory of a process");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("with a line for it");
     line.trim().trim_end_matches(" kB").parse::<usize>().expect("in kilobytes") << 10
 }
 
-/// Polls until `condition` holds.
+/// Polls until `condition` returns true.
 pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     let poll = async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(LONG, poll).await.unwrap_or_else(|_| panic!("it never came to this: {what}"));
+    tokio::time::timeout(LONG, poll).await.unwrap_or_else(|_| panic!("this never happened: {what}"));
 }
 
 pub(crate) fn any_key() -> impl Strategy<Value = Key> {
@@ -136,7 +136,7 @@ pub(crate) fn any_request() -> impl Strategy<Value = Request> {
     ]
 }
 
-/// Any reply, with what was expected.
+/// Any reply, with its type.
 pub(crate) fn any_reply() -> impl Strategy<Value = (Expect, Reply)> {
     prop_oneof![
         any::<u32>().prop_map(|nonce| (Expect::Nonce, Reply::Nonce(nonce))),
@@ -154,7 +154,7 @@ pub(crate) fn any_reply() -> impl Strategy<Value = (Expect, Reply)> {
     ]
 }
 
-/// A Python that has PyTorch: `$LOCKSTEP_PYTHON`, else `python3`. If there is none, says so.
+/// A Python with PyTorch: `$LOCKSTEP_PYTHON`, else `python3`. Prints a line if there is none.
 pub(crate) fn python_with_torch(what: &str) -> Option<String> {
     let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let probe = Command::new(&python).args(["-c", "import torch.distributed"]).output();

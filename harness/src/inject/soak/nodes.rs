@@ -1,32 +1,32 @@
-//! Random scenarios of several nodes: any fault of the catalogue, or two in a row, at a random moment.
+//! Random scenarios for several nodes: any fault of the catalogue, or two in a row, at a random moment.
 //!
-//! What happens inside a rank comes at an exact step. What is done to agents, nodes, disks and networks comes by the clock, so that
-//! it meets the start, the rendezvous, a restart and the end, too, or comes too late, which is no failure.
+//! Faults inside a rank happen at an exact step. Faults of agents, nodes, disks and networks happen at a time, so that they
+//! also hit the start, the rendezvous, a restart and the end, or come too late, which is not a failure.
 
 use super::{Dice, fault, replay};
 use crate::runner::scenario::{Disks, Expect, Fault, FaultAction, Phase, RunSpec, Scenario, What, When, Who};
 
 /// Steps from one snapshot to the next.
 const SAVE_EVERY: u64 = 3;
-/// Within so many seconds faults by the clock come: a job takes about two on an idle machine.
+/// Timed faults happen within this many seconds: a job takes about two on an idle machine.
 const WITHIN: u64 = 3_000;
-/// How long workers may take to end, in seconds, where one of them ignores SIGTERM.
+/// Seconds that workers may take to end if one of them ignores SIGTERM.
 const STOP_TIMEOUT: f64 = 0.5;
 
-/// Number `index` of the series that `seed` gives, for so many ranks on so many nodes.
+/// Scenario `index` of the series for `seed`, with this many ranks on this many nodes.
 pub(super) fn draw(dice: &mut Dice, seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenario {
     let mut draft = Draft { run: spec(dice, ranks, nodes), faults: Vec::new(), from: 0 };
     let count = if dice.below(3) == 0 { 2 } else { 1 };
     (0..count).for_each(|_| draft.add(dice));
     let Draft { mut run, faults, .. } = draft;
-    // A job that has lost the host of its store ends, and so may one that loses a node when its workers have just succeeded.
+    // A job ends when it loses the host of its store, and may end when it loses a node just after its workers succeeded.
     (run.requeues, run.requeue_order) = (2, order(dice, nodes));
     let expect = Expect { faults_may_miss: true, ..Expect::default() };
-    let told: Vec<_> = faults.iter().map(Fault::to_string).collect();
+    let descriptions: Vec<_> = faults.iter().map(Fault::to_string).collect();
     let late = (run.late_seconds > 0.0).then(|| format!("node {} comes {} s late", nodes - 1, run.late_seconds));
     Scenario {
         name: format!("soak-{seed}-{index}"),
-        title: told.into_iter().chain(late).collect::<Vec<_>>().join("; "),
+        title: descriptions.into_iter().chain(late).collect::<Vec<_>>().join("; "),
         shows: format!("Drawn at random: `lockstep inject {}`.", replay(seed, index, ranks, nodes)),
         run,
         expect,
@@ -34,15 +34,15 @@ pub(super) fn draw(dice: &mut Dice, seed: u64, index: u64, ranks: usize, nodes: 
     }
 }
 
-/// A scenario that is being drawn.
+/// A scenario in construction.
 struct Draft {
     run: RunSpec,
     faults: Vec<Fault>,
-    /// The first step, counted over all epochs, that the next exact fault may come at.
+    /// The first step, counted over all epochs, at which the next exact fault may happen.
     from: u64,
 }
 
-/// 2 epochs of 8 steps, whatever the number of ranks; mostly of the lab that is quickest.
+/// 2 epochs of 8 steps, whatever the number of ranks; mostly the quickest lab.
 fn spec(dice: &mut Dice, ranks: usize, nodes: usize) -> RunSpec {
     let default = RunSpec::default();
     let samples = 8 * (default.batch_size * ranks) as u64;
@@ -84,7 +84,7 @@ impl Draft {
         self.faults.extend(faults);
     }
 
-    /// What a rank does to itself at an exact step, or in a save.
+    /// A fault of a rank at an exact step, or in a save.
     fn inside(&mut self, dice: &mut Dice, last: u64) -> Vec<Fault> {
         let steps = self.run.steps_per_epoch();
         let at = self.from + dice.below(last - self.from + 1);
@@ -93,7 +93,7 @@ impl Draft {
         let when = When { epoch: Some(at / steps), step: Some(at % steps), ..When::default() };
         let rank = dice.below(self.run.ranks as u64) as usize;
         let actions = match dice.below(10) {
-            // Rank 0 must have a snapshot to be harmed.
+            // Rank 0 must have a snapshot to damage.
             0 if first && at > SAVE_EVERY => {
                 return vec![fault(0, when, vec![FaultAction::TearSnapshot, FaultAction::Kill])];
             }
@@ -111,14 +111,14 @@ impl Draft {
         vec![fault(rank, when, actions)]
     }
 
-    /// A rank that ignores SIGTERM, and the death of the next one, for which the agent asks it to end.
+    /// A rank that ignores SIGTERM, and the death of the next one, after which the agent asks it to end.
     fn ignores_term(&mut self, rank: usize, when: When) -> Vec<Fault> {
         self.run.stop_timeout_seconds = Some(STOP_TIMEOUT);
         let next = (rank + 1) % self.run.ranks;
         vec![fault(rank, when.clone(), vec![FaultAction::IgnoreTerm]), fault(next, when, vec![FaultAction::Kill])]
     }
 
-    /// What is done to it by the clock.
+    /// A timed fault of a node.
     fn outside(&mut self, dice: &mut Dice) -> Vec<Fault> {
         let at = milliseconds(dice.below(WITHIN));
         let (ranks, nodes) = (self.run.ranks as u64, self.run.nodes as u64);
@@ -149,7 +149,7 @@ impl Draft {
 
 fn save(dice: &mut Dice, at: u64, steps: u64) -> Fault {
     let saved = |step: u64| step % steps + 1 == steps || (step % steps + 1).is_multiple_of(SAVE_EVERY);
-    // The last step of all is saved after.
+    // The last step of all is followed by a save, too.
     let at = (at..).find(|step| saved(*step)).unwrap_or(at);
     let phases = [Phase::HalfWritten, Phase::Written, Phase::Named];
     let phase = phases[dice.below(3) as usize];

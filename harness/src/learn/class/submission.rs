@@ -1,4 +1,4 @@
-//! What a learner has handed in for a lab: the files of the tasks, and nothing else.
+//! A learner's submission for a lab: the files of the tasks, and nothing else.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use lockstep_grading::Lab;
 use lockstep_grading::exercise::Task;
 
-/// No answer is longer, in bytes.
+/// Maximum length of an answer, in bytes.
 const LONGEST: u64 = 1 << 20;
 
 /// The folder with a lab's answers.
@@ -14,7 +14,7 @@ const LONGEST: u64 = 1 << 20;
 pub(super) struct Handed(PathBuf);
 
 impl Handed {
-    /// Where a learner's folder has answers to a lab, if it does.
+    /// Finds a lab's answers in a learner's folder, if there are any.
     pub(super) fn find(learner: &Path, lab: &Lab) -> Option<Self> {
         let places =
             [format!("labs/{}/exercise/src", lab.name), format!("{}/src", lab.package()), format!("{}/src", lab.name)];
@@ -25,7 +25,7 @@ impl Handed {
     /// The text of a task's answer.
     ///
     /// # Errors
-    /// Why there is none, for the report. Links and devices are not followed.
+    /// Why it cannot be read, for the report. Links and devices are not followed.
     pub(super) fn read(&self, task: &Task) -> Result<String, String> {
         let name = format!("{}.rs", task.name);
         let path = self.0.join(&name);

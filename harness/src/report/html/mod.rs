@@ -1,11 +1,11 @@
-//! A report as one HTML page that needs nothing else: no script, no font, no other file. All texts are escaped by `maud`.
+//! A report as one self-contained HTML page: no script, no font, no other file. `maud` escapes all texts.
 
 mod picture;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::words::{costs, failures, instant, plain, seconds, summary};
-use super::{Case, Finding, Machine, Report, Table, Verdict};
+use super::formatting::{costs, failures, instant, plain, seconds, summary};
+use super::{Case, Finding, HostInfo, Report, Table, Verdict};
 use crate::history::Recovery;
 
 const STYLE: &str = include_str!("style.css");
@@ -51,7 +51,7 @@ fn head(report: &Report) -> Markup {
     }
 }
 
-fn machine(machine: &Machine) -> Markup {
+fn machine(machine: &HostInfo) -> Markup {
     html! {
         (fact("Machine", &machine.host))
         @if let Some(processor) = &machine.processor { (fact("Processor", processor)) }
@@ -63,7 +63,7 @@ fn fact(name: &str, value: &str) -> Markup {
     html! { div { dt { (name) } dd { (plain(value)) } } }
 }
 
-/// Word, sign and colour; none of them alone.
+/// Word, sign and colour, never only one of them.
 fn badge(verdict: Verdict) -> Markup {
     let class = match verdict {
         Verdict::Passed => "passed",
@@ -181,7 +181,7 @@ mod tests {
     use super::super::testing::{HOSTILE, sample};
     use super::*;
 
-    /// XML's rules are stricter than HTML's. Only the elements that HTML never closes are closed for it.
+    /// XML's rules are stricter than HTML's. Only HTML's void elements are closed for it.
     fn well_formed(page: &str) -> String {
         let page: Vec<_> = page.split("<meta ").collect();
         let closed = page[1..].iter().map(|rest| rest.replacen('>', "/>", 1));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_picture_in_words_too() {
+    fn describes_the_picture_as_text() {
         let page = well_formed(&render(&sample()));
         let document = parsed(&page);
         let [picture] = all(&document, "svg")

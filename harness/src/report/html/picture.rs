@@ -1,25 +1,25 @@
-//! The timeline as a picture: one line a rank, drawn in SVG, with the same told in words beneath.
+//! The timeline as a picture: one line per rank, drawn in SVG, with the same information as text below.
 //!
-//! Across, all is in per cent of the run, so that text and signs keep their form at any width. Every state has a pattern
-//! and every event a sign of its own: none is told by a colour alone.
+//! Horizontal positions are percentages of the run, so that text and signs keep their shape at any width. Every state has a
+//! pattern and every event has its own sign: colour is never the only distinction.
 
 use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 
+use crate::report::formatting::{plain, seconds};
 use crate::report::timeline::{Mark, MarkKind, Node, Redone, Row, Span, State, Timeline};
-use crate::report::words::{plain, seconds};
 
 /// Heights in pixels: of the time axis, of a node's line, of a rank's line, and of the bar in it.
 const AXIS: usize = 26;
 const NODE: usize = 30;
 const RANK: usize = 34;
 const BAR: usize = 16;
-/// Ranks that are drawn at most, and spans and marks of one rank: a page must open on a phone.
+/// Maximum numbers of drawn ranks, and of spans and marks of one rank: a page must open on a phone.
 const MOST_RANKS: usize = 128;
 const MOST_THINGS: usize = 400;
 
-/// States as the legend lists them.
+/// States in the order of the legend.
 const STATES: [(State, &str, &str); 6] = [
     (State::Starting, "starting", "starting"),
     (State::Running, "running", "training"),
@@ -29,7 +29,7 @@ const STATES: [(State, &str, &str); 6] = [
     (State::Restarting, "restarting", "waiting to be restarted"),
 ];
 
-/// Marks as the legend lists them; the signs are drawn by [`sign`].
+/// Marks in the order of the legend; [`sign`] draws them.
 const MARKS: [(MarkKind, &str); 10] = [
     (MarkKind::Fault, "fault"),
     (MarkKind::Died, "died"),
@@ -65,7 +65,7 @@ pub(super) fn patterns() -> Markup {
     }
 }
 
-/// The picture of case number `index` on the page.
+/// The picture of case `index` on the page.
 pub(super) fn draw(index: usize, timeline: &Timeline) -> Markup {
     let (title, text) = (format!("timeline-{index}"), format!("timeline-{index}-text"));
     let named = format!("{title} {text}");
@@ -110,7 +110,7 @@ fn lines(timeline: &Timeline) -> impl Iterator<Item = Line<'_>> {
     })
 }
 
-/// Each line with where it begins.
+/// Each line with its vertical position.
 fn placed(timeline: &Timeline) -> impl Iterator<Item = (usize, Line<'_>)> {
     lines(timeline).scan(AXIS, |top, line| {
         let place = *top;
@@ -157,7 +157,7 @@ fn labels(timeline: &Timeline) -> Markup {
     }
 }
 
-/// A time as a place across the picture.
+/// A time as a horizontal position in the picture.
 fn across(t: f64, length: f64) -> String {
     let share = if length > 0.0 { t / length } else { 0.0 };
     format!("{:.3}%", 100.0 * share.clamp(0.0, 1.0))
@@ -174,7 +174,7 @@ fn axis(length: f64, height: usize) -> Markup {
     }
 }
 
-/// At most eight round times from 0 on.
+/// At most eight round times, starting with 0.
 fn ticks(length: f64) -> Vec<f64> {
     if length <= 0.0 {
         return vec![0.0];
@@ -213,7 +213,7 @@ fn draw_redone(redone: &Redone, top: usize, length: f64) -> Markup {
     }
 }
 
-/// A sign of its own for each kind; inside, (0, 0) is the time and the middle of the line.
+/// The sign of each kind; its origin (0, 0) is the time and the middle of the line.
 fn draw_mark(mark: &Mark, middle: usize, length: f64) -> Markup {
     html! {
         svg.mark x=(across(mark.at, length)) y=(middle) {
@@ -240,7 +240,7 @@ fn sign(kind: MarkKind) -> Markup {
     }
 }
 
-/// What of a sign's surroundings the legend shows.
+/// The part of a sign's surroundings that the legend shows.
 fn frame(kind: MarkKind) -> &'static str {
     match kind {
         MarkKind::Fault => "-13 -22 26 20",
@@ -271,7 +271,7 @@ fn again(redone: &Redone) -> String {
     format!("{} trained a second time", crate::checks::counted(redone.steps as usize, "step"))
 }
 
-/// Only what the picture has.
+/// Only what occurs in the picture.
 fn legend(timeline: &Timeline) -> Markup {
     let rows = || timeline.rows().map(|(_, row)| row);
     let states: BTreeSet<State> = rows().flat_map(|row| &row.spans).map(|span| span.state).collect();
@@ -310,7 +310,7 @@ fn summary(timeline: &Timeline) -> String {
     format!("{ranks}{place} in {}: {failures}.", seconds(timeline.seconds))
 }
 
-/// The picture for who cannot see it, and for who wants the exact times.
+/// The picture as text, for readers who cannot see it or want the exact times.
 fn in_words(timeline: &Timeline) -> Markup {
     html! {
         details {
@@ -321,7 +321,7 @@ fn in_words(timeline: &Timeline) -> Markup {
                     tbody {
                         @for node in &timeline.nodes {
                             @if let Some(name) = &node.name {
-                                @for mark in node.marks.iter().take(MOST_THINGS) { (told(&format!("agent of {name}"), mark.at, None, mark_name(mark.kind), &mark.detail)) }
+                                @for mark in node.marks.iter().take(MOST_THINGS) { (table_row(&format!("agent of {name}"), mark.at, None, mark_name(mark.kind), &mark.detail)) }
                             }
                         }
                         @for (node, row) in timeline.rows().take(MOST_RANKS) { (row_in_words(node, row)) }
@@ -344,11 +344,11 @@ fn row_in_words(node: Option<&str>, row: &Row) -> Markup {
     all.sort_by(|one, other| one.0.total_cmp(&other.0));
     html! {
         @if all.is_empty() { tr { td { (plain(&who)) } td {} td {} td { "never started" } td {} } }
-        @for (from, to, what, detail) in &all { (told(&who, *from, *to, what, detail)) }
+        @for (from, to, what, detail) in &all { (table_row(&who, *from, *to, what, detail)) }
     }
 }
 
-fn told(who: &str, from: f64, to: Option<f64>, what: &str, detail: &str) -> Markup {
+fn table_row(who: &str, from: f64, to: Option<f64>, what: &str, detail: &str) -> Markup {
     html! {
         tr {
             td { (plain(who)) }
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_so_many_ranks_and_no_more() {
+    fn limits_the_number_of_drawn_ranks() {
         let many = (0..1000).fold(FakeRun::default(), |run, rank| run.rank(rank, 0, NOON - NOON, start(1000, 1)));
         let drawn = draw(0, &many.timeline()).into_string();
         assert!(drawn.contains("872 more ranks are not drawn"));

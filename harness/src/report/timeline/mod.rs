@@ -1,4 +1,4 @@
-//! What became of every rank over time: a pure function from event files to rows of spans and marks.
+//! The history of every rank over time: a pure function from event files to rows of spans and marks.
 
 mod rows;
 #[cfg(test)]
@@ -12,49 +12,49 @@ use serde::Serialize;
 use crate::history::{History, Recovery, RunEvents};
 use rows::Scene;
 
-/// Ranks beyond this many are not looked for where no file names them.
+/// Ranks above this number are not expected unless a file names them.
 const MOST_RANKS: usize = 65_536;
 
-/// A run, seen by the clocks of its hosts. All times are seconds since `began`, unless said otherwise.
+/// A run by the clocks of its hosts. All times are seconds since `began`, unless stated otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Timeline {
     /// The first event, in seconds since the Unix epoch.
     pub(crate) began: f64,
     /// From the first event to the last.
     pub(crate) seconds: f64,
-    /// By name; ranks of no known node come last.
+    /// Sorted by name; ranks of unknown nodes come last.
     pub(crate) nodes: Vec<Node>,
-    /// What each failure cost, in order of time.
+    /// The cost of each failure, ordered by time.
     pub(crate) recoveries: Vec<Recovery>,
-    /// What in the files is odd, so that the picture may be wrong there.
+    /// Inconsistencies in the files, where the picture may be wrong.
     pub(crate) notes: Vec<String>,
 }
 
 /// The ranks that one agent started.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Node {
-    /// As the agent calls it; none if no agent wrote events.
+    /// The agent's name for it; `None` if no agent wrote events.
     pub(crate) name: Option<String>,
-    /// What the agent itself did.
+    /// The agent's own events.
     pub(crate) marks: Vec<Mark>,
-    /// By rank. A rank that moved to another node has a row on each.
+    /// Sorted by rank. A rank that moved to another node has a row on each.
     pub(crate) rows: Vec<Row>,
 }
 
-/// One rank on one node, through all its starts.
+/// One rank on one node, through all its attempts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Row {
     /// Its number.
     pub(crate) rank: usize,
-    /// In order of time, without overlap.
+    /// Ordered by time, without overlap.
     pub(crate) spans: Vec<Span>,
-    /// In order of time.
+    /// Ordered by time.
     pub(crate) marks: Vec<Mark>,
-    /// Work that was done before and lost.
+    /// Work that was lost and repeated.
     pub(crate) redone: Vec<Redone>,
 }
 
-/// A time during which a rank's state stayed the same.
+/// A time during which a rank's state did not change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Span {
     pub(crate) from: f64,
@@ -62,60 +62,60 @@ pub(crate) struct Span {
     pub(crate) state: State,
     /// How often the rank had been started before, on this row.
     pub(crate) attempt: u32,
-    /// What a reader wants to know of it, in a few words.
+    /// A short description.
     pub(crate) detail: String,
 }
 
-/// What a rank was doing.
+/// The state of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
-    /// The process runs, and has not joined its group.
+    /// The process runs, but has not joined its group.
     Starting,
     /// It trains.
     Running,
-    /// It lives, and has made no progress for long.
+    /// It is alive, but has made no progress for a long time.
     Stalled,
-    /// It ended by itself, and not well; nobody has acted on that yet.
+    /// It failed, and no agent has reacted yet.
     Dead,
-    /// Its agent ended it, since another rank had failed or the agent was asked to end.
+    /// Its agent stopped it, since another rank had failed or the agent was asked to end.
     Stopped,
-    /// Its agent is about to start it again.
+    /// Its agent is about to restart it.
     Restarting,
 }
 
-/// Something that happened at one time.
+/// An event at one time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Mark {
     pub(crate) at: f64,
     pub(crate) kind: MarkKind,
-    /// What a reader wants to know of it, in a few words.
+    /// A short description.
     pub(crate) detail: String,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MarkKind {
-    /// A fault was injected, or the rank told of one.
+    /// A fault was injected, or the rank reported one.
     Fault,
-    /// The rank ended by itself, and not well.
+    /// The rank failed.
     Died,
     /// A snapshot was saved.
     Snapshot,
-    /// Training goes on from a snapshot.
+    /// Training continues from a snapshot.
     Resumed,
     /// An epoch began.
     Epoch,
-    /// The rank or the agent ended well.
+    /// The rank or the agent succeeded.
     Finished,
-    /// Of an agent: the nodes agreed on a group.
+    /// Of an agent: the nodes completed a rendezvous.
     Formed,
-    /// Of an agent: it starts all its workers again.
+    /// Of an agent: it restarts all its workers.
     Restarting,
-    /// Of an agent: it was sent a signal.
+    /// Of an agent: it received a signal.
     Signalled,
-    /// Of an agent: it ended, and not well, or without a word.
+    /// Of an agent: it failed, or ended without a record.
     Lost,
 }
 
@@ -129,7 +129,7 @@ pub(crate) struct Redone {
 }
 
 impl Timeline {
-    /// Draws what ranks and agents wrote. What could not be read is noted, and the rest is drawn.
+    /// Draws the records of ranks and agents. What could not be read is noted, and the rest is drawn.
     pub(crate) fn of(events: &RunEvents) -> Self {
         let history = History::of(events);
         let (began, ended) = history.bounds();
@@ -163,7 +163,7 @@ fn torn(events: &RunEvents) -> Vec<String> {
     .collect()
 }
 
-/// Ranks that others speak of, and that nobody started.
+/// Ranks that others mention, but that were never started.
 fn missing(events: &RunEvents, history: &History<'_>) -> Vec<usize> {
     let formed = events.agents.values().flat_map(|log| &log.records).filter_map(|record| match record.event {
         AgentEvent::Formed { world_size, .. } => Some(world_size),
@@ -178,14 +178,14 @@ fn missing(events: &RunEvents, history: &History<'_>) -> Vec<usize> {
     (0..size).filter(|rank| !seen.contains(rank)).collect()
 }
 
-/// What the files do not tell.
+/// Information that is missing from the files.
 fn gaps(missing: &[usize], history: &History<'_>) -> Vec<String> {
     let (mut notes, attempts) = (vec![], &history.attempts);
     if history.agents.is_empty() && !attempts.is_empty() {
         notes.push("no agent wrote events: how a rank ended is known by its own words only".into());
     }
     if !missing.is_empty() {
-        notes.push(format!("nobody started {}", list(missing.iter().copied().collect())));
+        notes.push(format!("never started: {}", list(missing.iter().copied().collect())));
     }
     let heard = attempts.iter().filter(|attempt| !attempt.records.is_empty());
     let heard: BTreeSet<usize> = heard.map(|attempt| attempt.rank).collect();

@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 
 use lockstep_events::{AgentEvent, Event};
-use lockstep_launch::process::signal_name;
+use lockstep_process::signal_name;
 
 use super::{Mark, MarkKind, Node, Redone, Row, Span, State};
 use crate::checks::counted;
 use crate::history::{Attempt, End, Generation, History};
 
-/// A pause between steps is a standstill from this many seconds on, and from this many times the usual one.
+/// A pause between steps counts as a stall if it takes at least this many seconds, and this many times the usual pause.
 const STANDSTILL: (f64, f64) = (1.0, 10.0);
 
 /// The generation that did each step first; a step is (epoch, step in it).
 type FirstDone = BTreeMap<(u64, u64), Generation>;
 
-/// What all rows share.
+/// The data that all rows share.
 pub(super) struct Scene<'a> {
-    /// The first and the last word of all, in seconds since the Unix epoch.
+    /// The times of the first and the last record, in seconds since the Unix epoch.
     pub(super) began: f64,
     pub(super) ended: f64,
     pub(super) history: &'a History<'a>,
@@ -48,7 +48,7 @@ impl Scene<'_> {
         nodes.into_values().chain(unknown).collect()
     }
 
-    /// Seconds between two events of a rank from which on it is said to stand still.
+    /// A rank with this many seconds between two events counts as stalled.
     fn longest_pause(&self) -> f64 {
         let mut pauses: Vec<f64> = vec![];
         for attempt in &self.history.attempts {
@@ -60,7 +60,7 @@ impl Scene<'_> {
         STANDSTILL.0.max(STANDSTILL.1 * usual)
     }
 
-    /// In which generation each step was done first.
+    /// The generation in which each step was done first.
     fn first_done(&self) -> FirstDone {
         let mut first = FirstDone::new();
         for attempt in &self.history.attempts {
@@ -84,7 +84,7 @@ impl Scene<'_> {
         row
     }
 
-    /// When an agent decided to start its workers again, between two times.
+    /// When an agent decided to restart its workers, between two times.
     fn restart(&self, node: &str, from: f64, to: f64) -> Option<f64> {
         let mut records = self.history.agents.get(node)?.iter();
         let decides = |(t, event): &&(f64, &AgentEvent)| {
@@ -93,13 +93,13 @@ impl Scene<'_> {
         records.find(decides).map(|(t, _)| *t)
     }
 
-    /// What an agent did.
+    /// An agent's events.
     fn agent(&self, node: &str) -> Vec<Mark> {
         let records = self.history.agents.get(node).map_or(&[][..], Vec::as_slice);
         let mut marks: Vec<Mark> = records.iter().filter_map(|(t, event)| self.agent_mark(*t, event)).collect();
         let at_end = [MarkKind::Finished, MarkKind::Lost];
         if !marks.iter().any(|mark| at_end.contains(&mark.kind)) {
-            let detail = "no more word of this agent: it was lost, or still runs".into();
+            let detail = "no more events from this agent: it was lost, or still runs".into();
             marks.push(Mark { at: self.history.last_of_node(node) - self.began, kind: MarkKind::Lost, detail });
         }
         marks
@@ -132,7 +132,7 @@ struct Pen<'a> {
 
 impl Pen<'_> {
     fn attempt(&mut self, attempt: &Attempt<'_>, next: Option<f64>, pause: f64) {
-        // Where two attempts overlap, the later one is drawn.
+        // If two attempts overlap, the later one is drawn.
         let until = next.unwrap_or(f64::INFINITY);
         let end = attempt.last().min(until);
         let heard = || attempt.records.first().map(|record| record.0);
@@ -146,7 +146,7 @@ impl Pen<'_> {
         self.end(attempt, end, next);
     }
 
-    /// What it did between joining and ending, cut where it stood still.
+    /// The states between joining and ending, with its stalls.
     fn running(&mut self, attempt: &Attempt<'_>, joined: f64, end: f64, pause: f64) {
         let mut steps = 0;
         let (mut from, mut last) = (joined, joined);
@@ -179,13 +179,13 @@ impl Pen<'_> {
         self.put(t, kind, detail);
     }
 
-    /// How it ended, and what became of its place until `next`.
+    /// How it ended, and the state of its rank until `next`.
     fn end(&mut self, attempt: &Attempt<'_>, end: f64, next: Option<f64>) {
         let (state, detail) = match attempt.ended {
             Some(End { code: 0, stopped: false, .. }) => return self.put(end, MarkKind::Finished, "finished".into()),
             Some(known) if known.stopped => (State::Stopped, known.manner()),
             Some(known) => (State::Dead, known.manner()),
-            None => (State::Dead, "no more word of it".to_owned()),
+            None => (State::Dead, "no more events from it".to_owned()),
         };
         if state == State::Dead {
             self.put(end, MarkKind::Died, detail.clone());

@@ -1,4 +1,4 @@
-//! The timeline of runs in which all kinds of things went wrong.
+//! The timeline of runs with all kinds of failures.
 
 use lockstep_events::{AgentEvent, Event};
 
@@ -20,7 +20,7 @@ fn hundredths(seconds: f64) -> i64 {
     (seconds * 100.0).round() as i64
 }
 
-/// Whatever the files say, a row's spans are in order, apart, and within the picture.
+/// Whatever the files contain, a row's spans are ordered, disjoint, and within the picture.
 fn assert_drawable(timeline: &Timeline) {
     assert!(timeline.seconds.is_finite() && timeline.seconds >= 0.0, "{timeline:#?}");
     for (_, row) in timeline.rows() {
@@ -64,14 +64,14 @@ fn draws_a_kill_a_restart_and_the_loss_of_a_node() {
 }
 
 #[test]
-fn tells_what_each_failure_cost() {
+fn shows_the_cost_of_each_failure() {
     let [kill, loss] = two_nodes().timeline().recoveries.try_into().unwrap();
     assert_eq!(kill.cause, "rank 1 on node0: ended by SIGKILL, injected: SIGKILL (kill-one)");
     assert_eq!((kill.rank, kill.steps_lost, hundredths(kill.at)), (Some(1), Some(5), 212));
     let times =
         |of: &Recovery| [of.time_to_detect, of.time_to_restart, of.time_to_next_step].map(|t| t.map(hundredths));
     assert_eq!(times(&kill), [Some(1), Some(32), Some(98)]);
-    assert_eq!(loss.cause, "node node1: no more word of its agent and its ranks");
+    assert_eq!(loss.cause, "node node1: no more events from its agent and its ranks");
     assert_eq!((loss.rank, loss.steps_lost, hundredths(loss.at)), (None, Some(4), 440));
     assert_eq!(times(&loss), [Some(210), Some(222), Some(280)]);
 }
@@ -86,7 +86,7 @@ fn shades_the_steps_that_were_trained_twice() {
 }
 
 #[test]
-fn marks_a_standstill_and_where_it_ended() {
+fn marks_a_stall_and_its_end() {
     use State::*;
     let run = two_ranks().rank(0, 0, 9.0, step_of(0, 4)).rank(0, 0, 9.5, Event::Exit { code: 0 });
     let timeline = run.agent("a", 9.5, ended(0, 0, 10, 0, false)).timeline();
@@ -96,7 +96,7 @@ fn marks_a_standstill_and_where_it_ended() {
 }
 
 #[test]
-fn tells_a_rank_that_died_from_one_that_was_stopped() {
+fn distinguishes_a_rank_that_died_from_one_that_was_stopped() {
     let run = two_ranks().agent("a", 2.5, ended(0, 1, 11, 3, false)).agent("a", 2.75, ended(0, 0, 10, -15, true));
     let timeline = run.agent("a", 3.0, AgentEvent::Finished { code: 1 }).timeline();
     assert_eq!(spans(&timeline, 0).last().unwrap(), &(State::Stopped, 275, 300));
@@ -110,7 +110,7 @@ fn tells_a_rank_that_died_from_one_that_was_stopped() {
 }
 
 #[test]
-fn knows_a_rank_behind_a_wrapper_by_the_time() {
+fn matches_a_rank_inside_a_wrapper_by_time() {
     let run = FakeRun::default().agent("a", 0.0, started(0, 0, 7)).rank(0, 0, 1.0, start(1, 8));
     let run = run.agent("a", 2.0, ended(0, 0, 7, -9, false)).agent("a", 2.5, started(1, 0, 9));
     let timeline = run.rank(0, 1, 3.0, start(1, 10)).rank(0, 1, 4.0, Event::Exit { code: 0 }).timeline();
@@ -142,11 +142,11 @@ fn draws_ranks_whose_agent_wrote_nothing() {
 }
 
 #[test]
-fn names_ranks_that_nobody_started_and_ranks_without_a_word() {
+fn names_ranks_that_never_started_and_ranks_without_events() {
     let run = FakeRun::default().agent("a", 0.0, formed(0, 0, 0, 2)).agent("a", 0.5, started(0, 0, 5));
     let timeline = run.agent("a", 9.0, ended(0, 0, 5, -15, true)).timeline();
     assert_drawable(&timeline);
-    assert_eq!(timeline.notes, ["nobody started ranks 1, 2, 3", "without events of their own: rank 0"]);
+    assert_eq!(timeline.notes, ["never started: ranks 1, 2, 3", "without events of their own: rank 0"]);
     assert_eq!(spans(&timeline, 0), [(State::Starting, 50, 900)]);
     assert_eq!(timeline.rows().nth(2).unwrap(), (None, &Row { rank: 2, spans: vec![], marks: vec![], redone: vec![] }));
 }
@@ -159,7 +159,7 @@ fn draws_a_clock_that_went_back_without_going_back() {
 }
 
 #[test]
-fn survives_times_that_are_none_and_attempts_that_overlap() {
+fn survives_invalid_times_and_overlapping_attempts() {
     let times = [f64::MAX, -f64::MAX, f64::INFINITY, f64::NAN, 0.0];
     for t in times {
         let run = two_ranks().rank(0, 0, t, step_of(9, 9)).agent("a", t, started(1, 0, 99));
@@ -172,7 +172,7 @@ fn survives_times_that_are_none_and_attempts_that_overlap() {
 }
 
 #[test]
-fn draws_nothing_of_nothing() {
+fn draws_nothing_without_events() {
     assert_eq!(FakeRun::default().timeline(), Timeline::default());
 }
 

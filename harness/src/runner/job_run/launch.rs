@@ -3,7 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use crate::process::tied;
+use lockstep_process::dying_with_parent;
+
 use crate::runner::scenario::{Disks, RunSpec};
 
 use super::folder::RunFolder;
@@ -51,7 +52,7 @@ pub(super) struct Agent<'a> {
 }
 
 impl Agent<'_> {
-    /// The words of the command, the program first, tied to the life of this process.
+    /// The words of the command, the program first, which dies with this process.
     pub(super) fn words(&self, prefix: &Prefix) -> Vec<OsString> {
         let (program, subcommand) = match self.launcher {
             Launcher::Own => (this(prefix), Some("run".into())),
@@ -62,7 +63,7 @@ impl Agent<'_> {
         let workers = under.then(|| self.program.into());
         let flags = self.flags().into_iter().map(OsString::from);
         let arguments = self.arguments().into_iter().map(OsString::from);
-        let words = prefix.iter().cloned().chain(tied_to_this(prefix, &program));
+        let words = prefix.iter().cloned().chain(dying_with_this(prefix, &program));
         words.chain(subcommand).chain(flags).chain(workers).chain(arguments).collect()
     }
 
@@ -130,9 +131,9 @@ impl Agent<'_> {
     }
 }
 
-/// What starts `program` behind `prefix`, tied to the life of this process's main thread.
-pub(super) fn tied_to_this(prefix: &Prefix, program: &OsStr) -> Vec<OsString> {
-    let command = tied(program);
+/// What starts `program` behind `prefix`, so that it dies with this process's main thread.
+pub(super) fn dying_with_this(prefix: &Prefix, program: &OsStr) -> Vec<OsString> {
+    let command = dying_with_parent(program);
     std::iter::once(this(prefix)).chain(command.get_args().map(OsStr::to_owned)).collect()
 }
 
@@ -156,8 +157,8 @@ mod tests {
         let words = agent.words(&Prefix::new());
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let this = format!("/proc/{}/exe", std::process::id());
-        assert!(words[0] == this && words[1] == crate::process::TIED, "{words:?}");
-        // How a tie is written is the process module's to say.
+        assert!(words[0] == this && words[1] == crate::process::DIES_WITH_PARENT, "{words:?}");
+        // How that is written is for the process crate to say.
         let begin = words.iter().position(|word| *word == "/p/lab" || word.starts_with("/x/")).unwrap_or(0);
         let begin = words.iter().skip(1).position(|word| *word == this).map_or(begin, |at| at + 1);
         let words: Vec<_> = words[begin..].iter().map(|word| word.replace(&this, "lockstep")).collect();

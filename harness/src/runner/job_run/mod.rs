@@ -24,9 +24,9 @@ use lockstep_contract::fault;
 use super::scenario::{RunSpec, Scenario, Who};
 use crate::exit::Interrupted;
 use crate::history::{History, Restarts, RunEvents};
+use crate::lab_run::{Results, Weights, program_beside, read_results, read_weights};
 use crate::process::Signals;
 use crate::report::Timeline;
-use crate::run::{Results, Weights, program_beside, read_results, read_weights};
 use fault_schedule::{FaultSchedule, Order, Seen};
 use nodes::Nodes;
 

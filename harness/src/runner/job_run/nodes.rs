@@ -3,16 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lockstep_events::{AgentEvent, Event};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open, set_child_subreaper};
+use lockstep_process::{Deaths, Process, Signal};
+use rustix::process::{getpid, set_child_subreaper};
 
 use super::folder::RunFolder;
 use super::launch::{Agent, Launcher, Meeting, Prefix};
@@ -21,6 +19,7 @@ use super::places::{Disk, LINK, Network};
 use super::ports::{self, Listener};
 use super::processes::{self, MARK};
 use super::{NoRun, Scenario};
+use crate::history::RunEvents;
 use crate::runner::scenario::{Disks, FaultAction, RunSpec, Who};
 
 /// OpenMP's variable for the number of threads of a process.
@@ -39,6 +38,7 @@ pub(super) struct Nodes<'a> {
     network: Option<Network>,
     disk: Option<Disk>,
     agents: Vec<Running>,
+    deaths: Deaths,
     /// The machine of each node, by whose number its disk is known.
     pub(super) machines: Vec<usize>,
     /// The number of the next new machine.
@@ -53,8 +53,7 @@ struct Running {
     node: usize,
     /// How often the whole job had been started again before.
     requeued: u32,
-    child: Child,
-    pidfd: OwnedFd,
+    process: Process,
     status: Option<ExitStatus>,
     /// The harness killed it, so how it ended tells nothing.
     hit: bool,
@@ -80,7 +79,7 @@ impl<'a> Nodes<'a> {
         disk.iter().try_for_each(Disk::check).map_err(NoRun::NotHere)?;
         let meeting = meets(spec).then(|| meeting(network.as_ref(), spec.nodes, &mark)).transpose()?;
         let (agents, machines, fresh) = (Vec::new(), (0..spec.nodes).collect(), spec.nodes);
-        let (requeued, ended) = (0, false);
+        let (requeued, ended, deaths) = (0, false, Deaths::new()?);
         let mut nodes = Nodes {
             folder,
             launcher,
@@ -91,6 +90,7 @@ impl<'a> Nodes<'a> {
             network,
             disk,
             agents,
+            deaths,
             machines,
             fresh,
             requeued,
@@ -125,12 +125,13 @@ impl<'a> Nodes<'a> {
             // The host's name means nothing there.
             command.env("GLOO_SOCKET_IFNAME", LINK).env("NCCL_SOCKET_IFNAME", LINK);
         }
-        let child = command.spawn().with_context(|| format!("cannot start {}", words[0].to_string_lossy()))?;
-        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+        let process = Process::start(&mut command);
+        let process = process.with_context(|| format!("cannot start {}", words[0].to_string_lossy()))?;
+        let watched = self.deaths.add(&process, self.agents.len() as u64);
         let read = self.agents.iter().filter(|agent| agent.node == node).map(|agent| agent.read).max().unwrap_or(0);
         let requeued = self.requeued;
-        self.agents.push(Running { node, requeued, child, pidfd, status: None, hit: false, read });
-        Ok(())
+        self.agents.push(Running { node, requeued, process, status: None, hit: false, read });
+        watched.context("cannot watch an agent")
     }
 
     fn prefix(&self, node: usize) -> Prefix {
@@ -141,12 +142,9 @@ impl<'a> Nodes<'a> {
 
     /// Waits until an agent ends, or for this long.
     pub(super) fn wait(&mut self, long: Duration) -> anyhow::Result<()> {
-        let live = self.agents.iter().filter(|agent| agent.status.is_none());
-        let mut fds: Vec<_> = live.map(|agent| PollFd::from_borrowed_fd(agent.pidfd.as_fd(), PollFlags::IN)).collect();
-        // It fits: it is a fixed part of a second. An interrupted wait is as good as a short one.
-        let _ = poll(&mut fds, Timespec::try_from(long).ok().as_ref());
-        for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
-            agent.status = agent.child.try_wait().context("cannot ask for an agent's end")?;
+        for agent in self.deaths.wait(Some(Instant::now() + long))? {
+            let agent = &mut self.agents[agent as usize];
+            agent.status = Some(agent.process.child.wait().context("cannot ask for an agent's end")?);
         }
         Ok(())
     }
@@ -187,7 +185,7 @@ impl<'a> Nodes<'a> {
     pub(super) fn end_others(&mut self) {
         for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
             agent.hit = true;
-            processes::send(agent.child.id() as i32, KILL);
+            let _ = agent.process.signal(Signal::KILL);
         }
     }
 
@@ -212,7 +210,7 @@ impl<'a> Nodes<'a> {
             return BTreeSet::new();
         }
         let live = self.agents.iter().filter(|agent| agent.status.is_none());
-        live.flat_map(|agent| ports::of(agent.child.id() as i32)).collect()
+        live.flat_map(|agent| ports::of(agent.process.child.id() as i32)).collect()
     }
 
     /// Injects a fault.
@@ -295,33 +293,21 @@ impl<'a> Nodes<'a> {
     /// The process number of the node's live agent.
     fn agent_of(&self, node: usize) -> Result<i32, String> {
         let live = self.agents.iter().find(|agent| agent.node == node && agent.status.is_none());
-        live.map(|agent| agent.child.id() as i32).ok_or_else(|| format!("the agent of node {node} has ended"))
+        live.map(|agent| agent.process.child.id() as i32).ok_or_else(|| format!("the agent of node {node} has ended"))
     }
 
-    /// The process number of a rank's live worker, as its agent told it.
+    /// The process number of a rank's live worker, as its agent recorded it.
     fn worker(&self, rank: usize) -> Result<i32, String> {
-        let newest = self.newest_start(rank)?;
+        let events = RunEvents::read(&self.folder.events());
+        if let Some(why) = events.unreadable.first() {
+            return Err(why.clone());
+        }
+        let newest = events.newest_process(rank);
         let listing = processes::listing();
         let marked = processes::of_run(&listing, &self.mark, getpid().as_raw_pid(), &self.holders());
         // The number may be another's by now.
         let live = newest.filter(|pid| marked.iter().any(|process| process.pid == *pid));
         live.ok_or_else(|| format!("rank {rank} does not run"))
-    }
-
-    /// The last number that an agent or, of one that writes no events, the worker itself told.
-    fn newest_start(&self, rank: usize) -> Result<Option<i32>, String> {
-        let agents = lockstep_events::read_agents(&self.folder.events()).map_err(|error| error.to_string())?;
-        let ranks = lockstep_events::read_folder(&self.folder.events()).map_err(|error| error.to_string())?;
-        let started = agents.values().flat_map(|log| &log.records).filter_map(|record| match record.event {
-            AgentEvent::Started { rank: of, pid, .. } if of == rank => Some((record.t, pid)),
-            _ => None,
-        });
-        let own = ranks.get(&rank).into_iter().flat_map(|log| &log.records).filter_map(|record| match record.event {
-            Event::Start { pid, .. } => Some((record.t, pid)),
-            _ => None,
-        });
-        let newest = started.chain(own).max_by(|one, other| one.0.total_cmp(&other.0));
-        Ok(newest.map(|(_, pid)| pid as i32))
     }
 
     /// What of the run is still there although its agents have ended, a sentence each.
@@ -346,10 +332,10 @@ impl<'a> Nodes<'a> {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let ours: Vec<i32> = self.agents.iter().map(|agent| agent.child.id() as i32).chain(self.holders()).collect();
+        let ours: Vec<i32> =
+            self.agents.iter().map(|agent| agent.process.child.id() as i32).chain(self.holders()).collect();
         for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
-            let _ = agent.child.kill();
-            agent.status = agent.child.wait().ok();
+            agent.status = agent.process.wait_or_kill(Instant::now()).ok();
             agent.hit = true;
         }
         processes::end(&self.mark, &ours);

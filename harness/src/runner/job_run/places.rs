@@ -7,10 +7,12 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::launch::{Prefix, tied_to_this};
+use lockstep_process::KillOnDrop;
+
+use super::launch::{Prefix, dying_with_this};
 
 /// The bridge's network; it exists inside namespaces only.
 const NET: &str = "10.77.0";
@@ -28,7 +30,7 @@ pub(super) struct Network {
 }
 
 /// A process that does nothing but keep its namespaces alive. Killed when dropped.
-struct Holder(Child);
+struct Holder(KillOnDrop);
 
 impl Network {
     /// Makes a network for so many nodes.
@@ -43,7 +45,7 @@ impl Network {
             // In the bridge's user namespace, so that its root may move an end of the cable there.
             let enter = network.bridge.enter(&["-U"]);
             let holder = Holder::start(&["--net"], &enter)?;
-            let (port, pid, address) = (port(node), holder.0.id(), address(node));
+            let (port, pid, address) = (port(node), holder.0.0.id(), address(node));
             network.bridge.sh(&format!(
                 "ip link add {port} type veth peer name end{node} && ip link set {port} master bridge0 up && \
                  ip link set end{node} netns {pid}"
@@ -63,7 +65,7 @@ impl Network {
 
     /// The processes that keep it alive.
     pub(super) fn holders(&self) -> Vec<i32> {
-        self.nodes.iter().chain([&self.bridge]).map(|holder| holder.0.id() as i32).collect()
+        self.nodes.iter().chain([&self.bridge]).map(|holder| holder.0.0.id() as i32).collect()
     }
 
     /// What puts a command onto a node.
@@ -107,11 +109,11 @@ impl Holder {
         let mut words: Vec<OsString> = prefix.clone();
         words.push("unshare".into());
         words.extend(flags.iter().map(OsString::from));
-        words.extend(tied_to_this(&words, OsStr::new("sh")));
+        words.extend(dying_with_this(&words, OsStr::new("sh")));
         words.extend(["-c".into(), "echo; exec sleep infinity".into()]);
         let mut command = command_of(&words);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut holder = Holder(command.spawn().map_err(|error| format!("cannot start unshare: {error}"))?);
+        let mut holder = Holder(KillOnDrop(command.spawn().map_err(|error| format!("cannot start unshare: {error}"))?));
         match holder.is_ready() {
             Ok(()) => Ok(holder),
             Err(told) => Err(format!("namespaces cannot be made ({})", told.trim())),
@@ -120,7 +122,7 @@ impl Holder {
 
     /// Its one line tells that it is where it should be. If it ends without, its own words.
     fn is_ready(&mut self) -> Result<(), String> {
-        let (stdout, stderr) = (self.0.stdout.take(), self.0.stderr.take());
+        let (stdout, stderr) = (self.0.0.stdout.take(), self.0.0.stderr.take());
         let mut line = [0];
         if stdout.is_some_and(|mut stdout| stdout.read(&mut line).is_ok_and(|read| read == 1)) {
             return Ok(());
@@ -132,7 +134,7 @@ impl Holder {
 
     /// What puts a command into these namespaces of its.
     fn enter(&self, namespaces: &[&str]) -> Prefix {
-        let pid = self.0.id().to_string();
+        let pid = self.0.0.id().to_string();
         let words = ["nsenter", "-t", &pid, "--preserve-credentials"];
         words.iter().chain(namespaces).map(OsString::from).collect()
     }
@@ -142,13 +144,6 @@ impl Holder {
         let mut words = self.enter(&["-U", "-n"]);
         words.extend(["sh", "-c", script].map(OsString::from));
         run(&words)
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

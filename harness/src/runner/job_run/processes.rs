@@ -4,10 +4,10 @@
 //! leak is a pure function of the listing.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
+use lockstep_process::{Signal, kill_until_gone, proc, reap_orphans};
+use rustix::process::{Pid, getpid, kill_process};
 
 /// The variable with the mark: the run's own text, a colon, the node.
 pub(super) const MARK: &str = "LOCKSTEP_INJECT_MARK";
@@ -33,18 +33,12 @@ pub(crate) struct Process {
 /// its parent. `this` and those in `spared` do not count. Somebody who merely reads the run's files has neither.
 pub(crate) fn of_run<'a>(listing: &'a [Process], mark: &str, this: i32, spared: &[i32]) -> Vec<&'a Process> {
     let parents: BTreeMap<i32, i32> = listing.iter().map(|process| (process.pid, process.parent)).collect();
-    // A listing is not made in one moment: a circle in it must not keep us.
-    let descends = |pid: i32| {
-        std::iter::successors(Some(pid), |pid| parents.get(pid).copied())
-            .skip(1)
-            .take(listing.len())
-            .any(|of| of == this)
-    };
+    let descendants = proc::descendants(this, &parents);
     let marked = |process: &Process| {
         process.mark.as_deref().is_some_and(|of| of.rsplit_once(':').is_some_and(|(run, _)| run == mark))
     };
     let counts = |process: &Process| process.pid != this && !process.ended && !spared.contains(&process.pid);
-    let belongs = |process: &&Process| counts(process) && (marked(process) || descends(process.pid));
+    let belongs = |process: &&Process| counts(process) && (marked(process) || descendants.contains(&process.pid));
     listing.iter().filter(belongs).collect()
 }
 
@@ -56,40 +50,27 @@ pub(super) fn of_node<'a>(listing: &'a [Process], mark: &str, node: usize) -> Ve
 
 /// All processes that this user may look at.
 pub(crate) fn listing() -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter_map(read).collect()
+    proc::pids().filter_map(read).collect()
 }
 
 fn read(pid: i32) -> Option<Process> {
-    let bytes = |file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
-    let stat = String::from_utf8_lossy(&bytes("stat")?).into_owned();
-    let (parent, ended) = parent_and_end(&stat)?;
-    let command = String::from_utf8_lossy(&bytes("cmdline")?).trim_end_matches('\0').replace('\0', " ");
-    let mark = bytes("environ").and_then(|environ| mark_in(&environ));
-    Some(Process { pid, parent, ended, mark, command })
+    let stat = proc::Stat::of(pid)?;
+    let mark = proc::variable(pid, MARK).map(|mark| mark.to_string_lossy().into_owned());
+    Some(Process { pid, parent: stat.parent, ended: stat.is_dead(), mark, command: proc::command_line(pid)? })
 }
 
-/// From `/proc/PID/stat`: `PID (NAME) STATE PARENT …`, where the name may hold anything (proc_pid_stat(5)).
-fn parent_and_end(stat: &str) -> Option<(i32, bool)> {
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    Some((fields.next()?.parse().ok()?, matches!(state, "Z" | "X")))
-}
-
-fn mark_in(environ: &[u8]) -> Option<String> {
-    let mut variables = environ.split(|byte| *byte == 0);
-    let value = variables.find_map(|variable| variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="))?;
-    Some(String::from_utf8_lossy(value).into_owned())
+/// Those of the run that are there now. Processes that came to this one and have ended are reaped first, except `ours`: for
+/// those, whoever started them waits.
+fn present(mark: &str, ours: &[i32]) -> Vec<Process> {
+    reap_orphans(ours);
+    of_run(&listing(), mark, getpid().as_raw_pid(), ours).into_iter().cloned().collect()
 }
 
 /// Waits a little until no process of the run is left; what stays is returned, and killed.
 pub(super) fn leaked(mark: &str, ours: &[i32]) -> Vec<Process> {
     let until = Instant::now() + GONE;
     let left = loop {
-        let listing = listing();
-        reap(&listing, ours);
-        let left: Vec<_> = of_run(&listing, mark, getpid().as_raw_pid(), ours).into_iter().cloned().collect();
+        let left = present(mark, ours);
         if left.is_empty() || Instant::now() >= until {
             break left;
         }
@@ -103,34 +84,14 @@ pub(super) fn leaked(mark: &str, ours: &[i32]) -> Vec<Process> {
 
 /// Kills every process of the run until none is left or a little time has passed.
 pub(super) fn end(mark: &str, ours: &[i32]) {
-    let until = Instant::now() + GONE;
-    while Instant::now() < until {
-        let listing = listing();
-        reap(&listing, ours);
-        let left = of_run(&listing, mark, getpid().as_raw_pid(), ours);
-        if left.is_empty() {
-            break;
-        }
-        left.iter().for_each(|process| send(process.pid, 9));
-        std::thread::sleep(LOOK);
-    }
+    let pids = || present(mark, ours).iter().map(|process| process.pid).collect();
+    kill_until_gone(Instant::now() + GONE, pids);
 }
 
 /// Sends a signal; a process that has gone meanwhile is no matter.
 pub(super) fn send(pid: i32, signal: i32) {
     if let (Some(pid), Some(signal)) = (Pid::from_raw(pid), Signal::from_named_raw(signal)) {
         let _ = kill_process(pid, signal);
-    }
-}
-
-/// Takes note of the end of processes that came to this one because their parents died. Those in `ours` are waited for by
-/// whoever started them.
-pub(super) fn reap(listing: &[Process], ours: &[i32]) {
-    let this = getpid().as_raw_pid();
-    let orphans =
-        listing.iter().filter(|process| process.ended && process.parent == this && !ours.contains(&process.pid));
-    for orphan in orphans {
-        let _ = waitpid(Pid::from_raw(orphan.pid), WaitOptions::NOHANG);
     }
 }
 
@@ -164,22 +125,6 @@ mod tests {
         ];
         assert_eq!(pids(of_run(&listing, "a-7", 7, &[9])), [2, 3, 5, 6]);
         assert_eq!(pids(of_node(&listing, "a-7", 1)), [3]);
-    }
-
-    #[test]
-    fn reads_the_state_of_a_process_whatever_its_name_is() {
-        assert_eq!(parent_and_end("7 (a) Z 1 2) S 3 4 5"), Some((3, false)));
-        assert_eq!(parent_and_end("7 (sh) Z 31 4 5"), Some((31, true)));
-        for broken in ["", "7", "7 (sh", "7 (sh)", "7 (sh) S", "7 (sh) S x"] {
-            assert_eq!(parent_and_end(broken), None, "{broken}");
-        }
-    }
-
-    #[test]
-    fn finds_its_mark_among_the_variables() {
-        let environ = format!("A=1\0X{MARK}=no\0{MARK}=run-1:0\0B=2\0");
-        assert_eq!(mark_in(environ.as_bytes()).as_deref(), Some("run-1:0"));
-        assert_eq!(mark_in(b"A=1\0"), None);
     }
 
     #[test]

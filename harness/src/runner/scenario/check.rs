@@ -1,10 +1,10 @@
-//! What a scenario says that cannot be: each flaw with its place, pure.
+//! Finds contradictions in a scenario: each flaw with its place. Pure.
 
 use regex::Regex;
 
 use super::{Expect, Fault, FaultAction, Phase, RunSpec, Scenario, When, Who};
 
-/// Something that cannot be.
+/// A contradiction.
 #[derive(Debug, PartialEq)]
 pub(super) struct Flaw {
     pub(super) place: Place,
@@ -17,13 +17,13 @@ pub(super) enum Place {
     Head,
     Run,
     Expect,
-    /// By its place in the list.
+    /// By its index in the list.
     Fault(usize),
 }
 
-/// The most seconds that anything may take.
+/// Maximum of all durations, in seconds.
 const LONGEST: f64 = 86_400.0;
-/// The most ranks: as many processes are started.
+/// Maximum number of ranks: each is a process.
 const MOST_RANKS: usize = 256;
 
 /// All flaws, in the order of the file's parts.
@@ -201,21 +201,21 @@ fn seconds(field: &str, value: Option<f64>) -> Option<String> {
 mod tests {
     use super::super::parse;
 
-    fn told(run: &str, fault: &str) -> String {
+    fn result_of(run: &str, fault: &str) -> String {
         let text = format!("name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n[run]\n{run}\n[[fault]]\n{fault}\n");
         parse("x", &text).map_or_else(|refused| refused.to_string(), |_| "fine".into())
     }
 
     #[test]
-    fn rejects_a_lab_that_is_none() {
+    fn rejects_an_unknown_lab() {
         let kill = "who = { rank = 0 }\nwhen = { epoch = 0, step = 1 }\nwhat = \"kill\"";
-        assert_eq!(told("lab = \"07-cifar-resnet\"", kill), "fine");
-        assert!(told("lab = \"../x\"", kill).contains("must be the name of a lab's folder"));
-        assert!(told("lab = \"07-x\"\nprogram = \"y\"", kill).contains("name one of them"));
+        assert_eq!(result_of("lab = \"07-cifar-resnet\"", kill), "fine");
+        assert!(result_of("lab = \"../x\"", kill).contains("must be the name of a lab's folder"));
+        assert!(result_of("lab = \"07-x\"\nprogram = \"y\"", kill).contains("name one of them"));
     }
 
     #[test]
-    fn rejects_actions_that_nobody_can_do() {
+    fn rejects_impossible_actions() {
         let point = "when = { epoch = 0, step = 1 }";
         let soon = "when = { after-seconds = 1 }";
         for (fault, expected) in [
@@ -245,8 +245,8 @@ mod tests {
             ("who = { rank = 0 }\nwhen = { log-line = \"(\" }\nwhat = \"kill\"".into(), "no regular expression"),
             ("who = { rank = 0 }\nwhen = { after-seconds = -1 }\nwhat = \"kill\"".into(), "from 0 to"),
         ] {
-            let told = told("", &fault);
-            assert!(told.contains(expected), "{fault}\n{told}");
+            let result = result_of("", &fault);
+            assert!(result.contains(expected), "{fault}\n{result}");
         }
     }
 
@@ -263,8 +263,8 @@ mod tests {
             ("[expect]\nroot-cause = 2", "root-cause is rank 2"),
             ("[expect]\nsays = [\"[\"]", "says \"[\" is no regular expression"),
         ] {
-            let told = told(run, fine);
-            assert!(told.contains(expected), "{run}\n{told}");
+            let result = result_of(run, fine);
+            assert!(result.contains(expected), "{run}\n{result}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A scenario: what to run, what to break in it, and what must hold in the end.
+//! A scenario: what to run, what to break in it, and what must be true at the end.
 //!
-//! The types are the file format: field for field what a TOML file says, and what [`Scenario::to_toml`] writes. Reading one,
-//! with errors that name the line, is [`parse`]'s; what makes no sense together is found by [`check`].
+//! The types are the file format: field for field the contents of a TOML file, and the output of [`Scenario::to_toml`].
+//! [`parse`] reads one, with errors that name the line; [`check`] finds contradictions.
 
 mod check;
 mod parse;
@@ -21,9 +21,9 @@ pub(crate) use what::{FaultAction, What};
 pub(crate) struct Scenario {
     /// Unique in the library; letters, digits and dashes.
     pub(crate) name: String,
-    /// What happens, in a few words.
+    /// A short description.
     pub(crate) title: String,
-    /// What is to be learned from it.
+    /// What it shows.
     pub(crate) shows: String,
     #[serde(default)]
     pub(crate) run: RunSpec,
@@ -37,33 +37,33 @@ pub(crate) struct Scenario {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct RunSpec {
-    /// Another lab than 06, by the name of its folder: it takes lab 06's arguments for what both have.
+    /// Another lab than 06, by the name of its folder: it accepts lab 06's arguments where both have them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lab: Option<String>,
     /// Another program than a lab; `{snapshots}`, `{weights}` and `{folder}` in its arguments become folders of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) program: Option<PathBuf>,
-    /// Processes, on all nodes together.
+    /// The number of processes on all nodes together.
     pub(crate) ranks: usize,
-    /// Agents, each with an equal share of the ranks.
+    /// The number of agents, each with an equal share of the ranks.
     pub(crate) nodes: usize,
-    /// Where each node keeps its snapshots.
+    /// Where each node stores its snapshots.
     pub(crate) disks: Disks,
-    /// As `lockstep run` takes it.
+    /// The flag of `lockstep run`.
     pub(crate) max_restarts: u32,
-    /// How often the job is started again, under the same id, after all its agents have ended and it has failed: as a batch
+    /// How often the job is started again, with the same id, after all its agents have ended and it has failed, as a batch
     /// system does.
     pub(crate) requeues: u32,
-    /// Which node takes the first place then, which the second, …; as before, if this is empty.
+    /// Which node takes the first position then, which the second, …; if empty, the order does not change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) requeue_order: Vec<usize>,
     /// How much later than the others the agent of the last node starts.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) late_seconds: f64,
-    /// As `lockstep run` takes it; its default where there is none.
+    /// The flag of `lockstep run`; its default if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stop_timeout_seconds: Option<f64>,
-    /// How often the lab goes through its samples.
+    /// The number of epochs.
     pub(crate) epochs: u64,
     /// Samples in a batch of one rank.
     pub(crate) batch_size: usize,
@@ -71,39 +71,39 @@ pub(crate) struct RunSpec {
     pub(crate) samples: u64,
     /// Steps from one snapshot to the next.
     pub(crate) save_every_steps: u64,
-    /// Snapshots that are kept.
+    /// The number of snapshots to keep.
     pub(crate) keep: usize,
     /// Seed of data, order and initial weights.
     pub(crate) seed: u64,
-    /// More arguments of the program.
+    /// Additional arguments of the program.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) args: Vec<String>,
-    /// How long the run may take.
+    /// The time limit of the run.
     pub(crate) timeout_seconds: f64,
 }
 
-/// Where the nodes keep their snapshots.
+/// Where the nodes store their snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Disks {
     /// In one folder, as on a parallel file system.
     #[default]
     Shared,
-    /// Each in a folder of its own, as on the disks of single machines. A node in place of a lost one has an empty one.
+    /// Each in its own folder, as on the disks of single machines. A node that replaces a lost one has an empty one.
     OfNodes,
 }
 
-/// What is broken.
+/// A fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Fault {
-    /// Whom it meets.
+    /// Its target.
     pub(crate) who: Who,
     /// When.
     pub(crate) when: When,
-    /// What happens to it, one after the other.
+    /// What happens to the target, one after the other.
     pub(crate) what: What,
-    /// After this time the network or the disk is whole again, or the stopped process goes on.
+    /// After this time the network or the disk works again, or the stopped process continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) for_seconds: Option<f64>,
     /// After this time another agent is started in place of the lost one.
@@ -111,15 +111,15 @@ pub(crate) struct Fault {
     pub(crate) replace_after_seconds: Option<f64>,
 }
 
-/// Whom a fault meets.
+/// The target of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Who {
     /// A worker, by its rank.
     Rank(usize),
-    /// The agent of a node, and nothing else of it.
+    /// The agent of a node, and nothing else on it.
     Agent(usize),
-    /// A node: its agent and its workers, its network, its disk.
+    /// A node: its agent, its workers, its network, its disk.
     Node(usize),
 }
 
@@ -130,52 +130,52 @@ pub(crate) struct When {
     /// From 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) epoch: Option<u64>,
-    /// Right after this step of the epoch, from 0; with `save`, the step at which the snapshot would go on.
+    /// Right after this step of the epoch, from 0; with `save`, the step at which the snapshot would continue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) step: Option<u64>,
     /// While that snapshot is being saved, at this phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) save: Option<Phase>,
-    /// So long after the start.
+    /// This long after the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) after_seconds: Option<f64>,
-    /// Once a printed line matches this regular expression.
+    /// Once a line of output matches this regular expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log_line: Option<String>,
 }
 
-/// How far the saving of a snapshot has come.
+/// The phase of saving a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Phase {
     /// Half of the bytes are written.
     HalfWritten,
-    /// All are, and the file has not got its name yet.
+    /// All bytes are written, but the file is not renamed yet.
     Written,
-    /// It has.
+    /// The file is renamed.
     Named,
 }
 
-/// What must hold in the end.
+/// What must be true at the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct Expect {
     /// The launcher's exit code.
     pub(crate) exit_code: i32,
-    /// Every rank ends with the very bits of the undisturbed run; if not told, so where the exit code is to be 0.
+    /// Every rank ends with exactly the bits of the undisturbed run; by default if the exit code must be 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) same_weights: Option<bool>,
-    /// Exactly so many restarts.
+    /// The exact number of restarts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) restarts: Option<u64>,
-    /// No more restarts than these.
+    /// The maximum number of restarts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) restarts_at_most: Option<u64>,
-    /// Steps that are done once more after a restart. Lab 06 saves in the background: a snapshot that was still being written
-    /// when the fault came does not count, so that up to two intervals may be lost.
+    /// The maximum number of repeated steps after a restart. Lab 06 saves in the background: a snapshot that was still being
+    /// written when the fault happened does not count, so up to two intervals may be lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) steps_repeated_at_most: Option<u64>,
-    /// From the first death to the next step of the ranks.
+    /// The time from the first death to the next step of the ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) recovers_within_seconds: Option<f64>,
     /// The rank that the launcher's report names as the root cause.
@@ -186,37 +186,37 @@ pub(crate) struct Expect {
     pub(crate) says: Vec<String>,
     /// No process, listening port or temporary file is left.
     pub(crate) nothing_leaked: bool,
-    /// A fault may come too late, when the job or its victim has ended.
+    /// Whether a fault may come too late, when the job or its target has ended.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) faults_may_miss: bool,
 }
 
 impl Scenario {
-    /// The file that reads as this scenario.
+    /// The TOML file of this scenario.
     pub(crate) fn to_toml(&self) -> String {
-        // Every field is a text, a number, a list or a table with text keys: nothing that TOML cannot say.
+        // Every field is a text, a number, a list or a table with text keys, which TOML can represent.
         toml::to_string(self).unwrap_or_else(|error| format!("# cannot be written as TOML: {error}\n"))
     }
 
-    /// The faults that the ranks inflict on themselves, for the file that `LOCKSTEP_FAULTS` names.
+    /// The faults that the ranks inject into themselves, for the file in `LOCKSTEP_FAULTS`.
     pub(crate) fn plan(&self) -> fault::Plan {
         let faults = self.faults.iter().enumerate();
         fault::Plan { faults: faults.filter_map(|(index, fault)| fault.inside(index)).collect() }
     }
 
-    /// The faults that the harness inflicts, with their place in the list.
+    /// The faults that the harness injects, with their indices in the list.
     pub(crate) fn outside(&self) -> impl Iterator<Item = (usize, &Fault)> {
         self.faults.iter().enumerate().filter(|(index, fault)| fault.inside(*index).is_none())
     }
 
-    /// Whether some fault is of this kind.
+    /// Returns true if a fault of this kind exists.
     pub(crate) fn has(&self, kind: impl Fn(&FaultAction) -> bool) -> bool {
         self.faults.iter().flat_map(|fault| &fault.what.0).any(kind)
     }
 }
 
 impl Fault {
-    /// The fault as its rank inflicts it on itself; `None` if that takes the harness.
+    /// The fault in the form that its rank injects into itself; `None` if the harness must inject it.
     pub(crate) fn inside(&self, index: usize) -> Option<fault::Fault> {
         let (Who::Rank(rank), Some(at)) = (self.who, self.when.point()) else { return None };
         let acts = self.what.0.iter().map(FaultAction::acts).collect::<Option<Vec<_>>>()?;
@@ -225,7 +225,7 @@ impl Fault {
 }
 
 impl When {
-    /// The place in the training run, if it is one.
+    /// The point in the training run, if it is one.
     pub(crate) fn point(&self) -> Option<fault::Point> {
         let (epoch, step) = (self.epoch?, self.step?);
         Some(match self.save {
@@ -236,19 +236,19 @@ impl When {
 }
 
 impl RunSpec {
-    /// Workers of one agent.
+    /// The number of workers of one agent.
     pub(crate) fn ranks_per_node(&self) -> usize {
         self.ranks / self.nodes
     }
 
-    /// Steps of an epoch of a lab.
+    /// The number of steps per epoch of a lab.
     pub(crate) fn steps_per_epoch(&self) -> u64 {
         self.samples.div_ceil(self.ranks as u64).div_ceil(self.batch_size as u64)
     }
 }
 
 impl Expect {
-    /// Whether the weights are to be those of the undisturbed run.
+    /// Returns true if the weights must equal those of the undisturbed run.
     pub(crate) fn same_weights(&self) -> bool {
         self.same_weights.unwrap_or(self.exit_code == 0)
     }
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_a_fault_in_one_line() {
+    fn describes_a_fault_in_one_line() {
         let when = When { epoch: Some(1), step: Some(3), ..When::default() };
         assert_eq!(
             fault(Who::Rank(1), when, &[FaultAction::Kill]).to_string(),

@@ -1,4 +1,4 @@
-//! From text to a [`Scenario`], or to an error that names file, line, column, and what is allowed there.
+//! Parses text to a [`Scenario`], or to an error that names file, line, column, and what is allowed there.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::Scenario;
 use super::check::{Flaw, Place, flaws};
 use crate::exit::Refused;
 
-/// Reads the text of the file called `file`.
+/// Parses the text of the file `file`.
 ///
 /// # Errors
 /// [`Refused`]: `FILE:LINE:COLUMN: what is wrong`, one line for each flaw.
@@ -18,11 +18,11 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<Scenario, Refused> {
         let (line, column) = place(text, error.span().map_or(0, |span| span.start));
         Refused(format!("{file}:{line}:{column}: {}", error.message()))
     })?;
-    let told: Vec<_> = flaws(&scenario).iter().map(|flaw| told(file, text, flaw)).collect();
-    if told.is_empty() { Ok(scenario) } else { Err(Refused(told.join("\n"))) }
+    let messages: Vec<_> = flaws(&scenario).iter().map(|flaw| with_line(file, text, flaw)).collect();
+    if messages.is_empty() { Ok(scenario) } else { Err(Refused(messages.join("\n"))) }
 }
 
-fn told(file: &str, text: &str, Flaw { place: at, what }: &Flaw) -> String {
+fn with_line(file: &str, text: &str, Flaw { place: at, what }: &Flaw) -> String {
     let (line, column) = place(text, start_of(text, *at));
     format!("{file}:{line}:{column}: {what}")
 }
@@ -37,7 +37,7 @@ struct Spans {
 }
 
 fn start_of(text: &str, at: Place) -> usize {
-    // It was read once already.
+    // It has been parsed before.
     let Ok(spans) = toml::from_str::<Spans>(text) else { return 0 };
     let start = |part: Option<&Spanned<toml::Table>>| part.map(Spanned::span).map(|span: Range<usize>| span.start);
     let found = match at {
@@ -49,7 +49,7 @@ fn start_of(text: &str, at: Place) -> usize {
     found.unwrap_or(0)
 }
 
-/// Line and column of a byte, from 1.
+/// Line and column of a byte, counted from 1.
 fn place(text: &str, byte: usize) -> (usize, usize) {
     let before = text.get(..byte).unwrap_or(text);
     let line_begin = before.rfind('\n').map_or(0, |end| end + 1);
@@ -90,27 +90,30 @@ mod tests {
 
     #[test]
     fn names_file_line_and_what_is_allowed() {
-        let told = error("[run]\nrank = 2\n");
-        assert!(told.starts_with("x.toml:5:1: unknown field `rank`, expected one of `lab`, `program`"), "{told}");
+        let message = error("[run]\nrank = 2\n");
+        assert!(message.starts_with("x.toml:5:1: unknown field `rank`, expected one of `lab`, `program`"), "{message}");
         let fault = "[[fault]]\nwho = { rank = 1 }\nwhen = { epoch = 0, step = 1 }\n";
-        let told = error(&format!("{fault}what = \"explode\"\n"));
-        assert!(told.starts_with("x.toml:7:"), "{told}");
-        assert!(told.contains("unknown variant `explode`, expected one of `kill`, `term`, `stop`"), "{told}");
-        let told = error("[[fault]]\nwho = { host = 1 }\nwhen = {}\nwhat = \"kill\"\n");
-        assert!(told.contains("x.toml:5:") && told.contains("expected one of `rank`, `agent`, `node`"), "{told}");
-        let told = error("[run\n");
-        assert!(told.starts_with("x.toml:4:"), "{told}");
-        let told = parse("x.toml", "name = \"a\"\n").unwrap_err().to_string();
-        assert!(told.contains("missing field `title`"), "{told}");
+        let message = error(&format!("{fault}what = \"explode\"\n"));
+        assert!(message.starts_with("x.toml:7:"), "{message}");
+        assert!(message.contains("unknown variant `explode`, expected one of `kill`, `term`, `stop`"), "{message}");
+        let message = error("[[fault]]\nwho = { host = 1 }\nwhen = {}\nwhat = \"kill\"\n");
+        assert!(
+            message.contains("x.toml:5:") && message.contains("expected one of `rank`, `agent`, `node`"),
+            "{message}"
+        );
+        let message = error("[run\n");
+        assert!(message.starts_with("x.toml:4:"), "{message}");
+        let message = parse("x.toml", "name = \"a\"\n").unwrap_err().to_string();
+        assert!(message.contains("missing field `title`"), "{message}");
     }
 
     #[test]
     fn names_every_flaw_with_its_own_line() {
-        let told = error("[run]\nranks = 3\nnodes = 2\n[[fault]]\nwho = { rank = 9 }\nwhen = {}\nwhat = \"kill\"\n");
-        let lines: Vec<_> = told.lines().collect();
-        assert!(lines[0].starts_with("x.toml:4:1: 3 ranks cannot be shared equally by 2 nodes"), "{told}");
-        assert!(lines[1..].iter().all(|line| line.starts_with("x.toml:7:1: ")), "{told}");
-        assert!(told.contains("rank 9") && told.contains("when"), "{told}");
+        let message = error("[run]\nranks = 3\nnodes = 2\n[[fault]]\nwho = { rank = 9 }\nwhen = {}\nwhat = \"kill\"\n");
+        let lines: Vec<_> = message.lines().collect();
+        assert!(lines[0].starts_with("x.toml:4:1: 3 ranks cannot be shared equally by 2 nodes"), "{message}");
+        assert!(lines[1..].iter().all(|line| line.starts_with("x.toml:7:1: ")), "{message}");
+        assert!(message.contains("rank 9") && message.contains("when"), "{message}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What can happen to a worker, an agent or a node, and how a file says it: a word, a table with one key, or a list of these.
+//! The actions on a worker, an agent or a node, and their form in a file: a word, a table with one key, or a list of these.
 
 use std::fmt;
 
@@ -7,19 +7,19 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer, StrDeserial
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Deeds, one after the other.
+/// Actions, one after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct What(pub(crate) Vec<FaultAction>);
 
-/// One thing that happens.
+/// One action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FaultAction {
-    /// SIGKILL: no clean-up, as from the kernel's memory killer or a pulled plug.
+    /// SIGKILL: no clean-up, as from the kernel's OOM killer or a power failure.
     Kill,
-    /// SIGTERM: as a batch system asks.
+    /// SIGTERM: as a batch system sends it.
     Term,
-    /// SIGSTOP: it lives and does nothing, as a hang does.
+    /// SIGSTOP: the process is alive but does nothing, like a hang.
     Stop,
     /// From now on it ignores SIGTERM, so that only SIGKILL ends it.
     IgnoreTerm,
@@ -27,29 +27,29 @@ pub(crate) enum FaultAction {
     Exit(i32),
     /// It panics.
     Panic,
-    /// SIGSEGV: what a wild pointer ends with.
+    /// SIGSEGV: as caused by a wild pointer.
     Segfault,
-    /// The newest snapshot loses its second half.
+    /// The newest snapshot is truncated to its first half.
     TearSnapshot,
     /// One bit of the newest snapshot flips.
     FlipSnapshotBit,
-    /// Saving fails as on a full disk; the error is made, the disk is not full.
+    /// Saving fails as on a full disk; the error is simulated.
     NoSpace,
-    /// The disk with the snapshots is full, for real: a small file system of the run's own.
+    /// The disk with the snapshots is really full: a small file system of the run's own.
     DiskFull,
-    /// The file system with the snapshots can only be read, for real.
+    /// The file system with the snapshots is really read-only.
     ReadOnly,
     /// The node's network link goes down.
     CutNetwork,
-    /// The node's network link carries this many kilobits a second.
+    /// The node's network link is limited to this many kilobits a second.
     SlowNetwork(u64),
 }
 
 impl FaultAction {
-    /// As a rank does it to itself, act by act; `None` if it cannot.
+    /// The acts in the form that a rank performs them on itself; `None` if it cannot.
     pub(crate) fn acts(&self) -> Option<Vec<Act>> {
-        // Rust's own handler of this signal lets the first one pass: it puts the system's in its place, and expects the bad
-        // instruction to be tried again (std/src/sys/pal/unix/stack_overflow.rs). The second takes the place of that.
+        // Rust's own handler of this signal ignores the first one: it restores the default action, and expects the faulting
+        // instruction to be executed again (std/src/sys/pal/unix/stack_overflow.rs). The second signal replaces that.
         let again = (*self == FaultAction::Segfault).then_some(Act::Signal(11));
         Some(std::iter::once(self.act()?).chain(again).collect())
     }
@@ -72,7 +72,7 @@ impl FaultAction {
         })
     }
 
-    /// The signal that it is, if it can be sent from outside.
+    /// The signal, if the action is one that can be sent from outside.
     pub(crate) fn signal(&self) -> Option<i32> {
         match self {
             FaultAction::Kill => Some(9),
@@ -82,12 +82,12 @@ impl FaultAction {
         }
     }
 
-    /// Whether it takes a network of the run's own.
+    /// Returns true if the action needs a network namespace for the run.
     pub(crate) fn is_of_the_network(&self) -> bool {
         matches!(self, FaultAction::CutNetwork | FaultAction::SlowNetwork(_))
     }
 
-    /// Whether it takes a file system of the run's own.
+    /// Returns true if the action needs a file system for the run.
     pub(crate) fn is_of_the_disk(&self) -> bool {
         matches!(self, FaultAction::DiskFull | FaultAction::ReadOnly)
     }
@@ -136,7 +136,7 @@ impl<'de> Deserialize<'de> for What {
     }
 }
 
-/// Unlike an untagged enum, it passes on what the action's own parser says.
+/// Unlike an untagged enum, it passes on the error of the action's own parser.
 struct OneOrSeveral;
 
 impl<'de> Visitor<'de> for OneOrSeveral {

@@ -1,4 +1,4 @@
-//! Nodes that come, go, die and fall silent while the others' workers live.
+//! Nodes that come, leave, die and fall silent while the workers of others run.
 
 use rustix::process::Signal;
 
@@ -6,11 +6,11 @@ use crate::run::nodes::{Job, SOON};
 use crate::run::site::Site;
 use crate::running::Running;
 
-/// Tells its world and stays until told to go.
+/// Prints its world size and runs until the test ends it.
 const STAYS: &str = "echo world $WORLD_SIZE count $TORCHELASTIC_RESTART_COUNT; while [ ! -e go ]; do sleep 0.02; done";
 
 #[test]
-fn a_late_node_joins_and_nobody_counts_that_as_a_restart() {
+fn a_late_node_joins_and_it_does_not_count_as_a_restart() {
     let site = Site::new();
     let job = Job::new(&site);
     let words = ["--nnodes=1:3", "--max-restarts=0", "--nproc-per-node=2", "--prefix=never", "sh", "-c", STAYS];
@@ -24,7 +24,7 @@ fn a_late_node_joins_and_nobody_counts_that_as_a_restart() {
         node.await_out("world 6 count 0", 2);
     }
     site.file("go", "");
-    first.ended().code(0).says(&["came to take part", "not counted as a restart"]);
+    first.ended().code(0).says(&["joined", "not counted as a restart"]);
     second.ended().code(0);
     third.ended().code(0);
     site.assert_no_process();
@@ -51,9 +51,9 @@ fn a_node_beyond_the_maximum_waits_and_takes_the_place_of_one_that_dies() {
 }
 
 #[test]
-fn the_death_of_an_agent_is_seen_from_its_connection_and_the_survivors_go_on() {
+fn the_death_of_an_agent_is_detected_by_its_connection_and_the_survivors_continue() {
     let site = Site::new();
-    // With torch's intervals: a missed heartbeat would take 15 s to be missed.
+    // With torch's intervals it would take 15 s to detect a missed heartbeat.
     let job = Job { conf: "last_call_timeout=0.1,join_timeout=60", ..Job::new(&site) };
     let words = ["--nnodes=1:2", "sh", "-c", STAYS];
     let first = Running::start(job.c10d(0, &words));
@@ -70,11 +70,11 @@ fn the_death_of_an_agent_is_seen_from_its_connection_and_the_survivors_go_on() {
 }
 
 #[test]
-fn an_agent_that_dies_while_the_others_gather_anew_is_not_waited_for() {
+fn an_agent_that_dies_while_the_others_gather_again_is_not_waited_for() {
     let site = Site::new();
     let job = Job { conf: "last_call_timeout=0.1,join_timeout=60", ..Job::new(&site) };
-    // The second agent's workers cling to life, so that it is still stopping them when it dies.
-    let words = ["--nnodes=1:2", "--max-restarts=1", "--stop-timeout=1000", "sh", "-c", CLINGS];
+    // The second agent's workers ignore SIGTERM, so that it is still stopping them when it dies.
+    let words = ["--nnodes=1:2", "--max-restarts=1", "--stop-timeout=1000", "sh", "-c", IGNORES_TERM];
     let first = Running::start(job.c10d(0, &words));
     first.await_out("world 1", 1);
     let second = Running::start(job.c10d(1, &words));
@@ -90,12 +90,12 @@ fn an_agent_that_dies_while_the_others_gather_anew_is_not_waited_for() {
     site.await_no_process();
 }
 
-const CLINGS: &str = "trap '[ $RANK = 1 ] || exit 1' TERM; echo world $WORLD_SIZE count $TORCHELASTIC_RESTART_COUNT; \
+const IGNORES_TERM: &str = "trap '[ $RANK = 1 ] || exit 1' TERM; echo world $WORLD_SIZE count $TORCHELASTIC_RESTART_COUNT; \
     while [ ! -e go ]; do sleep 0.02; \
     if [ $RANK = 0 ] && [ $WORLD_SIZE = 2 ] && [ -e fail ]; then exit 3; fi; done";
 
 #[test]
-fn a_silent_agent_is_given_up_after_its_lease_and_comes_back_when_it_wakes() {
+fn a_silent_agent_is_lost_after_its_lease_and_comes_back_when_it_continues() {
     let site = Site::new();
     let job = Job { conf: SOON, ..Job::new(&site) };
     let words = ["--nnodes=1:2", "sh", "-c", STAYS];
@@ -116,7 +116,7 @@ fn a_silent_agent_is_given_up_after_its_lease_and_comes_back_when_it_wakes() {
 }
 
 #[test]
-fn an_agent_that_is_asked_to_end_leaves_and_the_others_go_on() {
+fn an_agent_that_is_stopped_leaves_and_the_others_continue() {
     let site = Site::new();
     let job = Job::new(&site);
     let words = ["--nnodes=1:2", "sh", "-c", STAYS];
@@ -134,7 +134,7 @@ fn an_agent_that_is_asked_to_end_leaves_and_the_others_go_on() {
 }
 
 #[test]
-fn the_end_of_the_stores_host_ends_all_and_is_said_to_be_it() {
+fn the_end_of_the_stores_host_ends_all_nodes_and_they_report_it() {
     for signal in [Signal::KILL, Signal::TERM] {
         for fixed in [false, true] {
             let site = Site::new();
@@ -145,12 +145,12 @@ fn the_end_of_the_stores_host_ends_all_and_is_said_to_be_it() {
             first.await_out("world 2", 1);
             second.await_out("world 2", 1);
             first.signal(signal);
-            let told = if signal == Signal::KILL {
+            let text = if signal == Signal::KILL {
                 "does not answer; it was hosted by node"
             } else {
-                "the store lives in this agent"
+                "this agent hosts the store"
             };
-            second.ended().code(1).says(&[told]);
+            second.ended().code(1).says(&[text]);
             drop(first);
             site.await_no_process();
         }

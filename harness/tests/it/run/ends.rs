@@ -1,27 +1,28 @@
-//! Ends from outside: signals to the agent, its own death, and what workers leave behind.
+//! Ends from outside: signals to the agent, its own death, and processes that workers leave behind.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use lockstep_process::proc::Stat;
 use rustix::process::Signal;
 
 use crate::run::site::Site;
 use crate::running::Running;
 
-/// A worker that tells which signal it got, and ends with a code of its own.
+/// A worker that prints the signal that it got, and exits with a code of its own.
 const TELLS: &str = r#"
 import os, signal, sys, time
-def told(number, frame):
+def report(number, frame):
     print("got", signal.Signals(number).name, flush=True)
     sys.exit(7)
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-    signal.signal(number, told)
+    signal.signal(number, report)
 print("up", flush=True)
 time.sleep(1000)
 "#;
 
 #[test]
-fn signals_are_passed_on_as_they_are_and_the_command_ends_with_1() {
+fn signals_are_forwarded_and_the_command_exits_with_1() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
         let site = Site::new();
         let script = site.file("tells.py", TELLS);
@@ -50,7 +51,7 @@ fn a_second_signal_does_not_wait_for_workers_that_ignore_the_first() {
     site.assert_no_process();
 }
 
-/// Somebody else has the worker's output open and writes on, so that its end never comes.
+/// Another process has the worker's output open and continues to write, so that it never ends.
 const HOLDER: &str = r#"
 until [ -e worker ]; do sleep 0.01; done
 exec 3>/proc/$(cat worker)/fd/1
@@ -59,7 +60,7 @@ while [ -e held ]; do echo -n . >&3; sleep 0.05; done
 "#;
 
 #[test]
-fn a_second_signal_does_not_wait_for_what_workers_left() {
+fn a_second_signal_does_not_wait_for_leftover_processes() {
     let site = Site::new();
     let holder = site.file("holder.sh", HOLDER);
     let mut command = Command::new("bash");
@@ -71,7 +72,7 @@ fn a_second_signal_does_not_wait_for_what_workers_left() {
     let running = site.start(&["--standalone", "--nproc-per-node=2", "sh", &script]);
     site.until("the holder writes", || site.path("held").exists());
     let pid = site.read("worker");
-    // It is reaped when all that workers left is gone but this one pipe.
+    // The worker is reaped when everything that workers left is gone, except for this pipe.
     site.until("the worker is reaped", || !std::path::Path::new("/proc").join(pid.trim()).exists());
     running.signal(Signal::INT);
     running.await_err("SIGINT came");
@@ -94,7 +95,7 @@ fn a_worker_that_ignores_sigterm_is_killed_after_the_stop_timeout() {
 }
 
 #[test]
-fn only_the_signals_that_were_asked_for_are_handled() {
+fn only_the_requested_signals_are_handled() {
     let site = Site::new();
     let running =
         site.start(&["--standalone", "--signals-to-handle=SIGTERM,SIGUSR1", "sh", "-c", "echo up; exec sleep 1000"]);
@@ -108,7 +109,7 @@ fn only_the_signals_that_were_asked_for_are_handled() {
     site.await_no_process();
 }
 
-/// Starts a child, one in a session of its own, and a daemon that closed all its files.
+/// Starts a child, one in its own session, and a daemon that has closed all of its files.
 const FAMILY: &str = r#"
 import os, subprocess, sys, time
 subprocess.Popen(["sleep", "1000"])
@@ -126,7 +127,7 @@ sys.exit(int(sys.argv[1]))
 "#;
 
 #[test]
-fn what_workers_started_goes_with_them_after_success_and_failure() {
+fn child_processes_of_workers_end_with_them_after_success_and_failure() {
     let site = Site::new();
     let script = site.file("family.py", FAMILY);
     for code in ["0", "5"] {
@@ -136,11 +137,11 @@ fn what_workers_started_goes_with_them_after_success_and_failure() {
     }
 }
 
-/// As in a container: the session's leader is outside the process id namespace, so the session's number reads 0.
+/// As in a container: the session's leader is outside of the process id namespace, so the session's id is shown as 0.
 #[test]
-fn works_where_its_session_began_outside_the_container() {
+fn works_if_its_session_began_outside_the_container() {
     const CONTAINER: [&str; 4] = ["-Ur", "--pid", "--fork", "--mount-proc"];
-    /// Runs its arguments, and ends with 99 if a child of theirs lives.
+    /// Runs its arguments, and exits with 99 if a child of theirs is alive.
     const WATCH: &str = r#""$@"; code=$?; grep -l sleep /proc/[0-9]*/comm && exit 99; exit $code"#;
     let site = Site::new();
     let mut probe = Command::new("unshare");
@@ -159,7 +160,7 @@ fn works_where_its_session_began_outside_the_container() {
             site.prepare(&mut command);
             command.args(CONTAINER).args(words).args(job).arg(code);
             let ended = Running::start(command).ended().code(i32::from(code != "0"));
-            // A worker that fails takes the other with it, which may not have come as far.
+            // A worker that fails stops the other, which may not have started yet.
             assert!(ended.out.matches("up").count() >= if code == "0" { 2 } else { 1 }, "{}", ended.out);
             site.assert_no_process();
         }
@@ -180,14 +181,14 @@ fn nothing_survives_an_agent_that_is_killed() {
 }
 
 #[test]
-fn a_restart_leaves_no_process_of_the_attempt_before() {
+fn a_restart_leaves_no_process_of_the_previous_attempt() {
     let site = Site::new();
     let script = site.file("family.py", FAMILY);
     let words = format!(
-        "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then echo anew; exec sleep 1001; fi; exec \"$PYTHON_EXEC\" {script} 5"
+        "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then echo again; exec sleep 1001; fi; exec \"$PYTHON_EXEC\" {script} 5"
     );
     let running = site.start(&["--standalone", "--max-restarts=1", "sh", "-c", &words]);
-    running.await_out("anew", 1);
+    running.await_out("again", 1);
     let sleeps = || site.processes().into_iter().filter(|(_, words)| words.contains("sleep 1000")).collect::<Vec<_>>();
     assert_eq!(sleeps(), []);
     running.signal(Signal::TERM);
@@ -196,7 +197,7 @@ fn a_restart_leaves_no_process_of_the_attempt_before() {
 }
 
 #[test]
-fn a_signal_before_the_workers_live_ends_the_command_too() {
+fn a_signal_before_the_workers_start_ends_the_command() {
     let site = Site::new();
     let address = site.address(0);
     let endpoint = format!("--rdzv-endpoint={address}:{}", site.free_port(&address));
@@ -216,7 +217,7 @@ fn a_signal_before_the_workers_live_ends_the_command_too() {
 }
 
 #[test]
-fn a_terminals_interrupt_of_the_whole_group_ends_all_in_order() {
+fn a_terminals_interrupt_of_the_whole_group_ends_all_cleanly() {
     let site = Site::new();
     let script = site.file("tells.py", TELLS);
     let mut command = site.lockstep(&["--standalone", "--nproc-per-node=2", &script]);
@@ -231,14 +232,13 @@ fn a_terminals_interrupt_of_the_whole_group_ends_all_in_order() {
 }
 
 #[test]
-fn a_stopped_worker_is_ended_too() {
+fn a_suspended_worker_is_ended_too() {
     let site = Site::new();
     let script = "echo up; [ $RANK = 0 ] && kill -STOP $$$$; while [ ! -e go ]; do sleep 0.01; done; exit 3";
     let running = site.start(&["--standalone", "--nproc-per-node=2", "--stop-timeout=1000", "sh", "-c", script]);
     running.await_out("up", 2);
     site.until("rank 0 is stopped", || {
-        let stopped =
-            |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "));
+        let stopped = |pid: &i32| Stat::of(*pid).is_some_and(|stat| stat.state == 'T');
         site.processes().iter().any(|(pid, _)| stopped(pid))
     });
     site.file("go", "");
@@ -247,7 +247,7 @@ fn a_stopped_worker_is_ended_too() {
 }
 
 #[test]
-fn a_job_inside_a_job_goes_with_it() {
+fn a_job_inside_a_job_ends_with_it() {
     let site = Site::new();
     let script = site.file("family.py", FAMILY);
     let inner = assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap().to_owned();
@@ -270,7 +270,7 @@ fn a_job_inside_a_job_goes_with_it() {
 }
 
 #[test]
-fn a_job_without_standard_files_runs_all_the_same() {
+fn a_job_without_standard_streams_runs_normally() {
     let site = Site::new();
     let done = site.word("done");
     let lockstep = assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap().to_owned();

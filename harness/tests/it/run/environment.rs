@@ -1,11 +1,11 @@
-//! What a worker finds: its variables, its arguments, its standard input, its store.
+//! A worker's environment: its variables, its arguments, its standard input, its store.
 
 use std::process::Stdio;
 
 use crate::run::site::Site;
 use crate::running::Running;
 
-/// Prints the worker's variables that a launcher sets, in one line.
+/// Prints the variables of the worker that a launcher sets, in one line.
 const SHOW: &str = r#"
 import os
 names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK",
@@ -16,7 +16,7 @@ print(*[f"{name}={os.environ.get(name)}" for name in names])
 "#;
 
 #[test]
-fn every_variable_of_the_contract_is_there_with_its_value() {
+fn every_variable_of_the_contract_is_set() {
     let site = Site::new();
     let script = site.file("show.py", SHOW);
     let address = site.address(0);
@@ -38,7 +38,7 @@ fn every_variable_of_the_contract_is_there_with_its_value() {
 }
 
 #[test]
-fn what_the_user_set_stays_and_one_worker_gets_no_thread_limit() {
+fn variables_of_the_user_are_kept_and_a_single_worker_gets_no_thread_limit() {
     let site = Site::new();
     let script = site.file("show.py", SHOW);
     let mut command = site.lockstep(&["--standalone", "--prefix=never", "--nproc-per-node=2", &script]);
@@ -51,7 +51,7 @@ fn what_the_user_set_stays_and_one_worker_gets_no_thread_limit() {
 }
 
 #[test]
-fn a_standalone_job_has_a_random_id_and_a_store_of_its_own() {
+fn a_standalone_job_has_a_random_id_and_its_own_store() {
     let site = Site::new();
     let show = ["sh", "-c", "echo $TORCHELASTIC_RUN_ID $MASTER_PORT"];
     let [first, second] = [0, 1].map(|_| site.run(&[&["--standalone"], &show[..]].concat()).code(0).out);
@@ -60,7 +60,7 @@ fn a_standalone_job_has_a_random_id_and_a_store_of_its_own() {
 }
 
 #[test]
-fn arguments_are_templates_and_all_else_is_passed_as_it_is() {
+fn arguments_are_templates_and_everything_else_is_passed_unchanged() {
     let site = Site::new();
     let script = site.file("args.py", "import sys; print(sys.argv[1:])");
     let given = ["${local_rank}", "a$$b", "$HOME", "--max-restarts", "-t", "--", "", "two words", "é", "${rank}"];
@@ -95,7 +95,7 @@ fn all_workers_of_a_node_reach_the_store_at_the_master_address() {
     }
 }
 
-/// Says what c10d's client says first, then asks for a number and gets it.
+/// Sends the first bytes of c10d's client, then requests a number and gets it.
 pub(crate) const REACH: &str = r#"
 import os, socket, struct
 with socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), 30) as store:

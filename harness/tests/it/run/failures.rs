@@ -1,8 +1,7 @@
-//! Workers that fail: what the command's exit code, report, restarts and files then are.
-
-use std::fs;
+//! Workers that fail: the command's exit code, report, restarts and files.
 
 use insta::assert_snapshot;
+use lockstep_process::proc::Stat;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -10,11 +9,11 @@ use crate::run::site::Site;
 use crate::running::Running;
 
 #[test]
-fn a_workers_own_code_is_told_but_never_the_commands() {
+fn a_workers_exit_code_is_reported_but_is_never_the_commands() {
     let site = Site::new();
     for code in [1, 2, 3, 77, 255] {
-        let told = format!("exitcode  : {code} (pid: ");
-        site.run(&["--standalone", "sh", "-c", &format!("exit {code}")]).code(1).says(&[&told, "sh FAILED"]);
+        let text = format!("exitcode  : {code} (pid: ");
+        site.run(&["--standalone", "sh", "-c", &format!("exit {code}")]).code(1).says(&[&text, "sh FAILED"]);
     }
     site.run(&["--standalone", "sh", "-c", "kill -KILL $$$$"]).code(1).says(&["exitcode  : -9 (pid: ", "(SIGKILL)"]);
     site.run(&["--standalone", "--no-such-flag", "true"]).code(2);
@@ -23,7 +22,7 @@ fn a_workers_own_code_is_told_but_never_the_commands() {
 }
 
 #[test]
-fn the_report_has_torchruns_form() {
+fn the_report_has_torchruns_format() {
     let site = Site::new();
     let fail = "[ $RANK = 1 ] || exec sleep 1000; echo to stdout; echo step 8 >&2; echo step 9 >&2; exit 3";
     let ended = site.run(&["--standalone", "--nproc-per-node=2", "sh", "-c", fail]).code(1);
@@ -55,9 +54,9 @@ fn the_report_has_torchruns_form() {
 }
 
 #[test]
-fn of_two_deaths_at_once_the_kernels_first_is_blamed_and_both_are_failures() {
+fn of_two_simultaneous_deaths_the_kernels_first_is_the_root_cause_and_both_are_failures() {
     let site = Site::new();
-    // Rank 0 dies as soon as rank 1 has, and the agent sleeps all the while.
+    // Rank 0 dies as soon as rank 1 has, while the agent is suspended.
     let script = "echo $$$$ > new.$RANK; mv new.$RANK pid.$RANK; echo up; while [ ! -e go ]; do sleep 0.01; done; \
         [ $RANK = 1 ] && exit 5; until grep -q ') Z ' /proc/$(cat pid.1)/stat; do :; done; exit 6";
     let running = site.start(&["--standalone", "--nproc-per-node=2", "sh", "-c", script]);
@@ -66,7 +65,7 @@ fn of_two_deaths_at_once_the_kernels_first_is_blamed_and_both_are_failures() {
     site.file("go", "");
     let dead = |rank: u8| {
         let pid = site.read(&format!("pid.{rank}"));
-        fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap().contains(") Z ")
+        Stat::of(pid.trim().parse().unwrap()).unwrap().is_dead()
     };
     site.until("both are dead", || dead(0) && dead(1));
     running.signal(Signal::CONT);
@@ -100,9 +99,9 @@ fn of_two_deaths_at_once_the_kernels_first_is_blamed_and_both_are_failures() {
 }
 
 #[test]
-fn a_worker_that_a_signal_of_others_ended_was_not_stopped_by_the_agent() {
+fn a_worker_that_another_process_killed_was_not_stopped_by_the_agent() {
     let site = Site::new();
-    // Rank 1 hears SIGTERM and dies of something else.
+    // Rank 1 receives SIGTERM and dies for another reason.
     let script = "if [ $RANK = 0 ]; then while [ ! -e up ]; do sleep 0.01; done; exit 4; fi; \
         trap 'trap - ABRT; kill -ABRT $$$$' TERM; ulimit -c 0; : > up; while :; do sleep 0.02; done";
     let ended = site.run(&["--standalone", "--nproc-per-node=2", "sh", "-c", script]).code(1);
@@ -132,7 +131,7 @@ fn a_worker_that_a_signal_of_others_ended_was_not_stopped_by_the_agent() {
 }
 
 #[test]
-fn all_workers_start_anew_as_often_as_allowed_and_know_it() {
+fn all_workers_are_restarted_as_often_as_allowed_and_know_the_count() {
     let site = Site::new();
     let script = "echo rank $RANK attempt $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; \
                   [ $TORCHELASTIC_RESTART_COUNT = 2 ] && exit 0; [ $RANK = 1 ] && exit 9; exec sleep 1000";
@@ -149,7 +148,7 @@ fn all_workers_start_anew_as_often_as_allowed_and_know_it() {
 }
 
 #[test]
-fn when_no_restart_is_left_the_report_tells_of_the_last_attempt() {
+fn when_no_restart_is_left_the_report_describes_the_last_attempt() {
     let site = Site::new();
     let script = "exit $((10 + TORCHELASTIC_RESTART_COUNT))";
     let ended = site.run(&["--standalone", "--max-restarts=2", "sh", "-c", script]).code(1);
@@ -159,7 +158,7 @@ fn when_no_restart_is_left_the_report_tells_of_the_last_attempt() {
 }
 
 #[test]
-fn an_error_that_python_recorded_is_the_traceback_and_is_handed_up() {
+fn an_error_that_python_recorded_is_the_traceback_and_is_propagated() {
     let site = Site::new();
     let recorded = json!({"message": {"message": "ValueError: no such layer",
         "extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File \"x.py\"\nValueError: no such layer\n",
@@ -199,7 +198,7 @@ fn an_error_that_python_recorded_is_the_traceback_and_is_handed_up() {
 }
 
 #[test]
-fn an_error_file_of_any_content_is_survived_and_told() {
+fn an_error_file_with_any_contents_is_reported() {
     let site = Site::new();
     let cases = [
         ("printf 'not json' > $TORCHELASTIC_ERROR_FILE", "not json"),
@@ -207,17 +206,17 @@ fn an_error_file_of_any_content_is_survived_and_told() {
         (r#"printf '{"message": "plain text", "timestamp": 1}' > $TORCHELASTIC_ERROR_FILE"#, "plain text"),
         ("head -c 50000000 /dev/zero | tr '\\0' x > $TORCHELASTIC_ERROR_FILE", "xxxx"),
         ("head -c 1000 /dev/urandom > $TORCHELASTIC_ERROR_FILE", "exitcode  : 1 "),
-        ("mkdir $TORCHELASTIC_ERROR_FILE", "it is no file"),
-        ("mkfifo $TORCHELASTIC_ERROR_FILE", "it is no file"),
+        ("mkdir $TORCHELASTIC_ERROR_FILE", "it is not a regular file"),
+        ("mkfifo $TORCHELASTIC_ERROR_FILE", "it is not a regular file"),
     ];
-    for (write, told) in cases {
-        let ended = site.run(&["--standalone", "sh", "-c", &format!("{write}; exit 1")]).code(1).says(&[told]);
+    for (write, text) in cases {
+        let ended = site.run(&["--standalone", "sh", "-c", &format!("{write}; exit 1")]).code(1).says(&[text]);
         assert!(ended.err.len() < 20_000, "{write}: {} bytes", ended.err.len());
     }
 }
 
 #[test]
-fn a_command_that_cannot_begin_says_so_in_the_error_file_of_its_own() {
+fn a_command_that_cannot_start_writes_its_own_error_file() {
     let site = Site::new();
     let mut command = site.lockstep(&["--standalone", "no-such-program-anywhere"]);
     command.env("TORCHELASTIC_ERROR_FILE", site.path("mine.json"));
@@ -226,9 +225,9 @@ fn a_command_that_cannot_begin_says_so_in_the_error_file_of_its_own() {
 }
 
 #[test]
-fn one_that_fails_while_another_is_stopped_is_told_apart_from_those_that_were_asked_to_end() {
+fn a_worker_that_fails_while_others_are_stopped_is_distinguished_from_them() {
     let site = Site::new();
-    // Rank 2 heeds the request by a code of its own; rank 1 does not mind and is killed.
+    // Rank 2 handles the signal with its own exit code; rank 1 ignores it and is killed.
     let script = r#"case $RANK in
         0) while [ ! -e up.1 ] || [ ! -e up.2 ]; do sleep 0.01; done; exit 4;;
         1) trap '' TERM; : > up.1; while :; do sleep 1; done;;

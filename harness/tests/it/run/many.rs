@@ -1,4 +1,4 @@
-//! More workers than the limit of open files has room for, each with a connection to the store.
+//! More workers than the limit of open files allows, each with a connection to the store.
 
 use std::process::Command;
 
@@ -6,10 +6,10 @@ use crate::run::site::Site;
 use crate::running::Running;
 
 const RANKS: usize = 40;
-/// Fewer open files than the ranks take.
+/// Fewer open files than the ranks need.
 const FILES: usize = 64;
 
-/// Speaks the store's protocol: counts itself, waits until all have, and only then lets go of its connection.
+/// Speaks the store's protocol: increments a counter, waits until all ranks have, and only then closes its connection.
 const RANK: &str = r#"
 import os, resource, socket, struct
 def text(word): return struct.pack("<Q", len(word)) + word
@@ -22,7 +22,7 @@ assert store.recv(1) == b"\x00"
 print("files", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 "#;
 
-/// The command in a shell with limits of open files.
+/// The command in a shell with limited open files.
 fn limited(site: &Site, limits: &str) -> Command {
     let lockstep = assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap();
     let script = site.file("rank.py", RANK);
@@ -34,7 +34,7 @@ fn limited(site: &Site, limits: &str) -> Command {
 }
 
 #[test]
-fn a_low_soft_limit_of_open_files_is_no_limit_of_ranks_and_workers_have_it_back() {
+fn a_low_soft_limit_of_open_files_does_not_limit_ranks_and_workers_get_it_back() {
     let site = Site::new();
     let ended = Running::start(limited(&site, &format!("ulimit -Sn {FILES}"))).ended().code(0);
     assert_eq!(ended.out.matches(&format!("files {FILES}\n")).count(), RANKS, "{}", ended.out);

@@ -1,4 +1,4 @@
-//! Nodes that do not meet: what is said, and that it is said soon.
+//! Nodes that do not meet: the messages, and that they come soon.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use crate::run::site::Site;
 use crate::running::Running;
 
 #[test]
-fn who_came_and_who_is_missing_is_said_when_the_time_is_over() {
+fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
     let site = Site::new();
     let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
     let words = ["--nnodes=2", "true"];
@@ -22,7 +22,7 @@ fn who_came_and_who_is_missing_is_said_when_the_time_is_over() {
       came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
       missing: 1 node
       address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
-    likely causes, the likeliest first:
+    likely causes, the most likely first:
       1. 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it
          -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
       2. the launcher does not run on the other nodes, or ended there
@@ -35,7 +35,7 @@ fn who_came_and_who_is_missing_is_said_when_the_time_is_over() {
       came [seconds] s ago: node 1 ([host], 127.[net].1, node_rank 0, pid [pid])
       missing: 1 node
       address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
-    likely causes, the likeliest first:
+    likely causes, the most likely first:
       1. 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it
          -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
       2. the launcher does not run on the other nodes, or ended there
@@ -48,7 +48,7 @@ fn who_came_and_who_is_missing_is_said_when_the_time_is_over() {
 }
 
 #[test]
-fn in_a_batch_job_the_starter_of_one_agent_for_each_node_is_named() {
+fn in_a_batch_job_the_command_that_starts_one_agent_per_node_is_named() {
     let site = Site::new();
     let job = Job { conf: "join_timeout=0.5", ..Job::new(&site) };
     let failure = |variables: &[(&str, &str)]| {
@@ -62,7 +62,7 @@ fn in_a_batch_job_the_starter_of_one_agent_for_each_node_is_named() {
       came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
       missing: 1 node
       address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
-    likely causes, the likeliest first:
+    likely causes, the most likely first:
       1. the job has 2 nodes (SLURM_JOB_ID=7), but an agent was started on this one only: the job script runs on the first node alone
          -> start one agent on each node: srun --nodes=2 --ntasks-per-node=1 lockstep run ...
       2. 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it
@@ -78,7 +78,7 @@ fn in_a_batch_job_the_starter_of_one_agent_for_each_node_is_named() {
       came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
       missing: 1 node; of the batch job these have not come: n1, n2
       address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
-    likely causes, the likeliest first:
+    likely causes, the most likely first:
       1. the job has 2 nodes (PBS_JOBID=7.server), but an agent was started on this one only: the job script runs on the first node alone
          -> start one agent on each node: pbsdsh -u -- lockstep run ... (or: mpiexec -ppn 1 lockstep run ...)
       2. 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it
@@ -91,7 +91,7 @@ fn in_a_batch_job_the_starter_of_one_agent_for_each_node_is_named() {
 }
 
 #[test]
-fn a_job_that_differs_is_refused_and_the_difference_named() {
+fn a_different_job_is_refused_and_the_difference_is_named() {
     let site = Site::new();
     let job = Job::new(&site);
     let first = Running::start(job.c10d(0, &["--nnodes=2", "sh", "-c", "exit 0"]));
@@ -105,7 +105,7 @@ fn a_job_that_differs_is_refused_and_the_difference_named() {
 }
 
 #[test]
-fn a_node_rank_that_is_taken_is_refused_and_its_holder_named() {
+fn a_node_rank_that_is_taken_is_refused_and_its_holder_is_named() {
     let site = Site::new();
     let job = Job::new(&site);
     let words = ["--nnodes=3", "true"];
@@ -113,7 +113,7 @@ fn a_node_rank_that_is_taken_is_refused_and_its_holder_named() {
     first.await_err("waiting for other nodes");
     let second = Running::start(job.fixed(1, &words));
     let again = Running::start(job.fixed(1, &words));
-    // Which of the two came first is anybody's guess.
+    // Either of the two may come first.
     let refused = [&second, &again];
     site.until("one of two is refused", || refused.iter().any(|node| node.err.now().contains("node_rank 1 is taken")));
     first.signal(Signal::TERM);
@@ -125,7 +125,7 @@ fn a_node_rank_that_is_taken_is_refused_and_its_holder_named() {
 }
 
 #[test]
-fn a_port_that_another_program_has_is_told_with_its_owner() {
+fn a_port_that_another_program_uses_is_reported_with_its_owner() {
     let site = Site::new();
     let address = site.address(0);
     let taken = TcpListener::bind((&*address, 0)).unwrap();
@@ -135,13 +135,13 @@ fn a_port_that_another_program_has_is_told_with_its_owner() {
 }
 
 #[test]
-fn a_server_that_says_nothing_or_something_else_is_told_within_seconds() {
+fn a_server_that_does_not_answer_or_is_not_a_store_is_reported_within_seconds() {
     let site = Site::new();
     let address = site.address(0);
     for answer in [None, Some("SSH-2.0-OpenSSH_9.9\r\n")] {
         let mute = TcpListener::bind((&*address, 0)).unwrap();
         let endpoint = mute.local_addr().unwrap().to_string();
-        // It serves until the test ends.
+        // The thread serves until the test ends.
         thread::spawn(move || {
             for connection in mute.incoming() {
                 let mut connection = connection.unwrap();
@@ -162,7 +162,7 @@ fn a_server_that_says_nothing_or_something_else_is_told_within_seconds() {
 }
 
 #[test]
-fn a_name_without_address_and_an_address_of_another_machine_are_told() {
+fn a_name_without_address_and_an_address_of_another_machine_are_reported() {
     let site = Site::new();
     let endpoint = "no-such-host.invalid:29500".to_owned();
     let job = Job { endpoint, conf: "join_timeout=1", ..Job::new(&site) };
@@ -170,11 +170,11 @@ fn a_name_without_address_and_an_address_of_another_machine_are_told() {
     let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
     let mut command: Command = site.lockstep(&["--rdzv-backend=c10d", "--local-addr=192.0.2.1", "--nnodes=1"]);
     command.arg(format!("--rdzv-endpoint={}", job.endpoint)).arg("true");
-    assert_snapshot!(Running::start(command).ended().code(1).failure(), @"error: --local-addr is 192.0.2.1, which is no address of this machine: see `ip -brief address`");
+    assert_snapshot!(Running::start(command).ended().code(1).failure(), @"error: --local-addr is 192.0.2.1, which is not an address of this machine: see `ip -brief address`");
 }
 
 #[test]
-fn workers_are_never_sent_to_an_address_that_stands_for_all() {
+fn workers_never_get_an_unspecified_address() {
     let site = Site::new();
     let script = "exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT && echo reached $MASTER_ADDR";
     let own = site.address(0);
@@ -196,7 +196,7 @@ fn workers_are_never_sent_to_an_address_that_stands_for_all() {
 }
 
 #[test]
-fn a_host_that_is_not_there_is_told_after_the_time_to_join() {
+fn a_missing_host_is_reported_after_the_join_timeout() {
     let site = Site::new();
     let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
     let words = ["--nnodes=2", "true"];
@@ -205,10 +205,10 @@ fn a_host_that_is_not_there_is_told_after_the_time_to_join() {
             assert_snapshot!(Running::start(command).ended().code(1).failure(), @r"
             error: this node did not reach the rendezvous at 127.[net].1:[port]
               address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
-            likely causes, the likeliest first:
+            likely causes, the most likely first:
               1. 127.[net].1 means this node itself (127.[net].1), and nothing listens here
                  -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
-              2. 127.[net].1 answers, but nobody listened on port [port] for [seconds] s: the agent that hosts the rendezvous does not run, has ended, or runs elsewhere
+              2. 127.[net].1 answers, but no process listened on port [port] for [seconds] s: the agent that hosts the rendezvous has not been started, has ended, or runs elsewhere
                  -> start `lockstep run` on 127.[net].1 too, with the same --rdzv-endpoint, and see its output there
             ");
         }

@@ -1,7 +1,7 @@
 //! `lockstep run`: real agents, real workers, real signals.
 //!
-//! Workers are shell and Python scripts. Every test has a folder and loopback addresses of its own, and ends all that it
-//! started ([`site::Site`]).
+//! Workers are shell and Python scripts. Every test has its own folder and loopback addresses, and ends all processes
+//! that it started ([`site::Site`]).
 
 mod elastic;
 mod ends;

@@ -1,11 +1,13 @@
-//! Nodes as machines: each agent in a network namespace of its own, joined by a bridge that can be cut.
+//! Nodes as machines: each agent has its own network namespace, and a bridge that can be cut connects them.
 //!
-//! The namespaces belong to processes of the test, so nothing is left of them. Where the system does not allow them, it is
-//! said that this was not verified.
+//! The namespaces belong to processes of the test, so they disappear with them. If the system does not allow
+//! namespaces, the tests print that this was not verified.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+
+use lockstep_process::KillOnDrop;
 
 use crate::run::environment::REACH;
 use crate::run::site::Site;
@@ -13,12 +15,12 @@ use crate::running::Running;
 
 struct Net<'a> {
     site: &'a Site,
-    /// The namespace of the bridge, then one for each node.
-    holders: Vec<Child>,
+    /// The namespace of the bridge, then one per node.
+    holders: Vec<KillOnDrop>,
 }
 
 impl<'a> Net<'a> {
-    /// So many nodes, node `n` at [`Net::address`]; `None` where it cannot be had.
+    /// This number of nodes, node `n` at [`Net::address`]; `None` if namespaces are not allowed.
     fn of(site: &'a Site, nodes: u8) -> Option<Self> {
         let mut net = Net { site, holders: vec![] };
         let bridge = "ip link add br0 type bridge && ip link set br0 up && echo up && exec sleep 1000";
@@ -29,7 +31,7 @@ impl<'a> Net<'a> {
         for node in 0..nodes {
             let mut own = net.inside(0, "unshare");
             net.hold(own.args(["-n", "sh", "-c", "ip link set lo up && echo up && exec sleep 1000"])).unwrap();
-            let (pid, address) = (net.holders.last().unwrap().id(), net.address(node));
+            let (pid, address) = (net.holders.last().unwrap().0.id(), net.address(node));
             net.ip(0, &format!("link add node{node} type veth peer name eth0 netns {pid}"));
             net.ip(0, &format!("link set node{node} master br0 up"));
             net.ip(node + 1, &format!("addr add {address}/24 dev eth0"));
@@ -38,7 +40,7 @@ impl<'a> Net<'a> {
         Some(net)
     }
 
-    /// Starts a process that keeps a namespace open, and waits for its word.
+    /// Starts a process that keeps a namespace open, and waits for its first line.
     fn hold(&mut self, command: &mut Command) -> Result<(), String> {
         self.site.prepare(command);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -46,24 +48,24 @@ impl<'a> Net<'a> {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         if line == "up\n" {
-            self.holders.push(child);
+            self.holders.push(KillOnDrop(child));
             return Ok(());
         }
-        let told = child.wait_with_output().unwrap();
-        Err(String::from_utf8_lossy(&told.stderr).trim().to_owned())
+        let output = child.wait_with_output().unwrap();
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
     }
 
     /// A command that runs this program in the namespace.
     fn inside(&self, holder: usize, program: &str) -> Command {
         let mut command = Command::new("nsenter");
-        command.args(["-t", &self.holders[holder].id().to_string(), "-U", "-n", "--preserve-credentials", program]);
+        command.args(["-t", &self.holders[holder].0.id().to_string(), "-U", "-n", "--preserve-credentials", program]);
         self.site.prepare(&mut command);
         command
     }
 
     fn ip(&self, holder: u8, words: &str) {
-        let told = self.inside(holder.into(), "ip").args(words.split(' ')).output().unwrap();
-        assert!(told.status.success(), "ip {words}: {}", String::from_utf8_lossy(&told.stderr));
+        let output = self.inside(holder.into(), "ip").args(words.split(' ')).output().unwrap();
+        assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
     fn address(&self, node: u8) -> String {
@@ -78,9 +80,9 @@ impl<'a> Net<'a> {
         Running::start(command)
     }
 
-    /// The IPv4 addresses on which anything of this node listens.
+    /// The IPv4 addresses on which processes of this node listen.
     fn listeners(&self, node: u8) -> Vec<String> {
-        let pid = self.holders[usize::from(node) + 1].id();
+        let pid = self.holders[usize::from(node) + 1].0.id();
         assert!(!fs::read_to_string(format!("/proc/{pid}/net/tcp6")).is_ok_and(|table| table.contains(" 0A ")));
         let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
         let listening = table.lines().filter(|line| line.split_whitespace().nth(3) == Some("0A"));
@@ -96,19 +98,10 @@ impl<'a> Net<'a> {
     }
 }
 
-impl Drop for Net<'_> {
-    fn drop(&mut self) {
-        for holder in &mut self.holders {
-            let _ = holder.kill();
-            let _ = holder.wait();
-        }
-    }
-}
-
 const STAYS: &str = "echo world $WORLD_SIZE; while [ ! -e go ]; do sleep 0.02; done";
 
 #[test]
-fn three_machines_form_one_job_over_a_bridge_whose_stores_listen_there_only() {
+fn three_machines_form_one_job_over_a_bridge_and_their_stores_listen_only_there() {
     let site = Site::new();
     let Some(net) = Net::of(&site, 3) else { return };
     let script =
@@ -142,7 +135,7 @@ fn a_standalone_job_listens_on_loopback_only() {
 }
 
 #[test]
-fn when_the_network_is_cut_the_survivors_go_on_and_the_cut_node_ends_its_workers() {
+fn when_the_network_is_cut_the_survivors_continue_and_the_cut_node_ends_its_workers() {
     let site = Site::new();
     let Some(net) = Net::of(&site, 2) else { return };
     let conf = format!("--rdzv-conf={}", crate::run::nodes::SOON);

@@ -1,4 +1,5 @@
-//! Several agents, each with a loopback address of its own: ranks, the workers' store, restarts and failures of all.
+//! Several agents, each with its own loopback address: ranks, the workers' store, and restarts and failures of all
+//! nodes.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -9,7 +10,7 @@ use crate::run::environment::REACH;
 use crate::run::site::Site;
 use crate::running::Running;
 
-/// One job's agents: where they meet, and what they have in common.
+/// The agents of one job: their endpoint, and their common options.
 pub(crate) struct Job<'a> {
     pub(crate) site: &'a Site,
     pub(crate) endpoint: String,
@@ -17,7 +18,7 @@ pub(crate) struct Job<'a> {
     pub(crate) conf: &'static str,
 }
 
-/// Signs of life often enough that a node which gives none is missed soon.
+/// Frequent heartbeats, so that a node without one is detected soon.
 pub(crate) const SOON: &str = "keep_alive_interval=0.2,keep_alive_max_attempt=3,last_call_timeout=0.1";
 
 impl<'a> Job<'a> {
@@ -27,7 +28,7 @@ impl<'a> Job<'a> {
         Job { site, endpoint, conf: SOON }
     }
 
-    /// Agent `n` with c10d; the first hosts the store.
+    /// Agent `n` with c10d; the first one hosts the store.
     pub(crate) fn c10d(&self, n: u8, words: &[&str]) -> Command {
         let conf = format!("--rdzv-conf=is_host={},{}", u8::from(n == 0), self.conf);
         let (endpoint, local) =
@@ -44,7 +45,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Prints who it is, after the store was reached.
+/// Prints the worker's ranks after it has reached the store.
 const WHO: &str = r#"
 print(*[os.environ[name] for name in ("GROUP_RANK", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE",
     "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR")])
@@ -85,7 +86,7 @@ fn nodes_with_unequal_numbers_of_workers_are_one_world_that_meets_at_one_store()
     }
 }
 
-/// Rank 1 fails once, as soon as rank 0 is up; rank 0 ends when the second attempt has.
+/// Rank 1 fails once, as soon as rank 0 is up; rank 0 ends after the second attempt of rank 1.
 const FAILS_ONCE: &str = "echo rank $RANK count $TORCHELASTIC_RESTART_COUNT; \
     wait_for() { while [ ! -e $1 ]; do sleep 0.02; done; }; \
     if [ $RANK = 0 ]; then : > up; wait_for second; exit 0; fi; \
@@ -93,7 +94,7 @@ const FAILS_ONCE: &str = "echo rank $RANK count $TORCHELASTIC_RESTART_COUNT; \
     : > second";
 
 #[test]
-fn a_worker_that_fails_on_one_node_starts_all_nodes_workers_anew() {
+fn a_worker_that_fails_on_one_node_restarts_the_workers_of_all_nodes() {
     for fixed in [false, true] {
         let site = Site::new();
         let job = Job::new(&site);
@@ -101,7 +102,7 @@ fn a_worker_that_fails_on_one_node_starts_all_nodes_workers_anew() {
         let [first, second] =
             [0, 1].map(|n| Running::start(if fixed { job.fixed(n, &words) } else { job.c10d(n, &words) }));
         let (first, second) = (first.ended().code(0), second.ended().code(0));
-        // Only the agent whose worker failed has used up a restart.
+        // Only the agent with the failed worker has used a restart.
         assert_eq!(first.out, "rank 0 count 0\n".repeat(2));
         assert_eq!(second.out, "rank 1 count 0\nrank 1 count 1\n");
         second.says(&["local rank 0 ended with exit code 9: stopping all workers", "(0 restarts left)"]);
@@ -111,7 +112,7 @@ fn a_worker_that_fails_on_one_node_starts_all_nodes_workers_anew() {
 }
 
 #[test]
-fn a_node_that_fails_for_good_ends_the_others_which_say_who_it_was() {
+fn a_node_that_fails_for_good_ends_the_others_and_they_name_it() {
     for fixed in [false, true] {
         let site = Site::new();
         let job = Job::new(&site);
@@ -125,7 +126,7 @@ fn a_node_that_fails_for_good_ends_the_others_which_say_who_it_was() {
 }
 
 #[test]
-fn a_node_whose_workers_are_done_waits_for_the_others() {
+fn a_node_whose_workers_have_succeeded_waits_for_the_others() {
     let site = Site::new();
     let job = Job::new(&site);
     let words = ["--nnodes=2", "sh", "-c", "while [ $RANK = 1 ] && [ ! -e go ]; do sleep 0.02; done; echo $RANK ends"];
@@ -139,12 +140,12 @@ fn a_node_whose_workers_are_done_waits_for_the_others() {
 }
 
 #[test]
-fn a_node_waits_for_the_others_no_longer_than_asked_and_says_for_whom() {
+fn a_node_waits_for_the_others_up_to_its_timeout_and_names_them() {
     let site = Site::new();
     let job = Job { conf: "keep_alive_interval=0.2", ..Job::new(&site) };
     let words = ["--nnodes=2", "--exit-barrier-timeout=0.3", "sh", "-c", "[ $RANK = 0 ] && exec sleep 1000; exit 0"];
     let [first, second] = [0, 1].map(|n| Running::start(job.c10d(n, &words)));
-    // As under torchrun, its own workers' success is this node's.
+    // As under torchrun, the success of its own workers is the success of this node.
     second.ended().code(0).says(&["have not ended in time (--exit-barrier-timeout)", &site.address(0)]);
     first.signal(Signal::TERM);
     first.ended().code(1);
@@ -152,7 +153,7 @@ fn a_node_waits_for_the_others_no_longer_than_asked_and_says_for_whom() {
 }
 
 #[test]
-fn a_failure_after_another_node_was_done_ends_the_job_and_is_told_on_both() {
+fn a_failure_after_another_node_has_succeeded_ends_the_job_and_is_reported_on_both() {
     let site = Site::new();
     let job = Job::new(&site);
     let fail = "[ $RANK = 0 ] && exit 0; while [ ! -e go ]; do sleep 0.02; done; exit 9";
@@ -166,7 +167,7 @@ fn a_failure_after_another_node_was_done_ends_the_job_and_is_told_on_both() {
 }
 
 #[test]
-fn one_node_alone_may_meet_at_a_port_of_the_systems_choice() {
+fn a_single_node_may_use_a_port_that_the_system_chooses() {
     let site = Site::new();
     let words = ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "sh", "-c", "echo $MASTER_PORT"];
     let port: u16 = site.run(&words).code(0).out.trim().parse().unwrap();
@@ -174,15 +175,15 @@ fn one_node_alone_may_meet_at_a_port_of_the_systems_choice() {
 }
 
 #[test]
-fn a_key_of_the_rendezvous_that_nobody_reads_is_told_and_does_no_harm() {
+fn an_unknown_key_of_the_rendezvous_gets_a_warning_and_is_ignored() {
     let site = Site::new();
     let words = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-conf=joint_timeout=5", "true"];
     site.run(&words).code(0).says(&["joint_timeout"]);
 }
 
-/// PyTorch's own tests pass quotes that no shell removes; torchrun does not look at what the backend does not read.
+/// PyTorch's own tests pass quotes that no shell removes; torchrun ignores keys that the backend does not read.
 #[test]
-fn a_key_that_only_the_other_backend_reads_gets_a_warning_and_does_no_harm() {
+fn a_key_of_the_other_backend_gets_a_warning_and_is_ignored() {
     let site = Site::new();
     let conf = "--rdzv-conf='join_timeout=5,last_call_timeout=1,timeout=5'";
     let words = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", conf, "true"];

@@ -1,4 +1,4 @@
-//! What workers print: on the console, in files, whole, and wherever the console is.
+//! The workers' output: on the console, in files, complete, and for all kinds of consoles.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::run::site::Site;
 
-/// Prints many lines in pieces that end anywhere, so that a launcher that passes pieces on would mix them.
+/// Prints many lines in pieces that end anywhere, so that a launcher that forwards pieces would mix them.
 const PIECES: &str = r#"
 import os
 rank = os.environ["RANK"]
@@ -22,7 +22,7 @@ while at < len(text):
 "#;
 
 #[test]
-fn lines_of_eight_ranks_are_whole_and_in_their_order() {
+fn lines_of_eight_ranks_are_complete_and_in_order() {
     let site = Site::new();
     let script = site.file("pieces.py", PIECES);
     let ended = site.run(&["--standalone", "--nproc-per-node=8", &script]).code(0);
@@ -38,7 +38,7 @@ fn lines_of_eight_ranks_are_whole_and_in_their_order() {
 }
 
 #[test]
-fn one_worker_prints_as_if_there_were_no_launcher_byte_for_byte() {
+fn the_output_of_a_single_worker_is_unchanged_byte_for_byte() {
     let site = Site::new();
     let print = r"printf 'h\303\251llo\377\376\000 \033[31mred\033[0m\r50%%\rend without newline'";
     let ended = site.run(&["--standalone", "sh", "-c", print]).code(0);
@@ -46,7 +46,7 @@ fn one_worker_prints_as_if_there_were_no_launcher_byte_for_byte() {
 }
 
 #[test]
-fn several_workers_output_of_any_bytes_comes_whole() {
+fn all_bytes_of_several_workers_are_shown() {
     let site = Site::new();
     let print = r"printf 'a\377\376\303z\nlast'";
     let ended = site.run(&["--standalone", "--nproc-per-node=2", "sh", "-c", print]).code(0);
@@ -73,14 +73,14 @@ fn a_line_without_end_neither_stops_the_job_nor_fills_the_memory() {
 }
 
 #[test]
-fn a_console_that_is_gone_does_not_end_the_job() {
+fn closing_the_console_does_not_end_the_job() {
     let site = Site::new();
     let done = site.word("done");
     let script = format!("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done; echo $RANK >> {done}");
     let mut command = site.lockstep(&["--standalone", "--nproc-per-node=2", "sh", "-c", &script]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut first = String::new();
-    // As `| head -1` does.
+    // Like `| head -1`.
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
     assert!(first.contains("line 0"), "{first}");
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -90,7 +90,7 @@ fn a_console_that_is_gone_does_not_end_the_job() {
     site.assert_no_process();
 }
 
-/// What lies under a folder, by path relative to it.
+/// The files below a folder, by relative path.
 fn tree(folder: &Path) -> BTreeMap<String, String> {
     let mut tree = BTreeMap::new();
     let mut open = vec![folder.to_owned()];
@@ -108,7 +108,7 @@ fn tree(folder: &Path) -> BTreeMap<String, String> {
     tree
 }
 
-/// The one folder in it.
+/// The only folder in it.
 fn only(folder: &Path) -> std::path::PathBuf {
     let mut entries: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(entries.len(), 1, "{entries:?}");
@@ -118,7 +118,7 @@ fn only(folder: &Path) -> std::path::PathBuf {
 const BOTH: &str = "echo out $RANK $TORCHELASTIC_RESTART_COUNT; echo err $RANK $TORCHELASTIC_RESTART_COUNT >&2; ";
 
 #[test]
-fn logs_lie_where_torchrun_puts_them_and_every_attempt_keeps_its_own() {
+fn logs_have_torchruns_layout_and_every_attempt_keeps_its_own() {
     let site = Site::new();
     let script = format!(
         "{BOTH} [ $RANK = 0 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 1; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 1000"
@@ -153,7 +153,7 @@ fn redirects_and_tees_can_differ_by_rank_and_stream() {
 }
 
 #[test]
-fn the_ranks_filter_is_the_consoles_only() {
+fn the_filter_of_ranks_applies_only_to_the_console() {
     let site = Site::new();
     let flags =
         ["--standalone", "--nproc-per-node=3", "--log-dir", &site.word("logs"), "-t", "3", "--local-ranks-filter=2"];
@@ -167,7 +167,7 @@ fn the_ranks_filter_is_the_consoles_only() {
 }
 
 #[test]
-fn lines_with_a_wanted_text_are_gathered_in_a_file_of_their_own() {
+fn lines_that_match_a_filter_are_collected_in_a_separate_file() {
     let site = Site::new();
     let flags = [
         "--standalone",
@@ -186,7 +186,7 @@ fn lines_with_a_wanted_text_are_gathered_in_a_file_of_their_own() {
 }
 
 #[test]
-fn temporary_logs_go_after_success_and_stay_after_failure_or_on_request() {
+fn temporary_logs_are_removed_after_success_and_kept_after_failure_or_on_request() {
     let site = Site::new();
     site.run(&["--standalone", "-t", "3", "sh", "-c", "echo hi"]).code(0);
     assert_eq!(site.leftovers().len(), 0);
@@ -200,7 +200,7 @@ fn temporary_logs_go_after_success_and_stay_after_failure_or_on_request() {
 }
 
 #[test]
-fn no_log_folder_at_all_is_a_choice() {
+fn logs_can_be_disabled() {
     let site = Site::new();
     let ended =
         site.run(&["--standalone", "--log-dir=/dev/null", "sh", "-c", "echo hi $TORCHELASTIC_ERROR_FILE"]).code(0);
@@ -219,7 +219,7 @@ fn the_prefix_follows_its_template() {
 }
 
 #[test]
-fn a_worker_that_floods_a_console_nobody_reads_can_still_be_ended() {
+fn a_worker_that_floods_a_blocked_console_can_be_stopped() {
     let site = Site::new();
     let mut command = site.lockstep(&["--standalone", "--stop-timeout=1", "sh", "-c", "echo up >&2; exec yes"]);
     let (reader, writer) = std::io::pipe().unwrap();
@@ -234,7 +234,7 @@ fn a_worker_that_floods_a_console_nobody_reads_can_still_be_ended() {
 }
 
 #[test]
-fn a_log_folder_that_cannot_be_made_is_told_before_anything_starts() {
+fn a_log_folder_that_cannot_be_created_is_reported_before_the_start() {
     let site = Site::new();
     let file = site.file("file", "");
     for folder in [file.clone(), format!("{file}/below")] {

@@ -1,4 +1,4 @@
-//! Which programs can be run, how, and what is said of those that cannot.
+//! Which programs can run, how, and the errors for those that cannot.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -38,7 +38,7 @@ fn run_path_runs_a_script_under_runpy() {
 }
 
 #[test]
-fn executables_and_names_in_the_path_are_run_as_they_are() {
+fn executables_and_names_in_the_path_run_directly() {
     let site = Site::new();
     let tool = site.file("tool", "#!/bin/sh\necho tool \"$1\"\n");
     fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
@@ -53,7 +53,7 @@ fn executables_and_names_in_the_path_are_run_as_they_are() {
 }
 
 #[test]
-fn what_cannot_be_run_is_named_before_anything_starts() {
+fn a_program_that_cannot_run_is_named_before_the_start() {
     let site = Site::new();
     site.run(&["--standalone", "no-such-program"]).code(1).says(&["no-such-program"]).never_says(&["FAILED"]);
     site.run(&["--standalone", "./no/such.py"]).code(1).says(&["no/such.py"]).never_says(&["FAILED", "Traceback"]);
@@ -66,7 +66,7 @@ fn what_cannot_be_run_is_named_before_anything_starts() {
 }
 
 #[test]
-fn a_program_with_a_missing_interpreter_is_not_tried_again() {
+fn a_program_with_a_missing_interpreter_is_not_retried() {
     let site = Site::new();
     let tool = site.file("tool", "#!/no/such/interpreter\n");
     fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();

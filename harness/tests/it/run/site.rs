@@ -1,8 +1,8 @@
-//! A place for one test: a folder of its own, addresses of its own, and the command as a user has it, in the background or
-//! to its end. Whatever it started is found by a mark in its environment, and ended with the test.
+//! The environment of one test: its own folder and addresses, and the command as a user has it, in the background or
+//! until it ends. All processes that it started are found by a variable in their environment, and are ended with the
+//! test.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::{env, fs};
 
 use insta::internals::SettingsBindDropGuard;
+use lockstep_process::proc;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -44,7 +45,7 @@ impl Site {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// Writes a file; its path as a word of a command line.
+    /// Writes a file and returns its path as a word of a command line.
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
         fs::write(self.path(name), text).unwrap();
         self.word(name)
@@ -55,13 +56,13 @@ impl Site {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Loopback address of node `n`, which no other test has.
+    /// The loopback address of node `n`, which no other test uses.
     pub(crate) fn address(&self, n: u8) -> String {
         let process = u8::try_from(std::process::id() % 250).unwrap();
         Ipv4Addr::new(127, process + 1, self.net, n + 1).to_string()
     }
 
-    /// A port that is free on the address.
+    /// A free port on the address.
     pub(crate) fn free_port(&self, address: &str) -> u16 {
         let address: IpAddr = address.parse().unwrap();
         TcpListener::bind((address, 0)).unwrap().local_addr().unwrap().port()
@@ -73,7 +74,7 @@ impl Site {
         [format!("--master-port={}", self.free_port(&address)), format!("--master-addr={address}")]
     }
 
-    /// `lockstep run` with these words, in the environment that a user without any setting has.
+    /// `lockstep run` with these words, in the environment of a user without any settings.
     pub(crate) fn lockstep(&self, words: &[&str]) -> Command {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
         command.arg("run").args(words);
@@ -81,7 +82,8 @@ impl Site {
         command
     }
 
-    /// Makes a command one of this place: marked, in its folder, with an environment that says nothing of any job.
+    /// Marks a command as part of this test, and gives it the test's folder and an environment without a job's
+    /// variables.
     pub(crate) fn prepare(&self, command: &mut Command) {
         command.env_clear().env("PATH", env::var_os("PATH").unwrap()).env("HOME", self.folder.path());
         command.env(MARK, self.folder.path()).env("TMPDIR", self.path("tmp")).env("PYTHON_EXEC", python());
@@ -99,37 +101,29 @@ impl Site {
         Running::start(self.lockstep(words))
     }
 
-    /// What was left in the folder for temporary files.
+    /// The remaining files in the folder for temporary files.
     pub(crate) fn leftovers(&self) -> Vec<PathBuf> {
         fs::read_dir(self.path("tmp")).unwrap().map(|entry| entry.unwrap().path()).collect()
     }
 
-    /// The processes of this test that live: number and command line.
+    /// The live processes of this test: process id and command line.
     pub(crate) fn processes(&self) -> Vec<(i32, String)> {
-        let mark = [MARK.as_bytes(), b"=", self.folder.path().as_os_str().as_bytes()].concat();
-        let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
-        let ours = pids.filter(|pid: &i32| {
-            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environ.split(|byte| *byte == 0).any(|variable| variable == mark)
-        });
-        let named = |pid: i32| {
-            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            (pid, String::from_utf8_lossy(&words).replace('\0', " "))
-        };
-        ours.map(named).collect()
+        let mark = self.folder.path().as_os_str();
+        let ours = proc::pids().filter(|pid| proc::variable(*pid, MARK).as_deref() == Some(mark));
+        ours.map(|pid| (pid, proc::command_line(pid).unwrap_or_default())).collect()
     }
 
-    /// Nothing that the test started lives.
+    /// Checks that no process of the test is alive.
     pub(crate) fn assert_no_process(&self) {
         assert_eq!(self.processes(), [], "processes are left");
     }
 
-    /// The same after a kill that none of ours could foresee: it takes the warden a moment.
+    /// The same after a kill that the command could not handle: the cleanup takes a moment.
     pub(crate) fn await_no_process(&self) {
         self.until("no process is left", || self.processes().is_empty());
     }
 
-    /// Waits until it holds.
+    /// Waits until `holds` returns true.
     pub(crate) fn until(&self, what: &str, holds: impl Fn() -> bool) {
         if let Err(why) = lockstep_watchdog::until(holds) {
             panic!("waited for `{what}` in vain: {why}; of this test: {:?}", self.processes());
@@ -139,7 +133,7 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // A process that no SIGKILL ends is the kernel's matter: nothing more can be done.
+        // If SIGKILL does not end a process, nothing more can be done.
         let _ = lockstep_watchdog::until(|| {
             let left = self.processes();
             for (pid, _) in &left {
@@ -150,7 +144,7 @@ impl Drop for Site {
     }
 }
 
-/// The Python that scripts are run by: the executable itself, since a wrapper of it costs time at every start.
+/// The Python that runs scripts: the executable itself, because a wrapper costs time at every start.
 pub(crate) fn python() -> &'static str {
     static PYTHON: OnceLock<String> = OnceLock::new();
     PYTHON.get_or_init(|| {

@@ -1,12 +1,12 @@
-//! Children that the command did not start: a shell that becomes `lockstep` by `exec` hands its own on, and a container's
-//! process 1 gets every orphan. They are left alone, and reaped once they have ended.
+//! Children that the command did not start: a shell that replaces itself by `lockstep` with `exec` leaves its own, and
+//! process 1 of a container gets every orphan. They are left alone, and reaped once they have ended.
 
 use std::process::Command;
 
 use crate::run::site::Site;
 use crate::running::{Ended, Running};
 
-/// What a shell does that at last becomes the command with these words; both in the test's folder.
+/// Runs a shell that does `before` and then becomes the command with these words, in the test's folder.
 fn becoming(site: &Site, before: &str, words: &str) -> Ended {
     let lockstep = assert_cmd::cargo::cargo_bin!("lockstep").to_str().unwrap();
     let mut shell = Command::new("bash");
@@ -31,9 +31,9 @@ fn children_from_before_the_command_live_on() {
 }
 
 #[test]
-fn what_such_children_leave_behind_lives_on_and_what_workers_leave_does_not() {
+fn orphans_of_such_children_live_on_and_those_of_workers_do_not() {
     let site = Site::new();
-    // Once the workers run, it starts a daemon that comes to the command as an orphan.
+    // Once the workers run, it starts a daemon, which the command inherits as an orphan.
     let before =
         "( until [ -e go ]; do sleep 0.01; done; setsid sh -c 'echo > late; exec sleep 1000' >/dev/null 2>&1 & ) &";
     let worker = "setsid sleep 1001 >/dev/null 2>&1 & echo > go; until [ -e late ]; do sleep 0.01; done";
@@ -45,7 +45,7 @@ fn what_such_children_leave_behind_lives_on_and_what_workers_leave_does_not() {
 #[test]
 fn children_from_before_the_command_are_reaped_when_they_have_ended() {
     let site = Site::new();
-    // The first has ended when the command begins; the second ends while a worker runs.
+    // The first has ended before the command starts; the second ends while a worker runs.
     let before = "true & echo $! > first; sh -c 'until [ -e go ]; do sleep 0.01; done' & echo $! > second";
     let worker = "echo > go; for child in $(cat first second); do while [ -e /proc/$child ]; do sleep 0.01; done; done";
     let script = site.file("worker.sh", worker);

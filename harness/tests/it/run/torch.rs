@@ -1,5 +1,5 @@
-//! Python's PyTorch under `lockstep run`, its scripts unchanged. Python is LOCKSTEP_PYTHON, else python3; where that has no
-//! torch, it is said that this was not verified.
+//! Python's PyTorch under `lockstep run`, with unchanged scripts. Python is LOCKSTEP_PYTHON, otherwise python3; if that
+//! has no torch, the tests print that this was not verified.
 
 use std::env;
 use std::process::Command;
@@ -10,11 +10,11 @@ use crate::run::nodes::Job;
 use crate::run::site::{Site, python};
 use crate::running::Running;
 
-/// The Python that has torch.
+/// The Python with torch, if there is one.
 fn with_torch() -> Option<String> {
     let python = env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| python().to_owned());
     let has = Command::new(&python).args(["-c", "import torch.distributed.elastic"]).output();
-    let has = has.is_ok_and(|told| told.status.success());
+    let has = has.is_ok_and(|output| output.status.success());
     if !has {
         println!(
             "not verified here: Python's PyTorch under lockstep run (no torch in {python}; LOCKSTEP_PYTHON names another)"
@@ -23,7 +23,8 @@ fn with_torch() -> Option<String> {
     has.then_some(python)
 }
 
-/// Trains by DDP; all ranks end with the same weights. Rank 1 fails once where an argument names the file that keeps this in mind.
+/// Trains with DDP; all ranks end with the same weights. If an argument names a file, rank 1 fails once and records
+/// that in the file.
 const DDP: &str = r#"
 import os, sys, torch, torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -77,12 +78,12 @@ fn a_ddp_script_trains_and_all_ranks_have_the_same_weights() {
 }
 
 #[test]
-fn a_ddp_script_that_fails_once_is_started_anew_in_a_store_of_its_own() {
+fn a_ddp_script_that_fails_once_is_restarted_with_its_own_store() {
     fails_once(|_| ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"].map(str::to_owned));
 }
 
 #[test]
-fn a_ddp_script_that_fails_once_is_started_anew_in_a_store_that_was_cleared() {
+fn a_ddp_script_that_fails_once_is_restarted_with_a_store_that_was_cleared() {
     fails_once(Site::master);
 }
 
@@ -116,7 +117,7 @@ fn two_agents(agent: fn(&Job<'_>, u8, &[&str]) -> Command) {
     let words = ["--nnodes=2", "--max-restarts=1", "--prefix=never", &script, "failed"];
     let [first, second] = [0, 1].map(|n| start(&python, agent(&job, n, &words)));
     let (first, second) = (first.ended().code(0), second.ended().code(0));
-    // Which agent's worker was seen to fail first, and so whose restart counted, is not said.
+    // Either agent's worker may have failed first, and thus used the restart.
     assert!(first.out.starts_with("rank 0 of 2 attempt ") && first.out.ends_with(" same\n"), "{first:?}");
     assert!(second.out.starts_with("rank 1 of 2 attempt ") && second.out.ends_with(" same\n"), "{second:?}");
     site.assert_no_process();
@@ -131,8 +132,8 @@ fn a_recorded_error_is_in_the_report_with_its_stack_and_names_the_culprit() {
     command.env("TORCHELASTIC_ERROR_FILE", site.path("root.json"));
     let ended = start(&python, command).ended().code(1);
     let root = ended.err.split_once("Root Cause").unwrap().1;
-    for told in ["rank      : 1 (local_rank: 1)", "Traceback (most recent call last):", "ValueError: no more steps"] {
-        assert!(root.contains(told), "`{told}` is not told of the root cause:\n{}", ended.err);
+    for text in ["rank      : 1 (local_rank: 1)", "Traceback (most recent call last):", "ValueError: no more steps"] {
+        assert!(root.contains(text), "`{text}` is not in the root cause:\n{}", ended.err);
     }
     let root: Value = serde_json::from_str(&site.read("root.json")).unwrap();
     assert!(root["message"]["message"].as_str().unwrap().contains("ValueError: no more steps"), "{root}");

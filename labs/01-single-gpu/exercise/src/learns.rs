@@ -1,15 +1,15 @@
 //! Task 4: a trainer that learns. Spot the bug.
 //!
-//! One linear layer, 20 numbers in and one out, is to find the rule by which the targets were made. The rule is linear, too,
-//! so the layer can hold it exactly.
+//! One linear layer with 20 inputs and one output must find the rule that produced the targets. The rule is linear, too, so the
+//! layer can represent it exactly.
 
 use anyhow::Result;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use tch::nn::{Linear, Module, VarStore};
 use tch::{Reduction, Tensor};
 
-/// Trains the layer, whose weights are in `vs`, on `inputs` (`Float [n, 20]`) and `targets` (`Float [n, 1]`), all in one
-/// batch. Returns the loss before each step.
+/// Trains the layer, whose weights are in `vs`, on `inputs` (`Float [n, 20]`) and `targets` (`Float [n, 1]`). Each step uses
+/// all samples in one batch. Returns the loss before each step.
 pub fn learns(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
     let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
     let mut losses = Vec::new();

@@ -1,13 +1,13 @@
 //! Task 3: when to save. Spot the bug.
 //!
-//! A checkpoint after every `save_every` epochs, and one after the last epoch, however many there are: what the training has
-//! cost must be in the file that it leaves.
+//! A run saves a checkpoint after every `save_every` epochs and one after the last epoch. The file that remains at the end must
+//! contain all of the training.
 
-/// The epochs after which a run saves its weights, in order; the first epoch is 0.
+/// Returns the epochs after which a run saves its weights, in order. The first epoch is 0.
 pub fn checkpoints(total_epochs: u64, save_every: u64) -> Vec<u64> {
     let mut saved = Vec::new();
     for epoch in 0..total_epochs {
-        // Here the epoch is trained.
+        // A real program trains the epoch here.
         // <answer>
         //~ if epoch % save_every == 0 {
         let done = epoch + 1;

@@ -1,4 +1,4 @@
-//! All answers that the course keeps: its own, wrong ones that must get their diagnosis, unusual right ones that must pass.
+//! All answers of the course: its own, wrong ones that must get their diagnosis, and unusual right ones that must pass.
 
 mod batches;
 mod checkpoints;
@@ -8,7 +8,7 @@ mod mean_loss;
 #[path = "../../given/tasks.rs"]
 mod tasks;
 
-#[allow(clippy::all)] // wrong answers are wrong in many ways
+#[allow(clippy::all)] // wrong answers break its rules on purpose
 #[path = "../../mutants"]
 mod mutants {
     pub mod batches;
@@ -17,9 +17,14 @@ mod mutants {
     pub mod mean_loss;
 }
 
-// So that the formatter finds it; it is compiled in `lockstep-labs`.
+// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
 #[cfg(any())]
-#[path = "../../grading/mod.rs"]
-mod grading;
+#[path = "../../grading"]
+mod grading {
+    mod batches;
+    mod checkpoints;
+    mod learns;
+    mod mean_loss;
+}
 
 lockstep_answers::main!();

@@ -1,34 +1,34 @@
 //! Task 2: one epoch, one number. Spot the bug.
 //!
-//! The report of an epoch: the mean loss and the accuracy over all of its samples. Neither may depend on how the samples were
-//! cut into batches.
+//! The report of an epoch contains the mean loss and the accuracy over all of its samples. Neither may depend on how the
+//! samples were divided into batches.
 
 use tch::Tensor;
 
-/// A batch, and what the network made of it.
+/// A batch with the network's scores.
 pub struct Batch {
-    /// Scores of each sample for each class, `Float [n, classes]`.
+    /// The scores of each sample for each class, `Float [n, classes]`.
     pub scores: Tensor,
     /// The right class of each sample, `Int64 [n]`.
     pub targets: Tensor,
 }
 
-/// What is printed of an epoch.
+/// What is printed after an epoch.
 pub struct Report {
-    /// The mean cross-entropy of a sample.
+    /// The mean cross-entropy over the samples.
     pub loss: f64,
-    /// Which share of the samples has its right class in first place.
+    /// The fraction of samples whose right class has the highest score.
     pub accuracy: f64,
 }
 
 impl Batch {
-    /// How many samples it has.
+    /// The number of samples.
     pub fn len(&self) -> usize {
         self.targets.size()[0] as usize
     }
 }
 
-/// The report of all batches of an epoch.
+/// Returns the report of an epoch from all of its batches.
 pub fn mean_loss(batches: &[Batch]) -> Report {
     let (mut loss, mut accuracy) = (0.0, 0.0);
     for batch in batches {

@@ -1,34 +1,34 @@
 //! Task 3: a new order every epoch. Spot the bug.
 //!
-//! A sampler that shuffles. All ranks shuffle the numbers of all samples alike, and each takes its share of the result, so
-//! nobody has to send an order around. It depends on the seed and the epoch alone: a run that is resumed at epoch 5 visits
-//! the samples as one that never stopped.
+//! All ranks shuffle the numbers of all samples in the same way, and each takes its share of the result. So no rank has to send
+//! the order to the others. The order depends only on the seed and the epoch: a run that resumes at epoch 5 visits the samples
+//! in the same order as a run that never stopped.
 
 use std::ops::Range;
 
 use lockstep::data::rng::KeyedRng;
 
-/// Deals out shuffled samples, after the model of PyTorch's `DistributedSampler`.
+/// Shuffles the samples and gives each rank its share, as PyTorch's `DistributedSampler` does.
 pub struct Sampler {
-    /// In the whole data set.
+    /// The number of samples in the data set.
     pub samples: usize,
-    /// How many ranks share it.
+    /// The number of ranks that share the data set.
     pub world_size: usize,
-    /// The one whose share this is.
+    /// The rank of this process.
     pub rank: usize,
-    /// The same on all ranks.
+    /// The seed, which is the same on all ranks.
     pub seed: u64,
-    /// Which epoch the next order is for.
+    /// The epoch of the next order.
     pub epoch: u64,
 }
 
 impl Sampler {
-    /// Chooses the epoch whose order [`indices`](Self::indices) tells.
+    /// Sets the epoch for [`indices`](Self::indices).
     pub fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
     }
 
-    /// This rank's share, in the order in which it is visited.
+    /// Returns this rank's share, in the order in which the rank visits it.
     pub fn indices(&self) -> Vec<usize> {
         let mut random = KeyedRng::new(&[self.seed, self.epoch]);
         let mut order: Vec<usize> = (0..self.samples).collect();
@@ -37,7 +37,7 @@ impl Sampler {
     }
 }
 
-/// The samples that this rank visits in each of the `epochs`.
+/// Returns the samples that this rank visits in each of the `epochs`.
 pub fn epochs(mut sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
     let mut visited = Vec::new();
     for epoch in epochs {

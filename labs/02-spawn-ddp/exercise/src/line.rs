@@ -1,8 +1,8 @@
 //! Task 4: a line, from one process to many.
 //!
-//! Gradient descent fits a line to points. Each rank holds its share of them, as task 1 deals them out. In every step all
-//! ranks together take the next `batch_size` points, and all end with the line that one process with all points gets: for
-//! whoever reads the loss, it must not matter how many ranks there were.
+//! Gradient descent fits a line to points. Each rank holds its share of the points, as in task 1. In every step, all ranks
+//! together use the next `batch_size` points. At the end, all ranks must have the line that one process with all points finds:
+//! the number of ranks must not change the result.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
@@ -19,7 +19,7 @@ pub fn line(group: &ProcessGroup, x: &Tensor, y: &Tensor, batch_size: usize, rat
     Ok(line)
 }
 
-/// By slope and intercept, the gradient of the mean squared error of a batch.
+/// The gradient of the mean squared error of a batch, with respect to slope and intercept.
 pub fn gradient(line: &Tensor, x: &Tensor, y: &Tensor) -> Tensor {
     let error = x * line.get(0) + line.get(1) - y;
     Tensor::stack(&[(&error * x).mean(None), error.mean(None)], 0) * 2.0

@@ -1,6 +1,6 @@
 //! Task 5: once for all ranks. Spot the bug.
 //!
-//! Before the first step the data must be there: a folder, and in it a file from far away. The ranks of a machine share its
+//! Before the first step, the data must be on disk: a folder that contains a downloaded file. All ranks of a machine share its
 //! disk.
 
 use std::fs;
@@ -11,7 +11,7 @@ use c10d::ProcessGroup;
 
 use crate::download::Download;
 
-/// Makes the folder, with the file `digits` in it, and returns what this rank reads there.
+/// Creates the folder, downloads the file `digits` into it, and returns the text that this rank reads from it.
 pub fn prepare(group: &ProcessGroup, folder: &Path, download: &Download) -> Result<String> {
     let file = folder.join("digits");
     // <answer>

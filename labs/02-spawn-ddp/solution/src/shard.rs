@@ -1,10 +1,10 @@
 //! Task 1: every sample once.
 //!
-//! Ranks share a data set: each takes every `world_size`th sample, beginning with its own number. All must take equally many
-//! steps, or the last ones would wait for ever; so where samples are left over, the first ones are taken again from the
-//! begin until the shares are equal. That is what PyTorch's `DistributedSampler` does with `shuffle=False`.
+//! The ranks share a data set: each takes every `world_size`th sample, starting with the sample whose number is its rank. All
+//! ranks must take the same number of steps, or some would wait forever in a collective. So if the samples do not divide evenly,
+//! the shares are filled with samples from the beginning. PyTorch's `DistributedSampler` does the same with `shuffle=False`.
 
-/// The numbers of the samples that `rank` takes, of `samples` in all.
+/// Returns the numbers of the samples that `rank` takes. The data set has `samples` samples.
 pub fn shard(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
     // <answer>
     //~ // For 7 samples and 3 ranks: rank 0 takes 0, 3, 6, rank 1 takes 1, 4, 0, rank 2 takes 2, 5, 1.

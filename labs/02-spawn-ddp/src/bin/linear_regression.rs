@@ -1,4 +1,4 @@
-//! Lab 02, second part: linear regression on several processes, down to the weights that made the data.
+//! Lab 02, second part: linear regression on several processes, compared with the line that produced the data.
 
 use std::num::NonZeroUsize;
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! Lab 02, first part: one step of the tutorials' ToyModel on several processes.
 //!
-//! Follows `mp.py`: each rank has inputs and labels of its own, and after one step all ranks hold the same weights.
+//! Follows `mp.py`: each rank has different inputs and labels, and after one step all ranks hold the same weights.
 
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -39,7 +39,7 @@ fn demo_basic(env: &LaunchEnv, device: DeviceChoice) -> Result<()> {
     let device = device.pick(env.local_rank, env.local_world_size)?;
     let group = Rc::new(init_process_group(env, device, &Default::default())?);
 
-    // Each rank begins with other weights and other data: the constructor makes the weights rank 0's.
+    // Each rank starts with different weights and data. The constructor replaces the weights by rank 0's.
     tch::manual_seed(env.rank.get() as i64);
     let vs = VarStore::new(device);
     let model = DistributedDataParallel::new(ToyModel::new(&vs.root()), &vs, group, &DdpOptions::default())?;
@@ -58,7 +58,7 @@ fn demo_basic(env: &LaunchEnv, device: DeviceChoice) -> Result<()> {
     Ok(())
 }
 
-/// The greatest difference between the ranks' values of any weight: the greatest value less the least.
+/// The largest difference between the ranks' values of any weight.
 fn largest_difference<M>(model: &DistributedDataParallel<M>, vs: &VarStore) -> Result<f64> {
     let weights: Vec<Tensor> = named_parameters(vs).into_iter().map(|(_, w)| w.detach().flatten(0, -1)).collect();
     let (mut most, mut least) = (Tensor::cat(&weights, 0), Tensor::cat(&weights, 0));

@@ -1,19 +1,18 @@
-//! A private folder in which a program of this lab runs, and what it left there.
+//! Runs a program of this lab in a private folder.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses its part
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use assert_cmd::assert::{Assert, OutputAssertExt};
 use lockstep::events::{self, Event};
+#[allow(unused_imports)] // not every program starts its own processes
+pub use lockstep_testkit::KillOnDrop;
+use lockstep_testkit::clear_launcher;
 use tempfile::TempDir;
-
-/// What a launcher, or the developer's own shell, may have set.
-const FOREIGN: [&str; 6] =
-    ["RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "RUST_BACKTRACE"];
 
 pub struct Lab(TempDir);
 
@@ -33,16 +32,13 @@ impl Lab {
     /// The program at `binary`, in this folder, with its output piped.
     pub fn command(&self, binary: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(binary);
-        for name in FOREIGN {
-            command.env_remove(name);
-        }
-        command.env("OMP_NUM_THREADS", "1").env(events::FOLDER, self.path("events"));
+        clear_launcher(&mut command).env("OMP_NUM_THREADS", "1").env(events::FOLDER, self.path("events"));
         command.args(args).current_dir(self.folder());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
-    /// Runs it to its end.
+    /// Runs the program to its end.
     pub fn run(&self, binary: &Path, args: &[&str]) -> Assert {
         finish(self.command(binary, args)).assert()
     }
@@ -54,7 +50,7 @@ impl Lab {
         logs.into_iter().map(|(rank, log)| (rank, events(log))).collect()
     }
 
-    /// The names of all that lies in the folder.
+    /// The names of all files in the folder.
     pub fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.folder()).unwrap();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -63,19 +59,9 @@ impl Lab {
     }
 }
 
-/// Runs `command` until it and all that inherited its output have ended: a worker left behind is a failure.
+/// Runs `command` until it and all processes that inherited its output have ended. A worker that is left behind is a failure.
 pub fn finish(command: Command) -> Output {
     lockstep_watchdog::output(command)
-}
-
-/// A process that is killed and reaped when the test fails; its workers die with it.
-pub struct Guarded(pub Child);
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 pub fn stdout(run: &Assert) -> String {

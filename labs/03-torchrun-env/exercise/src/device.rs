@@ -1,24 +1,24 @@
 //! Task 2: who am I here, and who in the job? Spot the bug.
 //!
-//! A process asks its place three times: for its number in the process group, for its GPU, and whether it is the one process
-//! of the job that saves. Nodes need not have equally many GPUs.
+//! A process needs its place for three decisions: its rank in the process group, its GPU, and whether it is the one process of
+//! the job that saves. Nodes may have different numbers of GPUs.
 
 use anyhow::{Result, ensure};
 
 use crate::environment::Worker;
 
-/// What a process does with its place.
+/// The three decisions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
-    /// Its number in the process group, as which it calls `init_process_group`.
+    /// The rank with which it joins the process group.
     pub group_rank: usize,
-    /// The GPU that it uses, of those of its node.
+    /// The number of its GPU on its node.
     pub gpu: usize,
-    /// Whether it saves the snapshots. One process of the job does.
+    /// True if it saves the snapshots. Exactly one process of the job does.
     pub saves: bool,
 }
 
-/// For a process on a node with `gpus` GPUs: the first process of a node uses GPU 0, the second GPU 1.
+/// Decides for a process on a node with `gpus` GPUs. The first process of a node uses GPU 0, the second GPU 1.
 ///
 /// # Errors
 /// When the node has no GPU left for this process.

@@ -1,8 +1,8 @@
 //! Task 1: who am I?
 //!
-//! A launcher tells each process its place in six variables, whose names torchrun made common: `RANK`, `LOCAL_RANK`,
-//! `WORLD_SIZE`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`. A process that guesses what it was not told trains alone,
-//! on all of the data, beside others that do the same.
+//! A launcher gives each process its place in six variables with torchrun's names: `RANK`, `LOCAL_RANK`, `WORLD_SIZE`,
+//! `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`. A process that guesses a missing value trains alone on all of the data,
+//! next to others that do the same.
 
 use std::str::FromStr;
 
@@ -13,35 +13,35 @@ use crate::variables::Variables;
 /// A process's place in its job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worker {
-    /// Among all processes.
+    /// Its number among all processes of the job.
     pub rank: usize,
-    /// Among the processes of its node.
+    /// Its number among the processes of its node.
     pub local_rank: usize,
-    /// All processes.
+    /// The number of processes in the job.
     pub world_size: usize,
-    /// The processes of its node.
+    /// The number of processes on its node.
     pub local_world_size: usize,
-    /// Where the store is.
+    /// The host of the store.
     pub master_addr: String,
-    /// Its port.
+    /// The port of the store.
     pub master_port: u16,
 }
 
-/// Reads a process's place.
+/// Reads the place of a process from its variables.
 ///
 /// # Errors
-/// A variable that is not set, or is no number that it may be: the text names it. A rank that is not below the world size.
+/// When a variable is not set or is not a valid number: the error names the variable. When the rank is not below the world size.
 pub fn environment(variables: &Variables) -> Result<Worker> {
     // <answer>
     //~ // `variables.get("RANK")` is `Some("3")` or `None`. `.with_context(|| format!("…"))?`, on an `Option` or a `Result`,
-    //~ // returns an error with that text; `ensure!(condition, "…")` does so if the condition does not hold.
+    //~ // returns an error with that text; `ensure!(condition, "…")` returns one if the condition is false.
     //~ todo!("read the six variables")
     fn text<'a>(variables: &'a Variables, name: &str) -> Result<&'a str> {
         variables.get(name).with_context(|| format!("{name} is not set: start this program with a launcher"))
     }
     fn number<N: FromStr>(variables: &Variables, name: &str) -> Result<N> {
         let value = text(variables, name)?;
-        value.parse().ok().with_context(|| format!("{name} is {value:?}, which is no number that it may be"))
+        value.parse().ok().with_context(|| format!("{name} is {value:?}, which is not a valid number"))
     }
     let worker = Worker {
         rank: number(variables, "RANK")?,

@@ -1,4 +1,4 @@
-//! All answers that the course keeps: its own, wrong ones that must get their diagnosis, unusual right ones that must pass.
+//! All answers of the course: its own, wrong ones that must get their diagnosis, and unusual right ones that must pass.
 
 mod device;
 mod environment;
@@ -14,7 +14,7 @@ mod tasks;
 #[path = "../../given/variables.rs"]
 mod variables;
 
-#[allow(clippy::all)] // wrong answers are wrong in many ways
+#[allow(clippy::all)] // wrong answers break its rules on purpose
 #[path = "../../mutants"]
 mod mutants {
     pub mod device;
@@ -23,9 +23,14 @@ mod mutants {
     pub mod visible;
 }
 
-// So that the formatter finds it; it is compiled in `lockstep-labs`.
+// Compiled in `lockstep-labs`. Listed here so that the formatter finds the files.
 #[cfg(any())]
-#[path = "../../grading/mod.rs"]
-mod grading;
+#[path = "../../grading"]
+mod grading {
+    mod device;
+    mod environment;
+    mod nested;
+    mod visible;
+}
 
 lockstep_answers::main!();

@@ -1,7 +1,7 @@
-//! Task 3: a program that makes its own processes. Spot the bug.
+//! Task 3: a program that starts its own processes. Spot the bug.
 //!
-//! It starts the workers of a job, each with its rank, and waits for all of them, as `spawn` does in lab 02. The user starts
-//! it by its name, as any program.
+//! The program starts the workers of a job, each with its rank, and waits for all of them, as `spawn` does in lab 02. The user
+//! starts it like any other program, without a launcher.
 
 use std::process::Child;
 
@@ -13,13 +13,13 @@ use crate::variables::Variables;
 /// Starts `nprocs` workers and waits for them. `variables` is the program's own environment.
 ///
 /// # Errors
-/// When it must not start any, with the reason; when a worker fails.
+/// When it must not start workers, with the reason; when a worker fails.
 pub fn nested(nprocs: usize, variables: &Variables) -> Result<()> {
     // <answer>
     //~ println!("starting {nprocs} workers");
     if let Some(rank) = variables.get("RANK") {
         bail!(
-            "this program makes its own processes, and a launcher has started it (RANK is {rank}): start it without one"
+            "this program starts its own processes, but a launcher has started it (RANK is {rank}): start it without one"
         );
     }
     // </answer>

@@ -1,17 +1,17 @@
 //! Task 4: one GPU for each process. Spot the bug.
 //!
-//! A process hides all GPUs from itself but its own, so that nothing in it can use another's by mistake. (CUDA is simulated
-//! here: see `given/cuda.rs`.) Where a batch system has set `CUDA_VISIBLE_DEVICES`, these are the GPUs of the job; the others of
-//! the node belong to somebody else.
+//! A process hides all GPUs except its own from itself, so that no library in it can use another one by mistake. (CUDA is
+//! simulated here: see `given/cuda.rs`.) If a batch system has set `CUDA_VISIBLE_DEVICES`, it lists the GPUs of the job; the
+//! other GPUs of the node belong to other jobs.
 
 use anyhow::{Context, Result, ensure};
 
 use crate::cuda::{Gpu, Process, VISIBLE};
 
-/// Opens the GPU of a process: of those that the job has on this node, the one of its local rank. The process sees no other.
+/// Opens the GPU of a process. Its local rank is a position among the job's GPUs on this node. The process sees no other GPU.
 ///
 /// # Errors
-/// When the job has too few.
+/// When the job has too few GPUs.
 pub fn visible(process: &mut Process, local_rank: usize) -> Result<Gpu> {
     // <answer>
     //~ let gpus = process.device_count();

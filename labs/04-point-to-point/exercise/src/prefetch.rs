@@ -1,13 +1,13 @@
-//! Task 3, spot the bug: the next batch comes while this one is computed on.
+//! Task 3: receive the next batch while computing on this one. Spot the bug.
 //!
-//! Rank 0 sends batches, rank 1 computes something of each. So that computing and receiving overlap, rank 1 starts to receive
-//! the next batch before it computes on the one that it has.
+//! Rank 0 sends batches, and rank 1 computes a number from each. Receiving and computing overlap: rank 1 starts to receive the
+//! next batch before it computes on the current one.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank};
 use tch::{Kind, Tensor};
 
-/// Receives `batches` batches of `length` numbers each from rank 0, and gives what `compute` makes of each.
+/// Receives `batches` batches of `length` numbers each from rank 0, and returns the result of `compute` for each.
 pub fn prefetch(
     group: &ProcessGroup,
     batches: usize,

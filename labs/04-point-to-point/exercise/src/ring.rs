@@ -1,14 +1,15 @@
 //! Task 1: a ring of blocking messages.
 //!
-//! Every rank has a tensor, and all want to have all of them. Each talks to its two neighbours only: in every step it sends to
-//! the next rank what it got in the step before (its own tensor in the first step), and receives what the previous rank sends.
-//! After `size - 1` steps every tensor has been everywhere. `send` and `recv` block: a send is over when the other side receives.
+//! Each rank starts with one tensor and must end with the tensors of all ranks. A rank exchanges messages only with its two
+//! neighbours. In every step it sends the tensor that it received in the previous step (in the first step, its own tensor) to
+//! the next rank, and receives a tensor from the previous rank. After `size - 1` steps, every tensor has been on every rank.
+//! `send` and `recv` block: a send ends when the other side receives.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank};
 use tch::Tensor;
 
-/// The tensors of all ranks, by rank. All have one shape.
+/// Returns the tensors of all ranks, by rank. All have the same shape.
 pub fn ring(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
     let (me, size) = (group.rank().get(), group.size().get());
     let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));

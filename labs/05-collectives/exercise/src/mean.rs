@@ -1,14 +1,14 @@
 //! Task 1: one mean of unequal shards.
 //!
-//! Every rank has evaluated a part of the test set, and all shall know the mean loss over all samples. The parts are not
-//! equally large: the last rank's is often shorter, and with few samples and many ranks somebody has none.
+//! Every rank has evaluated a shard of the test set, and all ranks need the mean loss over all samples. The shards differ in
+//! length: the last one is often shorter, and with few samples and many ranks, some are empty.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
 use tch::{Kind, Tensor};
 
-/// The mean over the samples of all ranks, on every rank. `losses` has one number for each of this rank's samples.
+/// Returns the mean over the samples of all ranks, on every rank. `losses` has one number for each of this rank's samples.
 pub fn mean(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
-    // `losses.sum(Kind::Double)` is 0 if there are none, and `losses.numel()` tells how many there are.
+    // `losses.sum(Kind::Double)` is 0 without samples, and `losses.numel()` is the number of samples.
     todo!("the mean over the samples of all ranks")
 }

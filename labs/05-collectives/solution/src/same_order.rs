@@ -1,7 +1,7 @@
-//! Task 3, spot the bug: metrics by name.
+//! Task 3: metrics by name. Spot the bug.
 //!
-//! After an epoch every rank has measured the same metrics on its own samples: loss, accuracy, recall and so on. All shall know
-//! the mean over the ranks of each.
+//! After an epoch, every rank has measured the same metrics on its own samples: loss, accuracy, recall and so on. All ranks
+//! need the mean of each metric over the ranks.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
 use tch::Tensor;
 
-/// The mean over the ranks of every metric. All ranks have metrics of the same names.
+/// Returns the mean of every metric over the ranks. The names of the metrics are the same on all ranks.
 pub fn same_order(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashMap<String, f64>> {
     let ranks = group.size().get() as f64;
     // <answer>
@@ -20,7 +20,7 @@ pub fn same_order(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<Ha
     //~     means.insert(name.clone(), sum.double_value(&[0]) / ranks);
     //~ }
     //~ Ok(means)
-    // A HashMap has an order of its own in every process, a BTreeMap has the same in all. One message instead of many, too.
+    // A HashMap has a different order in every process; a BTreeMap has the same order in all. One tensor also saves messages.
     let (names, values): (Vec<&String>, Vec<f64>) = own.iter().collect::<BTreeMap<_, _>>().into_iter().unzip();
     let mut sums = Tensor::from_slice(&values);
     group.all_reduce(&mut sums, ReduceOp::Sum)?;

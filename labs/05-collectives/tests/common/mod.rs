@@ -1,9 +1,9 @@
-//! Runs the lab as a user does: ranks as threads of one process, or processes that a launcher has started.
+//! Runs the lab as a user does: with ranks as threads of one process, or as processes of a launcher.
 
 #![allow(dead_code, unreachable_pub)] // each test binary uses its part
 
 use assert_cmd::cargo::cargo_bin;
-use lockstep_trials::Job;
+use lockstep_testkit::Job;
 use serde_json::Value;
 
 pub fn lab() -> Job {

@@ -1,19 +1,19 @@
 //! Task 4: a snapshot that a kill cannot tear.
 //!
-//! A process may be killed in the middle of a write, and a machine may lose its power. The snapshot from before must then still
-//! be there, whole, or the new one, whole. What is half written must not be named as a snapshot is: `snapshot-….safetensors`.
-//! When this function returns, the new snapshot survives a power cut, and so does its name.
+//! A process may be killed in the middle of a write, and a machine may lose power. Then either the whole old snapshot or the
+//! whole new one must be there. A half-written file must not have the name of a snapshot: `snapshot-….safetensors`. Once this
+//! function has returned, the new snapshot and its name survive a power failure.
 //!
-//! `crate::disk` has `File`, `rename` and what else is needed of `std::fs`, under the same names, and lets the grader see what is
-//! done in which order.
+//! `crate::disk` has `File`, `rename` and other items with the same names as in `std::fs`. It shows the grader which operations
+//! you perform and in which order.
 
 use std::io::{Result, Write};
 use std::path::Path;
 
 use crate::disk::{File, rename};
 
-/// Saves `bytes` in the file `path`, in which the snapshot from before may be.
+/// Saves `bytes` in the file `path`, which may contain an old snapshot.
 pub fn whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    // `path.with_file_name("…")` is a file beside it; `path.parent()` is the folder, and a folder can be opened and synced, too.
-    todo!("save the bytes, whole or not at all")
+    // `path.with_file_name("…")` is a file in the same folder. `path.parent()` is the folder, which can be opened and synced, too.
+    todo!("save all of the bytes or none")
 }

@@ -1,8 +1,8 @@
-//! Task 1: where to go on. Spot the bug.
+//! Task 1: where to continue. Spot the bug.
 //!
-//! A run saves a snapshot after every few steps. Killed at any moment and started again, it must end with a model that was
-//! trained with every step of every epoch once, in their order. Steps since the last snapshot are trained again, since the
-//! model that comes back does not have them.
+//! A run saves a snapshot every few steps. If it is killed at any moment and started again, it must end with a model that was
+//! trained exactly once with every step of every epoch, in order. The steps since the last snapshot are repeated, because the
+//! loaded model has not seen them.
 
 use crate::job::{Job, Killed};
 

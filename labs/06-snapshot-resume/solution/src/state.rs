@@ -1,7 +1,7 @@
 //! Task 2: all that the next step reads. Spot the bug.
 //!
-//! Gradient descent with momentum, and a learning rate that falls a little with each step. A run that was stopped and started
-//! again must end with the same weights, to the last bit, as one that was left alone.
+//! Gradient descent with momentum and a learning rate that falls a little with each step. A run that was stopped and started
+//! again must end with the same weights, to the last bit, as a run without a stop.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 const MOMENTUM: f64 = 0.9;
 const DECAY: f64 = 0.95;
 
-/// What is written to disk, as JSON.
+/// The snapshot, which is stored as JSON.
 // <answer>
 //~ #[derive(Serialize, Deserialize)]
 //~ struct Snapshot {
@@ -25,8 +25,8 @@ struct Snapshot {
 }
 // </answer>
 
-/// Trains up to step `until`, from the snapshot if there is one, and returns the weights and a snapshot to go on from. `gradient` is a
-/// function of the step, which picks the samples, and of the weights.
+/// Trains up to step `until`, from the snapshot if there is one, and returns the weights and a snapshot to continue from.
+/// `gradient` is a function of the step, which selects the samples, and of the weights.
 pub fn state(
     gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
     initial: Vec<f64>,

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use lockstep_contract::fault::Fault;
-use lockstep_trials::Job;
+use lockstep_testkit::Job;
 
 /// The arguments of a job that takes a second. An epoch has 25 steps for 1 rank, 13 for 2, 9 for 3, 7 for 4; a snapshot is saved
 /// after every 3 of them and at the epochs' ends.
@@ -28,5 +28,5 @@ pub fn job_with(faults: &[Fault]) -> Job {
 }
 
 pub fn undisturbed(world: usize, args: &[&str]) -> Vec<u8> {
-    lockstep_trials::undisturbed(lab(), world, args)
+    lockstep_testkit::undisturbed(lab(), world, args)
 }

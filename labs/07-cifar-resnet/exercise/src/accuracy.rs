@@ -1,14 +1,14 @@
-//! Task 5: everyone's accuracy. Spot the bug.
+//! Task 5: the accuracy of all ranks. Spot the bug.
 //!
-//! After an epoch each rank has answered its share of the test pictures, batch by batch; shares and last batches differ in length, and
-//! a rank may have none. The accuracy that is printed, and by which a model is kept, is that of all pictures: right answers of
-//! all ranks by pictures of all ranks, the same number everywhere.
+//! After an epoch, each rank has classified its share of the test pictures, batch by batch. Shares and last batches differ in
+//! length, and a share may be empty. The accuracy that is printed, and that decides which model is kept, is that of all
+//! pictures: the right predictions of all ranks divided by the pictures of all ranks. It is the same number on every rank.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
 use tch::{Kind, Tensor};
 
-/// The accuracy over all ranks, from 0 to 1. A batch is a pair of predicted and right classes, both of shape `[n]`.
+/// Returns the accuracy over all ranks, from 0 to 1. A batch is a pair of predicted and right classes, both of shape `[n]`.
 pub fn accuracy(group: &ProcessGroup, batches: &[(Tensor, Tensor)]) -> Result<f64> {
     let mut sum = 0.0;
     for (predicted, right) in batches {

@@ -1,27 +1,27 @@
 //! Task 1: a crop that does not depend on the rank.
 //!
-//! A picture is padded with black (0) on all four sides, and a window of its own size is cut out at a random place, every place
-//! with the same chance. So nothing is lost but what leaves the window. Which place is drawn must depend on the key alone: on two
-//! ranks or four, in whatever order, and after a resume, a picture is cropped alike in one epoch.
+//! A picture is padded with black (0) on all four sides, and a window of the picture's size is cut out at a random place. Every
+//! place has the same probability. The place must depend only on the key: on two ranks or four, in any order, and after a
+//! resume, a picture is cropped in the same way in one epoch.
 
 use lockstep::data::rng::KeyedRng;
 
-/// What a random choice may depend on.
+/// Everything that a random choice may depend on.
 #[derive(Clone, Copy)]
 pub struct Key {
-    /// The run's.
+    /// The seed of the run.
     pub seed: u64,
-    /// From 0.
+    /// The epoch, from 0.
     pub epoch: u64,
     /// The number of the picture in the data set.
     pub index: u64,
 }
 
-/// The pixels of one line of a picture, from 0, black, to 255.
+/// The pixels of one row of a picture, from 0 (black) to 255.
 pub type Row = Vec<u8>;
 
-/// Cuts a window of the picture's own size out of the picture with `padding` black pixels around it.
+/// Pads the picture with `padding` black pixels on each side and cuts out a random window of the picture's size.
 pub fn crop(picture: &[Row], padding: usize, key: Key) -> Vec<Row> {
-    // `KeyedRng::new(&[1, 2, 3])` is a generator that starts from these numbers; its `below(n)` draws from 0 to n - 1.
+    // `KeyedRng::new(&[1, 2, 3])` is a generator with these numbers as its seed; its `below(n)` draws from 0 to n - 1.
     todo!("crop the picture")
 }

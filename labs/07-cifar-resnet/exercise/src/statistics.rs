@@ -1,17 +1,17 @@
 //! Task 2: whose batch it is.
 //!
-//! Batch norm subtracts a channel's mean over the batch and divides by its deviation. Over each rank's own batch that is another
-//! network on each rank. Over the batches of all ranks together it is the network that one rank would have trained. The batches of
-//! the ranks may differ in length. Batch norm takes the variance with division by n, not by n - 1.
+//! Batch norm subtracts a channel's mean over the batch and divides by its standard deviation. If each rank uses its own batch,
+//! each rank trains a different network. If the ranks use all batches together, they train the network that one rank would
+//! train. The ranks' batches may differ in length. Batch norm uses the variance divided by n, not by n - 1.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
 use tch::{Kind, Tensor};
 
-/// Mean and variance of each channel over the samples of all ranks, of shape `[channels]` both. `batch` is this rank's own, of shape
-/// `[n, channels]` (`Double`).
+/// Returns the mean and the variance of each channel over the samples of all ranks, both of shape `[channels]`. `batch` is this
+/// rank's batch, of shape `[n, channels]` (`Double`).
 pub fn statistics(group: &ProcessGroup, batch: &Tensor) -> Result<(Tensor, Tensor)> {
-    // Sums can be added over ranks, means and variances cannot. `batch.sum_dim_intlist(0, false, Kind::Double)` sums over samples,
-    // `batch.size()[0]` counts them, `Tensor::cat(&[a, b], 0)` makes one message of two.
-    todo!("mean and variance over the samples of all ranks")
+    // Sums can be added over ranks; means and variances cannot. `batch.sum_dim_intlist(0, false, Kind::Double)` sums over samples,
+    // `batch.size()[0]` counts them, and `Tensor::cat(&[a, b], 0)` puts two tensors into one message.
+    todo!("compute mean and variance over the samples of all ranks")
 }

@@ -1,9 +1,9 @@
 //! Task 4: every test picture once. Spot the bug.
 //!
-//! Ranks share the test set. An accuracy is a share of the pictures that there are, so each of them counts once, on one rank. And since
-//! an evaluation lasts as long as its slowest rank, no share is longer than another by more than one picture.
+//! The ranks share the test set. For a correct accuracy, every picture must count exactly once, on one rank. And since an
+//! evaluation takes as long as its slowest rank, the lengths of the shares must differ by at most one picture.
 
-/// The numbers of the test pictures that `rank` evaluates, of `samples` in all.
+/// Returns the numbers of the test pictures that `rank` evaluates. The test set has `samples` pictures.
 pub fn evaluation_shard(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
     // <answer>
     //~ let each = samples.div_ceil(world_size);

@@ -1,4 +1,4 @@
-//! Jobs of this lab, and what they leave.
+//! Jobs of this lab and their results.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses its part
 
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Output;
 
 use lockstep_contract::fault::Fault;
-use lockstep_trials::{Attempt, Job, Running};
+use lockstep_testkit::{Attempt, Job, Running};
 use tch::Tensor;
 
 /// The sizes of a job that takes a second: an epoch has 6 steps for 1 rank, 3 for 2, 2 for 3.
@@ -37,7 +37,7 @@ pub fn succeeds(job: &mut Job, world: usize, args: &[&str]) -> Attempt {
     ended
 }
 
-/// What a process alone gives, without a launcher.
+/// The output of a single process without a launcher.
 pub fn alone(job: &Job, args: &[&str]) -> Output {
     let mut command = job.command(lab());
     command.args(args);
@@ -53,7 +53,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The numbers that follow these words, one a line that has them.
+/// The number after these words in each line that contains them.
 pub fn numbers(printed: &str, words: &str) -> Vec<f64> {
     let after = printed.lines().filter_map(|line| line.split_once(words));
     after.map(|(_, rest)| rest.split([',', ' ']).next().unwrap().parse().unwrap()).collect()

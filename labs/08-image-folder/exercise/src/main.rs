@@ -1,4 +1,4 @@
-//! Does what the grader asks of the answers. There is nothing to change here: each task is a file next to this one.
+//! Calls the answers with the grader's inputs. You do not change this file: each task has its own file next to it.
 
 mod best;
 mod freeze;

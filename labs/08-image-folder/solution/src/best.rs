@@ -1,14 +1,14 @@
-//! Task 4: the best model is everyone's. Spot the bug.
+//! Task 4: the best model of all ranks. Spot the bug.
 //!
-//! After each epoch every rank has validated its share of the photographs; shares differ in length, and one may be empty. A model
-//! is kept if more of all photographs were told right than for the best one before; of equal ones the first stays. All ranks
-//! hold the same model, so all must decide alike.
+//! After each epoch, every rank has validated its share of the photographs. Shares differ in length, and a share may be empty. A
+//! model is kept if its accuracy over all photographs is higher than that of the best one before; of equal ones, the first
+//! stays. All ranks hold the same model, so all must make the same decision.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
 use tch::Tensor;
 
-/// What is known of the best model so far.
+/// The best model so far.
 #[derive(Clone, Copy)]
 pub struct Best {
     /// The epoch after which it was found.
@@ -17,7 +17,7 @@ pub struct Best {
     pub accuracy: f64,
 }
 
-/// Takes the model of this epoch as the best, if it is. `right` of this rank's `photographs` were told right.
+/// Updates `best` if the model of this epoch is better. This rank predicted `right` of its `photographs` correctly.
 pub fn best(group: &ProcessGroup, best: &mut Option<Best>, epoch: u64, right: u64, photographs: u64) -> Result<()> {
     // <answer>
     //~ let accuracy = right as f64 / photographs as f64;

@@ -1,14 +1,14 @@
 //! Task 1: freeze a backbone, and count. Spot the bug.
 //!
-//! In transfer learning only the new head is trained at first. All other parameters keep their values: no gradient is computed for
-//! them, neither optimizer nor DDP has them. Whoever freezes should count the numbers that are left, since a network that is not
-//! frozen trains without a complaint.
+//! In transfer learning, only the new head is trained at first. All other parameters keep their values: no gradient is computed
+//! for them, and neither the optimizer nor DDP handles them. Count the numbers that are still trained, because a network that was
+//! not frozen by mistake trains without any warning.
 
 use tch::Tensor;
 use tch::nn::VarStore;
 
-/// Freezes all parameters but those of the module `head` (`head.weight`, `head.0.bias`, not `header.weight`), and says how many numbers
-/// are trained now.
+/// Freezes all parameters except those of the module `head` (`head.weight`, `head.0.bias`, not `header.weight`). Returns how many
+/// numbers are still trained.
 pub fn freeze(vs: &VarStore, head: &str) -> usize {
     let inside = |name: &str| name.strip_prefix(head).is_some_and(|rest| rest.starts_with('.'));
     // <answer>

@@ -1,12 +1,12 @@
 //! Task 2: a loss that can be true.
 //!
-//! Cross entropy with label smoothing ε: of K classes the right one should get the probability 1 − ε + ε / K, each other one ε / K. The
-//! loss of a picture is −Σ target · ln(probability), where the probabilities are the softmax of the logits; that of a batch is the
-//! mean over its pictures. It is `torch.nn.CrossEntropyLoss(label_smoothing=ε)`, here by hand.
+//! Cross entropy with label smoothing ε: of K classes, the right one has the target 1 − ε + ε / K, and each other class has the
+//! target ε / K. The loss of a picture is −Σ target · ln(probability), where the probabilities are the softmax of the logits. The
+//! loss of a batch is the mean over its pictures. You implement `torch.nn.CrossEntropyLoss(label_smoothing=ε)` by hand.
 
 use tch::{Kind, Tensor};
 
-/// The mean loss of `logits`, of shape `[n, classes]` (`Double`), against class numbers, of shape `[n]`.
+/// Returns the mean loss of `logits`, of shape `[n, classes]` (`Double`). `right` has the right class numbers, of shape `[n]`.
 pub fn smoothing(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
     // <answer>
     //~ // `logits.log_softmax(-1, Kind::Double)` is exact where `softmax` is 0; `right.one_hot(classes)` has a 1 at each right class.

@@ -1,8 +1,8 @@
 //! Task 5: two files, and a kill between them. Spot the bug.
 //!
-//! A run keeps its best model in one file, and what it needs to go on in another, the snapshot. It may be killed before either is
-//! written, or between the two. Started again, it must end with the best model of a run that nobody killed. Training is the same
-//! to the bit each time, so an epoch that is done again gives the same model again.
+//! A run keeps its best model in one file and the state that it resumes from in another, the snapshot. It may be killed before
+//! either file is written, or between the two. After a restart, it must end with the same best model as a run without a kill.
+//! Training is reproducible to the bit, so a repeated epoch gives the same model again.
 
 use crate::job::{Best, Job, Killed, Snapshot};
 

@@ -1,23 +1,23 @@
-//! Draws houses after a storm as JPEG files, in the folders that the lab reads: to look at, to count, to break.
+//! Draws houses after a storm as JPEG files into the folders that the lab reads, for you to inspect or damage.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use lockstep::data::Storm;
-use lockstep::data::storm::CLASSES;
 use lockstep::exit;
+use lockstep_vision::Storm;
+use lockstep_vision::storm::CLASSES;
 
-/// Widths and heights that occur: a folder of real photographs never has one alone.
+/// The sizes of the drawings: a folder of real photographs has several, too.
 const SIZES: [(u32, u32); 3] = [(320, 240), (240, 320), (256, 192)];
 
-/// So many houses in a row are one of each class: a class's folder without a photograph would be refused.
+/// This many consecutive houses contain each class once. The lab rejects a class without a photograph.
 const EACH_CLASS: usize = CLASSES.len();
 
 /// Draw photographs of houses after a storm into Train/ and Validation/ of a folder
 #[derive(Parser)]
 struct Args {
-    /// The folder, which is made if it is missing
+    /// The folder, which is created if it is missing
     folder: PathBuf,
     /// Houses to draw for training; a quarter as many are drawn for validation, and one of each class at least
     #[arg(long, default_value = "512", value_parser = clap::value_parser!(u32).range(EACH_CLASS as i64..))]

@@ -1,4 +1,4 @@
-//! Jobs of this lab, and what they leave.
+//! Jobs of this lab and their results.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses its part
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Output;
 
 use lockstep_contract::fault::Fault;
-use lockstep_trials::{Attempt, Job, Running};
+use lockstep_testkit::{Attempt, Job, Running};
 use tch::Tensor;
 
 /// The sizes of a job that takes seconds: 24 houses in batches of 4, so that an epoch has 6 steps for 1 rank and 3 for 2.
@@ -39,20 +39,20 @@ pub fn succeeds(job: &mut Job, world: usize, args: &[&str]) -> Attempt {
     ended
 }
 
-/// What a rank alone gives, without a launcher.
+/// The output of a single process without a launcher.
 pub fn alone(job: &Job, args: &[&str]) -> Output {
     let mut command = job.command(lab());
     command.args(args);
     Running::start(command).end()
 }
 
-/// Draws 24 houses to learn from, and others, into the folder `houses` of the job.
+/// Draws 24 houses for training, and others, into the folder `houses` of the job.
 pub fn draw_houses(job: &Job) {
     let output = draw(job, "24");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Has so many houses drawn into the folder `houses` of the job.
+/// Draws `houses` houses into the folder `houses` of the job.
 pub fn draw(job: &Job, samples: &str) -> Output {
     let mut command = job.command(assert_cmd::cargo::cargo_bin!("lab-08-draw-houses"));
     command.args(["houses", "--samples", samples]);
@@ -69,7 +69,7 @@ pub fn best(job: &Job) -> Vec<u8> {
     fs::read(job.path("snapshots/best_model.safetensors")).unwrap()
 }
 
-/// The lines with these words, of what was printed.
+/// The printed lines that contain these words.
 pub fn lines<'a>(printed: &'a str, words: &str) -> Vec<&'a str> {
     printed.lines().filter(|line| line.contains(words)).collect()
 }

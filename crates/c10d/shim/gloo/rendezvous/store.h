@@ -1,4 +1,4 @@
-// See ../algorithm.h. ProcessGroupGloo.hpp derives its GlooStore from this class; the shim never makes one.
+// See ../algorithm.h. ProcessGroupGloo.hpp derives its GlooStore from this class; the shim never creates one.
 #pragma once
 #include <chrono>
 #include <cstdint>

@@ -1,4 +1,4 @@
-//! What leaders do in the small world: take over, look, write.
+//! The leader's actions in the model: take over, look, write.
 
 use std::mem::take;
 use std::rc::Rc;
@@ -7,15 +7,15 @@ use super::rules::{complete, lawful};
 use super::world::{Agent, World};
 use crate::rendezvous::*;
 
-/// A leader's own part.
+/// The state of a leading agent.
 #[derive(Clone, Debug)]
 pub(super) struct Leading {
     pub(super) term: u64,
-    /// Of the state in the store, as far as it knows.
+    /// The version of the state in the store, as far as it knows.
     pub(super) version: u64,
     pub(super) draft: Draft,
     pub(super) peers: Peers,
-    /// Whether it is about to write its draft.
+    /// True if it is about to write its draft.
     pub(super) writes: bool,
 }
 
@@ -55,12 +55,12 @@ impl World {
         let beats: Vec<_> = leading.draft.state.everyone().map(|node| beat(node.id)).collect();
         leading.peers.observe(now, &beats, &options);
         match lead(&mut leading.draft, now, me, &leading.peers, &options).0 {
-            Lead::Write { news } => {
+            LeaderAction::Write { news } => {
                 leading.writes = true;
                 leading.draft.state.news += u64::from(news);
             }
-            Lead::Wait { .. } => {}
-            Lead::End => agent.leads = None,
+            LeaderAction::Wait { .. } => {}
+            LeaderAction::End => agent.leads = None,
         }
     }
 
@@ -79,7 +79,7 @@ impl World {
         self.put(next)
     }
 
-    /// The store holds `next` from now on, if that keeps the rules.
+    /// Stores `next`, if that keeps the rules.
     fn put(&mut self, next: State) -> Result<(), String> {
         next.check()?;
         if let Some(before) = &self.store {

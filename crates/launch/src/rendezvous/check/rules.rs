@@ -1,4 +1,4 @@
-//! What must hold of every write, and which worlds are the same.
+//! The invariants of every write, and the equality of worlds.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem::discriminant;
@@ -7,7 +7,7 @@ use super::world::{Agent, Life, Pending, TICK, World};
 use crate::rendezvous::*;
 
 impl World {
-    /// Equal for two worlds in which the same things can happen from now on.
+    /// Equal for two worlds with the same possible futures.
     pub(super) fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         let state = self.store.as_deref();
@@ -54,7 +54,7 @@ impl World {
     }
 }
 
-/// What must hold between a state and the one that takes its place.
+/// The invariants between a state and its successor.
 pub(super) fn lawful(before: &State, next: &State) -> Result<(), String> {
     if before.is_final() {
         return Err(format!("a final state was changed: {:?}", before.phase));
@@ -73,7 +73,7 @@ pub(super) fn lawful(before: &State, next: &State) -> Result<(), String> {
     }
     let back = |node: &&Node| before.node(node.id).is_none() && before.lost.iter().any(|lost| lost.node.id == node.id);
     if let Some(node) = next.everyone().find(back) {
-        return Err(format!("{node} came back under the number that was struck out"));
+        return Err(format!("{node} came back under the id that was removed"));
     }
     let order = |state: &State| state.members.iter().map(|member| member.node.id).collect::<Vec<_>>();
     match (&before.phase, &next.phase) {
@@ -92,7 +92,7 @@ pub(super) fn complete(next: &State) -> Result<(), String> {
     }
     let (count, job) = (next.members.len(), &next.job);
     if count < job.min_nodes || count > job.max_nodes {
-        return Err(format!("a round of {count} nodes runs, but {}:{} were asked for", job.min_nodes, job.max_nodes));
+        return Err(format!("a round of {count} nodes runs, but {}:{} were requested", job.min_nodes, job.max_nodes));
     }
     Ok(())
 }

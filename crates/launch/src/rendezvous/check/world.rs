@@ -1,8 +1,8 @@
-//! A small world: a store, a clock, and agents that do as the driver does, one atomic thing at a time.
+//! A small model: a store, a clock, and agents that act like the driver, one atomic step at a time.
 //!
-//! What is atomic in the world is what is atomic in reality: a look at the store with the decision that follows from
-//! it; a compare-and-set; a request put into a queue; a heartbeat of all; and whatever may befall an agent. Between an agent's
-//! look and what it does next anything may happen, and so it may between the leader's look and its write.
+//! A step is atomic in the model if it is atomic in reality: a read of the store with the decision that follows from
+//! it; a compare-and-set; a request that is put into a queue; a heartbeat of all agents; and every fault of an agent.
+//! Anything may happen between an agent's read and its next action, and between the leader's read and its write.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,16 +16,16 @@ use crate::rendezvous::*;
 pub(super) const TICK: Duration = Duration::from_secs(5);
 
 pub(super) type Decide = fn(Duration, Option<&View>, &Me, &Memory, &Options) -> Decision;
-pub(super) type Leads = fn(&mut Draft, Duration, NodeId, &Peers, &Options) -> (Lead, Reason);
+pub(super) type DecideAsLeader = fn(&mut Draft, Duration, NodeId, &Peers, &Options) -> (LeaderAction, Reason);
 
-/// What agents go by.
+/// The functions that make the agents' decisions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) decide: Decide,
-    pub(super) lead: Leads,
+    pub(super) lead: DecideAsLeader,
 }
 
-/// What may still befall the agents.
+/// The faults that may still happen to agents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Faults {
     pub(super) crashes: u8,
@@ -46,7 +46,7 @@ pub(super) struct World {
     pub(super) numbers: NodeId,
     /// Requests to the leader of each term.
     pub(super) requests: Rc<BTreeMap<u64, Vec<Request>>>,
-    /// Who made up each round that ran.
+    /// The members of each round that ran.
     pub(super) formed: Rc<BTreeMap<u64, Vec<NodeId>>>,
     pub(super) options: Rc<Options>,
     pub(super) rules: Rules,
@@ -60,7 +60,7 @@ pub(super) struct Agent {
     /// What it is about to do.
     pub(super) pending: Option<Pending>,
     pub(super) leads: Option<Rc<Leading>>,
-    /// Its heartbeats do not arrive.
+    /// True if its heartbeats do not arrive.
     pub(super) frozen: bool,
     /// The round that its workers run.
     pub(super) runs: Option<(u64, Vec<NodeId>)>,
@@ -69,7 +69,7 @@ pub(super) struct Agent {
 /// What an agent is about to do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Pending {
-    /// Take over from the state of this version.
+    /// To take over from the state of this version.
     Lead {
         expected: Option<u64>,
         lost: Option<NodeId>,
@@ -88,7 +88,7 @@ pub(super) enum Life {
     Ended,
 }
 
-/// One atomic thing.
+/// One atomic step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Start(usize),
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// The same, with agents that insist on these ranks.
+    /// The same with agents that request these ranks.
     pub(super) fn insisting(mut self, ranks: &[usize]) -> World {
         for (at, rank) in ranks.iter().enumerate() {
             self.agent(at).me.node.node_rank = Some(*rank);
@@ -146,12 +146,12 @@ impl World {
         self
     }
 
-    /// All that may happen next.
+    /// All possible next steps.
     pub(super) fn events(&self) -> Vec<Event> {
         let mut events = vec![Event::Tick];
         for (at, agent) in self.agents.iter().enumerate() {
             match agent.life {
-                // Agents are alike: which of them comes first makes no difference.
+                // Agents are identical, so it does not matter which one comes first.
                 Life::NotStarted if at == 0 || self.agents[at - 1].life != Life::NotStarted => {
                     events.push(Event::Start(at));
                 }
@@ -184,7 +184,7 @@ impl World {
         events.extend(may.into_iter().filter(|(may, _)| *may).map(|(_, event)| event));
     }
 
-    /// Lets `event` happen; the error tells which rule was broken.
+    /// Executes `event`; the error names the rule that was broken.
     pub(super) fn apply(&mut self, event: Event) -> Result<(), String> {
         match event {
             Event::Tick => self.tick(),
@@ -246,7 +246,7 @@ impl World {
         self.agent(at).me.node.id = self.numbers;
         self.agent(at).memory.renewed();
         self.agent(at).leads = None;
-        self.agent(at).frozen = false; // else it would be struck out again and again, without end
+        self.agent(at).frozen = false; // otherwise it would be removed again and again
     }
 
     fn wants(&mut self, at: usize, goal: impl FnOnce(u64) -> Goal) {
@@ -272,7 +272,7 @@ impl World {
             }
             Action::Ask { term, want } => agent.pending = Some(Pending::Ask { term, want: *want }),
             Action::Renew => self.number(at),
-            Action::Survey => return Err("nobody waits until it is too late".to_owned()),
+            Action::Survey => return Err("no agent waits until its timeout in the model".to_owned()),
             Action::Wait { .. } => {}
             Action::Formed(round) => return self.forms(at, &round),
             Action::Changed(change) => {
@@ -289,7 +289,7 @@ impl World {
                     agent.memory.goal = Goal::Join { since: self.now };
                 }
                 Goal::Close(_) | Goal::Leave { .. } => agent.end(),
-                goal => return Err(format!("done, but with what? {goal:?}")),
+                goal => return Err(format!("done without a goal that can be done: {goal:?}")),
             },
             Action::Fail(error) => match *error {
                 RendezvousError::Closed(_) | RendezvousError::Finished => agent.end(),
@@ -305,7 +305,7 @@ impl World {
         Ok(())
     }
 
-    /// The agent is told that a round runs: is it the round that was written?
+    /// The agent sees that a round runs: checks that it is the round that was written.
     fn forms(&mut self, at: usize, round: &Round) -> Result<(), String> {
         let ids = self.formed.get(&round.number).cloned().unwrap_or_default();
         let agent = Rc::make_mut(&mut self.agents[at]);
@@ -313,7 +313,7 @@ impl World {
         if ids.get(round.group_rank) != Some(&agent.me.node.id) || agent.memory.given >= Some(round.number) {
             return Err(format!("agent {at} got group rank {} of round {}: {ids:?}", round.group_rank, round.number));
         }
-        // Each has one worker.
+        // Each agent has one worker.
         if (round.nodes, round.world_size, first) != (ids.len(), ids.len(), round.group_rank) {
             return Err(format!(
                 "agent {at} got rank {first} of {} in round {}: {ids:?}",

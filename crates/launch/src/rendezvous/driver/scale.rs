@@ -1,6 +1,6 @@
-//! Many agents over a store in memory that counts: what the life of one agent costs must not depend on how many there are.
+//! Many agents with a counting store in memory: the cost of one agent must not depend on the number of agents.
 //!
-//! The clock moves only when all tasks wait. Agents start at odd times within two seconds.
+//! The clock moves only when all tasks wait. Agents start at irregular times within two seconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use super::*;
 use crate::rendezvous::MemoryStore;
 use crate::rendezvous::node::tests::{job, node};
 
-/// A handle of one agent, which counts what passes it.
+/// One agent's handle to the store, which counts its traffic.
 #[derive(Clone, Debug, Default)]
 struct Counted {
     store: MemoryStore,
@@ -23,12 +23,12 @@ struct Counted {
 #[derive(Debug, Default)]
 struct Spent {
     operations: AtomicU64,
-    /// Of keys and values, in both directions.
+    /// Bytes of keys and values, in both directions.
     bytes: AtomicU64,
 }
 
 impl Counted {
-    /// Counts one request, and lets others in between.
+    /// Counts one request, and lets other tasks run.
     async fn count(&self, bytes: usize) {
         self.spent.operations.fetch_add(1, Ordering::Relaxed);
         self.got(bytes);
@@ -106,7 +106,7 @@ impl Store for Counted {
     }
 }
 
-/// From the first request to the farewell, with a restart on the way; what it spent.
+/// Runs an agent from the first request to the end, with one restart, and returns its cost.
 async fn live(at: usize, count: usize, store: Counted) -> [u64; 2] {
     let mut node = node(0, &format!("n{at}"));
     node.hosts_store = at == 0;
@@ -133,7 +133,7 @@ async fn live(at: usize, count: usize, store: Counted) -> [u64; 2] {
     store.spent()
 }
 
-/// The largest that a follower spent, and what the leader spent for each node.
+/// The largest cost of a follower, and the leader's cost per node.
 async fn spent(count: usize) -> [[u64; 2]; 2] {
     let (store, begun) = (MemoryStore::default(), Instant::now());
     let start = |at| tokio::spawn(live(at, count, Counted { store: store.clone(), ..Counted::default() }));
@@ -149,7 +149,7 @@ async fn spent(count: usize) -> [[u64; 2]; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_life_of_an_agent_costs_the_same_however_many_there_are() {
+async fn the_cost_of_an_agent_does_not_depend_on_the_number_of_agents() {
     let few = spent(250).await;
     for count in [1000, 4000] {
         let many = spent(count).await;

@@ -1,4 +1,4 @@
-//! One step of the driver: look, decide, ask or wait.
+//! One step of the driver: read, decide, send a request or wait.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use super::Rendezvous;
 use crate::rendezvous::decide::{Action, decide};
 use crate::rendezvous::error::{RendezvousError, StoreLost};
 use crate::rendezvous::header::{self, Header, Own, PAGE, View};
-use crate::rendezvous::heart::Heart;
-use crate::rendezvous::leader::{Leader, Office, read_pages, within};
+use crate::rendezvous::heartbeat::Heartbeat;
+use crate::rendezvous::leader_task::{LeaderContext, LeaderTask, read_pages, within};
 use crate::rendezvous::node::NodeId;
 use crate::rendezvous::reason::Reason;
 use crate::rendezvous::request::{Request, Want};
 use crate::rendezvous::store::{Store, StoreError};
 
-/// So often in a row a page is looked for that the latest header names.
+/// How many times in a row to look for a page of the latest header.
 const LOOKS: u32 = 5;
 
-/// What is left to do after a step.
+/// What follows a step.
 pub(super) enum Step {
     Again,
     Wait(Option<Duration>),
@@ -39,14 +39,14 @@ impl<S: Store> Rendezvous<S> {
 
     pub(super) async fn step(&mut self) -> Result<Step, RendezvousError> {
         self.look().await?;
-        self.memory.leads = self.leader.as_ref().is_some_and(Leader::is_at_work);
+        self.memory.leads = self.leader.as_ref().is_some_and(LeaderTask::is_leading);
         let decision = decide(self.now(), self.view(), &self.me, &self.memory, &self.options);
-        self.tell(decision.reason);
+        self.report(decision.reason);
         match decision.action {
             Action::Lead { header, lost } => self.lead(*header, lost).await?,
             Action::Ask { term, want } => {
                 self.request(term, *want).await?;
-                // What comes of it is news.
+                // The answer changes the state.
                 return Ok(Step::Wait(None));
             }
             Action::Renew => self.renew().await?,
@@ -57,7 +57,7 @@ impl<S: Store> Rendezvous<S> {
         Ok(Step::Again)
     }
 
-    /// Reads the header, the leader's heartbeat, and what the state says of this node.
+    /// Reads the header, the leader's heartbeat, and this node's entry.
     pub(super) async fn look(&mut self) -> Result<(), RendezvousError> {
         let mut beat = None;
         for _ in 0..LOOKS {
@@ -82,7 +82,7 @@ impl<S: Store> Rendezvous<S> {
         self.take_back().await
     }
 
-    /// What this node asked of a leader of an earlier term nobody will read.
+    /// Deletes requests of this node to a leader of an earlier term: they will never be read.
     async fn take_back(&mut self) -> Result<(), RendezvousError> {
         let term = self.view().map(|view| view.header.term);
         let Some((of, _)) = self.memory.asked.take_if(|(of, _)| term.is_some_and(|term| *of < term)) else {
@@ -93,12 +93,12 @@ impl<S: Store> Rendezvous<S> {
         Ok(())
     }
 
-    /// The header, and the heartbeat of the leader that was seen last.
+    /// Reads the header, and the heartbeat of the leader that was last seen.
     async fn read_header(&mut self) -> Result<(Option<Vec<u8>>, Option<(NodeId, u64)>), RendezvousError> {
         let (store, key) = (self.store.clone(), self.keys.state());
         let leader = self.view().and_then(|view| view.header.leader.as_ref()).map(|leader| leader.id);
         if let Some(id) = leader.filter(|id| *id != self.me.node.id)
-            && let Some(values) = self.ask(store.try_get_all(&[key.clone(), self.keys.alive(id)])).await?
+            && let Some(values) = self.ask(store.try_get_all(&[key.clone(), self.keys.heartbeat(id)])).await?
             && let Ok([bytes, beat]) = <[Vec<u8>; 2]>::try_from(values)
         {
             return Ok((Some(bytes), Some((id, String::from_utf8_lossy(&beat).parse().unwrap_or(0)))));
@@ -106,7 +106,7 @@ impl<S: Store> Rendezvous<S> {
         Ok((self.ask(store.try_get(&key)).await?, leader.map(|id| (id, 0))))
     }
 
-    /// What the page says of this node; `None` where that page is gone, since the header has been replaced.
+    /// Reads this node's entry; `None` if its page is gone because the header has been replaced.
     async fn read_own(&mut self, header: &Header) -> Result<Option<Own>, RendezvousError> {
         let (store, id) = (self.store.clone(), self.me.node.id);
         let Some(pages) = header.pages.as_ref().filter(|pages| id / PAGE < pages.count && !header.is_final()) else {
@@ -119,7 +119,7 @@ impl<S: Store> Rendezvous<S> {
         Ok(page.map(|page| header::own(&page, id)).transpose()?)
     }
 
-    /// Reads everybody, unless the pages are replaced in this moment: then the next look is at others.
+    /// Reads all nodes, unless the pages are being replaced: then the next look reads the new ones.
     pub(super) async fn survey(&mut self) -> Result<(), RendezvousError> {
         let Some((_, View { header, .. })) = &self.seen else { return Ok(()) };
         let read = read_pages(&self.store, &self.keys, header, &self.options).await;
@@ -133,26 +133,26 @@ impl<S: Store> Rendezvous<S> {
         Ok(())
     }
 
-    /// Puts `next` in the place of the header that was seen, and leads if it was still there.
+    /// Replaces the header that was read with `next`, and leads if it was still current.
     async fn lead(&mut self, next: Header, lost: Option<(NodeId, String)>) -> Result<(), RendezvousError> {
         let (store, key, bytes) = (self.store.clone(), self.keys.state(), next.encode());
         let expected = self.seen.as_ref().map(|(bytes, _)| bytes.clone()).unwrap_or_default();
         self.leader = None;
         if self.ask(store.compare_set(&key, &expected, &bytes)).await? {
-            let office = Office {
+            let context = LeaderContext {
                 store,
                 keys: self.keys.clone(),
                 me: self.me.node.id,
                 options: self.options.clone(),
                 begun: self.begun,
-                closings: self.closings.clone(),
+                disconnects: self.disconnects.clone(),
             };
-            self.leader = Some(Leader::start(office, next, bytes, lost));
+            self.leader = Some(LeaderTask::start(context, next, bytes, lost));
         }
         Ok(())
     }
 
-    /// Asks the leader of `term`.
+    /// Sends a request to the leader of `term`.
     async fn request(&mut self, term: u64, want: Want) -> Result<(), RendezvousError> {
         let (store, key) = (self.store.clone(), self.keys.requests(term));
         let request = header::encode(&Request { from: self.me.node.id, want: want.clone() });
@@ -161,16 +161,16 @@ impl<S: Store> Rendezvous<S> {
         Ok(())
     }
 
-    /// Waits for news, or for the next look.
+    /// Waits for a change, or for the next look.
     async fn pause(&mut self, until: Option<Duration>) -> Result<(), RendezvousError> {
         let left = until.map_or(Duration::MAX, |until| until.saturating_sub(self.now()));
         let slice = self.options.poll().min(left);
-        let bell = self.keys.bell(self.view().map_or(0, |view| view.header.news) + 1);
+        let change = self.keys.change_key(self.view().map_or(0, |view| view.header.news) + 1);
         let store = self.store.clone();
-        self.ask(store.wait(&bell, slice)).await.map(drop)
+        self.ask(store.wait(&change, slice)).await.map(drop)
     }
 
-    /// Gets a number for this node, and starts its heart.
+    /// Gets an id for this node, and starts its heartbeat.
     pub(super) async fn renew(&mut self) -> Result<(), RendezvousError> {
         let store = self.store.clone();
         let id = self.ask(store.add(&self.keys.nodes(), 1)).await?;
@@ -178,12 +178,12 @@ impl<S: Store> Rendezvous<S> {
         self.me.node.id = id;
         (self.leader, self.seen) = (None, None);
         self.memory.renewed();
-        self.ask(store.set(&self.keys.alive(id), b"1")).await?;
-        self.heart = Some(Heart::start(store, &self.keys, id, &self.options));
+        self.ask(store.set(&self.keys.heartbeat(id), b"1")).await?;
+        self.heartbeat = Some(Heartbeat::start(store, &self.keys, id, &self.options));
         Ok(())
     }
 
-    /// One request, with its deadline; keeps when the store answered last.
+    /// Runs a request with its deadline, and records when the store last answered.
     pub(super) async fn ask<T>(
         &mut self,
         request: impl Future<Output = Result<T, StoreError>>,
@@ -201,14 +201,14 @@ impl<S: Store> Rendezvous<S> {
         RendezvousError::StoreLost(Box::new(lost))
     }
 
-    fn tell(&mut self, reason: Reason) {
+    fn report(&mut self, reason: Reason) {
         let reason = match reason {
             Reason::Found | Reason::Wanted => return,
             reason => reason,
         };
-        if !self.told.as_ref().is_some_and(|told| told.same(&reason)) {
+        if !self.last_reason.as_ref().is_some_and(|last| last.same(&reason)) {
             self.reason.send_replace(reason.to_string());
-            self.told = Some(reason);
+            self.last_reason = Some(reason);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The driver over a store in memory, under a clock that only moves when all tasks wait.
+//! The driver with a store in memory, and a clock that only moves when all tasks wait.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn secs(seconds: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn forms_a_round_at_once_when_all_have_come() {
+async fn forms_a_round_immediately_when_all_have_come() {
     let begun = Instant::now();
     let (_a, _b, [first, second]) = two(&MemoryStore::default()).await;
     assert_eq!((first.first.host.as_str(), &first.first), ("a", &second.first));
@@ -50,14 +50,14 @@ async fn waits_for_last_call_once_and_only_for_the_first_round() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lets_a_late_joiner_in_by_a_new_round() {
+async fn admits_a_late_node_with_a_new_round() {
     let store = MemoryStore::default();
     let (mut a, mut b) = (agent(&store, "a", 1, 2), agent(&store, "b", 1, 2));
     assert_eq!(a.join().await.unwrap().world_size, 1);
     let came = Instant::now();
     let grown = async {
         let change = a.watch().await;
-        assert_eq!(came.elapsed(), Duration::ZERO, "it did not hear the bell");
+        assert_eq!(came.elapsed(), Duration::ZERO, "it did not see the change key");
         assert!(matches!(&change, Change::Newcomers { node } if node.host == "b"), "{change:?}");
         a.join().await.unwrap()
     };
@@ -66,7 +66,7 @@ async fn lets_a_late_joiner_in_by_a_new_round() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn notices_a_lost_node_within_its_lease_and_takes_a_spare_in() {
+async fn notices_a_lost_node_within_its_lease_and_admits_a_spare() {
     let store = MemoryStore::default();
     let (mut a, b, _) = two(&store).await;
     let mut spare = agent(&store, "c", 2, 2);
@@ -84,18 +84,18 @@ async fn notices_a_lost_node_within_its_lease_and_takes_a_spare_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn notices_at_once_a_node_whose_connection_closed() {
+async fn notices_a_disconnected_node_immediately() {
     let (mut a, b, _) = two(&MemoryStore::default()).await;
     let (id, died) = (b.me().id, Instant::now());
     drop(b);
-    a.closings().tell(id);
+    a.disconnects().report(id);
     let change = a.watch().await;
     assert_eq!(change.to_string(), "node 2 (b, pid 100) was lost: its connection to the store was closed");
     assert_eq!(died.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
-async fn tells_the_others_of_a_restart_and_of_leaving_at_once() {
+async fn announces_a_restart_and_leaving_immediately() {
     let (mut a, mut b, _) = two(&MemoryStore::default()).await;
     let asked = Instant::now();
     let (change, _) = tokio::join!(a.watch(), b.request_restart("rank 1 was killed"));
@@ -116,12 +116,12 @@ async fn ends_the_job_for_all_with_the_root_cause_and_refuses_newcomers_with_it(
     let (change, _) = tokio::join!(a.watch(), b.close("no restarts are left", Some(root.clone())));
     let Change::Closed(closing) = change else { panic!("{change:?}") };
     assert_eq!((closing.by.host.as_str(), closing.root_cause), ("b", Some(root)));
-    let told = agent(&store, "c", 2, 2).join().await.unwrap_err().to_string();
-    assert!(told.ends_with("rank 1 (local_rank 0, pid 7) on b exited with code 3: loss is NaN"), "{told}");
+    let text = agent(&store, "c", 2, 2).join().await.unwrap_err().to_string();
+    assert!(text.ends_with("rank 1 (local_rank 0, pid 7) on b exited with code 3: loss is NaN"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn passes_the_exit_barrier_when_all_have_succeeded_and_names_who_has_not() {
+async fn passes_the_exit_barrier_when_all_have_succeeded_and_names_nodes_that_have_not() {
     let (mut a, mut b, _) = two(&MemoryStore::default()).await;
     assert_eq!(a.succeed().await, Ok(Succeeded::Recorded));
     let waited = a.exit_barrier(secs(5)).await;
@@ -132,7 +132,7 @@ async fn passes_the_exit_barrier_when_all_have_succeeded_and_names_who_has_not()
 }
 
 #[tokio::test(start_paused = true)]
-async fn has_a_node_that_succeeded_too_late_run_once_more() {
+async fn makes_a_node_that_succeeded_too_late_run_again() {
     let (mut a, mut b, _) = two(&MemoryStore::default()).await;
     b.request_restart("rank 1 was killed").await.unwrap();
     assert!(
@@ -144,9 +144,9 @@ async fn has_a_node_that_succeeded_too_late_run_once_more() {
 async fn refuses_another_job_and_a_second_node_of_the_same_rank() {
     let store = MemoryStore::default();
     let (_a, _b, _) = two(&store).await;
-    let told = agent(&store, "c", 1, 4).join().await.unwrap_err().to_string();
+    let text = agent(&store, "c", 1, 4).join().await.unwrap_err().to_string();
     assert_eq!(
-        told,
+        text,
         "another job uses this rendezvous (nnodes: ours is `1:4`, theirs is `2:2`); give each job its own --rdzv-id, or its \
          own port in --rdzv-endpoint"
     );
@@ -163,8 +163,8 @@ async fn refuses_another_job_and_a_second_node_of_the_same_rank() {
     );
     assert!(begun.elapsed() <= secs(7), "{:?}", begun.elapsed());
     b.me.node.node_rank = Some(2);
-    let told = b.join().await.unwrap_err().to_string();
-    assert_eq!(told, "--node-rank is 2, but with --nnodes=2 it must be less than 2");
+    let text = b.join().await.unwrap_err().to_string();
+    assert_eq!(text, "--node-rank is 2, but with --nnodes=2 it must be less than 2");
     first.abort();
 }
 
@@ -185,7 +185,7 @@ async fn gives_a_rank_to_the_successor_of_a_dead_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tells_who_came_when_too_few_did_and_counts_as_come_no_longer() {
+async fn names_the_nodes_that_came_when_too_few_did_and_stops_counting_as_arrived() {
     let store = MemoryStore::default();
     let mut a = agent(&store, "a", 2, 2);
     let reasons = a.reasons();
@@ -197,7 +197,7 @@ async fn tells_who_came_when_too_few_did_and_counts_as_come_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tells_who_hosted_a_store_that_died() {
+async fn names_the_host_of_a_store_that_died() {
     let store = MemoryStore::default();
     let (mut a, mut b) = (agent(&store, "a", 2, 2), agent(&store, "b", 2, 2));
     a.me.node.hosts_store = true;
@@ -210,7 +210,7 @@ async fn tells_who_hosted_a_store_that_died() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lets_the_host_of_the_store_go_last() {
+async fn the_host_of_the_store_ends_last() {
     let store = MemoryStore::default();
     let (mut a, mut b) = (agent(&store, "a", 2, 2), agent(&store, "b", 2, 2));
     a.me.node.hosts_store = true;
@@ -227,21 +227,21 @@ async fn lets_the_host_of_the_store_go_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tells_the_others_where_the_workers_store_is() {
+async fn publishes_the_address_of_the_workers_store() {
     let (mut a, mut b, [first, second]) = two(&MemoryStore::default()).await;
     let late = b.await_master(&second, secs(2)).await.unwrap_err().to_string();
-    assert_eq!(late, "node 1 (a, pid 100) (group rank 0) did not say within 2 s where the workers' store is");
-    let (told, said) = tokio::join!(b.await_master(&second, secs(60)), a.publish_master(&first, "a:4711"));
-    assert_eq!((told, said), (Ok("a:4711".to_owned()), Ok(())));
+    assert_eq!(late, "node 1 (a, pid 100) (group rank 0) did not publish the address of the workers' store within 2 s");
+    let (read, published) = tokio::join!(b.await_master(&second, secs(60)), a.publish_master(&first, "a:4711"));
+    assert_eq!((read, published), (Ok("a:4711".to_owned()), Ok(())));
     a.leave("SIGTERM").await.unwrap();
     let next = Round { number: 1, ..second };
     assert!(matches!(b.await_master(&next, secs(60)).await, Err(RendezvousError::Changed(_))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn comes_back_under_a_new_number_after_it_was_struck_out_by_mistake() {
+async fn comes_back_under_a_new_id_after_it_was_removed_by_mistake() {
     let (mut a, mut b, _) = two(&MemoryStore::default()).await;
-    a.closings().tell(b.me().id);
+    a.disconnects().report(b.me().id);
     assert!(matches!(a.watch().await, Change::NodeLost { .. }));
     let change = b.watch().await;
     assert_eq!(change.to_string(), "the others gave up on this node: its connection to the store was closed");
@@ -256,15 +256,15 @@ async fn agents_of_another_version_are_refused_by_the_first_key_that_is_read() {
     a.join().await.unwrap();
     let key = "lockstep/rendezvous/none/state";
     let header = String::from_utf8(store.try_get(key).await.unwrap().unwrap()).unwrap();
-    assert!(header.starts_with(r#"{"schema":3,"#), "{header}");
-    store.set(key, header.replacen(":3,", ":1,", 1).as_bytes()).await.unwrap();
-    let told = b.join().await.unwrap_err().to_string();
-    assert_eq!(told, "the rendezvous is of schema 1, this agent is of schema 3: run the same version on all nodes");
+    assert!(header.starts_with(r#"{"schema":4,"#), "{header}");
+    store.set(key, header.replacen(":4,", ":1,", 1).as_bytes()).await.unwrap();
+    let text = b.join().await.unwrap_err().to_string();
+    assert_eq!(text, "the rendezvous is of schema 1, this agent is of schema 4: run the same version on all nodes");
 }
 
-/// A leader that dies takes with it what it was asked for.
+/// A leader that dies loses the requests that it has read.
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_dies_is_followed_by_another_who_is_asked_again() {
+async fn requests_to_a_leader_that_dies_are_sent_again_to_the_next_one() {
     let store = MemoryStore::default();
     let (mut a, mut b) = (agent(&store, "a", 2, 3), agent(&store, "b", 2, 3));
     let mut c = agent(&store, "c", 2, 3);
@@ -282,7 +282,7 @@ async fn a_leader_that_dies_is_followed_by_another_who_is_asked_again() {
     assert_eq!((second.unwrap().group_rank, third.unwrap().group_rank, b.view().unwrap().header.term), (0, 1, 2));
 }
 
-/// How many writes have pages in the store, and how many terms have a queue of requests there.
+/// The number of writes with pages in the store, and the number of terms with a queue of requests.
 fn held(store: &MemoryStore) -> (usize, usize) {
     let of = |kind: &str| {
         let prefix = format!("lockstep/rendezvous/none/{kind}/");
@@ -296,11 +296,11 @@ fn held(store: &MemoryStore) -> (usize, usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_many_leaders_die_the_store_holds_the_pages_of_two_writes_and_no_old_requests() {
+async fn the_store_holds_the_pages_of_two_writes_and_no_old_requests_even_if_many_leaders_die() {
     let store = MemoryStore::default();
     let (mut leader, mut next, _) = two(&store).await;
     for term in 2..8 {
-        // Asked of the leader, which dies before it reads that.
+        // The leader dies before it reads this request.
         leader.leader = None;
         let mut newcomer = agent(&store, "n", 2, 2);
         assert!(timeout(secs(1), newcomer.join()).await.is_err());
@@ -316,7 +316,7 @@ async fn however_many_leaders_die_the_store_holds_the_pages_of_two_writes_and_no
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_takes_over_deletes_a_write_that_did_not_come_to_its_end_and_requests_of_the_dead() {
+async fn a_new_leader_deletes_an_interrupted_write_and_old_requests() {
     let store = MemoryStore::default();
     let (a, mut b, _) = two(&store).await;
     drop(a);
@@ -359,7 +359,7 @@ async fn a_leader_that_ends_before_the_others_resigns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crowd_gets_in() {
+async fn many_agents_join() {
     let (store, count) = (MemoryStore::default(), 64);
     let begun = Instant::now();
     let join = |at: usize| {

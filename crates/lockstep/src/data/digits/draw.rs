@@ -1,20 +1,20 @@
-//! From a glyph to pixels: a hand that slants, trembles and presses, and a pen with a soft edge.
+//! Renders a glyph to pixels: handwriting that slants and trembles, and a pen with a soft edge.
 //!
-//! Only additions, multiplications, divisions and square roots are used, which IEEE 754 rounds alike everywhere, so
-//! that the pictures of a seed are the same bytes on every machine.
+//! Uses only additions, multiplications, divisions and square roots, which IEEE 754 rounds the same everywhere. So the pictures
+//! of a seed are the same bytes on every machine.
 
 use super::glyphs::{Glyph, Stroke};
 use super::set::{PIXELS, SIDE};
 use crate::data::rng::KeyedRng;
 
-/// How many straight pieces stand for the curve between two points of a stroke.
+/// The number of line segments that approximate the curve between two points of a stroke.
 const PIECES: usize = 6;
 /// Knots along each side of the tremble's grid.
 const KNOTS: usize = 3;
-/// Height of an undistorted digit in pixels; MNIST's are 20 in a picture of 28.
+/// Height of an undistorted digit in pixels; MNIST's are 20 pixels high in a picture of 28.
 const HEIGHT: f32 = 19.5;
 
-/// Draws a glyph by this hand.
+/// Draws a glyph in this handwriting.
 pub(super) fn draw(glyph: Glyph, rng: &mut KeyedRng) -> [u8; PIXELS] {
     let hand = Hand::draw(rng);
     let mut ink = [0.0; PIXELS];
@@ -27,12 +27,12 @@ pub(super) fn draw(glyph: Glyph, rng: &mut KeyedRng) -> [u8; PIXELS] {
     ink.map(|ink| grey(ink, strength, rng))
 }
 
-/// What differs from one writing to the next.
+/// The variation from one digit to the next.
 struct Hand {
-    /// Row by row, the matrix from the digit's box (about its middle) to pixels.
+    /// The matrix, row by row, from the digit's box (relative to its centre) to pixels.
     matrix: [f32; 4],
     middle: (f32, f32),
-    /// Displacements at the knots of a grid over the box, in parts of the box.
+    /// Displacements at the knots of a grid over the box, as fractions of the box.
     tremble: [[(f32, f32); KNOTS]; KNOTS],
     /// Half the width of the pen in pixels.
     radius: f32,
@@ -40,7 +40,7 @@ struct Hand {
 
 impl Hand {
     fn draw(rng: &mut KeyedRng) -> Self {
-        // The tangent of half the angle gives sine and cosine without calling either: up to 14 degrees.
+        // The tangent of half the angle gives sine and cosine without calling either; the angle is at most 14 degrees.
         let half = rng.between(-0.12, 0.12);
         let (sine, cosine) = (2.0 * half / (1.0 + half * half), (1.0 - half * half) / (1.0 + half * half));
         let shear = rng.between(-0.3, 0.2); // people slant to the right more than to the left
@@ -75,7 +75,7 @@ impl Hand {
         path
     }
 
-    /// From the box to pixels: tremble, then slant, scale, turn and shift.
+    /// From the box to pixels: tremble, then slant, scale, rotate and shift.
     fn place(&self, (x, y): (f32, f32)) -> (f32, f32) {
         let (dx, dy) = self.tremble_at(x, y);
         let (x, y) = (x + dx - 0.5, y + dy - 0.5);
@@ -83,7 +83,7 @@ impl Hand {
         (self.middle.0 + a * x + b * y, self.middle.1 + c * x + d * y)
     }
 
-    /// The displacement at a point of the box, smooth between the knots.
+    /// The displacement at a point of the box, interpolated between the knots.
     fn tremble_at(&self, x: f32, y: f32) -> (f32, f32) {
         let ((column, right), (row, down)) = (knot(x), knot(y));
         let [above, below] = [&self.tremble[row], &self.tremble[row + 1]];
@@ -92,7 +92,7 @@ impl Hand {
     }
 }
 
-/// The knot before a place in the box, and how far the next one has its say.
+/// The knot before a coordinate of the box, and the weight of the next one.
 fn knot(place: f32) -> (usize, f32) {
     let scaled = place.clamp(0.0, 1.0) * (KNOTS - 1) as f32;
     let before = (scaled as usize).min(KNOTS - 2);
@@ -104,7 +104,7 @@ fn blend(a: (f32, f32), b: (f32, f32), part: f32) -> (f32, f32) {
     (a.0 + (b.0 - a.0) * part, a.1 + (b.1 - a.1) * part)
 }
 
-/// The Catmull–Rom spline between the second and third of four points, at `t` of the way.
+/// The Catmull–Rom spline between the second and third of four points, at `t` from 0 to 1.
 fn curve(p: &[(f32, f32); 4], t: f32) -> (f32, f32) {
     let (t2, t3) = (t * t, t * t * t);
     let weights = [2.0 * t2 - t3 - t, 2.0 - 5.0 * t2 + 3.0 * t3, t + 4.0 * t2 - 3.0 * t3, t3 - t2];
@@ -112,7 +112,7 @@ fn curve(p: &[(f32, f32); 4], t: f32) -> (f32, f32) {
     (mix(|p| p.0), mix(|p| p.1))
 }
 
-/// Lays ink along the path; the pen's radius goes from the first width to the second.
+/// Draws ink along the path; the pen's radius changes from the first width to the second.
 fn paint(ink: &mut [f32; PIXELS], path: &[(f32, f32)], widths: (f32, f32)) {
     let pieces = path.len().saturating_sub(1).max(1) as f32;
     for (i, ends) in path.windows(2).enumerate() {
@@ -121,7 +121,7 @@ fn paint(ink: &mut [f32; PIXELS], path: &[(f32, f32)], widths: (f32, f32)) {
     }
 }
 
-/// Lays ink within `radius` of a straight piece, fading out over a pixel. Where strokes cross, the darker ink stays.
+/// Draws ink within `radius` of a line segment, fading out over a pixel. Where strokes cross, the darker ink stays.
 fn paint_piece(ink: &mut [f32; PIXELS], a: (f32, f32), b: (f32, f32), radius: f32) {
     let reach = radius + 0.5;
     let along = (b.0 - a.0, b.1 - a.1);
@@ -140,14 +140,14 @@ fn paint_piece(ink: &mut [f32; PIXELS], a: (f32, f32), b: (f32, f32), radius: f3
     }
 }
 
-/// The pixels of one axis that ink between `a` and `b` can reach, inside the picture.
+/// The pixels along one axis that ink between `a` and `b` can reach, inside the picture.
 fn span(a: f32, b: f32, reach: f32) -> std::ops::Range<usize> {
     let first = (a.min(b) - reach).ceil().max(0.0) as usize;
     let end = (a.max(b) + reach).floor() + 1.0;
     first..(end.max(0.0) as usize).min(SIDE)
 }
 
-/// The grey value of some ink, with a little noise; paper without ink stays black as in MNIST.
+/// The grey value of an amount of ink, with a little noise; paper without ink stays black, as in MNIST.
 fn grey(ink: f32, strength: f32, rng: &mut KeyedRng) -> u8 {
     if ink <= 0.0 {
         return 0;

@@ -1,9 +1,9 @@
-//! How people write the ten digits: strokes through points, a few ways for each digit.
+//! The shapes of the ten digits: strokes through points, a few ways to write each digit.
 //!
 //! Coordinates are hundredths of the digit's box: x to the right (about 20 to 80, digits are narrow), y downwards
 //! (0 to 100). A stroke is a smooth curve through its points; a point given twice in a row is a corner.
 
-/// The points that the pen passes.
+/// The points that the pen passes through.
 pub(super) type Stroke = &'static [(i8, i8)];
 /// One way to write a digit.
 pub(super) type Glyph = &'static [Stroke];

@@ -1,8 +1,7 @@
 //! Handwriting-like digits drawn on the spot, so that the MNIST labs run without a download.
 //!
-//! They stand in for MNIST in shape, in file format and in what it takes to learn them (a convolutional network learns
-//! them well, a linear one does not), not in accuracy figures: those are for the real files. The shapes are in
-//! `glyphs`, the drawing in `draw`.
+//! They replace MNIST in shape, file format and difficulty (a convolutional network learns them well, a linear one does not).
+//! Accuracies are not comparable with those on the real files. `glyphs` holds the shapes, `draw` renders them.
 
 mod draw;
 mod glyphs;

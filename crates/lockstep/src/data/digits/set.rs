@@ -1,4 +1,4 @@
-//! The digits of a seed, as an endless set and as files.
+//! The digits of a seed, as an endless sequence and as files.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub(super) const PIXELS: usize = SIDE * SIDE;
 const LABELS: u64 = u64::from_be_bytes(*b"dglabels");
 const PICTURES: u64 = u64::from_be_bytes(*b"dgpixels");
 
-/// The digits of one seed and split: endless, each a function of (seed, split, index) alone.
+/// The digits of one seed and split: an endless sequence, each a function of (seed, split, index) alone.
 ///
 /// ```
 /// use lockstep::data::{Digits, Split};
@@ -48,11 +48,11 @@ impl Digits {
         Mnist::new(images, labels, SIDE, SIDE).expect("as many labels as whole pictures were drawn, all below 10")
     }
 
-    /// Writes `train` training and `test` held-out digits as MNIST's four gzipped files to `dir`, which is made if it
-    /// does not exist. Each file appears whole or not at all.
+    /// Writes `train` training and `test` test digits as MNIST's four gzipped files to `dir`, which is created if it does not
+    /// exist. Each file is written atomically.
     ///
     /// # Errors
-    /// When the folder or a file cannot be written.
+    /// Fails when the folder or a file cannot be written.
     pub fn write_idx(dir: &Path, seed: u64, train: usize, test: usize) -> anyhow::Result<()> {
         std::fs::create_dir_all(dir).with_context(|| format!("make the folder {}", dir.display()))?;
         Self::new(seed, Split::Train).first(train).write_idx(dir, Split::Train)?;
@@ -60,14 +60,14 @@ impl Digits {
         Ok(())
     }
 
-    /// Which digit number `index` is. Every ten in a row (0 to 9, 10 to 19, …) hold each digit once, in random order,
-    /// so that small sets are balanced and every other sample is no biased choice.
+    /// The class of digit `index`. Every ten in a row (0 to 9, 10 to 19, …) contain each digit once, in random order, so that
+    /// small sets are balanced and every second sample is not a biased choice.
     pub fn label(self, index: usize) -> u8 {
         let mut rng = KeyedRng::new(&[self.seed, LABELS, self.split, (index / 10) as u64]);
         rng.shuffled::<10>()[index % 10]
     }
 
-    /// The picture of digit number `index`: 28 x 28 pixels row by row, 0 paper to 255 ink.
+    /// The picture of digit `index`: 28 x 28 pixels row by row, from 0 for paper to 255 for ink.
     pub fn image(self, index: usize) -> [u8; PIXELS] {
         let ways = glyphs::GLYPHS[usize::from(self.label(index))];
         let mut rng = KeyedRng::new(&[self.seed, PICTURES, self.split, index as u64]);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_bytes_of_a_seed_for_ever() {
+    fn keeps_the_bytes_of_a_seed_forever() {
         let set = Digits::generate(42, 1_000);
         let all = (0..1_000).flat_map(|index| set.image(index));
         let fnv = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -1,12 +1,11 @@
-//! An IDX file: read, plain or gzipped, and written.
+//! Reads an IDX file, plain or gzipped, and writes one.
 //!
-//! Layout (Yann LeCun's MNIST page): two zero bytes, one byte for the element type, one for the number of dimensions,
-//! then each dimension as a big-endian `u32`, then the elements, the last dimension fastest. Only unsigned bytes are
-//! read here; the other types are told apart and named.
+//! Layout (Yann LeCun's MNIST page): two zero bytes, one byte for the element type, one for the number of dimensions, then each
+//! dimension as a big-endian `u32`, then the elements, the last dimension fastest. Only unsigned bytes are read; errors name
+//! the other types.
 //!
-//! A file is not trusted: memory grows with the bytes that come, never with what a header claims; a claim beyond
-//! [`MAX_BYTES`], or beyond what a file of that length can hold, is an error before any data is read. What the images
-//! mean is `mnist`'s duty.
+//! Files are untrusted. Memory grows with the bytes that arrive, never with a header's claim; a claim beyond [`MAX_BYTES`], or
+//! beyond what a file of that length can hold, is an error before any data is read. `mnist` interprets the images.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -20,25 +19,25 @@ use super::guess::guess;
 use crate::data::error::{DataError, kind_of};
 use crate::data::whole;
 
-/// The most data bytes that are read or written: 1 GiB. MNIST's training images are 47 MB, EMNIST's largest set 547 MB.
+/// Maximum number of data bytes to read or write: 1 GiB. MNIST's training images have 47 MB, EMNIST's largest set has 547 MB.
 pub const MAX_BYTES: u64 = 1 << 30;
 
-/// No deflate stream grows by more than this factor (zlib's documentation: 1032 to 1).
+/// Maximum compression ratio of a deflate stream (zlib's documentation: 1032 to 1).
 const DEFLATE_MOST: u64 = 1032;
 
 const CUT_OFF: &str = "the file is cut off or its header is damaged, get it again";
 
-/// How many bytes of a file that is not IDX are looked at to say what it is.
+/// How many bytes of a file that is not IDX are examined to find out what it is.
 const PEEK: usize = 64;
 
-/// Which file of a data set is wanted.
+/// The expected contents of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Bytes `[n, rows, columns]`.
     Images,
     /// Bytes `[n]`.
     Labels,
-    /// Bytes of any number of dimensions.
+    /// Bytes with any number of dimensions.
     Any,
 }
 
@@ -53,8 +52,8 @@ impl Idx {
     /// An array of `dims` from its bytes.
     ///
     /// # Errors
-    /// When the product of `dims` is not the number of bytes, or when the format cannot say it: 1 to 255 dimensions,
-    /// each at most `u32::MAX`, at most [`MAX_BYTES`].
+    /// Fails when the product of `dims` is not the number of bytes, or when the format cannot represent it: 1 to 255
+    /// dimensions, each at most `u32::MAX`, in total at most [`MAX_BYTES`].
     pub fn new(dims: Vec<usize>, data: Vec<u8>) -> Result<Self, DataError> {
         let why = if !(1..=255).contains(&dims.len()) {
             "an IDX file has 1 to 255 dimensions"
@@ -70,10 +69,10 @@ impl Idx {
         Err(DataError::new(format!("make an IDX file of {dims:?} from {} bytes", data.len())).hint(why))
     }
 
-    /// Reads a file, gzipped or not: its first bytes tell, not its name.
+    /// Reads a file; its first bytes, not its name, decide whether it is gzipped.
     ///
     /// # Errors
-    /// [`DataError`] of a file that is no good; the whole file is checked, up to its last byte and gzip's checksum.
+    /// A [`DataError`] for an invalid file; the whole file is checked, up to its last byte and gzip's checksum.
     pub fn read(path: &Path, kind: Kind) -> Result<Self, DataError> {
         let mut source = Source::open(path)?;
         let header = source.header(kind)?;
@@ -81,11 +80,11 @@ impl Idx {
         Ok(Self { dims: header.dims, data })
     }
 
-    /// Writes a file, gzipped when the name ends with `.gz`. The file appears whole or not at all: it is written under
-    /// a temporary name in the same folder, synced and renamed.
+    /// Writes a file, gzipped if the name ends with `.gz`. The write is atomic: a temporary file in the same folder is synced
+    /// and renamed.
     ///
     /// # Errors
-    /// [`DataError`] of a file that cannot be written.
+    /// A [`DataError`] when the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), DataError> {
         self.try_write(path).map_err(|source| DataError::unwritable(path, source))
     }
@@ -162,12 +161,12 @@ struct Header {
     bytes: u64,
 }
 
-/// A file being read, unpacked where it is gzipped.
+/// A file being read, and decompressed if it is gzipped.
 struct Source<'a> {
     path: &'a Path,
     reader: Box<dyn Read>,
     gzip: bool,
-    /// The most bytes that can come out of it.
+    /// The maximum number of bytes that it can yield.
     most: u64,
 }
 
@@ -203,7 +202,7 @@ impl<'a> Source<'a> {
         self.check_claim(dims.collect(), expected as u64)
     }
 
-    /// Refuses dimensions that no file, or not this one, can hold.
+    /// Rejects dimensions that no file, or not this one, can hold.
     fn check_claim(&self, dims: Vec<usize>, header: u64) -> Result<Header, DataError> {
         let Some(bytes) = product(&dims).filter(|&bytes| bytes <= MAX_BYTES) else {
             let hint = "the header is damaged, or the file is no data set, get it again";
@@ -217,7 +216,7 @@ impl<'a> Source<'a> {
         Err(self.refuse(claim(&dims, bytes), found, CUT_OFF))
     }
 
-    /// All data, and proof that nothing follows it.
+    /// Reads all data and checks that nothing follows it.
     fn data(&mut self, header: &Header) -> Result<Vec<u8>, DataError> {
         let expected = header.bytes;
         let data = self.take(expected as usize, 0)?;
@@ -231,7 +230,7 @@ impl<'a> Source<'a> {
         Ok(data)
     }
 
-    /// Up to `count` bytes, fewer at the end of the file. The vector grows with what comes.
+    /// Reads up to `count` bytes, fewer at the end of the file. The vector grows with the bytes that arrive.
     fn take(&mut self, count: usize, done: u64) -> Result<Vec<u8>, DataError> {
         let mut bytes = Vec::new();
         match (&mut self.reader).take(count as u64).read_to_end(&mut bytes) {
@@ -259,7 +258,7 @@ impl<'a> Source<'a> {
         self.refuse(format!("a header of {expected} bytes"), found, "the file is cut off, get it again")
     }
 
-    /// Says what the file is instead; a stream that breaks on the way is judged by what came.
+    /// Describes what the file is instead; if the stream breaks, the bytes before that decide.
     fn not_idx(&mut self, mut start: Vec<u8>) -> DataError {
         if start.len() == 4 {
             start.extend(self.take(PEEK, 4).unwrap_or_default());
@@ -272,7 +271,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What a header claims: `12 bytes, as the header claims ([2, 3, 2])`.
+/// Describes a header's claim: `12 bytes, as the header claims ([2, 3, 2])`.
 fn claim(dims: &[usize], bytes: u64) -> String {
     format!("{bytes} bytes, as the header claims ({dims:?})")
 }
@@ -282,7 +281,7 @@ fn failed_disk(path: &Path, done: u64, source: io::Error) -> DataError {
     DataError::new("read").at(path).found(format!("no more after {done} bytes of data")).hint(hint).because(source)
 }
 
-/// The product of the dimensions, `None` when it passes `u64`. An empty dimension makes it 0 whatever the others are.
+/// The product of the dimensions, or `None` if it overflows `u64`. One dimension of 0 makes it 0 whatever the others are.
 pub(super) fn product(dims: &[usize]) -> Option<u64> {
     if dims.contains(&0) {
         return Some(0);
@@ -290,7 +289,7 @@ pub(super) fn product(dims: &[usize]) -> Option<u64> {
     dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64))
 }
 
-/// Compares the number of dimensions with the kind that was wanted.
+/// Checks the number of dimensions against the expected kind.
 fn check_kind(path: &Path, kind: Kind, rank: u8) -> Result<(), DataError> {
     let expected = match kind {
         Kind::Images if rank != 3 => "an image file (3 dimensions, magic 0x00000803)",

@@ -1,6 +1,6 @@
-//! What a file is that is not IDX, by its first bytes.
+//! Guesses from its first bytes what a file that is not IDX is.
 
-/// How files that are often found in the place of an IDX file begin, what they are, and what to do.
+/// Files that are often found in place of an IDX file: their first bytes, what they are, and what to do.
 const IMPOSTORS: &[(&[u8], &str, &str)] = &[
     (b"\x1f\x8b", "a gzip file inside the gzip file", "unpack it once with gunzip"),
     (b"version https://git-lfs", "a Git LFS pointer, not the file that it points to", "run git lfs pull"),
@@ -16,7 +16,7 @@ const IMPOSTORS: &[(&[u8], &str, &str)] = &[
     (b"{", "JSON text, perhaps a server's error message", "download the file again and look at the address"),
 ];
 
-/// What `start`, the first bytes of a file that is not IDX, looks like, and what to do about it.
+/// Describes what `start`, the first bytes of a file that is not IDX, looks like, and what to do about it.
 pub(super) fn guess(start: &[u8]) -> (String, &'static str) {
     const AGAIN: &str = "get the file again";
     if start.is_empty() {

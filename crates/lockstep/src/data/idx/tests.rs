@@ -1,4 +1,4 @@
-//! Tests of the IDX reader and writer: round trips, and files that lie.
+//! Tests of the IDX reader and writer: round trips, and malformed files.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -47,7 +47,7 @@ fn reads_the_published_layout() {
 }
 
 #[test]
-fn tells_gzip_by_content_not_by_name() {
+fn recognizes_gzip_by_content_not_by_name() {
     assert_eq!(read_bytes(&gzip(&images()), Kind::Images).unwrap(), read_bytes(&images(), Kind::Images).unwrap());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plain.gz");

@@ -1,4 +1,4 @@
-//! What can be wrong with a schedule: its options, its fit to the optimizer, a saved state.
+//! Errors of a schedule: its options, its fit to the optimizer, or a saved state.
 
 use super::mode::Mode;
 use crate::optim::OptimError;
@@ -14,30 +14,30 @@ pub enum ScheduleError {
         schedule: &'static str,
         /// The option's name.
         option: &'static str,
-        /// What was given.
+        /// The given value.
         value: f64,
-        /// The valid range, in words.
+        /// The valid range, as text.
         must_be: &'static str,
     },
-    /// Several lower bounds of the learning rate, but not one for each parameter group.
+    /// There are several lower bounds of the learning rate, but not one for each parameter group.
     #[error("{bounds} lower bounds (min_lr) for {groups} parameter groups; give one for all, or one for each")]
     Bounds {
-        /// How many bounds there are.
+        /// The number of bounds.
         bounds: usize,
-        /// How many groups the optimizer has.
+        /// The number of groups of the optimizer.
         groups: usize,
     },
-    /// The saved state has followed a metric in the other direction.
+    /// The saved state followed a metric in the other direction.
     #[error(
-        "the saved state of the schedule is of mode {saved:?}, this run's is {here:?}; go on with the same metric, or start anew"
+        "the saved state of the schedule is of mode {saved:?}, this run's is {here:?}; continue with the same metric, or start over"
     )]
     Mode {
-        /// The mode of the run that saved.
+        /// The mode of the saved run.
         saved: Mode,
-        /// The mode here.
+        /// The mode of this run.
         here: Mode,
     },
-    /// The optimizer refused the new rate.
+    /// The optimizer rejected the new rate.
     #[error("failed to set a learning rate")]
     Optimizer(#[from] OptimError),
 }

@@ -1,10 +1,10 @@
 //! Learning-rate schedules: [`ReduceLrOnPlateau`], which follows a metric, and [`Warmup`], which follows the step.
 //!
-//! Both work through [`Optimizer::set_group_lr`](super::Optimizer::set_group_lr), whose rates a snapshot saves with the optimizer.
-//! What a schedule itself must remember is a value to be saved beside it ([`PlateauState`]), or nothing at all ([`Warmup`] is a
-//! function of the step).
+//! Both call [`Optimizer::set_group_lr`](super::Optimizer::set_group_lr), whose rates a snapshot saves with the optimizer. A
+//! schedule's own state is a value to save next to it ([`PlateauState`]), or nothing at all ([`Warmup`] is a function of the
+//! step).
 //!
-//! Left out: PyTorch's other schedulers, and its chaining of one after the other.
+//! Leaves out PyTorch's other schedulers, and its chaining of several.
 
 mod error;
 mod mode;

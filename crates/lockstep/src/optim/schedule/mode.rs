@@ -1,4 +1,4 @@
-//! In which direction a metric improves.
+//! The direction in which a metric improves.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Less, as for a loss.
+    /// Lower is better, as for a loss.
     #[default]
     Min,
-    /// More, as for an accuracy.
+    /// Higher is better, as for an accuracy.
     Max,
 }
 
 impl Mode {
-    /// Whatever comes first is better.
+    /// The initial value, which any metric improves on.
     pub(super) fn worst(self) -> f64 {
         match self {
             Mode::Min => f64::INFINITY,

@@ -1,4 +1,4 @@
-//! A lower learning rate when a metric has stopped to improve, `torch.optim.lr_scheduler.ReduceLROnPlateau`.
+//! Reduces the learning rate when a metric has stopped improving: `torch.optim.lr_scheduler.ReduceLROnPlateau`.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use super::error::ScheduleError;
 use super::mode::Mode;
 use crate::optim::Optimizer;
 
-/// What the threshold is a part of.
+/// What the threshold is relative to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ThresholdMode {
-    /// Of the best value: better is beyond `best * (1 ∓ threshold)`.
+    /// Relative to the best value: better is beyond `best * (1 ∓ threshold)`.
     #[default]
     Rel,
-    /// Of nothing: better is beyond `best ∓ threshold`.
+    /// Absolute: better is beyond `best ∓ threshold`.
     Abs,
 }
 
@@ -24,21 +24,21 @@ pub enum ThresholdMode {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PlateauOptions {
-    /// What counts as better; [`Mode::Min`].
+    /// What counts as better; [`Mode::Min`] by default.
     pub mode: Mode,
-    /// What a learning rate is multiplied with, at least 0 and less than 1; 0.1.
+    /// The factor for learning rates, at least 0 and less than 1; 0.1.
     pub factor: f64,
-    /// How many calls in a row may go by without an improvement before the one that reduces; 10.
+    /// How many calls in a row may pass without an improvement before the next one reduces; 10.
     pub patience: u64,
-    /// How much better a metric must be to count; 1e-4.
+    /// How much better a metric must be to count as an improvement; 1e-4.
     pub threshold: f64,
-    /// What `threshold` is a part of; [`ThresholdMode::Rel`].
+    /// What `threshold` is relative to; [`ThresholdMode::Rel`].
     pub threshold_mode: ThresholdMode,
-    /// How many calls after a reduction count no bad one; 0.
+    /// How many calls after a reduction are not counted as bad; 0.
     pub cooldown: u64,
     /// The lowest learning rate: one for all parameter groups, or one for each; 0.
     pub min_lr: Vec<f64>,
-    /// A learning rate that would fall by no more than this is left; 1e-8.
+    /// A reduction by no more than this is not applied; 1e-8.
     pub eps: f64,
 }
 
@@ -57,9 +57,9 @@ impl Default for PlateauOptions {
     }
 }
 
-/// Multiplies the learning rates with a factor once a metric has not improved for longer than its patience.
+/// Multiplies the learning rates by a factor once a metric has not improved for longer than its patience.
 ///
-/// Every rank must give the same metric (an all-reduced one), or the ranks' learning rates part.
+/// Every rank must pass the same metric (an all-reduced one), or the ranks' learning rates diverge.
 ///
 /// ```
 /// use lockstep::optim::schedule::{PlateauOptions, ReduceLrOnPlateau};
@@ -88,30 +88,30 @@ pub struct ReduceLrOnPlateau {
     state: PlateauState,
 }
 
-/// What a [`ReduceLrOnPlateau`] remembers from call to call; for serde, JSON among its formats.
+/// The state of a [`ReduceLrOnPlateau`] between calls; for serde, including JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlateauState {
-    /// The direction in which `best` is the best.
+    /// The direction of `best`.
     pub mode: Mode,
-    /// The best metric so far; infinite (the worst) before the first.
+    /// The best metric so far; before the first call infinite, the worst value.
     #[serde(with = "any_float")]
     pub best: f64,
-    /// How many calls in a row were no better.
+    /// How many calls in a row did not improve.
     pub num_bad_epochs: u64,
     /// How many calls the cooldown still lasts.
     pub cooldown_counter: u64,
-    /// How many calls there were.
+    /// The number of calls so far.
     pub last_epoch: u64,
 }
 
-/// A learning rate that was reduced.
+/// A reduction of a learning rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reduced {
     /// The parameter group, counted from 0.
     pub group: usize,
-    /// Its learning rate before.
+    /// The previous learning rate.
     pub from: f64,
-    /// And after.
+    /// The new learning rate.
     pub to: f64,
 }
 
@@ -122,10 +122,10 @@ impl fmt::Display for Reduced {
 }
 
 impl ReduceLrOnPlateau {
-    /// A schedule that has seen no metric yet.
+    /// A schedule that has not seen a metric yet.
     ///
     /// # Errors
-    /// A factor that is not at least 0 and less than 1 (PyTorch's check), and numbers that are not finite or negative.
+    /// A factor that is not at least 0 and less than 1 (PyTorch's check), and numbers that are negative or not finite.
     pub fn new(options: PlateauOptions) -> Result<Self, ScheduleError> {
         options.check()?;
         let state = PlateauState {
@@ -138,10 +138,11 @@ impl ReduceLrOnPlateau {
         Ok(ReduceLrOnPlateau { options, state })
     }
 
-    /// Takes the metric of an epoch, and reduces the learning rates of `optimizer` when it is time. Says which; often none.
+    /// Takes the metric of an epoch, and reduces the learning rates of `optimizer` if it is time. Returns the reductions.
     ///
     /// # Errors
-    /// Another number of lower bounds than of parameter groups; neither the schedule nor a learning rate has changed then.
+    /// The number of lower bounds is not the number of parameter groups; neither the schedule nor a learning rate has changed
+    /// then.
     pub fn step(&mut self, metric: f64, optimizer: &mut impl Optimizer) -> Result<Vec<Reduced>, ScheduleError> {
         let rates = optimizer.group_lrs();
         let bounds = self.bounds(rates.len())?;
@@ -159,15 +160,15 @@ impl ReduceLrOnPlateau {
         Ok(reduced)
     }
 
-    /// What the next call depends on, beside the options and the optimizer's learning rates.
+    /// The state that the next call depends on, besides the options and the optimizer's learning rates.
     pub fn state(&self) -> PlateauState {
         self.state
     }
 
-    /// Goes on from a saved state. The options stay this schedule's own.
+    /// Continues from a saved state. The options stay this schedule's own.
     ///
     /// # Errors
-    /// A state of the other [`Mode`]; this schedule is then as it was.
+    /// A state of the other [`Mode`]; this schedule is then unchanged.
     pub fn load_state(&mut self, state: PlateauState) -> Result<(), ScheduleError> {
         if state.mode != self.options.mode {
             return Err(ScheduleError::Mode { saved: state.mode, here: self.options.mode });
@@ -181,7 +182,7 @@ impl ReduceLrOnPlateau {
         &self.options
     }
 
-    /// Counts the metric, and says whether patience is at its end.
+    /// Counts the metric. Returns true if the patience is exhausted.
     fn is_time(&mut self, metric: f64) -> bool {
         let state = &mut self.state;
         state.last_epoch += 1;
@@ -243,7 +244,7 @@ fn lowered(rate: f64, factor: f64, bound: f64) -> f64 {
 }
 
 mod any_float {
-    //! A float that may be infinite: JSON has finite numbers only, so others are written as text.
+    //! A float that may be infinite: JSON has only finite numbers, so other values are written as text.
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_survives_json_at_any_moment_and_goes_on_alike() {
+    fn a_state_survives_json_at_any_moment_and_continues_the_same_way() {
         let metrics = [f64::INFINITY, 1.0, f64::NAN, 1.0, f64::NEG_INFINITY, 0.5, 0.5, 0.5];
         let options = PlateauOptions { cooldown: 1, ..impatient() };
         let (mut whole, mut rates) = (ReduceLrOnPlateau::new(options.clone()).unwrap(), optimizer());
@@ -316,7 +317,7 @@ mod tests {
 
     #[test]
     fn refuses_options_out_of_range_and_names_them() {
-        for (options, told) in [
+        for (options, expected) in [
             (PlateauOptions { factor: 1.0, ..Default::default() }, "factor for ReduceLrOnPlateau: 1;"),
             (PlateauOptions { factor: f64::NAN, ..Default::default() }, "factor"),
             (PlateauOptions { threshold: -1.0, ..Default::default() }, "threshold"),
@@ -324,7 +325,7 @@ mod tests {
             (PlateauOptions { eps: f64::NAN, ..Default::default() }, "eps"),
         ] {
             let refused = ReduceLrOnPlateau::new(options).unwrap_err().to_string();
-            assert!(refused.contains(told), "{refused}");
+            assert!(refused.contains(expected), "{refused}");
         }
     }
 
@@ -345,8 +346,8 @@ mod tests {
         let saved = ReduceLrOnPlateau::new(PlateauOptions { mode: Mode::Max, ..Default::default() }).unwrap().state();
         let mut schedule = ReduceLrOnPlateau::new(PlateauOptions::default()).unwrap();
         let before = schedule.state();
-        let told = schedule.load_state(saved).unwrap_err().to_string();
-        assert!(told.contains("Max") && told.contains("Min"), "{told}");
+        let message = schedule.load_state(saved).unwrap_err().to_string();
+        assert!(message.contains("Max") && message.contains("Min"), "{message}");
         assert_eq!(schedule.state(), before);
     }
 }

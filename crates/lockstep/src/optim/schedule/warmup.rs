@@ -3,10 +3,10 @@
 use super::error::ScheduleError;
 use crate::optim::Optimizer;
 
-/// A learning rate that rises linearly over the first steps and is constant from then on, as a function of the step alone: a
-/// resumed run asks for the step that it resumes at, and nothing need be saved.
+/// A learning rate that rises linearly over the first steps and is constant from then on. It is a function of the step alone,
+/// so a resumed run needs no saved state.
 ///
-/// As Python's `LinearLR(optimizer, start_factor, end_factor=1.0, total_iters)`, in its closed form: step 0 trains with
+/// Like Python's `LinearLR(optimizer, start_factor, end_factor=1.0, total_iters)`, in its closed form: step 0 trains with
 /// `start_factor * lr`, step `total_iters` and all later ones with `lr`.
 ///
 /// ```
@@ -44,13 +44,13 @@ impl Warmup {
         Ok(Warmup { lr, start_factor, steps })
     }
 
-    /// The linear scaling rule: a recipe's `lr`, made for batches of `base` samples, times the number of times that `base` goes
-    /// into the batch of all ranks (`batch` samples on each of `world_size`). Starts at the recipe's own `lr`, whatever the number
-    /// of ranks, and reaches the scaled one at step `steps`. Where the batch is not larger than `base` there is nothing to warm up
-    /// to, and the scaled rate is constant.
+    /// The linear scaling rule: a recipe's `lr`, chosen for batches of `base` samples, times the ratio of the batch of all
+    /// ranks (`batch` samples on each of `world_size`) to `base`. Starts at the recipe's own `lr`, whatever the number of
+    /// ranks, and reaches the scaled one at step `steps`. If the batch is not larger than `base`, no warm-up is needed and the
+    /// scaled rate is constant.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and a batch or base of no samples.
+    /// As [`new`](Self::new), and a batch or base of 0 samples.
     pub fn linear_scaling(
         lr: f64,
         base: usize,
@@ -72,7 +72,7 @@ impl Warmup {
         self.lr * self.factor(step)
     }
 
-    /// The share of its full rate that a parameter group has in the step: from the start factor up to 1.
+    /// The fraction of its full rate that a parameter group has in the step: from the start factor up to 1.
     pub fn factor(&self, step: u64) -> f64 {
         if self.is_over(step) {
             return 1.0;
@@ -80,13 +80,13 @@ impl Warmup {
         self.start_factor + (1.0 - self.start_factor) * step as f64 / self.steps as f64
     }
 
-    /// Whether the rate is constant from this step on. Something else may set it then, [`ReduceLrOnPlateau`](super::ReduceLrOnPlateau)
-    /// for one.
+    /// Returns true if the rate is constant from this step on. Then something else may set it, such as
+    /// [`ReduceLrOnPlateau`](super::ReduceLrOnPlateau).
     pub fn is_over(&self, step: u64) -> bool {
         step >= self.steps
     }
 
-    /// Gives all parameter groups the step's learning rate.
+    /// Sets the rates of all parameter groups for the step.
     pub fn apply(&self, step: u64, optimizer: &mut impl Optimizer) {
         optimizer.set_lr(self.lr(step));
     }
@@ -112,13 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_out_of_range_and_names_it() {
-        let told = |refused: Result<Warmup, ScheduleError>| refused.unwrap_err().to_string();
-        assert!(told(Warmup::new(f64::NAN, 0.5, 1)).contains("lr"));
-        assert!(told(Warmup::new(0.1, 0.0, 1)).contains("start_factor"));
-        assert!(told(Warmup::new(0.1, 1.5, 1)).contains("start_factor"));
-        assert!(told(Warmup::linear_scaling(0.1, 0, 32, 4, 1)).contains("base batch"));
-        assert!(told(Warmup::linear_scaling(0.1, 32, 0, 4, 1)).contains("batch of all ranks"));
-        assert!(told(Warmup::linear_scaling(f64::MAX, 1, 32, 4, 1)).contains("lr"));
+    fn refuses_options_out_of_range_and_names_them() {
+        let message = |refused: Result<Warmup, ScheduleError>| refused.unwrap_err().to_string();
+        assert!(message(Warmup::new(f64::NAN, 0.5, 1)).contains("lr"));
+        assert!(message(Warmup::new(0.1, 0.0, 1)).contains("start_factor"));
+        assert!(message(Warmup::new(0.1, 1.5, 1)).contains("start_factor"));
+        assert!(message(Warmup::linear_scaling(0.1, 0, 32, 4, 1)).contains("base batch"));
+        assert!(message(Warmup::linear_scaling(0.1, 32, 0, 4, 1)).contains("batch of all ranks"));
+        assert!(message(Warmup::linear_scaling(f64::MAX, 1, 32, 4, 1)).contains("lr"));
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers and texts, each of which a pickle may write in several ways.
+//! Numbers and texts, each of which has several encodings in a pickle.
 
 use super::reader::Reader;
 use super::value::Value;
@@ -50,7 +50,7 @@ pub(super) fn bytes(opcode: u8, reader: &mut Reader<'_>) -> Result<(), BadFile> 
     .map(drop)
 }
 
-/// A text of protocol 0, which stands as Python's source has it; names of weights need no escapes.
+/// A text of protocol 0, written as in Python's source; names of weights need no escapes.
 fn unquoted(line: &[u8]) -> Result<&[u8], BadFile> {
     match line {
         [b'\'', inner @ .., b'\''] | [b'"', inner @ .., b'"'] if !inner.contains(&b'\\') => Ok(inner),

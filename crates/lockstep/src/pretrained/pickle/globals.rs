@@ -1,14 +1,14 @@
-//! The names that a state dict may use. All others are refused.
+//! The names that a state dict may use. All others are errors.
 
 use tch::Kind;
 
 use crate::pretrained::error::{BadFile, SHOWN};
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::pretrained) enum Global {
     OrderedDict,
-    /// `_rebuild_tensor(storage, offset, size, stride)`, and `_rebuild_tensor_v2` with more arguments behind these.
+    /// `_rebuild_tensor(storage, offset, size, stride)`, and `_rebuild_tensor_v2` with additional arguments.
     RebuildTensor,
     /// `_rebuild_parameter(tensor, requires_grad, hooks)`.
     RebuildParameter,
@@ -19,12 +19,12 @@ pub(in crate::pretrained) enum Global {
     Size,
     /// `torch.device(text)`.
     Device,
-    /// `torch.float32` and its like: never called.
+    /// `torch.float32` and others: never called.
     Dtype,
 }
 
 impl Global {
-    /// What `module.name` stands for.
+    /// The meaning of `module.name`.
     pub(super) fn find(module: &str, name: &str) -> Result<Self, BadFile> {
         let known = match (module, name) {
             ("collections", "OrderedDict") => Some(Global::OrderedDict),
@@ -40,7 +40,7 @@ impl Global {
     }
 }
 
-/// The refusal of a name that comes from the file.
+/// The error for an unknown name from the file.
 pub(super) fn refused(global: &str) -> BadFile {
     let global = global.chars().take(SHOWN).flat_map(char::escape_default).collect();
     BadFile::Refused { global }

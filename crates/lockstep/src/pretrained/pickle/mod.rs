@@ -1,20 +1,20 @@
-//! Python's pickles, as far as a state dict needs them, and no further.
+//! The part of Python's pickle format that a state dict needs.
 //!
-//! A pickle is a program: it names functions and has them called, which is how a file of weights comes to run `os.system`. Here
-//! nothing is ever called. The machine ([`machine`]) knows containers, numbers, texts, and the few names of [`globals`], whose
-//! "calls" only note which part of which storage a tensor is. Any other name ends the reading with that name.
+//! A pickle is a program: it names functions and calls them, which is how a file of weights can run `os.system`. Here nothing
+//! is ever called. The virtual machine ([`vm`]) knows containers, numbers, texts, and the few names of [`globals`], whose
+//! "calls" only record which part of which storage a tensor is. Any other name is an error.
 //!
-//! Values lie in one list and refer to each other by position: nesting costs no stack, and a value that contains itself does no
-//! harm. What a pickle can make this allocate is bounded by [`MOST_VALUES`](machine::MOST_VALUES) and by its own length.
+//! Values are in one list and refer to each other by index: nesting costs no stack, and a value that contains itself is
+//! harmless. Memory is bounded by [`MOST_VALUES`](vm::MOST_VALUES) and by the pickle's own length.
 //!
 //! Source: Python's `pickletools.py`, PyTorch's `torch/_weights_only_unpickler.py`.
 
 mod atoms;
 mod globals;
-mod machine;
 mod reader;
 mod value;
+mod vm;
 
-pub(super) use machine::parse;
 pub(super) use reader::Reader;
 pub(super) use value::{Id, Pickle, Storage, Strided, Value};
+pub(super) use vm::parse;

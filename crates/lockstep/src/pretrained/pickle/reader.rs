@@ -1,8 +1,8 @@
-//! Bytes that can only be taken as far as there are any.
+//! A bounds-checked reader of bytes.
 
 use crate::pretrained::error::BadFile;
 
-/// What is left of some bytes.
+/// The remaining bytes.
 pub(in crate::pretrained) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -13,7 +13,7 @@ impl<'a> Reader<'a> {
         Reader { bytes, at: 0 }
     }
 
-    /// How many bytes have been taken.
+    /// The number of bytes taken so far.
     pub(in crate::pretrained) fn at(&self) -> usize {
         self.at
     }
@@ -38,15 +38,15 @@ impl<'a> Reader<'a> {
         self.array().map(|[byte]| byte)
     }
 
-    /// So many bytes as a length of 1, 4 or 8 bytes before them says.
+    /// Takes bytes with a length prefix of 1, 4 or 8 bytes.
     pub(super) fn counted<const N: usize>(&mut self) -> Result<&'a [u8], BadFile> {
         let mut wide = [0; 8];
         wide[..N].copy_from_slice(&self.array::<N>()?);
-        // A length that is no usize is more than there is.
+        // A length that does not fit usize exceeds the data.
         self.take(usize::try_from(u64::from_le_bytes(wide)).unwrap_or(usize::MAX))
     }
 
-    /// The bytes up to the next end of line, which is taken too.
+    /// Takes the bytes up to the next newline, and the newline.
     pub(super) fn line(&mut self) -> Result<&'a [u8], BadFile> {
         let rest = &self.bytes[self.at..];
         let length = rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len());

@@ -1,10 +1,10 @@
-//! What a pickle makes: values that refer to each other by position.
+//! The values in a pickle, which refer to each other by index.
 
 use tch::Kind;
 
 use super::globals::Global;
 
-/// A value's position in its pickle.
+/// The index of a value in its pickle.
 pub(in crate::pretrained) type Id = usize;
 
 /// A value. Texts are UTF-8.
@@ -17,31 +17,31 @@ pub(in crate::pretrained) enum Value {
     Text(String),
     Tuple(Vec<Id>),
     List(Vec<Id>),
-    /// In the order of insertion; of two equal keys the later counts.
+    /// In insertion order; of two equal keys the later counts.
     Dict(Vec<(Id, Id)>),
     Global(Global),
     Storage(Box<Storage>),
-    /// In a box, as the storage is, so that other values stay small.
+    /// Boxed, like the storage, so that other values stay small.
     Tensor(Box<Strided>),
-    /// A parameter, as PyTorch before 0.4 saved it: its tensor comes later.
+    /// A parameter as PyTorch before 0.4 saved it: its tensor is set later.
     Parameter(Option<Id>),
-    /// Something that has no part in weights: a float, a truth value, bytes, a device.
+    /// Something that is not part of weights: a float, a boolean, bytes, a device.
     Other,
 }
 
-/// Elements of the file.
+/// A storage: elements in the file.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pretrained) struct Storage {
-    /// The text by which the file calls it.
+    /// Its key in the file.
     pub(in crate::pretrained) key: Id,
     pub(in crate::pretrained) kind: Kind,
-    /// How many elements the whole of it has.
+    /// Its total number of elements.
     pub(in crate::pretrained) numel: u64,
-    /// The part that is meant, in elements: a view of the whole in old files.
+    /// The selected part, in elements: a view of the whole in old files.
     pub(in crate::pretrained) part: (u64, u64),
 }
 
-/// A tensor: a view of a storage. Nothing of it has been checked against the storage.
+/// A tensor: a view of a storage. Not yet checked against the storage.
 #[derive(Debug)]
 pub(in crate::pretrained) struct Strided {
     pub(in crate::pretrained) storage: Storage,
@@ -50,7 +50,7 @@ pub(in crate::pretrained) struct Strided {
     pub(in crate::pretrained) stride: Vec<i64>,
 }
 
-/// All values of a pickle, and the one that it gives.
+/// All values of a pickle, and its result.
 #[derive(Debug)]
 pub(in crate::pretrained) struct Pickle {
     pub(super) values: Vec<Value>,
@@ -85,7 +85,7 @@ impl Pickle {
         }
     }
 
-    /// One step only: a parameter of a parameter is nothing that PyTorch writes.
+    /// One step only: PyTorch never writes a parameter of a parameter.
     fn behind<'a>(&'a self, value: &'a Value) -> &'a Value {
         match value {
             Value::Parameter(Some(data)) => self.get(*data),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use c10d::{Endpoint, GroupOptions, ProcessGroup, Store, WorldSize};
 use tch::Tensor;
 
-/// Runs `body` once a rank and returns what each gave, in rank order.
+/// Runs `body` once per rank and returns the results in rank order.
 pub fn ranks<T: Send>(world: usize, body: impl Fn(Rc<ProcessGroup>) -> T + Send + Sync) -> Vec<T> {
     let store = Arc::new(Store::hash().unwrap());
     let world = WorldSize::new(world).unwrap();

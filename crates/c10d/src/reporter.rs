@@ -1,0 +1,281 @@
+//! Desync reports, on the side of the ranks: every rank keeps a note of the operations that it is in, answers those who ask
+//! where it is, and asks the others after a failure.
+//!
+//! Gloo's own errors name an address or nothing at all. Here a thread answers through the store when somebody asks: also
+//! while the rank itself is blocked in a collective. A rank that is dead or stopped does not answer. Costs one `check` per
+//! rank and poll interval.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lockstep_contract::desync_report::{ASKED, Call, RankState, answer_key, farewell_key};
+
+use crate::desync_report::{DesyncReport, PATIENCE};
+use crate::error::Result;
+use crate::{Rank, Store, WorldSize};
+
+/// How often the answering thread looks whether somebody asked.
+const POLL: Duration = Duration::from_millis(200);
+
+/// How long a group that ends waits for its farewell to be in the store, whose host may be stopped.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A rank's own note of the operations that it is in.
+#[derive(Debug, Default)]
+struct Note {
+    issued: BTreeMap<String, u64>,
+    finished: u64,
+    open: BTreeMap<u64, Call>,
+    next_entry: u64,
+    failed: Option<(Call, String)>,
+    /// Groups that the rank lets go of, with farewells that are not in the store yet.
+    leaving: Vec<(String, RankState)>,
+    /// The reporter ends.
+    stop: bool,
+    /// The answering thread has ended.
+    deaf: bool,
+    /// A farewell did not get into the store in time, so nobody waits for the answering thread again.
+    held_up: bool,
+}
+
+/// What [`Reporter::enter`] hands out for [`Reporter::leave`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry(u64);
+
+impl Note {
+    /// A failure that nothing has followed says most; else the oldest open operation is where the rank is held up.
+    fn state(&self) -> RankState {
+        if let Some((call, why)) = &self.failed {
+            return RankState::Failed { call: call.clone(), why: why.clone() };
+        }
+        match self.open.first_key_value() {
+            Some((_, call)) => RankState::In(call.clone()),
+            None => RankState::Between { finished: self.finished },
+        }
+    }
+
+    /// What a rank says that lets go of a group.
+    fn farewell(&self) -> RankState {
+        match &self.failed {
+            Some((call, why)) => RankState::Failed { call: call.clone(), why: why.clone() },
+            None => RankState::Left { finished: self.finished, panicking: std::thread::panicking() },
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    note: Mutex<Note>,
+    /// Somebody leaves or stops, has left, or nobody answers any more.
+    changed: Condvar,
+}
+
+impl Shared {
+    // A note is only counters and strings: whatever a panicking holder left is still true.
+    fn note(&self) -> MutexGuard<'_, Note> {
+        self.note.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a rank enters, as far as reports are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// All ranks of the group make it, in the same order.
+    Collective,
+    /// Two ranks make it, or any sender and this rank.
+    Message,
+}
+
+/// Keeps a rank's note, answers requests, and makes reports. One for each job and rank.
+#[derive(Debug)]
+pub(crate) struct Reporter {
+    rank: Rank,
+    store: Arc<Store>,
+    shared: Arc<Shared>,
+}
+
+impl Reporter {
+    /// Starts the answering thread, which has a connection of its own to the store.
+    pub(crate) fn start(store: &Store, rank: Rank, world: WorldSize) -> Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let (own, theirs) = (Arc::new(store.clone_later()?), store.try_clone()?);
+        if world.get() > 1 {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || {
+                answer_until_stopped(&theirs, rank, &shared);
+                drop(theirs);
+                shared.note().deaf = true;
+                shared.changed.notify_all();
+            });
+        } else {
+            shared.note().deaf = true;
+        }
+        Ok(Reporter { rank, store: own, shared })
+    }
+
+    /// Notes that the rank enters an operation of a group.
+    pub(crate) fn enter(&self, group: &str, operation: &str, kind: Kind) -> Entry {
+        let mut note = self.shared.note();
+        let number = (kind == Kind::Collective).then(|| {
+            let number = note.issued.entry(group.to_owned()).or_default();
+            *number += 1;
+            *number
+        });
+        let call = Call { group: group.to_owned(), number, operation: operation.to_owned() };
+        let entry = note.next_entry;
+        note.next_entry += 1;
+        note.open.insert(entry, call);
+        Entry(entry)
+    }
+
+    /// Notes that the operation is over. A rank that goes on has left earlier failures behind.
+    pub(crate) fn leave(&self, entry: Entry) {
+        let mut note = self.shared.note();
+        note.open.remove(&entry.0);
+        note.finished += 1;
+        note.failed = None;
+    }
+
+    /// Leaves a farewell for those that are in the group still. To be called before the group's connections are closed: who sees
+    /// them closed finds it in the store. Gives up after [`FAREWELL`].
+    pub(crate) fn leave_group(&self, group: &str) {
+        let mut note = self.shared.note();
+        let farewell = note.farewell();
+        note.leaving.push((group.to_owned(), farewell));
+        self.shared.changed.notify_all();
+        let pending =
+            |note: &mut Note| !note.deaf && !note.held_up && note.leaving.iter().any(|(name, _)| name == group);
+        let waited = self.shared.changed.wait_timeout_while(note, FAREWELL, pending);
+        let (mut note, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        note.held_up |= waited.timed_out();
+    }
+
+    /// Notes that the operation failed, and asks the given ranks of its group where they are. Takes hardly longer than
+    /// [`PATIENCE`], also when the store does not answer.
+    pub(crate) fn report(&self, entry: Entry, why: &str, group: &str, members: &[Rank]) -> DesyncReport {
+        let own = {
+            let mut note = self.shared.note();
+            match note.open.remove(&entry.0) {
+                Some(call) => {
+                    note.failed = Some((call.clone(), why.to_owned()));
+                    RankState::Failed { call, why: why.to_owned() }
+                }
+                None => note.state(),
+            }
+        };
+        let others: Vec<Rank> = members.iter().copied().filter(|&rank| rank != self.rank).collect();
+        match self.ask_in_time(own.clone(), group.to_owned(), others) {
+            Ok(answers) => DesyncReport { own, answers, store_error: None },
+            Err(why) => DesyncReport { own, answers: BTreeMap::new(), store_error: Some(why) },
+        }
+    }
+
+    /// A store whose host is stopped blocks its callers for ever (c10d waits for its answers without a deadline), so somebody
+    /// else asks. That thread is given up with the store.
+    fn ask_in_time(
+        &self,
+        own: RankState,
+        group: String,
+        others: Vec<Rank>,
+    ) -> Result<BTreeMap<Rank, Option<RankState>>, String> {
+        let (sender, receiver) = channel();
+        let (store, rank) = (Arc::clone(&self.store), self.rank);
+        std::thread::spawn(move || {
+            // Nobody listens any more if this comes too late.
+            let _ = sender.send(ask(&store, rank, &own, &group, &others));
+        });
+        match receiver.recv_timeout(PATIENCE + 5 * POLL) {
+            Ok(asked) => asked.map_err(|error| error.detail().to_owned()),
+            Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        }
+    }
+}
+
+impl Drop for Reporter {
+    /// Waits for the answering thread, which must not be in libtorch when the process ends. One that a stopped host holds up is left
+    /// to end with the store.
+    fn drop(&mut self) {
+        let mut note = self.shared.note();
+        note.stop = true;
+        self.shared.changed.notify_all();
+        let answers = |note: &mut Note| !note.deaf && !note.held_up;
+        let waited = self.shared.changed.wait_timeout_while(note, FAREWELL, answers);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Opens a new round, answers it, and collects what the others say.
+fn ask(
+    store: &Store,
+    rank: Rank,
+    own: &RankState,
+    group: &str,
+    others: &[Rank],
+) -> Result<BTreeMap<Rank, Option<RankState>>> {
+    let round = store.add(ASKED, 1)?;
+    publish(store, &answer_key(round, rank.get()), own)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut answers = BTreeMap::new();
+        for &other in others {
+            // The farewell first: a rank that has left this group may still be there for others, and answer.
+            let answer = match read(store, &farewell_key(group, other.get()))? {
+                Some(farewell) => Some(farewell),
+                None => read(store, &answer_key(round, other.get()))?,
+            };
+            answers.insert(other, answer);
+        }
+        if answers.values().all(Option::is_some) || Instant::now() >= deadline {
+            return Ok(answers);
+        }
+        std::thread::sleep(POLL / 10);
+    }
+}
+
+fn read(store: &Store, key: &str) -> Result<Option<RankState>> {
+    if !store.check(&[key])? {
+        return Ok(None);
+    }
+    Ok(RankState::parse(&store.get(key)?))
+}
+
+fn publish(store: &Store, key: &str, state: &RankState) -> Result<()> {
+    store.set(key, &state.to_bytes())
+}
+
+/// Answers every round once and leaves the farewells, until the reporter ends or the store is gone.
+fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared) {
+    let mut answered = 0;
+    loop {
+        let note = shared.note();
+        let idle = |note: &mut Note| !note.stop && note.leaving.is_empty();
+        let (note, _) = shared.changed.wait_timeout_while(note, POLL, idle).unwrap_or_else(PoisonError::into_inner);
+        let (stop, now, leaving) = (note.stop, note.state(), note.leaving.clone());
+        drop(note);
+        for (group, farewell) in &leaving {
+            if publish(store, &farewell_key(group, rank.get()), farewell).is_err() {
+                return;
+            }
+        }
+        shared.note().leaving.drain(..leaving.len());
+        shared.changed.notify_all();
+        if stop {
+            return;
+        }
+        match answer(store, rank, &now, answered) {
+            Ok(rounds) => answered = rounds,
+            Err(_) => return,
+        }
+    }
+}
+
+/// Answers the rounds after `answered`; gives the last one.
+fn answer(store: &Store, rank: Rank, now: &RankState, answered: i64) -> Result<i64> {
+    let rounds = store.add(ASKED, 0)?;
+    for round in answered + 1..=rounds {
+        publish(store, &answer_key(round, rank.get()), now)?;
+    }
+    Ok(rounds)
+}

@@ -1,0 +1,78 @@
+//! Formats the result of grading a task for the learner.
+
+use std::fmt::Write as _;
+
+use crate::exercise::{Lab, Task, Tasks};
+use crate::{Finding, Verdict};
+
+/// The width of a line, in columns.
+const WIDTH: usize = 100;
+/// The column at which texts begin.
+const INDENT: usize = 12;
+
+/// The line for a task that passed.
+pub(crate) fn passed(tasks: &Tasks, task: &Task) -> String {
+    format!("✓ {}: {}", place(tasks, task), task.title)
+}
+
+/// The full report on a task that failed.
+pub(crate) fn failed(lab: &Lab, tasks: &Tasks, task: &Task, finding: &Finding, seed: u64) -> String {
+    let rank = finding.rank.map_or(String::new(), |rank| format!(" on rank {rank}"));
+    let symbol = if finding.verdict == Verdict::NotStarted { '·' } else { '✗' };
+    let verdict = finding.verdict.words();
+    let mut text = format!("{symbol} {}: {}: {verdict}{rank}\n\n", place(tasks, task), task.title);
+    let (number, name, package) = (lab.number(), &task.name, lab.package());
+    let mut lines = finding.lines();
+    lines.push(("file", format!("labs/{}/exercise/{}", lab.name, task.file().display())));
+    lines.push(("seed", seed.to_string()));
+    lines.push(("replay", format!("cargo test -p {package} -- {name} --seed {seed}")));
+    lines.push(("read", format!("book/src/{}, \"{}\"", tasks.chapter, task.section)));
+    lines.push(("hint", format!("lockstep hint {number} {name}")));
+    let mut last = "";
+    for (field, words) in lines {
+        let field = if field == last { "" } else { field };
+        for (row, line) in wrapped(&words).into_iter().enumerate() {
+            let field = if row == 0 { field } else { "" };
+            let line = format!("  {field:<width$}{line}", width = INDENT - 2);
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        last = if field.is_empty() { last } else { field };
+    }
+    text
+}
+
+/// `task 2 of 4, average`.
+fn place(tasks: &Tasks, task: &Task) -> String {
+    let number = tasks.tasks.iter().position(|one| one.name == task.name).map_or(0, |index| index + 1);
+    format!("task {number} of {}, {}", tasks.tasks.len(), task.name)
+}
+
+/// Breaks the text into lines at spaces.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().filter(|line| line.is_empty() || line.len() + 1 + word.len() <= WIDTH - INDENT);
+        match line {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn breaks_lines_at_spaces_and_keeps_long_words() {
+        let text = format!("{} {} b", "a".repeat(80), "c".repeat(120));
+        let lengths: Vec<usize> = wrapped(&text).iter().map(String::len).collect();
+        assert_eq!(lengths, [80, 120, 1]);
+        assert_eq!(wrapped(""), [""]);
+    }
+}

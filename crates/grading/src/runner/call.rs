@@ -1,0 +1,198 @@
+//! One call of an answer: its private folder, its store, and its ranks.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use lockstep_contract::CLEARED_VARIABLES;
+use lockstep_contract::exercise::{ANSWERS, Answers, CALL, Call};
+use lockstep_process::{Died, Orphan, Sink, Spec, Stdin, Workers};
+use tempfile::TempDir;
+
+use super::hang_detector::{HangDetector, Moment};
+use super::outcome::{RankOutcome, is_done};
+use super::{confine, desync_report, printed};
+use crate::{Finding, Options, Verdict};
+
+/// The interval between two looks for the ranks' answers.
+const POLL: Duration = Duration::from_millis(5);
+/// The interval between two checks of what the ranks use.
+const MEASURE: Duration = Duration::from_millis(100);
+/// How long to wait for further outcomes once a rank has failed: another rank may report the cause, such as a `todo!()`.
+const AFTER_FAILURE: Duration = Duration::from_millis(100);
+/// How long ranks may take to end after they were dismissed or killed.
+const END: Duration = Duration::from_secs(5);
+
+/// Options of one call.
+#[derive(Clone, Debug, Default)]
+pub struct CallOptions {
+    /// The number of ranks; 0 means 1.
+    pub ranks: usize,
+    /// Environment variables of all ranks, in addition to those that a launcher sets.
+    pub env: Vec<(String, String)>,
+    /// The working directory of the ranks. `None` means a private one.
+    pub folder: Option<PathBuf>,
+}
+
+/// A call with its files and its store.
+pub(super) struct RunningCall<'a> {
+    program: &'a Path,
+    folder: &'a Path,
+    options: &'a CallOptions,
+    confined: bool,
+    ranks: usize,
+    answers: Answers,
+    store: tcpstore::Server,
+}
+
+/// The result of a call.
+pub(super) struct CallResult {
+    pub(super) outcomes: Vec<RankOutcome>,
+    /// A finding about all ranks: a hang or an exceeded limit.
+    pub(super) finding: Option<Finding>,
+    /// Processes that the ranks left running. They have been killed.
+    pub(super) orphans: Vec<Orphan>,
+    pub(super) printed: Vec<String>,
+}
+
+impl<'a> RunningCall<'a> {
+    /// Creates the files and starts the store.
+    pub(super) fn new(
+        program: &'a Path,
+        confined: bool,
+        folder: &'a TempDir,
+        options: &'a CallOptions,
+        request: &Call,
+    ) -> io::Result<Self> {
+        let folder = folder.path();
+        let answers = Answers(folder.join("answers"));
+        std::fs::create_dir(&answers.0)?;
+        std::fs::create_dir(folder.join("work"))?;
+        request.write(&folder.join("call"))?;
+        let store = tcpstore::Server::start(TcpListener::bind("127.0.0.1:0")?, tcpstore::Options::default())?;
+        Ok(RunningCall { program, folder, options, confined, ranks: options.ranks.max(1), answers, store })
+    }
+
+    /// How to start a rank.
+    pub(super) fn spec(&self, rank: usize) -> io::Result<Spec> {
+        let printed = File::create(printed::file(self.folder, rank))?;
+        let own = |name: &str, value: &dyn ToString| (name.into(), Some(value.to_string().into()));
+        let mut env: Vec<(OsString, Option<OsString>)> = CLEARED_VARIABLES.map(|name| (name.into(), None)).into();
+        env.extend([
+            own("RANK", &rank),
+            own("LOCAL_RANK", &rank),
+            own("WORLD_SIZE", &self.ranks),
+            own("LOCAL_WORLD_SIZE", &self.ranks),
+            own("MASTER_ADDR", &"127.0.0.1"),
+            own("MASTER_PORT", &self.store.local_addr().port()),
+            own("TORCHELASTIC_USE_AGENT_STORE", &"True"),
+            own("GLOO_SOCKET_IFNAME", &"lo"),
+            own("OMP_NUM_THREADS", &1),
+            (CALL.into(), Some(self.folder.join("call").into())),
+            (ANSWERS.into(), Some(self.answers.0.clone().into())),
+        ]);
+        env.extend(self.options.env.iter().map(|(name, value)| (name.into(), Some(value.into()))));
+        let folder = self.options.folder.clone().unwrap_or_else(|| self.folder.join("work"));
+        let (program, args) = self.command()?;
+        Ok(Spec {
+            program,
+            args,
+            env,
+            folder: Some(folder),
+            stdin: Stdin::Null,
+            stdout: Sink::Fd(printed.try_clone()?.into()),
+            stderr: Sink::Fd(printed.into()),
+        })
+    }
+
+    /// The program, or this executable, which confines the program.
+    fn command(&self) -> io::Result<(OsString, Vec<OsString>)> {
+        if !self.confined {
+            return Ok((self.program.into(), Vec::new()));
+        }
+        let mut args: Vec<OsString> =
+            confine::words([self.folder, self.options.folder.as_deref().unwrap_or(self.folder)]).into();
+        args.push(self.program.into());
+        Ok((std::env::current_exe()?.into(), args))
+    }
+
+    /// Watches the ranks until all have ended, and kills those that hang.
+    pub(super) fn watch(&self, workers: &mut Workers, pids: &[u32], limits: &Options) -> anyhow::Result<CallResult> {
+        let (begin, mut measured) = (Instant::now(), Instant::now());
+        let mut outcomes: Vec<Option<RankOutcome>> = vec![None; self.ranks];
+        let mut failed: Option<Moment> = None;
+        let (mut finding, mut detector) = (None, HangDetector::new(begin));
+        while outcomes.iter().any(Option::is_none) && finding.is_none() {
+            self.collect(&mut outcomes, workers)?;
+            let now = Instant::now();
+            // A rank that is done only waits for the others, so it cannot hang.
+            let busy: Vec<u32> =
+                pids.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none()).map(|(pid, _)| *pid).collect();
+            if outcomes.iter().flatten().any(|outcome| !is_done(outcome)) {
+                let now = detector.moment(&busy, now);
+                if now.is_later(AFTER_FAILURE, *failed.get_or_insert(now)) {
+                    break;
+                }
+            }
+            if now - measured >= MEASURE {
+                (measured, finding) = (now, limits.bounds.broken(self.folder));
+                let why = detector.hang(limits.deadline, &busy, now).filter(|_| finding.is_none());
+                finding = why.map(|why| self.hang(&outcomes, &why)).or(finding);
+            }
+        }
+        if outcomes.iter().any(Option::is_none) {
+            // The remaining ranks may wait forever for a failed one.
+            workers.kill();
+        }
+        let orphans = self.end(workers)?;
+        let outcomes = outcomes.into_iter().map(|outcome| outcome.unwrap_or(RankOutcome::Stopped)).collect();
+        Ok(CallResult { outcomes, finding, orphans, printed: printed::last_lines(self.folder, self.ranks) })
+    }
+
+    /// Collects answers, and deaths of ranks that left none.
+    fn collect(&self, outcomes: &mut [Option<RankOutcome>], workers: &mut Workers) -> anyhow::Result<()> {
+        // An answer counts even if its process has died since, so it is read before the death is recorded.
+        let died = workers.next(Some(Instant::now() + POLL))?;
+        for (rank, outcome) in outcomes.iter_mut().enumerate().filter(|(_, outcome)| outcome.is_none()) {
+            *outcome = self.answers.read(rank)?.map(RankOutcome::Answered);
+        }
+        if let Some(Died { index, exit, .. }) = died {
+            outcomes[index].get_or_insert(RankOutcome::Died(exit));
+        }
+        Ok(())
+    }
+
+    /// Dismisses all ranks, kills those that do not end, and returns the processes that they left behind.
+    fn end(&self, workers: &mut Workers) -> anyhow::Result<Vec<Orphan>> {
+        self.answers.dismiss()?;
+        let all_done = |workers: &Workers| workers.alive().is_empty();
+        let mut until = Instant::now() + END;
+        let mut killed = false;
+        while !all_done(workers) {
+            match workers.next(Some(until))? {
+                Some(_) => {}
+                None if killed => bail!("a rank did not die within {} s of a kill", END.as_secs()),
+                None => {
+                    workers.kill();
+                    (killed, until) = (true, Instant::now() + END);
+                }
+            }
+        }
+        Ok(workers.sweep(END).killed)
+    }
+
+    fn hang(&self, outcomes: &[Option<RankOutcome>], what: &str) -> Finding {
+        let positions = desync_report::collect(&self.store, self.ranks);
+        let line = |(rank, outcome): (usize, &Option<RankOutcome>)| match outcome {
+            Some(RankOutcome::Answered(_)) => format!("rank {rank}: has finished"),
+            Some(_) => format!("rank {rank}: has died"),
+            None => format!("rank {rank}: {}", positions.get(&rank).map_or("does not answer", String::as_str)),
+        };
+        let diagnosis = format!("{what}; see below where each rank was");
+        Finding { table: outcomes.iter().enumerate().map(line).collect(), ..Finding::new(Verdict::Hang, diagnosis) }
+    }
+}

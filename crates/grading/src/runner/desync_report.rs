@@ -1,0 +1,65 @@
+//! Where the ranks of a group are: they answer through the store, which lives here.
+//!
+//! The protocol is [`lockstep_contract::desync_report`]'s.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use lockstep_contract::desync_report::{ASKED, RankState, WHOLE_JOB, answer_key, farewell_key};
+use tcpstore::Server;
+
+/// How long to wait for answers: ranks look every 200 ms.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What each rank says about itself; those that do not answer are absent.
+pub(super) fn collect(store: &Server, ranks: usize) -> BTreeMap<usize, String> {
+    // The group's keys stand behind a prefix.
+    let Some(asked) = store.keys("").into_iter().find(|key| key.ends_with(ASKED)) else {
+        return (0..ranks).map(|rank| (rank, "has joined no group".to_owned())).collect();
+    };
+    let prefix = asked.trim_end_matches(ASKED);
+    let round = store.get(&asked).and_then(|count| String::from_utf8(count).ok()?.trim().parse::<i64>().ok());
+    let round = round.unwrap_or(0) + 1;
+    if store.set(&asked, round.to_string().as_bytes()).is_err() {
+        return BTreeMap::new();
+    }
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let answer = |rank: usize| {
+            let keys = [answer_key(round, rank), farewell_key(WHOLE_JOB, rank)];
+            let bytes = keys.iter().find_map(|key| store.get(&format!("{prefix}{key}")))?;
+            Some((rank, in_words(&RankState::parse(&bytes)?)))
+        };
+        let answers: BTreeMap<usize, String> = (0..ranks).filter_map(answer).collect();
+        if answers.len() == ranks || Instant::now() >= until {
+            return answers;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn in_words(at: &RankState) -> String {
+    match at {
+        RankState::In(call) => format!("waits in {call}"),
+        RankState::Failed { call, why } => format!("failed in {call} ({why})"),
+        RankState::Between { finished } => format!("is in no call, after {finished} that are done"),
+        RankState::Left { finished, panicking: false } => format!("has left the group after {finished} calls"),
+        RankState::Left { finished, panicking: true } => format!("panicked after {finished} calls"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_where_ranks_are_now() {
+        let say = |json: &str| in_words(&RankState::parse(json.as_bytes()).unwrap());
+        let call = r#"{"group":"0","number":3,"operation":"all_reduce of [4]"}"#;
+        assert_eq!(say(&format!(r#"{{"In":{call}}}"#)), "waits in call 3, all_reduce of [4]");
+        assert_eq!(say(r#"{"Between":{"finished":2}}"#), "is in no call, after 2 that are done");
+        let message = r#"{"In":{"group":"pair","number":null,"operation":"recv from rank 1"}}"#;
+        assert_eq!(say(message), "waits in recv from rank 1 (group pair)");
+    }
+}

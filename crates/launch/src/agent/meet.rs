@@ -1,0 +1,147 @@
+//! Opens the rendezvous store, and derives from the configuration what this node announces there.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use super::diagnostic_input;
+use super::endpoint::{self, Host, RendezvousStore};
+use super::master::{Master, StoreHosting};
+use crate::config::{Backend, Config, Rendezvous as Place};
+use crate::output::{Console, Stream};
+use crate::rendezvous::{Job, Node, Options, TcpStore};
+use crate::scheduler::Allocation;
+
+/// torch's default of `read_timeout`: if it was not changed, connecting may take as long as joining.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The options of `--rdzv-conf`, with a notice for each unknown key.
+pub(super) fn options(config: &Config) -> anyhow::Result<(Options, Vec<String>)> {
+    let conf = &config.rendezvous.conf;
+    Ok(match config.rendezvous.backend {
+        Backend::Static { .. } => Options::from_static_conf(conf)?,
+        Backend::C10d => Options::from_conf(conf)?,
+    })
+}
+
+/// An open rendezvous store, and the facts that follow from its location.
+pub(super) struct Met {
+    pub(super) store: TcpStore,
+    pub(super) server: Option<Arc<tcpstore::Server>>,
+    pub(super) endpoint: Master,
+    pub(super) hosting: StoreHosting,
+    /// The name of this machine for other nodes.
+    name: String,
+}
+
+/// Opens the rendezvous store.
+pub(super) async fn meet(config: &Config, options: &Options, hostname: &str, console: &Console) -> anyhow::Result<Met> {
+    let place = &config.rendezvous;
+    let wanted = Master { host: place.endpoint.host.clone(), port: place.endpoint.port };
+    let say = |line: &str| console.line(Stream::Stderr, format!("lockstep: {line}").as_bytes());
+    let meeting = async {
+        let addresses = if place.standalone {
+            vec![(Ipv4Addr::LOCALHOST, wanted.port).into()]
+        } else {
+            endpoint::resolve(&wanted.host, wanted.port).await?
+        };
+        endpoint::meet(&wanted, &addresses, host(place, options, &addresses), patience(options), say).await
+    };
+    let meeting = meeting.await.map_err(|error| anyhow::anyhow!(diagnostic_input::not_met(error, &wanted)))?;
+    let interface = local_interface(place, &meeting).await?;
+    let name = match &place.local_addr {
+        Some(name) => name.clone(),
+        None => endpoint::name_for(interface, hostname).await,
+    };
+    let RendezvousStore { client, server, endpoint, unspecified, .. } = meeting;
+    // Other nodes' workers need a name that resolves to this machine.
+    let endpoint = if unspecified { Master { host: name.clone(), ..endpoint } } else { endpoint };
+    let hosting = hosting(place, name.clone(), interface, &endpoint, server.clone());
+    Ok(Met { store: TcpStore::from(client), server, endpoint, hosting, name })
+}
+
+fn hosting(
+    place: &Place,
+    host: String,
+    interface: IpAddr,
+    endpoint: &Master,
+    server: Option<Arc<tcpstore::Server>>,
+) -> StoreHosting {
+    match place.backend {
+        Backend::Static { .. } => {
+            StoreHosting::Shared { master: endpoint.clone(), server, agents_prefix: "lockstep/".to_owned() }
+        }
+        Backend::C10d => StoreHosting::Own { host, interface, server: None },
+    }
+}
+
+/// The address on which this node hosts the workers' store: `--local-addr`, otherwise the one on the route to the
+/// rendezvous.
+async fn local_interface(place: &Place, meeting: &RendezvousStore) -> anyhow::Result<IpAddr> {
+    let Some(name) = &place.local_addr else { return Ok(meeting.interface) };
+    let found = endpoint::resolve(name, 0).await.ok().unwrap_or_default();
+    let own = found.iter().map(std::net::SocketAddr::ip).find(|address| endpoint::is_local(*address));
+    if own.is_some_and(|address| address.is_unspecified()) {
+        bail!(
+            "--local-addr is {name}, which stands for all addresses of this machine: give the one that other nodes reach, see `ip -brief address`"
+        );
+    }
+    own.with_context(|| {
+        format!("--local-addr is {name}, which is not an address of this machine: see `ip -brief address`")
+    })
+}
+
+fn host(place: &Place, options: &Options, addresses: &[std::net::SocketAddr]) -> Host {
+    match place.backend {
+        Backend::Static { node_rank: 0 } => Host::Me,
+        Backend::Static { .. } => Host::Other,
+        Backend::C10d if place.standalone => Host::Me,
+        Backend::C10d => endpoint::host_of(addresses, options.is_host),
+    }
+}
+
+fn patience(options: &Options) -> Duration {
+    if options.read_timeout == READ_TIMEOUT {
+        options.join_timeout
+    } else {
+        options.read_timeout.min(options.join_timeout)
+    }
+}
+
+impl Met {
+    pub(super) fn node(&self, config: &Config, hostname: &str) -> Node {
+        Node {
+            id: 0,
+            host: hostname.to_owned(),
+            addr: self.name.clone(),
+            pid: std::process::id(),
+            local_world_size: config.local_world_size,
+            role: config.role.clone(),
+            hosts_store: self.server.is_some(),
+            node_rank: match config.rendezvous.backend {
+                Backend::Static { node_rank } => Some(node_rank),
+                Backend::C10d => None,
+            },
+        }
+    }
+}
+
+pub(super) fn job(config: &Config) -> Job {
+    let place = &config.rendezvous;
+    Job {
+        run_id: place.run_id.clone(),
+        min_nodes: config.nodes.min,
+        max_nodes: config.nodes.max,
+        backend: place.backend.name().to_owned(),
+        user: user(),
+        batch: Allocation::here().map(|allocation| allocation.name()),
+        commands: [(config.role.clone(), config.program.command())].into(),
+    }
+}
+
+/// The user's number: names may differ between nodes.
+fn user() -> String {
+    format!("uid {}", rustix::process::getuid().as_raw())
+}

@@ -1,0 +1,195 @@
+//! The agent's life on its node: opens the rendezvous, runs the job to its end, reports and cleans up.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use lockstep_events::{AgentEvent, AgentSink};
+use lockstep_process::{Workers, find_program, raise_open_files, signal_name};
+
+use super::disconnect_monitor::DisconnectMonitor;
+use super::live_status::LiveStatus;
+use super::membership::{Limits, Membership};
+use super::run::Agent;
+use super::state_machine::{Outcome, StateMachine};
+use super::waits::{self, SignalStream};
+use super::workers::{self, Context, Current};
+use super::{diagnostic_input, log, meet};
+use crate::config::{Config, LogDir};
+use crate::diagnose::tail_hint;
+use crate::output::{Console, Stream};
+use crate::rendezvous::Rendezvous;
+use crate::report::{Report, propagate_agent_error, propagate_error};
+
+/// How long the last lines may take on a console that does not accept them.
+const LAST_LINES: Duration = Duration::from_secs(5);
+
+/// How a job ended on this node. All messages have been printed to stderr by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All workers of the job succeeded.
+    Succeeded,
+    /// There was a failure, or a signal stopped the job.
+    Failed,
+}
+
+/// Runs the job that `config` describes to its end on this node. Call it on the process's main thread, after
+/// [`lockstep_process::helper`].
+///
+/// # Errors
+/// When the job could not start here: the program, the log folder or the rendezvous is not available.
+pub fn run(config: &Config) -> anyhow::Result<Verdict> {
+    find_program(&config.program.file, std::env::var_os("PATH").as_deref())?;
+    let before = raise_open_files(config.local_world_size, workers::open_files(config))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start the agent's runtime")?;
+    let verdict = runtime.block_on(on_this_node(config, before));
+    // A name service that does not answer must not delay the exit.
+    runtime.shutdown_background();
+    verdict
+}
+
+/// Workers get the limit of open files from `before` it was raised.
+async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Verdict> {
+    let mut signals = SignalStream::listen(&config.signals.numbers)?;
+    let console = Console::of_this_process().context("cannot use stdout and stderr")?;
+    let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    log::to(&console);
+    let (options, unread) = meet::options(config)?;
+    for key in unread {
+        console.line(Stream::Stderr, format!("note: {key}").as_bytes());
+    }
+    let met = tokio::select! {
+        met = meet::meet(config, &options, &hostname, &console) => met?,
+        signal = signals.next() => bail!("stopped by {} while looking for the rendezvous", signal_name(signal)),
+    };
+    let mut workers = Workers::new().context("cannot prepare for workers")?;
+    let ready = waits::ready(&workers).context("cannot watch over workers")?;
+    workers.limit_open_files(before);
+    let logs = match LogDir::create(&config.logs, &config.rendezvous.run_id) {
+        Ok(logs) => logs,
+        Err(error) => {
+            workers.close();
+            return Err(error.into());
+        }
+    };
+    if let Some(folder) = logs.temporary() {
+        workers.register_cleanup(folder);
+    }
+    let (node, hosting, keeps_store) = (met.node(config, &hostname), met.hosting, met.server);
+    let folder = std::env::var_os(lockstep_events::FOLDER).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let events = events(&hostname, folder.as_deref(), &console);
+    let status = LiveStatus::on(config, &console, folder, logs.path());
+    let rendezvous = Rendezvous::new(met.store, node, meet::job(config), options.clone());
+    let reasons = rendezvous.reasons();
+    // A single node has no peers to monitor.
+    let others = keeps_store.clone().filter(|_| config.nodes.max > 1);
+    // Beginning its wait costs a node one request, like a heartbeat.
+    let (run_id, grace) = (&config.rendezvous.run_id, options.heartbeat_timeout);
+    let disconnect_monitor =
+        others.map(|server| DisconnectMonitor::start(&server, run_id, grace, rendezvous.disconnects()));
+    let limits = Limits { master: options.read_timeout, exit_barrier: config.exit_barrier_timeout };
+    let context = Context {
+        config,
+        console,
+        events,
+        hostname,
+        has_status: status.is_some(),
+        status_events: status.as_ref().and_then(|status| status.folder()).map(Path::to_owned),
+        logs,
+    };
+    let mut agent = Agent {
+        context,
+        machine: StateMachine::new(config.max_restarts),
+        workers,
+        ready,
+        membership: Membership::start(rendezvous, hosting, limits),
+        disconnect_monitor,
+        signals,
+        diagnostic_input: diagnostic_input::DiagnosticInput { endpoint: met.endpoint, server: keeps_store.clone() },
+        status,
+        reasons,
+        say_reason_at: None,
+        current: Current::default(),
+        pending: None,
+    };
+    let outcome = agent.live().await;
+    let verdict = end(agent, outcome).await;
+    // The other nodes may need the store until the very end.
+    drop(keeps_store);
+    Ok(verdict)
+}
+
+/// Reports, announces the end to the other nodes, and cleans up.
+async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Verdict {
+    let succeeded = outcome == Outcome::Succeeded;
+    agent.context.events.emit(&AgentEvent::Finished { code: i32::from(!succeeded) });
+    let kept = agent.context.logs.path().filter(|_| agent.context.logs.stays(succeeded)).map(Path::to_owned);
+    report(&mut agent, &outcome, kept.as_deref());
+    let Agent { membership, mut signals, mut workers, context: Context { console, logs, .. }, status, .. } = agent;
+    if let Some(status) = status {
+        status.finish();
+    }
+    tokio::select! {
+        // A second stop signal ends all waiting.
+        _ = signals.next() => {}
+        left = membership.finish() => for node in left {
+            console.line(Stream::Stderr, format!("lockstep: {node} has not announced its end; the store that it used closes now").as_bytes());
+        }
+    }
+    if let Some(folder) = logs.temporary().map(Path::to_owned) {
+        if let Err(error) = logs.finish(succeeded) {
+            console.line(
+                Stream::Stderr,
+                format!("lockstep: cannot remove the logs in {}: {error}", folder.display()).as_bytes(),
+            );
+        }
+        workers.unregister_cleanup(&folder);
+    }
+    workers.close();
+    console.flush(LAST_LINES);
+    if succeeded { Verdict::Succeeded } else { Verdict::Failed }
+}
+
+/// Prints to stderr how the job ended, unless it succeeded.
+fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
+    let failures = std::mem::take(&mut agent.current.failures);
+    match outcome {
+        Outcome::Succeeded => return,
+        Outcome::Signalled(signal) => agent.context.say(&format!("ended by {}", signal_name(*signal))),
+        Outcome::Failed(why) => agent.context.say(&format!("failed: {why}")),
+        Outcome::WorkersFailed => {}
+    }
+    let own = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let Some(mut report) = Report::new(&agent.context.config.program.name, failures) else {
+        let why = match outcome {
+            Outcome::Signalled(signal) => anyhow::anyhow!("ended by {}", signal_name(*signal)),
+            Outcome::Failed(why) => anyhow::anyhow!("{why}"),
+            Outcome::Succeeded | Outcome::WorkersFailed => return,
+        };
+        return leave(agent, own.as_deref(), |path| propagate_agent_error(&why, path));
+    };
+    report.logs = logs.map(Path::to_owned);
+    report.hint = tail_hint(&report.root().death.tail).map(|hint| format!("{}: {}", hint.what, hint.advice));
+    agent.context.console.line(Stream::Stderr, report.to_string().as_bytes());
+    leave(agent, own.as_deref(), |path| propagate_error(report.root(), path));
+}
+
+/// Writes the cause to the error file of the process that started this agent.
+fn leave(agent: &Agent<'_>, path: Option<&Path>, write: impl FnOnce(&Path) -> std::io::Result<()>) {
+    if let Some(path) = path
+        && let Err(error) = write(path)
+    {
+        agent.context.say(&format!("cannot write the root cause to {}: {error}", path.display()));
+    }
+}
+
+fn events(hostname: &str, folder: Option<&Path>, console: &Console) -> AgentSink {
+    let Some(folder) = folder else { return AgentSink::default() };
+    let node = format!("{hostname}-{}", std::process::id());
+    AgentSink::open(folder, &node).unwrap_or_else(|error| {
+        let warning = format!("warning: {error}; the agent runs without an event file");
+        console.line(Stream::Stderr, warning.as_bytes());
+        AgentSink::default()
+    })
+}

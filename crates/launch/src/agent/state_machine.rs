@@ -1,0 +1,535 @@
+//! The agent's state machine: a synchronous function of its state and one event.
+//!
+//! [`super::run`] starts, signals and waits for processes; this module decides the order of actions, so that every
+//! order of deaths, signals and changes of other nodes is tested without a process. It does not read the time: an event
+//! ends the grace period.
+//!
+//! ```text
+//! joining ─ formed ─▶ running ─ all succeeded ─▶ clearing ─▶ at the barrier ─▶ over (0)
+//!    ▲                  │ a death, a signal, news of other nodes
+//!    │                  ▼
+//!    └── clearing ◀─ stopping ──▶ clearing ──▶ over (1)
+//! ```
+
+use lockstep_process::Exit;
+
+use crate::status::Phase as Doing;
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// The nodes agreed on a round in which this node has `workers` workers.
+    Formed { workers: usize },
+    /// The nodes did not agree, or the rendezvous was interrupted, for the given reason.
+    NotFormed(String),
+    /// Only the first `started` workers could be started, for the given reason.
+    NotStarted { started: usize, why: String },
+    /// A worker ended.
+    Died { worker: usize, exit: Exit },
+    /// Another node failed, left or came, so that all nodes must agree again.
+    Reform(String),
+    /// The job has ended for all nodes, or cannot continue, for the given reason.
+    Closed(String),
+    /// This process received a signal that asks it to exit.
+    Signalled(i32),
+    /// The grace period of the workers is over.
+    GraceOver,
+    /// All workers and the processes that they left behind are gone, and their output is written.
+    Cleared,
+    /// All nodes have finished, or waiting for them was given up.
+    BarrierPassed,
+    /// A node failed while this one waited at the exit barrier, for the given reason.
+    BarrierBroken(String),
+}
+
+/// An action. Actions are executed in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Agree with the other nodes on the members.
+    Join,
+    /// Start all workers.
+    Start,
+    /// Send every live worker this signal; the grace period begins.
+    Stop(i32),
+    /// Kill every live worker.
+    Kill,
+    /// Ask the other nodes to agree again.
+    AskToReform(String),
+    /// Tell the user that all workers will be restarted.
+    Announce(Restart),
+    /// Wait until all processes of the workers are gone.
+    Clear,
+    /// Stop waiting for that.
+    HurryUp,
+    /// Wait until all nodes have finished.
+    AwaitOthers,
+    /// Announce to the other nodes that the job has failed for good.
+    CloseJob,
+    /// Announce to the other nodes that this one leaves.
+    Leave,
+    /// Exit.
+    Finish(Outcome),
+}
+
+/// A restart of all workers of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Restart {
+    /// The reason.
+    pub(super) reason: String,
+    /// Whether it counts against `--max-restarts`.
+    pub(super) counted: bool,
+    /// The number of counted restarts that are left.
+    pub(super) left: u32,
+}
+
+/// How the agent ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// All workers of the job succeeded.
+    Succeeded,
+    /// Workers of this node failed, and no restart is left.
+    WorkersFailed,
+    /// Another failure, with its reason.
+    Failed(String),
+    /// A signal asked it to exit.
+    Signalled(i32),
+}
+
+/// The agent's state.
+#[derive(Debug)]
+pub(super) struct StateMachine {
+    phase: Phase,
+    restarts_left: u32,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Joining,
+    Running { alive: Vec<bool> },
+    Stopping { alive: Vec<bool>, then: Then, killed: bool },
+    Clearing { then: Then },
+    AtBarrier,
+    Over,
+}
+
+/// What follows once the workers are gone. A later variant overrides an earlier one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Then {
+    Wait,
+    Rejoin,
+    /// Fail with this reason.
+    Give(String),
+    /// Fail because of this node's own workers.
+    Fail,
+    Obey(i32),
+}
+
+/// The signal with which the agent stops workers, as in torchrun (signal(7)).
+const SIGTERM: i32 = 15;
+
+impl StateMachine {
+    /// Allows `max_restarts` restarts after local failures.
+    pub(super) fn new(max_restarts: u32) -> Self {
+        StateMachine { phase: Phase::Joining, restarts_left: max_restarts }
+    }
+
+    /// The number of counted restarts that are left.
+    pub(super) fn restarts_left(&self) -> u32 {
+        self.restarts_left
+    }
+
+    /// Returns true if the agent itself is stopping the workers, so that their deaths are expected.
+    pub(super) fn is_stopping(&self) -> bool {
+        matches!(self.phase, Phase::Stopping { .. })
+    }
+
+    /// Returns true while the agent waits for other nodes.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Joining | Phase::AtBarrier)
+    }
+
+    /// The current phase, for the status.
+    pub(super) fn doing(&self) -> Doing {
+        match self.phase {
+            Phase::Joining => Doing::Forming,
+            Phase::Running { .. } => Doing::Running,
+            Phase::Stopping { .. } => Doing::Stopping,
+            Phase::Clearing { .. } | Phase::AtBarrier | Phase::Over => Doing::Ending,
+        }
+    }
+
+    /// The first actions.
+    pub(super) fn begin(&mut self) -> Vec<Action> {
+        vec![Action::Join]
+    }
+
+    /// Handles one event.
+    pub(super) fn handle(&mut self, event: Event) -> Vec<Action> {
+        match event {
+            Event::Formed { workers } => self.formed(workers),
+            Event::NotFormed(why) | Event::BarrierBroken(why) => self.over(Outcome::Failed(why), None),
+            Event::NotStarted { started, why } => self.not_started(started, why),
+            Event::Died { worker, exit } => self.died(worker, &exit),
+            Event::Reform(why) => self.reform(why),
+            Event::Closed(why) => self.closed(why),
+            Event::Signalled(signal) => self.signalled(signal),
+            Event::GraceOver => self.grace_over(),
+            Event::Cleared => self.cleared(),
+            Event::BarrierPassed => self.over(Outcome::Succeeded, None),
+        }
+    }
+
+    fn formed(&mut self, workers: usize) -> Vec<Action> {
+        match self.phase {
+            Phase::Joining => {
+                self.phase = Phase::Running { alive: vec![true; workers] };
+                vec![Action::Start]
+            }
+            _ => vec![],
+        }
+    }
+
+    fn not_started(&mut self, started: usize, why: String) -> Vec<Action> {
+        if let Phase::Running { alive } = &mut self.phase {
+            alive.iter_mut().skip(started).for_each(|alive| *alive = false);
+        }
+        self.stop(SIGTERM, Then::Give(why))
+    }
+
+    fn died(&mut self, worker: usize, exit: &Exit) -> Vec<Action> {
+        let running = matches!(self.phase, Phase::Running { .. });
+        let (Phase::Running { alive } | Phase::Stopping { alive, .. }) = &mut self.phase else { return vec![] };
+        alive[worker] = false;
+        let none_left = !alive.contains(&true);
+        match (running, exit.success()) {
+            (true, false) => self.failed(worker, exit),
+            (_, _) if none_left => self.clear(),
+            _ => vec![],
+        }
+    }
+
+    /// Handles the failure of a worker.
+    fn failed(&mut self, worker: usize, exit: &Exit) -> Vec<Action> {
+        let reason = format!("local rank {worker} ended with {exit}");
+        // A program that cannot be executed now will not be executable a moment later.
+        if self.restarts_left == 0 || matches!(exit, Exit::NotStarted(_)) {
+            return self.stop(SIGTERM, Then::Fail);
+        }
+        self.restarts_left -= 1;
+        let announce = Action::Announce(Restart { reason: reason.clone(), counted: true, left: self.restarts_left });
+        let mut actions = vec![announce, Action::AskToReform(reason)];
+        actions.extend(self.stop(SIGTERM, Then::Rejoin));
+        actions
+    }
+
+    fn reform(&mut self, reason: String) -> Vec<Action> {
+        let mut actions = vec![Action::Announce(Restart { reason, counted: false, left: self.restarts_left })];
+        match self.phase {
+            Phase::Running { .. } => actions.extend(self.stop(SIGTERM, Then::Rejoin)),
+            // The success of this node's workers was not announced yet: they run again, with the others.
+            Phase::AtBarrier => {
+                self.phase = Phase::Joining;
+                actions.push(Action::Join);
+            }
+            _ => return vec![],
+        }
+        actions
+    }
+
+    fn closed(&mut self, why: String) -> Vec<Action> {
+        match self.phase {
+            Phase::Joining => self.over(Outcome::Failed(why), None),
+            // The barrier has its own events.
+            Phase::AtBarrier | Phase::Over => vec![],
+            _ => self.stop(SIGTERM, Then::Give(why)),
+        }
+    }
+
+    fn signalled(&mut self, signal: i32) -> Vec<Action> {
+        match &mut self.phase {
+            Phase::Joining | Phase::AtBarrier => self.over(Outcome::Signalled(signal), Some(Action::Leave)),
+            Phase::Stopping { then: Then::Obey(_), killed: killed @ false, .. } => {
+                *killed = true;
+                vec![Action::Kill]
+            }
+            Phase::Clearing { then: Then::Obey(_) } => vec![Action::HurryUp],
+            Phase::Over => vec![],
+            _ => self.stop(signal, Then::Obey(signal)),
+        }
+    }
+
+    fn grace_over(&mut self) -> Vec<Action> {
+        match &mut self.phase {
+            Phase::Stopping { killed: killed @ false, .. } => {
+                *killed = true;
+                vec![Action::Kill]
+            }
+            _ => vec![],
+        }
+    }
+
+    /// Stops the live workers, followed by `then`, unless a graver outcome is already pending.
+    fn stop(&mut self, signal: i32, then: Then) -> Vec<Action> {
+        match &mut self.phase {
+            Phase::Running { alive } => {
+                let alive = std::mem::take(alive);
+                let none_left = !alive.contains(&true);
+                self.phase = Phase::Stopping { alive, then, killed: false };
+                if none_left { self.clear() } else { vec![Action::Stop(signal)] }
+            }
+            Phase::Stopping { then: before, killed, .. } if then > *before => {
+                let obeys = matches!(then, Then::Obey(_));
+                *before = then;
+                if obeys && !*killed { vec![Action::Stop(signal)] } else { vec![] }
+            }
+            Phase::Clearing { then: before } if then > *before => {
+                *before = then;
+                vec![]
+            }
+            _ => vec![],
+        }
+    }
+
+    fn clear(&mut self) -> Vec<Action> {
+        let then = match &self.phase {
+            Phase::Stopping { then, .. } => then.clone(),
+            _ => Then::Wait,
+        };
+        self.phase = Phase::Clearing { then };
+        vec![Action::Clear]
+    }
+
+    fn cleared(&mut self) -> Vec<Action> {
+        let Phase::Clearing { then } = &self.phase else { return vec![] };
+        match then.clone() {
+            Then::Wait => {
+                self.phase = Phase::AtBarrier;
+                vec![Action::AwaitOthers]
+            }
+            Then::Rejoin => {
+                self.phase = Phase::Joining;
+                vec![Action::Join]
+            }
+            Then::Fail => self.over(Outcome::WorkersFailed, Some(Action::CloseJob)),
+            Then::Give(why) => self.over(Outcome::Failed(why), Some(Action::CloseJob)),
+            Then::Obey(signal) => self.over(Outcome::Signalled(signal), Some(Action::Leave)),
+        }
+    }
+
+    fn over(&mut self, outcome: Outcome, announcement: Option<Action>) -> Vec<Action> {
+        if matches!(self.phase, Phase::Over) {
+            return vec![];
+        }
+        self.phase = Phase::Over;
+        announcement.into_iter().chain([Action::Finish(outcome)]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A state machine whose `workers` workers run.
+    fn running(workers: usize, max_restarts: u32) -> StateMachine {
+        let mut machine = StateMachine::new(max_restarts);
+        assert_eq!(machine.begin(), [Action::Join]);
+        assert_eq!(machine.handle(Event::Formed { workers }), [Action::Start]);
+        machine
+    }
+
+    fn died(worker: usize, exit: Exit) -> Event {
+        Event::Died { worker, exit }
+    }
+
+    #[test]
+    fn succeeds_when_all_workers_and_all_nodes_have() {
+        let mut machine = running(2, 0);
+        assert_eq!(machine.handle(died(1, Exit::Code(0))), []);
+        assert_eq!(machine.handle(died(0, Exit::Code(0))), [Action::Clear]);
+        assert_eq!(machine.handle(Event::Cleared), [Action::AwaitOthers]);
+        assert_eq!(machine.handle(Event::BarrierPassed), [Action::Finish(Outcome::Succeeded)]);
+    }
+
+    #[test]
+    fn a_death_stops_the_peers_and_restarts_all_workers_as_often_as_allowed() {
+        let mut machine = running(2, 1);
+        let actions = machine.handle(died(1, Exit::Signal(9)));
+        let reason = "local rank 1 ended with SIGKILL".to_owned();
+        let restart = Restart { reason: reason.clone(), counted: true, left: 0 };
+        assert_eq!(actions, [Action::Announce(restart), Action::AskToReform(reason), Action::Stop(SIGTERM)]);
+        assert_eq!(machine.handle(died(0, Exit::Signal(15))), [Action::Clear]);
+        assert_eq!(machine.handle(Event::Cleared), [Action::Join]);
+        assert_eq!(machine.handle(Event::Formed { workers: 2 }), [Action::Start]);
+        assert_eq!(machine.handle(died(0, Exit::Code(3))), [Action::Stop(SIGTERM)]);
+        assert_eq!(machine.handle(died(1, Exit::Code(1))), [Action::Clear]);
+        assert_eq!(machine.handle(Event::Cleared), [Action::CloseJob, Action::Finish(Outcome::WorkersFailed)]);
+    }
+
+    #[test]
+    fn workers_that_ignore_the_signal_are_killed_when_the_grace_is_over() {
+        let mut machine = running(2, 0);
+        machine.handle(died(0, Exit::Code(1)));
+        assert_eq!(machine.handle(Event::GraceOver), [Action::Kill]);
+        assert_eq!(machine.handle(Event::GraceOver), []);
+        assert_eq!(machine.handle(died(1, Exit::Signal(9))), [Action::Clear]);
+    }
+
+    #[test]
+    fn a_signal_is_forwarded_and_a_second_one_kills() {
+        let mut machine = running(1, 3);
+        assert_eq!(machine.handle(Event::Signalled(2)), [Action::Stop(2)]);
+        assert_eq!(machine.handle(Event::Signalled(2)), [Action::Kill]);
+        assert_eq!(machine.handle(Event::Signalled(2)), []);
+        assert_eq!(machine.handle(died(0, Exit::Signal(9))), [Action::Clear]);
+        assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(2))]);
+    }
+
+    #[test]
+    fn a_second_signal_does_not_wait_for_leftover_processes() {
+        let mut machine = running(1, 0);
+        assert_eq!(machine.handle(died(0, Exit::Code(0))), [Action::Clear]);
+        assert_eq!(machine.handle(Event::Signalled(2)), []);
+        assert_eq!(machine.handle(Event::Signalled(2)), [Action::HurryUp]);
+        assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(2))]);
+    }
+
+    #[test]
+    fn a_signal_during_a_restart_ends_the_job_instead() {
+        let mut machine = running(2, 3);
+        machine.handle(died(0, Exit::Code(1)));
+        assert_eq!(machine.handle(Event::Signalled(15)), [Action::Stop(15)]);
+        machine.handle(died(1, Exit::Signal(15)));
+        assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(15))]);
+    }
+
+    #[test]
+    fn a_change_of_other_nodes_restarts_the_workers_without_counting() {
+        let mut machine = running(1, 0);
+        let restart = Restart { reason: "node b is lost".into(), counted: false, left: 0 };
+        let actions = machine.handle(Event::Reform("node b is lost".into()));
+        assert_eq!(actions, [Action::Announce(restart), Action::Stop(SIGTERM)]);
+        machine.handle(died(0, Exit::Code(1)));
+        assert_eq!(machine.handle(Event::Cleared), [Action::Join]);
+    }
+
+    #[test]
+    fn a_change_between_the_last_success_and_the_barrier_makes_all_workers_run_again() {
+        let mut machine = running(1, 0);
+        machine.handle(died(0, Exit::Code(0)));
+        machine.handle(Event::Cleared);
+        let restart = Restart { reason: "node b restarts".into(), counted: false, left: 0 };
+        let actions = machine.handle(Event::Reform("node b restarts".into()));
+        assert_eq!(actions, [Action::Announce(restart), Action::Join]);
+        assert_eq!(machine.handle(Event::Reform("announced twice".into())), []);
+        assert_eq!(machine.handle(Event::Formed { workers: 1 }), [Action::Start]);
+    }
+
+    #[test]
+    fn a_job_that_another_node_closed_ends_here_too_with_its_reason() {
+        let mut machine = running(1, 3);
+        assert_eq!(machine.handle(Event::Closed("node b failed".into())), [Action::Stop(SIGTERM)]);
+        machine.handle(died(0, Exit::Signal(15)));
+        let over = Action::Finish(Outcome::Failed("node b failed".into()));
+        assert_eq!(machine.handle(Event::Cleared), [Action::CloseJob, over]);
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_executed_is_not_retried() {
+        let mut machine = running(1, 3);
+        assert_eq!(machine.handle(died(0, Exit::NotStarted("no such file".into()))), [Action::Clear]);
+        assert_eq!(machine.handle(Event::Cleared), [Action::CloseJob, Action::Finish(Outcome::WorkersFailed)]);
+        let mut machine = running(2, 3);
+        let why = || "too many processes".to_owned();
+        assert_eq!(machine.handle(Event::NotStarted { started: 1, why: why() }), [Action::Stop(SIGTERM)]);
+        assert_eq!(machine.handle(died(0, Exit::Signal(15))), [Action::Clear]);
+        assert_eq!(machine.handle(Event::Cleared), [Action::CloseJob, Action::Finish(Outcome::Failed(why()))]);
+    }
+
+    /// A simulated world: it answers actions, and generates other events at any time.
+    struct World {
+        machine: StateMachine,
+        alive: Vec<usize>,
+        clearing: bool,
+        finished: Option<Outcome>,
+    }
+
+    impl World {
+        fn feed(&mut self, event: Event) {
+            for action in self.machine.handle(event) {
+                assert_eq!(self.finished, None, "{action:?} after the end");
+                match action {
+                    Action::Start => {
+                        assert!(self.alive.is_empty(), "workers are started while others live");
+                        self.alive = vec![0, 1, 2];
+                    }
+                    Action::Clear => {
+                        assert!(self.alive.is_empty(), "cleared while {:?} live", self.alive);
+                        self.clearing = true;
+                    }
+                    Action::Finish(outcome) => {
+                        assert!(self.alive.is_empty(), "over while {:?} live", self.alive);
+                        self.finished = Some(outcome);
+                    }
+                    _ => {}
+                }
+            }
+        }
+
+        fn kill_one(&mut self, worker: usize, exit: Exit) {
+            if let Some(at) = self.alive.iter().position(|alive| *alive == worker) {
+                self.alive.remove(at);
+                self.feed(died(worker, exit));
+            }
+        }
+
+        /// The next event if nothing else happens.
+        fn settle(&mut self) {
+            for _ in 0..100 {
+                if self.finished.is_some() {
+                    return;
+                }
+                if std::mem::take(&mut self.clearing) {
+                    self.feed(Event::Cleared);
+                }
+                self.feed(Event::Formed { workers: 3 });
+                (0..3).for_each(|worker| self.kill_one(worker, Exit::Code(0)));
+                if std::mem::take(&mut self.clearing) {
+                    self.feed(Event::Cleared);
+                }
+                self.feed(Event::BarrierPassed);
+            }
+        }
+    }
+
+    fn any_event() -> impl Strategy<Value = u8> {
+        0..12_u8
+    }
+
+    proptest! {
+        #[test]
+        fn never_starts_workers_while_others_live_and_always_ends_once(
+            events in proptest::collection::vec(any_event(), 0..40),
+            max_restarts in 0..3_u32,
+        ) {
+            let mut machine = StateMachine::new(max_restarts);
+            machine.begin();
+            let mut world = World { machine, alive: vec![], clearing: false, finished: None };
+            for event in events {
+                match event {
+                    0..=2 => world.kill_one(event.into(), Exit::Code(0)),
+                    3..=5 => world.kill_one(usize::from(event) - 3, Exit::Signal(9)),
+                    6 => world.feed(Event::Reform("news".into())),
+                    7 => world.feed(Event::Closed("closed".into())),
+                    8 => world.feed(Event::Signalled(15)),
+                    9 => world.feed(Event::GraceOver),
+                    10 if std::mem::take(&mut world.clearing) => world.feed(Event::Cleared),
+                    _ => world.feed(Event::Formed { workers: 3 }),
+                }
+            }
+            world.settle();
+            prop_assert!(world.finished.is_some(), "no end: {:?}", world.machine);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Waits of the agent's runtime for what happens to processes: deaths of workers, the ends of orphans, signals to the agent.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::task::Poll;
+use std::time::Duration;
+
+use lockstep_process::{Died, Swept, Workers, not_ignored, signal_name};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout_at;
+
+/// By this the runtime knows when `workers` have something to report.
+///
+/// # Errors
+/// The system's own.
+pub(super) fn ready(workers: &Workers) -> io::Result<AsyncFd<OwnedFd>> {
+    listen(workers.as_fd().try_clone_to_owned()?)
+}
+
+/// The next death. Cancelling loses none. While no worker is alive it waits for ever.
+pub(super) async fn next_death(workers: &mut Workers, ready: &AsyncFd<OwnedFd>) -> io::Result<Died> {
+    loop {
+        let mut guard = ready.readable().await?;
+        if let Some(died) = workers.next(Some(std::time::Instant::now()))? {
+            return Ok(died);
+        }
+        guard.clear_ready();
+    }
+}
+
+/// [`Workers::sweep`] without blocking. Cancelled, it can begin again.
+pub(super) async fn sweep(workers: &mut Workers, limit: Duration) -> Swept {
+    let mut sweep = workers.begin_sweep(limit);
+    while let Some(dying) = workers.kill_generation(&mut sweep) {
+        for pidfd in dying {
+            let Ok(ended) = listen(pidfd) else { continue };
+            // Too late is seen by the next look: the process is still there.
+            let _ = timeout_at(sweep.deadline().into(), ended.readable()).await;
+        }
+    }
+    workers.end_sweep(sweep)
+}
+
+fn listen(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // Deprecated for types whose descriptor may change while it is registered; an `OwnedFd`'s never does. What replaces
+    // it is unsafe, so that the caller vouches for the same.
+    #[allow(deprecated)]
+    AsyncFd::with_interest(descriptor, Interest::READABLE)
+}
+
+/// Signals to this process that its user chose (torchrun's `--signals-to-handle`).
+pub(super) struct SignalStream {
+    streams: Vec<(i32, Signal)>,
+}
+
+impl SignalStream {
+    /// Listens to these signals, by number. One that this process was started to ignore stays ignored.
+    ///
+    /// # Errors
+    /// When one cannot be handled (SIGKILL, SIGSTOP, no signal at all), with its name.
+    pub(super) fn listen(signals: &[i32]) -> io::Result<Self> {
+        let streams = not_ignored(signals)?.into_iter().map(|number| {
+            let stream = signal(SignalKind::from_raw(number));
+            let named = |error| io::Error::other(format!("cannot handle {}: {error}", signal_name(number)));
+            Ok((number, stream.map_err(named)?))
+        });
+        Ok(SignalStream { streams: streams.collect::<io::Result<_>>()? })
+    }
+
+    /// The next signal that arrives. Cancelling loses none; several of one kind may count as one.
+    pub(super) async fn next(&mut self) -> i32 {
+        std::future::poll_fn(|context| {
+            let mut streams = self.streams.iter_mut();
+            let arrived = streams.find_map(|(number, stream)| stream.poll_recv(context).is_ready().then_some(*number));
+            arrived.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn reports_a_signal_and_refuses_one_that_cannot_be_handled() {
+        let mut signals = SignalStream::listen(&[signal_hook::consts::SIGUSR1, signal_hook::consts::SIGUSR2]).unwrap();
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::USR2).unwrap();
+        assert_eq!(signals.next().await, signal_hook::consts::SIGUSR2);
+        let Err(error) = SignalStream::listen(&[signal_hook::consts::SIGKILL]) else { panic!("handled") };
+        assert!(error.to_string().starts_with("cannot handle SIGKILL: "), "{error}");
+    }
+}

@@ -1,0 +1,188 @@
+//! The job that this agent was started in.
+
+use super::hosts::{self, HostFileError};
+use super::{mpi, pbs, slurm};
+
+/// The job that this agent was started in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Whose it is.
+    pub scheduler: Scheduler,
+    /// Its id, as the scheduler names it; empty where it has none.
+    pub id: String,
+    /// How many nodes it has, and which variable or file says so.
+    pub nodes: (usize, String),
+    /// The names of its nodes in order, and which variable or file says so; none where they are not known.
+    pub hosts: Option<(Vec<String>, String)>,
+    /// How this agent was started.
+    pub started: Started,
+}
+
+/// Who knows of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheduler {
+    /// Slurm.
+    Slurm,
+    /// PBS Pro, OpenPBS or Torque.
+    Pbs,
+    /// MPI's launcher (mpirun, mpiexec) without a scheduler.
+    Mpi,
+    /// `--hostfile`, without a scheduler.
+    HostFile,
+}
+
+/// How this agent was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// One agent on each node.
+    OnEachNode {
+        /// The number of this node from 0, and the variable that says so; `None` where it is not known.
+        node: Option<(usize, &'static str)>,
+    },
+    /// By the job's script, on the first node alone.
+    ByTheScript,
+    /// Several times on a node.
+    SeveralTimes {
+        /// How often, on all nodes.
+        agents: usize,
+        /// The variable that says so, with its value.
+        variable: String,
+    },
+}
+
+/// How facts are read: variables by name, and files by path.
+pub struct Read<'a> {
+    /// The value of a variable.
+    pub variable: &'a dyn Fn(&str) -> Option<String>,
+    /// The text of a file.
+    pub file: &'a dyn Fn(&str) -> std::io::Result<String>,
+}
+
+impl Allocation {
+    /// Finds the job in the environment. A host file is taken for the nodes before anything that a scheduler says.
+    ///
+    /// # Errors
+    /// A host file that cannot be read.
+    pub fn find(read: &Read<'_>, hostfile: Option<&str>) -> Result<Option<Allocation>, HostFileError> {
+        let mut job = slurm::find(read).or_else(|| pbs::find(read)).or_else(|| mpi::find(read));
+        let Some(path) = hostfile else { return Ok(job) };
+        let text = (read.file)(path).map_err(|source| HostFileError::Unreadable { path: path.into(), source })?;
+        let hosts = hosts::read_file(path, &text)?;
+        let job = job.get_or_insert_with(|| Allocation {
+            scheduler: Scheduler::HostFile,
+            id: String::new(),
+            nodes: (0, String::new()),
+            hosts: None,
+            started: Started::OnEachNode { node: None },
+        });
+        // Who writes the nodes down starts the agents with a loop of their own, from the script or elsewhere.
+        if job.started == Started::ByTheScript {
+            job.started = Started::OnEachNode { node: None };
+        }
+        let from = format!("--hostfile={path}");
+        job.nodes = (hosts.len(), from.clone());
+        job.hosts = Some((hosts, from));
+        Ok(Some(job.clone()))
+    }
+
+    /// Finds the job in this process's environment, without a host file.
+    #[must_use]
+    pub fn here() -> Option<Allocation> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let file = |path: &str| std::fs::read_to_string(path);
+        Allocation::find(&Read { variable: &variable, file: &file }, None)
+            .ok()
+            .flatten()
+            .filter(|job| !job.id.is_empty())
+    }
+
+    /// A name that no other job has, such as `SLURM_JOB_ID=17`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self.scheduler {
+            Scheduler::Slurm => format!("SLURM_JOB_ID={}", self.id.split('.').next().unwrap_or_default()),
+            Scheduler::Pbs => format!("PBS_JOBID={}", self.id),
+            Scheduler::Mpi | Scheduler::HostFile => self.id.clone(),
+        }
+    }
+
+    /// The names of the nodes, as far as they are known.
+    #[must_use]
+    pub fn host_names(&self) -> &[String] {
+        self.hosts.as_ref().map_or(&[], |(hosts, _)| hosts)
+    }
+
+    /// The command that starts one agent on each node.
+    #[must_use]
+    pub fn one_agent_per_node(&self) -> String {
+        match self.scheduler {
+            Scheduler::Slurm => format!("srun --nodes={} --ntasks-per-node=1 lockstep run ...", self.nodes.0),
+            Scheduler::Pbs => "pbsdsh -u -- lockstep run ... (or: mpiexec -ppn 1 lockstep run ...)".to_owned(),
+            Scheduler::Mpi => "mpirun --map-by ppr:1:node lockstep run ...".to_owned(),
+            Scheduler::HostFile => "ssh HOST lockstep run --hostfile=FILE ...".to_owned(),
+        }
+    }
+
+    /// How a user speaks of it: `Slurm job 17.0`.
+    #[must_use]
+    pub fn title(&self) -> String {
+        match self.scheduler {
+            Scheduler::Slurm => format!("Slurm job {}", self.id),
+            Scheduler::Pbs => format!("PBS job {}", self.id),
+            Scheduler::Mpi => "MPI job".to_owned(),
+            Scheduler::HostFile => "host file".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use std::io;
+
+    use super::*;
+
+    /// Finds a job in these variables; each file of `files` is a path and a text.
+    pub(crate) fn find(
+        variables: &[(&str, &str)],
+        files: &[(&str, &str)],
+        hostfile: Option<&str>,
+    ) -> Option<Allocation> {
+        try_find(variables, files, hostfile).unwrap()
+    }
+
+    pub(crate) fn try_find(
+        variables: &[(&str, &str)],
+        files: &[(&str, &str)],
+        hostfile: Option<&str>,
+    ) -> Result<Option<Allocation>, HostFileError> {
+        let of = |pairs: &[(&str, &str)], name: &str| {
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        };
+        let variable = |name: &str| of(variables, name);
+        let file = |path: &str| of(files, path).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
+        Allocation::find(&Read { variable: &variable, file: &file }, hostfile)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{find, try_find};
+    use super::*;
+
+    #[test]
+    fn there_is_none_without_a_scheduler() {
+        assert_eq!(find(&[("HOME", "/")], &[], None), None);
+    }
+
+    #[test]
+    fn a_host_file_names_the_nodes_with_and_without_a_scheduler() {
+        let files = [("/shared/hosts", "n1\nn2\n")];
+        let job = find(&[], &files, Some("/shared/hosts")).unwrap();
+        assert_eq!((job.scheduler, job.nodes.0), (Scheduler::HostFile, 2));
+        let pbs = [("PBS_JOBID", "5.head"), ("PBS_ENVIRONMENT", "PBS_BATCH"), ("PBS_TASKNUM", "1")];
+        let job = find(&pbs, &files, Some("/shared/hosts")).unwrap();
+        assert_eq!((job.scheduler, job.started), (Scheduler::Pbs, Started::OnEachNode { node: None }));
+        let error = try_find(&[], &[], Some("/none")).unwrap_err().to_string();
+        assert!(error.starts_with("cannot read the host file /none: "), "{error}");
+    }
+}

@@ -1,0 +1,332 @@
+//! From the job to the flags that the user did not give.
+
+use super::allocation::{Allocation, Started};
+use crate::config::{ConfigError, Flags, Given, Nodes, Source};
+
+/// The ports that jobs meet at, one for each job: below Linux's ephemeral ports (32768 and up) and apart from torchrun's 29400 and 29500.
+const PORTS: std::ops::Range<u16> = 20_000..29_000;
+
+/// A flag's value that came from the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The flag without dashes, such as `nnodes`.
+    pub flag: &'static str,
+    /// Its value; empty for a switch.
+    pub value: String,
+    /// Which variable or file says so.
+    pub from: String,
+}
+
+impl Allocation {
+    /// Fills in the rendezvous flags that the user did not give; those that were given win. Returns what was filled in, and notices.
+    ///
+    /// # Errors
+    /// What cannot work: an agent on one node of several, several agents on a node, other numbers of nodes than the job has, and a job
+    /// whose nodes are not known.
+    pub fn apply(&self, flags: &mut Flags) -> Result<(Vec<Taken>, Vec<String>), ConfigError> {
+        let (agents, _) = &self.nodes;
+        let alone = flags.standalone || (is_given(&flags.nnodes) && Nodes::parse(&flags.nnodes)?.max == 1);
+        if alone {
+            let several = *agents > 1 && matches!(self.started, Started::OnEachNode { .. });
+            let notice =
+                || format!("{}: each of its {agents} agents runs a job of its own, as the flags say", self.title());
+            return Ok((Vec::new(), several.then(notice).into_iter().collect()));
+        }
+        let meets = [&flags.nnodes, &flags.rdzv_endpoint, &flags.master_addr].into_iter().any(is_given);
+        match &self.started {
+            // The user knows how the agents are started: by ssh from the script, or several on a node.
+            Started::ByTheScript | Started::SeveralTimes { .. } if meets => return Ok(Default::default()),
+            Started::ByTheScript if *agents > 1 => return Err(self.only_here()),
+            Started::SeveralTimes { agents, variable } => return Err(self.several_times(*agents, variable)),
+            Started::ByTheScript | Started::OnEachNode { .. } => {}
+        }
+        if *agents <= 1 {
+            return Ok((self.one_node(flags), Vec::new()));
+        }
+        self.check_number(&flags.nnodes)?;
+        let taken = self.fill(flags)?;
+        Ok((taken, self.meeting_place(flags).into_iter().collect()))
+    }
+
+    /// Where the agents meet, for the first of them to print.
+    fn meeting_place(&self, flags: &Flags) -> Option<String> {
+        let Started::OnEachNode { node: None | Some((0, _)) } = self.started else { return None };
+        let place = match flags.rdzv_endpoint.text.as_str() {
+            "" => format!("{}:{}", flags.master_addr.text, flags.master_port.text),
+            endpoint => endpoint.to_owned(),
+        };
+        Some(format!(
+            "{}: {} nodes meet at {place} (--dry-run shows what came from where)",
+            self.title(),
+            flags.nnodes.text
+        ))
+    }
+
+    fn only_here(&self) -> ConfigError {
+        let (agents, from) = &self.nodes;
+        ConfigError::Clash(format!(
+            "{} has {agents} nodes ({from}), but its script starts this command on one of them alone: start one agent on each node \
+             ({}), or give --standalone to use this node only",
+            self.title(),
+            self.one_agent_per_node()
+        ))
+    }
+
+    fn several_times(&self, agents: usize, variable: &str) -> ConfigError {
+        ConfigError::Clash(format!(
+            "{} starts {agents} agents, several on a node ({variable}), but an agent starts the workers of its node itself: start one \
+             on each node ({}) and give it --nproc-per-node",
+            self.title(),
+            self.one_agent_per_node()
+        ))
+    }
+
+    /// A job of one node meets nobody: a port of its own keeps it apart from other jobs on the same machine.
+    fn one_node(&self, flags: &mut Flags) -> Vec<Taken> {
+        let given =
+            [&flags.rdzv_backend, &flags.rdzv_endpoint, &flags.master_addr, &flags.master_port, &flags.node_rank];
+        if given.into_iter().any(is_given) {
+            return Vec::new();
+        }
+        flags.standalone = true;
+        vec![Taken { flag: "standalone", value: String::new(), from: self.nodes.1.clone() }]
+    }
+
+    fn check_number(&self, nnodes: &Given) -> Result<(), ConfigError> {
+        let (agents, from) = &self.nodes;
+        let asked = Nodes::parse(nnodes)?;
+        if !is_given(nnodes) || (asked.min..=asked.max).contains(agents) {
+            return Ok(());
+        }
+        let why =
+            if asked.min > *agents { "the others would never come" } else { "the others would find the job full" };
+        let why = format!(
+            "{} starts {agents} agents ({from}), and {why}: leave the flag out, or give --nnodes={agents}",
+            self.title()
+        );
+        Err(ConfigError::NotAllowed { given: nnodes.clone(), why })
+    }
+
+    fn fill(&self, flags: &mut Flags) -> Result<Vec<Taken>, ConfigError> {
+        let (agents, from) = &self.nodes;
+        let mut filling = Filling(Vec::new());
+        filling.fill(&mut flags.nnodes, agents.to_string(), from);
+        let fixed = flags.rdzv_backend.text == "static" && is_given(&flags.rdzv_backend)
+            || is_given(&flags.node_rank)
+            || is_given(&flags.master_addr);
+        let port = self.port();
+        if fixed {
+            if let Started::OnEachNode { node: Some((node, variable)) } = self.started {
+                filling.fill(&mut flags.node_rank, node.to_string(), &format!("{variable}={node}"));
+            }
+            if !is_given(&flags.rdzv_endpoint) && !is_given(&flags.master_addr) {
+                let (head, from) = self.head()?;
+                filling.fill(&mut flags.master_addr, head, from);
+                filling.fill(&mut flags.master_port, port.to_string(), &self.title());
+            }
+            return Ok(filling.0);
+        }
+        filling.fill(&mut flags.rdzv_backend, "c10d".to_owned(), from);
+        if !is_given(&flags.rdzv_endpoint) {
+            let (head, from) = self.head()?;
+            filling.fill(&mut flags.rdzv_endpoint, format!("{head}:{port}"), from);
+        }
+        if !self.id.is_empty() {
+            filling.fill(&mut flags.rdzv_id, self.id.clone(), &self.name());
+        }
+        Ok(filling.0)
+    }
+
+    /// The first node, where the agents meet.
+    fn head(&self) -> Result<(String, &str), ConfigError> {
+        let hosts = self.hosts.as_ref();
+        let head = hosts.and_then(|(hosts, from)| Some((hosts.first()?.clone(), from.as_str())));
+        head.ok_or_else(|| {
+            let (agents, from) = &self.nodes;
+            ConfigError::Clash(format!(
+                "{} starts {agents} agents ({from}), and nothing names their nodes: give --rdzv-endpoint=HOST:PORT with the name of one \
+                 node, or --hostfile=FILE with a node on each line",
+                self.title()
+            ))
+        })
+    }
+
+    /// The same on each node of the job, and most likely another one for another job on the same node.
+    fn port(&self) -> u16 {
+        let key = format!("{} {}", self.name(), self.id);
+        // FNV-1a: all agents compute it, of any build.
+        let hash = key
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        PORTS.start + (hash % u64::from(PORTS.end - PORTS.start)) as u16
+    }
+}
+
+fn is_given(given: &Given) -> bool {
+    given.source != Source::Default
+}
+
+struct Filling(Vec<Taken>);
+
+impl Filling {
+    fn fill(&mut self, given: &mut Given, value: String, from: &str) {
+        if given.source != Source::Default {
+            return;
+        }
+        self.0.push(Taken { flag: given.flag, value: value.clone(), from: from.to_owned() });
+        *given = Given { flag: given.flag, text: value, source: Source::Allocation };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::allocation::testing::find;
+    use super::*;
+    use crate::config::testing::flags;
+
+    const STEP: [(&str, &str); 6] = [
+        ("SLURM_JOB_ID", "17"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_STEP_NUM_NODES", "3"),
+        ("SLURM_STEP_NODELIST", "n[1-3]"),
+        ("SLURM_STEP_NUM_TASKS", "3"),
+        ("SLURM_NODEID", "1"),
+    ];
+
+    fn applied(variables: &[(&str, &str)], given: &[&str]) -> Result<(Vec<String>, Flags), String> {
+        let files = [("/nodes", "x1\nx1\nx2\n")];
+        let mut flags = flags(given);
+        let (taken, notices) =
+            find(variables, &files, None).unwrap().apply(&mut flags).map_err(|error| error.to_string())?;
+        let taken = taken.iter().map(|taken| format!("--{}={} from {}", taken.flag, taken.value, taken.from));
+        Ok((taken.chain(notices).collect(), flags))
+    }
+
+    #[test]
+    fn a_step_needs_no_flag() {
+        let (taken, flags) = applied(&STEP, &[]).unwrap();
+        let port = flags.rdzv_endpoint.text.strip_prefix("n1:").unwrap().parse::<u16>().unwrap();
+        assert!(PORTS.contains(&port), "{port}");
+        assert_eq!(flags.nnodes.to_string(), "--nnodes=3 (from the job that this agent was started in)");
+        assert_eq!(
+            taken,
+            [
+                "--nnodes=3 from SLURM_STEP_NUM_NODES=3",
+                "--rdzv-backend=c10d from SLURM_STEP_NUM_NODES=3",
+                &format!("--rdzv-endpoint=n1:{port} from SLURM_STEP_NODELIST=n[1-3]"),
+                "--rdzv-id=17.0 from SLURM_JOB_ID=17",
+            ]
+        );
+    }
+
+    #[test]
+    fn steps_of_a_job_meet_at_ports_of_their_own() {
+        let port = |step: &str| {
+            let variables: Vec<_> = STEP
+                .iter()
+                .map(|(name, value)| if *name == "SLURM_STEP_ID" { (*name, step) } else { (*name, *value) })
+                .collect();
+            applied(&variables, &[]).unwrap().1.rdzv_endpoint.text
+        };
+        assert_ne!(port("0"), port("1"));
+    }
+
+    #[test]
+    fn given_flags_win() {
+        let (taken, flags) = applied(&STEP, &["--rdzv-endpoint=n2:7777", "--rdzv-id=mine"]).unwrap();
+        assert_eq!((flags.rdzv_endpoint.text.as_str(), flags.rdzv_id.text.as_str()), ("n2:7777", "mine"));
+        assert_eq!(taken.len(), 2, "{taken:?}");
+        let (taken, flags) = applied(&STEP, &["--rdzv-backend=static"]).unwrap();
+        assert_eq!((flags.node_rank.text.as_str(), flags.master_addr.text.as_str()), ("1", "n1"));
+        assert_eq!(taken.len(), 4, "{taken:?}");
+        let (_, flags) = applied(&STEP, &["--master-addr=n3", "--master-port=5"]).unwrap();
+        assert_eq!((flags.rdzv_backend.text.as_str(), flags.node_rank.text.as_str()), ("static", "1"));
+        assert_eq!((flags.master_addr.text.as_str(), flags.master_port.text.as_str()), ("n3", "5"));
+    }
+
+    #[test]
+    fn a_job_of_one_node_stands_alone() {
+        let one = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_NUM_NODES", "1"), ("SLURM_JOB_NODELIST", "n1")];
+        let (taken, flags) = applied(&one, &[]).unwrap();
+        assert!(flags.standalone);
+        assert_eq!(taken, ["--standalone= from SLURM_JOB_NUM_NODES=1"]);
+        assert!(!applied(&one, &["--master-port=29501"]).unwrap().1.standalone);
+    }
+
+    #[test]
+    fn the_first_agent_says_where_they_meet() {
+        let first: Vec<_> = STEP
+            .iter()
+            .map(|(name, value)| if *name == "SLURM_NODEID" { (*name, "0") } else { (*name, *value) })
+            .collect();
+        let (taken, flags) = applied(&first, &[]).unwrap();
+        let place = &flags.rdzv_endpoint.text;
+        assert_eq!(taken[4], format!("Slurm job 17.0: 3 nodes meet at {place} (--dry-run shows what came from where)"));
+    }
+
+    #[test]
+    fn agents_that_stand_alone_on_purpose_are_told_so() {
+        for given in ["--standalone", "--nnodes=1"] {
+            let (notices, _) = applied(&STEP, &[given]).unwrap();
+            assert_eq!(notices, ["Slurm job 17.0: each of its 3 agents runs a job of its own, as the flags say"]);
+        }
+    }
+
+    #[test]
+    fn refuses_a_launcher_on_the_first_node_alone() {
+        let script = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_NUM_NODES", "2"), ("SLURM_JOB_NODELIST", "n[1-2]")];
+        let error = applied(&script, &[]).unwrap_err();
+        assert_eq!(
+            error,
+            "Slurm job 17 has 2 nodes (SLURM_JOB_NUM_NODES=2), but its script starts this command on one of them alone: start one agent \
+             on each node (srun --nodes=2 --ntasks-per-node=1 lockstep run ...), or give --standalone to use this node only"
+        );
+        assert!(applied(&script, &["--nnodes=2", "--rdzv-endpoint=n1:1"]).unwrap().0.is_empty());
+        let pbs = [
+            ("PBS_JOBID", "5.head"),
+            ("PBS_NODEFILE", "/nodes"),
+            ("PBS_ENVIRONMENT", "PBS_BATCH"),
+            ("PBS_TASKNUM", "1"),
+        ];
+        assert!(applied(&pbs, &[]).unwrap_err().contains("(PBS_NODEFILE=/nodes), but its script"));
+    }
+
+    #[test]
+    fn refuses_several_agents_on_a_node() {
+        let four: Vec<_> = STEP
+            .iter()
+            .map(|(name, value)| if *name == "SLURM_STEP_NUM_TASKS" { (*name, "12") } else { (*name, *value) })
+            .chain([("SLURM_STEP_TASKS_PER_NODE", "4(x3)")])
+            .collect();
+        let error = applied(&four, &[]).unwrap_err();
+        assert!(
+            error.starts_with(
+                "Slurm job 17.0 starts 12 agents, several on a node (SLURM_STEP_TASKS_PER_NODE=4(x3)), but"
+            ),
+            "{error}"
+        );
+        assert!(applied(&four, &["--nnodes=12", "--rdzv-endpoint=n1:1", "--rdzv-backend=c10d"]).unwrap().0.is_empty());
+    }
+
+    #[test]
+    fn refuses_numbers_of_nodes_that_contradict_the_job() {
+        let error = applied(&STEP, &["--nnodes=4"]).unwrap_err();
+        assert!(error.starts_with(
+            "--nnodes=4: Slurm job 17.0 starts 3 agents (SLURM_STEP_NUM_NODES=3), and the others would never come"
+        ));
+        assert!(applied(&STEP, &["--nnodes=2"]).unwrap_err().contains("would find the job full"));
+        assert!(applied(&STEP, &["--nnodes=1:4"]).is_ok());
+    }
+
+    #[test]
+    fn asks_for_the_nodes_where_nothing_names_them() {
+        let mpi = [("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "1")];
+        let error = applied(&mpi, &[]).unwrap_err();
+        assert!(
+            error.contains("MPI job starts 2 agents (OMPI_COMM_WORLD_SIZE=2), and nothing names their nodes"),
+            "{error}"
+        );
+        let (taken, _) = applied(&mpi, &["--rdzv-endpoint=n1:7"]).unwrap();
+        assert_eq!(taken[0], "--nnodes=2 from OMPI_COMM_WORLD_SIZE=2");
+    }
+}

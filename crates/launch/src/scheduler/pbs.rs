@@ -1,0 +1,66 @@
+//! PBS Pro, OpenPBS and Torque. `PBS_NODEFILE` names a file with a line for each slot, which exists on the first node, where the job's
+//! script runs. Tasks that `pbsdsh` starts get PBS's own variables and none that the script exported, so that other nodes learn the list
+//! by `--hostfile`.
+
+use super::allocation::{Allocation, Read, Scheduler, Started};
+use super::hosts;
+use super::mpi;
+
+pub(super) fn find(read: &Read<'_>) -> Option<Allocation> {
+    let id = (read.variable)("PBS_JOBID")?;
+    let hosts = (read.variable)("PBS_NODEFILE").and_then(|path| {
+        let text = (read.file)(&path).ok()?;
+        Some((hosts::read_file(&path, &text).ok()?, format!("PBS_NODEFILE={path}")))
+    });
+    let counted = hosts.as_ref().map(|(hosts, from)| (hosts.len(), from.clone()));
+    // Where MPI's launcher started this agent, it knows how many there are.
+    let under_mpi = mpi::find(read);
+    let nodes = under_mpi.as_ref().map(|job| job.nodes.clone()).or(counted);
+    let started = under_mpi.map_or_else(|| started(read), |job| job.started);
+    let nodes = nodes.unwrap_or((1, "PBS_JOBID".to_owned()));
+    Some(Allocation { scheduler: Scheduler::Pbs, id, nodes, hosts, started })
+}
+
+/// The script is task 1 of a batch job; `pbsdsh` numbers the tasks that it starts from 2.
+fn started(read: &Read<'_>) -> Started {
+    let is = |name: &str, value: &str| (read.variable)(name).as_deref() == Some(value);
+    if is("PBS_ENVIRONMENT", "PBS_BATCH") && is("PBS_TASKNUM", "1") {
+        return Started::ByTheScript;
+    }
+    let node = (read.variable)("PBS_NODENUM").and_then(|node| node.parse().ok());
+    Started::OnEachNode { node: node.map(|node| (node, "PBS_NODENUM")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::allocation::testing::find;
+    use super::*;
+
+    const SCRIPT: [(&str, &str); 4] =
+        [("PBS_JOBID", "5.head"), ("PBS_NODEFILE", "/nodes"), ("PBS_ENVIRONMENT", "PBS_BATCH"), ("PBS_TASKNUM", "1")];
+
+    #[test]
+    fn reads_the_node_file_where_a_host_has_a_line_for_each_slot() {
+        let job = find(&SCRIPT, &[("/nodes", "x1\nx1\nx2\n\n")], None).unwrap();
+        assert_eq!((job.nodes.0, job.name().as_str()), (2, "PBS_JOBID=5.head"));
+        assert_eq!(job.host_names(), ["x1", "x2"]);
+        assert_eq!(job.started, Started::ByTheScript);
+    }
+
+    #[test]
+    fn sees_what_pbsdsh_started() {
+        let task =
+            [("PBS_JOBID", "5.head"), ("PBS_ENVIRONMENT", "PBS_BATCH"), ("PBS_TASKNUM", "3"), ("PBS_NODENUM", "1")];
+        let job = find(&task, &[("/shared/hosts", "x1\nx2\n")], Some("/shared/hosts")).unwrap();
+        assert_eq!(job.started, Started::OnEachNode { node: Some((1, "PBS_NODENUM")) });
+        assert_eq!(job.nodes, (2, "--hostfile=/shared/hosts".to_owned()));
+    }
+
+    #[test]
+    fn sees_what_mpiexec_started_inside() {
+        let mpi = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "1")];
+        let variables: Vec<_> = SCRIPT.iter().chain(&mpi).copied().collect();
+        let job = find(&variables, &[("/nodes", "x1\nx2\n")], None).unwrap();
+        assert_eq!(job.started, Started::OnEachNode { node: Some((1, "PMI_RANK")) });
+    }
+}

@@ -1,0 +1,102 @@
+//! Broadcasts and gathers plain values, so that all ranks act on what one rank found out, for example about files that only its
+//! machine has.
+//!
+//! If each rank decided by itself, two could decide differently, and the job would hang in the next collective. Leaves out the
+//! decisions themselves.
+
+use c10d::{ProcessGroup, Rank};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tch::{Kind, TchError, Tensor};
+
+/// Maximum length of one message, in bytes.
+const CHUNK: usize = 64 * 1024 * 1024;
+
+/// A value from another rank did not arrive.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    /// The broadcast failed.
+    #[error(transparent)]
+    Group(#[from] c10d::Error),
+    /// libtorch could not copy the bytes out of their tensor.
+    #[error("failed to copy the bytes that another rank sent")]
+    Copy(#[from] TchError),
+    /// The bytes are not the expected value: the ranks run different programs.
+    #[error("failed to read what another rank sent; do all ranks run the same program?")]
+    Garbled(#[from] serde_json::Error),
+}
+
+/// Returns rank 0's value on every rank; the others pass `None`. A collective.
+///
+/// # Panics
+/// Panics when the value cannot be written as JSON, or when rank 0 passes `None`.
+pub(crate) fn broadcast_object<T: Serialize + DeserializeOwned>(
+    group: &ProcessGroup,
+    mine: Option<&T>,
+) -> Result<T, ObjectError> {
+    broadcast_object_from(group, Rank::ZERO, mine)
+}
+
+/// Returns the value of rank `root` on every rank; the others pass `None`. A collective.
+///
+/// # Panics
+/// Panics when the value cannot be written as JSON, or when `root` passes `None`.
+pub(crate) fn broadcast_object_from<T: Serialize + DeserializeOwned>(
+    group: &ProcessGroup,
+    root: Rank,
+    mine: Option<&T>,
+) -> Result<T, ObjectError> {
+    assert!(mine.is_some() || group.rank() != root, "rank {root} passes the value");
+    let text = mine.map(to_json);
+    let mut length = Tensor::from(text.as_ref().map_or(0, |text| text.len() as i64)).to_device(group.device());
+    group.broadcast(&mut length, root)?;
+    let length = usize::try_from(length.int64_value(&[])).unwrap_or(0);
+    let text = broadcast_bytes_from(group, root, text.unwrap_or_else(|| vec![0; length]))?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Returns the bytes of rank `root` on every rank; the others pass a buffer of the same length. A collective.
+pub(crate) fn broadcast_bytes_from(
+    group: &ProcessGroup,
+    root: Rank,
+    mut mine: Vec<u8>,
+) -> Result<Vec<u8>, ObjectError> {
+    if group.size().get() == 1 {
+        return Ok(mine);
+    }
+    for chunk in mine.chunks_mut(CHUNK) {
+        let mut tensor = Tensor::from_slice(chunk).to_device(group.device());
+        group.broadcast(&mut tensor, root)?;
+        tensor.f_to_kind(Kind::Uint8)?.f_copy_data_u8(chunk, chunk.len())?;
+    }
+    Ok(mine)
+}
+
+/// Returns every rank's value, ordered by rank, on every rank. A collective for short values: each is padded to the longest.
+///
+/// # Panics
+/// Panics when the value cannot be written as JSON.
+pub(crate) fn all_gather_object<T: Serialize + DeserializeOwned>(
+    group: &ProcessGroup,
+    mine: &T,
+) -> Result<Vec<T>, ObjectError> {
+    let mut text = to_json(mine);
+    let size = group.size().get();
+    let mut lengths = Tensor::zeros([size as i64], (Kind::Int64, group.device()));
+    group.all_gather_into_tensor(&mut lengths, &Tensor::from_slice(&[text.len() as i64]).to_device(group.device()))?;
+    let lengths: Vec<i64> = Vec::try_from(lengths)?;
+    let lengths: Vec<usize> = lengths.into_iter().map(|length| usize::try_from(length).unwrap_or(0)).collect();
+    let longest = lengths.iter().copied().max().unwrap_or(0);
+    text.resize(longest, b' ');
+    let mut all = Tensor::zeros([(size * longest) as i64], (Kind::Uint8, group.device()));
+    group.all_gather_into_tensor(&mut all, &Tensor::from_slice(&text).to_device(group.device()))?;
+    let mut texts = vec![0; size * longest];
+    all.f_copy_data_u8(&mut texts, size * longest)?;
+    let each = texts.chunks(longest.max(1)).zip(lengths);
+    each.map(|(text, length)| Ok(serde_json::from_slice(&text[..length.min(text.len())])?)).collect()
+}
+
+fn to_json<T: Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("the value can be written as JSON")
+}

@@ -1,0 +1,153 @@
+//! How a process knows that it was spawned, by whom, and for which call; and that it dies with its parent.
+//!
+//! What to do with that knowledge is decided in `call`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use lockstep_process::die_with_parent;
+use rustix::process::{Pid, getppid, test_kill_process};
+use serde::{Deserialize, Serialize};
+
+use super::SpawnError;
+use crate::env::LAUNCHER_VARIABLES;
+
+/// The one variable of our own that a worker process gets: a [`Handshake`] as JSON.
+pub(super) const HANDSHAKE: &str = "LOCKSTEP_SPAWN";
+
+/// What the caller tells a worker process beyond torchrun's variables.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Handshake {
+    /// The caller's process id, to notice its death.
+    pub(super) parent: i32,
+    /// Number of the call in its process, from 0.
+    pub(super) call: usize,
+    /// Its `file:line:column`.
+    pub(super) at: String,
+    /// The calls before it, in order.
+    pub(super) earlier: Vec<Past>,
+    /// The file with the worker's arguments as JSON.
+    pub(super) args: PathBuf,
+    /// The file that grows by a byte when the worker is reached, and by another when it has returned.
+    pub(super) progress: PathBuf,
+}
+
+/// A call that the caller has behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Past {
+    pub(super) at: String,
+    pub(super) ok: bool,
+}
+
+/// What this process is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Started by a person, a shell, a launcher, or by a worker as a program of its own.
+    Fresh,
+    /// Started by a call of spawn.
+    Spawned(Handshake),
+    /// Started by a call of spawn whose process has ended since.
+    Orphaned,
+}
+
+impl Place {
+    /// Reads the handshake, if there is one, and ties this process's life to its parent's.
+    ///
+    /// An orphan ends here, with exit code 1: nobody is left to hear of an error.
+    pub(super) fn of_this_process() -> Result<Self, SpawnError> {
+        let Some(handshake) = std::env::var_os(HANDSHAKE) else { return Ok(Place::Fresh) };
+        let handshake = parse(&handshake)?;
+        let alive = |pid: i32| Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid).is_ok());
+        if parent_is(handshake.parent) {
+            // The parent may end between two calls, so its identity is read again once the signal is asked for.
+            die_with_parent(handshake.parent).map_err(SpawnError::Watch)?;
+        }
+        let place = place(handshake, parent_is, alive);
+        if place == Place::Orphaned {
+            eprintln!("lockstep: the process that spawned this one has ended; stopping");
+            std::process::exit(1);
+        }
+        Ok(place)
+    }
+}
+
+/// Ties this process's life to its parent's if it was spawned; to be called first thing in `main`, so that even
+/// the code before the call of spawn does not outlive the caller. A handshake that cannot be read is reported by the call.
+pub(crate) fn watch_parent() {
+    let _ = Place::of_this_process();
+}
+
+/// Refuses to spawn where processes were already started for this job.
+pub(super) fn refuse_launcher(lookup: impl Fn(&str) -> Option<OsString>) -> Result<(), SpawnError> {
+    let lookup = |name: &str| lookup(name).filter(|value| !value.is_empty());
+    if lookup(HANDSHAKE).is_some() {
+        return Err(SpawnError::Nested);
+    }
+    let value = |name: &str| lookup(name).map(|value| format!("{name}={}", value.to_string_lossy()));
+    let found: Vec<_> = LAUNCHER_VARIABLES.into_iter().filter_map(value).collect();
+    if found.is_empty() { Ok(()) } else { Err(SpawnError::UnderLauncher { found }) }
+}
+
+fn parse(handshake: &OsString) -> Result<Handshake, SpawnError> {
+    let text = handshake.to_string_lossy();
+    serde_json::from_str(&text).map_err(|source| SpawnError::Handshake { value: text.into_owned(), source })
+}
+
+fn place(handshake: Handshake, parent_is: impl Fn(i32) -> bool, alive: impl Fn(i32) -> bool) -> Place {
+    if parent_is(handshake.parent) {
+        Place::Spawned(handshake)
+    } else if alive(handshake.parent) {
+        Place::Fresh
+    } else {
+        Place::Orphaned
+    }
+}
+
+fn parent_is(pid: i32) -> bool {
+    Pid::as_raw(getppid()) == pid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handshake() -> Handshake {
+        Handshake {
+            parent: 7,
+            call: 1,
+            at: "src/main.rs:3:5".into(),
+            earlier: vec![Past { at: "src/main.rs:2:5".into(), ok: false }],
+            args: "/proc/self/fd/3".into(),
+            progress: "/proc/self/fd/4".into(),
+        }
+    }
+
+    #[test]
+    fn knows_a_worker_from_a_program_that_a_worker_started_and_from_an_orphan() {
+        assert_eq!(place(handshake(), |pid| pid == 7, |_| true), Place::Spawned(handshake()));
+        assert_eq!(place(handshake(), |_| false, |pid| pid == 7), Place::Fresh);
+        assert_eq!(place(handshake(), |_| false, |_| false), Place::Orphaned);
+    }
+
+    #[test]
+    fn reads_back_its_own_handshake_and_rejects_another_text() {
+        let text = OsString::from(serde_json::to_string(&handshake()).unwrap());
+        assert_eq!(parse(&text).unwrap(), handshake());
+        assert!(matches!(parse(&"yes".into()), Err(SpawnError::Handshake { .. })));
+    }
+
+    #[test]
+    fn refuses_to_run_under_a_launcher_and_names_what_gave_it_away() {
+        let under = |name: &str| (name == "RANK" || name == "WORLD_SIZE").then(|| "2".into());
+        let error = refuse_launcher(under).unwrap_err().to_string();
+        assert!(error.contains("RANK=2, WORLD_SIZE=2"), "{error}");
+        assert!(error.contains("start it plainly"), "{error}");
+        assert!(refuse_launcher(|_| None).is_ok());
+    }
+
+    #[test]
+    fn refuses_to_run_in_a_program_that_a_worker_started() {
+        let inherited = |name: &str| (name == HANDSHAKE || name == "RANK").then(|| "2".into());
+        assert!(matches!(refuse_launcher(inherited), Err(SpawnError::Nested)));
+    }
+}

@@ -1,0 +1,72 @@
+//! Supervises processes: starts them, watches their ends, ends them with all that they started, and reads what `/proc` says of them.
+//!
+//! - [`Workers`]: the workers of one agent. Nothing outlives the agent: a worker leads a session of its own and dies with the
+//!   agent ([`dying_with_parent`]); what it leaves behind becomes the agent's child, which ends it (`orphans`); if the agent
+//!   is killed, its reaper does (`reaper`, `reaper_main`).
+//! - [`Group`]: one program with its children, which is waited for and ended as a whole.
+//! - [`Process`], [`Deaths`]: one child that is signalled by its descriptor, and the ends of many in the kernel's order.
+//! - [`proc`]: the only reader of `/proc/PID`.
+//! - [`find_program`]: why a program cannot be run, in words.
+//! - [`Exit`], [`signal_name`]: how a process ended, in words.
+//! - [`Signals`]: the signals that ask this process itself to end.
+//!
+//! Nothing here needs an async runtime: [`Workers`] has a descriptor that one can wait for. Workers are started on the
+//! process's **main thread**, because the kernel ends them with the *thread* that started them.
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use lockstep_process::{Exit, Sink, Spec, Stdin, Workers};
+//! # fn round() -> std::io::Result<()> {
+//! let mut workers = Workers::new()?;
+//! let spec = Spec {
+//!     program: "true".into(),
+//!     args: vec![],
+//!     env: vec![("RANK".into(), Some("0".into()))],
+//!     folder: None,
+//!     stdin: Stdin::Inherit,
+//!     stdout: Sink::Inherit,
+//!     stderr: Sink::Inherit,
+//! };
+//! workers.start(0, spec)?;
+//! let died = workers.next(None)?.expect("without a deadline it waits for a death");
+//! assert_eq!(died.exit, Exit::Code(0));
+//! workers.sweep(Duration::from_secs(2));
+//! workers.close();
+//! # Ok(())
+//! # }
+//! ```
+
+mod agent_id;
+mod deaths;
+mod exit;
+mod group;
+mod helper;
+mod kill;
+mod open_files;
+mod orphans;
+mod parent_death;
+pub mod proc;
+mod process;
+mod program;
+mod reaper;
+mod reaper_main;
+mod signals;
+mod spec;
+mod workers;
+
+pub use agent_id::AGENT;
+pub use deaths::Deaths;
+pub use exit::{Exit, known_signal_name, signal_name, signal_number};
+pub use group::{Group, Outcome};
+pub use helper::helper;
+pub use kill::{KillOnDrop, kill_until_gone, reap_orphans};
+pub use open_files::{TooFewFiles, raise_open_files};
+pub use orphans::{Orphan, Swept};
+pub use parent_death::{DIES_WITH_PARENT, die_with_parent, dying_with_parent};
+pub use process::Process;
+pub use program::{ProgramError, find_program};
+pub use reaper::REAPER;
+pub use rustix::process::Signal;
+pub use signals::{Signals, not_ignored};
+pub use spec::{Sink, Spec, Stdin};
+pub use workers::{Died, Sweep, Workers};

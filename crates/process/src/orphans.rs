@@ -1,0 +1,243 @@
+//! Orphans: processes that workers left behind, and how they are found and killed.
+//!
+//! The agent is a child subreaper (prctl(2)): whatever a worker started, however often it forked and began sessions of
+//! its own, becomes the agent's own child when its parents have died. So orphans are found among the agent's children,
+//! and killing one brings up the next generation.
+//!
+//! Not every unknown child is a worker's. A program that becomes the agent by `exec` hands its children on, and what these
+//! leave behind comes to the agent, too; so does every orphan of a container in which the agent is process 1. An orphan of
+//! the agent's is only what is in the session of a worker or has the agent's [id](super::agent_id). The others are left
+//! alone, and reaped when they have ended.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, Signal, getpid, kill_process_group, pidfd_send_signal};
+
+use super::kill::reap;
+use super::proc::{self, Stat};
+use super::process;
+
+/// A process that a worker had left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Orphan {
+    /// Its process id.
+    pub pid: u32,
+    /// The name of its program, as the kernel has it (15 bytes).
+    pub name: String,
+}
+
+/// What a sweep found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// They were killed.
+    pub killed: Vec<Orphan>,
+    /// They were still there when the time was over: held in the kernel, as by a broken file system.
+    pub left: Vec<Orphan>,
+}
+
+/// Which orphans to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose<'a> {
+    /// No worker lives: every orphan.
+    Anyone,
+    /// Others live: only what is in these sessions.
+    Sessions(&'a [i32]),
+}
+
+impl Orphan {
+    fn of(stat: &Stat) -> Self {
+        Orphan { pid: stat.pid as u32, name: stat.name.clone() }
+    }
+}
+
+impl Swept {
+    /// Adds those that are not known yet to the killed.
+    pub(super) fn add(&mut self, found: Vec<Orphan>) {
+        let known = |orphan: &Orphan| self.killed.contains(orphan) || self.left.contains(orphan);
+        let new: Vec<Orphan> = found.into_iter().filter(|orphan| !known(orphan)).collect();
+        self.killed.extend(new);
+    }
+
+    /// These live on.
+    pub(super) fn give_up(&mut self, left: Vec<Orphan>) {
+        self.killed.retain(|orphan| !left.contains(orphan));
+        self.left = left;
+    }
+}
+
+/// The agent's children that were there before its first worker, by process id and start time.
+#[derive(Debug, Default)]
+pub(super) struct Strangers(BTreeSet<(i32, u64)>);
+
+impl Strangers {
+    /// Those that are there now; most agents have none.
+    pub(super) fn here() -> Self {
+        if !proc::has_children() {
+            return Strangers::default();
+        }
+        let children = proc::children().into_iter().filter_map(Stat::of);
+        Strangers(children.map(|child| (child.pid, child.start)).collect())
+    }
+
+    /// Returns true if there were none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn has(&self, child: &Stat) -> bool {
+        self.0.contains(&(child.pid, child.start))
+    }
+}
+
+/// By what a child is known to be an orphan of a worker.
+pub(super) struct Kin<'a> {
+    /// The agent's own session, into which no worker's descendants get; see [`own_session`].
+    pub(super) own_session: i32,
+    /// Workers, which lead a session each, and are not reaped yet; sorted.
+    pub(super) workers: &'a [i32],
+    /// The reaper.
+    pub(super) reaper: i32,
+    pub(super) strangers: &'a Strangers,
+    /// Returns true if a process has the agent's id.
+    pub(super) has_id: &'a dyn Fn(i32) -> bool,
+}
+
+impl Kin<'_> {
+    /// The orphans among the agent's children.
+    fn orphans<'a>(&'a self, children: &'a [Stat], whose: Whose<'a>) -> impl Iterator<Item = &'a Stat> {
+        children.iter().filter(move |child| {
+            let wanted = match whose {
+                Whose::Anyone => true,
+                Whose::Sessions(sessions) => sessions.contains(&child.session),
+            };
+            wanted && self.is_orphan(child)
+        })
+    }
+
+    fn is_orphan(&self, child: &Stat) -> bool {
+        let excluded = self.is_known(child.pid) || self.strangers.has(child) || child.session == self.own_session;
+        !excluded && (self.is_worker(child.session) || (self.has_id)(child.pid))
+    }
+
+    fn is_known(&self, pid: i32) -> bool {
+        pid == self.reaper || self.is_worker(pid)
+    }
+
+    fn is_worker(&self, pid: i32) -> bool {
+        self.workers.binary_search(&pid).is_ok()
+    }
+
+    /// Returns true if the agent has no children but workers and the reaper.
+    pub(super) fn is_all(&self) -> bool {
+        proc::children().into_iter().all(|pid| self.is_known(pid))
+    }
+
+    /// The agent's children, but workers and the reaper.
+    fn others(&self) -> Vec<Stat> {
+        proc::children().into_iter().filter(|pid| !self.is_known(*pid)).filter_map(Stat::of).collect()
+    }
+}
+
+/// The orphans that are there now, of the first generation; dead ones too.
+pub(super) fn present(kin: &Kin<'_>, whose: Whose<'_>) -> Vec<Stat> {
+    kin.orphans(&kin.others(), whose).cloned().collect()
+}
+
+/// Names those that live.
+pub(super) fn living(orphans: &[Stat]) -> Vec<Orphan> {
+    orphans.iter().filter(|stat| !stat.is_dead()).map(Orphan::of).collect()
+}
+
+/// Reaps all children that have ended, whosever they are, but workers and the reaper.
+pub(super) fn reap_dead(kin: &Kin<'_>) {
+    kin.others().iter().filter(|child| child.is_dead()).for_each(|child| reap(child.pid));
+}
+
+/// The agent's own session; 0 when its leader is outside the agent's process id namespace, as in a container.
+pub(super) fn own_session() -> i32 {
+    let own = getpid().as_raw_pid();
+    Stat::of(own).map_or(own, |stat| stat.session)
+}
+
+/// Kills a child with its whole group. The child is unreaped, so its id and its group's are no others'.
+pub(super) fn kill(child: &Stat) -> Option<OwnedFd> {
+    let pidfd = process::open(Pid::from_raw(child.pid)?).ok()?;
+    if let Some(group) = Pid::from_raw(child.group) {
+        // The group is of the child's session, which is not the agent's.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+    Some(pidfd)
+}
+
+/// Makes this process the parent of all orphans among its descendants.
+pub(super) fn adopt_orphans() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(getpid()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn child(pid: i32, session: i32) -> Stat {
+        Stat {
+            pid,
+            name: "x".into(),
+            state: 'S',
+            parent: 1,
+            group: session,
+            session,
+            used: Duration::ZERO,
+            used_by_children: Duration::ZERO,
+            start: 5,
+        }
+    }
+
+    #[test]
+    fn counts_those_that_were_gone_before_the_sweep_once() {
+        let orphan = |pid| Orphan::of(&child(pid, 300));
+        let mut swept = Swept { killed: vec![orphan(1)], left: vec![orphan(2)] };
+        swept.add(vec![orphan(1), orphan(2), orphan(3)]);
+        assert_eq!(swept, Swept { killed: vec![orphan(1), orphan(3)], left: vec![orphan(2)] });
+    }
+
+    #[test]
+    fn counts_those_that_live_on_as_left_alone() {
+        let orphan = |pid| Orphan::of(&child(pid, 300));
+        let mut swept = Swept { killed: vec![orphan(1), orphan(2)], left: vec![] };
+        swept.give_up(vec![orphan(2)]);
+        assert_eq!(swept, Swept { killed: vec![orphan(1)], left: vec![orphan(2)] });
+    }
+
+    /// Worker 200 is there, reaper 300, stranger 400, and everything from 500 on has the id.
+    fn found(children: &[Stat], whose: Whose<'_>) -> Vec<i32> {
+        let strangers = Strangers([(400, 5), (500, 4)].into());
+        let kin =
+            Kin { own_session: 100, workers: &[200], reaper: 300, strangers: &strangers, has_id: &|pid| pid >= 500 };
+        kin.orphans(children, whose).map(|stat| stat.pid).collect()
+    }
+
+    #[test]
+    fn an_orphan_is_in_a_workers_session_or_has_the_id() {
+        let children = [child(200, 200), child(201, 200), child(202, 202), child(203, 100), child(300, 300)];
+        assert_eq!(found(&children, Whose::Anyone), [201]);
+        let children = [child(501, 501), child(502, 100), child(503, 200)];
+        assert_eq!(found(&children, Whose::Anyone), [501, 503]);
+    }
+
+    #[test]
+    fn who_was_there_before_is_spared_and_whoever_took_the_number_later_is_not() {
+        let children = [child(400, 400), child(401, 400), child(500, 500)];
+        assert_eq!(found(&children, Whose::Anyone), [500]);
+    }
+
+    #[test]
+    fn while_others_live_only_the_sessions_of_the_dead_are_swept() {
+        let children = [child(200, 200), child(201, 200), child(502, 502)];
+        assert_eq!(found(&children, Whose::Sessions(&[200])), [201]);
+    }
+}

@@ -1,0 +1,189 @@
+//! Death with the parent: the kernel kills a process when the one that started it dies. The hidden subcommand
+//! `dies-with-parent` asks for it and becomes another program.
+//!
+//! The kernel keeps a parent-death signal over `exec`, so [`die_with_parent`] asks for it, between the start of the process and the
+//! start of the program, where no unsafe code is needed for it. Not for people, hence hidden.
+//!
+//! Two forms: in a process group that the caller makes ([`dying_with_parent`]), or leading a session of its own ([`in_session`]), as
+//! torchrun's workers do. The second has a socket for its standard input at first. Through it comes the real one, and
+//! through it goes the reason if the program cannot be started; a socket that just closes tells that it was. It also sets
+//! the soft limit of open files, which the agent has raised for itself ([`super::open_files`]).
+
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
+
+use super::{agent_id, open_files, program};
+
+/// The name of the subcommand.
+pub const DIES_WITH_PARENT: &str = "dies-with-parent";
+
+const IN_GROUP: &str = "in-group";
+const IN_SESSION: &str = "in-session";
+/// No reason is longer than this, in bytes: two paths and a sentence.
+const LONGEST_REASON: u64 = 16 << 10;
+
+/// The command that starts `program` so that it dies with **this thread**, which must therefore be the main one. Arguments
+/// and environment are added as to any other command. This executable must pass [`DIES_WITH_PARENT`] on to [`super::helper`].
+pub fn dying_with_parent(program: &OsStr) -> Command {
+    command(IN_GROUP.to_owned(), program)
+}
+
+/// From now on this process is killed when its parent dies, which must be `parent`. Returns false if it is another by now:
+/// the parent may have died before that, and then no signal will ever come.
+///
+/// # Errors
+/// The system's own.
+pub fn die_with_parent(parent: i32) -> io::Result<bool> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    Ok(Pid::as_raw(getppid()) == parent)
+}
+
+fn command(form: String, program: &OsStr) -> Command {
+    // The kernel's link to this very executable: right even if its file was replaced meanwhile, as a rebuild does.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(DIES_WITH_PARENT).arg(getpid().as_raw_pid().to_string()).arg(form).arg(program);
+    command
+}
+
+/// The same, leading a session of its own, with `stdin` as its standard input. The socket tells why the program could
+/// not be started: [`reason`].
+pub(super) fn in_session(
+    program: &OsStr,
+    stdin: BorrowedFd<'_>,
+    open_files: Option<u64>,
+) -> io::Result<(Command, UnixStream)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    send_descriptor(&ours, stdin)?;
+    ours.set_nonblocking(true)?;
+    let form = open_files.map_or_else(|| IN_SESSION.to_owned(), |soft| format!("{IN_SESSION}:{soft}"));
+    let mut command = command(form, program);
+    command.stdin(Stdio::from(OwnedFd::from(theirs)));
+    Ok((command, ours))
+}
+
+/// Why a program that has ended had never been started; `None` if it had.
+pub(super) fn reason(socket: &UnixStream) -> Option<String> {
+    let mut reason = Vec::new();
+    // Nothing written means that exec succeeded; an error is not a reason.
+    let _ = socket.take(LONGEST_REASON).read_to_end(&mut reason);
+    (!reason.is_empty()).then(|| String::from_utf8_lossy(&reason).into_owned())
+}
+
+/// Becomes the program that the arguments name.
+///
+/// # Errors
+/// When it cannot; `Ok` when the one who asked has been told of that.
+pub(super) fn exec(args: &[OsString]) -> anyhow::Result<()> {
+    let [parent, form, program, args @ ..] = args else {
+        anyhow::bail!("`{DIES_WITH_PARENT}` is not for people: use `lockstep run`")
+    };
+    let parent: i32 =
+        parent.to_str().and_then(|pid| pid.parse().ok()).context("no process id of the parent was given")?;
+    let form = form.to_str().unwrap_or_default();
+    let (form, open_files) = form.split_once(':').map_or((form, None), |(form, soft)| (form, soft.parse().ok()));
+    match form {
+        IN_GROUP => become_program(parent, program, args).map(|never| match never {}),
+        IN_SESSION => {
+            let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+            let Err(error) = become_worker(&socket, parent, open_files, program, args);
+            // If nobody listens, the one who asked is gone, and so will this process be.
+            let _ = (&socket).write_all(format!("{error:#}").as_bytes());
+            Ok(())
+        }
+        _ => anyhow::bail!("`{DIES_WITH_PARENT}` knows `{IN_GROUP}` and `{IN_SESSION}`"),
+    }
+}
+
+fn become_worker(
+    socket: &UnixStream,
+    parent: i32,
+    open_files: Option<u64>,
+    program: &OsStr,
+    args: &[OsString],
+) -> anyhow::Result<Infallible> {
+    setsid().context("cannot begin a session")?;
+    let stdin = receive_descriptor(socket).context("cannot receive the standard input")?;
+    rustix::stdio::dup2_stdin(stdin).context("cannot set the standard input")?;
+    agent_id::set_limit();
+    open_files.map_or(Ok(()), open_files::set_soft).context("cannot set the limit of open files")?;
+    become_program(parent, program, args)
+}
+
+fn become_program(parent: i32, program: &OsStr, args: &[OsString]) -> anyhow::Result<Infallible> {
+    let asked = die_with_parent(parent).context("cannot ask for a signal at the parent's death")?;
+    anyhow::ensure!(asked, "the process that started this one has ended");
+    let file = program::find_program(program, std::env::var_os("PATH").as_deref())?;
+    let error = Command::new(&file).arg0(program).args(args).exec();
+    Err(program::explain(&file, error).into())
+}
+
+fn send_descriptor(socket: &UnixStream, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(socket, &[IoSlice::new(b".")], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    descriptors.next().and_then(|mut first| first.next()).ok_or_else(|| io::Error::other("none came"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_descriptor_crosses_the_socket() {
+        let file = tempfile::tempfile().unwrap();
+        (&file).write_all(b"across").unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        send_descriptor(&ours, file.as_fd()).unwrap();
+        let came = File::from(receive_descriptor(&theirs).unwrap());
+        assert_eq!(came.metadata().unwrap().len(), 6);
+        drop(ours);
+        assert!(receive_descriptor(&theirs).is_err());
+    }
+
+    #[test]
+    fn a_socket_that_just_closes_gives_no_reason() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        assert_eq!(reason(&ours), None);
+        (&theirs).write_all(b"x is a folder").unwrap();
+        drop(theirs);
+        assert_eq!(reason(&ours), Some("x is a folder".into()));
+    }
+
+    #[test]
+    fn refuses_arguments_that_people_might_give() {
+        assert!(exec(&[]).unwrap_err().to_string().contains("use `lockstep run`"));
+        let args = ["1", "loose", "true"].map(OsString::from);
+        assert!(exec(&args).unwrap_err().to_string().contains("in-session"));
+    }
+}

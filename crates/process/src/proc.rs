@@ -1,0 +1,302 @@
+//! What `/proc` says of processes (proc(5)): parents, sessions, times, threads, environments. Nothing else reads `/proc/PID`.
+//!
+//! A process that has ended, or that this user may not look at, is `None`: it is the caller's to decide what that means.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+
+/// An environment larger than this is read no further: no marker is looked for behind it. In bytes.
+const LARGEST_ENVIRONMENT: u64 = 8 << 20;
+/// A clock tick of `/proc`: `USER_HZ` is 100 on Linux.
+const TICK: Duration = Duration::from_millis(10);
+
+/// The `stat` of a process or a thread, as far as it is needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its number.
+    pub pid: i32,
+    /// The name of its program, as the kernel has it (15 bytes).
+    pub name: String,
+    /// `R`, `S`, `D`, `T`, `Z` and so on.
+    pub state: char,
+    /// The process that is told of its end.
+    pub parent: i32,
+    /// Its process group.
+    pub group: i32,
+    /// Its session.
+    pub session: i32,
+    /// Its own time on a core so far, in user and kernel mode.
+    pub used: Duration,
+    /// That of the children that it has waited for.
+    pub used_by_children: Duration,
+    /// When it was started, in clock ticks since the machine was. With the pid, it distinguishes a process from all others.
+    pub start: u64,
+}
+
+impl Stat {
+    /// That of a process.
+    pub fn of(pid: i32) -> Option<Self> {
+        Self::in_folder(&PathBuf::from(format!("/proc/{pid}")))
+    }
+
+    fn in_folder(folder: &Path) -> Option<Self> {
+        Self::parse(&fs::read(folder.join("stat")).ok()?)
+    }
+
+    fn parse(line: &[u8]) -> Option<Self> {
+        // The name stands in parentheses and may itself hold any byte, parentheses and spaces too.
+        let open = line.iter().position(|byte| *byte == b'(')?;
+        let close = line.iter().rposition(|byte| *byte == b')')?;
+        let pid = std::str::from_utf8(&line[..open]).ok()?.trim().parse().ok()?;
+        let name = String::from_utf8_lossy(line.get(open + 1..close)?).into_owned();
+        let fields: Vec<&str> = std::str::from_utf8(&line[close + 1..]).ok()?.split_ascii_whitespace().collect();
+        // Numbered as proc_pid_stat(5) does, where the state is the third.
+        let field = |number: usize| fields.get(number - 3).copied();
+        let id = |number| field(number)?.parse::<i32>().ok();
+        let ticks = |number| Some(TICK * field(number)?.parse::<u32>().ok()?);
+        Some(Stat {
+            pid,
+            name,
+            state: field(3)?.chars().next()?,
+            parent: id(4)?,
+            group: id(5)?,
+            session: id(6)?,
+            used: ticks(14)? + ticks(15)?,
+            used_by_children: ticks(16)? + ticks(17)?,
+            start: field(22)?.parse().ok()?,
+        })
+    }
+
+    /// Returns true if it has ended and only waits to be reaped.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x')
+    }
+}
+
+/// The numbers of all processes of this pid namespace that can be seen.
+pub fn pids() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The threads of a process; none if it has ended.
+pub fn threads(pid: i32) -> Vec<Stat> {
+    thread_folders(pid).iter().filter_map(|folder| Stat::in_folder(folder)).collect()
+}
+
+/// The folders of a process's threads in `/proc`, each named by the thread's number.
+fn thread_folders(pid: i32) -> Vec<PathBuf> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// A thread's time on a core, and its time in the queue for one (the kernel's sched-stats.rst).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Schedule {
+    /// On a core.
+    pub running: Duration,
+    /// Ready to run, while others had the cores.
+    pub waiting: Duration,
+}
+
+impl Schedule {
+    /// That of the thread that asks. Nothing where the kernel does not keep these numbers.
+    pub fn of_this_thread() -> Self {
+        Self::in_folder(Path::new("/proc/thread-self"))
+    }
+
+    /// Those of a process's threads, with the threads' numbers.
+    pub fn of_threads(pid: i32) -> Vec<(i32, Self)> {
+        let numbered = |folder: PathBuf| Some((folder.file_name()?.to_str()?.parse().ok()?, Self::in_folder(&folder)));
+        thread_folders(pid).into_iter().filter_map(numbered).collect()
+    }
+
+    fn in_folder(folder: &Path) -> Self {
+        let text = fs::read_to_string(folder.join("schedstat")).unwrap_or_default();
+        let mut nanos = text.split_ascii_whitespace().map(|field| Duration::from_nanos(field.parse().unwrap_or(0)));
+        Schedule { running: nanos.next().unwrap_or_default(), waiting: nanos.next().unwrap_or_default() }
+    }
+}
+
+/// The `status` of a process: lines of a field's name and its value.
+#[derive(Clone, Debug)]
+pub struct Status(String);
+
+impl Status {
+    /// That of a process.
+    pub fn of(pid: i32) -> Option<Self> {
+        Some(Status(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/status")).ok()?).into_owned()))
+    }
+
+    /// That of this process.
+    pub fn of_this_process() -> Option<Self> {
+        Self::of(std::process::id() as i32)
+    }
+
+    /// The value of a field.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+
+    /// The number that a field begins with.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.field(name)?.split_ascii_whitespace().next()?.parse().ok()
+    }
+}
+
+/// Returns true if this process has children, dead or alive. One system call: [`children`] makes many.
+pub fn has_children() -> bool {
+    // Also those that end without SIGCHLD (waitid(2)); rustix has no name for it.
+    let all = WaitIdOptions::from_bits_retain(0x4000_0000);
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT | all;
+    !matches!(waitid(WaitId::All, look), Err(Errno::CHILD))
+}
+
+/// The children of this process.
+pub fn children() -> Vec<i32> {
+    let own = std::process::id() as i32;
+    listed_children(own).unwrap_or_else(|| children_of(own))
+}
+
+/// The children of any process.
+pub fn children_of(parent: i32) -> Vec<i32> {
+    pids().filter(|pid| Stat::of(*pid).is_some_and(|stat| stat.parent == parent)).collect()
+}
+
+/// As the kernel lists them for each thread, if it was built with `CONFIG_PROC_CHILDREN`.
+fn listed_children(pid: i32) -> Option<Vec<i32>> {
+    let mut children = Vec::new();
+    for thread in thread_folders(pid) {
+        match fs::read_to_string(thread.join("children")) {
+            Ok(pids) => children.extend(pids.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok())),
+            // The thread has ended meanwhile.
+            Err(_) if !thread.exists() => {}
+            Err(_) => return None,
+        }
+    }
+    Some(children)
+}
+
+/// Of these processes, with their parents, all that `ancestor` has started, and that those have started. A listing is not made
+/// in one moment, so it may hold a circle.
+pub fn descendants(ancestor: i32, parents: &BTreeMap<i32, i32>) -> BTreeSet<i32> {
+    let descends = |pid: i32| {
+        let line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied());
+        line.skip(1).take(parents.len()).any(|of| of == ancestor)
+    };
+    parents.keys().copied().filter(|pid| *pid != ancestor && descends(*pid)).collect()
+}
+
+/// Program and arguments of a process, as one line.
+pub fn command_line(pid: i32) -> Option<String> {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    Some(String::from_utf8_lossy(&words).trim_end_matches('\0').replace('\0', " "))
+}
+
+/// The value of a variable in the environment that a process was started with.
+pub fn variable(pid: i32, name: &str) -> Option<OsString> {
+    let mut environment = Vec::new();
+    let file = File::open(format!("/proc/{pid}/environ")).ok()?;
+    file.take(LARGEST_ENVIRONMENT).read_to_end(&mut environment).ok()?;
+    find_variable(&environment, name).map(|value| OsString::from_vec(value.to_vec()))
+}
+
+fn find_variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let mut entries = environment.split(|byte| *byte == 0);
+    entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+/// The soft limit on file locks of a process, if it has one.
+pub fn lock_limit(pid: i32) -> Option<u64> {
+    find_lock_limit(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
+}
+
+fn find_lock_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max file locks"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "4242 (a) Z 1 (c) S 17 4240 4000 0 -1 4194304 1 0 0 0 30 12 5 1 20 0 1 0 987654 2600 1\n";
+
+    #[test]
+    fn reads_a_line_whose_name_holds_spaces_and_parentheses() {
+        let stat = Stat::parse(LINE.as_bytes()).unwrap();
+        let expected = Stat {
+            pid: 4242,
+            name: "a) Z 1 (c".into(),
+            state: 'S',
+            parent: 17,
+            group: 4240,
+            session: 4000,
+            used: Duration::from_millis(420),
+            used_by_children: Duration::from_millis(60),
+            start: 987654,
+        };
+        assert_eq!(stat, expected);
+        assert!(!stat.is_dead() && Stat { state: 'Z', ..stat }.is_dead());
+    }
+
+    #[test]
+    fn takes_no_line_that_is_cut_before_the_start_time_or_broken() {
+        let whole = LINE.find("987654").unwrap();
+        assert!((0..whole).all(|end| Stat::parse(&LINE.as_bytes()[..end]).is_none()));
+        for broken in ["7", "7 (sh)", "7 (sh) S x", ") 7 (sh S 1"] {
+            assert_eq!(Stat::parse(broken.as_bytes()), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn finds_this_process_itself() {
+        let own = std::process::id() as i32;
+        let stat = Stat::of(own).unwrap();
+        assert_eq!((stat.pid, stat.parent), (own, std::os::unix::process::parent_id() as i32));
+        assert!(pids().any(|pid| pid == own));
+        assert!(command_line(own).unwrap().starts_with(&std::env::args().next().unwrap()));
+        assert!(threads(own).iter().any(|thread| thread.pid == own));
+        assert!(Schedule::of_threads(own).iter().any(|(thread, _)| *thread == own));
+        assert!(threads(i32::MAX).is_empty() && Stat::of(i32::MAX).is_none());
+    }
+
+    #[test]
+    fn finds_grandchildren_and_survives_a_circle() {
+        let parents = [(7, 1), (5, 7), (6, 5), (8, 1), (11, 12), (12, 11)].into();
+        assert_eq!(descendants(7, &parents), [5, 6].into());
+        assert_eq!(descendants(11, &parents), [12].into());
+    }
+
+    #[test]
+    fn reads_the_fields_of_a_status() {
+        let status = Status("Name:\tx\nPPid:\t7\nVmRSS:\t  2048 kB\nSigIgn:\t00ff\n".into());
+        assert_eq!((status.number("PPid"), status.number("VmRSS")), (Some(7), Some(2048)));
+        assert_eq!((status.field("SigIgn"), status.field("Sig"), status.number("Name")), (Some("00ff"), None, None));
+    }
+
+    #[test]
+    fn finds_the_limit_on_locks() {
+        let limits = |limit: &str| {
+            format!("Max address space   unlimited  unlimited  bytes\nMax file locks     {limit}  unlimited  locks\n")
+        };
+        assert_eq!(find_lock_limit(&limits("1234567890123")), Some(1_234_567_890_123));
+        assert_eq!(find_lock_limit(&limits("unlimited")), None);
+        assert_eq!(find_lock_limit(""), None);
+    }
+
+    #[test]
+    fn finds_a_variable_by_its_whole_name() {
+        let environment = b"XMARK=no\0MARKER=no\0MARK=a=b\0MARK=second\0";
+        assert_eq!(find_variable(environment, "MARK"), Some(&b"a=b"[..]));
+        assert_eq!(find_variable(environment, "MAR"), None);
+    }
+}

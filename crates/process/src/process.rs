@@ -1,0 +1,131 @@
+//! One child process, held by a descriptor, so that a signal never reaches another process that got its number later.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child, Command, ExitStatus};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+
+use super::Exit;
+
+/// A child that was started here. Dropping it neither ends nor reaps it.
+#[derive(Debug)]
+pub struct Process {
+    /// Its pipes, and its end.
+    pub child: Child,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// Starts `command`. A process for which no descriptor can be had is killed at once.
+    ///
+    /// # Errors
+    /// The system's own.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        let mut child = command.spawn()?;
+        match open(Pid::from_child(&child)) {
+            Ok(pidfd) => Ok(Process { child, pidfd }),
+            Err(error) => {
+                child.kill()?;
+                child.wait()?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Sends a signal. One that has ended meanwhile is no error.
+    ///
+    /// # Errors
+    /// The system's own.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        match pidfd_send_signal(&self.pidfd, signal) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// How it ended, if it has; it stays unreaped.
+    ///
+    /// # Errors
+    /// The system's own: someone else has reaped it.
+    pub fn ended(&self) -> io::Result<Option<Exit>> {
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        Ok(waitid(WaitId::PidFd(self.pidfd.as_fd()), look)?.as_ref().map(Exit::of))
+    }
+
+    /// Waits for its end, or until the deadline. It stays unreaped.
+    pub fn wait_until(&self, deadline: Instant) {
+        wait_until(&self.pidfd, deadline);
+    }
+
+    /// Waits for its end, or kills it at the deadline; reaps it.
+    ///
+    /// # Errors
+    /// The system's own: someone else has reaped it.
+    pub fn wait_or_kill(&mut self, deadline: Instant) -> io::Result<ExitStatus> {
+        self.wait_until(deadline);
+        // One that has ended takes no signal any more.
+        let _ = self.signal(Signal::KILL);
+        self.child.wait()
+    }
+}
+
+impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+/// A descriptor for a child of this process, or for another process that the caller then looks at again.
+pub(super) fn open(pid: Pid) -> io::Result<OwnedFd> {
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Waits for the end of a process, or until the deadline.
+pub(super) fn wait_until(pidfd: &impl AsFd, deadline: Instant) {
+    loop {
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+        match poll(&mut [PollFd::new(pidfd, PollFlags::IN)], left.as_ref()) {
+            Err(Errno::INTR) => {}
+            _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn shell(script: &str) -> Process {
+        Process::start(Command::new("sh").args(["-c", script]).stdin(Stdio::piped())).unwrap()
+    }
+
+    #[test]
+    fn tells_how_a_process_ended_and_leaves_it_unreaped() {
+        let mut process = shell("exit 3");
+        process.wait_until(Instant::now() + Duration::from_secs(60));
+        assert_eq!(process.ended().unwrap(), Some(Exit::Code(3)));
+        process.signal(Signal::KILL).unwrap();
+        assert_eq!(process.child.wait().unwrap().code(), Some(3));
+        assert!(process.ended().is_err());
+    }
+
+    #[test]
+    fn kills_at_the_deadline_what_has_not_ended() {
+        let mut process = shell("read line; exit 3");
+        assert_eq!(process.ended().unwrap(), None);
+        let status = process.wait_or_kill(Instant::now()).unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+    }
+}

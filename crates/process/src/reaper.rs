@@ -1,0 +1,218 @@
+//! The reaper, as the agent sees it: a small process that outlives the agent by a moment if the agent is killed.
+//!
+//! The kernel kills workers with the agent, but not what workers have started. So the agent starts this process first and
+//! holds a socket to it. When the socket closes without a goodbye, the reaper ends the rest ([`super::reaper_main`]). If the
+//! reaper dies, the agent starts another and sends it every message again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+
+use super::Process;
+use super::agent_id::AgentId;
+use super::proc::Stat;
+
+/// The name of the subcommand.
+pub const REAPER: &str = "reaper";
+
+/// A reaper that dies within this time of its start failed at it.
+const FAILED: Duration = Duration::from_secs(1);
+/// This number of failures in a row is enough.
+const TRIES: u32 = 5;
+/// How long a reaper may take to end after a goodbye.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// What the agent sends its reaper. Each is a text that a zero byte ends: no path holds one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// A worker leads the session of this id; it was started at this time (see [`Stat::start`]).
+    WorkerStarted(i32, u64),
+    /// All of that session is gone.
+    WorkerGone(i32),
+    /// Remove this folder if the agent is killed.
+    RegisterCleanup(PathBuf),
+    /// Do not.
+    UnregisterCleanup(PathBuf),
+    /// The agent ends as it should.
+    Goodbye,
+}
+
+/// The agent's end.
+pub(super) struct Reaper {
+    id: AgentId,
+    process: Process,
+    socket: UnixStream,
+    sessions: BTreeMap<i32, u64>,
+    folders: BTreeSet<PathBuf>,
+    started: Instant,
+    failures: u32,
+}
+
+impl Reaper {
+    pub(super) fn start() -> io::Result<Self> {
+        let id = AgentId::random()?;
+        let (process, socket) = spawn(id, &[])?;
+        let (sessions, folders) = (BTreeMap::new(), BTreeSet::new());
+        Ok(Reaper { id, process, socket, sessions, folders, started: Instant::now(), failures: 0 })
+    }
+
+    pub(super) fn id(&self) -> AgentId {
+        self.id
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.process.pid().as_raw_pid()
+    }
+
+    pub(super) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    pub(super) fn register_cleanup(&mut self, folder: &Path) {
+        // The reaper works in another folder.
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        self.send(&Message::RegisterCleanup(folder.clone()));
+        self.folders.insert(folder);
+    }
+
+    pub(super) fn unregister_cleanup(&mut self, folder: &Path) {
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        self.send(&Message::UnregisterCleanup(folder.clone()));
+        self.folders.remove(&folder);
+    }
+
+    pub(super) fn worker_started(&mut self, pid: Pid) {
+        let pid = pid.as_raw_pid();
+        // A worker that is unreaped is seen.
+        let Some(stat) = Stat::of(pid) else { return };
+        self.sessions.insert(pid, stat.start);
+        self.send(&Message::WorkerStarted(pid, stat.start));
+    }
+
+    pub(super) fn worker_gone(&mut self, pid: i32) {
+        self.sessions.remove(&pid);
+        self.send(&Message::WorkerGone(pid));
+    }
+
+    /// Starts another in place of one that has died.
+    pub(super) fn replace(&mut self) -> io::Result<()> {
+        let status = self.process.child.wait()?;
+        let now = Instant::now();
+        self.failures = failures(self.failures, now - self.started);
+        self.started = now;
+        if self.failures >= TRIES {
+            let message =
+                format!("the agent's reaper (`{REAPER}`) died {TRIES} times at its start, the last time with {status}");
+            return Err(io::Error::other(message));
+        }
+        let sessions = self.sessions.iter().map(|(pid, start)| Message::WorkerStarted(*pid, *start));
+        let messages: Vec<Message> =
+            sessions.chain(self.folders.iter().cloned().map(Message::RegisterCleanup)).collect();
+        (self.process, self.socket) = spawn(self.id, &messages)?;
+        Ok(())
+    }
+
+    /// Says goodbye and waits until it is gone.
+    pub(super) fn dismiss(&mut self) {
+        self.send(&Message::Goodbye);
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        let _ = self.process.wait_or_kill(Instant::now() + GOODBYE);
+    }
+
+    fn send(&mut self, message: &Message) {
+        let bytes = message.to_bytes();
+        // A reaper that does not listen (its socket is full: it is stopped) is replaced by one that does.
+        if !matches!((&self.socket).write(&bytes), Ok(written) if written == bytes.len()) {
+            let _ = self.process.signal(Signal::KILL);
+        }
+    }
+}
+
+impl Message {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = match self {
+            Message::WorkerStarted(pid, start) => format!("started {pid} {start}").into_bytes(),
+            Message::WorkerGone(pid) => format!("gone {pid}").into_bytes(),
+            Message::RegisterCleanup(folder) => [b"register ", folder.as_os_str().as_bytes()].concat(),
+            Message::UnregisterCleanup(folder) => [b"unregister ", folder.as_os_str().as_bytes()].concat(),
+            Message::Goodbye => b"goodbye".to_vec(),
+        };
+        bytes.push(0);
+        bytes
+    }
+
+    /// Reads one, without the byte that ends it.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+        if let Some(folder) = bytes.strip_prefix(b"register ") {
+            return Some(Message::RegisterCleanup(path(folder)));
+        }
+        if let Some(folder) = bytes.strip_prefix(b"unregister ") {
+            return Some(Message::UnregisterCleanup(path(folder)));
+        }
+        let words: Vec<&str> = std::str::from_utf8(bytes).ok()?.split(' ').collect();
+        match words[..] {
+            ["started", pid, start] => Some(Message::WorkerStarted(pid.parse().ok()?, start.parse().ok()?)),
+            ["gone", pid] => Some(Message::WorkerGone(pid.parse().ok()?)),
+            ["goodbye"] => Some(Message::Goodbye),
+            _ => None,
+        }
+    }
+}
+
+/// How many have failed in a row, after one that lived for `lived`.
+fn failures(before: u32, lived: Duration) -> u32 {
+    if lived < FAILED { before + 1 } else { 0 }
+}
+
+/// Starts a reaper that gets these messages first: they wait for it in the socket, so that it never knows less than it should.
+fn spawn(id: AgentId, messages: &[Message]) -> io::Result<(Process, UnixStream)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let bytes: Vec<u8> = messages.iter().flat_map(Message::to_bytes).collect();
+    (&ours).write_all(&bytes)?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("job-reaper").arg(REAPER).arg(id.to_string()).stdin(OwnedFd::from(theirs));
+    Ok((Process::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?, ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_back_as_they_were_sent() {
+        let odd = PathBuf::from(OsString::from_vec(b"/tmp/a b\n\xff gone 3".to_vec()));
+        let messages = [
+            Message::WorkerStarted(42, 987_654),
+            Message::WorkerGone(42),
+            Message::RegisterCleanup(odd.clone()),
+            Message::UnregisterCleanup(odd),
+            Message::Goodbye,
+        ];
+        for message in messages {
+            let bytes = message.to_bytes();
+            assert_eq!(bytes.iter().filter(|byte| **byte == 0).count(), 1);
+            assert_eq!(Message::parse(bytes.strip_suffix(b"\0").unwrap()), Some(message));
+        }
+        for wrong in ["", "started", "started 1", "started x 2", "started 1 2 3", "gone", "goodbye 1", "\u{ff}"] {
+            assert_eq!(Message::parse(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_reapers_that_die_young_count_as_failed() {
+        assert_eq!(failures(0, Duration::ZERO), 1);
+        assert_eq!(failures(3, Duration::from_millis(999)), 4);
+        assert_eq!(failures(4, FAILED), 0);
+    }
+}

@@ -1,0 +1,391 @@
+//! The workers of one agent: started, watched, asked to end, killed, and swept after.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use signal_hook::SigId;
+use signal_hook::consts::SIGCHLD;
+use signal_hook::low_level::{pipe, unregister};
+
+use super::agent_id::AGENT;
+use super::kill::reap;
+use super::orphans::{self, Kin, Strangers, Swept, Whose};
+use super::reaper::Reaper;
+use super::spec::{Sink, Spec, Stdin};
+use super::{Deaths, Exit, Process, parent_death, process};
+
+/// By these [`Deaths`] reports the reaper's, and SIGCHLD; no process has these ids.
+const REAPER: u64 = 0;
+const CHILDREN: u64 = u64::MAX;
+/// After a kill in [`Drop`], how long a worker may take to end. One that is held in the kernel is given up.
+const LAST_WAIT: Duration = Duration::from_secs(2);
+
+/// The workers of one agent, on the process's **main thread**, because the kernel ends them with the thread that started them.
+/// Dropping it kills them all. Its descriptor is readable when [`next`](Self::next) may have something.
+///
+/// A worker that has died stays unreaped until the next [`sweep`](Self::sweep), so that its process id, its group's and
+/// its session's are no others' until all of it is gone.
+pub struct Workers {
+    deaths: Deaths,
+    reported: VecDeque<u64>,
+    children: Children,
+    workers: BTreeMap<i32, Worker>,
+    reaper: Reaper,
+    strangers: Strangers,
+    own_session: i32,
+    open_files: Option<u64>,
+}
+
+/// SIGCHLD, which also orphans send that have ended by themselves.
+struct Children {
+    signal: SigId,
+    pipe: UnixStream,
+}
+
+struct Worker {
+    index: usize,
+    process: Process,
+    started: UnixStream,
+    dead: bool,
+}
+
+/// A worker's end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Died {
+    /// By which it was started.
+    pub index: usize,
+    /// Its process id.
+    pub pid: u32,
+    /// How it ended.
+    pub exit: Exit,
+    /// When the agent learned of it, for durations.
+    pub at: Instant,
+    /// The same, for people.
+    pub wall: SystemTime,
+}
+
+impl Workers {
+    /// Makes this process the one that orphans come to, and starts its reaper. This executable must pass
+    /// [`DIES_WITH_PARENT`](super::DIES_WITH_PARENT) and [`REAPER`](super::REAPER) on to [`super::helper`]. From now on all
+    /// children of this process that end are reaped here: nobody else in it may wait for one.
+    ///
+    /// # Errors
+    /// The system's own.
+    pub fn new() -> io::Result<Self> {
+        let strangers = Strangers::here();
+        orphans::adopt_orphans()?;
+        let children = Children::listen()?;
+        let deaths = Deaths::new()?;
+        deaths.add_descriptor(&children.pipe, CHILDREN)?;
+        let reaper = Reaper::start()?;
+        deaths.add(reaper.process(), REAPER)?;
+        let own_session = orphans::own_session();
+        let (reported, workers) = (VecDeque::new(), BTreeMap::new());
+        let workers = Workers { deaths, reported, children, workers, reaper, strangers, own_session, open_files: None };
+        if !workers.strangers.is_empty() {
+            workers.reap_dead();
+        }
+        Ok(workers)
+    }
+
+    /// From now on workers start with this soft limit of open files instead of the agent's own.
+    pub fn limit_open_files(&mut self, soft: Option<u64>) {
+        self.open_files = soft;
+    }
+
+    /// From now on the reaper removes this folder if the agent is killed.
+    pub fn register_cleanup(&mut self, folder: &Path) {
+        self.reaper.register_cleanup(folder);
+    }
+
+    /// The reaper no longer removes this folder.
+    pub fn unregister_cleanup(&mut self, folder: &Path) {
+        self.reaper.unregister_cleanup(folder);
+    }
+
+    /// Starts a worker; its end will be reported as `index`'s. Returns its process id at once: whether the program could be
+    /// started is known at its end ([`Exit::NotStarted`]). [`super::find_program`] finds most reasons beforehand.
+    ///
+    /// # Errors
+    /// When no process can be started at all.
+    pub fn start(&mut self, index: usize, spec: Spec) -> io::Result<u32> {
+        let (mut command, started) = with_stdin(spec.stdin, &spec.program, self.open_files)?;
+        command.args(&spec.args);
+        if let Some(folder) = &spec.folder {
+            command.current_dir(folder);
+        }
+        for (name, value) in &spec.env {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.env(AGENT, self.marker(&spec.env));
+        command.stdout(to_stdio(spec.stdout)).stderr(to_stdio(spec.stderr));
+        let mut process = Process::start(&mut command)?;
+        let pid = process.pid();
+        if let Err(error) = self.deaths.add(&process, pid.as_raw_pid() as u64) {
+            // Without a watch over it, it must not live.
+            process.wait_or_kill(Instant::now())?;
+            return Err(error);
+        }
+        self.reaper.worker_started(pid);
+        self.workers.insert(pid.as_raw_pid(), Worker { index, process, started, dead: false });
+        Ok(pid.as_raw_pid() as u32)
+    }
+
+    /// The agents that a process belongs to: this one, inside the one under which the agent itself runs.
+    fn marker(&self, env: &[(OsString, Option<OsString>)]) -> OsString {
+        let given = env.iter().rev().find(|(name, _)| name == AGENT).and_then(|(_, value)| value.clone());
+        self.reaper.id().joined(given.or_else(|| std::env::var_os(AGENT)))
+    }
+
+    /// The next death, in the kernel's order; waits for it until the deadline, without one for ever. `None` when the deadline
+    /// has passed first.
+    ///
+    /// # Errors
+    /// The system's own; a reaper that cannot be replaced is one.
+    pub fn next(&mut self, deadline: Option<Instant>) -> io::Result<Option<Died>> {
+        loop {
+            while let Some(name) = self.reported.pop_front() {
+                if let Some(died) = self.handle(name)? {
+                    return Ok(Some(died));
+                }
+            }
+            self.reported.extend(self.deaths.wait(deadline)?);
+            if self.reported.is_empty() {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn handle(&mut self, name: u64) -> io::Result<Option<Died>> {
+        match name {
+            CHILDREN => {
+                self.children.clear();
+                self.reap_dead();
+                Ok(None)
+            }
+            REAPER => {
+                self.reaper.replace()?;
+                self.deaths.add(self.reaper.process(), REAPER)?;
+                Ok(None)
+            }
+            pid => self.died(pid as i32),
+        }
+    }
+
+    fn died(&mut self, pid: i32) -> io::Result<Option<Died>> {
+        let Some(worker) = self.workers.get_mut(&pid) else { return Ok(None) };
+        worker.dead = true;
+        let exit = match (parent_death::reason(&worker.started), worker.process.ended()?) {
+            (Some(reason), _) => Exit::NotStarted(reason),
+            (None, Some(exit)) => exit,
+            (None, None) => Exit::NotStarted("the system knows no such child any more".into()),
+        };
+        Ok(Some(Died { index: worker.index, pid: pid as u32, exit, at: Instant::now(), wall: SystemTime::now() }))
+    }
+
+    /// Those whose end has not been reported yet, by index.
+    pub fn alive(&self) -> Vec<usize> {
+        let mut alive: Vec<usize> = self.living().map(|worker| worker.index).collect();
+        alive.sort_unstable();
+        alive
+    }
+
+    /// Those of them that have ended already, by index.
+    pub fn ended(&self) -> Vec<usize> {
+        let ended = |worker: &&Worker| matches!(worker.process.ended(), Ok(Some(_)));
+        self.living().filter(ended).map(|worker| worker.index).collect()
+    }
+
+    fn living(&self) -> impl Iterator<Item = &Worker> {
+        self.workers.values().filter(|worker| !worker.dead)
+    }
+
+    /// Passes a signal on as it is, to every worker's process group, also what a dead one left in it.
+    pub fn signal(&mut self, signal: Signal) {
+        for (pid, worker) in &self.workers {
+            send(*pid, worker, signal);
+        }
+    }
+
+    /// Asks every worker's process group to end by this signal. Stopped ones go on, or they could not hear it.
+    pub fn end(&mut self, signal: Signal) {
+        self.signal(signal);
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills every worker's process group. The deaths are still reported by [`Self::next`].
+    pub fn kill(&mut self) {
+        self.signal(Signal::KILL);
+    }
+
+    /// Ends everything that dead workers left behind, and reaps them, within this time. While some worker lives, only what is
+    /// left of the dead ones' sessions is ended, since the rest may be the living one's; after the last death, everything is.
+    pub fn sweep(&mut self, limit: Duration) -> Swept {
+        let mut sweep = self.begin_sweep(limit);
+        while let Some(dying) = self.kill_generation(&mut sweep) {
+            dying.iter().for_each(|pidfd| process::wait_until(pidfd, sweep.deadline));
+        }
+        self.end_sweep(sweep)
+    }
+
+    /// Begins what [`sweep`](Self::sweep) does, for those who do not want to block. It may be given up and begun again.
+    pub fn begin_sweep(&mut self, limit: Duration) -> Sweep {
+        let dead: Vec<i32> = self.workers.iter().filter(|(_, worker)| worker.dead).map(|(pid, _)| *pid).collect();
+        let deadline = Instant::now() + limit;
+        let mut sweep = Sweep { dead, deadline, swept: Swept::default(), over: self.with_kin(|kin| kin.is_all()) };
+        // What dead workers left behind are children of the agent by now. Most leave nothing.
+        if !sweep.over {
+            // Looked for before the kill: those that it ends at once would not be found any more.
+            let there = self.with_kin(|kin| orphans::living(&orphans::present(kin, self.whose(&sweep))));
+            sweep.swept.add(there);
+            sweep.dead.iter().for_each(|pid| send(*pid, &self.workers[pid], Signal::KILL));
+        }
+        sweep
+    }
+
+    /// Kills the next generation of orphans. Their ends are to be awaited before the next call, until the sweep's deadline.
+    /// `None` when none is left, or the deadline has passed.
+    pub fn kill_generation(&mut self, sweep: &mut Sweep) -> Option<Vec<OwnedFd>> {
+        if sweep.over {
+            return None;
+        }
+        self.reap_dead();
+        let found = self.with_kin(|kin| orphans::present(kin, self.whose(sweep)));
+        let living = orphans::living(&found);
+        sweep.over = found.is_empty() || Instant::now() >= sweep.deadline;
+        if sweep.over {
+            sweep.swept.give_up(living);
+            return None;
+        }
+        sweep.swept.add(living);
+        Some(found.iter().filter_map(orphans::kill).collect())
+    }
+
+    /// Reaps the dead workers; what the sweep has found.
+    pub fn end_sweep(&mut self, sweep: Sweep) -> Swept {
+        self.reap_dead();
+        for pid in sweep.dead {
+            reap(pid);
+            self.workers.remove(&pid);
+            self.reaper.worker_gone(pid);
+        }
+        sweep.swept
+    }
+
+    fn whose<'a>(&self, sweep: &'a Sweep) -> Whose<'a> {
+        if sweep.dead.len() == self.workers.len() { Whose::Anyone } else { Whose::Sessions(&sweep.dead) }
+    }
+
+    fn with_kin<T>(&self, look: impl FnOnce(&Kin<'_>) -> T) -> T {
+        let workers: Vec<i32> = self.workers.keys().copied().collect();
+        let (id, reaper) = (self.reaper.id(), self.reaper.pid());
+        let Workers { own_session, ref strangers, .. } = *self;
+        look(&Kin { own_session, workers: &workers, reaper, strangers, has_id: &|pid| id.is_of(pid) })
+    }
+
+    fn reap_dead(&self) {
+        self.with_kin(orphans::reap_dead);
+    }
+
+    /// Says goodbye to the reaper. Before, all workers should have died and been swept: what lives is killed.
+    pub fn close(mut self) {
+        self.kill_and_reap();
+        self.reaper.dismiss();
+    }
+
+    fn kill_and_reap(&mut self) {
+        self.kill();
+        let until = Instant::now() + LAST_WAIT;
+        for (pid, worker) in std::mem::take(&mut self.workers) {
+            worker.process.wait_until(until);
+            reap(pid);
+        }
+    }
+}
+
+impl AsFd for Workers {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.deaths.as_fd()
+    }
+}
+
+impl Drop for Workers {
+    /// The reaper hears no goodbye and so ends what is left.
+    fn drop(&mut self) {
+        self.kill_and_reap();
+    }
+}
+
+/// A sweep on its way: see [`Workers::begin_sweep`].
+#[derive(Debug)]
+pub struct Sweep {
+    dead: Vec<i32>,
+    deadline: Instant,
+    swept: Swept,
+    over: bool,
+}
+
+impl Sweep {
+    /// Until when to wait for those that were killed.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+}
+
+impl Children {
+    fn listen() -> io::Result<Self> {
+        let (pipe, write) = UnixStream::pair()?;
+        pipe.set_nonblocking(true)?;
+        Ok(Children { signal: pipe::register(SIGCHLD, write)?, pipe })
+    }
+
+    fn clear(&mut self) {
+        // Nonblocking: it ends where nothing is left.
+        let _ = io::copy(&mut Read::by_ref(&mut self.pipe), &mut io::sink());
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        unregister(self.signal);
+    }
+}
+
+fn send(pid: i32, worker: &Worker, signal: Signal) {
+    let Some(group) = Pid::from_raw(pid) else { return };
+    // Unreaped, it keeps its id and its group's. It may not have begun its group yet; then it is alone.
+    if kill_process_group(group, signal).is_err() && !worker.dead {
+        let _ = worker.process.signal(signal);
+    }
+}
+
+fn with_stdin(stdin: Stdin, program: &OsStr, open_files: Option<u64>) -> io::Result<(Command, UnixStream)> {
+    let null = File::open("/dev/null")?;
+    let own = io::stdin();
+    let own: BorrowedFd<'_> = own.as_fd();
+    match stdin {
+        // A standard input that the agent was started without reads as nothing.
+        Stdin::Inherit => parent_death::in_session(program, own, open_files)
+            .or_else(|_| parent_death::in_session(program, null.as_fd(), open_files)),
+        Stdin::Null => parent_death::in_session(program, null.as_fd(), open_files),
+    }
+}
+
+fn to_stdio(sink: Sink) -> Stdio {
+    match sink {
+        Sink::Inherit => Stdio::inherit(),
+        Sink::Null => Stdio::null(),
+        Sink::Fd(fd) => fd.into(),
+    }
+}

@@ -1,0 +1,220 @@
+//! For the labs' tests: jobs in private folders, whose ranks are started directly and started again after a fault, as a
+//! launcher would do.
+//!
+//! Failures of the machine are panics, as usual in tests. Leaves out launchers themselves, and what a lab promises.
+
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // for tests alone
+
+pub mod margin;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::Receiver;
+
+use c10d::{Store, TcpStoreOptions};
+pub use lockstep_contract::clear_launcher;
+use lockstep_contract::fault::{Act, FAULTS, Fault, Phase, Plan, Point};
+use lockstep_events::{self as events, Event};
+pub use lockstep_process::KillOnDrop;
+use lockstep_watchdog::{drain, receive};
+use tempfile::TempDir;
+
+/// A private folder for a job.
+///
+/// If the job's arguments include `--weights weights` and `--snapshots snapshots`, [`weights`](Self::weights) and
+/// [`snapshots`](Self::snapshots) find them.
+pub struct Job {
+    program: PathBuf,
+    folder: TempDir,
+    attempts: u32,
+}
+
+/// The results of one attempt, by rank.
+pub struct Attempt(pub Vec<Output>);
+
+impl Job {
+    /// A job whose ranks run this lab's program.
+    pub fn new(program: &Path) -> Self {
+        Job { program: program.to_owned(), folder: tempfile::tempdir().unwrap(), attempts: 0 }
+    }
+
+    /// A job whose ranks inject these faults into themselves.
+    pub fn with(program: &Path, faults: &[Fault]) -> Self {
+        let job = Self::new(program);
+        fs::write(job.path("faults.json"), serde_json::to_vec(&Plan { faults: faults.to_vec() }).unwrap()).unwrap();
+        job
+    }
+
+    /// The path of `name` in the job's folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `program` in this folder, without any launcher's variables, with its output piped.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        clear_launcher(&mut command);
+        if self.path("faults.json").exists() {
+            command.env(FAULTS, self.path("faults.json"));
+        }
+        command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo").env(events::FOLDER, self.path("events"));
+        command.current_dir(self.folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs the program alone, without a launcher, until it ends; if it has several ranks, it starts them itself.
+    pub fn alone(&self, args: &[&str]) -> Output {
+        let mut command = self.command(&self.program);
+        command.args(args);
+        Running::start(command).end()
+    }
+
+    /// Starts all ranks and waits until all have ended. Once one is killed, the others are killed too: a launcher does not wait
+    /// for them to find out, either.
+    pub fn attempt(&mut self, world: usize, args: &[&str]) -> Attempt {
+        let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
+        let port = store.port().unwrap();
+        let command = |rank: usize| {
+            let numbers = [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", world), ("LOCAL_WORLD_SIZE", world)];
+            let mut command = self.command(&self.program);
+            command.args(args).envs(numbers.map(|(name, number)| (name, number.to_string())));
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+            command.env("TORCHELASTIC_USE_AGENT_STORE", "True");
+            command.env("TORCHELASTIC_RESTART_COUNT", self.attempts.to_string());
+            // Each job has its own id, as with --standalone.
+            command.env("TORCHELASTIC_RUN_ID", self.folder.path());
+            command
+        };
+        let commands = (0..world).map(command).collect();
+        self.attempts += 1;
+        Attempt(run_all(commands))
+    }
+
+    /// Starts the job repeatedly until every rank succeeds; returns the number of attempts.
+    pub fn finish(&mut self, world: usize, args: &[&str]) -> usize {
+        for attempt in 1..10 {
+            let ended = self.attempt(world, args);
+            if ended.succeeded() {
+                return attempt;
+            }
+            assert!(!ended.told().contains("not injected"), "{}", ended.told());
+        }
+        panic!("the job never succeeded");
+    }
+
+    /// The weights that all ranks saved, which must be equal.
+    pub fn weights(&self, world: usize) -> Vec<u8> {
+        let of = |rank| fs::read(self.path(&format!("weights/rank-{rank}.safetensors"))).unwrap();
+        let weights = of(0);
+        assert!((1..world).all(|rank| of(rank) == weights), "the ranks' weights differ");
+        weights
+    }
+
+    /// A rank's results file, if the job's arguments include `--results results`.
+    pub fn results(&self, rank: usize) -> serde_json::Value {
+        serde_json::from_slice(&fs::read(self.path(&format!("results/rank-{rank}.json"))).unwrap()).unwrap()
+    }
+
+    /// The names in the folder of snapshots, sorted.
+    pub fn snapshots(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path("snapshots")).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Each rank's events, with the number of the attempt.
+    pub fn events(&self) -> BTreeMap<usize, Vec<(u32, Event)>> {
+        let logs = events::read_folder(&self.path("events")).unwrap();
+        let of = |log: events::EventLog| log.records.into_iter().map(|record| (record.restart, record.event)).collect();
+        logs.into_iter().map(|(rank, log)| (rank, of(log))).collect()
+    }
+
+    /// The number of injected faults.
+    pub fn inflicted(&self) -> usize {
+        let names = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("faults.json.fired-")).count()
+    }
+}
+
+impl Attempt {
+    /// Returns true if every rank ended with code 0.
+    pub fn succeeded(&self) -> bool {
+        self.0.iter().all(|output| output.status.success())
+    }
+
+    /// All ranks' stderr.
+    pub fn told(&self) -> String {
+        self.0.iter().map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).collect()
+    }
+
+    /// All ranks' stdout.
+    pub fn printed(&self) -> String {
+        self.0.iter().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).collect()
+    }
+}
+
+/// The weights after a run without failures.
+pub fn undisturbed(program: &Path, world: usize, args: &[&str]) -> Vec<u8> {
+    let mut job = Job::new(program);
+    let ended = job.attempt(world, args);
+    assert!(ended.succeeded(), "{}", ended.told());
+    job.weights(world)
+}
+
+/// A rank kills itself after a step.
+pub fn kill(rank: usize, epoch: u64, step: u64) -> Fault {
+    let at = Point::Step { epoch, step };
+    Fault { name: format!("kill-{rank}-{epoch}-{step}"), rank, at, acts: vec![Act::Signal(9)] }
+}
+
+/// Rank 0 fails while it saves the snapshot from which training would continue at `epoch` and `step`.
+pub fn while_saving(epoch: u64, step: u64, phase: Phase, acts: &[Act]) -> Fault {
+    let name = format!("save-{epoch}-{step}-{phase:?}");
+    Fault { name, rank: 0, at: Point::Save { epoch, step, phase }, acts: acts.to_vec() }
+}
+
+/// A running process with captured output, killed and reaped when the test fails.
+pub struct Running {
+    child: KillOnDrop,
+    stdout: Receiver<Vec<u8>>,
+    stderr: Receiver<Vec<u8>>,
+}
+
+impl Running {
+    /// Starts it.
+    pub fn start(mut command: Command) -> Self {
+        let mut child = KillOnDrop(command.spawn().unwrap());
+        let (stdout, stderr) = (child.0.stdout.take().unwrap(), child.0.stderr.take().unwrap());
+        Running { child, stdout: drain(stdout), stderr: drain(stderr) }
+    }
+
+    /// Waits until it and every process that inherited its output have ended.
+    pub fn end(mut self) -> Output {
+        let wait = |pipe: &Receiver<Vec<u8>>| receive(pipe).expect("a process did not end").unwrap_or_default();
+        let (stdout, stderr) = (wait(&self.stdout), wait(&self.stderr));
+        Output { status: self.child.0.wait().unwrap(), stdout, stderr }
+    }
+}
+
+/// Runs all commands to their ends; once one is killed, the others are killed too.
+fn run_all(commands: Vec<Command>) -> Vec<Output> {
+    let mut running: Vec<Running> = commands.into_iter().map(Running::start).collect();
+    let mut ended = vec![false; running.len()];
+    let all_have_ended = || {
+        for rank in 0..ended.len() {
+            let status = if ended[rank] { None } else { running[rank].child.0.try_wait().unwrap() };
+            ended[rank] |= status.is_some();
+            if status.is_some_and(|status| status.signal().is_some()) {
+                running.iter_mut().for_each(|other| drop(other.child.0.kill()));
+            }
+        }
+        ended.iter().all(|ended| *ended)
+    };
+    lockstep_watchdog::until(all_have_ended).expect("a rank did not end");
+    running.into_iter().map(Running::end).collect()
+}

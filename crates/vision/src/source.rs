@@ -1,0 +1,53 @@
+//! Where labs get their pictures: real files if there are any, else drawn ones.
+
+use std::path::Path;
+
+use lockstep::data::Split;
+
+use crate::folder::Splits;
+use crate::{Cifar10, Objects, Pictures, Storm};
+
+/// Width and height of drawn photographs.
+const PHOTOGRAPH: (u32, u32) = (96, 72);
+
+/// Training and test pictures: CIFAR-10's files in `dir`, or, without one, drawn objects (`train` and `test` of them, at least
+/// one each) of this seed.
+///
+/// # Errors
+/// Fails when the folder lacks CIFAR-10's binary files, or when they are invalid.
+pub fn cifar_or_drawn(dir: Option<&Path>, seed: u64, train: usize, test: usize) -> anyhow::Result<(Cifar10, Cifar10)> {
+    match dir {
+        Some(dir) => Ok((Cifar10::from_dir(dir, Split::Train)?, Cifar10::from_dir(dir, Split::Test)?)),
+        None => Ok((Objects::new(seed, Split::Train).first(train), Objects::new(seed, Split::Test).first(test))),
+    }
+}
+
+/// Photographs of houses after a storm, all with the same classes.
+pub struct HouseSplits {
+    /// The photographs to train on.
+    pub train: Box<dyn Pictures>,
+    /// The photographs that select the best model.
+    pub validation: Box<dyn Pictures>,
+    /// The photographs that select nothing, if there are any.
+    pub test: Option<Box<dyn Pictures>>,
+    /// Warnings about files that were skipped.
+    pub notes: Vec<String>,
+}
+
+/// The photographs of `dir`, as [`Splits::open`] finds them, or, without one, drawn ones: `train` to train on and `validation`.
+///
+/// # Errors
+/// Fails when the folder does not have the expected contents.
+pub fn houses_or_drawn(dir: Option<&Path>, seed: u64, train: usize, validation: usize) -> anyhow::Result<HouseSplits> {
+    let Some(dir) = dir else {
+        let (width, height) = PHOTOGRAPH;
+        let drawn = |split, count| Box::new(Storm::new(seed, split).first(count, width, height));
+        let (train, validation) = (drawn(Split::Train, train), drawn(Split::Test, validation));
+        return Ok(HouseSplits { train, validation, test: None, notes: Vec::new() });
+    };
+    let splits = Splits::open(dir)?;
+    let notes = splits.skip_summaries();
+    let Splits { train, validation, test } = splits;
+    let test = test.map(|test| Box::new(test) as Box<dyn Pictures>);
+    Ok(HouseSplits { train: Box::new(train), validation: Box::new(validation), test, notes })
+}

@@ -1,0 +1,161 @@
+//! The contents of a photograph: sky, ground, trees, the house, things on the lawn, and the light.
+//!
+//! Everything but the house is drawn the same way for the three grades, so that it carries no information about them. `house`
+//! and `damage` draw the house.
+
+use image::RgbImage;
+
+use super::damage::{self, Damage};
+use super::house::{self, House};
+use super::paint::{Canvas, Colour, Point, Shape, View, clouds, mix, noise, shade, speck};
+use lockstep::data::rng::KeyedRng;
+
+/// The horizon, from the centre downwards, in heights of the picture.
+const HORIZON: (f32, f32) = (0.05, 0.22);
+
+const SKIES: [(Colour, Colour); 5] = [
+    ([0.36, 0.56, 0.86], [0.75, 0.85, 0.95]), // fair
+    ([0.62, 0.68, 0.76], [0.82, 0.84, 0.87]), // overcast
+    ([0.38, 0.42, 0.50], [0.66, 0.69, 0.72]), // the next storm
+    ([0.46, 0.54, 0.72], [0.96, 0.80, 0.62]), // evening
+    ([0.80, 0.84, 0.88], [0.93, 0.93, 0.92]), // haze
+];
+const GROUNDS: [Colour; 5] =
+    [[0.33, 0.47, 0.21], [0.46, 0.52, 0.27], [0.62, 0.55, 0.41], [0.44, 0.38, 0.30], [0.68, 0.64, 0.56]];
+const LEAVES: [Colour; 4] = [[0.17, 0.30, 0.13], [0.26, 0.38, 0.16], [0.36, 0.40, 0.20], [0.14, 0.24, 0.16]];
+const THINGS: [Colour; 6] = [
+    [0.16, 0.34, 0.74],
+    [0.75, 0.16, 0.14],
+    [0.85, 0.84, 0.80],
+    [0.25, 0.26, 0.28],
+    [0.88, 0.70, 0.20],
+    [0.30, 0.52, 0.36],
+];
+
+/// A photograph of a house of this grade (0 intact, 1 damaged, 2 destroyed).
+pub(super) fn photograph(grade: i64, width: u32, height: u32, rng: &mut KeyedRng) -> RgbImage {
+    let mut canvas = Canvas::new(width, height);
+    let horizon = rng.between(HORIZON.0, HORIZON.1);
+    backdrop(&mut canvas, horizon, rng);
+    let view = View {
+        at: (rng.between(-0.14, 0.14), horizon + rng.between(0.06, 0.15)),
+        scale: rng.between(0.72, 1.02),
+        turn: rng.between(-0.022, 0.022),
+        lean: rng.between(-0.03, 0.03),
+    };
+    for _ in 0..rng.below(4) {
+        let at = (rng.between(-0.75, 0.75), horizon + rng.between(0.0, 0.05));
+        tree(&mut canvas, at, rng.between(0.25, 0.5), rng);
+    }
+    let house = House::draw(rng);
+    match Damage::of_grade(grade, rng) {
+        Damage::None => house::paint(&mut canvas, &view, &house, rng),
+        Damage::Some(marks) => damage::paint_damaged(&mut canvas, &view, &house, &marks, rng),
+        Damage::Ruin(ruin) => damage::paint_ruin(&mut canvas, &view, &house, ruin, rng),
+    }
+    foreground(&mut canvas, &view, rng);
+    develop(&canvas, rng)
+}
+
+/// Sky, a distant wood, and ground.
+fn backdrop(canvas: &mut Canvas, horizon: f32, rng: &mut KeyedRng) {
+    let (top, low) = SKIES[rng.below(SKIES.len())];
+    let (cover, cloud) = (rng.between(0.35, 0.75), rng.between(0.75, 1.0));
+    let ground = GROUNDS[rng.below(GROUNDS.len())];
+    let (wood, leaves) = (rng.between(-0.02, 0.14), LEAVES[rng.below(LEAVES.len())]);
+    let road = if rng.below(3) == 0 { rng.between(0.36, 0.46) } else { 9.0 };
+    let seed = rng.next_u64() as u32;
+    canvas.backdrop(|x, y| {
+        let skyline = horizon - wood * (0.4 + clouds(seed ^ 1, x * 9.0, 0.5));
+        if y < skyline {
+            let sky = mix(top, low, ((y + 0.5) / (horizon + 0.5)).clamp(0.0, 1.0));
+            let white = ((clouds(seed, x * 2.5, y * 6.0) - cover) * 5.0).clamp(0.0, 1.0);
+            mix(sky, [cloud; 3], white * 0.8)
+        } else if y < horizon {
+            shade(leaves, 0.7 + 0.7 * clouds(seed ^ 2, x * 30.0, y * 30.0))
+        } else {
+            let near = 1.0 / (0.25 + y - horizon); // far grass is finer
+            let coarse = clouds(seed ^ 3, x * near * 4.0, near * 14.0);
+            let fine = noise(seed ^ 4, x * near * 60.0, y * near * 90.0);
+            let earth = if y > road { [0.42, 0.42, 0.43] } else { ground };
+            shade(earth, 0.65 + 0.45 * coarse + 0.25 * fine)
+        }
+    });
+}
+
+/// A tree at a point: a trunk, and a crown of several clumps.
+fn tree(canvas: &mut Canvas, at: Point, height: f32, rng: &mut KeyedRng) {
+    let view = View { at, scale: height, turn: rng.between(-0.05, 0.05), lean: 0.0 };
+    let seed = rng.next_u64() as u32;
+    let bark = shade([0.36, 0.28, 0.22], rng.between(0.7, 1.2));
+    let trunk = [(-0.035, 0.0), (-0.02, -0.75), (0.02, -0.75), (0.035, 0.0)];
+    let bark_at = |x: f32, y: f32| shade(bark, 0.7 + 0.6 * noise(seed, x * 120.0, y * 12.0));
+    canvas.fill(&view, &Shape { points: &trunk, rough: 0.0, seed }, bark_at);
+    let leaves = LEAVES[rng.below(LEAVES.len())];
+    if rng.below(6) == 0 {
+        return; // bare, in any grade
+    }
+    for clump in 0..3 + rng.below(4) as u32 {
+        let (x, y, r) = (rng.between(-0.18, 0.18), rng.between(-0.95, -0.5), rng.between(0.12, 0.24));
+        let leaf =
+            |px: f32, py: f32| shade(leaves, 0.45 + 0.9 * clouds(seed ^ clump, px * 14.0, py * 14.0) - (py - y) * 0.9);
+        canvas.fill(&view, &Shape { points: &octagon((x, y), r, r * 0.85), rough: 0.07, seed: seed ^ clump }, leaf);
+    }
+}
+
+/// The foreground for any grade: bushes, a tree, things on the lawn.
+fn foreground(canvas: &mut Canvas, view: &View, rng: &mut KeyedRng) {
+    for _ in 0..rng.below(4) {
+        let at = (rng.between(-0.6, 0.6), rng.between(0.0, 0.05));
+        let (seed, size, leaves) = (rng.next_u64() as u32, rng.between(0.04, 0.1), LEAVES[rng.below(LEAVES.len())]);
+        let leaf = |x: f32, y: f32| shade(leaves, 0.4 + 1.1 * clouds(seed, x * 40.0, y * 40.0));
+        let points = octagon((at.0, at.1 - size * 0.5), size, size * 0.8);
+        canvas.fill(view, &Shape { points: &points, rough: 0.03, seed }, leaf);
+    }
+    for _ in 0..rng.below(5) {
+        thing(canvas, view, (rng.between(-0.75, 0.75), rng.between(0.08, 0.3)), rng);
+    }
+    if rng.below(5) == 0 {
+        let at = (if rng.below(2) == 0 { -1.0 } else { 1.0 } * rng.between(0.4, 0.66), rng.between(0.3, 0.45));
+        tree(canvas, at, rng.between(0.6, 0.8), rng);
+    }
+}
+
+/// A bin, a toy, a chair, a tarpaulin over a stack of wood: a box with a side in the shade.
+fn thing(canvas: &mut Canvas, view: &View, (x, y): Point, rng: &mut KeyedRng) {
+    let (seed, colour) = (rng.next_u64() as u32, THINGS[rng.below(THINGS.len())]);
+    let (w, h) = (rng.between(0.02, 0.09), rng.between(0.02, 0.06));
+    let edge = x + w * rng.between(0.3, 0.8);
+    let front = [(x, y - h), (edge, y - h), (edge, y), (x, y)];
+    let side = [(edge, y - h), (x + w, y - h * 0.9), (x + w, y - h * 0.1), (edge, y)];
+    let lit = |light: f32| move |px: f32, py: f32| shade(colour, light + 0.2 * noise(seed, px * 80.0, py * 80.0));
+    canvas.fill(view, &Shape { points: &front, rough: 0.0, seed }, lit(0.85));
+    canvas.fill(view, &Shape { points: &side, rough: 0.0, seed }, lit(0.55));
+}
+
+/// The daylight, the camera's contrast, darker corners, and the sensor's grain.
+fn develop(canvas: &Canvas, rng: &mut KeyedRng) -> RgbImage {
+    let (light, contrast, corners) = (rng.between(0.62, 1.12), rng.between(0.75, 1.2), rng.between(0.0, 0.5));
+    let warm = rng.between(-0.07, 0.07);
+    let gains = [light * (1.0 + warm), light, light * (1.0 - warm)];
+    let lift = rng.between(-0.03, 0.08);
+    let (together, each) = (rng.between(0.008, 0.03), rng.between(0.004, 0.014));
+    canvas.photograph(rng, (together, each), |colour, x, y| {
+        let dark = 1.0 - corners * (x * x + y * y);
+        std::array::from_fn(|c| (colour[c] * gains[c] * dark - 0.45) * contrast + 0.45 + lift)
+    })
+}
+
+/// An approximate ellipse; its edge is rough anyway.
+pub(super) fn octagon((x, y): Point, width: f32, height: f32) -> [Point; 8] {
+    const C: f32 = 0.707;
+    [(1.0, 0.0), (C, C), (0.0, 1.0), (-C, C), (-1.0, 0.0), (-C, -C), (0.0, -1.0), (C, -C)]
+        .map(|(dx, dy)| (x + dx * width, y + dy * height))
+}
+
+/// A different brightness for each cell of a grid with this many columns and rows per unit.
+pub(super) fn tiles(seed: u32, x: f32, y: f32, (columns, rows): (f32, f32)) -> f32 {
+    let row = (y * rows).floor();
+    let shifted = x * columns + if (row * 0.5).floor() * 2.0 == row { 0.0 } else { 0.5 };
+    speck(seed, shifted.floor() as i32, row as i32)
+}

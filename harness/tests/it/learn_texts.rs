@@ -1,0 +1,74 @@
+//! The tables and pages of the learner's commands, compared with insta's snapshots.
+
+use std::fs;
+
+use crate::learn::{Checkout, answers};
+use crate::shown::{filtered, plain};
+
+/// A checkout in which `shard` was passed and `average` was begun.
+fn begun() -> Checkout {
+    let checkout = Checkout::new();
+    let passed = "[02.shard]\nat = \"2026-01-01 12:00:00\"\nseed = 7\n";
+    fs::write(checkout.path("progress.toml"), passed).unwrap();
+    fs::write(checkout.path("labs/02-spawn-ddp/exercise/src/average.rs"), "mine").unwrap();
+    checkout
+}
+
+#[test]
+fn shows_the_progress_of_a_lab() {
+    let checkout = begun();
+    let _guard = filtered(Some(&checkout.path("")));
+    insta::assert_snapshot!("progress", checkout.run(&["progress", "02"]).code(0).out);
+}
+
+#[test]
+fn shows_all_hints_of_a_task() {
+    let checkout = Checkout::new();
+    let _guard = plain();
+    insta::assert_snapshot!("hints", checkout.run(&["hint", "02", "average", "--level", "3"]).code(0).out);
+}
+
+#[test]
+fn shows_what_a_new_lab_lacks() {
+    let checkout = Checkout::new();
+    fs::create_dir_all(checkout.path("book/src")).unwrap();
+    fs::write(checkout.path("book/src/SUMMARY.md"), "# Summary\n\n- [Eight](08-x.md)\n").unwrap();
+    checkout.run(&["course", "new", "09-mixed-precision"]).code(0);
+    checkout.run(&["course", "reference"]).code(0);
+    let _guard = filtered(Some(&checkout.path("")));
+    insta::assert_snapshot!("course_check", checkout.run(&["course", "check", "9"]).code(1).out);
+}
+
+#[test]
+fn shows_a_passed_task_and_one_whose_program_ends_without_an_answer() {
+    let checkout = Checkout::new();
+    let _guard = filtered(Some(&checkout.path("")));
+    let program = checkout.script("broken", "echo about to end\nexit 3\n");
+    checkout.cargo(Ok(&program));
+    fs::write(checkout.path("labs/02-spawn-ddp/exercise/src/shard.rs"), "mine").unwrap();
+    let grade = ["grade", "02", "--task", "shard", "--seed", "7"];
+    insta::assert_snapshot!("grade_crash", checkout.run(&grade).code(1).out);
+    let Some(program) = answers() else { return };
+    checkout.cargo(Ok(&program));
+    insta::assert_snapshot!("grade_passed", checkout.run(&grade).code(0).out);
+}
+
+#[test]
+fn shows_the_table_of_a_class() {
+    let checkout = Checkout::new();
+    let Some(program) = answers() else { return };
+    checkout.cargo(Ok(&program));
+    let solution = crate::learn::repository().join("labs/02-spawn-ddp/solution/src");
+    crate::learn::copy(&solution, &checkout.path("class/ann/ex-02/src"));
+    crate::learn::copy(&solution, &checkout.path("class/bob/ex-02/src"));
+    fs::remove_file(checkout.path("class/bob/ex-02/src/shard.rs")).unwrap();
+    fs::create_dir_all(checkout.path("class/eve")).unwrap();
+    let out = checkout.run(&["grade", "02", "--class", "class", "--seed", "7"]).code(1).out;
+    // The last line ends with the time. A kernel without Landlock causes a warning.
+    let lines = out.lines().filter(|line| !line.starts_with("warning: "));
+    let mut table: Vec<&str> = lines.collect();
+    let counts = table.pop().and_then(|line| line.split(" in ").next());
+    table.extend(counts);
+    let _guard = filtered(None);
+    insta::assert_snapshot!("grade_class", table.join("\n"));
+}
