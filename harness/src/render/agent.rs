@@ -72,10 +72,9 @@ fn files(profile: &Profile, job: &Job, place: &Place) -> String {
 /// node's name where it differs from node to node.
 fn arguments(profile: &Profile, job: &Job) -> Vec<(&'static str, &'static str)> {
     let mut all = vec![("run", "$run"), ("folder", "$PWD")];
+    all.extend((!job.build).then_some(("id", "$id")));
     if needs_flags(profile, job) {
-        all.extend([("id", "$id"), ("head", "$head"), ("port", "$port")]);
-    } else if !job.stage.is_empty() {
-        all.push(("id", "$id"));
+        all.extend([("head", "$head"), ("port", "$port")]);
     }
     all.extend(job.margin.map(|_| ("deadline", "$deadline")));
     all.extend(job.array.map(|_| ("task", "$task")));
@@ -84,7 +83,7 @@ fn arguments(profile: &Profile, job: &Job) -> Vec<(&'static str, &'static str)> 
 
 /// The script hands the launcher where nodes meet.
 fn needs_flags(profile: &Profile, job: &Job) -> bool {
-    profile.rendezvous == Rendezvous::Flags && !job.build
+    profile.rendezvous() == Rendezvous::Flags && !job.build
 }
 
 fn values(profile: &Profile, job: &Job, place: &Place) -> String {

@@ -101,6 +101,10 @@ impl Job {
         let reasons = [
             (batch && self.time.is_none(), "this scheduler needs a time limit: --time HH:MM:SS"),
             (!batch && self.array.is_some(), "--array needs Slurm or PBS"),
+            (
+                profile.scheduler == Scheduler::Pbs && self.array.is_some() && self.margin.is_some(),
+                "--signal with --array: PBS would submit the whole array again for each task; leave one of them out",
+            ),
             (!self.stage.is_empty() && profile.local.is_none(), "--stage needs `local` in the site profile"),
             (
                 self.margin >= self.time && self.margin.is_some(),

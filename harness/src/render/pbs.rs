@@ -12,12 +12,17 @@ use super::profile::Profile;
 /// The batch script.
 pub(super) fn script(site: &str, profile: &Profile, job: &Job) -> String {
     let place = Place {
-        id: "cd \"$PBS_O_WORKDIR\"\nid=$PBS_JOBID\n".into(),
+        // A job that was submitted again keeps its first id: by that it knows its snapshots.
+        id: if job.margin.is_some() {
+            "cd \"$PBS_O_WORKDIR\"\nid=${first_job:-$PBS_JOBID}\n".into()
+        } else {
+            "cd \"$PBS_O_WORKDIR\"\nid=$PBS_JOBID\n".into()
+        },
         number: "(${PBS_JOBID%%[!0-9]*} + ${PBS_ARRAY_INDEX:-0})",
         task: "PBS_ARRAY_INDEX",
         hosts: "\"$PBS_NODEFILE\"".into(),
         prepare: if job.margin.is_some() { "cp \"$0\" \"$run/job.sh\"\n" } else { "" },
-        again: "qsub \"$run/job.sh\"",
+        again: "qsub -v \"first_job=$id\" \"$run/job.sh\"",
     };
     format!("#!/bin/bash\n{}{}{}", directives(profile, job), origin(site), agent::body(profile, job, &place))
 }

@@ -111,11 +111,11 @@ pub(super) fn launch(profile: &Profile, job: &Job, group: Group, workers: &str, 
 
 fn flags(profile: &Profile, meeting: &Meeting<'_>) -> String {
     let Meeting { nodes, head, port, id, hosts } = meeting;
-    match (profile.rendezvous, hosts) {
+    match (profile.rendezvous(), hosts) {
         (Rendezvous::Flags, _) => format!(
             "{BREAK}--nnodes={nodes} --rdzv-backend=c10d --rdzv-id=\"${id}\" --rdzv-endpoint=\"${head}:${port}\""
         ),
-        (Rendezvous::Launcher, Some(hosts)) => format!(" --hostfile={hosts}"),
+        (Rendezvous::Launcher, Some(hosts)) => format!(" --hostfile={hosts} --rdzv-id=\"${id}\""),
         (Rendezvous::Launcher, None) => String::new(),
     }
 }

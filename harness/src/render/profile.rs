@@ -64,7 +64,7 @@ pub(crate) const FIELDS: &[Field] = &[
     field(
         "rendezvous",
         "\"flags\"",
-        "`flags`, the default: the script tells the launcher how nodes meet. `launcher`: `lockstep run` asks Slurm, or reads the host file",
+        "who finds out how the nodes meet. `launcher`: `lockstep run` asks the scheduler, or reads a host file; its default. `flags`: the script, which hands it to the launcher as flags; the default of other launchers",
     ),
     field(
         "start",
@@ -96,11 +96,10 @@ pub(crate) enum Scheduler {
 }
 
 /// Who finds out how the nodes meet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Rendezvous {
     /// The script, which hands it to the launcher as flags.
-    #[default]
     Flags,
     /// The launcher.
     Launcher,
@@ -137,8 +136,7 @@ pub(crate) struct Profile {
     pub(crate) hostfile: Option<PathBuf>,
     #[serde(default = "lockstep_run")]
     pub(crate) launcher: String,
-    #[serde(default)]
-    pub(crate) rendezvous: Rendezvous,
+    rendezvous: Option<Rendezvous>,
     pub(crate) start: Option<String>,
     pub(crate) container: Option<Container>,
 }
@@ -231,7 +229,7 @@ impl Profile {
                 "`start` has no meaning with scheduler = \"ssh\"",
             ),
             (
-                self.rendezvous == Rendezvous::Launcher && !self.launcher.contains("lockstep"),
+                self.rendezvous == Some(Rendezvous::Launcher) && !self.is_lockstep_run(),
                 "rendezvous = \"launcher\" is for `lockstep run`: other launchers need their flags",
             ),
             (
@@ -240,6 +238,16 @@ impl Profile {
             ),
         ];
         demands.iter().find(|(broken, _)| *broken).map_or(Ok(()), |(_, why)| Err((*why).into()))
+    }
+
+    fn is_lockstep_run(&self) -> bool {
+        self.launcher.split_whitespace().next().is_some_and(|program| program.rsplit('/').next() == Some("lockstep"))
+    }
+
+    /// Who finds out how the nodes meet.
+    pub(crate) fn rendezvous(&self) -> Rendezvous {
+        let own = if self.is_lockstep_run() { Rendezvous::Launcher } else { Rendezvous::Flags };
+        self.rendezvous.unwrap_or(own)
     }
 
     /// Slurm starts the launchers by itself.
@@ -260,6 +268,7 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
     ("slurm-mpirun", include_str!("../../profiles/slurm-mpirun.toml")),
     ("slurm-virtual-environment", include_str!("../../profiles/slurm-virtual-environment.toml")),
     ("pbs-arm", include_str!("../../profiles/pbs-arm.toml")),
+    ("ssh-torchrun", include_str!("../../profiles/ssh-torchrun.toml")),
     ("ssh-workstations", include_str!("../../profiles/ssh-workstations.toml")),
     ("mpirun-workstations", include_str!("../../profiles/mpirun-workstations.toml")),
 ];

@@ -71,7 +71,7 @@ fn body(profile: &Profile, job: &Job) -> String {
     if job.array.is_some() {
         text.push_str("task=$SLURM_ARRAY_TASK_ID\n");
     }
-    if profile.rendezvous == Rendezvous::Flags {
+    if profile.rendezvous() == Rendezvous::Flags {
         text.push_str("# Nodes meet on the first of them, at a port that differs between jobs.\n");
         text.push_str("head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)\n");
         text.push_str("port=$((20000 + SLURM_JOB_ID % 10000))\n\n");

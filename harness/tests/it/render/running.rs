@@ -38,7 +38,10 @@ impl Site {
                 "if [ \"$1\" = -n ]; then shift 3; ({FAR} \"$@\"); exit 0; fi\nshift\nwhile read -r _; do ({FAR} \"$@\") & done <\"$PBS_NODEFILE\"\nwait"
             ),
         );
-        site.program("qsub", &format!("cp \"$1\" {}", site.path("queued").display()));
+        site.program(
+            "qsub",
+            &format!("[ \"$1\" = -v ] && cp \"$3\" {0} && echo \"$2\" >{0}-with", site.path("queued").display()),
+        );
         site.write("hosts", "# two names of this machine\nlocalhost slots=1\n\n127.0.0.1\nlocalhost\n");
         Some(site)
     }
@@ -58,11 +61,15 @@ impl Site {
 
     /// Renders for a scheduler, with these further lines of the profile and words of the command line, and runs it.
     fn run(&self, scheduler: &str, profile: &str, words: &str) -> Ended {
+        let own = assert_cmd::cargo::cargo_bin!("lockstep").display().to_string() + " run --rdzv-conf=join_timeout=60";
+        self.run_by(&own, scheduler, profile, words)
+    }
+
+    /// The same, with another launcher.
+    fn run_by(&self, launcher: &str, scheduler: &str, profile: &str, words: &str) -> Ended {
         let (folder, hosts) = (self.0.path().display(), self.path("hosts"));
         self.write("nodes", "localhost\n127.0.0.1\n");
         let hostfile = if scheduler == "pbs" { String::new() } else { format!("hostfile = \"{}\"\n", hosts.display()) };
-        let launcher =
-            assert_cmd::cargo::cargo_bin!("lockstep").display().to_string() + " run --rdzv-conf=join_timeout=60";
         self.write(
             "site.toml",
             &format!("scheduler = \"{scheduler}\"\nshared = \"{folder}\"\nlocal = \"{folder}/disk-$$\"\nlauncher = \"{launcher}\"\n{hostfile}{profile}"),
@@ -111,6 +118,19 @@ fn ssh_starts_unequal_nodes_with_their_environment_and_arguments() {
 }
 
 #[test]
+fn ssh_hands_flags_to_a_launcher_that_cannot_read_a_host_file() {
+    let Some(site) = Site::new("scripts for ssh (simulated)") else { return };
+    let worker = site.worker(WHO);
+    // A launcher with torchrun's flags alone.
+    let own = assert_cmd::cargo::cargo_bin!("lockstep");
+    site.program("torchrun", &format!("exec {} run --rdzv-conf=join_timeout=60 \"$@\"", own.display()));
+    let torchrun = site.path("torchrun").display().to_string();
+    site.run_by(&torchrun, "ssh", SITE, &format!("--nodes 2 --name job -- {worker} x")).code(0);
+    let said = site.said(2);
+    assert!(said.iter().all(|line| line.contains(" of 2 on node ") && line.ends_with(": x here \n")), "{said:?}");
+}
+
+#[test]
 fn a_failure_on_one_node_fails_the_script_for_ssh_and_for_pbs() {
     let Some(site) = Site::new("scripts for ssh and pbsdsh (simulated)") else { return };
     let worker = site.worker("[ \"$GROUP_RANK\" != 1 ]");
@@ -151,7 +171,7 @@ fn pbs_asks_for_a_snapshot_before_the_time_limit_and_submits_itself_again() {
     site.run("pbs", "", &words);
     assert_eq!(site.said(2), ["saved\n", "saved\n"]);
     assert_eq!(fs::read_to_string(site.path("queued")).unwrap(), fs::read_to_string(site.path("job.sh")).unwrap());
-    fs::copy(site.path("queued"), site.path("job.sh")).unwrap();
+    assert_eq!(fs::read_to_string(site.path("queued-with")).unwrap(), "first_job=7.server\n");
     site.run("pbs", "", &words).code(0);
 }
 

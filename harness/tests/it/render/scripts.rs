@@ -32,6 +32,7 @@ pub(super) const KINDS: &[(&str, &str)] = &[
         "pbs_signal_stage",
         "--profile pbs-arm --nodes 2 --time 03:00:00 --signal 120 --stage /work/training/data -- lab-06 --data {local}/data --snapshots /work/training/run",
     ),
+    ("ssh_torchrun", "--profile ssh-torchrun --nodes 2 -- train.py"),
     ("pbs_unequal_nodes", "--profile pbs-arm --nodes 1x4,2x2 --time 03:00:00 -- lab-06"),
     ("pbs_array", "--profile pbs-arm --array 4 --time 03:00:00 -- lab-03 --seed {task}"),
     ("pbs_build", "--profile pbs-arm --build --time 01:00:00 -- scripts/setup.sh --cuda"),
@@ -73,18 +74,24 @@ fn shellcheck(name: &str, script: &str) {
 }
 
 #[test]
-fn a_launcher_that_asks_the_scheduler_gets_no_rendezvous_flags() {
+fn only_a_launcher_that_cannot_ask_the_scheduler_gets_flags() {
     let folder = tempfile::tempdir().unwrap();
     let rendered = |profile: &str| {
         let path = folder.path().join("site.toml");
-        std::fs::write(&path, format!("{profile}\nrendezvous = \"launcher\"\n")).unwrap();
+        std::fs::write(&path, profile).unwrap();
         script(&format!("--profile {} --nodes 2 --time 01:00:00 -- lab-06", path.display()))
     };
     let slurm = rendered("scheduler = \"slurm\"");
     assert!(slurm.contains("\n  lockstep run --nproc-per-node=1 \\\n  lab-06\n"), "{slurm}");
     assert!(!slurm.contains("rdzv") && !slurm.contains("head="), "{slurm}");
+    for profile in ["scheduler = \"slurm\"\nlauncher = \"torchrun\"", "scheduler = \"slurm\"\nrendezvous = \"flags\""] {
+        assert!(rendered(profile).contains("--rdzv-endpoint=\"$head:$port\""), "{profile}");
+    }
     let pbs = rendered("scheduler = \"pbs\"\nshared = \"/work\"");
-    assert!(pbs.contains("lockstep run --nproc-per-node=\"$workers\" --hostfile=\"$run/hosts\" \\\n"), "{pbs}");
+    assert!(
+        pbs.contains("lockstep run --nproc-per-node=\"$workers\" --hostfile=\"$run/hosts\" --rdzv-id=\"$id\" \\\n"),
+        "{pbs}"
+    );
 }
 
 #[test]
@@ -98,6 +105,7 @@ fn refusals_say_what_to_change() {
         "--profile slurm-cpu --time 01:00:00 --nodes 2y3 -- lab-06",
         "--profile mpirun-workstations --nodes 1x2,1x1 -- lab-06",
         "--profile ssh-workstations --array 2 -- lab-06",
+        "--profile pbs-arm --array 2 --time 01:00:00 --signal 60 -- lab-06",
         "--profile nowhere.toml -- lab-06",
         "--show nothing",
     ];

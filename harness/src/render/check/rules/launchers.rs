@@ -3,7 +3,7 @@
 use super::super::facts::Launch;
 use super::super::script::{Scheduler, Script, base};
 use super::Level::{Error, Warning};
-use super::{Hit, Rule, hit};
+use super::{Hit, Rule, hit, own};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -46,7 +46,7 @@ pub(super) const RULES: &[Rule] = &[
             vec![hit(
                 line,
                 format!("{tasks} tasks on each node, each a launcher"),
-                "--ntasks-per-node=1 (Slurm), mpiprocs=1 (PBS)",
+                own(script, "#SBATCH --ntasks-per-node=1", "mpiprocs=1 in `select=`"),
             )]
         },
     },

@@ -4,7 +4,7 @@ use super::super::facts::Launch;
 use super::super::script::Command;
 use super::Level::{Error, Warning};
 use super::launchers::each;
-use super::{Hit, Rule, hit};
+use super::{Hit, Rule, head_node, hit, own};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -27,13 +27,7 @@ pub(super) const RULES: &[Rule] = &[
             };
             let found = far.filter(|command| assigned(command) || told(command));
             found
-                .map(|command| {
-                    hit(
-                        command.line,
-                        "each node names itself as the head node",
-                        "head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p), in the batch script",
-                    )
-                })
+                .map(|command| hit(command.line, "each node names itself as the head node", head_node(script)))
                 .collect()
         },
     },
@@ -71,8 +65,10 @@ pub(super) const RULES: &[Rule] = &[
             let named = |launch: &Launch<'_>| {
                 ["rdzv-endpoint", "master-addr", "hostfile"].iter().any(|name| launch.flag(name).is_some())
             };
-            let asks_slurm = |launch: &Launch<'_>| {
-                launch.name == "lockstep run" && launch.starter() == Some("srun") && launch.nnodes().is_none()
+            let finds = |launch: &Launch<'_>| {
+                launch.name == "lockstep run"
+                    && matches!(launch.starter(), Some("srun" | "mpirun" | "mpiexec"))
+                    && launch.nnodes().is_none()
             };
             each(
                 script,
@@ -81,12 +77,13 @@ pub(super) const RULES: &[Rule] = &[
                         && !launch.has("standalone")
                         && launch.nnodes() != Some(1)
                         && !named(launch)
-                        && !asks_slurm(launch)
+                        && !finds(launch)
                 },
                 |launch| {
                     (
                         format!("{} is not told where the nodes meet", launch.name),
-                        "--rdzv-backend=c10d --rdzv-endpoint=\"$head:$port\"".into(),
+                        "--rdzv-backend=c10d --rdzv-endpoint=\"$head:$port\"; for lockstep run --hostfile=FILE will do"
+                            .into(),
                     )
                 },
             )
@@ -179,7 +176,7 @@ pub(super) const RULES: &[Rule] = &[
                 |_| {
                     (
                         "the id is drawn wherever the launcher starts".into(),
-                        "--rdzv-id=\"$SLURM_JOB_ID\" or \"$PBS_JOBID\"".into(),
+                        own(script, "--rdzv-id=\"$SLURM_JOB_ID\"", "--rdzv-id=\"$PBS_JOBID\"").into(),
                     )
                 },
             )
@@ -206,7 +203,12 @@ pub(super) const RULES: &[Rule] = &[
                 |launch| {
                     (
                         format!("port {} for every job", port(launch).unwrap_or_default()),
-                        "port=$((20000 + SLURM_JOB_ID % 10000)), or #SBATCH --exclusive".into(),
+                        own(
+                            script,
+                            "port=$((20000 + SLURM_JOB_ID % 10000))",
+                            "port=$((20000 + ${PBS_JOBID%%[!0-9]*} % 10000))",
+                        )
+                        .into(),
                     )
                 },
             )
@@ -228,7 +230,10 @@ pub(super) const RULES: &[Rule] = &[
                 script,
                 |launch| address(launch).is_some(),
                 |launch| {
-                    (format!("the head node is always {}", address(launch).unwrap_or_default()), "head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p), or the first line of $PBS_NODEFILE".into())
+                    (
+                        format!("the head node is always {}", address(launch).unwrap_or_default()),
+                        head_node(script).into(),
+                    )
                 },
             )
         },
@@ -256,7 +261,7 @@ pub(super) const RULES: &[Rule] = &[
                 hit(
                     line,
                     format!("MASTER_ADDR={} for several nodes", value.text),
-                    "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)",
+                    format!("{}, then MASTER_ADDR=$head", head_node(script)),
                 )
             }));
             hits

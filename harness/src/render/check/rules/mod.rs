@@ -11,7 +11,7 @@ mod shell;
 
 use serde::Serialize;
 
-use super::script::Script;
+use super::script::{Scheduler, Script};
 
 /// How bad a mistake is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -61,6 +61,20 @@ pub(super) struct Hit {
 
 fn hit(line: usize, what: impl Into<String>, fix: impl Into<String>) -> Hit {
     Hit { line, what: what.into(), fix: fix.into() }
+}
+
+/// The text for the script's own scheduler.
+fn own<'a>(script: &Script, slurm: &'a str, pbs: &'a str) -> &'a str {
+    if script.scheduler() == Some(Scheduler::Pbs) { pbs } else { slurm }
+}
+
+/// How a batch script finds the head node.
+fn head_node(script: &Script) -> &'static str {
+    own(
+        script,
+        "head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed -n 1p)",
+        "head=$(sed -n 1p \"$PBS_NODEFILE\")",
+    )
 }
 
 /// All rules, by subject.
