@@ -96,11 +96,22 @@ fn finds_the_faults_of_command_lines_in_notebooks() {
     let expected = [
         (1, "deprecated-launch"),
         (1, "fewer-devices-than-workers"),
-        (1, "goes-on-after-errors"),
         (2, "fewer-devices-than-workers"),
         (2, "typographic-characters"),
     ];
     assert_found(text, &expected);
+}
+
+#[test]
+fn tells_a_placeholder_from_a_header_in_a_text_and_a_pattern_from_a_path() {
+    let text = "#!/bin/bash\n#SBATCH --account=<project> --time=1:00:00\nset -e\nprintf '#include <optional>\\n' >x.cc\n\
+                ssh -o BatchMode=yes node7 ./train\nssh \"$head\" ./train\nrm -f $RUN/node/*\n";
+    assert_found(text, &[(2, "placeholder-left"), (5, "fixed-nodes"), (7, "unquoted-variable")]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("job.sh");
+    fs::write(&path, text).unwrap();
+    let told = render(&["--check", path.to_str().unwrap()]).code(1).out;
+    assert!(told.contains("fix: \"$RUN\"/node/*\n"), "{told}");
 }
 
 #[test]

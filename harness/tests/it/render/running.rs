@@ -61,7 +61,7 @@ impl Site {
 
     /// Renders for a scheduler, with these further lines of the profile and words of the command line, and runs it.
     fn run(&self, scheduler: &str, profile: &str, words: &str) -> Ended {
-        let own = assert_cmd::cargo::cargo_bin!("lockstep").display().to_string() + " run --rdzv-conf=join_timeout=60";
+        let own = assert_cmd::cargo::cargo_bin!("lockstep").display().to_string() + " run --rdzv-conf=join_timeout=300";
         self.run_by(&own, scheduler, profile, words)
     }
 
@@ -123,11 +123,31 @@ fn ssh_hands_flags_to_a_launcher_that_cannot_read_a_host_file() {
     let worker = site.worker(WHO);
     // A launcher with torchrun's flags alone.
     let own = assert_cmd::cargo::cargo_bin!("lockstep");
-    site.program("torchrun", &format!("exec {} run --rdzv-conf=join_timeout=60 \"$@\"", own.display()));
+    site.program("torchrun", &format!("exec {} run --rdzv-conf=join_timeout=300 \"$@\"", own.display()));
     let torchrun = site.path("torchrun").display().to_string();
     site.run_by(&torchrun, "ssh", SITE, &format!("--nodes 2 --name job -- {worker} x")).code(0);
     let said = site.said(2);
     assert!(said.iter().all(|line| line.contains(" of 2 on node ") && line.ends_with(": x here \n")), "{said:?}");
+}
+
+#[test]
+fn a_container_gets_the_launcher_its_binds_and_the_nodes_gpus() {
+    let Some(site) = Site::new("scripts with a container (simulated)") else { return };
+    let worker = site.worker(WHO);
+    let folder = site.path("").display().to_string();
+    site.program(
+        "apptainer",
+        &format!("echo \"$*\" >{folder}/called\nwhile [ \"$1\" != image.sif ]; do shift; done\nshift\nexec \"$@\""),
+    );
+    // The login shell on the node has a PATH of its own.
+    let container = format!(
+        "setup = [\"export PATH={folder}:$PATH\"]\ngpus-per-node = 2\n[container]\nruntime = \"apptainer\"\n\
+         image = \"image.sif\"\nbinds = [\"/data\", \"/a:/b:ro\"]\n"
+    );
+    site.run("ssh", &container, &format!("--nodes 1 --name job -- {worker} x")).code(0);
+    assert!(site.said(2).iter().all(|line| line.contains(" of 2 on node 0: x")), "{:?}", site.said(2));
+    let called = fs::read_to_string(site.path("called")).unwrap();
+    assert!(called.starts_with("exec --nv --bind /data,/a:/b:ro image.sif "), "{called}");
 }
 
 #[test]
@@ -163,16 +183,29 @@ fn pbs_stages_data_on_each_node_and_removes_it_at_the_end() {
 #[test]
 fn pbs_asks_for_a_snapshot_before_the_time_limit_and_submits_itself_again() {
     let Some(site) = Site::new("scripts for pbsdsh (simulated)") else { return };
-    // Ends when it is asked to, and only then; the second time at once.
-    let worker = site.worker(
-        "d=$(dirname \"$0\"); [ -e \"$d/queued\" ] && exit 0\ntrap 'echo saved >\"$d/rank-$RANK\"; kill $!; exit 1' TERM\nsleep 300 & wait",
+    let folder = site.path("").display().to_string();
+    // In place of coreutils' one: the time is up as soon as all workers are ready, and only in the first job.
+    site.program(
+        "timeout",
+        &format!(
+            "[ \"$1\" = --signal=TERM ] && [ \"$2\" -gt 0 ] && [ \"$2\" -le 3000 ] || exit 99\nshift 2\n\"$@\" &\n\
+             while kill -0 $! 2>/dev/null; do\n  \
+             if [ -e {folder}ready-0 ] && [ -e {folder}ready-1 ] && [ ! -e {folder}queued ]; then kill -TERM $!; wait $!; exit 124; fi\n  \
+             sleep 0.05\ndone\nwait $!"
+        ),
     );
-    let words = format!("--nodes 1x1,1x1 --time 01:00:00 --signal 3599 --name job -- {worker}");
-    site.run("pbs", "", &words);
+    // Ends when it is asked to, and only then; in the second job at once.
+    let worker = site.worker(
+        "d=$(dirname \"$0\"); [ -e \"$d/queued\" ] && exit 0\n\
+         trap 'echo saved >\"$d/rank-$RANK\"; kill $!; exit 1' TERM\nsleep 1000 &\n: >\"$d/ready-$RANK\"\nwait",
+    );
+    let setup = format!("setup = [\"export PATH={folder}:$PATH\"]\n");
+    let words = format!("--nodes 1x1,1x1 --time 01:00:00 --signal 600 --name job -- {worker}");
+    site.run("pbs", &setup, &words);
     assert_eq!(site.said(2), ["saved\n", "saved\n"]);
     assert_eq!(fs::read_to_string(site.path("queued")).unwrap(), fs::read_to_string(site.path("job.sh")).unwrap());
     assert_eq!(fs::read_to_string(site.path("queued-with")).unwrap(), "first_job=7.server\n");
-    site.run("pbs", "", &words).code(0);
+    site.run("pbs", &setup, &words).code(0);
 }
 
 #[test]

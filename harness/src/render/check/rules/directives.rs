@@ -162,23 +162,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "the job waits for these very nodes, and the script fails on all others",
         wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00 --nodelist=node[01-02]\nset -e\nsrun hostname\n",
         right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun hostname\n",
-        find: |script| {
-            let slurm = script.slurm("nodelist", 'w').into_iter();
-            let pbs = script
-                .live(Scheduler::Pbs)
-                .filter(|directive| directive.text.contains("host="))
-                .map(|directive| (directive.line, directive.text.clone()));
-            slurm
-                .chain(pbs)
-                .map(|(line, nodes)| {
-                    hit(
-                        line,
-                        format!("the nodes are fixed: {nodes}"),
-                        "remove it; a feature (--constraint) chooses a kind of node",
-                    )
-                })
-                .collect()
-        },
+        find: fixed_nodes,
     },
 ];
 
@@ -197,6 +181,26 @@ fn misspelt(script: &Script) -> Vec<Hit> {
                 format!("#{right} {}", rest.trim_start()[word.len()..].trim()),
             ));
         }
+    }
+    hits
+}
+
+fn fixed_nodes(script: &Script) -> Vec<Hit> {
+    let slurm = script.slurm("nodelist", 'w').into_iter();
+    let pbs = script.live(Scheduler::Pbs).filter(|directive| directive.text.contains("host="));
+    let asked = slurm.chain(pbs.map(|directive| (directive.line, directive.text.clone())));
+    let constraint = "remove it; a feature (--constraint) chooses a kind of node";
+    let mut hits: Vec<Hit> =
+        asked.map(|(line, nodes)| hit(line, format!("the nodes are fixed: {nodes}"), constraint)).collect();
+    for command in script.commands.iter().filter(|command| command.program() == "ssh" && script.scheduler().is_some()) {
+        // Options with a value of their own are rare here: -o, -p, -i, -l.
+        let words: Vec<&str> = command.texts().collect();
+        let takes_value = |word: &str| ["-o", "-p", "-i", "-l"].contains(&word);
+        let host = (1..words.len()).find(|at| !words[*at].starts_with('-') && !takes_value(words[*at - 1]));
+        let host = host.map(|at| words[at]).filter(|host| !host.contains(['$', '`', '*']));
+        hits.extend(host.map(|host| {
+            hit(command.line, format!("ssh to {host}, whichever nodes the job has"), "loop over the job's hosts")
+        }));
     }
     hits
 }

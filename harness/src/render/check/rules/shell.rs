@@ -1,5 +1,7 @@
 //! Bash itself.
 
+use regex::Regex;
+
 use super::super::script::{Command, Script, base};
 use super::Level::{Error, Warning};
 use super::{Hit, Rule, hit};
@@ -51,22 +53,16 @@ pub(super) const RULES: &[Rule] = &[
         wrong: "#!/bin/bash\nset -e\npython /home/<your-username>/train.py\n",
         right: "#!/bin/bash\nset -e\npython \"$HOME/train.py\"\n",
         find: |script| {
-            let placeholder = |line: &str| {
-                let (_, rest) = line.split_once('<')?;
-                let (inside, _) = rest.split_once('>')?;
-                let is_name = !inside.is_empty()
-                    && inside.chars().all(|c| c.is_ascii_alphanumeric() || "-_ ".contains(c))
-                    && !inside.starts_with(' ');
-                is_name.then(|| format!("<{inside}>"))
-            };
-            script
-                .code()
-                .filter_map(|(line, text)| {
-                    Some(hit(
+            let directives = script.directives.iter().map(|directive| (directive.line, directive.text.as_str()));
+            let lines = script.code().chain(directives);
+            let found = lines.filter_map(|(line, text)| Some((line, placeholder(text)?)));
+            found
+                .map(|(line, name)| {
+                    hit(
                         line,
-                        format!("{} is still to be filled in", placeholder(text)?),
+                        format!("{name} is still to be filled in"),
                         "write your own value; $HOME and $USER are set",
-                    ))
+                    )
                 })
                 .collect()
         },
@@ -109,7 +105,7 @@ pub(super) const RULES: &[Rule] = &[
                         .any(|word| word.starts_with('-') && word.contains('e') || word == "errexit")
             };
             let set = script.commands.iter().any(is_set) || script.lines[0].contains(" -e");
-            let long = script.commands.len() > 1;
+            let long = script.commands.len() > 1 && (script.lines[0].starts_with("#!") || script.scheduler().is_some());
             let first = script.commands.first().filter(|_| long && !set);
             first
                 .map(|command| hit(command.line, "nothing ends the script at its first error", "set -euo pipefail"))
@@ -134,7 +130,7 @@ pub(super) const RULES: &[Rule] = &[
                     .filter(|word| word.bare && word.raw.contains('$') && !word.raw.contains("$("));
                 hits.extend(
                     words.map(|word| {
-                        hit(word.line, format!("`{}` is not quoted", word.raw), format!("\"{}\"", word.raw))
+                        hit(word.line, format!("`{}` is not quoted", word.raw), quoted_variables(&word.raw))
                     }),
                 );
             }
@@ -223,6 +219,21 @@ pub(super) const RULES: &[Rule] = &[
         find: modules_far,
     },
 ];
+
+/// `<name>` within a word: `/home/<name>/x`, `--account=<name>`.
+fn placeholder(line: &str) -> Option<String> {
+    let (before, rest) = line.split_once('<')?;
+    let (name, after) = rest.split_once('>')?;
+    let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_ ".contains(c)) && !name.trim().is_empty();
+    let within = before.ends_with(['/', '=', ':']) || after.starts_with('/');
+    (is_name && within && !name.starts_with(' ')).then(|| format!("<{name}>"))
+}
+
+/// The word with each of its variables in quotes; patterns such as `*` stay outside.
+fn quoted_variables(word: &str) -> String {
+    let variable = Regex::new(r"\$(?:\w+|\{[^}]*\})").expect("the pattern is constant");
+    variable.replace_all(word, "\"$0\"").into_owned()
+}
 
 fn modules_far(script: &Script) -> Vec<Hit> {
     let far = |command: &&Command| matches!(command.far.as_deref(), Some("ssh" | "pbsdsh" | "pdsh" | "clush"));
