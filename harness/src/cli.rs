@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::exit::Code;
-use crate::{cluster, course, inject, launch, learn, process, tour, verify};
+use crate::{cluster, course, inject, launch, learn, process, render, tour, verify};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -19,6 +19,7 @@ enum Command {
     Tour(tour::Options),
     Inject(inject::Options),
     Verify(verify::Options),
+    Render(render::Options),
     Grade(learn::Grade),
     Hint(learn::Hint),
     Progress(learn::Show),
@@ -45,6 +46,7 @@ impl Cli {
             Command::Tour(options) => options.exec(),
             Command::Inject(options) => options.exec(),
             Command::Verify(options) => options.exec(),
+            Command::Render(options) => options.exec(),
             Command::Grade(options) => options.exec(),
             Command::Hint(options) => options.exec(),
             Command::Progress(options) => options.exec(),

@@ -1,15 +1,7 @@
 //! The exit codes of `lockstep` ([`Code`]), their table for people ([`CODES`]), and the `main` wrapper that returns them.
 //!
-//! | code | meaning |
-//! |---|---|
-//! | 0 | done; of a report: nothing failed (what could not be verified is named in it) |
-//! | 1 | something failed: a proof, a run, or the machine under way |
-//! | 2 | usage or environment: bad arguments, or something that is needed is missing; nothing was started |
-//! | 101 | a panic: a bug (Rust's own code) |
-//! | 128 + n | what a shell shows when signal n ended the command; it stops what it started and cleans up first |
-//!
-//! Codes of the programs that it starts are never passed on: they stand in the error's text. Only `lockstep cluster exec` becomes the
-//! program, and ends as that does.
+//! The codes of the programs that it starts are never passed on: the error's text contains them. Only `lockstep cluster exec` becomes
+//! the program, and ends as it does.
 
 use std::io::Write;
 use std::process::ExitCode;

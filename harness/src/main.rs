@@ -12,6 +12,7 @@ mod lab_run;
 mod launch;
 mod learn;
 mod process;
+mod render;
 mod report;
 mod runner;
 mod tour;

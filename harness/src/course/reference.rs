@@ -20,7 +20,14 @@ const MADE: &str = "<!-- Written by `lockstep course reference`; do not edit. --
 /// The pages, by their paths in the checkout.
 pub(super) fn pages() -> BTreeMap<PathBuf, String> {
     let page = |name: &str, text: String| (Path::new("book/src").join(format!("reference-{name}.md")), text);
-    [page("commands", commands()), page("exit-codes", exit_codes()), page("variables", variables())].into()
+    [
+        page("commands", commands()),
+        page("exit-codes", exit_codes()),
+        page("script-mistakes", format!("# Mistakes in batch scripts\n\n{MADE}\n{}", crate::render::mistakes_page())),
+        page("site-profiles", format!("# Site profiles\n\n{MADE}\n{}", crate::render::profile_page())),
+        page("variables", variables()),
+    ]
+    .into()
 }
 
 /// Writes the pages.

@@ -7,6 +7,7 @@ mod cluster;
 mod help;
 mod learn;
 mod learn_texts;
+mod render;
 mod run;
 mod run_usage;
 mod running;

@@ -1,0 +1,248 @@
+//! Who starts the launchers, how many, and where.
+
+use super::super::facts::Launch;
+use super::super::script::{Scheduler, Script, base};
+use super::Level::{Error, Warning};
+use super::{Hit, Rule, hit, own};
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        name: "launcher-on-the-head-node-only",
+        level: Error,
+        why: "a batch script runs on the first node alone; its launcher waits for others that nobody starts, until RendezvousTimeoutError",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nlockstep run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun lockstep run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
+        find: |script| {
+            let starter = match script.scheduler() {
+                Some(Scheduler::Slurm) => "srun --ntasks-per-node=1",
+                Some(Scheduler::Pbs) => "pbsdsh --",
+                None => return vec![],
+            };
+            each(
+                script,
+                |launch| script.has_several_nodes() && launch.starter().is_none(),
+                |launch| {
+                    (format!("{} starts on the first node only", launch.name), format!("{starter} {} …", launch.name))
+                },
+            )
+        },
+    },
+    Rule {
+        name: "several-launchers-on-a-node",
+        level: Error,
+        why: "the launcher starts the workers by itself; with one launcher for each GPU there are GPUs × GPUs workers, and the launchers wait for too few nodes",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --gres=gpu:4 --time=1:00:00\nset -e\nsrun lockstep run --nproc-per-node=4 train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:4 --time=1:00:00\nset -e\nsrun lockstep run --nproc-per-node=4 train\n",
+        find: |script| {
+            let Some((line, tasks)) = script.tasks_per_node().filter(|(_, tasks)| *tasks > 1) else { return vec![] };
+            let alone = |launch: &Launch<'_>| {
+                let own = launch.command.flag("ntasks-per-node") == Some("1")
+                    || launch.before().iter().any(|word| word.text.contains("ppr:1:") || word.text == "--ppn");
+                matches!(launch.starter(), None | Some("ssh")) || own
+            };
+            if script.launches().iter().all(alone) {
+                return vec![];
+            }
+            vec![hit(
+                line,
+                format!("{tasks} tasks on each node, each a launcher"),
+                own(script, "#SBATCH --ntasks-per-node=1", "mpiprocs=1 in `select=`"),
+            )]
+        },
+    },
+    Rule {
+        name: "nnodes-differ",
+        level: Error,
+        why: "the launchers wait for another number of nodes than the job has",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=4 --time=1:00:00\nset -e\nsrun lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=4 --time=1:00:00\nset -e\nsrun lockstep run --nnodes=\"$SLURM_NNODES\" --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
+        find: |script| {
+            let Some((_, nodes)) = script.nodes() else { return vec![] };
+            let is_range = |launch: &Launch<'_>| launch.flag("nnodes").is_some_and(|text| text.contains(':'));
+            each(
+                script,
+                |launch| launch.nnodes().is_some_and(|told| told > 1 && told != nodes) && !is_range(launch),
+                |launch| {
+                    (
+                        format!("--nnodes={} in a job of {nodes} nodes", launch.flag("nnodes").unwrap_or_default()),
+                        format!("--nnodes={nodes}"),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "standalone-on-several-nodes",
+        level: Error,
+        why: "each node trains a model of its own, and all of them write the same files",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun torchrun --standalone --nproc_per_node=4 train.py\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=1 --time=1:00:00\nset -e\nsrun torchrun --standalone --nproc_per_node=4 train.py\n",
+        find: |script| {
+            let several = script.nodes().is_some_and(|(_, nodes)| nodes > 1);
+            each(
+                script,
+                |launch| several && (launch.has("standalone") || launch.nnodes() == Some(1)),
+                |launch| {
+                    (
+                        format!("{} for one node in a job of several", launch.name),
+                        "--nnodes=N --rdzv-backend=c10d --rdzv-endpoint=HEAD:PORT".into(),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "deprecated-launch",
+        level: Warning,
+        why: "torch.distributed.launch is deprecated; it passes --local-rank to programs that do not expect it",
+        wrong: "#!/bin/bash\nset -e\npython -m torch.distributed.launch --nproc_per_node=2 --nnodes=1 train.py\n",
+        right: "#!/bin/bash\nset -e\ntorchrun --standalone --nproc_per_node=2 train.py\n",
+        find: |script| {
+            each(
+                script,
+                |launch| launch.name == "torch.distributed.launch",
+                |_| {
+                    (
+                        "torch.distributed.launch".into(),
+                        "torchrun or `lockstep run`; read LOCAL_RANK from the environment".into(),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "launchers-share-a-node",
+        level: Error,
+        why: "mpirun fills the slots of the first node before it goes to the next, so two launchers fight for its GPUs",
+        wrong: "#!/bin/bash\nset -e\nmpirun -np 2 --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
+        right: "#!/bin/bash\nset -e\nmpirun -np 2 --map-by ppr:1:node --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
+        find: |script| {
+            let one_task = script.tasks_per_node().is_some_and(|(_, tasks)| tasks == 1);
+            let spread = |launch: &Launch<'_>| {
+                launch.before().iter().any(|word| {
+                    ["ppr:1:", "-npernode", "--npernode", "-ppn", "--ppn", "-N"]
+                        .iter()
+                        .any(|option| word.text.starts_with(option))
+                })
+            };
+            each(
+                script,
+                |launch| by_mpi(launch) && !one_task && !spread(launch),
+                |_| {
+                    (
+                        "nothing spreads the launchers over the nodes".into(),
+                        "mpirun --map-by ppr:1:node …, or --ntasks-per-node=1 in the job".into(),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "bound-to-one-core",
+        level: Warning,
+        why: "Open MPI binds what it starts to one core, or to one socket if there are more than two; all workers of the node then share it",
+        wrong: "#!/bin/bash\nset -e\nmpirun -np 2 --map-by ppr:1:node torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
+        right: "#!/bin/bash\nset -e\nmpirun -np 2 --map-by ppr:1:node --bind-to none torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=\"$head:29400\" train.py\n",
+        find: |script| {
+            each(
+                script,
+                |launch| {
+                    launch.starter() == Some("mpirun")
+                        && by_mpi(launch)
+                        && !launch.command.has("bind-to")
+                        && !launch.command.has("cpu-bind")
+                },
+                |_| ("mpirun binds the launcher to a core".into(), "mpirun --bind-to none …".into()),
+            )
+        },
+    },
+    Rule {
+        name: "starter-in-starter",
+        level: Error,
+        why: "each task of the outer one starts a whole job of the inner one, or the inner one waits for resources that the outer one holds",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nmpirun -np 2 srun ./train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nset -e\nsrun ./train\n",
+        find: |script| {
+            let inner = |word: &str| ["srun", "mpirun", "mpiexec"].contains(&base(word));
+            let found = script.commands.iter().filter(|command| {
+                inner(command.program())
+                    && command.far.as_deref().map_or_else(|| command.texts().skip(1).any(inner), |far| far != "ssh")
+            });
+            found
+                .map(|command| {
+                    hit(
+                        command.line,
+                        format!(
+                            "{} within another starter",
+                            command.texts().skip(1).find(|word| inner(word)).unwrap_or(command.program())
+                        ),
+                        "keep one of them",
+                    )
+                })
+                .collect()
+        },
+    },
+    Rule {
+        name: "cpus-not-passed-to-srun",
+        level: Warning,
+        why: "since Slurm 22.05 srun does not take --cpus-per-task from sbatch, so each task gets one CPU for all its workers",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --cpus-per-task=32 --time=1:00:00\nset -e\nsrun lockstep run --nproc-per-node=4 train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --cpus-per-task=32 --time=1:00:00\nset -e\nexport SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"\nsrun lockstep run --nproc-per-node=4 train\n",
+        find: |script| {
+            let asked = script.slurm("cpus-per-task", 'c').is_some() && script.variable("SRUN_CPUS_PER_TASK").is_none();
+            let own = |launch: &Launch<'_>| {
+                launch.command.has("cpus-per-task") || launch.before().iter().any(|word| word.text.starts_with("-c"))
+            };
+            each(
+                script,
+                |launch| asked && launch.starter() == Some("srun") && !own(launch),
+                |_| {
+                    (
+                        "srun without the job's --cpus-per-task".into(),
+                        "export SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"".into(),
+                    )
+                },
+            )
+        },
+    },
+    Rule {
+        name: "sleep-decides-the-order",
+        level: Warning,
+        why: "launchers wait for each other anyway, and on a busy machine the pause is too short",
+        wrong: "#!/bin/bash\nset -e\nssh -n node1 lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train &\nsleep 10\nlockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train\nwait\n",
+        right: "#!/bin/bash\nset -e\nssh -n node1 lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train &\nlockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 train\nwait\n",
+        find: |script| {
+            let last = script.launches().iter().map(Launch::line).max().unwrap_or(0);
+            let waits = script.commands.iter().filter(|command| command.program() == "sleep" && command.line < last);
+            waits
+                .map(|command| {
+                    hit(
+                        command.line,
+                        format!("`sleep {}` before a launcher", command.texts().nth(1).unwrap_or_default()),
+                        "remove it; --rdzv-conf=join_timeout=600 gives slow nodes time",
+                    )
+                })
+                .collect()
+        },
+    },
+];
+
+fn by_mpi(launch: &Launch<'_>) -> bool {
+    matches!(launch.starter(), Some("mpirun" | "mpiexec"))
+}
+
+/// A hit for each launcher of which this holds.
+pub(super) fn each<'a>(
+    script: &'a Script,
+    holds: impl Fn(&Launch<'a>) -> bool,
+    told: impl Fn(&Launch<'a>) -> (String, String),
+) -> Vec<Hit> {
+    let launches = script.launches();
+    let found = launches.iter().filter(|launch| holds(launch));
+    found
+        .map(|launch| {
+            let (what, fix) = told(launch);
+            hit(launch.line(), what, fix)
+        })
+        .collect()
+}

@@ -1,0 +1,224 @@
+//! The scripts, run: on this machine in a network of their own, with simulated pbsdsh and ssh, and with the real mpirun.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::script;
+use crate::running::{Ended, ended};
+
+/// Runs a command here as another machine would: with none of the caller's variables but PATH.
+const FAR: &str = "exec env -i PATH=\"$PATH\" HOME=\"$HOME\" USER=\"${USER:-nobody}\"";
+
+/// A folder with a site's programs, hosts and profile.
+struct Site(TempDir);
+
+impl Site {
+    /// `None` where this user may not make a network.
+    fn new(what: &str) -> Option<Self> {
+        let own_network = Command::new("unshare").args(["-rn", "true"]).output();
+        if !own_network.is_ok_and(|output| output.status.success()) {
+            println!("not verified here: {what}: no network namespaces");
+            return None;
+        }
+        let site = Site(tempfile::tempdir().unwrap());
+        site.program(
+            "ssh",
+            &format!(
+                "while [ \"${{1#-}}\" != \"$1\" ]; do [ \"$1\" = -o ] && shift; shift; done\nshift\n{FAR} sh -c \"$*\""
+            ),
+        );
+        // Once for each line of the node file, or for one of them; it never fails.
+        site.program(
+            "pbsdsh",
+            &format!(
+                "if [ \"$1\" = -n ]; then shift 3; ({FAR} \"$@\"); exit 0; fi\nshift\nwhile read -r _; do ({FAR} \"$@\") & done <\"$PBS_NODEFILE\"\nwait"
+            ),
+        );
+        site.program(
+            "qsub",
+            &format!("[ \"$1\" = -v ] && cp \"$3\" {0} && echo \"$2\" >{0}-with", site.path("queued").display()),
+        );
+        site.write("hosts", "# two names of this machine\nlocalhost slots=1\n\n127.0.0.1\nlocalhost\n");
+        Some(site)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn program(&self, name: &str, text: &str) {
+        self.write(name, &format!("#!/bin/bash\n{text}\n"));
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Renders for a scheduler, with these further lines of the profile and words of the command line, and runs it.
+    fn run(&self, scheduler: &str, profile: &str, words: &str) -> Ended {
+        let own = assert_cmd::cargo::cargo_bin!("lockstep").display().to_string() + " run --rdzv-conf=join_timeout=300";
+        self.run_by(&own, scheduler, profile, words)
+    }
+
+    /// The same, with another launcher.
+    fn run_by(&self, launcher: &str, scheduler: &str, profile: &str, words: &str) -> Ended {
+        let (folder, hosts) = (self.0.path().display(), self.path("hosts"));
+        self.write("nodes", "localhost\n127.0.0.1\n");
+        let hostfile = if scheduler == "pbs" { String::new() } else { format!("hostfile = \"{}\"\n", hosts.display()) };
+        self.write(
+            "site.toml",
+            &format!("scheduler = \"{scheduler}\"\nshared = \"{folder}\"\nlocal = \"{folder}/disk-$$\"\nlauncher = \"{launcher}\"\n{hostfile}{profile}"),
+        );
+        self.write("job.sh", &script(&format!("--profile {folder}/site.toml {words}")));
+        let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
+        let inner = format!("ip link set lo up && exec bash {folder}/job.sh");
+        let mut command = Command::new("unshare");
+        command.args(["-rn", "sh", "-c", &inner]).current_dir(self.0.path()).env("PATH", path).env("LEAKED", "yes");
+        command
+            .env("PBS_NODEFILE", self.path("nodes"))
+            .env("PBS_JOBID", "7.server")
+            .env("PBS_O_WORKDIR", self.0.path());
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        ended(&mut command)
+    }
+
+    /// A worker's program: its line goes to a file of its rank.
+    fn worker(&self, text: &str) -> String {
+        self.program("worker", text);
+        self.path("worker").display().to_string()
+    }
+
+    /// What the workers said, in the order of ranks.
+    fn said(&self, ranks: usize) -> Vec<String> {
+        (0..ranks).map(|rank| fs::read_to_string(self.path(&format!("rank-{rank}"))).unwrap_or_default()).collect()
+    }
+}
+
+/// Says who it is, which arguments it has, and whether a variable of the batch script's caller has come along.
+const WHO: &str =
+    "echo \"$RANK of $WORLD_SIZE on node $GROUP_RANK: $* $SITE ${LEAKED:-}\" >\"$(dirname \"$0\")/rank-$RANK\"";
+const SITE: &str = "[environment]\nSITE = \"here\"\n";
+
+#[test]
+fn ssh_starts_unequal_nodes_with_their_environment_and_arguments() {
+    let Some(site) = Site::new("scripts for ssh (simulated)") else { return };
+    let worker = site.worker(WHO);
+    let ended = site.run("ssh", SITE, &format!("--nodes 1x2,1x1 --name job -- {worker} --note a$b*"));
+    ended.code(0);
+    let said = site.said(3);
+    for (rank, line) in said.iter().enumerate() {
+        assert!(line.starts_with(&format!("{rank} of 3 on node ")), "{said:?}");
+        assert!(line.ends_with(": --note a$b* here \n"), "{said:?}");
+    }
+}
+
+#[test]
+fn ssh_hands_flags_to_a_launcher_that_cannot_read_a_host_file() {
+    let Some(site) = Site::new("scripts for ssh (simulated)") else { return };
+    let worker = site.worker(WHO);
+    // A launcher with torchrun's flags alone.
+    let own = assert_cmd::cargo::cargo_bin!("lockstep");
+    site.program("torchrun", &format!("exec {} run --rdzv-conf=join_timeout=300 \"$@\"", own.display()));
+    let torchrun = site.path("torchrun").display().to_string();
+    site.run_by(&torchrun, "ssh", SITE, &format!("--nodes 2 --name job -- {worker} x")).code(0);
+    let said = site.said(2);
+    assert!(said.iter().all(|line| line.contains(" of 2 on node ") && line.ends_with(": x here \n")), "{said:?}");
+}
+
+#[test]
+fn a_container_gets_the_launcher_its_binds_and_the_nodes_gpus() {
+    let Some(site) = Site::new("scripts with a container (simulated)") else { return };
+    let worker = site.worker(WHO);
+    let folder = site.path("").display().to_string();
+    site.program(
+        "apptainer",
+        &format!("echo \"$*\" >{folder}/called\nwhile [ \"$1\" != image.sif ]; do shift; done\nshift\nexec \"$@\""),
+    );
+    // The login shell on the node has a PATH of its own.
+    let container = format!(
+        "setup = [\"export PATH={folder}:$PATH\"]\ngpus-per-node = 2\n[container]\nruntime = \"apptainer\"\n\
+         image = \"image.sif\"\nbinds = [\"/data\", \"/a:/b:ro\"]\n"
+    );
+    site.run("ssh", &container, &format!("--nodes 1 --name job -- {worker} x")).code(0);
+    assert!(site.said(2).iter().all(|line| line.contains(" of 2 on node 0: x")), "{:?}", site.said(2));
+    let called = fs::read_to_string(site.path("called")).unwrap();
+    assert!(called.starts_with("exec --nv --bind /data,/a:/b:ro image.sif "), "{called}");
+}
+
+#[test]
+fn a_failure_on_one_node_fails_the_script_for_ssh_and_for_pbs() {
+    let Some(site) = Site::new("scripts for ssh and pbsdsh (simulated)") else { return };
+    let worker = site.worker("[ \"$GROUP_RANK\" != 1 ]");
+    for scheduler in ["ssh", "pbs"] {
+        let ended = site.run(scheduler, "", &format!("--nodes 2 --time 01:00:00 --name job -- {worker}"));
+        ended.code(1).never_says(&["rendezvous"]).says(&["exitcode"]);
+    }
+}
+
+#[test]
+fn pbs_stages_data_on_each_node_and_removes_it_at_the_end() {
+    let Some(site) = Site::new("scripts for pbsdsh (simulated)") else { return };
+    fs::create_dir(site.path("set")).unwrap();
+    site.write("set/images", "these");
+    let worker = site.worker(&format!("cat \"$1\" >/dev/null && {WHO}"));
+    let data = site.path("set").display().to_string();
+    let ended = site.run(
+        "pbs",
+        SITE,
+        &format!("--nodes 2 --time 01:00:00 --name job --stage {data} -- {worker} {{local}}/set/images"),
+    );
+    ended.code(0);
+    let said = site.said(2);
+    assert!(said.iter().all(|line| line.contains("/lockstep-7.server/set/images here")), "{said:?}");
+    let disks = fs::read_dir(site.0.path()).unwrap().map(|entry| entry.unwrap().path());
+    let disks: Vec<_> = disks.filter(|path| path.to_str().unwrap().contains("/disk-")).collect();
+    assert!(disks.len() == 2 && disks.iter().all(|disk| fs::read_dir(disk).unwrap().next().is_none()), "{disks:?}");
+}
+
+#[test]
+fn pbs_asks_for_a_snapshot_before_the_time_limit_and_submits_itself_again() {
+    let Some(site) = Site::new("scripts for pbsdsh (simulated)") else { return };
+    let folder = site.path("").display().to_string();
+    // In place of coreutils' one: the time is up as soon as all workers are ready, and only in the first job.
+    site.program(
+        "timeout",
+        &format!(
+            "[ \"$1\" = --signal=TERM ] && [ \"$2\" -gt 0 ] && [ \"$2\" -le 3000 ] || exit 99\nshift 2\n\"$@\" &\n\
+             while kill -0 $! 2>/dev/null; do\n  \
+             if [ -e {folder}ready-0 ] && [ -e {folder}ready-1 ] && [ ! -e {folder}queued ]; then kill -TERM $!; wait $!; exit 124; fi\n  \
+             sleep 0.05\ndone\nwait $!"
+        ),
+    );
+    // Ends when it is asked to, and only then; in the second job at once.
+    let worker = site.worker(
+        "d=$(dirname \"$0\"); [ -e \"$d/queued\" ] && exit 0\n\
+         trap 'echo saved >\"$d/rank-$RANK\"; kill $!; exit 1' TERM\nsleep 1000 &\n: >\"$d/ready-$RANK\"\nwait",
+    );
+    let setup = format!("setup = [\"export PATH={folder}:$PATH\"]\n");
+    let words = format!("--nodes 1x1,1x1 --time 01:00:00 --signal 600 --name job -- {worker}");
+    site.run("pbs", &setup, &words);
+    assert_eq!(site.said(2), ["saved\n", "saved\n"]);
+    assert_eq!(fs::read_to_string(site.path("queued")).unwrap(), fs::read_to_string(site.path("job.sh")).unwrap());
+    assert_eq!(fs::read_to_string(site.path("queued-with")).unwrap(), "first_job=7.server\n");
+    site.run("pbs", &setup, &words).code(0);
+}
+
+#[test]
+fn the_real_mpirun_starts_one_launcher_on_each_host() {
+    let Some(site) = Site::new("scripts for mpirun") else { return };
+    if Command::new("mpirun").arg("--version").output().is_err() {
+        println!("not verified here: scripts for mpirun, which is not installed");
+        return;
+    }
+    let worker = site.worker(WHO);
+    site.write("hosts", "localhost slots=1\n");
+    let ended = site.run("mpirun", SITE, &format!("--nodes 1 --workers-per-node 2 --name job -- {worker} x"));
+    ended.code(0);
+    let said = site.said(2);
+    assert!(said[0].starts_with("0 of 2 on node 0: x here") && said[1].starts_with("1 of 2 "), "{said:?}");
+}
