@@ -169,11 +169,20 @@ fn boot_again(cluster: &Cluster, node: Node) -> anyhow::Result<String> {
         return Err(Refused(format!("{node} is up: only a lost node boots")).into());
     }
     let signals = Signals::listen().context("cannot listen to signals")?;
-    boot(cluster, node, &signals)?;
-    if cluster.spec.slurm {
-        slurm::wait(cluster, &[node], &signals)?;
+    if let Err(error) = boot_and_wait(cluster, node, &signals) {
+        // A node is up or lost, never half there.
+        let error = error.context(format!("{node} did not boot"));
+        if cluster.init_of(node).is_some() {
+            lose(cluster, node).with_context(|| format!("after a boot that had failed ({error:#})"))?;
+        }
+        return Err(error);
     }
     Ok(format!("{node} is up"))
+}
+
+fn boot_and_wait(cluster: &Cluster, node: Node, signals: &Signals) -> anyhow::Result<()> {
+    boot(cluster, node, signals)?;
+    if cluster.spec.slurm { slurm::wait(cluster, &[node], signals) } else { Ok(()) }
 }
 
 fn heal(cluster: &Cluster) -> anyhow::Result<String> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lockstep_launch::process::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
@@ -72,7 +72,7 @@ impl Process {
             pidfd_send_signal(&pidfd, signal)?;
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        Ok(poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timespec(left)))? > 0)
+        Ok(retry_on_intr(|| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timespec(left))))? > 0)
     }
 }
 

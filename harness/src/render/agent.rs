@@ -54,7 +54,7 @@ fn files(profile: &Profile, job: &Job, place: &Place) -> String {
         "{}# Files that all nodes see.\n\
          run={}/lockstep-$id\n\
          mkdir -p \"$run\"\n\
-         rm -f \"$run\"/exit.* \"$run\"/time-is-up\n\
+         rm -f \"$run\"/exit.* \"$run\"/pid.* \"$run\"/time-is-up\n\
          {}\
          awk '$1 ~ /^[^#]/ && !seen[$1]++ {{ print $1 }}' {} | sed -n 1,{nodes}p >\"$run/hosts\"\n\
          if [ \"$(wc -l <\"$run/hosts\")\" -ne {nodes} ]; then\n  \

@@ -3,6 +3,7 @@
 //! Where the system lets nobody make namespaces, or Slurm is not installed, it is said that this was not verified.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -67,16 +68,36 @@ impl Place {
         assert_eq!(shown(), self.before);
     }
 
-    /// `nX` reaches `nY`: whoever can is refused at once at a port that nobody listens on. `timeout` ends with 124.
-    #[track_caller]
-    fn reaches(&self, from: &str, to: &str) -> bool {
-        let knock = format!("</dev/tcp/{to}/9");
-        let knocked = self.any(&["exec", from, "--", "timeout", "2", "bash", "-c", &knock]);
-        match knocked.status.code() {
-            Some(1) if knocked.err.contains("Connection refused") => true,
-            Some(124) => false,
-            _ => panic!("{knocked}"),
+    /// Makes programs of these names, for [`Place::path`].
+    fn programs(&self, names: &[&str], script: &str) {
+        fs::create_dir_all(self.site.path("bin")).unwrap();
+        for name in names {
+            let path = self.site.file(&format!("bin/{name}"), &format!("#!/bin/sh\n{script}\n"));
+            fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
         }
+    }
+
+    /// A `PATH` on which the site's own programs come first.
+    fn path(&self) -> String {
+        format!("{}:{}", self.site.word("bin"), std::env::var("PATH").unwrap())
+    }
+
+    /// One machine reaches another: it is refused at once at a port that nobody listens on.
+    #[track_caller]
+    fn assert_reaches(&self, from: &str, to: &str) {
+        let knocked = self.knock(from, to, "60");
+        assert!(knocked.status.code() == Some(1) && knocked.err.contains("Connection refused"), "{knocked}");
+    }
+
+    /// One machine gets no answer from another. A busy machine could only make this pass, not fail.
+    #[track_caller]
+    fn assert_cut(&self, from: &str, to: &str) {
+        self.knock(from, to, "2").code(124);
+    }
+
+    /// `timeout` ends with 124 when it has ended the program.
+    fn knock(&self, from: &str, to: &str, seconds: &str) -> Ended {
+        self.any(&["exec", from, "--", "timeout", seconds, "bash", "-c", &format!("</dev/tcp/{to}/9")])
     }
 
     /// The faults that the status shows of a machine, and its state.
@@ -154,7 +175,7 @@ fn a_folder_below_tmp_is_shared_if_the_cluster_is_started_there_or_with_share() 
 fn a_user_who_is_not_root_gets_a_cluster_without_slurm() {
     let place = Place::new();
     let folder = tempfile::tempdir_in("/tmp").unwrap();
-    fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
     let command = |words: &[&str]| {
         let own = place.command(words);
         let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -196,15 +217,18 @@ fn every_fault_shows_in_the_status_and_is_taken_away() {
         println!("not verified here: packets that are dropped ({})", has_filter.err.trim());
     } else {
         has_filter.code(0);
-        assert!(!place.reaches("n1", "n2") && !place.reaches("n2", "n1"));
-        assert!(place.reaches("n1", "n3") && place.reaches("ctl", "n2"));
+        place.assert_cut("n1", "n2");
+        place.assert_cut("n2", "n1");
+        place.assert_reaches("n1", "n3");
+        place.assert_reaches("ctl", "n2");
         fault("block n3 --port 29500").code(0);
         fault("drop n3 --percent 100").code(0);
         assert_eq!(place.status("n1").1, ["cut from n2"]);
         assert_eq!(place.status("n3").1, ["100 % dropped", "port 29500 blocked"]);
-        assert!(!place.reaches("ctl", "n3"));
+        place.assert_cut("ctl", "n3");
         fault("heal").code(0);
-        assert!(place.reaches("n1", "n2") && place.reaches("ctl", "n3"));
+        place.assert_reaches("n1", "n2");
+        place.assert_reaches("ctl", "n3");
     }
     fault("slow n1 --rate 10mbit").code(0);
     fault("unplug n1").code(0);
@@ -219,7 +243,7 @@ fn every_fault_shows_in_the_status_and_is_taken_away() {
     fault("lose n3").code(0);
     assert_eq!(place.status("n1"), ("up".into(), vec!["unplugged".into(), "limited to 10mbit".into()]));
     assert_eq!((place.status("n2").0, place.status("n3").0), ("paused".into(), "lost".into()));
-    assert!(!place.reaches("n1", "ctl"));
+    place.assert_cut("n1", "ctl");
     place.any(&["exec", "n3", "--", "true"]).code(2).says(&["n3 is lost", "lockstep cluster fault boot n3"]);
     fault("boot n1").code(2).says(&["n1 is up"]);
     assert_eq!(fault("heal").code(0).out.trim(), "no faults are left, except lost nodes: n3");
@@ -228,7 +252,7 @@ fn every_fault_shows_in_the_status_and_is_taken_away() {
     assert_eq!(place.sh("n3", "cat /tmp/disk; ls /dev/shm"), "1");
     for node in ["n1", "n2", "n3"] {
         assert_eq!(place.status(node), ("up".into(), vec![]));
-        assert!(place.reaches("ctl", node));
+        place.assert_reaches("ctl", node);
     }
     place.ok(&["down"]);
     place.assert_as_before();
@@ -293,34 +317,38 @@ fn a_cluster_of_slurm_takes_jobs_while_nodes_are_cut_lost_and_booted() {
     let expected = ["n1", "n1", "n2", "n2"].map(|node| format!("{first} has 4, here {node}"));
     assert_eq!(workers, expected);
     if place.any(&["fault", "cut", "n1", "n2"]).status.success() {
-        assert!(!place.reaches("n1", "n2"));
+        place.assert_cut("n1", "n2");
         place.ok(&["fault", "heal"]);
     }
     place.ok(&["fault", "lose", "n2"]);
     place.sh("ctl", "scontrol update nodename=n2 state=down reason=lost");
     assert_eq!(place.sh("ctl", "srun -N1 hostname"), "n1");
+    let mut fails = place.command(&["fault", "boot", "n2"]);
+    place.programs(&["slurmd"], "echo no such plugin; exit 3");
+    ended(fails.env("PATH", place.path())).code(1).says(&[
+        "n2 did not boot",
+        "slurmd did not start on n2",
+        "| no such plugin",
+    ]);
+    assert_eq!(place.status("n2").0, "lost");
     place.ok(&["fault", "boot", "n2"]);
     assert_eq!(hosts().sorted(), ["n1", "n2"]);
     place.ok(&["down"]);
     place.assert_as_before();
 }
 
-/// Programs called like Slurm's that do what the test says, before those of the system. `None` where Slurm is not even tried.
+/// An `up` that finds programs called like Slurm's before those of the system; the controller does what the test says. `None` where
+/// Slurm is not even tried.
 fn with_daemon(place: &Place, slurmctld: &str) -> Option<Command> {
     if !rustix::process::getuid().is_root() || !place.up(&["--nodes=1", "--no-slurm"]) {
         println!("not verified here: a cluster whose daemons fail (it takes root, and namespaces)");
         return None;
     }
     place.ok(&["down"]);
-    fs::create_dir(place.site.path("bin")).unwrap();
-    for name in ["slurmctld", "slurmd", "srun", "sinfo", "scontrol", "munged"] {
-        let text = if name == "slurmctld" { slurmctld } else { "" };
-        let path = place.site.file(&format!("bin/{name}"), &format!("#!/bin/sh\n{text}\n"));
-        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    }
+    place.programs(&["slurmd", "srun", "sinfo", "scontrol", "munged"], "");
+    place.programs(&["slurmctld"], slurmctld);
     let mut command = place.command(&["up", "--nodes=1"]);
-    let path = std::env::var("PATH").unwrap();
-    command.env("PATH", format!("{}:{path}", place.site.word("bin")));
+    command.env("PATH", place.path());
     Some(command)
 }
 
@@ -358,7 +386,7 @@ fn an_up_that_is_stopped_or_killed_half_way_leaves_no_process() {
     place.assert_as_before();
 
     let mut again = place.command(&["up", "--nodes=1"]);
-    again.env("PATH", format!("{}:{}", place.site.word("bin"), std::env::var("PATH").unwrap()));
+    again.env("PATH", place.path());
     let killed = Running::start(again);
     place.site.until("slurmctld is started", half);
     killed.signal(Signal::KILL);
@@ -379,8 +407,7 @@ fn refuses_what_cannot_be_before_anything_is_started() {
     let mut open = place.command(&["up", "--no-slurm"]);
     fs::create_dir(place.site.path("open")).unwrap();
     fs::create_dir(place.site.path("open/lockstep-cluster")).unwrap();
-    fs::set_permissions(place.site.path("open/lockstep-cluster"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .unwrap();
+    fs::set_permissions(place.site.path("open/lockstep-cluster"), PermissionsExt::from_mode(0o755)).unwrap();
     let refused = ended(open.env("XDG_RUNTIME_DIR", place.site.path("open"))).code(2);
     if !refused.err.contains("namespaces") {
         refused.says(&["is not a folder that only you may enter"]);
