@@ -7,7 +7,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lockstep_launch::process::Signals;
+use lockstep_process::Signals;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::folder::Folder;

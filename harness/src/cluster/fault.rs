@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use lockstep_launch::process::Signals;
+use lockstep_process::Signals;
 
 use super::boot::boot;
 use super::network::{self, Rate};

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::process::{Command, Stdio};
 
-use lockstep_launch::process::find_program;
+use lockstep_process::find_program;
 use rustix::process::getuid;
 
 use crate::exit::Refused;

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lockstep_launch::process::Signals;
+use lockstep_process::Signals;
 
 use super::boot::tail;
 use super::folder::Folder;

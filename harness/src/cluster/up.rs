@@ -7,7 +7,7 @@ use std::process::ChildStdin;
 
 use anyhow::Context;
 use clap::Args;
-use lockstep_launch::process::Signals;
+use lockstep_process::Signals;
 
 use super::boot::{boot, start_head};
 use super::down::take_down;
