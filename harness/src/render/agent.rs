@@ -33,7 +33,7 @@ pub(super) fn body(profile: &Profile, job: &Job, place: &Place) -> String {
     } else {
         String::new()
     };
-    let mut text = format!("set -eo pipefail\n{own}set -u\n\n");
+    let mut text = pieces::strict(&own) + "\n";
     text.push_str(&files(profile, job, place));
     text.push_str(&values(profile, job, place));
     text.push_str(
@@ -114,7 +114,7 @@ fn agent(profile: &Profile, job: &Job) -> String {
     text.push_str(&format!("node=${{{}:-$(hostname).$$}}\n", workers + 1));
     text.push_str("trap 'echo \"$?\" >\"$run/exit.$node\"' EXIT\n");
     text.push_str("echo \"$$\" >\"$run/pid.$node\"\n");
-    text.push_str(&pieces::environment(profile, job));
+    text.push_str(&format!("{}set -u\n{}", pieces::modules(profile), pieces::environment(profile, job)));
     text.push_str("cd \"$folder\"\n");
     if !job.stage.is_empty() {
         text.push_str(&pieces::disk(profile, "id"));

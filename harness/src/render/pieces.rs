@@ -12,11 +12,19 @@ pub(super) fn origin(site: &str) -> String {
     format!("# Written by lockstep render for the site profile {}.\n", site.rsplit('/').next().unwrap_or(site))
 }
 
-/// Modules, the site's own lines, and variables. Strict mode is complete after them only: modules and `activate` scripts read
-/// variables that are not set.
+/// Strict mode. It is complete after the modules only: they and `activate` scripts read variables that are not set.
+pub(super) fn strict(modules: &str) -> String {
+    if modules.is_empty() {
+        return "set -euo pipefail\n".into();
+    }
+    format!("set -eo pipefail\n{modules}set -u\n")
+}
+
+/// Variables, and for a build job the check of the architecture.
 pub(super) fn environment(profile: &Profile, job: &Job) -> String {
-    let mut lines = vec!["set -u".to_owned()];
-    lines.extend(variables(profile, job).iter().map(|(name, value)| format!("export {name}={}", quoted(value))));
+    let variables = variables(profile, job);
+    let mut lines: Vec<String> =
+        variables.iter().map(|(name, value)| format!("export {name}={}", quoted(value))).collect();
     if let Some(architecture) = profile.architecture.as_ref().filter(|_| job.build) {
         let architecture = quoted(architecture);
         lines.push(format!("if [ \"$(uname -m)\" != {architecture} ]; then"));
@@ -24,7 +32,7 @@ pub(super) fn environment(profile: &Profile, job: &Job) -> String {
         lines.push("  exit 1".into());
         lines.push("fi".into());
     }
-    modules(profile) + &lines.join("\n") + "\n"
+    lines.into_iter().map(|line| line + "\n").collect()
 }
 
 /// Modules and the site's own lines.

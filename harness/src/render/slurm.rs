@@ -64,7 +64,7 @@ fn resources(profile: &Profile, group: Group) -> Vec<String> {
 }
 
 fn body(profile: &Profile, job: &Job) -> String {
-    let mut text = format!("set -eo pipefail\n{}\n", pieces::environment(profile, job));
+    let mut text = pieces::strict(&pieces::modules(profile)) + &pieces::environment(profile, job) + "\n";
     if job.build {
         return text + &launch(profile, job, job.groups[0], "1", &MEETING) + "\n";
     }
