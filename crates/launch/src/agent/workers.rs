@@ -164,8 +164,8 @@ impl Current {
         let routes = logs.routes(worker, *local_world_size);
         let prefix = logs.prefix(role, self.rank_of(worker), worker);
         let alone = *local_world_size == 1 && !context.has_status;
-        // Piping would change the order of the two streams and what the worker sees as its output, so it needs a
-        // reason.
+        // A single worker inherits the streams: this keeps their order and what the worker sees as its output, but the
+        // report then has no last lines.
         let inherits = [alone, alone && context.console.is_one_device()];
         let plain = |route: &Route| route.console && !route.file && !route.prefixed && !route.filtered;
         let one = |stream: Stream, route: &Route, file, filters: &Vec<String>, filtered| StreamPlan {

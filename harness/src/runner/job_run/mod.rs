@@ -173,7 +173,8 @@ impl JobRunner {
                 listeners.extend(nodes.listeners());
             }
             if nodes.host_ended() {
-                // Agents that start now would wait for the host in vain, and those that do are ended, as by a batch system.
+                // Agents that start now would wait for a host that has ended; those that run are ended, as by a batch
+                // system.
                 schedule.cancel_agent_starts();
             }
             if !nodes.host_ended() && !nodes.guest_failed() {

@@ -101,7 +101,7 @@ fn only_the_requested_signals_are_handled() {
         site.start(&["--standalone", "--signals-to-handle=SIGTERM,SIGUSR1", "sh", "-c", "echo up; exec sleep 1000"]);
     running.await_out("up", 1);
     running.signal(Signal::USR1);
-    running.ended().code(1).says(&["SIGUSR1 came"]);
+    running.ended().code(1).says(&["received SIGUSR1"]);
     let running = site.start(&["--standalone", "--signals-to-handle=SIGTERM", "sh", "-c", "echo up; exec sleep 1000"]);
     running.await_out("up", 1);
     running.signal(Signal::INT);
