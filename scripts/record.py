@@ -138,8 +138,7 @@ RECORDINGS = {
     ),
     "cluster-training": (
         "lockstep cluster up --nodes 2 && lockstep cluster exec ctl -- srun --nodes=2 --ntasks-per-node=1 "
-        "lockstep run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=n1:29400 --rdzv-id=1 "
-        "lab-03-torchrun-env --epochs 1 && lockstep cluster down",
+        "lockstep run --nproc-per-node=2 lab-03-torchrun-env --epochs 1 && lockstep cluster down",
         LAB_3,
         4,
     ),

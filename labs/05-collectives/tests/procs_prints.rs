@@ -86,7 +86,7 @@ fn timing_gives_a_row_for_each_size_and_a_plot() {
             "{message}"
         );
     }
-    let ends = ["by these lines ", "no crossing of ring and doubling to tell: "];
+    let ends = ["by these lines ", "no crossing of ring and doubling can be computed: "];
     assert_eq!(message.lines().filter(|line| ends.iter().any(|end| line.starts_with(end))).count(), 1, "{message}");
     let plot = std::fs::read_to_string(job.path("plots/plot.svg")).unwrap();
     assert!(plot.starts_with("<svg ") && plot.contains("all_reduce on 3 ranks"));
