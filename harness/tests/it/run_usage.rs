@@ -216,8 +216,8 @@ fn its_own_error_is_recorded_for_the_parent_process() {
 fn says_once_that_workers_get_one_thread_each_and_what_has_no_effect() {
     let notes = ended(&mut lockstep_run(&["--dry-run", "--nproc=2", "--start-method=fork", "true"])).err;
     assert_snapshot!(notes, @r"
-    note: --start-method=fork has no effect here: workers are programs of their own, not Python processes of the agent
-    note: setting OMP_NUM_THREADS=1 for each of the 2 workers, so that they do not overload this machine; set it yourself for more speed
+    note: --start-method=fork has no effect here: workers are separate programs, not Python processes of the agent
+    note: setting OMP_NUM_THREADS=1 for each of the 2 workers, so that they do not overload this host; set it yourself for more speed
     ");
     let quiet = ended(lockstep_run(&["--dry-run", "--nproc=2", "true"]).env("OMP_NUM_THREADS", "2")).err;
     assert_eq!(quiet, "");

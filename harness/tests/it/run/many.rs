@@ -46,7 +46,7 @@ fn a_hard_limit_that_is_too_low_is_reported_before_anything_starts() {
     let site = Site::new();
     let ended = Running::start(limited(&site, &format!("ulimit -n {FILES}"))).ended().code(1);
     let ended =
-        ended.says(&["40 workers on this node take ", "but it may have 64 at most", "ulimit -Hn", "--nproc-per-node"]);
+        ended.says(&["40 workers on this node need ", "but the hard limit is 64", "ulimit -Hn", "--nproc-per-node"]);
     assert_eq!(ended.out, "");
     assert_eq!(site.leftovers().len(), 0);
 }

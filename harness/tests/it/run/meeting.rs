@@ -39,7 +39,7 @@ fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
       1. 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it
          -> name the host by an address that all nodes reach; `ip -brief address` lists a node's own
       2. the launcher does not run on the other nodes, or ended there
-         -> run the same `lockstep run` command on each node, with a --node-rank of its own, and see each agent's output
+         -> run the same `lockstep run` command on each node, each with its own --node-rank, and see each agent's output
       3. the other nodes cannot reach 127.[net].1:[port]: a firewall, no route, or another meaning of the name there
          -> try `getent hosts 127.[net].1` and `nc -vz 127.[net].1:[port]` on a node that is missing
     ");
