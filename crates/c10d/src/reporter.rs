@@ -244,7 +244,7 @@ fn read(store: &Store, key: &str) -> Result<Option<RankState>> {
 }
 
 fn publish(store: &Store, key: &str, state: &RankState) -> Result<()> {
-    store.set(key, &state.to_bytes())
+    store.set(key, state.to_bytes())
 }
 
 /// Answers every round once and publishes farewells, until the reporter is dropped or the store is gone.
