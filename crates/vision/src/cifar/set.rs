@@ -24,7 +24,8 @@ pub const CLASSES: [&str; 10] =
 /// file. A record is one byte for the label, 0 to 9, and 3,072 bytes for the planes.
 ///
 /// ```
-/// use lockstep::data::{Cifar10, Objects, Split};
+/// use lockstep::data::Split;
+/// use lockstep_vision::{Cifar10, Objects};
 /// # fn main() -> Result<(), lockstep::data::DataError> {
 /// let folder = tempfile::tempdir().expect("a folder");
 /// Objects::new(7, Split::Test).first(20).write_bin(folder.path(), Split::Test)?;

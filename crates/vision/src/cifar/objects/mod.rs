@@ -19,7 +19,8 @@ const PICTURES: u64 = u64::from_be_bytes(*b"obpixels");
 /// The objects of one seed and split: an endless sequence, each a function of (seed, split, index) alone.
 ///
 /// ```
-/// use lockstep::data::{Objects, Split};
+/// use lockstep::data::Split;
+/// use lockstep_vision::Objects;
 /// let objects = Objects::new(42, Split::Train);
 /// assert_eq!(objects.first(100).kind(99), objects.kind(99));
 /// ```
