@@ -1,7 +1,5 @@
 //! Finds the scheduler's job in which this agent was started.
 
-use std::process::Command;
-
 use super::hosts::{self, HostFileError};
 use super::{mpi, pbs, slurm};
 
@@ -66,25 +64,21 @@ impl Allocation {
     /// # Errors
     /// The host file cannot be read, or is not a list of hosts.
     pub fn find(read: &Read<'_>, hostfile: Option<&str>) -> Result<Option<Allocation>, HostFileError> {
-        let mut job = slurm::find(read).or_else(|| pbs::find(read)).or_else(|| mpi::find(read));
-        let Some(path) = hostfile else { return Ok(job) };
+        let found = slurm::find(read).or_else(|| pbs::find(read)).or_else(|| mpi::find(read));
+        let Some(path) = hostfile else { return Ok(found) };
         let text = (read.file)(path).map_err(|source| HostFileError::Unreadable { path: path.into(), source })?;
         let hosts = hosts::read_file(path, &text)?;
-        let job = job.get_or_insert_with(|| Allocation {
-            scheduler: Scheduler::HostFile,
-            id: String::new(),
-            nodes: (0, String::new()),
-            hosts: None,
-            started: Started::OnEachNode { node: None },
-        });
-        // A user who lists the nodes starts the agents with a loop, in the script or elsewhere.
-        if job.started == Started::ByTheScript {
-            job.started = Started::OnEachNode { node: None };
-        }
+        let (scheduler, id, started) = found.map_or_else(
+            || (Scheduler::HostFile, String::new(), Started::OnEachNode { node: None }),
+            |found| (found.scheduler, found.id, found.started),
+        );
+        let started = match started {
+            // A user who lists the nodes starts the agents with a loop, in the script or elsewhere.
+            Started::ByTheScript => Started::OnEachNode { node: None },
+            other => other,
+        };
         let from = format!("--hostfile={path}");
-        job.nodes = (hosts.len(), from.clone());
-        job.hosts = Some((hosts, from));
-        Ok(Some(job.clone()))
+        Ok(Some(Allocation { scheduler, id, nodes: (hosts.len(), from.clone()), hosts: Some((hosts, from)), started }))
     }
 
     /// Finds the job in this process's environment, without a host file.
@@ -135,19 +129,6 @@ impl Allocation {
             Scheduler::HostFile => "host file".to_owned(),
         }
     }
-}
-
-/// The beginnings of the names of all variables that [`Allocation::find`] reads.
-const VARIABLES: [&str; 5] = ["SLURM_", "PBS_", "OMPI_COMM_WORLD_", "PMI_", "MPI_LOCALNRANKS"];
-
-/// Removes the scheduler's variables from the environment of `command`: for agents that stand for several nodes on one machine.
-pub fn clear_allocation(command: &mut Command) -> &mut Command {
-    for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| VARIABLES.iter().any(|start| name.starts_with(start))) {
-            command.env_remove(name);
-        }
-    }
-    command
 }
 
 #[cfg(test)]

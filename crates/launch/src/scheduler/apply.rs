@@ -211,6 +211,11 @@ mod tests {
         Ok((taken.chain(notices).collect(), flags))
     }
 
+    /// The step with another value of one variable.
+    fn step_with<'a>(changed: &'a str, value: &'a str) -> Vec<(&'a str, &'a str)> {
+        STEP.iter().map(|(name, old)| if *name == changed { (*name, value) } else { (*name, *old) }).collect()
+    }
+
     #[test]
     fn a_step_needs_no_flag() {
         let (taken, flags) = applied(&STEP, &[]).unwrap();
@@ -230,13 +235,7 @@ mod tests {
 
     #[test]
     fn steps_of_a_job_meet_at_ports_of_their_own() {
-        let port = |step: &str| {
-            let variables: Vec<_> = STEP
-                .iter()
-                .map(|(name, value)| if *name == "SLURM_STEP_ID" { (*name, step) } else { (*name, *value) })
-                .collect();
-            applied(&variables, &[]).unwrap().1.rdzv_endpoint.text
-        };
+        let port = |step: &str| applied(&step_with("SLURM_STEP_ID", step), &[]).unwrap().1.rdzv_endpoint.text;
         assert_ne!(port("0"), port("1"));
     }
 
@@ -264,11 +263,7 @@ mod tests {
 
     #[test]
     fn the_first_agent_prints_the_endpoint() {
-        let first: Vec<_> = STEP
-            .iter()
-            .map(|(name, value)| if *name == "SLURM_NODEID" { (*name, "0") } else { (*name, *value) })
-            .collect();
-        let (taken, flags) = applied(&first, &[]).unwrap();
+        let (taken, flags) = applied(&step_with("SLURM_NODEID", "0"), &[]).unwrap();
         let place = &flags.rdzv_endpoint.text;
         assert_eq!(taken[4], format!("Slurm job 17.0: 3 nodes meet at {place} (--dry-run shows what came from where)"));
     }
@@ -302,11 +297,8 @@ mod tests {
 
     #[test]
     fn refuses_several_agents_on_a_node() {
-        let four: Vec<_> = STEP
-            .iter()
-            .map(|(name, value)| if *name == "SLURM_STEP_NUM_TASKS" { (*name, "12") } else { (*name, *value) })
-            .chain([("SLURM_STEP_TASKS_PER_NODE", "4(x3)")])
-            .collect();
+        let mut four = step_with("SLURM_STEP_NUM_TASKS", "12");
+        four.push(("SLURM_STEP_TASKS_PER_NODE", "4(x3)"));
         let error = applied(&four, &[]).unwrap_err();
         assert!(
             error.starts_with(

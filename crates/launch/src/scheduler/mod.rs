@@ -12,6 +12,6 @@ mod mpi;
 mod pbs;
 mod slurm;
 
-pub use allocation::{Allocation, Read, Scheduler, Started, clear_allocation};
+pub use allocation::{Allocation, Read, Scheduler, Started};
 pub use apply::Taken;
 pub use hosts::{HostFileError, expand};
