@@ -45,7 +45,12 @@ pub struct Stat {
 impl Stat {
     /// Reads the entry of a process.
     pub fn of(pid: i32) -> Option<Self> {
-        Self::in_folder(&PathBuf::from(format!("/proc/{pid}")))
+        Self::seen_in(Path::new("/proc"), pid)
+    }
+
+    /// Reads the entry of a process in another mount of `/proc`: that of a container shows the container's process ids.
+    pub fn seen_in(proc: &Path, pid: i32) -> Option<Self> {
+        Self::in_folder(&proc.join(pid.to_string()))
     }
 
     fn in_folder(folder: &Path) -> Option<Self> {
@@ -247,13 +252,18 @@ mod tests {
         };
         assert_eq!(stat, expected);
         assert!(!stat.is_dead() && Stat { state: 'Z', ..stat }.is_dead());
+        let fields = "S 7 41 41 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 9876 1 2";
+        for name in ["sh", "a b", ") S 1 (", "("] {
+            let stat = Stat::parse(format!("42 ({name}) {fields}").as_bytes()).unwrap();
+            assert_eq!((stat.pid, stat.name.as_str(), stat.state, stat.parent, stat.start), (42, name, 'S', 7, 9876));
+        }
     }
 
     #[test]
     fn rejects_lines_that_are_broken_or_cut_before_the_start_time() {
         let whole = LINE.find("987654").unwrap();
         assert!((0..whole).all(|end| Stat::parse(&LINE.as_bytes()[..end]).is_none()));
-        for broken in ["7", "7 (sh)", "7 (sh) S x", ") 7 (sh S 1"] {
+        for broken in ["", "7", "7 (sh)", "42 (sh) S 7", "7 (sh) S x", ") 7 (sh S 1"] {
             assert_eq!(Stat::parse(broken.as_bytes()), None, "{broken}");
         }
     }

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use lockstep_process::Signals;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::folder::Folder;
 use super::init::{INIT, READY};
 use super::means::{self, NAMESPACES, USER_NAMESPACE};
-use super::process::{PROC, Process, timespec};
+use super::process::{PROC, Process};
 use super::running::{Cluster, HOLDER, node_file};
 use super::spec::{Machine, Node, Spec};
 use super::{network, slurm};
@@ -77,8 +77,8 @@ fn start(
 fn first_line(mut pipe: ChildStdout, deadline: Instant) -> anyhow::Result<String> {
     let mut line = Vec::new();
     while !line.ends_with(b"\n") {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let readable = poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&timespec(left)))?;
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+        let readable = poll(&mut [PollFd::new(&pipe, PollFlags::IN)], left.as_ref())?;
         anyhow::ensure!(readable > 0, "it was not ready within {} s", START.as_secs());
         let mut byte = [0];
         anyhow::ensure!(pipe.read(&mut byte)? == 1, "its first process has ended");

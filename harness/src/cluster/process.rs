@@ -1,11 +1,11 @@
 //! A process that is known by more than its number, which the system gives away again.
 
-use std::fs;
 use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use lockstep_process::Signals;
+use lockstep_process::proc::Stat;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -31,14 +31,14 @@ pub(super) struct Process {
 impl Process {
     /// The process of this number.
     pub(super) fn find(proc: &Path, pid: i32) -> Option<Self> {
-        read(proc, pid).map(|(_, process)| process)
+        let stat = Stat::seen_in(proc, pid)?;
+        Some(Process { pid, parent: stat.parent, started: stat.start })
     }
 
     /// The letter of its state (proc(5)); `None` when it has ended.
     pub(super) fn state(self, proc: &Path) -> Option<char> {
-        read(proc, self.pid)
-            .filter(|(state, found)| found.started == self.started && *state != 'Z')
-            .map(|(state, _)| state)
+        let stat = Stat::seen_in(proc, self.pid)?;
+        (stat.start == self.started && stat.state != 'Z').then_some(stat.state)
     }
 
     /// Kills it, if it is there, and waits until it has ended. Of the first process of a process-id namespace, that is when all others
@@ -71,8 +71,8 @@ impl Process {
         if let Some(signal) = signal {
             pidfd_send_signal(&pidfd, signal)?;
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        Ok(retry_on_intr(|| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timespec(left))))? > 0)
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+        Ok(retry_on_intr(|| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], left.as_ref()))? > 0)
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) fn wait_for(child: &mut Child, deadline: Instant, signals: &Signals) 
         if left.is_zero() {
             return Ok(None);
         }
-        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timespec(left.min(LOOK)))) {
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Timespec::try_from(left.min(LOOK)).ok().as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -104,40 +104,11 @@ pub(super) fn check(signals: &Signals) -> Result<(), Interrupted> {
     signals.arrived().map_or(Ok(()), |signal| Err(Interrupted { signal }))
 }
 
-/// As the system takes it.
-pub(super) fn timespec(time: Duration) -> Timespec {
-    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
-}
-
-fn read(proc: &Path, pid: i32) -> Option<(char, Process)> {
-    parse(&fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?)
-}
-
-/// Of the fields of `/proc/PID/stat` (proc(5)): 1 is the number, 3 the state, 4 the parent, 22 when it was started. The second, the
-/// program's name in parentheses, may hold anything.
-fn parse(stat: &str) -> Option<(char, Process)> {
-    let (number, rest) = stat.split_once(" (")?;
-    let fields: Vec<&str> = rest.rsplit_once(") ")?.1.split_whitespace().collect();
-    let state = fields.first()?.chars().next()?;
-    let (pid, parent) = (number.parse().ok()?, fields.get(1)?.parse().ok()?);
-    Some((state, Process { pid, parent, started: fields.get(19)?.parse().ok()? }))
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-
-    #[test]
-    fn reads_the_state_behind_any_name() {
-        let fields = "S 7 41 41 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 9876 1 2";
-        let process = Process { pid: 42, parent: 7, started: 9876 };
-        for name in ["sh", "a b", ") S 1 (", "("] {
-            assert_eq!(parse(&format!("42 ({name}) {fields}")), Some(('S', process)), "{name}");
-        }
-        assert_eq!((parse(""), parse("42 (sh) S 7")), (None, None));
-    }
 
     #[test]
     fn kills_the_process_that_it_knows_and_no_later_one_of_its_number() {
