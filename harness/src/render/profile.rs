@@ -41,7 +41,7 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
     field("interface", "\"hsn0\"", "the network interface for NCCL and Gloo; if absent, they choose"),
     field("modules", "[\"cuda/12.6\"]", "modules to load, after `module purge`"),
-    field("setup", "[\"source /work/venv/bin/activate\"]", "lines of bash that follow the modules"),
+    field("setup", "[\"source /project/venv/bin/activate\"]", "lines of bash that follow the modules"),
     field("environment", "{ NCCL_IB_GID_INDEX = \"3\" }", "a table of variables for all processes of the job"),
     field("proxy", "\"http://proxy.example:3128\"", "the proxy for http and https, where nodes have no other way out"),
     field("no-proxy", "\"localhost,.example\"", "hosts that are reached without the proxy"),

@@ -30,7 +30,7 @@ pub(super) const KINDS: &[(&str, &str)] = &[
     ("slurm_build", "--profile slurm-apptainer --build --time 01:00:00 --name build -- cargo build --release"),
     (
         "pbs_signal_stage",
-        "--profile pbs-arm --nodes 2 --time 03:00:00 --signal 120 --stage /work/training/data -- lab-06 --data {local}/data --snapshots /work/training/run",
+        "--profile pbs-arm --nodes 2 --time 03:00:00 --signal 120 --stage /project/training/data -- lab-06 --data {local}/data --snapshots /project/training/run",
     ),
     ("ssh_torchrun", "--profile ssh-torchrun --nodes 2 -- train.py"),
     ("pbs_unequal_nodes", "--profile pbs-arm --nodes 1x4,2x2 --time 03:00:00 -- lab-06"),

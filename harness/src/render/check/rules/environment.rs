@@ -118,8 +118,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "exports-do-not-travel",
         level: Error,
         why: "what pbsdsh, ssh and pdsh start has an environment of its own: the variables that this script exported are not in it",
-        wrong: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\nexport MASTER_ADDR=$(head -n 1 \"$PBS_NODEFILE\")\npbsdsh -- /work/train.sh\n",
-        right: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\nhead=$(head -n 1 \"$PBS_NODEFILE\")\npbsdsh -- /work/train.sh \"$head\"\n",
+        wrong: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\nexport MASTER_ADDR=$(head -n 1 \"$PBS_NODEFILE\")\npbsdsh -- /project/train.sh\n",
+        right: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\nhead=$(head -n 1 \"$PBS_NODEFILE\")\npbsdsh -- /project/train.sh \"$head\"\n",
         find: exports_do_not_travel,
     },
     Rule {

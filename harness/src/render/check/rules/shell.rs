@@ -214,8 +214,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "modules-without-a-login-shell",
         level: Error,
         why: "`module` is a function of login shells; what ssh and pbsdsh start has none",
-        wrong: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\npbsdsh -- bash -c 'module load cuda && /work/train'\n",
-        right: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\npbsdsh -- bash -lc 'module load cuda && /work/train'\n",
+        wrong: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\npbsdsh -- bash -c 'module load cuda && /project/train'\n",
+        right: "#!/bin/bash\n#PBS -l select=2:ncpus=4:mpiprocs=1,walltime=1:00:00\nset -e\npbsdsh -- bash -lc 'module load cuda && /project/train'\n",
         find: modules_far,
     },
 ];
