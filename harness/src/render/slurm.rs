@@ -135,7 +135,7 @@ fn on_signal(job: &Job) -> String {
     // The last task of an array has the array's own id, which would name all tasks.
     let id = if job.array.is_some() { "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" } else { "$SLURM_JOB_ID" };
     format!(
-        "# Before the time limit, asks the workers for a snapshot.\nasked=\ntrap 'asked=1; scancel --signal=TERM \"{id}\"' USR1\n\n"
+        "# Before the time limit, sends SIGTERM to the workers, which may still save a snapshot.\nasked=\ntrap 'asked=1; scancel --signal=TERM \"{id}\"' USR1\n\n"
     )
 }
 
