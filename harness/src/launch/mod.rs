@@ -10,9 +10,9 @@ use std::io::{Write, stderr};
 use std::path::Path;
 
 use lockstep_launch::agent::{self, Verdict};
-use lockstep_launch::config::{Config, ConfigError, Env, HostInfo, threads_notice};
+use lockstep_launch::config::{Config, ConfigError, HostInfo, threads_notice};
 use lockstep_launch::report::propagate_agent_error;
-use lockstep_launch::scheduler::{Allocation, Read, Taken};
+use lockstep_launch::scheduler::{Allocation, Taken};
 
 use crate::exit::{Code, Refused};
 
@@ -37,22 +37,15 @@ impl Options {
 
     /// The job, the flags that came from the scheduler, and notices for the user.
     fn config(self, host: &HostInfo<'_>) -> Result<(Config, Vec<Taken>, Vec<String>), ConfigError> {
-        let allocation = allocation(host.env, self.hostfile(host.env).as_deref())?;
+        let hostfile = self.hostfile(host.env).map(|path| path.to_string_lossy().into_owned());
+        let allocation =
+            Allocation::here(hostfile.as_deref()).map_err(|error| ConfigError::Clash(error.to_string()))?;
         let mut flags = self.flags(host.env)?;
         let (taken, mut notices) = allocation.map_or(Ok(Default::default()), |found| found.apply(&mut flags))?;
         let (config, more) = Config::from_flags(&flags, host)?;
         notices.extend(more);
         Ok((config, taken, notices))
     }
-}
-
-/// The allocation that this command was started in, if any.
-fn allocation(env: Env<'_>, hostfile: Option<&Path>) -> Result<Option<Allocation>, ConfigError> {
-    let variable = |name: &str| env(name).map(|value| value.to_string_lossy().into_owned());
-    let file = |path: &str| std::fs::read_to_string(path);
-    let hostfile = hostfile.map(|path| path.to_string_lossy());
-    let found = Allocation::find(&Read { variable: &variable, file: &file }, hostfile.as_deref());
-    found.map_err(|error| ConfigError::Clash(error.to_string()))
 }
 
 const TRY_HELP: &str = "For more information, try `lockstep run --help`";

@@ -60,7 +60,7 @@ fn at(endpoint: &Master) -> Observed {
     Observed {
         endpoint: endpoint.to_string(),
         resolved: resolved.iter().map(SocketAddr::ip).collect(),
-        batch: Allocation::here(),
+        batch: Allocation::batch_job(),
         ..Observed::default()
     }
 }

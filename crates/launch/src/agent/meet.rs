@@ -136,7 +136,7 @@ pub(super) fn job(config: &Config) -> Job {
         max_nodes: config.nodes.max,
         backend: place.backend.name().to_owned(),
         user: user(),
-        batch: Allocation::here().map(|allocation| allocation.name()),
+        batch: Allocation::batch_job().map(|allocation| allocation.name()),
         commands: [(config.role.clone(), config.program.command())].into(),
     }
 }

@@ -51,11 +51,11 @@ pub enum Started {
 }
 
 /// Access to the environment: variables by name, and files by path.
-pub struct Read<'a> {
+pub(super) struct Read<'a> {
     /// The value of a variable.
-    pub variable: &'a dyn Fn(&str) -> Option<String>,
+    pub(super) variable: &'a dyn Fn(&str) -> Option<String>,
     /// The text of a file.
-    pub file: &'a dyn Fn(&str) -> std::io::Result<String>,
+    pub(super) file: &'a dyn Fn(&str) -> std::io::Result<String>,
 }
 
 impl Allocation {
@@ -63,7 +63,7 @@ impl Allocation {
     ///
     /// # Errors
     /// The host file cannot be read, or is not a list of hosts.
-    pub fn find(read: &Read<'_>, hostfile: Option<&str>) -> Result<Option<Allocation>, HostFileError> {
+    pub(super) fn find(read: &Read<'_>, hostfile: Option<&str>) -> Result<Option<Allocation>, HostFileError> {
         let found = slurm::find(read).or_else(|| pbs::find(read)).or_else(|| mpi::find(read));
         let Some(path) = hostfile else { return Ok(found) };
         let text = (read.file)(path).map_err(|source| HostFileError::Unreadable { path: path.into(), source })?;
@@ -81,15 +81,20 @@ impl Allocation {
         Ok(Some(Allocation { scheduler, id, nodes: (hosts.len(), from.clone()), hosts: Some((hosts, from)), started }))
     }
 
-    /// Finds the job in this process's environment, without a host file.
-    #[must_use]
-    pub fn here() -> Option<Allocation> {
-        let variable = |name: &str| std::env::var(name).ok();
+    /// Finds the job in this process's environment.
+    ///
+    /// # Errors
+    /// A host file that cannot be read, or that names no host.
+    pub fn here(hostfile: Option<&str>) -> Result<Option<Allocation>, HostFileError> {
+        let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let file = |path: &str| std::fs::read_to_string(path);
-        Allocation::find(&Read { variable: &variable, file: &file }, None)
-            .ok()
-            .flatten()
-            .filter(|job| !job.id.is_empty())
+        Allocation::find(&Read { variable: &variable, file: &file }, hostfile)
+    }
+
+    /// The scheduler's job in this process's environment; `None` without a scheduler.
+    #[must_use]
+    pub fn batch_job() -> Option<Allocation> {
+        Allocation::here(None).ok().flatten().filter(|job| !job.id.is_empty())
     }
 
     /// A name that no other job has, such as `SLURM_JOB_ID=17`.
