@@ -12,14 +12,14 @@ use crate::run::site::Site;
 use crate::running::{Ended, Running, ended};
 
 /// A place for clusters: their folders are in the site's, and what a site's processes leave is found.
-struct Place {
-    site: Site,
+pub(crate) struct Place {
+    pub(crate) site: Site,
     /// What this machine shows of networks and mounts before there is a cluster.
     before: [String; 2],
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Place { site: Site::new(), before: shown() }
     }
 
@@ -32,17 +32,17 @@ impl Place {
 
     /// A command that must succeed. What it printed.
     #[track_caller]
-    fn ok(&self, words: &[&str]) -> String {
+    pub(crate) fn ok(&self, words: &[&str]) -> String {
         self.any(words).code(0).out
     }
 
-    fn any(&self, words: &[&str]) -> Ended {
+    pub(crate) fn any(&self, words: &[&str]) -> Ended {
         ended(&mut self.command(words))
     }
 
     /// The output of a line of shell on a machine.
     #[track_caller]
-    fn sh(&self, machine: &str, script: &str) -> String {
+    pub(crate) fn sh(&self, machine: &str, script: &str) -> String {
         self.ok(&["exec", machine, "--", "sh", "-c", script]).trim().to_owned()
     }
 
@@ -60,9 +60,22 @@ impl Place {
         true
     }
 
+    /// Starts a cluster of two nodes under Slurm; false where that cannot be.
+    #[track_caller]
+    pub(crate) fn up_with_slurm(&self, what: &str) -> bool {
+        let up = self.any(&["up", "--nodes=2"]);
+        if !up.out.contains("under Slurm") {
+            println!("not verified here: {what} ({}{})", up.out.trim(), up.err.trim());
+            let _ = self.any(&["down"]);
+            return false;
+        }
+        up.code(0);
+        true
+    }
+
     /// Nothing of any cluster is left on this machine.
     #[track_caller]
-    fn assert_as_before(&self) {
+    pub(crate) fn assert_as_before(&self) {
         self.site.assert_no_process();
         assert_eq!(self.site.leftovers(), [] as [std::path::PathBuf; 0]);
         assert_eq!(shown(), self.before);
@@ -288,13 +301,9 @@ fn two_clusters_next_to_each_other_do_not_meet_and_each_ends_with_its_holder() {
 #[test]
 fn a_cluster_of_slurm_takes_jobs_while_nodes_are_cut_lost_and_booted() {
     let place = Place::new();
-    let up = place.any(&["up", "--nodes=2"]);
-    if !up.out.contains("under Slurm") {
-        println!("not verified here: Slurm in namespaces ({}{})", up.out.trim(), up.err.trim());
-        let _ = place.any(&["down"]);
+    if !place.up_with_slurm("Slurm in namespaces") {
         return;
     }
-    up.code(0);
     let hosts = || Ended { out: place.sh("ctl", "srun -N2 hostname"), ..place.any(&["status"]) };
     assert_eq!(hosts().sorted(), ["n1", "n2"]);
     let script = place

@@ -1,11 +1,12 @@
 //! `lockstep render`: the scripts that it writes, read by people (insta), by shellcheck and by bash.
 //!
-//! What runs here is real bash, `lockstep run` and, where it is installed, Open MPI. Other machines, pbsdsh and ssh are simulated: small
-//! programs that run the command here, without the caller's variables.
+//! What runs here is real bash, `lockstep run` and, where they are installed, Slurm (on a cluster in namespaces) and Open MPI. pbsdsh
+//! and ssh are simulated: small programs that run the command here, without the caller's variables.
 
 mod check;
 mod running;
 mod scripts;
+mod slurm;
 
 use std::process::Command;
 
