@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Puts libtorch 2.11 where this checkout's cargo configuration looks for it: .libtorch, a folder that git ignores. It changes
-# nothing outside the checkout, except rustup's toolchain. You can run it again at any time: it continues after an interruption
+# nothing outside the checkout, except rustup's toolchain and what --book-tools and --cluster-tools install. You can run it again at any time: it continues after an interruption
 # and ends at once if there is nothing to do. It does not build anything.
 set -euo pipefail
 
@@ -20,6 +20,8 @@ RECORD=$HOME_DIR/installed
 . "$LIB/peer.sh"
 # shellcheck source=scripts/lib/book.sh
 . "$LIB/book.sh"
+# shellcheck source=scripts/lib/cluster.sh
+. "$LIB/cluster.sh"
 
 # Disk in MB while the wheels are unpacked, and with cargo's output in target/ for the tour and the labs; all tests take 6,000
 # MB there.
@@ -44,6 +46,7 @@ what to install
   --nccl               also the headers for the cargo feature nccl: 202 MB to fetch
   --python-peer        also a Python with PyTorch and torchvision, with which tests compare: 40 MB to fetch, 0.3 GB on disk
   --book-tools         also what checks the built book: mdBook, compiled into .tools, and Chromium, where root can install it
+  --cluster-tools      also what tests of clusters run on, such as Slurm and Open MPI, where root can install them
   --force              install again, whatever is there
 
 an existing libtorch 2.11 instead
@@ -62,7 +65,7 @@ END
 }
 
 parse_arguments() {
-  BACKEND='' SIZE='' FOREIGN='' PYTHON_TORCH=0 WANT_PYTHON='' WANT_NCCL=0 WANT_PEER=0 WANT_BOOK=0 FORCE=0
+  BACKEND='' SIZE='' FOREIGN='' PYTHON_TORCH=0 WANT_PYTHON='' WANT_NCCL=0 WANT_PEER=0 WANT_BOOK=0 WANT_CLUSTER=0 FORCE=0
   while [ $# -gt 0 ]; do
     case $1 in
     --auto | --cpu | --cuda) BACKEND=${1#--} ;;
@@ -70,6 +73,7 @@ parse_arguments() {
     --nccl) WANT_NCCL=1 ;;
     --python-peer) WANT_PEER=1 ;;
     --book-tools) WANT_BOOK=1 ;;
+    --cluster-tools) WANT_CLUSTER=1 ;;
     --force) FORCE=1 ;;
     --quiet) QUIET=1 ;;
     --use-python-torch) PYTHON_TORCH=1 ;;
@@ -253,6 +257,7 @@ main() {
   warn_of_variables
   set_up_libtorch
   [ "$WANT_BOOK" = 0 ] || install_book_tools
+  [ "$WANT_CLUSTER" = 0 ] || install_cluster_tools
 }
 
 set_up_libtorch() {
