@@ -1,7 +1,7 @@
 //! Pieces that all scripts have in common: the environment of the job, the copy to the nodes' own disks, and the launcher's command.
 
 use super::job::{Group, Job};
-use super::profile::{Profile, Rendezvous};
+use super::profile::{Container, Profile, Rendezvous};
 use crate::report::quoted;
 
 /// What the last line of a piece goes on with, in scripts that break a long command.
@@ -104,17 +104,24 @@ pub(super) fn launch(profile: &Profile, job: &Job, group: Group, workers: &str, 
     let mut parts = Vec::new();
     if let Some(container) = &profile.container {
         let nv = if group.gpus > 0 { " --nv" } else { "" };
-        let binds = if container.binds.is_empty() {
-            String::new()
-        } else {
-            format!(" --bind {}", quoted(&container.binds.join(",")))
-        };
+        let binds = binds(profile, container, meeting);
+        let binds = if binds.is_empty() { String::new() } else { format!(" --bind {}", quoted(&binds.join(","))) };
         let image = quoted(&container.image.display().to_string());
         parts.push(format!("{} exec{nv}{binds} {image}", container.runtime.program()));
     }
     parts.push(format!("{} --nproc-per-node={workers}{}", profile.launcher, flags(profile, meeting)));
     parts.push(program);
     parts.join(BREAK)
+}
+
+/// The site's binds, and the folder of the host file where the launcher in the container reads one.
+fn binds(profile: &Profile, container: &Container, meeting: &Meeting<'_>) -> Vec<String> {
+    let mut all = container.binds.clone();
+    let shown = |bind: &String| !bind.contains(':') && profile.shared().starts_with(bind);
+    if meeting.hosts.is_some() && profile.rendezvous() == Rendezvous::Launcher && !all.iter().any(shown) {
+        all.push(profile.shared().display().to_string());
+    }
+    all
 }
 
 fn flags(profile: &Profile, meeting: &Meeting<'_>) -> String {
@@ -157,6 +164,23 @@ mod tests {
         assert_eq!(argument("--seed={task}"), "\"--seed=$task\"");
         assert_eq!(argument("{local}/a $b\""), "\"$disk/a \\$b\\\"\"");
         assert_eq!(argument("$HOME"), "'$HOME'");
+    }
+
+    #[test]
+    fn shows_the_container_the_folder_of_the_host_file_once() {
+        let binds_of = |scheduler: &str, given: &str| {
+            let text = format!(
+                "scheduler = \"{scheduler}\"\nshared = \"/s/job\"\n[container]\nruntime = \"apptainer\"\nimage = \"i.sif\"\nbinds = [{given}]\n"
+            );
+            let profile = crate::render::profile::parse("site.toml", &text).unwrap();
+            let hosts = (scheduler == "pbs").then_some("\"$run/hosts\"");
+            let meeting = Meeting { nodes: 2, head: "head", port: "port", id: "id", hosts };
+            binds(&profile, profile.container.as_ref().unwrap(), &meeting)
+        };
+        assert_eq!(binds_of("pbs", "\"/data:/d:ro\""), ["/data:/d:ro", "/s/job"]);
+        assert_eq!(binds_of("pbs", "\"/s\""), ["/s"]);
+        assert_eq!(binds_of("pbs", "\"/s:/elsewhere\""), ["/s:/elsewhere", "/s/job"]);
+        assert!(binds_of("slurm", "").is_empty(), "launchers under srun ask Slurm");
     }
 
     #[test]

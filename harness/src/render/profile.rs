@@ -76,7 +76,7 @@ pub(crate) const FIELDS: &[Field] = &[
     field(
         "container.binds",
         "[\"/scratch/proj01\"]",
-        "folders of the node to show in the container: `HOST` or `HOST:CONTAINER[:ro]`",
+        "folders of the node to show in the container: `HOST` or `HOST:CONTAINER[:ro]`; `shared` as well, where launchers read a host file there",
     ),
     field(
         "container.cache",

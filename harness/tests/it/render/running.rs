@@ -147,7 +147,10 @@ fn a_container_gets_the_launcher_its_binds_and_the_nodes_gpus() {
     site.run("ssh", &container, &format!("--nodes 1 --name job -- {worker} x")).code(0);
     assert!(site.said(2).iter().all(|line| line.contains(" of 2 on node 0: x")), "{:?}", site.said(2));
     let called = fs::read_to_string(site.path("called")).unwrap();
-    assert!(called.starts_with("exec --nv --bind /data,/a:/b:ro image.sif "), "{called}");
+    assert!(
+        called.starts_with(&format!("exec --nv --bind /data,/a:/b:ro,{} image.sif ", folder.trim_end_matches('/'))),
+        "{called}"
+    );
 }
 
 #[test]
