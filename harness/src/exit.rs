@@ -34,7 +34,7 @@ pub(crate) enum Code {
     Success = 0,
     /// Something failed.
     Failure = 1,
-    /// It could not start.
+    /// It could not start. clap exits with the same number by itself when it refuses the arguments.
     Usage = 2,
 }
 

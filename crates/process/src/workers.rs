@@ -227,7 +227,7 @@ impl Workers {
         self.signal(Signal::CONT);
     }
 
-    /// Kills every worker's process group. [`Self::next`] still reports the deaths.
+    /// Kills every worker's process group. When that is due is the caller's decision. [`Self::next`] still reports the deaths.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
     }

@@ -18,6 +18,24 @@ pub(super) const VARIABLES: &[Variables] = &[
         meaning: "torchrun's variables, with torchrun's meaning; `lockstep run` and `spawn` set them for their workers, and `spawn` refuses to run where a launcher has set them",
     },
     Variables {
+        names: &[
+            "GROUP_WORLD_SIZE",
+            "ROLE_NAME",
+            "ROLE_RANK",
+            "ROLE_WORLD_SIZE",
+            "TORCHELASTIC_MAX_RESTARTS",
+            "TORCHELASTIC_SIGNALS_TO_HANDLE",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        ],
+        by: "programs that expect torchrun",
+        meaning: "set by the launcher as torchrun does: the number of nodes; the role with its rank and size; the allowed restarts; the signals that end the job; 1, unless the user chose a value",
+    },
+    Variables {
+        names: &["CUDA_VISIBLE_DEVICES"],
+        by: "CUDA, `lockstep run`",
+        meaning: "the GPUs that a process sees; with `--virtual-local-rank` the launcher sets it to one GPU for each worker",
+    },
+    Variables {
         names: &["GROUP_RANK", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"],
         by: "`LaunchEnv`",
         meaning: "set by the launcher: the node's number, which attempt this is, the job's id, and whether the store is the launcher's (`True`)",

@@ -9,6 +9,9 @@
 mod fake_resume;
 mod fake_spawn;
 mod inject;
+#[path = "../it/shown.rs"]
+#[allow(dead_code)] // the other test program uses all of it
+mod shown;
 mod signals;
 mod site;
 mod tour;

@@ -1,10 +1,14 @@
 //! The output of `lockstep verify` for labs that tell the truth, lie or are missing.
 
+use insta::assert_snapshot;
+
+use crate::shown;
 use crate::site::{Site, finding, json, stderr, stdout};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("verifies_labs_that_do_what_they_claim_and_names_those_that_are_not_built", verifies),
     ("fails_the_claim_of_lab_02_that_each_lie_breaks", fails_lies),
+    ("shows_what_holds_and_what_does_not_as_a_table", shows_a_table),
     ("takes_padding_for_what_it_is", takes_padding),
     ("fails_a_resume_to_other_bits", fails_resume),
     ("refuses_labs_that_are_unknown_or_not_built", refuses),
@@ -46,6 +50,17 @@ fn fails_lies() {
         let evidence = finding(&report, 0, claims[broken[0]])["evidence"].as_str().unwrap();
         assert!(evidence.contains(expected), "{lie}: {evidence}");
     }
+}
+
+fn shows_a_table() {
+    let site = Site::new();
+    let _filters = shown::filtered(None);
+    let output = stdout(&site.run("apart", &["verify", "02"]).code(1));
+    // Seconds stand in one row, whose lines are broken elsewhere when they have more digits.
+    let row =
+        output.lines().skip_while(|line| !line.contains("The launcher ends")).take_while(|line| !line.contains("──"));
+    let row = row.collect::<Vec<_>>().join("\n");
+    assert_snapshot!("verify", output.replace(&row, " passed    The launcher ends with exit code 0: [row]"));
 }
 
 fn takes_padding() {

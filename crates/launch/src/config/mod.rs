@@ -6,7 +6,6 @@
 //! for anything.
 
 mod endpoint;
-mod environment;
 mod error;
 mod flags;
 mod given;
@@ -20,9 +19,9 @@ mod signals;
 mod template;
 #[cfg(test)]
 pub(crate) mod testing;
+mod worker_env;
 
 pub use endpoint::{DEFAULT_PORT, Endpoint};
-pub use environment::{Placement, threads_notice, worker_env};
 pub use error::ConfigError;
 pub use flags::{Flags, path, switch};
 pub use given::{Env, Given, Source, variable};
@@ -33,3 +32,4 @@ pub use logs::{LogBase, Logs, PrefixWhen, Route, Routes, Std, Streams};
 pub use nodes::Nodes;
 pub use program::{Program, ProgramError};
 pub use signals::{Signals, name as signal_name};
+pub use worker_env::{Placement, threads_notice, worker_env};

@@ -1,4 +1,4 @@
-//! Size limits of a message. Not here: the number of connections, and the size of the whole store.
+//! Size limits of a message. Not here: the number of connections, and the size of the whole store (`server/options.rs`).
 
 /// The largest accepted sizes. The defaults of the first three are those of libtorch's server (`MAX_STRING_LEN`,
 /// `MAX_PAYLOAD_LEN` and `MAX_KEY_COUNT` in `TCPStoreLibUvBackend.cpp`).

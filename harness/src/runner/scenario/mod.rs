@@ -4,16 +4,16 @@
 //! [`parse`] reads one, with errors that name the line; [`check`] finds contradictions.
 
 mod check;
+mod fault_action;
 mod parse;
-mod what;
 
 use std::path::PathBuf;
 
 use lockstep_contract::fault;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use fault_action::{FaultAction, What};
 pub(crate) use parse::parse;
-pub(crate) use what::{FaultAction, What};
 
 /// A scenario.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

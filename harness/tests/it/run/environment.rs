@@ -1,5 +1,6 @@
 //! A worker's environment: its variables, its arguments, its standard input, its store.
 
+use std::collections::BTreeSet;
 use std::process::Stdio;
 
 use crate::run::site::Site;
@@ -35,6 +36,22 @@ fn every_variable_of_the_contract_is_set() {
     };
     assert_eq!(ended.sorted(), [expected(0), expected(1)]);
     site.assert_no_process();
+}
+
+#[test]
+fn every_variable_that_a_worker_gets_is_on_the_page_of_the_book() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../book/src/reference-variables.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let ended =
+        Site::new().run(&["--standalone", "--nproc-per-node=2", "--virtual-local-rank", "--prefix=never", "env"]);
+    let names: BTreeSet<_> =
+        ended.code(0).out.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name.to_owned()).collect();
+    assert!(names.contains("ROLE_WORLD_SIZE") && names.contains("CUDA_VISIBLE_DEVICES"), "{names:?}");
+    let of_the_test = ["LC_ALL", "LOCKSTEP_TEST_SITE", "TMPDIR"];
+    let is_inherited = |name: &&String| std::env::var_os(name).is_some() || of_the_test.contains(&name.as_str());
+    let from_launcher = names.iter().filter(|name| !is_inherited(name));
+    let missing: Vec<_> = from_launcher.filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]
