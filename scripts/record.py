@@ -35,8 +35,9 @@ TRY = ROOT / "target" / "try"
 LAB_1, LAB_2 = "labs/01-single-gpu/src/main.rs", "labs/02-spawn-ddp/src/main.rs"
 LAB_4 = "labs/04-point-to-point/src"
 LAB_5 = "labs/05-collectives/src"
-LAB_3, LAB_6 = "labs/03-torchrun-env/src/main.rs", "labs/06-snapshot-resume/src/main.rs"
+LAB_3, LAB_6 = "labs/03-torchrun-env/src/main.rs", "labs/06-snapshot-resume/src/lib.rs"
 LAB_7 = "labs/07-cifar-resnet/src"
+LAB_9 = "labs/09-many-nodes"
 LAB_8, SMALL_8 = "labs/08-image-folder/src", "--image-size 64 --width 16 --batch-size 8 --lr 1e-3"
 MNIST = "cargo run -q -p lab-02-spawn-ddp"
 # The launcher and the labs by name, as the set-up chapter puts them into PATH.
@@ -119,6 +120,12 @@ RECORDINGS = {
         LAB_8,
         1,
     ),
+    "lab-09": (
+        "lockstep run --nnodes=2 --node-rank=0 --nproc-per-node=1 lab-09-many-nodes --epochs 1 --snapshots target/try/snapshots & "
+        "lockstep run --nnodes=2 --node-rank=1 --nproc-per-node=3 lab-09-many-nodes --epochs 1 --snapshots target/try/snapshots & wait",
+        LAB_9 + "/src/main.rs",
+        4,
+    ),
     "launcher-failed": (TWO_RANKS + " lab-03-torchrun-env --data absent", "crates/launch/src/report", 0),
     "launcher-missing-node": (
         "lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=localhost --rdzv-conf=join_timeout=5 lab-03-torchrun-env",
@@ -142,6 +149,8 @@ RECORDINGS = {
         LAB_3,
         4,
     ),
+    "cluster-lost-node": (f"{LAB_9}/lost-node.sh lose", f"{LAB_9}/lost-node.sh", 0),
+    "cluster-cut-node": (f"{LAB_9}/lost-node.sh cut", f"{LAB_9}/lost-node.sh", 0),
     "cluster-faults": (
         "lockstep cluster up --nodes 2 --no-slurm && lockstep cluster fault cut n1 n2 && "
         "lockstep cluster fault slow n1 --rate 10mbit && lockstep cluster fault lose n2 && lockstep cluster status && "

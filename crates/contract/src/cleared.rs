@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::fault::FAULTS;
 
 /// Variables that a launcher, or the developer's own shell, may have set.
-pub const CLEARED_VARIABLES: [&str; 14] = [
+pub const CLEARED_VARIABLES: [&str; 21] = [
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
@@ -16,6 +16,13 @@ pub const CLEARED_VARIABLES: [&str; 14] = [
     "TORCHELASTIC_ERROR_FILE",
     "TORCHELASTIC_RESTART_COUNT",
     "TORCHELASTIC_USE_AGENT_STORE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "SLURM_STEP_ID",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
     "TORCH_DISTRIBUTED_DEBUG",
     "RUST_BACKTRACE",
     "LOCKSTEP_EVENTS",

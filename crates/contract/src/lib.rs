@@ -2,7 +2,8 @@
 //!
 //! - [`error_file`]: the file that a failing worker writes for the process that started it.
 //! - [`exercise`]: the request of a grader to the ranks of a learner's program, and their answers.
-//! - [`FOREIGN`]: environment variables that other launchers may have set.
+//! - [`CLEARED_VARIABLES`]: environment variables that other launchers may have set.
+//! - [`scheduler`]: what Slurm, PBS and MPI's launchers say of a job.
 //! - [`fault`]: faults that a worker injects into itself at an exact point, on request.
 //!
 //! This is a separate crate, without libtorch, because the runtime and the launcher share these formats and nothing
@@ -13,5 +14,6 @@ pub mod desync_report;
 pub mod error_file;
 pub mod exercise;
 pub mod fault;
+pub mod scheduler;
 
 pub use cleared::{CLEARED_VARIABLES, clear_launcher};

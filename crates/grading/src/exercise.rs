@@ -64,6 +64,8 @@ pub enum Checks {
     OneDevice,
     /// Several ranks train as one rank does, and they learn.
     Training,
+    /// Nodes with any numbers of workers, and any launcher, train as one node does.
+    Nodes,
     /// Messages between ranks arrive, between processes and between threads.
     Messages,
     /// Each collective leaves the right result on each rank, between processes and between threads.

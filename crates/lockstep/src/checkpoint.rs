@@ -2,13 +2,13 @@
 //!
 //! Leaves out what else a resumed run needs (optimizer, step, sampler), and which model is kept ([`crate::best`]).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use c10d::ProcessGroup;
-use safetensors::SafeTensors;
+use safetensors::{SafeTensors, View as _};
 use tch::nn::VarStore;
 
 use crate::snapshot::{self, OnSaveError, View};
@@ -173,6 +173,20 @@ pub fn save_of_rank(vs: &VarStore, folder: &Path, rank: Rank) -> anyhow::Result<
     save(vs, &folder.join(format!("rank-{rank}.safetensors")))
 }
 
+/// A checksum of all variables' names and bits: 8 hex digits, equal for equal weights.
+///
+/// # Errors
+/// A variable cannot be copied.
+pub fn digest(vs: &VarStore) -> anyhow::Result<String> {
+    let variables: BTreeMap<_, _> = vs.variables().into_iter().collect();
+    let mut hasher = crc32fast::Hasher::new();
+    for (name, variable) in variables {
+        hasher.update(name.as_bytes());
+        hasher.update(&View::new(&name, &variable)?.data());
+    }
+    Ok(format!("{:08x}", hasher.finalize()))
+}
+
 /// Reads variables that [`save`] wrote into `vs`, which must have the same names and shapes.
 ///
 /// # Errors
@@ -245,6 +259,14 @@ mod tests {
         assert_eq!(tensor, Tensor::full_like(&tensor, 2.0));
         let files: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().collect();
         assert_eq!(files.len(), 1, "no partial file is left: {files:?}");
+    }
+
+    #[test]
+    fn digests_are_equal_for_equal_weights_only() {
+        let digest = |value| digest(&store(value).0).unwrap();
+        assert_eq!(digest(1.0), digest(1.0));
+        assert_ne!(digest(1.0), digest(1.0 + f64::from(f32::EPSILON)));
+        assert_eq!(digest(1.0).len(), 8);
     }
 
     #[test]

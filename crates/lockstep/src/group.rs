@@ -27,12 +27,17 @@ pub enum JoinError {
 /// The group is for tensors on `device`: over NCCL for a GPU if this crate was built with the feature `nccl`, otherwise over
 /// Gloo, which copies a GPU's tensors through host memory.
 ///
+/// Without a launcher, rank 0 prints to stderr what was taken from MPI's launcher or Slurm ([`LaunchEnv::source`]).
+///
 /// Rank and local rank are different types, so that the classic mistake of joining with `LOCAL_RANK` does not compile.
 ///
 /// # Errors
 /// [`JoinError::NobodyListens`] when no store answered before the deadline; stderr shows the wait meanwhile. `Timeout` and
 /// `PeerGone` name the store's address or the missing ranks.
 pub fn init_process_group(env: &LaunchEnv, device: Device, options: &GroupOptions) -> Result<ProcessGroup, JoinError> {
+    if let Some(source) = env.source().filter(|_| env.rank.is_zero()) {
+        eprintln!("[rank 0] started without a launcher: {source}");
+    }
     let store = connect_store(env, options.timeout.min(DEFAULT_STORE_TIMEOUT))?;
     // The store of `lockstep run` is empty at each start of its workers, so that their keys can be Python's.
     let ours = std::env::var_os(AGENT).is_some();

@@ -17,7 +17,7 @@ pub(crate) use falls::loss_falls;
 pub(crate) use learning::learns;
 pub(crate) use messages::{collectives_hold, messages_arrive};
 pub(crate) use same_training::same_training;
-pub(crate) use same_weights::{compare as compare_weights, same_weights};
+pub(crate) use same_weights::{compare as compare_weights, same_weights, same_weights_as};
 pub(crate) use samples::each_sample_once;
 
 /// An integer with thousands separators: `105,866`.

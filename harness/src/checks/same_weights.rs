@@ -25,6 +25,21 @@ fn evidence_for(run: &Evidence) -> Result<String, Doubt> {
     Ok(format!("{tensors}, {values} on each of {ranks} ranks: no bit differs"))
 }
 
+/// Compares the tensors of every rank of `run` with those of rank 0 of `other`.
+pub(crate) fn same_weights_as(claim: &str, other: &Evidence, run: &Evidence) -> Finding {
+    let evidence = || {
+        let missing = || Doubt::Failed("the other run has no rank".into());
+        let expected = other.weights.first().ok_or_else(missing)?.as_ref().map_err(String::clone)?;
+        for (rank, weights) in run.weights.iter().enumerate() {
+            let weights = weights.as_ref().map_err(|why| format!("rank {rank}: {why}"))?;
+            compare(expected, weights).map_err(|difference| format!("rank {rank} differs: {difference}"))?;
+        }
+        let values: usize = expected.values().map(Tensor::len).sum();
+        Ok(format!("{} on each of {} ranks: no bit differs", counted(values, "value"), run.weights.len()))
+    };
+    Finding::of(claim.into(), evidence())
+}
+
 /// Describes how `other` differs from `first`, if it does.
 pub(crate) fn compare(first: &Weights, other: &Weights) -> Result<(), String> {
     if let Some(name) = other.keys().find(|name| !first.contains_key(*name)) {
@@ -62,6 +77,16 @@ mod tests {
     use super::*;
     use crate::checks::Verdict;
     use crate::lab_run::testing::{Run, weights};
+
+    #[test]
+    fn compares_the_ranks_of_one_run_with_another_run() {
+        let one = Run::of(1, 4, 1, 8).evidence();
+        let mut other = Run::of(2, 4, 1, 8).evidence();
+        assert_eq!(same_weights_as("a", &one, &other).verdict, Verdict::Passed);
+        other.weights[1] = Err("no file".into());
+        let finding = same_weights_as("a", &one, &other);
+        assert_eq!((finding.verdict, &*finding.evidence), (Verdict::Failed, "rank 1: no file"));
+    }
 
     fn after(falsify: impl FnOnce(&mut Weights)) -> Finding {
         let mut run = Run::of(2, 4, 1, 8).evidence();

@@ -27,6 +27,14 @@ use crate::exit::Code;
 pub(crate) use init::{INIT, Init};
 use spec::Name;
 
+/// Why there is no cluster with Slurm on this machine, in words; `None` if there can be one.
+pub(crate) fn why_no_slurm() -> Option<String> {
+    match means::needs_user_namespace() {
+        Ok(user_namespace) => means::why_no_slurm(user_namespace),
+        Err(refused) => Some(refused.to_string()),
+    }
+}
+
 /// Makes a cluster on this machine, with Slurm where it is installed, and breaks it on purpose
 #[derive(Args)]
 pub(crate) struct Options {

@@ -12,7 +12,7 @@ use std::path::Path;
 use lockstep_launch::agent::{self, Verdict};
 use lockstep_launch::config::{Config, ConfigError, HostInfo, threads_notice};
 use lockstep_launch::report::propagate_agent_error;
-use lockstep_launch::scheduler::{Allocation, Taken};
+use lockstep_launch::scheduler::{self, Allocation, Taken};
 
 use crate::exit::{Code, Refused};
 
@@ -41,7 +41,8 @@ impl Options {
         let allocation =
             Allocation::here(hostfile.as_deref()).map_err(|error| ConfigError::Clash(error.to_string()))?;
         let mut flags = self.flags(host.env)?;
-        let (taken, mut notices) = allocation.map_or(Ok(Default::default()), |found| found.apply(&mut flags))?;
+        let (taken, mut notices) =
+            allocation.map_or(Ok(Default::default()), |found| scheduler::apply(&found, &mut flags))?;
         let (config, more) = Config::from_flags(&flags, host)?;
         notices.extend(more);
         Ok((config, taken, notices))

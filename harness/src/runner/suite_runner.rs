@@ -183,13 +183,23 @@ fn weights_of(ScenarioOutcome { seen, findings, folder, .. }: &ScenarioOutcome) 
 /// The same run without settings that differ from scenario to scenario and do not affect the result.
 fn undisturbed(spec: &RunSpec) -> RunSpec {
     let RunSpec {
-        max_restarts, keep, nodes, disks, requeues, requeue_order, late_seconds, stop_timeout_seconds, ..
+        max_restarts,
+        keep,
+        nodes,
+        workers,
+        disks,
+        requeues,
+        requeue_order,
+        late_seconds,
+        stop_timeout_seconds,
+        ..
     } = RunSpec::default();
     let timeout_seconds = RunSpec::default().timeout_seconds;
     RunSpec {
         max_restarts,
         keep,
         nodes,
+        workers,
         disks,
         requeues,
         requeue_order,
@@ -231,8 +241,15 @@ mod tests {
 
     #[test]
     fn shares_one_undisturbed_run_between_runs_with_the_same_result() {
-        let spec =
-            RunSpec { nodes: 2, max_restarts: 0, keep: 9, disks: Disks::OfNodes, requeues: 1, ..RunSpec::default() };
+        let spec = RunSpec {
+            nodes: 2,
+            workers: vec![1, 1],
+            max_restarts: 0,
+            keep: 9,
+            disks: Disks::OfNodes,
+            requeues: 1,
+            ..RunSpec::default()
+        };
         assert_eq!(undisturbed(&spec), undisturbed(&RunSpec::default()));
         for other in [
             RunSpec { ranks: 4, ..RunSpec::default() },

@@ -4,6 +4,7 @@
 //! [`labs`] defines the runs of each lab.
 
 mod labs;
+mod nodes;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -110,6 +111,7 @@ impl Series {
         match lab.verify.checks {
             Checks::OneDevice => self.prove_one_device(lab, program),
             Checks::Training => self.prove_training(lab, program),
+            Checks::Nodes => self.prove_nodes(lab, program),
             Checks::Messages => self.prove_messages(lab, program, messages_arrive),
             Checks::Collectives => self.prove_messages(lab, program, collectives_hold),
         }

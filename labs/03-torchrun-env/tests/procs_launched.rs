@@ -108,6 +108,50 @@ fn rejects_bad_arguments_with_exit_code_2() {
     }
 }
 
+/// Open MPI's launcher of two processes, if it is installed.
+fn mpirun(folder: &TempDir, args: &[&str]) -> Option<Command> {
+    let installed = Command::new("mpirun")
+        .arg("--version")
+        .output()
+        .is_ok_and(|output| output.status.success() && text(&output.stdout).contains("Open MPI"));
+    if !installed {
+        println!("not verified here: the labs under mpirun (install Open MPI)");
+        return None;
+    }
+    let mut mpirun = command("mpirun", folder);
+    mpirun.args(["--allow-run-as-root", "--oversubscribe", "-np", "2"]).args(args);
+    Some(mpirun)
+}
+
+#[test]
+fn ranks_from_mpirun_train_to_the_same_weights_as_a_launchers() {
+    let folder = tempfile::tempdir().unwrap();
+    let weights = |of: &'static str| [&MNIST[..], &["--weights", of]].concat();
+    let Some(mut mpirun) = mpirun(&folder, &[]) else { return };
+    mpirun.arg(mnist()).args(weights("mpi"));
+    let output = finish(mpirun);
+    let message = text(&output.stderr);
+    assert!(output.status.success(), "{message}");
+    assert_eq!(message.matches("[rank 0] started without a launcher: RANK=0 (OMPI_COMM_WORLD_RANK), ").count(), 1);
+    let launched = launch(mnist(), 2, &weights("launched"), &folder);
+    assert!(launched.iter().all(|output| output.status.success()), "{}", text(&launched[0].stderr));
+    let of = |path: String| std::fs::read(folder.path().join(path)).unwrap();
+    for rank in [0, 1] {
+        assert!(of(format!("mpi/rank-{rank}.safetensors")) == of(format!("launched/rank-{rank}.safetensors")));
+    }
+}
+
+#[test]
+fn ranks_from_mpirun_refuse_one_that_is_left_over_in_the_shell() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut mpirun) = mpirun(&folder, &["-x", "RANK=0", "-x", "LOCAL_RANK=0"]) else { return };
+    mpirun.arg(mnist()).args(MNIST);
+    let output = finish(mpirun);
+    let message = text(&output.stderr);
+    assert!(!output.status.success(), "{message}");
+    assert!(message.contains("error: RANK=0 and OMPI_COMM_WORLD_RANK=1 contradict each other"), "{message}");
+}
+
 #[test]
 fn pythons_torchrun_starts_both_programs() {
     let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());

@@ -10,47 +10,47 @@ use lockstep::snapshot::OnSaveError;
 
 /// Train MNIST so that a kill costs no more than the steps since the last snapshot
 #[derive(Parser)]
-pub(crate) struct Args {
+pub struct Args {
     /// Total epochs to train the model
     #[arg(long, default_value_t = 3)]
-    pub(crate) epochs: u64,
+    pub epochs: u64,
     /// The folder of snapshots; training resumes from the newest good one
     #[arg(long, default_value = "snapshots")]
-    pub(crate) snapshots: PathBuf,
+    pub snapshots: PathBuf,
     /// Save a snapshot every this many epochs, and after the last one
     #[arg(long, default_value = "1")]
-    pub(crate) save_every: NonZeroU64,
+    pub save_every: NonZeroU64,
     /// Also save a snapshot every this many steps of an epoch
     #[arg(long)]
-    pub(crate) save_every_steps: Option<NonZeroUsize>,
+    pub save_every_steps: Option<NonZeroUsize>,
     /// How many snapshots to keep
     #[arg(long, default_value = "2")]
-    pub(crate) keep: NonZeroUsize,
+    pub keep: NonZeroUsize,
     /// What to do when a snapshot cannot be saved
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) on_save_error: OnSaveError,
+    pub on_save_error: OnSaveError,
     /// The network
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) model: DigitModel,
+    pub model: DigitModel,
     /// Samples in a batch of one rank
     #[arg(long, default_value = "32")]
-    pub(crate) batch_size: NonZeroUsize,
+    pub batch_size: NonZeroUsize,
     /// Learning rate
     #[arg(long, default_value_t = 0.01)]
-    pub(crate) lr: f64,
+    pub lr: f64,
     /// Seed of drawn digits, order, initial weights and dropout
     #[arg(long, default_value_t = 0)]
-    pub(crate) seed: u64,
+    pub seed: u64,
     /// A folder with MNIST's four files; without one, digits are drawn
     #[arg(long)]
-    pub(crate) data: Option<PathBuf>,
+    pub data: Option<PathBuf>,
     /// Digits to draw for training; a quarter as many are drawn for the test
     #[arg(long, default_value = "4096")]
-    pub(crate) samples: NonZeroUsize,
+    pub samples: NonZeroUsize,
     /// A folder in which each rank saves its weights at the end
     #[arg(long)]
-    pub(crate) weights: Option<PathBuf>,
+    pub weights: Option<PathBuf>,
     /// Where to train
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) device: DeviceChoice,
+    pub device: DeviceChoice,
 }

@@ -5,7 +5,7 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
@@ -218,6 +218,48 @@ fn waits_for_a_lock_that_outlives_its_job_and_names_the_lock() {
     drop(lock);
     let rest: Vec<String> = message.collect();
     assert!(lab.wait().unwrap().success() && waits.is_some(), "{rest:?}");
+}
+
+/// A job of Slurm whose first attempt is on a node that the network has cut off: it is stopped in the middle of a save, and goes on
+/// when the second attempt, on another node, has saved and ended.
+#[test]
+fn a_former_attempt_never_writes_over_the_snapshots_of_a_later_one() {
+    let job = job_with(&[while_saving(0, 6, Phase::Written, &[Act::Signal(19)])]);
+    let attempt = |number: &str| {
+        let mut command = job.command(lab());
+        command.args(with(&[])).env("SLURM_JOB_ID", "17").env("SLURM_RESTART_COUNT", number);
+        command
+    };
+    let mut former = attempt("0").stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let stat = format!("/proc/{}/stat", former.id());
+    let is_stopped = || fs::read_to_string(&stat).unwrap().rsplit(')').next().unwrap().starts_with(" T ");
+    lockstep_watchdog::until(is_stopped).expect("the former attempt did not save");
+
+    let later = Running::start(attempt("1")).end();
+    let message = String::from_utf8_lossy(&later.stderr).into_owned();
+    assert!(later.status.success(), "{message}");
+    assert!(message.contains("takes the folder of snapshots snapshots over"), "{message}");
+    let saved = || job.snapshots().into_iter().filter(|name| name.ends_with(".safetensors")).collect::<Vec<_>>();
+    let contents =
+        || saved().iter().map(|name| fs::read(job.path("snapshots").join(name)).unwrap()).collect::<Vec<_>>();
+    let (names, bytes) = (saved(), contents());
+    let weights = job.weights(1);
+    assert!(weights == undisturbed(1, &with(&[])), "the weights have other bits");
+
+    rustix::process::kill_process(rustix::process::Pid::from_child(&former), rustix::process::Signal::CONT).unwrap();
+    let mut message = String::new();
+    former.stderr.take().unwrap().read_to_string(&mut message).unwrap();
+    assert_eq!(former.wait().unwrap().code(), Some(1), "{message}");
+    assert!(
+        message.contains("attempt 1 of this job has saved its snapshots in snapshots, and this is attempt 0"),
+        "{message}"
+    );
+    assert_eq!(saved(), names);
+    assert!(contents() == bytes, "a snapshot of the later attempt was replaced");
+    // It does not come back either.
+    let again = Running::start(attempt("0")).end();
+    assert_eq!(again.status.code(), Some(1), "{}", String::from_utf8_lossy(&again.stderr));
+    assert!(contents() == bytes);
 }
 
 /// The samples that an epoch really used, over all attempts: from each attempt, the steps up to where the next one resumed.

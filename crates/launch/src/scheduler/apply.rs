@@ -1,11 +1,8 @@
 //! Fills in the flags that the user did not give, from the job.
 
-use super::allocation::{Allocation, Started};
-use crate::config::{ConfigError, Flags, Given, Nodes, Source};
+use lockstep_contract::scheduler::{Allocation, Started};
 
-/// The range of the jobs' rendezvous ports: below Linux's ephemeral ports (32768 and up) and apart from torchrun's
-/// 29400 and 29500.
-const PORTS: std::ops::Range<u16> = 20_000..29_000;
+use crate::config::{ConfigError, Flags, Given, Nodes, Source};
 
 /// A flag's value that came from the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,157 +15,139 @@ pub struct Taken {
     pub from: String,
 }
 
-impl Allocation {
-    /// Fills in the rendezvous flags that the user did not give; those that were given win. Returns what was filled in,
-    /// and notices.
-    ///
-    /// # Errors
-    /// The flags cannot work with this job: an agent on only one of several nodes, several agents on a node, a
-    /// different number of nodes than the job has, or nodes without known names.
-    pub fn apply(&self, flags: &mut Flags) -> Result<(Vec<Taken>, Vec<String>), ConfigError> {
-        let (agents, _) = &self.nodes;
-        let alone = flags.standalone || (is_given(&flags.nnodes) && Nodes::parse(&flags.nnodes)?.max == 1);
-        if alone {
-            let several = *agents > 1 && matches!(self.started, Started::OnEachNode { .. });
-            let notice =
-                || format!("{}: each of its {agents} agents runs a job of its own, as the flags say", self.title());
-            return Ok((Vec::new(), several.then(notice).into_iter().collect()));
-        }
-        let meets = [&flags.nnodes, &flags.rdzv_endpoint, &flags.master_addr].into_iter().any(is_given);
-        match &self.started {
-            // The user knows how the agents are started: by ssh from the script, or several on a node.
-            Started::ByTheScript | Started::SeveralTimes { .. } if meets => return Ok(Default::default()),
-            Started::ByTheScript if *agents > 1 => return Err(self.only_here()),
-            Started::SeveralTimes { agents, variable } => return Err(self.several_times(*agents, variable)),
-            Started::ByTheScript | Started::OnEachNode { .. } => {}
-        }
-        if *agents <= 1 {
-            return Ok((self.one_node(flags), Vec::new()));
-        }
-        self.check_number(&flags.nnodes)?;
-        let taken = self.fill(flags)?;
-        Ok((taken, self.meeting_place(flags).into_iter().collect()))
+/// Fills in the rendezvous flags that the user did not give; those that were given win. Returns what was filled in,
+/// and notices.
+///
+/// # Errors
+/// The flags cannot work with this job: an agent on only one of several nodes, several agents on a node, a
+/// different number of nodes than the job has, or nodes without known names.
+pub fn apply(job: &Allocation, flags: &mut Flags) -> Result<(Vec<Taken>, Vec<String>), ConfigError> {
+    let (agents, _) = &job.nodes;
+    let alone = flags.standalone || (is_given(&flags.nnodes) && Nodes::parse(&flags.nnodes)?.max == 1);
+    if alone {
+        let several = *agents > 1 && matches!(job.started, Started::OnEachNode { .. });
+        let notice = || format!("{}: each of its {agents} agents runs a job of its own, as the flags say", job.title());
+        return Ok((Vec::new(), several.then(notice).into_iter().collect()));
     }
-
-    /// A notice of the agents' endpoint, which the first agent prints.
-    fn meeting_place(&self, flags: &Flags) -> Option<String> {
-        let Started::OnEachNode { node: None | Some((0, _)) } = self.started else { return None };
-        let place = match flags.rdzv_endpoint.text.as_str() {
-            "" => format!("{}:{}", flags.master_addr.text, flags.master_port.text),
-            endpoint => endpoint.to_owned(),
-        };
-        Some(format!(
-            "{}: {} nodes meet at {place} (--dry-run shows what came from where)",
-            self.title(),
-            flags.nnodes.text
-        ))
+    let meets = [&flags.nnodes, &flags.rdzv_endpoint, &flags.master_addr].into_iter().any(is_given);
+    match &job.started {
+        // The user knows how the agents are started: by ssh from the script, or several on a node.
+        Started::ByTheScript | Started::SeveralTimes { .. } if meets => return Ok(Default::default()),
+        Started::ByTheScript if *agents > 1 => return Err(only_here(job)),
+        Started::SeveralTimes { agents, variable } => return Err(several_times(job, *agents, variable)),
+        Started::ByTheScript | Started::OnEachNode { .. } => {}
     }
+    if *agents <= 1 {
+        return Ok((one_node(job, flags), Vec::new()));
+    }
+    check_number(job, &flags.nnodes)?;
+    let taken = fill(job, flags)?;
+    Ok((taken, meeting_place(job, flags).into_iter().collect()))
+}
 
-    fn only_here(&self) -> ConfigError {
-        let (agents, from) = &self.nodes;
+/// A notice of the agents' endpoint, which the first agent prints.
+fn meeting_place(job: &Allocation, flags: &Flags) -> Option<String> {
+    let Started::OnEachNode { node: None | Some((0, _)) } = job.started else { return None };
+    let place = match flags.rdzv_endpoint.text.as_str() {
+        "" => format!("{}:{}", flags.master_addr.text, flags.master_port.text),
+        endpoint => endpoint.to_owned(),
+    };
+    Some(format!("{}: {} nodes meet at {place} (--dry-run shows what came from where)", job.title(), flags.nnodes.text))
+}
+
+fn only_here(job: &Allocation) -> ConfigError {
+    let (agents, from) = &job.nodes;
+    ConfigError::Clash(format!(
+        "{} has {agents} nodes ({from}), but its script starts this command on one of them alone: start one agent on each node \
+         ({}), or give --standalone to use this node only",
+        job.title(),
+        job.one_agent_per_node()
+    ))
+}
+
+fn several_times(job: &Allocation, agents: usize, variable: &str) -> ConfigError {
+    ConfigError::Clash(format!(
+        "{} starts {agents} agents, several on a node ({variable}), but an agent starts the workers of its node itself: start one \
+         on each node ({}) and give it --nproc-per-node",
+        job.title(),
+        job.one_agent_per_node()
+    ))
+}
+
+/// An agent of a job with one node meets no other, so it gets a port of its own, apart from other jobs on the same
+/// machine.
+fn one_node(job: &Allocation, flags: &mut Flags) -> Vec<Taken> {
+    let given = [
+        &flags.nnodes,
+        &flags.rdzv_backend,
+        &flags.rdzv_endpoint,
+        &flags.master_addr,
+        &flags.master_port,
+        &flags.node_rank,
+    ];
+    if given.into_iter().any(is_given) {
+        return Vec::new();
+    }
+    flags.standalone = true;
+    vec![Taken { flag: "standalone", value: String::new(), from: job.nodes.1.clone() }]
+}
+
+fn check_number(job: &Allocation, nnodes: &Given) -> Result<(), ConfigError> {
+    let (agents, from) = &job.nodes;
+    let asked = Nodes::parse(nnodes)?;
+    if !is_given(nnodes) || (asked.min..=asked.max).contains(agents) {
+        return Ok(());
+    }
+    let why = if asked.min > *agents { "the others would never come" } else { "the others would find the job full" };
+    let why = format!(
+        "{} starts {agents} agents ({from}), and {why}: leave the flag out, or give --nnodes={agents}",
+        job.title()
+    );
+    Err(ConfigError::NotAllowed { given: nnodes.clone(), why })
+}
+
+fn fill(job: &Allocation, flags: &mut Flags) -> Result<Vec<Taken>, ConfigError> {
+    let (agents, from) = &job.nodes;
+    let mut filling = Filling(Vec::new());
+    filling.fill(&mut flags.nnodes, agents.to_string(), from);
+    let fixed = flags.rdzv_backend.text == "static" && is_given(&flags.rdzv_backend)
+        || is_given(&flags.node_rank)
+        || is_given(&flags.master_addr);
+    let port = job.port();
+    if fixed {
+        if let Started::OnEachNode { node: Some((node, variable)) } = job.started {
+            filling.fill(&mut flags.node_rank, node.to_string(), &format!("{variable}={node}"));
+        }
+        if !is_given(&flags.rdzv_endpoint) && !is_given(&flags.master_addr) {
+            let (head, from) = head(job)?;
+            filling.fill(&mut flags.master_addr, head, from);
+            filling.fill(&mut flags.master_port, port.to_string(), &job.title());
+        }
+        return Ok(filling.0);
+    }
+    filling.fill(&mut flags.rdzv_backend, "c10d".to_owned(), from);
+    if !is_given(&flags.rdzv_endpoint) {
+        let (head, from) = head(job)?;
+        filling.fill(&mut flags.rdzv_endpoint, format!("{head}:{port}"), from);
+    }
+    if !job.id.is_empty() {
+        filling.fill(&mut flags.rdzv_id, job.id.clone(), &job.name());
+    }
+    Ok(filling.0)
+}
+
+/// The first node, where the agents meet.
+fn head(job: &Allocation) -> Result<(String, &str), ConfigError> {
+    let hosts = job.hosts.as_ref();
+    let head = hosts.and_then(|(hosts, from)| Some((hosts.first()?.clone(), from.as_str())));
+    head.ok_or_else(|| {
+        let (agents, from) = &job.nodes;
         ConfigError::Clash(format!(
-            "{} has {agents} nodes ({from}), but its script starts this command on one of them alone: start one agent on each node \
-             ({}), or give --standalone to use this node only",
-            self.title(),
-            self.one_agent_per_node()
+            "{} starts {agents} agents ({from}), and nothing names their nodes: give --rdzv-endpoint=HOST:PORT with the name of one \
+             node, or --hostfile=FILE with a node on each line",
+            job.title()
         ))
-    }
-
-    fn several_times(&self, agents: usize, variable: &str) -> ConfigError {
-        ConfigError::Clash(format!(
-            "{} starts {agents} agents, several on a node ({variable}), but an agent starts the workers of its node itself: start one \
-             on each node ({}) and give it --nproc-per-node",
-            self.title(),
-            self.one_agent_per_node()
-        ))
-    }
-
-    /// An agent of a job with one node meets no other, so it gets a port of its own, apart from other jobs on the same
-    /// machine.
-    fn one_node(&self, flags: &mut Flags) -> Vec<Taken> {
-        let given = [
-            &flags.nnodes,
-            &flags.rdzv_backend,
-            &flags.rdzv_endpoint,
-            &flags.master_addr,
-            &flags.master_port,
-            &flags.node_rank,
-        ];
-        if given.into_iter().any(is_given) {
-            return Vec::new();
-        }
-        flags.standalone = true;
-        vec![Taken { flag: "standalone", value: String::new(), from: self.nodes.1.clone() }]
-    }
-
-    fn check_number(&self, nnodes: &Given) -> Result<(), ConfigError> {
-        let (agents, from) = &self.nodes;
-        let asked = Nodes::parse(nnodes)?;
-        if !is_given(nnodes) || (asked.min..=asked.max).contains(agents) {
-            return Ok(());
-        }
-        let why =
-            if asked.min > *agents { "the others would never come" } else { "the others would find the job full" };
-        let why = format!(
-            "{} starts {agents} agents ({from}), and {why}: leave the flag out, or give --nnodes={agents}",
-            self.title()
-        );
-        Err(ConfigError::NotAllowed { given: nnodes.clone(), why })
-    }
-
-    fn fill(&self, flags: &mut Flags) -> Result<Vec<Taken>, ConfigError> {
-        let (agents, from) = &self.nodes;
-        let mut filling = Filling(Vec::new());
-        filling.fill(&mut flags.nnodes, agents.to_string(), from);
-        let fixed = flags.rdzv_backend.text == "static" && is_given(&flags.rdzv_backend)
-            || is_given(&flags.node_rank)
-            || is_given(&flags.master_addr);
-        let port = self.port();
-        if fixed {
-            if let Started::OnEachNode { node: Some((node, variable)) } = self.started {
-                filling.fill(&mut flags.node_rank, node.to_string(), &format!("{variable}={node}"));
-            }
-            if !is_given(&flags.rdzv_endpoint) && !is_given(&flags.master_addr) {
-                let (head, from) = self.head()?;
-                filling.fill(&mut flags.master_addr, head, from);
-                filling.fill(&mut flags.master_port, port.to_string(), &self.title());
-            }
-            return Ok(filling.0);
-        }
-        filling.fill(&mut flags.rdzv_backend, "c10d".to_owned(), from);
-        if !is_given(&flags.rdzv_endpoint) {
-            let (head, from) = self.head()?;
-            filling.fill(&mut flags.rdzv_endpoint, format!("{head}:{port}"), from);
-        }
-        if !self.id.is_empty() {
-            filling.fill(&mut flags.rdzv_id, self.id.clone(), &self.name());
-        }
-        Ok(filling.0)
-    }
-
-    /// The first node, where the agents meet.
-    fn head(&self) -> Result<(String, &str), ConfigError> {
-        let hosts = self.hosts.as_ref();
-        let head = hosts.and_then(|(hosts, from)| Some((hosts.first()?.clone(), from.as_str())));
-        head.ok_or_else(|| {
-            let (agents, from) = &self.nodes;
-            ConfigError::Clash(format!(
-                "{} starts {agents} agents ({from}), and nothing names their nodes: give --rdzv-endpoint=HOST:PORT with the name of one \
-                 node, or --hostfile=FILE with a node on each line",
-                self.title()
-            ))
-        })
-    }
-
-    /// The port is the same on each node of the job, and most likely a different one for another job on the same node.
-    fn port(&self) -> u16 {
-        let key = format!("{} {}", self.name(), self.id);
-        // FNV-1a, because the agents' builds may differ.
-        let hash = key
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-        PORTS.start + (hash % u64::from(PORTS.end - PORTS.start)) as u16
-    }
+    })
 }
 
 fn is_given(given: &Given) -> bool {
@@ -189,7 +168,8 @@ impl Filling {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::testing::find;
+    use lockstep_contract::scheduler::{PORTS, Read};
+
     use super::*;
     use crate::config::testing::flags;
 
@@ -203,10 +183,12 @@ mod tests {
     ];
 
     fn applied(variables: &[(&str, &str)], given: &[&str]) -> Result<(Vec<String>, Flags), String> {
-        let files = [("/nodes", "x1\nx1\nx2\n")];
+        let variable =
+            |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        let file = |_: &str| Ok("x1\nx1\nx2\n".to_owned());
+        let job = Allocation::find(&Read { variable: &variable, file: &file }, None).unwrap().unwrap();
         let mut flags = flags(given);
-        let (taken, notices) =
-            find(variables, &files, None).unwrap().apply(&mut flags).map_err(|error| error.to_string())?;
+        let (taken, notices) = apply(&job, &mut flags).map_err(|error| error.to_string())?;
         let taken = taken.iter().map(|taken| format!("--{}={} from {}", taken.flag, taken.value, taken.from));
         Ok((taken.chain(notices).collect(), flags))
     }

@@ -57,6 +57,19 @@ pub enum SnapshotError {
         /// How long this job has waited for it.
         waited: Duration,
     },
+    /// A later attempt of this job saves in the folder.
+    #[error(
+        "attempt {later} of this job has saved its snapshots in {}, and this is attempt {own}: the scheduler has started the job again, \
+         perhaps because it does not reach this node; end this process", folder.display()
+    )]
+    TakenOver {
+        /// The folder.
+        folder: PathBuf,
+        /// The number of this attempt, from 0.
+        own: u32,
+        /// The number of the later one.
+        later: u32,
+    },
     /// There are snapshots, but none belongs to this job, and the run may not resume from others.
     #[error(
         "{}{} holds snapshots of a run, the newest of epoch {epoch}; pass --resume to go on from it, or name another folder to start over",

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use tch::{Kind, Tensor};
 
 use super::error::{BadSnapshot, SnapshotError};
+use super::fence::Attempt;
 use crate::loader::Position;
 use crate::optim::StateMeta;
 
@@ -47,6 +48,9 @@ pub struct Meta {
     /// The job that saved it, by the names of all its launchers; `None` for a process without a launcher.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<String>,
+    /// Which start of the scheduler's job saved it; `None` without a scheduler that counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<Attempt>,
 }
 
 /// Everything that determines the order of the data, and so the meaning of a position.
@@ -171,6 +175,13 @@ pub(super) fn check_ends(header: &[u8], has: u64) -> Result<(), BadSnapshot> {
 pub(super) fn is_our_header(header: &[u8]) -> bool {
     let has = |label: String| header.windows(label.len()).any(|part| part == label.as_bytes());
     has(format!("\"{CHECKSUM_KEY}\":\"")) && has(format!("\"{SCHEMA_KEY}\":\"{SCHEMA}\""))
+}
+
+/// The attempt that wrote a file with this header.
+pub(super) fn attempt(header: &[u8]) -> Option<Attempt> {
+    let entries: Map<String, Value> = serde_json::from_slice(header).ok()?;
+    let meta = entries.get("__metadata__")?.get(META_KEY)?.as_str()?;
+    serde_json::from_str::<Meta>(meta).ok()?.attempt
 }
 
 /// The checksum in a header and the jobs that own the file, as far as they can be read.
@@ -323,6 +334,7 @@ mod tests {
             threads: 1,
             optimizer,
             jobs: Vec::new(),
+            attempt: None,
         }
     }
 

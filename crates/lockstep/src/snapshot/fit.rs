@@ -112,6 +112,7 @@ mod tests {
             threads: 1,
             optimizer: StateMeta { groups: Vec::new() },
             jobs: Vec::new(),
+            attempt: None,
         }
     }
 

@@ -60,6 +60,14 @@ pub(super) fn claim(folder: &Path, limit: Option<Duration>, say: impl FnMut(Dura
     until_free(limit, || ask(folder), pause, say)
 }
 
+/// Claims `folder` if it is free now.
+pub(super) fn try_claim(folder: &Path) -> Option<File> {
+    match ask(folder) {
+        Claim::Held(file) => Some(file),
+        Claim::Taken(_) | Claim::Unknown(_) => None,
+    }
+}
+
 /// Retries until the folder is free or `limit` has passed; `pause` waits for at most the given time, and returns the time since
 /// the start.
 fn until_free(

@@ -25,6 +25,9 @@
 //! **Owner**: the metadata of a snapshot name the job that saved it, by its run id or by its launchers' ids. So a restarted job
 //! recognizes its own snapshots, whichever node failed.
 //!
+//! **Attempts** ([`fence`]): a job that a scheduler starts again may have a living former attempt on a node that is cut off. The
+//! later attempt takes the folder over, and the former one ends at its next save.
+//!
 //! Why CRC-32: it detects every flipped bit and every burst error of up to 32 bits, and misses one in four billion other
 //! errors. It runs at the speed of memory, Python has it (`zlib.crc32`), and the crate, `crc32fast`, is a dependency anyway. It
 //! does not protect against deliberate changes.
@@ -35,6 +38,7 @@ mod choice;
 mod decision;
 mod error;
 mod extra;
+mod fence;
 mod file;
 mod fit;
 mod folder;
@@ -48,6 +52,7 @@ mod survey;
 mod writer;
 
 pub use error::{BadSnapshot, SnapshotError, Unfit};
+pub use fence::Attempt;
 pub use file::{Meta, Run, SCHEMA, Snapshot};
 pub use folder::{Found, list};
 pub use options::{OnSaveError, SaveArgs, SnapshotOptions};

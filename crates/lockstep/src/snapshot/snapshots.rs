@@ -14,6 +14,7 @@ use tch::nn::VarStore;
 
 use super::error::SnapshotError;
 use super::extra;
+use super::fence::{Attempt, TakenOver};
 use super::file::{self, Meta, Run};
 use super::folder;
 use super::lock::{self, Claim};
@@ -51,6 +52,8 @@ pub struct Snapshots {
     pub(super) report: Reporter,
     /// The job's names, which are written to each snapshot: this rank's, and after a resume those of all ranks.
     pub(super) jobs: BTreeSet<String>,
+    /// Which start of the scheduler's job this is.
+    attempt: Option<Attempt>,
     pending: Option<Pending>,
     /// Rank 0's claim to the folder, once made: a lock, or nothing if there are no locks.
     claim: Option<Option<File>>,
@@ -75,7 +78,8 @@ impl Snapshots {
         }
         let (report, jobs) = (report.clone(), report.job().map(str::to_owned).into_iter().collect());
         let (bad, foreign) = (BTreeSet::new(), BTreeSet::new());
-        Snapshots { folder, run, options, report, jobs, pending: None, claim: None, bad, foreign }
+        let attempt = Attempt::here();
+        Snapshots { folder, run, options, report, jobs, attempt, pending: None, claim: None, bad, foreign }
     }
 
     /// Copies everything that the step at `position` needs, and writes it, on rank 0; the other ranks have nothing to do.
@@ -188,17 +192,33 @@ impl Snapshots {
             threads: tch::get_num_threads(),
             optimizer: state.meta().clone(),
             jobs: self.jobs.iter().cloned().collect(),
+            attempt: self.attempt.clone(),
         };
         let (folder, keep, report) = (self.folder.clone(), self.options.keep.get(), self.report.clone());
         let bytes = file::encode(&meta, extra, tensors(vs, state))?;
-        Ok(Job { folder, position, bytes, keep, bad: self.bad.clone(), foreign: self.foreign.clone(), report })
+        let (bad, foreign, attempt) = (self.bad.clone(), self.foreign.clone(), self.attempt.clone());
+        Ok(Job { folder, position, bytes, keep, bad, foreign, attempt, report })
     }
 
     /// Ensures that no other job saves into the folder while this exists.
+    ///
+    /// A former attempt of the same job may still hold the folder's lock, on a node that the scheduler does not reach: then this
+    /// attempt goes on without the lock, and the [fence](super::fence) keeps the former from saving.
     pub(super) fn claim(&mut self) -> Result<(), SnapshotError> {
-        if self.claim.is_some() {
+        if matches!(self.claim, Some(Some(_))) {
             return Ok(());
         }
+        if self.claim.is_some() {
+            // As soon as the former attempt is gone.
+            self.claim = Some(lock::try_claim(&self.folder));
+            return Ok(());
+        }
+        if let Some(Err(over)) = self.attempt.as_ref().map(|attempt| attempt.check(&self.folder)) {
+            return Err(taken_over(self.folder.clone(), over));
+        }
+        let own = self.attempt.as_ref();
+        let follows = own.is_some_and(|own| own.latest(&self.folder).is_some_and(|latest| latest < own.number));
+        let limit = if follows { Some(Duration::ZERO) } else { self.options.lock_wait };
         let say = |waited: Duration, limit: Duration| {
             self.report.warn(format!(
                 "rank 0 has waited {} s for the lock on the folder of snapshots {} and waits up to {} s: another job holds it, or \
@@ -208,8 +228,16 @@ impl Snapshots {
                 limit.as_secs()
             ));
         };
-        self.claim = Some(match lock::claim(&self.folder, self.options.lock_wait, say) {
+        self.claim = Some(match lock::claim(&self.folder, limit, say) {
             Claim::Held(file) => Some(file),
+            Claim::Taken(_) if follows => {
+                self.report.warn(format!(
+                    "this attempt of the job takes the folder of snapshots {} over: a former attempt still holds its lock, and will end \
+                     at its next save",
+                    self.folder.display()
+                ));
+                None
+            }
             Claim::Taken(waited) => return Err(SnapshotError::Taken { folder: self.folder.clone(), waited }),
             Claim::Unknown(error) => {
                 let folder = self.folder.display();
@@ -241,12 +269,19 @@ fn handle_failure(
     report: &Reporter,
 ) -> Result<(), SnapshotError> {
     let Err(source) = written else { return Ok(()) };
+    if let Some(over) = source.get_ref().and_then(|inner| inner.downcast_ref::<TakenOver>()) {
+        return Err(taken_over(path.parent().unwrap_or(&path).to_owned(), *over));
+    }
     let error = SnapshotError::Save { path, source };
     if stop {
         return Err(error);
     }
     report.warn(format!("{:#}; training goes on", anyhow::Error::from(error)));
     Ok(())
+}
+
+fn taken_over(folder: PathBuf, TakenOver { own, later }: TakenOver) -> SnapshotError {
+    SnapshotError::TakenOver { folder, own, later }
 }
 
 /// All tensors with their names in the file: wide elements first, so that each tensor begins at a multiple of its width.

@@ -11,6 +11,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use super::error::BadSnapshot;
+use super::fence::Attempt;
 use super::file::{self, LENGTH, Snapshot};
 use super::survey::Summary;
 
@@ -57,13 +58,24 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 
 /// Information from the header of the file at `path`; the tensors are not read, and may be torn or damaged.
 pub(super) fn summary(path: &Path) -> Result<Summary, BadSnapshot> {
+    let (bytes, header) = header(path)?;
+    let (checksum, jobs) = file::identity(&header);
+    Ok(Summary { bytes, checksum, jobs })
+}
+
+/// The attempt that wrote the file at `path`; `None` if its header does not say.
+pub(super) fn attempt(path: &Path) -> Option<Attempt> {
+    file::attempt(&header(path).ok()?.1)
+}
+
+/// The file's length, and its header.
+fn header(path: &Path) -> Result<(u64, Vec<u8>), BadSnapshot> {
     let mut file = open_regular(path)?;
     let (bytes, mut start) = (file.metadata()?.len(), Vec::new());
     append(&mut file, LENGTH as u64, &mut start)?;
     let length = file::header_length(&start, bytes)?;
     append(&mut file, length as u64, &mut start)?;
-    let (checksum, jobs) = file::identity(start.get(LENGTH..).unwrap_or_default());
-    Ok(Summary { bytes, checksum, jobs })
+    Ok((bytes, start.split_off(LENGTH.min(start.len()))))
 }
 
 /// Returns true if this module wrote the file at `path` in this schema; it may be torn or damaged.

@@ -10,6 +10,7 @@ use std::time::Instant;
 use lockstep_contract::fault::{Phase, Point};
 use tempfile::NamedTempFile;
 
+use super::fence::Attempt;
 use super::file;
 use super::folder::{self, TEMPORARY};
 use super::source;
@@ -27,6 +28,7 @@ pub(super) struct Job {
     pub(super) keep: usize,
     pub(super) bad: BTreeSet<PathBuf>,
     pub(super) foreign: BTreeSet<PathBuf>,
+    pub(super) attempt: Option<Attempt>,
     pub(super) report: Reporter,
 }
 
@@ -65,9 +67,31 @@ impl Job {
         partial.write_all(second)?;
         partial.as_file().sync_all()?;
         self.inject_faults(Phase::Written)?;
-        let _open = partial.persist(path).map_err(|error| error.error)?;
+        let _open = self.name(partial, path)?;
         File::open(&self.folder)?.sync_all()?;
         self.inject_faults(Phase::Named)
+    }
+
+    /// Gives the file its name, unless a later attempt of the job has saved. A file that appears under the name in between is looked
+    /// at again: it may be a later attempt's.
+    fn name(&self, partial: NamedTempFile, path: &Path) -> io::Result<File> {
+        self.check_fence()?;
+        if fs::symlink_metadata(path).is_ok() {
+            return partial.persist(path).map_err(|error| error.error);
+        }
+        match partial.persist_noclobber(path) {
+            Ok(file) => Ok(file),
+            Err(lost) if lost.error.kind() == io::ErrorKind::AlreadyExists => {
+                self.check_fence()?;
+                lost.file.persist(path).map_err(|error| error.error)
+            }
+            Err(lost) => Err(lost.error),
+        }
+    }
+
+    fn check_fence(&self) -> io::Result<()> {
+        let checked = self.attempt.as_ref().map_or(Ok(()), |attempt| attempt.check(&self.folder));
+        checked.map_err(io::Error::other)
     }
 
     /// Refuses to replace anything but an empty file or one of ours.

@@ -11,10 +11,11 @@ use rustix::process::{Pid, getppid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 use super::SpawnError;
-use crate::env::LAUNCHER_VARIABLES;
+use crate::env::{self, LAUNCHER_VARIABLES};
+use lockstep_contract::scheduler::Task;
 
 /// The only variable of our own in a worker's environment: a [`Handshake`] as JSON.
-pub(super) const HANDSHAKE: &str = "LOCKSTEP_SPAWN";
+pub(crate) const HANDSHAKE: &str = "LOCKSTEP_SPAWN";
 
 /// What the parent passes to a worker process in addition to torchrun's variables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,14 +79,16 @@ pub(crate) fn watch_parent() {
     let _ = Place::of_this_process();
 }
 
-/// Refuses to spawn if a launcher has already started the processes of this job.
+/// Refuses to spawn if a launcher, MPI's launcher or srun has already started the processes of this job.
 pub(super) fn refuse_launcher(lookup: impl Fn(&str) -> Option<OsString>) -> Result<(), SpawnError> {
     let lookup = |name: &str| lookup(name).filter(|value| !value.is_empty());
+    let task = env::read(&lookup, Task::find).ok().flatten();
+    let one_of_many = task.filter(|task| task.size.value > 1).map(|task| task.size.to_string());
     if lookup(HANDSHAKE).is_some() {
         return Err(SpawnError::Nested);
     }
     let value = |name: &str| lookup(name).map(|value| format!("{name}={}", value.to_string_lossy()));
-    let found: Vec<_> = LAUNCHER_VARIABLES.into_iter().filter_map(value).collect();
+    let found: Vec<_> = LAUNCHER_VARIABLES.into_iter().filter_map(value).chain(one_of_many).collect();
     if found.is_empty() { Ok(()) } else { Err(SpawnError::UnderLauncher { found }) }
 }
 
@@ -144,6 +147,20 @@ mod tests {
         assert!(error.contains("RANK=2, WORLD_SIZE=2"), "{error}");
         assert!(error.contains("start it plainly"), "{error}");
         assert!(refuse_launcher(|_| None).is_ok());
+    }
+
+    #[test]
+    fn refuses_to_run_as_one_of_several_processes_of_mpi() {
+        let hydra = |size: &'static str| {
+            move |name: &str| match name {
+                "PMI_SIZE" | "MPI_LOCALNRANKS" => Some(size.into()),
+                "PMI_RANK" | "MPI_LOCALRANKID" => Some("0".into()),
+                _ => None,
+            }
+        };
+        let error = refuse_launcher(hydra("2")).unwrap_err().to_string();
+        assert!(error.contains("cannot spawn under a launcher (PMI_SIZE=2)"), "{error}");
+        assert!(refuse_launcher(hydra("1")).is_ok());
     }
 
     #[test]

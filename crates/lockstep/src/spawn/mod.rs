@@ -55,7 +55,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use error::{Failure, Report, SpawnError, Stage, Stopped, StoppedBy};
-pub(crate) use handshake::watch_parent;
+pub(crate) use handshake::{HANDSHAKE, watch_parent};
 pub use host::Hosted;
 
 use crate::LaunchEnv;

@@ -83,7 +83,7 @@ impl Agent<'_> {
                 format!("--local-addr={}", rendezvous.addresses[self.node]),
             ],
         };
-        flags.push(format!("--nproc-per-node={}", spec.ranks_per_node()));
+        flags.push(format!("--nproc-per-node={}", spec.workers_of(self.node)));
         flags.push(format!("--max-restarts={}", spec.max_restarts));
         flags.extend(spec.stop_timeout_seconds.map(|seconds| format!("--stop-timeout={seconds}")));
         flags.push(format!("--log-dir={}", self.folder.logs().display()));
@@ -183,6 +183,12 @@ mod tests {
         let expected = "/x/torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:9 --rdzv-id=job \
                         --rdzv-conf=is_host=false --local-addr=127.0.0.2 --nproc-per-node=2";
         assert!(line.contains(expected), "{line}");
+    }
+
+    #[test]
+    fn gives_unequal_nodes_their_own_numbers_of_workers() {
+        let spec = RunSpec { ranks: 4, nodes: 2, workers: vec![1, 3], ..RunSpec::default() };
+        assert!(words(&spec, None, &Launcher::Own).contains(" --nproc-per-node=3 "));
     }
 
     #[test]

@@ -60,6 +60,8 @@ fn run(run: &RunSpec) -> Vec<String> {
     let mut flaws = Vec::new();
     if run.ranks == 0 || run.nodes == 0 || run.ranks > MOST_RANKS {
         flaws.push(format!("ranks must be from 1 to {MOST_RANKS}, nodes from 1 on"));
+    } else if !run.workers.is_empty() {
+        flaws.extend(workers(run));
     } else if !run.ranks.is_multiple_of(run.nodes) {
         flaws.push(format!("{} ranks cannot be shared equally by {} nodes", run.ranks, run.nodes));
     }
@@ -73,6 +75,12 @@ fn run(run: &RunSpec) -> Vec<String> {
     flaws.extend(order(run));
     flaws.extend(lab(run));
     flaws
+}
+
+fn workers(run: &RunSpec) -> Option<String> {
+    let RunSpec { ranks, nodes, workers, .. } = run;
+    let fine = workers.len() == *nodes && !workers.contains(&0) && workers.iter().sum::<usize>() == *ranks;
+    (!fine).then(|| format!("workers is {workers:?}: it has a number for each of {nodes} nodes, {ranks} in all"))
 }
 
 fn order(run: &RunSpec) -> Option<String> {

@@ -45,8 +45,11 @@ pub(crate) struct RunSpec {
     pub(crate) program: Option<PathBuf>,
     /// The number of processes on all nodes together.
     pub(crate) ranks: usize,
-    /// The number of agents, each with an equal share of the ranks.
+    /// The number of agents, each with an equal share of the ranks unless `workers` says otherwise.
     pub(crate) nodes: usize,
+    /// The number of ranks of each node; if empty, all nodes have equally many.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) workers: Vec<usize>,
     /// Where each node stores its snapshots.
     pub(crate) disks: Disks,
     /// The flag of `lockstep run`.
@@ -236,9 +239,9 @@ impl When {
 }
 
 impl RunSpec {
-    /// The number of workers of one agent.
-    pub(crate) fn ranks_per_node(&self) -> usize {
-        self.ranks / self.nodes
+    /// The number of workers of a node's agent.
+    pub(crate) fn workers_of(&self, node: usize) -> usize {
+        self.workers.get(node).copied().unwrap_or(self.ranks / self.nodes)
     }
 
     /// The number of steps per epoch of a lab.
@@ -262,6 +265,7 @@ impl Default for RunSpec {
             program: None,
             ranks: 2,
             nodes: 1,
+            workers: Vec::new(),
             disks: Disks::Shared,
             max_restarts: 3,
             requeues: 0,

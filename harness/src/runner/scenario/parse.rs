@@ -108,6 +108,18 @@ mod tests {
     }
 
     #[test]
+    fn accepts_unequal_nodes_only_if_their_workers_are_the_ranks() {
+        let run = |workers| {
+            format!("name = \"a\"\ntitle = \"\"\nshows = \"\"\n[run]\nranks = 4\nnodes = 2\nworkers = {workers}\n")
+        };
+        assert_eq!(parse("x.toml", &run("[1, 3]")).unwrap().run.workers, [1, 3]);
+        for workers in ["[4]", "[1, 2]", "[4, 0]"] {
+            let message = parse("x.toml", &run(workers)).unwrap_err().to_string();
+            assert!(message.contains("it has a number for each of 2 nodes, 4 in all"), "{message}");
+        }
+    }
+
+    #[test]
     fn names_every_flaw_with_its_own_line() {
         let message = error("[run]\nranks = 3\nnodes = 2\n[[fault]]\nwho = { rank = 9 }\nwhen = {}\nwhat = \"kill\"\n");
         let lines: Vec<_> = message.lines().collect();

@@ -3,6 +3,10 @@
 use super::hosts::{self, HostFileError};
 use super::{mpi, pbs, slurm};
 
+/// The ports at which the processes of a job meet: below Linux's ephemeral ports (32768 and up) and apart from torchrun's 29400
+/// and 29500.
+pub const PORTS: std::ops::Range<u16> = 20_000..29_000;
+
 /// The job in which this agent was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
@@ -51,11 +55,11 @@ pub enum Started {
 }
 
 /// Access to the environment: variables by name, and files by path.
-pub(super) struct Read<'a> {
+pub struct Read<'a> {
     /// The value of a variable.
-    pub(super) variable: &'a dyn Fn(&str) -> Option<String>,
+    pub variable: &'a dyn Fn(&str) -> Option<String>,
     /// The text of a file.
-    pub(super) file: &'a dyn Fn(&str) -> std::io::Result<String>,
+    pub file: &'a dyn Fn(&str) -> std::io::Result<String>,
 }
 
 impl Allocation {
@@ -63,7 +67,7 @@ impl Allocation {
     ///
     /// # Errors
     /// The host file cannot be read, or is not a list of hosts.
-    pub(super) fn find(read: &Read<'_>, hostfile: Option<&str>) -> Result<Option<Allocation>, HostFileError> {
+    pub fn find(read: &Read<'_>, hostfile: Option<&str>) -> Result<Option<Allocation>, HostFileError> {
         let found = slurm::find(read).or_else(|| pbs::find(read)).or_else(|| mpi::find(read));
         let Some(path) = hostfile else { return Ok(found) };
         let text = (read.file)(path).map_err(|source| HostFileError::Unreadable { path: path.into(), source })?;
@@ -107,6 +111,13 @@ impl Allocation {
         }
     }
 
+    /// The port at which the job's processes meet. It is the same on each node of the job, and most likely a different one for
+    /// another job on the same node.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        port_of(&format!("{} {}", self.name(), self.id))
+    }
+
     /// The names of the nodes, if they are known.
     #[must_use]
     pub fn host_names(&self) -> &[String] {
@@ -134,6 +145,14 @@ impl Allocation {
             Scheduler::HostFile => "host file".to_owned(),
         }
     }
+}
+
+/// One of [`PORTS`], which follows from the key by FNV-1a: the programs of one job may be of different builds.
+pub(super) fn port_of(key: &str) -> u16 {
+    let hash = key
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    PORTS.start + (hash % u64::from(PORTS.end - PORTS.start)) as u16
 }
 
 #[cfg(test)]

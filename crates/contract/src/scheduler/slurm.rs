@@ -4,6 +4,51 @@
 use super::allocation::{Allocation, Read, Scheduler, Started};
 use super::hosts::expand;
 use super::mpi;
+use super::task::{Names, Task, TaskError, number, read_task};
+
+/// A step's variables. The number of tasks on a node is one of a list: see [`tasks_of_node`].
+const SRUN: Names = Names {
+    starter: "srun",
+    rank: "SLURM_PROCID",
+    size: "SLURM_STEP_NUM_TASKS",
+    local_rank: "SLURM_LOCALID",
+    local_size: "SLURM_STEP_TASKS_PER_NODE",
+    pass_on: "srun --export=ALL,MASTER_ADDR=HOST ...",
+};
+
+/// The task of a step that this process is. A job's script has a rank, too, but is in no step.
+pub(super) fn task(read: &Read<'_>) -> Result<Option<Task>, TaskError> {
+    if (read.variable)("SLURM_STEP_ID").is_none() {
+        return Ok(None);
+    }
+    let node = number(read, SRUN.starter, "SLURM_NODEID")?;
+    let here = |list: String| match tasks_of_node(&list, node.value) {
+        Some(tasks) => tasks.to_string(),
+        None => format!("{list} without {node}"),
+    };
+    let variable = |name: &str| match (read.variable)(name) {
+        Some(list) if name == SRUN.local_size => Some(here(list)),
+        other => other,
+    };
+    let found = read_task(&Read { variable: &variable, file: read.file }, &SRUN)?;
+    Ok(found.map(|task| Task { node: Some(node), ..task }))
+}
+
+/// The number of tasks on a node: the list `2(x3),1` is short for `2,2,2,1`.
+fn tasks_of_node(list: &str, node: usize) -> Option<usize> {
+    let mut first = 0usize;
+    for part in list.split(',') {
+        let (tasks, nodes) = match part.trim().split_once("(x") {
+            Some((tasks, nodes)) => (tasks, nodes.strip_suffix(')')?.parse().ok()?),
+            None => (part.trim(), 1usize),
+        };
+        first = first.saturating_add(nodes);
+        if node < first {
+            return tasks.parse().ok();
+        }
+    }
+    None
+}
 
 pub(super) fn find(read: &Read<'_>) -> Option<Allocation> {
     let variable = read.variable;
@@ -112,6 +157,15 @@ mod tests {
             with(&[("SLURM_STEP_ID", "")]).one_agent_per_node(),
             "srun --nodes=4 --ntasks-per-node=1 lockstep run ..."
         );
+    }
+
+    #[test]
+    fn counts_the_tasks_of_each_node() {
+        let counts = |list: &str| (0..4).map(|node| tasks_of_node(list, node)).collect::<Vec<_>>();
+        assert_eq!(counts("2(x3),1"), [Some(2), Some(2), Some(2), Some(1)]);
+        assert_eq!(counts("1,3"), [Some(1), Some(3), None, None]);
+        assert_eq!(counts("4(x2)"), [Some(4), Some(4), None, None]);
+        assert_eq!([counts("")[0], counts("x")[0], counts("2(x")[0], counts("2(x-1)")[0]], [None; 4]);
     }
 
     #[test]

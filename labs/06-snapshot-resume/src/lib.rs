@@ -1,17 +1,15 @@
 //! Lab 06: fault tolerance. Kill this program at any moment and start it again: it ends with the same bits.
 //!
-//! Runs alone, or under `lockstep run` or torchrun, which restart it after a failure. New since lab 03: it saves snapshots and
-//! resumes from them, random numbers are keyed by the step, and the layout of the gradient buckets never changes.
+//! New since lab 03: it saves snapshots and resumes from them, random numbers are keyed by the step, and the layout of the gradient
+//! buckets never changes. [`train`] is a library, since lab 09 trains with it on many nodes.
 
 mod args;
 
-use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::Result;
-use args::Args;
-use clap::Parser;
+use c10d::ProcessGroup;
 use lockstep::data::{Dataset, mnist_or_drawn};
 use lockstep::loader::{DataLoader, Position};
 use lockstep::metrics::evaluate;
@@ -19,20 +17,18 @@ use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::rng::seed_step;
 use lockstep::sampler::DistributedSampler;
 use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
-use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
+use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint};
 use tch::nn::VarStore;
 
-fn main() -> ExitCode {
-    exit::main(|| {
-        let args = Args::parse();
-        train(&LaunchEnv::from_env_or_alone()?, &args)
-    })
-}
+pub use args::Args;
 
 // ANCHOR: train
-fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
-    let device = args.device.pick(env.local_rank, env.local_world_size)?;
-    let group = Rc::new(init_process_group(env, device, &Default::default())?);
+/// Trains on all ranks of `group`, from the newest good snapshot on, and returns the final weights.
+///
+/// # Errors
+/// What a step, a batch, or a snapshot reports.
+pub fn train(env: &LaunchEnv, group: ProcessGroup, args: &Args) -> Result<VarStore> {
+    let (device, group) = (group.device(), Rc::new(group));
     let (train_digits, test_digits) = (args.samples.get(), args.samples.get().div_ceil(4));
     let (train_set, test_set) = mnist_or_drawn(args.data.as_deref(), args.seed, train_digits, test_digits)?;
     let (samples, test_set, batch_size) = (train_set.len(), Arc::new(test_set), args.batch_size.get());
@@ -83,6 +79,6 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     if let Some(folder) = &args.weights {
         checkpoint::save_of_rank(&vs, folder, env.rank)?;
     }
-    Ok(())
+    Ok(vs)
 }
 // ANCHOR_END: train

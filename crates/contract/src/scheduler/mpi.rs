@@ -2,15 +2,30 @@
 //! `MPI_LOCALNRANKS`). They number their processes, each of which is an agent here, and do not name their nodes.
 
 use super::allocation::{Allocation, Read, Scheduler, Started};
+use super::task::Names;
 
-/// Size, rank and the number of processes on this node, for each launcher.
-const LAUNCHERS: [[&str; 3]; 2] = [
-    ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"],
-    ["PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS"],
-];
+/// Open MPI's mpirun.
+pub(super) const OPEN_MPI: Names = Names {
+    starter: "mpirun (Open MPI)",
+    rank: "OMPI_COMM_WORLD_RANK",
+    size: "OMPI_COMM_WORLD_SIZE",
+    local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+    local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
+    pass_on: "mpirun -x MASTER_ADDR=HOST ...",
+};
+
+/// The mpiexec of MPICH and Intel MPI.
+pub(super) const HYDRA: Names = Names {
+    starter: "mpiexec (Hydra)",
+    rank: "PMI_RANK",
+    size: "PMI_SIZE",
+    local_rank: "MPI_LOCALRANKID",
+    local_size: "MPI_LOCALNRANKS",
+    pass_on: "mpiexec -genv MASTER_ADDR HOST ...",
+};
 
 pub(super) fn find(read: &Read<'_>) -> Option<Allocation> {
-    LAUNCHERS.iter().find_map(|[size, rank, local_size]| {
+    [OPEN_MPI, HYDRA].iter().find_map(|Names { size, rank, local_size, .. }| {
         let number = |name: &str| (read.variable)(name).and_then(|text| text.parse::<usize>().ok());
         let (agents, node) = (number(size)?, number(rank)?);
         let started = match number(local_size) {

@@ -1,10 +1,19 @@
-//! A launcher's variables (torchrun's), read once into one value.
+//! A launcher's variables (torchrun's), read once into one value. Without a launcher, `mpirun`, `mpiexec` or `srun` may have
+//! started one process for each rank; what a launcher would have set is then [`Taken`] from their variables.
 //!
 //! Parsing is a pure function of a lookup, so tests never touch the process's environment. Leaves out joining the group, and
 //! starting processes: see [`crate::spawn()`].
 
+mod error;
+mod taken;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
+
+pub use error::EnvError;
+use lockstep_contract::scheduler::Task;
+pub use taken::Taken;
+pub(crate) use taken::read;
 
 use crate::{LocalRank, Rank, WorldSize};
 
@@ -14,7 +23,7 @@ pub const ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
 /// Variables that only a launcher sets; if one is present, processes were already started.
 pub const LAUNCHER_VARIABLES: [&str; 3] = ["RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"];
 
-/// The variables in which Slurm (srun(1)), Open MPI (mpirun(1)) and MPICH's Hydra pass the number of processes they started.
+/// The variables in which Slurm (sbatch(1)), Open MPI (mpirun(1)) and MPICH's Hydra pass the number of a job's processes.
 const TASKS: [&str; 3] = ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
 
 const REQUIRED: [&str; 6] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
@@ -47,65 +56,17 @@ pub struct LaunchEnv {
     pub error_file: Option<PathBuf>,
     /// The job's name (`TORCHELASTIC_RUN_ID`).
     pub run_id: Option<String>,
-}
-
-/// Why the environment does not describe a worker.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum EnvError {
-    /// Variables that every launcher sets are absent.
-    #[error("{} not set: {}", listed(names), start_hint(names, *slurm))]
-    Missing {
-        /// All absent names, in the order of [`LaunchEnv`].
-        names: Vec<&'static str>,
-        /// True if Slurm started this process (`SLURM_PROCID` is set).
-        slurm: bool,
-    },
-    /// A value does not have the form that its variable requires.
-    #[error("{name} is {value:?}, which is not {expected}: let the launcher set it, or unset it")]
-    Unparsable {
-        /// The variable.
-        name: &'static str,
-        /// Its value, lossily decoded.
-        value: String,
-        /// The expected form.
-        expected: &'static str,
-    },
-    /// The rank does not exist in this world.
-    #[error("RANK is {rank} but WORLD_SIZE is {world_size}: ranks run from 0 to WORLD_SIZE - 1")]
-    RankOutsideWorld {
-        /// `RANK`.
-        rank: Rank,
-        /// `WORLD_SIZE`.
-        world_size: WorldSize,
-    },
-    /// The local rank does not exist on this node.
-    #[error(
-        "LOCAL_RANK is {local_rank} but LOCAL_WORLD_SIZE is {local_world_size}: local ranks run from 0 to LOCAL_WORLD_SIZE - 1"
-    )]
-    LocalRankOutsideNode {
-        /// `LOCAL_RANK`.
-        local_rank: LocalRank,
-        /// `LOCAL_WORLD_SIZE`.
-        local_world_size: WorldSize,
-    },
-    /// The node has more processes than the whole job.
-    #[error(
-        "LOCAL_WORLD_SIZE is {local_world_size} but WORLD_SIZE is {world_size}: a node cannot hold more processes than the job; are the two swapped?"
-    )]
-    NodeLargerThanWorld {
-        /// `LOCAL_WORLD_SIZE`.
-        local_world_size: WorldSize,
-        /// `WORLD_SIZE`.
-        world_size: WorldSize,
-    },
+    /// The variables that no launcher set, with the values that MPI's launcher or Slurm gave them; empty under a launcher.
+    pub taken: Vec<Taken>,
 }
 
 impl LaunchEnv {
-    /// Reads this process's environment.
+    /// Reads this process's environment: a launcher's variables, and those that are not set from `mpirun`, `mpiexec` or `srun` if one
+    /// of them started this process as one of its ranks.
     ///
     /// # Errors
-    /// [`EnvError::Missing`] names every absent variable at once; the others name the first bad value.
+    /// [`EnvError::Missing`] names every absent variable at once, [`EnvError::Task`] two variables that contradict each other; the
+    /// others name the first bad value.
     pub fn from_env() -> Result<Self, EnvError> {
         Self::parse(|name| std::env::var_os(name))
     }
@@ -113,8 +74,8 @@ impl LaunchEnv {
     /// Reads this process's environment; without a launcher, this is a process alone: rank 0 of a world of 1.
     ///
     /// # Errors
-    /// As [`LaunchEnv::from_env`] under a launcher. Also fails when Slurm or MPI started more than one process: each would
-    /// train alone, on all of the data.
+    /// As [`LaunchEnv::from_env`] under a launcher, or as one of several processes that Slurm or MPI started. Also fails if Slurm's
+    /// job has several tasks and this process is none of them: each would train alone, on all of the data.
     pub fn from_env_or_alone() -> Result<Self, EnvError> {
         Ok(Self::from_env_if_launched()?.unwrap_or_else(Self::alone))
     }
@@ -125,7 +86,7 @@ impl LaunchEnv {
     /// As [`LaunchEnv::from_env_or_alone`].
     pub fn from_env_if_launched() -> Result<Option<Self>, EnvError> {
         let lookup = |name: &str| std::env::var_os(name);
-        is_one_of_many(lookup).then(|| Self::parse(lookup)).transpose()
+        is_one_of_many(&lookup).then(|| Self::parse(lookup)).transpose()
     }
 
     /// A process that is the whole job. It hosts its own store on a free port of the loopback interface.
@@ -142,7 +103,15 @@ impl LaunchEnv {
             agent_store: false,
             error_file: std::env::var_os(ERROR_FILE).filter(|path| !path.is_empty()).map(PathBuf::from),
             run_id: None,
+            taken: Vec::new(),
         }
+    }
+
+    /// What was taken from MPI's launcher or Slurm, for a log: `RANK=1 (OMPI_COMM_WORLD_RANK), …`; `None` under a launcher.
+    #[must_use]
+    pub fn source(&self) -> Option<String> {
+        let taken: Vec<_> = self.taken.iter().map(Taken::to_string).collect();
+        (!taken.is_empty()).then(|| taken.join(", "))
     }
 
     /// Reads variables through `lookup`.
@@ -150,7 +119,8 @@ impl LaunchEnv {
     /// # Errors
     /// As [`LaunchEnv::from_env`].
     pub fn parse(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, EnvError> {
-        let vars = Vars(lookup);
+        let taken = taken::take(&lookup)?;
+        let vars = Vars { lookup, taken };
         vars.check_present()?;
         let env = LaunchEnv {
             rank: Rank::new(vars.number("RANK")?),
@@ -164,6 +134,7 @@ impl LaunchEnv {
             agent_store: vars.python_bool("TORCHELASTIC_USE_AGENT_STORE")?,
             error_file: vars.get(ERROR_FILE).map(PathBuf::from),
             run_id: vars.get("TORCHELASTIC_RUN_ID").map(|id| id.to_string_lossy().into_owned()),
+            taken: vars.taken,
         };
         env.check_places()?;
         Ok(env)
@@ -185,18 +156,27 @@ impl LaunchEnv {
 }
 
 /// Returns true if a variable shows that other processes belong to the job.
-fn is_one_of_many(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
-    let vars = Vars(lookup);
-    let many = |name: &&str| vars.text(name).parse().is_ok_and(|tasks: u64| tasks > 1);
-    LAUNCHER_VARIABLES.iter().any(|name| vars.get(name).is_some()) || TASKS.iter().any(many)
+fn is_one_of_many(lookup: &impl Fn(&str) -> Option<OsString>) -> bool {
+    let number = |name: &str| lookup(name)?.to_str()?.trim().parse::<u64>().ok();
+    let is_set = |name: &str| lookup(name).is_some_and(|value| !value.is_empty());
+    let many = match read(lookup, Task::find) {
+        Ok(Some(task)) => task.size.value > 1,
+        _ => TASKS.iter().any(|name| number(name).is_some_and(|tasks| tasks > 1)),
+    };
+    many || LAUNCHER_VARIABLES.into_iter().any(is_set)
 }
 
-struct Vars<F>(F);
+/// The environment, completed by what was taken.
+struct Vars<F> {
+    lookup: F,
+    taken: Vec<Taken>,
+}
 
 impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
     /// A variable that is set but empty counts as absent, as for a shell's `${VAR:?}`.
     fn get(&self, name: &str) -> Option<OsString> {
-        (self.0)(name).filter(|value| !value.is_empty())
+        let taken = || self.taken.iter().find(|taken| taken.variable == name).map(|taken| taken.value.clone().into());
+        (self.lookup)(name).filter(|value| !value.is_empty()).or_else(taken)
     }
 
     fn check_present(&self) -> Result<(), EnvError> {
@@ -245,21 +225,6 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<F> {
             _ => Err(EnvError::Unparsable { name, value, expected: "True or False" }),
         }
     }
-}
-
-fn listed(names: &[&str]) -> String {
-    match names {
-        [one] => format!("{one} is"),
-        _ => format!("{} are", names.join(", ")),
-    }
-}
-
-fn start_hint(names: &[&str], slurm: bool) -> &'static str {
-    if slurm && names.contains(&"RANK") {
-        return "Slurm started this process (SLURM_PROCID is set), but ranks come from the launcher: \
-                let srun start one `lockstep run` per node, and that start this program";
-    }
-    "start the program with `lockstep run --standalone --nproc-per-node=2 PROGRAM` (or torchrun), or use `lockstep::spawn`"
 }
 
 #[cfg(test)]
@@ -340,9 +305,34 @@ mod tests {
     }
 
     #[test]
+    fn takes_a_rank_from_mpi_and_keeps_what_is_set() {
+        let vars = BTreeMap::from([
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+            ("MASTER_PORT", "29501"),
+        ]);
+        let env = parse(&vars).unwrap();
+        assert_eq!(
+            (env.rank.get(), env.world_size.get(), env.local_rank.get(), env.local_world_size.get()),
+            (1, 2, 1, 2)
+        );
+        assert_eq!((env.group_rank, env.master_addr.as_str(), env.master_port), (Some(0), "127.0.0.1", 29501));
+        assert_eq!(
+            env.source().unwrap(),
+            "RANK=1 (OMPI_COMM_WORLD_RANK), WORLD_SIZE=2 (OMPI_COMM_WORLD_SIZE), LOCAL_RANK=1 (OMPI_COMM_WORLD_LOCAL_RANK), \
+             LOCAL_WORLD_SIZE=2 (OMPI_COMM_WORLD_LOCAL_SIZE), GROUP_RANK=0 (OMPI_COMM_WORLD_LOCAL_SIZE), MASTER_ADDR=127.0.0.1 (all \
+             ranks are on one node, OMPI_COMM_WORLD_LOCAL_SIZE=2)"
+        );
+        assert_eq!(parse(&worker()).unwrap().source(), None);
+    }
+
+    #[test]
     fn treats_a_process_as_alone_only_if_no_variable_shows_others() {
-        let with =
-            |set: &'static str, value: &'static str| is_one_of_many(move |name| (name == set).then(|| value.into()));
+        let with = |set: &'static str, value: &'static str| {
+            is_one_of_many(&move |name: &str| (name == set).then(|| value.into()))
+        };
         for name in ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"] {
             assert!(with(name, "2") && !with(name, "1") && !with(name, "") && !with(name, "x"), "{name}");
         }

@@ -1,0 +1,18 @@
+//! What Slurm, PBS, MPI's launchers or a host file say of a job: its nodes, its first node, and the place of a process in it.
+//!
+//! An [`Allocation`] is a job as `lockstep run` sees it, which is started once on each node; a [`Task`] is the place of a training
+//! program that `mpirun`, `mpiexec` or `srun` started once for each rank. Both read only variables and files; they run no command.
+//! The variables are those of Slurm (man srun, "OUTPUT ENVIRONMENT VARIABLES"; tested with Slurm 22.05), PBS Pro and OpenPBS
+//! (man qsub, "PBS_NODEFILE"; man pbsdsh), Open MPI (`OMPI_COMM_WORLD_*`; tested with 4.1) and Hydra (`PMI_*`; tested with
+//! MPICH 5.0).
+
+mod allocation;
+mod hosts;
+mod mpi;
+mod pbs;
+mod slurm;
+mod task;
+
+pub use allocation::{Allocation, PORTS, Read, Scheduler, Started};
+pub use hosts::{HostFileError, expand};
+pub use task::{Number, Task, TaskError};

@@ -1,0 +1,19 @@
+//! Task 6: requeue after a lost node.
+//!
+//! A node is lost, the scheduler starts the job again, perhaps on other nodes. Each node finds what is on its disk: on a shared disk
+//! all parts of all snapshots, on a disk of its own only those that its ranks have written, and on a new node nothing at all.
+
+use anyhow::{Result, bail};
+
+use crate::disks::Part;
+
+/// Decides where training continues: `disks[n]` is what node n finds. Returns the epoch and the step of the newest snapshot of which
+/// the nodes together have all parts, each of them whole. Returns `None`, for a start at the beginning, if no node finds anything.
+///
+/// # Errors
+/// When there are parts, but no complete snapshot: the disk of a lost node has the others. Starting at the beginning would throw away
+/// what a repaired node could bring back.
+pub fn requeue(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
+    // A shared disk shows the same part on several nodes. `positions.sort(); positions.dedup();`
+    todo!("decide where training continues")
+}

@@ -1,0 +1,149 @@
+//! Grades `head_node`: what Slurm and PBS say to two nodes of a job, and environments that do not say enough.
+
+use std::collections::BTreeMap;
+
+use lockstep_grading::{Claim, Runner};
+
+type Texts = BTreeMap<String, String>;
+/// Variables and files.
+type Job = (Texts, Texts);
+type Found = Result<(String, u16), String>;
+
+/// A job, and what its nodes must find.
+struct Case {
+    job: Job,
+    expected: (String, u16),
+    /// The host of this process.
+    here: String,
+    /// The first line of the sorted host file.
+    sorted: Option<String>,
+}
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    let mut id = || random.below(10_000..999_999);
+    let mut cases = Vec::new();
+    let lists = [
+        ("n1", "n1"),
+        ("n2,n1", "n2"),
+        ("n[1-4]", "n1"),
+        ("gpu[03-05,9],login", "gpu03"),
+        ("gpu[007,012]", "gpu007"),
+        ("login,gpu[01-02]", "login"),
+        ("r[1-2]n[0-3]", "r1n0"),
+        ("node[08-11]-ib", "node08-ib"),
+    ];
+    for (list, head) in lists {
+        let id = id();
+        cases.push(slurm(list, head, id, head));
+        // Another node of the same job.
+        cases.push(slurm(list, head, id, "other-node"));
+    }
+    for (suffix, hosts) in [(".server", ["x4", "x3"]), ("[3].server", ["blanca003.site.org", "blanca004.site.org"])] {
+        let id = id();
+        cases.extend(["x3", "x4"].map(|here| pbs(&hosts, id, suffix, here)));
+    }
+    let broken = broken(&cases);
+    let inputs: Vec<&Job> = cases.iter().map(|case| &case.job).chain(broken.iter().map(|(job, _)| job)).collect();
+    let outputs = runner.call::<_, Found>(1, &inputs)?;
+    for (number, case) in cases.iter().enumerate() {
+        check(case, outputs.of(0, number))?;
+    }
+    for (number, (job, what)) in broken.iter().enumerate() {
+        let found = outputs.of(0, cases.len() + number);
+        Claim::that(found.is_err(), "an error", format!("{found:?}")).given(listed(job)).or_fail(format!(
+            "{what}, and the head node is guessed: every node would meet with itself, and train alone"
+        ))?;
+    }
+    Ok(())
+}
+
+fn texts<const N: usize>(pairs: [(&str, String); N]) -> Texts {
+    pairs.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
+}
+
+fn slurm(list: &str, head: &str, id: usize, here: &str) -> Case {
+    let variables = texts([
+        ("SLURM_JOB_ID", id.to_string()),
+        ("SLURM_JOB_NODELIST", list.to_owned()),
+        ("HOSTNAME", here.to_owned()),
+    ]);
+    Case { job: (variables, Texts::new()), expected: (head.to_owned(), port(id)), here: here.to_owned(), sorted: None }
+}
+
+/// Each host has a line for each of its two slots.
+fn pbs(hosts: &[&str; 2], id: usize, suffix: &str, here: &str) -> Case {
+    let path = format!("/var/spool/pbs/aux/{id}{suffix}");
+    let text: String = hosts.iter().flat_map(|host| [format!("{host}\n"), format!("{host}\n")]).collect();
+    let variables =
+        texts([("PBS_JOBID", format!("{id}{suffix}")), ("PBS_NODEFILE", path.clone()), ("HOSTNAME", here.to_owned())]);
+    let sorted = hosts.iter().min().map(|host| (*host).to_owned());
+    Case {
+        job: (variables, Texts::from([(path, text)])),
+        expected: (hosts[0].to_owned(), port(id)),
+        here: here.to_owned(),
+        sorted,
+    }
+}
+
+fn port(id: usize) -> u16 {
+    20_000 + (id % 10_000) as u16
+}
+
+/// Jobs that do not name their nodes.
+fn broken(cases: &[Case]) -> Vec<(Job, &'static str)> {
+    let without = |case: &Case, name: &str| {
+        let (mut variables, files) = case.job.clone();
+        variables.remove(name);
+        (variables, files)
+    };
+    let last = &cases[cases.len() - 1];
+    let empty = (last.job.0.clone(), last.job.1.keys().map(|path| (path.clone(), "\n".to_owned())).collect());
+    vec![
+        (texts([("HOSTNAME", "laptop".into())]), Texts::new(), "there is no scheduler"),
+        (without(&cases[0], "SLURM_JOB_NODELIST").0, Texts::new(), "SLURM_JOB_NODELIST is not set"),
+        (without(last, "PBS_NODEFILE").0, Texts::new(), "PBS_NODEFILE is not set"),
+        (empty.0, empty.1, "PBS_NODEFILE names no node"),
+    ]
+    .into_iter()
+    .map(|(variables, files, what)| ((variables, files), what))
+    .collect()
+}
+
+fn check(case: &Case, found: &Found) -> anyhow::Result<()> {
+    let claim = Claim::equal(&Ok(case.expected.clone()), found).given(listed(&case.job));
+    let Ok((head, port)) = found else {
+        return claim.or_fail("an error, although the scheduler says all that is needed");
+    };
+    let (right, right_port) = &case.expected;
+    let list = case.job.0.get("SLURM_JOB_NODELIST");
+    let unpadded = |name: &str| name.replace('0', "");
+    claim
+        .diagnose_if(
+            case.sorted.as_ref() == Some(head) && head != right,
+            "the host file was sorted: the batch script runs on the first host of the file as it is",
+        )
+        .diagnose_if(
+            head != right && *head == case.here,
+            "this node's own name: every node would wait for the others at itself. All nodes must find the same name",
+        )
+        .diagnose_if(
+            head.contains(['[', ']', ',']) || list.is_some_and(|list| list.split(',').next() == Some(head) && head != right),
+            "this is a part of Slurm's short form, not a name: a comma or a dash within brackets separates numbers, not nodes",
+        )
+        .diagnose_if(
+            head != right && unpadded(head) == unpadded(right),
+            "the number in the brackets has lost its leading zeros, which belong to the name",
+        )
+        .diagnose_if(
+            head == right && port != right_port,
+            "the port does not follow from the job's number: two jobs that share a node would meet in one store",
+        )
+        .or_fail("not the first node of the job")
+}
+
+fn listed((variables, files): &Job) -> String {
+    let variables = variables.iter().map(|(name, value)| format!("{name}={value}"));
+    let files = files.iter().map(|(path, text)| format!("{path} has {:?}", text));
+    variables.chain(files).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,126 @@
+//! Grades `requeue`: shared disks and disks of nodes, with nodes that were lost, replaced, or came back in another order.
+
+use lockstep_grading::{Claim, Runner};
+use serde::Serialize;
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Part {
+    epoch: u64,
+    step: u64,
+    part: usize,
+    of: usize,
+    whole: bool,
+}
+
+/// What each node finds.
+type Disks = Vec<Vec<Part>>;
+type Decision = Result<Option<(u64, u64)>, String>;
+
+struct Case {
+    disks: Disks,
+    /// An error if `None`.
+    right: Option<Option<(u64, u64)>>,
+    what: &'static str,
+}
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    let (nodes, epoch, step) = (random.below(3..6), random.below(2..9) as u64, 10 * random.below(1..9) as u64);
+    let (new, old) = ((epoch, step), (epoch - 1, 90));
+    let parts = |at, which: &[usize]| which.iter().map(|part| part_of(at, *part, nodes)).collect::<Vec<_>>();
+    let all: Vec<usize> = (0..nodes).collect();
+    let own = |at| -> Disks { all.iter().map(|node| parts(at, &[*node])).collect() };
+    let both = |one: Disks, other: Disks| -> Disks {
+        one.into_iter().zip(other).map(|(one, other)| [one, other].concat()).collect()
+    };
+    let on_all = |disk: Vec<Part>| -> Disks { vec![disk; nodes] };
+    let lost = nodes - 1;
+    let replaced = |mut disks: Disks| {
+        disks[lost] = Vec::new();
+        disks
+    };
+    let shared = on_all([parts(old, &all), parts(new, &all)].concat());
+    let mut turned = both(own(old), own(new));
+    turned.rotate_left(1);
+    let half_saved = both(own(old), replaced(own(new)));
+    let mut torn = both(own(old), own(new));
+    torn[0][1].whole = false;
+    let shared_half = on_all([parts(old, &all), parts(new, &all[..lost])].concat());
+    let case = |disks, right, what| Case { disks, right, what };
+    let cases = [
+        case(vec![Vec::new(); nodes], Some(None), "the first start"),
+        case(shared, Some(Some(new)), "a shared disk"),
+        case(turned, Some(Some(new)), "disks of nodes, all are back in another order"),
+        case(half_saved, Some(Some(old)), "disks of nodes; the last one was lost while it saved its part"),
+        case(shared_half, Some(Some(old)), "a shared disk; a node was lost while it saved its part"),
+        case(torn, Some(Some(old)), "disks of nodes; the first node's newest part is torn"),
+        case(replaced(both(own(old), own(new))), None, "disks of nodes; a new node is in the place of the last one"),
+    ];
+    let inputs: Vec<&Disks> = cases.iter().map(|case| &case.disks).collect();
+    let outputs = runner.call::<_, Decision>(1, &inputs)?;
+    cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
+}
+
+fn part_of((epoch, step): (u64, u64), part: usize, of: usize) -> Part {
+    Part { epoch, step, part, of, whole: true }
+}
+
+fn check(Case { disks, right, what }: &Case, observed: &Decision) -> anyhow::Result<()> {
+    let all: Vec<&Part> = disks.iter().flatten().collect();
+    let newest = all.iter().map(|one| (one.epoch, one.step)).max();
+    let took_newest = matches!(observed, Ok(Some(at)) if Some(*at) == newest);
+    let has = |at, part| all.iter().any(|one| (one.epoch, one.step) == at && one.part == part);
+    let all_there = newest.is_some_and(|at| all.iter().any(|one| (0..one.of).all(|part| has(at, part))));
+    let shared = disks.windows(2).all(|pair| pair[0] == pair[1]);
+    let claim = match right {
+        Some(right) => Claim::that(observed.as_ref() == Ok(right), words(&Ok(*right)), words(observed)),
+        None => Claim::that(observed.is_err(), "an error", words(observed)),
+    };
+    claim
+        .given(format!("{what}: {}", listed(disks)))
+        .diagnose_if(
+            right.is_none() && *observed == Ok(None),
+            "training starts over, although the disk of the lost node has the missing parts: nobody would notice that days are thrown away",
+        )
+        .diagnose_if(
+            took_newest && all_there,
+            "a part is torn or damaged, and its snapshot is taken all the same: `whole` says what can be read",
+        )
+        .diagnose_if(
+            took_newest && shared,
+            "the same part was counted once for each node that sees it: on a shared disk all see all",
+        )
+        .diagnose_if(
+            took_newest,
+            "the newest snapshot lacks a part: it was only half saved, or a disk is missing. A name says nothing about the other parts",
+        )
+        .diagnose_if(
+            observed.is_err() && !shared && right.is_some_and(|right| right == newest),
+            "a node finds only its own part on its disk: put together what all nodes have before you decide",
+        )
+        .diagnose_if(
+            observed.is_err() && right.is_some(),
+            "the newest snapshot is not complete, and one before it is: resume from that, it was kept for this case",
+        )
+        .or_fail("not the newest complete snapshot")
+}
+
+fn words(decision: &Decision) -> String {
+    match decision {
+        Ok(Some((epoch, step))) => format!("resume at epoch {epoch}, step {step}"),
+        Ok(None) => "start at the beginning".into(),
+        Err(error) => format!("the error \"{error}\""),
+    }
+}
+
+fn listed(disks: &Disks) -> String {
+    let part = |one: &Part| {
+        let torn = if one.whole { "" } else { " (torn)" };
+        format!("{}-{} part {} of {}{torn}", one.epoch, one.step, one.part, one.of)
+    };
+    let disk = |(node, disk): (usize, &Vec<Part>)| match &disk[..] {
+        [] => format!("node {node} finds nothing"),
+        parts => format!("node {node} finds {}", parts.iter().map(part).collect::<Vec<_>>().join(", ")),
+    };
+    disks.iter().enumerate().map(disk).collect::<Vec<_>>().join("; ")
+}

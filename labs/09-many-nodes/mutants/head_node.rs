@@ -1,0 +1,86 @@
+//! Answers to `head_node`: wrong ones, and an unusual right one.
+
+use anyhow::{Context, Result};
+
+use crate::job::Job;
+
+/// Of the job's id, its digits; then the port.
+fn port(job: &Job) -> Result<u16> {
+    let id = job.get("SLURM_JOB_ID").or(job.get("PBS_JOBID")).context("no scheduler")?;
+    let digits: String = id.chars().take_while(char::is_ascii_digit).collect();
+    Ok(20_000 + (digits.parse::<u64>()? % 10_000) as u16)
+}
+
+fn lines(job: &Job) -> Result<Vec<&str>> {
+    let text = job.read(job.get("PBS_NODEFILE").context("PBS_NODEFILE is not set")?)?;
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    anyhow::ensure!(!lines.is_empty(), "no node");
+    Ok(lines)
+}
+
+/// The first name of the list, read from left to right.
+fn scanned(list: &str) -> String {
+    let (mut name, mut depth, mut skips) = (String::new(), 0, false);
+    for c in list.chars() {
+        match c {
+            '[' => (depth, skips) = (1, false),
+            ']' => (depth, skips) = (0, false),
+            ',' if depth == 0 => break,
+            '-' | ',' if depth == 1 => skips = true,
+            c if !skips => name.push(c),
+            _ => {}
+        }
+    }
+    name
+}
+
+/// Takes the node on which it runs.
+pub fn own_host(job: &Job) -> Result<(String, u16)> {
+    Ok((job.get("HOSTNAME").context("HOSTNAME is not set")?.to_owned(), port(job)?))
+}
+
+/// Splits the list at its first comma.
+pub fn first_comma(job: &Job) -> Result<(String, u16)> {
+    let head = match job.get("SLURM_JOB_NODELIST") {
+        Some(list) => list.split(',').next().unwrap_or(list),
+        None => lines(job)?[0],
+    };
+    Ok((head.to_owned(), port(job)?))
+}
+
+/// Reads the number in the bracket as a number.
+pub fn number(job: &Job) -> Result<(String, u16)> {
+    let Some(list) = job.get("SLURM_JOB_NODELIST") else { return Ok((lines(job)?[0].to_owned(), port(job)?)) };
+    let Some((head, rest)) = list.split_once('[') else { return Ok((scanned(list), port(job)?)) };
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    let tail = rest.split_once(']').map_or("", |(_, tail)| tail);
+    Ok((format!("{head}{}{}", digits.parse::<u64>()?, scanned(tail)), port(job)?))
+}
+
+/// Sorts the host file, as the tutorial does.
+pub fn sorted(job: &Job) -> Result<(String, u16)> {
+    let head = match job.get("SLURM_JOB_NODELIST") {
+        Some(list) => scanned(list),
+        None => lines(job)?.into_iter().min().context("no node")?.to_owned(),
+    };
+    Ok((head, port(job)?))
+}
+
+/// Gives all jobs one port.
+pub fn fixed_port(job: &Job) -> Result<(String, u16)> {
+    Ok((scans(job)?.0, 29_500))
+}
+
+/// Without a scheduler, assumes that it is alone.
+pub fn assumes(job: &Job) -> Result<(String, u16)> {
+    Ok(scans(job).unwrap_or(("localhost".into(), 29_500)))
+}
+
+/// Right: reads the list character by character.
+pub fn scans(job: &Job) -> Result<(String, u16)> {
+    let head = match job.get("SLURM_JOB_ID") {
+        Some(_) => scanned(job.get("SLURM_JOB_NODELIST").context("SLURM_JOB_NODELIST is not set")?),
+        None => lines(job)?[0].to_owned(),
+    };
+    Ok((head, port(job)?))
+}

@@ -1,0 +1,79 @@
+//! Answers to `interface`: wrong ones, and an unusual right one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result};
+
+use crate::network::Interface;
+
+/// On each node the first interface for which `fits` is true.
+fn first(nodes: &[Vec<Interface>], fits: impl Fn(&Interface) -> bool) -> Result<Vec<String>> {
+    let one = |node: &Vec<Interface>| node.iter().find(|one| fits(one)).map(|one| one.name.clone());
+    nodes.iter().map(one).collect::<Option<_>>().context("a node has none")
+}
+
+/// The networks that all nodes share, of interfaces for which `fits` is true.
+fn networks(nodes: &[Vec<Interface>], fits: impl Fn(&Interface) -> bool) -> Vec<Vec<&Interface>> {
+    let mut all: BTreeMap<(u32, u8), Vec<&Interface>> = BTreeMap::new();
+    for node in nodes {
+        for one in node.iter().filter(|one| fits(one)) {
+            all.entry(one.network().unwrap_or_default()).or_default().push(one);
+        }
+    }
+    all.into_values().filter(|found| found.len() == nodes.len()).collect()
+}
+
+fn names(chosen: &[&Interface]) -> Vec<String> {
+    chosen.iter().map(|one| one.name.clone()).collect()
+}
+
+fn differ(chosen: &[&Interface]) -> bool {
+    chosen.iter().map(|one| one.address).collect::<BTreeSet<_>>().len() == chosen.len()
+}
+
+fn works(one: &Interface) -> bool {
+    one.up && one.carrier && !one.loopback && one.address.is_some()
+}
+
+fn fastest<'a>(all: Vec<Vec<&'a Interface>>) -> Result<Vec<&'a Interface>> {
+    all.into_iter().max_by_key(|chosen| chosen.iter().map(|one| one.speed).min()).context("no network")
+}
+
+/// Takes the first that is switched on.
+pub fn first_up(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    first(nodes, |one| one.up)
+}
+
+/// Believes an interface that is switched on, and has no carrier.
+pub fn no_carrier(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let on = |one: &Interface| one.up && !one.loopback && one.address.is_some();
+    fastest(networks(nodes, on).into_iter().filter(|chosen| differ(chosen)).collect()).map(|chosen| names(&chosen))
+}
+
+/// Does not see that all nodes have the same address there.
+pub fn same_address(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    fastest(networks(nodes, works)).map(|chosen| names(&chosen))
+}
+
+/// Takes the first network that connects all nodes.
+pub fn slow(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let all = networks(nodes, works).into_iter().filter(|chosen| differ(chosen));
+    all.min_by_key(|chosen| chosen.iter().map(|one| one.speed).min()).map(|chosen| names(&chosen)).context("no network")
+}
+
+/// Gives all nodes the name that the first one has.
+pub fn one_name(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let chosen = by_network(nodes)?;
+    Ok(vec![chosen[0].clone(); nodes.len()])
+}
+
+/// Falls back to an interface that does not connect them.
+pub fn falls_back(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    by_network(nodes).or_else(|_| first(nodes, |one| one.up))
+}
+
+/// Right: sorts all interfaces by their network.
+pub fn by_network(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    let all = networks(nodes, works).into_iter().filter(|chosen| differ(chosen)).collect();
+    fastest(all).map(|chosen| names(&chosen))
+}

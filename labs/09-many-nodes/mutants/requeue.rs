@@ -1,0 +1,79 @@
+//! Answers to `requeue`: wrong ones, and an unusual right one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Result, bail};
+
+use crate::disks::Part;
+
+/// The positions of the snapshots of which these parts are all, newest last.
+fn complete<'a>(parts: impl Iterator<Item = &'a Part>) -> Vec<(u64, u64)> {
+    let mut found: BTreeMap<(u64, u64), (usize, BTreeSet<usize>)> = BTreeMap::new();
+    for one in parts {
+        let (of, there) = found.entry((one.epoch, one.step)).or_default();
+        *of = one.of;
+        there.insert(one.part);
+    }
+    found.into_iter().filter(|(_, (of, there))| there.len() == *of).map(|(at, _)| at).collect()
+}
+
+fn or_refuse(newest: Option<(u64, u64)>, disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
+    if newest.is_none() && disks.iter().any(|disk| !disk.is_empty()) {
+        bail!("no snapshot is complete");
+    }
+    Ok(newest)
+}
+
+/// Takes the newest position that any node has.
+pub fn newest(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
+    Ok(disks.iter().flatten().map(|one| (one.epoch, one.step)).max())
+}
+
+/// Does not look whether the parts are whole.
+pub fn torn(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
+    or_refuse(complete(disks.iter().flatten()).pop(), disks)
+}
+
+/// Starts over if no snapshot is complete.
+pub fn starts_over(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
+    Ok(complete(disks.iter().flatten().filter(|one| one.whole)).pop())
+}
+
+/// Looks only at the first node's disk.
+pub fn first_node(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
+    or_refuse(complete(disks[0].iter().filter(|one| one.whole)).pop(), disks)
+}
+
+/// Counts the parts that all nodes see, also if several see the same one.
+pub fn counts(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
+    let all: Vec<&Part> = disks.iter().flatten().filter(|one| one.whole).collect();
+    let count = |at: (u64, u64)| all.iter().filter(|one| (one.epoch, one.step) == at).count();
+    let found = all.iter().filter(|one| count((one.epoch, one.step)) >= one.of).map(|one| (one.epoch, one.step)).max();
+    or_refuse(found, disks)
+}
+
+/// Refuses if the newest is not complete, although one before it is.
+pub fn refuses(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
+    let any = disks.iter().flatten().map(|one| (one.epoch, one.step)).max();
+    let whole = complete(disks.iter().flatten().filter(|one| one.whole)).pop();
+    if any != whole {
+        bail!("the newest snapshot is not complete");
+    }
+    Ok(whole)
+}
+
+/// Right: removes what is not complete, from the newest back.
+pub fn from_the_newest(disks: &[Vec<Part>]) -> Result<Option<(u64, u64)>> {
+    let mut there = BTreeMap::new();
+    for one in disks.iter().flatten() {
+        let parts = there.entry((one.epoch, one.step)).or_insert_with(|| vec![false; one.of]);
+        parts[one.part] |= one.whole;
+    }
+    let empty = there.is_empty();
+    while let Some((at, parts)) = there.pop_last() {
+        if parts.into_iter().all(|whole| whole) {
+            return Ok(Some(at));
+        }
+    }
+    if empty { Ok(None) } else { bail!("no complete snapshot") }
+}

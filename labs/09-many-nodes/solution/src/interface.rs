@@ -1,0 +1,39 @@
+//! Task 3: the network interface.
+//!
+//! Gloo and NCCL need an interface on each node (`GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`) through which it reaches all others.
+//! A node has several: `lo` leads to itself, a dead one has no carrier, the bridge of a container runtime has the same address on
+//! every node, and one is for administration and slow. Names differ between nodes, too.
+
+use anyhow::{Context, Result};
+
+use crate::network::Interface;
+
+/// Chooses one interface of each node (`nodes[n]` has those of node n): all are switched on and have a carrier, none is a loopback,
+/// they are in one network and have different addresses. Of several such networks, the fastest: its slowest interface counts.
+/// Returns their names, by node.
+///
+/// # Errors
+/// When no network connects all nodes.
+pub fn interface(nodes: &[Vec<Interface>]) -> Result<Vec<String>> {
+    // <answer>
+    //~ // `one.network()` is the network of an interface. For each network of the first node: which interface has each node in it?
+    //~ todo!("choose one interface of each node")
+    let works = |one: &&Interface| one.up && one.carrier && !one.loopback && one.address.is_some();
+    let within = |network| {
+        let one = |node: &Vec<Interface>| node.iter().filter(works).find(|one| one.network() == Some(network)).cloned();
+        nodes.iter().map(one).collect::<Option<Vec<Interface>>>()
+    };
+    let differ = |chosen: &Vec<Interface>| {
+        let mut addresses: Vec<_> = chosen.iter().map(|one| one.address).collect();
+        addresses.sort();
+        addresses.dedup();
+        addresses.len() == nodes.len()
+    };
+    let first = nodes.first().context("no node")?;
+    let networks = first.iter().filter(works).filter_map(Interface::network);
+    let chosen = networks.filter_map(within).filter(differ);
+    let fastest = chosen.max_by_key(|chosen| chosen.iter().map(|one| one.speed).min());
+    let fastest = fastest.context("no network connects all nodes")?;
+    Ok(fastest.into_iter().map(|one| one.name).collect())
+    // </answer>
+}

@@ -1,0 +1,40 @@
+//! Task 2: unequal nodes. Spot the bug.
+//!
+//! Nodes may have different numbers of workers. Each process knows the number of its node, its number on that node, and how many
+//! workers each node has. From that follow its rank, which no other process has, and its share of the samples: every rank takes
+//! as many as every other, or the ranks would have different numbers of steps, and the last collective would hang.
+
+use anyhow::{Result, ensure};
+
+/// A process's place in the job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    /// Its number among all processes.
+    pub rank: usize,
+    /// The number of all processes.
+    pub world_size: usize,
+    /// The positions of its samples in an epoch's order: rank, rank + world size, rank + 2 · world size, … Where the samples do not
+    /// suffice for all ranks, the first ones are taken again.
+    pub positions: Vec<usize>,
+}
+
+/// Returns the place of process `local_rank` on node `node`, where node n has `workers[n]` workers.
+///
+/// # Errors
+/// When there is no such process.
+pub fn unequal_nodes(workers: &[usize], node: usize, local_rank: usize, samples: usize) -> Result<Place> {
+    // <answer>
+    //~ let here = workers[node];
+    //~ let world_size = workers.len() * here;
+    //~ let rank = node * here + local_rank;
+    //~ let positions = (rank..samples).step_by(world_size).collect();
+    //~ Ok(Place { rank, world_size, positions })
+    ensure!(node < workers.len(), "there is no node {node}: there are {}", workers.len());
+    ensure!(local_rank < workers[node], "node {node} has no worker {local_rank}: it has {}", workers[node]);
+    let world_size: usize = workers.iter().sum();
+    let rank = workers[..node].iter().sum::<usize>() + local_rank;
+    let steps = samples.div_ceil(world_size);
+    let positions = (0..steps).map(|step| (rank + step * world_size) % samples).collect();
+    Ok(Place { rank, world_size, positions })
+    // </answer>
+}

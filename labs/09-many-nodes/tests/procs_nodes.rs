@@ -1,0 +1,133 @@
+//! What lab 09 promises: the same weights on one node, on equal and on unequal ones, because the samples go by rank.
+//!
+//! The launcher's part, Slurm's and mpirun's are checked by `lockstep verify 09`.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use assert_cmd::cargo::cargo_bin;
+use c10d::{Store, TcpStoreOptions};
+use lockstep::events::{self, Event};
+use lockstep_testkit::clear_launcher;
+use tempfile::TempDir;
+
+const ARGS: [&str; 14] = [
+    "--samples",
+    "50",
+    "--batch-size",
+    "2",
+    "--epochs",
+    "2",
+    "--model",
+    "mlp",
+    "--device",
+    "cpu",
+    "--weights",
+    "weights",
+    "--save-every-steps",
+    "3",
+];
+
+fn lab() -> &'static Path {
+    cargo_bin!("lab-09-many-nodes")
+}
+
+fn command(folder: &TempDir) -> Command {
+    let mut command = Command::new(lab());
+    clear_launcher(&mut command);
+    command.env_remove("OMP_NUM_THREADS").env("GLOO_SOCKET_IFNAME", "lo").current_dir(folder.path());
+    command.env(events::FOLDER, folder.path().join("events"));
+    command.args(ARGS).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A finished job.
+struct Ended {
+    folder: TempDir,
+    printed: String,
+}
+
+impl Ended {
+    /// Starts a job as launchers do, with these numbers of workers on its nodes, and waits for its end.
+    fn on(nodes: &[usize]) -> Self {
+        let (folder, world) = (tempfile::tempdir().unwrap(), nodes.iter().sum::<usize>());
+        let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
+        let port = store.port().unwrap().to_string();
+        let places =
+            nodes.iter().enumerate().flat_map(|(node, here)| (0..*here).map(move |local| (node, local, *here)));
+        let start = |(rank, (node, local, here)): (usize, (usize, usize, usize))| {
+            let mut command = command(&folder);
+            let numbers = [
+                ("RANK", rank),
+                ("LOCAL_RANK", local),
+                ("GROUP_RANK", node),
+                ("WORLD_SIZE", world),
+                ("LOCAL_WORLD_SIZE", here),
+            ];
+            command.envs(numbers.map(|(name, number)| (name, number.to_string())));
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+            command.env("TORCHELASTIC_USE_AGENT_STORE", "True");
+            std::thread::spawn(|| lockstep_watchdog::output(command))
+        };
+        let ranks: Vec<_> = places.enumerate().map(start).collect();
+        let outputs: Vec<Output> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        assert!(outputs.iter().all(|output| output.status.success()), "{}", text(&outputs[0].stderr));
+        Ended { folder, printed: text(&outputs[0].stdout) }
+    }
+
+    fn weights(&self, rank: usize) -> Vec<u8> {
+        std::fs::read(self.folder.path().join(format!("weights/rank-{rank}.safetensors"))).unwrap()
+    }
+
+    fn digest(&self) -> &str {
+        self.printed.lines().find_map(|line| line.strip_prefix("Final weights: ")).unwrap()
+    }
+
+    /// The samples of each rank in its epochs.
+    fn samples(&self) -> BTreeMap<usize, Vec<Vec<u64>>> {
+        let logs = events::read_folder(&self.folder.path().join("events")).unwrap();
+        let indices = |event| if let Event::Samples { indices, .. } = event { Some(indices) } else { None };
+        let of = |log: events::EventLog| log.records.into_iter().filter_map(|one| indices(one.event)).collect();
+        logs.into_iter().map(|(rank, log)| (rank, of(log))).collect()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn unequal_nodes_end_with_the_weights_of_one_node_since_samples_go_by_rank() {
+    let one = Ended::on(&[4]);
+    assert!(one.printed.contains("node 0: ") && one.printed.contains(", ranks 0 1 2 3; "), "{}", one.printed);
+    for nodes in [&[2, 2][..], &[1, 3], &[3, 1]] {
+        let several = Ended::on(nodes);
+        assert_eq!(several.samples(), one.samples(), "{nodes:?}: a node only changes which of the ranks are on it");
+        assert!((0..4).all(|rank| several.weights(rank) == one.weights(0)), "{nodes:?}: the weights have other bits");
+        assert_eq!(several.digest(), one.digest());
+    }
+}
+
+#[test]
+fn rank_0_prints_the_nodes_with_their_ranks_and_shares() {
+    let ended = Ended::on(&[1, 2]);
+    let nodes: Vec<&str> = ended.printed.lines().filter(|line| line.starts_with("node ")).collect();
+    assert!(nodes[0].ends_with(" (127.0.0.1), rank 0; of every 3 samples, those at 0"), "{nodes:?}");
+    assert!(nodes[1].ends_with(" (127.0.0.1), ranks 1 2; of every 3 samples, those at 1 2"), "{nodes:?}");
+}
+
+#[test]
+fn another_number_of_ranks_gives_other_weights() {
+    assert_ne!(Ended::on(&[1, 2]).digest(), Ended::on(&[2, 2]).digest());
+}
+
+#[test]
+fn runs_alone_without_a_launcher() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = lockstep_watchdog::output(command(&folder));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("World size: 1\nnode 0: "), "{}", text(&output.stdout));
+}
