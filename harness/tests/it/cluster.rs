@@ -12,18 +12,18 @@ use crate::run::site::Site;
 use crate::running::{Ended, Running, ended};
 
 /// A place for clusters: their folders are in the site's, and what a site's processes leave is found.
-struct Place {
-    site: Site,
+pub(crate) struct Place {
+    pub(crate) site: Site,
     /// What this machine shows of networks and mounts before there is a cluster.
     before: [String; 2],
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Place { site: Site::new(), before: shown() }
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
         self.site.prepare(&mut command);
         command.arg("cluster").args(words);
@@ -32,23 +32,23 @@ impl Place {
 
     /// A command that must succeed. What it printed.
     #[track_caller]
-    fn ok(&self, words: &[&str]) -> String {
+    pub(crate) fn ok(&self, words: &[&str]) -> String {
         self.any(words).code(0).out
     }
 
-    fn any(&self, words: &[&str]) -> Ended {
+    pub(crate) fn any(&self, words: &[&str]) -> Ended {
         ended(&mut self.command(words))
     }
 
     /// The output of a line of shell on a machine.
     #[track_caller]
-    fn sh(&self, machine: &str, script: &str) -> String {
+    pub(crate) fn sh(&self, machine: &str, script: &str) -> String {
         self.ok(&["exec", machine, "--", "sh", "-c", script]).trim().to_owned()
     }
 
     /// Starts a cluster; false where that cannot be.
     #[track_caller]
-    fn up(&self, words: &[&str]) -> bool {
+    pub(crate) fn up(&self, words: &[&str]) -> bool {
         let up = self.any(&[&["up"], words].concat());
         let cannot = up.status.code() == Some(2)
             && ["does not let you make namespaces", "programs are missing"].iter().any(|why| up.err.contains(why));
@@ -62,7 +62,7 @@ impl Place {
 
     /// Nothing of any cluster is left on this machine.
     #[track_caller]
-    fn assert_as_before(&self) {
+    pub(crate) fn assert_as_before(&self) {
         self.site.assert_no_process();
         assert_eq!(self.site.leftovers(), [] as [std::path::PathBuf; 0]);
         assert_eq!(shown(), self.before);

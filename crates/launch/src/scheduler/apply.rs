@@ -50,6 +50,15 @@ impl Allocation {
         Ok((taken, self.meeting_place(flags).into_iter().collect()))
     }
 
+    /// The host and the port at which programs other than the agents can meet: the first node, and a port that depends on
+    /// the job and on `purpose`, so that it differs from the agents' own.
+    ///
+    /// # Errors
+    /// Nothing names the nodes.
+    pub fn meeting_point(&self, purpose: &str) -> Result<(String, u16), ConfigError> {
+        Ok((self.head()?.0, self.port(purpose)))
+    }
+
     /// A notice of the agents' endpoint, which the first agent prints.
     fn meeting_place(&self, flags: &Flags) -> Option<String> {
         let Started::OnEachNode { node: None | Some((0, _)) } = self.started else { return None };
@@ -123,7 +132,7 @@ impl Allocation {
         let fixed = flags.rdzv_backend.text == "static" && is_given(&flags.rdzv_backend)
             || is_given(&flags.node_rank)
             || is_given(&flags.master_addr);
-        let port = self.port();
+        let port = self.port("");
         if fixed {
             if let Started::OnEachNode { node: Some((node, variable)) } = self.started {
                 filling.fill(&mut flags.node_rank, node.to_string(), &format!("{variable}={node}"));
@@ -161,8 +170,8 @@ impl Allocation {
     }
 
     /// The port is the same on each node of the job, and most likely a different one for another job on the same node.
-    fn port(&self) -> u16 {
-        let key = format!("{} {}", self.name(), self.id);
+    fn port(&self, purpose: &str) -> u16 {
+        let key = format!("{} {}{purpose}", self.name(), self.id);
         // FNV-1a, because the agents' builds may differ.
         let hash = key
             .bytes()
