@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::exit::Code;
-use crate::{cluster, course, inject, launch, learn, process, render, tour, verify};
+use crate::{cluster, course, doctor, inject, launch, learn, process, render, tour, verify};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -20,6 +20,7 @@ enum Command {
     Inject(inject::Options),
     Verify(verify::Options),
     Render(render::Options),
+    Doctor(doctor::Options),
     Grade(learn::Grade),
     Hint(learn::Hint),
     Progress(learn::Show),
@@ -47,6 +48,7 @@ impl Cli {
             Command::Inject(options) => options.exec(),
             Command::Verify(options) => options.exec(),
             Command::Render(options) => options.exec(),
+            Command::Doctor(options) => options.exec(),
             Command::Grade(options) => options.exec(),
             Command::Hint(options) => options.exec(),
             Command::Progress(options) => options.exec(),

@@ -5,6 +5,7 @@ mod checks;
 mod cli;
 mod cluster;
 mod course;
+mod doctor;
 mod exit;
 mod history;
 mod inject;

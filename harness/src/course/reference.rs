@@ -23,6 +23,7 @@ pub(super) fn pages() -> BTreeMap<PathBuf, String> {
     [
         page("commands", commands()),
         page("exit-codes", exit_codes()),
+        page("faults", format!("# What doctor finds\n\n{MADE}\n{}", crate::doctor::page())),
         page("script-mistakes", format!("# Mistakes in batch scripts\n\n{MADE}\n{}", crate::render::mistakes_page())),
         page("site-profiles", format!("# Site profiles\n\n{MADE}\n{}", crate::render::profile_page())),
         page("variables", variables()),

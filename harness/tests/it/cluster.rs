@@ -23,7 +23,7 @@ impl Place {
         Place { site: Site::new(), before: shown() }
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
         self.site.prepare(&mut command);
         command.arg("cluster").args(words);
@@ -48,7 +48,7 @@ impl Place {
 
     /// Starts a cluster; false where that cannot be.
     #[track_caller]
-    fn up(&self, words: &[&str]) -> bool {
+    pub(crate) fn up(&self, words: &[&str]) -> bool {
         let up = self.any(&[&["up"], words].concat());
         let cannot = up.status.code() == Some(2)
             && ["does not let you make namespaces", "programs are missing"].iter().any(|why| up.err.contains(why));

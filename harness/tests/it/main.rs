@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test may
 
 mod cluster;
+mod doctor;
 mod help;
 mod learn;
 mod learn_texts;

@@ -115,7 +115,13 @@ impl Allocation {
     /// another job on the same node.
     #[must_use]
     pub fn port(&self) -> u16 {
-        port_of(&format!("{} {}", self.name(), self.id))
+        self.port_for("")
+    }
+
+    /// The port at which programs other than the job's own meet for `purpose`.
+    #[must_use]
+    pub fn port_for(&self, purpose: &str) -> u16 {
+        port_of(&format!("{} {}{purpose}", self.name(), self.id))
     }
 
     /// The names of the nodes, if they are known.

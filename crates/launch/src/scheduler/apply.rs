@@ -45,6 +45,15 @@ pub fn apply(job: &Allocation, flags: &mut Flags) -> Result<(Vec<Taken>, Vec<Str
     Ok((taken, meeting_place(job, flags).into_iter().collect()))
 }
 
+/// The host and the port at which programs other than the agents can meet: the first node, and a port that depends on the
+/// job and on `purpose`, so that it differs from the agents' own.
+///
+/// # Errors
+/// Nothing names the nodes.
+pub fn meeting_point(job: &Allocation, purpose: &str) -> Result<(String, u16), ConfigError> {
+    Ok((head(job)?.0, job.port_for(purpose)))
+}
+
 /// A notice of the agents' endpoint, which the first agent prints.
 fn meeting_place(job: &Allocation, flags: &Flags) -> Option<String> {
     let Started::OnEachNode { node: None | Some((0, _)) } = job.started else { return None };

@@ -5,5 +5,5 @@
 
 mod apply;
 
-pub use apply::{Taken, apply};
+pub use apply::{Taken, apply, meeting_point};
 pub use lockstep_contract::scheduler::{Allocation, HostFileError, Scheduler, Started, expand};
