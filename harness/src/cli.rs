@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::exit::Code;
-use crate::{cluster, course, inject, launch, learn, process, render, tour, verify};
+use crate::{bench, cluster, course, inject, launch, learn, process, render, tour, verify};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -20,6 +20,7 @@ enum Command {
     Inject(inject::Options),
     Verify(verify::Options),
     Render(render::Options),
+    Bench(bench::Options),
     Grade(learn::Grade),
     Hint(learn::Hint),
     Progress(learn::Show),
@@ -28,6 +29,8 @@ enum Command {
     Watch(learn::Watch),
     Cluster(cluster::Options),
     Course(course::Options),
+    #[command(name = bench::RANK, hide = true)]
+    BenchRank(bench::Rank),
     #[command(name = cluster::INIT, hide = true)]
     ClusterInit(cluster::Init),
     #[command(name = process::CONFINED, hide = true)]
@@ -47,6 +50,8 @@ impl Cli {
             Command::Inject(options) => options.exec(),
             Command::Verify(options) => options.exec(),
             Command::Render(options) => options.exec(),
+            Command::Bench(options) => options.exec(),
+            Command::BenchRank(rank) => rank.exec(),
             Command::Grade(options) => options.exec(),
             Command::Hint(options) => options.exec(),
             Command::Progress(options) => options.exec(),
