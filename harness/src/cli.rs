@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::exit::Code;
-use crate::{cluster, course, doctor, inject, launch, learn, process, render, tour, verify};
+use crate::{bench, cluster, course, doctor, inject, launch, learn, process, render, tour, verify};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -21,6 +21,7 @@ enum Command {
     Verify(verify::Options),
     Render(render::Options),
     Doctor(doctor::Options),
+    Bench(bench::Options),
     Grade(learn::Grade),
     Hint(learn::Hint),
     Progress(learn::Show),
@@ -29,6 +30,8 @@ enum Command {
     Watch(learn::Watch),
     Cluster(cluster::Options),
     Course(course::Options),
+    #[command(name = bench::RANK, hide = true)]
+    BenchRank(bench::Rank),
     #[command(name = cluster::INIT, hide = true)]
     ClusterInit(cluster::Init),
     #[command(name = process::CONFINED, hide = true)]
@@ -49,6 +52,8 @@ impl Cli {
             Command::Verify(options) => options.exec(),
             Command::Render(options) => options.exec(),
             Command::Doctor(options) => options.exec(),
+            Command::Bench(options) => options.exec(),
+            Command::BenchRank(rank) => rank.exec(),
             Command::Grade(options) => options.exec(),
             Command::Hint(options) => options.exec(),
             Command::Progress(options) => options.exec(),

@@ -1,5 +1,6 @@
 //! The `lockstep` command. It does not link libtorch: it starts the labs as programs and reads the files that they write.
 
+mod bench;
 mod cargo;
 mod checks;
 mod cli;

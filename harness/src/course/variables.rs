@@ -104,8 +104,8 @@ pub(super) const VARIABLES: &[Variables] = &[
     },
     Variables {
         names: &["LOCKSTEP_PYTHON"],
-        by: "tests",
-        meaning: "a Python with PyTorch 2.11, to meet Rust ranks; if unset, `scripts/test.sh` takes the one that `scripts/setup.sh --python-peer` makes; else `python3`",
+        by: "tests, `lockstep bench`",
+        meaning: "a Python with PyTorch 2.11, to meet Rust ranks or as a bench's peer; if unset, `scripts/test.sh` and `lockstep bench` take the one that `scripts/setup.sh --python-peer` makes; else `python3`",
     },
     Variables {
         names: &["TCPSTORE_FUZZ_SEED", "TCPSTORE_FUZZ_ITERATIONS"],

@@ -31,12 +31,12 @@ pub(super) fn instant(time: SystemTime) -> String {
 }
 
 /// RFC 3339, in UTC, with milliseconds.
-pub(super) fn rfc3339(time: SystemTime) -> String {
+pub(crate) fn rfc3339(time: SystemTime) -> String {
     DateTime::<Utc>::from(time).to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
 /// Removes colours and control characters except newlines: a program's output must not affect the reader's terminal.
-pub(super) fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     // The library removes tabs as control characters.
     let text = XmlString::new(text.replace('\t', "    ")).into_string();
     text.chars().filter(|c| *c == '\n' || !(c.is_control() || acts(*c))).collect()

@@ -11,7 +11,7 @@ mod csv;
 mod finding;
 mod formatting;
 mod host_info;
-mod html;
+pub(crate) mod html;
 mod json;
 mod junit;
 mod screen;
@@ -25,12 +25,12 @@ use std::time::{Duration, SystemTime};
 
 pub(crate) use ascii_timeline::draw as picture;
 pub(crate) use finding::{Doubt, Finding, Verdict, overall};
-pub(crate) use formatting::{command_line, counts, quoted};
+pub(crate) use formatting::{command_line, counts, quoted, rfc3339};
 pub(crate) use host_info::HostInfo;
 pub(crate) use screen::{Look, Screen};
 pub(crate) use table::{findings as findings_table, numbers as numbers_table};
 pub(crate) use timeline::Timeline;
-pub(crate) use write::Target;
+pub(crate) use write::{Target, save};
 
 /// What a command ran and found.
 #[derive(Clone, Debug)]

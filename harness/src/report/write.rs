@@ -69,7 +69,7 @@ impl Report {
         let text = self.render(target.form).context("cannot put the report into its form")?;
         match &target.path {
             None => io::stdout().lock().write_all(text.as_bytes()).context("cannot write the report to stdout"),
-            Some(path) => write(path, &text).with_context(|| format!("cannot write the report to {}", path.display())),
+            Some(path) => save(path, &text).with_context(|| format!("cannot write the report to {}", path.display())),
         }
     }
 
@@ -91,7 +91,10 @@ impl Report {
 }
 
 /// Writes a temporary file next to it and renames that. An existing special file, such as a pipe, is written to directly.
-fn write(path: &Path, text: &str) -> io::Result<()> {
+///
+/// # Errors
+/// The system's error.
+pub(crate) fn save(path: &Path, text: &str) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
         return fs::write(path, text);
     }

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // a test may
 
+mod bench;
 mod cluster;
 mod doctor;
 mod help;

@@ -4,7 +4,8 @@ mod picture;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::formatting::{costs, failures, instant, plain, seconds, summary};
+pub(crate) use super::formatting::plain;
+use super::formatting::{costs, failures, instant, seconds, summary};
 use super::{Case, Finding, HostInfo, Report, Table, Verdict};
 use crate::history::Recovery;
 
@@ -12,6 +13,23 @@ const STYLE: &str = include_str!("style.css");
 
 /// The page.
 pub(super) fn render(report: &Report) -> String {
+    page(
+        &format!("{} {}", report.verdict().symbol(), plain(&report.title)),
+        html! {
+            (picture::patterns())
+            main {
+                (head(report))
+                @if report.cases.len() > 1 { (overview(&report.cases)) }
+                @if !report.not_verified.is_empty() { (not_verified(&report.not_verified)) }
+                @for (index, case) in report.cases.iter().enumerate() { (details(index, case)) }
+            }
+            footer { "Written by " code { "lockstep" } " at the end of the command. Times are the hosts' own clocks'." }
+        },
+    )
+}
+
+/// A page with this title, in the style of all pages.
+pub(crate) fn page(title: &str, body: Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -19,22 +37,18 @@ pub(super) fn render(report: &Report) -> String {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { (report.verdict().symbol()) " " (plain(&report.title)) }
+                title { (title) }
                 style { (PreEscaped(STYLE)) }
             }
-            body {
-                (picture::patterns())
-                main {
-                    (head(report))
-                    @if report.cases.len() > 1 { (overview(&report.cases)) }
-                    @if !report.not_verified.is_empty() { (not_verified(&report.not_verified)) }
-                    @for (index, case) in report.cases.iter().enumerate() { (details(index, case)) }
-                }
-                footer { "Written by " code { "lockstep" } " at the end of the command. Times are the hosts' own clocks'." }
-            }
+            body { (body) }
         }
     };
     page.into_string()
+}
+
+/// A command line.
+pub(crate) fn command(line: &str) -> Markup {
+    html! { pre.command { code { (plain(line)) } } }
 }
 
 fn head(report: &Report) -> Markup {
@@ -42,7 +56,7 @@ fn head(report: &Report) -> Markup {
         header {
             h1 { (plain(&report.title)) }
             p.verdict { (badge(report.verdict())) " " (summary(report)) }
-            pre.command { code { (plain(&report.command)) } }
+            (command(&report.command))
             dl.facts {
                 (fact("Began", &instant(report.started)))
                 (machine(&report.machine))
@@ -51,7 +65,8 @@ fn head(report: &Report) -> Markup {
     }
 }
 
-fn machine(machine: &HostInfo) -> Markup {
+/// The facts of a machine.
+pub(crate) fn machine(machine: &HostInfo) -> Markup {
     html! {
         (fact("Machine", &machine.host))
         @if let Some(processor) = &machine.processor { (fact("Processor", processor)) }
@@ -59,7 +74,8 @@ fn machine(machine: &HostInfo) -> Markup {
     }
 }
 
-fn fact(name: &str, value: &str) -> Markup {
+/// A fact of the page's head.
+pub(crate) fn fact(name: &str, value: &str) -> Markup {
     html! { div { dt { (name) } dd { (plain(value)) } } }
 }
 
@@ -121,7 +137,7 @@ fn details(index: usize, case: &Case) -> Markup {
             @for table in &case.tables { (numbers(table)) }
             @if let Some(replay) = &case.replay {
                 p.small { "Run it again:" }
-                pre.command { code { (plain(replay)) } }
+                (command(replay))
             }
             @if !case.log.is_empty() {
                 details open=[failed.then_some("")] {
@@ -162,7 +178,8 @@ fn cost(recoveries: &[Recovery]) -> Markup {
     }
 }
 
-fn numbers(table: &Table) -> Markup {
+/// A table of numbers with its title.
+pub(crate) fn numbers(table: &Table) -> Markup {
     html! {
         h3 { (plain(&table.title)) }
         div.scroll tabindex="0" role="region" aria-label=(plain(&table.title)) {

@@ -1,0 +1,89 @@
+//! The frame of all benches: their common options, and the way from a plan to results. The machine is shown first, then the rounds
+//! run, files are written after each, and the tables come last.
+
+use std::io::{Write, stderr};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use clap::Args;
+use lockstep_process::Signals;
+
+use super::export::Target;
+use super::peer::{Peer, Python};
+use super::results::Results;
+use super::rounds::Plan;
+use super::shown;
+use crate::exit::{Code, Interrupted};
+use crate::report::{Screen, command_line, rfc3339};
+
+/// The options of every bench
+#[derive(Args, Clone)]
+pub(super) struct Frame {
+    /// Rounds: in each, every side has a turn; 6 at least for a verdict
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Rounds before them that do not count
+    #[arg(long, value_name = "ROUNDS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=100))]
+    warm_up: u16,
+    /// A peer that does the same in turns with Lockstep, if it is at hand
+    #[arg(long, value_name = "PEER")]
+    against: Option<Peer>,
+    /// Write the results after each round: .json (for `bench compare`), .csv, .svg, .html or .txt, or JSON on stdout (-); may be
+    /// repeated
+    #[arg(long = "report", value_name = "FILE")]
+    reports: Vec<Target>,
+    /// Time limit of each wait in a turn, in seconds
+    #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+}
+
+impl Frame {
+    /// The limit of a wait.
+    pub(super) fn patience(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+
+    /// Rounds, with those that do not count.
+    pub(super) fn all_rounds(&self) -> usize {
+        usize::from(self.warm_up) + usize::from(self.rounds)
+    }
+
+    /// The Python to compare with, or why there is none; `None` if nobody asked.
+    pub(super) fn python(&self) -> Option<Result<Python, String>> {
+        let python = self.against.map(|Peer::Python| Python::find());
+        if let Some(Ok(python)) = &python {
+            let (program, version) = (python.program.display(), &python.version);
+            let _ = writeln!(stderr(), "the peer is PyTorch {version} of {program}");
+        }
+        python
+    }
+
+    /// Runs the bench `name`.
+    ///
+    /// # Errors
+    /// That of making the plan or of a turn, after the complete rounds were shown; [`Interrupted`].
+    pub(super) fn exec<'a>(
+        self,
+        name: &str,
+        plan: impl FnOnce(&'a Signals) -> anyhow::Result<Plan<'a>>,
+    ) -> anyhow::Result<Code> {
+        // It lives as long as the command.
+        let signals: &Signals = Box::leak(Box::new(Signals::listen().context("cannot listen for signals")?));
+        let screen = Screen::new(self.reports.iter().any(Target::is_stdout));
+        let started = rfc3339(SystemTime::now());
+        let mut results = Results::new(name, command_line(), started, usize::from(self.rounds));
+        screen.line(shown::machine(&results));
+        let mut plan = plan(signals)?;
+        results.measures = plan.measures();
+        results.not_measured = plan.not_measured.clone();
+        let write = |results: &Results| self.reports.iter().try_for_each(|target| target.write_file(results));
+        let done = plan.run(usize::from(self.warm_up), &mut results, |results| match signals.arrived() {
+            Some(signal) => Err(Interrupted { signal }.into()),
+            None => write(results),
+        });
+        screen.line(shown::results(&results, screen.look()));
+        done?;
+        self.reports.iter().try_for_each(|target| target.write_stdout(&results))?;
+        Ok(Code::Success)
+    }
+}

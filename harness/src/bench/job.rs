@@ -1,0 +1,415 @@
+//! A job of ranks that do nothing ([`super::rank`]), under our launcher or another with torchrun's flags: from its start until all
+//! ranks are there, and to its end.
+//!
+//! Each rank holds a connection to the bench. So the bench sees when a rank is there and when it has died, without polling. Agents
+//! and ranks end with the bench, however it ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use lockstep_process::{Exit, Process, Signal, Signals, dying_with_parent, proc};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, kill_process_group};
+use tempfile::TempDir;
+
+use super::machine::count;
+use super::peer::Python;
+use super::rank::{Hello, RANK};
+use crate::exit::Interrupted;
+
+/// The last lines of an agent's output that an error shows.
+const LINES: usize = 8;
+/// How long agents may take to end when they are asked to.
+const GRACE: Duration = Duration::from_secs(5);
+/// Open files of this process besides the ranks' connections and the agents.
+const OTHER_FILES: usize = 64;
+
+/// A launcher with torchrun's flags.
+#[derive(Clone, Debug)]
+pub(super) struct Launcher {
+    /// Its name in results.
+    pub(super) name: &'static str,
+    words: Vec<OsString>,
+    /// Makes the command that starts a program.
+    start: fn(&OsStr) -> Command,
+}
+
+/// How many ranks and agents a job has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) ranks: usize,
+    /// Each has as many ranks as the others.
+    pub(super) agents: usize,
+}
+
+/// A running job. Dropping it ends all its processes.
+pub(super) struct Job<'a> {
+    name: &'static str,
+    shape: Shape,
+    agents: Vec<Process>,
+    /// Those of them whose end was seen: only then is it no longer waited for.
+    ended: BTreeSet<usize>,
+    listener: UnixListener,
+    ranks: Vec<Connection>,
+    signals: &'a Signals,
+    patience: Duration,
+    folder: TempDir,
+}
+
+/// The connection of one rank.
+struct Connection {
+    stream: UnixStream,
+    text: Vec<u8>,
+    hello: Option<Hello>,
+}
+
+impl Launcher {
+    /// `lockstep run`.
+    ///
+    /// # Errors
+    /// The system does not know this program's path.
+    pub(super) fn own() -> anyhow::Result<Self> {
+        Ok(Launcher { name: "lockstep", words: vec![this_program()?, "run".into()], start: dying_with_parent })
+    }
+
+    /// torchrun.
+    pub(super) fn torchrun(python: &Python) -> Self {
+        let words = vec![python.program.clone().into(), "-m".into(), "torch.distributed.run".into()];
+        Launcher { name: "torchrun", words, start: dying_with_parent }
+    }
+
+    /// The command of one agent of a job.
+    fn command(&self, shape: Shape, restarts: usize, port: u16) -> Command {
+        let mut command = (self.start)(&self.words[0]);
+        command.args(&self.words[1..]).arg(format!("--nproc-per-node={}", shape.ranks / shape.agents));
+        command.args([format!("--max-restarts={restarts}"), "--local-addr=127.0.0.1".into()]);
+        if shape.agents == 1 {
+            command.arg("--standalone");
+        } else {
+            let endpoint = format!("--rdzv-endpoint=127.0.0.1:{port}");
+            let id = format!("--rdzv-id=bench-{port}");
+            command.args([format!("--nnodes={}", shape.agents), "--rdzv-backend=c10d".into(), endpoint, id]);
+        }
+        command.arg("--no-python");
+        command
+    }
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, {}", count(self.ranks, "rank"), count(self.agents, "agent"))
+    }
+}
+
+impl<'a> Job<'a> {
+    /// Starts the agents. Each wait for the job ends after `patience`.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(super) fn start(
+        launcher: &Launcher,
+        shape: Shape,
+        restarts: usize,
+        patience: Duration,
+        signals: &'a Signals,
+    ) -> anyhow::Result<Self> {
+        let files = shape.ranks + shape.agents + OTHER_FILES;
+        lockstep_process::raise_open_files(shape.ranks, files as u64)?;
+        let folder = tempfile::tempdir().context("cannot make a folder for the job")?;
+        let socket = folder.path().join("ranks");
+        let listener = UnixListener::bind(&socket).context("cannot listen for ranks")?;
+        listener.set_nonblocking(true)?;
+        let mut job = Job {
+            name: launcher.name,
+            shape,
+            agents: Vec::new(),
+            ended: BTreeSet::new(),
+            listener,
+            ranks: Vec::new(),
+            signals,
+            patience,
+            folder,
+        };
+        let port = if shape.agents == 1 { 0 } else { free_port()? };
+        for number in 0..shape.agents {
+            let mut command = launcher.command(shape, restarts, port);
+            command.arg(this_program()?).arg(RANK).arg(&socket);
+            // torchrun leaves its folder of logs behind.
+            command.env("TMPDIR", job.folder.path()).stdin(Stdio::null()).process_group(0);
+            let output = File::create(job.output(number)).context("cannot make a file for an agent's output")?;
+            command.stdout(output.try_clone()?).stderr(output);
+            let agent = Process::start(&mut command);
+            job.agents.push(agent.with_context(|| format!("cannot start {}", command.get_program().display()))?);
+        }
+        Ok(job)
+    }
+
+    /// Waits until all ranks are there that were started after this number of restarts or more.
+    ///
+    /// # Errors
+    /// [`Interrupted`]; an agent has ended; ranks are missing when the time is over.
+    pub(super) fn until_up(&mut self, restart: u32) -> anyhow::Result<()> {
+        let (begun, size) = (Instant::now(), self.shape.ranks);
+        while self.up(restart).len() < size {
+            if !self.wait(begun + self.patience)? {
+                let up = self.up(restart);
+                let missing: Vec<_> =
+                    (0..size).filter(|rank| !up.contains(rank)).map(|rank| rank.to_string()).collect();
+                let (seconds, missing) = (begun.elapsed().as_secs(), missing.join(", "));
+                anyhow::bail!("after {seconds} s these of {size} ranks are missing: {missing}{}", self.last_lines());
+            }
+            self.all_agents_run()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until no rank of this restart or an earlier one is left.
+    ///
+    /// # Errors
+    /// As [`Self::until_up`].
+    pub(super) fn until_gone(&mut self, restart: u32) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        let of = |rank: &&Connection| rank.hello.is_some_and(|hello| hello.restart <= restart);
+        while let Some(left) = self.ranks.iter().find(of) {
+            let rank = left.hello.map_or(0, |hello| hello.rank);
+            let over = !self.wait(begun + self.patience)?;
+            ensure!(!over, "after {} s rank {rank} still runs{}", begun.elapsed().as_secs(), self.last_lines());
+            self.all_agents_run()?;
+        }
+        Ok(())
+    }
+
+    /// Kills a rank as the kernel's out-of-memory killer would, and returns when that was.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(super) fn kill(&self, rank: usize) -> anyhow::Result<Instant> {
+        let mut hellos = self.ranks.iter().filter_map(|connection| connection.hello);
+        let hello = hellos.find(|hello| hello.rank == rank).with_context(|| format!("rank {rank} is not there"))?;
+        let pid = Pid::from_raw(hello.pid).context("process 0 is no rank")?;
+        let now = Instant::now();
+        // It has not ended: its connection is open, and its agent has yet to reap it.
+        rustix::process::kill_process(pid, Signal::KILL)?;
+        Ok(now)
+    }
+
+    /// The restarts before the ranks that are there now.
+    pub(super) fn restart(&self) -> u32 {
+        self.ranks.iter().filter_map(|rank| rank.hello).map(|hello| hello.restart).max().unwrap_or(0)
+    }
+
+    /// Resident memory of the agents, with their helpers and without ranks: bytes of each, on average.
+    pub(super) fn memory(&self) -> f64 {
+        let workers: BTreeSet<i32> = self.ranks.iter().filter_map(|rank| Some(rank.hello?.pid)).collect();
+        let parents: BTreeMap<i32, i32> =
+            proc::pids().filter_map(|pid| Some((pid, proc::Stat::of(pid)?.parent))).collect();
+        let of_agent = |agent: &Process| {
+            let agent = agent.pid().as_raw_pid();
+            let helpers = proc::descendants(agent, &parents);
+            let all = helpers.into_iter().chain([agent]).filter(|pid| !workers.contains(pid));
+            all.collect::<BTreeSet<_>>().into_iter().map(resident).sum::<u64>()
+        };
+        self.agents.iter().map(of_agent).sum::<u64>() as f64 / self.agents.len() as f64
+    }
+
+    /// Ends the ranks and waits until the agents have ended.
+    ///
+    /// # Errors
+    /// [`Interrupted`]; an agent failed, or is still there when the time is over.
+    pub(super) fn finish(mut self) -> anyhow::Result<()> {
+        for rank in &mut self.ranks {
+            // A rank that has died cannot be told; its agent reports that.
+            let _ = rank.stream.write_all(b"\n");
+        }
+        let begun = Instant::now();
+        for number in 0..self.agents.len() {
+            while self.agents[number].ended()?.is_none() {
+                let over = !self.wait(begun + self.patience)?;
+                ensure!(
+                    !over,
+                    "agent {number} has not ended after {} s{}",
+                    begun.elapsed().as_secs(),
+                    self.last_lines()
+                );
+            }
+        }
+        let ends: Vec<_> = self.agents.iter().map(Process::ended).collect::<io::Result<_>>()?;
+        ensure!(ends.iter().all(|end| *end == Some(Exit::Code(0))), "{} failed{}", self.name, self.last_lines());
+        Ok(())
+    }
+
+    fn all_agents_run(&self) -> anyhow::Result<()> {
+        for (number, agent) in self.agents.iter().enumerate() {
+            if let Some(exit) = agent.ended()? {
+                anyhow::bail!("agent {number} of {} ended too early: {exit}{}", self.name, self.last_lines());
+            }
+        }
+        Ok(())
+    }
+
+    /// The ranks that are there.
+    fn up(&self, restart: u32) -> BTreeSet<usize> {
+        let hellos = self.ranks.iter().filter_map(|connection| connection.hello);
+        hellos.filter(|hello| hello.restart >= restart).map(|hello| hello.rank).collect()
+    }
+
+    /// Waits until a rank comes, speaks or goes, an agent ends, or the time is over; then it returns false.
+    fn wait(&mut self, until: Instant) -> anyhow::Result<bool> {
+        let ready = {
+            let ours = [self.listener.as_fd()].into_iter().chain(self.ranks.iter().map(|rank| rank.stream.as_fd()));
+            let agents = self.agents.iter().enumerate().filter(|(number, _)| !self.ended.contains(number));
+            let agents = agents.map(|(_, agent)| agent.as_fd());
+            let fds = ours.chain(agents).chain(self.signals.descriptors());
+            let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+            match poll(&mut fds, left.as_ref()) {
+                Ok(count) => count > 0,
+                Err(Errno::INTR) => true,
+                Err(error) => return Err(error.into()),
+            }
+        };
+        if let Some(signal) = self.signals.arrived() {
+            return Err(Interrupted { signal }.into());
+        }
+        while let Some(stream) = accepted(&self.listener)? {
+            self.ranks.push(Connection { stream, text: Vec::new(), hello: None });
+        }
+        self.ranks.retain_mut(Connection::is_open);
+        for (number, agent) in self.agents.iter().enumerate() {
+            if agent.ended()?.is_some() {
+                self.ended.insert(number);
+            }
+        }
+        Ok(ready)
+    }
+
+    fn output(&self, agent: usize) -> std::path::PathBuf {
+        self.folder.path().join(format!("agent-{agent}.txt"))
+    }
+
+    /// The end of what the first agent with any output printed, as the end of an error.
+    fn last_lines(&self) -> String {
+        let read = |agent| fs::read(self.output(agent)).unwrap_or_default();
+        let mut texts = (0..self.agents.len()).map(read).filter(|text| !text.is_empty());
+        let text = texts.next().unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<_> = text.lines().collect();
+        let last = lines[lines.len().saturating_sub(LINES)..].iter().map(|line| format!("\n  | {line}"));
+        last.collect()
+    }
+}
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        // Ranks end with their connections.
+        self.ranks.clear();
+        for agent in &self.agents {
+            let _ = agent.signal(Signal::TERM);
+        }
+        let until = Instant::now() + GRACE;
+        for agent in &mut self.agents {
+            agent.wait_until(until);
+            // It is not reaped, so its id is still its own.
+            let _ = kill_process_group(agent.pid(), Signal::KILL);
+            let _ = agent.child.wait();
+        }
+    }
+}
+
+impl Connection {
+    /// Reads what the rank sends. False when it has ended.
+    fn is_open(&mut self) -> bool {
+        let mut bytes = [0; 256];
+        loop {
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return false,
+                Ok(count) => self.text.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        let line = self.text.strip_suffix(b"\n").map(String::from_utf8_lossy);
+        self.hello = self.hello.or_else(|| Hello::parse(&line?));
+        true
+    }
+}
+
+fn accepted(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
+    match listener.accept() {
+        Ok((stream, _)) => stream.set_nonblocking(true).map(|()| Some(stream)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// In bytes.
+fn resident(pid: i32) -> u64 {
+    proc::Status::of(pid).and_then(|status| status.number("VmRSS")).map_or(0, |kib| kib * 1024)
+}
+
+fn this_program() -> anyhow::Result<OsString> {
+    Ok(std::env::current_exe().context("cannot find this program's own path")?.into())
+}
+
+/// A port that nobody listens on now. Agents must know it before one of them listens.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { ranks: 2, agents: 1 };
+
+    /// A launcher that is a line of shell.
+    fn fake(script: &str) -> Launcher {
+        let words = ["sh", "-c", script, "fake"].map(OsString::from).into();
+        Launcher { name: "fake", words, start: |program| Command::new(program) }
+    }
+
+    fn failure(script: &str, patience: Duration) -> String {
+        let signals = Signals::default();
+        let mut job = Job::start(&fake(script), SHAPE, 0, patience, &signals).unwrap();
+        format!("{:#}", job.until_up(0).unwrap_err())
+    }
+
+    #[test]
+    fn an_agent_that_ends_too_early_is_named_with_its_last_lines() {
+        let error = failure("echo no such flag >&2; exit 3", Duration::from_secs(60));
+        assert_eq!(error, "agent 0 of fake ended too early: exit code 3\n  | no such flag");
+    }
+
+    #[test]
+    fn ranks_that_do_not_come_are_named_when_the_time_is_over() {
+        let error = failure("echo waiting; exec sleep 1000", Duration::ZERO);
+        assert!(error.starts_with("after 0 s these of 2 ranks are missing: 0, 1"), "{error}");
+    }
+
+    #[test]
+    fn agents_get_the_flags_of_their_place() {
+        let words = |shape| {
+            let command = fake("").command(shape, 3, 4711);
+            let words: Vec<_> = command.get_args().skip(3).map(|word| word.to_str().unwrap().to_owned()).collect();
+            words.join(" ")
+        };
+        let alone = "--nproc-per-node=2 --max-restarts=3 --local-addr=127.0.0.1 --standalone --no-python";
+        assert_eq!(words(SHAPE), alone);
+        assert_eq!(
+            words(Shape { ranks: 8, agents: 4 }),
+            "--nproc-per-node=2 --max-restarts=3 --local-addr=127.0.0.1 --nnodes=4 --rdzv-backend=c10d \
+             --rdzv-endpoint=127.0.0.1:4711 --rdzv-id=bench-4711 --no-python"
+        );
+    }
+}

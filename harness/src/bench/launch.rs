@@ -1,0 +1,104 @@
+//! `lockstep bench launch`: how long a launcher takes to start a job of ranks that do nothing, and to end it; and what its agents
+//! take in memory meanwhile.
+
+use std::time::Instant;
+
+use clap::Args;
+use lockstep_process::Signals;
+
+use super::frame::Frame;
+use super::job::{Job, Launcher, Shape};
+use super::machine::rank_labels;
+use super::results::Unit;
+use super::rounds::{Case, Contestant, Plan, Quantity};
+use crate::exit::{Code, Refused};
+use crate::report::HostInfo;
+
+/// A turn starts a job and ends it when all ranks are there. So `no-op job` is the time in which a launcher starts and ends a job
+/// whose ranks have nothing to do, without that of reading the agents' memory.
+const QUANTITIES: [Quantity; 3] = [
+    Quantity { name: "no-op job", unit: Unit::Seconds },
+    Quantity { name: "all ranks up", unit: Unit::Seconds },
+    Quantity { name: "memory of an agent", unit: Unit::Bytes },
+];
+
+/// Starts and ends jobs whose ranks only connect to the job's store; shows times and the agents' memory
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Ranks of a job: a list
+    #[arg(long, value_name = "COUNT,…", value_delimiter = ',', default_values_t = [2, 8], value_parser = clap::value_parser!(u16).range(1..=4096))]
+    ranks: Vec<u16>,
+    /// Agents that share the ranks evenly: a list; all on this machine
+    #[arg(long, value_name = "COUNT,…", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u16).range(1..=256))]
+    agents: Vec<u16>,
+    #[command(flatten)]
+    frame: Frame,
+}
+
+impl Options {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let shapes = shapes(&self.ranks, &self.agents)?;
+        let patience = self.frame.patience();
+        let cores = HostInfo::here().cores;
+        self.frame.clone().exec("launch", |signals| {
+            let (launchers, not_measured) = launchers(&self.frame)?;
+            let case = |shape: Shape| Case {
+                name: shape.to_string(),
+                quantities: &QUANTITIES,
+                labels: rank_labels(shape.ranks, cores),
+                sides: launchers.iter().map(|launcher| side(launcher.clone(), shape, patience, signals)).collect(),
+            };
+            Ok(Plan { cases: shapes.iter().copied().map(case).collect(), not_measured })
+        })
+    }
+}
+
+/// Ours and the peers that were asked for; and which of those are not at hand.
+pub(super) fn launchers(frame: &Frame) -> anyhow::Result<(Vec<Launcher>, Vec<String>)> {
+    let (mut launchers, mut not_measured) = (vec![Launcher::own()?], vec![]);
+    match frame.python() {
+        Some(Ok(python)) => launchers.push(Launcher::torchrun(&python)),
+        Some(Err(why)) => not_measured.push(format!("torchrun: {why}")),
+        None => {}
+    }
+    Ok((launchers, not_measured))
+}
+
+/// Every number of agents with every number of ranks.
+fn shapes(ranks: &[u16], agents: &[u16]) -> Result<Vec<Shape>, Refused> {
+    let all = agents.iter().flat_map(|agents| ranks.iter().map(|ranks| (usize::from(*ranks), usize::from(*agents))));
+    let shape = |(ranks, agents): (usize, usize)| match ranks % agents {
+        0 => Ok(Shape { ranks, agents }),
+        _ => Err(Refused(format!("{agents} agents cannot share {ranks} ranks evenly: choose multiples for --ranks"))),
+    };
+    all.map(shape).collect()
+}
+
+fn side<'a>(launcher: Launcher, shape: Shape, patience: std::time::Duration, signals: &'a Signals) -> Contestant<'a> {
+    let name = launcher.name;
+    let turn = move || {
+        let begun = Instant::now();
+        let mut job = Job::start(&launcher, shape, 0, patience, signals)?;
+        job.until_up(0)?;
+        let up = begun.elapsed();
+        let memory = job.memory();
+        let ending = Instant::now();
+        job.finish()?;
+        Ok(vec![(up + ending.elapsed()).as_secs_f64(), up.as_secs_f64(), memory])
+    };
+    Contestant { name, turn: Box::new(turn) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn combines_ranks_and_agents_and_refuses_what_does_not_divide() {
+        let shape = |ranks, agents| Shape { ranks, agents };
+        let found = shapes(&[2, 8], &[1, 2]).unwrap();
+        assert_eq!(found, [shape(2, 1), shape(8, 1), shape(2, 2), shape(8, 2)]);
+        let error = shapes(&[2], &[16]).unwrap_err().to_string();
+        assert_eq!(error, "16 agents cannot share 2 ranks evenly: choose multiples for --ranks");
+    }
+}

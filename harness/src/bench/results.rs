@@ -1,0 +1,329 @@
+//! What a bench measured, as it is kept in a file: every sample of every side, with the machine and its state.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use super::machine::State;
+use super::statistics::Shown;
+use crate::exit::Refused;
+use crate::report::HostInfo;
+
+/// The name of the format, and its version, which increases when a field changes its meaning or is removed.
+const SCHEMA: &str = "lockstep-bench";
+const VERSION: u32 = 1;
+/// In bytes.
+const GIB: f64 = 1_073_741_824.0;
+
+/// The results of one bench.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Results {
+    schema: String,
+    version: u32,
+    /// The bench: `launch`.
+    pub(super) bench: String,
+    /// The command line, as one could type it.
+    pub(super) command: String,
+    /// RFC 3339, in UTC.
+    pub(super) started: String,
+    /// Rounds that were asked for. If it was stopped, samples are fewer.
+    pub(super) rounds: usize,
+    /// The machine.
+    pub(super) machine: HostInfo,
+    /// Its state before the first round.
+    pub(super) before: State,
+    /// Its state after the last round so far.
+    pub(super) after: State,
+    /// What could not be measured here, each with its reason.
+    pub(super) not_measured: Vec<String>,
+    /// In the order in which they are shown.
+    pub(super) measures: Vec<Measure>,
+}
+
+/// One quantity of one case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Measure {
+    /// The case: `8 ranks, 1 agent`.
+    pub(super) case: String,
+    /// What was measured: `all ranks up`.
+    pub(super) quantity: String,
+    pub(super) unit: Unit,
+    /// What the reader must know about this case: `not a scaling result`.
+    pub(super) labels: Vec<String>,
+    /// The subject first, then its peers.
+    pub(super) sides: Vec<Side>,
+}
+
+/// The samples of one side.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Side {
+    /// Its name: `lockstep`.
+    pub(super) name: String,
+    /// One for each round.
+    pub(super) samples: Vec<f64>,
+}
+
+/// The unit of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Unit {
+    Seconds,
+    Bytes,
+    PerSecond,
+}
+
+impl Results {
+    /// Results without samples.
+    pub(super) fn new(bench: &str, command: String, started: String, rounds: usize) -> Self {
+        let (machine, now) = (HostInfo::here(), State::now());
+        Results {
+            schema: SCHEMA.into(),
+            version: VERSION,
+            bench: bench.into(),
+            command,
+            started,
+            rounds,
+            before: now.clone(),
+            after: now,
+            machine,
+            not_measured: Vec::new(),
+            measures: Vec::new(),
+        }
+    }
+
+    /// Reads a file that `--report FILE.json` wrote.
+    ///
+    /// # Errors
+    /// [`Refused`]: there is no such file, or something else is in it.
+    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
+        let refused = |why: String| Refused(format!("cannot read the results in {}: {why}", path.display()));
+        let text = fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+        let hint = "it is not a file of `lockstep bench … --report FILE.json`";
+        let results: Results = serde_json::from_str(&text).map_err(|error| refused(format!("{hint}: {error}")))?;
+        if (results.schema.as_str(), results.version) != (SCHEMA, VERSION) {
+            let (schema, version) = (results.schema, results.version);
+            return Err(refused(format!("{hint} of this version ({schema} {version}, not {SCHEMA} {VERSION})")).into());
+        }
+        Ok(results)
+    }
+
+    /// As JSON, with a newline at the end.
+    pub(super) fn json(&self) -> anyhow::Result<String> {
+        Ok(serde_json::to_string_pretty(self).context("cannot write the results as JSON")? + "\n")
+    }
+
+    /// As comma-separated values: a row for each sample.
+    pub(super) fn csv(&self) -> anyhow::Result<String> {
+        let mut rows = csv::Writer::from_writer(Vec::new());
+        rows.write_record(["bench", "case", "quantity", "unit", "side", "round", "value"])?;
+        for measure in &self.measures {
+            for side in &measure.sides {
+                for (round, sample) in side.samples.iter().enumerate() {
+                    let (round, value) = ((round + 1).to_string(), sample.to_string());
+                    let unit = measure.unit.name();
+                    let names = [&self.bench, &measure.case, &measure.quantity];
+                    let rest = [unit, &side.name, &round, &value];
+                    rows.write_record(names.map(String::as_str).into_iter().chain(rest))?;
+                }
+            }
+        }
+        Ok(String::from_utf8(rows.into_inner()?)?)
+    }
+
+    /// Rounds that are complete on all sides.
+    pub(super) fn complete(&self) -> usize {
+        let samples = self.measures.iter().flat_map(|measure| &measure.sides).map(|side| side.samples.len());
+        samples.min().unwrap_or(0)
+    }
+}
+
+impl Unit {
+    fn name(self) -> &'static str {
+        match self {
+            Unit::Seconds => "s",
+            Unit::Bytes => "bytes",
+            Unit::PerSecond => "1/s",
+        }
+    }
+
+    /// Three digits and the unit that fits: `1.52 s`, `48.1 MiB`, `12,300/s`.
+    pub(super) fn show(self, value: f64) -> String {
+        if value == 0.0 {
+            return "0".to_owned();
+        }
+        let (name, size) = self.scale(value);
+        self.number(value / size) + name
+    }
+
+    /// The value, and two others in the same unit: `1.52 s (1.48–1.60)`.
+    pub(super) fn show_with(self, value: f64, [low, high]: [f64; 2]) -> String {
+        let (_, size) = self.scale(value);
+        format!("{} ({}–{})", self.show(value), self.number(low / size), self.number(high / size))
+    }
+
+    fn number(self, value: f64) -> String {
+        if self == Unit::PerSecond { thousands(value) } else { digits(value) }
+    }
+
+    /// The largest unit of which the value has at least one, and its size.
+    pub(super) fn scale(self, value: f64) -> (&'static str, f64) {
+        let units: &[(&str, f64)] = match self {
+            Unit::Seconds => &[(" s", 1.0), (" ms", 1e-3), (" µs", 1e-6), (" ns", 1e-9)],
+            Unit::Bytes => &[(" GiB", GIB), (" MiB", GIB / 1024.0), (" KiB", 1024.0), (" B", 1.0)],
+            Unit::PerSecond => &[("/s", 1.0)],
+        };
+        let fits = |(_, size): &&(&str, f64)| value.abs() >= *size;
+        *units.iter().find(fits).unwrap_or(&units[units.len() - 1])
+    }
+
+    /// The word for a ratio of this unit.
+    pub(super) fn word(self, shown: Shown) -> &'static str {
+        match (shown, self) {
+            (Shown::NoDifference, _) => "no difference shown",
+            (Shown::TooFewRounds, _) => "too few rounds",
+            (Shown::Less, Unit::Seconds) | (Shown::More, Unit::PerSecond) => "faster",
+            (Shown::More, Unit::Seconds) | (Shown::Less, Unit::PerSecond) => "slower",
+            (Shown::Less, Unit::Bytes) => "less",
+            (Shown::More, Unit::Bytes) => "more",
+        }
+    }
+}
+
+/// Three digits, more only before the decimal point; two of a value below 0.1.
+pub(super) fn digits(value: f64) -> String {
+    let decimals = match value.abs() {
+        size if size >= 99.95 => 0,
+        size if size >= 9.995 => 1,
+        size if !(1e-9..0.0995).contains(&size) => 2,
+        size => (1.0 - size.log10().floor()) as usize,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// A large number in groups of three digits; a small one with three digits.
+fn thousands(value: f64) -> String {
+    if value.abs() < 1000.0 {
+        return digits(value);
+    }
+    let whole = format!("{value:.0}");
+    let mut text = String::new();
+    for (index, digit) in whole.chars().enumerate() {
+        let left = whole.len() - index;
+        let comma = if index > 0 && left.is_multiple_of(3) { "," } else { "" };
+        let _ = write!(text, "{comma}{digit}");
+    }
+    text
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+
+    /// Two cases: one with a peer and a clear result, one without.
+    pub(in crate::bench) fn sample() -> Results {
+        let mut results = Results::new("launch", "lockstep bench launch".into(), "2026-02-03T04:05:06.250Z".into(), 7);
+        results.machine = HostInfo { cores: 2, kernel: "Linux 6.1".into(), ..HostInfo::default() };
+        let state = State { load: [0.1, 0.2, 0.3], clock: None };
+        (results.before, results.after) = (state.clone(), state);
+        let side = |name: &str, scale: f64| Side {
+            name: name.into(),
+            samples: [1.0, 1.02, 0.99, 1.01, 0.98, 1.03, 1.0].map(|time| scale * time).into(),
+        };
+        let measure = |case: &str, quantity: &str, unit, sides| Measure {
+            case: case.into(),
+            quantity: quantity.into(),
+            unit,
+            labels: vec!["8 ranks on 2 cores: not a scaling result".into()],
+            sides,
+        };
+        results.measures = vec![
+            measure("8 ranks, 1 agent", "no-op job", Unit::Seconds, vec![side("lockstep", 0.1), side("torchrun", 1.5)]),
+            measure(
+                "8 ranks, 1 agent",
+                "agent memory",
+                Unit::Bytes,
+                vec![side("lockstep", 1e7), side("torchrun", 5e8)],
+            ),
+            measure("16 ranks, 1 agent", "no-op job", Unit::Seconds, vec![side("lockstep", 0.2)]),
+        ];
+        results.not_measured = vec!["torchrun of 16 ranks: <no memory> & \"more\"".into()];
+        results
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::sample;
+    use super::*;
+
+    #[test]
+    fn writes_three_digits_in_the_unit_that_fits() {
+        let times = [1.52, 0.0481, 1.2e-5, 3e-9, 123.4, 0.0].map(|value| Unit::Seconds.show(value));
+        assert_eq!(times, ["1.52 s", "48.1 ms", "12.0 µs", "3.00 ns", "123 s", "0"]);
+        let sizes = [498.0 * f64::from(1 << 20), 2048.0, 3.0].map(|value| Unit::Bytes.show(value));
+        assert_eq!(sizes, ["498 MiB", "2.00 KiB", "3.00 B"]);
+        let rates = [12_345.6, 999.4, 1_234_567.0, 45.67].map(|value| Unit::PerSecond.show(value));
+        assert_eq!(rates, ["12,346/s", "999/s", "1,234,567/s", "45.7/s"]);
+    }
+
+    #[test]
+    fn writes_a_spread_in_one_unit_and_small_ratios_with_two_digits() {
+        assert_eq!(Unit::Seconds.show_with(0.0954, [0.000_918, 1.2]), "95.4 ms (0.92–1200)");
+        assert_eq!(Unit::PerSecond.show_with(1234.0, [999.0, 12_345.0]), "1,234/s (999–12,345)");
+        assert_eq!(
+            [0.0068, 0.068, 0.68, 6.8, 0.0, 0.0996].map(digits),
+            ["0.0068", "0.068", "0.68", "6.80", "0.00", "0.10"]
+        );
+    }
+
+    #[test]
+    fn names_what_is_better_for_each_unit() {
+        assert_eq!(
+            [Unit::Seconds, Unit::Bytes, Unit::PerSecond].map(|unit| unit.word(Shown::Less)),
+            ["faster", "less", "slower"]
+        );
+        assert_eq!(
+            [Unit::Seconds, Unit::Bytes, Unit::PerSecond].map(|unit| unit.word(Shown::More)),
+            ["slower", "more", "faster"]
+        );
+    }
+
+    #[test]
+    fn reads_back_what_it_wrote() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        fs::write(&path, sample().json().unwrap()).unwrap();
+        assert_eq!(Results::read(&path).unwrap(), sample());
+        assert_eq!(sample().complete(), 7);
+    }
+
+    #[test]
+    fn refuses_other_files_and_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        let refused = |text: &str| {
+            fs::write(&path, text).unwrap();
+            Results::read(&path).unwrap_err().downcast::<Refused>().unwrap().to_string()
+        };
+        assert!(refused("").contains("a.json: it is not a file of `lockstep bench"));
+        assert!(refused(r#"{"schema": "lockstep-report", "version": 1}"#).contains("missing field"));
+        let newer = sample().json().unwrap().replace("\"version\": 1", "\"version\": 2");
+        assert!(refused(&newer).contains("(lockstep-bench 2, not lockstep-bench 1)"));
+        assert!(Results::read(&dir.path().join("none.json")).unwrap_err().is::<Refused>());
+    }
+
+    #[test]
+    fn writes_a_row_for_each_sample() {
+        let text = sample().csv().unwrap();
+        let rows: Vec<csv::StringRecord> =
+            csv::Reader::from_reader(text.as_bytes()).records().collect::<Result<_, _>>().unwrap();
+        assert_eq!(rows.len(), 7 * 5);
+        assert_eq!(
+            rows[7].iter().collect::<Vec<_>>(),
+            ["launch", "8 ranks, 1 agent", "no-op job", "s", "torchrun", "1", "1.5"]
+        );
+    }
+}

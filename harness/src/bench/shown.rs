@@ -1,0 +1,157 @@
+//! Results as tables: a table for each case, a row for each quantity, a column for each side.
+
+use comfy_table::ColumnConstraint;
+
+use super::machine::count;
+use super::results::{Measure, Results, Side, digits};
+use super::statistics::{Ratio, Spread};
+use crate::report::{Look, Table, numbers_table};
+
+/// What a reader must know before the numbers: the machine, its load, and what makes it doubtful.
+pub(super) fn machine(results: &Results) -> String {
+    let machine = format!("{}\n{}", results.machine.summary(), results.before.summary());
+    let labels = doubts(results).into_iter().map(|label| format!("\nnote: {label}"));
+    machine + &labels.collect::<String>()
+}
+
+/// What makes all numbers doubtful.
+pub(super) fn doubts(results: &Results) -> Vec<String> {
+    results.before.labels(results.machine.cores)
+}
+
+/// All tables, what was not measured, and how to read them.
+pub(super) fn results(results: &Results, look: Look) -> String {
+    let tables = tables(results).into_iter().map(|table| format!("\n{}\n{}", table.title, whole_numbers(&table, look)));
+    let not_measured = results.not_measured.iter().map(|what| format!("\nnot measured: {what}"));
+    let parts: Vec<String> = tables.chain(not_measured).collect();
+    format!("{}\n{}", parts.join("\n"), method(results))
+}
+
+/// As text, in which words may be broken and numbers never.
+pub(super) fn whole_numbers(table: &Table, look: Look) -> comfy_table::Table {
+    let mut shown = numbers_table(table, look);
+    let number = |cells: Option<&String>| cells.is_some_and(|cell| cell.contains('–'));
+    for column in 0..table.headings.len() {
+        if table.rows.iter().any(|row| number(row.get(column)))
+            && let Some(column) = shown.column_mut(column)
+        {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
+    shown
+}
+
+/// The tables.
+pub(super) fn tables(results: &Results) -> Vec<Table> {
+    let same_case = |one: &Measure, other: &Measure| one.case == other.case;
+    results.measures.chunk_by(same_case).map(table).collect()
+}
+
+/// How the numbers were made, and how many rounds they are from.
+pub(super) fn method(results: &Results) -> String {
+    let (complete, asked) = (results.complete(), results.rounds);
+    let rounds =
+        if complete == asked { count(asked, "round") } else { format!("{complete} of {asked} rounds: it was stopped") };
+    let pairs = if results.measures.iter().any(|measure| measure.sides.len() > 1) {
+        "; ratio: median of the rounds' ratios, with an interval of at least 95 % confidence (sign test)"
+    } else {
+        ""
+    };
+    format!("median (lower to upper quartile) of {rounds}{pairs}")
+}
+
+/// A row for each side of each quantity; with a peer, its row has the ratio to it.
+fn table(measures: &[Measure]) -> Table {
+    let first = &measures[0];
+    let name = |measure: &Measure| measure.sides.first().map_or_else(String::new, |side| side.name.clone());
+    let headings = match first.sides.len() {
+        1 => vec![String::new(), name(first)],
+        _ => {
+            vec!["", "", "median", "ratio to it"].into_iter().map(str::to_owned).chain([name(first) + " is"]).collect()
+        }
+    };
+    Table {
+        title: std::iter::once(&first.case).chain(&first.labels).cloned().collect::<Vec<_>>().join("; "),
+        headings,
+        rows: measures.iter().flat_map(rows).collect(),
+    }
+}
+
+fn rows(measure: &Measure) -> Vec<Vec<String>> {
+    let [subject, peers @ ..] = &measure.sides[..] else { return vec![] };
+    let quantity = measure.quantity.clone();
+    if peers.is_empty() {
+        return vec![vec![quantity, spread(measure, &subject.samples)]];
+    }
+    let first = [quantity, subject.name.clone(), spread(measure, &subject.samples), String::new(), String::new()];
+    let against = |peer: &Side| {
+        let found = Ratio::paired(&subject.samples, &peer.samples);
+        let verdict = found.as_ref().map_or("", |found| measure.unit.word(found.shown())).to_owned();
+        let ratio = found.as_ref().map_or_else(|| "–".to_owned(), ratio);
+        vec![String::new(), peer.name.clone(), spread(measure, &peer.samples), ratio, verdict]
+    };
+    std::iter::once(first.into()).chain(peers.iter().map(against)).collect()
+}
+
+/// `1.52 s (1.48–1.60)`.
+fn spread(measure: &Measure, samples: &[f64]) -> String {
+    let Some(Spread { lower, median, upper }) = Spread::of(samples) else { return "–".into() };
+    measure.unit.show_with(median, [lower, upper])
+}
+
+/// `0.08 (0.07–0.09)`.
+pub(super) fn ratio(ratio: &Ratio) -> String {
+    let [median, low, high] = [ratio.median, ratio.low, ratio.high].map(digits);
+    format!("{median} ({low}–{high})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::results::testing::sample;
+    use super::*;
+
+    #[test]
+    fn shows_a_table_for_each_case_and_the_verdict_on_each_peer() {
+        let tables = tables(&sample());
+        assert_eq!(tables.len(), 2);
+        assert_eq!(tables[0].title, "8 ranks, 1 agent; 8 ranks on 2 cores: not a scaling result");
+        assert_eq!(tables[0].headings, ["", "", "median", "ratio to it", "lockstep is"]);
+        assert_eq!(tables[0].rows[0][..3], ["no-op job", "lockstep", "100 ms (99.5–102)"]);
+        assert_eq!(tables[0].rows[1], ["", "torchrun", "1.50 s (1.49–1.52)", "0.067 (0.067–0.067)", "faster"]);
+        assert_eq!(tables[0].rows[3][4], "less");
+        assert_eq!(tables[1].rows, [["no-op job", "200 ms (199–203)"]]);
+    }
+
+    #[test]
+    fn breaks_words_and_never_numbers() {
+        let mut results = sample();
+        results.measures[0].quantity = "a quantity with a name that is far too long for its column".into();
+        let text = super::results(&results, Look { width: 60, ..Look::FILE });
+        for whole in ["100 ms (99.5–102)", "1.50 s (1.49–1.52)", "0.067 (0.067–0.067)"] {
+            assert!(text.contains(whole), "{whole} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn says_what_was_not_measured_and_how_the_numbers_were_made() {
+        let text = results(&sample(), Look::FILE);
+        assert!(text.contains("not measured: torchrun of 16 ranks"), "{text}");
+        assert!(text.contains("of 7 rounds; ratio: median of the rounds' ratios"), "{text}");
+        let mut stopped = sample();
+        stopped.measures.iter_mut().flat_map(|measure| &mut measure.sides).for_each(|side| side.samples.truncate(3));
+        let text = results(&stopped, Look::FILE);
+        assert!(text.contains("of 3 of 7 rounds: it was stopped") && text.contains("too few rounds"), "{text}");
+        stopped.measures.iter_mut().flat_map(|measure| &mut measure.sides).for_each(|side| side.samples.clear());
+        assert!(results(&stopped, Look::FILE).contains("–"));
+    }
+
+    #[test]
+    fn shows_the_machine_and_what_makes_it_doubtful_first() {
+        let mut busy = sample();
+        busy.before.load[0] = 3.1;
+        let text = machine(&busy);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "2 cores, no GPU, Linux 6.1 ()");
+        assert_eq!(lines[2], "note: busy machine: load 3.1 on 2 cores; trust ratios, not times");
+    }
+}

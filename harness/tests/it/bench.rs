@@ -1,0 +1,181 @@
+//! `lockstep bench`: each bench once with its smallest numbers. What it prints, that its files hold the same, and that nothing is left
+//! of it. No test depends on a time.
+
+use std::process::Command;
+
+use insta::{Settings, assert_snapshot};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::run::site::Site;
+use crate::running::{Ended, Running};
+
+fn bench(site: &Site, words: &[&str]) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
+    site.prepare(&mut command);
+    command.arg("bench").args(words);
+    command
+}
+
+fn ended(site: &Site, words: &[&str]) -> Ended {
+    Running::start(bench(site, words)).ended()
+}
+
+/// One round that counts, and none before it.
+const ONCE: [&str; 3] = ["--rounds=1", "--warm-up=0", "--report=all.json"];
+
+fn json(site: &Site) -> Value {
+    serde_json::from_str(&site.read("all.json")).unwrap()
+}
+
+/// What a bench printed, without its numbers and the machine.
+fn assert_printed(name: &str, printed: &str) {
+    let mut settings = Settings::clone_current();
+    settings.set_omit_expression(true);
+    settings.add_filter(r"(?m)^\d+ cores?, .*\nload average .*\n(note: .*\n)*", "[machine]\n");
+    settings.add_filter(r"; \d+ ranks on \d+ cores?: not a scaling result", "");
+    settings.add_filter(r"─+", "─");
+    settings.add_filter(r"═+", "═");
+    settings.add_filter(r"(\d[\d.,]*|\[seconds\]) (s|ms|µs|MiB) \([\d.,]+–[\d.,]+\)", "[median]");
+    settings.add_filter(r"[\d.]+ \([\d.]+–[\d.]+\)", "[ratio]");
+    settings.add_filter(r" {2,}", "  ");
+    settings.add_filter(r" +\n", "\n");
+    settings.bind(|| assert_snapshot!(name, printed));
+}
+
+/// The three digits of a sample must be in what was printed.
+fn assert_holds_what_was_printed(results: &Value, ended: &Ended) {
+    for measure in results["measures"].as_array().unwrap() {
+        let value = measure["sides"][0]["samples"][0].as_f64().unwrap();
+        let (shown, size) = match measure["unit"].as_str().unwrap() {
+            "seconds" if value >= 1.0 => ("s", 1.0),
+            "seconds" => ("ms", 1e-3),
+            _ => ("MiB", 1_048_576.0),
+        };
+        let decimals = [99.95, 9.995].iter().filter(|limit| value / size < **limit).count();
+        let number = format!("{:.decimals$} {shown}", value / size);
+        assert!(ended.out.contains(&number), "{number} of {measure} is not in\n{}", ended.out);
+    }
+}
+
+#[test]
+fn launch_measures_each_shape_and_every_file_has_the_same_numbers() {
+    let site = Site::new();
+    let files = ["--report=all.csv", "--report=page.html", "--report=picture.svg", "--report=table.txt"];
+    let words = [&["launch", "--ranks=2,4", "--agents=1,2"], &ONCE[..], &files].concat();
+    let ended = ended(&site, &words).code(0);
+    assert_printed("launch", &ended.out);
+    let results = json(&site);
+    assert_holds_what_was_printed(&results, &ended);
+    let samples: Vec<String> = results["measures"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|measure| measure["sides"][0]["samples"][0].as_f64().unwrap().to_string())
+        .collect();
+    let csv = site.read("all.csv");
+    let values: Vec<&str> = csv.lines().skip(1).map(|line| line.rsplit_once(',').unwrap().1).collect();
+    assert_eq!(values, samples);
+    let (page, picture) = (site.read("page.html"), site.read("picture.svg"));
+    roxmltree::Document::parse(&picture).unwrap();
+    assert!(page.contains(picture.trim_end()) && page.contains("4 ranks, 2 agents"), "{page}");
+    assert!(site.read("table.txt").contains("4 ranks, 2 agents"));
+    ended.says(&["round 1 of 1: 2 ranks, 1 agent: lockstep "]);
+    site.assert_no_process();
+    assert_eq!(site.leftovers(), [] as [std::path::PathBuf; 0]);
+}
+
+#[test]
+fn recovery_kills_a_rank_in_each_round_and_all_come_back() {
+    let site = Site::new();
+    let words = ["recovery", "--ranks=2", "--rounds=2", "--warm-up=1", "--report=all.json"];
+    let ended = ended(&site, &words).code(0);
+    assert_printed("recovery", &ended.out);
+    let results = json(&site);
+    for measure in results["measures"].as_array().unwrap() {
+        assert_eq!(measure["sides"][0]["samples"].as_array().unwrap().len(), 2);
+    }
+    site.await_no_process();
+    assert_eq!(site.leftovers(), [] as [std::path::PathBuf; 0]);
+}
+
+#[test]
+fn torchrun_takes_turns_where_python_has_it() {
+    let site = Site::new();
+    let words = [&["launch", "--ranks=1", "--against=python", "--report=table.txt"], &ONCE[..]].concat();
+    let mut command = bench(&site, &words);
+    command.envs(std::env::var_os("LOCKSTEP_PYTHON").map(|python| ("LOCKSTEP_PYTHON", python)));
+    let ended = Running::start(command).ended().code(0);
+    if let Some((_, why)) = ended.out.split_once("not measured: ") {
+        println!("not verified here: bench launch against torchrun ({})", why.lines().next().unwrap());
+        return;
+    }
+    // The file is wide enough for any numbers.
+    assert_printed("launch_against_python", &site.read("table.txt"));
+    assert_holds_what_was_printed(&json(&site), &ended);
+    site.assert_no_process();
+}
+
+#[test]
+fn a_peer_that_is_not_at_hand_is_not_measured_and_the_reason_is_kept() {
+    let site = Site::new();
+    let words = [&["launch", "--ranks=1", "--against=python"], &ONCE[..]].concat();
+    let mut command = bench(&site, &words);
+    command.env("LOCKSTEP_PYTHON", "/no/such/python");
+    let ended = Running::start(command).ended().code(0);
+    let reason = "torchrun: /no/such/python has no PyTorch (No such file or directory (os error 2)); LOCKSTEP_PYTHON can name another";
+    assert!(ended.out.contains(&format!("\nnot measured: {reason}\n")), "{ended}");
+    assert_eq!(json(&site)["not_measured"], serde_json::json!([reason]));
+}
+
+#[test]
+fn a_bench_that_is_stopped_keeps_its_complete_rounds_and_leaves_no_process() {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let site = Site::new();
+        let words = ["recovery", "--ranks=2", "--rounds=1000", "--warm-up=0", "--report=all.json"];
+        let running = Running::start(bench(&site, &words));
+        running.await_err("round 2 of 1000");
+        running.signal(signal);
+        let ended = running.ended().killed_by(signal);
+        let complete = json(&site)["measures"][0]["sides"][0]["samples"].as_array().unwrap().len();
+        assert!((1..1000).contains(&complete), "{complete}");
+        if signal == Signal::TERM {
+            assert!(ended.out.contains(" of 1000 rounds: it was stopped"), "{ended}");
+            assert_eq!(site.leftovers(), [] as [std::path::PathBuf; 0]);
+        }
+        site.await_no_process();
+    }
+}
+
+#[test]
+fn compare_tells_a_difference_from_noise() {
+    let site = Site::new();
+    ended(&site, &[&["launch", "--ranks=1"], &ONCE[..]].concat()).code(0);
+    let write = |name: &str, times: [f64; 7], load: f64| {
+        let mut results = json(&site);
+        results["measures"].as_array_mut().unwrap().truncate(2);
+        results["before"]["load"] = serde_json::json!([load, 0.0, 0.0]);
+        results["machine"]["cores"] = 2.into();
+        results["measures"][0]["sides"][0]["samples"] = serde_json::json!(times);
+        results["measures"][1]["sides"][0]["samples"] = serde_json::json!([1.0, 1.2, 0.9, 1.1, 0.8, 1.3, 1.0]);
+        site.file(name, &results.to_string());
+    };
+    write("a.json", [1.0, 1.2, 0.9, 1.1, 0.8, 1.3, 1.0], 0.1);
+    write("b.json", [1.9, 2.1, 2.0, 1.8, 2.2, 1.7, 2.3], 3.1);
+    assert_snapshot!("compare", ended(&site, &["compare", "a.json", "b.json"]).code(0));
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_before_anything_starts() {
+    let site = Site::new();
+    site.file("other.json", "{}");
+    let texts = [
+        &["launch", "--ranks=2", "--agents=16"][..],
+        &["launch", "--report=a.pdf"],
+        &["recovery", "--ranks=1"],
+        &["compare", "none.json", "other.json"],
+        &["compare", "other.json", "other.json"],
+    ]
+    .map(|words| format!("$ lockstep bench {}\n{}\n", words.join(" "), ended(&site, words).code(2).err));
+    assert_snapshot!("refused", texts.concat());
+}
