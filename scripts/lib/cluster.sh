@@ -14,7 +14,7 @@ missing_cluster_programs() {
 }
 
 # How long apt-get may take, in seconds: it was 15 s with a fast network.
-APT_SECONDS=600
+APT_SECONDS=300
 
 # install_cluster_tools: with apt-get, where root can do it without a prompt. Everything else works without them.
 install_cluster_tools() {
