@@ -5,6 +5,8 @@
 MDBOOK_VERSION=0.5.4
 # In seconds, and MB during compilation: two busy cores took 270 to 330 s for its 190 crates, and 450 MB.
 INSTALL_SECONDS=1800
+# How long apt-get may take, in seconds; Chromium and what it needs are 200 MB.
+APT_SECONDS=600
 INSTALL_MB=700
 
 # find_mdbook: sets MDBOOK to one of the pinned version.
@@ -46,7 +48,8 @@ install_book_tools() {
   done
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     say "installing Chromium with apt-get"
-    { apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends chromium; } >&2 ||
+    { timeout "$APT_SECONDS" apt-get -q update &&
+      DEBIAN_FRONTEND=noninteractive timeout "$APT_SECONDS" apt-get -q install -y --no-install-recommends chromium; } >&2 ||
       warn "apt-get could not install Chromium (see its message above): how the book looks in a browser will not be verified"
   else
     warn "no Chromium is on PATH: how the book looks in a browser will not be verified; to install it: $(packages chromium chromium)"

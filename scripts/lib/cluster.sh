@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the tests of clusters and batch scripts run on: Slurm, Open MPI, a firewall for faults, and shellcheck. Needs say.sh.
+# What the tests of clusters and batch scripts run on: Slurm, Open MPI, a firewall for faults, and shellcheck. Needs say.sh, and book.sh for APT_SECONDS.
 
 # As Debian and Ubuntu call them, and the programs for which they are needed.
 CLUSTER_PACKAGES=(iproute2 nftables slurm-wlm munge openmpi-bin shellcheck)
@@ -12,9 +12,6 @@ missing_cluster_programs() {
     PATH=$PATH:/usr/sbin:/sbin command -v "$name" >/dev/null || echo "$name"
   done
 }
-
-# How long apt-get may take, in seconds: it was 15 s with a fast network.
-APT_SECONDS=300
 
 # install_cluster_tools: with apt-get, where root can do it without a prompt. Everything else works without them.
 install_cluster_tools() {
