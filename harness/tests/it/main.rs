@@ -5,6 +5,7 @@
 
 mod cluster;
 mod help;
+mod image;
 mod learn;
 mod learn_texts;
 mod render;
