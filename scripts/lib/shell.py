@@ -13,8 +13,9 @@ import sys
 from lib.pages import FENCE, ROOT, name_of, spans
 
 # Programs of the system and of the shell: only their names are checked.
-TOOLS = set("apt-get bash cat cd chmod cmp cp diff echo export find git grep head hostname ip kill ls mkdir mpiexec rm rustup sbatch scontrol sh sort squeue tail true truncate wait".split())
+TOOLS = set("apptainer apt-get bash cat cd chmod cmp cp diff echo export find git grep head hostname ip kill ls mkdir mmdebstrap mpiexec nvidia-smi podman rm rustup sbatch scontrol sh sort squeue tail true truncate wait".split())
 # They start the command that follows their own options.
+CONTAINERS = {"apptainer", "podman"}
 STARTERS = {"srun", "env", "nice", "timeout", "exec"}
 CARGO_OWN = set("bench build check clean clippy doc fmt insta install nextest run test".split())
 SEPARATORS = {"&&", "||", ";", "|", "&", "(", ")"}
@@ -114,6 +115,8 @@ class DryRun:
             self.cargo(arguments)
         elif name == "torchrun":  # `lockstep run` has its options
             self.launcher([word if "=" not in word else word.replace("_", "-") for word in arguments])
+        elif name in CONTAINERS and arguments[:1] in (["exec"], ["run"]):  # options, the image, and a command in it
+            self.program(drop_options(arguments[1:])[1:])
         elif name in STARTERS:
             self.program([*drop_options(arguments)])
         elif name.startswith("scripts/"):

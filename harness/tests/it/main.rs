@@ -7,6 +7,7 @@ mod bench;
 mod cluster;
 mod doctor;
 mod help;
+mod image;
 mod learn;
 mod learn_texts;
 mod render;

@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# containers/recipe.sh STEP: what an image of the course consists of. lockstep.def and Containerfile call it and say nothing of their own.
+#
+#   build    first stage, as root: compiles the workspace, and puts what the image keeps into /built
+#   install  second stage, as root: makes the programs of /opt/lockstep commands of the image
+#   labels   prints the labels, a KEY=VALUE on each line
+#
+# scripts/image.sh makes the folder that `build` and `labels` read. Builders mount it at /mnt, which every system has.
+#   source/   the checkout's tracked files, and .libtorch
+#   rust/     the Rust toolchain
+#   crates/   cargo's registry: the crates of Cargo.lock
+#   facts     KEY=VALUE: backend, revision
+# Where they can, they mount a folder at /srv that keeps cargo's output from one build to the next.
+set -euo pipefail
+
+CONTEXT=${CONTEXT:-/mnt}
+# Where the checkout is in the image. Programs find libtorch in ../../.libtorch/lib, as .cargo/config.toml says.
+HOME_IN_IMAGE=/opt/lockstep
+PROGRAMS=programs/bin
+
+fail() {
+  printf 'recipe: error: %s\n' "$1" >&2
+  exit 1
+}
+
+# fact KEY: from the context.
+fact() {
+  sed -n "s/^$1=//p" "$CONTEXT/facts"
+}
+
+labels() {
+  local source=$CONTEXT/source
+  cat <<END
+org.opencontainers.image.title=lockstep
+org.opencontainers.image.description=Lockstep: distributed deep-learning training in Rust, its launcher, labs and libtorch
+org.opencontainers.image.version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$source/Cargo.toml")
+org.opencontainers.image.revision=$(fact revision)
+org.opencontainers.image.licenses=$(sed -n 's/^license = "\(.*\)"/\1/p' "$source/Cargo.toml")
+lockstep.libtorch=$(sed -n 's/^version=//p' "$source/.libtorch/installed")
+lockstep.backend=$(fact backend)
+lockstep.rust=$(sed -n 's/^channel = "\(.*\)"/\1/p' "$source/rust-toolchain.toml")
+lockstep.architecture=$(uname -m)
+END
+}
+
+# A C++ compiler is all that the build needs of the system, besides Debian's base. Only this step may need the network.
+need_compiler() {
+  if command -v c++ >/dev/null && command -v cc >/dev/null; then return; fi
+  command -v apt-get >/dev/null || fail "the base image has no C++ compiler, and no apt-get to install one: take a base that has g++"
+  apt-get -q update
+  DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends g++
+}
+
+build() {
+  local target=/srv/target
+  need_compiler
+  # Keeps the files' times, by which cargo knows what has changed.
+  mkdir -p "$HOME_IN_IMAGE"
+  cp -a "$CONTEXT/source/." "$HOME_IN_IMAGE"
+  compile "$target"
+  keep "$target/debug" /built
+}
+
+# compile TARGET: all programs, without the network. cargo unpacks crates, so that it needs a registry to write to.
+compile() {
+  local features=()
+  [ "$(fact backend)" = cpu ] || features=(--features nccl)
+  export CARGO_HOME=/tmp/cargo CARGO_TARGET_DIR=$1
+  mkdir -p "$CARGO_HOME" "$1"
+  cp -a "$CONTEXT/crates" "$CARGO_HOME/registry"
+  (cd "$HOME_IN_IMAGE" && PATH=$CONTEXT/rust/bin:$PATH cargo build --locked --offline --bins --package lockstep-harness --package 'lab-*' "${features[@]}")
+}
+
+# keep FROM TO: what a run needs of the checkout, of cargo's output in FROM and of libtorch.
+keep() {
+  local program
+  mkdir -p "$2/$PROGRAMS"
+  tar -C "$HOME_IN_IMAGE" --exclude=./.libtorch -cf - . | tar -xf - -C "$2"
+  for program in "$1"/lockstep "$1"/lab-*; do
+    if [ -x "$program" ] && [ -f "$program" ]; then strip --strip-debug -o "$2/$PROGRAMS/${program##*/}" "$program"; fi
+  done
+  keep_libtorch "$HOME_IN_IMAGE/.libtorch" "$2/.libtorch"
+  # Many users read the image; nobody else than root writes to it.
+  chmod -R u=rwX,go=rX "$2"
+}
+
+# keep_libtorch FROM TO: for the CPU, the libraries of the view; for CUDA all libraries, since those of CUDA find each other by
+# relative paths.
+keep_libtorch() {
+  mkdir -p "$2"
+  cp -a "$1/installed" "$2"
+  if [ "$(fact backend)" = cpu ]; then
+    cp -rL "$1/lib" "$2/lib"
+    return
+  fi
+  cp -a "$1/lib" "$1/torch-lib" "$2"
+  tar -C "$1" --exclude='*.a' -cf - site/torch/lib site/nvidia | tar -xf - -C "$2"
+}
+
+install() {
+  local program
+  for program in "$HOME_IN_IMAGE/$PROGRAMS"/*; do
+    ln -sfn "$program" "/usr/local/bin/${program##*/}"
+  done
+}
+
+case ${1:-} in
+build | install | labels) "$1" ;;
+*) fail "there is no step '${1:-}', but build, install and labels" ;;
+esac

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# scripts/image.sh [apptainer|oci] [OPTIONS]: builds a container image of the course and trains two ranks in it.
+# What is in the image, containers/recipe.sh says; this script gathers what the build needs, so that the build itself is offline.
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+# shellcheck source=scripts/lib/say.sh
+. "$ROOT/scripts/lib/say.sh"
+# shellcheck source=scripts/lib/checks.sh
+. "$ROOT/scripts/lib/checks.sh"
+# shellcheck source=scripts/lib/image.sh
+. "$ROOT/scripts/lib/image.sh"
+
+usage() {
+  cat <<'END'
+usage: scripts/image.sh [apptainer|oci] [OPTIONS] [-- OPTIONS of apptainer, podman or buildah]
+
+Builds an image with the labs, their launcher and libtorch, then trains two ranks in it. Without a word it takes what is installed:
+apptainer, which writes a .sif file, or else podman, buildah or docker, which write an archive in OCI's format.
+
+  --cuda        for NVIDIA GPUs, with NCCL; the checkout needs scripts/setup.sh --cuda --nccl
+  --base BASE   the system in the image: a name for a registry, or a folder or image file that is here, for which no network is needed
+                if it has g++ (default: debian:12-slim)
+  --work DIR    where the context, cargo's output and the image are kept (default: target/image)
+  --context     only gather what the build needs
+  --help        this text
+
+From the network: the base image, unless --base names one that is here; g++ and what it needs, unless the base has it. All else
+comes from this checkout. The image is for this machine's architecture.
+
+What follows -- is for building and for trying. Root without all rights, as in a container, needs `-- --fakeroot` with apptainer, and
+`-- --isolation=chroot` with buildah.
+END
+}
+
+parse_arguments() {
+  KIND='' BACKEND=cpu BASE=debian:12-slim WORK=$ROOT/target/image ONLY_CONTEXT=0 OPTIONS=()
+  while [ $# -gt 0 ]; do
+    case $1 in
+    apptainer | oci) KIND=$1 ;;
+    --cuda) BACKEND=cuda ;;
+    --context) ONLY_CONTEXT=1 ;;
+    --base | --work)
+      [ $# -ge 2 ] || die "$1 needs a value" "scripts/image.sh --help"
+      if [ "$1" = --base ]; then BASE=$2; else WORK=$(realpath -m -- "$2"); fi
+      shift
+      ;;
+    --)
+      OPTIONS=("${@:2}")
+      return
+      ;;
+    --help | -h) usage && exit 0 ;;
+    *) die "unknown option '$1'" "scripts/image.sh --help" ;;
+    esac
+    shift
+  done
+}
+
+# first_of ENGINE...: the first that can build here.
+first_of() {
+  local name
+  for name in "$@"; do
+    if can_build "$name"; then echo "$name" && return; fi
+  done
+  return 1
+}
+
+# Docker's command is often there without its daemon, or without BuildKit, which mounts the context.
+can_build() {
+  command -v "$1" >/dev/null || return 1
+  [ "$1" != docker ] || { docker info && docker buildx version; } >/dev/null 2>&1
+}
+
+# Sets KIND, and ENGINE, the program that builds.
+choose_engine() {
+  local engines='apptainer podman buildah docker'
+  case $KIND in
+  apptainer) engines='apptainer' ;;
+  oci) engines='podman buildah docker' ;;
+  esac
+  # shellcheck disable=SC2086 # words
+  ENGINE=$(first_of $engines) ||
+    die "no program here builds images: none of ${engines// /, } is on PATH and works" \
+      "$(packages 'buildah' 'apptainer'), or 'module load apptainer' on a cluster; on Debian 12, apptainer is not among its packages"
+  if [ "$ENGINE" = apptainer ]; then KIND=apptainer; else KIND=oci; fi
+}
+
+main() {
+  parse_arguments "$@"
+  [ "$ONLY_CONTEXT" = 1 ] || choose_engine
+  make_context "$WORK/context"
+  [ "$ONLY_CONTEXT" = 0 ] || exit 0
+  IMAGE=$WORK/lockstep-$BACKEND.$(if [ "$KIND" = apptainer ]; then echo sif; else echo oci.tar; fi)
+  say "building $IMAGE with $ENGINE: the first time compiles the workspace, which takes minutes"
+  mkdir -p "$WORK/cache"
+  "build_$KIND"
+  say "trying it: two ranks of lab 03"
+  "try_$KIND" >&2 || die "the image was built, but its training failed (see above)" "run it by hand: book/src/containers.md"
+  say "$IMAGE is in place: $(megabytes "$IMAGE") MB"
+}
+
+main "$@"
