@@ -273,11 +273,13 @@ def built():
 
 
 def places(text, temporary):
-    """The text without the names of this machine and of its folders. The launcher's report and its account of a rendezvous name
-    the host; those two forms are all that is looked for, since the name itself may be any word."""
+    """The text without the names of this machine and of its folders. The launcher's report, its account of a rendezvous,
+    lab 09's nodes and the folders of snapshots name the host; only those forms are looked for, since the name itself may be any word."""
     for folder, name in [(temporary, "/tmp"), (f"{target()}/", "target/"), (f"{ROOT}/", "")]:
         text = text.replace(folder, name)
     text = re.sub(r"^(  host      : ).+$", r"\1laptop", text, flags=re.M)
+    text = re.sub(r"^(node \d+: )\S+ (?=\(127\.0\.0\.1\))", r"\1laptop ", text, flags=re.M)
+    text = re.sub(r"(?<=[ (])" + re.escape(os.uname().nodename) + r"(?=:\S+[,)])", "laptop", text)
     return re.sub(r"\([^\s()]+, pid (\d+)\)", r"(laptop, pid \1)", text)
 
 

@@ -88,6 +88,11 @@ pub(super) const VARIABLES: &[Variables] = &[
         meaning: "threads of one rank's tensor operations; `lockstep run` sets 1 if it is unset and the node has several workers",
     },
     Variables {
+        names: &["SLURM_JOB_ID", "SLURM_RESTART_COUNT"],
+        by: "labs",
+        meaning: "set by Slurm: which start of which job this is. A snapshot carries both, and a former start of the job saves nothing more once a later one has",
+    },
+    Variables {
         names: &["LOCKSTEP_EVENTS"],
         by: "labs, `lockstep run`",
         meaning: "the folder for event files of ranks and launchers, a new one for each run",

@@ -16,6 +16,8 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("recovers_from_every_random_scenario_that_once_failed", real_seeds),
     ("recovers_real_runs_from_damaged_snapshots_full_disks_and_a_death_on_another_node", real_disks),
     ("verifies_real_labs", real_verify),
+    ("verifies_many_nodes_whoever_starts_them", real_many_nodes),
+    ("trains_on_nodes_that_are_lost_or_cut_off_under_slurm_and_ends_with_the_same_bits", real_lost_nodes),
     ("leaves_no_rank_behind_when_it_is_killed", leaves_no_rank),
 ];
 
@@ -94,6 +96,36 @@ fn real_disks() {
 fn real_verify() {
     let Some(report) = report(&[SPAWN, RESUME], &["verify", "02", "06", "--report", "-"]) else { return };
     assert_eq!(report["counts"]["passed"], 2, "{report:#}");
+}
+
+fn real_many_nodes() {
+    let Some(report) = report(&["lab-09-many-nodes"], &["verify", "09", "--report", "-"]) else { return };
+    let findings = report["cases"][0]["findings"].as_array().unwrap();
+    for finding in findings.iter().filter(|finding| finding["verdict"] == "not verified here") {
+        println!("not verified here: {}: {}", finding["claim"], finding["evidence"]);
+    }
+    assert_eq!(report["counts"]["failed"], 0, "{report:#}");
+    assert!(findings.len() > 9, "{report:#}");
+}
+
+/// The script that the chapter shows: it compares the final weights with those of an undisturbed job.
+fn real_lost_nodes() {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_lockstep"));
+    if command(&["lab-09-many-nodes"], &[]).is_none() {
+        return;
+    }
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap();
+    let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    for words in [&["lose"][..], &["lose", "/tmp/snapshots"], &["cut"]] {
+        let mut script = Command::new(root.join("labs/09-many-nodes/lost-node.sh"));
+        script.args(words).current_dir(&root).env("PATH", &path).env("OMP_NUM_THREADS", "1");
+        let output = lockstep_watchdog::output(script);
+        if output.status.code() == Some(2) {
+            println!("not verified here: nodes lost under Slurm ({})", String::from_utf8_lossy(&output.stderr).trim());
+            return;
+        }
+        output.assert().success();
+    }
 }
 
 fn leaves_no_rank() {
