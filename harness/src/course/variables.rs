@@ -158,6 +158,11 @@ pub(super) const VARIABLES: &[Variables] = &[
         meaning: "the folder in which clusters keep their files; if unset, the one for temporary files",
     },
     Variables {
+        names: &["NCCL_<NAME>", "GLOO_<NAME>", "FI_<NAME>", "TORCH_<NAME>"],
+        by: "`lockstep doctor`",
+        meaning: "variables of the libraries: compared between nodes, and [what does harm](reference-faults.md) is named",
+    },
+    Variables {
         names: &["CARGO"],
         by: "`lockstep grade`, `watch`, `course`",
         meaning: "the cargo that builds exercises",

@@ -108,6 +108,8 @@ pub(super) struct Folder {
     pub(super) path: PathBuf,
     /// `None` if it does not exist.
     pub(super) space: Option<Space>,
+    /// The file system has not answered.
+    pub(super) hangs: bool,
     /// Why a file could not be written in it.
     pub(super) unwritable: Option<String>,
 }

@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::exit::Code;
+use crate::exit::{Code, Interrupted};
 use check::{CHECKS, Check, Level};
 use facts::Job;
 use job::{Meeting, Part, Settings};
@@ -76,13 +77,12 @@ impl Options {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.context("cannot start the runtime")?;
         let job = runtime.block_on(async {
-            match &part {
-                Part::None => Ok(None),
-                Part::Alone => job::examine_alone(&settings).await.map(Some),
-                Part::Node(meeting) => job::examine(meeting, &settings).await,
+            tokio::select! {
+                job = examine(&part, &settings) => job,
+                signal = asked_to_end() => Err(signal?.into()),
             }
         });
-        // A name server that does not answer must not hold the report.
+        // A name server or a file server that does not answer must not hold the report.
         runtime.shutdown_background();
         job?.map_or(Ok(Code::Success), |job| self.report(&job))
     }
@@ -103,6 +103,24 @@ impl Options {
         let failed = findings.iter().any(|finding| finding.level == Level::Error);
         Ok(if failed { Code::Failure } else { Code::Success })
     }
+}
+
+async fn examine(part: &Part, settings: &Settings) -> anyhow::Result<Option<Job>> {
+    match part {
+        Part::None => Ok(None),
+        Part::Alone => job::examine_alone(settings).await.map(Some),
+        Part::Node(meeting) => job::examine(meeting, settings).await,
+    }
+}
+
+/// Waits for a signal. Whatever was examined until then is dropped, and with it the files in the folder for snapshots.
+async fn asked_to_end() -> std::io::Result<Interrupted> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let kind = tokio::select! {
+        _ = interrupt.recv() => SignalKind::interrupt(),
+        _ = terminate.recv() => SignalKind::terminate(),
+    };
+    Ok(Interrupted { signal: kind.as_raw_value() })
 }
 
 fn master_port() -> Option<u16> {

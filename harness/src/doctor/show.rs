@@ -10,7 +10,7 @@ use super::choice::{self, Choice};
 use super::facts::{Job, Node};
 use crate::report::{Look, Screen};
 
-/// So many lines of a node's gaps are shown.
+/// At most this many gaps are shown.
 const GAPS: usize = 4;
 
 /// Prints the report.
@@ -92,8 +92,8 @@ fn faults(job: &Job, findings: &[Finding], look: Look) -> Table {
     for finding in findings {
         let all = finding.at.len() > 1 && job.nodes.iter().all(|node| finding.at.contains(&node.name));
         let place = if all && finding.at.len() > 2 { "all nodes".to_owned() } else { finding.at.join(", ") };
-        let told = format!("{}\nknown by: {}\nfix: {}", finding.what, finding.evidence, finding.fix);
-        table.add_row([level(finding.level, look), Cell::new(finding.check), Cell::new(place), Cell::new(told)]);
+        let text = format!("{}\nknown by: {}\nfix: {}", finding.what, finding.evidence, finding.fix);
+        table.add_row([level(finding.level, look), Cell::new(finding.check), Cell::new(place), Cell::new(text)]);
     }
     table
 }

@@ -12,13 +12,30 @@ const FULL_SHM: u64 = 32 * MIB;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
+        name: "folder-hangs",
+        level: Level::Error,
+        why: "every access to the folder for snapshots hangs: mostly its file server is gone or cannot be reached",
+        source: "statvfs(2), and a small file: no answer within three tenths of the deadline",
+        find: |job| {
+            each(job, |node| {
+                node.folder.hangs.then(|| {
+                    [
+                        format!("the folder {} does not answer", node.folder.path.display()),
+                        "statvfs(2) has not returned".to_owned(),
+                        "`findmnt -t nfs,nfs4,lustre,fuse` and `dmesg` name the server; mount it again: umount -l, mount".to_owned(),
+                    ]
+                })
+            })
+        },
+    },
+    Check {
         name: "folder-absent",
         level: Level::Error,
         why: "a rank on this node cannot write its snapshot, and none can be read after a restart",
         source: "statvfs(2) of the folder for snapshots (--folder)",
         find: |job| {
             each(job, |node| {
-                node.folder.space.is_none().then(|| {
+                (node.folder.space.is_none() && !node.folder.hangs).then(|| {
                     [
                         format!("the folder {} does not exist", node.folder.path.display()),
                         "statvfs(2)".to_owned(),

@@ -117,7 +117,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         name: "processors-few",
         level: Level::Warning,
-        why: "all workers of this node share one processor, which mpirun gives to each process unless it is told otherwise",
+        why: "all workers of this node share one processor, as mpirun binds each process to one by default",
         source: "sched_getaffinity(2)",
         find: |job| {
             each(job, |node| {

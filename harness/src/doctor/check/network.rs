@@ -204,8 +204,12 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
+/// Bridges of container runtimes and of virtual machines, which have no carrier while nothing runs.
+const BRIDGES: [&str; 6] = ["docker", "br-", "virbr", "lxc", "podman", "cni"];
+
 fn is_unplugged(interface: &Interface) -> bool {
-    interface.up && !interface.running && !interface.addresses.is_empty()
+    let is_bridge = BRIDGES.iter().any(|begin| interface.name.starts_with(begin));
+    interface.up && !interface.running && !interface.addresses.is_empty() && !is_bridge
 }
 
 fn describe(node: &Node) -> String {

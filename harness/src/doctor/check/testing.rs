@@ -47,7 +47,7 @@ pub(in super::super) fn node(name: &str, number: usize) -> Node {
         },
         shm: Some(space("/dev/shm", "tmpfs")),
         temporary: Some(space("/tmp", "ext4")),
-        folder: Folder { path: "/shared".into(), space: Some(space("/shared", "nfs4")), unwritable: None },
+        folder: Folder { path: "/shared".into(), space: Some(space("/shared", "nfs4")), ..Folder::default() },
         interfaces: vec![interface("lo", "127.0.0.1"), interface("eth0", &own)],
         names: Names {
             own: Some(at(&own)),
@@ -225,6 +225,10 @@ pub(in super::super) const FAULTS: &[Fault] = &[
     ("proxy-incomplete", |job| {
         set_all(job, "http_proxy", "http://proxy:3128");
         job.nodes.iter_mut().for_each(|node| node.runtimes = vec!["apptainer".into()]);
+    }),
+    ("folder-hangs", |job| {
+        job.nodes[1].folder.space = None;
+        job.nodes[1].folder.hangs = true;
     }),
     ("folder-absent", |job| job.nodes[1].folder.space = None),
     ("folder-full", |job| job.nodes[1].folder.space.iter_mut().for_each(|space| space.free = 0)),

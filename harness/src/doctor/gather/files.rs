@@ -26,7 +26,7 @@ pub(super) fn space(path: &Path) -> Option<Space> {
 pub(super) fn folder(path: PathBuf) -> Folder {
     let space = space(&path).filter(|_| path.is_dir());
     let unwritable = if space.is_some() { write_in(&path).err().map(|error| error.to_string()) } else { None };
-    Folder { space, unwritable, path }
+    Folder { space, unwritable, hangs: false, path }
 }
 
 fn write_in(folder: &Path) -> std::io::Result<()> {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::facts::{Names, Node};
+use super::facts::{Folder, Names, Node, Space};
 
 pub(super) use network::resolve;
 
@@ -63,13 +63,14 @@ pub(super) async fn node(name: Option<&str>, folder: &Path, patience: Duration) 
                 None => None,
             }
         },
-        network::reverse(&interfaces, patience),
+        timeout(patience, network::reverse(&interfaces, patience)),
     );
+    let reverse = reverse.unwrap_or_else(|_| Err(format!("no answer within {} s", patience.as_secs())));
     let reverse = reverse.unwrap_or_else(|why| {
         unseen.push(format!("names of addresses: {why}"));
         BTreeMap::new()
     });
-    let folder = folder.to_owned();
+    let (shm, temporary, folder) = stored(folder, 3 * patience).await;
     Node {
         name: name.unwrap_or(&host).to_owned(),
         architecture,
@@ -77,9 +78,9 @@ pub(super) async fn node(name: Option<&str>, folder: &Path, patience: Duration) 
         cpu: system::cpu(Path::new("/")),
         memory: system::memory(Path::new("/")),
         limits: system::limits(),
-        shm: files::space(Path::new("/dev/shm")),
-        temporary: files::space(&std::env::temp_dir()),
-        folder: files::folder(folder),
+        shm,
+        temporary,
+        folder,
         names: Names { own: Some(own), localhost: Some(localhost), master, peers: BTreeMap::new(), reverse },
         interfaces,
         fabric: fabric::fabric(Path::new("/"), variables.get("LD_LIBRARY_PATH").map(String::as_str)),
@@ -106,6 +107,26 @@ fn variables(all: impl Iterator<Item = (String, std::ffi::OsString)>) -> BTreeMa
     // Proxies count in either spelling.
     let key = |name: String| if name.to_lowercase().ends_with("_proxy") { name.to_lowercase() } else { name };
     found.map(|(name, value)| (key(name), value.to_string_lossy().into_owned())).collect()
+}
+
+/// `/dev/shm`, the folder for temporary files, and that for snapshots. A file server that is gone makes every call for its files hang, so
+/// the calls are made by another thread, with more patience: a busy disk takes seconds.
+async fn stored(folder: &Path, patience: Duration) -> (Option<Space>, Option<Space>, Folder) {
+    let spaces =
+        [PathBuf::from("/dev/shm"), std::env::temp_dir()].map(|path| in_time(patience, move || files::space(&path)));
+    let (path, place) = (folder.to_owned(), folder.to_owned());
+    let [shm, temporary] = spaces;
+    let (shm, temporary, folder) = tokio::join!(shm, temporary, in_time(patience, move || files::folder(path)));
+    let hangs = Folder { path: place, hangs: true, ..Folder::default() };
+    (shm.flatten(), temporary.flatten(), folder.unwrap_or(hangs))
+}
+
+/// What a function returns; nothing, if it takes too long.
+pub(super) async fn in_time<T: Send + 'static>(
+    patience: Duration,
+    function: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    timeout(patience, tokio::task::spawn_blocking(function)).await.ok()?.ok()
 }
 
 /// What a program printed.
@@ -166,6 +187,14 @@ mod tests {
         );
         let failed = output("sh", &["-c", "echo no driver; exit 9"], PATIENCE).await.unwrap_err();
         assert_eq!(failed, "sh failed (exit status: 9): no driver");
+    }
+
+    #[tokio::test]
+    async fn a_call_that_hangs_is_given_up() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        assert_eq!(in_time(Duration::from_millis(1), move || held.recv()).await, None);
+        drop(release);
+        assert_eq!(in_time(PATIENCE, || 7).await, Some(7));
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::super::facts::{Job, Knock, Link, Missing, Node, Outcome, Resolved, Silent, User, View};
-use super::super::gather::resolve;
+use super::super::gather::{in_time, resolve};
 use super::super::{choice, gather};
 use super::folder;
 use super::meeting::Meeting;
@@ -183,7 +183,8 @@ impl Exam<'_> {
         nodes.extend(come.into_iter().filter_map(|(index, node)| Some((index, node?))));
         job.silent = self.silent(&absent, Missing::Facts).await;
         let token = format!(".lockstep-doctor-{}-{}", nodes[0].1.host, std::process::id());
-        let shared = folder::Host::start(&self.settings.folder, &token).ok();
+        let answers = !nodes[0].1.folder.hangs;
+        let shared = if answers { folder::Host::start(&self.settings.folder, &token).ok() } else { None };
         let members: Vec<Member> = nodes.iter().map(|(index, node)| member(*index, node)).collect();
         let plan = Plan { members, folder: shared.as_ref().map(|_| token) };
         self.put("plan", &plan).await?;
@@ -229,8 +230,13 @@ impl Exam<'_> {
             tasks.spawn(reach(from.clone(), member, Arc::clone(&gate), patience));
         }
         let found = tasks.join_all().await;
-        let view = plan.folder.as_ref().filter(|_| index > 0);
-        let view = view.map(|token| folder::look(&self.settings.folder, token, &from));
+        let view = match plan.folder.clone().filter(|_| index > 0) {
+            Some(token) => {
+                let folder = self.settings.folder.clone();
+                in_time(patience, move || folder::look(&folder, &token, &from)).await
+            }
+            None => None,
+        };
         let (peers, links): (Vec<_>, Vec<_>) = found.into_iter().unzip();
         let mut links: Vec<Link> = links.into_iter().flatten().collect();
         links.sort_by(|a, b| (&a.to, a.port).cmp(&(&b.to, b.port)));

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn doctors_say_who_they_are_and_strangers_and_closed_ports_are_told_apart() {
+    async fn doctors_say_who_they_are_and_strangers_and_closed_ports_are_distinguished() {
         let held = StdListener::bind(local(0)).unwrap();
         let port = held.local_addr().unwrap().port();
         let open = Listeners::open("n 1", &[port]).unwrap();
