@@ -32,6 +32,8 @@ enum Command {
     Course(course::Options),
     #[command(name = bench::RANK, hide = true)]
     BenchRank(bench::Rank),
+    #[command(name = bench::STORE, hide = true)]
+    BenchStore(bench::Serve),
     #[command(name = cluster::INIT, hide = true)]
     ClusterInit(cluster::Init),
     #[command(name = process::CONFINED, hide = true)]
@@ -54,6 +56,7 @@ impl Cli {
             Command::Doctor(options) => options.exec(),
             Command::Bench(options) => options.exec(),
             Command::BenchRank(rank) => rank.exec(),
+            Command::BenchStore(serve) => serve.exec(),
             Command::Grade(options) => options.exec(),
             Command::Hint(options) => options.exec(),
             Command::Progress(options) => options.exec(),

@@ -1,10 +1,10 @@
-//! A job of ranks that do nothing ([`super::rank`]), under our launcher or another with torchrun's flags: from its start until all
+//! A job of ranks that do nothing ([`super::rank`]) or what the bench asks for, under our launcher or another with torchrun's flags: from its start until all
 //! ranks are there, and to its end.
 //!
 //! Each rank holds a connection to the bench. So the bench sees when a rank is there and when it has died, without polling. Agents
 //! and ranks end with the bench, however it ends.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -71,6 +71,8 @@ struct Connection {
     stream: UnixStream,
     text: Vec<u8>,
     hello: Option<Hello>,
+    /// What it said after that.
+    answers: VecDeque<String>,
 }
 
 impl Launcher {
@@ -112,12 +114,13 @@ impl std::fmt::Display for Shape {
 }
 
 impl<'a> Job<'a> {
-    /// Starts the agents. Each wait for the job ends after `patience`.
+    /// Starts the agents. The ranks are `program`, with the socket to the bench as its last argument. Each wait for the job ends after `patience`.
     ///
     /// # Errors
     /// The system's error.
     pub(super) fn start(
         launcher: &Launcher,
+        program: &[OsString],
         shape: Shape,
         restarts: usize,
         patience: Duration,
@@ -143,7 +146,9 @@ impl<'a> Job<'a> {
         let port = if shape.agents == 1 { 0 } else { free_port()? };
         for number in 0..shape.agents {
             let mut command = launcher.command(shape, restarts, port);
-            command.arg(this_program()?).arg(RANK).arg(&socket);
+            // Ranks of one machine need not find each other by its name.
+            command.env("GLOO_SOCKET_IFNAME", "lo");
+            command.args(program).arg(&socket);
             // torchrun leaves its folder of logs behind.
             command.env("TMPDIR", job.folder.path()).stdin(Stdio::null()).process_group(0);
             let output = File::create(job.output(number)).context("cannot make a file for an agent's output")?;
@@ -187,6 +192,31 @@ impl<'a> Job<'a> {
             self.all_agents_run()?;
         }
         Ok(())
+    }
+
+    /// Sends rank 0 a line and waits for its answer.
+    ///
+    /// # Errors
+    /// As [`Self::until_up`]; rank 0 has ended.
+    pub(super) fn ask(&mut self, line: &str) -> anyhow::Result<String> {
+        let begun = Instant::now();
+        writeln!(self.rank_0()?.stream, "{line}").context("cannot ask rank 0")?;
+        loop {
+            if let Some(answer) = self.rank_0()?.answers.pop_front() {
+                return Ok(answer);
+            }
+            let over = !self.wait(begun + self.patience)?;
+            ensure!(!over, "rank 0 has not answered after {} s{}", begun.elapsed().as_secs(), self.last_lines());
+            self.all_agents_run()?;
+        }
+    }
+
+    fn rank_0(&mut self) -> anyhow::Result<&mut Connection> {
+        let of_0 = |rank: &Connection| rank.hello.is_some_and(|hello| hello.rank == 0);
+        match self.ranks.iter().position(of_0) {
+            Some(place) => Ok(&mut self.ranks[place]),
+            None => anyhow::bail!("rank 0 has ended{}", self.last_lines()),
+        }
     }
 
     /// Kills a rank as the kernel's out-of-memory killer would, and returns when that was.
@@ -282,7 +312,7 @@ impl<'a> Job<'a> {
             return Err(Interrupted { signal }.into());
         }
         while let Some(stream) = accepted(&self.listener)? {
-            self.ranks.push(Connection { stream, text: Vec::new(), hello: None });
+            self.ranks.push(Connection { stream, text: Vec::new(), hello: None, answers: VecDeque::new() });
         }
         self.ranks.retain_mut(Connection::is_open);
         for (number, agent) in self.agents.iter().enumerate() {
@@ -339,8 +369,14 @@ impl Connection {
                 Err(_) => return false,
             }
         }
-        let line = self.text.strip_suffix(b"\n").map(String::from_utf8_lossy);
-        self.hello = self.hello.or_else(|| Hello::parse(&line?));
+        while let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.text.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line[..end]).into_owned();
+            match self.hello {
+                None => self.hello = Hello::parse(&line),
+                Some(_) => self.answers.push_back(line),
+            }
+        }
         true
     }
 }
@@ -356,6 +392,14 @@ fn accepted(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
 /// In bytes.
 fn resident(pid: i32) -> u64 {
     proc::Status::of(pid).and_then(|status| status.number("VmRSS")).map_or(0, |kib| kib * 1024)
+}
+
+/// The program of ranks that do nothing, [`super::rank`].
+///
+/// # Errors
+/// The system does not know this program's path.
+pub(super) fn idle_rank() -> anyhow::Result<Vec<OsString>> {
+    Ok(vec![this_program()?, RANK.into()])
 }
 
 fn this_program() -> anyhow::Result<OsString> {
@@ -381,7 +425,7 @@ mod tests {
 
     fn failure(script: &str, patience: Duration) -> String {
         let signals = Signals::default();
-        let mut job = Job::start(&fake(script), SHAPE, 0, patience, &signals).unwrap();
+        let mut job = Job::start(&fake(script), &[], SHAPE, 0, patience, &signals).unwrap();
         format!("{:#}", job.until_up(0).unwrap_err())
     }
 

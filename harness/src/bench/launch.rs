@@ -7,7 +7,7 @@ use clap::Args;
 use lockstep_process::Signals;
 
 use super::frame::Frame;
-use super::job::{Job, Launcher, Shape};
+use super::job::{Job, Launcher, Shape, idle_rank};
 use super::machine::rank_labels;
 use super::results::Unit;
 use super::rounds::{Case, Contestant, Plan, Quantity};
@@ -16,11 +16,13 @@ use crate::report::HostInfo;
 
 /// A turn starts a job and ends it when all ranks are there. So `no-op job` is the time in which a launcher starts and ends a job
 /// whose ranks have nothing to do, without that of reading the agents' memory.
-const QUANTITIES: [Quantity; 3] = [
-    Quantity { name: "no-op job", unit: Unit::Seconds },
-    Quantity { name: "all ranks up", unit: Unit::Seconds },
-    Quantity { name: "memory of an agent", unit: Unit::Bytes },
-];
+fn quantities() -> Vec<Quantity> {
+    vec![
+        Quantity::new("no-op job", Unit::Seconds),
+        Quantity::new("all ranks up", Unit::Seconds),
+        Quantity::new("memory of an agent", Unit::Bytes),
+    ]
+}
 
 /// Starts and ends jobs whose ranks only connect to the job's store; shows times and the agents' memory
 #[derive(Args)]
@@ -44,7 +46,7 @@ impl Options {
             let (launchers, not_measured) = launchers(&self.frame)?;
             let case = |shape: Shape| Case {
                 name: shape.to_string(),
-                quantities: &QUANTITIES,
+                quantities: quantities(),
                 labels: rank_labels(shape.ranks, cores),
                 sides: launchers.iter().map(|launcher| side(launcher.clone(), shape, patience, signals)).collect(),
             };
@@ -78,7 +80,7 @@ fn side<'a>(launcher: Launcher, shape: Shape, patience: std::time::Duration, sig
     let name = launcher.name;
     let turn = move || {
         let begun = Instant::now();
-        let mut job = Job::start(&launcher, shape, 0, patience, signals)?;
+        let mut job = Job::start(&launcher, &idle_rank()?, shape, 0, patience, signals)?;
         job.until_up(0)?;
         let up = begun.elapsed();
         let memory = job.memory();

@@ -4,16 +4,20 @@
 //!   ([`shown`]).
 //! - [`statistics`] decides what a difference shows; [`machine`] what makes it doubtful. Both are pure.
 //! - [`launch`] and [`recovery`] measure launchers, with jobs ([`job`]) of ranks that do nothing ([`rank`]).
+//! - [`store`] measures stores, each a process ([`server`]).
+//! - [`collectives`] measures collectives, in ranks that link libtorch; [`model`] fits the α–β model.
 //! - [`compare`] reads two files of results.
 //!
 //! A time alone says little, since machines differ from each other and from minute to minute. So a bench quotes ratios.
 
+mod collectives;
 mod compare;
 mod export;
 mod frame;
 mod job;
 mod launch;
 mod machine;
+mod model;
 mod page;
 mod peer;
 mod picture;
@@ -21,14 +25,17 @@ mod rank;
 mod recovery;
 mod results;
 mod rounds;
+mod server;
 mod shown;
 mod statistics;
+mod store;
 
 use clap::{Args, Subcommand};
 
 use crate::exit::Code;
 
 pub(crate) use rank::{RANK, Rank};
+pub(crate) use server::{STORE, Serve};
 
 /// Measures in turns with a peer, and compares results
 #[derive(Args)]
@@ -41,6 +48,8 @@ pub(crate) struct Options {
 enum Command {
     Launch(launch::Options),
     Recovery(recovery::Options),
+    Store(store::Options),
+    Collectives(collectives::Options),
     Compare(compare::Options),
 }
 
@@ -49,6 +58,8 @@ impl Options {
         match self.command {
             Command::Launch(options) => options.exec(),
             Command::Recovery(options) => options.exec(),
+            Command::Store(options) => options.exec(),
+            Command::Collectives(options) => options.exec(),
             Command::Compare(options) => options.exec(),
         }
     }

@@ -6,7 +6,7 @@ use clap::Args;
 use lockstep_process::Signals;
 
 use super::frame::Frame;
-use super::job::{Job, Launcher, Shape};
+use super::job::{Job, Launcher, Shape, idle_rank};
 use super::launch::launchers;
 use super::machine::rank_labels;
 use super::results::Unit;
@@ -14,10 +14,9 @@ use super::rounds::{Case, Contestant, Plan, Quantity};
 use crate::exit::Code;
 use crate::report::HostInfo;
 
-const QUANTITIES: [Quantity; 2] = [
-    Quantity { name: "all ranks up again", unit: Unit::Seconds },
-    Quantity { name: "survivors stopped", unit: Unit::Seconds },
-];
+fn quantities() -> Vec<Quantity> {
+    vec![Quantity::new("all ranks up again", Unit::Seconds), Quantity::new("survivors stopped", Unit::Seconds)]
+}
 
 /// Kills a rank of a running job, and shows how long it takes until all ranks run again
 #[derive(Args)]
@@ -40,7 +39,7 @@ impl Options {
                 let sides = launchers.iter().map(|launcher| side(launcher.clone(), shape, kills, patience, signals));
                 Case {
                     name: shape.to_string(),
-                    quantities: &QUANTITIES,
+                    quantities: quantities(),
                     labels: rank_labels(shape.ranks, cores),
                     sides: sides.collect(),
                 }
@@ -63,7 +62,7 @@ fn side<'a>(
     let turn = move || {
         let job = match &mut running {
             Some(job) => job,
-            none => none.insert(Job::start(&launcher, shape, kills, patience, signals)?),
+            none => none.insert(Job::start(&launcher, &idle_rank()?, shape, kills, patience, signals)?),
         };
         job.until_up(0)?;
         let before = job.restart();

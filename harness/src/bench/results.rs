@@ -51,6 +51,9 @@ pub(super) struct Measure {
     /// What was measured: `all ranks up`.
     pub(super) quantity: String,
     pub(super) unit: Unit,
+    /// Bytes of a collective, and its bus factor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) moved: Option<(u64, f64)>,
     /// What the reader must know about this case: `not a scaling result`.
     pub(super) labels: Vec<String>,
     /// The subject first, then its peers.
@@ -236,6 +239,7 @@ pub(super) mod testing {
             case: case.into(),
             quantity: quantity.into(),
             unit,
+            moved: None,
             labels: vec!["8 ranks on 2 cores: not a scaling result".into()],
             sides,
         };

@@ -21,7 +21,7 @@ pub(super) struct Case<'a> {
     /// Unique in the bench: `8 ranks, 1 agent`.
     pub(super) name: String,
     /// What each turn measures.
-    pub(super) quantities: &'static [Quantity],
+    pub(super) quantities: Vec<Quantity>,
     /// What the reader must know about this case.
     pub(super) labels: Vec<String>,
     /// The subject first.
@@ -29,10 +29,18 @@ pub(super) struct Case<'a> {
 }
 
 /// What a turn measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Quantity {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     pub(super) unit: Unit,
+    /// Bytes of a collective, and its bus factor ([`lockstep_cost::Collective::bus_factor`]).
+    pub(super) moved: Option<(u64, f64)>,
+}
+
+impl Quantity {
+    pub(super) fn new(name: &str, unit: Unit) -> Self {
+        Quantity { name: name.to_owned(), unit, moved: None }
+    }
 }
 
 /// One side of a case.
@@ -50,8 +58,9 @@ impl Plan<'_> {
     pub(super) fn measures(&self) -> Vec<Measure> {
         let measure = |case: &Case<'_>, quantity: &Quantity| Measure {
             case: case.name.clone(),
-            quantity: quantity.name.into(),
+            quantity: quantity.name.clone(),
             unit: quantity.unit,
+            moved: quantity.moved,
             labels: case.labels.clone(),
             sides: case.sides.iter().map(|side| Side { name: side.name.into(), samples: Vec::new() }).collect(),
         };
@@ -125,9 +134,6 @@ mod tests {
 
     use super::*;
 
-    const QUANTITIES: [Quantity; 2] =
-        [Quantity { name: "time", unit: Unit::Seconds }, Quantity { name: "memory", unit: Unit::Bytes }];
-
     fn results(plan: &Plan<'_>, rounds: usize) -> Results {
         let mut results = Results::new("test", String::new(), String::new(), rounds);
         results.measures = plan.measures();
@@ -147,7 +153,7 @@ mod tests {
         };
         let case = |case: &'static str| Case {
             name: case.into(),
-            quantities: &QUANTITIES,
+            quantities: vec![Quantity::new("time", Unit::Seconds), Quantity::new("memory", Unit::Bytes)],
             labels: vec![],
             sides: vec![side(case, "A"), side(case, "B")],
         };

@@ -3,6 +3,7 @@
 use comfy_table::ColumnConstraint;
 
 use super::machine::count;
+use super::model;
 use super::results::{Measure, Results, Side, digits};
 use super::statistics::{Ratio, Spread};
 use crate::report::{Look, Table, numbers_table};
@@ -23,7 +24,8 @@ pub(super) fn doubts(results: &Results) -> Vec<String> {
 pub(super) fn results(results: &Results, look: Look) -> String {
     let tables = tables(results).into_iter().map(|table| format!("\n{}\n{}", table.title, whole_numbers(&table, look)));
     let not_measured = results.not_measured.iter().map(|what| format!("\nnot measured: {what}"));
-    let parts: Vec<String> = tables.chain(not_measured).collect();
+    let model = model::table(results).map(|table| format!("\n{}\n{}", table.title, whole_but_last(&table, look)));
+    let parts: Vec<String> = tables.chain(model).chain(not_measured).collect();
     format!("{}\n{}", parts.join("\n"), method(results))
 }
 
@@ -38,6 +40,16 @@ pub(super) fn whole_numbers(table: &Table, look: Look) -> comfy_table::Table {
             column.set_constraint(ColumnConstraint::ContentWidth);
         }
     }
+    shown
+}
+
+/// As text, in which only the last column may be broken.
+fn whole_but_last(table: &Table, look: Look) -> comfy_table::Table {
+    let mut shown = numbers_table(table, look);
+    let columns = shown.column_iter_mut().take(table.headings.len() - 1);
+    columns.for_each(|column| {
+        column.set_constraint(ColumnConstraint::ContentWidth);
+    });
     shown
 }
 
@@ -63,12 +75,13 @@ pub(super) fn method(results: &Results) -> String {
 /// A row for each side of each quantity; with a peer, its row has the ratio to it.
 fn table(measures: &[Measure]) -> Table {
     let first = &measures[0];
-    let name = |measure: &Measure| measure.sides.first().map_or_else(String::new, |side| side.name.clone());
+    let name = first.sides.first().map_or("", |side| side.name.as_str());
+    let is = format!("{name} is");
+    let rates = measures.iter().any(|measure| measure.moved.is_some()).then(|| "MB/s (bus)".to_owned());
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let headings = match first.sides.len() {
-        1 => vec![String::new(), name(first)],
-        _ => {
-            vec!["", "", "median", "ratio to it"].into_iter().map(str::to_owned).chain([name(first) + " is"]).collect()
-        }
+        1 => words(&["", name]).into_iter().chain(rates).collect(),
+        _ => words(&["", "", "median"]).into_iter().chain(rates).chain(words(&["ratio to it", &is])).collect(),
     };
     Table {
         title: std::iter::once(&first.case).chain(&first.labels).cloned().collect::<Vec<_>>().join("; "),
@@ -81,16 +94,30 @@ fn rows(measure: &Measure) -> Vec<Vec<String>> {
     let [subject, peers @ ..] = &measure.sides[..] else { return vec![] };
     let quantity = measure.quantity.clone();
     if peers.is_empty() {
-        return vec![vec![quantity, spread(measure, &subject.samples)]];
+        return vec![
+            [quantity, spread(measure, &subject.samples)].into_iter().chain(rates(measure, subject)).collect(),
+        ];
     }
-    let first = [quantity, subject.name.clone(), spread(measure, &subject.samples), String::new(), String::new()];
+    let row = |first: String, side: &Side, last: [String; 2]| {
+        let side_and_median = [first, side.name.clone(), spread(measure, &side.samples)];
+        side_and_median.into_iter().chain(rates(measure, side)).chain(last).collect()
+    };
+    let first = row(quantity, subject, [String::new(), String::new()]);
     let against = |peer: &Side| {
         let found = Ratio::paired(&subject.samples, &peer.samples);
         let verdict = found.as_ref().map_or("", |found| measure.unit.word(found.shown())).to_owned();
         let ratio = found.as_ref().map_or_else(|| "–".to_owned(), ratio);
-        vec![String::new(), peer.name.clone(), spread(measure, &peer.samples), ratio, verdict]
+        row(String::new(), peer, [ratio, verdict])
     };
-    std::iter::once(first.into()).chain(peers.iter().map(against)).collect()
+    std::iter::once(first).chain(peers.iter().map(against)).collect()
+}
+
+/// Algorithm and bus bandwidth in 10^6 bytes a second, by the median: `310 (155)`. `None` where no bytes are moved.
+fn rates(measure: &Measure, side: &Side) -> Option<String> {
+    let (bytes, factor) = measure.moved?;
+    let Some(spread) = Spread::of(&side.samples) else { return Some("–".into()) };
+    let rate = bytes as f64 / spread.median / 1e6;
+    Some(format!("{} ({})", digits(rate), digits(factor * rate)))
 }
 
 /// `1.52 s (1.48–1.60)`.
@@ -120,6 +147,16 @@ mod tests {
         assert_eq!(tables[0].rows[1], ["", "torchrun", "1.50 s (1.49–1.52)", "0.067 (0.067–0.067)", "faster"]);
         assert_eq!(tables[0].rows[3][4], "less");
         assert_eq!(tables[1].rows, [["no-op job", "200 ms (199–203)"]]);
+    }
+
+    #[test]
+    fn shows_algorithm_and_bus_bandwidth_of_collectives() {
+        let mut results = sample();
+        results.measures.iter_mut().for_each(|measure| measure.moved = Some((1_000_000, 0.5)));
+        let tables = tables(&results);
+        assert_eq!(tables[0].headings, ["", "", "median", "MB/s (bus)", "ratio to it", "lockstep is"]);
+        assert_eq!(tables[0].rows[1][3], "0.67 (0.33)");
+        assert_eq!((tables[1].headings[2].as_str(), tables[1].rows[0][2].as_str()), ("MB/s (bus)", "5.00 (2.50)"));
     }
 
     #[test]

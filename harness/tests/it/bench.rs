@@ -37,6 +37,7 @@ fn assert_printed(name: &str, printed: &str) {
     settings.add_filter(r"─+", "─");
     settings.add_filter(r"═+", "═");
     settings.add_filter(r"(\d[\d.,]*|\[seconds\]) (s|ms|µs|MiB) \([\d.,]+–[\d.,]+\)", "[median]");
+    settings.add_filter(r"\d[\d.,]*/s \([\d.,]+–[\d.,]+\)", "[median]");
     settings.add_filter(r"[\d.]+ \([\d.]+–[\d.]+\)", "[ratio]");
     settings.add_filter(r" {2,}", "  ");
     settings.add_filter(r" +\n", "\n");
@@ -97,6 +98,93 @@ fn recovery_kills_a_rank_in_each_round_and_all_come_back() {
     }
     site.await_no_process();
     assert_eq!(site.leftovers(), [] as [std::path::PathBuf; 0]);
+}
+
+/// A store that serves few clients for a moment.
+const STORE: [&str; 3] = ["store", "--clients=1,4", "--operations=8"];
+
+#[test]
+fn store_measures_each_operation_with_each_number_of_clients() {
+    let site = Site::new();
+    let ended = ended(&site, &[&STORE[..], &ONCE[..]].concat()).code(0);
+    assert_printed("store", &ended.out);
+    let results = json(&site);
+    let measures = results["measures"].as_array().unwrap();
+    assert_eq!(measures.len(), 2 * 8);
+    assert!(measures.iter().all(|measure| measure["sides"][0]["samples"][0].as_f64().unwrap() > 0.0), "{results}");
+    site.assert_no_process();
+}
+
+#[test]
+fn libtorchs_store_takes_turns_where_python_has_it() {
+    let site = Site::new();
+    let mut command = bench(&site, &[&STORE[..], &ONCE[..], &["--against=python", "--report=table.txt"]].concat());
+    command.envs(std::env::var_os("LOCKSTEP_PYTHON").map(|python| ("LOCKSTEP_PYTHON", python)));
+    let ended = Running::start(command).ended().code(0);
+    if let Some((_, why)) = ended.out.split_once("not measured: ") {
+        println!("not verified here: bench store against libtorch's ({})", why.lines().next().unwrap());
+        return;
+    }
+    assert_printed("store_against_python", &site.read("table.txt"));
+    site.assert_no_process();
+}
+
+/// Every collective at two sizes.
+const COLLECTIVES: [&str; 3] = ["collectives", "--ranks=2", "--max-bytes=4096"];
+
+/// The ranks' program links libtorch, so the harness's own build does not make it.
+fn ranks_are_built() -> bool {
+    let program =
+        std::path::Path::new(assert_cmd::cargo::cargo_bin!("lockstep")).with_file_name("lockstep-bench-ranks");
+    if !program.is_file() {
+        println!("not verified here: bench collectives (build its ranks: cargo build -p lockstep-bench-ranks)");
+    }
+    program.is_file()
+}
+
+#[test]
+fn collectives_are_checked_and_measured_at_each_size() {
+    if !ranks_are_built() {
+        return;
+    }
+    let site = Site::new();
+    let ended = ended(&site, &[&COLLECTIVES[..], &ONCE[..]].concat()).code(0);
+    let results = json(&site);
+    let measures = results["measures"].as_array().unwrap();
+    assert_eq!(measures.len(), 8 * 6 + 1);
+    for measure in measures {
+        let (name, time) = (&measure["quantity"], measure["sides"][0]["samples"][0].as_f64().unwrap());
+        assert!(time > 0.0 && ended.out.contains(name.as_str().unwrap()), "{measure}");
+    }
+    let model = ended.out.split_once("α–β model, fitted").unwrap().1;
+    for operation in
+        ["all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"]
+    {
+        assert!(model.contains(&format!(" {operation}, 2 ranks ")), "{operation} in {ended}");
+    }
+    site.assert_no_process();
+}
+
+#[test]
+fn pythons_collectives_take_turns_and_are_as_right() {
+    if !ranks_are_built() {
+        return;
+    }
+    let site = Site::new();
+    let words = ["collectives", "--ranks=2", "--max-bytes=16", "--against=python", "--report=table.txt"];
+    let mut command = bench(&site, &[&words[..], &ONCE[..]].concat());
+    command.envs(std::env::var_os("LOCKSTEP_PYTHON").map(|python| ("LOCKSTEP_PYTHON", python)));
+    let ended = Running::start(command).ended().code(0);
+    if let Some((_, why)) = ended.out.split_once("not measured: ") {
+        println!("not verified here: bench collectives against Python's ({})", why.lines().next().unwrap());
+        return;
+    }
+    let results = json(&site);
+    let measures = results["measures"].as_array().unwrap();
+    let sides: Vec<_> = measures.iter().map(|measure| measure["sides"].as_array().unwrap()).collect();
+    assert!(sides.iter().all(|sides| sides.len() == 2 && sides[1]["samples"][0].as_f64().unwrap() > 0.0), "{results}");
+    assert!(site.read("table.txt").contains("lockstep is"));
+    site.assert_no_process();
 }
 
 #[test]
@@ -173,6 +261,7 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
         &["launch", "--ranks=2", "--agents=16"][..],
         &["launch", "--report=a.pdf"],
         &["recovery", "--ranks=1"],
+        &["collectives", "--operations=all"],
         &["compare", "none.json", "other.json"],
         &["compare", "other.json", "other.json"],
     ]

@@ -18,7 +18,6 @@
 //! ```
 
 mod bare;
-mod fit;
 pub mod plot;
 mod series;
 mod sizes;
@@ -26,7 +25,7 @@ mod table;
 mod timing;
 
 pub use bare::bare;
-pub use fit::{AlphaBeta, FitError};
+pub use lockstep_cost::{AlphaBeta, FitError};
 pub use series::{Point, Series, table_of};
 pub use sizes::Sizes;
 pub use table::Table;

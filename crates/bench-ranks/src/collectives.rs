@@ -1,0 +1,124 @@
+//! One collective at several sizes: first checked, then timed.
+
+use anyhow::{Context, Result};
+use c10d::{ProcessGroup, Rank, ReduceOp, Splits};
+use lockstep::measure::{Repeats, time};
+use lockstep_cost::Collective;
+use serde::{Deserialize, Serialize};
+use tch::{Device, Kind, Tensor, no_grad};
+
+/// Batches of one turn: those that are not timed, and those that are.
+const WARM_UP: usize = 1;
+const TIMED: usize = 5;
+
+/// What the bench asks for.
+#[derive(Deserialize)]
+pub(crate) struct Order {
+    /// A collective's name.
+    operation: String,
+    /// Sizes as [`Collective::size`] makes them.
+    bytes: Vec<u64>,
+}
+
+/// What rank 0 answers: for each size, in their order.
+#[derive(Serialize)]
+pub(crate) struct Answer {
+    /// Seconds of one operation: the median of the batches, each as long as its slowest rank took.
+    seconds: Vec<f64>,
+    /// Elements that were not as they should be, on all ranks.
+    wrong: Vec<i64>,
+}
+
+/// Every rank calls this with the same order.
+pub(crate) fn run(group: &ProcessGroup, order: &Order) -> Result<Answer> {
+    let name = &order.operation;
+    let collective = Collective::named(name).with_context(|| format!("there is no collective {name:?}"))?;
+    let mut answer = Answer { seconds: Vec::new(), wrong: Vec::new() };
+    for &bytes in &order.bytes {
+        let mut tensors = Tensors::new(group, collective, bytes);
+        tensors.call(group)?;
+        answer.wrong.push(tensors.wrong(group)?);
+        tensors.clear();
+        let repeats = Repeats { warm_up: WARM_UP, timed: TIMED, ..Repeats::for_bytes(bytes) };
+        answer.seconds.push(time(group, &repeats, || tensors.call(group))?.median * 1e-6);
+    }
+    Ok(answer)
+}
+
+/// What one rank passes to a collective. Rank r's numbers are the pattern times r + 1, so that each result is a small whole number.
+struct Tensors {
+    collective: Collective,
+    inputs: Vec<Tensor>,
+    outputs: Vec<Tensor>,
+    /// What the outputs must be; of a collective in place, the input.
+    expected: Vec<Tensor>,
+}
+
+impl Tensors {
+    fn new(group: &ProcessGroup, collective: Collective, bytes: u64) -> Self {
+        let (rank, world) = (group.rank().get() as i64, group.size().get() as i64);
+        let whole = bytes as i64 / 4;
+        let part = whole / world;
+        let root = rank == 0;
+        let sum = world * (world + 1) / 2;
+        let mine = |length| pattern(length) * (rank + 1);
+        let of_each = || (1..=world).map(|times| pattern(part) * times).collect::<Vec<_>>();
+        let empty = |length: i64| Tensor::zeros([length], (Kind::Float, Device::Cpu));
+        let on_root = |tensors: Vec<Tensor>| if root { tensors } else { vec![] };
+        let empties = || (0..world).map(|_| empty(part)).collect::<Vec<_>>();
+        let our_part = || pattern(whole).narrow(0, rank * part, part);
+        let (inputs, outputs, expected) = match collective {
+            Collective::AllReduce => (vec![], vec![mine(whole)], vec![pattern(whole) * sum]),
+            Collective::Broadcast => (vec![], vec![mine(whole)], vec![pattern(whole)]),
+            Collective::Reduce => (vec![], vec![mine(whole)], on_root(vec![pattern(whole) * sum])),
+            Collective::AllGather => (vec![mine(part)], vec![empty(whole)], vec![Tensor::cat(&of_each(), 0)]),
+            Collective::Gather => (vec![mine(part)], on_root(empties()), on_root(of_each())),
+            Collective::Scatter => (on_root(of_each()), vec![empty(part)], vec![mine(part)]),
+            Collective::ReduceScatter => (vec![mine(whole)], vec![empty(part)], vec![our_part() * sum]),
+            Collective::AllToAll => {
+                let parts: Vec<Tensor> = (1..=world).map(|times| our_part() * times).collect();
+                (vec![mine(whole)], vec![empty(whole)], vec![Tensor::cat(&parts, 0)])
+            }
+            Collective::Barrier => (vec![], vec![], vec![]),
+        };
+        Tensors { collective, inputs, outputs, expected }
+    }
+
+    fn call(&mut self, group: &ProcessGroup) -> Result<()> {
+        let (inputs, outputs) = (&self.inputs, &mut self.outputs);
+        match self.collective {
+            Collective::AllReduce => group.all_reduce(&mut outputs[0], ReduceOp::Sum)?,
+            Collective::Broadcast => group.broadcast(&mut outputs[0], Rank::ZERO)?,
+            Collective::Reduce => group.reduce(&mut outputs[0], Rank::ZERO, ReduceOp::Sum)?,
+            Collective::AllGather => group.all_gather_into_tensor(&mut outputs[0], &inputs[0])?,
+            Collective::Gather => group.gather(outputs, &inputs[0], Rank::ZERO)?,
+            Collective::Scatter => group.scatter(&mut outputs[0], inputs, Rank::ZERO)?,
+            Collective::ReduceScatter => group.reduce_scatter_tensor(&mut outputs[0], &inputs[0], ReduceOp::Sum)?,
+            Collective::AllToAll => group.all_to_all_single(&mut outputs[0], &inputs[0], &Splits::Equal)?,
+            Collective::Barrier => group.barrier()?,
+        }
+        Ok(())
+    }
+
+    /// The number of wrong elements on all ranks.
+    fn wrong(&self, group: &ProcessGroup) -> Result<i64> {
+        let different =
+            |(found, expected): (&Tensor, &Tensor)| found.ne_tensor(expected).sum(Kind::Int64).int64_value(&[]);
+        let here: i64 = self.outputs.iter().zip(&self.expected).map(different).sum();
+        let mut everywhere = Tensor::from(here);
+        group.all_reduce(&mut everywhere, ReduceOp::Sum)?;
+        Ok(everywhere.int64_value(&[]))
+    }
+
+    /// Zeros stay zeros, however often they are added up.
+    fn clear(&mut self) {
+        for tensor in self.inputs.iter_mut().chain(&mut self.outputs) {
+            let _zeros = no_grad(|| tensor.zero_());
+        }
+    }
+}
+
+/// 1, 2, …, 7, 1, 2, …: parts of different ranks differ.
+fn pattern(length: i64) -> Tensor {
+    (Tensor::arange(length, (Kind::Float, Device::Cpu)).remainder(7) + 1).to_kind(Kind::Float)
+}

@@ -1,0 +1,113 @@
+"""The twin of crates/bench-ranks in Python: the same collectives on the same tensors, checked and timed in the same way."""
+
+import json
+import os
+import socket
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+WARM_UP, TIMED = 1, 5
+
+
+def pattern(length):
+    return torch.arange(length, dtype=torch.float32).remainder(7) + 1
+
+
+def tensors(operation, length, rank, world):
+    """Inputs, outputs, and what the outputs must be."""
+    part, root, total = length // world, rank == 0, world * (world + 1) // 2
+
+    def mine(count):
+        return pattern(count) * (rank + 1)
+
+    def of_each():
+        return [pattern(part) * (r + 1) for r in range(world)]
+
+    ours = pattern(length)[rank * part : (rank + 1) * part]
+    if operation in ("all_reduce", "reduce"):
+        return [], [mine(length)], [pattern(length) * total] if root or operation == "all_reduce" else []
+    if operation == "broadcast":
+        return [], [mine(length)], [pattern(length)]
+    if operation == "all_gather":
+        return [mine(part)], [torch.zeros(length)], [torch.cat(of_each())]
+    if operation == "gather":
+        return [mine(part)], [torch.zeros(part) for _ in range(world)] if root else [], of_each() if root else []
+    if operation == "scatter":
+        return of_each() if root else [], [torch.zeros(part)], [mine(part)]
+    if operation == "reduce_scatter":
+        return [mine(length)], [torch.zeros(part)], [ours * total]
+    if operation == "all_to_all":
+        return [mine(length)], [torch.zeros(length)], [torch.cat([ours * (r + 1) for r in range(world)])]
+    return [], [], []
+
+
+def call(operation, inputs, outputs, rank):
+    if operation == "all_reduce":
+        dist.all_reduce(outputs[0])
+    elif operation == "broadcast":
+        dist.broadcast(outputs[0], 0)
+    elif operation == "reduce":
+        dist.reduce(outputs[0], 0)
+    elif operation == "all_gather":
+        dist.all_gather_into_tensor(outputs[0], inputs[0])
+    elif operation == "gather":
+        dist.gather(inputs[0], outputs if rank == 0 else None, 0)
+    elif operation == "scatter":
+        dist.scatter(outputs[0], inputs if rank == 0 else None, 0)
+    elif operation == "reduce_scatter":
+        dist.reduce_scatter_tensor(outputs[0], inputs[0])
+    elif operation == "all_to_all":
+        dist.all_to_all_single(outputs[0], inputs[0])
+    else:
+        dist.barrier()
+
+
+def measure(operation, size, rank, world):
+    """Seconds of one operation, and the number of wrong elements on all ranks."""
+    inputs, outputs, expected = tensors(operation, size // 4, rank, world)
+    call(operation, inputs, outputs, rank)
+    wrong = torch.tensor(sum(int((found != right).sum()) for found, right in zip(outputs, expected)))
+    dist.all_reduce(wrong)
+    for tensor in inputs + outputs:
+        tensor.zero_()
+    batch = min(max(256 * 1024 // max(size, 1), 1), 10)
+    times = []
+    for _ in range(WARM_UP + TIMED):
+        dist.barrier()
+        begun = time.perf_counter()
+        for _ in range(batch):
+            call(operation, inputs, outputs, rank)
+        times.append((time.perf_counter() - begun) / batch)
+    slowest = torch.tensor(times[WARM_UP:], dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return statistics.median(slowest.tolist()), int(wrong)
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    bench = socket.socket(socket.AF_UNIX)
+    bench.connect(sys.argv[1])
+    lines = bench.makefile("rw")
+    print(rank, os.environ["TORCHELASTIC_RESTART_COUNT"], os.getpid(), file=lines, flush=True)
+    while True:
+        order = [lines.readline() if rank == 0 else None]
+        dist.broadcast_object_list(order, 0)
+        if not order[0].strip():
+            break
+        order = json.loads(order[0])
+        found = [measure(order["operation"], size, rank, world) for size in order["bytes"]]
+        if rank == 0:
+            answer = {"seconds": [seconds for seconds, _ in found], "wrong": [wrong for _, wrong in found]}
+            print(json.dumps(answer), file=lines, flush=True)
+    dist.destroy_process_group()
+    # Without the interpreter's finalization, in which a thread of Gloo may still ask for the interpreter.
+    os._exit(0)
+
+
+main()
