@@ -13,7 +13,7 @@ import sys
 from lib.pages import FENCE, ROOT, name_of, spans
 
 # Programs of the system and of the shell: only their names are checked.
-TOOLS = set("apt-get bash cat cd chmod cmp cp diff echo export find git grep head hostname ip kill ls mkdir mpiexec rm rustup sbatch scontrol sh sort squeue tail true truncate wait".split())
+TOOLS = set("apt-get bash cat cd chmod cmp cp diff echo export find git grep head hostname ip kill ls mkdir mpiexec mpirun rm rustup sbatch scontrol sh sort squeue tail true truncate wait".split())
 # They start the command that follows their own options.
 STARTERS = {"srun", "env", "nice", "timeout", "exec"}
 CARGO_OWN = set("bench build check clean clippy doc fmt insta install nextest run test".split())
