@@ -85,7 +85,16 @@ fn help_lists_each_of_torchruns_flags_and_says_which_are_not_its() {
     for flag in TORCHRUN {
         assert!(torchruns.contains(&format!("--{flag}")), "--{flag}");
     }
-    for flag in ["stop-timeout", "exit-barrier-timeout", "keep-logs", "prefix", "status", "dry-run"] {
+    for flag in [
+        "snapshot-on",
+        "forward-signals",
+        "stop-timeout",
+        "exit-barrier-timeout",
+        "keep-logs",
+        "prefix",
+        "status",
+        "dry-run",
+    ] {
         assert!(own.contains(&format!("--{flag}")), "--{flag}");
     }
 }

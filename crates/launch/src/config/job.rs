@@ -33,7 +33,7 @@ pub struct Config {
     pub program: Program,
     /// Where its output goes.
     pub logs: Logs,
-    /// The signals that end the job cleanly.
+    /// The signals that end the job, ask for a snapshot or are passed on.
     pub signals: Signals,
     /// Each worker sees only one GPU, as its device 0.
     pub virtual_local_rank: bool,
@@ -92,7 +92,8 @@ impl Config {
     pub fn from_flags(flags: &Flags, host: &HostInfo<'_>) -> Result<(Config, Vec<String>), ConfigError> {
         let nodes = Nodes::parse(&flags.nnodes)?;
         let local_world_size = nodes::workers(&flags.nproc_per_node, host)?;
-        let (signals, mut notices) = Signals::parse(&flags.signals_to_handle)?;
+        let (signals, mut notices) =
+            Signals::parse(&flags.signals_to_handle, &flags.snapshot_on, &flags.forward_signals)?;
         let (rendezvous, more) = rendezvous(flags, nodes, host)?;
         notices.extend(more);
         let config = Config {
