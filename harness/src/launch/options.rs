@@ -109,6 +109,9 @@ pub(crate) struct Options {
     #[arg(long, alias = "duplicate_stderr_filters", value_name = "TEXTS", help_heading = OUTPUT)]
     duplicate_stderr_filters: Option<String>,
 
+    /// Accepted without effect, of torch.distributed.launch: workers read LOCAL_RANK from the environment
+    #[arg(long, alias = "use_env", help_heading = WITHOUT)]
+    use_env: bool,
     /// Accepted without effect: workers are separate programs [spawn, fork, forkserver]
     #[arg(long, alias = "start_method", value_name = "METHOD", help_heading = WITHOUT)]
     start_method: Option<String>,
@@ -123,6 +126,9 @@ pub(crate) struct Options {
     #[arg(value_parser = ["node", "socket", "exclusive", "core-complex"], hide_possible_values = true)]
     numa_binding: Option<String>,
 
+    /// Also pass --local-rank=N to each worker, before its own arguments, as torch.distributed.launch without --use-env
+    #[arg(long, alias = "pass_local_rank", help_heading = OWN)]
+    pass_local_rank: bool,
     /// Signals that end the job, on which workers that handle SIGUSR2 get that instead, save a snapshot and end with code 75 [default:
     /// none; SIGUSR2 itself always does this]
     #[arg(long, alias = "snapshot_on", value_name = "NAMES", help_heading = OWN)]
@@ -205,6 +211,8 @@ impl Options {
             logs_specs: self.logs_specs,
             numa_binding: self.numa_binding,
             signals_to_handle: pick("signals-to-handle", self.signals_to_handle, "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
+            use_env: switch("use-env", self.use_env, env)?,
+            pass_local_rank: switch("pass-local-rank", self.pass_local_rank, env)?,
             snapshot_on: pick("snapshot-on", self.snapshot_on, ""),
             forward_signals: pick("forward-signals", self.forward_signals, ""),
             virtual_local_rank: switch("virtual-local-rank", self.virtual_local_rank, env)?,

@@ -100,6 +100,16 @@ fn help_lists_each_of_torchruns_flags_and_says_which_are_not_its() {
 }
 
 #[test]
+fn takes_the_command_line_of_torchs_older_launcher() {
+    let flags = ["--pass-local-rank", "--nproc-per-node=2", "true", "--lr=1"];
+    assert_eq!(plan(&flags), ["true --local-rank=0 --lr=1", "true --local-rank=1 --lr=1"]);
+    let ended = ended(&mut lockstep_run(&["--dry-run", "--use_env", "true"])).code(0);
+    assert!(ended.err.contains("note: --use-env has no effect here: workers always read LOCAL_RANK"), "{}", ended.err);
+    let words = refusals(1, &[&["--use-env", "--pass-local-rank", "true"]]);
+    assert!(words.contains("--use-env and --pass-local-rank contradict each other"), "{words}");
+}
+
+#[test]
 fn takes_names_with_dashes_underscores_and_cut_short() {
     for flag in ["--nproc-per-node=2", "--nproc_per_node=2", "--nproc=2", "--np=2", "--nproc_per=2"] {
         assert_eq!(plan(&[flag, "true"]), ["true", "true"], "{flag}");

@@ -70,6 +70,8 @@ pub(crate) fn flags(given: &[&str]) -> Flags {
         numa_binding: value("numa-binding"),
         signals_to_handle: pick("signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
         virtual_local_rank: on("virtual-local-rank"),
+        use_env: on("use-env"),
+        pass_local_rank: on("pass-local-rank"),
         snapshot_on: pick("snapshot-on", ""),
         forward_signals: pick("forward-signals", ""),
         stop_timeout: pick("stop-timeout", "30"),
