@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use lockstep_process::signal_name;
 
 /// The codes for people: of `lockstep` and the labs, of set-up, of the test run. The book's page is generated from it.
-pub(crate) const CODES: [[&str; 4]; 5] = [
+pub(crate) const CODES: [[&str; 4]; 6] = [
     ["0", "everything requested was done", "libtorch is in place", "every step that can run here passed"],
     [
         "1",
@@ -18,6 +18,12 @@ pub(crate) const CODES: [[&str; 4]; 5] = [
         "a step failed; the last lines say which",
     ],
     ["2", "usage: bad arguments or input, nothing was started", "", ""],
+    [
+        "75",
+        "a signal asked `lockstep run` or a lab for a snapshot and the end, and that is done: start it again to go on",
+        "",
+        "",
+    ],
     ["101", "a panic: a bug", "", ""],
     ["128 + n", "ended by signal n", "the same", "the same"],
 ];
@@ -36,6 +42,8 @@ pub(crate) enum Code {
     Failure = 1,
     /// It could not start. clap exits with the same number by itself when it refuses the arguments.
     Usage = 2,
+    /// The workers saved a snapshot and ended, as a signal asked.
+    Saved = lockstep_contract::wish::SAVED,
 }
 
 /// An error before anything was started; the command exits with [`Code::Usage`].

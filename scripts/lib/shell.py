@@ -13,7 +13,7 @@ import sys
 from lib.pages import FENCE, ROOT, name_of, spans
 
 # Programs of the system and of the shell: only their names are checked.
-TOOLS = set("apptainer apt-get bash cat cd chmod cmp cp diff echo export find git grep head hostname ip kill ls mkdir mmdebstrap mpiexec nvidia-smi podman rm rustup sbatch scontrol sh sort squeue tail true truncate wait".split())
+TOOLS = set("apptainer apt-get bash cat cd chmod cmp cp diff echo export find git grep head hostname ip kill ls mkdir mmdebstrap mpiexec mpirun nvidia-smi podman rm rustup sbatch scontrol sh sort squeue tail true truncate wait".split())
 # They start the command that follows their own options.
 CONTAINERS = {"apptainer", "podman"}
 STARTERS = {"srun", "env", "nice", "timeout", "exec"}

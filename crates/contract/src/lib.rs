@@ -4,6 +4,7 @@
 //! - [`exercise`]: the request of a grader to the ranks of a learner's program, and their answers.
 //! - [`CLEARED_VARIABLES`]: environment variables that other launchers may have set.
 //! - [`scheduler`]: what Slurm, PBS and MPI's launchers say of a job.
+//! - [`wish`]: the signals that ask for a snapshot, and the exit code of a program that has saved one and ended.
 //! - [`fault`]: faults that a worker injects into itself at an exact point, on request.
 //!
 //! This is a separate crate, without libtorch, because the runtime and the launcher share these formats and nothing
@@ -15,5 +16,6 @@ pub mod error_file;
 pub mod exercise;
 pub mod fault;
 pub mod scheduler;
+pub mod wish;
 
 pub use cleared::{CLEARED_VARIABLES, clear_launcher};

@@ -5,6 +5,7 @@
 //! | 0 | everything requested was done | yes |
 //! | 1 | a failure: of a rank, of training, of the machine; also an invalid configuration | yes |
 //! | 2 | usage: bad arguments or bad input, nothing was started ([`Code::Usage`]; clap's own code for arguments) | yes |
+//! | 75 | a snapshot is saved, and the run ended as a signal asked: start it again to go on ([`Code::Saved`]) | no |
 //! | 101 | the main thread panicked: a bug (Rust's own code) | no |
 //! | 128 + n | what a shell shows for a program that signal n ended | shell |
 //!
@@ -19,6 +20,7 @@ use lockstep_contract::fault::FaultError;
 
 use crate::env::{ERROR_FILE, EnvError};
 use crate::error_file;
+use crate::snapshot::SnapshotError;
 use crate::spawn::{self, SpawnError};
 
 /// The exit code of a program.
@@ -31,6 +33,8 @@ pub enum Code {
     Failure = 1,
     /// The request was wrong.
     Usage = 2,
+    /// Ended as a signal asked, after a snapshot.
+    Saved = lockstep_contract::wish::SAVED,
 }
 
 impl From<Code> for ExitCode {
@@ -48,7 +52,7 @@ pub struct UsageError(pub String);
 ///
 /// If a launcher asked for it (`TORCHELASTIC_ERROR_FILE`), an error or a panic of this thread is also recorded there, as
 /// `torch.distributed.elastic.multiprocessing.errors.record` does. A process that [`crate::spawn()`] started first arranges to
-/// die with its parent.
+/// die with its parent. A run that ended after a snapshot, as a signal asked, is no error: it has printed so itself.
 ///
 /// ```
 /// fn main() -> std::process::ExitCode {
@@ -65,6 +69,9 @@ pub fn main(run: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
         error_file::record_panics(path.clone(), false);
     }
     let Err(error) = run() else { return Code::Success.into() };
+    if code_of(&error) == Code::Saved {
+        return Code::Saved.into();
+    }
     eprintln!("{}", with_causes(&error));
     if let Some(path) = record
         && let Err(failure) = error_file::record(&path, &error)
@@ -76,7 +83,12 @@ pub fn main(run: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
 
 /// The code for `error`, from any link of its chain.
 pub fn code_of(error: &anyhow::Error) -> Code {
-    if error.chain().any(is_usage) { Code::Usage } else { Code::Failure }
+    error.chain().find_map(code_of_cause).unwrap_or(Code::Failure)
+}
+
+fn code_of_cause(error: &(dyn Error + 'static)) -> Option<Code> {
+    let saved = matches!(error.downcast_ref(), Some(SnapshotError::Ended { .. }));
+    if saved { Some(Code::Saved) } else { is_usage(error).then_some(Code::Usage) }
 }
 
 fn is_usage(error: &(dyn Error + 'static)) -> bool {
@@ -101,6 +113,7 @@ mod tests {
     use anyhow::Context;
 
     use super::*;
+    use crate::loader::Position;
 
     #[test]
     fn prints_a_chain_with_one_cause_per_line() {
@@ -121,6 +134,8 @@ mod tests {
         for error in usage {
             assert_eq!(code_of(&error.context("cannot start")), Code::Usage);
         }
+        let ended = anyhow::Error::from(SnapshotError::Ended { position: Position::default() });
+        assert_eq!(code_of(&ended.context("epoch 3")), Code::Saved);
         assert_eq!(code_of(&anyhow::anyhow!("disk full")), Code::Failure);
         assert_eq!(code_of(&SpawnError::Host(anyhow::anyhow!("no port")).into()), Code::Failure);
     }

@@ -152,6 +152,12 @@ impl Status {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
 
+    /// Returns true if the process has a handler for this signal. One that it ignores, or that would end it, has none.
+    pub fn handles(&self, signal: i32) -> bool {
+        let caught = self.field("SigCgt").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+        (1..=64).contains(&signal) && caught >> (signal - 1) & 1 == 1
+    }
+
     /// The number at the start of a field.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.field(name)?.split_ascii_whitespace().next()?.parse().ok()
@@ -292,6 +298,14 @@ mod tests {
         let status = Status("Name:\tx\nPPid:\t7\nVmRSS:\t  2048 kB\nSigIgn:\t00ff\n".into());
         assert_eq!((status.number("PPid"), status.number("VmRSS")), (Some(7), Some(2048)));
         assert_eq!((status.field("SigIgn"), status.field("Sig"), status.number("Name")), (Some("00ff"), None, None));
+    }
+
+    #[test]
+    fn finds_the_signals_that_a_process_handles() {
+        let status = Status("SigIgn:\t0000000000001000\nSigCgt:\t0000000000000a01\n".into());
+        let handled: Vec<i32> = (-1..=70).filter(|signal| status.handles(*signal)).collect();
+        assert_eq!(handled, [1, 10, 12]);
+        assert!(!Status(String::new()).handles(10));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::process::getpid;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::agent_id::AgentId;
 use super::kill::kill_until_gone;
@@ -64,7 +64,7 @@ fn settle() -> anyhow::Result<()> {
     // Not the agent's name: the reaper must survive `pkill lockstep`.
     rustix::thread::set_name(c"job-reaper")?;
     std::env::set_current_dir("/")?;
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
+    for signal in [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     Ok(())

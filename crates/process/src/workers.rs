@@ -18,6 +18,7 @@ use signal_hook::low_level::{pipe, unregister};
 use super::agent_id::AGENT;
 use super::kill::reap;
 use super::orphans::{self, Kin, Strangers, Swept, Whose};
+use super::proc::Status;
 use super::reaper::Reaper;
 use super::spec::{Sink, Spec, Stdin};
 use super::{Deaths, Exit, Process, parent_death, process};
@@ -218,6 +219,22 @@ impl Workers {
         for (pid, worker) in &self.workers {
             send(*pid, worker, signal);
         }
+    }
+
+    /// The living workers that have a handler for this signal, by index. One that has just been started has none yet.
+    pub fn that_handle(&self, signal: Signal) -> Vec<usize> {
+        let handles = |pid: i32| Status::of(pid).is_some_and(|status| status.handles(signal.as_raw()));
+        let found = self.workers.iter().filter(|(pid, worker)| !worker.dead && handles(**pid));
+        found.map(|(_, worker)| worker.index).collect()
+    }
+
+    /// Sends a signal to these workers themselves, not to the processes that they started.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn signal_themselves(&self, workers: &[usize], signal: Signal) -> io::Result<()> {
+        let mut named = self.living().filter(|worker| workers.contains(&worker.index));
+        named.try_for_each(|worker| worker.process.signal(signal))
     }
 
     /// Sends this signal, which asks for an end, to every worker's process group. Stopped processes are continued,

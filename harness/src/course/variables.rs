@@ -41,6 +41,34 @@ pub(super) const VARIABLES: &[Variables] = &[
         meaning: "set by the launcher: the node's number, which attempt this is, the job's id, and whether the store is the launcher's (`True`)",
     },
     Variables {
+        names: &[
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+            "PMIX_NAMESPACE",
+        ],
+        by: "`LaunchEnv`, `lockstep run`",
+        meaning: "Open MPI's: ranks of a program that mpirun starts without a launcher, nodes for a launcher that it starts on each; the namespace is the job's name, from which the ranks' port follows",
+    },
+    Variables {
+        names: &["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
+        by: "`LaunchEnv`, `lockstep run`",
+        meaning: "the same of Hydra, the mpiexec of MPICH and Intel MPI",
+    },
+    Variables {
+        names: &[
+            "SLURM_STEP_ID",
+            "SLURM_PROCID",
+            "SLURM_STEP_NUM_TASKS",
+            "SLURM_LOCALID",
+            "SLURM_NODEID",
+            "SLURM_STEP_TASKS_PER_NODE",
+        ],
+        by: "`LaunchEnv`, `lockstep run`",
+        meaning: "the same of a step, which srun starts",
+    },
+    Variables {
         names: &["TORCHELASTIC_ERROR_FILE"],
         by: "labs, `lockstep run`",
         meaning: "where a failing process leaves its error; a launcher sets one for each worker, and leaves the root cause in its own",

@@ -55,6 +55,7 @@ fn start(config: &Config) -> anyhow::Result<Code> {
     match agent::run(config).map_err(left_for_the_caller)? {
         Verdict::Succeeded => Ok(Code::Success),
         Verdict::Failed => Ok(Code::Failure),
+        Verdict::Saved => Ok(Code::Saved),
     }
 }
 

@@ -23,7 +23,7 @@ the first of them, a port and the job's id on its own: no rendezvous flag is nee
 came from where.
 
 Exit codes: 0 all workers succeeded · 1 a worker or the rendezvous failed, the configuration is wrong, or a handled signal \
-came · 2 usage. A worker's own code is never passed on: it stands in the report.";
+came · 2 usage · 75 the workers saved a snapshot and ended, as a signal asked. A worker's own code is never passed on: it stands in the report.";
 
 /// Run a program once per rank, on one or several nodes, with torchrun's flags and environment
 #[derive(Args)]
@@ -109,6 +109,9 @@ pub(crate) struct Options {
     #[arg(long, alias = "duplicate_stderr_filters", value_name = "TEXTS", help_heading = OUTPUT)]
     duplicate_stderr_filters: Option<String>,
 
+    /// Accepted without effect, of torch.distributed.launch: workers read LOCAL_RANK from the environment
+    #[arg(long, alias = "use_env", help_heading = WITHOUT)]
+    use_env: bool,
     /// Accepted without effect: workers are separate programs [spawn, fork, forkserver]
     #[arg(long, alias = "start_method", value_name = "METHOD", help_heading = WITHOUT)]
     start_method: Option<String>,
@@ -123,6 +126,16 @@ pub(crate) struct Options {
     #[arg(value_parser = ["node", "socket", "exclusive", "core-complex"], hide_possible_values = true)]
     numa_binding: Option<String>,
 
+    /// Also pass --local-rank=N to each worker, before its own arguments, as torch.distributed.launch without --use-env
+    #[arg(long, alias = "pass_local_rank", help_heading = OWN)]
+    pass_local_rank: bool,
+    /// Signals that end the job, on which workers that handle SIGUSR2 get that instead, save a snapshot and end with code 75 [default:
+    /// none; SIGUSR2 itself always does this]
+    #[arg(long, alias = "snapshot_on", value_name = "NAMES", help_heading = OWN)]
+    snapshot_on: Option<String>,
+    /// Signals that every worker itself gets while the job goes on [default: none; SIGUSR1 is passed on to workers that handle it]
+    #[arg(long, alias = "forward_signals", value_name = "NAMES", help_heading = OWN)]
+    forward_signals: Option<String>,
     /// Seconds between the request to end and SIGKILL [default: 30]
     #[arg(long, alias = "stop_timeout", value_name = "SECONDS", allow_hyphen_values = true, help_heading = OWN)]
     stop_timeout: Option<String>,
@@ -198,6 +211,10 @@ impl Options {
             logs_specs: self.logs_specs,
             numa_binding: self.numa_binding,
             signals_to_handle: pick("signals-to-handle", self.signals_to_handle, "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
+            use_env: switch("use-env", self.use_env, env)?,
+            pass_local_rank: switch("pass-local-rank", self.pass_local_rank, env)?,
+            snapshot_on: pick("snapshot-on", self.snapshot_on, ""),
+            forward_signals: pick("forward-signals", self.forward_signals, ""),
             virtual_local_rank: switch("virtual-local-rank", self.virtual_local_rank, env)?,
             stop_timeout: pick("stop-timeout", self.stop_timeout, "30"),
             exit_barrier_timeout: pick("exit-barrier-timeout", self.exit_barrier_timeout, "300"),

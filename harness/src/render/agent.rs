@@ -129,7 +129,10 @@ fn agent(profile: &Profile, job: &Job) -> String {
     }
     text.push_str("left=$((deadline - $(date +%s)))\n");
     text.push_str("code=0\n");
-    text.push_str(&format!("timeout --signal=TERM \"$((left > 0 ? left : 1))\" {launch} || code=$?\n"));
+    text.push_str(&format!(
+        "timeout --signal={} \"$((left > 0 ? left : 1))\" {launch} || code=$?\n",
+        profile.end_signal()
+    ));
     text.push_str("# No failure: mpirun would kill the nodes that are still writing their snapshot.\n");
     text.push_str("if [ \"$code\" -eq 124 ]; then\n  touch \"$run/time-is-up\"\n  code=0\nfi\nexit \"$code\"\n");
     text

@@ -20,7 +20,7 @@ pub(crate) struct Wish {
     /// The time limit, as HH:MM:SS or D-HH:MM:SS; Slurm and PBS need one
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     time: Option<u64>,
-    /// Send SIGTERM to the workers so many seconds before the time limit, then queue the job again
+    /// Let the workers save a snapshot and end this many seconds before the time limit, then queue the job again
     #[arg(long, value_name = "SECONDS", requires = "time", value_parser = clap::value_parser!(u64).range(1..))]
     signal: Option<u64>,
     /// What the job is called [default: the program's name]
@@ -60,7 +60,7 @@ pub(crate) struct Job {
     pub(crate) groups: Vec<Group>,
     /// The time limit, in seconds.
     pub(crate) time: Option<u64>,
-    /// How long before it the workers get SIGTERM, in seconds.
+    /// How long before it the workers are asked to end, in seconds.
     pub(crate) margin: Option<u64>,
     /// Tasks of an array.
     pub(crate) array: Option<u32>,

@@ -27,8 +27,9 @@ use profile::{EXAMPLES, FIELDS, Field, Profile, Scheduler};
 const AFTER_HELP: &str = "\
 In ARGS, {task} becomes the number of the array's task, and {local} the folder on the node's own disk with what --stage has copied.
 
-The script starts one launcher on each node, and the launcher starts the workers. With --signal, the workers get SIGTERM \
-that long before the time limit, and the job is queued again; PROGRAM must go on from its snapshots when it is started again.";
+The script starts one launcher on each node, and the launcher starts the workers. With --signal, the launchers are asked \
+to end that long before the time limit: `lockstep run` by SIGUSR2, so that workers that handle it save a snapshot first, other launchers by \
+SIGTERM. Then the job is queued again; PROGRAM must go on from its snapshots when it is started again.";
 
 /// Writes a batch script for a site's scheduler, or finds the mistakes in one
 #[derive(Args)]

@@ -244,6 +244,11 @@ impl Profile {
         self.launcher.split_whitespace().next().is_some_and(|program| program.rsplit('/').next() == Some("lockstep"))
     }
 
+    /// The signal, without SIG, that asks a launcher to end its workers before the time limit. `lockstep run` first lets them save.
+    pub(crate) fn end_signal(&self) -> &'static str {
+        if self.is_lockstep_run() { "USR2" } else { "TERM" }
+    }
+
     /// Who finds out how the nodes meet.
     pub(crate) fn rendezvous(&self) -> Rendezvous {
         let own = if self.is_lockstep_run() { Rendezvous::Launcher } else { Rendezvous::Flags };

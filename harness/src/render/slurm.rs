@@ -78,7 +78,7 @@ fn body(profile: &Profile, job: &Job) -> String {
     }
     text.push_str(&stage(profile, job));
     if job.margin.is_some() {
-        text.push_str(&on_signal(job));
+        text.push_str(&on_signal(profile, job));
     }
     text.push_str("# One launcher on each node; it starts the workers there.\n");
     let background = if job.margin.is_some() { " &" } else { "" };
@@ -131,11 +131,13 @@ fn stage(profile: &Profile, job: &Job) -> String {
 }
 
 /// The trap for the signal that comes before the time limit.
-fn on_signal(job: &Job) -> String {
+fn on_signal(profile: &Profile, job: &Job) -> String {
     // The last task of an array has the array's own id, which would name all tasks.
     let id = if job.array.is_some() { "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" } else { "$SLURM_JOB_ID" };
+    let signal = profile.end_signal();
     format!(
-        "# Before the time limit, sends SIGTERM to the workers, which may still save a snapshot.\nasked=\ntrap 'asked=1; scancel --signal=TERM \"{id}\"' USR1\n\n"
+        "# Before the time limit, asks the launchers to end; with SIGUSR2, their workers first save a snapshot if they can.\nasked=\n\
+         trap 'asked=1; scancel --signal={signal} \"{id}\"' USR1\n\n"
     )
 }
 

@@ -43,6 +43,8 @@ const LIBRARY: &[(&str, &str)] = library![
     "store-host-lost",
     "requeued-in-another-order",
     "asked-to-end-and-requeued",
+    "asked-for-a-snapshot",
+    "asked-to-save-and-requeued",
     "one-rank-ignores-sigterm",
     "three-nodes-one-comes-late",
     "slow-network",

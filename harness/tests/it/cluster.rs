@@ -73,6 +73,27 @@ impl Place {
         true
     }
 
+    /// srun starts a lab's ranks without a launcher, and they train as a launcher's do.
+    #[track_caller]
+    fn assert_srun_starts_ranks(&self) {
+        let launcher = assert_cmd::cargo::cargo_bin!("lockstep");
+        let lab = launcher.with_file_name("lab-03-torchrun-env");
+        if !lab.exists() {
+            println!("not verified here: {} is not built (`cargo build` builds it)", lab.display());
+            return;
+        }
+        let train = |start: &str, weights: &str| {
+            let (lab, weights) = (lab.display(), self.site.word(weights));
+            let args = "--samples 37 --batch-size 4 --epochs 1 --device cpu";
+            self.sh("ctl", &format!("export OMP_NUM_THREADS=1; {start} {lab} {args} --weights {weights}"))
+        };
+        train("srun --nodes=2 --ntasks=3", "by-srun");
+        train(&format!("{} run --standalone --nproc-per-node=3", launcher.display()), "by-launcher");
+        let of =
+            |folder: &str, rank: u32| fs::read(self.site.path(&format!("{folder}/rank-{rank}.safetensors"))).unwrap();
+        assert!((0..3).all(|rank| of("by-srun", rank) == of("by-launcher", 0)), "the weights have other bits");
+    }
+
     /// Nothing of any cluster is left on this machine.
     #[track_caller]
     pub(crate) fn assert_as_before(&self) {
@@ -325,6 +346,7 @@ fn a_cluster_of_slurm_takes_jobs_while_nodes_are_cut_lost_and_booted() {
     assert!(["n1", "n2"].contains(&first), "{workers:?}");
     let expected = ["n1", "n1", "n2", "n2"].map(|node| format!("{first} has 4, here {node}"));
     assert_eq!(workers, expected);
+    place.assert_srun_starts_ranks();
     if place.any(&["fault", "cut", "n1", "n2"]).status.success() {
         place.assert_cut("n1", "n2");
         place.ok(&["fault", "heal"]);

@@ -85,9 +85,28 @@ fn help_lists_each_of_torchruns_flags_and_says_which_are_not_its() {
     for flag in TORCHRUN {
         assert!(torchruns.contains(&format!("--{flag}")), "--{flag}");
     }
-    for flag in ["stop-timeout", "exit-barrier-timeout", "keep-logs", "prefix", "status", "dry-run"] {
+    for flag in [
+        "snapshot-on",
+        "forward-signals",
+        "stop-timeout",
+        "exit-barrier-timeout",
+        "keep-logs",
+        "prefix",
+        "status",
+        "dry-run",
+    ] {
         assert!(own.contains(&format!("--{flag}")), "--{flag}");
     }
+}
+
+#[test]
+fn takes_the_command_line_of_torchs_older_launcher() {
+    let flags = ["--pass-local-rank", "--nproc-per-node=2", "true", "--lr=1"];
+    assert_eq!(plan(&flags), ["true --local-rank=0 --lr=1", "true --local-rank=1 --lr=1"]);
+    let ended = ended(&mut lockstep_run(&["--dry-run", "--use_env", "true"])).code(0);
+    assert!(ended.err.contains("note: --use-env has no effect here: workers always read LOCAL_RANK"), "{}", ended.err);
+    let words = refusals(1, &[&["--use-env", "--pass-local-rank", "true"]]);
+    assert!(words.contains("--use-env and --pass-local-rank contradict each other"), "{words}");
 }
 
 #[test]

@@ -57,7 +57,12 @@ fn real_soak() {
 
 fn real_nodes() {
     let labs = [RESUME, "lab-07-cifar-resnet"];
-    let names = ["requeued-in-another-order", "store-host-lost", "resnet-on-two-nodes-one-worker-killed"];
+    let names = [
+        "requeued-in-another-order",
+        "asked-to-save-and-requeued",
+        "store-host-lost",
+        "resnet-on-two-nodes-one-worker-killed",
+    ];
     let Some(report) = report(&labs, &[&["inject", "--report", "-"], &names[..]].concat()) else { return };
     assert_eq!(report["counts"]["passed"], names.len(), "{report:#}");
 }

@@ -65,14 +65,14 @@ pub fn train(env: &LaunchEnv, group: ProcessGroup, args: &Args) -> Result<VarSto
             optimizer.step()?;
             report.step(epoch, step, loss.double_value(&[]), batch.len());
             let next = loader.after(from, step);
-            if !next.is_start() && args.save_every_steps.is_some_and(|every| next.step % every == 0) {
-                snapshots.save(next, &vs, &optimizer)?;
+            if !next.is_start() {
+                let due = args.save_every_steps.is_some_and(|every| next.step % every == 0);
+                snapshots.save_if(due, next, &vs, &optimizer, model.group())?;
             }
         }
         report.eval(epoch, &evaluate(&model, test_set.clone(), device)?);
-        if (epoch + 1) % args.save_every == 0 || epoch + 1 == args.epochs {
-            snapshots.save(Position::start_of(epoch + 1), &vs, &optimizer)?;
-        }
+        let due = (epoch + 1) % args.save_every == 0 || epoch + 1 == args.epochs;
+        snapshots.save_if(due, Position::start_of(epoch + 1), &vs, &optimizer, model.group())?;
     }
     snapshots.finish()?;
     // ANCHOR_END: loop

@@ -111,14 +111,14 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
             trained.add(&logits, &batch.targets, loss);
             report.step(epoch, step, loss, batch.len());
             let next = loader.after(from, step);
-            if args.save.is_due(next) {
-                snapshots.save(next, &vs, &optimizer)?;
+            if !next.is_start() {
+                snapshots.save_if(args.save.is_due(next), next, &vs, &optimizer, model.group())?;
             }
         }
         let trained = trained.all_reduce(model.group())?; // this also waits for the slowest rank
         report.trained_in(epoch, &trained, begun.elapsed());
         file.save(&vs, model.group())?; // before the snapshot, so that a finished run always has its model
-        snapshots.save(Position::start_of(epoch + 1), &vs, &optimizer)?;
+        snapshots.save_if(true, Position::start_of(epoch + 1), &vs, &optimizer, model.group())?;
     }
     report.eval(args.num_epochs, &evaluate_with(&model, test_set, device, &evaluation)?);
     snapshots.finish()?;

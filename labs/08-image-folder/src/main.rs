@@ -116,8 +116,9 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
             trained.add(&logits, &batch.targets, loss);
             report.step(epoch, step, loss, batch.len());
             let next = loader.after(from, step);
-            if args.save.is_due(next) {
-                snapshots.save_with(next, &vs, &optimizer, &(schedule.state(), best.best()))?;
+            if !next.is_start() {
+                let state = (schedule.state(), best.best());
+                snapshots.save_if_with(args.save.is_due(next), next, &vs, &optimizer, &state, model.group())?;
             }
         }
         report.trained(epoch, args.epochs, &trained.all_reduce(model.group())?);
@@ -127,7 +128,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
             report.say_once(reduced.to_string());
         }
         best.offer(epoch, &validated, &vs, model.group())?;
-        snapshots.save_with(Position::start_of(epoch + 1), &vs, &optimizer, &(schedule.state(), best.best()))?;
+        let state = (schedule.state(), best.best());
+        snapshots.save_if_with(true, Position::start_of(epoch + 1), &vs, &optimizer, &state, model.group())?;
     }
     snapshots.finish()?;
     // ANCHOR_END: loop

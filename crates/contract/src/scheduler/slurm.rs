@@ -16,9 +16,19 @@ const SRUN: Names = Names {
     pass_on: "srun --export=ALL,MASTER_ADDR=HOST ...",
 };
 
+/// The largest id of a step that srun starts (`SLURM_MAX_NORMAL_STEP_ID`, slurm.h). Larger ones name the batch script, and the shell of
+/// salloc, which runs on the first node alone.
+const LAST_STEP: u32 = 0xffff_fff0;
+
+/// The id of the step in which this process runs; `None` in a job's script, or in its shell.
+fn step(read: &Read<'_>) -> Option<String> {
+    let step = (read.variable)("SLURM_STEP_ID")?;
+    step.trim().parse::<u32>().is_ok_and(|id| id <= LAST_STEP).then_some(step)
+}
+
 /// The task of a step that this process is. A job's script has a rank, too, but is in no step.
 pub(super) fn task(read: &Read<'_>) -> Result<Option<Task>, TaskError> {
-    if (read.variable)("SLURM_STEP_ID").is_none() {
+    if step(read).is_none() {
         return Ok(None);
     }
     let node = number(read, SRUN.starter, "SLURM_NODEID")?;
@@ -57,7 +67,7 @@ pub(super) fn find(read: &Read<'_>) -> Option<Allocation> {
     if let Some(under_mpi) = mpi::find(read).filter(|_| mpi::is_not_srun(read)) {
         return Some(Allocation { scheduler: Scheduler::Slurm, id, hosts: whole_job(read).hosts, ..under_mpi });
     }
-    match variable("SLURM_STEP_ID") {
+    match step(read) {
         Some(step) => Some(Allocation {
             id: format!("{id}.{step}"),
             started: in_step(read),
@@ -157,6 +167,14 @@ mod tests {
             with(&[("SLURM_STEP_ID", "")]).one_agent_per_node(),
             "srun --nodes=4 --ntasks-per-node=1 lockstep run ..."
         );
+    }
+
+    #[test]
+    fn the_shell_of_salloc_is_in_no_step() {
+        for special in ["4294967290", "4294967291", "interactive"] {
+            let job = with(&[("SLURM_STEP_ID", special)]);
+            assert_eq!((job.started, job.id.as_str()), (Started::ByTheScript, "17"), "{special}");
+        }
     }
 
     #[test]

@@ -313,6 +313,7 @@ mod tests {
     #[test]
     fn treats_only_the_tasks_of_a_step_as_ranks() {
         assert_eq!(find(&SRUN, &[("SLURM_STEP_ID", "")]), Ok(None));
+        assert_eq!(find(&SRUN, &[("SLURM_STEP_ID", "4294967291")]), Ok(None), "the batch script");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use lockstep_contract::wish::SAVED;
 use lockstep_events::{AgentEvent, AgentSink};
 use lockstep_process::{Workers, find_program, raise_open_files, signal_name};
 
@@ -29,8 +30,22 @@ const LAST_LINES: Duration = Duration::from_secs(5);
 pub enum Verdict {
     /// All workers of the job succeeded.
     Succeeded,
+    /// The workers saved a snapshot and ended, as a signal asked.
+    Saved,
     /// There was a failure, or a signal stopped the job.
     Failed,
+}
+
+impl Verdict {
+    /// The exit code of the launcher.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            Verdict::Succeeded => 0,
+            Verdict::Failed => 1,
+            Verdict::Saved => SAVED,
+        }
+    }
 }
 
 /// Runs the job that `config` describes to its end on this node. Call it on the process's main thread, after
@@ -51,7 +66,7 @@ pub fn run(config: &Config) -> anyhow::Result<Verdict> {
 
 /// Workers get the limit of open files from `before` it was raised.
 async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Verdict> {
-    let mut signals = SignalStream::listen(&config.signals.numbers)?;
+    let mut signals = SignalStream::listen(&config.signals.all())?;
     let console = Console::of_this_process().context("cannot use stdout and stderr")?;
     let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
     log::to(&console);
@@ -61,7 +76,7 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ve
     }
     let met = tokio::select! {
         met = meet::meet(config, &options, &hostname, &console) => met?,
-        signal = signals.next() => bail!("stopped by {} while looking for the rendezvous", signal_name(signal)),
+        signal = signals.next_that_ends(&config.signals) => bail!("stopped by {} while looking for the rendezvous", signal_name(signal)),
     };
     let mut workers = Workers::new().context("cannot prepare for workers")?;
     let ready = waits::ready(&workers).context("cannot watch over workers")?;
@@ -122,17 +137,23 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ve
 
 /// Reports, announces the end to the other nodes, and cleans up.
 async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Verdict {
-    let succeeded = outcome == Outcome::Succeeded;
-    agent.context.events.emit(&AgentEvent::Finished { code: i32::from(!succeeded) });
+    let verdict = match outcome {
+        Outcome::Succeeded => Verdict::Succeeded,
+        Outcome::Saved => Verdict::Saved,
+        _ => Verdict::Failed,
+    };
+    let succeeded = verdict != Verdict::Failed;
+    agent.context.events.emit(&AgentEvent::Finished { code: verdict.code().into() });
     let kept = agent.context.logs.path().filter(|_| agent.context.logs.stays(succeeded)).map(Path::to_owned);
     report(&mut agent, &outcome, kept.as_deref());
-    let Agent { membership, mut signals, mut workers, context: Context { console, logs, .. }, status, .. } = agent;
+    let Agent { membership, mut signals, mut workers, context, status, .. } = agent;
+    let Context { console, logs, config, .. } = context;
     if let Some(status) = status {
         status.finish();
     }
     tokio::select! {
         // A second stop signal ends all waiting.
-        _ = signals.next() => {}
+        _ = signals.next_that_ends(&config.signals) => {}
         left = membership.finish() => for node in left {
             console.line(Stream::Stderr, format!("lockstep: {node} has not announced its end; the store that it used closes now").as_bytes());
         }
@@ -148,7 +169,7 @@ async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Verdict {
     }
     workers.close();
     console.flush(LAST_LINES);
-    if succeeded { Verdict::Succeeded } else { Verdict::Failed }
+    verdict
 }
 
 /// Prints to stderr how the job ended, unless it succeeded.
@@ -156,6 +177,11 @@ fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
     let failures = std::mem::take(&mut agent.current.failures);
     match outcome {
         Outcome::Succeeded => return,
+        Outcome::Saved => {
+            let line =
+                format!("the workers saved a snapshot and ended; start the job again to go on (exit code {SAVED})");
+            return agent.context.say(&line);
+        }
         Outcome::Signalled(signal) => agent.context.say(&format!("ended by {}", signal_name(*signal))),
         Outcome::Failed(why) => agent.context.say(&format!("failed: {why}")),
         Outcome::WorkersFailed => {}
@@ -165,7 +191,7 @@ fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
         let why = match outcome {
             Outcome::Signalled(signal) => anyhow::anyhow!("ended by {}", signal_name(*signal)),
             Outcome::Failed(why) => anyhow::anyhow!("{why}"),
-            Outcome::Succeeded | Outcome::WorkersFailed => return,
+            Outcome::Succeeded | Outcome::Saved | Outcome::WorkersFailed => return,
         };
         return leave(agent, own.as_deref(), |path| propagate_agent_error(&why, path));
     };

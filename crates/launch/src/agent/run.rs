@@ -4,6 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use lockstep_contract::wish::SAVE_AND_END;
 use lockstep_events::AgentEvent;
 use lockstep_process::{Died, Orphan, Signal, Workers, signal_name};
 use tokio::io::unix::AsyncFd;
@@ -14,9 +15,10 @@ use super::diagnostic_input;
 use super::disconnect_monitor::DisconnectMonitor;
 use super::live_status::LiveStatus;
 use super::membership::{Command, Membership, News};
-use super::state_machine::{Action, Event, Outcome, Restart, StateMachine};
+use super::state_machine::{Action, Event, Outcome, Restart, StateMachine, has_saved};
 use super::waits::{self, SignalStream};
 use super::workers::{Clearing, Context, Current, Death, root_cause};
+use crate::config::Response;
 use crate::output::Outputs;
 use crate::rendezvous::{Barrier, Change};
 
@@ -74,7 +76,10 @@ impl Agent<'_> {
                 return event;
             }
             if let Some(clearing) = self.current.clearing {
-                return self.next_while_clearing(clearing).await;
+                match self.next_while_clearing(clearing).await {
+                    Some(event) => return event,
+                    None => continue,
+                }
             }
             let (kill_at, say_at) = (self.current.kill_at, self.say_reason_at);
             let redraw_at = self.show_status();
@@ -84,7 +89,7 @@ impl Agent<'_> {
                     Ok(died) => self.note_death(died),
                     Err(error) => Event::Closed(format!("cannot watch the workers: {error}")),
                 }),
-                signal = self.signals.next() => Some(self.note_signal(signal)),
+                signal = self.signals.next() => self.note_signal(signal),
                 news = self.membership.next() => self.note_news(news),
                 () = at(kill_at) => {
                     self.current.kill_at = None;
@@ -107,7 +112,7 @@ impl Agent<'_> {
     }
 
     /// While leftovers of the workers are awaited, only signals are handled; news of other nodes can wait.
-    async fn next_while_clearing(&mut self, clearing: Clearing) -> Event {
+    async fn next_while_clearing(&mut self, clearing: Clearing) -> Option<Event> {
         let Agent { workers, signals, current, .. } = self;
         tokio::select! {
             biased;
@@ -116,7 +121,7 @@ impl Agent<'_> {
                 self.current.clearing = None;
                 left.iter().for_each(|left| self.say(left));
                 self.current.failures = self.current.collect_failures(&self.context);
-                Event::Cleared
+                Some(Event::Cleared)
             }
         }
     }
@@ -126,6 +131,8 @@ impl Agent<'_> {
             Action::Join => self.membership.send(Command::Join),
             Action::Start => self.start(),
             Action::Stop(signal) => self.stop(signal),
+            Action::AskToSave(signal) => self.ask_to_save(signal),
+            Action::AwaitEnd => self.limit_grace(),
             Action::Kill => {
                 self.current.kill_at = None;
                 self.current.sent.push(Signal::KILL.as_raw());
@@ -164,10 +171,32 @@ impl Agent<'_> {
         }
         self.current.sent.push(signal.as_raw());
         self.workers.end(signal);
+        self.current.kill_at = None;
+        self.limit_grace();
+    }
+
+    /// Begins the grace period, unless one has begun.
+    fn limit_grace(&mut self) {
         // A duration that the clock cannot represent counts as a year.
         let year = Duration::from_secs(365 * 24 * 3600);
         let now = Instant::now();
-        self.current.kill_at = Some(now.checked_add(self.context.config.stop_timeout).unwrap_or(now + year));
+        let end = || now.checked_add(self.context.config.stop_timeout).unwrap_or(now + year);
+        self.current.kill_at = self.current.kill_at.or_else(|| Some(end()));
+    }
+
+    /// Asks the workers themselves to save a snapshot and to end. A signal that orders the end limits the time.
+    fn ask_to_save(&mut self, signal: i32) {
+        self.pass_on(&self.workers.alive(), Signal::USR2);
+        if signal != SAVE_AND_END {
+            self.limit_grace();
+        }
+    }
+
+    /// Sends a signal to these workers themselves, and says so.
+    fn pass_on(&self, workers: &[usize], signal: Signal) {
+        if let Err(error) = self.workers.signal_themselves(workers, signal) {
+            self.say(&format!("cannot pass {} on to the workers: {error}", signal_name(signal.as_raw())));
+        }
     }
 
     fn announce(&self, restart: &Restart) {
@@ -189,7 +218,7 @@ impl Agent<'_> {
 
     fn note_death(&mut self, died: Died) -> Event {
         let (worker, exit) = (died.index, died.exit.clone());
-        let stopped = self.machine.is_stopping() && self.current.stopped(worker, &exit);
+        let stopped = has_saved(&exit) || self.machine.is_stopping() && self.current.stopped(worker, &exit);
         let rank = self.current.rank_of(worker);
         let attempt = self.current.attempt.unwrap_or(0);
         let code = exit.torch_code();
@@ -208,10 +237,58 @@ impl Agent<'_> {
         Event::Died { worker, exit }
     }
 
-    fn note_signal(&self, signal: i32) -> Event {
+    fn note_signal(&mut self, signal: i32) -> Option<Event> {
         self.context.events.emit(&AgentEvent::Signalled { signal });
-        self.say(&format!("received {}: stopping the workers", signal_name(signal)));
-        Event::Signalled(signal)
+        let name = signal_name(signal);
+        match self.context.config.signals.response(signal) {
+            Response::PassOn { to_all } => {
+                self.note_signal_to_pass_on(signal, to_all);
+                None
+            }
+            Response::SaveAndEnd if self.machine.is_running() && self.all_can_save() => {
+                self.say(&format!("received {name}: asking the workers to save a snapshot and to end"));
+                Some(Event::SaveAndEnd(signal))
+            }
+            Response::SaveAndEnd if self.machine.is_running() => {
+                self.say(&format!(
+                    "received {name}: stopping the workers, not all of which can save a snapshot on SIGUSR2"
+                ));
+                Some(Event::Signalled(signal))
+            }
+            Response::End | Response::SaveAndEnd => {
+                self.say(&format!("received {name}: stopping the workers"));
+                Some(Event::Signalled(signal))
+            }
+        }
+    }
+
+    fn all_can_save(&self) -> bool {
+        self.workers.that_handle(Signal::USR2).len() == self.workers.alive().len()
+    }
+
+    /// Passes a signal on to those workers that handle it, unless the user named it: its default action is to end a process.
+    fn note_signal_to_pass_on(&self, signal: i32, to_all: bool) {
+        let name = signal_name(signal);
+        let Some(signal) = Signal::from_named_raw(signal) else {
+            return self.say(&format!("received {name}: it cannot be passed on to the workers"));
+        };
+        let all = if self.machine.is_running() { self.workers.alive() } else { vec![] };
+        let handle = self.workers.that_handle(signal);
+        let (to, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|worker| to_all || handle.contains(worker));
+        self.pass_on(&to, signal);
+        let listed = |workers: &[usize]| workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        match (&to[..], &others[..]) {
+            ([], []) => self.say(&format!("received {name}: no worker runs that it could be passed on to")),
+            (to, []) => self.say(&format!("received {name}: passed it on to local rank {}", listed(to))),
+            (to, others) => {
+                let to = if to.is_empty() { "no worker".to_owned() } else { format!("local rank {}", listed(to)) };
+                self.say(&format!(
+                    "received {name}: passed it on to {to}; local rank {} would be ended by it, having no handler \
+                     (--forward-signals={name} sends it all the same)",
+                    listed(others)
+                ));
+            }
+        }
     }
 
     fn note_news(&mut self, news: News) -> Option<Event> {

@@ -9,8 +9,10 @@
 //!    ▲                  │ a death, a signal, news of other nodes
 //!    │                  ▼
 //!    └── clearing ◀─ stopping ──▶ clearing ──▶ over (1)
+//!                       └─ all saved a snapshot ─▶ clearing ─▶ at the barrier ─▶ over (75)
 //! ```
 
+use lockstep_contract::wish::{SAVE_AND_END, SAVED};
 use lockstep_process::Exit;
 
 use crate::status::Phase as Doing;
@@ -32,6 +34,8 @@ pub(super) enum Event {
     Closed(String),
     /// This process received a signal that asks it to exit.
     Signalled(i32),
+    /// This process received a signal that asks it to exit, and all workers can save a snapshot first.
+    SaveAndEnd(i32),
     /// The grace period of the workers is over.
     GraceOver,
     /// All workers and the processes that they left behind are gone, and their output is written.
@@ -51,6 +55,10 @@ pub(super) enum Action {
     Start,
     /// Send every live worker this signal; the grace period begins.
     Stop(i32),
+    /// Ask every live worker to save a snapshot and to end, because of this signal.
+    AskToSave(i32),
+    /// The grace period of workers that end on their own begins.
+    AwaitEnd,
     /// Kill every live worker.
     Kill,
     /// Ask the other nodes to agree again.
@@ -87,6 +95,8 @@ pub(super) struct Restart {
 pub(super) enum Outcome {
     /// All workers of the job succeeded.
     Succeeded,
+    /// The workers saved a snapshot and ended, as a signal asked.
+    Saved,
     /// Workers of this node failed, and no restart is left.
     WorkersFailed,
     /// Another failure, with its reason.
@@ -100,6 +110,8 @@ pub(super) enum Outcome {
 pub(super) struct StateMachine {
     phase: Phase,
     restarts_left: u32,
+    /// A worker has ended after a snapshot, as a signal asked.
+    saved: bool,
 }
 
 #[derive(Debug)]
@@ -117,6 +129,8 @@ enum Phase {
 enum Then {
     Wait,
     Rejoin,
+    /// The workers save a snapshot and end, because of this signal, or of one that another node received.
+    Save(Option<i32>),
     /// Fail with this reason.
     Give(String),
     /// Fail because of this node's own workers.
@@ -127,10 +141,20 @@ enum Then {
 /// The signal with which the agent stops workers, as in torchrun (signal(7)).
 const SIGTERM: i32 = 15;
 
+/// Returns true if a worker ended after a snapshot, as a signal asked.
+pub(super) fn has_saved(exit: &Exit) -> bool {
+    *exit == Exit::Code(SAVED.into())
+}
+
+/// The signal that stops workers because of a signal to the agent.
+fn stop_signal(signal: i32) -> i32 {
+    if signal == SAVE_AND_END { SIGTERM } else { signal }
+}
+
 impl StateMachine {
     /// Allows `max_restarts` restarts after local failures.
     pub(super) fn new(max_restarts: u32) -> Self {
-        StateMachine { phase: Phase::Joining, restarts_left: max_restarts }
+        StateMachine { phase: Phase::Joining, restarts_left: max_restarts, saved: false }
     }
 
     /// The number of counted restarts that are left.
@@ -138,9 +162,18 @@ impl StateMachine {
         self.restarts_left
     }
 
-    /// Returns true if the agent itself is stopping the workers, so that their deaths are expected.
+    /// Returns true if the agent itself is stopping the workers, so that their deaths are expected. Workers that save a snapshot
+    /// may still fail.
     pub(super) fn is_stopping(&self) -> bool {
-        matches!(self.phase, Phase::Stopping { .. })
+        match &self.phase {
+            Phase::Stopping { then, killed, .. } => *killed || !matches!(then, Then::Save(_)),
+            _ => false,
+        }
+    }
+
+    /// Returns true while workers run that nobody has asked to end.
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Running { .. })
     }
 
     /// Returns true while the agent waits for other nodes.
@@ -173,8 +206,10 @@ impl StateMachine {
             Event::Reform(why) => self.reform(why),
             Event::Closed(why) => self.closed(why),
             Event::Signalled(signal) => self.signalled(signal),
+            Event::SaveAndEnd(signal) => self.save_and_end(signal),
             Event::GraceOver => self.grace_over(),
             Event::Cleared => self.cleared(),
+            Event::BarrierPassed if self.saved => self.over(Outcome::Saved, None),
             Event::BarrierPassed => self.over(Outcome::Succeeded, None),
         }
     }
@@ -197,15 +232,35 @@ impl StateMachine {
     }
 
     fn died(&mut self, worker: usize, exit: &Exit) -> Vec<Action> {
-        let running = matches!(self.phase, Phase::Running { .. });
+        let running = self.is_running();
+        let saving = matches!(self.phase, Phase::Stopping { then: Then::Save(_), .. });
         let (Phase::Running { alive } | Phase::Stopping { alive, .. }) = &mut self.phase else { return vec![] };
         alive[worker] = false;
         let none_left = !alive.contains(&true);
-        match (running, exit.success()) {
-            (true, false) => self.failed(worker, exit),
-            (_, _) if none_left => self.clear(),
+        let saved = has_saved(exit);
+        self.saved |= saved && (running || saving);
+        match (running, saving) {
+            (true, _) if !saved && !exit.success() => self.failed(worker, exit),
+            (_, true) if !saved && !exit.success() => self.failed_to_save(none_left),
+            (true, _) if saved => self.await_end(none_left),
+            (_, true) if saved && !none_left => vec![Action::AwaitEnd],
+            _ if none_left => self.clear(),
             _ => vec![],
         }
+    }
+
+    /// Handles the first worker that ended after a snapshot: the others have saved too, or are about to.
+    fn await_end(&mut self, none_left: bool) -> Vec<Action> {
+        if let Phase::Running { alive } = &mut self.phase {
+            self.phase = Phase::Stopping { alive: std::mem::take(alive), then: Then::Save(None), killed: false };
+        }
+        if none_left { self.clear() } else { vec![Action::AwaitEnd] }
+    }
+
+    /// Handles the failure of a worker that was asked to save: the job ends, so there is no restart.
+    fn failed_to_save(&mut self, none_left: bool) -> Vec<Action> {
+        let actions = self.stop(SIGTERM, Then::Fail);
+        if none_left { self.clear() } else { actions }
     }
 
     /// Handles the failure of a worker.
@@ -226,6 +281,8 @@ impl StateMachine {
         let mut actions = vec![Action::Announce(Restart { reason, counted: false, left: self.restarts_left })];
         match self.phase {
             Phase::Running { .. } => actions.extend(self.stop(SIGTERM, Then::Rejoin)),
+            // This node's workers have saved all that there is.
+            Phase::AtBarrier if self.saved => return self.over(Outcome::Saved, Some(Action::Leave)),
             // The success of this node's workers was not announced yet: they run again, with the others.
             Phase::AtBarrier => {
                 self.phase = Phase::Joining;
@@ -234,6 +291,17 @@ impl StateMachine {
             _ => return vec![],
         }
         actions
+    }
+
+    fn save_and_end(&mut self, signal: i32) -> Vec<Action> {
+        match &mut self.phase {
+            Phase::Running { alive } => {
+                let alive = std::mem::take(alive);
+                self.phase = Phase::Stopping { alive, then: Then::Save(Some(signal)), killed: false };
+                vec![Action::AskToSave(signal)]
+            }
+            _ => self.signalled(signal),
+        }
     }
 
     fn closed(&mut self, why: String) -> Vec<Action> {
@@ -246,7 +314,18 @@ impl StateMachine {
     }
 
     fn signalled(&mut self, signal: i32) -> Vec<Action> {
+        let ends = match &self.phase {
+            Phase::Stopping { then, .. } => matches!(then, Then::Save(_) | Then::Obey(_)),
+            Phase::Clearing { then } => *then != Then::Rejoin,
+            Phase::AtBarrier | Phase::Over => true,
+            Phase::Joining | Phase::Running { .. } => false,
+        };
+        // It may come several times: timeout(1) signals its child and then its group.
+        if signal == SAVE_AND_END && ends {
+            return vec![];
+        }
         match &mut self.phase {
+            Phase::AtBarrier if self.saved => self.over(Outcome::Saved, Some(Action::Leave)),
             Phase::Joining | Phase::AtBarrier => self.over(Outcome::Signalled(signal), Some(Action::Leave)),
             Phase::Stopping { then: Then::Obey(_), killed: killed @ false, .. } => {
                 *killed = true;
@@ -254,14 +333,17 @@ impl StateMachine {
             }
             Phase::Clearing { then: Then::Obey(_) } => vec![Action::HurryUp],
             Phase::Over => vec![],
-            _ => self.stop(signal, Then::Obey(signal)),
+            _ => self.stop(stop_signal(signal), Then::Obey(signal)),
         }
     }
 
     fn grace_over(&mut self) -> Vec<Action> {
         match &mut self.phase {
-            Phase::Stopping { killed: killed @ false, .. } => {
+            Phase::Stopping { then, killed: killed @ false, .. } => {
                 *killed = true;
+                if let Then::Save(signal) = *then {
+                    *then = signal.map_or(Then::Fail, Then::Obey);
+                }
                 vec![Action::Kill]
             }
             _ => vec![],
@@ -278,9 +360,10 @@ impl StateMachine {
                 if none_left { self.clear() } else { vec![Action::Stop(signal)] }
             }
             Phase::Stopping { then: before, killed, .. } if then > *before => {
-                let obeys = matches!(then, Then::Obey(_));
+                // Workers that were only asked to save have not been stopped yet.
+                let stops = matches!(then, Then::Obey(_)) || matches!(before, Then::Save(_));
                 *before = then;
-                if obeys && !*killed { vec![Action::Stop(signal)] } else { vec![] }
+                if stops && !*killed { vec![Action::Stop(signal)] } else { vec![] }
             }
             Phase::Clearing { then: before } if then > *before => {
                 *before = then;
@@ -302,7 +385,7 @@ impl StateMachine {
     fn cleared(&mut self) -> Vec<Action> {
         let Phase::Clearing { then } = &self.phase else { return vec![] };
         match then.clone() {
-            Then::Wait => {
+            Then::Wait | Then::Save(_) => {
                 self.phase = Phase::AtBarrier;
                 vec![Action::AwaitOthers]
             }
@@ -402,6 +485,83 @@ mod tests {
         assert_eq!(machine.handle(Event::Signalled(15)), [Action::Stop(15)]);
         machine.handle(died(1, Exit::Signal(15)));
         assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(15))]);
+    }
+
+    const ENDED: Exit = Exit::Code(75);
+
+    #[test]
+    fn a_signal_to_save_ends_the_job_once_all_workers_have() {
+        let mut machine = running(2, 3);
+        assert_eq!(machine.handle(Event::SaveAndEnd(15)), [Action::AskToSave(15)]);
+        assert!(!machine.is_stopping());
+        assert_eq!(machine.handle(died(1, ENDED)), [Action::AwaitEnd]);
+        assert_eq!(machine.handle(died(0, ENDED)), [Action::Clear]);
+        assert_eq!(machine.handle(Event::Cleared), [Action::AwaitOthers]);
+        assert_eq!(machine.handle(Event::BarrierPassed), [Action::Finish(Outcome::Saved)]);
+    }
+
+    #[test]
+    fn workers_that_save_because_of_another_nodes_signal_end_the_job_without_a_restart() {
+        let mut machine = running(2, 3);
+        assert_eq!(machine.handle(died(0, ENDED)), [Action::AwaitEnd]);
+        assert_eq!(machine.handle(Event::Reform("node b leaves".into())), []);
+        assert_eq!(machine.handle(died(1, ENDED)), [Action::Clear]);
+        assert_eq!(machine.handle(Event::Cleared), [Action::AwaitOthers]);
+        let left = [Action::Leave, Action::Finish(Outcome::Saved)];
+        assert_eq!(machine.handle(Event::Reform("node b restarts".into())), left);
+    }
+
+    #[test]
+    fn a_training_that_is_done_before_it_saves_has_succeeded() {
+        let mut machine = running(1, 0);
+        machine.handle(Event::SaveAndEnd(12));
+        assert_eq!(machine.handle(died(0, Exit::Code(0))), [Action::Clear]);
+        assert_eq!(machine.handle(Event::Cleared), [Action::AwaitOthers]);
+        assert_eq!(machine.handle(Event::BarrierPassed), [Action::Finish(Outcome::Succeeded)]);
+    }
+
+    #[test]
+    fn a_worker_that_fails_while_it_saves_ends_the_job_without_a_restart() {
+        let mut machine = running(2, 3);
+        machine.handle(Event::SaveAndEnd(15));
+        assert_eq!(machine.handle(died(0, Exit::Signal(11))), [Action::Stop(SIGTERM)]);
+        assert!(machine.is_stopping());
+        assert_eq!(machine.handle(died(1, Exit::Signal(15))), [Action::Clear]);
+        assert_eq!(machine.handle(Event::Cleared), [Action::CloseJob, Action::Finish(Outcome::WorkersFailed)]);
+    }
+
+    #[test]
+    fn the_grace_of_workers_that_save_ends_too() {
+        for (event, outcome) in
+            [(Event::SaveAndEnd(15), Outcome::Signalled(15)), (died(1, ENDED), Outcome::WorkersFailed)]
+        {
+            let mut machine = running(2, 3);
+            machine.handle(event);
+            assert_eq!(machine.handle(Event::GraceOver), [Action::Kill]);
+            machine.handle(died(1, Exit::Signal(9)));
+            assert_eq!(machine.handle(died(0, Exit::Signal(9))), [Action::Clear]);
+            let actions = machine.handle(Event::Cleared);
+            assert_eq!(actions.last(), Some(&Action::Finish(outcome)));
+        }
+    }
+
+    #[test]
+    fn a_second_signal_does_not_wait_for_a_snapshot() {
+        let mut machine = running(1, 3);
+        machine.handle(Event::SaveAndEnd(12));
+        assert_eq!(machine.handle(Event::Signalled(12)), [], "the same wish again is no second signal");
+        assert_eq!(machine.handle(Event::Signalled(15)), [Action::Stop(15)]);
+        assert_eq!(machine.handle(Event::Signalled(15)), [Action::Kill]);
+        machine.handle(died(0, Exit::Signal(9)));
+        assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(15))]);
+    }
+
+    #[test]
+    fn workers_that_cannot_save_are_stopped_by_sigterm() {
+        let mut machine = running(1, 3);
+        assert_eq!(machine.handle(Event::Signalled(SAVE_AND_END)), [Action::Stop(SIGTERM)]);
+        machine.handle(died(0, Exit::Signal(15)));
+        assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(12))]);
     }
 
     #[test]
@@ -504,7 +664,7 @@ mod tests {
     }
 
     fn any_event() -> impl Strategy<Value = u8> {
-        0..12_u8
+        0..14_u8
     }
 
     proptest! {
@@ -524,6 +684,8 @@ mod tests {
                     7 => world.feed(Event::Closed("closed".into())),
                     8 => world.feed(Event::Signalled(15)),
                     9 => world.feed(Event::GraceOver),
+                    12 => world.feed(Event::SaveAndEnd(15)),
+                    13 => world.kill_one(0, ENDED),
                     10 if std::mem::take(&mut world.clearing) => world.feed(Event::Cleared),
                     _ => world.feed(Event::Formed { workers: 3 }),
                 }

@@ -11,6 +11,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout_at;
 
+use crate::config::{Response, Signals};
+
 /// Notifies the runtime when `workers` have something to report.
 ///
 /// # Errors
@@ -50,7 +52,7 @@ fn listen(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(descriptor, Interest::READABLE)
 }
 
-/// The signals to this process that its user chose (torchrun's `--signals-to-handle`).
+/// The signals to this process that it handles.
 pub(super) struct SignalStream {
     streams: Vec<(i32, Signal)>,
 }
@@ -77,6 +79,16 @@ impl SignalStream {
             arrived.map_or(Poll::Pending, Poll::Ready)
         })
         .await
+    }
+
+    /// The next signal that asks for the end. Others have no meaning while no worker runs.
+    pub(super) async fn next_that_ends(&mut self, signals: &Signals) -> i32 {
+        loop {
+            let signal = self.next().await;
+            if !matches!(signals.response(signal), Response::PassOn { .. }) {
+                return signal;
+            }
+        }
     }
 }
 

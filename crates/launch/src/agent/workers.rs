@@ -7,6 +7,7 @@ use lockstep_events::{AgentEvent, AgentSink};
 use lockstep_process::{Died, Exit, Sink, Spec, Stdin, Workers};
 
 use super::master::Master;
+use super::state_machine::has_saved;
 use crate::config::{Attempt, Config, LogDir, Placement, Route, worker_env};
 use crate::output::{Console, Outputs, Plan, Prefix, Stream, StreamPlan};
 use crate::rendezvous::{RootCause, Round};
@@ -216,7 +217,7 @@ impl Current {
 
     /// The report's entries for the workers that failed, in the order of their deaths.
     pub(super) fn collect_failures(&self, context: &Context<'_>) -> Vec<Failure> {
-        let deaths = self.deaths.iter().filter(|death| !death.died.exit.success());
+        let deaths = self.deaths.iter().filter(|death| !death.died.exit.success() && !has_saved(&death.died.exit));
         deaths.map(|death| Failure::of(self.reported(death), &context.hostname)).collect()
     }
 

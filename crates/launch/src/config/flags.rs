@@ -43,6 +43,14 @@ pub struct Flags {
     pub numa_binding: Option<String>,
     pub signals_to_handle: Given,
     pub virtual_local_rank: bool,
+    /// Of `torch.distributed.launch`: workers read their local rank from the environment.
+    pub use_env: bool,
+    /// As `torch.distributed.launch` without `--use-env`: workers get their local rank as an argument, too.
+    pub pass_local_rank: bool,
+    /// Not torchrun's: signals on which workers save a snapshot before they end.
+    pub snapshot_on: Given,
+    /// Not torchrun's: signals that are passed on to all workers.
+    pub forward_signals: Given,
     /// Not torchrun's: seconds between the stop signal and SIGKILL.
     pub stop_timeout: Given,
     /// Not torchrun's: seconds that agents wait for each other at the end.

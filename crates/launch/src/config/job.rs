@@ -1,6 +1,7 @@
 //! The configuration of a job on this node: torchrun's flags, checked and interpreted (`config_from_args` of
 //! torch/distributed/run.py).
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ pub struct Config {
     pub program: Program,
     /// Where its output goes.
     pub logs: Logs,
-    /// The signals that end the job cleanly.
+    /// The signals that end the job, ask for a snapshot or are passed on.
     pub signals: Signals,
     /// Each worker sees only one GPU, as its device 0.
     pub virtual_local_rank: bool,
@@ -92,7 +93,8 @@ impl Config {
     pub fn from_flags(flags: &Flags, host: &HostInfo<'_>) -> Result<(Config, Vec<String>), ConfigError> {
         let nodes = Nodes::parse(&flags.nnodes)?;
         let local_world_size = nodes::workers(&flags.nproc_per_node, host)?;
-        let (signals, mut notices) = Signals::parse(&flags.signals_to_handle)?;
+        let (signals, mut notices) =
+            Signals::parse(&flags.signals_to_handle, &flags.snapshot_on, &flags.forward_signals)?;
         let (rendezvous, more) = rendezvous(flags, nodes, host)?;
         notices.extend(more);
         let config = Config {
@@ -203,8 +205,16 @@ fn program(flags: &Flags, host: &HostInfo<'_>) -> Result<Program, ConfigError> {
     if flags.module && flags.no_python && !flags.run_path {
         return Err(ConfigError::Clash("--module and --no-python contradict each other: give one of them".into()));
     }
+    if flags.use_env && flags.pass_local_rank {
+        return Err(ConfigError::Clash(
+            "--use-env and --pass-local-rank contradict each other: give one of them".into(),
+        ));
+    }
     let how = How { module: flags.module, no_python: flags.no_python, run_path: flags.run_path };
-    Ok(Program::resolve(&flags.program, &flags.args, how, host.env)?)
+    // As torch.distributed.launch does, before the script's own arguments.
+    let local_rank = flags.pass_local_rank.then(|| OsString::from("--local-rank=${local_rank}"));
+    let args: Vec<OsString> = local_rank.into_iter().chain(flags.args.iter().cloned()).collect();
+    Ok(Program::resolve(&flags.program, &args, how, host.env)?)
 }
 
 fn output(flags: &Flags, host: &HostInfo<'_>) -> Result<Logs, ConfigError> {
@@ -266,6 +276,10 @@ fn without_meaning(flags: &Flags) -> Result<Vec<String>, ConfigError> {
     if let Some(name) = &flags.logs_specs {
         notice(format!("--logs-specs={name}"), "it names a Python object; see --log-dir, --redirects and --tee");
     }
+    if flags.use_env {
+        let why = "workers always read LOCAL_RANK; --pass-local-rank also passes it as an argument";
+        notice("--use-env".to_owned(), why);
+    }
     if let Some(mode) = &flags.numa_binding {
         notice(
             format!("--numa-binding={mode}"),
@@ -318,7 +332,6 @@ fn choice<T: Copy>(given: &Given, known: &[(&str, T)], expected: &'static str) -
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsString;
 
     use super::super::host::Gpus;
     use super::super::testing::{config, flags, refused, try_config, try_config_in};

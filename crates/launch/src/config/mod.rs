@@ -31,5 +31,5 @@ pub use log_dir::{Attempt, LogDir, LogDirError};
 pub use logs::{LogBase, Logs, PrefixWhen, Route, Routes, Std, Streams};
 pub use nodes::Nodes;
 pub use program::{Program, ProgramError};
-pub use signals::{Signals, name as signal_name};
+pub use signals::{Response, Signals, name as signal_name};
 pub use worker_env::{Placement, threads_notice, worker_env};

@@ -83,6 +83,19 @@ pub enum SnapshotError {
         /// Where training would continue from the newest.
         epoch: u64,
     },
+    /// No failure: a signal asked for a snapshot and the end, and all ranks have come to it. [`crate::exit::main`] exits with
+    /// [`Code::Saved`](crate::exit::Code::Saved).
+    #[error("ended after a snapshot at epoch {}, step {}, as a signal asked", position.epoch, position.step)]
+    Ended {
+        /// Where training continues.
+        position: Position,
+    },
+    /// This rank cannot listen to the signals that ask for snapshots.
+    #[error("cannot listen to SIGUSR1 and SIGUSR2, which ask for snapshots")]
+    Signals(#[source] io::Error),
+    /// The ranks could not agree on when to save.
+    #[error("failed to agree with the other ranks on a snapshot that a signal asked for")]
+    Agreement(#[source] c10d::Error),
     /// Writing failed; the existing snapshots are unchanged.
     #[error("failed to save the snapshot {}; those that were there still are", path.display())]
     Save {

@@ -22,6 +22,9 @@
 //! newest good snapshot is read where it is and sent to all, so that all ranks resume from the same one, or none does. This
 //! also works if each node has its own disk and the job was requeued in another order.
 //!
+//! **Signals** ([`Snapshots::save_if`]): SIGUSR1 asks for a snapshot after the next step, SIGUSR2 for one and the end of the run. It is
+//! enough that one rank receives them; all ranks act after the same step.
+//!
 //! **Owner**: the metadata of a snapshot name the job that saved it, by its run id or by its launchers' ids. So a restarted job
 //! recognizes its own snapshots, whichever node failed.
 //!
@@ -49,6 +52,7 @@ mod resume;
 mod snapshots;
 mod source;
 mod survey;
+mod wishes;
 mod writer;
 
 pub use error::{BadSnapshot, SnapshotError, Unfit};

@@ -19,6 +19,7 @@ use super::fit::{self, Here};
 use super::folder::{self, Good};
 use super::snapshots::Snapshots;
 use super::survey::Survey;
+use super::wishes::Wishes;
 use crate::events::Event;
 use crate::loader::Position;
 use crate::optim::{Optimizer, State};
@@ -32,6 +33,8 @@ impl Snapshots {
     ///
     /// As in PyTorch, the saved options of the optimizer (including its learning rate) replace those given to its constructor.
     /// A saved state of the program ([`save_with`](Self::save_with)) is ignored.
+    ///
+    /// From now on this rank handles SIGUSR1 and SIGUSR2, so the program saves with [`save_if`](Self::save_if).
     ///
     /// # Errors
     /// On every rank: the newest good snapshot belongs to another model or optimizer, its position is inside an epoch of
@@ -100,6 +103,9 @@ impl Snapshots {
         let surveys = object_collectives::all_gather_object(group, &survey)?;
         claimed?;
         self.jobs = choice::jobs(&surveys);
+        if let Some(zero) = surveys.first() {
+            self.wishes = Some(Wishes::listen(&zero.attempt).map_err(SnapshotError::Signals)?);
+        }
         for (rank, Survey { host, folder, unreadable, refusal, .. }) in surveys.iter().enumerate() {
             if let Some(why) = refusal {
                 return Err(SnapshotError::Refused { rank: Rank::new(rank), why: why.clone() });

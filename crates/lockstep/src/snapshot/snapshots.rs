@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use c10d::ProcessGroup;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::Tensor;
@@ -19,6 +20,7 @@ use super::file::{self, Meta, Run};
 use super::folder;
 use super::lock::{self, Claim};
 use super::options::{OnSaveError, SnapshotOptions};
+use super::wishes::{Wish, Wishes};
 use super::writer::Job;
 use crate::Reporter;
 use crate::loader::Position;
@@ -37,10 +39,15 @@ use crate::optim::{Optimizer, State};
 /// let mut snapshots = Snapshots::new("snapshots", run, Default::default(), report);
 /// let start = snapshots.resume(vs, &mut optimizer, group)?;
 /// for epoch in start.epoch..10 {
-///     for batch in loader.epoch_at(start.within(epoch)) {
+///     let from = start.within(epoch);
+///     for (step, batch) in (from.step..).zip(loader.epoch_at(from)) {
 ///         let batch = batch?; // and a step with it
+///         let next = loader.after(from, step);
+///         if !next.is_start() {
+///             snapshots.save_if(next.step % 100 == 0, next, vs, &optimizer, group)?;
+///         }
 ///     }
-///     snapshots.save(Position::start_of(epoch + 1), vs, &optimizer)?;
+///     snapshots.save_if(true, Position::start_of(epoch + 1), vs, &optimizer, group)?;
 /// }
 /// snapshots.finish()?;
 /// # Ok(()) }
@@ -57,6 +64,8 @@ pub struct Snapshots {
     pending: Option<Pending>,
     /// Rank 0's claim to the folder, once made: a lock, or nothing if there are no locks.
     claim: Option<Option<File>>,
+    /// Since a resume.
+    pub(super) wishes: Option<Wishes>,
     /// Files that are torn or damaged.
     pub(super) bad: BTreeSet<PathBuf>,
     /// Files of others, which another version may read, or which may become readable later.
@@ -79,7 +88,7 @@ impl Snapshots {
         let (report, jobs) = (report.clone(), report.job().map(str::to_owned).into_iter().collect());
         let (bad, foreign) = (BTreeSet::new(), BTreeSet::new());
         let attempt = Attempt::here();
-        Snapshots { folder, run, options, report, jobs, attempt, pending: None, claim: None, bad, foreign }
+        Snapshots { folder, run, options, report, jobs, attempt, pending: None, claim: None, wishes: None, bad, foreign }
     }
 
     /// Copies everything that the step at `position` needs, and writes it, on rank 0; the other ranks have nothing to do.
@@ -132,6 +141,72 @@ impl Snapshots {
         extra: &E,
     ) -> Result<(), SnapshotError> {
         self.save_all(position, vs, optimizer, || extra::encode(extra).map(Some))
+    }
+
+    /// Saves as [`save`](Self::save) if a snapshot is `due`, or if a signal to any rank has asked for one since a
+    /// [`resume`](Self::resume): SIGUSR1 for a snapshot, SIGUSR2 for a snapshot and the end. A collective: all ranks call it after
+    /// the same steps, and exchange something in each step between two calls, as DDP does. All ranks act on a signal in the same
+    /// call, one step after it arrived.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save); the store's; and [`SnapshotError::Ended`] on all ranks, once the snapshot is on disk, if a signal
+    /// asked for the end.
+    pub fn save_if(
+        &mut self,
+        due: bool,
+        position: Position,
+        vs: &VarStore,
+        optimizer: &impl Optimizer,
+        group: &ProcessGroup,
+    ) -> Result<(), SnapshotError> {
+        self.save_if_all(due, position, vs, optimizer, || Ok(None), group)
+    }
+
+    /// As [`save_if`](Self::save_if), with the program's own state, as [`save_with`](Self::save_with).
+    ///
+    /// # Errors
+    /// As both.
+    pub fn save_if_with<E: Serialize + DeserializeOwned>(
+        &mut self,
+        due: bool,
+        position: Position,
+        vs: &VarStore,
+        optimizer: &impl Optimizer,
+        extra: &E,
+        group: &ProcessGroup,
+    ) -> Result<(), SnapshotError> {
+        self.save_if_all(due, position, vs, optimizer, || extra::encode(extra).map(Some), group)
+    }
+
+    fn save_if_all(
+        &mut self,
+        due: bool,
+        position: Position,
+        vs: &VarStore,
+        optimizer: &impl Optimizer,
+        extra: impl FnOnce() -> Result<Option<String>, SnapshotError>,
+        group: &ProcessGroup,
+    ) -> Result<(), SnapshotError> {
+        let agree = |wishes: &mut Wishes| wishes.agree(group).map_err(SnapshotError::Agreement);
+        let wish = self.wishes.as_mut().map_or(Ok(None), agree)?;
+        if due || wish.is_some() {
+            self.save_all(position, vs, optimizer, extra)?;
+        }
+        let Position { epoch, step, .. } = position;
+        match wish {
+            None => Ok(()),
+            Some(Wish::Save) => {
+                self.report.say_once(format!("A signal asked for a snapshot: epoch {epoch}, step {step}"));
+                Ok(())
+            }
+            Some(Wish::SaveAndEnd) => {
+                self.wait_for_writer()?;
+                // Rank 0 may host the store, so no rank ends before all have left it.
+                group.barrier().map_err(SnapshotError::Agreement)?;
+                self.report.say_once(format!("A signal asked for a snapshot and the end: epoch {epoch}, step {step}"));
+                Err(SnapshotError::Ended { position })
+            }
+        }
     }
 
     fn save_all(

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::folder::{self, Found};
 use super::source;
+use super::wishes::name_of_attempt;
 
 /// A rank's survey of its node's folder.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,6 +32,8 @@ pub(super) struct Survey {
     pub(super) unreadable: Option<String>,
     /// Why no rank may train.
     pub(super) refusal: Option<String>,
+    /// A name for this attempt of the job, of which rank 0's counts.
+    pub(super) attempt: String,
 }
 
 /// A file with the name of a snapshot.
@@ -83,7 +86,16 @@ impl Survey {
             Err(error) => (None, Some(error.to_string())),
         };
         let host = uname().nodename().to_string_lossy().into_owned();
-        Survey { host, folder: folder.display().to_string(), job, resume, found, unreadable, refusal: None }
+        Survey {
+            host,
+            folder: folder.display().to_string(),
+            job,
+            resume,
+            found,
+            unreadable,
+            refusal: None,
+            attempt: name_of_attempt(),
+        }
     }
 }
 

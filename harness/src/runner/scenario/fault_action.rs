@@ -3,6 +3,7 @@
 use std::fmt;
 
 use lockstep_contract::fault::Act;
+use lockstep_contract::wish::{SAVE, SAVE_AND_END};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer, StrDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -21,6 +22,10 @@ pub(crate) enum FaultAction {
     Term,
     /// SIGSTOP: the process is alive but does nothing, like a hang.
     Stop,
+    /// SIGUSR1: a wish for a snapshot.
+    AskToSave,
+    /// SIGUSR2: a wish for a snapshot and the end.
+    AskToSaveAndEnd,
     /// From now on it ignores SIGTERM, so that only SIGKILL ends it.
     IgnoreTerm,
     /// It exits with this code, without clean-up.
@@ -58,6 +63,8 @@ impl FaultAction {
         Some(match self {
             FaultAction::Kill => Act::Signal(9),
             FaultAction::Term => Act::Signal(15),
+            FaultAction::AskToSave => Act::Signal(SAVE),
+            FaultAction::AskToSaveAndEnd => Act::Signal(SAVE_AND_END),
             FaultAction::Stop => Act::Signal(19),
             FaultAction::Segfault => Act::Signal(11),
             FaultAction::IgnoreTerm => Act::IgnoreTerm,
@@ -77,6 +84,8 @@ impl FaultAction {
         match self {
             FaultAction::Kill => Some(9),
             FaultAction::Term => Some(15),
+            FaultAction::AskToSave => Some(SAVE),
+            FaultAction::AskToSaveAndEnd => Some(SAVE_AND_END),
             FaultAction::Stop => Some(19),
             _ => None,
         }
@@ -98,6 +107,8 @@ impl fmt::Display for FaultAction {
         match self {
             FaultAction::Kill => f.write_str("SIGKILL"),
             FaultAction::Term => f.write_str("SIGTERM"),
+            FaultAction::AskToSave => f.write_str("SIGUSR1"),
+            FaultAction::AskToSaveAndEnd => f.write_str("SIGUSR2"),
             FaultAction::Stop => f.write_str("SIGSTOP"),
             FaultAction::IgnoreTerm => f.write_str("SIGTERM ignored"),
             FaultAction::Segfault => f.write_str("SIGSEGV"),

@@ -191,9 +191,9 @@ fn pbs_asks_for_a_snapshot_before_the_time_limit_and_submits_itself_again() {
     site.program(
         "timeout",
         &format!(
-            "[ \"$1\" = --signal=TERM ] && [ \"$2\" -gt 0 ] && [ \"$2\" -le 3000 ] || exit 99\nshift 2\n\"$@\" &\n\
+            "[ \"$1\" = --signal=USR2 ] && [ \"$2\" -gt 0 ] && [ \"$2\" -le 3000 ] || exit 99\nshift 2\n\"$@\" &\n\
              while kill -0 $! 2>/dev/null; do\n  \
-             if [ -e {folder}ready-0 ] && [ -e {folder}ready-1 ] && [ ! -e {folder}queued ]; then kill -TERM $!; wait $!; exit 124; fi\n  \
+             if [ -e {folder}ready-0 ] && [ -e {folder}ready-1 ] && [ ! -e {folder}queued ]; then kill -USR2 $!; wait $!; exit 124; fi\n  \
              sleep 0.05\ndone\nwait $!"
         ),
     );

@@ -67,6 +67,24 @@ fn start(python: &str, mut command: Command) -> Running {
 }
 
 #[test]
+fn passes_the_local_rank_as_torchs_older_launcher_does() {
+    let Some(python) = with_torch() else { return };
+    let site = Site::new();
+    let script = site.file("show.py", "import os, sys\nprint(os.environ['LOCAL_RANK'], *sys.argv[1:])\n");
+    let own = start(
+        &python,
+        site.lockstep(&["--pass-local-rank", "--nproc-per-node=2", "--prefix=never", &script, "--lr=1"]),
+    );
+    let own = own.ended().code(0);
+    let mut command = Command::new(&python);
+    site.prepare(&mut command);
+    let port = format!("--master-port={}", site.free_port("127.0.0.1"));
+    command.args(["-m", "torch.distributed.launch", "--nproc-per-node=2", &port, &script, "--lr=1"]);
+    assert_eq!(own.sorted(), start(&python, command).ended().code(0).sorted());
+    assert_eq!(own.sorted(), ["0 --local-rank=0 --lr=1", "1 --local-rank=1 --lr=1"]);
+}
+
+#[test]
 fn a_ddp_script_trains_and_all_ranks_have_the_same_weights() {
     let Some(python) = with_torch() else { return };
     let site = Site::new();

@@ -1,0 +1,110 @@
+//! Signals that ask for a snapshot: whichever ranks receive one, and whenever, all ranks act after the same step.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+mod common;
+
+use common::{job_with, lab, quick, undisturbed};
+use lockstep::events::Event;
+use lockstep_contract::fault::{Act, Fault, Point};
+use lockstep_contract::wish::{SAVE, SAVE_AND_END, SAVED};
+use lockstep_testkit::{Attempt, Job, Running, margin};
+
+/// A rank gets a signal after a step, before it looks for one.
+fn signal(rank: usize, epoch: u64, step: u64, signal: i32) -> Fault {
+    let at = Point::Step { epoch, step };
+    Fault { name: format!("signal-{signal}-{rank}-{epoch}-{step}"), rank, at, acts: vec![Act::Signal(signal)] }
+}
+
+fn assert_saved(attempt: &Attempt) {
+    for rank in &attempt.0 {
+        assert_eq!(rank.status.code(), Some(SAVED.into()), "{}{}", attempt.stdout(), attempt.stderr());
+    }
+    assert!(attempt.stdout().contains("A signal asked for a snapshot and the end: epoch "), "{}", attempt.stdout());
+    assert!(!attempt.stderr().contains("error"), "the end is no error: {}", attempt.stderr());
+}
+
+/// Where training would continue from the snapshots that were saved, in order.
+fn saved(job: &Job) -> Vec<(u64, u64)> {
+    let position = |(_, event): &(u32, Event)| match event {
+        Event::Snapshot { epoch, step, .. } => Some((*epoch, *step)),
+        _ => None,
+    };
+    job.events()[&0].iter().filter_map(position).collect()
+}
+
+#[test]
+fn a_signal_to_any_one_rank_saves_and_ends_all_ranks_after_the_same_step() {
+    let args = quick("mlp", "2");
+    let whole = undisturbed(2, &args);
+    for rank in [0, 1] {
+        let mut job = job_with(&[signal(rank, 0, 3, SAVE_AND_END)]);
+        assert_saved(&job.attempt(2, &args));
+        assert_eq!(saved(&job), [(0, 3), (0, 5)], "a signal after step 3 is noted there and granted after step 4");
+        assert_eq!(job.finish(2, &args), 1);
+        assert!(job.weights(2) == whole, "the weights have other bits");
+    }
+}
+
+#[test]
+fn a_signal_to_any_one_rank_saves_once_and_changes_no_bit() {
+    let args = quick("mlp", "2");
+    let whole = undisturbed(2, &args);
+    for rank in [0, 1] {
+        let mut job = job_with(&[signal(rank, 0, 9, SAVE)]);
+        assert_eq!(job.finish(2, &args), 1);
+        assert_eq!(saved(&job)[..5], [(0, 3), (0, 6), (0, 9), (0, 11), (0, 12)]);
+        assert!(job.weights(2) == whole, "the weights have other bits");
+    }
+}
+
+#[test]
+fn signals_of_both_kinds_to_several_ranks_at_once_end_the_run_once() {
+    let args = quick("mlp", "2");
+    let mut job = job_with(&[
+        signal(0, 0, 6, SAVE),
+        signal(1, 0, 6, SAVE_AND_END),
+        signal(2, 0, 6, SAVE),
+        signal(2, 0, 7, SAVE_AND_END),
+    ]);
+    assert_saved(&job.attempt(3, &args));
+    assert_eq!(saved(&job), [(0, 3), (0, 6), (0, 8)]);
+    assert_eq!(job.finish(3, &args), 1);
+    assert!(job.weights(3) == undisturbed(3, &args), "the weights have other bits");
+}
+
+#[test]
+fn a_process_alone_saves_and_ends_after_the_step_of_the_signal() {
+    let args = quick("mlp", "1");
+    let job = job_with(&[signal(0, 0, 9, SAVE_AND_END)]);
+    let run = || {
+        let mut command = job.command(lab());
+        command.args(&args);
+        Running::start(command).end()
+    };
+    assert_eq!(run().status.code(), Some(SAVED.into()));
+    assert_eq!(saved(&job), [(0, 3), (0, 6), (0, 9), (0, 10)]);
+    assert!(run().status.success());
+    assert!(job.weights(1) == undisturbed(1, &args), "the weights have other bits");
+}
+
+#[test]
+fn stops_at_random_steps_change_no_bit() {
+    let args = quick("mlp", "3");
+    let seed = margin::seed(7);
+    // 13 steps an epoch; each attempt takes 4 steps at least before the next stop.
+    let mut at = 0;
+    let stops: Vec<Fault> = (0..6)
+        .map(|stop: u64| {
+            at += 4 + (seed.wrapping_mul(stop + 3).wrapping_mul(2_654_435_761) >> 7) % 3;
+            signal((seed + stop) as usize % 2, at / 13, at % 13, SAVE_AND_END)
+        })
+        .collect();
+    let mut job = job_with(&stops);
+    for _ in &stops {
+        assert_saved(&job.attempt(2, &args));
+    }
+    assert_eq!(job.finish(2, &args), 1);
+    assert_eq!(job.injected(), stops.len());
+    assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
+}
