@@ -151,6 +151,13 @@ RECORDINGS = {
     ),
     "cluster-lost-node": (f"{LAB_9}/lost-node.sh lose", f"{LAB_9}/lost-node.sh", 0),
     "cluster-cut-node": (f"{LAB_9}/lost-node.sh cut", f"{LAB_9}/lost-node.sh", 0),
+    "doctor": (
+        "lockstep cluster up --nodes 2 && lockstep cluster fault block n2 --port 29500 && "
+        "lockstep cluster exec n2 -- mount -o remount,size=64m /dev/shm && "
+        "lockstep cluster exec ctl -- srun --nodes=2 --ntasks-per-node=1 lockstep doctor --job 2>/dev/null; lockstep cluster down",
+        "harness/src/doctor",
+        0,
+    ),
     "cluster-faults": (
         "lockstep cluster up --nodes 2 --no-slurm && lockstep cluster fault cut n1 n2 && "
         "lockstep cluster fault slow n1 --rate 10mbit && lockstep cluster fault lose n2 && lockstep cluster status && "

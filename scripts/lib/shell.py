@@ -13,7 +13,7 @@ import sys
 from lib.pages import FENCE, ROOT, name_of, spans
 
 # Programs of the system and of the shell: only their names are checked.
-TOOLS = set("apptainer apt-get bash cat cd chmod cmp cp diff echo export find git grep head hostname ip kill ls mkdir mmdebstrap mpiexec mpirun nvidia-smi podman rm rustup sbatch scontrol sh sort squeue tail true truncate wait".split())
+TOOLS = set("apptainer apt-get bash cat cd chmod cmp cp diff echo export find getent git grep head hostname ip kill ls mkdir mmdebstrap mount mpiexec mpirun nc nft nvidia-smi podman rm rustup sbatch scontrol sh sort squeue sysctl tail true truncate wait".split())
 # They start the command that follows their own options.
 CONTAINERS = {"apptainer", "podman"}
 STARTERS = {"srun", "env", "nice", "timeout", "exec"}
@@ -187,6 +187,9 @@ class DryRun:
         if scripts and scripts[0].startswith("scripts/"):
             self.script(scripts[0], arguments[arguments.index(scripts[0]) + 1 :])
 
+    def has_commands(self, names):
+        return re.search(r"^Commands:$", self.help_of("lockstep", *names) or "", re.M)
+
     def lockstep(self, arguments):
         if not arguments or arguments[0].startswith("-") or arguments[0].isupper() or arguments[0] == "…":
             return
@@ -195,8 +198,9 @@ class DryRun:
         if arguments[0] == "cluster" and "--" in arguments:  # what `exec` runs on a node
             self.program(arguments[arguments.index("--") + 1 :])
             arguments = arguments[: arguments.index("--")]
-        nested = re.search(r"^Commands:$", self.help_of("lockstep", arguments[0]) or "", re.M) and len(arguments) > 1
-        depth = 2 if nested and arguments[1].islower() else 1
+        depth = 1
+        while len(arguments) > depth and arguments[depth].islower() and self.has_commands(arguments[:depth]):
+            depth += 1
         self.binary("lockstep", arguments[depth:], *arguments[:depth])
         words = drop_options(arguments[1:])
         if arguments[0] in ("hint", "solution") and len(words) > 1 and words[0].isdigit():

@@ -37,7 +37,7 @@ fn text(job: &Job, findings: &[Finding], look: Look) -> String {
     let gaps = job.nodes.iter().flat_map(|node| node.unseen.iter().map(move |gap| (node, gap)));
     parts.extend(gaps.take(GAPS).map(|(node, gap)| format!("not verified here: {gap} (on {})", node.name)));
     parts.push(sum(findings));
-    parts.join("\n")
+    parts.join("\n\n")
 }
 
 fn title(job: &Job) -> String {
@@ -140,6 +140,6 @@ mod tests {
     fn says_that_nothing_was_found() {
         let job = testing::job(1);
         let text = text(&job, &[], Look::FILE);
-        assert!(text.ends_with("\nno faults were found"), "{text}");
+        assert!(text.ends_with("\n\nno faults were found"), "{text}");
     }
 }

@@ -39,7 +39,8 @@ impl Screen {
             table.use_stderr();
         }
         let look = Look {
-            width: table.width().map_or(plain, |width| width.clamp(least, most)),
+            // A terminal that mpirun makes has no size.
+            width: table.width().filter(|width| *width > 0).map_or(plain, |width| width.clamp(least, most)),
             coloured: terminal && !refuses_colour(std::env::var_os("NO_COLOR")),
             unicode: speaks_unicode(["LC_ALL", "LC_CTYPE", "LANG"].map(std::env::var_os)),
         };

@@ -61,6 +61,24 @@ pub(super) const CHECKS: &[Check] = &[
         },
     },
     Check {
+        name: "ib-gid-index-unset",
+        level: Level::Note,
+        why: "NCCL older than 2.21 takes index 0, which on RoCE is an address of version 1 that routers and some switches drop",
+        source: "NCCL_IB_GID_INDEX, and ports of RoCE with several GIDs in /sys/class/infiniband",
+        find: |job| {
+            each(job, |node| {
+                let (adapter, port) = roce(node).find(|(_, port)| port.gids.len() > 1)?;
+                (node.uses_nccl() && node.variable("NCCL_IB_GID_INDEX").is_none()).then(|| {
+                    [
+                        "NCCL_IB_GID_INDEX is not set, and there is RoCE".to_owned(),
+                        format!("port {} of {} has {} GIDs", port.number, adapter.name, port.gids.len()),
+                        "nothing, from NCCL 2.21 on; before, `show_gids`, then export NCCL_IB_GID_INDEX=3 or what it shows for RoCE v2".to_owned(),
+                    ]
+                })
+            })
+        },
+    },
+    Check {
         name: "ib-port-down",
         level: Level::Warning,
         why: "NCCL leaves the adapter out, and the node has less bandwidth than its peers",

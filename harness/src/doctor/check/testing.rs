@@ -303,6 +303,10 @@ pub(in super::super) const FAULTS: &[Fault] = &[
         adapters(job, "Ethernet");
         set_all(job, "NCCL_IB_GID_INDEX", "1");
     }),
+    ("ib-gid-index-unset", |job| {
+        adapters(job, "Ethernet");
+        set_all(job, "NCCL_DEBUG", "INFO");
+    }),
     ("ib-port-down", |job| {
         adapters(job, "InfiniBand");
         job.nodes[1].fabric.adapters[0].ports[0].state = "DOWN".into();

@@ -22,7 +22,7 @@ use super::meeting::Meeting;
 use super::probe::{Listeners, ask};
 
 /// Connections that a node opens at the same time.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 256;
 /// A port that nobody listens on: that of the discard service (RFC 863).
 const CLOSED: u16 = 9;
 
@@ -89,8 +89,9 @@ pub(in super::super) async fn examine(meeting: &Meeting, settings: &Settings) ->
     node.ports = listeners.ports.clone();
     let address = if server.is_some() { "127.0.0.1" } else { &meeting.host };
     let job = Job { title: meeting.title.clone(), launched: meeting.launched, size: meeting.size, ..Job::default() };
-    let exam = match Client::connect(address, meeting.port, settings.gathering()).await {
-        Ok(client) => Exam { meeting, settings, begun, client },
+    let patience = settings.gathering().saturating_sub(begun.elapsed()).max(settings.patience());
+    let exam = match Client::connect(address, meeting.port, patience).await {
+        Ok(client) => Exam { meeting, settings, begun, client: client.with_operation_timeout(settings.patience()) },
         Err(error) => {
             let knock = Knock {
                 to: format!("{}:{}", meeting.host, meeting.port),

@@ -94,7 +94,7 @@ pub(super) async fn ask(address: SocketAddr, patience: Duration) -> Outcome {
         }
         Ok(Ok(stream)) => stream,
     };
-    timeout(patience, question(stream)).await.unwrap_or(Outcome::Stranger)
+    timeout(patience, question(stream)).await.unwrap_or(Outcome::TimedOut(patience.as_secs()))
 }
 
 async fn question(mut stream: TcpStream) -> Outcome {
