@@ -97,6 +97,6 @@ try_oci() {
     return
   fi
   container=$(buildah from "$(oci_name)")
-  buildah run "${OPTIONS[@]}" "$container" -- /opt/lockstep/containers/enter.sh bash /opt/lockstep/containers/smoke.sh || { buildah rm "$container" && return 1; }
+  buildah run "${OPTIONS[@]}" "$container" -- bash /opt/lockstep/containers/smoke.sh || { buildah rm "$container" && return 1; }
   buildah rm "$container" >/dev/null
 }
