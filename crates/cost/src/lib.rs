@@ -2,9 +2,12 @@
 //!
 //! - [`AlphaBeta`]: a message of n bytes takes α + β·n; fitted to measured times.
 //! - [`Collective`]: what each collective must move, so that times of different sizes and numbers of ranks can be compared.
+//! - [`Prediction`]: what a training step takes on a cluster, and what rules it.
 
 mod alpha_beta;
 mod collective;
+mod step;
 
 pub use alpha_beta::{AlphaBeta, FitError};
 pub use collective::Collective;
+pub use step::{Bound, Compute, Exchange, Link, Prediction, Sizes};

@@ -6,6 +6,7 @@
 //! - [`launch`] and [`recovery`] measure launchers, with jobs ([`job`]) of ranks that do nothing ([`rank`]).
 //! - [`store`] measures stores, each a process ([`server`]).
 //! - [`collectives`] measures collectives, in ranks that link libtorch; [`model`] fits the α–β model.
+//! - [`predict`] measures nothing: it computes a step on a cluster.
 //! - [`compare`] reads two files of results.
 //!
 //! A time alone says little, since machines differ from each other and from minute to minute. So a bench quotes ratios.
@@ -21,6 +22,7 @@ mod model;
 mod page;
 mod peer;
 mod picture;
+mod predict;
 mod rank;
 mod recovery;
 mod results;
@@ -37,7 +39,7 @@ use crate::exit::Code;
 pub(crate) use rank::{RANK, Rank};
 pub(crate) use server::{STORE, Serve};
 
-/// Measures in turns with a peer, and compares results
+/// Measures in turns with a peer, compares results, and predicts a step on a cluster
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(subcommand)]
@@ -50,6 +52,7 @@ enum Command {
     Recovery(recovery::Options),
     Store(store::Options),
     Collectives(collectives::Options),
+    Predict(predict::Options),
     Compare(compare::Options),
 }
 
@@ -60,6 +63,7 @@ impl Options {
             Command::Recovery(options) => options.exec(),
             Command::Store(options) => options.exec(),
             Command::Collectives(options) => options.exec(),
+            Command::Predict(options) => options.exec(),
             Command::Compare(options) => options.exec(),
         }
     }

@@ -15,7 +15,7 @@ const VERSION: &str = "import importlib.metadata; print(importlib.metadata.versi
 /// What takes turns with Lockstep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Peer {
-    /// Python with PyTorch: torchrun, and libtorch's own store
+    /// Python with PyTorch: torchrun, libtorch's store, the same collectives
     Python,
 }
 

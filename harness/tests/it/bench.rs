@@ -254,6 +254,18 @@ fn compare_tells_a_difference_from_noise() {
 }
 
 #[test]
+fn predict_computes_the_step_of_the_example() {
+    let site = Site::new();
+    let example = ended(&site, &["predict", "--example"]).code(0).out;
+    site.file("cluster.toml", &example);
+    let ended = ended(&site, &["predict", "cluster.toml", "--nodes=1,2,16"]).code(0);
+    // Computed, so without any filter.
+    let mut settings = Settings::new();
+    settings.set_omit_expression(true);
+    settings.bind(|| assert_snapshot!("predict", ended.out));
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused_before_anything_starts() {
     let site = Site::new();
     site.file("other.json", "{}");
@@ -262,6 +274,8 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
         &["launch", "--report=a.pdf"],
         &["recovery", "--ranks=1"],
         &["collectives", "--operations=all"],
+        &["predict"],
+        &["predict", "other.json"],
         &["compare", "none.json", "other.json"],
         &["compare", "other.json", "other.json"],
     ]

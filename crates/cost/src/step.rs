@@ -1,0 +1,251 @@
+//! What a training step takes on a cluster, from what it takes on one rank and from the links' α and β.
+//!
+//! The model, with n ranks in one ring, a link of latency α and bandwidth B, and S bytes:
+//!
+//! - An all-reduce is 2(n−1) messages one after the other, each of S/n bytes: 2(n−1)·(α + S/(n·B)). An all-gather or a reduce-scatter is
+//!   half of that. (P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.)
+//! - DDP reduces a bucket when its gradients are there, one bucket after the other, while the backward pass goes on. Gradients
+//!   are assumed to come at an even rate. (S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
+//!   2020.)
+//! - Sharding (FSDP, ZeRO's third stage) gathers each unit's parameters before its forward and its backward pass, and scatters its
+//!   gradients after the latter, while the pass goes on. (S. Rajbhandari et al., "ZeRO", 2020.)
+//!
+//! What it leaves out: ranks that wait for each other's data, links that several jobs share, trees, and the time that a hook computes
+//! except where it is given.
+
+/// A link between neighbours in the ring.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// Seconds for an empty message.
+    pub latency: f64,
+    /// Bytes a second.
+    pub bandwidth: f64,
+}
+
+/// A step on one rank, without communication.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Compute {
+    /// Seconds of the forward pass.
+    pub forward: f64,
+    /// Seconds of the backward pass.
+    pub backward: f64,
+    /// Seconds of the optimizer.
+    pub optimizer: f64,
+}
+
+/// How ranks exchange gradients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Exchange {
+    /// DDP in buckets.
+    Ddp {
+        /// Bytes that are sent for each byte of gradients: ½ with the fp16 hook.
+        sent: f64,
+        /// All-reduces for each bucket: 2 with PowerSGD.
+        calls: f64,
+        /// Seconds that the hook computes for all buckets together.
+        hook: f64,
+        /// Micro-batches of a step, of which only the last communicates (`no_sync`).
+        accumulate: u32,
+    },
+    /// Parameters, gradients and optimizer state are sharded.
+    Sharded {
+        /// Units that are gathered one by one.
+        units: u32,
+    },
+}
+
+/// The sizes of what is exchanged, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sizes {
+    /// All gradients; parameters have as many.
+    pub gradients: f64,
+    /// A bucket of DDP.
+    pub bucket: f64,
+    /// The first bucket, which is smaller so that the exchange begins early.
+    pub first_bucket: f64,
+}
+
+/// What a step takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prediction {
+    /// Seconds of the whole step, of all micro-batches.
+    pub step: f64,
+    /// Seconds in which a rank only waits for communication.
+    pub exposed: f64,
+    /// Seconds of the same step without communication.
+    pub compute: f64,
+    /// What rules.
+    pub bound: Bound,
+}
+
+/// What a step's time depends on most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// Less than a hundredth of the step waits for communication.
+    Compute,
+    /// Of the communication, the messages' number takes longer than their bytes.
+    Latency,
+    /// The other way round.
+    Bandwidth,
+    /// The communication hook computes for longer than either takes.
+    Hook,
+}
+
+impl Link {
+    /// Seconds of latency and of transfer in half an all-reduce: an all-gather or a reduce-scatter of `bytes` on `ranks` ranks.
+    fn half(&self, ranks: usize, bytes: f64) -> (f64, f64) {
+        let messages = ranks.saturating_sub(1) as f64;
+        (messages * self.latency, messages * bytes / (ranks as f64 * self.bandwidth))
+    }
+}
+
+impl Prediction {
+    /// A step on `ranks` ranks that are joined by `link`.
+    pub fn of(compute: Compute, sizes: Sizes, exchange: Exchange, ranks: usize, link: Link) -> Self {
+        match exchange {
+            Exchange::Ddp { sent, calls, hook, accumulate } => {
+                let buckets = buckets(sizes);
+                let cost = |bytes: f64| {
+                    let (latency, transfer) = link.half(ranks, sent * bytes);
+                    (2.0 * calls * latency, 2.0 * transfer)
+                };
+                let hook = if ranks > 1 { hook } else { 0.0 };
+                let mut done = 0.0_f64;
+                let (mut ready, mut latency, mut transfer) = (0.0, 0.0, 0.0);
+                for bytes in buckets {
+                    ready += bytes;
+                    let (waits, moves) = cost(bytes);
+                    done = done.max(compute.backward * ready / sizes.gradients)
+                        + waits
+                        + moves
+                        + hook * bytes / sizes.gradients;
+                    (latency, transfer) = (latency + waits, transfer + moves);
+                }
+                let exposed = (done - compute.backward).max(0.0);
+                let passes = f64::from(accumulate) * (compute.forward + compute.backward) + compute.optimizer;
+                Self::new(passes, exposed, [latency, transfer, hook])
+            }
+            Exchange::Sharded { units } => {
+                let (waits, moves) = link.half(ranks, sizes.gradients);
+                let (waits, moves) = (f64::from(units) * waits, moves);
+                let forward = (waits + moves - compute.forward).max(0.0);
+                let backward = (2.0 * (waits + moves) - compute.backward).max(0.0);
+                // The optimizer updates a share.
+                let optimizer = compute.optimizer / ranks as f64;
+                let passes = compute.forward + compute.backward + optimizer;
+                Self::new(passes, forward + backward, [3.0 * waits, 3.0 * moves, 0.0])
+            }
+        }
+    }
+
+    fn new(compute: f64, exposed: f64, [latency, transfer, hook]: [f64; 3]) -> Self {
+        let step = compute + exposed;
+        let bound = match exposed < 0.01 * step {
+            true => Bound::Compute,
+            false if hook > latency.max(transfer) => Bound::Hook,
+            false if latency > transfer => Bound::Latency,
+            false => Bound::Bandwidth,
+        };
+        Prediction { step, exposed, compute, bound }
+    }
+}
+
+/// The buckets' bytes in the order in which they become ready.
+fn buckets(sizes: Sizes) -> Vec<f64> {
+    let first = sizes.first_bucket.min(sizes.bucket).min(sizes.gradients);
+    let rest = sizes.gradients - first;
+    let whole = (rest / sizes.bucket).floor();
+    let last = rest - whole * sizes.bucket;
+    let whole = std::iter::repeat_n(sizes.bucket, whole as usize);
+    std::iter::once(first).chain(whole).chain((last > 0.0).then_some(last)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMPUTE: Compute = Compute { forward: 0.010, backward: 0.020, optimizer: 0.002 };
+    const SIZES: Sizes = Sizes { gradients: 100e6, bucket: 25e6, first_bucket: 25e6 };
+    const DDP: Exchange = ddp(1.0, 1.0, 0.0, 1);
+
+    const fn ddp(sent: f64, calls: f64, hook: f64, accumulate: u32) -> Exchange {
+        Exchange::Ddp { sent, calls, hook, accumulate }
+    }
+
+    fn link(latency: f64, bandwidth: f64) -> Link {
+        Link { latency, bandwidth }
+    }
+
+    fn close(found: f64, expected: f64) {
+        assert!((found - expected).abs() < 1e-9, "{found}, not {expected}");
+    }
+
+    #[test]
+    fn one_rank_has_nothing_to_wait_for() {
+        for exchange in [DDP, Exchange::Sharded { units: 10 }, ddp(0.5, 2.0, 1.0, 1)] {
+            let alone = Prediction::of(COMPUTE, SIZES, exchange, 1, link(1e-3, 1e6));
+            close(alone.step, 0.032);
+            assert_eq!((alone.exposed, alone.bound), (0.0, Bound::Compute));
+        }
+    }
+
+    /// Four buckets of 25 MB on 2 ranks at 10 GB/s: 2.5 ms each, ready every 5 ms. Only the last is waited for.
+    #[test]
+    fn a_fast_link_exposes_only_the_last_bucket() {
+        let found = Prediction::of(COMPUTE, SIZES, DDP, 2, link(0.0, 10e9));
+        close(found.exposed, 0.0025);
+        close(found.step, 0.0345);
+        assert_eq!(found.bound, Bound::Bandwidth);
+    }
+
+    /// 25 ms each: the first is ready after 5 ms, then one follows the other.
+    #[test]
+    fn a_slow_link_exposes_what_the_backward_pass_cannot_hide() {
+        let found = Prediction::of(COMPUTE, SIZES, DDP, 2, link(0.0, 1e9));
+        close(found.exposed, 0.005 + 4.0 * 0.025 - 0.020);
+        let half = Prediction::of(COMPUTE, SIZES, ddp(0.5, 1.0, 0.0, 1), 2, link(0.0, 1e9));
+        close(half.exposed, 0.005 + 4.0 * 0.0125 - 0.020);
+    }
+
+    /// 14 messages of 1 ms in each of 4 buckets.
+    #[test]
+    fn many_ranks_on_a_link_of_high_latency_wait_for_messages() {
+        let found = Prediction::of(COMPUTE, SIZES, DDP, 8, link(1e-3, 1e15));
+        assert!(
+            (found.exposed - (0.005 + 4.0 * 0.014 - 0.020)).abs() < 1e-5 && found.bound == Bound::Latency,
+            "{found:?}"
+        );
+        let twice = Prediction::of(COMPUTE, SIZES, ddp(1.0, 2.0, 0.0, 1), 8, link(1e-3, 1e15));
+        assert!(twice.exposed > found.exposed + 0.05);
+    }
+
+    #[test]
+    fn accumulation_pays_for_one_exchange_in_several_passes() {
+        let four = Prediction::of(COMPUTE, SIZES, ddp(1.0, 1.0, 0.0, 4), 2, link(0.0, 1e9));
+        close(four.compute, 4.0 * 0.030 + 0.002);
+        close(four.exposed, 0.085);
+    }
+
+    /// On 2 ranks at 1 GB/s a gather of all takes 50 ms: 40 ms more than the forward pass, and two of them 80 ms more than the backward.
+    #[test]
+    fn sharding_sends_half_as_much_again_and_divides_the_optimizer() {
+        let found = Prediction::of(COMPUTE, SIZES, Exchange::Sharded { units: 10 }, 2, link(0.0, 1e9));
+        close(found.exposed, 0.040 + 0.080);
+        close(found.compute, 0.031);
+    }
+
+    /// Four buckets, each 10 ms in the hook: the first is ready after 5 ms.
+    #[test]
+    fn a_hook_that_computes_for_long_rules_itself() {
+        let found = Prediction::of(COMPUTE, SIZES, ddp(0.01, 2.0, 0.040, 1), 2, link(1e-9, 1e12));
+        assert!((found.exposed - 0.025).abs() < 1e-4 && found.bound == Bound::Hook, "{found:?}");
+    }
+
+    #[test]
+    fn buckets_hold_all_gradients() {
+        let sizes = Sizes { gradients: 60.0, bucket: 25.0, first_bucket: 1.0 };
+        assert_eq!(buckets(sizes), [1.0, 25.0, 25.0, 9.0]);
+        assert_eq!(buckets(Sizes { gradients: 0.5, ..sizes }), [0.5]);
+        assert_eq!(buckets(Sizes { gradients: 26.0, ..sizes }), [1.0, 25.0]);
+    }
+}
