@@ -43,8 +43,11 @@ pub fn diagnose(answer: fn(&str) -> Cause) -> Task {
     })
 }
 
+/// Where training continues.
+type Decision = Result<Option<(u64, u64)>>;
+
 /// Inputs: what each node finds. Results: epoch and step, or the error's text.
-pub fn requeue(answer: fn(&[Vec<Part>]) -> Result<Option<(u64, u64)>>) -> Task {
+pub fn requeue(answer: fn(&[Vec<Part>]) -> Decision) -> Task {
     Task::new("requeue", move |disks: Vec<Vec<Part>>| Ok(with_text(answer(&disks))))
 }
 

@@ -28,7 +28,7 @@
 //! **Owner**: the metadata of a snapshot name the job that saved it, by its run id or by its launchers' ids. So a restarted job
 //! recognizes its own snapshots, whichever node failed.
 //!
-//! **Attempts** ([`fence`]): a job that a scheduler starts again may have a living former attempt on a node that is cut off. The
+//! **Attempts**: a job that a scheduler starts again may have a living former attempt on a node that is cut off. The
 //! later attempt takes the folder over, and the former one ends at its next save.
 //!
 //! Why CRC-32: it detects every flipped bit and every burst error of up to 32 bits, and misses one in four billion other

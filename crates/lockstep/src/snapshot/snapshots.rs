@@ -280,19 +280,24 @@ impl Snapshots {
     /// A former attempt of the same job may still hold the folder's lock, on a node that the scheduler does not reach: then this
     /// attempt goes on without the lock, and the [fence](super::fence) keeps the former from saving.
     pub(super) fn claim(&mut self) -> Result<(), SnapshotError> {
-        if matches!(self.claim, Some(Some(_))) {
-            return Ok(());
+        match &self.claim {
+            Some(Some(_)) => {}
+            // Free as soon as the former attempt is gone.
+            Some(None) => self.claim = Some(lock::try_claim(&self.folder)),
+            None => self.claim = Some(self.first_claim()?),
         }
-        if self.claim.is_some() {
-            // As soon as the former attempt is gone.
-            self.claim = Some(lock::try_claim(&self.folder));
-            return Ok(());
-        }
-        if let Some(Err(over)) = self.attempt.as_ref().map(|attempt| attempt.check(&self.folder)) {
-            return Err(taken_over(self.folder.clone(), over));
-        }
-        let own = self.attempt.as_ref();
-        let follows = own.is_some_and(|own| own.latest(&self.folder).is_some_and(|latest| latest < own.number));
+        Ok(())
+    }
+
+    /// Returns true if a former attempt of this job has saved in the folder.
+    fn follows(&self) -> Result<bool, SnapshotError> {
+        let Some(own) = &self.attempt else { return Ok(false) };
+        own.check(&self.folder).map_err(|over| taken_over(self.folder.clone(), over))?;
+        Ok(own.latest(&self.folder).is_some_and(|latest| latest < own.number))
+    }
+
+    fn first_claim(&self) -> Result<Option<File>, SnapshotError> {
+        let follows = self.follows()?;
         let limit = if follows { Some(Duration::ZERO) } else { self.options.lock_wait };
         let say = |waited: Duration, limit: Duration| {
             self.report.warn(format!(
@@ -303,7 +308,7 @@ impl Snapshots {
                 limit.as_secs()
             ));
         };
-        self.claim = Some(match lock::claim(&self.folder, limit, say) {
+        Ok(match lock::claim(&self.folder, limit, say) {
             Claim::Held(file) => Some(file),
             Claim::Taken(_) if follows => {
                 self.report.warn(format!(
@@ -322,8 +327,7 @@ impl Snapshots {
                 self.report.warn(text);
                 None
             }
-        });
-        Ok(())
+        })
     }
 }
 
