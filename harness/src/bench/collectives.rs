@@ -17,7 +17,8 @@ use lockstep_process::Signals;
 use serde::{Deserialize, Serialize};
 
 use super::frame::Frame;
-use super::job::{Job, Launcher, Shape};
+use super::job::Job;
+use super::launcher::{Launcher, Shape};
 use super::machine::{count, rank_labels};
 use super::results::Unit;
 use super::rounds::{Case, Contestant, Plan, Quantity};

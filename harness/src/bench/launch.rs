@@ -7,7 +7,8 @@ use clap::Args;
 use lockstep_process::Signals;
 
 use super::frame::Frame;
-use super::job::{Job, Launcher, Shape, idle_rank};
+use super::job::Job;
+use super::launcher::{Launcher, Shape, idle_rank};
 use super::machine::rank_labels;
 use super::results::Unit;
 use super::rounds::{Case, Contestant, Plan, Quantity};
