@@ -146,7 +146,7 @@ impl<'a> Ranks<'a> {
     }
 
     fn start(&self) -> anyhow::Result<Job<'a>> {
-        let mut job = Job::start(&Launcher::own()?, &self.program, self.shape, 0, self.patience, self.signals)?;
+        let mut job = Job::start(&Launcher::own(), &self.program, self.shape, 0, self.patience, self.signals)?;
         job.until_up(0)?;
         Ok(job)
     }
