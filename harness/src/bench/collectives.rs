@@ -17,7 +17,8 @@ use lockstep_process::Signals;
 use serde::{Deserialize, Serialize};
 
 use super::frame::Frame;
-use super::job::{Job, Launcher, Shape};
+use super::job::Job;
+use super::launcher::{Launcher, Shape};
 use super::machine::{count, rank_labels};
 use super::results::Unit;
 use super::rounds::{Case, Contestant, Plan, Quantity};
@@ -145,7 +146,7 @@ impl<'a> Ranks<'a> {
     }
 
     fn start(&self) -> anyhow::Result<Job<'a>> {
-        let mut job = Job::start(&Launcher::own()?, &self.program, self.shape, 0, self.patience, self.signals)?;
+        let mut job = Job::start(&Launcher::own(), &self.program, self.shape, 0, self.patience, self.signals)?;
         job.until_up(0)?;
         Ok(job)
     }

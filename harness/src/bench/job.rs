@@ -5,26 +5,25 @@
 //! and ranks end with the bench, however it ends.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use lockstep_process::{Exit, Process, Signal, Signals, dying_with_parent, proc};
+use lockstep_process::{Exit, Process, Signal, Signals, proc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, kill_process_group};
 use tempfile::TempDir;
 
-use super::machine::count;
-use super::peer::Python;
-use super::rank::{Hello, RANK};
+use super::launcher::{Launcher, Shape};
+use super::rank::Hello;
 use crate::exit::Interrupted;
 
 /// The last lines of an agent's output that an error shows.
@@ -33,24 +32,6 @@ const LINES: usize = 8;
 const GRACE: Duration = Duration::from_secs(5);
 /// Open files of this process besides the ranks' connections and the agents.
 const OTHER_FILES: usize = 64;
-
-/// A launcher with torchrun's flags.
-#[derive(Clone, Debug)]
-pub(super) struct Launcher {
-    /// Its name in results.
-    pub(super) name: &'static str,
-    words: Vec<OsString>,
-    /// Makes the command that starts a program.
-    start: fn(&OsStr) -> Command,
-}
-
-/// How many ranks and agents a job has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
-    pub(super) ranks: usize,
-    /// Each has as many ranks as the others.
-    pub(super) agents: usize,
-}
 
 /// A running job. Dropping it ends all its processes.
 pub(super) struct Job<'a> {
@@ -73,44 +54,6 @@ struct Connection {
     hello: Option<Hello>,
     /// What it said after that.
     answers: VecDeque<String>,
-}
-
-impl Launcher {
-    /// `lockstep run`.
-    ///
-    /// # Errors
-    /// The system does not know this program's path.
-    pub(super) fn own() -> anyhow::Result<Self> {
-        Ok(Launcher { name: "lockstep", words: vec![this_program()?, "run".into()], start: dying_with_parent })
-    }
-
-    /// torchrun.
-    pub(super) fn torchrun(python: &Python) -> Self {
-        let words = vec![python.program.clone().into(), "-m".into(), "torch.distributed.run".into()];
-        Launcher { name: "torchrun", words, start: dying_with_parent }
-    }
-
-    /// The command of one agent of a job.
-    fn command(&self, shape: Shape, restarts: usize, port: u16) -> Command {
-        let mut command = (self.start)(&self.words[0]);
-        command.args(&self.words[1..]).arg(format!("--nproc-per-node={}", shape.ranks / shape.agents));
-        command.args([format!("--max-restarts={restarts}"), "--local-addr=127.0.0.1".into()]);
-        if shape.agents == 1 {
-            command.arg("--standalone");
-        } else {
-            let endpoint = format!("--rdzv-endpoint=127.0.0.1:{port}");
-            let id = format!("--rdzv-id=bench-{port}");
-            command.args([format!("--nnodes={}", shape.agents), "--rdzv-backend=c10d".into(), endpoint, id]);
-        }
-        command.arg("--no-python");
-        command
-    }
-}
-
-impl std::fmt::Display for Shape {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}, {}", count(self.ranks, "rank"), count(self.agents, "agent"))
-    }
 }
 
 impl<'a> Job<'a> {
@@ -258,7 +201,7 @@ impl<'a> Job<'a> {
     /// [`Interrupted`]; an agent failed, or is still there when the time is over.
     pub(super) fn finish(mut self) -> anyhow::Result<()> {
         for rank in &mut self.ranks {
-            // A rank that has died cannot be told; its agent reports that.
+            // An error means that the rank has died, which its agent reports.
             let _ = rank.stream.write_all(b"\n");
         }
         let begun = Instant::now();
@@ -394,18 +337,6 @@ fn resident(pid: i32) -> u64 {
     proc::Status::of(pid).and_then(|status| status.number("VmRSS")).map_or(0, |kib| kib * 1024)
 }
 
-/// The program of ranks that do nothing, [`super::rank`].
-///
-/// # Errors
-/// The system does not know this program's path.
-pub(super) fn idle_rank() -> anyhow::Result<Vec<OsString>> {
-    Ok(vec![this_program()?, RANK.into()])
-}
-
-fn this_program() -> anyhow::Result<OsString> {
-    Ok(std::env::current_exe().context("cannot find this program's own path")?.into())
-}
-
 /// A port that nobody listens on now. Agents must know it before one of them listens.
 fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
@@ -413,15 +344,10 @@ fn free_port() -> io::Result<u16> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::launcher::testing::fake;
     use super::*;
 
     const SHAPE: Shape = Shape { ranks: 2, agents: 1 };
-
-    /// A launcher that is a line of shell.
-    fn fake(script: &str) -> Launcher {
-        let words = ["sh", "-c", script, "fake"].map(OsString::from).into();
-        Launcher { name: "fake", words, start: |program| Command::new(program) }
-    }
 
     fn failure(script: &str, patience: Duration) -> String {
         let signals = Signals::default();
@@ -439,21 +365,5 @@ mod tests {
     fn ranks_that_do_not_come_are_named_when_the_time_is_over() {
         let error = failure("echo waiting; exec sleep 1000", Duration::ZERO);
         assert!(error.starts_with("after 0 s these of 2 ranks are missing: 0, 1"), "{error}");
-    }
-
-    #[test]
-    fn agents_get_the_flags_of_their_place() {
-        let words = |shape| {
-            let command = fake("").command(shape, 3, 4711);
-            let words: Vec<_> = command.get_args().skip(3).map(|word| word.to_str().unwrap().to_owned()).collect();
-            words.join(" ")
-        };
-        let alone = "--nproc-per-node=2 --max-restarts=3 --local-addr=127.0.0.1 --standalone --no-python";
-        assert_eq!(words(SHAPE), alone);
-        assert_eq!(
-            words(Shape { ranks: 8, agents: 4 }),
-            "--nproc-per-node=2 --max-restarts=3 --local-addr=127.0.0.1 --nnodes=4 --rdzv-backend=c10d \
-             --rdzv-endpoint=127.0.0.1:4711 --rdzv-id=bench-4711 --no-python"
-        );
     }
 }

@@ -7,7 +7,8 @@ use clap::Args;
 use lockstep_process::Signals;
 
 use super::frame::Frame;
-use super::job::{Job, Launcher, Shape, idle_rank};
+use super::job::Job;
+use super::launcher::{Launcher, Shape, idle_rank};
 use super::machine::rank_labels;
 use super::results::Unit;
 use super::rounds::{Case, Contestant, Plan, Quantity};
@@ -43,7 +44,7 @@ impl Options {
         let patience = self.frame.patience();
         let cores = HostInfo::here().cores;
         self.frame.clone().exec("launch", |signals| {
-            let (launchers, not_measured) = launchers(&self.frame)?;
+            let (launchers, not_measured) = launchers(&self.frame);
             let case = |shape: Shape| Case {
                 name: shape.to_string(),
                 quantities: quantities(),
@@ -56,14 +57,14 @@ impl Options {
 }
 
 /// Ours and the peers that were asked for; and which of those are not at hand.
-pub(super) fn launchers(frame: &Frame) -> anyhow::Result<(Vec<Launcher>, Vec<String>)> {
-    let (mut launchers, mut not_measured) = (vec![Launcher::own()?], vec![]);
+pub(super) fn launchers(frame: &Frame) -> (Vec<Launcher>, Vec<String>) {
+    let (mut launchers, mut not_measured) = (vec![Launcher::own()], vec![]);
     match frame.python() {
         Some(Ok(python)) => launchers.push(Launcher::torchrun(&python)),
         Some(Err(why)) => not_measured.push(format!("torchrun: {why}")),
         None => {}
     }
-    Ok((launchers, not_measured))
+    (launchers, not_measured)
 }
 
 /// Every number of agents with every number of ranks.
@@ -80,7 +81,7 @@ fn side<'a>(launcher: Launcher, shape: Shape, patience: std::time::Duration, sig
     let name = launcher.name;
     let turn = move || {
         let begun = Instant::now();
-        let mut job = Job::start(&launcher, &idle_rank()?, shape, 0, patience, signals)?;
+        let mut job = Job::start(&launcher, &idle_rank(), shape, 0, patience, signals)?;
         job.until_up(0)?;
         let up = begun.elapsed();
         let memory = job.memory();

@@ -3,7 +3,7 @@
 //! - [`frame`] leads from a plan to results: the machine first, [`rounds`] in turns, files after each round ([`export`]), tables last
 //!   ([`shown`]).
 //! - [`statistics`] decides what a difference shows; [`machine`] what makes it doubtful. Both are pure.
-//! - [`launch`] and [`recovery`] measure launchers, with jobs ([`job`]) of ranks that do nothing ([`rank`]).
+//! - [`launch`] and [`recovery`] measure launchers ([`launcher`]), with jobs ([`job`]) of ranks that do nothing ([`rank`]).
 //! - [`store`] measures stores, each a process ([`server`]).
 //! - [`collectives`] measures collectives, in ranks that link libtorch; [`model`] fits the α–β model.
 //! - [`predict`] measures nothing: it computes a step on a cluster.
@@ -13,10 +13,12 @@
 
 mod collectives;
 mod compare;
+mod curve;
 mod export;
 mod frame;
 mod job;
 mod launch;
+mod launcher;
 mod machine;
 mod model;
 mod page;

@@ -23,14 +23,22 @@ pub(super) fn table(results: &Results) -> Option<Table> {
     (!rows.is_empty()).then(|| Table { title, headings: headings.map(str::to_owned).into(), rows })
 }
 
+/// The model of one side of a case; `None` where there are fewer than two sizes.
+pub(super) fn line(measures: &[Measure], side: usize) -> Option<AlphaBeta> {
+    AlphaBeta::fit(&samples(measures, side)).ok()
+}
+
 fn rows(measures: &[Measure]) -> Vec<Vec<String>> {
     let sides = measures.first().map_or(&[][..], |measure| &measure.sides).iter().enumerate();
     let row = |(place, side): (usize, &Side)| {
-        let samples: Vec<_> = measures.iter().filter_map(|measure| sample(measure, place)).collect();
-        let line = AlphaBeta::fit(&samples).ok()?;
+        let (line, samples) = (line(measures, place)?, samples(measures, place));
         Some([vec![measures[0].case.clone(), side.name.clone()], model(line, &samples)].concat())
     };
     sides.filter_map(row).collect()
+}
+
+fn samples(measures: &[Measure], side: usize) -> Vec<(f64, f64)> {
+    measures.iter().filter_map(|measure| sample(measure, side)).collect()
 }
 
 /// Bytes, and the median in microseconds.

@@ -1,22 +1,24 @@
 //! Results as a picture: for each quantity a panel, for each side of a case a line, for each round a dot. The bar is the median.
+//! Collectives have a curve over their sizes instead ([`super::curve`]).
 //!
 //! Drawn by hand, since it is dots on an axis and words. Shapes differ between sides, so colour is never the only distinction.
 
 use maud::{Markup, html};
 
+use super::curve;
 use super::results::{Measure, Results, Side, Unit};
 use super::statistics::Spread;
 use crate::report::html::plain;
 
 /// In pixels: the width; that of the words at the left; heights of a panel's title, of a line, and of an axis.
-const WIDTH: f64 = 860.0;
+pub(super) const WIDTH: f64 = 860.0;
 const WORDS: f64 = 270.0;
 const TITLE: f64 = 34.0;
 const LINE: f64 = 22.0;
 const AXIS: f64 = 26.0;
-const MARGIN: f64 = 14.0;
+pub(super) const MARGIN: f64 = 14.0;
 /// Colours that are distinguishable with any colour vision (M. Okabe and K. Ito, "Color Universal Design", 2008).
-const COLOURS: [&str; 3] = ["#0072b2", "#d55e00", "#009e73"];
+pub(super) const COLOURS: [&str; 3] = ["#0072b2", "#d55e00", "#009e73"];
 /// Above this ratio of the greatest to the least value the axis is logarithmic.
 const WIDE: f64 = 20.0;
 
@@ -43,7 +45,9 @@ pub(super) fn file(results: &Results) -> String {
 /// The picture, for a page.
 pub(super) fn draw(results: &Results) -> Markup {
     let panels = panels(&results.measures);
-    let height: f64 = MARGIN + panels.iter().map(Panel::height).sum::<f64>();
+    let curves: Vec<&[Measure]> = curves(&results.measures).collect();
+    let strips = MARGIN + panels.iter().map(Panel::height).sum::<f64>();
+    let height = strips + curve::HEIGHT * curves.len() as f64;
     let tops = panels.iter().scan(MARGIN, |top, panel| {
         let place = *top;
         *top += panel.height();
@@ -57,6 +61,7 @@ pub(super) fn draw(results: &Results) -> Markup {
         svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label=(label) viewBox=(format!("0 0 {WIDTH} {height}")) font-family="sans-serif" font-size="13" {
             rect width=(WIDTH) height=(height) fill="#ffffff" {}
             @for (top, panel) in tops { (panel.draw(top)) }
+            @for (place, measures) in curves.iter().enumerate() { (curve::draw(measures, strips + curve::HEIGHT * place as f64)) }
         }
     }
 }
@@ -64,7 +69,7 @@ pub(super) fn draw(results: &Results) -> Markup {
 /// Quantities in the order in which they first occur, where anything was measured.
 fn panels(measures: &[Measure]) -> Vec<Panel<'_>> {
     let mut panels: Vec<Panel<'_>> = Vec::new();
-    for measure in measures {
+    for measure in measures.iter().filter(|measure| measure.moved.is_none()) {
         let lines = measure.sides.iter().enumerate().filter(|(_, side)| !side.samples.is_empty());
         let lines: Vec<_> =
             lines.map(|(place, side)| (format!("{}: {}", measure.case, side.name), place, side)).collect();
@@ -75,6 +80,12 @@ fn panels(measures: &[Measure]) -> Vec<Panel<'_>> {
         }
     }
     panels
+}
+
+/// The measures of each case that has sizes.
+fn curves(measures: &[Measure]) -> impl Iterator<Item = &[Measure]> {
+    let cases = measures.chunk_by(|one, other| one.case == other.case);
+    cases.filter(|measures| measures.iter().any(|measure| measure.moved.is_some()))
 }
 
 impl Panel<'_> {
@@ -109,7 +120,7 @@ fn line(name: &str, side: usize, samples: &[f64], scale: &Scale, y: f64) -> Mark
 }
 
 /// A circle for the subject, a square for its peers.
-fn dot(side: usize, x: f64, y: f64, colour: &str) -> Markup {
+pub(super) fn dot(side: usize, x: f64, y: f64, colour: &str) -> Markup {
     html! {
         @if side == 0 { circle cx=(x) cy=(y) r="4" fill=(colour) fill-opacity="0.5" {} }
         @else { rect x=(x - 3.5) y=(y - 3.5) width="7" height="7" fill=(colour) fill-opacity="0.5" {} }
@@ -177,6 +188,19 @@ mod tests {
         {
             assert!(words.contains(&expected), "{expected} in {words:?}");
         }
+    }
+
+    #[test]
+    fn draws_a_curve_with_the_model_for_each_collective() {
+        let mut results = sample();
+        let sizes = [(0, 1 << 10), (1, 1 << 20)];
+        sizes.into_iter().for_each(|(place, bytes)| results.measures[place].moved = Some((bytes, 1.0)));
+        let text = file(&results);
+        let document = Document::parse(&text).unwrap();
+        let count = |tag| document.descendants().filter(|node| node.tag_name().name() == tag).count();
+        // Two sides of two sizes; the third measure still has its strip.
+        assert_eq!((count("polyline"), count("circle"), count("rect")), (4, 7 * 3, 7 * 2 + 1));
+        assert!(text.contains("1.00 KiB") && text.contains("1.00 MiB"), "{text}");
     }
 
     #[test]

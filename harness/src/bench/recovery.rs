@@ -6,8 +6,9 @@ use clap::Args;
 use lockstep_process::Signals;
 
 use super::frame::Frame;
-use super::job::{Job, Launcher, Shape, idle_rank};
+use super::job::Job;
 use super::launch::launchers;
+use super::launcher::{Launcher, Shape, idle_rank};
 use super::machine::rank_labels;
 use super::results::Unit;
 use super::rounds::{Case, Contestant, Plan, Quantity};
@@ -33,7 +34,7 @@ impl Options {
         let cores = HostInfo::here().cores;
         let (kills, patience) = (self.frame.all_rounds(), self.frame.patience());
         self.frame.clone().exec("recovery", |signals| {
-            let (launchers, not_measured) = launchers(&self.frame)?;
+            let (launchers, not_measured) = launchers(&self.frame);
             let case = |ranks: &u16| {
                 let shape = Shape { ranks: usize::from(*ranks), agents: 1 };
                 let sides = launchers.iter().map(|launcher| side(launcher.clone(), shape, kills, patience, signals));
@@ -62,7 +63,7 @@ fn side<'a>(
     let turn = move || {
         let job = match &mut running {
             Some(job) => job,
-            none => none.insert(Job::start(&launcher, &idle_rank()?, shape, kills, patience, signals)?),
+            none => none.insert(Job::start(&launcher, &idle_rank(), shape, kills, patience, signals)?),
         };
         job.until_up(0)?;
         let before = job.restart();

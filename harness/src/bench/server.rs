@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use lockstep_process::{Process, dying_with_parent};
 
+use super::launcher::this_program;
 use super::peer::Python;
 use crate::exit::Code;
 
@@ -61,8 +62,7 @@ impl Server {
     /// # Errors
     /// It did not start.
     pub(super) fn own() -> anyhow::Result<Self> {
-        let this = std::env::current_exe().context("cannot find this program's own path")?;
-        let mut command = dying_with_parent(this.as_os_str());
+        let mut command = dying_with_parent(&this_program());
         command.arg(STORE);
         Self::start("lockstep", command)
     }

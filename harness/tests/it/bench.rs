@@ -236,6 +236,26 @@ fn a_bench_that_is_stopped_keeps_its_complete_rounds_and_leaves_no_process() {
 }
 
 #[test]
+fn a_bench_goes_on_with_the_same_program_when_its_file_is_removed() {
+    let site = Site::new();
+    let program = site.path("lockstep");
+    std::fs::hard_link(assert_cmd::cargo::cargo_bin!("lockstep"), &program).unwrap();
+    let mut command = Command::new(&program);
+    site.prepare(&mut command);
+    let running = Running::start({
+        command.args(["bench", "launch", "--ranks=1", "--rounds=1000", "--warm-up=0"]);
+        command
+    });
+    running.await_err("round 1 of 1000");
+    std::fs::remove_file(&program).unwrap();
+    let complete = running.err.now().lines().count();
+    running.await_err(&format!("round {} of 1000", complete + 3));
+    running.signal(Signal::TERM);
+    running.ended().killed_by(Signal::TERM);
+    site.await_no_process();
+}
+
+#[test]
 fn compare_tells_a_difference_from_noise() {
     let site = Site::new();
     ended(&site, &[&["launch", "--ranks=1"], &ONCE[..]].concat()).code(0);
