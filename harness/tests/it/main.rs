@@ -12,3 +12,4 @@ mod run;
 mod run_usage;
 mod running;
 mod shown;
+mod verdict;
