@@ -15,6 +15,7 @@ mod process;
 mod render;
 mod report;
 mod runner;
+mod stacks;
 mod tour;
 mod verify;
 

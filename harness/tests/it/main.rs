@@ -12,4 +12,5 @@ mod run;
 mod run_usage;
 mod running;
 mod shown;
+mod stacks;
 mod verdict;
