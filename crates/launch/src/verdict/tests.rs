@@ -231,6 +231,9 @@ fn the_rank_that_the_evidence_names_is_at_fault() {
     let found = verdict(&[ended(0, 1, 3_000, barrier)], &evidence());
     assert_eq!((found.rank, found.host.as_deref()), (2, Some("node0")));
     assert_eq!(found.cause, "rank 2 did not come to a barrier for 2000 ms");
+    // It may end after a rank that only lost it.
+    let found = verdict(&[ended(1, 1, 3_000, PEER), ended(0, 1, 3_050, barrier)], &evidence());
+    assert_eq!((found.rank, found.cause.as_str()), (2, "rank 2 did not come to a barrier for 2000 ms"));
     let elsewhere = verdict(&[ended(0, 1, 3_000, &barrier.replace("Rank 2", "Rank 7"))], &evidence());
     assert_eq!((elsewhere.rank, elsewhere.host), (7, None));
     let own = verdict(&[ended(0, 1, 3_000, barrier), stopped(2, TRACEBACK)], &evidence());

@@ -66,11 +66,12 @@ pub fn judge(failures: &[Failure], first: usize, evidence: &Evidence) -> Option<
     if !reporter.rule.class.is_consequence() {
         return Some(reporter.verdict());
     }
-    let named = reporter.found.names.and_then(|rank| on_named(rank, reporter, &explained, evidence));
+    let named = |by: &Explained<'_>| by.found.names.map(|rank| on_named(rank, by, &explained, evidence));
     let others = || explained.iter().enumerate().filter(|(at, _)| *at != first).map(|(_, other)| other);
     let at_fault = |class| move |other: &&Explained<'_>| other.rule.class == class && other.counts();
-    let verdict = named
+    let verdict = named(reporter)
         .or_else(|| others().find(at_fault(Class::Cause)).map(|other| other.blamed_by(reporter)))
+        .or_else(|| others().filter(|other| other.counts()).find_map(named))
         .or_else(|| evidence.standing.first().map(|standing| on_standing(standing, reporter, evidence)))
         .or_else(|| elsewhere(reporter, evidence).filter(|verdict| verdict.class == Class::Cause))
         .or_else(|| evidence.returned.first().map(|rank| on_returned(*rank, reporter, evidence)))
@@ -132,15 +133,15 @@ impl Explained<'_> {
 }
 
 /// The verdict on the rank that the reporter's own evidence names.
-fn on_named(rank: usize, reporter: &Explained<'_>, all: &[Explained<'_>], evidence: &Evidence) -> Option<Verdict> {
+fn on_named(rank: usize, reporter: &Explained<'_>, all: &[Explained<'_>], evidence: &Evidence) -> Verdict {
     let own = all.iter().find(|other| other.case.failure.death.rank == rank && other.rule.class == Class::Cause);
     if let Some(own) = own.filter(|own| own.counts()) {
-        return Some(own.blamed_by(reporter));
+        return own.blamed_by(reporter);
     }
     if let Some(standing) = evidence.standing.iter().find(|standing| standing.rank == rank) {
-        return Some(on_standing(standing, reporter, evidence));
+        return on_standing(standing, reporter, evidence);
     }
-    Some(if evidence.returned.contains(&rank) { on_returned(rank, reporter, evidence) } else { reporter.verdict() })
+    if evidence.returned.contains(&rank) { on_returned(rank, reporter, evidence) } else { reporter.verdict() }
 }
 
 /// The verdict on a worker that stood still at the first failure.

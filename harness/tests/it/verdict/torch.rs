@@ -16,6 +16,8 @@ if dist.get_rank() == bad:
     if how == "returns":
         os._exit(0)
     time.sleep(1000)
+if how == "misses":
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=1))
 dist.all_reduce(tensor)
 "#;
 
@@ -37,4 +39,9 @@ fn names_the_rank_that_raised_while_the_others_reduced() {
 #[test]
 fn names_the_rank_that_returned_while_the_others_reduced() {
     check(0, "returns", &["it returned with exit code 0 while other ranks still waited for it"]);
+}
+
+#[test]
+fn names_the_rank_that_did_not_come_to_a_barrier() {
+    check(1, "misses", &["rank 1 did not come to a barrier for 1000 ms"]);
 }
