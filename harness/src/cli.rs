@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::exit::Code;
-use crate::{bench, cluster, course, doctor, inject, launch, learn, process, render, tour, verify};
+use crate::{bench, cluster, course, doctor, inject, launch, learn, process, render, stacks, tour, verify};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -16,6 +16,7 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<launch::Options>),
+    Stacks(stacks::Options),
     Tour(tour::Options),
     Inject(inject::Options),
     Verify(verify::Options),
@@ -49,6 +50,7 @@ impl Cli {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         match self.command {
             Command::Run(options) => options.exec(),
+            Command::Stacks(options) => options.exec(),
             Command::Tour(options) => options.exec(),
             Command::Inject(options) => options.exec(),
             Command::Verify(options) => options.exec(),

@@ -17,6 +17,7 @@ mod process;
 mod render;
 mod report;
 mod runner;
+mod stacks;
 mod tour;
 mod verify;
 

@@ -5,6 +5,7 @@
 //! - [`process`]: worker processes: started tied to the agent's life, watched by the kernel, ended with all their children.
 //! - [`output`]: the workers' output: complete lines to console and files.
 //! - [`report`]: how workers failed, and the final report.
+//! - [`verdict`]: who is at fault for a failure, and why.
 //! - [`rendezvous`]: how agents agree on the members of a job.
 //! - [`scheduler`]: what Slurm, PBS, MPI's launcher or a host file says of the job.
 //! - [`diagnose`]: explanations when they do not.
@@ -18,3 +19,4 @@ pub mod rendezvous;
 pub mod report;
 pub mod scheduler;
 pub mod status;
+pub mod verdict;

@@ -216,6 +216,6 @@ async fn the_last_lines_are_kept_even_of_hidden_output() {
     drop(stderr);
     outputs.finish(LIMIT).await;
     let tail = outputs.tail(0, Stream::Stderr);
-    assert_eq!((tail.len(), tail[0].as_str(), tail[19].as_str()), (20, "line 981", "Traceback"));
+    assert_eq!((tail.len(), tail[0].as_str(), tail[199].as_str()), (200, "line 801", "Traceback"));
     assert_eq!((outputs.tail(0, Stream::Stdout), outputs.tail(7, Stream::Stdout)), (vec![], vec![]));
 }

@@ -74,7 +74,7 @@ fn reports_what_torch_reports_line_by_line() {
     let printed = String::from_utf8(output.stdout).unwrap();
     let (host, expected) = printed.split_once('\n').unwrap();
     let deaths = vec![failure(3, 1, died, error_file, host), failure(2, -6, died, dir.path().join("none"), host)];
-    let report = Report::new("my train.py", deaths).unwrap();
+    let report = Report::new("my train.py", deaths, None).unwrap();
     assert_eq!(report.to_string(), expected.trim_end());
     propagate_error(report.root(), &ours).unwrap();
     assert_eq!(json(&ours), json(&theirs));

@@ -7,7 +7,7 @@
 //! - [`Group`]: one program with its children, which is awaited and ended as a whole.
 //! - [`Process`], [`Deaths`]: one child that is signalled by its descriptor, and the deaths of many in the kernel's
 //!   order.
-//! - [`proc`]: the only reader of `/proc/PID`.
+//! - [`proc`], [`Standstill`]: the only readers of `/proc/PID`.
 //! - [`find_program`]: explains why a program cannot be run.
 //! - [`Exit`], [`signal_name`]: how a process ended, as text.
 //! - [`Signals`]: the signals that ask this process itself to end.
@@ -54,6 +54,7 @@ mod reaper;
 mod reaper_main;
 mod signals;
 mod spec;
+mod standstill;
 mod workers;
 
 pub use agent_id::AGENT;
@@ -71,4 +72,5 @@ pub use reaper::REAPER;
 pub use rustix::process::Signal;
 pub use signals::{Signals, not_ignored};
 pub use spec::{Sink, Spec, Stdin};
+pub use standstill::Standstill;
 pub use workers::{Died, Sweep, Workers};

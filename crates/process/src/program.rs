@@ -175,7 +175,9 @@ fn check_kind(path: &Path) -> Result<(), ProgramError> {
         return Ok(());
     }
     let advice = if head.starts_with(ELF) {
-        "it is a binary for another processor; build it here, or use the one for this machine".to_owned()
+        let kind = processor(&head).map(|name| format!(" ({name}; this machine is {})", std::env::consts::ARCH));
+        let kind = kind.unwrap_or_default();
+        format!("it is a binary for another processor{kind}; build it here, or use the one for this machine")
     } else {
         "it has no first line such as `#!/bin/sh`; add one, or give the interpreter as the program and this file as its \
          first argument"
@@ -191,6 +193,22 @@ fn is_binary_for_this_machine(head: &[u8]) -> bool {
     let mut own = [0; 20];
     let known = File::open("/proc/self/exe").and_then(|mut exe| exe.read_exact(&mut own)).is_ok();
     head.starts_with(ELF) && (!known || head.get(4) == own.get(4) && head.get(18..20) == own.get(18..20))
+}
+
+/// The name of the processor in the field `e_machine` of an ELF file (linux/elf-em.h), in this machine's byte order.
+fn processor(head: &[u8]) -> Option<&'static str> {
+    const NAMES: [(u16, &str); 8] = [
+        (3, "x86"),
+        (21, "powerpc64"),
+        (22, "s390x"),
+        (40, "arm"),
+        (62, "x86_64"),
+        (183, "aarch64"),
+        (243, "riscv64"),
+        (258, "loongarch64"),
+    ];
+    let machine = u16::from_ne_bytes(head.get(18..20)?.try_into().ok()?);
+    NAMES.iter().find(|(number, _)| *number == machine).map(|(_, name)| *name)
 }
 
 fn kernel_knows_other_kinds() -> bool {
@@ -268,9 +286,14 @@ mod tests {
         if !kernel_knows_other_kinds() {
             assert!(refusal(&empty).contains("it has no first line such as `#!/bin/sh`"));
             let mut foreign = fs::read("/proc/self/exe").unwrap()[..64].to_vec();
-            foreign[18] ^= 0x55;
+            foreign[18] = if cfg!(target_arch = "aarch64") { 62 } else { 183 };
             let foreign = file(folder, "foreign", &foreign, 0o755);
-            assert!(refusal(&foreign).contains("it is a binary for another processor"));
+            let other = if cfg!(target_arch = "aarch64") { "x86_64" } else { "aarch64" };
+            let refusal = refusal(&foreign);
+            assert!(
+                refusal.contains(&format!("it is a binary for another processor ({other}; this machine is")),
+                "{refusal}"
+            );
         }
     }
 

@@ -1,4 +1,4 @@
-//! The book's reference pages, generated from the program itself: commands, exit codes, environment variables.
+//! The book's reference pages, generated from the program itself: commands, exit codes, environment variables, causes of failures.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::CommandFactory;
+use lockstep_launch::verdict::{Class, FAMILIES, Rule};
 
 use super::variables::{VARIABLES, Variables};
 use crate::cli::Cli;
@@ -24,6 +25,7 @@ pub(super) fn pages() -> BTreeMap<PathBuf, String> {
         page("commands", commands()),
         page("exit-codes", exit_codes()),
         page("faults", format!("# What doctor finds\n\n{MADE}\n{}", crate::doctor::page())),
+        page("failure-causes", failure_causes()),
         page("script-mistakes", format!("# Mistakes in batch scripts\n\n{MADE}\n{}", crate::render::mistakes_page())),
         page("site-profiles", format!("# Site profiles\n\n{MADE}\n{}", crate::render::profile_page())),
         page("variables", variables()),
@@ -89,6 +91,34 @@ fn exit_codes() -> String {
          rendezvous or the configuration, or a signal that was handled; 2 for a wrong command line. A worker's own code stands in \
          its report. `scripts/run.sh` gives `lockstep`'s code, or 1 when set-up or build failed.\n",
     );
+    text
+}
+
+/// The verdict's rules, a table for each family.
+fn failure_causes() -> String {
+    let rules = || FAMILIES.iter().flat_map(|(_, rules)| rules.iter());
+    let mut text = format!(
+        "# Causes of failures\n\n{MADE}\nWhen a job has failed, the first line of `lockstep run`'s report is the *verdict*: the rank, its host, the \
+         cause, the evidence, and what to do. It knows {} causes; [Fault tolerance and the launcher](fault-tolerance.md#the-report) explains \
+         the report. What is specific comes before what is general, and without evidence the verdict says \"unknown\". A *consequence* \
+         or a *wait* is not the cause: then the verdict looks for it in the other ranks.\n",
+        rules().count()
+    );
+    for (title, rules) in FAMILIES {
+        let _ = write!(
+            text,
+            "\n## {title}\n\n<div class=\"wide\">\n\n| cause | known from | what to do |\n|---|---|---|\n"
+        );
+        for Rule { name, class, evidence, advice, .. } in *rules {
+            let class = match class {
+                Class::Cause | Class::Unknown => "",
+                Class::PeerGone => " (consequence)",
+                Class::Waiting => " (wait)",
+            };
+            let _ = writeln!(text, "| `{name}`{class} | {evidence} | {advice} |");
+        }
+        text.push_str("\n</div>\n");
+    }
     text
 }
 

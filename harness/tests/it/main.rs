@@ -15,3 +15,5 @@ mod run;
 mod run_usage;
 mod running;
 mod shown;
+mod stacks;
+mod verdict;

@@ -122,7 +122,7 @@ impl Ended {
     /// The reason of its failure, from the end of stderr: the text before depends on the machine's speed.
     #[track_caller]
     pub(crate) fn failure(&self) -> &str {
-        let starts = ["lockstep: failed: ", "error: ", "=====", "usage: "];
+        let starts = ["lockstep: failed: ", "error: ", "verdict: ", "=====", "usage: "];
         let mut at = 0;
         for line in self.err.split_inclusive('\n') {
             if starts.iter().any(|start| line.starts_with(start)) {

@@ -18,8 +18,8 @@ pub(super) enum Command {
     AskToReform(String),
     /// Announce that all workers here have succeeded, and wait for those of other nodes.
     AwaitOthers,
-    /// End the job for all nodes.
-    Close { reason: String, root_cause: Option<RootCause> },
+    /// End the job for all nodes, unless another node does so within `patience`.
+    Close { reason: String, root_cause: Option<RootCause>, patience: Duration },
     /// Leave, for this reason.
     Leave(String),
     /// End; the answer names the nodes that still needed the store that this agent hosts.
@@ -130,7 +130,8 @@ impl<S: Store> Member<S> {
                     self.watches = false;
                     self.log("ask for a restart", |rendezvous| Box::pin(rendezvous.request_restart(&reason))).await;
                 }
-                Command::Close { reason, root_cause } => {
+                Command::Close { reason, root_cause, patience } => {
+                    self.await_closing(patience).await;
                     self.watches = false;
                     self.log("close", |rendezvous| Box::pin(rendezvous.close(&reason, root_cause))).await;
                 }
@@ -179,6 +180,15 @@ impl<S: Store> Member<S> {
         };
         self.watches = matches!(news, News::Formed(_));
         self.send(news);
+    }
+
+    /// Waits for another node to end the job.
+    async fn await_closing(&mut self, patience: Duration) {
+        if self.watches
+            && let Ok(change) = tokio::time::timeout(patience, self.rendezvous.watch()).await
+        {
+            self.send(News::Changed(Box::new(change)));
+        }
     }
 
     async fn await_others(&mut self) {

@@ -8,11 +8,13 @@
 //! - [`log`]: the log messages that LOGLEVEL selects.
 //! - [`disconnect_monitor`]: disconnected nodes, on the host of the store.
 //! - [`workers`]: the workers of an attempt, between configuration and report.
+//! - [`facts`]: the facts for the verdict on a failure, for [`crate::verdict`].
 //! - [`diagnostic_input`]: the known facts when the nodes do not meet, for [`crate::diagnose`].
 
 mod diagnostic_input;
 mod disconnect_monitor;
 mod endpoint;
+mod facts;
 mod live_status;
 mod log;
 mod master;

@@ -17,7 +17,6 @@ use super::waits::{self, SignalStream};
 use super::workers::{self, Context, Current};
 use super::{diagnostic_input, log, meet};
 use crate::config::{Config, LogDir};
-use crate::diagnose::tail_hint;
 use crate::output::{Console, Stream};
 use crate::rendezvous::Rendezvous;
 use crate::report::{Report, propagate_agent_error, propagate_error};
@@ -145,6 +144,7 @@ async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Verdict {
     let succeeded = verdict != Verdict::Failed;
     agent.context.events.emit(&AgentEvent::Finished { code: verdict.code().into() });
     let kept = agent.context.logs.path().filter(|_| agent.context.logs.stays(succeeded)).map(Path::to_owned);
+    agent.await_cause().await;
     report(&mut agent, &outcome, kept.as_deref());
     let Agent { membership, mut signals, mut workers, context, status, .. } = agent;
     let Context { console, logs, config, .. } = context;
@@ -187,7 +187,11 @@ fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
         Outcome::WorkersFailed => {}
     }
     let own = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let Some(mut report) = Report::new(&agent.context.config.program.name, failures) else {
+    let verdict = agent.current.facts.verdict.take();
+    let Some(mut report) = Report::new(&agent.context.config.program.name, failures, verdict.clone()) else {
+        if let Some(verdict) = verdict {
+            agent.context.console.line(Stream::Stderr, verdict.to_string().as_bytes());
+        }
         let why = match outcome {
             Outcome::Signalled(signal) => anyhow::anyhow!("ended by {}", signal_name(*signal)),
             Outcome::Failed(why) => anyhow::anyhow!("{why}"),
@@ -196,7 +200,6 @@ fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
         return leave(agent, own.as_deref(), |path| propagate_agent_error(&why, path));
     };
     report.logs = logs.map(Path::to_owned);
-    report.hint = tail_hint(&report.root().death.tail).map(|hint| format!("{}: {}", hint.what, hint.advice));
     agent.context.console.line(Stream::Stderr, report.to_string().as_bytes());
     leave(agent, own.as_deref(), |path| propagate_error(report.root(), path));
 }

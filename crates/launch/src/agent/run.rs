@@ -17,7 +17,7 @@ use super::live_status::LiveStatus;
 use super::membership::{Command, Membership, News};
 use super::state_machine::{Action, Event, Outcome, Restart, StateMachine, has_saved};
 use super::waits::{self, SignalStream};
-use super::workers::{Clearing, Context, Current, Death, root_cause};
+use super::workers::{Clearing, Context, Current, Death};
 use crate::config::Response;
 use crate::output::Outputs;
 use crate::rendezvous::{Barrier, Change};
@@ -26,6 +26,9 @@ use crate::rendezvous::{Barrier, Change};
 const CLEAR: Duration = Duration::from_secs(5);
 /// The same limit after a second signal: enough for processes that were just killed.
 const HURRY: Duration = Duration::from_millis(200);
+
+/// How long SIGKILL may take. A worker that is alive after that waits in the kernel, perhaps for ever.
+const DEATH: Duration = Duration::from_secs(10);
 
 /// How long the rendezvous may wait for the same thing before the agent prints it.
 const QUIET: Duration = Duration::from_secs(3);
@@ -121,6 +124,7 @@ impl Agent<'_> {
                 self.current.clearing = None;
                 left.iter().for_each(|left| self.say(left));
                 self.current.failures = self.current.collect_failures(&self.context);
+                self.current.judge(&self.context);
                 Some(Event::Cleared)
             }
         }
@@ -134,9 +138,14 @@ impl Agent<'_> {
             Action::AskToSave(signal) => self.ask_to_save(signal),
             Action::AwaitEnd => self.limit_grace(),
             Action::Kill => {
-                self.current.kill_at = None;
+                self.current.kill_at = Some(Instant::now() + DEATH);
+                self.current.look_again();
                 self.current.sent.push(Signal::KILL.as_raw());
                 self.workers.kill();
+            }
+            Action::GiveUp(stuck) => {
+                let stuck = stuck.into_iter().map(|worker| self.current.describe_stuck(worker));
+                stuck.for_each(|line| self.say(&line));
             }
             Action::AskToReform(reason) => self.membership.send(Command::AskToReform(reason)),
             Action::Announce(restart) => self.announce(&restart),
@@ -208,12 +217,25 @@ impl Agent<'_> {
     }
 
     fn close_job(&self) {
-        let root = self.current.failures.first().map(|failure| root_cause(failure, &self.context.hostname));
+        let root = self.current.root_cause(&self.context.hostname);
         let reason = match &root {
             Some(_) => "its workers failed and no restart is left".to_owned(),
             None => "it failed".to_owned(),
         };
-        self.membership.send(Command::Close { reason, root_cause: root });
+        let patience = self.current.patience(&self.context);
+        self.membership.send(Command::Close { reason, root_cause: root, patience });
+    }
+
+    /// If the failure of this node's workers is a consequence: waits for the verdict of the node that has the cause.
+    pub(super) async fn await_cause(&mut self) {
+        let patience = self.current.patience(&self.context);
+        if patience > Duration::ZERO
+            && let Ok(News::Changed(change)) = timeout(patience, self.membership.next()).await
+            && let Change::Closed(closing) = &*change
+        {
+            self.current.facts.note_closing(closing);
+            self.current.judge(&self.context);
+        }
     }
 
     fn note_death(&mut self, died: Died) -> Event {
@@ -234,6 +256,9 @@ impl Agent<'_> {
             self.say(&format!("rank {rank} (local rank {worker}, pid {}) ended with {exit}", died.pid));
         }
         self.current.deaths.push(Death { died, stopped });
+        if !stopped && !exit.success() {
+            self.current.look_at_living();
+        }
         Event::Died { worker, exit }
     }
 
@@ -304,7 +329,12 @@ impl Agent<'_> {
             }
             News::NotFormed(error) => Some(Event::NotFormed(self.diagnostic_input.not_formed(*error))),
             News::NoMaster(why) => Some(Event::NotFormed(why)),
-            News::Changed(change) => note_change(&change),
+            News::Changed(change) => {
+                if let Change::Closed(closing) = &*change {
+                    self.current.facts.note_closing(closing);
+                }
+                note_change(&change)
+            }
             News::Barrier(barrier) => Some(self.note_barrier(barrier)),
         }
     }

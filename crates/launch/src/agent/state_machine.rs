@@ -36,7 +36,7 @@ pub(super) enum Event {
     Signalled(i32),
     /// This process received a signal that asks it to exit, and all workers can save a snapshot first.
     SaveAndEnd(i32),
-    /// The grace period of the workers is over.
+    /// The grace period of the workers is over; a second time: SIGKILL has not ended them in time.
     GraceOver,
     /// All workers and the processes that they left behind are gone, and their output is written.
     Cleared,
@@ -65,6 +65,8 @@ pub(super) enum Action {
     AskToReform(String),
     /// Tell the user that all workers will be restarted.
     Announce(Restart),
+    /// Give up these workers, which SIGKILL has not ended.
+    GiveUp(Vec<usize>),
     /// Wait until all processes of the workers are gone.
     Clear,
     /// Stop waiting for that.
@@ -346,6 +348,16 @@ impl StateMachine {
                 }
                 vec![Action::Kill]
             }
+            Phase::Stopping { alive, then, .. } => {
+                let stuck: Vec<usize> = (0..alive.len()).filter(|worker| alive[*worker]).collect();
+                // They may still hold devices and ports, so that nothing can be started again on this node.
+                if *then <= Then::Rejoin {
+                    *then = Then::Give(format!("{} of this node's workers cannot be killed", stuck.len()));
+                }
+                let mut actions = vec![Action::GiveUp(stuck)];
+                actions.extend(self.clear());
+                actions
+            }
             _ => vec![],
         }
     }
@@ -455,8 +467,23 @@ mod tests {
         let mut machine = running(2, 0);
         machine.handle(died(0, Exit::Code(1)));
         assert_eq!(machine.handle(Event::GraceOver), [Action::Kill]);
-        assert_eq!(machine.handle(Event::GraceOver), []);
         assert_eq!(machine.handle(died(1, Exit::Signal(9))), [Action::Clear]);
+        assert_eq!(machine.handle(Event::GraceOver), []);
+    }
+
+    #[test]
+    fn workers_that_sigkill_does_not_end_are_given_up() {
+        for (max_restarts, end) in
+            [(0, Outcome::WorkersFailed), (1, Outcome::Failed("2 of this node's workers cannot be killed".into()))]
+        {
+            let mut machine = running(4, max_restarts);
+            machine.handle(died(0, Exit::Code(1)));
+            assert_eq!(machine.handle(Event::GraceOver), [Action::Kill]);
+            machine.handle(died(2, Exit::Signal(9)));
+            assert_eq!(machine.handle(Event::GraceOver), [Action::GiveUp(vec![1, 3]), Action::Clear]);
+            assert_eq!(machine.handle(died(3, Exit::Signal(9))), []);
+            assert_eq!(machine.handle(Event::Cleared), [Action::CloseJob, Action::Finish(end)]);
+        }
     }
 
     #[test]
@@ -624,6 +651,7 @@ mod tests {
                         assert!(self.alive.is_empty(), "workers are started while others live");
                         self.alive = vec![0, 1, 2];
                     }
+                    Action::GiveUp(stuck) => self.alive.retain(|worker| !stuck.contains(worker)),
                     Action::Clear => {
                         assert!(self.alive.is_empty(), "cleared while {:?} live", self.alive);
                         self.clearing = true;

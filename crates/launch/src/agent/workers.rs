@@ -6,11 +6,12 @@ use std::time::{Instant, SystemTime};
 use lockstep_events::{AgentEvent, AgentSink};
 use lockstep_process::{Died, Exit, Sink, Spec, Stdin, Workers};
 
+use super::facts::Facts;
 use super::master::Master;
 use super::state_machine::has_saved;
 use crate::config::{Attempt, Config, LogDir, Placement, Route, worker_env};
 use crate::output::{Console, Outputs, Plan, Prefix, Stream, StreamPlan};
-use crate::rendezvous::{RootCause, Round};
+use crate::rendezvous::Round;
 use crate::report::{self, Failure};
 
 /// Why not all workers could be started.
@@ -63,6 +64,8 @@ pub(super) struct Current {
     pub(super) outputs: Option<Outputs>,
     /// When each was started, by local rank.
     pub(super) started: Vec<SystemTime>,
+    /// The process id of each, by local rank.
+    pub(super) pids: Vec<u32>,
     /// By local rank.
     pub(super) error_files: Vec<Option<PathBuf>>,
     /// When workers that were asked to end are killed.
@@ -76,6 +79,7 @@ pub(super) struct Current {
     /// In the kernel's order.
     pub(super) deaths: Vec<Death>,
     pub(super) failures: Vec<Failure>,
+    pub(super) facts: Facts,
 }
 
 /// How leftovers of the workers are awaited.
@@ -125,6 +129,7 @@ impl Current {
             .map_err(|error| none(format!("cannot open the workers' output: {error}")))?;
         self.outputs = Some(outputs);
         self.record_round(context, attempt);
+        self.facts.begin();
         for (worker, (stdout, stderr)) in sinks.into_iter().enumerate() {
             let spec = spec(context, self.placement(context, &folder, worker, restarts), stdout, stderr);
             self.started.push(SystemTime::now());
@@ -132,6 +137,7 @@ impl Current {
                 started: worker,
                 why: format!("cannot start worker {worker} of {count}: {error}; see `ulimit -u` and free memory"),
             })?;
+            self.pids.push(pid);
             let rank = self.rank_of(worker);
             tracing::info!("rank {rank} started: local rank {worker}, pid {pid}");
             context.events.emit(&AgentEvent::Started { attempt, rank, local_rank: worker, pid });
@@ -256,17 +262,5 @@ fn spec(context: &Context<'_>, placement: Placement, stdout: Sink, stderr: Sink)
         stdin: Stdin::Inherit,
         stdout,
         stderr,
-    }
-}
-
-/// The description of the failed worker that other nodes receive.
-pub(super) fn root_cause(failure: &Failure, host: &str) -> RootCause {
-    RootCause {
-        rank: failure.death.rank,
-        local_rank: failure.death.local_rank,
-        host: host.to_owned(),
-        pid: failure.death.pid,
-        exit_code: failure.death.exitcode,
-        message: failure.traceback().lines().last().unwrap_or_default().to_owned(),
     }
 }

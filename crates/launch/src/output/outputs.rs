@@ -58,7 +58,7 @@ impl Outputs {
         Ok((outputs, sinks))
     }
 
-    /// The last 20 lines of a stream, at most 16 KiB, as text. A line that has not ended is included after
+    /// The last 200 lines of a stream, at most 16 KiB, as text. A line that has not ended is included after
     /// [`Self::finish`].
     pub fn tail(&self, local_rank: usize, stream: Stream) -> Vec<String> {
         let Some(plan) = self.plans.get(local_rank) else { return vec![] };

@@ -1,4 +1,4 @@
-//! The last lines of a stream, for the report of a failure.
+//! The last lines of a stream, for the verdict on a failure and its report.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::lines::Lines;
 
-/// The maximum number of lines.
-pub(super) const LINES: usize = 20;
+/// The maximum number of lines: a Python traceback with the exceptions that caused it.
+pub(super) const LINES: usize = 200;
 /// The maximum size of all lines, in bytes.
 pub(super) const BYTES: usize = 16 << 10;
 /// The maximum size of one line, in bytes.
@@ -64,10 +64,10 @@ mod tests {
     #[test]
     fn limits_the_last_lines_in_number_and_size() {
         let mut tail = Tail::default();
-        (0..100).for_each(|number| tail.push(format!("line {number}").as_bytes()));
+        (0..300).for_each(|number| tail.push(format!("line {number}").as_bytes()));
         assert_eq!(
-            (tail.text().len(), tail.text()[0].as_str(), tail.text()[19].as_str()),
-            (LINES, "line 80", "line 99")
+            (tail.text().len(), tail.text()[0].as_str(), tail.text()[LINES - 1].as_str()),
+            (LINES, "line 100", "line 299")
         );
         (0..10).for_each(|_| tail.push(&[b'x'; 2 * LINE]));
         assert_eq!((tail.text().len(), tail.text()[0].len(), tail.bytes), (BYTES / LINE, LINE, BYTES));
@@ -89,7 +89,7 @@ mod tests {
         let long: String = (0..5000).map(|number| format!("line {number}\n")).collect();
         std::fs::write(&path, long).unwrap();
         let text = of_file(&path).unwrap().text();
-        assert_eq!((text.len(), text[0].as_str(), text[19].as_str()), (LINES, "line 4980", "line 4999"));
+        assert_eq!((text.len(), text[0].as_str(), text[LINES - 1].as_str()), (LINES, "line 4800", "line 4999"));
         std::fs::write(&path, vec![b'x'; 3 * BYTES]).unwrap();
         assert_eq!(of_file(&path).unwrap().text(), ["x".repeat(LINE)]);
     }

@@ -112,7 +112,7 @@ impl Failure {
 }
 
 /// A short description: `exit code 3`, `SIGKILL`, `signal 40`.
-pub(super) fn exit(exitcode: i32) -> String {
+pub(crate) fn describe_exit(exitcode: i32) -> String {
     match exitcode {
         0.. => format!("exit code {exitcode}"),
         _ => signal_name(-exitcode).map_or_else(|| format!("signal {}", -exitcode), str::to_owned),
@@ -176,7 +176,7 @@ fn plausible((from, to): (SystemTime, SystemTime), death: &Death) -> bool {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// The given number of milliseconds after a whole second.
@@ -219,7 +219,7 @@ pub(super) mod tests {
         assert_eq!(reason(3), NO_TRACE);
         let never = Death { not_started: Some("/x is a folder".into()), ..death(0, 127, 0) };
         assert_eq!(Failure::of(never, "node0").traceback(), "the program could not be started: /x is a folder");
-        assert_eq!([exit(3), exit(-15), exit(-40)], ["exit code 3", "SIGTERM", "signal 40"]);
+        assert_eq!([3, -15, -40].map(describe_exit), ["exit code 3", "SIGTERM", "signal 40"]);
     }
 
     #[test]

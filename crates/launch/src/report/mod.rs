@@ -2,7 +2,7 @@
 //!
 //! The agent reports each [`Death`] in the kernel's order; [`Failure::of`] adds the contents of the worker's error
 //! file, and [`Report::new`] finds the root cause and separates workers that failed on their own from those that the
-//! agent stopped. The report's `Display` has the format that torchrun's users and their scripts expect;
+//! agent stopped; the [`Verdict`](crate::verdict::Verdict) is its first line. The report's `Display` has the format that torchrun's users and their scripts expect;
 //! [`propagate_error`] passes the root cause to the process that started the agent. This module does not decide about
 //! restarts.
 
@@ -12,6 +12,10 @@ mod render;
 mod root;
 mod text;
 
+pub(crate) use failure::describe_exit;
+#[cfg(test)]
+pub(crate) use failure::tests as testing;
 pub use failure::{Death, Failure, Reason};
 pub use propagate_error::{propagate_agent_error, propagate_error};
 pub use root::Report;
+pub(crate) use root::first_failure;

@@ -1,4 +1,4 @@
-//! The report as text: torchrun's format, line by line, then additional information.
+//! The report as text: the verdict, torchrun's format, line by line, then additional information.
 //!
 //! The format is that of `ChildFailedError.format_msg` (torch/distributed/elastic/multiprocessing/errors/__init__.py).
 //! Users' scripts search it for `FAILED`, `Root Cause` and `exitcode`.
@@ -8,12 +8,14 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, Local};
 
-use super::failure::{Failure, exit};
+use super::failure::{Failure, describe_exit};
 use super::root::Report;
 use super::text::{fit, indented};
 
 /// torch's maximum width of a rule, in characters.
 const WIDEST: usize = 60;
+/// The number of last lines that are shown.
+const SHOWN: usize = 20;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -22,12 +24,15 @@ impl fmt::Display for Report {
         let lines = blocks.iter().flat_map(|block| block.lines()).chain([title.as_str()]);
         let width = lines.map(|line| line.chars().count()).max().unwrap_or(0).min(WIDEST);
         let (border, rule) = ("=".repeat(width), "-".repeat(width));
+        if let Some(verdict) = &self.verdict {
+            writeln!(f, "{verdict}")?;
+        }
         writeln!(f, "{border}\n{title}\n{rule}\nFailures:")?;
         let others = blocks.iter().enumerate().filter(|(at, _)| *at != self.root);
         let others: Vec<&str> = others.map(|(_, block)| block.as_str()).collect();
         writeln!(f, "{}", if others.is_empty() { "  <NO_OTHER_FAILURES>".to_owned() } else { others.join("\n") })?;
         writeln!(f, "{rule}\nRoot Cause (first observed failure):\n{}", blocks[self.root])?;
-        for section in [self.stopped_text(), self.tail_text(), self.advice()].into_iter().flatten() {
+        for section in [self.stopped_text(), self.tail_text(), self.logs_text()].into_iter().flatten() {
             writeln!(f, "{rule}\n{section}")?;
         }
         write!(f, "{border}")
@@ -39,7 +44,7 @@ impl Report {
         let one = |failure: &Failure| {
             let death = &failure.death;
             let (rank, local_rank, pid) = (death.rank, death.local_rank, death.pid);
-            format!("\n  rank {rank} (local_rank: {local_rank}, pid: {pid}): {}", exit(death.exitcode))
+            format!("\n  rank {rank} (local_rank: {local_rank}, pid: {pid}): {}", describe_exit(death.exitcode))
         };
         let text: String = self.stopped.iter().map(one).collect();
         (!text.is_empty()).then(|| format!("Stopped by the agent because of this (no failures of their own):{text}"))
@@ -47,15 +52,13 @@ impl Report {
 
     fn tail_text(&self) -> Option<String> {
         let death = &self.root().death;
-        let lines: String = death.tail.iter().map(|line| format!("\n  {}", fit(line))).collect();
+        let lines = &death.tail[death.tail.len().saturating_sub(SHOWN)..];
+        let lines: String = lines.iter().map(|line| format!("\n  {}", fit(line))).collect();
         (!lines.is_empty()).then(|| format!("Last lines of rank {}:{lines}", death.rank))
     }
 
-    fn advice(&self) -> Option<String> {
-        let hint = self.hint.as_ref().map(|hint| format!("Hint: {}", indented(hint)));
-        let logs = self.logs.as_ref().map(|logs| format!("Logs: {}", logs.display()));
-        let lines: Vec<String> = hint.into_iter().chain(logs).collect();
-        (!lines.is_empty()).then(|| lines.join("\n"))
+    fn logs_text(&self) -> Option<String> {
+        self.logs.as_ref().map(|logs| format!("Logs: {}", logs.display()))
     }
 }
 
@@ -85,6 +88,7 @@ mod tests {
     use super::super::failure::Death;
     use super::super::failure::tests::{at, death, with_file};
     use super::*;
+    use crate::verdict::{Class, Verdict};
 
     fn shown(report: &Report, dir: &tempfile::TempDir) -> String {
         // The time zone depends on the host, the folder on the test.
@@ -102,7 +106,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = r#"{"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File x\nValueError: no\n", "timestamp": "1763635203"}}}"#;
         let deaths = vec![with_file(&dir, death(1, 1, 3_200), file), Failure::of(death(0, -6, 4_000), "node0")];
-        let report = Report::new("train.py", deaths).unwrap();
+        let report = Report::new("train.py", deaths, None).unwrap();
         let expected = "\
 ============================================================
 train.py FAILED
@@ -131,14 +135,24 @@ Root Cause (first observed failure):
     }
 
     #[test]
-    fn then_lists_stopped_workers_the_last_lines_and_a_hint() {
+    fn begins_with_the_verdict_and_ends_with_stopped_workers_last_lines_and_logs() {
         let root = Death { tail: vec!["step 3".into(), "\u{1b}[31mout of memory".into()], ..death(1, -9, 3_000) };
         let stopped = Death { stopped: true, ..death(0, -15, 4_000) };
         let deaths = [root, stopped].map(|death| Failure::of(death, "node0")).to_vec();
-        let mut report = Report::new("train.py", deaths).unwrap();
-        report.hint = Some("SIGKILL without a reason is\nmostly the kernel's out-of-memory killer".into());
+        let mut report = Report::new("train.py", deaths, None).unwrap();
+        report.verdict = Some(Verdict {
+            rank: 1,
+            host: Some("node0".into()),
+            cause: "somebody killed it".into(),
+            how_known: "SIGKILL".into(),
+            advice: "ask".into(),
+            rule: "killed",
+            class: Class::Cause,
+            own: true,
+        });
         report.logs = Some("/logs/none_x".into());
         let expected = "\
+verdict: rank 1 on node0: somebody killed it (evidence: SIGKILL); advice: ask
 ====================================================
 train.py FAILED
 ----------------------------------------------------
@@ -161,8 +175,6 @@ Last lines of rank 1:
   step 3
   \\u{1b}[31mout of memory
 ----------------------------------------------------
-Hint: SIGKILL without a reason is
-  mostly the kernel's out-of-memory killer
 Logs: /logs/none_x
 ====================================================";
         let dir = tempfile::tempdir().unwrap();

@@ -9,6 +9,7 @@
 use std::path::PathBuf;
 
 use super::failure::Failure;
+use crate::verdict::Verdict;
 
 /// The final report of a job that failed.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,22 +22,26 @@ pub struct Report {
     pub root: usize,
     /// Workers that the agent stopped because of the others.
     pub stopped: Vec<Failure>,
-    /// A hint, if there is one for this failure.
-    pub hint: Option<String>,
+    /// Who is at fault, and why.
+    pub verdict: Option<Verdict>,
     /// Where the logs are, if they are kept.
     pub logs: Option<PathBuf>,
 }
 
 impl Report {
-    /// A report of failures in the kernel's order of deaths; `None` if no worker failed on its own.
-    pub fn new(program: &str, deaths: Vec<Failure>) -> Option<Self> {
-        let first = deaths.iter().position(|failure| !failure.death.stopped)?;
-        let (root, _) = earliest(&deaths, first);
-        let root_rank = deaths[root].death.rank;
+    /// A report of failures in the kernel's order of deaths; `None` if no worker failed on its own. If the verdict is on the
+    /// end of one of these workers, that is the root cause.
+    pub fn new(program: &str, deaths: Vec<Failure>, verdict: Option<Verdict>) -> Option<Self> {
+        let first = &deaths[first_failure(&deaths)?];
+        let blamed = verdict
+            .as_ref()
+            .filter(|verdict| verdict.own)
+            .and_then(|verdict| deaths.iter().find(|failure| failure.death.rank == verdict.rank));
+        let root_rank = blamed.unwrap_or(first).death.rank;
         let (stopped, failures): (Vec<_>, Vec<_>) =
             deaths.into_iter().partition(|failure| failure.death.stopped && failure.death.rank != root_rank);
         let root = failures.iter().position(|failure| failure.death.rank == root_rank)?;
-        Some(Report { program: program.to_owned(), failures, root, stopped, hint: None, logs: None })
+        Some(Report { program: program.to_owned(), failures, root, stopped, verdict, logs: None })
     }
 
     /// The failure that caused the others.
@@ -44,6 +49,13 @@ impl Report {
         // `new` found this index.
         &self.failures[self.root]
     }
+}
+
+/// The index of the failure that came first, among failures in the kernel's order of deaths; `None` if no worker failed on
+/// its own.
+pub(crate) fn first_failure(deaths: &[Failure]) -> Option<usize> {
+    let first = deaths.iter().position(|failure| !failure.death.stopped)?;
+    Some(earliest(deaths, first).0)
 }
 
 /// The first death, unless another error is proven to be older.
@@ -75,7 +87,7 @@ mod tests {
     fn the_first_worker_that_dies_on_its_own_is_the_root_cause() {
         let stopped = Death { stopped: true, ..death(2, -15, 3_030) };
         let report =
-            Report::new("x", vec![bare(death(1, -9, 3_000)), bare(death(0, 1, 3_020)), bare(stopped)]).unwrap();
+            Report::new("x", vec![bare(death(1, -9, 3_000)), bare(death(0, 1, 3_020)), bare(stopped)], None).unwrap();
         assert_eq!(
             (report.root().death.rank, ranks(&report.failures), ranks(&report.stopped)),
             (1, vec![1, 0], vec![2])
@@ -88,29 +100,30 @@ mod tests {
         // Both have the same second, which proves nothing.
         let deaths =
             vec![with_file(&dir, death(1, 1, 3_100), said_at(3)), with_file(&dir, death(0, 1, 3_900), said_at(3))];
-        assert_eq!(Report::new("x", deaths).unwrap().root().death.rank, 1);
+        assert_eq!(Report::new("x", deaths, None).unwrap().root().death.rank, 1);
         // Rank 0's error happened in the second in which rank 1 was killed, which proves nothing either.
         let deaths = vec![bare(death(1, -9, 3_100)), with_file(&dir, death(0, 1, 3_900), said_at(3))];
-        assert_eq!(Report::new("x", deaths).unwrap().root().death.rank, 1);
+        assert_eq!(Report::new("x", deaths, None).unwrap().root().death.rank, 1);
     }
 
     #[test]
     fn an_error_that_is_older_than_the_first_death_is_the_root_cause() {
         let dir = tempfile::tempdir().unwrap();
         let deaths = vec![bare(death(1, -6, 5_000)), with_file(&dir, death(0, 1, 6_000), said_at(3))];
-        let report = Report::new("x", deaths).unwrap();
+        let report = Report::new("x", deaths, None).unwrap();
         assert_eq!((report.root().death.rank, ranks(&report.failures)), (0, vec![1, 0]));
         // Rank 1's own file shows that its error is even older.
         let deaths =
             vec![with_file(&dir, death(1, 1, 5_000), said_at(2)), with_file(&dir, death(0, 1, 6_000), said_at(3))];
-        assert_eq!(Report::new("x", deaths).unwrap().root().death.rank, 1);
+        assert_eq!(Report::new("x", deaths, None).unwrap().root().death.rank, 1);
     }
 
     #[test]
     fn a_worker_that_hung_after_its_error_and_was_stopped_failed_on_its_own() {
         let dir = tempfile::tempdir().unwrap();
         let hung = Death { stopped: true, ..death(0, -15, 6_000) };
-        let report = Report::new("x", vec![bare(death(1, -6, 5_000)), with_file(&dir, hung, said_at(3))]).unwrap();
+        let report =
+            Report::new("x", vec![bare(death(1, -6, 5_000)), with_file(&dir, hung, said_at(3))], None).unwrap();
         assert_eq!(
             (report.root().death.rank, ranks(&report.failures), ranks(&report.stopped)),
             (0, vec![1, 0], vec![])
@@ -120,7 +133,7 @@ mod tests {
     #[test]
     fn there_is_no_report_if_all_workers_were_stopped() {
         let stopped = Death { stopped: true, ..death(0, -15, 1_000) };
-        assert_eq!(Report::new("x", vec![bare(stopped)]), None);
-        assert_eq!(Report::new("x", vec![]), None);
+        assert_eq!(Report::new("x", vec![bare(stopped)], None), None);
+        assert_eq!(Report::new("x", vec![], None), None);
     }
 }

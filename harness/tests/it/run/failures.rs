@@ -26,7 +26,8 @@ fn the_report_has_torchruns_format() {
     let site = Site::new();
     let fail = "[ $RANK = 1 ] || exec sleep 1000; echo to stdout; echo step 8 >&2; echo step 9 >&2; exit 3";
     let ended = site.run(&["--standalone", "--nproc-per-node=2", "sh", "-c", fail]).code(1);
-    assert_snapshot!(ended.failure(), @r"
+    assert_snapshot!(ended.failure(), @r#"
+    verdict: rank 1 on [host]: it ended itself with exit code 3 after "step 9" (evidence: its exit code and its last line); advice: the program ended itself: look for the message in its source
     ============================================================
     sh FAILED
     ------------------------------------------------------------
@@ -49,7 +50,7 @@ fn the_report_has_torchruns_format() {
       step 8
       step 9
     ============================================================
-    ");
+    "#);
     site.assert_no_process();
 }
 
@@ -70,7 +71,8 @@ fn of_two_simultaneous_deaths_the_kernels_first_is_the_root_cause_and_both_are_f
     site.until("both are dead", || dead(0) && dead(1));
     running.signal(Signal::CONT);
     let ended = running.ended().code(1);
-    assert_snapshot!(ended.failure(), @r"
+    assert_snapshot!(ended.failure(), @r#"
+    verdict: rank 1 on [host]: it ended itself with exit code 5 after "up" (evidence: its exit code and its last line); advice: the program ended itself: look for the message in its source
     ============================================================
     sh FAILED
     ------------------------------------------------------------
@@ -95,7 +97,7 @@ fn of_two_simultaneous_deaths_the_kernels_first_is_the_root_cause_and_both_are_f
     Last lines of rank 1:
       up
     ============================================================
-    ");
+    "#);
 }
 
 #[test]
@@ -106,6 +108,7 @@ fn a_worker_that_another_process_killed_was_not_stopped_by_the_agent() {
         trap 'trap - ABRT; kill -ABRT $$$$' TERM; ulimit -c 0; : > up; while :; do sleep 0.02; done";
     let ended = site.run(&["--standalone", "--nproc-per-node=2", "sh", "-c", script]).code(1);
     assert_snapshot!(ended.failure(), @r"
+    verdict: rank 0 on [host]: unknown: it left no error and no output (evidence: exit code 4); advice: nothing else is known: --tee=3 keeps the last lines of a single worker, too, and @record or an error file says more
     ============================================================
     sh FAILED
     ------------------------------------------------------------
@@ -169,6 +172,7 @@ fn an_error_that_python_recorded_is_the_traceback_and_is_propagated() {
     command.env("TORCHELASTIC_ERROR_FILE", site.path("handed-up.json"));
     let ended = Running::start(command).ended().code(1);
     assert_snapshot!(ended.failure(), @r#"
+    verdict: rank 0 on [host]: ValueError: no such layer (evidence: its error file); advice: start at that line
     ============================================================
     sh FAILED
     ------------------------------------------------------------
@@ -236,6 +240,7 @@ fn a_worker_that_fails_while_others_are_stopped_is_distinguished_from_them() {
     let flags = ["--standalone", "--nproc-per-node=3", "--stop-timeout=0.3", "sh", "-c", script];
     let ended = site.run(&flags).code(1);
     assert_snapshot!(ended.failure(), @r"
+    verdict: rank 0 on [host]: unknown: it left no error and no output (evidence: exit code 4); advice: nothing else is known: --tee=3 keeps the last lines of a single worker, too, and @record or an error file says more
     ============================================================
     sh FAILED
     ------------------------------------------------------------

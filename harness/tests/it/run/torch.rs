@@ -11,7 +11,7 @@ use crate::run::site::{Site, python};
 use crate::running::Running;
 
 /// The Python with torch, if there is one.
-fn with_torch() -> Option<String> {
+pub(crate) fn with_torch() -> Option<String> {
     let python = env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| python().to_owned());
     let has = Command::new(&python).args(["-c", "import torch.distributed.elastic"]).output();
     let has = has.is_ok_and(|output| output.status.success());
@@ -61,7 +61,7 @@ sys.stdout.flush()
 os._exit(0)
 "#;
 
-fn start(python: &str, mut command: Command) -> Running {
+pub(crate) fn start(python: &str, mut command: Command) -> Running {
     command.env("PYTHON_EXEC", python).env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo");
     Running::start(command)
 }

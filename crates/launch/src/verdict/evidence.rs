@@ -1,0 +1,97 @@
+//! The facts from which a verdict is made. [`super::gather`] collects them; tests make them up.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use lockstep_process::Standstill;
+
+/// What was observed on this node, apart from the ends of the workers themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// This node's name.
+    pub host: String,
+    /// The ranks of this node's workers.
+    pub ranks: Vec<usize>,
+    /// Ranks that had ended with exit code 0 before the first failure.
+    pub returned: Vec<usize>,
+    /// The workers that were alive at the first failure, and stood still in the kernel or because they were stopped.
+    pub standing: Vec<Standing>,
+    /// How many processes the kernel's memory killer has ended in this job's cgroup.
+    pub memory: Option<MemoryKills>,
+    /// Lines of the kernel's log since the workers were started, as far as it is readable.
+    pub kernel_log: Vec<String>,
+    /// File systems that matter for the failure.
+    pub file_systems: Vec<FileSystem>,
+    /// The owner of the port that a worker could not have, as text.
+    pub port_owner: Option<String>,
+    /// When the scheduler ends the job.
+    pub job_end: Option<SystemTime>,
+    /// The verdict of the node that ended the job, if that is another one.
+    pub elsewhere: Option<Elsewhere>,
+}
+
+/// A worker that stands still.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its rank.
+    pub rank: usize,
+    /// Its process id.
+    pub pid: u32,
+    /// Where it stands.
+    pub at: Standstill,
+}
+
+/// The counter `oom_kill` of a cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryKills {
+    /// The file that has the counter.
+    pub file: PathBuf,
+    /// Its value when the workers were started.
+    pub before: u64,
+    /// Its value now.
+    pub after: u64,
+}
+
+/// The state of a file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileSystem {
+    /// A path in it.
+    pub path: PathBuf,
+    /// Bytes that a user can still write.
+    pub free: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Files that can still be made; `None` if there is no limit.
+    pub free_files: Option<u64>,
+    /// It is mounted read-only.
+    pub read_only: bool,
+}
+
+/// What another node said of the failure that ended the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// The rank at fault.
+    pub rank: usize,
+    /// Its host.
+    pub host: String,
+    /// Its cause, in that node's words.
+    pub message: String,
+}
+
+impl FileSystem {
+    /// Nothing more can be written.
+    pub(super) fn is_full(&self) -> bool {
+        self.size > 0 && self.free == 0 || self.free_files == Some(0)
+    }
+}
+
+impl std::fmt::Display for FileSystem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const MIB: u64 = 1 << 20;
+        write!(f, "{} has {} of {} MiB free", self.path.display(), self.free / MIB, self.size / MIB)?;
+        if self.free_files == Some(0) {
+            f.write_str(" and no inode left")?;
+        }
+        if self.read_only { f.write_str(" and is mounted read-only") } else { Ok(()) }
+    }
+}

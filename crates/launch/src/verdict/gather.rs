@@ -1,0 +1,246 @@
+//! Collects the evidence of a failure. Before a failure, only a counter is read.
+//!
+//! Nothing here may block: file systems that do not answer are given up after a second.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use lockstep_process::Standstill;
+use rustix::fs::{OFlags, StatVfsMountFlags, statvfs};
+
+use super::evidence::{Evidence, FileSystem, MemoryKills, Standing};
+use crate::diagnose::port_owner;
+use crate::report::Failure;
+
+/// The longest wait for the state of a file system.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A record of the kernel's log has at most this many bytes (`CONSOLE_EXT_LOG_MAX`, linux/printk.h).
+const RECORD: usize = 8192;
+/// Lines of the kernel's log that say why a process ended, or that a device failed.
+const TELLING: [&str; 5] = ["Killed process", "segfault at", "trap ", "NVRM: Xid", "general protection"];
+/// Marks of failures that the state of a file system explains.
+const ON_DISK: [&str; 5] =
+    ["No space left on device", "os error 28", "Read-only file system", "shared memory", "Bus error"];
+const PORT_TAKEN: [&str; 2] = ["ddress already in use", "EADDRINUSE"];
+
+/// What has to be known from the time before a failure.
+#[derive(Debug, Default)]
+pub struct AtStart {
+    memory: Option<(PathBuf, u64)>,
+    /// Open at its end of that time; `None` if this user may not read it.
+    kernel_log: Option<File>,
+}
+
+impl AtStart {
+    /// Reads it, when the workers are started.
+    pub fn now() -> Self {
+        let file = memory_events(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup"));
+        let memory = file.and_then(|file| kills(&file).map(|count| (file, count)));
+        AtStart { memory, kernel_log: open_kernel_log() }
+    }
+}
+
+/// The evidence, apart from what the agent itself knows.
+pub fn gather(start: &AtStart, failures: &[Failure], master_port: Option<u16>) -> Evidence {
+    Evidence {
+        memory: start
+            .memory
+            .as_ref()
+            .and_then(|(file, before)| Some(MemoryKills { file: file.clone(), before: *before, after: kills(file)? })),
+        kernel_log: start.kernel_log.as_ref().map(kernel_log).unwrap_or_default(),
+        file_systems: file_systems(failures),
+        port_owner: port(failures, master_port),
+        job_end: job_end(std::env::var("SLURM_JOB_END_TIME").ok().as_deref()),
+        ..Evidence::default()
+    }
+}
+
+/// Those of these workers, by rank and process id, that stand still.
+pub fn standing(workers: impl Iterator<Item = (usize, u32)>) -> Vec<Standing> {
+    workers.filter_map(|(rank, pid)| Some(Standing { rank, pid, at: Standstill::of(pid as i32)? })).collect()
+}
+
+/// Slurm's variable: seconds since 1970.
+fn job_end(text: Option<&str>) -> Option<SystemTime> {
+    let seconds = text?.parse().ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
+/// The file with the counter `oom_kill` of this process's cgroup: `memory.events` (v2) or `memory.oom_control` (v1).
+fn memory_events(cgroups: &Path, mounts: &Path) -> Option<PathBuf> {
+    let text = fs::read_to_string(cgroups).ok()?;
+    let candidates = text.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?.trim_start_matches('/'));
+        match controllers {
+            "" => Some(mounts.join(path).join("memory.events")),
+            names if names.split(',').any(|name| name == "memory") => {
+                Some(mounts.join("memory").join(path).join("memory.oom_control"))
+            }
+            _ => None,
+        }
+    });
+    let mut candidates: Vec<PathBuf> = candidates.collect();
+    // In a container the path is that of the host, and the mount shows the container's own cgroup.
+    candidates.extend([mounts.join("memory.events"), mounts.join("memory/memory.oom_control")]);
+    candidates.into_iter().find(|file| kills(file).is_some())
+}
+
+fn kills(file: &Path) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")).and_then(|count| count.trim().parse().ok())
+}
+
+fn open_kernel_log() -> Option<File> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let mut log = OpenOptions::new().read(true).custom_flags(flags).open("/dev/kmsg").ok()?;
+    log.seek(SeekFrom::End(0)).ok()?;
+    Some(log)
+}
+
+/// The telling lines that the kernel has logged since.
+fn kernel_log(mut log: &File) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut record = [0; RECORD];
+    loop {
+        match log.read(&mut record) {
+            Ok(0) => break,
+            Ok(length) => lines.extend(telling(&String::from_utf8_lossy(&record[..length]))),
+            // The oldest records were overwritten meanwhile.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+            Err(_) => break,
+        }
+    }
+    lines
+}
+
+/// The text of a record `6,1234,5678901,-;text`.
+fn telling(record: &str) -> Option<String> {
+    let (_, text) = record.split_once(';')?;
+    let line = text.lines().next()?;
+    (TELLING.iter().any(|mark| line.contains(mark))).then(|| line.to_owned())
+}
+
+/// Those that the failures may be about: shared memory, and the files that the workers' last lines name.
+fn file_systems(failures: &[Failure]) -> Vec<FileSystem> {
+    let lines = || failures.iter().flat_map(words);
+    let concerned = lines().any(|line| ON_DISK.iter().any(|mark| line.contains(mark)));
+    if !concerned && !failures.iter().any(|failure| matches!(failure.death.exitcode, -7 | 135)) {
+        return vec![];
+    }
+    let named =
+        lines().filter(|line| ON_DISK.iter().any(|mark| line.contains(mark))).filter_map(|line| quoted_path(&line));
+    let mut paths: Vec<PathBuf> = vec!["/dev/shm".into()];
+    paths.extend(named);
+    paths.dedup();
+    let (sender, answers) = mpsc::channel();
+    // A thread that waits for a file server is left behind.
+    let _ = thread::Builder::new()
+        .spawn(move || paths.into_iter().filter_map(file_system).try_for_each(|system| sender.send(system)));
+    let mut found = Vec::new();
+    while let Ok(system) = answers.recv_timeout(PATIENCE) {
+        found.push(system);
+    }
+    found
+}
+
+/// The state of the file system that has this path, or would have it.
+fn file_system(path: PathBuf) -> Option<FileSystem> {
+    let state = path.ancestors().find_map(|folder| statvfs(folder).ok())?;
+    Some(FileSystem {
+        path,
+        free: state.f_bavail * state.f_frsize,
+        size: state.f_blocks * state.f_frsize,
+        free_files: (state.f_files > 0).then_some(state.f_favail),
+        read_only: state.f_flag.contains(StatVfsMountFlags::RDONLY),
+    })
+}
+
+fn words(failure: &Failure) -> impl Iterator<Item = String> {
+    let lines: Vec<String> =
+        failure.traceback().lines().map(str::to_owned).chain(failure.death.tail.iter().cloned()).collect();
+    lines.into_iter()
+}
+
+fn quoted_path(line: &str) -> Option<PathBuf> {
+    let (rest, _) = line.rsplit_once('\'')?;
+    let (_, path) = rest.rsplit_once('\'')?;
+    path.starts_with('/').then(|| path.into())
+}
+
+/// Who has the port that a worker could not have: the one that its message names, otherwise MASTER_PORT.
+fn port(failures: &[Failure], master_port: Option<u16>) -> Option<String> {
+    let line = failures.iter().flat_map(words).find(|line| PORT_TAKEN.iter().any(|mark| line.contains(mark)))?;
+    let port = named_port(&line).or(master_port)?;
+    port_owner(port).map(|owner| owner.to_string())
+}
+
+/// `('0.0.0.0', 29500)`, `port: 29500`, `127.0.0.1:29500`.
+fn named_port(line: &str) -> Option<u16> {
+    let mut numbers = line.split(|c: char| !c.is_ascii_digit()).filter_map(|text| text.parse::<u16>().ok());
+    numbers.rfind(|port| *port >= 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(folder: &Path, file: &str, text: &str) -> PathBuf {
+        let path = folder.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    #[test]
+    fn finds_the_counter_of_kills_in_both_versions_of_cgroups() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let cgroups = at(root, "cgroup", "4:memory:/slurm/job_7\n1:cpu:/\n0::/\n");
+        let old = at(root, "fs/memory/slurm/job_7/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
+        assert_eq!(memory_events(&cgroups, &root.join("fs")), Some(old.clone()));
+        assert_eq!(kills(&old), Some(3));
+        let cgroups = at(root, "cgroup2", "0::/job_8\n");
+        let new = at(root, "fs2/job_8/memory.events", "low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\noom_group_kill 0\n");
+        assert_eq!(memory_events(&cgroups, &root.join("fs2")), Some(new.clone()));
+        assert_eq!(kills(&new), Some(1));
+        // In a container the path may not exist.
+        let inside = at(root, "fs3/memory.events", "oom_kill 0\n");
+        assert_eq!(memory_events(&cgroups, &root.join("fs3")), Some(inside));
+        assert_eq!(memory_events(&cgroups, &root.join("none")), None);
+    }
+
+    #[test]
+    fn keeps_the_telling_lines_of_the_kernels_log() {
+        let record =
+            "6,6920,35703,-;Memory cgroup out of memory: Killed process 71 (python) total-vm:1kB\n SUBSYSTEM=x\n";
+        assert!(telling(record).unwrap().ends_with("total-vm:1kB"));
+        assert_eq!(telling("6,6920,35703,-;br0: port 1 entered blocking state\n"), None);
+        assert_eq!(telling(""), None);
+    }
+
+    #[test]
+    fn finds_the_port_and_the_path_in_a_message() {
+        assert_eq!(
+            named_port(
+                "[Errno 98] error while attempting to bind on address ('0.0.0.0', 29500): address already in use"
+            ),
+            Some(29500)
+        );
+        assert_eq!(named_port("OSError: [Errno 98] Address already in use"), None);
+        assert_eq!(quoted_path("OSError: [Errno 28] No space left on device: '/x/y'"), Some("/x/y".into()));
+        assert_eq!(quoted_path("it isn't"), None);
+        assert!(file_system("/dev/shm/no/such/folder".into()).is_some_and(|system| system.size > 0));
+    }
+
+    #[test]
+    fn reads_slurms_end_time() {
+        assert_eq!(job_end(Some("1763635200")), Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_763_635_200)));
+        assert_eq!((job_end(Some("soon")), job_end(None)), (None, None));
+    }
+}

@@ -1,0 +1,24 @@
+//! Who is at fault for a failure, and why: one sentence with the rank, its host, the cause, the evidence, and what to do.
+//!
+//! - [`gather`]: collects the [`Evidence`] where it exists, after a failure only.
+//! - [`judge`]: a pure function from the workers' ends and the evidence to a [`Verdict`].
+//! - [`rules`]: the known causes, one file for each family.
+//! - [`python`], [`native`]: read errors in a worker's output; [`case`] is one worker's end as the rules see it.
+//!
+//! The worker that ended first is often not at fault: it lost the connection to another rank, or waited for one until a deadline. Then
+//! the cause is looked for in the other workers. Without evidence the verdict says "unknown".
+
+mod case;
+mod evidence;
+mod gather;
+mod native;
+mod python;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod verdicts;
+
+pub use evidence::{Elsewhere, Evidence, FileSystem, MemoryKills, Standing};
+pub use gather::{AtStart, gather, standing};
+pub use rules::{Class, FAMILIES, Rule};
+pub use verdicts::{Verdict, judge};

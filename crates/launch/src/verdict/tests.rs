@@ -1,0 +1,313 @@
+//! Every rule by its example, and who is at fault if several workers ended.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lockstep_process::Standstill;
+
+use super::rules::all;
+use super::*;
+use crate::report::testing::{at, death, with_file};
+use crate::report::{Death, Failure, first_failure};
+
+/// A worker that ended after these milliseconds, with these last lines.
+fn ended(rank: usize, exitcode: i32, millis: u64, text: &str) -> Failure {
+    let tail = text.lines().map(str::to_owned).collect();
+    Failure::of(Death { tail, ..death(rank, exitcode, millis) }, "node0")
+}
+
+fn stopped(rank: usize, text: &str) -> Failure {
+    let failure = ended(rank, -15, 4_000, text);
+    Failure { death: Death { stopped: true, ..failure.death }, ..failure }
+}
+
+fn evidence() -> Evidence {
+    Evidence { host: "node0".into(), ranks: vec![0, 1, 2], ..Evidence::default() }
+}
+
+fn verdict(failures: &[Failure], evidence: &Evidence) -> Verdict {
+    judge(failures, first_failure(failures).unwrap(), evidence).unwrap()
+}
+
+fn alone(exitcode: i32, text: &str) -> Verdict {
+    verdict(&[ended(1, exitcode, 3_000, text)], &evidence())
+}
+
+const PEER: &str = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:40112";
+const TRACEBACK: &str =
+    "Traceback (most recent call last):\n  File \"train.py\", line 9, in step\n    f()\nValueError: no such layer";
+
+#[test]
+fn every_rule_with_an_example_finds_it() {
+    for rule in all() {
+        let (exitcode, text) = rule.example;
+        if text.is_empty() && (exitcode >= 0 || ["rank-cannot-be-killed"].contains(&rule.name)) {
+            continue;
+        }
+        let found = alone(exitcode, text);
+        assert_eq!(found.rule, rule.name, "{found}");
+    }
+}
+
+#[test]
+fn an_example_is_found_also_as_the_end_of_a_traceback() {
+    let plain =
+        |rule: &&Rule| rule.example.0 == 1 && !rule.example.1.contains(['\n']) && rule.example.1.contains("Error");
+    for rule in all().filter(plain) {
+        let text = format!(
+            "epoch 3\nTraceback (most recent call last):\n  File \"/x/t.py\", line 9, in step\n    f()\n{}\n",
+            rule.example.1
+        );
+        let found = alone(1, &text);
+        assert_eq!(found.rule, rule.name, "{found}");
+        assert!(found.how_known.contains("/x/t.py:9 in step") || found.cause.contains("/x/t.py:9 in step"), "{found}");
+    }
+}
+
+#[test]
+fn names_are_unique_and_all_texts_are_there() {
+    let names: Vec<&str> = all().map(|rule| rule.name).collect();
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+    assert!(names.len() >= 60, "{}", names.len());
+    for Rule { name, evidence, advice, .. } in all() {
+        assert!(!evidence.is_empty() && !advice.is_empty() && !advice.ends_with('.'), "{name}");
+    }
+}
+
+#[test]
+fn an_exception_is_reported_with_its_cause_and_the_users_own_lines() {
+    let text = "Traceback (most recent call last):\n  File \"/x/data.py\", line 7, in load\n    f()\nKeyError: 'a'\n\n\
+        The above exception was the direct cause of the following exception:\n\n\
+        Traceback (most recent call last):\n  File \"/x/train.py\", line 30, in <module>\n    main()\n\
+        \x20 File \"/e/lib/python3.11/site-packages/t.py\", line 5, in call\nRuntimeError: cannot load\n";
+    let found = alone(1, text);
+    assert_eq!(
+        found.to_string(),
+        "verdict: rank 1 on node0: RuntimeError: cannot load (/x/train.py:30), caused by KeyError: 'a' (/x/data.py:7 in load) \
+         (evidence: its traceback); advice: start at that line"
+    );
+}
+
+#[test]
+fn an_exception_is_read_also_where_pytorch_puts_the_rank_before_each_line() {
+    let text = TRACEBACK.lines().map(|line| format!("[rank1]: {line}\n")).collect::<String>();
+    let text = format!("{text}[rank1]:[W1122 10:00:00 ProcessGroup.cpp:1] destroyed\n");
+    assert_eq!(alone(1, &text).cause, "ValueError: no such layer (train.py:9 in step)");
+}
+
+#[test]
+fn an_error_file_counts_before_the_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let python = r#"{"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File \"x.py\", line 2, in f\nValueError: no\n", "timestamp": "1763635203"}}}"#;
+    let found = verdict(&[with_file(&dir, death(1, 1, 3_500), python)], &evidence());
+    assert_eq!((found.cause.as_str(), found.how_known.as_str()), ("ValueError: no (x.py:2 in f)", "its error file"));
+    let rust = r#"{"message": {"message": "m", "extraInfo": {"lockstep": {"panic": true, "text": "index out of bounds", "location": "src/main.rs:3:5", "trace": null, "unix_nanos": 1}}}}"#;
+    let found = verdict(&[with_file(&dir, death(1, 101, 3_500), rust)], &evidence());
+    assert_eq!((found.rule, found.cause.as_str()), ("panic", "it panicked: index out of bounds (src/main.rs:3:5)"));
+}
+
+#[test]
+fn a_kill_is_told_from_the_memory_killers() {
+    let counted = |after| {
+        let memory = Some(MemoryKills { file: "/sys/fs/cgroup/memory.events".into(), before: 2, after });
+        verdict(&[ended(1, -9, 3_000, "step 3")], &Evidence { memory, ..evidence() })
+    };
+    let killer = counted(3);
+    assert_eq!(killer.rule, "memory-killer");
+    assert_eq!(killer.how_known, "SIGKILL, and /sys/fs/cgroup/memory.events rose from 2 to 3 (oom_kill)");
+    let other = counted(2);
+    assert_eq!(other.rule, "killed");
+    assert!(other.cause.starts_with("somebody else killed it") && other.how_known.contains("stayed 2"), "{other}");
+    let line = "Memory cgroup out of memory: Killed process 101 (python3) total-vm:9kB";
+    let logged = |line: &str| {
+        let kernel_log = vec![line.to_owned()];
+        verdict(&[ended(1, -9, 3_000, "")], &Evidence { kernel_log, ..evidence() }).rule
+    };
+    assert_eq!((logged(line), logged(&line.replace("101", "1011"))), ("memory-killer", "killed"));
+    // What a worker printed before somebody else killed it does not explain its end.
+    assert_eq!(alone(-9, TRACEBACK).rule, "killed");
+    // The memory killer does not explain another end.
+    let memory = Some(MemoryKills { file: "m".into(), before: 0, after: 1 });
+    assert_eq!(verdict(&[ended(1, 1, 3_000, TRACEBACK)], &Evidence { memory, ..evidence() }).rule, "exception");
+}
+
+#[test]
+fn a_signal_is_known_also_behind_a_shell() {
+    assert_eq!(alone(137, "").rule, "killed");
+    assert_eq!(alone(139, "Segmentation fault").rule, "segmentation-fault");
+    assert!(alone(139, "").how_known.contains("as a shell says"), "{}", alone(139, ""));
+}
+
+#[test]
+fn a_stack_overflow_is_told_from_another_segmentation_fault_by_the_kernels_log() {
+    let rule = |line: &str| {
+        let kernel_log = vec![line.to_owned()];
+        verdict(&[ended(1, -11, 3_000, "")], &Evidence { kernel_log, ..evidence() }).rule
+    };
+    assert_eq!(
+        rule("python[101]: segfault at 7ffc0e1fcff8 ip 000055d0 sp 00007ffc0e1fd000 error 6 in x"),
+        "stack-overflow"
+    );
+    assert_eq!(rule("python[101]: segfault at 0 ip 000055d0 sp 00007ffc0e1fd000 error 4 in x"), "segmentation-fault");
+    assert_eq!(
+        rule("python[102]: segfault at 7ffc0e1fcff8 ip 000055d0 sp 00007ffc0e1fd000 error 6 in x"),
+        "segmentation-fault"
+    );
+}
+
+#[test]
+fn a_bus_error_with_full_shared_memory_is_told_from_another() {
+    let rule = |free| {
+        let shm = FileSystem { path: "/dev/shm".into(), free, size: 64 << 20, free_files: Some(9), read_only: false };
+        verdict(&[ended(1, -7, 3_000, "")], &Evidence { file_systems: vec![shm], ..evidence() }).rule
+    };
+    assert_eq!((rule(0), rule(4096)), ("shared-memory-full", "bus-error"));
+}
+
+#[test]
+fn the_time_limit_is_known_by_the_jobs_end() {
+    let rule = |seconds| {
+        let job_end = Some(at(0) + Duration::from_secs(seconds));
+        verdict(&[ended(1, -15, 3_000, "")], &Evidence { job_end, ..evidence() }).rule
+    };
+    assert_eq!((rule(2), rule(60)), ("time-limit", "asked-to-end"));
+}
+
+#[test]
+fn a_full_disk_is_named_with_its_folder_and_state() {
+    let path = PathBuf::from("/scratch/7.pt");
+    let disk = FileSystem { path, free: 0, size: 10 << 30, free_files: None, read_only: false };
+    let text = "OSError: [Errno 28] No space left on device: '/scratch/7.pt'";
+    let found = verdict(&[ended(1, 1, 3_000, text)], &Evidence { file_systems: vec![disk], ..evidence() });
+    assert_eq!(found.cause, "a disk is full: /scratch/7.pt");
+    assert!(found.how_known.ends_with("; /scratch/7.pt has 0 of 10240 MiB free"), "{found}");
+}
+
+#[test]
+fn a_rank_that_lost_its_peer_is_not_at_fault_if_another_failed_by_itself() {
+    let first = || ended(0, 1, 3_000, PEER);
+    for culprit in [ended(1, 1, 3_050, TRACEBACK), stopped(1, TRACEBACK), ended(1, -9, 3_050, "")] {
+        let found = verdict(&[first(), culprit], &evidence());
+        assert_eq!(found.rank, 1, "{found}");
+        assert!(found.how_known.contains("rank 0 ended first, but as a consequence"), "{found}");
+    }
+    // A worker that was only stopped is not at fault, nor is one whose traceback was long ago.
+    for innocent in [stopped(1, ""), stopped(1, &format!("{TRACEBACK}{}", "\nstep 5".repeat(12)))] {
+        let found = verdict(&[first(), innocent], &evidence());
+        assert_eq!((found.rank, found.rule), (0, "peer-gone"), "{found}");
+        assert!(
+            found.to_string().starts_with("verdict: unknown which rank is at fault; rank 0 on node0 noticed it: "),
+            "{found}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_returned_early_is_at_fault_for_those_that_waited() {
+    let waited = "RuntimeError: [x/unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation to complete";
+    for text in [PEER, waited] {
+        let found = verdict(&[ended(0, 1, 3_000, text)], &Evidence { returned: vec![2], ..evidence() });
+        assert_eq!((found.rank, found.rule), (2, "rank-returned-early"), "{found}");
+    }
+    let own = verdict(&[ended(0, 1, 3_000, TRACEBACK)], &Evidence { returned: vec![2], ..evidence() });
+    assert_eq!((own.rank, own.rule), (0, "exception"));
+}
+
+#[test]
+fn a_rank_that_stands_still_is_at_fault_for_those_that_waited() {
+    let at = |state| Standstill { state, wait_channel: None, file: None, tracer: None };
+    let waited = "RuntimeError: [x/unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation to complete";
+    for (state, rule) in [('T', "rank-stopped"), ('D', "rank-cannot-be-killed")] {
+        let standing = vec![Standing { rank: 2, pid: 7, at: at(state) }];
+        let found = verdict(&[ended(0, 1, 3_000, waited)], &Evidence { standing, ..evidence() });
+        assert_eq!((found.rank, found.rule), (2, rule), "{found}");
+    }
+}
+
+#[test]
+fn the_rank_that_the_evidence_names_is_at_fault() {
+    let barrier = "RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms";
+    let found = verdict(&[ended(0, 1, 3_000, barrier)], &evidence());
+    assert_eq!((found.rank, found.host.as_deref()), (2, Some("node0")));
+    assert_eq!(found.cause, "rank 2 did not come to a barrier for 2000 ms");
+    // It may end after a rank that only lost it.
+    let found = verdict(&[ended(1, 1, 3_000, PEER), ended(0, 1, 3_050, barrier)], &evidence());
+    assert_eq!((found.rank, found.cause.as_str()), (2, "rank 2 did not come to a barrier for 2000 ms"));
+    let elsewhere = verdict(&[ended(0, 1, 3_000, &barrier.replace("Rank 2", "Rank 7"))], &evidence());
+    assert_eq!((elsewhere.rank, elsewhere.host), (7, None));
+    let own = verdict(&[ended(0, 1, 3_000, barrier), stopped(2, TRACEBACK)], &evidence());
+    assert_eq!((own.rank, own.rule), (2, "exception"), "{own}");
+    let differ = all().find(|rule| rule.name == "calls-differ").unwrap().example.1;
+    let found = verdict(&[ended(0, 1, 3_000, differ)], &evidence());
+    assert_eq!((found.rank, found.cause.as_str()), (1, "ranks are in different collectives: rank 1 is in BROADCAST"));
+}
+
+#[test]
+fn a_desync_report_names_the_rank_that_is_not_in_the_call() {
+    let report = |others: &str| {
+        format!(
+            "error: x failed\n  caused by: all_reduce on rank 0 timed out after 1.00 s: {others}; this rank was in call 4, all_reduce of [4]: [x.cc:1] Timed out waiting 1000ms for recv operation to complete"
+        )
+    };
+    let rank = |others: &str| verdict(&[ended(0, 1, 3_000, &report(others))], &evidence());
+    let outside = rank("rank 1 was outside any collective, after 3 finished calls");
+    assert_eq!(outside.rank, 1);
+    assert_eq!(
+        outside.cause,
+        "rank 1 was outside any collective, after 3 finished calls while others were in call 4, all_reduce of [4]"
+    );
+    assert_eq!(rank("rank 1 was in call 4, broadcast of [4]").rank, 1);
+    assert_eq!(rank("rank 1 did not answer within 3 s: it has exited, was killed").rank, 1);
+    // A rank in another call may itself wait for the one that is in none.
+    assert_eq!(
+        rank("rank 1 was in call 4, broadcast of [4]; rank 2 has left the group after 3 finished calls").rank,
+        2
+    );
+    // Ranks that all failed in the same way name nobody.
+    assert_eq!(rank("rank 1 failed in irecv [1] from rank 0 (Timeout)").rank, 0);
+}
+
+#[test]
+fn another_nodes_verdict_is_taken_for_a_consequence_only() {
+    let elsewhere = Some(Elsewhere { rank: 5, host: "node1".into(), message: "ValueError: no".into() });
+    let evidence = Evidence { elsewhere, ..evidence() };
+    let found = verdict(&[ended(0, 1, 3_000, PEER)], &evidence);
+    assert_eq!((found.rank, found.host.as_deref(), found.cause.as_str()), (5, Some("node1"), "ValueError: no"));
+    assert_eq!(verdict(&[ended(0, 1, 3_000, TRACEBACK)], &evidence).rank, 0);
+}
+
+#[test]
+fn another_node_learns_whether_the_rank_is_at_fault_or_only_noticed_it() {
+    for (text, class) in [(TRACEBACK, Class::Cause), (PEER, Class::PeerGone)] {
+        let own = alone(1, text);
+        let other = Verdict::from(&Elsewhere { rank: own.rank, host: "node0".into(), message: own.message() });
+        assert_eq!((other.rank, &other.cause, other.class), (1, &own.cause, class), "{other}");
+    }
+    let silent = Verdict::from(&Elsewhere { rank: 1, host: "node0".into(), message: String::new() });
+    assert_eq!(silent.class, Class::Unknown);
+}
+
+#[test]
+fn known_words_in_a_log_do_not_explain_an_exception() {
+    let text =
+        format!("WARNING: CUDA out of memory, batch halved\nConnection reset by peer, trying again\n{TRACEBACK}");
+    assert_eq!(alone(1, &text).rule, "exception");
+}
+
+#[test]
+fn says_unknown_where_there_is_no_evidence() {
+    let found = alone(3, "");
+    assert_eq!((found.rule, found.class), ("unknown", Class::Unknown));
+    assert!(found.to_string().contains("unknown: it left no error and no output (evidence: exit code 3)"), "{found}");
+}
+
+#[test]
+fn survives_a_text_that_is_cut_anywhere() {
+    for rule in all() {
+        let (exitcode, text) = rule.example;
+        for (end, _) in text.char_indices() {
+            alone(exitcode, &text[..end]);
+        }
+    }
+}

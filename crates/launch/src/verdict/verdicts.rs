@@ -1,0 +1,191 @@
+//! From the workers' ends and the evidence to the verdict.
+
+use std::fmt;
+
+use super::case::{Case, Found};
+use super::evidence::{Elsewhere, Evidence, Standing};
+use super::rules::{self, Class, Rule};
+use crate::report::Failure;
+
+/// Begins the message to other nodes if the rank only noticed the failure.
+const NOTICED: &str = "it only noticed the failure: ";
+
+/// Who is at fault, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The rank at fault, or that noticed the failure if nobody is known to be at fault.
+    pub rank: usize,
+    /// Its host; `None` for a rank of another node whose host is not known here.
+    pub host: Option<String>,
+    /// What happened.
+    pub cause: String,
+    /// The evidence.
+    pub how_known: String,
+    /// What to do.
+    pub advice: String,
+    /// The name of the rule that found it.
+    pub rule: &'static str,
+    /// Whether the rank is at fault, or only noticed the failure.
+    pub class: Class,
+    /// The evidence is the rank's own end, and not what other ranks or its node reported of it.
+    pub own: bool,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Verdict { rank, host, cause, how_known, advice, .. } = self;
+        let host = host.as_deref().unwrap_or("another node");
+        if self.class.is_consequence() {
+            write!(f, "verdict: unknown which rank is at fault; rank {rank} on {host} noticed it: {cause}")?;
+        } else {
+            write!(f, "verdict: rank {rank} on {host}: {cause}")?;
+        }
+        write!(f, " (evidence: {how_known}); advice: {advice}")
+    }
+}
+
+impl Verdict {
+    /// The cause, for other nodes; [`Elsewhere::message`] there.
+    pub fn message(&self) -> String {
+        let noticed = if self.class.is_consequence() { NOTICED } else { "" };
+        format!("{noticed}{}", self.cause)
+    }
+}
+
+/// A worker's end with the rule that explains it.
+struct Explained<'a> {
+    case: Case<'a>,
+    rule: &'static Rule,
+    found: Found,
+}
+
+/// The verdict on these failures, in the kernel's order, of which `first` came first.
+pub fn judge(failures: &[Failure], first: usize, evidence: &Evidence) -> Option<Verdict> {
+    let explained: Vec<Explained<'_>> = failures.iter().map(|failure| explain(failure, evidence)).collect();
+    let reporter = explained.get(first)?;
+    if !reporter.rule.class.is_consequence() {
+        return Some(reporter.verdict());
+    }
+    let named = |by: &Explained<'_>| by.found.names.map(|rank| on_named(rank, by, &explained, evidence));
+    let others = || explained.iter().enumerate().filter(|(at, _)| *at != first).map(|(_, other)| other);
+    let at_fault = |class| move |other: &&Explained<'_>| other.rule.class == class && other.counts();
+    let verdict = named(reporter)
+        .or_else(|| others().find(at_fault(Class::Cause)).map(|other| other.blamed_by(reporter)))
+        .or_else(|| others().filter(|other| other.counts()).find_map(named))
+        .or_else(|| evidence.standing.first().map(|standing| on_standing(standing, reporter, evidence)))
+        .or_else(|| elsewhere(reporter, evidence).filter(|verdict| verdict.class == Class::Cause))
+        .or_else(|| evidence.returned.first().map(|rank| on_returned(*rank, reporter, evidence)))
+        .or_else(|| elsewhere(reporter, evidence))
+        .or_else(|| {
+            others()
+                .filter(|other| other.rule.class == Class::Unknown)
+                .find(|other| other.counts())
+                .map(|other| other.blamed_by(reporter))
+        });
+    Some(verdict.unwrap_or_else(|| reporter.verdict()))
+}
+
+fn explain<'a>(failure: &'a Failure, evidence: &'a Evidence) -> Explained<'a> {
+    let case = Case::new(failure, evidence);
+    let found = rules::all().find_map(|rule| (rule.find)(&case).map(|found| (rule, found)));
+    let (rule, found) = found.unwrap_or_else(|| (rules::last(), rules::unknown(&case)));
+    Explained { case, rule, found }
+}
+
+impl Explained<'_> {
+    fn verdict(&self) -> Verdict {
+        let Explained { case, rule, found } = self;
+        let rank = case.failure.death.rank;
+        let named = found.names.filter(|named| *named != rank);
+        let how_known = match named {
+            Some(_) => format!("rank {rank} reported it, {}", found.how),
+            None => found.how.clone(),
+        };
+        let rank = named.unwrap_or(rank);
+        let host = case.evidence.ranks.contains(&rank).then(|| case.evidence.host.clone());
+        let host = if named.is_none() { Some(case.failure.host.clone()) } else { host };
+        Verdict {
+            rank,
+            host,
+            cause: found.cause.clone(),
+            how_known,
+            advice: rule.advice.to_owned(),
+            rule: rule.name,
+            class: if named.is_some() { Class::Cause } else { rule.class },
+            own: named.is_none(),
+        }
+    }
+
+    /// A worker that was stopped failed by itself only if it left an error of its own.
+    fn counts(&self) -> bool {
+        !self.case.failure.death.stopped || self.case.error.is_some()
+    }
+
+    /// The verdict on this worker, whose failure another one noticed.
+    fn blamed_by(&self, reporter: &Explained<'_>) -> Verdict {
+        let verdict = self.verdict();
+        Verdict { how_known: format!("{}; {}", verdict.how_known, reporter.as_consequence()), ..verdict }
+    }
+
+    fn as_consequence(&self) -> String {
+        format!("rank {} ended first, but as a consequence: {}", self.case.failure.death.rank, self.found.cause)
+    }
+}
+
+/// The verdict on the rank that the reporter's own evidence names.
+fn on_named(rank: usize, reporter: &Explained<'_>, all: &[Explained<'_>], evidence: &Evidence) -> Verdict {
+    let own = all.iter().find(|other| other.case.failure.death.rank == rank && other.rule.class == Class::Cause);
+    if let Some(own) = own.filter(|own| own.counts()) {
+        return own.blamed_by(reporter);
+    }
+    if let Some(standing) = evidence.standing.iter().find(|standing| standing.rank == rank) {
+        return on_standing(standing, reporter, evidence);
+    }
+    if evidence.returned.contains(&rank) { on_returned(rank, reporter, evidence) } else { reporter.verdict() }
+}
+
+/// The verdict on a worker that stood still at the first failure.
+fn on_standing(standing: &Standing, reporter: &Explained<'_>, evidence: &Evidence) -> Verdict {
+    let name = if standing.at.in_kernel() { "rank-cannot-be-killed" } else { "rank-stopped" };
+    let how = format!("/proc/{}/stat at the first failure; {}", standing.pid, reporter.as_consequence());
+    by_rule(name, standing.rank, standing.at.to_string(), how, evidence)
+}
+
+/// The verdict on a worker that had ended with exit code 0.
+fn on_returned(rank: usize, reporter: &Explained<'_>, evidence: &Evidence) -> Verdict {
+    let cause = "it returned with exit code 0 while other ranks still waited for it".to_owned();
+    by_rule("rank-returned-early", rank, cause, format!("its exit code; {}", reporter.as_consequence()), evidence)
+}
+
+fn by_rule(name: &str, rank: usize, cause: String, how_known: String, evidence: &Evidence) -> Verdict {
+    let rule = rules::all().find(|rule| rule.name == name).unwrap_or(rules::last());
+    let host = Some(evidence.host.clone());
+    let advice = rule.advice.to_owned();
+    Verdict { rank, host, cause, how_known, advice, rule: rule.name, class: Class::Cause, own: false }
+}
+
+/// The verdict of the node that ended the job.
+fn elsewhere(reporter: &Explained<'_>, evidence: &Evidence) -> Option<Verdict> {
+    let verdict = Verdict::from(evidence.elsewhere.as_ref()?);
+    Some(Verdict { how_known: format!("{}; {}", verdict.how_known, reporter.as_consequence()), ..verdict })
+}
+
+impl From<&Elsewhere> for Verdict {
+    fn from(Elsewhere { rank, host, message }: &Elsewhere) -> Self {
+        let (class, cause) = match message.strip_prefix(NOTICED) {
+            Some(cause) => (Class::PeerGone, cause),
+            None if message.is_empty() => (Class::Unknown, "unknown: its node names no cause"),
+            None => (Class::Cause, message.as_str()),
+        };
+        Verdict {
+            rank: *rank,
+            host: Some(host.clone()),
+            cause: cause.to_owned(),
+            how_known: "the verdict of its node, which ended the job".to_owned(),
+            advice: "see the report of that node".to_owned(),
+            rule: "elsewhere",
+            class,
+            own: false,
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Failures that need more than one program: ranks that notice another one's end first, control groups, two nodes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+
+use super::assert_verdict;
+use crate::run::nodes::Job;
+use crate::run::site::Site;
+use crate::running::Running;
+
+/// Three ranks: the one that the first argument names accepts a connection of each other and then ends, or stops, as the second
+/// argument says. The others see that, and fail as ranks of a process group do.
+const RANKS: &str = r#"
+import atexit, os, signal, socket, sys, time
+rank, bad, how = int(os.environ["RANK"]), int(sys.argv[1]), sys.argv[2]
+name = f"socket.{bad}.{how}"
+
+def state(pid):
+    return open(f"/proc/{pid}/stat").read().rsplit(") ", 1)[1][0]
+
+if rank == bad:
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(name + ".new")
+    server.listen()
+    os.rename(name + ".new", name)
+    peers = [server.accept()[0] for _ in range(2)]
+    for peer in peers:
+        peer.send(str(os.getpid()).encode())
+    if how == "returns":
+        os._exit(0)
+    if how == "stops":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    def end_slowly():
+        for peer in peers:
+            peer.shutdown(socket.SHUT_RDWR)
+        time.sleep(1000)
+    atexit.register(end_slowly)
+    raise ValueError("no such layer")
+
+while not os.path.exists(name):
+    time.sleep(0.01)
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(name)
+pid = int(peer.recv(20))
+if how == "stops":
+    while state(pid) != "T":
+        time.sleep(0.01)
+    raise RuntimeError("[../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation to complete")
+while peer.recv(1):
+    pass
+while how == "returns" and state(pid) != "Z":
+    time.sleep(0.01)
+raise RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:40112")
+"#;
+
+fn ranks(how: &str, says: &[&str]) {
+    let site = Site::new();
+    let script = site.file("ranks.py", RANKS);
+    for bad in [0, 1] {
+        let ended = site.run(&["--standalone", "--nproc-per-node=3", &script, &bad.to_string(), how]).code(1);
+        assert_verdict(&ended, bad, says);
+        // torchrun's form names the same rank.
+        let root = ended.err.split_once("Root Cause").map(|(_, root)| root.to_owned());
+        if how == "fails" {
+            assert!(root.unwrap().contains(&format!("rank      : {bad} ")), "{ended}");
+        }
+    }
+    site.assert_no_process();
+}
+
+#[test]
+fn a_rank_that_fails_but_ends_late_is_named_instead_of_those_that_lost_it() {
+    ranks("fails", &["ValueError: no such layer (", "ended first, but as a consequence: it lost a connection"]);
+}
+
+#[test]
+fn a_rank_that_returned_early_is_named_instead_of_those_that_lost_it() {
+    ranks("returns", &["it returned with exit code 0 while other ranks still waited for it", "as a consequence"]);
+}
+
+#[test]
+fn a_rank_that_is_stopped_is_named_instead_of_those_that_waited_for_it() {
+    ranks(
+        "stops",
+        &["it is stopped by a signal (SIGSTOP, or Ctrl-Z)", "did not take part in a collective in time (1000 ms)"],
+    );
+}
+
+/// A control group of this test in a hierarchy of version 1, within this process's own. Removed when it is dropped.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// Prints why if there is none.
+    fn new(controller: &str, what: &str) -> Option<Self> {
+        let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let line = cgroups
+            .lines()
+            .find_map(|line| line.split_once(&format!(":{controller}:")).map(|(_, path)| path.to_owned()));
+        let own = line.map(|path| Path::new("/sys/fs/cgroup").join(controller).join(path.trim_start_matches('/')));
+        let folder = own.map(|own| own.join(format!("lockstep-test-{}", std::process::id())));
+        let made = folder.as_ref().map(fs::create_dir);
+        match (folder, made) {
+            (Some(folder), Some(Ok(()))) => Some(Cgroup(folder)),
+            (_, made) => {
+                let why = made
+                    .and_then(Result::err)
+                    .map_or_else(|| "no such controller".to_owned(), |error| error.to_string());
+                println!("not verified here: {what} (no control group for {controller}: {why})");
+                None
+            }
+        }
+    }
+
+    fn set(&self, file: &str, value: &str) -> std::io::Result<()> {
+        fs::write(self.0.join(file), value)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = self.set("freezer.state", "THAWED");
+        // It is busy until the kernel has removed its last process.
+        let _ = lockstep_watchdog::until(|| fs::remove_dir(&self.0).is_ok());
+    }
+}
+
+#[test]
+fn a_rank_that_the_memory_killer_ended_is_told_from_one_that_somebody_killed() {
+    let Some(cgroup) = Cgroup::new("memory", "the kernel's memory killer") else { return };
+    let site = Site::new();
+    cgroup.set("memory.limit_in_bytes", "134217728").unwrap();
+    let greedy = "exec $PYTHON_EXEC -c 'b\"x\" * (1 << 28)'";
+    for (bad, script, says) in [
+        (0, greedy, "the kernel's memory killer ended it"),
+        (1, greedy, "the kernel's memory killer ended it"),
+        (1, "kill -KILL $$", "somebody else killed it"),
+    ] {
+        let script = format!("[ $RANK = {bad} ] || exec sleep 1000; {script}").replace('$', "$$");
+        let job = site.lockstep(&["--standalone", "--nproc-per-node=3", "sh", "-c", &script]);
+        let mut command = std::process::Command::new("sh");
+        let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", cgroup.0.display());
+        command.args(["-c", &enter, "sh"]).arg(job.get_program()).args(job.get_args());
+        site.prepare(&mut command);
+        let ended = Running::start(command).ended().code(1);
+        assert_verdict(&ended, bad, &[says, "memory.oom_control"]);
+    }
+}
+
+#[test]
+fn a_rank_that_hangs_in_the_kernel_is_given_up_and_named() {
+    let Some(cgroup) = Cgroup::new("freezer", "a rank that hangs in the kernel") else { return };
+    let site = Site::new();
+    // SIGKILL does not reach a process that this version of the freezer has frozen: its state is D.
+    let enter = format!("echo $$ > {}/cgroup.procs; echo up; exec sleep 1000", cgroup.0.display());
+    let waits = "until [ -e go ]; do sleep 0.01; done; echo 'Timed out waiting 1000ms for recv operation to complete' >&2; exit 1";
+    let script = format!("[ $RANK = 0 ] && {{ {waits}; }}; {enter}").replace('$', "$$");
+    let running = site.start(&["--standalone", "--nproc-per-node=2", "--stop-timeout=0.2", "sh", "-c", &script]);
+    running.await_out("up", 1);
+    cgroup.set("freezer.state", "FROZEN").unwrap();
+    let state = || fs::read_to_string(cgroup.0.join("freezer.state")).unwrap();
+    site.until("the rank is frozen", || state().trim() == "FROZEN");
+    site.file("go", "");
+    let ended = running
+        .ended()
+        .code(1)
+        .says(&["rank 1 (local rank 1, pid ", "cannot be killed and is given up: it waits in the kernel"]);
+    assert_verdict(
+        &ended,
+        1,
+        &["it waits in the kernel, where no signal reaches it (state D)", "rank 0 ended first, but as a consequence"],
+    );
+    drop(cgroup);
+    site.await_no_process();
+}
+
+#[test]
+fn the_other_node_prints_the_verdict_too() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let script = site.file(
+        "fails.py",
+        "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('no such layer')\ntime.sleep(1000)\n",
+    );
+    let [first, second] =
+        [0, 1].map(|n| Running::start(job.c10d(n, &["--nnodes=2", "--max-restarts=0", "--tee=3", &script])));
+    let (first, second) = (first.ended().code(1), second.ended().code(1));
+    let [own, other] = if first.err.contains("Root Cause") { [first, second] } else { [second, first] };
+    assert_verdict(&own, 1, &["ValueError: no such layer (", "fails.py:3)"]);
+    assert_verdict(&other, 1, &["ValueError: no such layer (", "the verdict of its node, which ended the job"]);
+    site.assert_no_process();
+}
+
+/// Two nodes of one rank each: the rank that the first argument names fails by itself, the other one because it lost that rank.
+const NODES: &str = r#"
+import os, socket, sys
+if os.environ["RANK"] == sys.argv[1]:
+    server = socket.socket(socket.AF_UNIX)
+    server.bind("socket.new")
+    server.listen()
+    os.rename("socket.new", "socket")
+    peer = server.accept()[0]
+    peer.send(str(os.getpid()).encode())
+    raise ValueError("no such layer")
+import time
+while not os.path.exists("socket"):
+    time.sleep(0.01)
+peer = socket.socket(socket.AF_UNIX)
+peer.connect("socket")
+pid = int(peer.recv(20))
+while open(f"/proc/{pid}/stat").read().rsplit(") ", 1)[1][0] != "Z":
+    time.sleep(0.01)
+raise RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:40112")
+"#;
+
+#[test]
+fn a_node_that_only_lost_a_rank_of_another_takes_that_nodes_verdict() {
+    for bad in [0, 1] {
+        let site = Site::new();
+        let job = Job::new(&site);
+        let script = site.file("nodes.py", NODES);
+        let words = ["--nnodes=2", "--max-restarts=0", "--tee=3", &script, &bad.to_string()];
+        let ended = [0, 1].map(|n| Running::start(job.c10d(n, &words))).map(|node| node.ended().code(1));
+        for node in ended {
+            assert_verdict(&node, bad, &["ValueError: no such layer ("]);
+        }
+        site.assert_no_process();
+    }
+}
+
+#[test]
+fn a_signal_to_the_launcher_blames_nobody() {
+    let site = Site::new();
+    let running = site.start(&["--standalone", "--nproc-per-node=2", "sh", "-c", "echo up; exec sleep 1000"]);
+    running.await_out("up", 2);
+    running.signal(Signal::TERM);
+    running.ended().code(1).never_says(&["verdict"]);
+}
