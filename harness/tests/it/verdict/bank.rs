@@ -30,7 +30,7 @@ pub(super) const START: &[Bad] = &[
         &["glibc is too old on this node", "GLIBC_9."],
     ),
     made(
-        r#"cp "$(command -v true)" foreign; printf '\377' | dd of=foreign bs=1 seek=18 conv=notrunc 2>/dev/null; command -v bash >/dev/null"#,
+        r#"cp "$(command -v ls)" foreign; printf '\377' | dd of=foreign bs=1 seek=18 conv=notrunc 2>/dev/null; command -v bash >/dev/null"#,
         "bash -c './foreign; exit $?'",
         &["a program was built for another processor"],
     ),
