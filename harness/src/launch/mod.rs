@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::io::{Write, stderr};
 use std::path::Path;
 
-use lockstep_launch::agent::{self, Verdict};
+use lockstep_launch::agent::{self, Ended};
 use lockstep_launch::config::{Config, ConfigError, HostInfo, threads_notice};
 use lockstep_launch::report::propagate_agent_error;
 use lockstep_launch::scheduler::{self, Allocation, Taken};
@@ -53,9 +53,9 @@ const TRY_HELP: &str = "For more information, try `lockstep run --help`";
 
 fn start(config: &Config) -> anyhow::Result<Code> {
     match agent::run(config).map_err(left_for_the_caller)? {
-        Verdict::Succeeded => Ok(Code::Success),
-        Verdict::Failed => Ok(Code::Failure),
-        Verdict::Saved => Ok(Code::Saved),
+        Ended::Succeeded => Ok(Code::Success),
+        Ended::Failed => Ok(Code::Failure),
+        Ended::Saved => Ok(Code::Saved),
     }
 }
 

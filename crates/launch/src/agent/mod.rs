@@ -26,4 +26,4 @@ mod state_machine;
 mod waits;
 mod workers;
 
-pub use node::{Verdict, run};
+pub use node::{Ended, run};

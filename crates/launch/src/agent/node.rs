@@ -26,7 +26,7 @@ const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// How a job ended on this node. All messages have been printed to stderr by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Ended {
     /// All workers of the job succeeded.
     Succeeded,
     /// The workers saved a snapshot and ended, as a signal asked.
@@ -35,14 +35,14 @@ pub enum Verdict {
     Failed,
 }
 
-impl Verdict {
+impl Ended {
     /// The exit code of the launcher.
     #[must_use]
     pub fn code(self) -> u8 {
         match self {
-            Verdict::Succeeded => 0,
-            Verdict::Failed => 1,
-            Verdict::Saved => SAVED,
+            Ended::Succeeded => 0,
+            Ended::Failed => 1,
+            Ended::Saved => SAVED,
         }
     }
 }
@@ -52,19 +52,19 @@ impl Verdict {
 ///
 /// # Errors
 /// When the job could not start here: the program, the log folder or the rendezvous is not available.
-pub fn run(config: &Config) -> anyhow::Result<Verdict> {
+pub fn run(config: &Config) -> anyhow::Result<Ended> {
     find_program(&config.program.file, std::env::var_os("PATH").as_deref())?;
     let before = raise_open_files(config.local_world_size, workers::open_files(config))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the agent's runtime")?;
-    let verdict = runtime.block_on(on_this_node(config, before));
+    let ended = runtime.block_on(on_this_node(config, before));
     // A name service that does not answer must not delay the exit.
     runtime.shutdown_background();
-    verdict
+    ended
 }
 
 /// Workers get the limit of open files from `before` it was raised.
-async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Verdict> {
+async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ended> {
     let mut signals = SignalStream::listen(&config.signals.all())?;
     let console = Console::of_this_process().context("cannot use stdout and stderr")?;
     let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -128,21 +128,21 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ve
         pending: None,
     };
     let outcome = agent.run().await;
-    let verdict = end(agent, outcome).await;
+    let ended = end(agent, outcome).await;
     // The other nodes may need the store until the very end.
     drop(keeps_store);
-    Ok(verdict)
+    Ok(ended)
 }
 
 /// Reports, announces the end to the other nodes, and cleans up.
-async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Verdict {
-    let verdict = match outcome {
-        Outcome::Succeeded => Verdict::Succeeded,
-        Outcome::Saved => Verdict::Saved,
-        _ => Verdict::Failed,
+async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Ended {
+    let ended = match outcome {
+        Outcome::Succeeded => Ended::Succeeded,
+        Outcome::Saved => Ended::Saved,
+        _ => Ended::Failed,
     };
-    let succeeded = verdict != Verdict::Failed;
-    agent.context.events.emit(&AgentEvent::Finished { code: verdict.code().into() });
+    let succeeded = ended != Ended::Failed;
+    agent.context.events.emit(&AgentEvent::Finished { code: ended.code().into() });
     let kept = agent.context.logs.path().filter(|_| agent.context.logs.stays(succeeded)).map(Path::to_owned);
     agent.await_cause().await;
     report(&mut agent, &outcome, kept.as_deref());
@@ -169,7 +169,7 @@ async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Verdict {
     }
     workers.close();
     console.flush(LAST_LINES);
-    verdict
+    ended
 }
 
 /// Prints to stderr how the job ended, unless it succeeded.
