@@ -88,7 +88,19 @@ impl Snapshots {
         let (report, jobs) = (report.clone(), report.job().map(str::to_owned).into_iter().collect());
         let (bad, foreign) = (BTreeSet::new(), BTreeSet::new());
         let attempt = Attempt::here();
-        Snapshots { folder, run, options, report, jobs, attempt, pending: None, claim: None, wishes: None, bad, foreign }
+        Snapshots {
+            folder,
+            run,
+            options,
+            report,
+            jobs,
+            attempt,
+            pending: None,
+            claim: None,
+            wishes: None,
+            bad,
+            foreign,
+        }
     }
 
     /// Copies everything that the step at `position` needs, and writes it, on rank 0; the other ranks have nothing to do.
