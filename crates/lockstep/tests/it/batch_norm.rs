@@ -101,7 +101,7 @@ fn synchronized_ranks_compute_what_one_rank_does_on_the_whole_batch() {
             (0..CHANNELS as usize).map(|i| parts.iter().map(|p| part(p)[i]).sum()).collect()
         };
         println!("{split:?}");
-        assert_close("outputs", &joined(|p| &p.output), &whole.output, 1e-6);
+        assert_close("outputs", &joined(|p| &p.output), &whole.output, 3e-6);
         assert_close("gradients of inputs", &joined(|p| &p.input_grad), &whole.input_grad, 1e-5);
         assert_close("gradients of weights", &summed(|p| &p.weight_grad), &whole.weight_grad, 1e-5);
         assert_close("gradients of biases", &summed(|p| &p.bias_grad), &whole.bias_grad, 1e-5);
