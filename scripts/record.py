@@ -287,6 +287,7 @@ def places(text, temporary):
     text = re.sub(r"^(  host      : ).+$", r"\1laptop", text, flags=re.M)
     text = re.sub(r"^(node \d+: )\S+ (?=\(127\.0\.0\.1\))", r"\1laptop ", text, flags=re.M)
     text = re.sub(r"(?<=[ (])" + re.escape(os.uname().nodename) + r"(?=:\S+[,)])", "laptop", text)
+    text = re.sub(r"^(verdict: .*?rank \d+ on )" + re.escape(os.uname().nodename) + r"\b", r"\1laptop", text, flags=re.M)
     return re.sub(r"\([^\s()]+, pid (\d+)\)", r"(laptop, pid \1)", text)
 
 
