@@ -79,8 +79,8 @@ fn fails_resume() {
 
 fn refuses() {
     let site = Site::new();
-    let message = stderr(&site.run("", &["verify", "09"]).code(2));
-    assert!(message.contains("there is no lab \"09\": there are 01-single-gpu, 02-spawn-ddp"), "{message}");
+    let message = stderr(&site.run("", &["verify", "99"]).code(2));
+    assert!(message.contains("there is no lab \"99\": there are 01-single-gpu, 02-spawn-ddp"), "{message}");
     for name in ["3", "03", "03-torchrun-env", "lab-03-torchrun-env", "ex-03"] {
         let message = stderr(&site.run("", &["verify", name]).code(2));
         assert!(message.contains("cannot find the program lab-03-torchrun-env"), "{name}: {message}");

@@ -79,7 +79,7 @@ fn queues_again(place: &Place) {
         place,
         "saves",
         "folder=$(dirname \"$0\")\nif [ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ]; then echo resumed >>\"$folder/long-$RANK\"; exit; fi\n\
-         trap 'echo saved >>\"$folder/long-$RANK\"; kill $!; exit 1' TERM\nsleep 1000 &\n: >\"$folder/ready-$RANK\"\nwait",
+         trap 'trap \"\" USR2; echo saved >>\"$folder/long-$RANK\"; kill $!; exit 75' USR2\nsleep 1000 &\n: >\"$folder/ready-$RANK\"\nwait",
     );
     let path = write(place, "long", "", &format!("--nodes 2 --signal 60 -- {worker}"));
     let job = place.sh("ctl", &format!("sbatch --parsable {path}"));

@@ -61,8 +61,9 @@ pub(super) const RULES: &[Rule] = &[
         name: "collective-timed-out",
         class: Waiting,
         evidence: "the NCCL watchdog's lines, Gloo's, or the store's: which call, of which size, for how long",
-        advice: "compare what the ranks' last lines say about who waits for whom, and set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and \
-                 TORCH_NCCL_DUMP_ON_TIMEOUT=1; a chain ends at the rank that is slow, dead or in another call",
+        advice: "compare what the ranks' last lines say about who waits for whom: ranks that wait in a circle never go on, and a chain \
+                 ends at the rank that is slow, dead or in another call; under NCCL, TORCH_FR_BUFFER_SIZE=2000 and \
+                 TORCH_NCCL_DUMP_ON_TIMEOUT=1 show the last calls of each rank",
         example: (
             -6,
             "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group watchdog thread terminated with exception: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for 600070 milliseconds before timing out.",
