@@ -75,11 +75,13 @@ fn slurm_runs_scripts_for_equal_and_unequal_nodes_and_queues_one_again() {
 
 /// Slurm's signal before the time limit, sent by hand: the workers save, and the same job runs again.
 fn queues_again(place: &Place) {
+    // Slurm signals every process of the job: the signal may end the worker's child before it reaches the worker.
     let worker = program(
         place,
         "saves",
         "folder=$(dirname \"$0\")\nif [ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ]; then echo resumed >>\"$folder/long-$RANK\"; exit; fi\n\
-         trap 'trap \"\" USR2; echo saved >>\"$folder/long-$RANK\"; kill $!; exit 75' USR2\nsleep 1000 &\n: >\"$folder/ready-$RANK\"\nwait",
+         trap 'trap : USR2; echo saved >>\"$folder/long-$RANK\"; kill $!; exit 75' USR2\n: >\"$folder/ready-$RANK\"\n\
+         while :; do sleep 1000 & wait; done",
     );
     let path = write(place, "long", "", &format!("--nodes 2 --signal 60 -- {worker}"));
     let job = place.sh("ctl", &format!("sbatch --parsable {path}"));
