@@ -182,30 +182,18 @@ fn weights_of(ScenarioOutcome { seen, findings, folder, .. }: &ScenarioOutcome) 
 
 /// The same run without settings that differ from scenario to scenario and do not affect the result.
 fn undisturbed(spec: &RunSpec) -> RunSpec {
-    let RunSpec {
-        max_restarts,
-        keep,
-        nodes,
-        workers,
-        disks,
-        requeues,
-        requeue_order,
-        late_seconds,
-        stop_timeout_seconds,
-        ..
-    } = RunSpec::default();
-    let timeout_seconds = RunSpec::default().timeout_seconds;
+    let plain = RunSpec::default();
     RunSpec {
-        max_restarts,
-        keep,
-        nodes,
-        workers,
-        disks,
-        requeues,
-        requeue_order,
-        late_seconds,
-        stop_timeout_seconds,
-        timeout_seconds,
+        max_restarts: plain.max_restarts,
+        keep: plain.keep,
+        nodes: plain.nodes,
+        workers: plain.workers,
+        disks: plain.disks,
+        requeues: plain.requeues,
+        requeue_order: plain.requeue_order,
+        late_seconds: plain.late_seconds,
+        stop_timeout_seconds: plain.stop_timeout_seconds,
+        timeout_seconds: plain.timeout_seconds,
         ..spec.clone()
     }
 }

@@ -138,13 +138,7 @@ pub(super) const CHECKS: &[Check] = &[
         source: "`nvidia-smi topo -m`: some pairs have NVLink, others do not",
         find: |job| {
             each(job, |node| {
-                let slow: Vec<String> = node
-                    .gpus
-                    .paths
-                    .iter()
-                    .filter(|path| !path.tier.starts_with("NV"))
-                    .map(|path| format!("{}–{} {}", path.between.0, path.between.1, path.tier))
-                    .collect();
+                let slow = paths(node, |tier| !tier.starts_with("NV"));
                 (!slow.is_empty() && slow.len() < node.gpus.paths.len()).then(|| [
                 "not all GPUs are joined by NVLink".to_owned(),
                 shortened(&slow),
@@ -160,13 +154,7 @@ pub(super) const CHECKS: &[Check] = &[
         source: "`nvidia-smi topo -m`: pairs with SYS or NODE, and no NVLink anywhere",
         find: |job| {
             each(job, |node| {
-                let far: Vec<String> = node
-                    .gpus
-                    .paths
-                    .iter()
-                    .filter(|path| is_far(&path.tier))
-                    .map(|path| format!("{}–{} {}", path.between.0, path.between.1, path.tier))
-                    .collect();
+                let far = paths(node, is_far);
                 let none = node.gpus.paths.iter().all(|path| !path.tier.starts_with("NV"));
                 (none && !far.is_empty()).then(|| [
                 "GPUs reach each other only across the host".to_owned(),
@@ -203,6 +191,12 @@ fn tiers(node: &Node) -> Option<String> {
 /// NVIDIA's legend: the way crosses the interconnect of host bridges or of sockets.
 fn is_far(tier: &str) -> bool {
     ["SYS", "NODE"].contains(&tier)
+}
+
+/// The pairs of GPUs whose way is of such a tier.
+fn paths(node: &Node, is_such: impl Fn(&str) -> bool) -> Vec<String> {
+    let such = node.gpus.paths.iter().filter(|path| is_such(&path.tier));
+    such.map(|path| format!("{}–{} {}", path.between.0, path.between.1, path.tier)).collect()
 }
 
 fn shortened(pairs: &[String]) -> String {
