@@ -3,12 +3,13 @@
 
 use std::process::Command;
 
-use insta::{Settings, assert_snapshot};
+use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::run::site::Site;
 use crate::running::{Ended, Running};
+use crate::shown;
 
 fn bench(site: &Site, words: &[&str]) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
@@ -30,8 +31,7 @@ fn json(site: &Site) -> Value {
 
 /// What a bench printed, without its numbers and the machine.
 fn assert_printed(name: &str, printed: &str) {
-    let mut settings = Settings::clone_current();
-    settings.set_omit_expression(true);
+    let mut settings = shown::unnamed();
     settings.add_filter(r"(?m)^\d+ cores?, .*\nload average .*\n(note: .*\n)*", "[machine]\n");
     settings.add_filter(r"; \d+ ranks on \d+ cores?: not a scaling result", "");
     settings.add_filter(r"─+", "─");
@@ -280,9 +280,8 @@ fn predict_computes_the_step_of_the_example() {
     site.file("cluster.toml", &example);
     let ended = ended(&site, &["predict", "cluster.toml", "--nodes=1,2,16"]).code(0);
     // Computed, so without any filter.
-    let mut settings = Settings::new();
-    settings.set_omit_expression(true);
-    settings.bind(|| assert_snapshot!("predict", ended.out));
+    let _guard = shown::plain();
+    assert_snapshot!("predict", ended.out);
 }
 
 #[test]

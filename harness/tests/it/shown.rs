@@ -29,7 +29,7 @@ pub(crate) fn filtered(folder: Option<&Path>) -> SettingsBindDropGuard {
 }
 
 /// A snapshot's file does not depend on the spelling of the test's expression.
-fn unnamed() -> Settings {
+pub(crate) fn unnamed() -> Settings {
     let mut settings = Settings::clone_current();
     settings.set_omit_expression(true);
     settings

@@ -338,76 +338,78 @@ exec $PYTHON_EXEC bad.py",
     ),
 ];
 
+/// A Python program that raises an exception of a library: its class and its argument, as Python has them, and what the verdict says.
+macro_rules! raises {
+    ($class:literal, $argument:literal, $cause:literal) => {
+        bad(
+            concat!(
+                "cat > bad.py <<'END'\nclass ",
+                $class,
+                "(RuntimeError): pass\nraise ",
+                $class,
+                "(",
+                $argument,
+                ")\nEND\nexec $PYTHON_EXEC bad.py"
+            ),
+            &[$cause],
+        )
+    };
+}
+
 /// What cannot be made to happen here: the libraries' own messages.
 pub(super) const WORDS: &[Bad] = &[
-    bad("cat > bad.py <<'END'
-class OutOfMemoryError(RuntimeError): pass
-raise OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1 GiB is free.')
-END
-exec $PYTHON_EXEC bad.py", &["the GPU's memory is used up: 2.00 GiB more do not fit"]),
-    bad(r#"cat > bad.py <<'END'
-class AcceleratorError(RuntimeError): pass
-raise AcceleratorError('CUDA error: invalid device ordinal\nCUDA kernel errors might be asynchronously reported')
-END
-exec $PYTHON_EXEC bad.py"#, &["a GPU that this node does not have"]),
-    bad("cat > bad.py <<'END'
-class Error(RuntimeError): pass
-raise Error('No CUDA GPUs are available')
-END
-exec $PYTHON_EXEC bad.py", &["the worker sees no GPU"]),
-    bad("cat > bad.py <<'END'
-class Error(RuntimeError): pass
-raise Error('The NVIDIA driver on your system is too old (found version 11040).')
-END
-exec $PYTHON_EXEC bad.py", &["driver of this node is too old"]),
-    bad("cat > bad.py <<'END'
-class Error(RuntimeError): pass
-raise Error('CUDA error: an illegal memory access was encountered')
-END
-exec $PYTHON_EXEC bad.py", &["a GPU kernel accessed memory that is not its own"]),
-    bad("cat > bad.py <<'END'
-class Error(RuntimeError): pass
-raise Error('CUDA error: device-side assert triggered')
-END
-exec $PYTHON_EXEC bad.py", &["an assertion failed in a GPU kernel"]),
-    bad("cat > bad.py <<'END'
-class Error(RuntimeError): pass
-raise Error('CUDA error: no kernel image is available for execution on the device')
-END
-exec $PYTHON_EXEC bad.py", &["not built for this kind of GPU"]),
-    bad(r#"cat > bad.py <<'END'
-class Error(RuntimeError): pass
-raise Error("DataLoader worker (pid 71) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.")
-END
-exec $PYTHON_EXEC bad.py"#, &["/dev/shm, where processes share memory, is full"]),
-    bad("cat > bad.py <<'END'
-class Error(RuntimeError): pass
-raise Error('DataLoader worker (pid 71) is killed by signal: Killed. ')
-END
-exec $PYTHON_EXEC bad.py", &["a loader worker was killed"]),
-    bad("cat > bad.py <<'END'
-class Error(RuntimeError): pass
-raise Error('DataLoader worker (pid(s) 71) exited unexpectedly')
-END
-exec $PYTHON_EXEC bad.py", &["a loader worker of this rank died"]),
-    bad(r#"cat > bad.py <<'END'
-class DistBackendError(RuntimeError): pass
-raise DistBackendError('NCCL error in: NCCLUtils.hpp:268, unhandled system error, NCCL version 2.21.5\nncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\nLast error:\nError while creating shared memory segment /dev/shm/nccl-x (size 9637888)')
-END
-exec $PYTHON_EXEC bad.py"#, &["/dev/shm, where processes share memory, is full"]),
-    bad(r#"cat > bad.py <<'END'
-class DistBackendError(RuntimeError): pass
-raise DistBackendError('NCCL error in: x.hpp:1\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000')
-END
-exec $PYTHON_EXEC bad.py"#, &["two ranks use the same GPU"]),
-    bad("cat > bad.py <<'END'
-class Error(RuntimeError): pass
-raise Error('[enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: eth7')
-END
-exec $PYTHON_EXEC bad.py", &["the network interface that was named does not exist"]),
-    bad("cat > bad.py <<'END'
-class Error(RuntimeError): pass
-raise Error('PytorchStreamReader failed reading zip archive: failed finding central directory')
-END
-exec $PYTHON_EXEC bad.py", &["a snapshot cannot be read"]),
+    raises!(
+        "OutOfMemoryError",
+        "'CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1 GiB is free.'",
+        "the GPU's memory is used up: 2.00 GiB more do not fit"
+    ),
+    raises!(
+        "AcceleratorError",
+        r"'CUDA error: invalid device ordinal\nCUDA kernel errors might be asynchronously reported'",
+        "a GPU that this node does not have"
+    ),
+    raises!("Error", "'No CUDA GPUs are available'", "the worker sees no GPU"),
+    raises!(
+        "Error",
+        "'The NVIDIA driver on your system is too old (found version 11040).'",
+        "driver of this node is too old"
+    ),
+    raises!(
+        "Error",
+        "'CUDA error: an illegal memory access was encountered'",
+        "a GPU kernel accessed memory that is not its own"
+    ),
+    raises!("Error", "'CUDA error: device-side assert triggered'", "an assertion failed in a GPU kernel"),
+    raises!(
+        "Error",
+        "'CUDA error: no kernel image is available for execution on the device'",
+        "not built for this kind of GPU"
+    ),
+    raises!(
+        "Error",
+        r#""DataLoader worker (pid 71) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.""#,
+        "/dev/shm, where processes share memory, is full"
+    ),
+    raises!("Error", "'DataLoader worker (pid 71) is killed by signal: Killed. '", "a loader worker was killed"),
+    raises!("Error", "'DataLoader worker (pid(s) 71) exited unexpectedly'", "a loader worker of this rank died"),
+    raises!(
+        "DistBackendError",
+        r"'NCCL error in: NCCLUtils.hpp:268, unhandled system error, NCCL version 2.21.5\nncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\nLast error:\nError while creating shared memory segment /dev/shm/nccl-x (size 9637888)'",
+        "/dev/shm, where processes share memory, is full"
+    ),
+    raises!(
+        "DistBackendError",
+        r"'NCCL error in: x.hpp:1\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000'",
+        "two ranks use the same GPU"
+    ),
+    raises!(
+        "Error",
+        "'[enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: eth7'",
+        "the network interface that was named does not exist"
+    ),
+    raises!(
+        "Error",
+        "'PytorchStreamReader failed reading zip archive: failed finding central directory'",
+        "a snapshot cannot be read"
+    ),
 ];
