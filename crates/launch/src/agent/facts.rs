@@ -24,6 +24,8 @@ pub(super) struct Facts {
     confirmed: bool,
     /// Another node's verdict, which ended the job.
     elsewhere: Option<Elsewhere>,
+    /// This node's own, once all workers have ended; `None` if none of them failed.
+    evidence: Option<Evidence>,
     /// The verdict, once all workers have ended.
     pub(super) verdict: Option<Verdict>,
 }
@@ -72,26 +74,38 @@ impl Current {
         format!("rank {rank} (local rank {worker}, pid {pid}) cannot be killed and is given up: {at}")
     }
 
-    /// When all workers have ended: makes the verdict.
+    /// When all workers have ended: gathers the evidence, once, because what the kernel has logged can be read once only, and makes
+    /// the verdict.
     pub(super) fn judge(&mut self, context: &Context<'_>) {
-        let Some(first) = first_failure(&self.failures) else {
-            self.facts.verdict = self.facts.elsewhere.as_ref().map(Verdict::from);
-            return;
+        self.facts.evidence = first_failure(&self.failures).map(|first| self.evidence(context, first));
+        self.decide();
+    }
+
+    /// Makes the verdict from the evidence and from what another node has said.
+    pub(super) fn decide(&mut self) {
+        let elsewhere = self.facts.elsewhere.clone();
+        self.facts.verdict = match (first_failure(&self.failures), &mut self.facts.evidence) {
+            (Some(first), Some(evidence)) => {
+                evidence.elsewhere = elsewhere;
+                verdict::judge(&self.failures, first, evidence)
+            }
+            _ => elsewhere.as_ref().map(Verdict::from),
         };
+    }
+
+    fn evidence(&self, context: &Context<'_>, first: usize) -> Evidence {
         let master_port = self.formed.as_ref().map(|(_, master)| master.port);
         let first_rank = self.failures[first].death.rank;
         let before = self.deaths.iter().take_while(|death| self.rank_of(death.died.index) != first_rank);
         let returned = before.filter(|death| death.died.exit.success()).map(|death| self.rank_of(death.died.index));
         let stands = |standing: &&Standing| self.facts.confirmed || !standing.at.in_kernel();
-        let evidence = Evidence {
+        Evidence {
             host: context.hostname.clone(),
             ranks: (0..self.pids.len()).map(|worker| self.rank_of(worker)).collect(),
             returned: returned.collect(),
             standing: self.facts.standing.iter().flatten().filter(stands).cloned().collect(),
-            elsewhere: self.facts.elsewhere.clone(),
             ..verdict::gather(&self.facts.at_start, &self.failures, master_port)
-        };
-        self.facts.verdict = verdict::judge(&self.failures, first, &evidence);
+        }
     }
 
     /// How long to wait for another node's verdict before this node ends the job: only if this node's own failure is a

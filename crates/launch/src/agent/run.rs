@@ -234,7 +234,7 @@ impl Agent<'_> {
             && let Change::Closed(closing) = &*change
         {
             self.current.facts.note_closing(closing);
-            self.current.judge(&self.context);
+            self.current.decide();
         }
     }
 

@@ -39,8 +39,7 @@ pub struct AtStart {
 impl AtStart {
     /// Reads it, when the workers are started.
     pub fn now() -> Self {
-        let file = memory_events(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup"));
-        let memory = file.and_then(|file| kills(&file).map(|count| (file, count)));
+        let memory = memory_events(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup"));
         AtStart { memory, kernel_log: open_kernel_log() }
     }
 }
@@ -71,8 +70,8 @@ fn job_end(text: Option<&str>) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
-/// The file with the counter `oom_kill` of this process's cgroup: `memory.events` (v2) or `memory.oom_control` (v1).
-fn memory_events(cgroups: &Path, mounts: &Path) -> Option<PathBuf> {
+/// The file with the counter `oom_kill` of this process's cgroup: `memory.events` (v2) or `memory.oom_control` (v1), and its value.
+fn memory_events(cgroups: &Path, mounts: &Path) -> Option<(PathBuf, u64)> {
     let text = fs::read_to_string(cgroups).ok()?;
     let candidates = text.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -88,7 +87,7 @@ fn memory_events(cgroups: &Path, mounts: &Path) -> Option<PathBuf> {
     let mut candidates: Vec<PathBuf> = candidates.collect();
     // In a container the path is that of the host, and the mount shows the container's own cgroup.
     candidates.extend([mounts.join("memory.events"), mounts.join("memory/memory.oom_control")]);
-    candidates.into_iter().find(|file| kills(file).is_some())
+    candidates.into_iter().find_map(|file| kills(&file).map(|count| (file, count)))
 }
 
 fn kills(file: &Path) -> Option<u64> {
@@ -203,15 +202,15 @@ mod tests {
         let root = folder.path();
         let cgroups = at(root, "cgroup", "4:memory:/slurm/job_7\n1:cpu:/\n0::/\n");
         let old = at(root, "fs/memory/slurm/job_7/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
-        assert_eq!(memory_events(&cgroups, &root.join("fs")), Some(old.clone()));
+        assert_eq!(memory_events(&cgroups, &root.join("fs")), Some((old.clone(), 3)));
         assert_eq!(kills(&old), Some(3));
         let cgroups = at(root, "cgroup2", "0::/job_8\n");
         let new = at(root, "fs2/job_8/memory.events", "low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\noom_group_kill 0\n");
-        assert_eq!(memory_events(&cgroups, &root.join("fs2")), Some(new.clone()));
+        assert_eq!(memory_events(&cgroups, &root.join("fs2")), Some((new.clone(), 1)));
         assert_eq!(kills(&new), Some(1));
         // In a container the path may not exist.
         let inside = at(root, "fs3/memory.events", "oom_kill 0\n");
-        assert_eq!(memory_events(&cgroups, &root.join("fs3")), Some(inside));
+        assert_eq!(memory_events(&cgroups, &root.join("fs3")), Some((inside, 0)));
         assert_eq!(memory_events(&cgroups, &root.join("none")), None);
     }
 
