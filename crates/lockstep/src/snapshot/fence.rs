@@ -33,17 +33,17 @@ impl Attempt {
     }
 
     /// The number of the latest attempt of this job that has saved in `folder`; `None` if none has.
-    pub(super) fn latest(&self, folder: &Path) -> Option<u32> {
+    fn latest(&self, folder: &Path) -> Option<u32> {
         let found = folder::list(folder).unwrap_or_default();
         let attempts = found.iter().filter_map(|one| source::attempt(&one.path));
         attempts.filter(|one| one.job == self.job).map(|one| one.number).max()
     }
 
-    /// Checks that no later attempt has saved in `folder`.
-    pub(super) fn check(&self, folder: &Path) -> Result<(), TakenOver> {
+    /// Checks that no later attempt has saved in `folder`; returns the latest that has.
+    pub(super) fn check(&self, folder: &Path) -> Result<Option<u32>, TakenOver> {
         match self.latest(folder) {
             Some(later) if later > self.number => Err(TakenOver { own: self.number, later }),
-            _ => Ok(()),
+            latest => Ok(latest),
         }
     }
 }
@@ -79,6 +79,6 @@ mod tests {
         let attempt = of(&[("SLURM_JOB_ID", "17")]).unwrap();
         assert_eq!(attempt.latest(&folder.path().join("absent")), None);
         std::fs::write(folder.path().join("snapshot-000001-00000000.safetensors"), "no header").unwrap();
-        assert_eq!(attempt.check(folder.path()), Ok(()));
+        assert_eq!(attempt.check(folder.path()), Ok(None));
     }
 }

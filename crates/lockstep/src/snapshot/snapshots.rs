@@ -304,8 +304,8 @@ impl Snapshots {
     /// Returns true if a former attempt of this job has saved in the folder.
     fn follows(&self) -> Result<bool, SnapshotError> {
         let Some(own) = &self.attempt else { return Ok(false) };
-        own.check(&self.folder).map_err(|over| taken_over(self.folder.clone(), over))?;
-        Ok(own.latest(&self.folder).is_some_and(|latest| latest < own.number))
+        let latest = own.check(&self.folder).map_err(|over| taken_over(self.folder.clone(), over))?;
+        Ok(latest.is_some_and(|latest| latest < own.number))
     }
 
     fn first_claim(&self) -> Result<Option<File>, SnapshotError> {

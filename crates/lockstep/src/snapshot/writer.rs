@@ -90,8 +90,8 @@ impl Job {
     }
 
     fn check_fence(&self) -> io::Result<()> {
-        let checked = self.attempt.as_ref().map_or(Ok(()), |attempt| attempt.check(&self.folder));
-        checked.map_err(io::Error::other)
+        let checked = self.attempt.as_ref().map(|attempt| attempt.check(&self.folder)).transpose();
+        checked.map(drop).map_err(io::Error::other)
     }
 
     /// Refuses to replace anything but an empty file or one of ours.
