@@ -4,11 +4,11 @@
 
 mod common;
 
-use common::{job_with, lab, quick, undisturbed};
+use common::{job_with, quick, undisturbed};
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Fault, Point};
 use lockstep_contract::wish::{SAVE, SAVE_AND_END, SAVED};
-use lockstep_testkit::{Attempt, Job, Running, margin};
+use lockstep_testkit::{Attempt, Job, margin};
 
 /// A rank gets a signal after a step, before it looks for one.
 fn signal(rank: usize, epoch: u64, step: u64, signal: i32) -> Fault {
@@ -77,14 +77,9 @@ fn signals_of_both_kinds_to_several_ranks_at_once_end_the_run_once() {
 fn a_process_alone_saves_and_ends_after_the_step_of_the_signal() {
     let args = quick("mlp", "1");
     let job = job_with(&[signal(0, 0, 9, SAVE_AND_END)]);
-    let run = || {
-        let mut command = job.command(lab());
-        command.args(&args);
-        Running::start(command).end()
-    };
-    assert_eq!(run().status.code(), Some(SAVED.into()));
+    assert_eq!(job.alone(&args).status.code(), Some(SAVED.into()));
     assert_eq!(saved(&job), [(0, 3), (0, 6), (0, 9), (0, 10)]);
-    assert!(run().status.success());
+    assert!(job.alone(&args).status.success());
     assert!(job.weights(1) == undisturbed(1, &args), "the weights have other bits");
 }
 
