@@ -13,24 +13,21 @@ pub(super) const CHECKS: &[Check] = &[
         why: "ranks on these nodes cannot exchange a single message; collectives hang until their timeout",
         source: "TCP connections between all pairs of nodes, in both directions: none between these two was answered",
         find: |job| {
-            let mut cut: Vec<Found> = Vec::new();
-            for (from, to) in pairs(job).filter(|pair| is_cut(job, pair)) {
-                if is_cut(job, &(to, from)) && from > to {
-                    continue; // reported the other way round
-                }
-                let arrow = if is_cut(job, &(to, from)) { "and" } else { "cannot reach" };
-                let what = match arrow {
-                    "and" => format!("{from} and {to} cannot reach each other, at any port"),
-                    _ => format!("{from} cannot reach {to}, at any port"),
+            let cut = cut(job);
+            // A pair that is cut in both directions is reported once.
+            let once = cut.iter().filter(|((from, to), _)| from < to || !cut.contains_key(&(to, from)));
+            let found = once.map(|((from, to), link)| {
+                let both = cut.contains_key(&(to, from));
+                let what = match both {
+                    true => format!("{from} and {to} cannot reach each other, at any port"),
+                    false => format!("{from} cannot reach {to}, at any port"),
                 };
-                let link = links(job, (from, to)).next();
-                let evidence = link.map(evidence).unwrap_or_default();
                 let fix = format!(
                     "`ip route get ADDRESS` on both, firewalls on the way (`nft list ruleset`, `iptables -S`): tell the administrator about {from} and {to}"
                 );
-                cut.push(Found { at: vec![from.to_owned(), to.to_owned()], what, evidence, fix });
-            }
-            cut
+                Found { at: vec![(*from).to_owned(), (*to).to_owned()], what, evidence: evidence(link), fix }
+            });
+            found.collect()
         },
     },
     Check {
@@ -222,25 +219,18 @@ fn describe(node: &Node) -> String {
 
 // ---- connections
 
-fn links<'a>(job: &'a Job, (from, to): (&'a str, &'a str)) -> impl Iterator<Item = &'a Link> {
-    job.links.iter().filter(move |link| link.from == from && link.to == to)
-}
-
-/// Pairs in one direction, each once.
-fn pairs(job: &Job) -> impl Iterator<Item = (&str, &str)> {
-    let mut seen: BTreeMap<(&str, &str), ()> = BTreeMap::new();
-    job.links.iter().for_each(|link| _ = seen.insert((&link.from, &link.to), ()));
-    seen.into_keys()
-}
-
 fn answers(link: &Link) -> bool {
     matches!(link.outcome, Outcome::Answered { .. } | Outcome::Stranger)
 }
 
-/// No connection was answered, and not because the target was refused: then a kernel is there.
-fn is_cut(job: &Job, pair: &(&str, &str)) -> bool {
-    let mut there = links(job, *pair).peekable();
-    there.peek().is_some() && there.all(|link| !answers(link) && link.outcome != Outcome::Refused)
+/// Pairs in one direction, each with its first connection, of whose connections none was answered, nor refused by a kernel.
+fn cut(job: &Job) -> BTreeMap<(&str, &str), &Link> {
+    let mut pairs: BTreeMap<(&str, &str), (&Link, bool)> = BTreeMap::new();
+    for link in &job.links {
+        let dead = !answers(link) && link.outcome != Outcome::Refused;
+        pairs.entry((&link.from, &link.to)).or_insert((link, true)).1 &= dead;
+    }
+    pairs.into_iter().filter(|(_, (_, dead))| *dead).map(|(pair, (link, _))| (pair, link)).collect()
 }
 
 fn evidence(link: &Link) -> String {
@@ -252,7 +242,8 @@ fn ports(job: &Job, fails: impl Fn(&Outcome) -> bool, how: &str) -> Vec<Found> {
     let by_name = job.links.iter().filter(|link| link.users.contains(&User::Name) && fails(&link.outcome));
     // A name that leads to another node has a check of its own.
     let right = by_name.filter(|link| job.owner(link.address).is_some_and(|node| node.name == link.to));
-    let blocked = right.filter(|link| !is_cut(job, &(&link.from, &link.to)));
+    let cut = cut(job);
+    let blocked = right.filter(|link| !cut.contains_key(&(&*link.from, &*link.to)));
     let blocked = blocked.map(|link| {
         let port = if link.known { format!("port {}", link.port) } else { format!("ports such as {}", link.port) };
         let fix = if link.known {
@@ -268,9 +259,10 @@ fn ports(job: &Job, fails: impl Fn(&Outcome) -> bool, how: &str) -> Vec<Found> {
 /// Addresses of a library that fail while the node's name leads to it.
 fn library(job: &Job, user: User, library: &str, variable: &str) -> Vec<Found> {
     let of_library = job.links.iter().filter(|link| link.users.contains(&user) && !link.users.contains(&User::Name));
+    let cut = cut(job);
     let dead = of_library.filter(|link| {
         let answered = matches!(&link.outcome, Outcome::Answered { by, .. } if *by == link.to);
-        !answered && !is_cut(job, &(&link.from, &link.to))
+        !answered && !cut.contains_key(&(&*link.from, &*link.to))
     });
     let dead = dead.filter_map(|link| {
         let node = job.nodes.iter().find(|node| node.name == link.to)?;
