@@ -288,13 +288,9 @@ fn names_nodes_that_are_cut_paused_or_never_came_within_the_deadline() {
 #[test]
 fn srun_and_mpirun_start_it_on_all_nodes_without_a_further_flag() {
     let place = Place::new();
-    let up = place.any(&["up", "--nodes=2"]);
-    if !up.out.contains("under Slurm") {
-        println!("not verified here: doctor under Slurm ({}{})", up.out.trim(), up.err.trim());
-        let _ = place.any(&["down"]);
+    if !place.up_with_slurm("doctor under Slurm") {
         return;
     }
-    up.code(0);
     let program = program();
     let good = place
         .sh("ctl", &format!("srun --nodes=2 --ntasks-per-node=1 {} doctor --job --deadline=600", program.display()));
