@@ -19,12 +19,13 @@ use serde::{Deserialize, Serialize};
 use super::frame::Frame;
 use super::job::Job;
 use super::launcher::{Launcher, Shape};
-use super::machine::{count, rank_labels};
+use super::machine::rank_labels;
+use super::peer::Python;
 use super::results::Unit;
 use super::rounds::{Case, Contestant, Plan, Quantity};
 use crate::exit::Code;
 use crate::lab_run::program_beside;
-use crate::report::HostInfo;
+use crate::report::{HostInfo, count};
 
 /// The ranks' program, next to this one.
 const PROGRAM: &str = "lockstep-bench-ranks";
@@ -54,7 +55,7 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
-        self.frame.clone().exec("collectives", |signals| {
+        self.frame.exec("collectives", |signals| {
             let (programs, not_measured) = programs(&self.frame)?;
             let mut plan = Plan { cases: vec![], not_measured };
             for &ranks in &self.ranks {
@@ -81,13 +82,9 @@ impl Options {
 type Program = (&'static str, Vec<OsString>);
 
 fn programs(frame: &Frame) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
-    let (mut programs, mut not_measured) = (vec![("lockstep", vec![program_beside(PROGRAM)?.into()])], vec![]);
-    match frame.python() {
-        Some(Ok(python)) => programs.push(("python", vec![python.program.into(), "-c".into(), TWIN.into()])),
-        Some(Err(why)) => not_measured.push(format!("Python's collectives: {why}")),
-        None => {}
-    }
-    Ok((programs, not_measured))
+    let own = ("lockstep", vec![program_beside(PROGRAM)?.into()]);
+    let theirs = |python: Python| Ok(("python", vec![python.program.into(), "-c".into(), TWIN.into()]));
+    frame.sides("Python's collectives", own, theirs)
 }
 
 /// The sizes of a collective, each once, in ascending order.

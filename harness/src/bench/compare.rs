@@ -7,12 +7,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::machine::count;
 use super::results::{Measure, Results, Side, digits};
 use super::shown;
 use super::statistics::{Ratio, Spread};
 use crate::exit::{Code, Refused};
-use crate::report::{Screen, Table};
+use crate::report::{Screen, Table, count};
 
 /// Compares two results of the same bench: what is faster, slower, or not shown to differ
 #[derive(Args)]

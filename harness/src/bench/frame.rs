@@ -17,7 +17,7 @@ use crate::exit::{Code, Interrupted};
 use crate::report::{Screen, command_line, rfc3339};
 
 /// The options of every bench
-#[derive(Args, Clone)]
+#[derive(Args)]
 pub(super) struct Frame {
     /// Rounds: in each, every side has a turn; 6 at least for a verdict
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -49,7 +49,7 @@ impl Frame {
     }
 
     /// The Python to compare with, or why there is none; `None` if nobody asked.
-    pub(super) fn python(&self) -> Option<Result<Python, String>> {
+    fn python(&self) -> Option<Result<Python, String>> {
         let python = self.against.map(|Peer::Python| Python::find());
         if let Some(Ok(python)) = &python {
             let (program, version) = (python.program.display(), &python.version);
@@ -58,12 +58,29 @@ impl Frame {
         python
     }
 
+    /// What is measured: `own`, then the peer's if it was asked for; and which peer is not at hand, with the reason.
+    ///
+    /// # Errors
+    /// That of making the peer's.
+    pub(super) fn sides<T>(
+        &self,
+        peer: &str,
+        own: T,
+        theirs: impl FnOnce(Python) -> anyhow::Result<T>,
+    ) -> anyhow::Result<(Vec<T>, Vec<String>)> {
+        Ok(match self.python() {
+            Some(Ok(python)) => (vec![own, theirs(python)?], vec![]),
+            Some(Err(why)) => (vec![own], vec![format!("{peer}: {why}")]),
+            None => (vec![own], vec![]),
+        })
+    }
+
     /// Runs the bench `name`.
     ///
     /// # Errors
     /// That of making the plan or of a turn, after the complete rounds were shown; [`Interrupted`].
     pub(super) fn exec<'a>(
-        self,
+        &self,
         name: &str,
         plan: impl FnOnce(&'a Signals) -> anyhow::Result<Plan<'a>>,
     ) -> anyhow::Result<Code> {
@@ -75,7 +92,7 @@ impl Frame {
         screen.line(shown::machine(&results));
         let mut plan = plan(signals)?;
         results.measures = plan.measures();
-        results.not_measured = plan.not_measured.clone();
+        results.not_measured = std::mem::take(&mut plan.not_measured);
         let write = |results: &Results| self.reports.iter().try_for_each(|target| target.write_file(results));
         let done = plan.run(usize::from(self.warm_up), &mut results, |results| match signals.arrived() {
             Some(signal) => Err(Interrupted { signal }.into()),

@@ -43,8 +43,8 @@ impl Options {
         let shapes = shapes(&self.ranks, &self.agents)?;
         let patience = self.frame.patience();
         let cores = HostInfo::here().cores;
-        self.frame.clone().exec("launch", |signals| {
-            let (launchers, not_measured) = launchers(&self.frame);
+        self.frame.exec("launch", |signals| {
+            let (launchers, not_measured) = launchers(&self.frame)?;
             let case = |shape: Shape| Case {
                 name: shape.to_string(),
                 quantities: quantities(),
@@ -57,14 +57,8 @@ impl Options {
 }
 
 /// Ours and the peers that were asked for; and which of those are not at hand.
-pub(super) fn launchers(frame: &Frame) -> (Vec<Launcher>, Vec<String>) {
-    let (mut launchers, mut not_measured) = (vec![Launcher::own()], vec![]);
-    match frame.python() {
-        Some(Ok(python)) => launchers.push(Launcher::torchrun(&python)),
-        Some(Err(why)) => not_measured.push(format!("torchrun: {why}")),
-        None => {}
-    }
-    (launchers, not_measured)
+pub(super) fn launchers(frame: &Frame) -> anyhow::Result<(Vec<Launcher>, Vec<String>)> {
+    frame.sides("torchrun", Launcher::own(), |python| Ok(Launcher::torchrun(&python)))
 }
 
 /// Every number of agents with every number of ranks.

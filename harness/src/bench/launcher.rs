@@ -5,9 +5,9 @@ use std::process::Command;
 
 use lockstep_process::dying_with_parent;
 
-use super::machine::count;
 use super::peer::Python;
 use super::rank::RANK;
+use crate::report::count;
 
 /// A launcher with torchrun's flags.
 #[derive(Clone, Debug)]

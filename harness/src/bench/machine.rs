@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::report::count;
+
 /// A machine whose load is above this part of its cores is busy with something else.
 const BUSY: f64 = 0.5;
 /// A clock below this part of its greatest frequency is cold.
@@ -73,11 +75,6 @@ impl Clock {
 pub(super) fn rank_labels(ranks: usize, cores: usize) -> Vec<String> {
     let more = format!("{} on {}: not a scaling result", count(ranks, "rank"), count(cores, "core"));
     if ranks > cores { vec![more] } else { vec![] }
-}
-
-/// `1 rank`, `8 ranks`.
-pub(super) fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Parses the numbers at the start of `/proc/loadavg` (proc(5)).

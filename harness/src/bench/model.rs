@@ -31,7 +31,8 @@ pub(super) fn line(measures: &[Measure], side: usize) -> Option<AlphaBeta> {
 fn rows(measures: &[Measure]) -> Vec<Vec<String>> {
     let sides = measures.first().map_or(&[][..], |measure| &measure.sides).iter().enumerate();
     let row = |(place, side): (usize, &Side)| {
-        let (line, samples) = (line(measures, place)?, samples(measures, place));
+        let samples = samples(measures, place);
+        let line = AlphaBeta::fit(&samples).ok()?;
         Some([vec![measures[0].case.clone(), side.name.clone()], model(line, &samples)].concat())
     };
     sides.filter_map(row).collect()

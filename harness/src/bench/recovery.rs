@@ -33,8 +33,8 @@ impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let cores = HostInfo::here().cores;
         let (kills, patience) = (self.frame.all_rounds(), self.frame.patience());
-        self.frame.clone().exec("recovery", |signals| {
-            let (launchers, not_measured) = launchers(&self.frame);
+        self.frame.exec("recovery", |signals| {
+            let (launchers, not_measured) = launchers(&self.frame)?;
             let case = |ranks: &u16| {
                 let shape = Shape { ranks: usize::from(*ranks), agents: 1 };
                 let sides = launchers.iter().map(|launcher| side(launcher.clone(), shape, kills, patience, signals));

@@ -1,6 +1,5 @@
 //! What a bench measured, as it is kept in a file: every sample of every side, with the machine and its state.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
@@ -9,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::machine::State;
 use super::statistics::Shown;
+use crate::checks::grouped;
 use crate::exit::Refused;
 use crate::report::HostInfo;
 
@@ -168,7 +168,8 @@ impl Unit {
     }
 
     fn number(self, value: f64) -> String {
-        if self == Unit::PerSecond { thousands(value) } else { digits(value) }
+        let large = self == Unit::PerSecond && value >= 1000.0;
+        if large { grouped(value.round_ties_even() as u64) } else { digits(value) }
     }
 
     /// The largest unit of which the value has at least one, and its size.
@@ -204,21 +205,6 @@ pub(super) fn digits(value: f64) -> String {
         size => (1.0 - size.log10().floor()) as usize,
     };
     format!("{value:.decimals$}")
-}
-
-/// A large number in groups of three digits; a small one with three digits.
-fn thousands(value: f64) -> String {
-    if value.abs() < 1000.0 {
-        return digits(value);
-    }
-    let whole = format!("{value:.0}");
-    let mut text = String::new();
-    for (index, digit) in whole.chars().enumerate() {
-        let left = whole.len() - index;
-        let comma = if index > 0 && left.is_multiple_of(3) { "," } else { "" };
-        let _ = write!(text, "{comma}{digit}");
-    }
-    text
 }
 
 #[cfg(test)]

@@ -2,11 +2,10 @@
 
 use comfy_table::ColumnConstraint;
 
-use super::machine::count;
 use super::model;
 use super::results::{Measure, Results, Side, digits};
 use super::statistics::{Ratio, Spread};
-use crate::report::{Look, Table, numbers_table};
+use crate::report::{Look, Table, count, numbers_table};
 
 /// What a reader must know before the numbers: the machine, its load, and what makes it doubtful.
 pub(super) fn machine(results: &Results) -> String {

@@ -16,11 +16,11 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use super::frame::Frame;
-use super::machine::count;
 use super::results::Unit::{PerSecond, Seconds};
 use super::rounds::{Case, Contestant, Plan, Quantity};
 use super::server::Server;
 use crate::exit::{Code, Interrupted, Refused};
+use crate::report::count;
 
 /// Bytes of a value: about an address, as ranks exchange them.
 const VALUE: [u8; 64] = [7; 64];
@@ -69,7 +69,7 @@ impl Options {
             ))
         })?;
         let (operations, patience) = (self.operations as usize, self.frame.patience());
-        self.frame.clone().exec("store", |signals| {
+        self.frame.exec("store", |signals| {
             let (servers, not_measured) = servers(&self.frame)?;
             let case = |clients: &u16| {
                 let clients = usize::from(*clients);
@@ -96,13 +96,7 @@ fn quantities() -> Vec<Quantity> {
 }
 
 fn servers(frame: &Frame) -> anyhow::Result<(Vec<Rc<Server>>, Vec<String>)> {
-    let (mut servers, mut not_measured) = (vec![Rc::new(Server::own()?)], vec![]);
-    match frame.python() {
-        Some(Ok(python)) => servers.push(Rc::new(Server::libtorch(&python)?)),
-        Some(Err(why)) => not_measured.push(format!("libtorch's store: {why}")),
-        None => {}
-    }
-    Ok((servers, not_measured))
+    frame.sides("libtorch's store", Rc::new(Server::own()?), |python| Ok(Rc::new(Server::libtorch(&python)?)))
 }
 
 /// The work of a turn.

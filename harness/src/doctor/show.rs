@@ -8,7 +8,7 @@ use comfy_table::{Attribute, Cell, Color, ColumnConstraint, Table, Width};
 use super::check::{Finding, Level};
 use super::choice::{self, Choice};
 use super::facts::{Job, Node};
-use crate::report::{Look, Screen};
+use crate::report::{Look, Screen, count};
 
 /// At most this many gaps are shown.
 const GAPS: usize = 4;
@@ -109,10 +109,10 @@ fn level(level: Level, look: Look) -> Cell {
 
 /// `2 errors, 1 warning`, or that there are none.
 fn sum(findings: &[Finding]) -> String {
-    let count = |level| findings.iter().filter(|finding| finding.level == level).count();
-    let counted = [Level::Error, Level::Warning, Level::Note].map(|level| (count(level), level));
-    let shown = counted.iter().filter(|(count, _)| *count > 0);
-    let shown = shown.map(|(count, level)| format!("{count} {level}{}", if *count == 1 { "" } else { "s" }));
+    let of = |level| findings.iter().filter(|finding| finding.level == level).count();
+    let counted = [Level::Error, Level::Warning, Level::Note].map(|level| (of(level), level));
+    let shown = counted.iter().filter(|(number, _)| *number > 0);
+    let shown = shown.map(|(number, level)| count(*number, &level.to_string()));
     let shown = shown.collect::<Vec<_>>().join(", ");
     if shown.is_empty() { "no faults were found".into() } else { shown }
 }

@@ -25,6 +25,11 @@ pub(super) fn maybe(time: Option<f64>) -> String {
     time.map_or_else(|| "–".into(), seconds)
 }
 
+/// `1 rank`, `8 ranks`.
+pub(crate) fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// `2026-02-03 04:05:06 UTC`.
 pub(super) fn instant(time: SystemTime) -> String {
     DateTime::<Utc>::from(time).format("%Y-%m-%d %H:%M:%S UTC").to_string()

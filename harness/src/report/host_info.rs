@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::formatting::count;
+
 /// Facts that influence the numbers of a report.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(crate) struct HostInfo {
@@ -49,7 +51,7 @@ impl HostInfo {
 
     /// In one line: `2 cores, 7.8 GiB, no GPU, Linux 6.8.0 (x86_64)`.
     pub(crate) fn summary(&self) -> String {
-        let cores = format!("{} core{}", self.cores, if self.cores == 1 { "" } else { "s" });
+        let cores = count(self.cores, "core");
         let memory = self.memory.map(|bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)));
         let gpus = match self.gpus.as_slice() {
             [] => "no GPU".to_owned(),

@@ -14,6 +14,7 @@ use anyhow::Context;
 use serde::Serialize;
 
 use crate::exit::{Code, Refused};
+use crate::report::count;
 pub(crate) use rules::{Level, RULES, Rule};
 use script::Script;
 
@@ -75,13 +76,12 @@ fn told(findings: &[Finding], files: usize) -> String {
     for Finding { file, line, level, rule, what, why, fix } in findings {
         text.push_str(&format!("{file}:{line}: {level}: {what} [{rule}]\n    why: {why}\n    fix: {fix}\n"));
     }
-    let count = |level| findings.iter().filter(|finding| finding.level == level).count();
-    let plural = |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
+    let of = |level| findings.iter().filter(|finding| finding.level == level).count();
     text + &format!(
         "{}: {}, {}\n",
-        plural(files, "script"),
-        plural(count(Level::Error), "error"),
-        plural(count(Level::Warning), "warning")
+        count(files, "script"),
+        count(of(Level::Error), "error"),
+        count(of(Level::Warning), "warning")
     )
 }
 
