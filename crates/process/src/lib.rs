@@ -8,6 +8,8 @@
 //! - [`Process`], [`Deaths`]: one child that is signalled by its descriptor, and the deaths of many in the kernel's
 //!   order.
 //! - [`proc`], [`Standstill`]: the only readers of `/proc/PID`.
+//! - [`Listener`]: listening sockets, and whose they are.
+//! - [`Stacks`]: the stacks of another process's threads.
 //! - [`find_program`]: explains why a program cannot be run.
 //! - [`Exit`], [`signal_name`]: how a process ended, as text.
 //! - [`Signals`]: the signals that ask this process itself to end.
@@ -44,6 +46,7 @@ mod exit;
 mod group;
 mod helper;
 mod kill;
+mod listener;
 mod open_files;
 mod orphans;
 mod parent_death;
@@ -54,6 +57,7 @@ mod reaper;
 mod reaper_main;
 mod signals;
 mod spec;
+mod stacks;
 mod standstill;
 mod workers;
 
@@ -61,8 +65,9 @@ pub use agent_id::AGENT;
 pub use deaths::Deaths;
 pub use exit::{Exit, known_signal_name, signal_name, signal_number};
 pub use group::{Group, Outcome};
-pub use helper::helper;
+pub use helper::{HELPER, helper, helper_code, helper_main, program_beside};
 pub use kill::{KillOnDrop, kill_until_gone, reap_orphans};
+pub use listener::{Listener, open_sockets};
 pub use open_files::{TooFewFiles, raise_open_files};
 pub use orphans::{Orphan, Swept};
 pub use parent_death::{DIES_WITH_PARENT, die_with_parent, dying_with_parent};
@@ -72,5 +77,6 @@ pub use reaper::REAPER;
 pub use rustix::process::Signal;
 pub use signals::{Signals, not_ignored};
 pub use spec::{Sink, Spec, Stdin};
+pub use stacks::{Stacks, StacksError};
 pub use standstill::Standstill;
 pub use workers::{Died, Sweep, Workers};

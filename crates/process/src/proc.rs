@@ -213,6 +213,20 @@ pub fn command_line(pid: i32) -> Option<String> {
     Some(String::from_utf8_lossy(&words).trim_end_matches('\0').replace('\0', " "))
 }
 
+/// The name of the file that a process executes, such as `python3.11`. The process itself cannot change it, unlike [`Stat::name`].
+pub fn executable(pid: i32) -> Option<String> {
+    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let name = path.file_name()?.to_string_lossy().into_owned();
+    // The kernel marks a file that has been removed, or replaced by an upgrade.
+    Some(name.strip_suffix(" (deleted)").unwrap_or(&name).to_owned())
+}
+
+/// Returns true if a program of this name or path runs Python's scripts: `python3.11`, `/usr/bin/pypy3`.
+pub fn is_python(program: &str) -> bool {
+    let name = program.rsplit('/').next().unwrap_or_default();
+    name.starts_with("python") || name.starts_with("pypy")
+}
+
 /// The value of a variable in the environment that a process was started with.
 pub fn variable(pid: i32, name: &str) -> Option<OsString> {
     let mut environment = Vec::new();
@@ -284,6 +298,15 @@ mod tests {
         assert!(threads(own).iter().any(|thread| thread.pid == own));
         assert!(Schedule::of_threads(own).iter().any(|(thread, _)| *thread == own));
         assert!(threads(i32::MAX).is_empty() && Stat::of(i32::MAX).is_none());
+    }
+
+    #[test]
+    fn finds_the_program_of_a_process_whatever_the_process_calls_itself() {
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(executable(std::process::id() as i32).as_deref(), own.file_name().unwrap().to_str());
+        assert_eq!(executable(i32::MAX), None);
+        assert!(["python", "/usr/bin/python3.11", "pypy3"].into_iter().all(is_python));
+        assert!(!["", "/opt/python/bin/train", "ipython"].into_iter().any(is_python));
     }
 
     #[test]

@@ -12,13 +12,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
 use super::Process;
 use super::agent_id::AgentId;
+use super::helper;
 use super::proc::Stat;
 
 /// The name of the subcommand.
@@ -180,7 +181,7 @@ fn spawn(id: AgentId, messages: &[Message]) -> io::Result<(Process, UnixStream)>
     ours.set_nonblocking(true)?;
     let bytes: Vec<u8> = messages.iter().flat_map(Message::to_bytes).collect();
     (&ours).write_all(&bytes)?;
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = helper::command();
     command.arg0("job-reaper").arg(REAPER).arg(id.to_string()).stdin(OwnedFd::from(theirs));
     Ok((Process::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?, ours))
 }

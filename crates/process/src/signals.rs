@@ -25,6 +25,15 @@ impl Signals {
         Ok(Signals { pipes: heard.map(|signal| Ok((signal, pipe_of(signal)?))).collect::<io::Result<_>>()? })
     }
 
+    /// Listens to no signal, but to this pipe: when its other end is dropped, signal 0 arrives.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn until_closed(pipe: UnixStream) -> io::Result<Self> {
+        pipe.set_nonblocking(true)?;
+        Ok(Signals { pipes: vec![(0, pipe)] })
+    }
+
     /// Descriptors that become readable when a signal arrives.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.pipes.iter().map(|(_, pipe)| pipe.as_fd())
@@ -71,6 +80,15 @@ fn mask(hexadecimal: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_counts_as_a_signal_once_its_other_end_is_dropped() {
+        let (held, pipe) = UnixStream::pair().unwrap();
+        let signals = Signals::until_closed(pipe).unwrap();
+        assert_eq!(signals.arrived(), None);
+        drop(held);
+        assert_eq!(signals.arrived(), Some(0));
+    }
 
     #[test]
     fn reads_which_signals_are_ignored() {

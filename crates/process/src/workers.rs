@@ -18,7 +18,7 @@ use signal_hook::low_level::{pipe, unregister};
 use super::agent_id::AGENT;
 use super::kill::reap;
 use super::orphans::{self, Kin, Strangers, Swept, Whose};
-use super::proc::Status;
+use super::proc::{Status, executable};
 use super::reaper::Reaper;
 use super::spec::{Sink, Spec, Stdin};
 use super::{Deaths, Exit, Process, parent_death, process};
@@ -28,6 +28,8 @@ const REAPER: u64 = 0;
 const CHILDREN: u64 = u64::MAX;
 /// How long a worker may take to end after a kill in [`Drop`]. One that hangs in the kernel is abandoned.
 const LAST_WAIT: Duration = Duration::from_secs(2);
+/// Shells, by the names of their files. A shell's handler does not reach the program for which it waits.
+const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ksh", "zsh", "busybox"];
 
 /// The workers of one agent, on the process's **main thread**, because the kernel kills them when the thread that
 /// started them ends. Dropping it kills all of them. Its descriptor is readable when [`next`](Self::next) may return
@@ -237,10 +239,19 @@ impl Workers {
         named.try_for_each(|worker| worker.process.signal(signal))
     }
 
-    /// Sends this signal, which asks for an end, to every worker's process group. Stopped processes are continued,
-    /// because they could not handle it otherwise.
+    /// Sends this signal, which asks for an end. A worker that handles it gets it alone: to save a checkpoint first, it may need the
+    /// processes that it started, such as data loaders. The whole process group of other workers gets it, and that of a shell even if it
+    /// has a trap: what would save is the program for which the shell waits. Stopped processes are continued, because they could not
+    /// handle it otherwise.
     pub fn end(&mut self, signal: Signal) {
-        self.signal(signal);
+        let handle = self.that_handle(signal);
+        for (pid, worker) in &self.workers {
+            if handle.contains(&worker.index) && !is_shell(*pid) {
+                let _ = worker.process.signal(signal);
+            } else {
+                send(*pid, worker, signal);
+            }
+        }
         self.signal(Signal::CONT);
     }
 
@@ -381,6 +392,10 @@ impl Drop for Children {
     fn drop(&mut self) {
         unregister(self.signal);
     }
+}
+
+fn is_shell(pid: i32) -> bool {
+    executable(pid).is_some_and(|name| SHELLS.contains(&&*name))
 }
 
 fn send(pid: i32, worker: &Worker, signal: Signal) {
