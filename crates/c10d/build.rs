@@ -6,6 +6,17 @@
 use std::path::{Path, PathBuf};
 
 const SOURCES: [&str; 1] = ["shim/shim.cpp"];
+/// Collectives in shared memory, which know nothing of libtorch.
+const SHARED_MEMORY: [&str; 8] = [
+    "shim/shm/call.cpp",
+    "shim/shm/collectives.cpp",
+    "shim/shm/executor.cpp",
+    "shim/shm/meeting.cpp",
+    "shim/shm/members.cpp",
+    "shim/shm/messages.cpp",
+    "shim/shm/reduce.cpp",
+    "shim/shm/segment.cpp",
+];
 const NCCL_SOURCES: [&str; 2] = ["shim/status.cpp", "shim/nccl.cpp"];
 
 fn main() {
@@ -19,6 +30,7 @@ fn main() {
     );
     let nccl = std::env::var_os("CARGO_FEATURE_NCCL").map(|_| Nvidia::find(&libtorch));
     shim_build(&include).files(SOURCES).compile("lockstep_c10d");
+    build_shared_memory();
     if let Some(nvidia) = nccl {
         nvidia.build_nccl(&include);
     }
@@ -43,6 +55,13 @@ fn shim_build(include: &Path) -> cc::Build {
         build.define("WITH_NCCL", None);
     }
     build
+}
+
+/// Always with full optimization: its loops are vector code. They never read the flags of floating-point exceptions.
+fn build_shared_memory() {
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17").pic(true).opt_level(3).debug(false).flag("-fno-trapping-math");
+    build.files(SHARED_MEMORY).compile("lockstep_shm");
 }
 
 fn system_include(build: &mut cc::Build, dir: &Path) {

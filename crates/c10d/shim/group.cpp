@@ -66,7 +66,7 @@ Status lc_backend_gloo(const MemberConfig* config, Bytes interface, Bytes host, 
     options->global_ranks_in_group = config->members();
     auto gloo = c10::make_intrusive<ProcessGroupGloo>(config->store->store, config->rank, config->size, options);
     gloo->setSequenceNumberForGroup();
-    *out = new BackendHandle{gloo, ProcessGroup::BackendType::GLOO, {c10::DeviceType::CPU, c10::DeviceType::CUDA}, {}, {}};
+    *out = new BackendHandle{gloo, ProcessGroup::BackendType::GLOO, {c10::DeviceType::CPU, c10::DeviceType::CUDA}, {}, {}, {}};
   });
 }
 
@@ -95,8 +95,21 @@ Status lc_group_new(const StoreHandle* store, const MemberConfig* config, const 
     const auto& called = backend->wrapper ? backend->wrapper : backend->backend;
     for (auto device : backend->devices) group->setBackend(device, backend->type, called);
     group->setGroupName(to_string(config->group_name));
-    *out = new GroupHandle{std::move(group), backend->backend};
+    *out = new GroupHandle{std::move(group), backend->backend, backend->traffic};
   });
+}
+
+// False if the group's backend counts nothing.
+bool lc_group_traffic(const GroupHandle* group, uint64_t* calls, uint64_t* bytes) noexcept {
+  if (!group->traffic) return false;
+  *calls = group->traffic->calls.load(std::memory_order_relaxed);
+  *bytes = group->traffic->bytes.load(std::memory_order_relaxed);
+  return true;
+}
+
+// Nanoseconds since the last operation was called; negative if the group's backend counts nothing.
+int64_t lc_group_since_last_call(const GroupHandle* group) noexcept {
+  return group->traffic ? group->traffic->since_last() : -1;
 }
 
 // Waits for operations in progress if the backend requires it, unless the caller gives up on them. ProcessGroupWrapper

@@ -1,15 +1,16 @@
-// The backend that a group calls in place of Gloo, which it wraps. It lets only one thread at a time start an
-// operation. If all ranks want it, the ranks compare their calls first: each collective begins with one line of text
-// from every rank, and each message ends with one (comparison.hpp).
+// The backend that a group calls in place of Gloo or shared memory, which it wraps. It lets only one thread at a time start
+// an operation, and counts operations and their bytes. If all ranks want it, the ranks compare their calls first: each
+// collective begins with one line of text from every rank, and each message ends with one (comparison.hpp).
 
 #include "comparison.hpp"
 #include "shim.hpp"
+#include "shm/segment.hpp"
 
 #include <deque>
 #include <thread>
 
 #include <ATen/ThreadLocalState.h>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 using namespace shim;
 
@@ -28,8 +29,11 @@ struct Job {
 
 class Guarded : public c10d::Backend {
  public:
-  Guarded(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo, bool compare)
-      : Backend(gloo->getRank(), gloo->getSize()), gloo_(std::move(gloo)), compare_(compare && size_ > 1) {
+  Guarded(c10::intrusive_ptr<c10d::Backend> inner, std::shared_ptr<Traffic> traffic, bool compare)
+      : Backend(inner->getRank(), inner->getSize()),
+        inner_(std::move(inner)),
+        traffic_(std::move(traffic)),
+        compare_(compare && size_ > 1) {
     if (compare_) worker_ = std::thread([this] { work(); });
   }
 
@@ -43,70 +47,80 @@ class Guarded : public c10d::Backend {
     if (worker_.joinable()) worker_.join();
   }
 
-  const std::string getBackendName() const override { return gloo_->getBackendName(); }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return gloo_->getBackendOptions(); }
-  void setSequenceNumberForGroup() override { gloo_->setSequenceNumberForGroup(); }
-  uint64_t getSequenceNumberForGroup() override { return gloo_->getSequenceNumberForGroup(); }
-  void abort() override { gloo_->abort(); }
-  void shutdown() override { gloo_->shutdown(); }
+  const std::string getBackendName() const override { return inner_->getBackendName(); }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return inner_->getBackendOptions(); }
+  void setSequenceNumberForGroup() override { inner_->setSequenceNumberForGroup(); }
+  uint64_t getSequenceNumberForGroup() override { return inner_->getSequenceNumberForGroup(); }
+  void abort() override { inner_->abort(); }
+  void shutdown() override { inner_->shutdown(); }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& o) override {
+    count(tensors);
     return run(OpType::BROADCAST, o.timeout,
                [&] { return c10::str("broadcast from rank ", o.rootRank, " of ", shape(tensors.at(0))); },
-               [this, tensors, o]() mutable { return gloo_->broadcast(tensors, o); });
+               [this, tensors, o]() mutable { return inner_->broadcast(tensors, o); });
   }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& o) override {
+    count(tensors);
     return run(OpType::ALLREDUCE, o.timeout,
                [&] { return c10::str("all_reduce(", name(o.reduceOp), ") of ", shape(tensors.at(0))); },
-               [this, tensors, o]() mutable { return gloo_->allreduce(tensors, o); });
+               [this, tensors, o]() mutable { return inner_->allreduce(tensors, o); });
   }
 
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& o) override {
+    count(tensors);
     return run(OpType::REDUCE, o.timeout,
                [&] { return c10::str("reduce(", name(o.reduceOp), ") to rank ", o.rootRank, " of ", shape(tensors.at(0))); },
-               [this, tensors, o]() mutable { return gloo_->reduce(tensors, o); });
+               [this, tensors, o]() mutable { return inner_->reduce(tensors, o); });
   }
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& o) override {
+    count(inputs);
     return run(OpType::ALLGATHER, o.timeout,
                [&] { return c10::str("all_gather of ", shape(inputs.at(0))); },
-               [this, outputs, inputs, o]() mutable { return gloo_->allgather(outputs, inputs, o); });
+               [this, outputs, inputs, o]() mutable { return inner_->allgather(outputs, inputs, o); });
   }
 
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& o) override {
+    traffic_->add(input.nbytes());
     return run(OpType::_ALLGATHER_BASE, o.timeout,
                [&] { return c10::str("all_gather_into_tensor of ", shape(input)); },
-               [this, output, input, o]() mutable { return gloo_->_allgather_base(output, input, o); });
+               [this, output, input, o]() mutable { return inner_->_allgather_base(output, input, o); });
   }
 
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& o) override {
+    count(inputs);
     return run(OpType::GATHER, o.timeout,
                [&] { return c10::str("gather to rank ", o.rootRank, " of ", shape(inputs.at(0))); },
-               [this, outputs, inputs, o]() mutable { return gloo_->gather(outputs, inputs, o); });
+               [this, outputs, inputs, o]() mutable { return inner_->gather(outputs, inputs, o); });
   }
 
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& o) override {
+    count(inputs);
     return run(OpType::SCATTER, o.timeout,
                [&] { return c10::str("scatter from rank ", o.rootRank, " of ", shape(outputs.at(0))); },
-               [this, outputs, inputs, o]() mutable { return gloo_->scatter(outputs, inputs, o); });
+               [this, outputs, inputs, o]() mutable { return inner_->scatter(outputs, inputs, o); });
   }
 
   WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& o) override {
+    count(inputs);
     return run(OpType::REDUCE_SCATTER, o.timeout,
                [&] { return c10::str("reduce_scatter(", name(o.reduceOp), ") of ", shape(outputs.at(0))); },
-               [this, outputs, inputs, o]() mutable { return gloo_->reduce_scatter(outputs, inputs, o); });
+               [this, outputs, inputs, o]() mutable { return inner_->reduce_scatter(outputs, inputs, o); });
   }
 
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& o) override {
+    traffic_->add(input.nbytes());
     return run(OpType::_REDUCE_SCATTER_BASE, o.timeout,
                [&] { return c10::str("reduce_scatter_tensor(", name(o.reduceOp), ") of ", shape(input)); },
-               [this, output, input, o]() mutable { return gloo_->_reduce_scatter_base(output, input, o); });
+               [this, output, input, o]() mutable { return inner_->_reduce_scatter_base(output, input, o); });
   }
 
   // Ranks may send different numbers of rows, so these are compared in pairs.
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& receives, std::vector<int64_t>& sends,
                         const c10d::AllToAllOptions& o) override {
+    traffic_->add(input.nbytes());
     std::vector<int64_t> rows;
     for (const auto& [splits, tensor] : {std::pair(&sends, &input), std::pair(&receives, &output)})
       for (int i = 0; i < size_; ++i) rows.push_back(splits->empty() ? tensor->size(0) / size_ : splits->at(i));
@@ -114,42 +128,63 @@ class Guarded : public c10d::Backend {
                [&] { return c10::str("all_to_all_single of rows ", input.sizes().slice(1), " ",
                                         c10::toString(input.scalar_type())); },
                [this, output, input, receives, sends, o]() mutable {
-                 return gloo_->alltoall_base(output, input, receives, sends, o);
+                 return inner_->alltoall_base(output, input, receives, sends, o);
                },
                std::move(rows));
   }
 
   WorkPtr barrier(const c10d::BarrierOptions& o) override {
-    return run(OpType::BARRIER, o.timeout, [] { return std::string("barrier"); }, [this, o] { return gloo_->barrier(o); });
+    traffic_->add(0);
+    return run(OpType::BARRIER, o.timeout, [] { return std::string("barrier"); }, [this, o] { return inner_->barrier(o); });
   }
 
   // Compares nothing, because it names the ranks that are missing. Earlier calls are started first.
   void monitoredBarrier(const c10d::BarrierOptions& o, bool wait_all_ranks) override {
+    traffic_->add(0);
     drain(o.timeout);
     std::lock_guard<std::mutex> lock(launching_);
-    gloo_->monitoredBarrier(o, wait_all_ranks);
+    inner_->monitoredBarrier(o, wait_all_ranks);
   }
 
   WorkPtr send(Tensors& tensors, int to, int tag) override {
-    if (!compare_) return launched([&] { return gloo_->send(tensors, to, tag); });
+    count(tensors);
+    if (!compare_) return launched([&] { return inner_->send(tensors, to, tag); });
     auto packed = packed_like(tensors.at(0));
     auto* bytes = packed.mutable_data_ptr<uint8_t>();
     std::memcpy(bytes, tensors[0].const_data_ptr(), tensors[0].nbytes());
     write_line(shape(tensors[0]), bytes + tensors[0].nbytes());
     Tensors list{std::move(packed)};
-    return launched([&] { return gloo_->send(list, to, tag); });
+    return launched([&] { return inner_->send(list, to, tag); });
   }
 
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
-    return receive(tensors, [&](Tensors& list) { return gloo_->recv(list, from, tag); });
+    return receive(tensors, [&](Tensors& list) { return inner_->recv(list, from, tag); });
   }
 
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
-    return receive(tensors, [&](Tensors& list) { return gloo_->recvAnysource(list, tag); });
+    return receive(tensors, [&](Tensors& list) { return inner_->recvAnysource(list, tag); });
   }
 
  private:
-  // Gloo counts its operations without a lock, and autograd hooks may call this on any thread.
+  static size_t bytes(const Tensors& tensors) {
+    size_t sum = 0;
+    for (const auto& tensor : tensors) sum += tensor.nbytes();
+    return sum;
+  }
+
+  // An operation to which this rank passes lists: none of them where it is not the root.
+  static size_t bytes(const std::vector<Tensors>& lists) {
+    size_t sum = 0;
+    for (const auto& list : lists) sum += bytes(list);
+    return sum;
+  }
+
+  template <class Passed>
+  void count(const Passed& passed) {
+    traffic_->add(bytes(passed));
+  }
+
+  // The backend counts its operations without a lock, and autograd hooks may call this on any thread.
   template <class F>
   WorkPtr launched(F&& launch) {
     std::lock_guard<std::mutex> lock(launching_);
@@ -229,23 +264,14 @@ class Guarded : public c10d::Backend {
     Tensors inputs{std::move(mine)};
     c10d::AllgatherOptions options;
     options.timeout = timeout;
-    launched([&] { return gloo_->allgather(outputs, inputs, options); })->wait();
+    launched([&] { return inner_->allgather(outputs, inputs, options); })->wait();
     return all;
   }
 
-  // Ranks with the same call are grouped.
   void throw_mismatch(const at::Tensor& lines) {
-    std::vector<std::pair<std::string, std::string>> calls;
-    for (int r = 0; r < size_; ++r) {
-      auto line = read_line(lines[r].const_data_ptr<uint8_t>());
-      auto same = std::find_if(calls.begin(), calls.end(), [&](const auto& call) { return call.first == line; });
-      if (same == calls.end()) same = calls.insert(calls.end(), {line, ""});
-      same->second += c10::str(same->second.empty() ? "" : ", ", r);
-    }
-    std::string text;
-    for (const auto& [line, ranks] : calls)
-      text += c10::str(text.empty() ? "" : "; ", ranks.find(',') == std::string::npos ? "Rank " : "Ranks ", ranks, ": ", line);
-    TORCH_CHECK(false, "Detected mismatch between collectives. ", text);
+    std::vector<std::pair<int, std::string>> calls;
+    for (int r = 0; r < size_; ++r) calls.emplace_back(r, read_line(lines[r].const_data_ptr<uint8_t>()));
+    TORCH_CHECK(false, "Detected mismatch between collectives. ", shm::group_ranks(calls));
   }
 
   void compare_rows(const Job& job) {
@@ -257,7 +283,8 @@ class Guarded : public c10d::Backend {
                     from, " sends ", rows[from][to], " rows to Rank ", to, ", which expects ", rows[to][size_ + from]);
   }
 
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  c10::intrusive_ptr<c10d::Backend> inner_;
+  const std::shared_ptr<Traffic> traffic_;
   const bool compare_;
   std::mutex launching_;
   std::mutex queue_mutex_;
@@ -271,13 +298,11 @@ class Guarded : public c10d::Backend {
 
 extern "C" {
 
-// Wraps Gloo in the guard. `compare` must be the same on all ranks.
+// Wraps the backend in the guard. `compare` must be the same on all ranks.
 Status lc_backend_guard(BackendHandle* backend, bool compare) noexcept {
   return guard([&] {
-    auto* gloo = dynamic_cast<c10d::ProcessGroupGloo*>(backend->backend.get());
-    TORCH_CHECK(gloo != nullptr, "only Gloo is guarded");
-    auto shared = c10::intrusive_ptr<c10d::ProcessGroupGloo>::reclaim_copy(gloo);
-    backend->wrapper = c10::make_intrusive<Guarded>(std::move(shared), compare);
+    backend->traffic = std::make_shared<Traffic>();
+    backend->wrapper = c10::make_intrusive<Guarded>(backend->backend, backend->traffic, compare);
   });
 }
 

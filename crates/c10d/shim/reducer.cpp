@@ -2,7 +2,11 @@
 
 #include "shim.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 
 #include <torch/csrc/autograd/autograd.h>
@@ -39,9 +43,74 @@ struct OnlyThreadHook : torch::autograd::FunctionPreHook {
   std::shared_ptr<const OnlyThread> only_;
 };
 
+// An all-reduce of a bucket: its number, size, start and end; 0 if it has not ended. Times are nanoseconds of the system's clock.
+struct BucketTime {
+  int64_t bucket;
+  int64_t bytes;
+  int64_t started;
+  int64_t ended;
+};
+
+int64_t now() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+}
+
+// Written by the training thread, which starts all-reduces, and by the group's threads, which end them.
+struct BucketTimes {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::shared_ptr<BucketTime>> list;
+
+  std::shared_ptr<BucketTime> start(int64_t bucket, int64_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    list.push_back(std::make_shared<BucketTime>(BucketTime{bucket, bytes, now(), 0}));
+    return list.back();
+  }
+
+  void end(BucketTime& one) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    one.ended = now();
+    changed.notify_all();
+  }
+
+  // A future wakes those who wait for it before it calls back, so the last end may be missing for a moment after a backward pass.
+  std::vector<BucketTime> take(std::chrono::milliseconds patience) {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait_for(lock, patience, [&] {
+      return std::all_of(list.begin(), list.end(), [](const auto& one) { return one->ended != 0; });
+    });
+    std::vector<BucketTime> taken;
+    for (const auto& one : list) taken.push_back(*one);
+    list.clear();
+    return taken;
+  }
+};
+
+// c10d's all-reduce hook, with its times.
+struct TimedAllReduce : c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
+  TimedAllReduce(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::shared_ptr<BucketTimes> times)
+      : CppCommHookInterface(group), times_(std::move(times)) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    std::vector<at::Tensor> tensors = {bucket.getBufferRef()};
+    // First, so that no sum overflows.
+    tensors[0] /= state_->getSize();
+    auto one = times_->start(static_cast<int64_t>(bucket.getIndex()), static_cast<int64_t>(tensors[0].nbytes()));
+    auto future = state_->allreduce(tensors)->getFuture();
+    future->addCallback([times = times_, one](c10::ivalue::Future&) { times->end(*one); });
+    return future;
+  }
+
+ private:
+  std::shared_ptr<BucketTimes> times_;
+};
+
 struct ReducerHandle {
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<OnlyThread> only;
+  c10::intrusive_ptr<c10d::Backend> backend; // whose memory has the buckets
+  std::shared_ptr<BucketTimes> times = std::make_shared<BucketTimes>();
 
   ~ReducerHandle() {
     reducer.reset(); // takes its hooks off
@@ -97,6 +166,7 @@ Status lc_reducer_new(GroupHandle* group, const at::Tensor* const* params, const
     std::unordered_map<size_t, std::string> param_names;
     for (size_t i = 0; i < n; ++i) param_names[i] = to_string(names[i]);
     const auto tensors = to_tensors(params, n);
+    const BucketsIn buckets(group->backend);
     auto reducer = std::make_shared<c10d::Reducer>(
         tensors,
         unflatten(bucket_lengths, n_buckets, bucket_indices),
@@ -111,7 +181,7 @@ Status lc_reducer_new(GroupHandle* group, const at::Tensor* const* params, const
         /*use_python_reducer=*/false,
         /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
     // The reducer keeps the nodes with the check alive.
-    *out = new ReducerHandle{std::move(reducer), only_this_thread(tensors)};
+    *out = new ReducerHandle{std::move(reducer), only_this_thread(tensors), group->backend};
   });
 }
 
@@ -124,7 +194,10 @@ Status lc_reducer_prepare_for_forward(ReducerHandle* reducer) noexcept {
 }
 
 Status lc_reducer_rebuild_buckets(ReducerHandle* reducer, bool* rebuilt) noexcept {
-  return guard([&] { *rebuilt = reducer->reducer->rebuild_buckets(); });
+  return guard([&] {
+    const BucketsIn buckets(reducer->backend);
+    *rebuilt = reducer->reducer->rebuild_buckets();
+  });
 }
 
 Status lc_reducer_prepare_for_backward(ReducerHandle* reducer, const at::Tensor* const* outputs, size_t n) noexcept {
@@ -134,6 +207,26 @@ Status lc_reducer_prepare_for_backward(ReducerHandle* reducer, const at::Tensor*
 Status lc_reducer_register_hook(ReducerHandle* reducer, uint8_t hook) noexcept {
   return guard([&] {
     reducer->reducer->register_builtin_comm_hook(static_cast<c10d::BuiltinCommHookType>(hook));
+  });
+}
+
+Status lc_reducer_time_buckets(ReducerHandle* reducer, GroupHandle* group) noexcept {
+  return guard([&] {
+    reducer->reducer->register_comm_hook(std::make_unique<TimedAllReduce>(group->group, reducer->times));
+  });
+}
+
+// Moves the times since the last call to `times`. If they are more than `capacity`, only counts them: `n`.
+Status lc_reducer_take_bucket_times(ReducerHandle* reducer, int64_t patience_ms, BucketTime* times, size_t capacity,
+                                    size_t* n) noexcept {
+  return guard([&] {
+    {
+      const std::lock_guard<std::mutex> lock(reducer->times->mutex);
+      *n = reducer->times->list.size();
+      if (*n > capacity) return;
+    }
+    const auto taken = reducer->times->take(std::chrono::milliseconds(patience_ms));
+    std::copy(taken.begin(), taken.end(), times);
   });
 }
 
@@ -147,13 +240,17 @@ Status lc_reducer_bucket_numels(ReducerHandle* reducer, int64_t* numels, size_t 
 }
 
 Status lc_verify_params(GroupHandle* group, const at::Tensor* const* params, size_t n) noexcept {
-  return guard([&] { c10d::verify_params_across_processes(group->group, to_tensors(params, n), {}); });
+  return guard([&] {
+    const CallerWaits hint;
+    c10d::verify_params_across_processes(group->group, to_tensors(params, n), {});
+  });
 }
 
 Status lc_broadcast_coalesced(GroupHandle* group, const at::Tensor* const* tensors, size_t n, size_t buffer_bytes,
                               int32_t root) noexcept {
   return guard([&] {
     at::NoGradGuard no_grad;
+    const CallerWaits hint;
     const auto list = to_tensors(tensors, n);
     c10d::broadcast_coalesced(group->group, list, buffer_bytes, root);
   });

@@ -1,6 +1,8 @@
 // The shim as one translation unit: libtorch's headers take much longer to compile than the code here.
 #include "status.cpp"
 
+#include "shm/backend.cpp"
+
 #include "facts.cpp"
 #include "gloo_events.cpp"
 #include "group.cpp"

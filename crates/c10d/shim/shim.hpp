@@ -3,8 +3,11 @@
 // function of that type; every other pointer is borrowed for the call.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,17 +44,41 @@ struct MemberConfig {
   std::vector<uint64_t> members() const { return {global_ranks, global_ranks + size}; }
 };
 
+// What a rank has passed to its group's operations, whoever called them: a reducer calls from autograd's threads.
+struct Traffic {
+  std::atomic<uint64_t> calls{0};
+  std::atomic<uint64_t> bytes{0};
+  std::atomic<int64_t> last{0}; // when the last one was called
+
+  void add(size_t n) {
+    calls.fetch_add(1, std::memory_order_relaxed);
+    bytes.fetch_add(n, std::memory_order_relaxed);
+    last.store(now(), std::memory_order_relaxed);
+  }
+
+  // In nanoseconds.
+  int64_t since_last() const { return now() - last.load(std::memory_order_relaxed); }
+
+ private:
+  static int64_t now() {
+    const auto since = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+  }
+};
+
 struct BackendHandle {
   c10::intrusive_ptr<c10d::Backend> backend;
   c10d::ProcessGroup::BackendType type;
   std::vector<c10::DeviceType> devices; // whose tensors it takes
   std::optional<c10::Device> bound; // the one device that it works on, if so
   c10::intrusive_ptr<c10d::Backend> wrapper; // what the group calls instead
+  std::shared_ptr<Traffic> traffic; // null if nothing counts it
 };
 
 struct GroupHandle {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   c10::intrusive_ptr<c10d::Backend> backend;
+  std::shared_ptr<Traffic> traffic;
 };
 
 struct WorkHandle {

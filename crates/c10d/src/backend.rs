@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tch::Device;
 
 use crate::error::{Error, Result};
-use crate::ffi::{self, BackendHandle, Bytes, GroupHandle};
+use crate::ffi::{self, BackendHandle, Bytes, Exception, GroupHandle};
 use crate::options::{Endpoint, GroupOptions};
 use crate::store::millis;
 use crate::{Rank, Store, nccl};
@@ -19,6 +19,12 @@ use crate::{Rank, Store, nccl};
 pub enum Backend {
     /// Sockets, for tensors in host memory. Tensors on a GPU are copied to the host and back.
     Gloo,
+    /// Memory that all ranks map, for tensors in host memory and ranks on one host. Sums have the same bits on all ranks.
+    SharedMemory,
+    /// [`Backend::SharedMemory`] if all ranks of the group are on one host and all are programs of this project, otherwise
+    /// [`Backend::Gloo`]. The ranks find out together; see
+    /// [`ProcessGroup::backend`](crate::ProcessGroup::backend) for the result.
+    Auto,
     /// NVIDIA's library, for tensors on one GPU, which no other rank of the group may use. Requires the cargo feature
     /// `nccl`.
     Nccl {
@@ -28,18 +34,25 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The name that Python uses.
+    /// The name that Python uses, where it has one.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Gloo => "gloo",
+            Backend::SharedMemory => "shm",
+            Backend::Auto => "auto",
             Backend::Nccl { .. } => "nccl",
         }
+    }
+
+    /// The backend of tensors in host memory that has this [`name`](Self::name).
+    pub fn of_host_memory(name: &str) -> Option<Self> {
+        [Backend::Auto, Backend::Gloo, Backend::SharedMemory].into_iter().find(|backend| backend.name() == name)
     }
 
     /// The device of the tensors in its operations.
     pub fn device(self) -> Device {
         match self {
-            Backend::Gloo => Device::Cpu,
+            Backend::Gloo | Backend::SharedMemory | Backend::Auto => Device::Cpu,
             Backend::Nccl { device } => Device::Cuda(device),
         }
     }
@@ -48,7 +61,7 @@ impl Backend {
     /// for NCCL (ProcessGroupNCCL.hpp, `kProcessGroupNCCLDefaultTimeout`).
     pub fn default_timeout(self) -> Duration {
         match self {
-            Backend::Gloo => Duration::from_secs(30 * 60),
+            Backend::Gloo | Backend::SharedMemory | Backend::Auto => Duration::from_secs(30 * 60),
             Backend::Nccl { .. } => Duration::from_secs(10 * 60),
         }
     }
@@ -56,18 +69,15 @@ impl Backend {
     /// Loads the libraries and checks that the device exists, before this rank waits for others.
     pub(crate) fn prepare(self) -> Result<()> {
         match self {
-            Backend::Gloo => Ok(()),
             Backend::Nccl { device } => nccl::prepare(device),
+            _ => Ok(()),
         }
     }
 
     /// Returns true if creating a group connects its ranks, so that absent ranks are noticed then. NCCL connects in the
     /// first operation, and there waits without a deadline.
     pub(crate) fn connects_at_once(self) -> bool {
-        match self {
-            Backend::Gloo => true,
-            Backend::Nccl { .. } => false,
-        }
+        !self.is_nccl()
     }
 
     pub(crate) fn is_nccl(self) -> bool {
@@ -76,51 +86,103 @@ impl Backend {
 
     /// Connects this rank to the group. With `detail` the ranks compare their calls as PyTorch's debug mode does; with
     /// `compares` they compare them in the shim, if all ranks want that.
-    pub(crate) fn connect(
-        self,
-        member: &MemberConfig<'_>,
-        detail: bool,
-        compares: bool,
-    ) -> Result<NonNull<GroupHandle>> {
+    pub(crate) fn connect(self, member: &MemberConfig<'_>, detail: bool, compares: bool) -> Result<Connected> {
         let begun = Instant::now();
         let store = member.store.prefix(self.store_prefix())?;
         let members: Vec<u64> = member.members.iter().map(|rank| rank.get() as u64).collect();
         let raw = member.raw(&store, &members)?;
         let fail = |exception| Error::new(member.operation(), exception).after(begun.elapsed());
         let (interface, host) = member.options.endpoint.bytes();
-        // With TORCH_GLOO_LAZY_INIT, connecting does not wait for other ranks, so a rank would not know their wishes.
-        let compares = compares && !std::env::var("TORCH_GLOO_LAZY_INIT").is_ok_and(|value| value != "0");
-        if compares {
-            store.set(&compares_key(member.rank), "1")?;
-        }
-        let backend = match self {
-            // SAFETY: the member's configuration and everything it points to outlive the call; the shim copies what it keeps.
-            Backend::Gloo => ffi::made(|out| unsafe { ffi::lc_backend_gloo(&raw, interface, host, out) }),
-            Backend::Nccl { device } => nccl::make(&raw, device),
+        let (backend, chosen, why_not_memory) = match self {
+            Backend::SharedMemory | Backend::Auto => self.share_memory(member, &store, &raw, compares, &fail)?,
+            Backend::Gloo => (connect_gloo(member, &store, &raw, compares, &fail)?, self, None),
+            Backend::Nccl { device } => (Handle(nccl::make(&raw, device).map_err(fail)?), self, None),
         };
-        let backend = Handle(backend.map_err(fail)?);
-        if !self.is_nccl() {
-            let compares = compares && all_compare(&store, member.members.len())?;
-            // SAFETY: the handle is alive.
-            unsafe { ffi::lc_backend_guard(backend.0.as_ptr(), compares) }.check().map_err(fail)?;
-        }
         if detail {
-            // SAFETY: as above, and the handle is alive.
+            // SAFETY: the member's configuration and everything it points to outlive the call, and the handle is alive.
             let status = unsafe { ffi::lc_backend_compare_calls(backend.0.as_ptr(), &raw, interface, host) };
             status.check().map_err(fail)?;
         }
-        let (group_store, backend) = (member.store.as_ptr(), backend.0.as_ptr());
+        let (group_store, handle) = (member.store.as_ptr(), backend.0.as_ptr());
         // SAFETY: as above; the group takes its own references to store and backend.
-        ffi::made(|out| unsafe { ffi::lc_group_new(group_store, &raw, backend, out) }).map_err(fail)
+        let group = ffi::made(|out| unsafe { ffi::lc_group_new(group_store, &raw, handle, out) }).map_err(fail)?;
+        Ok(Connected { group, backend: chosen, why_not_memory })
+    }
+
+    /// Connects through shared memory; if the ranks cannot, through Gloo or not at all.
+    fn share_memory(
+        self,
+        member: &MemberConfig<'_>,
+        store: &Store,
+        raw: &ffi::MemberConfig,
+        compares: bool,
+        fail: &impl Fn(Exception) -> Error,
+    ) -> Result<(Handle, Backend, Option<String>)> {
+        let or_gloo = self == Backend::Auto;
+        let why = if or_gloo && connects_lazily() {
+            "TORCH_GLOO_LAZY_INIT is set, so ranks of other programs cannot be seen".into()
+        } else {
+            let mut out = std::ptr::null_mut();
+            // SAFETY: the member's configuration and everything it points to outlive the call; the shim copies what it keeps.
+            let made = |why: *mut _| unsafe { ffi::lc_backend_shared_memory(raw, or_gloo, compares, &mut out, why) };
+            let why = ffi::blobs(made).map_err(fail)?;
+            if let Some(handle) = NonNull::new(out).map(Handle) {
+                guard(&handle, false).map_err(fail)?;
+                return Ok((handle, Backend::SharedMemory, None));
+            }
+            String::from_utf8_lossy(&why.concat()).into_owned()
+        };
+        if or_gloo {
+            return Ok((connect_gloo(member, store, raw, compares, fail)?, Backend::Gloo, Some(why)));
+        }
+        let detail =
+            format!("the ranks cannot share memory: {why}: use Gloo, or let the group choose with Backend::Auto");
+        Err(Error::bad_argument(member.operation(), detail))
     }
 
     /// Python adds a prefix with the device type to each backend's keys.
     pub(crate) fn store_prefix(self) -> &'static str {
-        match self {
-            Backend::Gloo => "cpu/",
-            Backend::Nccl { .. } => "cuda/",
-        }
+        if self.is_nccl() { "cuda/" } else { "cpu/" }
     }
+}
+
+/// A group that is connected.
+pub(crate) struct Connected {
+    pub(crate) group: NonNull<GroupHandle>,
+    /// Never [`Backend::Auto`].
+    pub(crate) backend: Backend,
+    /// Why [`Backend::Auto`] chose Gloo.
+    pub(crate) why_not_memory: Option<String>,
+}
+
+fn connect_gloo(
+    member: &MemberConfig<'_>,
+    store: &Store,
+    raw: &ffi::MemberConfig,
+    compares: bool,
+    fail: &impl Fn(Exception) -> Error,
+) -> Result<Handle> {
+    let (interface, host) = member.options.endpoint.bytes();
+    // Without a connection, a rank would not know the wishes of the others.
+    let compares = compares && !connects_lazily();
+    if compares {
+        store.set(&compares_key(member.rank), "1")?;
+    }
+    // SAFETY: the member's configuration and everything it points to outlive the call; the shim copies what it keeps.
+    let backend = ffi::made(|out| unsafe { ffi::lc_backend_gloo(raw, interface, host, out) });
+    let backend = Handle(backend.map_err(fail)?);
+    guard(&backend, compares && all_compare(store, member.members.len())?).map_err(fail)?;
+    Ok(backend)
+}
+
+/// With TORCH_GLOO_LAZY_INIT, connecting does not wait for other ranks.
+fn connects_lazily() -> bool {
+    std::env::var("TORCH_GLOO_LAZY_INIT").is_ok_and(|value| value != "0")
+}
+
+fn guard(backend: &Handle, compares: bool) -> Result<(), Exception> {
+    // SAFETY: the handle is alive.
+    unsafe { ffi::lc_backend_guard(backend.0.as_ptr(), compares) }.check()
 }
 
 /// The configuration of one member of a group that is being created.

@@ -1,7 +1,7 @@
 //! Collectives: every rank of the group calls the same one, with matching shapes and dtypes.
 //!
 //! Each has two forms. The blocking form borrows its tensors; the `_async` form takes them, and [`Work::wait`] returns
-//! them. Gloo supports `Float`, `Double`, `Half`, `BFloat16`, `Uint8`, `Int8`, `Int`, `Int64` (and `Bool` in operations
+//! them. Gloo and shared memory support `Float`, `Double`, `Half`, `BFloat16`, `Uint8`, `Int8`, `Int`, `Int64` (and `Bool` in operations
 //! that do not reduce); NCCL supports the same dtypes on its GPU, and `Bool` everywhere.
 //!
 //! Tensors must be contiguous in memory, of one dtype and device. Memory that an operation writes must not belong to
@@ -21,7 +21,7 @@ use crate::sizes;
 use crate::store::millis;
 use crate::tensors::{Guard, Traffic, describe};
 use crate::work::{Call, Pending, Work};
-use crate::{Backend, ProcessGroup, Rank};
+use crate::{Backend, ProcessGroup, Rank, pace};
 
 /// How the values of different ranks are combined; the numbers are c10d's (Types.hpp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ const GROUP_TIMEOUT: i64 = -1;
 impl ProcessGroup {
     /// Copies the root's tensor to all ranks.
     pub fn broadcast(&self, tensor: &mut Tensor, root: Rank) -> Result<()> {
-        self.start_broadcast(tensor, root)?.wait(None)
+        self.now(|| self.start_broadcast(tensor, root))
     }
 
     /// As [`ProcessGroup::broadcast`].
@@ -55,7 +55,7 @@ impl ProcessGroup {
 
     /// Reduces over all ranks, in place; all ranks get the result.
     pub fn all_reduce(&self, tensor: &mut Tensor, op: ReduceOp) -> Result<()> {
-        self.start_all_reduce(tensor, op)?.wait(None)
+        self.now(|| self.start_all_reduce(tensor, op))
     }
 
     /// As [`ProcessGroup::all_reduce`].
@@ -66,7 +66,7 @@ impl ProcessGroup {
     /// Reduces over all ranks, in place; the root gets the result. The tensors of the other ranks are unspecified
     /// afterwards.
     pub fn reduce(&self, tensor: &mut Tensor, root: Rank, op: ReduceOp) -> Result<()> {
-        self.start_reduce(tensor, root, op)?.wait(None)
+        self.now(|| self.start_reduce(tensor, root, op))
     }
 
     /// As [`ProcessGroup::reduce`].
@@ -76,7 +76,7 @@ impl ProcessGroup {
 
     /// Collects every rank's `input`, all of the same shape, into `outputs` on all ranks, one tensor per rank.
     pub fn all_gather(&self, outputs: &mut [Tensor], input: &Tensor) -> Result<()> {
-        self.start_all_gather(outputs, input)?.wait(None)
+        self.now(|| self.start_all_gather(outputs, input))
     }
 
     /// As [`ProcessGroup::all_gather`]; returns the outputs.
@@ -87,7 +87,7 @@ impl ProcessGroup {
     /// As [`ProcessGroup::all_gather`], into a single tensor: with `world × n` rows for inputs of `n` rows, or with an
     /// additional first dimension of size `world`.
     pub fn all_gather_into_tensor(&self, output: &mut Tensor, input: &Tensor) -> Result<()> {
-        self.start_all_gather_into_tensor(output, input)?.wait(None)
+        self.now(|| self.start_all_gather_into_tensor(output, input))
     }
 
     /// As [`ProcessGroup::all_gather_into_tensor`].
@@ -98,7 +98,7 @@ impl ProcessGroup {
     /// Collects every rank's `input` on the root, which passes one output tensor per rank; the other ranks pass no
     /// outputs.
     pub fn gather(&self, outputs: &mut [Tensor], input: &Tensor, root: Rank) -> Result<()> {
-        self.start_gather(outputs, input, root)?.wait(None)
+        self.now(|| self.start_gather(outputs, input, root))
     }
 
     /// As [`ProcessGroup::gather`].
@@ -108,7 +108,7 @@ impl ProcessGroup {
 
     /// Sends each of the root's `inputs`, one tensor per rank, to its rank's `output`; the other ranks pass no inputs.
     pub fn scatter(&self, output: &mut Tensor, inputs: &[Tensor], root: Rank) -> Result<()> {
-        self.start_scatter(output, inputs, root)?.wait(None)
+        self.now(|| self.start_scatter(output, inputs, root))
     }
 
     /// As [`ProcessGroup::scatter`].
@@ -118,7 +118,7 @@ impl ProcessGroup {
 
     /// Reduces `inputs`, one tensor per rank, over all ranks; rank `r` gets the result for `inputs[r]`.
     pub fn reduce_scatter(&self, output: &mut Tensor, inputs: &[Tensor], op: ReduceOp) -> Result<()> {
-        self.start_reduce_scatter(output, inputs, op)?.wait(None)
+        self.now(|| self.start_reduce_scatter(output, inputs, op))
     }
 
     /// As [`ProcessGroup::reduce_scatter`].
@@ -129,7 +129,7 @@ impl ProcessGroup {
     /// As [`ProcessGroup::reduce_scatter`], with a single tensor whose first dimension is split into `world` equal
     /// parts.
     pub fn reduce_scatter_tensor(&self, output: &mut Tensor, input: &Tensor, op: ReduceOp) -> Result<()> {
-        self.start_reduce_scatter_tensor(output, input, op)?.wait(None)
+        self.now(|| self.start_reduce_scatter_tensor(output, input, op))
     }
 
     /// As [`ProcessGroup::reduce_scatter_tensor`].
@@ -140,7 +140,7 @@ impl ProcessGroup {
     /// Sends part `r` of `input` to rank `r` and receives its part for this rank, for every `r`. Dimension 0 is split
     /// into equal parts, or into those of `splits`.
     pub fn all_to_all_single(&self, output: &mut Tensor, input: &Tensor, splits: &Splits) -> Result<()> {
-        self.start_all_to_all(output, input, splits)?.wait(None)
+        self.now(|| self.start_all_to_all(output, input, splits))
     }
 
     /// As [`ProcessGroup::all_to_all_single`].
@@ -150,7 +150,7 @@ impl ProcessGroup {
 
     /// Waits until all ranks have called it.
     pub fn barrier(&self) -> Result<()> {
-        self.start_barrier()?.wait(None)
+        self.now(|| self.start_barrier())
     }
 
     /// As [`ProcessGroup::barrier`].
@@ -159,9 +159,9 @@ impl ProcessGroup {
     }
 
     /// A barrier with a timeout, whose error names missing ranks: on rank 0 all of them with `wait_all_ranks`,
-    /// otherwise the first; on the other ranks it says that rank 0 gave up. Gloo only.
+    /// otherwise the first; on the other ranks it says that rank 0 gave up. Not with NCCL.
     pub fn monitored_barrier(&self, timeout: Duration, wait_all_ranks: bool) -> Result<()> {
-        if self.backend() != Backend::Gloo {
+        if self.backend().is_nccl() {
             let detail = format!(
                 "{} does not support it: use barrier, or make a Gloo group next to this one",
                 self.backend().name()
@@ -169,9 +169,30 @@ impl ProcessGroup {
             return Err(Error::bad_argument("monitored_barrier", detail).at_rank(self.rank()));
         }
         let call = Call::collective(self.inner(), "monitored_barrier".into());
+        let _waiting = pace::waiting();
         // SAFETY: the group is alive as long as self.
         let status = unsafe { ffi::lc_monitored_barrier(self.as_ptr(), millis(timeout), wait_all_ranks) };
         call.end(status.check())
+    }
+
+    /// Starts an operation and waits for it. In shared memory it then runs on this thread.
+    fn now(&self, start: impl FnOnce() -> Result<Pending>) -> Result<()> {
+        struct Hint;
+        impl Drop for Hint {
+            fn drop(&mut self) {
+                // SAFETY: it sets a variable of this thread.
+                unsafe { ffi::lc_caller_waits(false) };
+            }
+        }
+        // SAFETY: as above.
+        unsafe { ffi::lc_caller_waits(true) };
+        let hint = Hint;
+        let started = {
+            let _waiting = (self.backend() == Backend::SharedMemory).then(pace::waiting);
+            start()
+        };
+        drop(hint);
+        started?.wait(None)
     }
 
     fn start_broadcast(&self, tensor: &Tensor, root: Rank) -> Result<Pending> {

@@ -107,6 +107,16 @@ pub(crate) struct ReducerOptions {
     pub(crate) gradient_as_bucket_view: bool,
 }
 
+/// `BucketTime` of `shim/reducer.cpp`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct BucketTime {
+    pub(crate) bucket: i64,
+    pub(crate) bytes: i64,
+    pub(crate) started: i64,
+    pub(crate) ended: i64,
+}
+
 /// `SgdStep` of `shim/optim.cpp`.
 #[repr(C)]
 pub(crate) struct SgdStep {
@@ -249,6 +259,14 @@ unsafe extern "C" {
         host: Bytes,
         out: *mut *mut BackendHandle,
     ) -> Status;
+    pub(crate) fn lc_backend_shared_memory(
+        member: *const MemberConfig,
+        or_gloo: bool,
+        compares: bool,
+        out: *mut *mut BackendHandle,
+        why: *mut *mut Blobs,
+    ) -> Status;
+    pub(crate) fn lc_caller_waits(waits: bool);
     pub(crate) fn lc_backend_compare_calls(
         backend: *mut BackendHandle,
         member: *const MemberConfig,
@@ -264,6 +282,8 @@ unsafe extern "C" {
         out: *mut *mut GroupHandle,
     ) -> Status;
     pub(crate) fn lc_group_free(group: *mut GroupHandle, give_up: bool);
+    pub(crate) fn lc_group_traffic(group: *const GroupHandle, calls: *mut u64, bytes: *mut u64) -> bool;
+    pub(crate) fn lc_group_since_last_call(group: *const GroupHandle) -> i64;
 
     pub(crate) fn lc_broadcast(
         group: *mut GroupHandle,
@@ -397,6 +417,14 @@ unsafe extern "C" {
         n: usize,
     ) -> Status;
     pub(crate) fn lc_reducer_register_hook(reducer: *mut ReducerHandle, hook: u8) -> Status;
+    pub(crate) fn lc_reducer_time_buckets(reducer: *mut ReducerHandle, group: *mut GroupHandle) -> Status;
+    pub(crate) fn lc_reducer_take_bucket_times(
+        reducer: *mut ReducerHandle,
+        patience_ms: i64,
+        times: *mut BucketTime,
+        capacity: usize,
+        n: *mut usize,
+    ) -> Status;
     pub(crate) fn lc_reducer_bucket_numels(
         reducer: *mut ReducerHandle,
         numels: *mut i64,

@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ops::Sub;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tch::Device;
 
-use crate::backend::MemberConfig;
+use crate::backend::{Connected, MemberConfig};
 use crate::error::{Error, Fault, Result};
 use crate::ffi::{self, GroupHandle};
 use crate::options::{DebugLevel, GroupOptions};
@@ -41,7 +42,10 @@ pub(crate) struct Inner {
     name: String,
     rank: Rank,
     size: WorldSize,
+    /// As the caller asked for it; subgroups ask for the same.
+    asked: Backend,
     backend: Backend,
+    why_not_memory: Option<String>,
     /// The members' ranks in the whole job, in group order.
     members: Vec<Rank>,
     job: Arc<Job>,
@@ -59,6 +63,25 @@ struct Job {
     /// Subgroups are numbered in the order of their creation, whether this rank is a member or not.
     groups_made: AtomicU64,
     reporter: Option<Reporter>,
+}
+
+/// A number of operations and the bytes of the tensors that a rank has passed to them. An all-reduce of S bytes counts S, however
+/// its algorithm moves them; sends count, receives do not, nor does what the ranks exchange to compare calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Operations.
+    pub calls: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Sub for Traffic {
+    type Output = Self;
+
+    /// What was passed since `earlier`.
+    fn sub(self, earlier: Self) -> Self {
+        Traffic { calls: self.calls - earlier.calls, bytes: self.bytes - earlier.bytes }
+    }
 }
 
 #[derive(Debug)]
@@ -148,7 +171,11 @@ impl ProcessGroup {
         Self::new(Backend::Nccl { device }, store, rank, size, options)
     }
 
-    /// Joins the default group of a job on any backend: [`ProcessGroup::gloo`] or [`ProcessGroup::nccl`].
+    /// Joins the default group of a job on any backend, as [`ProcessGroup::gloo`] and [`ProcessGroup::nccl`] do.
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::gloo`]; with [`Backend::SharedMemory`] also `BadArgument` if the ranks cannot share memory,
+    /// with the reason.
     pub fn new(backend: Backend, store: &Store, rank: Rank, size: WorldSize, options: &GroupOptions) -> Result<Self> {
         if !size.contains(rank) {
             return Err(Error::bad_argument("init_process_group", format!("rank {rank} is outside a world of {size}")));
@@ -187,11 +214,11 @@ impl ProcessGroup {
             compare_calls: options.compare_calls.or(compare_calls),
             ..options.clone()
         };
-        Self::make(self.inner.backend, name, members, Rank::new(position), job, &options).map(Some)
+        Self::make(self.inner.asked, name, members, Rank::new(position), job, &options).map(Some)
     }
 
     fn make(
-        backend: Backend,
+        asked: Backend,
         name: String,
         members: Vec<Rank>,
         rank: Rank,
@@ -201,20 +228,22 @@ impl ProcessGroup {
         let size = WorldSize::new(members.len()).unwrap_or(WorldSize::ONE);
         let debug = options.debug.map_or_else(DebugLevel::from_env, Ok)?;
         // DETAIL has its own comparison, which Python ranks take part in.
-        let compares = options.compares()? && debug != DebugLevel::Detail && !backend.is_nccl();
+        let compares = options.compares()? && debug != DebugLevel::Detail && !asked.is_nccl();
         let options = &GroupOptions { compare_calls: Some(options.compares()?), ..options.clone() };
         // The default group's store is `0/` itself; a subgroup's is below it, as in Python.
         let group_store = if name == "0" { None } else { Some(job.store.prefix(&format!("{name}/"))?) };
         let store = group_store.as_ref().unwrap_or(&job.store);
         let member = MemberConfig { store, name: &name, members: &members, rank, options };
-        let own = own_keys(store, backend)?;
-        let waits = options.desync_report && !backend.connects_at_once();
-        let handle = announce(&own, rank)
+        let own = own_keys(store, asked)?;
+        let waits = options.desync_report && !asked.connects_at_once();
+        let connected = announce(&own, rank)
             .and_then(|()| if waits { wait_for_members(&member, &own, size) } else { Ok(()) })
-            .and_then(|()| backend.connect(&member, debug == DebugLevel::Detail, compares))
-            .map(|group| Handle { group, lifetime: Lifetime::new(backend == Backend::Gloo) })
+            .and_then(|()| asked.connect(&member, debug == DebugLevel::Detail, compares))
             .map_err(|error| explain_absence(error.at_rank(rank), &own, size))?;
-        let inner = Inner { handle, name, rank, size, backend, members, job, options: options.clone(), debug };
+        let Connected { group, backend, why_not_memory } = connected;
+        let handle = Handle { group, lifetime: Lifetime::new(backend) };
+        let options = options.clone();
+        let inner = Inner { handle, name, rank, size, asked, backend, why_not_memory, members, job, options, debug };
         Ok(ProcessGroup { inner: Arc::new(inner), not_sync: PhantomData })
     }
 
@@ -238,9 +267,14 @@ impl ProcessGroup {
         &self.inner.name
     }
 
-    /// The library that carries its messages.
+    /// The library that carries its messages: never [`Backend::Auto`], but what that chose.
     pub fn backend(&self) -> Backend {
         self.inner.backend
+    }
+
+    /// Why [`Backend::Auto`] chose Gloo for this group, if it did.
+    pub fn why_not_shared_memory(&self) -> Option<&str> {
+        self.inner.why_not_memory.as_deref()
     }
 
     /// The device of the tensors in its operations.
@@ -256,6 +290,22 @@ impl ProcessGroup {
     /// The options that the group was created with.
     pub fn options(&self) -> &GroupOptions {
         &self.inner.options
+    }
+
+    /// What this rank has passed to the group's operations so far, whoever called them: the training loop, a
+    /// [`Reducer`](crate::Reducer) or a layer. `None` on NCCL, whose calls nothing counts.
+    pub fn traffic(&self) -> Option<Traffic> {
+        let mut traffic = Traffic::default();
+        // SAFETY: the group is alive, and both numbers are written before the call returns.
+        let is_counted = unsafe { ffi::lc_group_traffic(self.as_ptr(), &mut traffic.calls, &mut traffic.bytes) };
+        is_counted.then_some(traffic)
+    }
+
+    /// The time since the last operation was called; `None` on NCCL.
+    pub(crate) fn since_last_call(&self) -> Option<Duration> {
+        // SAFETY: the group is alive as long as self.
+        let nanoseconds = unsafe { ffi::lc_group_since_last_call(self.as_ptr()) };
+        u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
     }
 
     /// How much is checked before each collective.

@@ -1,16 +1,17 @@
 //! Safe Rust bindings of libtorch's distributed engine, c10d: stores, process groups over Gloo and NCCL, work handles,
 //! the DDP reducer. Also the fused optimizer kernels, which tch lacks, and batch normalization over all ranks.
 //!
-//! Apart from that normalization, which PyTorch implements in Python, this crate neither computes nor communicates on
-//! its own. A C++ shim (`shim/`) exports libtorch's classes, and this crate adds ownership, types and errors. It is the
-//! only crate of the project with unsafe code.
+//! Two things are its own: that normalization, which PyTorch implements in Python, and a backend in shared memory for
+//! ranks on one host (`shim/shm/`). Otherwise it neither computes nor communicates. A C++ shim (`shim/`) exports
+//! libtorch's classes, and this crate adds ownership, types and errors. It is the only crate of the project with unsafe
+//! code.
 //!
 //! | module | duty |
 //! |---|---|
 //! | `rank` | [`Rank`], [`WorldSize`] |
 //! | `store` | [`Store`]: TCP, file, hash, prefix |
 //! | `group` | [`ProcessGroup`]: joining, names, subgroups |
-//! | `backend` | [`Backend`]: Gloo or NCCL |
+//! | `backend` | [`Backend`]: Gloo, shared memory or NCCL |
 //! | `cuda`, `nccl` | loading libtorch's CUDA libraries and the shim's NCCL part on demand |
 //! | `collectives`, `p2p` | a group's operations |
 //! | `tensors`, `sizes`, `in_use` | checks before an operation gets a tensor |
@@ -20,6 +21,7 @@
 //! | `sync_batch_norm` | [`sync_batch_norm`]: batch normalization over the samples of all ranks |
 //! | `own_thread` | [`OwnThread`]: a group inside a layer |
 //! | `desync_report`, `reporter` | [`DesyncReport`]: who is missing after a failure |
+//! | `pace` | who is late to collectives, and why |
 //! | `error` | [`Error`], [`Fault`] |
 //! | `ffi` | the C boundary |
 
@@ -36,6 +38,7 @@ mod nccl;
 mod options;
 mod own_thread;
 mod p2p;
+pub mod pace;
 mod rank;
 mod reducer;
 mod reporter;
@@ -50,14 +53,14 @@ pub use collectives::{ReduceOp, Splits};
 pub use desync_report::DesyncReport;
 pub use error::{Error, Fault, Result};
 pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};
-pub use group::ProcessGroup;
+pub use group::{ProcessGroup, Traffic};
 pub use lockstep_contract::desync_report::{Call, RankState};
 pub use options::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions};
 pub use own_thread::OwnThread;
 pub use rank::{Rank, WorldSize};
 pub use reducer::{
-    CommHook, Reducer, ReducerOptions, backward, broadcast_coalesced, bucket_assignment, clear_grad, grad_enabled,
-    verify_params,
+    BucketTime, CommHook, Reducer, ReducerOptions, backward, broadcast_coalesced, bucket_assignment, clear_grad,
+    grad_enabled, verify_params,
 };
 pub use store::{DEFAULT_STORE_TIMEOUT, Store, TcpStoreOptions};
 pub use sync_batch_norm::{SyncBatchNorm, sync_batch_norm};

@@ -23,6 +23,7 @@ use crate::{ProcessGroup, Rank};
 impl ProcessGroup {
     /// Sends, and returns when the buffer may be reused. With Gloo that is when the peer receives, even for short
     /// messages: Gloo asks the peer first and does not buffer.
+    /// In shared memory it is at once, unless 32 messages to the peer, or 64 MiB to all peers, wait to be received.
     ///
     /// If the peer receives with another shape or dtype, only the peer gets an error: this call succeeds, unless the
     /// message is longer than the peer's tensor and the connection closes before the end.

@@ -4,7 +4,7 @@
 
 use std::ptr::NonNull;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tch::Tensor;
 
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{self, Bytes, ReducerHandle, Status, pointers};
 use crate::tensors::check_dense;
 use crate::work::Call;
-use crate::{ProcessGroup, Rank};
+use crate::{ProcessGroup, Rank, pace};
 
 /// Built-in ways to communicate a bucket; the numbers are c10d's (default_comm_hooks.hpp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,22 @@ pub enum CommHook {
     /// The same with half-precision values on the wire: half the bytes, 11 bits of mantissa.
     Fp16Compress = 2,
 }
+
+/// When the all-reduce of a bucket began and ended, by the system's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketTime {
+    /// The bucket's number, in the order of reduction.
+    pub bucket: usize,
+    /// Bytes of its gradients.
+    pub bytes: usize,
+    /// When all its gradients were there and the all-reduce was started.
+    pub started: SystemTime,
+    /// When the sum was there; `None` if it failed.
+    pub ended: Option<SystemTime>,
+}
+
+/// How long [`Reducer::take_bucket_times`] waits for an end: the threads that reduce note it after they have woken backward.
+const PATIENCE_MS: i64 = 5000;
 
 /// The reducer's options; names and defaults are `torch.nn.parallel.DistributedDataParallel`'s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,8 +141,14 @@ impl Reducer {
     /// Runs backward from a scalar. If [`Reducer::prepare_for_backward`] was called, gradients are reduced during the
     /// pass and are equal on all ranks when it returns; otherwise they only accumulate locally.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
+        let begun = Instant::now();
         // SAFETY: the tensor is borrowed for the call.
-        self.collective("backward with gradient all-reduce", || unsafe { ffi::lc_backward(loss.as_ptr()) })
+        let done = self.collective("backward with gradient all-reduce", || unsafe { ffi::lc_backward(loss.as_ptr()) });
+        // After the start of the last bucket's all-reduce there is nothing left but to wait.
+        if let Some(waited) = self.group.since_last_call().filter(|since| *since < begun.elapsed()) {
+            pace::count_wait(waited);
+        }
+        done
     }
 
     /// Chooses how buckets are communicated. Call it once, before the first backward pass.
@@ -137,20 +159,31 @@ impl Reducer {
         })
     }
 
+    /// Makes the reducer note the time of each bucket's all-reduce, by a communication hook: the plain one divides while it copies
+    /// gradients, this one in a pass of its own. Call it once, before the first backward pass, and without another hook.
+    pub fn time_buckets(&self) -> Result<()> {
+        self.local("register a communication hook", || {
+            // SAFETY: both handles are alive as long as self; the hook takes its own reference to the group.
+            unsafe { ffi::lc_reducer_time_buckets(self.handle.as_ptr(), self.group.as_ptr()) }
+        })
+    }
+
+    /// The times of the buckets since the last call, in the order in which they were started. Call it after a backward pass.
+    pub fn take_bucket_times(&self) -> Result<Vec<BucketTime>> {
+        let times = self.list("take the buckets' times", |list, capacity, n| {
+            // SAFETY: the handle is alive as long as self; at most `capacity` times are written.
+            unsafe { ffi::lc_reducer_take_bucket_times(self.handle.as_ptr(), PATIENCE_MS, list, capacity, n) }
+        })?;
+        Ok(times.iter().map(BucketTime::of).collect())
+    }
+
     /// The number of gradient elements in each bucket, in the order of reduction.
     pub fn bucket_numels(&self) -> Result<Vec<usize>> {
-        let (mut n, mut numels) = (0, Vec::new());
-        loop {
-            let capacity = numels.len();
-            self.local("list buckets", || {
-                // SAFETY: the handle is alive as long as self; at most `capacity` numbers are written.
-                unsafe { ffi::lc_reducer_bucket_numels(self.handle.as_ptr(), numels.as_mut_ptr(), capacity, &mut n) }
-            })?;
-            if n <= capacity {
-                return Ok(numels[..n].iter().map(|&numel: &i64| usize::try_from(numel).unwrap_or(0)).collect());
-            }
-            numels.resize(n, 0);
-        }
+        let numels: Vec<i64> = self.list("list buckets", |list, capacity, n| {
+            // SAFETY: the handle is alive as long as self; at most `capacity` numbers are written.
+            unsafe { ffi::lc_reducer_bucket_numels(self.handle.as_ptr(), list, capacity, n) }
+        })?;
+        Ok(numels.into_iter().map(|numel| usize::try_from(numel).unwrap_or(0)).collect())
     }
 
     /// The group over which gradients are reduced.
@@ -163,8 +196,37 @@ impl Reducer {
         record.end(call().check())
     }
 
+    /// What `call` writes to a list of this capacity. It says how many there are, and writes none if they are more.
+    fn list<T: Clone + Default>(
+        &self,
+        operation: &str,
+        call: impl Fn(*mut T, usize, &mut usize) -> Status,
+    ) -> Result<Vec<T>> {
+        let (mut n, mut list) = (0, Vec::new());
+        loop {
+            let capacity = list.len();
+            self.local(operation, || call(list.as_mut_ptr(), capacity, &mut n))?;
+            list.resize(n, T::default());
+            if n <= capacity {
+                return Ok(list);
+            }
+        }
+    }
+
     fn local(&self, operation: &str, call: impl FnOnce() -> Status) -> Result<()> {
         Call::local(self.group.inner(), operation.into()).end(call().check())
+    }
+}
+
+impl BucketTime {
+    fn of(raw: &ffi::BucketTime) -> Self {
+        let at = |nanoseconds: i64| UNIX_EPOCH + Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0));
+        BucketTime {
+            bucket: usize::try_from(raw.bucket).unwrap_or(0),
+            bytes: usize::try_from(raw.bytes).unwrap_or(0),
+            started: at(raw.started),
+            ended: (raw.ended != 0).then(|| at(raw.ended)),
+        }
     }
 }
 
@@ -238,6 +300,7 @@ pub fn broadcast_coalesced(group: &ProcessGroup, tensors: &[Tensor], buffer_byte
     check_dense(&operation, tensors).map_err(|error| error.at_rank(group.rank()))?;
     let list = pointers(tensors);
     let record = Call::collective(group.inner(), operation);
+    let _waiting = pace::waiting();
     // SAFETY: the group is alive, and the tensors are borrowed for the call.
     let status = unsafe {
         ffi::lc_broadcast_coalesced(group.as_ptr(), list.as_ptr(), list.len(), buffer_bytes, root.get() as i32)

@@ -3,7 +3,7 @@
 //!
 //! Gloo's own errors name an address or nothing at all. Here a thread answers requests through the store, even while
 //! the rank is blocked in a collective. A rank that is dead or stopped does not answer. The cost is one `check` per
-//! rank and poll interval.
+//! rank and poll interval. The same thread publishes the rank's pace ([`crate::pace`]).
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
@@ -14,6 +14,7 @@ use lockstep_contract::desync_report::{ASKED, Call, RankState, answer_key, farew
 
 use crate::desync_report::{DesyncReport, PATIENCE};
 use crate::error::Result;
+use crate::pace::{Clock, Exchange};
 use crate::{Rank, Store, WorldSize};
 
 /// How often the answering thread looks for a request.
@@ -105,9 +106,11 @@ impl Reporter {
         let (own, theirs) = (Arc::new(store.clone_later()?), store.try_clone()?);
         if world.get() > 1 {
             let shared = Arc::clone(&shared);
+            let mut exchange = Exchange::new(Clock::of_this_thread(), rank, world);
             std::thread::spawn(move || {
-                answer_until_stopped(&theirs, rank, &shared);
+                answer_until_stopped(&theirs, rank, &shared, &mut exchange);
                 drop(theirs);
+                exchange.finish();
                 shared.note().deaf = true;
                 shared.changed.notify_all();
             });
@@ -247,8 +250,8 @@ fn publish(store: &Store, key: &str, state: &RankState) -> Result<()> {
     store.set(key, state.to_bytes())
 }
 
-/// Answers every round once and publishes farewells, until the reporter is dropped or the store is gone.
-fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared) {
+/// Answers every round once, publishes farewells and the rank's pace, until the reporter is dropped or the store is gone.
+fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared, exchange: &mut Exchange) {
     let mut answered = 0;
     loop {
         let note = shared.note();
@@ -266,7 +269,7 @@ fn answer_until_stopped(store: &Store, rank: Rank, shared: &Shared) {
         if stop {
             return;
         }
-        match answer(store, rank, &now, answered) {
+        match answer(store, rank, &now, answered).and_then(|rounds| exchange.tick(store).map(|()| rounds)) {
             Ok(rounds) => answered = rounds,
             Err(_) => return,
         }

@@ -29,7 +29,7 @@ const KINDS: [(i32, &str); 13] = [
     (15, "BFloat16"),
 ];
 const BOOL: i32 = 11;
-/// The dtypes that Gloo and NCCL support in collectives.
+/// The dtypes that all backends support in collectives.
 const COLLECTIVE: [i32; 9] = [0, 1, 3, 4, 5, 6, 7, BOOL, 15];
 const CPU: i32 = 0;
 const CUDA: i32 = 1;
@@ -130,6 +130,7 @@ impl<'a> Guard<'a> {
             Backend::Gloo => {
                 facts.device_type == CPU || (facts.device_type == CUDA && self.traffic != Traffic::Message)
             }
+            Backend::SharedMemory | Backend::Auto => facts.device_type == CPU,
             Backend::Nccl { device } => facts.device_type == CUDA && usize::try_from(facts.device_index) == Ok(device),
         };
         if !taken {
@@ -167,7 +168,7 @@ impl<'a> Guard<'a> {
     }
 
     fn reduces_bool(&self) -> bool {
-        self.group.backend() != Backend::Gloo
+        self.group.backend().is_nccl()
     }
 
     pub(crate) fn refuse<T>(&self, detail: String) -> Result<T> {

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use tch::Tensor;
 
-use crate::Rank;
 use crate::error::{Error, Fault, Result};
 use crate::ffi::{self, Exception, Status, WorkHandle};
 use crate::group::Inner;
 use crate::in_use::{self, InUse};
 use crate::reporter::{Entry, Kind};
+use crate::{Backend, Rank, pace};
 
 /// A group's operation from start to end: the facts for an error message, and the entry in the rank's report.
 #[derive(Debug)]
@@ -179,24 +179,24 @@ impl Drop for Abandoned {
 #[derive(Clone, Debug)]
 pub(crate) struct Lifetime {
     endless: Arc<AtomicBool>,
-    is_gloo: bool,
+    backend: Backend,
 }
 
 impl Lifetime {
-    pub(crate) fn new(is_gloo: bool) -> Self {
-        Lifetime { endless: Arc::default(), is_gloo }
+    pub(crate) fn new(backend: Backend) -> Self {
+        Lifetime { endless: Arc::default(), backend }
     }
 
     /// An operation of the group has failed with this error.
     fn end_after(&self, error: &Error) {
-        if self.is_gloo && error.fault() == Fault::Timeout {
+        if self.backend == Backend::Gloo && error.fault() == Fault::Timeout {
             self.endless.store(true, Ordering::Relaxed);
         }
     }
 
     /// Waits for the dropped operations of the group, and returns true if the group must not be freed.
     pub(crate) fn is_endless(&self) -> bool {
-        if self.is_gloo {
+        if !self.backend.is_nccl() {
             in_use::end_abandoned(self);
         }
         self.endless.load(Ordering::Relaxed)
@@ -281,7 +281,10 @@ impl Pending {
         let Some((handle, memory)) = running.take() else {
             return call.end(Err(Exception { kind: ffi::Kind::Other, message: "it was waited for before".into() }));
         };
-        let result = wait(&handle);
+        let result = {
+            let _waiting = pace::waiting();
+            wait(&handle)
+        };
         match result.is_err() {
             // The wait expired before the operation ended, so the operation continues.
             true if running.kind == Kind::Collective && !handle.is_completed() => {

@@ -1,11 +1,11 @@
 //! Ranks as threads of the test's own process, the fastest way to have several. They find each other in a HashStore and
-//! communicate over real Gloo connections on loopback. A panic in one fails the test.
+//! communicate over real Gloo connections on loopback, or real shared memory. A panic in one fails the test.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses a part
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use c10d::{Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize};
+use c10d::{Backend, Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize};
 
 /// Longer than any test takes on a busy machine; a hang ends here.
 pub const DEADLINE: Duration = Duration::from_secs(600);
@@ -20,6 +20,15 @@ pub fn ranks<T: Send>(n: usize, body: impl Fn(ProcessGroup) -> T + Send + Sync) 
 }
 
 pub fn ranks_with<T: Send>(n: usize, options: &GroupOptions, body: impl Fn(ProcessGroup) -> T + Send + Sync) -> Vec<T> {
+    ranks_on(Backend::Gloo, n, options, body)
+}
+
+pub fn ranks_on<T: Send>(
+    backend: Backend,
+    n: usize,
+    options: &GroupOptions,
+    body: impl Fn(ProcessGroup) -> T + Send + Sync,
+) -> Vec<T> {
     let store = Arc::new(Store::hash().unwrap());
     let world = WorldSize::new(n).unwrap();
     std::thread::scope(|scope| {
@@ -27,7 +36,7 @@ pub fn ranks_with<T: Send>(n: usize, options: &GroupOptions, body: impl Fn(Proce
             .ranks()
             .map(|rank| {
                 let (store, body) = (Arc::clone(&store), &body);
-                scope.spawn(move || body(ProcessGroup::gloo(&store, rank, world, options).unwrap()))
+                scope.spawn(move || body(ProcessGroup::new(backend, &store, rank, world, options).unwrap()))
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()

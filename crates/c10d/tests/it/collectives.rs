@@ -1,6 +1,7 @@
 //! Every collective, on every world size from 1 to 4, compared with sums that are easy to compute by hand.
 
-use crate::common::{rank, ranks};
+use super::ranks;
+use crate::common::rank;
 use c10d::{Fault, ReduceOp, Splits};
 use tch::{Kind, Tensor};
 
@@ -252,7 +253,7 @@ fn subgroups_of_unknown_duplicate_or_no_ranks_are_refused() {
 #[test]
 fn a_host_name_of_this_machine_works_as_an_endpoint_like_an_interface() {
     let options = c10d::GroupOptions { endpoint: c10d::Endpoint::Host("127.0.0.1".into()), ..crate::common::options() };
-    let sums = crate::common::ranks_with(2, &options, |group| {
+    let sums = super::ranks_with(2, &options, |group| {
         let mut t = of(&[1.0]);
         group.all_reduce(&mut t, ReduceOp::Sum).unwrap();
         values(&t)
@@ -267,5 +268,37 @@ fn barriers_of_ranks_that_are_threads_share_nothing() {
         for _ in 0..300 {
             group.barrier().unwrap();
         }
+    });
+}
+
+#[test]
+fn a_group_counts_the_operations_and_bytes_that_a_rank_passes() {
+    ranks(2, |group| {
+        let (here, other) = (group.rank(), rank(1 - group.rank().get()));
+        let counted = |calls: &dyn Fn()| {
+            let before = group.traffic().unwrap();
+            calls();
+            let traffic = group.traffic().unwrap() - before;
+            (traffic.calls, traffic.bytes)
+        };
+        let floats = || of(&[1.0; 6]);
+        assert_eq!(counted(&|| group.all_reduce(&mut floats(), ReduceOp::Sum).unwrap()), (1, 24));
+        let halves = || floats().to_kind(Kind::Half);
+        assert_eq!(counted(&|| group.all_reduce(&mut halves(), ReduceOp::Sum).unwrap()), (1, 12));
+        assert_eq!(counted(&|| group.broadcast(&mut floats(), rank(0)).unwrap()), (1, 24));
+        assert_eq!(counted(&|| group.all_gather(&mut [floats(), floats()], &floats()).unwrap()), (1, 24));
+        assert_eq!(
+            counted(&|| group.reduce_scatter(&mut floats(), &[floats(), floats()], ReduceOp::Sum).unwrap()),
+            (1, 48)
+        );
+        assert_eq!(counted(&|| group.barrier().unwrap()), (1, 0));
+        let message = counted(&|| match here.is_zero() {
+            true => group.send(&floats(), other, 0).unwrap(),
+            false => group.recv(&mut floats(), other, 0).unwrap(),
+        });
+        assert_eq!(message, if here.is_zero() { (1, 24) } else { (0, 0) });
+        let parts: Vec<Tensor> = if here.is_zero() { vec![floats(), floats()] } else { vec![] };
+        let scattered = counted(&|| group.scatter(&mut floats(), &parts, rank(0)).unwrap());
+        assert_eq!(scattered, (1, if here.is_zero() { 48 } else { 0 }));
     });
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::common::{rank, ranks_with};
+use super::ranks_with;
+use crate::common::rank;
 use c10d::{DebugLevel, Fault, GroupOptions, ProcessGroup, RankState, ReduceOp, Store, WorldSize};
 use lockstep_watchdog::scaled;
 use tch::{Kind, Tensor};
@@ -98,9 +99,9 @@ fn a_rank_that_never_answers_is_reported_as_missing() {
         let other = Arc::clone(&store);
         let silent = scope.spawn(move || {
             let options = GroupOptions { desync_report: false, ..short() };
-            ProcessGroup::gloo(&other, rank(1), world, &options).unwrap()
+            super::join(&other, rank(1), world, &options).unwrap()
         });
-        let group = ProcessGroup::gloo(&store, rank(0), world, &short()).unwrap();
+        let group = super::join(&store, rank(0), world, &short()).unwrap();
         let held = silent.join().unwrap();
         let error = group.barrier().unwrap_err();
         assert_eq!(error.fault(), Fault::PeerGone, "{error}");
@@ -113,7 +114,7 @@ fn a_rank_that_never_answers_is_reported_as_missing() {
 #[test]
 fn an_incomplete_group_names_the_ranks_that_never_came() {
     let store = Store::hash().unwrap();
-    let error = ProcessGroup::gloo(&store, rank(0), WorldSize::new(3).unwrap(), &short()).unwrap_err();
+    let error = super::join(&store, rank(0), WorldSize::new(3).unwrap(), &short()).unwrap_err();
     assert!(error.to_string().contains("never came: ranks 1, 2"), "{error}");
     assert_eq!(error.rank(), Some(rank(0)));
 }

@@ -1,17 +1,65 @@
 //! The integration tests of this package in one binary: each further one would link libtorch again. Tests that inspect
 //! the libraries of their own process are in separate files.
+//!
+//! Tests of groups run on every backend of CPU tensors.
 
 #![allow(clippy::unwrap_used)] // a panic fails the test
+#![allow(clippy::duplicate_mod)] // once for each backend
 
-mod collectives;
 #[path = "../common/mod.rs"]
 mod common;
-mod failures;
 mod fused;
-mod mismatch;
-mod p2p;
 mod procs_python;
-mod reducer;
-mod soundness;
 mod store;
-mod sync_batch_norm;
+
+/// What the tests of one backend use instead of `common`'s functions of the same names.
+macro_rules! ranks_on {
+    ($backend:expr) => {
+        use c10d::{GroupOptions, ProcessGroup, Rank, Store, WorldSize};
+
+        fn ranks<T: Send>(n: usize, body: impl Fn(ProcessGroup) -> T + Send + Sync) -> Vec<T> {
+            ranks_with(n, &crate::common::options(), body)
+        }
+
+        fn ranks_with<T: Send>(
+            n: usize,
+            options: &GroupOptions,
+            body: impl Fn(ProcessGroup) -> T + Send + Sync,
+        ) -> Vec<T> {
+            crate::common::ranks_on($backend, n, options, body)
+        }
+
+        fn join(store: &Store, rank: Rank, size: WorldSize, options: &GroupOptions) -> c10d::Result<ProcessGroup> {
+            ProcessGroup::new($backend, store, rank, size, options)
+        }
+    };
+}
+
+#[path = "."]
+mod gloo {
+    ranks_on!(c10d::Backend::Gloo);
+
+    mod collectives;
+    mod failures;
+    mod mismatch;
+    mod p2p;
+    mod pace;
+    mod reducer;
+    mod soundness;
+    mod sync_batch_norm;
+}
+
+#[path = "."]
+mod shared_memory {
+    ranks_on!(c10d::Backend::SharedMemory);
+
+    mod collectives;
+    mod failures;
+    mod in_place;
+    mod mismatch;
+    mod p2p;
+    mod pace;
+    mod reducer;
+    mod soundness;
+    mod sync_batch_norm;
+}

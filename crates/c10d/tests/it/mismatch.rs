@@ -1,6 +1,7 @@
 //! Ranks whose calls, shapes or dtypes differ: each gets a mismatch that names both sides, and no process ends.
 
-use crate::common::{self, rank, ranks, ranks_with};
+use super::{ranks, ranks_with};
+use crate::common::{self, rank};
 use std::time::Duration;
 
 use c10d::{Fault, GroupOptions, ProcessGroup, ReduceOp, Splits, Store, WorldSize, broadcast_coalesced, verify_params};
@@ -145,7 +146,7 @@ fn ranks_compare_calls_only_if_all_want_to() {
             let store = std::sync::Arc::clone(&store);
             scope.spawn(move || {
                 let options = GroupOptions { compare_calls: Some(me == 0), ..common::options() };
-                let group = ProcessGroup::gloo(&store, rank(me), world, &options).unwrap();
+                let group = super::join(&store, rank(me), world, &options).unwrap();
                 let mut sum = ones(2);
                 group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
                 assert_eq!(sum, ones(2) * 2.0);

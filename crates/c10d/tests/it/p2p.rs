@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::common::{rank, ranks, ranks_with};
+use super::{ranks, ranks_with};
+use crate::common::rank;
 use c10d::{Fault, GroupOptions};
 use lockstep_watchdog::scaled;
 use tch::{Kind, Tensor};
@@ -118,4 +119,25 @@ fn a_receive_without_a_sender_times_out_and_names_the_peer() {
         assert!(error.to_string().contains(&format!("in recv [1] Float {theirs}")), "{error}");
     }
     assert!(errors.iter().any(|e| e.fault() == Fault::Timeout), "{errors:?}");
+}
+
+#[test]
+fn messages_that_nobody_receives_yet_do_not_hold_up_others() {
+    // More than a queue holds; all of them are received before the first message.
+    const MORE: u8 = 100;
+    ranks(2, |group| {
+        if group.rank().is_zero() {
+            let first = group.isend(number(-1.0), rank(1), 1).unwrap();
+            (0..MORE).for_each(|n| group.send(&number(f32::from(n)), rank(1), 2).unwrap());
+            drop(first.wait().unwrap());
+        } else {
+            let mut got = number(0.0);
+            for n in 0..MORE {
+                group.recv(&mut got, rank(0), 2).unwrap();
+                assert_eq!(got.double_value(&[0]), f64::from(n));
+            }
+            group.recv(&mut got, rank(0), 1).unwrap();
+            assert_eq!(got.double_value(&[0]), -1.0);
+        }
+    });
 }

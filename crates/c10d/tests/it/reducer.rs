@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use crate::common::{rank, ranks};
+use super::ranks;
+use crate::common::rank;
 use c10d::{
     CommHook, Fault, ProcessGroup, Reducer, ReducerOptions, broadcast_coalesced, bucket_assignment, clear_grad,
     verify_params,
@@ -233,6 +234,32 @@ fn coalesced_broadcast_copies_all_tensors_of_the_root() {
         broadcast_coalesced(&group, &tensors, 64, rank(2)).unwrap();
         for t in &tensors {
             assert_eq!(t, &Tensor::full_like(t, 2.0));
+        }
+    });
+}
+
+#[test]
+fn every_buckets_all_reduce_is_timed_and_gradients_are_still_the_mean() {
+    ranks(2, |group| {
+        let scale = scale_of(&group);
+        let mut params = parameters();
+        // Three buckets, from the second step on.
+        let small = ReducerOptions { bucket_bytes_cap: 16, first_bucket_bytes_cap: 16, ..ReducerOptions::default() };
+        let reducer = Reducer::new(Rc::new(group), &params, &small).unwrap();
+        reducer.time_buckets().unwrap();
+        for expected in [&[112][..], &[64, 32, 16]] {
+            let before = std::time::SystemTime::now();
+            step(&reducer, &params, &ALL, scale).unwrap();
+            assert_eq!(gradients(&params), [Some(1.5), Some(3.0), Some(4.5)]);
+            let times = reducer.take_bucket_times().unwrap();
+            assert_eq!(times.iter().map(|time| time.bytes).collect::<Vec<_>>(), expected);
+            assert!(times.iter().map(|time| time.bucket).eq(0..expected.len()));
+            assert!(
+                times.iter().all(|time| before <= time.started && time.ended.unwrap() >= time.started),
+                "{times:?}"
+            );
+            assert_eq!(reducer.take_bucket_times().unwrap(), []);
+            clear(&mut params);
         }
     });
 }

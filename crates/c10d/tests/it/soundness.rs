@@ -4,7 +4,8 @@
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::common::{self, rank, ranks, ranks_with};
+use super::{ranks, ranks_with};
+use crate::common::{self, rank};
 use c10d::{Fault, GroupOptions, ProcessGroup, Rank, ReduceOp, Splits, Store, broadcast_coalesced};
 use tch::{Device, Kind, Tensor};
 

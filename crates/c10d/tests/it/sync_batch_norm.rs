@@ -1,6 +1,6 @@
 //! Batch normalization over ranks in single precision, compared with double precision.
 
-use crate::common::ranks;
+use super::ranks;
 use c10d::{ProcessGroup, sync_batch_norm};
 use tch::{Device, Kind, Tensor};
 

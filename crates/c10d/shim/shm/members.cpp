@@ -1,0 +1,193 @@
+// Sleeping, waking, and noticing deaths: the kernel closes the socket of a rank that dies, and a thread waits for that.
+
+#include "members.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+using namespace shm;
+
+namespace {
+
+// `failed` says: for no rank's fault 1, otherwise this plus the rank.
+constexpr uint32_t kCulprit = 2;
+
+size_t cores() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return static_cast<size_t>(CPU_COUNT(&set));
+}
+
+} // namespace
+
+// c10d's "no limit" is years, which do not fit a time point.
+Deadline Deadline::in(Milliseconds time) {
+  constexpr auto kMost = std::chrono::hours(24 * 365 * 10);
+  return {Clock::now() + std::min<Milliseconds>(time, kMost), time};
+}
+
+Members::Members(int rank, std::shared_ptr<Arena> own, std::vector<std::unique_ptr<Segment>> peers, std::vector<int> sockets)
+    : rank_(rank),
+      size_(static_cast<int>(peers.size())),
+      arena_(std::move(own)),
+      peers_(std::move(peers)),
+      sockets_(std::move(sockets)),
+      gone_(new std::atomic<bool>[peers_.size()]()),
+      spins_(static_cast<size_t>(size_) <= cores()),
+      stop_(::eventfd(0, EFD_CLOEXEC)) {
+  if (stop_ < 0) {
+    const Failure failure(std::string("eventfd: ") + std::strerror(errno));
+    for (int socket : sockets_)
+      if (socket >= 0) ::close(socket);
+    throw failure;
+  }
+  if (size_ > 1) watcher_ = std::thread([this] { watch(); });
+}
+
+// The flag precedes the closed connection, so a peer that sees the connection closed knows why.
+Members::~Members() {
+  if (!own().failed.load()) own().left.store(1);
+  const uint64_t one = 1;
+  (void)!::write(stop_, &one, sizeof one);
+  if (watcher_.joinable()) watcher_.join();
+  for (int socket : sockets_)
+    if (socket >= 0) ::close(socket);
+  ::close(stop_);
+}
+
+void Members::watch() {
+  std::vector<pollfd> watched{{stop_, POLLIN, 0}};
+  std::vector<int> ranks{-1};
+  for (int rank = 0; rank < size_; ++rank) {
+    if (sockets_[rank] < 0) continue;
+    watched.push_back({sockets_[rank], POLLIN, 0});
+    ranks.push_back(rank);
+  }
+  while (watched[0].revents == 0) {
+    if (::poll(watched.data(), watched.size(), -1) < 0 && errno != EINTR) return;
+    for (size_t i = 1; i < watched.size(); ++i) {
+      if (watched[i].revents == 0) continue;
+      gone_[ranks[i]].store(true);
+      watched[i].fd = -1;
+      watched[i].revents = 0;
+      ring(own().step);
+      ring(own().message);
+    }
+  }
+}
+
+// ---- bells
+
+int Members::core() { return ::sched_getcpu(); }
+
+void Members::pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Not a private futex: other processes wake it. Returns for any reason; the caller looks again.
+void Members::sleep_until(std::atomic<uint32_t>& word, uint32_t value, Clock::time_point until) {
+  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(until - Clock::now()).count();
+  timespec time{static_cast<time_t>(std::max<int64_t>(left, 0) / 1000000000), static_cast<long>(std::max<int64_t>(left, 0) % 1000000000)};
+  (void)::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, value, &time, nullptr, 0);
+}
+
+void Members::ring(Bell& bell) {
+  bell.rings.fetch_add(1);
+  (void)::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.rings), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Members::ring_steps() const {
+  for (int peer = 0; peer < size_; ++peer) {
+    auto& bell = control(peer).step;
+    const uint32_t on = peer == rank_ ? 0 : bell.sleeper.load();
+    if (on == static_cast<uint32_t>(rank_) + 1 || on == kAnyRank) ring(bell);
+  }
+}
+
+// A rank that waits for a step also receives messages.
+void Members::ring_message(int to) const {
+  if (control(to).message.sleeper.load() != 0) ring(control(to).message);
+  if (control(to).step.sleeper.load() != 0) ring(control(to).step);
+}
+
+void Members::ring_all() const {
+  for (int rank = 0; rank < size_; ++rank) {
+    ring(control(rank).step);
+    ring(control(rank).message);
+  }
+}
+
+Members::Sleeper::Sleeper(Bell& bell, uint32_t on) : bell(bell), on(on) {
+  if (on == kMessages) bell.sleeper.fetch_add(1);
+  else bell.sleeper.store(on);
+}
+
+Members::Sleeper::~Sleeper() {
+  if (on == kMessages) bell.sleeper.fetch_sub(1);
+  else bell.sleeper.store(0);
+}
+
+// ---- failures
+
+// A rank that failed because of another one may end before that is noticed here, so its word comes first.
+void Members::throw_lost(int rank) const {
+  const auto closed = "connection closed by peer: rank " + std::to_string(rank);
+  const uint32_t failed = control(rank).failed.load();
+  if (failed >= kCulprit) {
+    const auto culprit = static_cast<int>(failed - kCulprit);
+    throw Failure(closed + " gave up because of rank " + std::to_string(culprit), culprit);
+  }
+  if (failed != 0) throw Failure(closed + " gave up after a failure of its own", rank);
+  throw Failure(closed + (has_left(rank) ? " has left the group" : " has exited or was killed"), rank);
+}
+
+void Members::throw_late(const Deadline& deadline, int rank) {
+  throw Failure("Timed out waiting " + std::to_string(deadline.given.count()) + "ms for rank " + std::to_string(rank), rank);
+}
+
+// A rank that waits for another one holds up a third, which should not name it.
+int Members::laggard(int on) const {
+  const auto progress = [&](int rank) {
+    const auto& of = control(rank);
+    return of.posted.load() + of.reduced.load() + of.done.load();
+  };
+  int last = on;
+  for (int rank = 0; rank < size_; ++rank)
+    if (rank != rank_ && progress(rank) < progress(last)) last = rank;
+  return last;
+}
+
+int Members::combining() const {
+  for (int rank = 0; rank < size_; ++rank)
+    if (rank != rank_ && control(rank).combining.load() != 0) return rank;
+  return rank_;
+}
+
+void Members::fail(int culprit) {
+  arena_->keep_all();
+  uint32_t none = 0;
+  if (own().failed.compare_exchange_strong(none, culprit < 0 ? 1 : kCulprit + static_cast<uint32_t>(culprit))) ring_all();
+}
+
+void Members::check_not_failed() const {
+  if (own().failed.load()) throw Failure("connection closed: an earlier operation of this group failed on this rank");
+}
+
+void Members::abort() {
+  aborted_.store(true);
+  fail();
+  ring_all(); // an earlier failure has rung before `aborted_` was set
+}

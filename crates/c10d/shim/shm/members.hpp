@@ -1,0 +1,180 @@
+// The ranks of a group in shared memory: their segments, their deaths, and the waits for them.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "segment.hpp"
+
+namespace shm {
+
+using Clock = std::chrono::steady_clock;
+// What a bell's sleeper waits for, apart from one rank.
+constexpr uint32_t kAnyRank = ~uint32_t{0}, kMessages = 0;
+
+using Milliseconds = std::chrono::milliseconds;
+
+// A failed operation. The texts are those by which src/error.rs knows a fault.
+struct Failure : std::runtime_error {
+  explicit Failure(const std::string& text, int culprit = -1) : std::runtime_error(text), culprit(culprit) {}
+  int culprit; // the rank that it is due to, if known
+};
+
+// The ranks called different operations. Nothing has been changed, and if all ranks compare, all notice it.
+struct Mismatch : Failure {
+  using Failure::Failure;
+};
+
+// When an operation gives up, and how much it was given.
+struct Deadline {
+  Clock::time_point at;
+  Milliseconds given;
+
+  static Deadline in(Milliseconds time);
+};
+
+// The kind of wait: a thread that the caller waits for spins first.
+enum class Patience { Spin, Sleep };
+
+class Members {
+ public:
+  // `segments` in rank order; `sockets` has a connection to each peer, and -1 for this rank. Takes both.
+  Members(int rank, std::shared_ptr<Arena> own, std::vector<std::unique_ptr<Segment>> peers, std::vector<int> sockets);
+  ~Members();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const Segment& of(int rank) const { return rank == rank_ ? arena_->segment() : *peers_[rank]; }
+  Control& control(int rank) const { return of(rank).control(); }
+  Control& own() const { return control(rank_); }
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
+
+  // Tells the others on which core this rank is.
+  void show_core() const { own().core.store(core(), std::memory_order_relaxed); }
+  // Wakes the threads of other ranks that sleep until this rank writes something.
+  void ring_steps() const;
+  void ring_message(int to) const;
+  void ring_all() const;
+
+  // Waits until `reached` holds, which depends on what `on` writes.
+  template <class Reached>
+  void wait(int on, Reached&& reached, const Deadline& deadline, Patience patience) {
+    if (reached()) return;
+    if (patience == Patience::Spin && spins_ && spin(on, reached)) return;
+    sleep(own().step, static_cast<uint32_t>(on) + 1, deadline, [&](bool last) {
+      if (reached()) return true;
+      if (last) throw_late(deadline, laggard(on));
+      check_alive(on, reached);
+      if (between_) between_();
+      return false;
+    });
+  }
+
+  // As `wait`, for what any rank may write.
+  template <class Reached>
+  void wait_any(Reached&& reached, const Deadline& deadline, Patience patience) {
+    if (reached() || (patience == Patience::Spin && spins_ && spin(-1, reached))) return;
+    sleep(own().step, kAnyRank, deadline, [&](bool last) {
+      if (reached()) return true;
+      if (last) throw_late(deadline, combining());
+      for (int rank = 0; rank < size_; ++rank)
+        if (rank != rank_) check_alive(rank, reached);
+      return false;
+    });
+  }
+
+  // Waits until `look` returns true, which depends on messages of `from`, or of any rank if that is -1. It gets true after the
+  // deadline.
+  template <class Look>
+  void wait_for_message(int from, const Deadline& deadline, Look&& look) {
+    if (look(false) || (spins_ && spin(from, [&] { return look(false); }))) return;
+    sleep(own().message, kMessages, deadline, look);
+  }
+
+  // Throws if nothing more comes from `rank` and `reached` does not hold.
+  template <class Reached>
+  void check_alive(int rank, Reached&& reached) const {
+    if (aborted_.load()) throw Failure("connection closed: the group was aborted on this rank");
+    if (is_lost(rank) && !reached()) throw_lost(rank);
+  }
+
+  bool is_gone(int rank) const { return gone_[rank].load(); }
+  bool is_lost(int rank) const { return is_gone(rank) || control(rank).failed.load() != 0; }
+  bool has_left(int rank) const { return control(rank).left.load() != 0; }
+  [[noreturn]] void throw_lost(int rank) const;
+  [[noreturn]] static void throw_late(const Deadline& deadline, int rank);
+
+  // Ends this rank's part in the group: its own later operations fail, and those of peers that wait for it.
+  // They name the culprit, if known.
+  void fail(int culprit = -1);
+  void check_not_failed() const;
+  void abort();
+  // Called by a thread that waits, before it sleeps again.
+  void between_waits(std::function<void()> call) { between_ = std::move(call); }
+
+  // In-place sums so far, in tiles; the same on all ranks.
+  uint64_t tiles = 0;
+
+ private:
+  // The peer that has come least far; `on` if others have come no further.
+  int laggard(int on) const;
+  // The first rank that has begun a tile and not ended it.
+  int combining() const;
+
+  template <class Reached>
+  bool spin(int on, Reached&& reached) const {
+    const auto until = Clock::now() + kSpin;
+    do {
+      // A rank on the same core cannot go on while this one spins.
+      if (on >= 0 && control(on).core.load(std::memory_order_relaxed) == core()) return false;
+      for (int i = 0; i < 64; ++i) {
+        if (reached()) return true;
+        pause();
+      }
+    } while (Clock::now() < until);
+    return false;
+  }
+
+  // The order matters: a peer writes first and looks for a sleeper second; this rank says that it sleeps first, and looks second.
+  template <class Look>
+  void sleep(Bell& bell, uint32_t on, const Deadline& deadline, Look&& look) {
+    const Sleeper sleeper(bell, on);
+    for (;;) {
+      const uint32_t heard = bell.rings.load();
+      if (look(Clock::now() >= deadline.at)) return;
+      sleep_until(bell.rings, heard, deadline.at);
+    }
+  }
+
+  // Several threads may wait for messages, but only one for steps.
+  struct Sleeper {
+    Sleeper(Bell& bell, uint32_t on);
+    ~Sleeper();
+    Bell& bell;
+    const uint32_t on;
+  };
+
+  static void pause();
+  static int core();
+  static void sleep_until(std::atomic<uint32_t>& word, uint32_t value, Clock::time_point until);
+  static void ring(Bell& bell);
+  void watch();
+
+  static constexpr std::chrono::microseconds kSpin{50};
+
+  const int rank_, size_;
+  const std::shared_ptr<Arena> arena_;
+  const std::vector<std::unique_ptr<Segment>> peers_;
+  std::vector<int> sockets_;
+  std::unique_ptr<std::atomic<bool>[]> gone_;
+  std::atomic<bool> aborted_{false};
+  bool spins_;
+  std::function<void()> between_;
+  int stop_;
+  std::thread watcher_;
+};
+
+} // namespace shm

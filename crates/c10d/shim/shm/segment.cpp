@@ -1,0 +1,144 @@
+// Memory files, and the arena's allocation.
+
+#include "segment.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+using namespace shm;
+
+namespace {
+
+[[noreturn]] void refuse(const char* what) { throw std::runtime_error(std::string(what) + ": " + std::strerror(errno)); }
+
+// The address range of each rank's arena. Only what is used takes memory. All ranks of a group may be in one process.
+size_t range(size_t size) {
+  constexpr size_t kAll = size_t{1} << 40, kMost = size_t{1} << 36;
+  return std::min(kMost, kAll / size);
+}
+
+// A file that is larger than the limit ends the process with SIGXFSZ.
+size_t limited(size_t bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return bytes;
+  return std::min<size_t>(bytes, limit.rlim_cur / kPage * kPage);
+}
+
+} // namespace
+
+// The seal keeps every mapping readable for good: a file that cannot shrink has no address that ends a reader with SIGBUS.
+Segment Segment::make(size_t size) {
+  const int file = ::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file < 0) refuse("memfd_create");
+  const size_t fixed = queues_at() + round_up(size * sizeof(Queue), kPage) + kSlots * kSlotBytes;
+  const size_t bytes = limited(fixed + range(size));
+  const auto refuse_file = [&](const char* what) {
+    const int error = errno;
+    ::close(file);
+    errno = error;
+    refuse(what);
+  };
+  if (bytes < fixed) errno = EFBIG, refuse_file("a limit of file sizes");
+  if (::ftruncate(file, static_cast<off_t>(bytes)) != 0) refuse_file("ftruncate of a memory file");
+  if (::fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) != 0) refuse_file("seals of a memory file");
+  if (::fallocate(file, 0, 0, static_cast<off_t>(fixed)) != 0) refuse_file("reserving shared memory");
+  try {
+    return Segment(file, size, true);
+  } catch (...) {
+    ::close(file);
+    throw;
+  }
+}
+
+// A child process without its own program must not hold a group's memory.
+Segment::Segment(int file, size_t size, bool own) : file_(file), size_(size), mapped_(0), base_(nullptr) {
+  struct stat info {};
+  if (::fstat(file, &info) != 0) refuse("fstat of a memory file");
+  mapped_ = static_cast<size_t>(info.st_size);
+  void* memory = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+  if (memory == MAP_FAILED) refuse("mapping shared memory");
+  base_ = static_cast<char*>(memory);
+  (void)::madvise(memory, mapped_, MADV_DONTDUMP);
+  (void)::madvise(memory, mapped_, MADV_DONTFORK);
+  if (own) return;
+  ::close(file);
+  file_ = -1;
+}
+
+Segment::Segment(Segment&& other) noexcept
+    : file_(std::exchange(other.file_, -1)),
+      size_(other.size_),
+      mapped_(other.mapped_),
+      base_(std::exchange(other.base_, nullptr)) {}
+
+Segment::~Segment() {
+  if (base_ != nullptr) ::munmap(base_, mapped_);
+  if (file_ >= 0) ::close(file_);
+}
+
+uint64_t Segment::place_of(const void* memory, size_t bytes) const {
+  const auto address = reinterpret_cast<uintptr_t>(memory), base = reinterpret_cast<uintptr_t>(base_);
+  if (address < base + arena_at() || address + bytes > base + mapped_) return kNowhere;
+  return address - base;
+}
+
+uint64_t Arena::take(size_t bytes) {
+  bytes = round_up(std::max<size_t>(bytes, 1), kPage);
+  std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t found = take_free(bytes);
+  if (found != kNowhere) return found;
+  if (bytes > segment_.end() - top_) return kNowhere;
+  if (::fallocate(segment_.file(), 0, static_cast<off_t>(top_), static_cast<off_t>(bytes)) != 0) return kNowhere;
+  const uint64_t place = std::exchange(top_, top_ + bytes);
+  used_[place] = bytes;
+  return place;
+}
+
+// The first free place that is large enough; the rest of it stays free.
+uint64_t Arena::take_free(size_t bytes) {
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    const auto [place, room] = *it;
+    if (room < bytes) continue;
+    free_.erase(it);
+    if (room > bytes) free_[place + bytes] = room - bytes;
+    used_[place] = bytes;
+    return place;
+  }
+  return kNowhere;
+}
+
+void Arena::give_back(uint64_t place) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = used_.find(place);
+  if (it == used_.end()) return;
+  size_t bytes = it->second;
+  used_.erase(it);
+  if (keeps_all_) return;
+  auto next = free_.lower_bound(place);
+  if (next != free_.end() && place + bytes == next->first) {
+    bytes += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == place) {
+      before->second += bytes;
+      return;
+    }
+  }
+  free_[place] = bytes;
+}
+
+void Arena::keep_all() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  keeps_all_ = true;
+  free_.clear();
+}

@@ -1,0 +1,143 @@
+// A rank's memory that its peers map, and its layout: control words, message queues, slots for chunks, and an arena for buckets
+// and messages.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace shm {
+
+constexpr size_t kLine = 64; // bytes of a cache line
+constexpr size_t kPage = 4096;
+constexpr size_t kSlots = 4;               // chunks that a rank may be ahead of the slowest reader
+constexpr size_t kSlotBytes = 256 * 1024;  // a chunk; all slots fit in the second-level cache of one core
+constexpr size_t kQueue = 32;              // messages of one rank for another that have not been received
+constexpr uint64_t kNowhere = ~uint64_t{0};
+
+constexpr size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+// A rank's description of its call, which the peers compare with their own.
+struct Call {
+  static constexpr size_t kSizes = 8;
+
+  uint8_t op = 0;        // c10d::OpType
+  uint8_t type = 0;      // c10::ScalarType
+  uint8_t reduction = 0; // c10d::ReduceOp
+  uint8_t dims = 0;
+  int32_t root = 0;
+  uint64_t bytes = 0;    // of the tensor that has the same size on all ranks
+  int64_t sizes[kSizes] = {};
+  uint64_t place = kNowhere; // of the tensor in the rank's arena; not compared
+
+  bool agrees_with(const Call& other) const {
+    return op == other.op && type == other.type && reduction == other.reduction && root == other.root && bytes == other.bytes;
+  }
+  bool equals(const Call& other) const { return std::memcmp(this, &other, offsetof(Call, place)) == 0; }
+};
+
+// "all_reduce(Sum) of [4] Float".
+std::string describe(const Call& call);
+// "[4] Float".
+std::string describe_tensor(const Call& call);
+// Ranks with the same text are grouped: "Ranks 0, 2: …; Rank 1: …".
+std::string group_ranks(const std::vector<std::pair<int, std::string>>& texts);
+
+// A message that waits in its sender's arena.
+struct Message {
+  std::atomic<uint32_t> waits; // 1 until it has been received
+  int32_t tag;
+  uint64_t number; // of the sender's messages to this rank
+  Call call;
+  uint64_t place, bytes;
+};
+
+struct Queue {
+  alignas(kLine) std::atomic<uint64_t> sent; // messages so far
+  Message messages[kQueue];
+};
+
+// The word on which the threads of a rank sleep. Whoever writes what a sleeper waits for increments it.
+struct Bell {
+  alignas(kLine) std::atomic<uint32_t> rings;
+  std::atomic<uint32_t> sleeper; // for steps: the rank that is waited for, plus 1; for messages: the number of sleepers
+};
+
+// Every counter grows as long as the group lives.
+struct Control {
+  alignas(kLine) std::atomic<uint64_t> posted;   // steps whose chunk is in its slot
+  alignas(kLine) std::atomic<uint64_t> reduced;  // steps whose part of the sum is in its slot
+  alignas(kLine) std::atomic<uint64_t> done;     // steps of which this rank reads nothing more
+  alignas(kLine) std::atomic<uint64_t> claimed;  // rank 0's only: tiles of in-place sums that a rank has begun
+  alignas(kLine) std::atomic<uint64_t> finished; // rank 0's only: those that are complete
+  alignas(kLine) std::atomic<uint32_t> failed;   // an operation has failed here, so no more steps come; also says why
+  std::atomic<uint32_t> left;                    // the rank leaves the group in good order
+  std::atomic<uint32_t> combining;               // the rank is in a tile of an in-place sum
+  std::atomic<int32_t> core;                     // on which the rank last published something
+  Bell step, message;
+  alignas(kLine) Call calls[kSlots];
+};
+
+// One rank's memory, as this process sees it.
+class Segment {
+ public:
+  // Makes this rank's own, for a group of `size`, and reserves all but the arena. Throws where the system refuses.
+  static Segment make(size_t size);
+  // Maps a peer's. Takes the file.
+  Segment(int file, size_t size, bool own);
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&&) = delete;
+  ~Segment();
+
+  Control& control() const { return *reinterpret_cast<Control*>(base_); }
+  Queue& queue(size_t receiver) const { return reinterpret_cast<Queue*>(base_ + queues_at())[receiver]; }
+  char* slot(uint64_t step) const { return base_ + slots_at() + step % kSlots * kSlotBytes; }
+  char* at(uint64_t place) const { return base_ + place; }
+  // The place of memory of the arena, or kNowhere.
+  uint64_t place_of(const void* memory, size_t bytes) const;
+
+  int file() const { return file_; }
+  size_t arena_at() const { return slots_at() + kSlots * kSlotBytes; }
+  size_t end() const { return mapped_; }
+
+ private:
+  static size_t queues_at() { return round_up(sizeof(Control), kPage); }
+  size_t slots_at() const { return queues_at() + round_up(size_ * sizeof(Queue), kPage); }
+
+  int file_;
+  size_t size_;
+  size_t mapped_;
+  char* base_;
+};
+
+// The free and used places of a rank's own arena. The file grows with use: unused places cost nothing.
+class Arena {
+ public:
+  explicit Arena(Segment segment) : segment_(std::move(segment)), top_(segment_.arena_at()) {}
+
+  const Segment& segment() const { return segment_; }
+  // kNowhere if the system has no more memory.
+  uint64_t take(size_t bytes);
+  void give_back(uint64_t place);
+  // From now on no place is used twice: peers may still write to one that was in use.
+  void keep_all();
+
+ private:
+  uint64_t take_free(size_t bytes);
+
+  const Segment segment_;
+  std::mutex mutex_;
+  std::map<uint64_t, size_t> used_, free_; // sizes by place
+  uint64_t top_;                           // the end of what is reserved
+  bool keeps_all_ = false;
+};
+
+} // namespace shm

@@ -1,0 +1,198 @@
+//! The sums of one rank.
+
+use std::cell::RefCell;
+use std::fs;
+use std::ops::Sub;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+thread_local! {
+    static CLOCK: RefCell<Option<Arc<Clock>>> = const { RefCell::new(None) };
+}
+
+/// What a thread did since it joined its job. Times are in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sums {
+    /// All of it.
+    pub(crate) wall: f64,
+    /// Waiting in collectives and for messages, with their transfer.
+    pub(crate) waited: f64,
+    /// The number of these waits.
+    pub(crate) waits: u64,
+    /// Waiting for batches, or loading them.
+    pub(crate) loading: f64,
+    /// Running on a processor.
+    pub(crate) running: f64,
+    /// Ready to run, while other threads had the processors.
+    pub(crate) queued: f64,
+}
+
+impl Sub for Sums {
+    type Output = Self;
+
+    /// What was done since `earlier`.
+    fn sub(self, earlier: Self) -> Self {
+        Sums {
+            wall: self.wall - earlier.wall,
+            waited: self.waited - earlier.waited,
+            waits: self.waits.saturating_sub(earlier.waits),
+            loading: self.loading - earlier.loading,
+            running: self.running - earlier.running,
+            queued: self.queued - earlier.queued,
+        }
+    }
+}
+
+/// Adds up what the thread does that has made it; other threads read it.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    begun: Instant,
+    /// In nanoseconds.
+    waited: AtomicU64,
+    waits: AtomicU64,
+    /// In nanoseconds.
+    loading: AtomicU64,
+    /// What the kernel's scheduler says of the thread (Documentation/scheduler/sched-stats.rst).
+    schedstat: Option<PathBuf>,
+}
+
+impl Clock {
+    /// From now on measures the calling thread, in place of an earlier clock.
+    pub(crate) fn of_this_thread() -> Arc<Self> {
+        let schedstat = fs::read_link("/proc/thread-self").ok();
+        let clock = Arc::new(Clock {
+            begun: Instant::now(),
+            waited: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            loading: AtomicU64::new(0),
+            schedstat: schedstat.map(|thread| Path::new("/proc").join(thread).join("schedstat")),
+        });
+        CLOCK.set(Some(Arc::clone(&clock)));
+        clock
+    }
+
+    /// The sums so far. A wait counts when it has ended.
+    pub(crate) fn sums(&self) -> Sums {
+        let [running, queued] = self.schedstat.as_deref().and_then(scheduled).unwrap_or_default();
+        Sums {
+            wall: self.begun.elapsed().as_secs_f64(),
+            waited: seconds(self.waited.load(Ordering::Relaxed)),
+            waits: self.waits.load(Ordering::Relaxed),
+            loading: seconds(self.loading.load(Ordering::Relaxed)),
+            running,
+            queued,
+        }
+    }
+
+    fn add(&self, what: What, time: Duration) {
+        let sum = match what {
+            What::Wait => &self.waited,
+            What::Load => &self.loading,
+        };
+        sum.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+        if what == What::Wait {
+            self.waits.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The seconds that a thread ran on a processor and that it waited for one.
+fn scheduled(schedstat: &Path) -> Option<[f64; 2]> {
+    let text = fs::read_to_string(schedstat).ok()?;
+    let mut numbers = text.split_whitespace().map(|number| number.parse().ok().map(seconds));
+    Some([numbers.next()??, numbers.next()??])
+}
+
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Wait,
+    Load,
+}
+
+/// Counts the time until it is dropped, if the thread is measured.
+#[derive(Debug)]
+#[must_use = "the time until it is dropped counts"]
+pub struct Timed {
+    what: What,
+    begun: Instant,
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        add(self.what, self.begun.elapsed());
+    }
+}
+
+/// Counts the time until the result is dropped as waiting for a batch.
+pub fn loading() -> Timed {
+    Timed { what: What::Load, begun: Instant::now() }
+}
+
+/// Counts the time until the result is dropped as waiting for other ranks.
+pub(crate) fn waiting() -> Timed {
+    Timed { what: What::Wait, begun: Instant::now() }
+}
+
+/// Counts a wait for other ranks.
+pub(crate) fn count_wait(time: Duration) {
+    add(What::Wait, time);
+}
+
+fn add(what: What, time: Duration) {
+    // A thread that is ending has no clock any more.
+    let _ = CLOCK.try_with(|clock| {
+        if let Some(clock) = &*clock.borrow() {
+            clock.add(what, time);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adds_up_waits_and_loads_of_its_own_thread_only() {
+        let clock = Clock::of_this_thread();
+        count_wait(Duration::from_millis(1500));
+        drop(waiting());
+        drop(loading());
+        std::thread::spawn(|| count_wait(Duration::from_secs(9))).join().unwrap();
+        let sums = clock.sums();
+        assert_eq!(sums.waits, 2);
+        assert!((1.5..9.0).contains(&sums.waited), "{sums:?}");
+        assert!(sums.loading > 0.0 && sums.wall > 0.0, "{sums:?}");
+    }
+
+    #[test]
+    fn sees_from_another_thread_how_long_its_thread_has_run() {
+        let clock = Clock::of_this_thread();
+        let before = clock.sums();
+        let mut running = before.running;
+        // Ends when the kernel has counted it, however long that takes.
+        while running < before.running + 0.02 {
+            let clock = Arc::clone(&clock);
+            running = std::thread::spawn(move || clock.sums().running).join().unwrap();
+        }
+    }
+
+    #[test]
+    fn reads_nothing_from_a_file_of_another_form() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("schedstat");
+        for (text, expected) in [("2000000000 500000000 7\n", Some([2.0, 0.5])), ("", None), ("1", None), ("a b", None)]
+        {
+            fs::write(&path, text).unwrap();
+            assert_eq!(scheduled(&path), expected, "{text:?}");
+        }
+        assert_eq!(scheduled(&dir.path().join("none")), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! Where the sums of all ranks meet: in the job's store, once a second, on the thread that also answers desync reports.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::clock::{Clock, Sums};
+use super::judge::Span;
+use super::listener::say;
+use super::watch::{Reading, Watch};
+use crate::error::Result;
+use crate::{Rank, Store, WorldSize};
+
+/// How often a rank publishes its sums.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The value of a rank's key.
+#[derive(Debug, Serialize, Deserialize)]
+struct Published {
+    host: String,
+    sums: Sums,
+}
+
+/// A rank's part of the exchange.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    clock: Arc<Clock>,
+    host: String,
+    due: Instant,
+    key: String,
+    /// Only on rank 0.
+    collects: Option<Collects>,
+}
+
+#[derive(Debug)]
+struct Collects {
+    /// In rank order.
+    keys: Vec<String>,
+    watch: Watch,
+}
+
+impl Exchange {
+    /// Of the rank whose training thread `clock` measures. Nothing is sent before a second has passed.
+    pub(crate) fn new(clock: Arc<Clock>, rank: Rank, world: WorldSize) -> Self {
+        let collects = || Collects { keys: world.ranks().map(key).collect(), watch: Watch::default() };
+        Exchange {
+            clock,
+            host: String::new(),
+            due: Instant::now() + EVERY,
+            key: key(rank),
+            collects: rank.is_zero().then(collects),
+        }
+    }
+
+    /// Publishes the rank's sums if it is time, and on rank 0 compares all.
+    ///
+    /// # Errors
+    /// The store is gone.
+    pub(crate) fn tick(&mut self, store: &Store) -> Result<()> {
+        let now = Instant::now();
+        if now < self.due {
+            return Ok(());
+        }
+        self.due = now + EVERY;
+        if self.host.is_empty() {
+            self.host = hostname();
+        }
+        let own = Published { host: self.host.clone(), sums: self.clock.sums() };
+        // Strings and numbers always have a JSON form.
+        store.set(&self.key, serde_json::to_vec(&own).unwrap_or_default())?;
+        match &mut self.collects {
+            Some(collects) => collects.tick(store),
+            None => Ok(()),
+        }
+    }
+
+    /// Sums up, at the end of the job.
+    pub(crate) fn finish(&self) {
+        let lines = self.collects.iter().flat_map(|collects| collects.watch.at_end());
+        lines.for_each(|line| say(&line, None));
+    }
+}
+
+impl Collects {
+    fn tick(&mut self, store: &Store) -> Result<()> {
+        if !store.check(&self.keys)? {
+            return Ok(());
+        }
+        let values = store.multi_get(&self.keys)?;
+        let spans: Option<Reading> = values.iter().map(|value| span(value)).collect();
+        if let Some(finding) = spans.and_then(|spans| self.watch.take(spans)) {
+            say(&finding.to_string(), Some(&finding));
+        }
+        Ok(())
+    }
+}
+
+fn span(value: &[u8]) -> Option<Span> {
+    let Published { host, sums } = serde_json::from_slice(value).ok()?;
+    Some(Span { host, sums })
+}
+
+fn key(rank: Rank) -> String {
+    format!("lockstep/pace/{rank}")
+}
+
+fn hostname() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "localhost".into(), |name| name.trim().to_owned())
+}

@@ -1,0 +1,252 @@
+//! From interval to interval: what holds for a while is reported, at most once in a while, and once more at the end.
+
+use super::clock::Sums;
+use super::judge::{Finding, Span, judge};
+
+/// An interval has at least this many seconds on each rank: those of three publications.
+const SECONDS: f64 = 2.5;
+/// And this many waits, since one that straddles its end counts for the wrong one.
+const WAITS: u64 = 8;
+/// The same ranks must be late in this many intervals in a row.
+const IN_A_ROW: usize = 3;
+/// Seconds until a finding that holds is reported again; doubled each time.
+const AGAIN: f64 = 60.0;
+
+/// The readings of all ranks at one time, in rank order.
+pub(super) type Reading = Vec<Span>;
+
+/// Compares the ranks' sums as they grow.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// The start of the current interval.
+    from: Option<Reading>,
+    intervals: usize,
+    /// What has been found in the last intervals without a break.
+    streak: Option<Streak>,
+    reported: Vec<Reported>,
+}
+
+#[derive(Debug)]
+struct Streak {
+    ranks: Vec<usize>,
+    intervals: usize,
+    from: Reading,
+}
+
+/// A finding that was reported.
+#[derive(Debug)]
+struct Reported {
+    finding: Finding,
+    intervals: usize,
+    lost: f64,
+    /// By rank 0's clock, in seconds.
+    again_at: f64,
+    pause: f64,
+}
+
+impl Watch {
+    /// Takes the ranks' sums so far; returns what to report now.
+    pub(super) fn take(&mut self, now: Reading) -> Option<Finding> {
+        let Some(from) = self.from.take().filter(|from| from.len() == now.len()) else {
+            self.from = Some(now);
+            return None;
+        };
+        let interval = since(&now, &from);
+        if interval.iter().any(|span| span.sums.wall < SECONDS || span.sums.waits < WAITS) {
+            self.from = Some(from);
+            return None;
+        }
+        self.intervals += 1;
+        self.from = Some(now.clone());
+        let found = judge(&interval);
+        self.count(found.as_ref());
+        self.go_on(found, from);
+        self.due(&now)
+    }
+
+    /// One line for each finding that was reported.
+    pub(super) fn at_end(&self) -> Vec<String> {
+        let all = self.intervals;
+        let line = |of: &Reported| {
+            let (found, lost) = (of.intervals, of.lost);
+            match of.finding.ranks.len() {
+                0 => format!(
+                    "in all, the loaders were too slow in {found} of {all} intervals: each rank waited {lost:.0} s for batches"
+                ),
+                1 => format!(
+                    "in all, {} was late in {found} of {all} intervals: each of the others waited {lost:.0} s for it",
+                    of.finding.who()
+                ),
+                _ => format!(
+                    "in all, {} were late in {found} of {all} intervals: each of the others waited {lost:.0} s for them",
+                    of.finding.who()
+                ),
+            }
+        };
+        self.reported.iter().map(line).collect()
+    }
+
+    /// Adds an interval to what was reported before.
+    fn count(&mut self, found: Option<&Finding>) {
+        let Some(found) = found else { return };
+        if let Some(known) = self.reported.iter_mut().find(|known| known.is_of(&found.ranks)) {
+            known.intervals += 1;
+            known.lost += found.share * found.seconds;
+        }
+    }
+
+    /// Continues the streak with the ranks that are in both, or begins one.
+    fn go_on(&mut self, found: Option<Finding>, from: Reading) {
+        let before = self.streak.take();
+        let Some(found) = found else { return };
+        let begun = Streak { ranks: found.ranks.clone(), intervals: 1, from };
+        self.streak = Some(match before {
+            Some(streak) => streak.and(&found.ranks).unwrap_or(begun),
+            None => begun,
+        });
+    }
+
+    fn due(&mut self, now: &Reading) -> Option<Finding> {
+        let streak = self.streak.as_ref().filter(|streak| streak.intervals >= IN_A_ROW)?;
+        let finding = judge(&since(now, &streak.from)).filter(|finding| includes(&finding.ranks, &streak.ranks))?;
+        let clock = now.first()?.sums.wall;
+        match self.reported.iter_mut().find(|known| known.is_of(&finding.ranks)) {
+            Some(known) if clock < known.again_at => return None,
+            Some(known) => {
+                known.pause *= 2.0;
+                known.again_at = clock + known.pause;
+            }
+            None => self.reported.push(Reported {
+                finding: finding.clone(),
+                intervals: streak.intervals,
+                lost: finding.share * finding.seconds,
+                again_at: clock + AGAIN,
+                pause: AGAIN,
+            }),
+        }
+        Some(finding)
+    }
+}
+
+impl Streak {
+    fn and(self, ranks: &[usize]) -> Option<Self> {
+        let both: Vec<usize> = self.ranks.iter().copied().filter(|rank| ranks.contains(rank)).collect();
+        let goes_on = !both.is_empty() || (self.ranks.is_empty() && ranks.is_empty());
+        goes_on.then(|| Streak { ranks: both, intervals: self.intervals + 1, from: self.from })
+    }
+}
+
+impl Reported {
+    /// Returns true if these late ranks include those that were reported.
+    fn is_of(&self, ranks: &[usize]) -> bool {
+        includes(ranks, &self.finding.ranks)
+    }
+}
+
+/// No rank at all stands for all ranks that starve, which no late rank includes.
+fn includes(ranks: &[usize], part: &[usize]) -> bool {
+    ranks.is_empty() == part.is_empty() && part.iter().all(|rank| ranks.contains(rank))
+}
+
+fn since(now: &Reading, from: &Reading) -> Reading {
+    let span = |(now, from): (&Span, &Span)| -> Span {
+        let sums: Sums = now.sums - from.sums;
+        Span { host: now.host.clone(), sums }
+    };
+    now.iter().zip(from).map(span).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::judge::tests::span;
+    use super::*;
+
+    const FAST: [f64; 4] = [6.0, 0.0, 4.0, 0.0];
+    const SLOW: [f64; 4] = [0.0, 0.0, 10.0, 0.0];
+
+    /// Ranks that were watched for some intervals of 10 s.
+    struct Job {
+        watch: Watch,
+        sums: Reading,
+    }
+
+    impl Job {
+        fn of(ranks: usize) -> Self {
+            let zero = Span { host: "node1".into(), sums: Sums::default() };
+            let mut job = Job { watch: Watch::default(), sums: vec![zero; ranks] };
+            assert_eq!(job.watch.take(job.sums.clone()), None);
+            job
+        }
+
+        fn interval(&mut self, ranks: &[[f64; 4]]) -> Option<Finding> {
+            for (sum, more) in self.sums.iter_mut().zip(ranks) {
+                sum.sums = sum.sums - (Sums::default() - span(*more).sums);
+                sum.sums.waits += 100;
+            }
+            self.watch.take(self.sums.clone())
+        }
+    }
+
+    #[test]
+    fn reports_a_late_rank_after_three_intervals_and_then_seldom() {
+        let mut job = Job::of(3);
+        let ranks = [FAST, SLOW, FAST];
+        let reports: Vec<Option<f64>> =
+            (0..25).map(|_| job.interval(&ranks).map(|finding| (finding.seconds).round())).collect();
+        let at: Vec<usize> = (0..reports.len()).filter(|at| reports[*at].is_some()).collect();
+        // At 30 s, then after 60 s and after 120 s more.
+        assert_eq!(at, [2, 8, 20]);
+        assert_eq!(reports[2], Some(30.0));
+        assert_eq!(
+            job.watch.at_end(),
+            ["in all, rank 1 on node1 was late in 25 of 25 intervals: each of the others waited 150 s for it"]
+        );
+    }
+
+    #[test]
+    fn reports_nothing_if_the_late_rank_changes_or_only_stumbles() {
+        let mut job = Job::of(2);
+        for _ in 0..4 {
+            assert_eq!(job.interval(&[FAST, SLOW]), None);
+            assert_eq!(job.interval(&[FAST, SLOW]), None);
+            assert_eq!(job.interval(&[SLOW, FAST]), None);
+            assert_eq!(job.interval(&[FAST, FAST]), None);
+        }
+        assert!(job.watch.at_end().is_empty());
+    }
+
+    #[test]
+    fn keeps_the_ranks_that_are_late_in_all_intervals() {
+        let mut job = Job::of(5);
+        assert_eq!(job.interval(&[SLOW, SLOW, FAST, FAST, FAST]), None);
+        assert_eq!(job.interval(&[FAST, SLOW, FAST, FAST, FAST]), None);
+        assert_eq!(job.interval(&[FAST, SLOW, FAST, FAST, FAST]).unwrap().ranks, [1]);
+    }
+
+    #[test]
+    fn reports_loaders_that_are_too_slow() {
+        let mut job = Job::of(2);
+        let starving = [0.5, 6.0, 3.5, 0.0];
+        let reports: Vec<_> = (0..4).filter_map(|_| job.interval(&[starving; 2])).collect();
+        assert_eq!(reports.len(), 1);
+        assert!(reports[0].ranks.is_empty());
+        assert_eq!(
+            job.watch.at_end(),
+            ["in all, the loaders were too slow in 4 of 4 intervals: each rank waited 24 s for batches"]
+        );
+    }
+
+    #[test]
+    fn an_interval_needs_some_waits_and_some_time_on_each_rank() {
+        let mut job = Job::of(2);
+        for (wall, waits) in [(2.4, 100), (10.0, 7)] {
+            let mut few = job.sums.clone();
+            few[1].sums = Sums { wall, waits, ..Sums::default() };
+            few[0].sums = Sums { wall: 10.0, waits: 100, ..Sums::default() };
+            assert_eq!(job.watch.take(few), None);
+            assert_eq!(job.watch.intervals, 0);
+        }
+        job.interval(&[FAST, SLOW]);
+        assert_eq!(job.watch.intervals, 1);
+    }
+}

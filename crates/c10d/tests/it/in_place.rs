@@ -1,0 +1,155 @@
+//! What only shared memory does: sums where tensors lie, the same bits on every rank, and Gloo's bits on two.
+
+use std::rc::Rc;
+
+use super::{ranks, ranks_with};
+use crate::common::{self, rank};
+use c10d::{Backend, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, WorldSize};
+use tch::{Device, Kind, Tensor};
+
+const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+/// Numbers with many bits that differ between ranks.
+fn numbers(n: i64, salt: usize, kind: Kind) -> Tensor {
+    let real = (Tensor::arange(n, FLOAT) * (salt as f64 + 1.7)).sin() * 100.0;
+    real.to_kind(kind)
+}
+
+/// The bytes of a tensor.
+fn bytes(tensor: &Tensor) -> Vec<u8> {
+    let mut bytes = vec![0; tensor.numel() * tensor.kind().elt_size_in_bytes()];
+    tensor.copy_data_u8(&mut bytes, tensor.numel());
+    bytes
+}
+
+/// Returns true if the tensor's memory is in a file that peers map.
+fn is_shared(tensor: &Tensor) -> bool {
+    let address = tensor.data_ptr() as usize;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("memfd:lockstep")).any(|line| {
+        let (range, _) = line.split_once(' ').unwrap();
+        let (begin, end) = range.split_once('-').unwrap();
+        let number = |digits| usize::from_str_radix(digits, 16).unwrap();
+        (number(begin)..number(end)).contains(&address)
+    })
+}
+
+#[test]
+fn buckets_are_in_shared_memory_and_stay_readable_after_the_group() {
+    for world in [1, 2, 3] {
+        ranks(world, |group| {
+            let scale = (group.rank().get() + 1) as f64;
+            let mut weight = Tensor::ones([60_000], FLOAT).set_requires_grad(true);
+            let params = [("weight".to_owned(), weight.shallow_clone())];
+            let options = ReducerOptions { gradient_as_bucket_view: true, ..ReducerOptions::default() };
+            let reducer = Reducer::new(Rc::new(group), &params, &options).unwrap();
+            for _ in 0..3 {
+                c10d::clear_grad(&mut weight).unwrap();
+                reducer.prepare_for_forward().unwrap();
+                reducer.rebuild_buckets().unwrap();
+                let loss = (&weight * scale).sum(Kind::Float);
+                reducer.prepare_for_backward(std::slice::from_ref(&loss)).unwrap();
+                reducer.backward(&loss).unwrap();
+                assert!(is_shared(&weight.grad()));
+            }
+            drop((reducer, params));
+            let mean = (1..=world).sum::<usize>() as f64 / world as f64;
+            assert_eq!(weight.grad(), Tensor::full([60_000], mean, FLOAT));
+        });
+    }
+}
+
+#[test]
+fn all_ranks_get_the_same_bits() {
+    for world in [3, 5] {
+        for n in [7, 20_000, 300_000] {
+            let sums = ranks(world, |group| {
+                let mut t = numbers(n, group.rank().get(), Kind::Float);
+                group.all_reduce(&mut t, ReduceOp::Sum).unwrap();
+                bytes(&t)
+            });
+            assert!(sums.iter().all(|sum| *sum == sums[0]), "{n} elements on {world} ranks");
+        }
+    }
+}
+
+#[test]
+fn two_ranks_get_the_bits_that_gloo_gives() {
+    let kinds =
+        [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16, Kind::Int, Kind::Int64, Kind::Int8, Kind::Uint8];
+    let ops = [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max];
+    let run = |group: ProcessGroup| {
+        let mut all = Vec::new();
+        for kind in kinds {
+            for op in ops {
+                for n in [5, 50_000] {
+                    let mut t = numbers(n, group.rank().get(), kind);
+                    group.all_reduce(&mut t, op).unwrap();
+                    all.push((kind, op, n, bytes(&t)));
+                }
+            }
+            if matches!(kind, Kind::Float | Kind::Double) {
+                let mut t = numbers(50_000, group.rank().get(), kind);
+                group.all_reduce(&mut t, ReduceOp::Avg).unwrap();
+                all.push((kind, ReduceOp::Avg, 50_000, bytes(&t)));
+            }
+        }
+        all
+    };
+    let here = ranks(2, run);
+    let gloo = common::ranks_on(Backend::Gloo, 2, &common::options(), run);
+    for (here, gloo) in here[0].iter().zip(&gloo[0]) {
+        assert!(here == gloo, "{:?} of {} {:?}", here.1, here.2, here.0);
+    }
+}
+
+#[test]
+fn more_ranks_than_cores_take_turns() {
+    let sums = ranks(8, |group| {
+        let mut t = Tensor::ones([30_000], FLOAT);
+        for _ in 0..5 {
+            group.all_reduce(&mut t, ReduceOp::Sum).unwrap();
+            group.barrier().unwrap();
+        }
+        t.double_value(&[29_999])
+    });
+    assert_eq!(sums, [8f64.powi(5); 8]);
+}
+
+#[test]
+fn ranks_that_may_choose_share_memory_unless_one_talks_through_gloo_only() {
+    for (other, chosen) in [(Backend::Auto, Backend::SharedMemory), (Backend::Gloo, Backend::Gloo)] {
+        let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
+        let join = |backend, of| ProcessGroup::new(backend, &store, rank(of), world, &common::options()).unwrap();
+        std::thread::scope(|scope| {
+            let theirs = scope.spawn(|| {
+                let group = join(other, 1);
+                group.barrier().unwrap();
+            });
+            let group = join(Backend::Auto, 0);
+            assert_eq!(group.backend(), chosen);
+            let why = group.why_not_shared_memory();
+            assert_eq!(why.is_some_and(|why| why.contains("rank 1")), chosen == Backend::Gloo, "{why:?}");
+            group.barrier().unwrap();
+            theirs.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_gives_up_is_named_and_later_calls_fail_at_once() {
+    let short =
+        GroupOptions { timeout: lockstep_watchdog::scaled(std::time::Duration::from_secs(1)), ..common::options() };
+    ranks_with(2, &short, |group| {
+        let late = group.rank().is_zero().then(|| group.barrier().unwrap_err());
+        if let Some(error) = late {
+            assert!(error.detail().contains("rank 1"), "{error}");
+            let error = group.barrier().unwrap_err();
+            assert!(error.detail().contains("an earlier operation of this group failed"), "{error}");
+        } else {
+            // Rank 0 sends nothing: it is in its barrier until its deadline.
+            let error = group.recv(&mut Tensor::zeros([1], FLOAT), rank(0), 0).unwrap_err();
+            assert!(error.to_string().contains("rank 0"), "{error}");
+        }
+    });
+}
