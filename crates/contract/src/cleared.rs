@@ -3,9 +3,10 @@
 use std::process::Command;
 
 use crate::fault::FAULTS;
+use crate::wish::{LAUNCHER, SNAPSHOT_ON};
 
 /// Variables that a launcher, or the developer's own shell, may have set.
-pub const CLEARED_VARIABLES: [&str; 21] = [
+pub const CLEARED_VARIABLES: [&str; 23] = [
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
@@ -26,6 +27,8 @@ pub const CLEARED_VARIABLES: [&str; 21] = [
     "TORCH_DISTRIBUTED_DEBUG",
     "RUST_BACKTRACE",
     "LOCKSTEP_EVENTS",
+    SNAPSHOT_ON,
+    LAUNCHER,
     FAULTS,
 ];
 

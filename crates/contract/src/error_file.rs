@@ -7,6 +7,7 @@
 //! field for: whether it was a panic, where it happened, and the time in nanoseconds. This module does not decide what
 //! a failure means for a job.
 
+use std::any::Any;
 use std::backtrace::BacktraceStatus;
 use std::fs;
 use std::io::{self, Read};
@@ -86,6 +87,12 @@ pub fn record(path: &Path, error: &anyhow::Error) -> io::Result<()> {
     let backtrace = error.backtrace();
     let trace = (backtrace.status() == BacktraceStatus::Captured).then(|| clip(backtrace.to_string()));
     write(path, Extra { panic: false, text: clip(format!("{error:#}")), location: None, trace, unix_nanos })
+}
+
+/// The error and its causes, one per line, as programs print it to stderr: the launcher reads it there if no file was written.
+pub fn printed(error: &anyhow::Error) -> String {
+    let causes = error.chain().skip(1).map(|cause| format!("\n  caused by: {cause}"));
+    format!("error: {error}{}", causes.collect::<String>())
 }
 
 /// Records a failure that is only a text at `path`, replacing any earlier contents.
@@ -169,15 +176,19 @@ impl Recorded {
     }
 }
 
+/// The message of a panic, which is a `&str` or a `String` if `panic!` made it.
+#[must_use]
+pub fn panic_text(payload: &dyn Any) -> Option<&str> {
+    payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+}
+
 fn record_panic(path: &Path, info: &PanicHookInfo<'_>) -> io::Result<()> {
     let unix_nanos = unix_nanos();
-    let payload = info.payload();
-    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    let text = panic_text(info.payload()).unwrap_or("a panic whose payload is not a string");
     let backtrace = std::backtrace::Backtrace::capture();
     let extra = Extra {
         panic: true,
-        text: clip(text.unwrap_or_else(|| "a panic whose payload is not a string".to_owned())),
+        text: clip(text.to_owned()),
         location: info.location().map(ToString::to_string),
         trace: (backtrace.status() == BacktraceStatus::Captured).then(|| clip(backtrace.to_string())),
         unix_nanos,
@@ -237,6 +248,15 @@ mod tests {
         assert_eq!(recorded.message, "cannot save step 3: disk full");
         assert_eq!(recorded.kind, Kind::Error);
         assert!(recorded.unix_nanos.unwrap() > 1_600_000_000_000_000_000);
+    }
+
+    #[test]
+    fn prints_a_chain_with_one_cause_per_line() {
+        let error = Err::<(), _>(io::Error::other("disk full")).context("cannot save").context("run A failed");
+        assert_eq!(
+            printed(&error.unwrap_err()),
+            "error: run A failed\n  caused by: cannot save\n  caused by: disk full"
+        );
     }
 
     #[test]

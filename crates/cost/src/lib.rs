@@ -2,12 +2,15 @@
 //!
 //! - [`AlphaBeta`]: a message of n bytes takes α + β·n; fitted to measured times.
 //! - [`Collective`]: what each collective must move, so that times of different sizes and numbers of ranks can be compared.
+//! - [`Amdahl`], [`Gustafson`]: what part of a step more ranks do not divide; fitted to measured times.
 //! - [`Prediction`]: what a training step takes on a cluster, and what rules it.
 
 mod alpha_beta;
 mod collective;
+mod scaling;
 mod step;
 
 pub use alpha_beta::{AlphaBeta, FitError};
 pub use collective::Collective;
+pub use scaling::{AllReduce, Amdahl, Gustafson};
 pub use step::{Bound, Compute, Exchange, Link, Prediction, Sizes};

@@ -4,6 +4,7 @@
 //! `{"t": …, "node": …, "event": "ended", …}`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,6 +20,8 @@ use crate::{Appender, EventsError, read_lines};
 #[non_exhaustive]
 #[allow(missing_docs)] // the names of the fields explain them
 pub enum AgentEvent {
+    /// The scheduler has started this job before, `count` times; the last time ended for `reason`.
+    Requeued { count: u32, reason: String },
     /// The nodes agreed on a group; `round` counts these agreements from 0.
     Formed { round: u64, attempt: u64, group_rank: usize, nodes: usize, world_size: usize },
     /// A worker was started.
@@ -26,12 +29,52 @@ pub enum AgentEvent {
     /// A worker ended: `code` is its exit code, or minus the signal's number. `stopped` is true if this agent stopped
     /// it.
     Ended { attempt: u64, rank: usize, local_rank: usize, pid: u32, code: i32, stopped: bool },
+    /// Why workers of an attempt failed, or why none could be started.
+    Verdict(VerdictRecord),
     /// This agent will start all of its workers again, because of `reason`.
     Restarting { attempt: u64, restarts_left: u32, reason: String },
     /// The agent received a signal that asks it to exit.
     Signalled { signal: i32 },
+    /// The scheduler's job ends in this many seconds, as `source` says, so the agent asks its workers to save a snapshot and to end.
+    TimeLimit { seconds_left: f64, source: String },
     /// The agent exits with this code.
     Finished { code: i32 },
+}
+
+/// Who is at fault for a failure, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerdictRecord {
+    /// The rank; `None` if the launcher itself failed.
+    pub rank: Option<usize>,
+    /// Its host; `None` if it is another one, whose name is not known.
+    pub host: Option<String>,
+    /// False if the rank or the launcher only noticed the failure, and who is at fault is unknown.
+    pub at_fault: bool,
+    /// What happened.
+    pub cause: String,
+    /// How this is known.
+    pub evidence: String,
+    /// What to do.
+    pub advice: String,
+    /// The name of the cause in the book's list of causes.
+    pub rule: String,
+}
+
+/// The first line of the launcher's report.
+impl fmt::Display for VerdictRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let VerdictRecord { rank, host, at_fault, cause, evidence, advice, .. } = self;
+        let host = host.as_deref().unwrap_or("another node");
+        match rank {
+            Some(rank) if *at_fault => write!(f, "verdict: rank {rank} on {host}: {cause}")?,
+            Some(rank) => {
+                write!(f, "verdict: unknown which rank is at fault; rank {rank} on {host} noticed it: {cause}")?;
+            }
+            None if *at_fault => write!(f, "verdict: the launcher on {host}: {cause}")?,
+            None => write!(f, "verdict: unknown who is at fault; the launcher on {host} noticed it: {cause}")?,
+        }
+        write!(f, " (evidence: {evidence}); advice: {advice}")
+    }
 }
 
 /// An event with its time and its writer.
@@ -109,7 +152,8 @@ fn read_one(path: &Path) -> Result<AgentLog, EventsError> {
     Ok(log)
 }
 
-const KINDS: [&str; 6] = ["formed", "started", "ended", "restarting", "signalled", "finished"];
+const KINDS: [&str; 9] =
+    ["requeued", "formed", "started", "ended", "verdict", "restarting", "signalled", "time_limit", "finished"];
 
 fn file_of(folder: &Path, node: &str) -> PathBuf {
     let safe = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
@@ -127,11 +171,22 @@ mod tests {
 
     fn one_of_each() -> Vec<AgentEvent> {
         vec![
+            AgentEvent::Requeued { count: 1, reason: "the former start was lost".into() },
             AgentEvent::Formed { round: 0, attempt: 0, group_rank: 0, nodes: 1, world_size: 2 },
             AgentEvent::Started { attempt: 0, rank: 1, local_rank: 1, pid: 7 },
             AgentEvent::Ended { attempt: 0, rank: 1, local_rank: 1, pid: 7, code: -9, stopped: false },
+            AgentEvent::Verdict(VerdictRecord {
+                rank: Some(1),
+                host: Some("n1".into()),
+                at_fault: true,
+                cause: "somebody else killed it".into(),
+                evidence: "SIGKILL".into(),
+                advice: "ask".into(),
+                rule: "killed".into(),
+            }),
             AgentEvent::Restarting { attempt: 1, restarts_left: 2, reason: "rank 1 ended by SIGKILL".into() },
             AgentEvent::Signalled { signal: 15 },
+            AgentEvent::TimeLimit { seconds_left: 60.0, source: "squeue".into() },
             AgentEvent::Finished { code: 1 },
         ]
     }

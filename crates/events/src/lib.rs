@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 
 mod agent;
 
-pub use agent::{AgentEvent, AgentLog, AgentRecord, AgentSink, read_agents};
+pub use agent::{AgentEvent, AgentLog, AgentRecord, AgentSink, VerdictRecord, read_agents};
 
 /// The variable that names the folder for event files.
 pub const FOLDER: &str = "LOCKSTEP_EVENTS";
@@ -33,6 +33,14 @@ pub const FOLDER: &str = "LOCKSTEP_EVENTS";
 pub enum Event {
     /// The process has joined its group. `device` has PyTorch's form: `cpu`, `cuda:0`.
     Start { world_size: usize, device: String, pid: u32 },
+    /// The process has joined a group of `world_size` ranks over `backend` (`gloo`, `shm`, `nccl`). If the ranks were to
+    /// choose and could not share memory, `reason` says why.
+    Group {
+        world_size: usize,
+        backend: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
     /// An epoch begins on this rank, with this number of steps and this batch size.
     Epoch { epoch: u64, steps: u64, batch_size: usize },
     /// An optimizer step is complete; `loss` is this rank's mean over `samples` samples.
@@ -62,6 +70,9 @@ pub enum Event {
     Collective { op: String, bytes: u64, seconds: f64 },
     /// Something went wrong.
     Fault { message: String },
+    /// The others wait for these ranks in their collectives, for this part of their time, because of `cause`: `loader`, `computing`,
+    /// `processor`, `other`. Without ranks: all wait for their loaders. Written by rank 0.
+    Late { ranks: Vec<usize>, cause: String, share: f64, message: String },
     /// The process is about to exit.
     Exit { code: i32 },
     /// An event of a newer version, whose kind this version does not know. Only read, never written.
@@ -231,6 +242,7 @@ impl Event {
     pub fn kind(&self) -> &str {
         match self {
             Event::Start { .. } => "start",
+            Event::Group { .. } => "group",
             Event::Epoch { .. } => "epoch",
             Event::Step { .. } => "step",
             Event::Eval { .. } => "eval",
@@ -239,14 +251,15 @@ impl Event {
             Event::Resume { .. } => "resume",
             Event::Collective { .. } => "collective",
             Event::Fault { .. } => "fault",
+            Event::Late { .. } => "late",
             Event::Exit { .. } => "exit",
             Event::Other { kind, .. } => kind,
         }
     }
 }
 
-const KINDS: [&str; 10] =
-    ["start", "epoch", "step", "eval", "samples", "snapshot", "resume", "collective", "fault", "exit"];
+const KINDS: [&str; 12] =
+    ["start", "group", "epoch", "step", "eval", "samples", "snapshot", "resume", "collective", "fault", "late", "exit"];
 
 /// Reads one rank's file.
 ///
@@ -407,6 +420,7 @@ mod tests {
         let text = || "a \"text\"\nwith é".to_owned();
         vec![
             Event::Start { world_size: 2, device: "cpu".into(), pid: 7 },
+            Event::Group { world_size: 2, backend: "gloo".into(), reason: Some("two hosts".into()) },
             Event::Epoch { epoch: 0, steps: 64, batch_size: 32 },
             Event::Step { epoch: 0, step: 1, loss: 0.1 + 0.2, samples: 32 },
             Event::Eval { epoch: 0, accuracy: 0.9625, loss: f64::INFINITY, samples: 1000 },
@@ -415,6 +429,7 @@ mod tests {
             Event::Resume { epoch: 1, step: 64, path: text() },
             Event::Collective { op: "all_reduce".into(), bytes: 4, seconds: 1e-3 },
             Event::Fault { message: text() },
+            Event::Late { ranks: vec![2], cause: "loader".into(), share: 0.5, message: text() },
             Event::Exit { code: -9 },
         ]
     }
@@ -491,9 +506,9 @@ mod tests {
         let again = EventSink::open(path.parent().unwrap(), 3, 2).unwrap();
         again.emit(&Event::Exit { code: 0 });
         let log = read(&path).unwrap();
-        assert_eq!(log.torn, [10]);
-        assert_eq!((log.records.len(), log.records[9].restart), (10, 2));
-        assert_eq!(log.records[9].event, Event::Exit { code: 0 });
+        assert_eq!(log.torn, [12]);
+        assert_eq!((log.records.len(), log.records[11].restart), (12, 2));
+        assert_eq!(log.records[11].event, Event::Exit { code: 0 });
     }
 
     #[test]
@@ -501,7 +516,7 @@ mod tests {
         let (_dir, path) = written(&one_of_each());
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() - 1]).unwrap();
-        assert_eq!(read(&path).unwrap().records.len(), 10);
+        assert_eq!(read(&path).unwrap().records.len(), 12);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! In the baseline both ranks also train, each on its own: both cores are equally busy, and only the averaging is missing.
 
+#[path = "support/formula.rs"]
+mod formula;
 #[path = "support/mlp.rs"]
 mod mlp;
 #[path = "../../c10d/benches/support/mod.rs"]

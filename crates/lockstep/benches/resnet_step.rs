@@ -1,8 +1,10 @@
 //! Measures a training step of ResNet-18 on one thread against its forward pass alone, and the cost of synchronized batch
 //! normalization in a world of 1.
 //!
-//! `scripts/bench/against_python.py --step resnet` measures it against Python.
+//! `lockstep bench ddp --models resnet --against python` measures a narrow one under DDP against Python.
 
+#[path = "support/formula.rs"]
+mod formula;
 #[path = "support/resnet.rs"]
 mod resnet;
 #[path = "../../c10d/benches/support/mod.rs"]

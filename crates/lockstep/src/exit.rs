@@ -12,7 +12,6 @@
 //! The workers' own codes are never passed on: the error's text contains them.
 
 use std::error::Error;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -72,7 +71,7 @@ pub fn main(run: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     if code_of(&error) == Code::Saved {
         return Code::Saved.into();
     }
-    eprintln!("{}", with_causes(&error));
+    eprintln!("{}", error_file::printed(&error));
     if let Some(path) = record
         && let Err(failure) = error_file::record(&path, &error)
     {
@@ -98,31 +97,11 @@ fn is_usage(error: &(dyn Error + 'static)) -> bool {
         || error.downcast_ref::<SpawnError>().is_some_and(SpawnError::is_usage)
 }
 
-/// The error and its causes, one per line.
-fn with_causes(error: &anyhow::Error) -> String {
-    let mut text = format!("error: {error}");
-    for cause in error.chain().skip(1) {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "\n  caused by: {cause}");
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
-    use anyhow::Context;
 
     use super::*;
     use crate::loader::Position;
-
-    #[test]
-    fn prints_a_chain_with_one_cause_per_line() {
-        let error = Err::<(), _>(std::io::Error::other("disk full")).context("cannot save").context("epoch 3 failed");
-        assert_eq!(
-            with_causes(&error.unwrap_err()),
-            "error: epoch 3 failed\n  caused by: cannot save\n  caused by: disk full"
-        );
-    }
 
     #[test]
     fn ends_with_2_for_errors_of_the_caller_and_1_for_others() {

@@ -7,6 +7,7 @@ use lockstep_process::AGENT;
 use tch::Device;
 
 use crate::LaunchEnv;
+use crate::events::{Event, EventSink};
 use crate::wait_for_store::{self, NobodyListens};
 
 /// Why joining the group failed.
@@ -25,7 +26,9 @@ pub enum JoinError {
 /// `MASTER_ADDR:MASTER_PORT`, hosting it on rank 0 unless the launcher does, and waits for all ranks.
 ///
 /// The group is for tensors on `device`: over NCCL for a GPU if this crate was built with the feature `nccl`, otherwise over
-/// Gloo, which copies a GPU's tensors through host memory.
+/// Gloo, which copies a GPU's tensors through host memory. For tensors in host memory `LOCKSTEP_BACKEND` may name another
+/// backend: `shm` for shared memory between ranks on one host, `auto` for that where it is possible and Gloo where it is not,
+/// `gloo`. An event says which one it is, and why.
 ///
 /// Without a launcher, rank 0 prints to stderr what was taken from MPI's launcher or Slurm ([`LaunchEnv::source`]).
 ///
@@ -35,6 +38,18 @@ pub enum JoinError {
 /// [`JoinError::NobodyListens`] when no store answered before the deadline; stderr shows the wait meanwhile. `Timeout` and
 /// `PeerGone` name the store's address or the missing ranks.
 pub fn init_process_group(env: &LaunchEnv, device: Device, options: &GroupOptions) -> Result<ProcessGroup, JoinError> {
+    init_process_group_on(backend_for(device)?, env, options)
+}
+
+/// As [`init_process_group`], on this backend.
+///
+/// # Errors
+/// As there, and those of [`ProcessGroup::new`].
+pub fn init_process_group_on(
+    backend: Backend,
+    env: &LaunchEnv,
+    options: &GroupOptions,
+) -> Result<ProcessGroup, JoinError> {
     if let Some(source) = env.source().filter(|_| env.rank.is_zero()) {
         eprintln!("[rank 0] started without a launcher: {source}");
     }
@@ -45,7 +60,11 @@ pub fn init_process_group(env: &LaunchEnv, device: Device, options: &GroupOption
         Some(prefix) => store.prefix(&prefix)?,
         None => store,
     };
-    Ok(ProcessGroup::new(backend_for(device), &store, env.rank, env.world_size, options)?)
+    let group = ProcessGroup::new(backend, &store, env.rank, env.world_size, options)?;
+    let (backend, reason) = (group.backend().name().to_owned(), group.why_not_shared_memory().map(str::to_owned));
+    let joined = Event::Group { world_size: env.world_size.get(), backend, reason };
+    EventSink::from_env(env.rank.get(), env.restart_count).emit(&joined);
+    Ok(group)
 }
 
 /// The prefix that separates the keys of restarted workers from those of the previous attempt, where one is needed.
@@ -59,10 +78,23 @@ fn attempt_prefix(env: &LaunchEnv) -> Option<String> {
     (env.agent_store && env.restart_count > 0 && one_agent).then(|| format!("attempt_{}", env.restart_count))
 }
 
-fn backend_for(device: Device) -> Backend {
+fn backend_for(device: Device) -> Result<Backend> {
     match device {
-        Device::Cuda(device) if cfg!(feature = "nccl") => Backend::Nccl { device },
-        _ => Backend::Gloo,
+        Device::Cuda(device) if cfg!(feature = "nccl") => Ok(Backend::Nccl { device }),
+        Device::Cpu => named(&std::env::var(BACKEND).unwrap_or_default()),
+        _ => Ok(Backend::Gloo),
+    }
+}
+
+/// Names the backend of tensors in host memory.
+const BACKEND: &str = "LOCKSTEP_BACKEND";
+
+fn named(name: &str) -> Result<Backend> {
+    match name {
+        "" => Ok(Backend::Gloo),
+        _ => Backend::of_host_memory(name).ok_or_else(|| {
+            c10d::Error::bad_argument(format!("read {BACKEND}"), format!("{name:?} is none of auto, gloo and shm"))
+        }),
     }
 }
 
@@ -89,6 +121,15 @@ pub(crate) fn host_store() -> Result<Store> {
 mod tests {
     use super::*;
     use crate::WorldSize;
+
+    #[test]
+    fn the_backend_of_host_memory_is_gloo_or_as_named() {
+        assert_eq!(
+            ["", "gloo", "shm", "auto"].map(|name| named(name).unwrap().name()),
+            ["gloo", "gloo", "shm", "auto"]
+        );
+        assert!(named("nccl").unwrap_err().to_string().contains("\"nccl\" is none of auto, gloo and shm"));
+    }
 
     #[test]
     fn keeps_pythons_keys_except_for_restarted_workers_of_a_single_agent() {

@@ -4,6 +4,7 @@
 
 pub mod best;
 pub mod checkpoint;
+pub mod compress;
 mod confusion;
 pub mod data;
 mod ddp;
@@ -39,9 +40,9 @@ pub use lockstep_events as events;
 pub use best::BestModel;
 pub use ddp::{DdpOptions, DistributedDataParallel};
 pub use env::LaunchEnv;
-pub use group::{JoinError, init_process_group};
+pub use group::{JoinError, init_process_group, init_process_group_on};
 pub use nodes::{Node, nodes};
-pub use object_collectives::ObjectError;
+pub use object_collectives::{ObjectError, all_gather_object, broadcast_object};
 pub use rank::{LocalRank, Rank, WorldSize};
 pub use report::Reporter;
 pub use spawn::spawn;

@@ -7,7 +7,7 @@
 use c10d::{ProcessGroup, Rank};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tch::{Kind, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 /// Maximum length of one message, in bytes.
 const CHUNK: usize = 64 * 1024 * 1024;
@@ -29,9 +29,12 @@ pub enum ObjectError {
 
 /// Returns rank 0's value on every rank; the others pass `None`. A collective.
 ///
+/// # Errors
+/// The value did not arrive.
+///
 /// # Panics
 /// Panics when the value cannot be written as JSON, or when rank 0 passes `None`.
-pub(crate) fn broadcast_object<T: Serialize + DeserializeOwned>(
+pub fn broadcast_object<T: Serialize + DeserializeOwned>(
     group: &ProcessGroup,
     mine: Option<&T>,
 ) -> Result<T, ObjectError> {
@@ -73,11 +76,33 @@ pub(crate) fn broadcast_bytes_from(
     Ok(mine)
 }
 
+/// Fills `mine`, a contiguous one-dimensional tensor of bytes on the CPU, with that of rank `root`. A collective.
+pub(crate) fn broadcast_tensor_of_bytes_from(
+    group: &ProcessGroup,
+    root: Rank,
+    mine: &mut Tensor,
+) -> Result<(), ObjectError> {
+    let length = mine.numel();
+    let chunks = if group.size().get() == 1 { 0 } else { length.div_ceil(CHUNK) };
+    for from in (0..chunks).map(|chunk| chunk * CHUNK) {
+        let mut chunk = mine.f_narrow(0, from as i64, CHUNK.min(length - from) as i64)?;
+        let mut sent = chunk.f_to_device(group.device())?; // the chunk itself if that is the CPU
+        group.broadcast(&mut sent, root)?;
+        if group.device() != Device::Cpu {
+            chunk.f_copy_(&sent)?;
+        }
+    }
+    Ok(())
+}
+
 /// Returns every rank's value, ordered by rank, on every rank. A collective for short values: each is padded to the longest.
+///
+/// # Errors
+/// A value did not arrive.
 ///
 /// # Panics
 /// Panics when the value cannot be written as JSON.
-pub(crate) fn all_gather_object<T: Serialize + DeserializeOwned>(
+pub fn all_gather_object<T: Serialize + DeserializeOwned>(
     group: &ProcessGroup,
     mine: &T,
 ) -> Result<Vec<T>, ObjectError> {

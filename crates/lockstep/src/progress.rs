@@ -147,6 +147,11 @@ impl Drop for Progress {
     }
 }
 
+/// Prints a warning to stderr after the bar is gone.
+pub(crate) fn warn(line: &str) {
+    print_line(&mut io::stderr().lock(), &format!("warning: {line}"));
+}
+
 /// A reader that exits early (`… | head`) must not end training, so errors are ignored.
 fn print_line(out: &mut impl Write, line: &str) {
     let _ = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use c10d::pace::Finding;
 use lockstep_contract::fault::{Armed, FaultError, Point};
 use tch::Device;
 
@@ -69,7 +70,26 @@ impl Reporter {
         events.emit(&Event::Start { world_size: world_size.get(), device: name, pid: std::process::id() });
         let (tag, progress, snapshots) = (Tag::new(rank, device), Progress::new(rank), Mutex::default());
         let shared = Shared { rank, world_size, first_of_node, job, tag, progress, events, faults, snapshots };
-        Ok(Reporter { shared: Arc::new(shared) })
+        let reporter = Reporter { shared: Arc::new(shared) };
+        reporter.listen_for_late_ranks();
+        Ok(reporter)
+    }
+
+    /// From now on reports the ranks for which the others wait.
+    fn listen_for_late_ranks(&self) {
+        let shared = Arc::downgrade(&self.shared);
+        c10d::pace::listen(move |line, finding| match shared.upgrade() {
+            Some(shared) => Reporter { shared }.late(line, finding),
+            None => progress::warn(line),
+        });
+    }
+
+    fn late(&self, line: &str, finding: Option<&Finding>) {
+        self.shared.progress.eprintln(format!("warning: {line}"));
+        if let Some(Finding { ranks, cause, share, .. }) = finding {
+            let (ranks, cause, message) = (ranks.clone(), cause.word().to_owned(), line.to_owned());
+            self.emit(&Event::Late { ranks, cause, share: *share, message });
+        }
     }
 
     /// Starts an epoch: its number of steps and, for the harness, the samples that this rank will see.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use c10d::{Fault, Store};
 
+use crate::error_file::panic_text;
 use crate::exit::UsageError;
 use crate::group::host_store;
 use crate::{LaunchEnv, LocalRank, Rank, WorldSize};
@@ -114,9 +115,7 @@ fn one_rank<T>(env: &LaunchEnv, body: impl Fn(&LaunchEnv) -> Result<T>) -> Resul
 }
 
 fn panicked(payload: Box<dyn Any + Send>) -> anyhow::Error {
-    let words =
-        payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    anyhow!("panicked: {}", words.unwrap_or("with a payload that is no text"))
+    anyhow!("panicked: {}", panic_text(&*payload).unwrap_or("with a payload that is no text"))
 }
 
 /// The ranks' results, in rank order, once all have ended. Closes the store when the others do not end soon after a failure.

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         case,
         [
             ("survivors_name_a_rank_that_was_killed", || survivors_name("killed", "rank 1 did not answer")),
+            ("survivors_name_a_rank_that_was_stopped", || survivors_name("halts", "rank 1 did not answer")),
             ("survivors_name_a_rank_that_exited", || survivors_name("exits", "rank 1 did not answer")),
             ("survivors_name_a_rank_that_panicked", || survivors_name("panics", "rank 1 panicked")),
             ("survivors_name_a_rank_that_returned_early", || survivors_name("returns", "rank 1 has left the group")),
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
                 survivors_name("strays", "call 4, broadcast from rank 0 of [2] Float");
             }),
             ("survivors_of_a_backward_pass_name_the_killed_rank", || survivors_name("ddp", "rank 1 did not answer")),
+            ("survivors_of_a_killed_rank_leave_no_shared_memory", leaves_no_shared_memory),
             ("a_lost_store_host_is_named_by_address", names_the_store),
             ("a_stopped_store_host_does_not_hold_the_others_beyond_their_deadline", survives_a_stopped_host),
             ("a_rank_that_never_starts_is_named_when_the_others_give_up", names_who_never_came),
@@ -66,6 +68,7 @@ fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
     if env.rank == Rank::new(1) {
         match fault {
             "killed" | "ddp" => kill_process(getpid(), Signal::KILL)?,
+            "halts" => kill_process(getpid(), Signal::STOP)?,
             "exits" => std::process::exit(3),
             "panics" => panic!("a bug in rank 1"),
             "returns" => return Ok(()),
@@ -104,8 +107,16 @@ fn lose_the_store(env: &LaunchEnv, group: &c10d::ProcessGroup) -> anyhow::Result
 
 /// Starts the given ranks of a job of three and returns their output, in order.
 fn job(case: &str, ranks: &[usize], agent_store: bool, port: u16) -> Vec<Output> {
+    job_on("gloo", case, ranks, agent_store, port)
+}
+
+/// The variable that names a worker's backend.
+const BACKEND: &str = "LOCKSTEP_BACKEND";
+
+fn job_on(backend: &'static str, case: &str, ranks: &[usize], agent_store: bool, port: u16) -> Vec<Output> {
     let start = |rank: &usize| {
-        let command = worker(case, *rank, agent_store, port);
+        let mut command = worker(case, *rank, agent_store, port);
+        command.env(BACKEND, backend);
         thread::spawn(move || finish(command))
     };
     let ranks: Vec<_> = ranks.iter().map(start).collect();
@@ -139,15 +150,36 @@ fn free_port() -> u16 {
     (first..32_000).chain(20_000..first).find(is_free).expect("a free port")
 }
 
+/// On every backend.
 fn survivors_name(case: &str, words: &str) {
+    ["gloo", "shm"].into_iter().for_each(|backend| survivors_on(backend, case, words));
+}
+
+fn survivors_on(backend: &'static str, case: &str, words: &str) {
     let (_store, port) = host();
-    let outputs = job(case, &[0, 1, 2], true, port);
-    for (rank, output) in outputs.iter().enumerate().filter(|(rank, _)| *rank != 1) {
+    let halted =
+        (case == "halts").then(|| KillOnDrop(worker(case, 1, true, port).env(BACKEND, backend).spawn().unwrap()));
+    let ranks: &[usize] = if halted.is_some() { &[0, 2] } else { &[0, 1, 2] };
+    let outputs = job_on(backend, case, ranks, true, port);
+    let outputs = ranks.iter().copied().zip(&outputs);
+    for (rank, output) in outputs.filter(|(rank, _)| *rank != 1) {
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "rank {rank}: {error}");
         assert!(text(&output.stdout).contains("is in step"), "rank {rank} failed before the fault: {error}");
         assert!(error.contains(words), "rank {rank} does not say {words:?}: {error}");
     }
+}
+
+fn leaves_no_shared_memory() {
+    let files = || {
+        let names = std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = files();
+    survivors_on("shm", "killed", "rank 1 did not answer");
+    // Other programs may have made or removed files meanwhile, but none has this project's name.
+    let ours = |name: &&std::ffi::OsString| name.to_string_lossy().contains("lockstep");
+    assert_eq!(files().difference(&before).find(ours), None);
 }
 
 fn names_the_store() {

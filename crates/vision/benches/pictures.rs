@@ -2,7 +2,7 @@
 //! threads.
 //!
 //! The baselines do the same work in the caller's thread: through the data set, and as one would write it with the `image`
-//! crate alone (its decoder, its triangle filter, no AutoAugment). `scripts/bench/pictures.py` compares with torchvision.
+//! crate alone (its decoder, its triangle filter, no AutoAugment). `lockstep bench loader` compares with torchvision.
 
 #[path = "support/photographs.rs"]
 mod photographs;
@@ -30,7 +30,7 @@ fn main() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let folder = photographs::draw(folder.path(), PHOTOGRAPHS).map(|train| (folder, train))?;
     let pictures = ImageFolder::open(&folder.1)?;
-    let set: Arc<dyn Dataset> = Arc::new(photographs::set(&folder.1, true)?);
+    let set: Arc<dyn Dataset> = Arc::new(photographs::set(&folder.1, None, true)?);
     let mut group = criterion.benchmark_group("pictures");
     rounds::configure(&mut group);
     group.throughput(Throughput::Elements(PHOTOGRAPHS as u64));

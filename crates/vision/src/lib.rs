@@ -23,7 +23,7 @@ mod window;
 
 pub use auto_augment::{AutoAugment, OpKind, SubPolicy};
 pub use cifar::{Cifar10, Objects};
-pub use folder::ImageFolder;
+pub use folder::{DecodedCache, ImageFolder};
 pub use image::RgbImage;
 pub use op::Op;
 pub use pictures::{OnBroken, Pictures, Transformed};

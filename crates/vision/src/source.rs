@@ -1,11 +1,12 @@
 //! Where labs get their pictures: real files if there are any, else drawn ones.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use lockstep::data::Split;
 
 use crate::folder::Splits;
-use crate::{Cifar10, Objects, Pictures, Storm};
+use crate::{Cifar10, DecodedCache, Objects, Pictures, Storm};
 
 /// Width and height of drawn photographs.
 const PHOTOGRAPH: (u32, u32) = (96, 72);
@@ -34,18 +35,28 @@ pub struct HouseSplits {
     pub notes: Vec<String>,
 }
 
-/// The photographs of `dir`, as [`Splits::open`] finds them, or, without one, drawn ones: `train` to train on and `validation`.
+/// The photographs of `dir`, as [`Splits::open`] finds them, by way of `cache` if there is one, or, without a
+/// folder, drawn ones: `train` to train on and `validation`.
 ///
 /// # Errors
 /// Fails when the folder does not have the expected contents.
-pub fn houses_or_drawn(dir: Option<&Path>, seed: u64, train: usize, validation: usize) -> anyhow::Result<HouseSplits> {
+pub fn houses_or_drawn(
+    dir: Option<&Path>,
+    cache: Option<DecodedCache>,
+    seed: u64,
+    train: usize,
+    validation: usize,
+) -> anyhow::Result<HouseSplits> {
     let Some(dir) = dir else {
         let (width, height) = PHOTOGRAPH;
         let drawn = |split, count| Box::new(Storm::new(seed, split).first(count, width, height));
         let (train, validation) = (drawn(Split::Train, train), drawn(Split::Test, validation));
         return Ok(HouseSplits { train, validation, test: None, notes: Vec::new() });
     };
-    let splits = Splits::open(dir)?;
+    let mut splits = Splits::open(dir)?;
+    if let Some(cache) = cache {
+        splits = splits.cached(&Arc::new(cache));
+    }
     let notes = splits.skip_summaries();
     let Splits { train, validation, test } = splits;
     let test = test.map(|test| Box::new(test) as Box<dyn Pictures>);

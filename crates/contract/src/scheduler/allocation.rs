@@ -62,6 +62,22 @@ pub struct Read<'a> {
     pub file: &'a dyn Fn(&str) -> std::io::Result<String>,
 }
 
+impl Read<'static> {
+    /// This process's environment.
+    #[must_use]
+    pub fn here() -> Self {
+        Read { variable: &variable, file: &file }
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+fn file(path: &str) -> std::io::Result<String> {
+    std::fs::read_to_string(path)
+}
+
 impl Allocation {
     /// Finds the job in the environment. The nodes in a host file override those of the scheduler.
     ///
@@ -90,9 +106,7 @@ impl Allocation {
     /// # Errors
     /// A host file that cannot be read, or that names no host.
     pub fn here(hostfile: Option<&str>) -> Result<Option<Allocation>, HostFileError> {
-        let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-        let file = |path: &str| std::fs::read_to_string(path);
-        Allocation::find(&Read { variable: &variable, file: &file }, hostfile)
+        Allocation::find(&Read::here(), hostfile)
     }
 
     /// The scheduler's job in this process's environment; `None` without a scheduler.
@@ -109,6 +123,12 @@ impl Allocation {
             Scheduler::Pbs => format!("PBS_JOBID={}", self.id),
             Scheduler::Mpi | Scheduler::HostFile => self.id.clone(),
         }
+    }
+
+    /// Returns true if the scheduler ends the job at a time limit.
+    #[must_use]
+    pub fn sends_sigterm_at_the_end(&self) -> bool {
+        matches!(self.scheduler, Scheduler::Slurm | Scheduler::Pbs)
     }
 
     /// The port at which the job's processes meet. It is the same on each node of the job, and most likely a different one for

@@ -1,12 +1,13 @@
 //! The training step that is measured: an MLP 784-1024-1024-10 with SGD on one batch of 64, with weights and samples computed
 //! by formulas.
 //!
-//! `scripts/bench/ddp_step.py` is its twin in Python, with bit-identical weights and samples, so that equal losses show that
-//! both did the same work. Leaves out processes, timing, and reading data.
+//! `lockstep bench ddp` trains the same network; its twin in Python (`harness/src/bench/twins/steps.py`) has bit-identical weights and
+//! samples, so that equal losses show that both did the same work. Leaves out processes, timing, and reading data.
 #![allow(dead_code, unreachable_pub)] // each program uses its part
 
 use std::rc::Rc;
 
+use super::formula::formula;
 use c10d::ProcessGroup;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::{DdpOptions, DistributedDataParallel};
@@ -68,7 +69,7 @@ impl Trainer {
         let net = network(&vs);
         let optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: LEARNING_RATE, ..SgdOptions::default() })?;
         let (params, model) = (vs.trainable_variables(), wrap(net, &vs)?);
-        let (inputs, targets) = batch(rank as i64);
+        let (inputs, targets) = batch(rank as i64, BATCH);
         Ok(Trainer { model, optimizer, zero_grad, params, inputs, targets })
     }
 
@@ -102,7 +103,7 @@ impl Trainer {
 }
 
 /// Linear layers with ReLU between them; a parameter is uniform within ±1/√inputs, PyTorch's initialization.
-fn network(vs: &VarStore) -> nn::Sequential {
+pub fn network(vs: &VarStore) -> nn::Sequential {
     let root = vs.root();
     let mut net = nn::seq();
     for (layer, sizes) in LAYERS.windows(2).enumerate() {
@@ -118,15 +119,9 @@ fn network(vs: &VarStore) -> nn::Sequential {
     net
 }
 
-fn batch(rank: i64) -> (Tensor, Tensor) {
-    let numbers = Tensor::arange(BATCH, (Kind::Int64, Device::Cpu)) + rank;
+/// The inputs and targets of a rank's batch of `count` samples.
+pub fn batch(rank: i64, count: i64) -> (Tensor, Tensor) {
+    let numbers = Tensor::arange(count, (Kind::Int64, Device::Cpu)) + rank;
     let targets = (&numbers * 7 + numbers.divide_scalar_mode(3, "floor")).remainder(LAYERS[3]);
-    (formula(&[BATCH, LAYERS[0]], SAMPLES_SALT + rank, 1.0), targets)
-}
-
-/// Numbers in [-1, 1] in steps of 1/1000, times `scale`; the same bits in Python.
-fn formula(shape: &[i64], salt: i64, scale: f64) -> Tensor {
-    let numbers = Tensor::arange(shape.iter().product::<i64>(), (Kind::Int64, Device::Cpu));
-    let thousandths = (numbers * 7919 + salt * 104_729).remainder(2001) - 1000;
-    (thousandths.to_kind(Kind::Double) / 1000.0 * scale).to_kind(Kind::Float).reshape(shape)
+    (formula(&[count, LAYERS[0]], SAMPLES_SALT + rank, 1.0), targets)
 }

@@ -1,12 +1,13 @@
 //! The training step that is measured: ResNet-18 with 10 classes and SGD on one batch of 32 pictures of 32 × 32, with weights
 //! and pictures computed by formulas.
 //!
-//! `scripts/bench/resnet_step.py` is its twin in Python, with torchvision's network and bit-identical weights and pictures. The
-//! learning rate is 0: all the work is done, but the loss stays constant, so that equal losses show that both did the same
-//! work. With any other rate, rounding would reach every digit after some hundred steps. Leaves out processes, timing, and
+//! `lockstep bench ddp` trains a narrow one; its twin in Python (`harness/src/bench/twins/steps.py`) has bit-identical weights and
+//! pictures. The learning rate is 0: all the work is done, but the loss stays constant, so that equal losses show that both did the
+//! same work. With any other rate, rounding would reach every digit after some hundred steps. Leaves out processes, timing, and
 //! reading data.
 #![allow(dead_code, unreachable_pub)] // each program uses its part
 
+use super::formula::formula;
 use lockstep::models::{Depth, Norm, ResNet, ResNetOptions};
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use tch::nn::{ModuleT, VarStore};
@@ -15,6 +16,8 @@ use tch::{Device, Kind, Tensor, no_grad};
 const BATCH: i64 = 32;
 const SIDE: i64 = 32;
 const CLASSES: i64 = 10;
+/// torchvision's.
+const WIDTH: i64 = 64;
 /// Salt of the pictures' formula; parameters use 1 to 62.
 const PICTURES_SALT: i64 = 100;
 
@@ -29,14 +32,10 @@ pub struct Trainer {
 impl Trainer {
     pub fn new(norm: Norm) -> anyhow::Result<Self> {
         let vs = VarStore::new(Device::Cpu);
-        let net = ResNet::new(&vs.root(), Depth::Eighteen, &ResNetOptions { norm, ..ResNetOptions::new(CLASSES) });
+        let net = network(&vs, norm, WIDTH);
         let params = named_parameters(&vs);
-        for ((_, param), salt) in params.iter().zip(1..) {
-            no_grad(|| param.shallow_clone().copy_(&start(&param.size(), salt)));
-        }
         let options = SgdOptions { lr: 0.0, momentum: 0.9, weight_decay: 1e-5, ..SgdOptions::default() };
-        let inputs = formula(&[BATCH, 3, SIDE, SIDE], PICTURES_SALT, 1.0);
-        let targets = (Tensor::arange(BATCH, (Kind::Int64, Device::Cpu)) * 7).remainder(CLASSES);
+        let (inputs, targets) = batch(0, BATCH);
         Ok(Trainer { net, optimizer: Sgd::new(params, options)?, inputs, targets })
     }
 
@@ -55,6 +54,22 @@ impl Trainer {
     }
 }
 
+/// The network, with channels of this width in its first stage.
+pub fn network(vs: &VarStore, norm: Norm, width: i64) -> ResNet {
+    let options = ResNetOptions { norm, width, ..ResNetOptions::new(CLASSES) };
+    let net = ResNet::new(&vs.root(), Depth::Eighteen, &options);
+    for ((_, param), salt) in named_parameters(vs).iter().zip(1..) {
+        no_grad(|| param.shallow_clone().copy_(&start(&param.size(), salt)));
+    }
+    net
+}
+
+/// The inputs and targets of a rank's batch of `count` pictures.
+pub fn batch(rank: i64, count: i64) -> (Tensor, Tensor) {
+    let targets = (Tensor::arange(count, (Kind::Int64, Device::Cpu)) * 7).remainder(CLASSES);
+    (formula(&[count, 3, SIDE, SIDE], PICTURES_SALT + rank, 1.0), targets)
+}
+
 /// Normalization layers start near ones and zeros, everything else within ±√(3/inputs).
 fn start(shape: &[i64], salt: i64) -> Tensor {
     match *shape {
@@ -62,11 +77,4 @@ fn start(shape: &[i64], salt: i64) -> Tensor {
         [_, ref inputs @ ..] => formula(shape, salt, (3.0 / inputs.iter().product::<i64>() as f64).sqrt()),
         [] => formula(shape, salt, 1.0),
     }
-}
-
-/// Numbers in [-1, 1] in steps of 1/1000, times `scale`; the same bits in Python.
-fn formula(shape: &[i64], salt: i64, scale: f64) -> Tensor {
-    let numbers = Tensor::arange(shape.iter().product::<i64>(), (Kind::Int64, Device::Cpu));
-    let thousandths = (numbers * 7919 + salt * 104_729).remainder(2001) - 1000;
-    (thousandths.to_kind(Kind::Double) / 1000.0 * scale).to_kind(Kind::Float).reshape(shape)
 }

@@ -98,24 +98,6 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
     }
 }
 
-impl<D: Dataset + ?Sized> Dataset for Box<D> {
-    fn len(&self) -> usize {
-        (**self).len()
-    }
-
-    fn leaves_out(&self) -> bool {
-        (**self).leaves_out()
-    }
-
-    fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
-        (**self).batch(epoch, indices)
-    }
-
-    fn fingerprint(&self) -> anyhow::Result<u32> {
-        (**self).fingerprint()
-    }
-}
-
 /// A requested sample does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -184,9 +166,9 @@ mod tests {
 
     #[test]
     fn shares_a_set_behind_a_pointer() {
-        let set: Arc<dyn Dataset> = Arc::new(Toy::new(1, 5));
-        let boxed: Box<dyn Dataset> = Box::new(Arc::clone(&set));
-        assert_eq!(boxed.len(), 5);
-        assert_eq!(boxed.batch(0, &[4]).unwrap().inputs, set.batch(0, &[4]).unwrap().inputs);
+        let set = Toy::new(1, 5);
+        let shared: Arc<dyn Dataset> = Arc::new(Arc::new(set.clone()));
+        assert_eq!(shared.len(), 5);
+        assert_eq!(shared.batch(0, &[4]).unwrap().inputs, set.batch(0, &[4]).unwrap().inputs);
     }
 }

@@ -57,6 +57,7 @@ impl Iterator for Epoch {
     type Item = anyhow::Result<Batch>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        let _loading = c10d::pace::loading();
         let item = match self.fault.take() {
             Some(fault) => Err(fault),
             None => {

@@ -1,12 +1,12 @@
 //! The plan of one epoch: the samples of each step, and the loading of a step with its errors and panics caught.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
 
 use crate::data::{Batch, Dataset};
+use crate::error_file::panic_text;
 
 /// How many indices an error message lists before it gives only a count.
 const LISTED: usize = 8;
@@ -66,8 +66,10 @@ impl Plan {
                 "sample {index} is outside the data set of {samples}: was the sampler made for another?"
             ));
         }
-        let batch = catch_unwind(AssertUnwindSafe(|| self.dataset.batch(self.epoch, indices)))
-            .unwrap_or_else(|panic| Err(anyhow!("the data set panicked: {}", message(&*panic))))?;
+        let batch =
+            catch_unwind(AssertUnwindSafe(|| self.dataset.batch(self.epoch, indices))).unwrap_or_else(|panic| {
+                Err(anyhow!("the data set panicked: {}", panic_text(&*panic).unwrap_or("no message")))
+            })?;
         check_size(&batch, indices.len(), self.dataset.leaves_out())?;
         Ok(batch)
     }
@@ -85,12 +87,6 @@ fn check_size(batch: &Batch, asked: usize, may_lack: bool) -> anyhow::Result<()>
          must be {asked}"
     );
     Ok(())
-}
-
-/// The message of a panic; `panic!` carries a `&str` or a `String`.
-fn message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
 fn list(indices: &[usize]) -> String {

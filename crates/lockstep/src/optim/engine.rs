@@ -52,7 +52,12 @@ pub trait Optimizer {
     ///
     /// # Panics
     /// libtorch cannot copy a tensor, which means that memory ran out or the device is lost.
-    fn state_dict(&self) -> State;
+    fn state_dict(&self) -> State {
+        self.shared_state().copied()
+    }
+
+    /// As [`state_dict`](Self::state_dict), but without a copy: the next step changes its tensors.
+    fn shared_state(&self) -> State;
 
     /// Loads a saved state: options (including the learning rates of each group), step counts and tensors.
     ///
@@ -171,8 +176,9 @@ impl<R: Rule> Optimizer for FusedOptimizer<R> {
         Ok(())
     }
 
-    fn state_dict(&self) -> State {
-        let tensors = self.groups.iter().flat_map(Group::tensors).map(|(name, tensor)| (name, tensor.copy())).collect();
+    fn shared_state(&self) -> State {
+        let tensors = self.groups.iter().flat_map(Group::tensors);
+        let tensors = tensors.map(|(name, tensor)| (name, tensor.shallow_clone())).collect();
         State::new(StateMeta { groups: self.groups.iter().map(Group::meta).collect() }, tensors)
     }
 

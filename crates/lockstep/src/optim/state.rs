@@ -13,7 +13,7 @@ use super::slot::Slot;
 
 /// Everything that an optimizer's next step reads, except the parameters and their gradients.
 ///
-/// It is a copy: later steps of its optimizer do not change it.
+/// That of [`Optimizer::state_dict`](super::Optimizer::state_dict) is a copy: later steps of its optimizer do not change it.
 #[derive(Debug)]
 pub struct State {
     meta: StateMeta,
@@ -63,6 +63,11 @@ impl State {
         self.tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
     }
 
+    pub(super) fn copied(self) -> Self {
+        let tensors = self.tensors.into_iter().map(|(name, tensor)| (name, tensor.copy())).collect();
+        State { tensors, ..self }
+    }
+
     pub(super) fn into_parts(self) -> (StateMeta, Tensors) {
         (self.meta, Tensors(self.tensors))
     }
@@ -92,7 +97,7 @@ impl Tensors {
             return Err(OptimError::Dtype { name, saved: saved.kind(), here: slot.param.kind() });
         }
         let copied = tch::no_grad(|| {
-            let mut tensor = slot.param.f_zeros_like()?;
+            let mut tensor = slot.param.f_empty_like()?;
             tensor.f_copy_(&saved).map(|()| tensor)
         });
         copied.map_err(OptimError::torch("copy saved optimizer state"))

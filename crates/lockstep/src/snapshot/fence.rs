@@ -7,6 +7,7 @@
 
 use std::path::Path;
 
+use lockstep_contract::scheduler::{Read, restarts};
 use serde::{Deserialize, Serialize};
 
 use super::{folder, source};
@@ -23,13 +24,12 @@ pub struct Attempt {
 impl Attempt {
     /// The attempt that this process belongs to; `None` without a scheduler that counts them. Slurm does (sbatch(1)).
     pub(super) fn here() -> Option<Self> {
-        Self::of(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        Self::of(&Read::here())
     }
 
-    fn of(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
-        let job = format!("SLURM_JOB_ID={}", variable("SLURM_JOB_ID")?);
-        let number = variable("SLURM_RESTART_COUNT").and_then(|text| text.parse().ok()).unwrap_or(0);
-        Some(Attempt { job, number })
+    fn of(read: &Read<'_>) -> Option<Self> {
+        let number = restarts(read)?;
+        Some(Attempt { job: format!("SLURM_JOB_ID={}", (read.variable)("SLURM_JOB_ID")?), number })
     }
 
     /// The number of the latest attempt of this job that has saved in `folder`; `None` if none has.
@@ -61,7 +61,9 @@ mod tests {
     use super::*;
 
     fn of(variables: &[(&str, &str)]) -> Option<Attempt> {
-        Attempt::of(|name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+        let variable =
+            |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Attempt::of(&Read { variable: &variable, file: &|_: &str| Err(std::io::ErrorKind::NotFound.into()) })
     }
 
     #[test]

@@ -6,8 +6,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::contents::Contents;
 use super::error::BadSnapshot;
-use super::file::{self, Meta};
+use super::file::Meta;
 use super::source;
 use crate::loader::Position;
 
@@ -31,7 +32,7 @@ pub struct Found {
 pub(super) struct Good {
     pub(super) path: PathBuf,
     pub(super) meta: Meta,
-    pub(super) bytes: Vec<u8>,
+    pub(super) contents: Contents,
 }
 
 /// The files in `folder` with names of snapshots, newest first; empty if there is no such folder. They may be bad.
@@ -68,8 +69,8 @@ pub(super) fn make(folder: &Path) -> io::Result<()> {
 
 /// Reads and checks the file at `path`.
 pub(super) fn read(path: &Path) -> Result<Good, BadSnapshot> {
-    let bytes = source::read_whole(path)?;
-    Ok(Good { path: path.to_owned(), meta: file::check(&bytes)?, bytes })
+    let contents = source::contents(path)?;
+    Ok(Good { path: path.to_owned(), meta: contents.meta()?, contents })
 }
 
 /// The files to remove once the snapshot of `saved` is on disk: of those up to it, all but the newest `keep`. Files in `bad` do

@@ -16,14 +16,16 @@
 //! Random numbers need no entry: they are keyed by seed, epoch, step and rank ([`crate::rng`]), as is the order of the data.
 //!
 //! **Writing** ([`Snapshots::save`]): rank 0 copies the tensors, and a thread writes them to a temporary file, syncs it,
-//! renames it, and syncs the folder. A kill at any moment leaves the old snapshots, with or without the new one.
+//! renames it, and syncs the folder. A kill at any moment leaves the old snapshots, with or without the new one. If training
+//! waits, there is no copy: the bytes are summed and written from the tensors themselves.
 //!
 //! **Reading** ([`Snapshots::resume`]): the first rank of each node lists its folder, and all ranks learn what each has. The
 //! newest good snapshot is read where it is and sent to all, so that all ranks resume from the same one, or none does. This
 //! also works if each node has its own disk and the job was requeued in another order.
 //!
 //! **Signals** ([`Snapshots::save_if`]): SIGUSR1 asks for a snapshot after the next step, SIGUSR2 for one and the end of the run. It is
-//! enough that one rank receives them; all ranks act after the same step.
+//! enough that one rank receives them; all ranks act after the same step. SIGTERM is such a wish, too, if the launcher says so
+//! (`end_signals.rs`).
 //!
 //! **Owner**: the metadata of a snapshot name the job that saved it, by its run id or by its launchers' ids. So a restarted job
 //! recognizes its own snapshots, whichever node failed.
@@ -38,7 +40,8 @@
 //! Leaves out weights alone ([`crate::checkpoint`]), and copies to other machines.
 
 mod choice;
-mod decision;
+mod contents;
+mod end_signals;
 mod error;
 mod extra;
 mod fence;

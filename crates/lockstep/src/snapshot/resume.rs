@@ -5,16 +5,16 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use c10d::{ProcessGroup, Rank};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tch::Tensor;
 use tch::nn::VarStore;
 
 use super::choice::{self, Candidate, Choice};
-use super::decision::Decision;
+use super::contents::Contents;
 use super::error::{BadSnapshot, SnapshotError, Unfit};
 use super::extra;
-use super::file::{Meta, Snapshot};
+use super::file::Meta;
 use super::fit::{self, Here};
 use super::folder::{self, Good};
 use super::snapshots::Snapshots;
@@ -156,11 +156,10 @@ impl Snapshots {
             }
             Decision::Resume(path, length) => {
                 let good = if let Some(Found::Good(good, extra)) = found { Some((good, extra)) } else { None };
-                let (bytes, taken_over) = good.map(|(good, extra)| (good.bytes, (good.meta, extra))).unzip();
+                let (contents, taken_over) = good.map(|(good, extra)| (good.contents, (good.meta, extra))).unzip();
                 let path = PathBuf::from(path);
-                let bytes =
-                    object_collectives::broadcast_bytes_from(group, reader, bytes.unwrap_or_else(|| vec![0; length]))?;
-                let (meta, extra) = taken_over.map_or_else(|| take_over(&path, &bytes, vs, optimizer, read), Ok)?;
+                let contents = share(&path, contents, length, group, reader)?;
+                let (meta, extra) = taken_over.map_or_else(|| take_over(&path, &contents, vs, optimizer, read), Ok)?;
                 Ok(Tried::Taken(meta.position, path, extra))
             }
         }
@@ -184,7 +183,7 @@ impl Snapshots {
         let unfit = |why| SnapshotError::Unfit { path: good.path.clone(), why };
         let notes = fit::check_run(&good.meta, &here).map_err(unfit)?;
         let built_with = optimizer.group_lrs();
-        let (_, extra) = take_over(&good.path, &good.bytes, vs, optimizer, read)?;
+        let (_, extra) = take_over(&good.path, &good.contents, vs, optimizer, read)?;
         let rates = fit::replaced_rates(&built_with, &optimizer.group_lrs());
         let rates = rates.into_iter().filter(|_| !self.options.sets_rates);
         notes.into_iter().chain(rates).for_each(|note| self.report.warn(note));
@@ -223,6 +222,17 @@ enum Found<T> {
     Bad(Option<SnapshotError>),
 }
 
+/// The reader's decision, which is sent to every rank, followed by the contents of the snapshot.
+#[derive(Debug, Serialize, Deserialize)]
+enum Decision {
+    /// All ranks load this file (shown path, length of its header in bytes); its header and its tensors follow.
+    Resume(String, usize),
+    /// The file is bad: try the next. If it has another schema, the message for the case that no other file is good.
+    Next(Option<String>),
+    /// No rank trains.
+    Refuse(String),
+}
+
 /// The result of a candidate.
 enum Tried<T> {
     /// All ranks have loaded it.
@@ -233,7 +243,7 @@ enum Tried<T> {
 
 fn decide<T>(found: &Result<Found<T>, SnapshotError>) -> Decision {
     match found {
-        Ok(Found::Good(good, _)) => Decision::Resume(good.path.display().to_string(), good.bytes.len()),
+        Ok(Found::Good(good, _)) => Decision::Resume(good.path.display().to_string(), good.contents.header().len()),
         Ok(Found::Bad(error)) => Decision::Next(error.as_ref().map(with_causes)),
         Err(error) => Decision::Refuse(with_causes(error)),
     }
@@ -242,16 +252,39 @@ fn decide<T>(found: &Result<Found<T>, SnapshotError>) -> Decision {
 /// Converts the program's own state in a snapshot, if it has one.
 type Read<'a, T> = &'a dyn Fn(Option<&str>) -> Result<T, Unfit>;
 
-/// Loads the file at `path` into model and optimizer, or leaves both unchanged.
+/// Sends the contents of the file at `path`, which the rank `reader` has, to all ranks: the header of `length` bytes, and then each
+/// tensor.
+fn share(
+    path: &Path,
+    mine: Option<Contents>,
+    length: usize,
+    group: &ProcessGroup,
+    reader: Rank,
+) -> Result<Contents, SnapshotError> {
+    let bad = |bad| SnapshotError::Unfit { path: path.to_owned(), why: Unfit::Schema(bad) };
+    let reads = mine.is_some();
+    let header = mine.as_ref().map_or_else(|| vec![0; length], |mine| mine.header().to_vec());
+    let header = object_collectives::broadcast_bytes_from(group, reader, header)?;
+    let mut contents = mine.map_or_else(|| Contents::to_receive(header), Ok).map_err(bad)?;
+    for tensor in contents.tensors_mut() {
+        object_collectives::broadcast_tensor_of_bytes_from(group, reader, tensor)?;
+    }
+    if !reads {
+        contents.check().map_err(bad)?;
+    }
+    Ok(contents)
+}
+
+/// Loads the contents of the file at `path` into model and optimizer, or leaves both unchanged.
 fn take_over<T>(
     path: &Path,
-    bytes: &[u8],
+    contents: &Contents,
     vs: &VarStore,
     optimizer: &mut impl Optimizer,
     read: Read<'_, T>,
 ) -> Result<(Meta, T), SnapshotError> {
     let unfit = |why| SnapshotError::Unfit { path: path.to_owned(), why };
-    let snapshot = Snapshot::decode(bytes).map_err(|bad| unfit(Unfit::Schema(bad)))?;
+    let snapshot = contents.snapshot().map_err(|bad| unfit(Unfit::Schema(bad)))?;
     let extra = read(snapshot.extra.as_deref()).map_err(unfit)?;
     let variables = vs.variables();
     fit::check_model(&snapshot.model, &variables).map_err(unfit)?;

@@ -1,6 +1,5 @@
 //! A run's snapshots: saves new ones while training continues. [`super::resume`] loads them.
 
-use std::any::Any;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,16 +12,18 @@ use serde::de::DeserializeOwned;
 use tch::Tensor;
 use tch::nn::VarStore;
 
+use super::contents::{Contents, Memory};
 use super::error::SnapshotError;
 use super::extra;
 use super::fence::{Attempt, TakenOver};
-use super::file::{self, Meta, Run};
+use super::file::{Meta, Run};
 use super::folder;
 use super::lock::{self, Claim};
 use super::options::{OnSaveError, SnapshotOptions};
 use super::wishes::{Wish, Wishes};
 use super::writer::Job;
 use crate::Reporter;
+use crate::error_file::panic_text;
 use crate::loader::Position;
 use crate::optim::{Optimizer, State};
 
@@ -103,10 +104,10 @@ impl Snapshots {
         }
     }
 
-    /// Copies everything that the step at `position` needs, and writes it, on rank 0; the other ranks have nothing to do.
+    /// Writes everything that the step at `position` needs, or copies it and lets a thread write it, on rank 0; the other ranks have nothing to do.
     ///
-    /// In the background there is at most one copy in memory: a second save first waits until the previous one is on disk. (A
-    /// copy of the optimizer's state is made on the way and dropped before this returns.)
+    /// In the background there is at most one copy in memory: a second save first waits until the previous one is on disk. If
+    /// training waits, there is none.
     ///
     /// # Errors
     /// With [`OnSaveError::Stop`], why this save, or the previous one in the background, failed.
@@ -261,7 +262,10 @@ impl Snapshots {
 
     fn wait_for_writer(&mut self) -> Result<(), SnapshotError> {
         let Some(Pending { path, thread }) = self.pending.take() else { return Ok(()) };
-        thread.join().unwrap_or_else(|panic| Err(SnapshotError::Panic { path, message: message(&*panic) }))
+        thread.join().unwrap_or_else(|panic| {
+            let message = panic_text(&*panic).unwrap_or("no message").to_owned();
+            Err(SnapshotError::Panic { path, message })
+        })
     }
 
     fn job(
@@ -271,7 +275,7 @@ impl Snapshots {
         optimizer: &impl Optimizer,
         extra: Option<&str>,
     ) -> Result<Job, SnapshotError> {
-        let state = optimizer.state_dict();
+        let state = optimizer.shared_state();
         let meta = Meta {
             position,
             run: self.run,
@@ -282,9 +286,10 @@ impl Snapshots {
             attempt: self.attempt.clone(),
         };
         let (folder, keep, report) = (self.folder.clone(), self.options.keep.get(), self.report.clone());
-        let bytes = file::encode(&meta, extra, tensors(vs, state))?;
+        let memory = if self.options.background { Memory::Copied } else { Memory::Shared };
+        let contents = Contents::new(&meta, extra, &tensors(vs, &state), memory)?;
         let (bad, foreign, attempt) = (self.bad.clone(), self.foreign.clone(), self.attempt.clone());
-        Ok(Job { folder, position, bytes, keep, bad, foreign, attempt, report })
+        Ok(Job { folder, position, contents, keep, bad, foreign, attempt, report })
     }
 
     /// Ensures that no other job saves into the folder while this exists.
@@ -376,15 +381,10 @@ fn taken_over(folder: PathBuf, TakenOver { own, later }: TakenOver) -> SnapshotE
 }
 
 /// All tensors with their names in the file: wide elements first, so that each tensor begins at a multiple of its width.
-fn tensors(vs: &VarStore, state: State) -> Vec<(String, Tensor)> {
+fn tensors(vs: &VarStore, state: &State) -> Vec<(String, Tensor)> {
     let model = vs.variables().into_iter().map(|(name, tensor)| (format!("model.{name}"), tensor));
     let optimizer = state.tensors().into_iter().map(|(name, tensor)| (format!("optimizer.{name}"), tensor));
     let mut all: Vec<(String, Tensor)> = model.chain(optimizer).collect();
     all.sort_by_cached_key(|(name, tensor)| (std::cmp::Reverse(tensor.kind().elt_size_in_bytes()), name.clone()));
     all
-}
-
-fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
+use super::contents::Contents;
 use super::error::BadSnapshot;
 use super::fence::Attempt;
 use super::file::{self, LENGTH, Snapshot};
@@ -24,8 +25,15 @@ impl Snapshot {
     /// # Errors
     /// [`BadSnapshot`] says what is wrong with it.
     pub fn read(path: &Path) -> Result<Self, BadSnapshot> {
-        Self::decode(&read_whole(path)?)
+        contents(path)?.snapshot()
     }
+}
+
+/// The checked contents of the file at `path`.
+pub(super) fn contents(path: &Path) -> Result<Contents, BadSnapshot> {
+    let mut file = open_regular(path)?;
+    let has = file.metadata()?.len();
+    Contents::read(&mut file, has)
 }
 
 /// The file's bytes: first its header, and the rest only if the file has the length that the header says.
@@ -37,14 +45,19 @@ pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>, BadSnapshot> {
 
 /// As [`read_whole`], for any safetensors file of `has` bytes.
 pub(crate) fn read_safetensors(file: &mut impl Read, has: u64) -> Result<Vec<u8>, BadSnapshot> {
-    let mut bytes = Vec::new();
-    append(file, LENGTH as u64, &mut bytes)?;
-    let header = file::header_length(&bytes, has)?;
-    append(file, header as u64, &mut bytes)?;
-    let read = bytes.get(LENGTH..).unwrap_or_default();
-    file::check_ends(read, has)?;
+    let mut bytes = read_start(file, has)?;
     append(file, has.saturating_sub(bytes.len() as u64), &mut bytes)?;
     Ok(bytes)
+}
+
+/// The length and the header of a safetensors file of `has` bytes, which has the length that they say.
+pub(super) fn read_start(file: &mut impl Read, has: u64) -> Result<Vec<u8>, BadSnapshot> {
+    let mut start = Vec::new();
+    append(file, LENGTH as u64, &mut start)?;
+    let header = file::header_length(&start, has)?;
+    append(file, header as u64, &mut start)?;
+    file::check_ends(start.get(LENGTH..).unwrap_or_default(), has)?;
+    Ok(start)
 }
 
 /// Opens `path` for reading if it is a regular file; does not wait for a pipe's writer.

@@ -20,6 +20,8 @@ use lockstep_contract::wish::{SAVE, SAVE_AND_END};
 use signal_hook::SigId;
 use signal_hook::low_level::unregister;
 
+use super::end_signals;
+
 /// What the ranks have agreed to do at a boundary between steps. The later one includes the earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wish {
@@ -72,7 +74,9 @@ impl Wishes {
     /// The system's error.
     pub(super) fn listen(attempt: &str) -> io::Result<Self> {
         let attempt = format!("snapshot_wishes/{attempt}");
-        Ok(Wishes { save: Signal::listen(SAVE)?, end: Signal::listen(SAVE_AND_END)?, attempt, boundary: 0 })
+        let wishes = Wishes { save: Signal::listen(SAVE)?, end: Signal::listen(SAVE_AND_END)?, attempt, boundary: 0 };
+        end_signals::listen(&wishes.end.arrived)?;
+        Ok(wishes)
     }
 
     /// What all ranks do at this boundary. Each rank asks at each boundary, and all ranks exchange something between two of them.

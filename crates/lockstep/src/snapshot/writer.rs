@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use lockstep_contract::fault::{Phase, Point};
 use tempfile::NamedTempFile;
 
+use super::contents::Contents;
 use super::fence::Attempt;
-use super::file;
 use super::folder::{self, TEMPORARY};
 use super::source;
 use crate::Reporter;
@@ -23,8 +23,7 @@ use crate::progress;
 pub(super) struct Job {
     pub(super) folder: PathBuf,
     pub(super) position: Position,
-    /// The file's bytes without the checksum.
-    pub(super) bytes: Vec<u8>,
+    pub(super) contents: Contents,
     pub(super) keep: usize,
     pub(super) bad: BTreeSet<PathBuf>,
     pub(super) foreign: BTreeSet<PathBuf>,
@@ -41,13 +40,12 @@ impl Job {
     ///
     /// # Errors
     /// The file cannot be written; existing files are then unchanged, and no temporary file is left.
-    pub(super) fn run(mut self) -> io::Result<()> {
+    pub(super) fn run(self) -> io::Result<()> {
         let begun = Instant::now();
-        file::seal(&mut self.bytes);
         let path = self.path();
         self.write(&path)?;
         let Position { epoch, step, .. } = self.position;
-        let (bytes, seconds) = (self.bytes.len() as u64, begun.elapsed().as_secs_f64());
+        let (bytes, seconds) = (self.contents.bytes(), begun.elapsed().as_secs_f64());
         let shown = path.display().to_string();
         self.report.emit(&Event::Snapshot { epoch, step: step as u64, path: shown, bytes, seconds });
         // Before an epoch's first step, the trained epoch is the previous one.
@@ -60,16 +58,30 @@ impl Job {
     fn write(&self, path: &Path) -> io::Result<()> {
         folder::make(&self.folder)?;
         self.check_place(path)?;
-        let mut partial = self.temporary()?;
-        let (first, second) = self.bytes.split_at(self.bytes.len() / 2);
-        partial.write_all(first)?;
-        self.inject_faults(Phase::HalfWritten)?;
-        partial.write_all(second)?;
+        let partial = self.temporary()?;
+        self.fill(partial.as_file())?;
         partial.as_file().sync_all()?;
         self.inject_faults(Phase::Written)?;
         let _open = self.name(partial, path)?;
         File::open(&self.folder)?.sync_all()?;
         self.inject_faults(Phase::Named)
+    }
+
+    /// Sums the bytes as it writes them, so the checksum comes last.
+    fn fill(&self, mut partial: &File) -> io::Result<()> {
+        let (mut written, half) = (0, self.contents.bytes() / 2);
+        let checksum = self.contents.pieces(|piece| {
+            let before = half.saturating_sub(written).min(piece.len() as u64) as usize;
+            let (first, second) = piece.split_at(before);
+            partial.write_all(first)?;
+            written += piece.len() as u64;
+            if before > 0 && written >= half {
+                self.inject_faults(Phase::HalfWritten)?;
+            }
+            partial.write_all(second)
+        })?;
+        let (place, digits) = checksum.digits();
+        partial.write_all_at(digits.as_bytes(), place as u64)
     }
 
     /// Gives the file its name, unless a later attempt of the job has saved. A file that appears under the name in between is looked

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use crate::common::{formula_tensor, ranks};
+use crate::common::{formula_tensor, ranks, values};
 use c10d::{Fault, ProcessGroup, ReduceOp};
 use lockstep::models::{Depth, Norm, ResNet, ResNetOptions};
 use lockstep::nn::SyncBatchNorm2d;
@@ -23,10 +23,6 @@ struct Outcome {
     weight_grad: Vec<f64>,
     bias_grad: Vec<f64>,
     running: Vec<f64>,
-}
-
-fn values(tensor: &Tensor) -> Vec<f64> {
-    Vec::try_from(tensor.detach().to_kind(Kind::Double).contiguous().flatten(0, -1)).unwrap()
 }
 
 /// The whole batch: channels of different mean and spread, one of them far from zero.

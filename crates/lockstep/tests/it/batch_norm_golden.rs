@@ -2,13 +2,13 @@
 
 use std::rc::Rc;
 
-use crate::common::{formula_tensor, ranks};
+use crate::common::{formula_tensor, ranks, values};
 use c10d::ProcessGroup;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::{DdpOptions, DistributedDataParallel};
 use lockstep_testkit::margin;
 use tch::nn::{self, BatchNormConfig, ConvConfig, ModuleT, VarStore};
-use tch::{Device, Kind, Tensor, no_grad};
+use tch::{Device, Tensor, no_grad};
 
 const CHANNELS: i64 = 4;
 const CLASSES: i64 = 3;
@@ -31,10 +31,6 @@ struct Run {
 /// A rank's final values: losses, running statistics, outputs in evaluation mode, and running statistics after DDP has
 /// broadcast rank 0's.
 type Mine = (Vec<f64>, Vec<f64>, Vec<f64>, Vec<f64>);
-
-fn values(tensor: &Tensor) -> Vec<f64> {
-    Vec::try_from(tensor.detach().to_kind(Kind::Double).flatten(0, -1)).unwrap()
-}
 
 /// `make_model` of the script: parameter k of Python's order has salt k + 1.
 fn model(vs: &VarStore) -> nn::SequentialT {

@@ -5,6 +5,7 @@
 //! The same kernels run on both sides, so the bits must be equal if the processor has AVX2, like the one that produced the
 //! values. Elsewhere libtorch picks other kernels, and values may differ by 1e-6 of the tensor's largest.
 
+use crate::common::values;
 use lockstep::optim::{
     Adam, AdamOptions, AdamW, AdamWOptions, FusedOptimizer, GroupOptions, Optimizer, Rule, Sgd, SgdOptions,
 };
@@ -98,11 +99,6 @@ fn from_hex(hex: &str, kind: Kind) -> Vec<f64> {
     let chunks = hex.as_bytes().chunks(width).map(|chunk| std::str::from_utf8(chunk).unwrap());
     let bits = chunks.map(|chunk| u64::from_str_radix(chunk, 16).unwrap());
     bits.map(|bits| if width == 8 { f32::from_bits(bits as u32) as f64 } else { f64::from_bits(bits) }).collect()
-}
-
-/// The values widened to f64, which keeps different f32 values different.
-fn values(tensor: &Tensor) -> Vec<f64> {
-    Vec::try_from(tensor.to_kind(Kind::Double).view([-1])).unwrap()
 }
 
 /// The largest difference as a fraction of the largest expected value.

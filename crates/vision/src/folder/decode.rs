@@ -9,7 +9,6 @@
 //! `image`'s own JPEG decoder is not used: it is lenient, and silently fills the missing part of a truncated file with grey.
 //! Here the end-of-image marker must be present, and data that cannot be decoded is an error, as with Pillow.
 
-use std::any::Any;
 use std::fs::File;
 use std::io::{Cursor, Read};
 use std::panic::catch_unwind;
@@ -23,6 +22,7 @@ use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
 use lockstep::data::DataError;
+use lockstep::error_file::panic_text;
 
 /// Maximum size of a file: 256 MiB. Photographs have a few megabytes.
 pub const MAX_BYTES: u64 = 256 << 20;
@@ -63,8 +63,9 @@ pub fn decode(bytes: &[u8]) -> Result<RgbImage, DataError> {
         _ => return Err(refuse(JPEG_OR_PNG, guess(bytes), "convert or remove it")),
     };
     // Both decoders should never panic. If one does, only this picture fails.
-    catch_unwind(|| decoder(bytes))
-        .unwrap_or_else(|panic| Err(damaged(format, format!("the decoder panicked: {}", message(&*panic)))))
+    catch_unwind(|| decoder(bytes)).unwrap_or_else(|panic| {
+        Err(damaged(format, format!("the decoder panicked: {}", panic_text(&*panic).unwrap_or("no message"))))
+    })
 }
 
 /// Reads and decodes a file of at most [`MAX_BYTES`].
@@ -206,10 +207,4 @@ fn guess(bytes: &[u8]) -> &'static str {
         None if std::str::from_utf8(&bytes[..bytes.len().min(64)]).is_ok() => "text",
         None => "something else",
     }
-}
-
-/// The message of a panic; `panic!` carries a `&str` or a `String`.
-fn message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }

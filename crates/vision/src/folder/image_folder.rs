@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::{decode, walk};
+use super::{DecodedCache, decode, walk};
 use crate::{Pictures, RgbImage};
 use lockstep::data::DataError;
 
@@ -17,6 +18,7 @@ pub struct ImageFolder {
     pub(super) classes: Vec<String>,
     samples: Vec<Sample>,
     skipped: Vec<Skipped>,
+    cache: Option<Arc<DecodedCache>>,
 }
 
 #[derive(Debug, Clone)]
@@ -69,7 +71,14 @@ impl ImageFolder {
     /// the folder holds `Train` and `Validation` instead of classes (use [`Splits::open`](super::Splits::open) for those).
     pub fn open(dir: &Path) -> Result<Self, DataError> {
         let walk::Found { classes, samples, skipped } = walk::walk(dir)?;
-        Ok(Self { root: dir.into(), classes, samples, skipped })
+        Ok(Self { root: dir.into(), classes, samples, skipped, cache: None })
+    }
+
+    /// Takes decoded pictures from this cache, and adds them to it.
+    #[must_use]
+    pub fn cached(mut self, cache: Arc<DecodedCache>) -> Self {
+        self.cache = Some(cache);
+        self
     }
 
     /// The opened folder.
@@ -123,7 +132,8 @@ impl Pictures for ImageFolder {
 
     /// Reads and decodes the file: see [`decode`](super::decode). The error is a [`DataError`].
     fn picture(&self, index: usize) -> anyhow::Result<RgbImage> {
-        Ok(decode::read(&self.samples[index].path)?)
+        let path = &self.samples[index].path;
+        Ok(self.cache.as_ref().map_or_else(|| decode::read(path), |cache| cache.picture(path))?)
     }
 
     /// Covers the classes' names and each file's relative path, class and length. The pictures are not read, so that even a

@@ -1,6 +1,6 @@
 //! Photographs in a folder per class, as torchvision's `ImageFolder` reads them, with additional checks.
 //!
-//! `walk` finds the samples, `decode` decodes a file to pixels, [`Splits`] finds `Train` and `Validation`. Other modules
+//! `walk` finds the samples, `decode` decodes a file to pixels, [`DecodedCache`] keeps these, [`Splits`] finds `Train` and `Validation`. Other modules
 //! transform pictures and turn them into tensors.
 //!
 //! As in torchvision (`torchvision/datasets/folder.py`), the folders of the root are the classes, sorted by name. All files
@@ -12,11 +12,13 @@
 //!
 //! [`ImageFolder::skipped`] lists what was skipped, and [`ImageFolder::skip_summary`] summarises it in a sentence.
 
+mod cache;
 mod decode;
 mod image_folder;
 mod splits;
 mod walk;
 
+pub use cache::DecodedCache;
 pub use decode::{MAX_BYTES, MAX_PIXELS, decode};
 pub use image_folder::{ImageFolder, Skipped, Why};
 pub use splits::Splits;

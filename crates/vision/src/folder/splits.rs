@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::ImageFolder;
+use super::{DecodedCache, ImageFolder};
 use lockstep::data::DataError;
 
 /// The accepted names of each split's folder, in lower case; matching ignores case.
@@ -47,6 +48,13 @@ impl Splits {
         };
         splits.check()?;
         Ok(splits)
+    }
+
+    /// Takes decoded pictures from this cache, and adds them to it.
+    #[must_use]
+    pub fn cached(self, cache: &Arc<DecodedCache>) -> Self {
+        let cached = |folder: ImageFolder| folder.cached(Arc::clone(cache));
+        Splits { train: cached(self.train), validation: cached(self.validation), test: self.test.map(cached) }
     }
 
     fn check(&self) -> Result<(), DataError> {

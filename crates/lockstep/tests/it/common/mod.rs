@@ -39,6 +39,11 @@ pub fn formula_tensor(shape: &[i64], salt: i64, scale: f64) -> Tensor {
     Tensor::from_slice(&formula(count, salt, scale)).reshape(shape)
 }
 
+/// The numbers of a tensor, widened to f64, which keeps different f32 values different.
+pub fn values(tensor: &Tensor) -> Vec<f64> {
+    lockstep::results::numbers(tensor).unwrap()
+}
+
 /// The bits of a tensor, for comparisons that allow no tolerance.
 pub fn bits(tensor: &Tensor) -> Vec<u32> {
     let values: Vec<f32> = Vec::try_from(tensor.detach().flatten(0, -1)).unwrap();
