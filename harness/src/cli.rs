@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::exit::Code;
-use crate::{bench, cluster, course, doctor, inject, launch, learn, process, render, stacks, tour, verify};
+use crate::{bench, cluster, course, doctor, inject, learn, new, render, stacks, tour, verify};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -15,7 +15,7 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(Box<launch::Options>),
+    Run(Box<lockstep_launch::command::Options>),
     Stacks(stacks::Options),
     Tour(tour::Options),
     Inject(inject::Options),
@@ -29,6 +29,7 @@ enum Command {
     Reset(learn::Reset),
     Solution(learn::Solution),
     Watch(learn::Watch),
+    New(new::Options),
     Cluster(cluster::Options),
     Course(course::Options),
     #[command(name = bench::RANK, hide = true)]
@@ -37,12 +38,6 @@ enum Command {
     BenchStore(bench::Serve),
     #[command(name = cluster::INIT, hide = true)]
     ClusterInit(cluster::Init),
-    #[command(name = process::CONFINED, hide = true)]
-    Confined(process::Helper),
-    #[command(name = process::DIES_WITH_PARENT, hide = true)]
-    DiesWithParent(process::Helper),
-    #[command(name = process::REAPER, hide = true)]
-    Reaper(process::Helper),
 }
 
 impl Cli {
@@ -65,12 +60,10 @@ impl Cli {
             Command::Reset(options) => options.exec(),
             Command::Solution(options) => options.exec(),
             Command::Watch(options) => options.exec(),
+            Command::New(options) => options.exec(),
             Command::Cluster(options) => options.exec(),
             Command::ClusterInit(init) => init.exec(),
             Command::Course(options) => options.exec(),
-            Command::Confined(helper) => helper.exec(process::CONFINED),
-            Command::DiesWithParent(helper) => helper.exec(process::DIES_WITH_PARENT),
-            Command::Reaper(helper) => helper.exec(process::REAPER),
         }
     }
 }

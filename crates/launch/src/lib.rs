@@ -1,6 +1,7 @@
 //! The elastic agent behind `lockstep run`: workers, restarts, rendezvous, logs. It links no libtorch.
 //! Worker processes themselves are `lockstep_process`'.
 //!
+//! - [`command`]: `lockstep run`: its command line, its exit codes ([`exit`]), and the program that it becomes.
 //! - [`config`]: the job's configuration, from torchrun's flags, and the environment of each worker.
 //! - [`process`]: worker processes: started tied to the agent's life, watched by the kernel, ended with all their children.
 //! - [`output`]: the workers' output: complete lines to console and files.
@@ -12,8 +13,10 @@
 //! - [`status`]: the state of the running job, in one line.
 
 pub mod agent;
+pub mod command;
 pub mod config;
 pub mod diagnose;
+pub mod exit;
 pub mod output;
 pub mod rendezvous;
 pub mod report;

@@ -47,6 +47,24 @@ fn all(mut read: PipeReader) -> Vec<u8> {
     all
 }
 
+#[test]
+fn nobody_waits_for_output_after_all_streams_have_ended() {
+    let (done, caught_up) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let inherited = StreamPlan { inherit: true, ..StreamPlan::default() };
+        for plan in [Plan::default(), Plan { stdout: inherited.clone(), stderr: inherited }] {
+            let (outputs, sinks) = Outputs::open(&piped().1, vec![plan]).unwrap();
+            drop(sinks);
+            // The reader may still see the ends during the first wait; it is gone during the second.
+            runtime.block_on(outputs.catch_up(LIMIT));
+            runtime.block_on(outputs.catch_up(LIMIT));
+        }
+        done.send(()).unwrap();
+    });
+    lockstep_watchdog::receive(&caught_up).expect("a wait for output does not end").expect("the waits failed");
+}
+
 #[tokio::test]
 async fn the_output_of_a_single_worker_passes_through_byte_for_byte() {
     let (read, console) = piped();

@@ -10,6 +10,7 @@ use super::master::Master;
 use crate::diagnose::{ConnectFailure, Observed, diagnose, port_owner};
 use crate::rendezvous::RendezvousError;
 use crate::scheduler::Allocation;
+use crate::verdict::LaunchFailure;
 
 /// The rendezvous store that this agent uses.
 #[derive(Debug)]
@@ -21,8 +22,15 @@ pub(super) struct DiagnosticInput {
 
 impl DiagnosticInput {
     /// Why no round formed, with all facts that may explain it.
-    pub(super) fn not_formed(&self, error: RendezvousError) -> String {
-        let RendezvousError::Timeout(absence) = error else { return error.to_string() };
+    pub(super) fn not_formed(&self, error: RendezvousError) -> LaunchFailure {
+        let absence = match error {
+            RendezvousError::Timeout(absence) => absence,
+            RendezvousError::Refused(_) | RendezvousError::Finished => return LaunchFailure::new(error.to_string()),
+            RendezvousError::Closed(_)
+            | RendezvousError::StoreLost(_)
+            | RendezvousError::Changed(_)
+            | RendezvousError::NoMaster { .. } => return LaunchFailure::noticed(error.to_string()),
+        };
         let refusals = self.server.as_ref().map(|server| server.refusals()).unwrap_or_default();
         let seen = Observed {
             is_host: self.server.is_some(),
@@ -30,12 +38,12 @@ impl DiagnosticInput {
             refused: refusals.iter().map(|refusal| (refusal.address.to_string(), refusal.reason.clone())).collect(),
             ..at(&self.endpoint)
         };
-        diagnose(&seen).to_string()
+        LaunchFailure::from(diagnose(&seen))
     }
 }
 
 /// Why the rendezvous store could not be opened.
-pub(super) fn not_met(error: NoRendezvousStore, endpoint: &Master) -> String {
+pub(super) fn not_met(error: NoRendezvousStore, endpoint: &Master) -> LaunchFailure {
     let seen = match error {
         NoRendezvousStore::Unresolved { why } => {
             Observed { connect: Some(ConnectFailure::Unresolved { error: why }), ..at(endpoint) }
@@ -44,13 +52,13 @@ pub(super) fn not_met(error: NoRendezvousStore, endpoint: &Master) -> String {
             Observed { is_host: true, port_owner: port_owner(address.port()), ..at(endpoint) }
         }
         NoRendezvousStore::NotHosted { address, why } => {
-            return format!("cannot host the rendezvous on {address}: {why}");
+            return LaunchFailure::new(format!("cannot host the rendezvous on {address}: {why}"));
         }
         NoRendezvousStore::NotReached { endpoint, error } => {
             Observed { connect: Some(error.as_ref().into()), port_owner: port_owner(endpoint.port), ..at(&endpoint) }
         }
     };
-    diagnose(&seen).to_string()
+    LaunchFailure::from(diagnose(&seen))
 }
 
 /// The facts about an endpoint that are always known.

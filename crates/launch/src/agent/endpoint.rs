@@ -13,6 +13,7 @@ use tcpstore::{Client, ClientOptions, Error, Kind, Server};
 use tokio::time::{Instant, timeout};
 
 use super::master::{Master, host_on};
+use super::node::hostname;
 
 /// How long to wait for a missing store before the first message, and between messages.
 const QUIET: Duration = Duration::from_secs(5);
@@ -165,7 +166,7 @@ async fn reached_at(bound: IpAddr, addresses: &[SocketAddr]) -> IpAddr {
 
 /// The address that this machine's name resolves to, if other machines can reach it and `bound` includes it.
 async fn named_interface(bound: IpAddr) -> Option<IpAddr> {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name = hostname();
     let found = timeout(NAMED, resolve(&name, 0)).await.ok()?.ok()?;
     let own = |address: &IpAddr| !address.is_loopback() && !address.is_unspecified() && is_local(*address);
     found.iter().map(SocketAddr::ip).filter(own).find(|address| bound.is_ipv6() || address.is_ipv4())

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
+use lockstep_events::AgentEvent;
 use lockstep_process::Standstill;
 
 use super::workers::{Context, Current};
 use crate::rendezvous::{Closing, RootCause};
-use crate::report::first_failure;
-use crate::verdict::{self, AtStart, Class, Elsewhere, Evidence, Standing, Verdict};
+use crate::report::{Failure, first_failure};
+use crate::verdict::{self, AtStart, Class, Elsewhere, Evidence, LaunchFailure, Standing, Verdict};
 
 /// A node whose worker failed by itself has ended the job by then, unless its workers take long to end.
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -23,17 +24,32 @@ pub(super) struct Facts {
     /// Set then.
     confirmed: bool,
     /// Another node's verdict, which ended the job.
-    elsewhere: Option<Elsewhere>,
+    pub(super) elsewhere: Option<Elsewhere>,
     /// This node's own, once all workers have ended; `None` if none of them failed.
     evidence: Option<Evidence>,
     /// The verdict, once all workers have ended.
     pub(super) verdict: Option<Verdict>,
+    /// The stacks of the workers that were alive when one had waited in vain, for the report.
+    pub(super) stacks: Option<String>,
+    /// Why the job failed though no worker did: the nodes did not meet, or this launcher itself failed. `None` if it only noticed
+    /// a failure of others.
+    pub(super) launch_failure: Option<LaunchFailure>,
 }
 
 impl Facts {
     /// Before the workers are started.
     pub(super) fn begin(&mut self) {
         self.at_start = AtStart::now();
+    }
+
+    /// The job has failed though no worker did; returns why.
+    pub(super) fn failed(&mut self, failure: LaunchFailure) -> String {
+        self.launch_failure.insert(failure).to_string()
+    }
+
+    /// This launcher itself has failed, for this reason, which is returned.
+    pub(super) fn own_failure(&mut self, why: String) -> String {
+        self.failed(LaunchFailure::new(why))
     }
 
     /// Another node has ended the job.
@@ -74,10 +90,11 @@ impl Current {
         format!("rank {rank} (local rank {worker}, pid {pid}) cannot be killed and is given up: {at}")
     }
 
-    /// When all workers have ended: gathers the evidence, once, because what the kernel has logged can be read once only, and makes
-    /// the verdict.
-    pub(super) fn judge(&mut self, context: &Context<'_>) {
-        self.facts.evidence = first_failure(&self.failures).map(|first| self.evidence(context, first));
+    /// When all workers have ended: gathers the evidence and makes the verdict. Before a restart only what takes no time is gathered.
+    pub(super) fn judge(&mut self, context: &Context<'_>, restarts_left: u32) {
+        let search = restarts_left == 0;
+        self.facts.evidence =
+            first_failure(&self.failures).map(|first| self.evidence(context, &self.failures, first, search));
         self.decide();
     }
 
@@ -93,9 +110,36 @@ impl Current {
         };
     }
 
-    fn evidence(&self, context: &Context<'_>, first: usize) -> Evidence {
+    /// Writes the verdict into the event file.
+    pub(super) fn record_verdict(&self, context: &Context<'_>) {
+        if let Some(verdict) = &self.facts.verdict {
+            context.events.emit(&AgentEvent::Verdict(verdict.record()));
+        }
+    }
+
+    /// The verdict as far as it is known while other workers are alive.
+    pub(super) fn provisional(&self, context: &Context<'_>) -> Option<Verdict> {
+        let failures = self.collect_failures(context);
+        let first = first_failure(&failures)?;
+        verdict::judge(&failures, first, &self.evidence(context, &failures, first, false))
+    }
+
+    /// Prints the verdict before the report, which comes when all workers have ended: once in an attempt.
+    pub(super) fn say_provisional(&mut self, context: &Context<'_>, verdict: Option<Verdict>) {
+        self.verdict_at = None;
+        if let Some(verdict) = verdict.filter(|_| !std::mem::replace(&mut self.verdict_said, true)) {
+            context.say(&format!("provisional {verdict}"));
+        }
+    }
+
+    fn evidence(&self, context: &Context<'_>, failures: &[Failure], first: usize, search: bool) -> Evidence {
         let master_port = self.formed.as_ref().map(|(_, master)| master.port);
-        let first_rank = self.failures[first].death.rank;
+        let seen = self.seen(context, failures[first].death.rank);
+        verdict::gather(&self.facts.at_start, failures, master_port, search, seen)
+    }
+
+    /// What this agent itself has seen of the workers, when this rank was the first that failed.
+    fn seen(&self, context: &Context<'_>, first_rank: usize) -> Evidence {
         let before = self.deaths.iter().take_while(|death| self.rank_of(death.died.index) != first_rank);
         let returned = before.filter(|death| death.died.exit.success()).map(|death| self.rank_of(death.died.index));
         let stands = |standing: &&Standing| self.facts.confirmed || !standing.at.in_kernel();
@@ -104,7 +148,8 @@ impl Current {
             ranks: (0..self.pids.len()).map(|worker| self.rank_of(worker)).collect(),
             returned: returned.collect(),
             standing: self.facts.standing.iter().flatten().filter(stands).cloned().collect(),
-            ..verdict::gather(&self.facts.at_start, &self.failures, master_port)
+            elsewhere: self.facts.elsewhere.clone(),
+            ..Evidence::default()
         }
     }
 

@@ -49,7 +49,7 @@ pub(super) async fn meet(config: &Config, options: &Options, hostname: &str, con
         };
         endpoint::meet(&wanted, &addresses, host(place, options, &addresses), patience(options), say).await
     };
-    let meeting = meeting.await.map_err(|error| anyhow::anyhow!(diagnostic_input::not_met(error, &wanted)))?;
+    let meeting = meeting.await.map_err(|error| diagnostic_input::not_met(error, &wanted))?;
     let interface = local_interface(place, &meeting).await?;
     let name = match &place.local_addr {
         Some(name) => name.clone(),
@@ -128,7 +128,7 @@ impl Met {
     }
 }
 
-pub(super) fn job(config: &Config) -> Job {
+pub(super) fn job(config: &Config, batch: Option<&Allocation>) -> Job {
     let place = &config.rendezvous;
     Job {
         run_id: place.run_id.clone(),
@@ -136,7 +136,7 @@ pub(super) fn job(config: &Config) -> Job {
         max_nodes: config.nodes.max,
         backend: place.backend.name().to_owned(),
         user: user(),
-        batch: Allocation::batch_job().map(|allocation| allocation.name()),
+        batch: batch.map(Allocation::name),
         commands: [(config.role.clone(), config.program.command())].into(),
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! - [`state_machine`]: which actions follow which events; pure.
 //! - [`run`]: the loop that waits for all events and executes the actions of the state machine.
+//! - [`batch_job`], [`time_limit`]: the scheduler's job: when it ends, and how long workers may take to end.
+//! - [`requeue`]: why the scheduler has started the job again.
+//! - [`signals`]: what follows a signal to the agent.
 //! - [`endpoint`], [`master`]: the stores of the agents and of their workers.
 //! - [`membership`]: this node's part in the rendezvous, as a task.
 //! - [`live_status`]: the status line on a terminal.
@@ -9,20 +12,26 @@
 //! - [`disconnect_monitor`]: disconnected nodes, on the host of the store.
 //! - [`workers`]: the workers of an attempt, between configuration and report.
 //! - [`facts`]: the facts for the verdict on a failure, for [`crate::verdict`].
+//! - [`hang`]: the stacks of the living workers when a rank has waited in vain.
 //! - [`diagnostic_input`]: the known facts when the nodes do not meet, for [`crate::diagnose`].
 
+mod batch_job;
 mod diagnostic_input;
 mod disconnect_monitor;
 mod endpoint;
 mod facts;
+mod hang;
 mod live_status;
 mod log;
 mod master;
 mod meet;
 mod membership;
 mod node;
+mod requeue;
 mod run;
+mod signals;
 mod state_machine;
+mod time_limit;
 mod waits;
 mod workers;
 

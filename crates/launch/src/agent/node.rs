@@ -1,13 +1,16 @@
 //! The agent's life on its node: opens the rendezvous, runs the job to its end, reports and cleans up.
 
+use std::collections::VecDeque;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use lockstep_contract::wish::SAVED;
-use lockstep_events::{AgentEvent, AgentSink};
+use lockstep_events::{AgentEvent, AgentSink, VerdictRecord};
 use lockstep_process::{Workers, find_program, raise_open_files, signal_name};
 
+use super::batch_job::BatchJob;
 use super::disconnect_monitor::DisconnectMonitor;
 use super::live_status::LiveStatus;
 use super::membership::{Limits, Membership};
@@ -20,6 +23,8 @@ use crate::config::{Config, LogDir};
 use crate::output::{Console, Stream};
 use crate::rendezvous::Rendezvous;
 use crate::report::{Report, propagate_agent_error, propagate_error};
+use crate::scheduler::Allocation;
+use crate::verdict::{LaunchFailure, why_launcher_failed};
 
 /// How long the last lines may take on a console that does not accept them.
 const LAST_LINES: Duration = Duration::from_secs(5);
@@ -51,8 +56,17 @@ impl Ended {
 /// [`lockstep_process::helper`].
 ///
 /// # Errors
-/// When the job could not start here: the program, the log folder or the rendezvous is not available.
+/// When the job could not start here: the program, the log folder or the rendezvous is not available. The verdict on it has been
+/// printed to stderr by then.
 pub fn run(config: &Config) -> anyhow::Result<Ended> {
+    start(config).inspect_err(|error| {
+        if !error.is::<Stopped>() {
+            report_launch(&why_launcher_failed(error, &hostname()));
+        }
+    })
+}
+
+fn start(config: &Config) -> anyhow::Result<Ended> {
     find_program(&config.program.file, std::env::var_os("PATH").as_deref())?;
     let before = raise_open_files(config.local_world_size, workers::open_files(config))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -63,11 +77,36 @@ pub fn run(config: &Config) -> anyhow::Result<Ended> {
     ended
 }
 
+/// The name of this machine.
+pub(super) fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// A signal ended the launcher before there was a job.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped by {} while looking for the rendezvous", signal_name(*.0))]
+struct Stopped(i32);
+
+/// Prints and records the verdict on a launcher that failed before there was a job.
+fn report_launch(verdict: &VerdictRecord) {
+    // The reader may be gone; the exit code says that it failed.
+    let _ = writeln!(std::io::stderr(), "{verdict}");
+    let events = events(&hostname(), events_folder().as_deref(), |warning| {
+        let _ = writeln!(std::io::stderr(), "{warning}");
+    });
+    events.emit(&AgentEvent::Verdict(verdict.clone()));
+    events.emit(&AgentEvent::Finished { code: Ended::Failed.code().into() });
+}
+
+fn events_folder() -> Option<PathBuf> {
+    std::env::var_os(lockstep_events::FOLDER).filter(|folder| !folder.is_empty()).map(PathBuf::from)
+}
+
 /// Workers get the limit of open files from `before` it was raised.
 async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ended> {
     let mut signals = SignalStream::listen(&config.signals.all())?;
     let console = Console::of_this_process().context("cannot use stdout and stderr")?;
-    let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let hostname = hostname();
     log::to(&console);
     let (options, unread) = meet::options(config)?;
     for key in unread {
@@ -75,7 +114,7 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<En
     }
     let met = tokio::select! {
         met = meet::meet(config, &options, &hostname, &console) => met?,
-        signal = signals.next_that_ends(&config.signals) => bail!("stopped by {} while looking for the rendezvous", signal_name(signal)),
+        signal = signals.next_that_ends(&config.signals) => bail!(Stopped(signal)),
     };
     let mut workers = Workers::new().context("cannot prepare for workers")?;
     let ready = waits::ready(&workers).context("cannot watch over workers")?;
@@ -91,10 +130,13 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<En
         workers.register_cleanup(folder);
     }
     let (node, hosting, keeps_store) = (met.node(config, &hostname), met.hosting, met.server);
-    let folder = std::env::var_os(lockstep_events::FOLDER).filter(|folder| !folder.is_empty()).map(PathBuf::from);
-    let events = events(&hostname, folder.as_deref(), &console);
+    let folder = events_folder();
+    let events = events(&hostname, folder.as_deref(), |warning| console.line(Stream::Stderr, warning.as_bytes()));
+    let batch = Allocation::batch_job();
+    let job = meet::job(config, batch.as_ref());
+    let batch = BatchJob::new(config, batch, folder.clone());
     let status = LiveStatus::on(config, &console, folder, logs.path());
-    let rendezvous = Rendezvous::new(met.store, node, meet::job(config), options.clone());
+    let rendezvous = Rendezvous::new(met.store, node, job, options.clone());
     let reasons = rendezvous.reasons();
     // A single node has no peers to monitor.
     let others = keeps_store.clone().filter(|_| config.nodes.max > 1);
@@ -112,8 +154,10 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<En
         status_events: status.as_ref().and_then(|status| status.folder()).map(Path::to_owned),
         logs,
     };
+    batch.announce_start(&context);
     let mut agent = Agent {
         context,
+        batch,
         machine: StateMachine::new(config.max_restarts),
         workers,
         ready,
@@ -126,6 +170,8 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<En
         say_reason_at: None,
         current: Current::default(),
         pending: None,
+        held: VecDeque::new(),
+        asked: None,
     };
     let outcome = agent.run().await;
     let ended = end(agent, outcome).await;
@@ -142,10 +188,10 @@ async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Ended {
         _ => Ended::Failed,
     };
     let succeeded = ended != Ended::Failed;
-    agent.context.events.emit(&AgentEvent::Finished { code: ended.code().into() });
     let kept = agent.context.logs.path().filter(|_| agent.context.logs.stays(succeeded)).map(Path::to_owned);
     agent.await_cause().await;
     report(&mut agent, &outcome, kept.as_deref());
+    agent.context.events.emit(&AgentEvent::Finished { code: ended.code().into() });
     let Agent { membership, mut signals, mut workers, context, status, .. } = agent;
     let Context { console, logs, config, .. } = context;
     if let Some(status) = status {
@@ -183,7 +229,12 @@ fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
             return agent.context.say(&line);
         }
         Outcome::Signalled(signal) => agent.context.say(&format!("ended by {}", signal_name(*signal))),
-        Outcome::Failed(why) => agent.context.say(&format!("failed: {why}")),
+        Outcome::Failed(why) => {
+            if agent.current.facts.verdict.is_none() {
+                launch_verdict(agent, why);
+            }
+            agent.context.say(&format!("failed: {why}"));
+        }
         Outcome::WorkersFailed => {}
     }
     let own = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -192,6 +243,7 @@ fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
         if let Some(verdict) = verdict {
             agent.context.console.line(Stream::Stderr, verdict.to_string().as_bytes());
         }
+        agent.current.say_stacks(&agent.context);
         let why = match outcome {
             Outcome::Signalled(signal) => anyhow::anyhow!("ended by {}", signal_name(*signal)),
             Outcome::Failed(why) => anyhow::anyhow!("{why}"),
@@ -200,8 +252,17 @@ fn report(agent: &mut Agent<'_>, outcome: &Outcome, logs: Option<&Path>) {
         return leave(agent, own.as_deref(), |path| propagate_agent_error(&why, path));
     };
     report.logs = logs.map(Path::to_owned);
+    report.stacks = agent.current.facts.stacks.take();
     agent.context.console.line(Stream::Stderr, report.to_string().as_bytes());
     leave(agent, own.as_deref(), |path| propagate_error(report.root(), path));
+}
+
+/// Prints and records why the job failed though no worker did.
+fn launch_verdict(agent: &mut Agent<'_>, why: &str) {
+    let failure = agent.current.facts.launch_failure.take().unwrap_or_else(|| LaunchFailure::noticed(why.to_owned()));
+    let verdict = failure.verdict(&agent.context.hostname);
+    agent.context.console.line(Stream::Stderr, verdict.to_string().as_bytes());
+    agent.context.events.emit(&AgentEvent::Verdict(verdict));
 }
 
 /// Writes the cause to the error file of the process that started this agent.
@@ -213,12 +274,11 @@ fn leave(agent: &Agent<'_>, path: Option<&Path>, write: impl FnOnce(&Path) -> st
     }
 }
 
-fn events(hostname: &str, folder: Option<&Path>, console: &Console) -> AgentSink {
+fn events(hostname: &str, folder: Option<&Path>, warn: impl Fn(&str)) -> AgentSink {
     let Some(folder) = folder else { return AgentSink::default() };
     let node = format!("{hostname}-{}", std::process::id());
     AgentSink::open(folder, &node).unwrap_or_else(|error| {
-        let warning = format!("warning: {error}; the agent runs without an event file");
-        console.line(Stream::Stderr, warning.as_bytes());
+        warn(&format!("warning: {error}; the agent runs without an event file"));
         AgentSink::default()
     })
 }

@@ -1,16 +1,17 @@
 //! The agent's event loop: waits for everything that can happen in one place, turns it into an event, and carries out
 //! the actions that the state machine returns. The decisions are in [`super::state_machine`].
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use lockstep_contract::wish::SAVE_AND_END;
 use lockstep_events::AgentEvent;
-use lockstep_process::{Died, Orphan, Signal, Workers, signal_name};
+use lockstep_process::{Died, Orphan, Signal, Workers};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout};
 
+use super::batch_job::BatchJob;
 use super::diagnostic_input;
 use super::disconnect_monitor::DisconnectMonitor;
 use super::live_status::LiveStatus;
@@ -18,7 +19,6 @@ use super::membership::{Command, Membership, News};
 use super::state_machine::{Action, Event, Outcome, Restart, StateMachine, has_saved};
 use super::waits::{self, SignalStream};
 use super::workers::{Clearing, Context, Current, Death};
-use crate::config::Response;
 use crate::output::Outputs;
 use crate::rendezvous::{Barrier, Change};
 
@@ -41,6 +41,8 @@ pub(super) struct Agent<'a> {
     /// Readable when `workers` have something to report.
     pub(super) ready: AsyncFd<OwnedFd>,
     pub(super) membership: Membership,
+    /// The scheduler's job, if any.
+    pub(super) batch: BatchJob,
     /// Only where this agent hosts the store.
     pub(super) disconnect_monitor: Option<DisconnectMonitor>,
     pub(super) signals: SignalStream,
@@ -55,6 +57,10 @@ pub(super) struct Agent<'a> {
     pub(super) current: Current,
     /// An event that is already known and handled next.
     pub(super) pending: Option<Event>,
+    /// Signals that came while stacks were read; they are handled after the death that was looked into.
+    pub(super) held: VecDeque<i32>,
+    /// The last signal that asked for the end, and when it came first.
+    pub(super) asked: Option<(i32, Instant)>,
 }
 
 impl Agent<'_> {
@@ -78,6 +84,12 @@ impl Agent<'_> {
             if let Some(event) = self.pending.take() {
                 return event;
             }
+            if let Some(signal) = self.held.pop_front() {
+                match self.note_signal(signal) {
+                    Some(event) => return event,
+                    None => continue,
+                }
+            }
             if let Some(clearing) = self.current.clearing {
                 match self.next_while_clearing(clearing).await {
                     Some(event) => return event,
@@ -85,12 +97,15 @@ impl Agent<'_> {
                 }
             }
             let (kill_at, say_at) = (self.current.kill_at, self.say_reason_at);
-            let redraw_at = self.show_status();
+            let (ask_grace_at, limit_at) = (self.current.ask_grace_at, self.limit_at());
+            let (redraw_at, verdict_at) = (self.show_status(), self.current.verdict_at);
             let event = tokio::select! {
                 biased;
                 died = waits::next_death(&mut self.workers, &self.ready) => Some(match died {
                     Ok(died) => self.note_death(died),
-                    Err(error) => Event::Closed(format!("cannot watch the workers: {error}")),
+                    Err(error) => {
+                        Event::Closed(self.current.facts.own_failure(format!("cannot watch the workers: {error}")))
+                    }
                 }),
                 signal = self.signals.next() => self.note_signal(signal),
                 news = self.membership.next() => self.note_news(news),
@@ -102,6 +117,19 @@ impl Agent<'_> {
                     self.say_reason_at = Some(Instant::now() + QUIET);
                     None
                 }
+                answer = self.batch.next() => {
+                    self.note_answer(answer);
+                    None
+                }
+                () = at(ask_grace_at) => {
+                    self.ask_for_grace();
+                    None
+                }
+                () = at(limit_at) => self.note_limit(),
+                () = at(verdict_at) => {
+                    self.say_provisional();
+                    None
+                }
                 () = at(redraw_at) => None,
                 () = at(say_at) => {
                     self.say_reason();
@@ -109,6 +137,11 @@ impl Agent<'_> {
                 }
             };
             if let Some(event) = event {
+                match &event {
+                    Event::Died { exit, .. } if !exit.success() => self.look_into_hang().await,
+                    Event::Closed(_) => self.look_into_hang_of_another().await,
+                    _ => {}
+                }
                 return event;
             }
         }
@@ -117,14 +150,20 @@ impl Agent<'_> {
     /// While leftovers of the workers are awaited, only signals are handled; news of other nodes can wait.
     async fn next_while_clearing(&mut self, clearing: Clearing) -> Option<Event> {
         let Agent { workers, signals, current, .. } = self;
+        let verdict_at = current.verdict_at;
         tokio::select! {
             biased;
             signal = signals.next() => self.note_signal(signal),
+            () = at(verdict_at) => {
+                self.say_provisional();
+                None
+            }
             left = clear(workers, current.outputs.as_mut(), clearing) => {
-                self.current.clearing = None;
+                (self.current.clearing, self.current.verdict_at) = (None, None);
                 left.iter().for_each(|left| self.say(left));
                 self.current.failures = self.current.collect_failures(&self.context);
-                self.current.judge(&self.context);
+                self.current.judge(&self.context, self.machine.restarts_left());
+                self.current.record_verdict(&self.context);
                 Some(Event::Cleared)
             }
         }
@@ -139,6 +178,7 @@ impl Agent<'_> {
             Action::AwaitEnd => self.limit_grace(),
             Action::Kill => {
                 self.current.kill_at = Some(Instant::now() + DEATH);
+                self.current.ask_grace_at = None;
                 self.current.look_again();
                 self.current.sent.push(Signal::KILL.as_raw());
                 self.workers.kill();
@@ -150,7 +190,7 @@ impl Agent<'_> {
             Action::AskToReform(reason) => self.membership.send(Command::AskToReform(reason)),
             Action::Announce(restart) => self.announce(&restart),
             Action::Clear => {
-                self.current.kill_at = None;
+                (self.current.kill_at, self.current.ask_grace_at) = (None, None);
                 self.current.clearing = Some(Clearing::Patiently);
             }
             Action::HurryUp => {
@@ -169,7 +209,8 @@ impl Agent<'_> {
         self.current = self.current.next();
         let restarts = self.context.config.max_restarts - self.machine.restarts_left();
         if let Err(failure) = self.current.start_all(&self.context, &mut self.workers, restarts) {
-            self.pending = Some(Event::NotStarted { started: failure.started, why: failure.why });
+            let why = self.current.facts.own_failure(failure.why);
+            self.pending = Some(Event::NotStarted { started: failure.started, why });
         }
     }
 
@@ -185,27 +226,18 @@ impl Agent<'_> {
     }
 
     /// Begins the grace period, unless one has begun.
-    fn limit_grace(&mut self) {
+    pub(super) fn limit_grace(&mut self) {
         // A duration that the clock cannot represent counts as a year.
         let year = Duration::from_secs(365 * 24 * 3600);
-        let now = Instant::now();
-        let end = || now.checked_add(self.context.config.stop_timeout).unwrap_or(now + year);
-        self.current.kill_at = self.current.kill_at.or_else(|| Some(end()));
-    }
-
-    /// Asks the workers themselves to save a snapshot and to end. A signal that orders the end limits the time.
-    fn ask_to_save(&mut self, signal: i32) {
-        self.pass_on(&self.workers.alive(), Signal::USR2);
-        if signal != SAVE_AND_END {
-            self.limit_grace();
+        if self.current.kill_at.is_some() {
+            return;
         }
-    }
-
-    /// Sends a signal to these workers themselves, and says so.
-    fn pass_on(&self, workers: &[usize], signal: Signal) {
-        if let Err(error) = self.workers.signal_themselves(workers, signal) {
-            self.say(&format!("cannot pass {} on to the workers: {error}", signal_name(signal.as_raw())));
-        }
+        let (now, grace) = (Instant::now(), self.context.config.stop_timeout);
+        self.current.grace_began = Some(now);
+        self.current.kill_at = Some(now.checked_add(grace).unwrap_or(now + year));
+        let by_scheduler = self.asked.is_some_and(|(signal, _)| signal == Signal::TERM.as_raw());
+        let asks = by_scheduler && self.context.config.stop_timeout_is_default;
+        self.current.ask_grace_at = self.batch.ask_grace_at(now).filter(|_| asks);
     }
 
     fn announce(&self, restart: &Restart) {
@@ -233,8 +265,12 @@ impl Agent<'_> {
             && let Ok(News::Changed(change)) = timeout(patience, self.membership.next()).await
             && let Change::Closed(closing) = &*change
         {
+            let before = self.current.facts.verdict.clone();
             self.current.facts.note_closing(closing);
             self.current.decide();
+            if self.current.facts.verdict != before {
+                self.current.record_verdict(&self.context);
+            }
         }
     }
 
@@ -258,62 +294,9 @@ impl Agent<'_> {
         self.current.deaths.push(Death { died, stopped });
         if !stopped && !exit.success() {
             self.current.look_at_living();
+            self.expect_verdict();
         }
         Event::Died { worker, exit }
-    }
-
-    fn note_signal(&mut self, signal: i32) -> Option<Event> {
-        self.context.events.emit(&AgentEvent::Signalled { signal });
-        let name = signal_name(signal);
-        match self.context.config.signals.response(signal) {
-            Response::PassOn { to_all } => {
-                self.note_signal_to_pass_on(signal, to_all);
-                None
-            }
-            Response::SaveAndEnd if self.machine.is_running() && self.all_can_save() => {
-                self.say(&format!("received {name}: asking the workers to save a snapshot and to end"));
-                Some(Event::SaveAndEnd(signal))
-            }
-            Response::SaveAndEnd if self.machine.is_running() => {
-                self.say(&format!(
-                    "received {name}: stopping the workers, not all of which can save a snapshot on SIGUSR2"
-                ));
-                Some(Event::Signalled(signal))
-            }
-            Response::End | Response::SaveAndEnd => {
-                self.say(&format!("received {name}: stopping the workers"));
-                Some(Event::Signalled(signal))
-            }
-        }
-    }
-
-    fn all_can_save(&self) -> bool {
-        self.workers.that_handle(Signal::USR2).len() == self.workers.alive().len()
-    }
-
-    /// Passes a signal on to those workers that handle it, unless the user named it: its default action is to end a process.
-    fn note_signal_to_pass_on(&self, signal: i32, to_all: bool) {
-        let name = signal_name(signal);
-        let Some(signal) = Signal::from_named_raw(signal) else {
-            return self.say(&format!("received {name}: it cannot be passed on to the workers"));
-        };
-        let all = if self.machine.is_running() { self.workers.alive() } else { vec![] };
-        let handle = self.workers.that_handle(signal);
-        let (to, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|worker| to_all || handle.contains(worker));
-        self.pass_on(&to, signal);
-        let listed = |workers: &[usize]| workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-        match (&to[..], &others[..]) {
-            ([], []) => self.say(&format!("received {name}: no worker runs that it could be passed on to")),
-            (to, []) => self.say(&format!("received {name}: passed it on to local rank {}", listed(to))),
-            (to, others) => {
-                let to = if to.is_empty() { "no worker".to_owned() } else { format!("local rank {}", listed(to)) };
-                self.say(&format!(
-                    "received {name}: passed it on to {to}; local rank {} would be ended by it, having no handler \
-                     (--forward-signals={name} sends it all the same)",
-                    listed(others)
-                ));
-            }
-        }
     }
 
     fn note_news(&mut self, news: News) -> Option<Event> {
@@ -327,8 +310,11 @@ impl Agent<'_> {
                 self.current.formed = Some((round, master));
                 Some(Event::Formed { workers })
             }
-            News::NotFormed(error) => Some(Event::NotFormed(self.diagnostic_input.not_formed(*error))),
-            News::NoMaster(why) => Some(Event::NotFormed(why)),
+            News::NotFormed(error) => {
+                let failure = self.diagnostic_input.not_formed(*error);
+                Some(Event::NotFormed(self.current.facts.failed(failure)))
+            }
+            News::NoMaster(why) => Some(Event::NotFormed(self.current.facts.own_failure(why))),
             News::Changed(change) => {
                 if let Change::Closed(closing) = &*change {
                     self.current.facts.note_closing(closing);
@@ -374,7 +360,7 @@ impl Agent<'_> {
         Some(status.show(&self.machine, self.context.config.max_restarts, round))
     }
 
-    fn say(&self, line: &str) {
+    pub(super) fn say(&self, line: &str) {
         self.context.say(line);
     }
 }

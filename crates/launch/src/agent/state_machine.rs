@@ -178,6 +178,16 @@ impl StateMachine {
         matches!(self.phase, Phase::Running { .. })
     }
 
+    /// Returns true if this signal, which comes while the workers save a snapshot and end, is no second signal: they save because of
+    /// another node's signal, or of a wish that sets no time limit.
+    pub(super) fn takes_wish(&self, signal: i32) -> bool {
+        match &self.phase {
+            Phase::Stopping { then: Then::Save(None), killed: false, .. } => true,
+            Phase::Stopping { then: Then::Save(Some(SAVE_AND_END)), killed: false, .. } => signal != SAVE_AND_END,
+            _ => false,
+        }
+    }
+
     /// Returns true while the agent waits for other nodes.
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.phase, Phase::Joining | Phase::AtBarrier)
@@ -296,11 +306,17 @@ impl StateMachine {
     }
 
     fn save_and_end(&mut self, signal: i32) -> Vec<Action> {
+        let takes = self.takes_wish(signal);
         match &mut self.phase {
             Phase::Running { alive } => {
                 let alive = std::mem::take(alive);
                 self.phase = Phase::Stopping { alive, then: Then::Save(Some(signal)), killed: false };
                 vec![Action::AskToSave(signal)]
+            }
+            // The workers save already. A signal that orders the end limits the time from now on.
+            Phase::Stopping { then, .. } if takes => {
+                *then = Then::Save(Some(signal));
+                if signal == SAVE_AND_END { vec![] } else { vec![Action::AwaitEnd] }
             }
             _ => self.signalled(signal),
         }
@@ -581,6 +597,40 @@ mod tests {
         assert_eq!(machine.handle(Event::Signalled(15)), [Action::Kill]);
         machine.handle(died(0, Exit::Signal(9)));
         assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(15))]);
+    }
+
+    /// A scheduler signals all processes of a job: a worker may have saved before this agent handles the signal.
+    #[test]
+    fn a_signal_to_save_that_comes_after_the_first_worker_has_saved_is_no_second_signal() {
+        let mut machine = running(3, 3);
+        assert_eq!(machine.handle(died(1, ENDED)), [Action::AwaitEnd]);
+        assert!(machine.takes_wish(SIGTERM) && machine.takes_wish(SAVE_AND_END));
+        assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::AwaitEnd]);
+        assert!(!machine.takes_wish(SIGTERM));
+        assert_eq!(machine.handle(died(0, ENDED)), [Action::AwaitEnd]);
+        assert_eq!(machine.handle(died(2, ENDED)), [Action::Clear]);
+        assert_eq!(machine.handle(Event::Cleared), [Action::AwaitOthers]);
+        assert_eq!(machine.handle(Event::BarrierPassed), [Action::Finish(Outcome::Saved)]);
+    }
+
+    #[test]
+    fn the_signal_at_the_time_limit_limits_a_save_that_was_asked_for_before_and_the_next_one_ends_it() {
+        let mut machine = running(1, 3);
+        assert_eq!(machine.handle(Event::SaveAndEnd(SAVE_AND_END)), [Action::AskToSave(SAVE_AND_END)]);
+        assert!(!machine.takes_wish(SAVE_AND_END) && machine.takes_wish(SIGTERM));
+        assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::AwaitEnd]);
+        assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::Stop(SIGTERM)]);
+        assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::Kill]);
+    }
+
+    #[test]
+    fn the_survivors_of_a_failure_are_stopped_even_where_the_signal_is_a_wish() {
+        let mut machine = running(2, 0);
+        assert_eq!(machine.handle(died(0, Exit::Code(1))), [Action::Stop(SIGTERM)]);
+        assert!(!machine.takes_wish(SIGTERM));
+        assert_eq!(machine.handle(Event::SaveAndEnd(SIGTERM)), [Action::Stop(SIGTERM)]);
+        machine.handle(died(1, Exit::Signal(15)));
+        assert_eq!(machine.handle(Event::Cleared), [Action::Leave, Action::Finish(Outcome::Signalled(SIGTERM))]);
     }
 
     #[test]

@@ -70,12 +70,20 @@ pub(super) struct Current {
     pub(super) error_files: Vec<Option<PathBuf>>,
     /// When workers that were asked to end are killed.
     pub(super) kill_at: Option<Instant>,
+    /// When that grace period began.
+    pub(super) grace_began: Option<Instant>,
+    /// When the scheduler is asked whether it gives more time.
+    pub(super) ask_grace_at: Option<Instant>,
     /// Workers that had ended, without a reported death, before the others were asked to; by local rank.
     pub(super) ended_before: Vec<usize>,
     /// The signals that were sent to them.
     pub(super) sent: Vec<i32>,
     /// Set while leftovers of the workers are awaited.
     pub(super) clearing: Option<Clearing>,
+    /// When the verdict is printed if the workers have not ended by then.
+    pub(super) verdict_at: Option<Instant>,
+    /// It was printed before their end.
+    pub(super) verdict_said: bool,
     /// In the kernel's order.
     pub(super) deaths: Vec<Death>,
     pub(super) failures: Vec<Failure>,
@@ -227,7 +235,7 @@ impl Current {
         deaths.map(|death| Failure::of(self.reported(death), &context.hostname)).collect()
     }
 
-    fn reported(&self, death: &Death) -> report::Death {
+    pub(super) fn reported(&self, death: &Death) -> report::Death {
         let worker = death.died.index;
         let tail = |stream| self.outputs.as_ref().map_or_else(Vec::new, |outputs| outputs.tail(worker, stream));
         let (stderr, stdout) = (tail(Stream::Stderr), tail(Stream::Stdout));

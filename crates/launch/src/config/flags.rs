@@ -53,10 +53,16 @@ pub struct Flags {
     pub forward_signals: Given,
     /// Not torchrun's: seconds between the stop signal and SIGKILL.
     pub stop_timeout: Given,
+    /// Not torchrun's: seconds from now until the job ends.
+    pub time_limit: Given,
+    /// Not torchrun's: seconds before that end at which the workers save a snapshot and end.
+    pub save_before_limit: Given,
     /// Not torchrun's: seconds that agents wait for each other at the end.
     pub exit_barrier_timeout: Given,
     /// Not torchrun's: keep a temporary log folder.
     pub keep_logs: bool,
+    /// Not torchrun's: stacks of the ranks after a hang.
+    pub stacks: Given,
     /// Not torchrun's: live status on a terminal.
     pub status: Given,
     /// Not torchrun's: a prefix for each line that names its writer.

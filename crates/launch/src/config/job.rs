@@ -40,8 +40,16 @@ pub struct Config {
     pub virtual_local_rank: bool,
     /// The time between the stop signal and SIGKILL.
     pub stop_timeout: Duration,
+    /// The user has not chosen it, so a scheduler that gives more time is believed.
+    pub stop_timeout_is_default: bool,
+    /// When the job ends, from now; `None` to find out.
+    pub time_limit: Option<Duration>,
+    /// How long before that the workers save a snapshot and end; zero for never, `None` for the default.
+    pub save_before_limit: Option<Duration>,
     /// How long agents wait for each other after their own workers have succeeded.
     pub exit_barrier_timeout: Duration,
+    /// Read the stacks of the living workers when one has waited for another in vain.
+    pub stacks: bool,
     /// Live status on a terminal.
     pub status: StatusWhen,
 }
@@ -109,7 +117,11 @@ impl Config {
             signals,
             virtual_local_rank: flags.virtual_local_rank,
             stop_timeout: seconds(&flags.stop_timeout)?,
+            stop_timeout_is_default: flags.stop_timeout.source == Source::Default,
+            time_limit: seconds_if_given(&flags.time_limit)?,
+            save_before_limit: seconds_if_given(&flags.save_before_limit)?,
             exit_barrier_timeout: seconds(&flags.exit_barrier_timeout)?,
+            stacks: choice(&flags.stacks, &[("auto", true), ("never", false)], "auto or never")?,
             status: choice(
                 &flags.status,
                 &[("auto", StatusWhen::Auto), ("never", StatusWhen::Never)],
@@ -325,6 +337,10 @@ fn seconds(given: &Given) -> Result<Duration, ConfigError> {
     Ok(Duration::from_secs_f64(number))
 }
 
+fn seconds_if_given(given: &Given) -> Result<Option<Duration>, ConfigError> {
+    if given.source == Source::Default { Ok(None) } else { seconds(given).map(Some) }
+}
+
 fn choice<T: Copy>(given: &Given, known: &[(&str, T)], expected: &'static str) -> Result<T, ConfigError> {
     let found = known.iter().find(|(name, _)| *name == given.text).map(|(_, value)| *value);
     found.ok_or_else(|| ConfigError::NotOfType { given: given.clone(), expected })
@@ -346,6 +362,7 @@ mod tests {
         assert_eq!((config.rendezvous.run_id.as_str(), config.role.as_str()), ("none", "default"));
         assert_eq!((config.max_restarts, config.monitor_interval), (0, Duration::from_millis(100)));
         assert_eq!((config.stop_timeout.as_secs(), config.exit_barrier_timeout.as_secs()), (30, 300));
+        assert!(config.stop_timeout_is_default && (config.time_limit, config.save_before_limit) == (None, None));
         assert_eq!(config.signals.numbers, [15, 2, 1, 3]);
         assert_eq!((config.logs.base.clone(), config.rendezvous.local_addr.clone()), (LogBase::Temporary, None));
         assert!(!config.virtual_local_rank && !config.rendezvous.standalone);
@@ -403,6 +420,8 @@ mod tests {
             "master-port",
             "monitor-interval",
             "stop-timeout",
+            "time-limit",
+            "save-before-limit",
             "status",
             "prefix",
             "start-method",

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use lockstep_process::proc::is_python;
 use rustix::fs::{Access, access};
 
 use super::given::Env;
@@ -192,10 +193,6 @@ fn own_kind(head: &[u8]) -> Option<String> {
     }
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let line = String::from_utf8_lossy(line);
-    let is_python = |word: &str| {
-        let name = word.rsplit('/').next().unwrap_or_default();
-        name.starts_with("python") || name.starts_with("pypy")
-    };
     (!line.split_whitespace().any(is_python)).then(|| format!("a script for `{}`", line.trim()))
 }
 

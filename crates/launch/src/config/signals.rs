@@ -65,6 +65,13 @@ impl Signals {
         all
     }
 
+    /// The names of those signals that are wishes for a snapshot to the workers themselves, too, joined by commas.
+    #[must_use]
+    pub fn wishes(&self) -> String {
+        let others = self.snapshot.iter().filter(|signal| ![SAVE, SAVE_AND_END].contains(signal));
+        others.filter_map(|signal| name(*signal)).collect::<Vec<_>>().join(",")
+    }
+
     /// What the agent does when this signal arrives.
     #[must_use]
     pub fn response(&self, signal: i32) -> Response {

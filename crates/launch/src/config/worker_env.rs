@@ -7,6 +7,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use lockstep_contract::wish::{LAUNCHER, SNAPSHOT_ON};
+
 use super::given::Env;
 use super::job::Config;
 
@@ -61,6 +63,7 @@ pub fn worker_env(config: &Config, place: &Placement, parent: Env<'_>) -> Vec<(O
     if limits_threads(config, parent) {
         env.push(("OMP_NUM_THREADS".into(), "1".into()));
     }
+    env.extend(wishes(config, parent));
     env.extend(local_rank(config, place, parent));
     env
 }
@@ -78,6 +81,15 @@ pub fn threads_notice(config: &Config, parent: Env<'_>) -> Option<String> {
 
 fn limits_threads(config: &Config, parent: Env<'_>) -> bool {
     config.local_world_size > 1 && parent("OMP_NUM_THREADS").is_none()
+}
+
+/// The signals that are wishes for a snapshot if another than this process sends them. An outer launcher's own are overridden.
+fn wishes(config: &Config, parent: Env<'_>) -> Vec<(OsString, OsString)> {
+    let names = config.signals.wishes();
+    if names.is_empty() && parent(SNAPSHOT_ON).is_none() {
+        return vec![];
+    }
+    vec![(SNAPSHOT_ON.into(), names.into()), (LAUNCHER.into(), std::process::id().to_string().into())]
 }
 
 /// With `--virtual-local-rank` each worker sees one GPU, as its device 0.
@@ -155,6 +167,15 @@ mod tests {
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(env, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn names_the_signals_that_are_wishes_and_itself() {
+        let launcher = std::process::id().to_string();
+        let env = env_of(&["--snapshot-on=SIGTERM,SIGINT"], 0, &[]);
+        assert_eq!((env[SNAPSHOT_ON].as_str(), &env[LAUNCHER]), ("SIGTERM,SIGINT", &launcher));
+        let env = env_of(&[], 0, &[(SNAPSHOT_ON, "SIGTERM"), (LAUNCHER, "7")]);
+        assert_eq!((env[SNAPSHOT_ON].as_str(), &env[LAUNCHER]), ("", &launcher), "those of an outer launcher");
     }
 
     #[test]

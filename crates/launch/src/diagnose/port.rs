@@ -1,12 +1,10 @@
-//! Finds the process that listens on a port of this host, from `/proc/net/tcp`, `/proc/net/tcp6` and the open files of
-//! each process (man 5 proc). For a process of another user, only the user is visible.
+//! Finds the process that listens on a port of this host. For a process of another user, only the user is visible.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// The state of a listening socket in `/proc/net/tcp` (include/net/tcp_states.h).
-const LISTEN: &str = "0A";
+use lockstep_process::{Listener, open_sockets};
 
 /// The owner of a listening port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,20 +37,9 @@ pub fn port_owner(port: u16) -> Option<PortOwner> {
 }
 
 fn owner_in(proc: &Path, passwd: &Path, port: u16) -> Option<PortOwner> {
-    let tables = ["net/tcp", "net/tcp6"].map(|table| fs::read_to_string(proc.join(table)).unwrap_or_default());
-    let (uid, inode) = tables.iter().flat_map(|table| table.lines()).find_map(|line| listener(line, port))?;
+    let Listener { uid, inode, .. } = Listener::seen_in(proc).into_iter().find(|listener| listener.port == port)?;
     let users = fs::read_to_string(passwd).unwrap_or_default();
     Some(PortOwner { port, user: user_name(&users, uid), process: holder(proc, inode) })
-}
-
-/// The user and the inode from a line of `/proc/net/tcp` that describes a listener on `port`.
-fn listener(line: &str, port: u16) -> Option<(u32, u64)> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let (_, local) = fields.get(1)?.rsplit_once(':')?;
-    if u16::from_str_radix(local, 16).ok()? != port || *fields.get(3)? != LISTEN {
-        return None;
-    }
-    Some((fields.get(7)?.parse().ok()?, fields.get(9)?.parse().ok()?))
 }
 
 fn user_name(passwd: &str, uid: u32) -> String {
@@ -70,13 +57,7 @@ fn holder(proc: &Path, inode: u64) -> Option<Process> {
     let pid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
     let mut pids: Vec<u32> = fs::read_dir(proc).ok()?.flatten().filter_map(pid).collect();
     pids.sort_unstable();
-    let socket = format!("socket:[{inode}]");
-    let holds = |pid: &u32| {
-        let files = fs::read_dir(proc.join(pid.to_string()).join("fd"));
-        let mut links = files.into_iter().flatten().flatten().filter_map(|file| fs::read_link(file.path()).ok());
-        links.any(|link| link.as_os_str() == socket.as_str())
-    };
-    pids.into_iter().find(holds).map(|pid| process(proc, pid))
+    pids.into_iter().find(|pid| open_sockets(proc, *pid).contains(&inode)).map(|pid| process(proc, pid))
 }
 
 fn process(proc: &Path, pid: u32) -> Process {

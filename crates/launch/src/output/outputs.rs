@@ -73,6 +73,15 @@ impl Outputs {
         }
     }
 
+    /// Waits until everything that has been written so far is read, or for this long if workers go on writing.
+    pub async fn catch_up(&self, limit: Duration) {
+        let answered = self.shared.lock().ask();
+        // A full socket wakes its reader anyway.
+        let _ = (&*self.wake).write(b".");
+        // A thread that has ended has read everything, and answers nobody.
+        let _ = tokio::time::timeout(limit, answered).await;
+    }
+
     /// Call this after the death of all workers: reads the rest. Gives up when nothing arrived for `limit`, because
     /// another process may hold a stream open forever. Calling it again returns the same result.
     pub async fn finish(&mut self, limit: Duration) -> Finished {

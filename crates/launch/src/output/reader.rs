@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::sync::oneshot;
 
 use super::console::Console;
 use super::plan::Stream;
@@ -37,6 +38,31 @@ pub(super) struct State {
     pub(super) tails: Vec<[Tail; 2]>,
     /// Set after the workers have died: reading ends with the streams, or when nothing arrived for this long.
     pub(super) limit: Option<Duration>,
+    /// Those who wait until all that has been written is read.
+    asked: Vec<oneshot::Sender<()>>,
+    /// Nothing more will be read.
+    closed: bool,
+}
+
+impl State {
+    /// The time limit, and whether somebody waits until all is read.
+    fn wishes(&self) -> (Option<Duration>, bool) {
+        (self.limit, !self.asked.is_empty())
+    }
+
+    /// Becomes ready when all that has been written is read, at once if nothing more will be.
+    pub(super) fn ask(&mut self) -> oneshot::Receiver<()> {
+        let (answer, answered) = oneshot::channel();
+        if !self.closed {
+            self.asked.push(answer);
+        }
+        answered
+    }
+
+    fn close(&mut self) {
+        self.closed = true;
+        self.asked.clear();
+    }
 }
 
 impl Shared {
@@ -63,19 +89,23 @@ impl Reader {
         let mut progress: Option<Instant> = None;
         while self.sources.iter().any(|source| source.pipe.is_some()) {
             let now = Instant::now();
-            let limit = self.shared.lock().limit;
+            let (limit, is_asked) = self.shared.lock().wishes();
             let give_up = limit.map(|limit| *progress.get_or_insert(now) + limit);
             if give_up.is_some_and(|at| at <= now) {
                 break;
             }
             self.sources.iter_mut().for_each(|source| source.show_open(now, &self.console));
-            let due = self.sources.iter().filter_map(Source::due).chain(give_up).min();
+            let due = self.sources.iter().filter_map(Source::due).chain(give_up).chain(is_asked.then_some(now)).min();
             let Ok(ready) = self.wait(due) else { break };
+            if is_asked && ready.is_empty() {
+                self.shared.lock().asked.drain(..).for_each(|asked| _ = asked.send(()));
+            }
             if self.read(&ready, &mut buffer, &mut finished) {
                 progress = progress.map(|_| Instant::now());
             }
         }
         self.give_up(&mut finished);
+        self.shared.lock().close();
         finished
     }
 

@@ -32,7 +32,9 @@ impl fmt::Display for Report {
         let others: Vec<&str> = others.map(|(_, block)| block.as_str()).collect();
         writeln!(f, "{}", if others.is_empty() { "  <NO_OTHER_FAILURES>".to_owned() } else { others.join("\n") })?;
         writeln!(f, "{rule}\nRoot Cause (first observed failure):\n{}", blocks[self.root])?;
-        for section in [self.stopped_text(), self.tail_text(), self.logs_text()].into_iter().flatten() {
+        for section in
+            [self.stopped_text(), self.tail_text(), self.stacks.clone(), self.logs_text()].into_iter().flatten()
+        {
             writeln!(f, "{rule}\n{section}")?;
         }
         write!(f, "{border}")

@@ -24,6 +24,8 @@ pub struct Report {
     pub stopped: Vec<Failure>,
     /// Who is at fault, and why.
     pub verdict: Option<Verdict>,
+    /// Where the workers were that were alive when one had waited in vain for another.
+    pub stacks: Option<String>,
     /// Where the logs are, if they are kept.
     pub logs: Option<PathBuf>,
 }
@@ -41,7 +43,7 @@ impl Report {
         let (stopped, failures): (Vec<_>, Vec<_>) =
             deaths.into_iter().partition(|failure| failure.death.stopped && failure.death.rank != root_rank);
         let root = failures.iter().position(|failure| failure.death.rank == root_rank)?;
-        Some(Report { program: program.to_owned(), failures, root, stopped, verdict, logs: None })
+        Some(Report { program: program.to_owned(), failures, root, stopped, verdict, stacks: None, logs: None })
     }
 
     /// The failure that caused the others.

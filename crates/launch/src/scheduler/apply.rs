@@ -15,13 +15,29 @@ pub struct Taken {
     pub from: String,
 }
 
-/// Fills in the rendezvous flags that the user did not give; those that were given win. Returns what was filled in,
-/// and notices.
+/// Fills in the flags that the user did not give; those that were given win. Returns what was filled in, and notices.
 ///
 /// # Errors
 /// The flags cannot work with this job: an agent on only one of several nodes, several agents on a node, a
 /// different number of nodes than the job has, or nodes without known names.
 pub fn apply(job: &Allocation, flags: &mut Flags) -> Result<(Vec<Taken>, Vec<String>), ConfigError> {
+    let (mut taken, notices) = rendezvous(job, flags)?;
+    taken.extend(snapshot_on(job, flags));
+    Ok((taken, notices))
+}
+
+/// Schedulers send SIGTERM at a job's time limit, so workers that can save a snapshot do.
+fn snapshot_on(job: &Allocation, flags: &mut Flags) -> Option<Taken> {
+    const SIGTERM: &str = "SIGTERM";
+    let ends_the_job = flags.signals_to_handle.text.split(',').any(|name| name.trim() == SIGTERM);
+    if !job.sends_sigterm_at_the_end() || !ends_the_job {
+        return None;
+    }
+    fill_one(&mut flags.snapshot_on, SIGTERM.to_owned(), &job.name())
+}
+
+/// The flags by which agents meet.
+fn rendezvous(job: &Allocation, flags: &mut Flags) -> Result<(Vec<Taken>, Vec<String>), ConfigError> {
     let (agents, _) = &job.nodes;
     let alone = flags.standalone || (is_given(&flags.nnodes) && Nodes::parse(&flags.nnodes)?.max == 1);
     if alone {
@@ -167,12 +183,17 @@ struct Filling(Vec<Taken>);
 
 impl Filling {
     fn fill(&mut self, given: &mut Given, value: String, from: &str) {
-        if given.source != Source::Default {
-            return;
-        }
-        self.0.push(Taken { flag: given.flag, value: value.clone(), from: from.to_owned() });
-        *given = Given { flag: given.flag, text: value, source: Source::Allocation };
+        self.0.extend(fill_one(given, value, from));
     }
+}
+
+/// Fills in a flag that the user did not give.
+fn fill_one(given: &mut Given, value: String, from: &str) -> Option<Taken> {
+    if is_given(given) {
+        return None;
+    }
+    *given = Given { flag: given.flag, text: value.clone(), source: Source::Allocation };
+    Some(Taken { flag: given.flag, value, from: from.to_owned() })
 }
 
 #[cfg(test)]
@@ -220,6 +241,7 @@ mod tests {
                 "--rdzv-backend=c10d from SLURM_STEP_NUM_NODES=3",
                 &format!("--rdzv-endpoint=n1:{port} from SLURM_STEP_NODELIST=n[1-3]"),
                 "--rdzv-id=17.0 from SLURM_JOB_ID=17",
+                "--snapshot-on=SIGTERM from SLURM_JOB_ID=17",
             ]
         );
     }
@@ -234,10 +256,10 @@ mod tests {
     fn given_flags_win() {
         let (taken, flags) = applied(&STEP, &["--rdzv-endpoint=n2:7777", "--rdzv-id=mine"]).unwrap();
         assert_eq!((flags.rdzv_endpoint.text.as_str(), flags.rdzv_id.text.as_str()), ("n2:7777", "mine"));
-        assert_eq!(taken.len(), 2, "{taken:?}");
+        assert_eq!(taken.len(), 3, "{taken:?}");
         let (taken, flags) = applied(&STEP, &["--rdzv-backend=static"]).unwrap();
         assert_eq!((flags.node_rank.text.as_str(), flags.master_addr.text.as_str()), ("1", "n1"));
-        assert_eq!(taken.len(), 4, "{taken:?}");
+        assert_eq!(taken.len(), 5, "{taken:?}");
         let (_, flags) = applied(&STEP, &["--master-addr=n3", "--master-port=5"]).unwrap();
         assert_eq!((flags.rdzv_backend.text.as_str(), flags.node_rank.text.as_str()), ("static", "1"));
         assert_eq!((flags.master_addr.text.as_str(), flags.master_port.text.as_str()), ("n3", "5"));
@@ -248,7 +270,7 @@ mod tests {
         let one = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_NUM_NODES", "1"), ("SLURM_JOB_NODELIST", "n1")];
         let (taken, flags) = applied(&one, &[]).unwrap();
         assert!(flags.standalone);
-        assert_eq!(taken, ["--standalone= from SLURM_JOB_NUM_NODES=1"]);
+        assert_eq!(taken, ["--standalone= from SLURM_JOB_NUM_NODES=1", "--snapshot-on=SIGTERM from SLURM_JOB_ID=17"]);
         assert!(!applied(&one, &["--master-port=29501"]).unwrap().1.standalone);
     }
 
@@ -256,14 +278,14 @@ mod tests {
     fn the_first_agent_prints_the_endpoint() {
         let (taken, flags) = applied(&step_with("SLURM_NODEID", "0"), &[]).unwrap();
         let place = &flags.rdzv_endpoint.text;
-        assert_eq!(taken[4], format!("Slurm job 17.0: 3 nodes meet at {place} (--dry-run shows what came from where)"));
+        assert_eq!(taken[5], format!("Slurm job 17.0: 3 nodes meet at {place} (--dry-run shows what came from where)"));
     }
 
     #[test]
     fn standalone_agents_of_one_job_get_a_notice() {
         for given in ["--standalone", "--nnodes=1"] {
             let (notices, _) = applied(&STEP, &[given]).unwrap();
-            assert_eq!(notices, ["Slurm job 17.0: each of its 3 agents runs a job of its own, as the flags say"]);
+            assert_eq!(notices[1..], ["Slurm job 17.0: each of its 3 agents runs a job of its own, as the flags say"]);
         }
     }
 
@@ -276,7 +298,8 @@ mod tests {
             "Slurm job 17 has 2 nodes (SLURM_JOB_NUM_NODES=2), but its script starts this command on one of them alone: start one agent \
              on each node (srun --nodes=2 --ntasks-per-node=1 lockstep run ...), or give --standalone to use this node only"
         );
-        assert!(applied(&script, &["--nnodes=2", "--rdzv-endpoint=n1:1"]).unwrap().0.is_empty());
+        let (taken, _) = applied(&script, &["--nnodes=2", "--rdzv-endpoint=n1:1"]).unwrap();
+        assert_eq!(taken, ["--snapshot-on=SIGTERM from SLURM_JOB_ID=17"]);
         let pbs = [
             ("PBS_JOBID", "5.head"),
             ("PBS_NODEFILE", "/nodes"),
@@ -297,7 +320,21 @@ mod tests {
             ),
             "{error}"
         );
-        assert!(applied(&four, &["--nnodes=12", "--rdzv-endpoint=n1:1", "--rdzv-backend=c10d"]).unwrap().0.is_empty());
+        let (taken, _) = applied(&four, &["--nnodes=12", "--rdzv-endpoint=n1:1", "--rdzv-backend=c10d"]).unwrap();
+        assert_eq!(taken, ["--snapshot-on=SIGTERM from SLURM_JOB_ID=17"]);
+    }
+
+    #[test]
+    fn sigterm_is_a_wish_for_a_snapshot_where_a_scheduler_ends_jobs() {
+        let of = |variables: &[(&str, &str)], given: &[&str]| applied(variables, given).unwrap().1.snapshot_on.text;
+        assert_eq!(of(&STEP, &[]), "SIGTERM");
+        assert_eq!(of(&STEP, &["--snapshot-on="]), "");
+        assert_eq!(of(&STEP, &["--snapshot-on=SIGINT"]), "SIGINT");
+        assert_eq!(of(&STEP, &["--signals-to-handle=SIGINT"]), "");
+        let pbs = [("PBS_JOBID", "5.head"), ("PBS_NODENUM", "0")];
+        assert_eq!(of(&pbs, &[]), "SIGTERM");
+        let mpi = [("OMPI_COMM_WORLD_SIZE", "1"), ("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "1")];
+        assert_eq!(of(&mpi, &[]), "");
     }
 
     #[test]

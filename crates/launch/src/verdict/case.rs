@@ -183,8 +183,11 @@ fn printed(failure: &Failure) -> Option<Error> {
     let death = &failure.death;
     let lines: Vec<&str> = death.tail.iter().map(|line| without_rank(line)).collect();
     let python = || {
-        // Where a signal ended it, a traceback was not the last word.
-        let (chain, after) = python::parse(&lines).filter(|_| death.exitcode > 0 || death.stopped)?;
+        // Where a signal ended it, a traceback was not the last word, unless the interpreter aborted on its way out.
+        let left =
+            |after: &usize| death.exitcode == -6 && lines[lines.len() - after..].iter().all(|line| is_way_out(line));
+        let (chain, after) =
+            python::parse(&lines).filter(|(_, after)| death.exitcode > 0 || death.stopped || left(after))?;
         let error = Error { form: Form::Python, source: "its traceback", chain: outermost_first(chain) };
         (!death.stopped || after <= AFTER_EXCEPTION).then_some((after, error))
     };
@@ -199,6 +202,11 @@ fn printed(failure: &Failure) -> Option<Error> {
         (fits && (!death.stopped || error.after <= AFTER)).then(|| (error.after, of_native(error)))
     };
     [python(), native()].into_iter().flatten().min_by_key(|(after, _)| *after).map(|(_, error)| error)
+}
+
+/// The C++ runtime's last words when a thread of PyTorch's outlives the interpreter after an exception.
+fn is_way_out(line: &str) -> bool {
+    line.trim().is_empty() || line.trim() == "terminate called without an active exception"
 }
 
 /// PyTorch begins the lines of a traceback with `[rank1]: ` (`init_process_group` of torch/distributed/distributed_c10d.py).

@@ -5,6 +5,8 @@ use std::time::SystemTime;
 
 use lockstep_process::Standstill;
 
+use super::flight_recorder::Recordings;
+
 /// What was observed on this node, apart from the ends of the workers themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
@@ -20,12 +22,18 @@ pub struct Evidence {
     pub memory: Option<MemoryKills>,
     /// Lines of the kernel's log since the workers were started, as far as it is readable.
     pub kernel_log: Vec<String>,
+    /// Who sent SIGKILL to the worker that got one, by the audit log.
+    pub sender: Option<String>,
+    /// Programs of this node that kill others when memory gets short, if a worker got SIGKILL.
+    pub memory_killers: Vec<String>,
     /// File systems that matter for the failure.
     pub file_systems: Vec<FileSystem>,
     /// The owner of the port that a worker could not have, as text.
     pub port_owner: Option<String>,
     /// When the scheduler ends the job.
     pub job_end: Option<SystemTime>,
+    /// PyTorch's recordings of the ranks' calls, if a worker is at its end because of another.
+    pub recordings: Recordings,
     /// The verdict of the node that ended the job, if that is another one.
     pub elsewhere: Option<Elsewhere>,
 }

@@ -6,23 +6,29 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use lockstep_contract::scheduler::{Read as Environment, job_end};
 use lockstep_process::Standstill;
 use rustix::fs::{OFlags, StatVfsMountFlags, statvfs};
 
 use super::evidence::{Evidence, FileSystem, MemoryKills, Standing};
+use super::flight_recorder::{self, Recordings};
+use super::senders;
+use super::verdicts::blames_another;
 use crate::diagnose::port_owner;
 use crate::report::Failure;
 
-/// The longest wait for the state of a file system.
+/// The longest wait for a file system.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A record of the kernel's log has at most this many bytes (`CONSOLE_EXT_LOG_MAX`, linux/printk.h).
 const RECORD: usize = 8192;
 /// Lines of the kernel's log that say why a process ended, or that a device failed.
 const TELLING: [&str; 5] = ["Killed process", "segfault at", "trap ", "NVRM: Xid", "general protection"];
+/// signal(7).
+const SIGKILL: i32 = 9;
 /// Marks of failures that the state of a file system explains.
 const ON_DISK: [&str; 5] =
     ["No space left on device", "os error 28", "Read-only file system", "shared memory", "Bus error"];
@@ -32,8 +38,24 @@ const PORT_TAKEN: [&str; 2] = ["ddress already in use", "EADDRINUSE"];
 #[derive(Debug, Default)]
 pub struct AtStart {
     memory: Option<(PathBuf, u64)>,
-    /// Open at its end of that time; `None` if this user may not read it.
-    kernel_log: Option<File>,
+    /// `None` if this user may not read it.
+    kernel_log: Option<KernelLog>,
+}
+
+/// The kernel's log since then.
+#[derive(Debug)]
+struct KernelLog {
+    file: File,
+    /// The telling lines that were read, since each can be read once only.
+    lines: Mutex<Vec<String>>,
+}
+
+impl KernelLog {
+    fn lines(&self) -> Vec<String> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.extend(new_lines(&self.file));
+        lines.clone()
+    }
 }
 
 impl AtStart {
@@ -44,30 +66,51 @@ impl AtStart {
     }
 }
 
-/// The evidence, apart from what the agent itself knows.
-pub fn gather(start: &AtStart, failures: &[Failure], master_port: Option<u16>) -> Evidence {
+/// Adds to what the agent itself has `seen`. With `search`, all processes of the machine are looked at, which takes some time.
+pub fn gather(
+    start: &AtStart,
+    failures: &[Failure],
+    master_port: Option<u16>,
+    search: bool,
+    seen: Evidence,
+) -> Evidence {
+    let killed = failures.iter().find(|failure| failure.death.exitcode == -SIGKILL && !failure.death.stopped);
+    let killed = killed.map(|failure| failure.death.pid);
     Evidence {
         memory: start
             .memory
             .as_ref()
             .and_then(|(file, before)| Some(MemoryKills { file: file.clone(), before: *before, after: kills(file)? })),
-        kernel_log: start.kernel_log.as_ref().map(kernel_log).unwrap_or_default(),
+        kernel_log: start.kernel_log.as_ref().map(KernelLog::lines).unwrap_or_default(),
+        sender: killed.and_then(|pid| senders::in_audit_log(pid, SIGKILL)),
+        memory_killers: killed.filter(|_| search).map(|_| senders::memory_killers()).unwrap_or_default(),
         file_systems: file_systems(failures),
         port_owner: port(failures, master_port),
-        job_end: job_end(std::env::var("SLURM_JOB_END_TIME").ok().as_deref()),
-        ..Evidence::default()
+        job_end: job_end(&Environment::here()),
+        recordings: recordings(failures),
+        ..seen
     }
+}
+
+/// PyTorch's recordings of all ranks that may lie on this node or in a folder that nodes share.
+fn recordings(failures: &[Failure]) -> Recordings {
+    let began = failures.iter().map(|failure| failure.death.started).min();
+    match began.filter(|_| failures.iter().any(blames_another)) {
+        Some(began) => patiently(move || flight_recorder::read(began)).unwrap_or_default(),
+        None => Recordings::new(),
+    }
+}
+
+/// What this finds out, unless a file server does not answer: then its thread is left behind.
+fn patiently<T: Send + 'static>(find: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, answer) = mpsc::channel();
+    let _ = thread::Builder::new().spawn(move || sender.send(find()));
+    answer.recv_timeout(PATIENCE).ok()
 }
 
 /// Those of these workers, by rank and process id, that stand still.
 pub fn standing(workers: impl Iterator<Item = (usize, u32)>) -> Vec<Standing> {
     workers.filter_map(|(rank, pid)| Some(Standing { rank, pid, at: Standstill::of(pid as i32)? })).collect()
-}
-
-/// Slurm's variable: seconds since 1970.
-fn job_end(text: Option<&str>) -> Option<SystemTime> {
-    let seconds = text?.parse().ok()?;
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
 /// The file with the counter `oom_kill` of this process's cgroup: `memory.events` (v2) or `memory.oom_control` (v1), and its value.
@@ -95,15 +138,15 @@ fn kills(file: &Path) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")).and_then(|count| count.trim().parse().ok())
 }
 
-fn open_kernel_log() -> Option<File> {
+fn open_kernel_log() -> Option<KernelLog> {
     let flags = OFlags::NONBLOCK.bits() as i32;
     let mut log = OpenOptions::new().read(true).custom_flags(flags).open("/dev/kmsg").ok()?;
     log.seek(SeekFrom::End(0)).ok()?;
-    Some(log)
+    Some(KernelLog { file: log, lines: Mutex::default() })
 }
 
-/// The telling lines that the kernel has logged since.
-fn kernel_log(mut log: &File) -> Vec<String> {
+/// The telling lines that were not read yet.
+fn new_lines(mut log: &File) -> Vec<String> {
     let mut lines = Vec::new();
     let mut record = [0; RECORD];
     loop {
@@ -235,11 +278,5 @@ mod tests {
         assert_eq!(quoted_path("OSError: [Errno 28] No space left on device: '/x/y'"), Some("/x/y".into()));
         assert_eq!(quoted_path("it isn't"), None);
         assert!(file_system("/dev/shm/no/such/folder".into()).is_some_and(|system| system.size > 0));
-    }
-
-    #[test]
-    fn reads_slurms_end_time() {
-        assert_eq!(job_end(Some("1763635200")), Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_763_635_200)));
-        assert_eq!((job_end(Some("soon")), job_end(None)), (None, None));
     }
 }

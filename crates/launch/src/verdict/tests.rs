@@ -51,6 +51,14 @@ fn every_rule_with_an_example_finds_it() {
 }
 
 #[test]
+fn an_exception_is_the_cause_if_the_interpreter_aborts_on_its_way_out() {
+    let found = alone(-6, &format!("{TRACEBACK}\nterminate called without an active exception"));
+    assert_eq!(found.rule, "exception", "{found}");
+    let found = alone(-6, &format!("{TRACEBACK}\nepoch 4\nterminate called without an active exception"));
+    assert_eq!(found.rule, "aborted", "{found}");
+}
+
+#[test]
 fn an_example_is_found_also_as_the_end_of_a_traceback() {
     let plain =
         |rule: &&Rule| rule.example.0 == 1 && !rule.example.1.contains(['\n']) && rule.example.1.contains("Error");
@@ -310,4 +318,45 @@ fn survives_a_text_that_is_cut_anywhere() {
             alone(exitcode, &text[..end]);
         }
     }
+}
+
+#[test]
+fn names_the_sender_of_sigkill_or_who_is_excluded() {
+    let killed = |evidence: Evidence| verdict(&[ended(1, -9, 3_000, "")], &evidence);
+    let job_end = Some(at(3_000) + Duration::from_secs(60));
+    let found = killed(Evidence { job_end, memory_killers: vec!["earlyoom (pid 7)".into()], ..evidence() });
+    assert_eq!(
+        found.how_known,
+        "SIGKILL; whether it was the memory killer cannot be known here: no cgroup counts its kills; not this launcher: it had sent no \
+         signal; not the job's time limit: 60 s were left; perhaps earlyoom (pid 7), which kills when memory gets short"
+    );
+    let found = killed(Evidence { sender: Some("bash (pid 77) of user 1000".into()), ..evidence() });
+    assert!(found.cause.starts_with("bash (pid 77) of user 1000 killed it (SIGKILL ended pid "), "{found}");
+    assert!(found.how_known.starts_with("SIGKILL, and the audit log; "), "{found}");
+}
+
+#[test]
+fn only_a_wait_until_a_deadline_counts_as_a_wait_in_vain() {
+    let waited = |text: &str| has_waited(&ended(0, 1, 3_000, text));
+    let desync = |what: &str| {
+        format!(
+            "error: all_reduce [4] on rank 0 {what} after 1.00 s: rank 2 was outside any collective, after 3 finished calls; this rank was in call 4, all_reduce of [4]"
+        )
+    };
+    assert!(waited("RuntimeError: [../gloo/x.cc:78] Timed out waiting 1000ms for recv operation to complete"));
+    assert!(waited("RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 2000 ms"));
+    assert!(waited(&desync("timed out")));
+    assert!(!waited(&desync("lost a peer")) && !waited(PEER) && !waited(TRACEBACK));
+}
+
+#[test]
+fn another_nodes_wait_concerns_the_rank_that_it_names_or_everybody() {
+    let concerns = |message: &str| {
+        let other = Elsewhere { rank: 0, host: "n0".into(), message: message.into() };
+        other.concerns(&[2, 3])
+    };
+    assert!(concerns("it only noticed the failure: a rank did not take part in a collective in time (1000 ms)"));
+    assert!(concerns("rank 2: rank 2 was outside any collective while others were in call 4"));
+    assert!(!concerns("rank 1: rank 1 was outside any collective while others were in call 4"));
+    assert!(!concerns("it only noticed the failure: it lost a connection") && !concerns("ValueError: no such layer"));
 }

@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use lockstep_events::VerdictRecord;
+
 use super::case::{Case, Found};
 use super::evidence::{Elsewhere, Evidence, Standing};
+use super::flight_recorder::{Astray, astray};
 use super::rules::{self, Class, Rule};
 use crate::report::Failure;
 
@@ -33,23 +36,42 @@ pub struct Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Verdict { rank, host, cause, how_known, advice, .. } = self;
-        let host = host.as_deref().unwrap_or("another node");
-        if self.class.is_consequence() {
-            write!(f, "verdict: unknown which rank is at fault; rank {rank} on {host} noticed it: {cause}")?;
-        } else {
-            write!(f, "verdict: rank {rank} on {host}: {cause}")?;
-        }
-        write!(f, " (evidence: {how_known}); advice: {advice}")
+        self.record().fmt(f)
     }
 }
 
 impl Verdict {
+    /// For the event file.
+    pub fn record(&self) -> VerdictRecord {
+        VerdictRecord {
+            rank: Some(self.rank),
+            host: self.host.clone(),
+            at_fault: !self.class.is_consequence(),
+            cause: self.cause.clone(),
+            evidence: self.how_known.clone(),
+            advice: self.advice.clone(),
+            rule: self.rule.to_owned(),
+        }
+    }
+
     /// The cause, for other nodes; [`Elsewhere::message`] there.
     pub fn message(&self) -> String {
         let noticed = if self.class.is_consequence() { NOTICED } else { "" };
         format!("{noticed}{}", self.cause)
     }
+}
+
+/// Returns true if a worker ended because it had waited for another rank until a deadline, as far as its own words say.
+pub fn has_waited(failure: &Failure) -> bool {
+    let evidence = Evidence::default();
+    let Explained { case, rule, .. } = explain(failure, &evidence);
+    // A desync report also follows the loss of a peer, after which the others are not where they were.
+    rule.class == Class::Waiting && case.line(&["timed out", "timeout", "timing out", "failed to pass"]).is_some()
+}
+
+/// Returns true if the cause of a worker's end is to be looked for in another rank, as far as its own words say.
+pub(super) fn blames_another(failure: &Failure) -> bool {
+    explain(failure, &Evidence::default()).rule.class.is_consequence()
 }
 
 /// A worker's end with the rule that explains it.
@@ -72,6 +94,7 @@ pub fn judge(failures: &[Failure], first: usize, evidence: &Evidence) -> Option<
     let verdict = named(reporter)
         .or_else(|| others().find(at_fault(Class::Cause)).map(|other| other.blamed_by(reporter)))
         .or_else(|| others().filter(|other| other.counts()).find_map(named))
+        .or_else(|| on_recorded(reporter, evidence))
         .or_else(|| evidence.standing.first().map(|standing| on_standing(standing, reporter, evidence)))
         .or_else(|| elsewhere(reporter, evidence).filter(|verdict| verdict.class == Class::Cause))
         .or_else(|| evidence.returned.first().map(|rank| on_returned(*rank, reporter, evidence)))
@@ -144,6 +167,21 @@ fn on_named(rank: usize, reporter: &Explained<'_>, all: &[Explained<'_>], eviden
     if evidence.returned.contains(&rank) { on_returned(rank, reporter, evidence) } else { reporter.verdict() }
 }
 
+/// The verdict on a rank that PyTorch's flight recorder shows apart from the others. Why it is there may be known.
+fn on_recorded(reporter: &Explained<'_>, evidence: &Evidence) -> Option<Verdict> {
+    let Astray { rank, cause, evidence: seen } = astray(&evidence.recordings, reporter.case.failure.death.rank)?;
+    if let Some(standing) = evidence.standing.iter().find(|standing| standing.rank == rank) {
+        return Some(on_standing(standing, reporter, evidence));
+    }
+    if evidence.returned.contains(&rank) {
+        return Some(on_returned(rank, reporter, evidence));
+    }
+    let how = format!("{seen}; {}", reporter.as_consequence());
+    let here = evidence.ranks.contains(&rank);
+    let verdict = by_rule("rank-astray", rank, cause, how, evidence);
+    Some(Verdict { host: verdict.host.filter(|_| here), ..verdict })
+}
+
 /// The verdict on a worker that stood still at the first failure.
 fn on_standing(standing: &Standing, reporter: &Explained<'_>, evidence: &Evidence) -> Verdict {
     let name = if standing.at.in_kernel() { "rank-cannot-be-killed" } else { "rank-stopped" };
@@ -168,6 +206,16 @@ fn by_rule(name: &str, rank: usize, cause: String, how_known: String, evidence: 
 fn elsewhere(reporter: &Explained<'_>, evidence: &Evidence) -> Option<Verdict> {
     let verdict = Verdict::from(evidence.elsewhere.as_ref()?);
     Some(Verdict { how_known: format!("{}; {}", verdict.how_known, reporter.as_consequence()), ..verdict })
+}
+
+impl Elsewhere {
+    /// Returns true if that node's rank has waited in vain, and the one that it waited for may be, or is, one of these.
+    pub fn concerns(&self, ranks: &[usize]) -> bool {
+        let named = self.message.strip_prefix("rank ").and_then(|rest| rest.split(':').next()?.parse().ok());
+        let noticed = self.message.strip_prefix(NOTICED);
+        noticed.is_some_and(|cause| cause.starts_with(rules::NOT_IN_TIME))
+            || named.is_some_and(|rank: usize| ranks.contains(&rank))
+    }
 }
 
 impl From<&Elsewhere> for Verdict {

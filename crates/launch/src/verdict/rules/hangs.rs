@@ -4,6 +4,9 @@ use super::super::case::{Case, Found};
 use super::Class::{Cause, Waiting};
 use super::{Rule, between, number_after};
 
+/// What a rank has noticed whose wait for another has ended at a deadline.
+pub(in super::super) const NOT_IN_TIME: &str = "a rank did not take part in a collective in time";
+
 const BEHIND: &str = "see what the named rank does: `py-spy dump --pid PID` or `gdb -p PID`; all ranks must make the same calls in the same order";
 
 pub(super) const RULES: &[Rule] = &[
@@ -82,8 +85,17 @@ pub(super) const RULES: &[Rule] = &[
                 "the client socket has timed out",
             ];
             let line = case.line(&marks)?;
-            Some(case.found(format!("a rank did not take part in a collective in time{}", call(line)), line))
+            Some(case.found(format!("{NOT_IN_TIME}{}", call(line)), line))
         },
+    },
+    Rule {
+        name: "rank-astray",
+        class: Cause,
+        evidence: "PyTorch's flight recorder (TORCH_FR_BUFFER_SIZE; files at TORCH_FR_DUMP_TEMP_FILE): the last calls of each rank. NCCL's \
+                   watchdog writes the files",
+        advice: BEHIND,
+        example: (1, ""),
+        find: |_| None,
     },
     Rule {
         name: "rank-cannot-be-killed",

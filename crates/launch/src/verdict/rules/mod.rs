@@ -12,6 +12,7 @@ mod signals;
 mod start;
 
 use super::case::{Case, Found};
+pub(super) use hangs::NOT_IN_TIME;
 
 /// What a finding says about the worker that it was found for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,11 @@ pub const FAMILIES: &[(&str, &[Rule])] = &[
 /// All rules, in order.
 pub(super) fn all() -> impl Iterator<Item = &'static Rule> {
     FAMILIES.iter().flat_map(|(_, rules)| rules.iter())
+}
+
+/// Those about the machine, which also explain errors of the launcher.
+pub(super) fn of_machine() -> impl Iterator<Item = &'static Rule> {
+    files::RULES.iter().chain(limits::RULES)
 }
 
 /// The rule that needs no evidence.

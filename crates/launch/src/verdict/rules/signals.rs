@@ -1,6 +1,6 @@
 //! Signals: from the scheduler, from somebody else, and those by which the processor or a library ends a program.
 
-use super::super::case::{Case, Found, quoted};
+use super::super::case::{Case, Error, Form, Found, quoted};
 use super::Class::Cause;
 use super::Rule;
 use crate::config::signal_name;
@@ -42,19 +42,20 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "killed",
         class: Cause,
-        evidence: "SIGKILL without any trace of the memory killer",
-        advice: "somebody else sent SIGKILL: a person, the scheduler, a monitor; ask on the node with `dmesg` and `journalctl`",
+        evidence: "SIGKILL without any trace of the memory killer; the sender, where the audit log has it; otherwise who is excluded: the \
+                   memory killer, this launcher, the job's time limit",
+        advice: "somebody else sent SIGKILL: a person, the scheduler, a monitor; ask on the node with `dmesg` and `journalctl`; \
+                 `auditctl -a always,exit -F arch=b64 -S kill -F a1=9` as root lets the audit log name the sender next time",
         example: (-9, ""),
         find: |case| {
-            let memory = match &case.evidence.memory {
-                Some(memory) => {
-                    format!("not the memory killer: {} stayed {} (oom_kill)", memory.file.display(), memory.after)
-                }
-                None => "whether it was the memory killer cannot be known here: no cgroup counts its kills".to_owned(),
+            let what = match &case.evidence.sender {
+                Some(sender) => format!("{sender} killed it"),
+                None if case.evidence.memory.is_some() => "somebody else killed it".to_owned(),
+                None => "it was killed".to_owned(),
             };
-            let what = if case.evidence.memory.is_some() { "somebody else killed it" } else { "it was killed" };
+            let known = if case.evidence.sender.is_some() { "SIGKILL, and the audit log" } else { "SIGKILL" };
             (case.signal() == Some(9))
-                .then(|| Found::new(format!("{what} ({})", by(case)), format!("SIGKILL; {memory}")))
+                .then(|| Found::new(format!("{what} ({})", by(case)), format!("{known}; {}", excluded(case))))
         },
     },
     Rule {
@@ -115,7 +116,7 @@ pub(super) const RULES: &[Rule] = &[
         advice: "the message is the exception's own; a stack: `gdb --args PROGRAM …`, then `catch throw`",
         example: (-6, "terminate called after throwing an instance of 'std::runtime_error'\n  what():  no such layer"),
         find: |case| {
-            let error = case.error.as_ref().filter(|error| error.form == super::super::case::Form::Terminate)?;
+            let error = case.error.as_ref().filter(|error| error.form == Form::Terminate)?;
             Some(Found::new(
                 format!("a C++ exception that nobody caught: {}", error.text()),
                 format!("SIGABRT, and {}", error.source),
@@ -177,12 +178,32 @@ pub(super) const RULES: &[Rule] = &[
         advice: "its last lines say more, if there are any; gdb shows who called abort()",
         example: (-6, "Fatal Python error: init_sys_streams"),
         find: |case| {
-            let found = by_signal(case, 6, "it aborted itself")?;
+            let is_exception = |error: &Error| error.form == Form::Python;
+            let found =
+                by_signal(case, 6, "it aborted itself").filter(|_| !case.error.as_ref().is_some_and(is_exception))?;
             let last = case.failure.death.tail.iter().rev().find(|line| !line.trim().is_empty());
             Some(found.and(last.map(|line| format!("its last line, \"{}\"", quoted(line)))))
         },
     },
 ];
+
+/// Who did not send SIGKILL, and who may have.
+fn excluded(case: &Case<'_>) -> String {
+    let mut parts = vec![match &case.evidence.memory {
+        Some(memory) => format!("not the memory killer: {} stayed {} (oom_kill)", memory.file.display(), memory.after),
+        None => "whether it was the memory killer cannot be known here: no cgroup counts its kills".to_owned(),
+    }];
+    if case.failure.death.exitcode < 0 {
+        parts.push("not this launcher: it had sent no signal".to_owned());
+    }
+    let left = case.evidence.job_end.and_then(|end| end.duration_since(case.failure.death.at).ok());
+    parts.extend(left.map(|left| format!("not the job's time limit: {} s were left", left.as_secs())));
+    let killers = &case.evidence.memory_killers;
+    if !killers.is_empty() {
+        parts.push(format!("perhaps {}, which kills when memory gets short", killers.join(" or ")));
+    }
+    parts.join("; ")
+}
 
 /// A cause that the signal alone shows.
 fn by_signal(case: &Case<'_>, signal: i32, what: &str) -> Option<Found> {

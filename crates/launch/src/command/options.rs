@@ -7,7 +7,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use lockstep_launch::config::{ConfigError, Env, Flags, Given, path, switch};
+
+use crate::config::{ConfigError, Env, Flags, Given, path, switch};
 
 const AFTER_HELP: &str = "\
 Everything after PROGRAM is the program's own. In its arguments `${local_rank}` is replaced and `$$` becomes `$`.
@@ -23,12 +24,12 @@ the first of them, a port and the job's id on its own: no rendezvous flag is nee
 came from where.
 
 Exit codes: 0 all workers succeeded · 1 a worker or the rendezvous failed, the configuration is wrong, or a handled signal \
-came · 2 usage · 75 the workers saved a snapshot and ended, as a signal asked. A worker's own code is never passed on: it stands in the report.";
+came · 2 usage · 75 the workers saved a snapshot and ended, as a signal or the time limit asked. A worker's own code is never passed on: it stands in the report.";
 
 /// Run a program once per rank, on one or several nodes, with torchrun's flags and environment
 #[derive(Args)]
 #[command(infer_long_args = true, args_override_self = true, after_help = AFTER_HELP)]
-pub(crate) struct Options {
+pub struct Options {
     /// Number of nodes, or the range of it: N or MIN:MAX [default: 1:1]
     #[arg(long, value_name = "N", help_heading = SIZE)]
     nnodes: Option<String>,
@@ -130,15 +131,22 @@ pub(crate) struct Options {
     #[arg(long, alias = "pass_local_rank", help_heading = OWN)]
     pass_local_rank: bool,
     /// Signals that end the job, on which workers that handle SIGUSR2 get that instead, save a snapshot and end with code 75 [default:
-    /// none; SIGUSR2 itself always does this]
+    /// SIGTERM under Slurm and PBS, which an empty list switches off, else none; SIGUSR2 itself always does this]
     #[arg(long, alias = "snapshot_on", value_name = "NAMES", help_heading = OWN)]
     snapshot_on: Option<String>,
     /// Signals that every worker itself gets while the job goes on [default: none; SIGUSR1 is passed on to workers that handle it]
     #[arg(long, alias = "forward_signals", value_name = "NAMES", help_heading = OWN)]
     forward_signals: Option<String>,
-    /// Seconds between the request to end and SIGKILL [default: 30]
+    /// Seconds between the request to end and SIGKILL [default: 30, or what Slurm or PBS gives if that is more]
     #[arg(long, alias = "stop_timeout", value_name = "SECONDS", allow_hyphen_values = true, help_heading = OWN)]
     stop_timeout: Option<String>,
+    /// Seconds from now until the job ends, where neither Slurm nor PBS says so
+    #[arg(long, alias = "time_limit", value_name = "SECONDS", allow_hyphen_values = true, help_heading = OWN)]
+    time_limit: Option<String>,
+    /// Seconds before the job's end at which workers that handle SIGUSR2 save a snapshot and end with code 75; 0 for never [default: 60,
+    /// or a tenth of the time that is left if that is less]
+    #[arg(long, alias = "save_before_limit", value_name = "SECONDS", allow_hyphen_values = true, help_heading = OWN)]
+    save_before_limit: Option<String>,
     /// Seconds that nodes wait for each other once their own workers are done [default: 300]
     #[arg(long, alias = "exit_barrier_timeout", value_name = "SECONDS", allow_hyphen_values = true, help_heading = OWN)]
     exit_barrier_timeout: Option<String>,
@@ -152,6 +160,10 @@ pub(crate) struct Options {
     /// [default: auto]
     #[arg(long, value_name = "WHEN", help_heading = OWN)]
     prefix: Option<String>,
+    /// Stacks of this node's ranks in the report when a rank has waited in vain for another: auto (if py-spy, gdb or eu-stack is
+    /// installed; takes at most 10 s) or never [default: auto]
+    #[arg(long, value_name = "WHEN", help_heading = OWN)]
+    stacks: Option<String>,
     /// Live status on a terminal: auto or never [default: auto]
     #[arg(long, value_name = "WHEN", help_heading = OWN)]
     status: Option<String>,
@@ -217,8 +229,11 @@ impl Options {
             forward_signals: pick("forward-signals", self.forward_signals, ""),
             virtual_local_rank: switch("virtual-local-rank", self.virtual_local_rank, env)?,
             stop_timeout: pick("stop-timeout", self.stop_timeout, "30"),
+            time_limit: pick("time-limit", self.time_limit, ""),
+            save_before_limit: pick("save-before-limit", self.save_before_limit, ""),
             exit_barrier_timeout: pick("exit-barrier-timeout", self.exit_barrier_timeout, "300"),
             keep_logs: switch("keep-logs", self.keep_logs, env)?,
+            stacks: pick("stacks", self.stacks, "auto"),
             status: pick("status", self.status, "auto"),
             prefix: pick("prefix", self.prefix, "auto"),
             program: words.next().unwrap_or_default(), // the parser demands one

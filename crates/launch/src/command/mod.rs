@@ -1,26 +1,31 @@
 //! `lockstep run`: starts a program once per rank, supervises it, and restarts it when a rank fails.
 //!
-//! The command line is torchrun's. `lockstep_launch::config` interprets its flags, and `lockstep_launch::agent` runs the job.
+//! The command line is torchrun's. [`crate::config`] interprets its flags, and [`crate::agent`] runs the job.
 
 mod options;
 mod plan;
+mod program;
 
 use std::ffi::OsString;
 use std::io::{Write, stderr};
 use std::path::Path;
 
-use lockstep_launch::agent::{self, Ended};
-use lockstep_launch::config::{Config, ConfigError, HostInfo, threads_notice};
-use lockstep_launch::report::propagate_agent_error;
-use lockstep_launch::scheduler::{self, Allocation, Taken};
-
+use crate::agent::{self, Ended};
+use crate::config::{Config, ConfigError, HostInfo, threads_notice};
 use crate::exit::{Code, Refused};
+use crate::report::propagate_agent_error;
+use crate::scheduler::{self, Allocation, Taken};
 
-pub(crate) use options::Options;
+pub use options::Options;
+pub use plan::quoted;
+pub use program::{PROGRAM, become_program, main};
 
 impl Options {
-    /// Runs the job, or returns why it cannot run.
-    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+    /// Runs the job.
+    ///
+    /// # Errors
+    /// Why it cannot run.
+    pub fn exec(self) -> anyhow::Result<Code> {
         let env = |name: &str| std::env::var_os(name);
         let dry_run = self.dry_run;
         let (config, taken, notices) = match self.config(&HostInfo::here(&env)) {

@@ -3,10 +3,10 @@
 use std::io::{Write, stdout};
 
 use anyhow::Context;
-use lockstep_launch::config::{Backend, Config, LogBase};
-use lockstep_launch::scheduler::Taken;
 
+use crate::config::{Backend, Config, LogBase};
 use crate::exit::Code;
+use crate::scheduler::Taken;
 
 pub(super) fn show(config: &Config, taken: &[Taken]) -> anyhow::Result<Code> {
     let taken = taken.iter().map(|taken| ("taken", origin(taken)));
@@ -57,13 +57,10 @@ fn command(config: &Config, local_rank: usize) -> String {
     words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
+/// Quoted so that a shell reads it back.
+pub fn quoted(word: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(safe) { word.into() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
 #[cfg(test)]
@@ -71,10 +68,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotes_what_a_shell_would_split() {
+    fn quotes_words_that_a_shell_would_change() {
         assert_eq!(
-            [quoted("--lr=0.1"), quoted("a b"), quoted(""), quoted("it's"), quoted("$x")],
-            ["--lr=0.1", "'a b'", "''", r"'it'\''s'", "'$x'"]
+            ["--seed=0.7", "a b", "", "it's", "$x", "é"].map(quoted),
+            ["--seed=0.7", "'a b'", "''", r"'it'\''s'", "'$x'", "'é'"]
         );
     }
 }

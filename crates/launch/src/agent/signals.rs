@@ -1,0 +1,140 @@
+//! Signals to the agent: which of them stop the workers, ask them for a snapshot, or are passed on.
+
+use std::time::Instant;
+
+use lockstep_contract::wish::{REPETITION, SAVE_AND_END};
+use lockstep_events::AgentEvent;
+use lockstep_process::{Signal, signal_name};
+
+use super::run::Agent;
+use super::state_machine::Event;
+use crate::config::Response;
+
+impl Agent<'_> {
+    /// Acts on a signal to this process, unless it only repeats the last one.
+    pub(super) fn note_signal(&mut self, signal: i32) -> Option<Event> {
+        self.context.events.emit(&AgentEvent::Signalled { signal });
+        let name = signal_name(signal);
+        let response = self.context.config.signals.response(signal);
+        let now = Instant::now();
+        if repeats(self.asked, signal, response, now) {
+            let within = REPETITION.as_secs();
+            self.say(&format!("received {name} again within {within} s: it counts once (SIGINT counts each time)"));
+            return None;
+        }
+        if !matches!(response, Response::PassOn { .. }) {
+            self.asked = Some((signal, now));
+        }
+        match response {
+            Response::PassOn { to_all } => {
+                self.note_signal_to_pass_on(signal, to_all);
+                None
+            }
+            Response::SaveAndEnd if self.machine.is_running() && self.all_can_save() => {
+                self.say(&format!("received {name}: asking the workers to save a snapshot and to end"));
+                Some(Event::SaveAndEnd(signal))
+            }
+            Response::SaveAndEnd if self.machine.takes_wish(signal) => {
+                self.say(&format!("received {name}: waiting for the workers, which save a snapshot and end"));
+                Some(Event::SaveAndEnd(signal))
+            }
+            Response::SaveAndEnd if self.machine.is_running() => {
+                self.say(&format!(
+                    "received {name}: stopping the workers, not all of which can save a snapshot on SIGUSR2"
+                ));
+                Some(Event::Signalled(signal))
+            }
+            Response::End | Response::SaveAndEnd => {
+                self.say(&format!("received {name}: stopping the workers"));
+                Some(Event::Signalled(signal))
+            }
+        }
+    }
+
+    /// Returns true if all workers handle the wish.
+    pub(super) fn all_can_save(&self) -> bool {
+        self.workers.that_handle(Signal::USR2).len() == self.workers.alive().len()
+    }
+
+    /// Asks the workers themselves to save a snapshot and to end. A signal that orders the end limits the time.
+    pub(super) fn ask_to_save(&mut self, signal: i32) {
+        self.pass_on(&self.workers.alive(), Signal::USR2);
+        if signal != SAVE_AND_END {
+            self.limit_grace();
+        }
+    }
+
+    /// Sends a signal to these workers themselves, and says so.
+    fn pass_on(&self, workers: &[usize], signal: Signal) {
+        if let Err(error) = self.workers.signal_themselves(workers, signal) {
+            self.say(&format!("cannot pass {} on to the workers: {error}", signal_name(signal.as_raw())));
+        }
+    }
+
+    /// Passes a signal on to those workers that handle it, unless the user named it: its default action is to end a process.
+    fn note_signal_to_pass_on(&self, signal: i32, to_all: bool) {
+        let name = signal_name(signal);
+        let Some(signal) = Signal::from_named_raw(signal) else {
+            return self.say(&format!("received {name}: it cannot be passed on to the workers"));
+        };
+        let all = if self.machine.is_running() { self.workers.alive() } else { vec![] };
+        let handle = self.workers.that_handle(signal);
+        let (to, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|worker| to_all || handle.contains(worker));
+        self.pass_on(&to, signal);
+        let listed = |workers: &[usize]| workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        match (&to[..], &others[..]) {
+            ([], []) => self.say(&format!("received {name}: no worker runs that it could be passed on to")),
+            (to, []) => self.say(&format!("received {name}: passed it on to local rank {}", listed(to))),
+            (to, others) => {
+                let to = if to.is_empty() { "no worker".to_owned() } else { format!("local rank {}", listed(to)) };
+                self.say(&format!(
+                    "received {name}: passed it on to {to}; local rank {} would be ended by it, having no handler \
+                     (--forward-signals={name} sends it all the same)",
+                    listed(others)
+                ));
+            }
+        }
+    }
+}
+
+/// Returns true if this signal is the `last` that asked for the end, sent once more by a scheduler or timeout(1). A person at a terminal
+/// means each SIGINT, and a signal that is passed on asks for nothing of the kind.
+fn repeats(last: Option<(i32, Instant)>, signal: i32, response: Response, now: Instant) -> bool {
+    let may_be_sent_twice = signal != Signal::INT.as_raw() && !matches!(response, Response::PassOn { .. });
+    let just_before = |(before, at): (i32, Instant)| before == signal && now.duration_since(at) <= REPETITION;
+    may_be_sent_twice && last.is_some_and(just_before)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Whether `signal` repeats `last`, which came so many milliseconds before.
+    fn after(last: Signal, millis: u64, signal: Signal, response: Response) -> bool {
+        let at = Instant::now();
+        repeats(Some((last.as_raw(), at)), signal.as_raw(), response, at + Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn a_signal_that_is_sent_twice_within_two_seconds_counts_once() {
+        for response in [Response::End, Response::SaveAndEnd] {
+            for signal in [Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR2] {
+                assert!(after(signal, 0, signal, response) && after(signal, 2000, signal, response), "{signal:?}");
+                assert!(!after(signal, 2001, signal, response), "{signal:?}");
+                assert!(!repeats(None, signal.as_raw(), response, Instant::now()), "{signal:?}");
+            }
+            assert!(!after(Signal::HUP, 0, Signal::TERM, response), "it is another signal");
+        }
+    }
+
+    #[test]
+    fn each_sigint_counts_and_each_signal_that_is_passed_on() {
+        assert!(!after(Signal::INT, 0, Signal::INT, Response::End));
+        assert!(!after(Signal::INT, 0, Signal::INT, Response::SaveAndEnd));
+        for to_all in [false, true] {
+            assert!(!after(Signal::USR1, 0, Signal::USR1, Response::PassOn { to_all }));
+        }
+    }
+}

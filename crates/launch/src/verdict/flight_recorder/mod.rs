@@ -1,0 +1,251 @@
+//! PyTorch's flight recorder: the last calls of each rank, in files that its watchdog writes when a collective's deadline has passed
+//! (torch/csrc/distributed/c10d/FlightRecorderDetail.hpp). They show which rank is not in the call in which the others wait.
+//!
+//! [`pickle`] reads the files' form; the form of `_dump_fr_trace_json` is read, too.
+
+mod pickle;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The variables that name the files, without the rank at their end. The first that is set counts, as in PyTorch.
+const PREFIX: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
+/// The files without them: in the cache of the user's home, and until PyTorch 2.8.
+const IN_CACHE: &str = "torch/comm_lib_trace_rank_";
+const IN_TMP: &str = "/tmp/nccl_trace_rank_";
+/// The largest file that is read, in bytes: 2,000 calls with their stacks need about 5 MB.
+const LARGEST: u64 = 32 << 20;
+
+/// As many files are read at most.
+const MOST: usize = 256;
+
+/// What each rank has recorded.
+pub type Recordings = BTreeMap<usize, Recording>;
+
+/// One rank's recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// Collectives, the oldest first.
+    calls: Vec<Call>,
+    /// Its file.
+    pub path: PathBuf,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+struct Call {
+    /// Name and description.
+    process_group: (String, String),
+    collective_seq_id: u64,
+    /// `gloo:all_reduce`, `nccl:all_reduce`.
+    profiling_name: String,
+    #[serde(default)]
+    input_sizes: Vec<Vec<i64>>,
+    #[serde(default)]
+    input_dtypes: Vec<String>,
+    #[serde(default)]
+    is_p2p: bool,
+}
+
+/// A rank that is not where the others are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Astray {
+    /// The rank.
+    pub rank: usize,
+    /// Where it was, and where the others were.
+    pub cause: String,
+    /// How many recordings show this, and where they are.
+    pub evidence: String,
+}
+
+impl Recording {
+    /// Reads a file's contents; `None` if it is not a recording.
+    pub fn parse(bytes: &[u8], path: &Path) -> Option<Self> {
+        let value: Value = match bytes.first() {
+            Some(b'{') => serde_json::from_slice(bytes).ok()?,
+            _ => pickle::parse(bytes).ok()?,
+        };
+        let entries = value.get("entries").cloned().unwrap_or(Value::Array(vec![]));
+        let all: Vec<Call> = serde_json::from_value(entries).ok()?;
+        Some(Recording { calls: all.into_iter().filter(|call| !call.is_p2p).collect(), path: path.to_owned() })
+    }
+
+    fn of_group<'a>(&'a self, group: &'a str) -> impl DoubleEndedIterator<Item = &'a Call> {
+        self.calls.iter().filter(move |call| call.process_group.0 == group)
+    }
+
+    fn last(&self, group: &str) -> Option<u64> {
+        self.of_group(group).map(|call| call.collective_seq_id).max()
+    }
+}
+
+impl std::fmt::Display for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.profiling_name.rsplit(':').next().unwrap_or_default();
+        write!(f, "call {}, {name}", self.collective_seq_id)?;
+        for (index, sizes) in self.input_sizes.iter().enumerate().take(4) {
+            let dtype = self.input_dtypes.get(index).map(|dtype| format!(" {dtype}")).unwrap_or_default();
+            write!(f, "{}{sizes:?}{dtype}", if index == 0 { " of " } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the recordings of all ranks that lie here and were written since.
+pub(super) fn read(since: SystemTime) -> Recordings {
+    let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+    let prefixes = match PREFIX.into_iter().find_map(variable) {
+        Some(prefix) => vec![prefix],
+        None => {
+            let home = || variable("HOME").map(|home| format!("{home}/.cache"));
+            let cache = variable("XDG_CACHE_HOME").or_else(home).map(|cache| format!("{cache}/{IN_CACHE}"));
+            cache.into_iter().chain([IN_TMP.to_owned()]).collect()
+        }
+    };
+    read_from(&prefixes, since)
+}
+
+fn read_from(prefixes: &[String], since: SystemTime) -> Recordings {
+    let found = prefixes.iter().flat_map(|prefix| files(prefix)).take(MOST);
+    found.filter_map(|(rank, path)| Some((rank, read_one(&path, since)?))).collect()
+}
+
+/// The files with this prefix and a rank behind it.
+fn files(prefix: &str) -> Vec<(usize, PathBuf)> {
+    let (folder, begin) = prefix.rsplit_once('/').unwrap_or((".", prefix));
+    let folder = if folder.is_empty() { "/" } else { folder };
+    let rank = |path: &Path| path.file_name()?.to_str()?.strip_prefix(begin)?.parse().ok();
+    let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    paths.filter_map(|path| Some((rank(&path)?, path))).collect()
+}
+
+fn read_one(path: &Path, since: SystemTime) -> Option<Recording> {
+    let about = fs::metadata(path).ok()?;
+    // One of an earlier run may be there; opening a named pipe would wait for its writer.
+    let fits = about.is_file() && about.len() <= LARGEST && about.modified().ok()? >= since;
+    let mut bytes = Vec::new();
+    File::open(path).ok().filter(|_| fits)?.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    Recording::parse(&bytes, path)
+}
+
+/// The rank that is behind the others in a group, otherwise one that is in another call than most; `None` if the recordings do not
+/// show one. `reporter` is the rank that ended first.
+pub(super) fn astray(recordings: &Recordings, reporter: usize) -> Option<Astray> {
+    let mut groups: Vec<&str> =
+        recordings.values().flat_map(|one| &one.calls).map(|call| call.process_group.0.as_str()).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    let found = groups.iter().find_map(|group| behind(recordings, group));
+    let (rank, cause) = found.or_else(|| groups.iter().find_map(|group| differs(recordings, group, reporter)))?;
+    let path = recordings.get(&rank).map(|one| one.path.display().to_string()).unwrap_or_default();
+    Some(Astray {
+        rank,
+        cause,
+        evidence: format!("PyTorch's flight recorder of {} ranks, such as {path}", recordings.len()),
+    })
+}
+
+/// The rank whose last call comes before those of all others.
+fn behind(recordings: &Recordings, group: &str) -> Option<(usize, String)> {
+    let mut last: Vec<(u64, usize)> =
+        recordings.iter().filter_map(|(rank, one)| Some((one.last(group)?, *rank))).collect();
+    last.sort_unstable();
+    let [(least, rank), (next, _), ..] = last[..] else { return None };
+    if least == next {
+        return None;
+    }
+    let others = recordings.iter().filter(|(other, _)| **other != rank);
+    let waits = others.flat_map(|(_, one)| one.of_group(group)).find(|call| call.collective_seq_id == least + 1)?;
+    let own = recordings[&rank].of_group(group).rfind(|call| call.collective_seq_id == least)?;
+    Some((rank, format!("it did not come to {waits}, in which others waited; its last one was {own}")))
+}
+
+/// In the last call of all: the rank that makes another one than most.
+fn differs(recordings: &Recordings, group: &str, reporter: usize) -> Option<(usize, String)> {
+    let number = recordings.values().filter_map(|one| one.last(group)).min()?;
+    let call_of =
+        |one: &Recording| one.of_group(group).find(|call| call.collective_seq_id == number).map(Call::to_string);
+    let mut kinds: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (rank, one) in recordings {
+        kinds.entry(call_of(one)?).or_default().push(*rank);
+    }
+    // Of two calls that equally many ranks make, that of the rank that ended first is taken for the right one.
+    let rarest = kinds.iter().min_by_key(|(_, ranks)| (ranks.len(), ranks.contains(&reporter)))?;
+    let most = kinds.iter().max_by_key(|(_, ranks)| (ranks.len(), ranks.contains(&reporter)))?;
+    let ([rank], true) = (&rarest.1[..], rarest.0 != most.0) else { return None };
+    Some((*rank, format!("it was in {}, while others were in {}", rarest.0, most.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Recorded by Python's PyTorch: see `crates/launch/tests/flight_recorder/record.py`.
+    fn recorded(name: &str) -> Recordings {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/flight_recorder").join(name);
+        read_from(&[format!("{}/rank_", folder.display())], SystemTime::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn names_the_rank_that_did_not_come_to_the_last_call() {
+        let recordings = recorded("behind");
+        assert_eq!(recordings.len(), 3);
+        let found = astray(&recordings, 0).unwrap();
+        assert_eq!(
+            (found.rank, found.cause.as_str()),
+            (
+                1,
+                "it did not come to call 3, broadcast of [2, 5] Double, in which others waited; its last one was call 2, all_reduce \
+                 of [4] Float"
+            )
+        );
+    }
+
+    #[test]
+    fn names_the_rank_that_is_in_another_call_than_most() {
+        let found = astray(&recorded("differs"), 0).unwrap();
+        assert_eq!(
+            (found.rank, found.cause.as_str()),
+            (2, "it was in call 2, all_reduce of [2, 2] Float, while others were in call 2, all_reduce of [4] Float")
+        );
+    }
+
+    #[test]
+    fn names_nobody_if_all_are_in_the_same_call_or_only_one_recording_is_there() {
+        let mut recordings = recorded("behind");
+        assert_eq!(recordings.remove(&1).map(|_| astray(&recordings, 0)), Some(None));
+        recordings.remove(&2);
+        assert_eq!(astray(&recordings, 0), None);
+        assert_eq!(astray(&Recordings::new(), 0), None);
+    }
+
+    #[test]
+    fn reads_the_form_in_json_too_and_refuses_what_is_neither() {
+        let text = r#"{"version":"2.10","entries":[{"collective_seq_id":1,"process_group":["0","default_pg"],"profiling_name":"nccl:all_reduce","input_sizes":[[4]],"is_p2p":false},
+            {"collective_seq_id":0,"process_group":["0","default_pg"],"profiling_name":"nccl:send 0->1","is_p2p":true}]}"#;
+        let read = Recording::parse(text.as_bytes(), Path::new("x")).unwrap();
+        assert_eq!(read.calls.iter().map(Call::to_string).collect::<Vec<_>>(), ["call 1, all_reduce of [4]"]);
+        for bad in ["", "{", r#"{"entries":[{}]}"#, r#"{"entries":7}"#, "[]", "\u{80}"] {
+            assert_eq!(Recording::parse(bad.as_bytes(), Path::new("x")), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn refuses_a_recording_cut_at_any_byte() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/flight_recorder/behind/rank_1");
+        let bytes = fs::read(path).unwrap();
+        assert!((0..bytes.len()).all(|length| Recording::parse(&bytes[..length], Path::new("x")).is_none()));
+    }
+
+    #[test]
+    fn ignores_files_that_are_older_than_the_run() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/flight_recorder/behind");
+        let later = SystemTime::now() + std::time::Duration::from_secs(3600);
+        assert!(read_from(&[format!("{}/rank_", folder.display())], later).is_empty());
+    }
+}
