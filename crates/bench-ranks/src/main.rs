@@ -1,65 +1,99 @@
-//! The ranks of `lockstep bench collectives`: `lockstep run` starts this program, and the bench asks rank 0 for one turn after another.
+//! The ranks of those benches that need libtorch: `lockstep run` starts this program, and the bench asks rank 0 for one turn after
+//! another.
 //!
 //! The bench and each rank share a socket. A rank reports itself there: its rank, the restarts before it, and its process id. Then rank
 //! 0 reads orders, a line of JSON each, passes them on to all ranks, and answers with a line of JSON. When the bench closes the socket,
-//! all ranks end. `harness/src/bench/twins/collectives.py` does the same in Python.
+//! all ranks end. `harness/src/bench/twins` has the same in Python.
 
 mod collectives;
+// What criterion's benches measure.
+#[path = "../../lockstep/benches/support/formula.rs"]
+mod formula;
+#[path = "../../lockstep/benches/support/mlp.rs"]
+mod mlp;
+#[path = "../../vision/benches/support/photographs.rs"]
+mod photographs;
+mod pictures;
+#[path = "../../lockstep/benches/support/resnet.rs"]
+mod resnet;
+mod snapshots;
+mod steps;
+mod trace;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use c10d::{DebugLevel, GroupOptions, ProcessGroup, Rank};
+use c10d::{Backend, DebugLevel, GroupOptions};
 use clap::Parser;
-use lockstep::{LaunchEnv, exit, init_process_group};
-use tch::{Device, Tensor};
-
-use collectives::Order;
+use lockstep::{LaunchEnv, broadcast_object, exit, init_process_group_on};
+use serde::Deserialize;
 
 /// A rank of a bench, started by `lockstep run`
 #[derive(Parser)]
 struct Args {
     /// The bench's socket
     socket: PathBuf,
+    /// What carries the collectives
+    #[arg(long, default_value = "gloo", value_parser = backend)]
+    backend: Backend,
+}
+
+/// What the bench asks for, as `{"step": {…}}`.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Order {
+    Collective(collectives::Order),
+    Draw(pictures::Draw),
+    Pictures(pictures::Order),
+    Snapshot(snapshots::Order),
+    Step(steps::Order),
+    Trace(steps::Order),
 }
 
 fn main() -> ExitCode {
-    exit::main(|| work(&LaunchEnv::from_env()?, &Args::parse().socket))
+    exit::main(|| work(&LaunchEnv::from_env()?, &Args::parse()))
 }
 
-fn work(env: &LaunchEnv, socket: &Path) -> Result<()> {
+fn backend(name: &str) -> Result<Backend, String> {
+    Backend::of_host_memory(name).ok_or_else(|| format!("there is no backend {name:?}"))
+}
+
+fn work(env: &LaunchEnv, args: &Args) -> Result<()> {
     tch::set_num_threads(1);
-    let options = GroupOptions { compare_calls: Some(false), debug: Some(DebugLevel::Off), ..GroupOptions::default() };
-    let group = init_process_group(env, Device::Cpu, &options)?;
-    let mut bench = Bench::connect(env, socket)?;
+    let options = GroupOptions {
+        compare_calls: Some(false),
+        debug: Some(DebugLevel::Off),
+        // The other ranks wait for rank 0 while the bench measures something else. The bench itself watches the time.
+        timeout: Duration::from_secs(24 * 60 * 60),
+        ..GroupOptions::default()
+    };
+    let group = Rc::new(init_process_group_on(args.backend, env, &options)?);
+    let mut bench = Bench::connect(env, &args.socket)?;
+    let (mut trainers, mut loaders, mut saver) = (steps::Trainers::default(), pictures::Loaders::default(), None);
     loop {
-        let line = pass_on(&group, if env.rank.is_zero() { bench.order()? } else { String::new() })?;
+        let order = env.rank.is_zero().then(|| bench.order()).transpose()?;
+        let line = broadcast_object(&group, order.as_ref())?;
         if line.is_empty() {
             return Ok(());
         }
         let order: Order = serde_json::from_str(&line).with_context(|| format!("cannot read the order {line:?}"))?;
-        let answer = collectives::run(&group, &order)?;
+        let answer = match order {
+            Order::Collective(order) => serde_json::to_string(&collectives::run(&group, &order)?)?,
+            Order::Draw(order) => serde_json::to_string(&pictures::draw(&order)?)?,
+            Order::Pictures(order) => serde_json::to_string(&loaders.run(&order)?)?,
+            Order::Snapshot(order) => serde_json::to_string(&snapshots::run(&mut saver, env, &group, &order)?)?,
+            Order::Step(order) => serde_json::to_string(&trainers.run(&group, &order)?)?,
+            Order::Trace(order) => serde_json::to_string(&trace::run(&group, &order)?)?,
+        };
         if env.rank.is_zero() {
-            bench.answer(&serde_json::to_string(&answer)?)?;
+            bench.answer(&answer)?;
         }
     }
-}
-
-/// Sends rank 0's text to all ranks: its length, then its bytes.
-fn pass_on(group: &ProcessGroup, text: String) -> Result<String> {
-    let mut length = Tensor::from(text.len() as i64);
-    group.broadcast(&mut length, Rank::ZERO)?;
-    let mut bytes = text.into_bytes();
-    bytes.resize(length.int64_value(&[]) as usize, 0);
-    if bytes.is_empty() {
-        return Ok(String::new());
-    }
-    let mut tensor = Tensor::from_slice(&bytes);
-    group.broadcast(&mut tensor, Rank::ZERO)?;
-    Ok(String::from_utf8(Vec::try_from(&tensor)?)?)
 }
 
 /// The connection to the bench.

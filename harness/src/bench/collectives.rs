@@ -1,41 +1,27 @@
-//! `lockstep bench collectives`: every collective over Gloo, by size and number of ranks, as nccl-tests reports it: time, algorithm and
+//! `lockstep bench collectives`: every collective over Gloo or shared memory, by size and number of ranks, as nccl-tests reports it: time, algorithm and
 //! bus bandwidth, and results that were checked. The α–β model is fitted through the times.
-//!
-//! The harness links no libtorch. The ranks are a program of their own (`crates/bench-ranks`), started by `lockstep run`, and its twin in
-//! Python; both under our launcher, so that only the collectives differ.
 
-use std::cell::RefCell;
-use std::ffi::OsString;
 use std::rc::Rc;
-use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use lockstep_cost::Collective;
-use lockstep_process::Signals;
 use serde::{Deserialize, Serialize};
 
 use super::frame::Frame;
-use super::job::Job;
-use super::launcher::{Launcher, Shape};
 use super::machine::rank_labels;
-use super::peer::Python;
+use super::ranks::{Backends, Program, Ranks};
 use super::results::Unit;
 use super::rounds::{Case, Contestant, Plan, Quantity};
 use crate::exit::Code;
-use crate::lab_run::program_beside;
 use crate::report::{HostInfo, count};
 
-/// The ranks' program, next to this one.
-const PROGRAM: &str = "lockstep-bench-ranks";
-/// The same in Python.
-const TWIN: &str = include_str!("twins/collectives.py");
 /// The least size in bytes, one element, and the factor from a size to the next.
 const LEAST: u64 = 4;
 const FACTOR: u64 = 4;
 
-/// Measures collectives over Gloo as nccl-tests does, and fits the α–β model
+/// Measures collectives as nccl-tests does, and fits the α–β model
 #[derive(Args)]
 pub(crate) struct Options {
     /// Collectives: a list
@@ -49,6 +35,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20, value_parser = clap::value_parser!(u64).range(4..=1 << 28))]
     max_bytes: u64,
     #[command(flatten)]
+    backends: Backends,
+    #[command(flatten)]
     frame: Frame,
 }
 
@@ -56,12 +44,11 @@ impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
         self.frame.exec("collectives", |signals| {
-            let (programs, not_measured) = programs(&self.frame)?;
+            let (programs, not_measured) = programs(&self.backends, &self.frame)?;
             let mut plan = Plan { cases: vec![], not_measured };
             for &ranks in &self.ranks {
                 let ranks = usize::from(ranks);
-                let jobs: Vec<_> =
-                    programs.iter().map(|side| Rc::new(Ranks::new(side, ranks, patience, signals))).collect();
+                let jobs = Ranks::of_each(&programs, ranks, patience, signals);
                 let operations = self.operations.iter().filter_map(|name| Collective::named(name));
                 plan.cases.extend(operations.map(|operation| {
                     let sizes = sizes(operation, self.max_bytes, ranks);
@@ -78,13 +65,8 @@ impl Options {
     }
 }
 
-/// A side's name and its ranks' program.
-type Program = (&'static str, Vec<OsString>);
-
-fn programs(frame: &Frame) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
-    let own = ("lockstep", vec![program_beside(PROGRAM)?.into()]);
-    let theirs = |python: Python| Ok(("python", vec![python.program.into(), "-c".into(), TWIN.into()]));
-    frame.sides("Python's collectives", own, theirs)
+fn programs(backends: &Backends, frame: &Frame) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
+    backends.sides(frame, "Python's collectives", |python| Ok(vec![Program::twin("python", &python, &[])]))
 }
 
 /// The sizes of a collective, each once, in ascending order.
@@ -97,7 +79,7 @@ fn sizes(operation: Collective, most: u64, ranks: usize) -> Vec<u64> {
 
 fn quantity(operation: Collective, bytes: u64, ranks: usize) -> Quantity {
     let name = if bytes == 0 { "no bytes".to_owned() } else { Unit::Bytes.show(bytes as f64) };
-    Quantity { name, unit: Unit::Seconds, moved: (bytes > 0).then(|| (bytes, operation.bus_factor(ranks))) }
+    Quantity { moved: (bytes > 0).then(|| (bytes, operation.bus_factor(ranks))), ..Quantity::new(&name, Unit::Seconds) }
 }
 
 /// What the ranks are asked, and what they answer: see `crates/bench-ranks`.
@@ -111,42 +93,6 @@ struct Order<'a> {
 struct Answer {
     seconds: Vec<f64>,
     wrong: Vec<u64>,
-}
-
-/// The ranks of one side, which live through all rounds and serve all operations.
-struct Ranks<'a> {
-    name: &'static str,
-    program: Vec<OsString>,
-    shape: Shape,
-    patience: Duration,
-    signals: &'a Signals,
-    job: RefCell<Option<Job<'a>>>,
-}
-
-impl<'a> Ranks<'a> {
-    fn new((name, program): &Program, ranks: usize, patience: Duration, signals: &'a Signals) -> Self {
-        let shape = Shape { ranks, agents: 1 };
-        Ranks { name, program: program.clone(), shape, patience, signals, job: RefCell::new(None) }
-    }
-
-    /// Seconds for each size; all results were right.
-    fn measure(&self, operation: Collective, sizes: &[u64]) -> anyhow::Result<Vec<f64>> {
-        let mut running = self.job.borrow_mut();
-        let job = match &mut *running {
-            Some(job) => job,
-            none => none.insert(self.start()?),
-        };
-        let order = Order { operation: operation.name(), bytes: sizes };
-        let line = job.ask(&serde_json::to_string(&order)?)?;
-        let answer: Answer = serde_json::from_str(&line).with_context(|| format!("rank 0 answered {line:?}"))?;
-        answer.checked(sizes)
-    }
-
-    fn start(&self) -> anyhow::Result<Job<'a>> {
-        let mut job = Job::start(&Launcher::own(), &self.program, self.shape, 0, self.patience, self.signals)?;
-        job.until_up(0)?;
-        Ok(job)
-    }
 }
 
 impl Answer {
@@ -165,8 +111,12 @@ impl Answer {
 }
 
 fn side<'a>(ranks: Rc<Ranks<'a>>, operation: Collective, sizes: &[u64]) -> Contestant<'a> {
-    let sizes = sizes.to_vec();
-    Contestant { name: ranks.name, turn: Box::new(move || ranks.measure(operation, &sizes)) }
+    let (name, sizes) = (ranks.name, sizes.to_vec());
+    let turn = move || {
+        let order = Order { operation: operation.name(), bytes: &sizes };
+        ranks.ask::<Answer>("collective", order)?.checked(&sizes)
+    };
+    Contestant { name, turn: Box::new(turn) }
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ fn subject(measure: &Measure) -> Vec<f64> {
 fn relative(measure: &Measure, peer: &str) -> Vec<f64> {
     let of_peer = |side: &&Side| side.name == peer;
     let peer = measure.sides.iter().find(of_peer).map(|side| side.samples.clone()).unwrap_or_default();
-    subject(measure).iter().zip(peer).filter(|(_, peer)| *peer > 0.0).map(|(subject, peer)| subject / peer).collect()
+    subject(measure).iter().zip(peer).map(|(subject, peer)| subject / peer).collect()
 }
 
 #[cfg(test)]

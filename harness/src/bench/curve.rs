@@ -3,8 +3,8 @@
 
 use maud::{Markup, html};
 
+use super::drawing::{Axis, COLOURS, MARGIN, MARKS, WIDTH, below, dot, path, row, title};
 use super::model;
-use super::picture::{COLOURS, MARGIN, WIDTH, dot};
 use super::results::{Measure, Side, Unit};
 use super::statistics::Spread;
 use crate::report::html::plain;
@@ -17,38 +17,15 @@ const BELOW: f64 = 34.0;
 /// Segments of the model's line, which is a curve on logarithmic axes.
 const SEGMENTS: i32 = 40;
 
-/// From values to pixels, logarithmic.
-struct Axis {
-    least: f64,
-    most: f64,
-    from: f64,
-    to: f64,
-}
-
-impl Axis {
-    /// With some room around the values, which are above 0.
-    fn of(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
-        let (least, most) =
-            values.fold((f64::INFINITY, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
-        Axis { least: least / 1.4, most: most * 1.4, from, to }
-    }
-
-    fn at(&self, value: f64) -> f64 {
-        let part = (value / self.least).ln() / (self.most / self.least).ln();
-        let place = self.from + part.clamp(0.0, 1.0) * (self.to - self.from);
-        (10.0 * place).round() / 10.0
-    }
-
-    /// Powers of ten, or their halves and doubles where there are few.
-    fn ticks(&self) -> Vec<f64> {
-        let powers = self.least.log10().floor() as i32..=self.most.log10().ceil() as i32;
-        let all: Vec<f64> = powers.flat_map(|power| [1.0, 2.0, 5.0].map(|times| times * 10_f64.powi(power))).collect();
-        let inside: Vec<f64> = all.into_iter().filter(|tick| (self.least..=self.most).contains(tick)).collect();
-        if inside.len() > 6 {
-            inside.into_iter().filter(|tick| tick.log10().fract().abs() < 1e-6).collect()
-        } else {
-            inside
-        }
+/// Powers of ten, or their halves and doubles where there are few.
+fn ticks(axis: &Axis) -> Vec<f64> {
+    let powers = axis.least.log10().floor() as i32..=axis.most.log10().ceil() as i32;
+    let all: Vec<f64> = powers.flat_map(|power| [1.0, 2.0, 5.0].map(|times| times * 10_f64.powi(power))).collect();
+    let inside: Vec<f64> = all.into_iter().filter(|tick| (axis.least..=axis.most).contains(tick)).collect();
+    if inside.len() > 6 {
+        inside.into_iter().filter(|tick| tick.log10().fract().abs() < 1e-6).collect()
+    } else {
+        inside
     }
 }
 
@@ -61,27 +38,17 @@ pub(super) fn draw(measures: &[Measure], top: f64) -> Markup {
         return html! {};
     }
     let (left, right, upper, lower) = (LEFT, WIDTH - 2.0 * MARGIN, top + ABOVE, top + HEIGHT - BELOW);
-    let (x, y) = (Axis::of(bytes(), left, right), Axis::of(times.into_iter(), lower, upper));
+    let (x, y) = (Axis::logarithmic(bytes(), (left, right)), Axis::logarithmic(times.into_iter(), (lower, upper)));
     let sides = measures.first().map_or(&[][..], |measure| &measure.sides);
     html! {
-        text x=(MARGIN) y=(top + 18.0) font-weight="bold" { (plain(&measures[0].case)) }
-        @for tick in y.ticks() {
-            line x1=(left) x2=(right) y1=(y.at(tick)) y2=(y.at(tick)) stroke="#d9dee5" {}
-            text x=(left - 8.0) y=(y.at(tick) + 4.0) text-anchor="end" font-size="11" { (Unit::Seconds.show(tick)) }
-        }
-        @for size in bytes() {
-            text x=(x.at(size)) y=(lower + 16.0) text-anchor="middle" font-size="11" { (Unit::Bytes.show(size)) }
-        }
+        (title(top + 18.0, &measures[0].case))
+        @for tick in ticks(&y) { (row(y.at(tick), (left, right), &Unit::Seconds.show(tick))) }
+        @for size in bytes() { (below(x.at(size), lower + 16.0, &Unit::Bytes.show(size))) }
         @for (place, side) in sides.iter().enumerate() {
-            text x=(left + 150.0 * place as f64) y=(top + 36.0) fill=(COLOURS[place % COLOURS.len()]) { (mark(place)) " " (plain(&side.name)) }
+            text x=(left + 150.0 * place as f64) y=(top + 36.0) fill=(COLOURS[place % COLOURS.len()]) { (MARKS[place.min(1)]) " " (plain(&side.name)) }
             (line(measures, place, &x, &y))
         }
     }
-}
-
-/// The shape of a side's dots, for the legend.
-fn mark(side: usize) -> &'static str {
-    if side == 0 { "●" } else { "■" }
 }
 
 fn line(measures: &[Measure], side: usize, x: &Axis, y: &Axis) -> Markup {
@@ -97,13 +64,9 @@ fn line(measures: &[Measure], side: usize, x: &Axis, y: &Axis) -> Markup {
         @for (bytes, found) in &points { @for time in &found.samples { (dot(side, x.at(*bytes), y.at(*time), colour)) } }
         polyline points=(path(medians, x, y)) fill="none" stroke=(colour) stroke-width="2" {}
         @if let Some(model) = model {
-            polyline points=(path(model.into_iter(), x, y)) fill="none" stroke=(colour) stroke-dasharray="5 4" {}
+            polyline points=(path(model, x, y)) fill="none" stroke=(colour) stroke-dasharray="5 4" {}
         }
     }
-}
-
-fn path(points: impl Iterator<Item = (f64, f64)>, x: &Axis, y: &Axis) -> String {
-    points.map(|(bytes, time)| format!("{},{}", x.at(bytes), y.at(time))).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -112,13 +75,13 @@ mod tests {
 
     #[test]
     fn has_few_ticks_of_round_values_and_draws_nothing_outside() {
-        let axis = Axis::of([1e-4, 2e-4].into_iter(), 0.0, 100.0);
+        let axis = Axis::logarithmic([1e-4, 2e-4].into_iter(), (0.0, 100.0));
         assert_eq!(
-            axis.ticks().into_iter().map(|tick| Unit::Seconds.show(tick)).collect::<Vec<_>>(),
+            ticks(&axis).into_iter().map(|tick| Unit::Seconds.show(tick)).collect::<Vec<_>>(),
             ["100 µs", "200 µs"]
         );
-        let wide = Axis::of([1e-5, 2e-1].into_iter(), 0.0, 100.0);
-        assert_eq!(wide.ticks().len(), 5);
+        let wide = Axis::logarithmic([1e-5, 2e-1].into_iter(), (0.0, 100.0));
+        assert_eq!(ticks(&wide).len(), 5);
         assert!([0.0, 1e-9, 1.0, 1e9].into_iter().all(|value| (0.0..=100.0).contains(&wide.at(value))));
     }
 }

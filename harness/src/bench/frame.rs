@@ -8,13 +8,13 @@ use anyhow::Context;
 use clap::Args;
 use lockstep_process::Signals;
 
-use super::export::Target;
-use super::peer::{Peer, Python};
+use super::export::{self, Form};
+use super::peer::{NotAtHand, Peer, Python};
 use super::results::Results;
 use super::rounds::Plan;
 use super::shown;
 use crate::exit::{Code, Interrupted};
-use crate::report::{Screen, command_line, rfc3339};
+use crate::report::{Screen, Target, command_line, rfc3339};
 
 /// The options of every bench
 #[derive(Args)]
@@ -31,7 +31,7 @@ pub(super) struct Frame {
     /// Write the results after each round: .json (for `bench compare`), .csv, .svg, .html or .txt, or JSON on stdout (-); may be
     /// repeated
     #[arg(long = "report", value_name = "FILE")]
-    reports: Vec<Target>,
+    reports: Vec<Target<Form>>,
     /// Time limit of each wait in a turn, in seconds
     #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
@@ -49,7 +49,7 @@ impl Frame {
     }
 
     /// The Python to compare with, or why there is none; `None` if nobody asked.
-    fn python(&self) -> Option<Result<Python, String>> {
+    fn python(&self) -> Option<Result<Python, NotAtHand>> {
         let python = self.against.map(|Peer::Python| Python::find());
         if let Some(Ok(python)) = &python {
             let (program, version) = (python.program.display(), &python.version);
@@ -61,18 +61,21 @@ impl Frame {
     /// What is measured: `own`, then the peer's if it was asked for; and which peer is not at hand, with the reason.
     ///
     /// # Errors
-    /// That of making the peer's.
+    /// That of making the peer's, unless it is [`NotAtHand`].
     pub(super) fn sides<T>(
         &self,
         peer: &str,
-        own: T,
-        theirs: impl FnOnce(Python) -> anyhow::Result<T>,
+        mut own: Vec<T>,
+        theirs: impl FnOnce(Python) -> anyhow::Result<Vec<T>>,
     ) -> anyhow::Result<(Vec<T>, Vec<String>)> {
-        Ok(match self.python() {
-            Some(Ok(python)) => (vec![own, theirs(python)?], vec![]),
-            Some(Err(why)) => (vec![own], vec![format!("{peer}: {why}")]),
-            None => (vec![own], vec![]),
-        })
+        match self.python().map_or_else(|| Ok(vec![]), |python| theirs(python?)) {
+            Ok(theirs) => {
+                own.extend(theirs);
+                Ok((own, vec![]))
+            }
+            Err(error) if error.is::<NotAtHand>() => Ok((own, vec![format!("{peer}: {error}")])),
+            Err(error) => Err(error),
+        }
     }
 
     /// Runs the bench `name`.
@@ -93,14 +96,16 @@ impl Frame {
         let mut plan = plan(signals)?;
         results.measures = plan.measures();
         results.not_measured = std::mem::take(&mut plan.not_measured);
-        let write = |results: &Results| self.reports.iter().try_for_each(|target| target.write_file(results));
+        // Stdout, once at the end.
+        let (last, each): (Vec<_>, Vec<_>) = self.reports.iter().partition(|target| target.is_stdout());
+        let write = |results: &Results| each.iter().try_for_each(|target| export::write(target, results));
         let done = plan.run(usize::from(self.warm_up), &mut results, |results| match signals.arrived() {
             Some(signal) => Err(Interrupted { signal }.into()),
             None => write(results),
         });
         screen.line(shown::results(&results, screen.look()));
         done?;
-        self.reports.iter().try_for_each(|target| target.write_stdout(&results))?;
+        last.iter().try_for_each(|target| export::write(target, &results))?;
         Ok(Code::Success)
     }
 }

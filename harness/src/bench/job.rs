@@ -143,7 +143,9 @@ impl<'a> Job<'a> {
     /// As [`Self::until_up`]; rank 0 has ended.
     pub(super) fn ask(&mut self, line: &str) -> anyhow::Result<String> {
         let begun = Instant::now();
-        writeln!(self.rank_0()?.stream, "{line}").context("cannot ask rank 0")?;
+        let asked = writeln!(self.rank_0()?.stream, "{line}");
+        // A rank that has just ended is reported with its reason below.
+        asked.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })?;
         loop {
             if let Some(answer) = self.rank_0()?.answers.pop_front() {
                 return Ok(answer);
@@ -158,8 +160,18 @@ impl<'a> Job<'a> {
         let of_0 = |rank: &Connection| rank.hello.is_some_and(|hello| hello.rank == 0);
         match self.ranks.iter().position(of_0) {
             Some(place) => Ok(&mut self.ranks[place]),
-            None => anyhow::bail!("rank 0 has ended{}", self.last_lines()),
+            None => {
+                self.let_agents_report()?;
+                anyhow::bail!("rank 0 has ended{}", self.last_lines())
+            }
         }
+    }
+
+    /// Waits a little until the agents have ended: one that sees a rank fail prints the reason first.
+    fn let_agents_report(&mut self) -> anyhow::Result<()> {
+        let until = Instant::now() + GRACE;
+        while self.ended.len() < self.agents.len() && self.wait(until)? {}
+        Ok(())
     }
 
     /// Kills a rank as the kernel's out-of-memory killer would, and returns when that was.
@@ -184,8 +196,7 @@ impl<'a> Job<'a> {
     /// Resident memory of the agents, with their helpers and without ranks: bytes of each, on average.
     pub(super) fn memory(&self) -> f64 {
         let workers: BTreeSet<i32> = self.ranks.iter().filter_map(|rank| Some(rank.hello?.pid)).collect();
-        let parents: BTreeMap<i32, i32> =
-            proc::pids().filter_map(|pid| Some((pid, proc::Stat::of(pid)?.parent))).collect();
+        let parents = parents();
         let of_agent = |agent: &Process| {
             let agent = agent.pid().as_raw_pid();
             let helpers = proc::descendants(agent, &parents);
@@ -193,6 +204,15 @@ impl<'a> Job<'a> {
             all.collect::<BTreeSet<_>>().into_iter().map(resident).sum::<u64>()
         };
         self.agents.iter().map(of_agent).sum::<u64>() as f64 / self.agents.len() as f64
+    }
+
+    /// Processor time of the ranks and of what they started, in seconds.
+    pub(super) fn processor_time(&self) -> f64 {
+        let ranks = self.ranks.iter().filter_map(|rank| Some(rank.hello?.pid));
+        let parents = parents();
+        let all: BTreeSet<i32> =
+            ranks.flat_map(|pid| proc::descendants(pid, &parents).into_iter().chain([pid])).collect();
+        all.into_iter().filter_map(proc::Stat::of).map(|stat| (stat.used + stat.used_by_children).as_secs_f64()).sum()
     }
 
     /// Ends the ranks and waits until the agents have ended.
@@ -330,6 +350,11 @@ fn accepted(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The parent of each process.
+fn parents() -> BTreeMap<i32, i32> {
+    proc::pids().filter_map(|pid| Some((pid, proc::Stat::of(pid)?.parent))).collect()
 }
 
 /// In bytes.

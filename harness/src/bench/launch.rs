@@ -58,7 +58,7 @@ impl Options {
 
 /// Ours and the peers that were asked for; and which of those are not at hand.
 pub(super) fn launchers(frame: &Frame) -> anyhow::Result<(Vec<Launcher>, Vec<String>)> {
-    frame.sides("torchrun", Launcher::own(), |python| Ok(Launcher::torchrun(&python)))
+    frame.sides("torchrun", vec![Launcher::own()], |python| Ok(vec![Launcher::torchrun(&python)]))
 }
 
 /// Every number of agents with every number of ranks.

@@ -45,12 +45,17 @@ impl State {
         format!("load average of 1, 5 and 15 minutes: {load}; clock: {clock}")
     }
 
+    /// Returns true if the load is that of other work.
+    pub(super) fn is_busy(&self, cores: usize) -> bool {
+        self.load[0] > BUSY * cores as f64
+    }
+
     /// What makes numbers doubtful that were measured from now on, on a machine with this number of cores.
     pub(super) fn labels(&self, cores: usize) -> Vec<String> {
         let [load, ..] = self.load;
         let busy = format!("busy machine: load {load:.1} on {}; trust ratios, not times", count(cores, "core"));
         let cold = |clock: &Clock| (clock.now < COLD * clock.most).then(|| format!("cold clock: {}", clock.summary()));
-        let busy = (load > BUSY * cores as f64).then_some(busy);
+        let busy = self.is_busy(cores).then_some(busy);
         busy.into_iter().chain(self.clock.as_ref().and_then(cold)).collect()
     }
 }
@@ -73,8 +78,13 @@ impl Clock {
 
 /// Labels of a case with this number of ranks.
 pub(super) fn rank_labels(ranks: usize, cores: usize) -> Vec<String> {
-    let more = format!("{} on {}: not a scaling result", count(ranks, "rank"), count(cores, "core"));
-    if ranks > cores { vec![more] } else { vec![] }
+    labels(ranks, "rank", cores)
+}
+
+/// Labels of a case with this number of something that needs a core each.
+pub(super) fn labels(number: usize, noun: &str, cores: usize) -> Vec<String> {
+    let more = format!("{} on {}: not a scaling result", count(number, noun), count(cores, "core"));
+    if number > cores { vec![more] } else { vec![] }
 }
 
 /// Parses the numbers at the start of `/proc/loadavg` (proc(5)).

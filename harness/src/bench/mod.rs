@@ -5,20 +5,27 @@
 //! - [`statistics`] decides what a difference shows; [`machine`] what makes it doubtful. Both are pure.
 //! - [`launch`] and [`recovery`] measure launchers ([`launcher`]), with jobs ([`job`]) of ranks that do nothing ([`rank`]).
 //! - [`store`] measures stores, each a process ([`server`]).
-//! - [`collectives`] measures collectives, in ranks that link libtorch; [`model`] fits the α–β model.
+//! - [`collectives`] measures collectives, [`ddp`] training steps, [`snapshot`] and [`loader`] what their names say, all in [`ranks`]
+//!   that link libtorch; [`model`] fits the α–β model.
+//! - [`scaling`] measures steps by number of ranks, and fits what scales.
+//! - [`trace`] shows when each part of a step happened.
 //! - [`predict`] measures nothing: it computes a step on a cluster.
 //! - [`compare`] reads two files of results.
 //!
 //! A time alone says little, since machines differ from each other and from minute to minute. So a bench quotes ratios.
 
+mod chart;
 mod collectives;
 mod compare;
 mod curve;
+mod ddp;
+mod drawing;
 mod export;
 mod frame;
 mod job;
 mod launch;
 mod launcher;
+mod loader;
 mod machine;
 mod model;
 mod page;
@@ -26,13 +33,17 @@ mod peer;
 mod picture;
 mod predict;
 mod rank;
+mod ranks;
 mod recovery;
 mod results;
 mod rounds;
+mod scaling;
 mod server;
 mod shown;
+mod snapshot;
 mod statistics;
 mod store;
+mod trace;
 
 use clap::{Args, Subcommand};
 
@@ -41,7 +52,7 @@ use crate::exit::Code;
 pub(crate) use rank::{RANK, Rank};
 pub(crate) use server::{STORE, Serve};
 
-/// Measures in turns with a peer, compares results, and predicts a step on a cluster
+/// Measures in turns with a peer, compares results, shows a step's timeline, and predicts a step on a cluster
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(subcommand)]
@@ -54,6 +65,11 @@ enum Command {
     Recovery(recovery::Options),
     Store(store::Options),
     Collectives(collectives::Options),
+    Ddp(ddp::Options),
+    Scaling(scaling::Options),
+    Snapshot(snapshot::Options),
+    Loader(loader::Options),
+    Trace(trace::Options),
     Predict(predict::Options),
     Compare(compare::Options),
 }
@@ -65,6 +81,11 @@ impl Options {
             Command::Recovery(options) => options.exec(),
             Command::Store(options) => options.exec(),
             Command::Collectives(options) => options.exec(),
+            Command::Ddp(options) => options.exec(),
+            Command::Scaling(options) => options.exec(),
+            Command::Snapshot(options) => options.exec(),
+            Command::Loader(options) => options.exec(),
+            Command::Trace(options) => options.exec(),
             Command::Predict(options) => options.exec(),
             Command::Compare(options) => options.exec(),
         }

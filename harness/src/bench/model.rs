@@ -80,6 +80,7 @@ mod tests {
             quantity: bytes.to_string(),
             unit: Unit::Seconds,
             moved: Some((bytes.into(), 1.0)),
+            place: None,
             labels: vec![],
             sides: vec![side("lockstep", times(bytes.into())), side("python", 2.0 * times(bytes.into()))],
         };

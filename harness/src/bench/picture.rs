@@ -1,24 +1,19 @@
 //! Results as a picture: for each quantity a panel, for each side of a case a line, for each round a dot. The bar is the median.
-//! Collectives have a curve over their sizes instead ([`super::curve`]).
-//!
-//! Drawn by hand, since it is dots on an axis and words. Shapes differ between sides, so colour is never the only distinction.
+//! Collectives have a curve over their sizes instead ([`super::curve`]), and scaling has charts ([`super::chart`]) as well.
 
 use maud::{Markup, html};
 
-use super::curve;
+use super::drawing::{Axis, COLOURS, MARGIN, WIDTH, column, dot, extent, frame, stacked, title};
 use super::results::{Measure, Results, Side, Unit};
 use super::statistics::Spread;
-use crate::report::html::plain;
+use super::{chart, curve, scaling};
+use crate::report::html::{plain, round_up};
 
-/// In pixels: the width; that of the words at the left; heights of a panel's title, of a line, and of an axis.
-pub(super) const WIDTH: f64 = 860.0;
+/// In pixels: the width of the words at the left; heights of a panel's title, of a line, and of an axis.
 const WORDS: f64 = 270.0;
 const TITLE: f64 = 34.0;
 const LINE: f64 = 22.0;
 const AXIS: f64 = 26.0;
-pub(super) const MARGIN: f64 = 14.0;
-/// Colours that are distinguishable with any colour vision (M. Okabe and K. Ito, "Color Universal Design", 2008).
-pub(super) const COLOURS: [&str; 3] = ["#0072b2", "#d55e00", "#009e73"];
 /// Above this ratio of the greatest to the least value the axis is logarithmic.
 const WIDE: f64 = 20.0;
 
@@ -30,13 +25,6 @@ struct Panel<'a> {
     lines: Vec<(String, usize, &'a Side)>,
 }
 
-/// From values to pixels.
-struct Scale {
-    least: f64,
-    most: f64,
-    logarithmic: bool,
-}
-
 /// A file of its own.
 pub(super) fn file(results: &Results) -> String {
     draw(results).into_string() + "\n"
@@ -46,24 +34,21 @@ pub(super) fn file(results: &Results) -> String {
 pub(super) fn draw(results: &Results) -> Markup {
     let panels = panels(&results.measures);
     let curves: Vec<&[Measure]> = curves(&results.measures).collect();
+    let charts = scaling::charts(results);
     let strips = MARGIN + panels.iter().map(Panel::height).sum::<f64>();
-    let height = strips + curve::HEIGHT * curves.len() as f64;
-    let tops = panels.iter().scan(MARGIN, |top, panel| {
-        let place = *top;
-        *top += panel.height();
-        Some((place, panel))
-    });
+    let below = strips + curve::HEIGHT * curves.len() as f64;
+    let height = below + chart::HEIGHT * charts.len() as f64;
+    let tops = stacked(MARGIN, panels.iter().map(|panel| (panel.height(), panel)));
     let label = format!(
         "Every round of bench {}, as dots on a line for each side; the tables have the same numbers",
         results.bench
     );
-    html! {
-        svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label=(label) viewBox=(format!("0 0 {WIDTH} {height}")) font-family="sans-serif" font-size="13" {
-            rect width=(WIDTH) height=(height) fill="#ffffff" {}
-            @for (top, panel) in tops { (panel.draw(top)) }
-            @for (place, measures) in curves.iter().enumerate() { (curve::draw(measures, strips + curve::HEIGHT * place as f64)) }
-        }
-    }
+    let content = html! {
+        @for (top, panel) in tops { (panel.draw(top)) }
+        @for (place, measures) in curves.iter().enumerate() { (curve::draw(measures, strips + curve::HEIGHT * place as f64)) }
+        @for (place, chart) in charts.iter().enumerate() { (chart.draw(below + chart::HEIGHT * place as f64)) }
+    };
+    frame(&label, height, &content)
 }
 
 /// Quantities in the order in which they first occur, where anything was measured.
@@ -94,14 +79,12 @@ impl Panel<'_> {
     }
 
     fn draw(&self, top: f64) -> Markup {
-        let scale = Scale::of(self.lines.iter().flat_map(|(_, _, side)| side.samples.iter().copied()));
+        let scale = scale(self.lines.iter().flat_map(|(_, _, side)| side.samples.iter().copied()));
+        let words = format!("{}{}", self.quantity, if scale.logarithmic { " (logarithmic)" } else { "" });
         let bottom = top + TITLE + LINE * self.lines.len() as f64;
         html! {
-            text x=(MARGIN) y=(top + 18.0) font-weight="bold" { (plain(self.quantity)) @if scale.logarithmic { " (logarithmic)" } }
-            @for tick in scale.ticks(self.unit) {
-                line x1=(scale.at(tick)) x2=(scale.at(tick)) y1=(top + TITLE - 4.0) y2=(bottom) stroke="#d9dee5" {}
-                text x=(scale.at(tick)) y=(bottom + 15.0) text-anchor="middle" font-size="11" { (self.unit.show(tick)) }
-            }
+            (title(top + 18.0, &words))
+            @for tick in ticks(&scale, self.unit) { (column(scale.at(tick), (top + TITLE - 4.0, bottom), 15.0, &self.unit.show(tick))) }
             @for (place, (name, side, samples)) in self.lines.iter().enumerate() {
                 (line(name, *side, &samples.samples, &scale, top + TITLE + LINE * (place as f64 + 0.5)))
             }
@@ -109,7 +92,7 @@ impl Panel<'_> {
     }
 }
 
-fn line(name: &str, side: usize, samples: &[f64], scale: &Scale, y: f64) -> Markup {
+fn line(name: &str, side: usize, samples: &[f64], scale: &Axis, y: f64) -> Markup {
     let colour = COLOURS[side % COLOURS.len()];
     let median = Spread::of(samples).map(|spread| scale.at(spread.median));
     html! {
@@ -119,53 +102,29 @@ fn line(name: &str, side: usize, samples: &[f64], scale: &Scale, y: f64) -> Mark
     }
 }
 
-/// A circle for the subject, a square for its peers.
-pub(super) fn dot(side: usize, x: f64, y: f64, colour: &str) -> Markup {
-    html! {
-        @if side == 0 { circle cx=(x) cy=(y) r="4" fill=(colour) fill-opacity="0.5" {} }
-        @else { rect x=(x - 3.5) y=(y - 3.5) width="7" height="7" fill=(colour) fill-opacity="0.5" {} }
-    }
+/// An axis for these values.
+fn scale(values: impl Iterator<Item = f64>) -> Axis {
+    let (least, most) = extent(values.filter(|value| value.is_finite()));
+    // What is lost or hidden may be negative.
+    let logarithmic = least > 0.0 && most / least > WIDE;
+    let (least, most) = if logarithmic {
+        (least / 1.3, most * 1.3)
+    } else {
+        (1.08 * least.min(0.0), if most > 0.0 { 1.08 * most } else { 1.0 })
+    };
+    Axis { least, most, pixels: (WORDS, WIDTH - 3.0 * MARGIN), logarithmic }
 }
 
-impl Scale {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
-        let values = values.filter(|value| value.is_finite());
-        let (least, most) =
-            values.fold((f64::INFINITY, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
-        let logarithmic = least > 0.0 && most / least > WIDE;
-        if logarithmic {
-            Scale { least: least / 1.3, most: most * 1.3, logarithmic }
-        } else {
-            Scale { least: 0.0, most: if most > 0.0 { 1.08 * most } else { 1.0 }, logarithmic }
-        }
+/// Round values in the unit in which they are shown: about five steps of 1, 2 or 5 times a power of ten; on a logarithmic axis
+/// powers of ten, or of four for bytes.
+fn ticks(axis: &Axis, unit: Unit) -> Vec<f64> {
+    if axis.logarithmic {
+        let base: f64 = if unit == Unit::Bytes { 4.0 } else { 10.0 };
+        let powers = axis.least.log(base).ceil() as i32..=axis.most.log(base).floor() as i32;
+        return powers.map(|power| base.powi(power)).collect();
     }
-
-    fn at(&self, value: f64) -> f64 {
-        let part = if self.logarithmic {
-            (value / self.least).ln() / (self.most / self.least).ln()
-        } else {
-            value / self.most
-        };
-        // A tenth of a pixel is enough for any screen.
-        let x = WORDS + part.clamp(0.0, 1.0) * (WIDTH - WORDS - 3.0 * MARGIN);
-        (10.0 * x).round() / 10.0
-    }
-
-    /// Round values in the unit in which they are shown: about five steps of 1, 2 or 5 times a power of ten; on a logarithmic axis
-    /// powers of ten, or of four for bytes.
-    fn ticks(&self, unit: Unit) -> Vec<f64> {
-        if self.logarithmic {
-            let base: f64 = if unit == Unit::Bytes { 4.0 } else { 10.0 };
-            let powers = self.least.log(base).ceil() as i32..=self.most.log(base).floor() as i32;
-            return powers.map(|power| base.powi(power)).collect();
-        }
-        let (_, size) = unit.scale(self.most);
-        let rough = self.most / size / 5.0;
-        let power = 10_f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|times| times * power).into_iter().find(|step| *step >= rough);
-        let step = size * step.unwrap_or(rough);
-        (0..).map(|count| f64::from(count) * step).take_while(|tick| *tick <= self.most).collect()
-    }
+    let (_, size) = unit.scale(axis.most);
+    axis.multiples(size * round_up(axis.most / size / 5.0)).collect()
 }
 
 #[cfg(test)]
@@ -205,18 +164,15 @@ mod tests {
 
     #[test]
     fn draws_nothing_outside_and_round_ticks() {
-        let scale = Scale::of([0.2, 0.9].into_iter());
+        let narrow = scale([0.2, 0.9].into_iter());
         let shown =
-            |scale: &Scale, unit: Unit| scale.ticks(unit).into_iter().map(|tick| unit.show(tick)).collect::<Vec<_>>();
-        assert_eq!(shown(&scale, Unit::Seconds), ["0", "200 ms", "400 ms", "600 ms", "800 ms"]);
-        let wide = Scale::of([0.002, 9.0].into_iter());
+            |scale: &Axis, unit: Unit| ticks(scale, unit).into_iter().map(|tick| unit.show(tick)).collect::<Vec<_>>();
+        assert_eq!(shown(&narrow, Unit::Seconds), ["0", "200 ms", "400 ms", "600 ms", "800 ms"]);
+        let wide = scale([0.002, 9.0].into_iter());
         assert_eq!(shown(&wide, Unit::Seconds), ["10.0 ms", "100 ms", "1.00 s", "10.0 s"]);
-        assert_eq!(
-            shown(&Scale::of([3e5, 2e7].into_iter()), Unit::Bytes),
-            ["256 KiB", "1.00 MiB", "4.00 MiB", "16.0 MiB"]
-        );
-        assert_eq!(shown(&Scale::of([3e6].into_iter()), Unit::Bytes), ["0", "1.00 MiB", "2.00 MiB", "3.00 MiB"]);
-        for scale in [scale, wide, Scale::of(std::iter::empty()), Scale::of([0.0].into_iter())] {
+        assert_eq!(shown(&scale([3e5, 2e7].into_iter()), Unit::Bytes), ["256 KiB", "1.00 MiB", "4.00 MiB", "16.0 MiB"]);
+        assert_eq!(shown(&scale([3e6].into_iter()), Unit::Bytes), ["0", "1.00 MiB", "2.00 MiB", "3.00 MiB"]);
+        for scale in [narrow, wide, scale(std::iter::empty()), scale([0.0].into_iter())] {
             for value in [0.0, 1e-9, 0.5, 1e9] {
                 assert!((WORDS..=WIDTH).contains(&scale.at(value)), "{value}");
             }

@@ -4,13 +4,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::Args;
 use lockstep_cost::{Bound, Compute, Exchange, Link, Prediction, Sizes};
 use serde::Deserialize;
 
+use super::chart::Chart;
 use super::results::{Unit, digits};
 use crate::exit::{Code, Refused};
-use crate::report::{Screen, Table, numbers_table};
+use crate::report::{Screen, Table, numbers_table, save};
 
 /// A file to begin with.
 const EXAMPLE: &str = include_str!("cluster.toml");
@@ -29,6 +31,13 @@ pub(crate) struct Options {
     /// Nodes: a list
     #[arg(long, value_name = "COUNT,…", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16], value_parser = clap::value_parser!(u32).range(1..=65_536))]
     nodes: Vec<u32>,
+    /// Draw the efficiency of each way: a file that ends with .svg
+    #[arg(long, value_name = "FILE.svg", value_parser = svg)]
+    picture: Option<PathBuf>,
+}
+
+fn svg(name: &str) -> Result<PathBuf, String> {
+    if name.ends_with(".svg") { Ok(name.into()) } else { Err("the name must end with .svg".to_owned()) }
 }
 
 /// The file.
@@ -92,6 +101,10 @@ impl Options {
         let cluster = Cluster::read(&path)?;
         for table in cluster.tables(&self.nodes) {
             screen.line(format!("{}\n{}\n", table.title, numbers_table(&table, screen.look())));
+        }
+        if let Some(picture) = &self.picture {
+            save(picture, &Chart::file(&[cluster.chart(&self.nodes)]))
+                .with_context(|| format!("cannot write the picture to {}", picture.display()))?;
         }
         screen.line(
             "a prediction, not a measurement: one ring over all ranks, gradients at an even rate, no rank waits for data or for another \
@@ -190,12 +203,32 @@ impl Cluster {
         self.exchanges().into_iter().map(table).collect()
     }
 
-    fn row(&self, nodes: u32, exchange: Exchange, batches: u32) -> Vec<String> {
+    /// A line for each way.
+    fn chart(&self, nodes: &[u32]) -> Chart {
+        let series = self.exchanges().into_iter().map(|(name, exchange, batches)| {
+            let point = |nodes: &u32| {
+                let (ranks, found) = self.predict(*nodes, exchange);
+                (ranks as f64, self.efficiency(&found, batches))
+            };
+            (name, nodes.iter().map(point).collect())
+        });
+        Chart { title: "predicted efficiency".to_owned(), series: series.collect() }
+    }
+
+    /// The number of ranks, and the step.
+    fn predict(&self, nodes: u32, exchange: Exchange) -> (usize, Prediction) {
         let ranks = nodes as usize * self.node.ranks as usize;
-        let compute = self.compute();
-        let found = Prediction::of(compute, self.sizes(), exchange, ranks, self.link(nodes));
-        let alone = compute.forward + compute.backward + compute.optimizer;
-        let efficiency = f64::from(batches) * alone / found.step;
+        (ranks, Prediction::of(self.compute(), self.sizes(), exchange, ranks, self.link(nodes)))
+    }
+
+    fn efficiency(&self, found: &Prediction, batches: u32) -> f64 {
+        let Compute { forward, backward, optimizer } = self.compute();
+        f64::from(batches) * (forward + backward + optimizer) / found.step
+    }
+
+    fn row(&self, nodes: u32, exchange: Exchange, batches: u32) -> Vec<String> {
+        let (ranks, found) = self.predict(nodes, exchange);
+        let efficiency = self.efficiency(&found, batches);
         let rules = match found.bound {
             Bound::Compute => "compute",
             Bound::Latency => "latency",
@@ -237,6 +270,19 @@ mod tests {
         let cluster = example("ranks = 8", "ranks = 1").unwrap();
         let [table, ..] = &cluster.tables(&[1])[..] else { panic!() };
         assert_eq!(table.rows[0], ["1", "1", "185 ms", "0", "1.00", "100 %", "compute"]);
+    }
+
+    #[test]
+    fn draws_what_the_tables_have() {
+        let cluster = example("ranks = 8", "ranks = 8").unwrap();
+        let (chart, tables) = (cluster.chart(&[1, 4]), cluster.tables(&[1, 4]));
+        assert_eq!(chart.series.len(), tables.len());
+        for ((name, points), table) in chart.series.iter().zip(&tables) {
+            let parts: Vec<_> =
+                points.iter().map(|(ranks, part)| (ranks.to_string(), format!("{:.0} %", 100.0 * part))).collect();
+            let rows: Vec<_> = table.rows.iter().map(|row| (row[1].clone(), row[5].clone())).collect();
+            assert_eq!((name, parts), (&table.title, rows));
+        }
     }
 
     #[test]

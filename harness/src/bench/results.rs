@@ -7,6 +7,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::machine::State;
+use super::scaling::Place;
 use super::statistics::Shown;
 use crate::checks::grouped;
 use crate::exit::Refused;
@@ -54,6 +55,9 @@ pub(super) struct Measure {
     /// Bytes of a collective, and its bus factor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) moved: Option<(u64, f64)>,
+    /// In the tables of scaling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) place: Option<Place>,
     /// What the reader must know about this case: `not a scaling result`.
     pub(super) labels: Vec<String>,
     /// The subject first, then its peers.
@@ -76,6 +80,9 @@ pub(super) enum Unit {
     Seconds,
     Bytes,
     PerSecond,
+    BytesPerSecond,
+    /// A part of something, shown in percent.
+    Share,
 }
 
 impl Results {
@@ -149,6 +156,8 @@ impl Unit {
             Unit::Seconds => "s",
             Unit::Bytes => "bytes",
             Unit::PerSecond => "1/s",
+            Unit::BytesPerSecond => "bytes/s",
+            Unit::Share => "share",
         }
     }
 
@@ -178,6 +187,8 @@ impl Unit {
             Unit::Seconds => &[(" s", 1.0), (" ms", 1e-3), (" µs", 1e-6), (" ns", 1e-9)],
             Unit::Bytes => &[(" GiB", GIB), (" MiB", GIB / 1024.0), (" KiB", 1024.0), (" B", 1.0)],
             Unit::PerSecond => &[("/s", 1.0)],
+            Unit::BytesPerSecond => &[(" GB/s", 1e9), (" MB/s", 1e6), (" kB/s", 1e3), (" B/s", 1.0)],
+            Unit::Share => &[(" %", 0.01)],
         };
         let fits = |(_, size): &&(&str, f64)| value.abs() >= *size;
         *units.iter().find(fits).unwrap_or(&units[units.len() - 1])
@@ -188,10 +199,10 @@ impl Unit {
         match (shown, self) {
             (Shown::NoDifference, _) => "no difference shown",
             (Shown::TooFewRounds, _) => "too few rounds",
-            (Shown::Less, Unit::Seconds) | (Shown::More, Unit::PerSecond) => "faster",
-            (Shown::More, Unit::Seconds) | (Shown::Less, Unit::PerSecond) => "slower",
-            (Shown::Less, Unit::Bytes) => "less",
-            (Shown::More, Unit::Bytes) => "more",
+            (Shown::Less, Unit::Seconds) | (Shown::More, Unit::PerSecond | Unit::BytesPerSecond) => "faster",
+            (Shown::More, Unit::Seconds) | (Shown::Less, Unit::PerSecond | Unit::BytesPerSecond) => "slower",
+            (Shown::Less, Unit::Bytes | Unit::Share) => "less",
+            (Shown::More, Unit::Bytes | Unit::Share) => "more",
         }
     }
 }
@@ -226,6 +237,7 @@ pub(super) mod testing {
             quantity: quantity.into(),
             unit,
             moved: None,
+            place: None,
             labels: vec!["8 ranks on 2 cores: not a scaling result".into()],
             sides,
         };
@@ -257,6 +269,8 @@ mod tests {
         assert_eq!(sizes, ["498 MiB", "2.00 KiB", "3.00 B"]);
         let rates = [12_345.6, 999.4, 1_234_567.0, 45.67].map(|value| Unit::PerSecond.show(value));
         assert_eq!(rates, ["12,346/s", "999/s", "1,234,567/s", "45.7/s"]);
+        assert_eq!([0.935, 1.0, -0.05].map(|value| Unit::Share.show(value)), ["93.5 %", "100 %", "-5.00 %"]);
+        assert_eq!(Unit::BytesPerSecond.show(123_456_789.0), "123 MB/s");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use anyhow::Context;
 
 use super::machine::State;
 use super::results::{Measure, Results, Side, Unit};
+use super::scaling::Place;
 
 /// What is measured: cases, and what this machine cannot measure.
 #[derive(Default)]
@@ -35,11 +36,13 @@ pub(super) struct Quantity {
     pub(super) unit: Unit,
     /// Bytes of a collective, and its bus factor ([`lockstep_cost::Collective::bus_factor`]).
     pub(super) moved: Option<(u64, f64)>,
+    /// In the tables of scaling.
+    pub(super) place: Option<Place>,
 }
 
 impl Quantity {
     pub(super) fn new(name: &str, unit: Unit) -> Self {
-        Quantity { name: name.to_owned(), unit, moved: None }
+        Quantity { name: name.to_owned(), unit, moved: None, place: None }
     }
 }
 
@@ -61,6 +64,7 @@ impl Plan<'_> {
             quantity: quantity.name.clone(),
             unit: quantity.unit,
             moved: quantity.moved,
+            place: quantity.place.clone(),
             labels: case.labels.clone(),
             sides: case.sides.iter().map(|side| Side { name: side.name.into(), samples: Vec::new() }).collect(),
         };

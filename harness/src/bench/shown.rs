@@ -2,9 +2,9 @@
 
 use comfy_table::ColumnConstraint;
 
-use super::model;
 use super::results::{Measure, Results, Side, digits};
 use super::statistics::{Ratio, Spread};
+use super::{model, scaling};
 use crate::report::{Look, Table, count, numbers_table};
 
 /// What a reader must know before the numbers: the machine, its load, and what makes it doubtful.
@@ -24,7 +24,9 @@ pub(super) fn results(results: &Results, look: Look) -> String {
     let tables = tables(results).into_iter().map(|table| format!("\n{}\n{}", table.title, whole_numbers(&table, look)));
     let not_measured = results.not_measured.iter().map(|what| format!("\nnot measured: {what}"));
     let model = model::table(results).map(|table| format!("\n{}\n{}", table.title, whole_but_last(&table, look)));
-    let parts: Vec<String> = tables.chain(model).chain(not_measured).collect();
+    let scaling = scaling::tables(results).into_iter();
+    let scaling = scaling.map(|table| format!("\n{}\n{}", table.title, whole_numbers(&table, look)));
+    let parts: Vec<String> = tables.chain(model).chain(scaling).chain(not_measured).collect();
     format!("{}\n{}", parts.join("\n"), method(results))
 }
 
@@ -43,7 +45,7 @@ pub(super) fn whole_numbers(table: &Table, look: Look) -> comfy_table::Table {
 }
 
 /// As text, in which only the last column may be broken.
-fn whole_but_last(table: &Table, look: Look) -> comfy_table::Table {
+pub(super) fn whole_but_last(table: &Table, look: Look) -> comfy_table::Table {
     let mut shown = numbers_table(table, look);
     let columns = shown.column_iter_mut().take(table.headings.len() - 1);
     columns.for_each(|column| {

@@ -59,18 +59,17 @@ impl Spread {
 
 impl Ratio {
     /// Ours to theirs, measured in pairs: the median of the pairs' ratios. The interval is that of the sign test (the order
-    /// statistics of the ratios). `None` without a pair of positive samples.
+    /// statistics of the ratios). `None` without samples, or if one is not positive: a selection would show too much.
     pub(super) fn paired(ours: &[f64], theirs: &[f64]) -> Option<Self> {
-        let pairs = ours.iter().zip(theirs).filter(|(ours, theirs)| **ours > 0.0 && **theirs > 0.0);
-        let ratios = sorted(pairs.map(|(ours, theirs)| ours / theirs).collect());
+        let (ours, theirs) = (positive(ours)?, positive(theirs)?);
+        let ratios = sorted(ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect());
         Self::between(&ratios, |outside| below_by_chance(ratios.len(), outside))
     }
 
     /// `after` to `before`, measured at different times: the median of the ratios of all pairs (Hodges and Lehmann's estimate on
-    /// a logarithmic scale). The interval is that of Mann and Whitney's test. `None` without positive samples on both sides.
+    /// a logarithmic scale). The interval is that of Mann and Whitney's test. `None` without samples, or if one is not positive.
     pub(super) fn unpaired(after: &[f64], before: &[f64]) -> Option<Self> {
-        let positive = |samples: &[f64]| samples.iter().copied().filter(|sample| *sample > 0.0).collect::<Vec<_>>();
-        let (after, before) = (positive(after), positive(before));
+        let (after, before) = (positive(after)?, positive(before)?);
         let ratios = sorted(after.iter().flat_map(|after| before.iter().map(move |before| after / before)).collect());
         let tails = u_tails(after.len(), before.len());
         Self::between(&ratios, |outside| tails.get(outside).copied().unwrap_or(1.0))
@@ -95,6 +94,11 @@ impl Ratio {
             _ => Shown::NoDifference,
         }
     }
+}
+
+/// The samples, if all are above 0.
+fn positive(samples: &[f64]) -> Option<&[f64]> {
+    samples.iter().all(|sample| *sample > 0.0).then_some(samples)
 }
 
 fn sorted(mut samples: Vec<f64>) -> Vec<f64> {

@@ -96,7 +96,9 @@ fn quantities() -> Vec<Quantity> {
 }
 
 fn servers(frame: &Frame) -> anyhow::Result<(Vec<Rc<Server>>, Vec<String>)> {
-    frame.sides("libtorch's store", Rc::new(Server::own()?), |python| Ok(Rc::new(Server::libtorch(&python)?)))
+    frame.sides("libtorch's store", vec![Rc::new(Server::own()?)], |python| {
+        Ok(vec![Rc::new(Server::libtorch(&python)?)])
+    })
 }
 
 /// The work of a turn.

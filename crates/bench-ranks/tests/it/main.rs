@@ -14,32 +14,113 @@ use serde_json::{Value, json};
 /// More than two, so that a ring is a real one, and parts are not halves.
 const RANKS: usize = 3;
 
-#[test]
-fn procs_every_collective_is_right_and_timed() {
+/// Starts the ranks and gives each order to rank 0; its answers.
+fn answers(ranks: usize, orders: Vec<Value>) -> Vec<Value> {
     let mut job = Job::new(Path::new(env!("CARGO_BIN_EXE_lockstep-bench-ranks")));
     let listener = UnixListener::bind(job.path("ranks")).unwrap();
-    let bench = thread::spawn(move || ask_for_all(&listener));
-    let ended = job.attempt(RANKS, &["ranks"]);
+    let bench = thread::spawn(move || give(&listener, ranks, &orders));
+    let ended = job.attempt(ranks, &["ranks"]);
     assert!(ended.succeeded(), "{}", ended.stderr());
-    for (collective, answer) in Collective::ALL.into_iter().zip(bench.join().unwrap()) {
+    bench.join().unwrap()
+}
+
+/// Plays the bench.
+fn give(listener: &UnixListener, ranks: usize, orders: &[Value]) -> Vec<Value> {
+    let mut connections: Vec<_> = (0..ranks).map(|_| hello(listener)).collect();
+    connections.sort_by_key(|(rank, _)| *rank);
+    assert!(connections.iter().map(|(rank, _)| *rank).eq(0..ranks));
+    let rank_0 = &mut connections[0].1;
+    let ask = |order: &Value| {
+        writeln!(rank_0.get_mut(), "{order}").unwrap();
+        serde_json::from_str(&line(rank_0)).unwrap()
+    };
+    orders.iter().map(ask).collect()
+}
+
+#[test]
+fn procs_every_collective_is_right_and_timed() {
+    let order = |collective: Collective| {
+        let bytes = [1, 4000].map(|bytes| collective.size(bytes, RANKS));
+        json!({"collective": {"operation": collective.name(), "bytes": bytes}})
+    };
+    let answers = answers(RANKS, Collective::ALL.map(order).into());
+    for (collective, answer) in Collective::ALL.into_iter().zip(answers) {
         assert_eq!(answer["wrong"], json!([0, 0]), "{collective:?}");
         let seconds = answer["seconds"].as_array().unwrap();
         assert!(seconds.len() == 2 && seconds.iter().all(|time| time.as_f64().unwrap() > 0.0), "{collective:?}");
     }
 }
 
-/// Plays the bench: asks rank 0 for each collective at two sizes.
-fn ask_for_all(listener: &UnixListener) -> Vec<Value> {
-    let mut ranks: Vec<_> = (0..RANKS).map(|_| hello(listener)).collect();
-    ranks.sort_by_key(|(rank, _)| *rank);
-    assert!(ranks.iter().map(|(rank, _)| *rank).eq(0..RANKS));
-    let rank_0 = &mut ranks[0].1;
-    let ask = |collective: Collective| {
-        let bytes = [1, 4000].map(|bytes| collective.size(bytes, RANKS));
-        writeln!(rank_0.get_mut(), "{}", json!({"operation": collective.name(), "bytes": bytes})).unwrap();
-        serde_json::from_str(&line(rank_0)).unwrap()
-    };
-    Collective::ALL.into_iter().map(ask).collect()
+#[test]
+fn procs_steps_are_timed_in_parts_and_their_gradients_are_averages() {
+    let step = |model: &str, batch: usize| json!({"step": {"model": model, "batch": batch, "steps": 2}});
+    let orders = vec![step("mlp", 2), step("resnet", 2), step("mlp", 4), step("mlp", 2)];
+    let (together, alone) = (answers(2, orders.clone()), answers(1, orders));
+    let number = |answer: &Value, name: &str| answer[name].as_f64().unwrap();
+    for answer in together.iter().chain(&alone) {
+        for part in ["step", "forward", "backward", "optimizer", "backward_alone", "all_reduces", "one_all_reduce"] {
+            assert!(number(answer, part) > 0.0, "{part} of {answer}");
+        }
+    }
+    assert_eq!(together[0]["bytes"], json!(4 * (784 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 * 10 + 10)));
+    // Rank 0 has the same batch in both groups: the same loss, and a gradient that the other rank's batch changes.
+    for (together, alone) in together.iter().zip(&alone) {
+        assert_eq!(together["loss"], alone["loss"]);
+        assert!((number(together, "gradient") / number(alone, "gradient") - 1.0).abs() > 1e-3, "{together} {alone}");
+    }
+    // No step changes the weights, so that a later one has the same work.
+    assert_eq!((&together[0]["loss"], &together[0]["gradient"]), (&together[3]["loss"], &together[3]["gradient"]));
+}
+
+#[test]
+fn procs_a_snapshot_is_written_and_loaded_again_in_both_modes() {
+    let folder = tempfile::tempdir().unwrap();
+    let order = |background: bool| json!({"snapshot": {"folder": folder.path().join(background.to_string()), "layers": 1, "background": background}});
+    let answers = answers(1, vec![order(false), order(true), order(false)]);
+    for answer in &answers {
+        assert!(
+            ["plain", "stall", "written", "loaded"].iter().all(|part| answer[part].as_f64().unwrap() > 0.0),
+            "{answer}"
+        );
+        // Weights and momentum of 4 MiB each.
+        assert!(answer["bytes"].as_u64().unwrap() > 8 << 20, "{answer}");
+        assert_eq!(answer["sum"], answers[0]["sum"]);
+    }
+    // Only a writer in the background can take time from later steps.
+    assert_eq!((&answers[0]["lost"], &answers[2]["lost"]), (&json!(0.0), &json!(0.0)));
+}
+
+#[test]
+fn procs_every_photograph_is_loaded_by_each_number_of_workers() {
+    let folder = tempfile::tempdir().unwrap();
+    let pictures = |workers: usize| json!({"pictures": {"folder": folder.path().join("Train"), "workers": workers}});
+    let draw = json!({"draw": {"folder": folder.path(), "count": 5}});
+    let answers = answers(1, vec![draw, pictures(0), pictures(2), pictures(2)]);
+    assert_eq!(answers[0]["folder"], json!(folder.path().join("Train")));
+    for answer in &answers[1..] {
+        assert_eq!((&answer["photographs"], &answer["mean"]), (&json!(5), &answers[1]["mean"]));
+        assert!(answer["seconds"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn procs_a_trace_has_the_steps_and_buckets_of_every_rank() {
+    let order = json!({"trace": {"model": "mlp", "batch": 1, "steps": 2}});
+    let answer = answers(RANKS, vec![order]).remove(0);
+    let ranks = answer["ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), RANKS);
+    for step in ranks.iter().flat_map(|steps| steps.as_array().unwrap()) {
+        let time = |name: &str| step[name].as_f64().unwrap();
+        let times = ["begun", "forward", "backward", "optimizer", "ended"].map(time);
+        assert!(times.is_sorted(), "{step}");
+        let buckets = step["buckets"].as_array().unwrap();
+        let within = |one: &Value| {
+            let [started, ended] = ["started", "ended"].map(|name| one[name].as_f64().unwrap());
+            time("backward") <= started && started <= ended && ended <= time("optimizer")
+        };
+        assert!(buckets.len() > 1 && buckets.iter().all(within), "{step}");
+    }
+    assert!(ranks.iter().all(|steps| steps.as_array().unwrap().len() == 2));
 }
 
 /// A rank, and its connection.

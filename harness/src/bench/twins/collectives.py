@@ -1,10 +1,6 @@
-"""The twin of crates/bench-ranks in Python: the same collectives on the same tensors, checked and timed in the same way."""
+"""The twin of crates/bench-ranks/src/collectives.rs: the same collectives on the same tensors, checked and timed in the same way."""
 
-import json
-import os
-import socket
 import statistics
-import sys
 import time
 
 import torch
@@ -87,27 +83,6 @@ def measure(operation, size, rank, world):
     return statistics.median(slowest.tolist()), int(wrong)
 
 
-def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    bench = socket.socket(socket.AF_UNIX)
-    bench.connect(sys.argv[1])
-    lines = bench.makefile("rw")
-    print(rank, os.environ["TORCHELASTIC_RESTART_COUNT"], os.getpid(), file=lines, flush=True)
-    while True:
-        order = [lines.readline() if rank == 0 else None]
-        dist.broadcast_object_list(order, 0)
-        if not order[0].strip():
-            break
-        order = json.loads(order[0])
-        found = [measure(order["operation"], size, rank, world) for size in order["bytes"]]
-        if rank == 0:
-            answer = {"seconds": [seconds for seconds, _ in found], "wrong": [wrong for _, wrong in found]}
-            print(json.dumps(answer), file=lines, flush=True)
-    dist.destroy_process_group()
-    # Without the interpreter's finalization, in which a thread of Gloo may still ask for the interpreter.
-    os._exit(0)
-
-
-main()
+def collective(order, rank, world):
+    found = [measure(order["operation"], size, rank, world) for size in order["bytes"]]
+    return {"seconds": [seconds for seconds, _ in found], "wrong": [wrong for _, wrong in found]}

@@ -1,0 +1,160 @@
+//! A snapshot between two training steps: what it costs the step, how long it takes until it is on disk, and to read it again.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use c10d::ProcessGroup;
+use lockstep::loader::Position;
+use lockstep::measure::Spread;
+use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
+use lockstep::snapshot::{OnSaveError, Run, SnapshotOptions, Snapshots, list};
+use lockstep::{LaunchEnv, Reporter};
+use serde::{Deserialize, Serialize};
+use tch::nn::VarStore;
+use tch::{Device, Kind, Tensor};
+
+use crate::formula::formula;
+
+/// A layer has a square matrix of this side: 4 MiB.
+const SIDE: i64 = 1024;
+const BATCH: i64 = 16;
+/// Steps without a snapshot, of which the median counts.
+const PLAIN: usize = 5;
+/// A writer in the background that is not done after this number of steps never will be.
+const MOST_STEPS: usize = 100_000;
+
+/// What the bench asks for.
+#[derive(Deserialize)]
+pub(crate) struct Order {
+    /// Of the snapshots.
+    folder: PathBuf,
+    /// Layers of the model: 4 MiB of weights each, and 4 MiB of momentum.
+    layers: i64,
+    /// Whether a thread writes while training goes on.
+    background: bool,
+}
+
+/// What rank 0 answers, in seconds.
+#[derive(Serialize)]
+pub(crate) struct Answer {
+    /// A step without a snapshot.
+    plain: f64,
+    /// What the snapshot adds to its step.
+    stall: f64,
+    /// What later steps lose to the writer in the background.
+    lost: f64,
+    /// From the beginning of the save until it is on disk.
+    written: f64,
+    /// Until model and optimizer have it again.
+    loaded: f64,
+    /// Of the file.
+    bytes: u64,
+    /// Of the absolute weights after loading: it is the same on all sides if they saved and loaded the same.
+    sum: f64,
+}
+
+/// A model that is saved, and its place in training.
+pub(crate) struct Saver {
+    layers: i64,
+    vs: VarStore,
+    optimizer: Sgd,
+    inputs: Tensor,
+    report: Reporter,
+    epoch: u64,
+}
+
+impl Saver {
+    fn new(env: &LaunchEnv, layers: i64) -> Result<Self> {
+        let vs = VarStore::new(Device::Cpu);
+        for layer in 0..layers {
+            let start = formula(&[SIDE, SIDE], 1 + layer, (3.0 / SIDE as f64).sqrt());
+            let _weights = vs.root().var_copy(&format!("layer{layer}"), &start);
+        }
+        let options = SgdOptions { lr: 0.0, momentum: 0.9, ..SgdOptions::default() };
+        let optimizer = Sgd::new(named_parameters(&vs), options)?;
+        let (inputs, report) = (formula(&[BATCH, SIDE], 0, 1.0), Reporter::new(env, Device::Cpu)?);
+        let mut saver = Saver { layers, vs, optimizer, inputs, report, epoch: 0 };
+        saver.step()?; // which makes the momentum
+        Ok(saver)
+    }
+
+    /// The seconds of a step.
+    fn step(&mut self) -> Result<f64> {
+        let begun = Instant::now();
+        self.optimizer.zero_grad();
+        let layers = named_parameters(&self.vs);
+        let outputs = layers.iter().fold(self.inputs.shallow_clone(), |inputs, (_, layer)| inputs.matmul(layer));
+        c10d::backward(&outputs.square().mean(Kind::Float))?;
+        self.optimizer.step()?;
+        Ok(begun.elapsed().as_secs_f64())
+    }
+
+    fn plain(&mut self) -> Result<f64> {
+        let times = (0..PLAIN).map(|_| self.step()).collect::<Result<Vec<_>>>()?;
+        Ok(Spread::of(&times).map_or(0.0, |spread| spread.median))
+    }
+
+    fn snapshots(&self, order: &Order) -> Snapshots {
+        let options = SnapshotOptions {
+            background: order.background,
+            on_error: OnSaveError::Stop,
+            keep: std::num::NonZeroUsize::MIN,
+            ..SnapshotOptions::default()
+        };
+        let run = Run { seed: 0, samples: 1, data: 0, batch_size: 1 };
+        Snapshots::new(&order.folder, run, options, &self.report)
+    }
+
+    fn measure(&mut self, group: &ProcessGroup, order: &Order) -> Result<Answer> {
+        let plain = self.plain()?;
+        let mut snapshots = self.snapshots(order);
+        self.epoch += 1;
+        let position = Position::start_of(self.epoch);
+        let begun = Instant::now();
+        snapshots.save(position, &self.vs, &self.optimizer)?;
+        let stall = begun.elapsed().as_secs_f64();
+        let lost = if order.background { self.until_written(&order.folder, plain)? } else { 0.0 };
+        snapshots.finish()?;
+        let written = begun.elapsed().as_secs_f64();
+        let bytes = newest(&order.folder)?.map_or(0, |(_, bytes)| bytes);
+        // So that their sum shows that loading gives them back.
+        tch::no_grad(|| self.vs.trainable_variables().iter_mut().for_each(|layer| drop(layer.zero_())));
+        let begun = Instant::now();
+        let found = self.snapshots(order).resume(&self.vs, &mut self.optimizer, group)?;
+        let loaded = begun.elapsed().as_secs_f64();
+        ensure!(found == position, "the snapshot of {position:?} was saved, and that of {found:?} was loaded");
+        let sums =
+            self.vs.trainable_variables().into_iter().map(|layer| layer.abs().sum(Kind::Double).double_value(&[]));
+        Ok(Answer { plain, stall, lost, written, loaded, bytes, sum: sums.sum() })
+    }
+
+    /// Trains until the snapshot is there; what its steps take more than plain ones.
+    fn until_written(&mut self, folder: &Path, plain: f64) -> Result<f64> {
+        let mut lost = 0.0;
+        for _ in 0..MOST_STEPS {
+            if newest(folder)?.is_some_and(|(epoch, _)| epoch == self.epoch) {
+                return Ok(lost);
+            }
+            lost += self.step()? - plain;
+        }
+        anyhow::bail!("after {MOST_STEPS} steps the snapshot is not in {}", folder.display())
+    }
+}
+
+/// The epoch and the bytes of the newest snapshot.
+fn newest(folder: &Path) -> Result<Option<(u64, u64)>> {
+    match list(folder)?.first() {
+        Some(found) => Ok(Some((found.epoch, std::fs::metadata(&found.path)?.len()))),
+        None => Ok(None),
+    }
+}
+
+/// The model is made when the first order comes, or one with another number of layers.
+pub(crate) fn run(saver: &mut Option<Saver>, env: &LaunchEnv, group: &ProcessGroup, order: &Order) -> Result<Answer> {
+    let saver = match saver {
+        Some(saver) if saver.layers == order.layers => saver,
+        none => none.insert(Saver::new(env, order.layers)?),
+    };
+    saver.measure(group, order)
+}

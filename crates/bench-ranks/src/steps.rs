@@ -1,0 +1,236 @@
+//! Training steps under DDP, timed in parts.
+//!
+//! Steps come in threes: with communication, the same again, and without (`no_sync`). The second and the third are timed; the first is
+//! there because DDP leaves something out in the step after one without communication: the broadcast of the buffers.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::rc::Rc;
+use std::time::Instant;
+
+use anyhow::Result;
+use c10d::{ProcessGroup, ReduceOp, Reducer};
+use lockstep::measure::{Repeats, Spread, time};
+use lockstep::models::Norm;
+use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
+use lockstep::results::numbers;
+use lockstep::{DdpOptions, DistributedDataParallel};
+use serde::{Deserialize, Serialize};
+use tch::nn::{ModuleT, VarStore};
+use tch::{Device, Kind, Tensor};
+
+use crate::{mlp, resnet};
+
+/// Threes of steps before the first that is timed.
+const WARM_UP: usize = 2;
+/// Channels of the ResNet's first stage.
+const WIDTH: i64 = 16;
+
+/// What the bench asks for.
+#[derive(Deserialize)]
+pub(crate) struct Order {
+    pub(crate) model: Model,
+    /// Samples in a rank's batch.
+    pub(crate) batch: i64,
+    /// Steps, or threes of them.
+    pub(crate) steps: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Model {
+    Mlp,
+    Resnet,
+}
+
+/// What rank 0 answers: medians over the steps, in seconds, of each step's mean over the ranks.
+#[derive(Serialize)]
+pub(crate) struct Answer {
+    step: f64,
+    forward: f64,
+    backward: f64,
+    /// Clearing gradients is part of it.
+    optimizer: f64,
+    /// The backward pass without communication.
+    backward_alone: f64,
+    /// The all-reduces of all buckets, started at once.
+    all_reduces: f64,
+    /// One of them, when each waits for the one before: the mean of all buckets.
+    one_all_reduce: f64,
+    /// Of the gradients.
+    bytes: u64,
+    buckets: usize,
+    /// Of this rank's batch.
+    loss: f64,
+    /// The norm of all gradients together, after a step with communication.
+    gradient: f64,
+}
+
+/// The models that were asked for so far, by their kind and batch.
+#[derive(Default)]
+pub(crate) struct Trainers(BTreeMap<(Model, i64), Trainer>);
+
+impl Trainers {
+    /// Every rank calls this with the same order.
+    pub(crate) fn run(&mut self, group: &Rc<ProcessGroup>, order: &Order) -> Result<Answer> {
+        self.of(group, order.model, order.batch)?.measure(order.steps)
+    }
+
+    /// The trainer of a model; if it is new, it takes its first steps.
+    fn of(&mut self, group: &Rc<ProcessGroup>, model: Model, batch: i64) -> Result<&mut Trainer> {
+        Ok(match self.0.entry((model, batch)) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(place) => {
+                let mut trainer = Trainer::new(Rc::clone(group), model, batch)?;
+                (0..WARM_UP).try_for_each(|_| trainer.three().map(drop))?;
+                place.insert(trainer)
+            }
+        })
+    }
+}
+
+/// A model under DDP with its optimizer and its batch; every step does the same work.
+pub(crate) struct Trainer {
+    ddp: DistributedDataParallel<Box<dyn ModuleT>>,
+    optimizer: Sgd,
+    parameters: Vec<Tensor>,
+    inputs: Tensor,
+    targets: Tensor,
+}
+
+/// When the parts of a step began, and its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marks {
+    pub(crate) begun: Instant,
+    pub(crate) forward: Instant,
+    pub(crate) backward: Instant,
+    pub(crate) optimizer: Instant,
+    pub(crate) ended: Instant,
+}
+
+impl Marks {
+    fn backward(&self) -> f64 {
+        (self.optimizer - self.backward).as_secs_f64()
+    }
+
+    /// Step, forward, backward, optimizer.
+    fn parts(&self) -> [f64; 4] {
+        let optimizer = (self.forward - self.begun) + (self.ended - self.optimizer);
+        let forward = self.backward - self.forward;
+        let [step, forward, optimizer] = [self.ended - self.begun, forward, optimizer].map(|time| time.as_secs_f64());
+        [step, forward, self.backward(), optimizer]
+    }
+}
+
+impl Trainer {
+    pub(crate) fn new(group: Rc<ProcessGroup>, model: Model, batch: i64) -> Result<Self> {
+        let (vs, rank) = (VarStore::new(Device::Cpu), group.rank().get() as i64);
+        let (net, (inputs, targets)): (Box<dyn ModuleT>, _) = match model {
+            Model::Mlp => (Box::new(mlp::network(&vs)), mlp::batch(rank, batch)),
+            Model::Resnet => (Box::new(resnet::network(&vs, Norm::Batch, WIDTH)), resnet::batch(rank, batch)),
+        };
+        // With a rate of 0 the loss stays the same, while all the work is done.
+        let options = SgdOptions { lr: 0.0, momentum: 0.9, weight_decay: 1e-5, ..SgdOptions::default() };
+        let optimizer = Sgd::new(named_parameters(&vs), options)?;
+        let ddp = DistributedDataParallel::new(net, &vs, group, &DdpOptions::default())?;
+        Ok(Trainer { ddp, optimizer, parameters: vs.trainable_variables(), inputs, targets })
+    }
+
+    pub(crate) fn reducer(&self) -> &Reducer {
+        self.ddp.reducer()
+    }
+
+    /// A step from a common start.
+    pub(crate) fn step(&mut self) -> Result<(Marks, Tensor)> {
+        let Trainer { ddp, optimizer, inputs, targets, .. } = self;
+        one(ddp, optimizer, inputs, targets)
+    }
+
+    /// Seconds of the backward pass of a step without communication.
+    fn backward_alone(&mut self) -> Result<f64> {
+        let Trainer { ddp, optimizer, inputs, targets, .. } = self;
+        Ok(ddp.no_sync(|| one(ddp, optimizer, inputs, targets))?.0.backward())
+    }
+
+    /// Three steps: the parts of the second, with the backward pass of the third last.
+    fn three(&mut self) -> Result<[f64; 5]> {
+        let _first = self.step()?;
+        let [step, forward, backward, optimizer] = self.step()?.0.parts();
+        Ok([step, forward, backward, optimizer, self.backward_alone()?])
+    }
+
+    fn measure(&mut self, steps: usize) -> Result<Answer> {
+        let rows = (0..steps).map(|_| self.three()).collect::<Result<Vec<_>>>()?;
+        let [step, forward, backward, optimizer, backward_alone] = medians(self.ddp.group(), &rows)?;
+        let (_, loss) = self.step()?;
+        let gradient = self.gradient();
+        let sizes = self.ddp.reducer().bucket_numels()?;
+        let (at_once, in_turn) = all_reduces(self.ddp.group(), &sizes, steps)?;
+        Ok(Answer {
+            step,
+            forward,
+            backward,
+            optimizer,
+            backward_alone,
+            all_reduces: at_once,
+            one_all_reduce: in_turn / sizes.len() as f64,
+            bytes: 4 * sizes.iter().sum::<usize>() as u64,
+            buckets: sizes.len(),
+            loss: loss.double_value(&[]),
+            gradient,
+        })
+    }
+
+    fn gradient(&self) -> f64 {
+        let squares =
+            self.parameters.iter().map(|parameter| parameter.grad().square().sum(Kind::Double).double_value(&[]));
+        squares.sum::<f64>().sqrt()
+    }
+}
+
+fn one(
+    ddp: &DistributedDataParallel<Box<dyn ModuleT>>,
+    optimizer: &mut Sgd,
+    inputs: &Tensor,
+    targets: &Tensor,
+) -> Result<(Marks, Tensor)> {
+    ddp.group().barrier()?;
+    let begun = Instant::now();
+    optimizer.zero_grad();
+    let forward = Instant::now();
+    let loss = ddp.forward_with(|net| net.forward_t(inputs, true))?.cross_entropy_for_logits(targets);
+    let backward = Instant::now();
+    ddp.backward(&loss)?;
+    let ended_backward = Instant::now();
+    optimizer.step()?;
+    Ok((Marks { begun, forward, backward, optimizer: ended_backward, ended: Instant::now() }, loss))
+}
+
+/// The median of each column, of rows that are means over the ranks.
+fn medians<const N: usize>(group: &ProcessGroup, rows: &[[f64; N]]) -> Result<[f64; N]> {
+    let mut sums = Tensor::from_slice(&rows.concat());
+    group.all_reduce(&mut sums, ReduceOp::Sum)?;
+    let means: Vec<f64> = numbers(&sums)?.into_iter().map(|sum| sum / group.size().get() as f64).collect();
+    let median = |column: usize| {
+        let values: Vec<f64> = means.iter().copied().skip(column).step_by(N).collect();
+        Spread::of(&values).map_or(0.0, |spread| spread.median)
+    };
+    Ok(std::array::from_fn(median))
+}
+
+/// Seconds in which buckets of these numbers of elements are reduced, with nothing else to do: all started at once, and one after the other.
+fn all_reduces(group: &ProcessGroup, sizes: &[usize], times: usize) -> Result<(f64, f64)> {
+    let repeats = Repeats { warm_up: 1, timed: times, batch: 1 };
+    let mut buckets: Vec<Tensor> =
+        sizes.iter().map(|size| Tensor::zeros([*size as i64], (Kind::Float, Device::Cpu))).collect();
+    let at_once = time(group, &repeats, || {
+        let started = buckets.iter().map(|bucket| group.all_reduce_async(bucket.shallow_clone(), ReduceOp::Sum));
+        started.collect::<c10d::Result<Vec<_>>>()?.into_iter().try_for_each(|work| work.wait().map(drop))?;
+        Ok(())
+    })?;
+    let in_turn = time(group, &repeats, || {
+        buckets.iter_mut().try_for_each(|bucket| group.all_reduce(bucket, ReduceOp::Sum))?;
+        Ok(())
+    })?;
+    Ok((at_once.median * 1e-6, in_turn.median * 1e-6))
+}

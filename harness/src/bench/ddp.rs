@@ -1,0 +1,244 @@
+//! `lockstep bench ddp`: a training step under DDP and its parts, and how much of the communication the backward pass hides.
+//!
+//! Each turn alternates steps with and without communication (`no_sync`) of the same model. The backward pass with it minus the one
+//! without is the communication that is exposed: a rank waits for it, or loses the time to the threads that send. The same buckets are
+//! also reduced alone. The overlap is the part of that time which the step does not pay.
+
+use std::cell::OnceCell;
+use std::rc::Rc;
+
+use anyhow::ensure;
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use super::frame::Frame;
+use super::machine::rank_labels;
+use super::ranks::{Backends, Program, Ranks};
+use super::results::Unit::{Seconds, Share};
+use super::rounds::{Case, Contestant, Plan, Quantity};
+use crate::exit::Code;
+use crate::report::{HostInfo, count};
+
+/// Rounding differs between kernels.
+const TOLERANCE: f64 = 1e-4;
+
+/// A network that the ranks have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Model {
+    /// Linear layers 784-1024-1024-10: 1.86 million parameters
+    Mlp,
+    /// ResNet-18 of width 16 on pictures of 32 x 32: 0.70 million parameters, and batch norms
+    Resnet,
+}
+
+/// Measures a step under DDP: forward, backward, optimizer, and the communication that the backward pass does not hide
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Models: a list
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_values = ["mlp", "resnet"])]
+    models: Vec<Model>,
+    /// Ranks: a list; each is a process of one thread on this machine
+    #[arg(long, value_name = "COUNT,…", value_delimiter = ',', default_values_t = [2], value_parser = clap::value_parser!(u16).range(1..=64))]
+    ranks: Vec<u16>,
+    /// Samples in a rank's batch
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    batch: u32,
+    /// Threes of steps in a turn: one that is not timed, one with communication, one without
+    #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    steps: u32,
+    #[command(flatten)]
+    backends: Backends,
+    #[command(flatten)]
+    frame: Frame,
+}
+
+impl Options {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let (cores, patience) = (HostInfo::here().cores, self.frame.patience());
+        self.frame.exec("ddp", |signals| {
+            let (programs, not_measured) = programs(&self.backends, &self.frame)?;
+            let mut plan = Plan { cases: vec![], not_measured };
+            for ranks in self.ranks.iter().copied().map(usize::from) {
+                let jobs = Ranks::of_each(&programs, ranks, patience, signals);
+                plan.cases.extend(self.models.iter().map(|model| {
+                    let order = Order { model: *model, batch: self.batch, steps: self.steps };
+                    Case {
+                        name: case(*model, ranks, self.batch),
+                        quantities: quantities(ranks),
+                        labels: rank_labels(ranks, cores),
+                        sides: sides_of(&jobs, order, move |step, time| step.values(ranks, time)),
+                    }
+                }));
+            }
+            Ok(plan)
+        })
+    }
+}
+
+/// Ours, and Python's with both of its optimizers: by default it loops over the parameters, ours has one kernel for all.
+pub(super) fn programs(backends: &Backends, frame: &Frame) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
+    backends.sides(frame, "Python's DDP", |python| {
+        Ok(vec![Program::twin("python", &python, &[]), Program::twin("python-fused", &python, &["--fused"])])
+    })
+}
+
+fn quantities(ranks: usize) -> Vec<Quantity> {
+    let parts = ["step", "forward", "backward", "optimizer", "processor time of the turn"];
+    let exchange = [
+        Quantity::new("exposed communication", Seconds),
+        Quantity::new("all-reduces alone", Seconds),
+        Quantity::new("overlap", Share),
+    ];
+    let parts = parts.map(|name| Quantity::new(name, Seconds)).into_iter();
+    if ranks > 1 { parts.chain(exchange).collect() } else { parts.collect() }
+}
+
+/// The name has all that the time depends on, so that only the same work is compared.
+pub(super) fn case(model: Model, ranks: usize, batch: u32) -> String {
+    format!("{}, {}, {} each", model.name(), count(ranks, "rank"), count(batch as usize, "sample"))
+}
+
+/// What the ranks are asked: see `crates/bench-ranks`.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Order {
+    pub(super) model: Model,
+    pub(super) batch: u32,
+    pub(super) steps: u32,
+}
+
+/// What they answer: medians of the steps in seconds, each the mean of all ranks where nothing else is said.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct Step {
+    pub(super) step: f64,
+    forward: f64,
+    backward: f64,
+    optimizer: f64,
+    /// The backward pass without communication.
+    backward_alone: f64,
+    /// All buckets reduced at once, with nothing else to do: of the slowest rank, for which the others wait.
+    pub(super) all_reduces: f64,
+    /// One of them, when each waits for the one before: the mean of all buckets.
+    pub(super) one_all_reduce: f64,
+    /// Bytes of the gradients.
+    bytes: u64,
+    buckets: u32,
+    /// Of rank 0, before and after the averaging: they show that all sides did the same work.
+    loss: f64,
+    gradient: f64,
+}
+
+impl Step {
+    pub(super) fn exposed(&self) -> f64 {
+        self.backward - self.backward_alone
+    }
+
+    /// Bytes of one all-reduce: the mean of all buckets.
+    pub(super) fn bucket(&self) -> f64 {
+        self.bytes as f64 / f64::from(self.buckets)
+    }
+
+    /// The part of the communication that costs the step nothing.
+    fn overlap(&self) -> f64 {
+        1.0 - self.exposed() / self.all_reduces
+    }
+
+    fn values(&self, ranks: usize, processor_time: f64) -> Vec<f64> {
+        let parts = [self.step, self.forward, self.backward, self.optimizer, processor_time];
+        let exchange = [self.exposed(), self.all_reduces, self.overlap()];
+        if ranks > 1 { [&parts[..], &exchange].concat() } else { parts.into() }
+    }
+}
+
+impl Model {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Model::Mlp => "mlp",
+            Model::Resnet => "resnet",
+        }
+    }
+}
+
+/// The loss and the gradient's norm that all sides of a case must have.
+#[derive(Debug, Default)]
+struct SameWork(OnceCell<[f64; 2]>);
+
+impl SameWork {
+    /// # Errors
+    /// They differ from those of the side that was first.
+    fn check(&self, step: &Step) -> anyhow::Result<()> {
+        let found = [step.loss, step.gradient];
+        let first = self.0.get_or_init(|| found);
+        for (what, found, first) in [("loss", found[0], first[0]), ("norm of the gradient", found[1], first[1])] {
+            let apart = (found - first).abs() / first.abs();
+            ensure!(apart <= TOLERANCE, "the {what} is {found}, and {first} where it was first: not the same work");
+        }
+        Ok(())
+    }
+}
+
+/// A side for each job, all of which do the same work; `values` makes them of a step and of a turn's processor time.
+pub(super) fn sides_of<'a>(
+    jobs: &[Rc<Ranks<'a>>],
+    order: Order,
+    values: impl Fn(&Step, f64) -> Vec<f64> + Clone + 'a,
+) -> Vec<Contestant<'a>> {
+    let same = Rc::new(SameWork::default());
+    let side = |job: &Rc<Ranks<'a>>| {
+        let (job, same, values) = (Rc::clone(job), Rc::clone(&same), values.clone());
+        let name = job.name;
+        let mut ready = false;
+        let turn = move || {
+            if !std::mem::replace(&mut ready, true) {
+                // The ranks make the model, which is no part of any step.
+                job.ask::<Step>("step", Order { steps: 1, ..order })?;
+            }
+            let before = job.processor_time();
+            let step: Step = job.ask("step", order)?;
+            same.check(&step)?;
+            Ok(values(&step, job.processor_time() - before))
+        };
+        Contestant { name, turn: Box::new(turn) }
+    };
+    jobs.iter().map(side).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(backward: f64, loss: f64) -> Step {
+        Step {
+            step: 0.1,
+            forward: 0.03,
+            backward,
+            optimizer: 0.01,
+            backward_alone: 0.05,
+            all_reduces: 0.02,
+            one_all_reduce: 0.015,
+            bytes: 8,
+            buckets: 2,
+            loss,
+            gradient: 1.0,
+        }
+    }
+
+    #[test]
+    fn overlap_is_what_the_backward_pass_hides() {
+        let all = |backward| step(backward, 1.0).overlap();
+        assert!((all(0.05) - 1.0).abs() < 1e-12 && all(0.07).abs() < 1e-12 && (all(0.06) - 0.5).abs() < 1e-12);
+        assert_eq!(step(0.06, 1.0).values(2, 1.0).len(), quantities(2).len());
+        assert_eq!(step(0.06, 1.0).values(1, 1.0).len(), quantities(1).len());
+        assert_eq!(step(0.06, 1.0).bucket(), 4.0);
+    }
+
+    #[test]
+    fn sides_with_another_loss_did_not_do_the_same_work() {
+        let same = SameWork::default();
+        same.check(&step(0.06, 2.0)).unwrap();
+        same.check(&step(0.07, 2.000_01)).unwrap();
+        let error = same.check(&step(0.06, 2.1)).unwrap_err().to_string();
+        assert_eq!(error, "the loss is 2.1, and 2 where it was first: not the same work");
+        assert!(same.check(&step(0.06, f64::NAN)).is_err());
+    }
+}

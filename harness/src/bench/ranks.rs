@@ -1,0 +1,163 @@
+//! Ranks that link libtorch and live through all rounds of a bench: each side has a program that does what it is ordered to, ours
+//! (`crates/bench-ranks`) or its twin in Python. Both run under our launcher, so that only the programs differ.
+
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use lockstep_process::Signals;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::frame::Frame;
+use super::job::Job;
+use super::launcher::{Launcher, Shape};
+use super::peer::Python;
+use crate::lab_run::program_beside;
+
+/// Our program, next to this one.
+const PROGRAM: &str = "lockstep-bench-ranks";
+/// The same in Python: the last file has `main`.
+const TWIN: &str = concat!(
+    include_str!("twins/collectives.py"),
+    include_str!("twins/steps.py"),
+    include_str!("twins/pictures.py"),
+    include_str!("twins/snapshots.py"),
+    include_str!("twins/ranks.py")
+);
+
+/// A side's name, and what its ranks run.
+#[derive(Clone, Debug)]
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    words: Vec<OsString>,
+}
+
+/// What carries the collectives of our ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Backend {
+    /// Shared memory if possible, otherwise Gloo
+    Auto,
+    /// Sockets
+    Gloo,
+    /// Shared memory
+    Shm,
+}
+
+/// The sides of a bench that are ours.
+#[derive(Debug, Args)]
+pub(super) struct Backends {
+    /// What carries our collectives: a list. The first is the side `lockstep`, each further one a side of its own
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_values = ["gloo"])]
+    backends: Vec<Backend>,
+}
+
+impl Backends {
+    /// Ours, and those of `theirs` that are at hand: see [`Frame::sides`].
+    ///
+    /// # Errors
+    /// Our program was not built.
+    pub(super) fn sides(
+        &self,
+        frame: &Frame,
+        peer: &str,
+        theirs: impl FnOnce(Python) -> anyhow::Result<Vec<Program>>,
+    ) -> anyhow::Result<(Vec<Program>, Vec<String>)> {
+        let named = |(place, backend): (usize, &Backend)| {
+            Program::named(if place == 0 { "lockstep" } else { backend.side() }, *backend)
+        };
+        let own = self.backends.iter().enumerate().map(named).collect::<anyhow::Result<Vec<_>>>()?;
+        frame.sides(peer, own, theirs)
+    }
+}
+
+impl Backend {
+    fn name(self) -> &'static str {
+        self.side().trim_start_matches("lockstep-")
+    }
+
+    fn side(self) -> &'static str {
+        match self {
+            Backend::Auto => "lockstep-auto",
+            Backend::Gloo => "lockstep-gloo",
+            Backend::Shm => "lockstep-shm",
+        }
+    }
+}
+
+impl Program {
+    /// Ours, over Gloo.
+    ///
+    /// # Errors
+    /// It was not built.
+    pub(super) fn own() -> anyhow::Result<Self> {
+        Self::named("lockstep", Backend::Gloo)
+    }
+
+    fn named(name: &'static str, backend: Backend) -> anyhow::Result<Self> {
+        let words = [program_beside(PROGRAM)?.into(), "--backend".into(), backend.name().into()];
+        Ok(Program { name, words: words.into() })
+    }
+
+    /// The twin, with flags that `twins/ranks.py` lists.
+    pub(super) fn twin(name: &'static str, python: &Python, flags: &[&str]) -> Self {
+        let words = [python.program.clone().into(), "-c".into(), TWIN.into()];
+        Program { name, words: words.into_iter().chain(flags.iter().map(OsString::from)).collect() }
+    }
+}
+
+/// The ranks of one side.
+pub(super) struct Ranks<'a> {
+    pub(super) name: &'static str,
+    program: Program,
+    shape: Shape,
+    patience: Duration,
+    signals: &'a Signals,
+    job: RefCell<Option<Job<'a>>>,
+}
+
+impl<'a> Ranks<'a> {
+    /// Ranks that start with the first order.
+    pub(super) fn new(program: &Program, ranks: usize, patience: Duration, signals: &'a Signals) -> Rc<Self> {
+        let (name, program, shape) = (program.name, program.clone(), Shape { ranks, agents: 1 });
+        Rc::new(Ranks { name, program, shape, patience, signals, job: RefCell::new(None) })
+    }
+
+    /// Those of each side.
+    pub(super) fn of_each(
+        programs: &[Program],
+        ranks: usize,
+        patience: Duration,
+        signals: &'a Signals,
+    ) -> Vec<Rc<Self>> {
+        programs.iter().map(|program| Ranks::new(program, ranks, patience, signals)).collect()
+    }
+
+    /// Sends an order of this kind and waits for rank 0's answer.
+    ///
+    /// # Errors
+    /// The ranks did not start or ended; the answer is none.
+    pub(super) fn ask<A: DeserializeOwned>(&self, kind: &str, order: impl Serialize) -> anyhow::Result<A> {
+        let mut running = self.job.borrow_mut();
+        let job = match &mut *running {
+            Some(job) => job,
+            none => none.insert(self.start()?),
+        };
+        let line = job.ask(&serde_json::json!({ kind: order }).to_string())?;
+        serde_json::from_str(&line).with_context(|| format!("rank 0 answered {line:?}"))
+    }
+
+    /// Processor time of all ranks and their children so far, in seconds; 0 before the first order.
+    pub(super) fn processor_time(&self) -> f64 {
+        self.job.borrow().as_ref().map_or(0.0, Job::processor_time)
+    }
+
+    fn start(&self) -> anyhow::Result<Job<'a>> {
+        let mut job = Job::start(&Launcher::own(), &self.program.words, self.shape, 0, self.patience, self.signals)?;
+        job.until_up(0)?;
+        Ok(job)
+    }
+}

@@ -1,0 +1,276 @@
+//! `lockstep bench trace`: the timeline of a few training steps under DDP on every rank: forward, backward, each bucket's all-reduce,
+//! waiting, optimizer; as a table, as a trace for chrome://tracing and Perfetto, and as a picture.
+//!
+//! Ranks note the time where a part begins, and a communication hook where the all-reduce of a bucket begins and ends. When the last
+//! bucket begins, all gradients are there: from then on a rank waits.
+
+mod events;
+mod timeline;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use lockstep_process::Signals;
+use serde::Deserialize;
+
+use super::ddp::{Model, Order};
+use super::machine::{State, rank_labels};
+use super::ranks::{Program, Ranks};
+use super::results::Unit;
+use super::shown::whole_but_last;
+use super::statistics::Spread;
+use crate::exit::Code;
+use crate::report::{HostInfo, Screen, Table, count, save};
+
+/// Shows a step's timeline on every rank: forward, backward, each bucket's all-reduce, waiting, optimizer
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The model
+    #[arg(long, value_name = "NAME", default_value = "mlp")]
+    model: Model,
+    /// Ranks; each is a process of one thread on this machine
+    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
+    ranks: u16,
+    /// Samples in a rank's batch
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    batch: u32,
+    /// Steps; the picture shows the last
+    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    steps: u32,
+    /// Write the timeline: .json for chrome://tracing and ui.perfetto.dev, or .svg; may be repeated
+    #[arg(long = "report", value_name = "FILE")]
+    reports: Vec<File>,
+    /// Time limit of each wait for the ranks, in seconds
+    #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+}
+
+/// A file, in the format that its extension sets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum File {
+    Events(PathBuf),
+    Picture(PathBuf),
+}
+
+impl FromStr for File {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name.rsplit_once('.').map(|(_, ending)| ending) {
+            Some("json") => Ok(File::Events(name.into())),
+            Some("svg") => Ok(File::Picture(name.into())),
+            _ => Err("the name must end with .json or .svg".to_owned()),
+        }
+    }
+}
+
+/// What the ranks answer: see `crates/bench-ranks`.
+#[derive(Debug, Deserialize)]
+struct Timeline {
+    /// The steps of each rank.
+    ranks: Vec<Vec<Step>>,
+}
+
+/// When the parts of a step began, and its end, in microseconds of the system's clock.
+#[derive(Clone, Debug, Deserialize)]
+struct Step {
+    /// Clearing the gradients.
+    begun: f64,
+    forward: f64,
+    backward: f64,
+    /// Also the end of the backward pass.
+    optimizer: f64,
+    ended: f64,
+    buckets: Vec<Bucket>,
+}
+
+/// An all-reduce.
+#[derive(Clone, Debug, Deserialize)]
+struct Bucket {
+    bucket: usize,
+    bytes: u64,
+    started: f64,
+    ended: f64,
+}
+
+impl Options {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let (ranks, screen, machine) = (usize::from(self.ranks), Screen::new(false), HostInfo::here());
+        let signals = Signals::listen().context("cannot listen for signals")?;
+        let state = State::now();
+        screen.line(format!("{}\n{}", machine.summary(), state.summary()));
+        let notes = state.labels(machine.cores).into_iter().chain(rank_labels(ranks, machine.cores));
+        notes.for_each(|note| screen.line(format!("note: {note}")));
+        let job = Ranks::new(&Program::own()?, ranks, Duration::from_secs(self.timeout), &signals);
+        let order = Order { model: self.model, batch: self.batch, steps: self.steps };
+        let timeline: Timeline = job.ask("trace", order)?;
+        let title = format!(
+            "{} on {}, {} a rank",
+            self.model.name(),
+            count(ranks, "rank"),
+            count(self.batch as usize, "sample")
+        );
+        let table = timeline.table(&title);
+        screen.line(format!("\n{}\n{}", table.title, whole_but_last(&table, screen.look())));
+        let steps = count(self.steps as usize, "step");
+        screen.line(format!(
+            "median of {steps}; waits: from the start of the last bucket to the end of backward; hidden: the part of the all-reduces' time \
+             before that; last: in how many steps the others waited for its gradients"
+        ));
+        self.reports.iter().try_for_each(|file| file.write(&timeline, &title))?;
+        Ok(Code::Success)
+    }
+}
+
+impl File {
+    fn write(&self, timeline: &Timeline, title: &str) -> anyhow::Result<()> {
+        let (path, text) = match self {
+            File::Events(path) => (path, events::json(timeline)?),
+            File::Picture(path) => (path, timeline::picture(timeline, title)),
+        };
+        save(path, &text).with_context(|| format!("cannot write the timeline to {}", path.display()))
+    }
+}
+
+impl Timeline {
+    /// A row for each rank.
+    fn table(&self, title: &str) -> Table {
+        let headings = ["rank", "step", "forward", "backward", "waits", "optimizer", "all-reduces", "hidden", "last"];
+        let rows = self.ranks.iter().enumerate().map(|(rank, steps)| {
+            let time = |of: fn(&Step) -> f64| Unit::Seconds.show(1e-6 * median(steps.iter().map(of)));
+            let hidden = Unit::Share.show(median(steps.iter().map(Step::hidden)));
+            let parts = [
+                time(|step| step.ended - step.begun),
+                time(|step| step.backward - step.forward),
+                time(|step| step.optimizer - step.backward),
+                time(Step::waits),
+                time(|step| step.forward - step.begun + step.ended - step.optimizer),
+                time(|step| length(&step.reducing(f64::INFINITY))),
+            ];
+            let last = format!("{}/{}", self.was_last(rank), steps.len());
+            std::iter::once(rank.to_string()).chain(parts).chain([hidden, last]).collect()
+        });
+        Table { title: title.to_owned(), headings: headings.map(str::to_owned).into(), rows: rows.collect() }
+    }
+
+    /// In how many steps this rank's gradients were complete after those of all others: the others waited for it.
+    fn was_last(&self, rank: usize) -> usize {
+        let complete = |rank: usize, step: usize| self.ranks[rank].get(step).and_then(Step::complete);
+        let latest = |step: &usize| {
+            let all = (0..self.ranks.len()).filter_map(|rank| Some((rank, complete(rank, *step)?)));
+            all.max_by(|one, other| one.1.total_cmp(&other.1)).map(|(rank, _)| rank)
+        };
+        (0..self.ranks[rank].len()).filter(|step| latest(step) == Some(rank)).count()
+    }
+}
+
+impl Step {
+    /// When all gradients were there: the last bucket began.
+    fn complete(&self) -> Option<f64> {
+        self.buckets.iter().map(|bucket| bucket.started).max_by(f64::total_cmp)
+    }
+
+    fn waits(&self) -> f64 {
+        self.complete().map_or(0.0, |complete| self.optimizer - complete)
+    }
+
+    /// The part of the time of all-reduces in which the rank still computed gradients.
+    fn hidden(&self) -> f64 {
+        let until = self.complete().unwrap_or(self.optimizer);
+        length(&self.reducing(until)) / length(&self.reducing(f64::INFINITY))
+    }
+
+    /// The intervals before `until` in which buckets are reduced, in order and apart from each other.
+    fn reducing(&self, until: f64) -> Vec<(f64, f64)> {
+        let mut all: Vec<_> = self.buckets.iter().map(|bucket| (bucket.started, bucket.ended.min(until))).collect();
+        all.retain(|(from, to)| from < to);
+        all.sort_by(|one, other| one.0.total_cmp(&other.0));
+        all.into_iter().fold(Vec::new(), |mut apart: Vec<(f64, f64)>, (from, to)| {
+            match apart.last_mut() {
+                Some(last) if from <= last.1 => last.1 = last.1.max(to),
+                _ => apart.push((from, to)),
+            }
+            apart
+        })
+    }
+
+    /// The parts of the rank's own thread, in order: name, begin, end. Waiting is the end of the backward pass.
+    fn parts(&self) -> Vec<(&'static str, f64, f64)> {
+        let complete = self.complete().unwrap_or(self.optimizer);
+        vec![
+            ("clear gradients", self.begun, self.forward),
+            ("forward", self.forward, self.backward),
+            ("backward", self.backward, complete),
+            ("wait", complete, self.optimizer),
+            ("optimizer", self.optimizer, self.ended),
+        ]
+    }
+}
+
+fn length(intervals: &[(f64, f64)]) -> f64 {
+    intervals.iter().map(|(from, to)| to - from).sum()
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    Spread::of(&values.collect::<Vec<_>>()).map_or(0.0, |spread| spread.median)
+}
+
+#[cfg(test)]
+mod testing {
+    use super::*;
+
+    /// Two ranks and one step, in microseconds: rank 1 is slower by 1 ms, and reduces two buckets.
+    pub(super) fn sample() -> Timeline {
+        let bucket = |bucket, bytes, started, ended| Bucket { bucket, bytes, started, ended };
+        let step = |late: f64| Step {
+            begun: 1e15,
+            forward: 1e15 + 100.0,
+            backward: 1e15 + 3000.0,
+            optimizer: 1e15 + 12_000.0,
+            ended: 1e15 + 13_000.0,
+            buckets: vec![
+                bucket(0, 1 << 20, 1e15 + 5000.0 + late, 1e15 + 8000.0),
+                bucket(1, 4 << 20, 1e15 + 7000.0 + late, 1e15 + 11_000.0),
+            ],
+        };
+        Timeline { ranks: vec![vec![step(0.0)], vec![step(1000.0)]] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::sample;
+    use super::*;
+
+    #[test]
+    fn shows_parts_of_each_rank_and_who_was_last() {
+        let table = sample().table("mlp");
+        let row = |rank: usize| table.rows[rank].iter().map(String::as_str).collect::<Vec<_>>();
+        assert_eq!(row(0), ["0", "13.0 ms", "2.90 ms", "9.00 ms", "5.00 ms", "1.10 ms", "6.00 ms", "33.3 %", "0/1"]);
+        assert_eq!(row(1), ["1", "13.0 ms", "2.90 ms", "9.00 ms", "4.00 ms", "1.10 ms", "5.00 ms", "40.0 %", "1/1"]);
+    }
+
+    #[test]
+    fn adds_up_intervals_that_overlap_once() {
+        let mut step = sample().ranks[0][0].clone();
+        let bucket = |started: f64, ended: f64| Bucket { bucket: 0, bytes: 1, started, ended };
+        step.buckets =
+            vec![bucket(5.0, 9.0), bucket(1.0, 3.0), bucket(6.0, 7.0), bucket(8.0, 12.0), bucket(20.0, 20.0)];
+        assert_eq!(step.reducing(f64::INFINITY), [(1.0, 3.0), (5.0, 12.0)]);
+        assert_eq!((step.reducing(6.0), length(&step.reducing(6.0))), (vec![(1.0, 3.0), (5.0, 6.0)], 3.0));
+        let one_after_the_other = |parts: Vec<(&str, f64, f64)>| parts.windows(2).all(|pair| pair[0].2 == pair[1].1);
+        assert!(one_after_the_other(sample().ranks[1][0].parts()));
+    }
+
+    #[test]
+    fn takes_the_format_from_the_ending() {
+        assert_eq!("a.json".parse(), Ok(File::Events("a.json".into())));
+        assert_eq!("b/a.svg".parse(), Ok(File::Picture("b/a.svg".into())));
+        for name in ["a.html", "json", ""] {
+            assert!(name.parse::<File>().is_err(), "{name}");
+        }
+    }
+}

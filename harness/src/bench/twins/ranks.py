@@ -1,0 +1,44 @@
+
+
+"""The twin of crates/bench-ranks in Python, after the files with what it can do.
+
+Its last argument is the bench's socket. Before it, `--fused` asks for SGD's fused kernel instead of Python's default, and `--sync` for
+files that are safe on disk.
+"""
+
+import datetime
+import json
+import os
+import socket
+import sys
+
+import torch
+import torch.distributed as dist
+
+KINDS = {"collective": collective, "pictures": pictures, "snapshot": snapshot, "step": step}  # noqa: F821, the files before this one
+
+
+def main():
+    torch.set_num_threads(1)
+    # The other ranks wait for rank 0 while the bench measures something else.
+    dist.init_process_group("gloo", timeout=datetime.timedelta(days=1))
+    rank, world = dist.get_rank(), dist.get_world_size()
+    bench = socket.socket(socket.AF_UNIX)
+    bench.connect(sys.argv[-1])
+    lines = bench.makefile("rw")
+    print(rank, os.environ["TORCHELASTIC_RESTART_COUNT"], os.getpid(), file=lines, flush=True)
+    while True:
+        line = [lines.readline() if rank == 0 else None]
+        dist.broadcast_object_list(line, 0)
+        if not line[0].strip():
+            break
+        ((kind, order),) = json.loads(line[0]).items()
+        answer = KINDS[kind](order, rank, world)
+        if rank == 0:
+            print(json.dumps(answer), file=lines, flush=True)
+    dist.destroy_process_group()
+    # Without the interpreter's finalization, in which a thread of Gloo may still ask for the interpreter.
+    os._exit(0)
+
+
+main()
