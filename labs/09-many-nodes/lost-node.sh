@@ -80,8 +80,8 @@ if [ "$how" = cut ]; then
     grep -qa 'number\\":1' "$one" || { echo "$one is not of the later attempt" >&2; exit 1; }
   done
 fi
-told='attempt|World|node|No snapshot|Resuming|srun: error: Node|lockstep: (node|rank)|warning: this|Final'
-grep -E "^(\[default0\]:)?($told|error: attempt)" "job-$job.txt"
+lines='attempt|World|node|No snapshot|Resuming|srun: error: Node|lockstep: (node|rank)|warning: this|Final'
+grep -E "^(\[default0\]:)?($lines|error: attempt)" "job-$job.txt"
 echo
 echo "undisturbed: $(weights "job-$undisturbed.txt")"
 echo "$how: $(weights "job-$job.txt")"

@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 use c10d::ProcessGroup;
 use lockstep::{LaunchEnv, init_process_group};
+use lockstep_contract::error_file::panic_text;
 use lockstep_contract::exercise::{ANSWERS, Answer, Answers, CALL, Call};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -153,8 +154,7 @@ fn record_panics() {
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Answer {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    let text = panic_text(panic).unwrap_or("no message");
     match text.strip_prefix(TODO) {
         Some(what) => Answer::NotStarted { what: what.trim_start_matches(": ").into() },
         None => Answer::Panicked { message: text.into(), place: PLACE.take() },

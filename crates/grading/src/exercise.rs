@@ -66,6 +66,8 @@ pub enum Checks {
     Training,
     /// Nodes with any numbers of workers, and any launcher, train as one node does.
     Nodes,
+    /// Several ranks train as one rank does, in one pass of a step or several; with compressed gradients nearly so.
+    Scaling,
     /// Messages between ranks arrive, between processes and between threads.
     Messages,
     /// Each collective leaves the right result on each rank, between processes and between threads.

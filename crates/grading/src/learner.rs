@@ -47,23 +47,14 @@ pub fn main(lab: &Lab, program: &str, folder: &str) -> ExitCode {
     }
 }
 
-/// Runs a helper if [`Runner`](crate::Runner) started this executable as one. Call this first in `main`.
+/// Runs a helper if [`Runner`](crate::Runner) or the launcher started this executable as one. Call this first in `main`.
 pub fn helper() -> Option<ExitCode> {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let (name, rest) = args.split_first()?;
-    let done = help(name.to_str()?, rest)?;
-    Some(done.map_or_else(cannot_start, |()| ExitCode::SUCCESS))
-}
-
-/// Runs the helper of this name with its arguments. Returns `None` if no helper has this name.
-pub fn help(name: &str, args: &[OsString]) -> Option<anyhow::Result<()>> {
-    let confined = || (name == CONFINED).then(|| runner::confined(args));
-    lockstep_process::helper(name, args).or_else(confined)
-}
-
-fn cannot_start(error: anyhow::Error) -> ExitCode {
-    eprintln!("error: {error:#}");
-    ExitCode::from(127)
+    let (name, args) = args.split_first()?;
+    match name.to_str()? {
+        CONFINED => Some(lockstep_process::helper_code(CONFINED, runner::confined(args))),
+        _ => lockstep_process::helper_main(),
+    }
 }
 
 /// Grades the named tasks in order (all tasks if `names` is empty), prints each result and returns true if all pass. Records

@@ -28,4 +28,4 @@ pub use exercise::{Grading, Lab};
 pub use finding::{Finding, Found, Verdict, explain};
 pub use numbers::Numbers;
 pub use options::{DEADLINE, Options};
-pub use runner::{CallOptions, RankOutcome, Runner};
+pub use runner::{CallOptions, Inputs, RankOutcome, Runner};

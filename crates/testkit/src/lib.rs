@@ -193,6 +193,11 @@ impl Running {
         Running { child, stdout: drain(stdout), stderr: drain(stderr) }
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.0.id()
+    }
+
     /// Waits until the process, and every other process that inherited its output, have ended.
     pub fn end(mut self) -> Output {
         let wait = |pipe: &Receiver<Vec<u8>>| receive(pipe).expect("a process did not end").unwrap_or_default();

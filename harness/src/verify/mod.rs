@@ -5,6 +5,7 @@
 
 mod labs;
 mod nodes;
+mod scaling;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -112,6 +113,7 @@ impl Series {
             Checks::OneDevice => self.prove_one_device(lab, program),
             Checks::Training => self.prove_training(lab, program),
             Checks::Nodes => self.prove_nodes(lab, program),
+            Checks::Scaling => self.prove_scaling(lab, program),
             Checks::Messages => self.prove_messages(lab, program, messages_arrive),
             Checks::Collectives => self.prove_messages(lab, program, collectives_hold),
         }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // a test may
 
+mod primer;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -4,11 +4,15 @@
 
 mod common;
 
-use common::{job_with, quick, undisturbed};
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+
+use common::{job_with, lab, new_job, quick, undisturbed};
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Fault, Point};
-use lockstep_contract::wish::{SAVE, SAVE_AND_END, SAVED};
-use lockstep_testkit::{Attempt, Job, margin};
+use lockstep_contract::wish::{LAUNCHER, SAVE, SAVE_AND_END, SAVED, SNAPSHOT_ON};
+use lockstep_testkit::{Attempt, Job, Running, margin};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A rank gets a signal after a step, before it looks for one.
 fn signal(rank: usize, epoch: u64, step: u64, signal: i32) -> Fault {
@@ -102,4 +106,41 @@ fn stops_at_random_steps_change_no_bit() {
     assert_eq!(job.finish(2, &args), 1);
     assert_eq!(job.injected(), stops.len());
     assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
+}
+
+/// A rank to whose launcher, this process or another one, SIGTERM is a wish. It has begun to train, and would for long.
+fn trains(job: &Job, launcher: u32) -> Running {
+    let mut command = job.command(lab());
+    command.args(quick("mlp", "100000")).env(SNAPSHOT_ON, "SIGTERM").env(LAUNCHER, launcher.to_string());
+    let running = Running::start(command);
+    let saved = || fs::read_dir(job.path("snapshots")).is_ok_and(|mut entries| entries.next().is_some());
+    lockstep_watchdog::until(saved).expect("the rank did not save");
+    running
+}
+
+#[test]
+fn sigterm_of_a_scheduler_saves_and_ends_and_that_of_the_launcher_ends_at_once() {
+    let me = std::process::id();
+    let end = |launcher: u32| {
+        let job = new_job();
+        let rank = trains(&job, launcher);
+        kill_process(Pid::from_raw(rank.pid() as i32).unwrap(), Signal::TERM).unwrap();
+        rank.end().status
+    };
+    assert_eq!(end(me).signal(), Some(15));
+    assert_eq!(end(me + 1).code(), Some(SAVED.into()));
+}
+
+#[test]
+fn a_run_that_sigterm_ended_goes_on_with_the_same_bits() {
+    let args = quick("mlp", "8");
+    let job = job_with(&[signal(0, 0, 3, 15)]);
+    let run = || {
+        let mut command = job.command(lab());
+        command.args(&args).env(SNAPSHOT_ON, "SIGTERM").env(LAUNCHER, "1").output().unwrap()
+    };
+    let first = run();
+    assert_eq!(first.status.code(), Some(SAVED.into()), "{}", String::from_utf8_lossy(&first.stderr));
+    assert!(run().status.success());
+    assert!(job.weights(1) == undisturbed(1, &args), "the weights have other bits");
 }

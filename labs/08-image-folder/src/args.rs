@@ -4,10 +4,11 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::Parser;
-use lockstep::checkpoint;
+use lockstep::data::DataError;
 use lockstep::device::DeviceChoice;
 use lockstep::snapshot::SaveArgs;
-use lockstep_vision::OnBroken;
+use lockstep::{Reporter, checkpoint};
+use lockstep_vision::{DecodedCache, OnBroken};
 
 /// Train a classifier of storm damage on a folder of photographs for each class
 #[derive(Parser)]
@@ -30,6 +31,13 @@ pub(crate) struct Args {
     /// What to do about a photograph that cannot be read; in training, `skip` uses the next photograph instead
     #[arg(long, value_enum, default_value_t)]
     pub(crate) on_broken_image: OnBroken,
+    /// Keep decoded photographs in this folder, for later epochs and runs and for the other ranks of this host; in /dev/shm they
+    /// take memory
+    #[arg(long, requires = "data")]
+    pub(crate) cache: Option<PathBuf>,
+    /// Mebibytes that the folder of decoded photographs may take
+    #[arg(long, default_value_t = 4096, requires = "cache")]
+    pub(crate) cache_limit: u64,
     /// Width and height that photographs are resized to
     #[arg(long, default_value = "244")]
     pub(crate) image_size: NonZeroU32,
@@ -65,4 +73,15 @@ pub(crate) struct Args {
     /// Where to train
     #[arg(long, value_enum, default_value_t)]
     pub(crate) device: DeviceChoice,
+}
+
+impl Args {
+    /// The cache of decoded photographs, if one is wanted.
+    pub(crate) fn cache(&self, report: &Reporter) -> Result<Option<DecodedCache>, DataError> {
+        let report = report.clone();
+        let open = |folder: &PathBuf| {
+            DecodedCache::open(folder, self.cache_limit.saturating_mul(1 << 20), move |message| report.warn(message))
+        };
+        self.cache.as_ref().map(open).transpose()
+    }
 }

@@ -43,7 +43,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
 
     // ANCHOR: data
     let drawn = args.samples.get();
-    let houses = houses_or_drawn(args.data.as_deref(), args.seed, drawn, drawn.div_ceil(4))?;
+    let cache = args.cache(&report)?;
+    let houses = houses_or_drawn(args.data.as_deref(), cache, args.seed, drawn, drawn.div_ceil(4))?;
     let classes = houses.train.classes().to_vec();
     houses.notes.into_iter().for_each(|note| report.warn_once(note));
     let set = |pictures, pipeline: Pipeline| {

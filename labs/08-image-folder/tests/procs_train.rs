@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use common::{alone, best, draw, draw_houses, job_with, lines, new_job, quick, succeeds, tensors};
 use lockstep::events::Event;
 use lockstep::loss::CrossEntropy;
-use lockstep_testkit::{kill, margin};
+use lockstep_testkit::{Job, kill, margin};
 use tch::Tensor;
 
 const WEIGHTS: &str = "weights/rank-0.safetensors";
@@ -233,6 +233,24 @@ fn a_batch_of_only_broken_photographs_blocks_no_rank() {
             events.iter().filter(|(_, event)| matches!(event, Event::Fault { message } if message.contains("houses/")));
         assert!(message.count() > 0, "a warning is an event, too");
     }
+}
+
+#[test]
+fn photographs_from_the_cache_train_the_same_weights() {
+    let mut job = new_job();
+    draw_houses(&job);
+    let weights = |job: &mut Job, options: &[&str]| {
+        let args = [&["--epochs", "2", "--data", "houses"], options].concat();
+        succeeds(job, 2, &quick(&args));
+        let weights = job.weights(2);
+        fs::remove_dir_all(job.path("snapshots")).unwrap();
+        weights
+    };
+    let decoded = weights(&mut job, &[]);
+    let cached = weights(&mut job, &["--cache", "cache"]);
+    assert!(job.path("cache/used").exists());
+    assert_eq!(cached, decoded);
+    assert_eq!(weights(&mut job, &["--cache", "cache", "--cache-limit", "0"]), decoded, "takes what is there");
 }
 
 #[test]

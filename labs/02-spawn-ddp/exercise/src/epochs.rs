@@ -8,7 +8,8 @@ use std::ops::Range;
 
 use lockstep::data::rng::KeyedRng;
 
-/// Shuffles the samples and gives each rank its share, as PyTorch's `DistributedSampler` does.
+/// Shuffles the samples and gives each rank its share, as PyTorch's `DistributedSampler` does, but without padding: task 1 has
+/// that, and nothing here waits for other ranks.
 pub struct Sampler {
     /// The number of samples in the data set.
     pub samples: usize,

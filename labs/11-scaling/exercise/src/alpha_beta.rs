@@ -1,0 +1,15 @@
+//! Task 1: α, β and the size of a bucket.
+//!
+//! An all-reduce of n bytes takes about α + β·n. Measured times are some percent off, and at one size the model does not hold: the
+//! library has another algorithm for it, or its message just does not fit into a buffer.
+//!
+//! DDP sends a bucket while the backward pass fills the next. If sending takes no longer than filling, only the last bucket is waited for.
+
+use anyhow::Result;
+
+use crate::communication::{Measured, Plan};
+
+/// Fits α and β to the times (within a tenth of the true ones), and names the smallest bucket that the backward pass hides with them.
+pub fn alpha_beta(measured: &Measured) -> Result<Plan> {
+    todo!("fit the line, without the size that is off, then compare sending and filling a bucket")
+}

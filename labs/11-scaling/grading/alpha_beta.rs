@@ -1,0 +1,165 @@
+//! Grades `alpha_beta`: times of three networks, with noise and one size at which the model does not hold, and backward passes that hide a
+//! bucket or none. Each size is that one in a case of its own, so no answer passes that always trusts the same sizes.
+
+use lockstep_grading::{Claim, Inputs, Runner};
+use serde::{Deserialize, Serialize};
+
+/// Relative: noise moves α and β by a hundredth.
+const TOLERANCE: f64 = 0.1;
+/// A bucket may be rounded to whole bytes.
+const BUCKET_TOLERANCE: f64 = 0.01;
+/// The largest noise of a time, relative to it.
+const NOISE: f64 = 0.02;
+/// 4 B to 64 MiB.
+const SIZES: std::ops::Range<usize> = 0..13;
+/// Of a switch of 25 Gbit, of one of 1 Gbit, and of loopback: α in µs, and β in µs per byte.
+const NETWORKS: [(f64, f64); 3] = [(30.0, 4e-4), (200.0, 1e-2), (12.0, 2e-3)];
+/// The time in which the backward pass computes a byte of a bucket, in times of sending one.
+const HIDES: [f64; 3] = [2.5, 0.6, 1.4];
+/// The time of the size at which the model does not hold, in times that it should take.
+const OFF: [f64; 2] = [0.35, 6.0];
+
+#[derive(Clone, Debug, Serialize)]
+struct Measured {
+    times: Vec<(f64, f64)>,
+    gradients: f64,
+    backward: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+struct Plan {
+    alpha: Option<f64>,
+    beta: Option<f64>,
+    bucket: Option<f64>,
+}
+
+/// What was drawn, and what follows from it.
+struct Case {
+    measured: Measured,
+    line: (f64, f64),
+    off: f64,
+}
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    let cases: Vec<Case> = SIZES.map(|which| draw(&mut random, which)).collect();
+    let inputs: Vec<&Measured> = cases.iter().map(|case| &case.measured).collect();
+    let outputs = runner.call::<_, Plan>(1, &inputs)?;
+    cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
+}
+
+/// A case in which the model does not hold at the size `which`.
+fn draw(random: &mut Inputs, which: usize) -> Case {
+    let (alpha, beta) = NETWORKS[which % NETWORKS.len()];
+    let mut part = |most: f64| most * random.below(0..1001) as f64 / 1000.0;
+    let (alpha, beta) = (alpha * (1.0 + part(1.0)), beta * (1.0 + part(1.0)));
+    let mut times: Vec<(f64, f64)> = SIZES
+        .map(|power| {
+            let bytes = 4.0_f64.powi(power as i32 + 1);
+            (bytes, (alpha + beta * bytes) * (1.0 - NOISE + part(2.0 * NOISE)))
+        })
+        .collect();
+    times[which].1 *= OFF[which % OFF.len()];
+    let off = times[which].0;
+    let gradients = 1e6 * random.below(50..400) as f64;
+    let backward = gradients * beta * HIDES[which % HIDES.len()];
+    Case { measured: Measured { times, gradients, backward }, line: (alpha, beta), off }
+}
+
+fn check(case: &Case, found: &Plan) -> anyhow::Result<()> {
+    let Case { measured, line: (alpha, beta), .. } = case;
+    let line = found_line(found);
+    let is = |(alpha, beta): (f64, f64), tolerance| near(line.0, alpha, tolerance) && near(line.1, beta, tolerance);
+    let absolute = fit(&measured.times, |_| 1.0);
+    let all = fit(&measured.times, |time| 1.0 / (time * time));
+    let ends = through_ends(&measured.times);
+    Claim::that(
+        is(case.line, TOLERANCE),
+        format!("α = {alpha:.3} µs, β = {beta:.3e} µs a byte, within a tenth"),
+        format!("α = {:.3} µs, β = {:.3e} µs a byte", line.0, line.1),
+    )
+    .given(listed(case))
+    .diagnose_if(
+        is(absolute, 1e-6),
+        "the squares of absolute errors see the longest messages alone: they take a thousand times as long, and so does their noise. \
+         Divide each error by its time",
+    )
+    .diagnose_if(
+        is(all, 1e-6),
+        "the size at which the model does not hold is in the fit, and pulls the line away from all others: find the point with the \
+         largest relative error, and fit without it",
+    )
+    .diagnose_if(
+        is(ends, 1e-6),
+        "that is the line through the first and the last time alone: the model may not hold at one of them, and only the other sizes \
+         show it",
+    )
+    .or_fail("these are not the line through all sizes but one")?;
+    check_bucket(case, found)
+}
+
+/// With the learner's own α and β, whose error the bucket would amplify.
+fn check_bucket(case: &Case, found: &Plan) -> anyhow::Result<()> {
+    let measured = &case.measured;
+    let (alpha, beta) = found_line(found);
+    let gain = measured.backward / measured.gradients - beta;
+    let bucket = (gain > 0.0).then(|| alpha / gain);
+    let is = |bytes: f64| found.bucket.is_some_and(|bucket| near(bucket, bytes, BUCKET_TOLERANCE));
+    let words =
+        |bucket: &Option<f64>| bucket.map_or("no bucket is hidden".to_owned(), |bytes| format!("{bytes:.0} bytes"));
+    let right = match bucket {
+        Some(bytes) => is(bytes),
+        None => found.bucket.is_none(),
+    };
+    Claim::that(right, words(&bucket), words(&found.bucket))
+        .given(listed(case))
+        .diagnose_if(
+            is(alpha / beta),
+            "that is n½, at which a message's bytes take as long as its latency: it says nothing about the backward pass, which has to \
+             take as long as the message",
+        )
+        .diagnose_if(
+            is(alpha * measured.gradients / measured.backward),
+            "in that time the backward pass hides only latency: the bucket's own bytes take time, too",
+        )
+        .diagnose_if(
+            bucket.is_none(),
+            "no bucket hides it: the network takes longer for a byte than the backward pass needs to compute one, so larger buckets fall \
+             back further",
+        )
+        .diagnose_if(found.bucket.is_none(), "a bucket of this size is filled no faster than it is sent, so there is one that is hidden")
+        .or_fail("a bucket of b bytes is hidden if α + β·b is at most the time in which the backward pass computes b bytes")
+}
+
+fn found_line(found: &Plan) -> (f64, f64) {
+    (found.alpha.unwrap_or(f64::NAN), found.beta.unwrap_or(f64::NAN))
+}
+
+fn near(found: f64, right: f64, tolerance: f64) -> bool {
+    (found / right - 1.0).abs() <= tolerance
+}
+
+/// The line with the least weighted squares.
+fn fit(times: &[(f64, f64)], weight: fn(f64) -> f64) -> (f64, f64) {
+    let sum = |of: fn(f64, f64) -> f64| times.iter().map(|(n, t)| weight(*t) * of(*n, *t)).sum::<f64>();
+    let (one, n, nn) = (sum(|_, _| 1.0), sum(|n, _| n), sum(|n, _| n * n));
+    let (t, nt) = (sum(|_, t| t), sum(|n, t| n * t));
+    let determinant = one * nn - n * n;
+    ((t * nn - nt * n) / determinant, (nt * one - t * n) / determinant)
+}
+
+fn through_ends(times: &[(f64, f64)]) -> (f64, f64) {
+    let ((few, short), (many, long)) = (times[0], times[times.len() - 1]);
+    let beta = (long - short) / (many - few);
+    (short - beta * few, beta)
+}
+
+fn listed(case: &Case) -> String {
+    let Measured { times, gradients, backward } = &case.measured;
+    let times: Vec<String> = times.iter().map(|(bytes, time)| format!("{bytes} B: {time:.1} µs")).collect();
+    format!(
+        "{}; the model does not hold at {} B; gradients of {gradients} bytes in a backward pass of {backward:.0} µs",
+        times.join(", "),
+        case.off
+    )
+}

@@ -1,0 +1,81 @@
+//! Grades `compress`: the error, the kind, and the bytes of the mean, for gradients of usual size and for large ones.
+
+use lockstep_grading::{Claim, Numbers, Runner, close};
+use serde::Deserialize;
+
+const RANKS: usize = 3;
+const COUNT: usize = 400;
+/// The unit roundoff of half precision: 11 bits of mantissa.
+const ROUNDING: f64 = 1.0 / 2048.0;
+
+#[derive(Deserialize)]
+struct Counted {
+    /// The mean, and its kind.
+    result: (Numbers, String),
+    calls: u64,
+    bytes: u64,
+}
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    // Numbers that need 11 bits; of one sign, so that the sum of large ones is beyond half precision.
+    let mut draw = |scale: f64| -> Vec<Vec<f64>> {
+        let number = |random: &mut lockstep_grading::Inputs| scale * random.below(1024..2048) as f64 / 2048.0;
+        (0..RANKS).map(|_| (0..COUNT).map(|_| number(&mut random)).collect()).collect()
+    };
+    let cases = [draw(4.0), draw(60_000.0)];
+    let outputs = runner.call::<_, Counted>(RANKS, &[&cases[0], &cases[1]])?;
+    for (number, gradients) in cases.iter().enumerate() {
+        for (rank, found) in outputs.all(number).enumerate() {
+            check(gradients, rank, found)?;
+        }
+    }
+    Ok(())
+}
+
+fn check(gradients: &[Vec<f64>], rank: usize, found: &Counted) -> anyhow::Result<()> {
+    let (values, kind) = &found.result;
+    let sums: Vec<f64> = (0..COUNT).map(|at| gradients.iter().map(|of| of[at]).sum()).collect();
+    let means: Vec<f64> = sums.iter().map(|sum| sum / RANKS as f64).collect();
+    let largest = means.iter().copied().fold(0.0, f64::max);
+    // Of each rank's part when it is converted, and of each sum.
+    let tolerance = RANKS as f64 * ROUNDING * largest;
+    let given = format!("{COUNT} numbers up to {largest:.1} on each of {RANKS} ranks");
+    let is = |other: &[f64], tolerance: f64| close(other, values, tolerance);
+    let coarse = 8.0 * tolerance;
+    let error = means.iter().zip(values.iter()).map(|(mean, value)| (mean - value).abs()).fold(0.0, f64::max);
+    Claim::that(
+        is(&means, tolerance),
+        format!("the mean, within {tolerance:.2e}"),
+        format!("an error of {error:.2e}; the first numbers are {:?}", &values[..values.len().min(3)]),
+    )
+    .on_rank(rank)
+    .given(&given)
+    .diagnose_if(
+        values.iter().any(|value| !value.is_finite()),
+        "the sum of the ranks' gradients is beyond 65504, the largest number of half precision: divide before you add up",
+    )
+    .diagnose_if(is(&sums, RANKS as f64 * coarse), "summed, not averaged: divide by the number of ranks")
+    .diagnose_if(is(&gradients[rank], tolerance), "this is the rank's own gradient: nothing was exchanged")
+    .diagnose_if(
+        is(&means, coarse),
+        "the error is that of 8 bits of mantissa, as bfloat16 has them: half precision keeps 11 of gradients of this size",
+    )
+    .or_fail("this is not the mean over all ranks")?;
+    Claim::that(
+        (found.calls, found.bytes) == (1, 2 * COUNT as u64),
+        format!("1 operation with {} bytes", 2 * COUNT),
+        format!("{} operations with {} bytes", found.calls, found.bytes),
+    )
+    .on_rank(rank)
+    .given(&given)
+    .diagnose_if(
+        found.bytes == 4 * COUNT as u64,
+        "the mean is right, and 4 bytes were sent for each number: what is passed to the group has to be of kind Half",
+    )
+    .or_fail("the mean is right, but more than 2 bytes for each number were sent, or in more than one operation")?;
+    Claim::equal("Float", kind.as_str())
+        .on_rank(rank)
+        .given(given)
+        .or_fail("the mean is in half precision: the optimizer needs a gradient of the parameter's own kind")
+}

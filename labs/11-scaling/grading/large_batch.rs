@@ -1,0 +1,89 @@
+//! Grades `large_batch`: the rate of each step, and what a training on two ranks makes of it.
+
+use lockstep_grading::{Claim, Numbers, Runner, close};
+use serde::Serialize;
+
+const RANKS: usize = 2;
+/// The training's scaled rate: stable near the end of the training, and far from it at its start.
+const SCALED: f64 = 0.2;
+/// With the rates that are right the loss ends below 1e-27; at the recipe's own it stays above 4e-5.
+const LOSS: f64 = 1e-9;
+
+#[derive(Clone, Copy, Serialize)]
+struct Recipe {
+    lr: f64,
+    batch: usize,
+    batch_of_a_rank: usize,
+    ranks: usize,
+    warm_up: u64,
+}
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    for times in [8, 16] {
+        let batch = 2 * random.below(2..5);
+        let batch_of_a_rank = times * batch / RANKS;
+        let lr = SCALED / times as f64 * (0.9 + 0.2 * random.below(0..101) as f64 / 100.0);
+        let recipe = Recipe { lr, batch, batch_of_a_rank, ranks: RANKS, warm_up: random.below(15..25) as u64 };
+        let steps = 40;
+        let mut samples = || (0..steps * batch_of_a_rank).map(|_| 0.9 + random.below(0..201) as f64 / 1000.0).collect();
+        let samples: Vec<Vec<f64>> = (0..RANKS).map(|_| samples()).collect();
+        let outputs = runner.call::<_, (Numbers, Numbers)>(RANKS, &[(recipe, &samples)])?;
+        let (rates, loss) = outputs.of(0, 0);
+        check(recipe, rates, loss.first().copied().unwrap_or(f64::NAN))?;
+    }
+    Ok(())
+}
+
+fn check(recipe: Recipe, rates: &[f64], loss: f64) -> anyhow::Result<()> {
+    let Recipe { lr, batch, batch_of_a_rank, ranks, warm_up } = recipe;
+    let times = (batch_of_a_rank * ranks) as f64 / batch as f64;
+    let rising = |from: f64, to: f64| -> Vec<f64> {
+        let risen = |step: usize| (step as f64 / warm_up as f64).min(1.0);
+        (0..rates.len()).map(|step| from + (to - from) * risen(step)).collect()
+    };
+    let is = |other: &[f64]| close(other, rates, 1e-9);
+    let constant = |rate: f64| vec![rate; rates.len()];
+    let right = rising(lr, lr * times);
+    let ends = format!("the loss ends at {loss:.1e}");
+    let given = format!(
+        "rate {lr:.5} for batches of {batch}; now {ranks} ranks with batches of {batch_of_a_rank}, warm-up of {warm_up} steps"
+    );
+    let shown = |rates: &[f64]| {
+        let at = |step: usize| format!("step {step}: {:.5}", rates[step]);
+        [0, 1, warm_up as usize, rates.len() - 1].map(at).join(", ")
+    };
+    let with_warm_up = close(&right[..warm_up as usize], &rates[..warm_up as usize], 1e-9);
+    Claim::that(is(&right), shown(&right), shown(rates))
+        .given(&given)
+        .diagnose_if(
+            is(&constant(lr * times)),
+            format!("the scaled rate from the first step on: where the training starts the loss is too steep for it, and {ends}. Warm up"),
+        )
+        .diagnose_if(
+            is(&constant(lr)),
+            format!("the recipe's own rate: with so few steps it does not get far, and {ends}. A batch that is {times:.0} times as large takes \
+                     steps that are {times:.0} times as long"),
+        )
+        .diagnose_if(
+            is(&rising(lr, lr * ranks as f64)),
+            "scaled by the number of ranks: what counts is the batch of all ranks, compared with the recipe's",
+        )
+        .diagnose_if(
+            is(&rising(lr, lr * times.sqrt())),
+            "scaled by the square root, which keeps the noise of a step the same and is in use for Adam: the linear rule multiplies by the \
+             ratio of the batches",
+        )
+        .diagnose_if(
+            is(&rising(0.0, lr * times)),
+            "the warm-up begins with a rate of 0, so the first step does nothing: the recipe's rate is known to work, begin with it",
+        )
+        .diagnose_if(
+            with_warm_up && rates.last() > right.last(),
+            "the rate rises beyond the end of the warm-up: the scaled one is what the batch allows, and no more",
+        )
+        .or_fail("the rate is the recipe's in step 0, rises by the same amount in each step, and is the scaled one from the warm-up's end on")?;
+    Claim::that(loss < LOSS, format!("a loss below {LOSS:.0e}"), format!("{loss:.1e}"))
+        .given(given)
+        .or_fail("the rates are right, but the training has not learned with them")
+}

@@ -1,0 +1,79 @@
+//! Grades `log_loss`: the log on every rank, and the operations that it took.
+
+use lockstep_grading::{Claim, Numbers, Runner, Verdict, close};
+use serde::Deserialize;
+
+const RANKS: usize = 3;
+
+#[derive(Deserialize)]
+struct Counted {
+    /// The log, and the groups that the answer has made, which only rank 0 knows.
+    result: (Numbers, u64),
+    calls: u64,
+}
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    let every = random.below(4..9);
+    // The last line covers fewer steps.
+    let steps = every * random.below(3..6) + random.below(1..every);
+    let losses: Vec<Vec<f64>> = (0..RANKS)
+        .map(|rank| random.numbers(steps).iter().map(|number| number + 10.0 * (rank + 1) as f64).collect())
+        .collect();
+    let outputs = runner.call::<_, Counted>(RANKS, &[(&losses, every)])?;
+    let given = format!("{steps} steps on {RANKS} ranks, a line for {every} steps");
+    for (rank, found) in outputs.all(0).enumerate() {
+        check_values(&given, &losses, every, rank, &found.result.0)?;
+    }
+    let lines = steps.div_ceil(every) as u64;
+    for (rank, found) in outputs.all(0).enumerate() {
+        let (calls, others) = (found.calls, found.result.1);
+        Claim::that(
+            (1..=lines).contains(&calls) && others == 0,
+            format!("1 to {lines} operations"),
+            format!("{calls} operations, and {others} groups more"),
+        )
+            .on_rank(rank)
+            .given(&given)
+            .diagnose_if(
+                others > 0,
+                "the log is right, but what exchanged it is not the group that it was given: ranks stop for another group just as long",
+            )
+            .diagnose_if(
+                calls >= steps as u64,
+                "the log is right, and all ranks stop for it in each step: add up the losses on each rank, and exchange once for a line. A \
+                 barrier next to an all-reduce waits for nothing",
+            )
+            .diagnose_if(calls == 0, "the log is right, but nothing was exchanged in the group")
+            .or_fail("the log is right, but it takes more operations than it has lines")?;
+    }
+    Ok(())
+}
+
+fn check_values(given: &str, losses: &[Vec<f64>], every: usize, rank: usize, found: &[f64]) -> anyhow::Result<()> {
+    let mean = |numbers: &[f64]| numbers.iter().sum::<f64>() / numbers.len() as f64;
+    let lines = |of: &dyn Fn(&[f64]) -> f64| -> Vec<Vec<f64>> {
+        losses.iter().map(|losses| losses.chunks(every).map(of).collect()).collect()
+    };
+    let over_ranks = |lines: Vec<Vec<f64>>| -> Vec<f64> {
+        (0..lines[0].len()).map(|line| mean(&lines.iter().map(|of| of[line]).collect::<Vec<_>>())).collect()
+    };
+    let expected = over_ranks(lines(&mean));
+    let is = |other: &[f64]| close(other, found, 1e-9);
+    let whole = &expected[..expected.len() - 1];
+    Claim::close(&expected, found, 1e-9)
+        .on_rank(rank)
+        .given(given)
+        .diagnose_if(is(&lines(&mean)[rank]), "this is the rank's own loss: the log is that of all ranks")
+        .verdict(if is(&lines(&mean)[rank]) { Verdict::RanksDisagree } else { Verdict::WrongValue })
+        .diagnose_if(
+            is(&over_ranks(lines(&|losses| losses[losses.len() - 1]))),
+            "a line covers all of its steps, and this is the loss of the last one of them",
+        )
+        .diagnose_if(is(whole), "the last line is missing: it covers fewer steps, but they were trained")
+        .diagnose_if(
+            found.len() == expected.len() && close(whole, &found[..whole.len()], 1e-9),
+            "the last line covers fewer steps, so it has another divisor",
+        )
+        .or_fail("this is not the mean over the steps of a line and over all ranks")
+}

@@ -1,0 +1,174 @@
+//! Grades `read_trace`: traces of a step of several ranks, of which one computes for longer.
+
+use lockstep_grading::{Claim, Inputs, Numbers, Runner, close};
+use serde::Deserialize;
+
+/// Microseconds; the trace has whole ones.
+const TOLERANCE: f64 = 0.5;
+const BUCKETS: usize = 4;
+
+#[derive(Clone, Debug, Deserialize)]
+struct Reading {
+    exposed: Numbers,
+    overlap: Option<f64>,
+    straggler: usize,
+}
+
+/// A span of a rank.
+#[derive(Clone, Copy, PartialEq)]
+struct Span {
+    rank: usize,
+    kind: &'static str,
+    begin: usize,
+    end: usize,
+}
+
+struct Case {
+    json: String,
+    spans: Vec<Span>,
+    ranks: usize,
+    straggler: usize,
+}
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    let cases = [draw(&mut random), draw(&mut random)];
+    let inputs: Vec<&String> = cases.iter().map(|case| &case.json).collect();
+    let outputs = runner.call::<_, Reading>(1, &inputs)?;
+    cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
+}
+
+/// A forward pass, a backward pass that fills buckets, and their all-reduces, which end together on all ranks. The first two are under way at
+/// the same time. Meanwhile the loader's thread reads.
+fn draw(random: &mut Inputs) -> Case {
+    let ranks = random.below(3..6);
+    let straggler = random.below(0..ranks);
+    let mut spans = Vec::new();
+    let mut ready = vec![Vec::new(); ranks];
+    for (rank, ready) in ready.iter_mut().enumerate() {
+        let slow = if rank == straggler { 3 } else { 2 };
+        let mut now = random.below(100..200);
+        let mut compute = |length: usize, spans: &mut Vec<Span>| {
+            spans.push(Span { rank, kind: "compute", begin: now, end: now + length });
+            now += length;
+            // The thread launches the next one.
+            let end = now;
+            now += 20;
+            end
+        };
+        compute(random.below(1900..2100) * slow / 2, &mut spans);
+        for _ in 0..BUCKETS {
+            ready.push(compute(random.below(950..1050) * slow / 2, &mut spans));
+        }
+    }
+    let mut last = 0;
+    for bucket in 0..BUCKETS {
+        let all_ready = ready.iter().map(|of| of[bucket]).max().unwrap_or(0);
+        // The last one goes over the network alone, after the backward pass of all ranks.
+        last = all_ready.max(last) + random.below(600..900);
+        for (rank, of) in ready.iter().enumerate() {
+            spans.push(Span { rank, kind: "communication", begin: of[bucket], end: last });
+        }
+    }
+    for rank in 0..ranks {
+        spans.push(Span {
+            rank,
+            kind: "loading",
+            begin: last - random.below(1500..2500),
+            end: last - random.below(50..200),
+        });
+    }
+    // A trace is in the order in which spans ended, or in none.
+    for place in (1..spans.len()).rev() {
+        spans.swap(place, random.below(0..place + 1));
+    }
+    Case { json: json(&spans, ranks), spans, ranks, straggler }
+}
+
+fn json(spans: &[Span], ranks: usize) -> String {
+    let name = |rank: usize| {
+        format!(r#"{{"ph":"M","name":"process_name","pid":{rank},"tid":0,"args":{{"name":"rank {rank}"}}}}"#)
+    };
+    let event = |Span { rank, kind, begin, end }: &Span| {
+        let (name, thread) = match *kind {
+            "compute" => ("ampere_sgemm_128x64", 1),
+            "communication" => ("gloo:all_reduce", 2),
+            _ => ("DataLoader.next", 3),
+        };
+        let duration = end - begin;
+        format!(
+            r#"{{"ph":"X","name":"{name}","cat":"{kind}","pid":{rank},"tid":{thread},"ts":{begin},"dur":{duration}}}"#
+        )
+    };
+    let events: Vec<String> = (0..ranks).map(name).chain(spans.iter().map(event)).collect();
+    format!(r#"{{"displayTimeUnit":"ms","traceEvents":[{}]}}"#, events.join(",\n"))
+}
+
+impl Case {
+    /// Microseconds in which one of these spans runs.
+    fn covered(&self, of: impl Fn(&Span) -> bool) -> f64 {
+        let mut spans: Vec<&Span> = self.spans.iter().filter(|span| of(span)).collect();
+        spans.sort_by_key(|span| span.begin);
+        let (mut length, mut until) = (0, 0);
+        for span in spans {
+            length += span.end.saturating_sub(span.begin.max(until));
+            until = until.max(span.end);
+        }
+        length as f64
+    }
+
+    /// Each rank's time with communication and without `busy`.
+    fn exposed(&self, busy: impl Fn(usize, &Span) -> bool) -> Vec<f64> {
+        let of = |rank: usize| {
+            let communicates = |span: &Span| span.rank == rank && span.kind == "communication";
+            self.covered(|span| busy(rank, span) || communicates(span)) - self.covered(|span| busy(rank, span))
+        };
+        (0..self.ranks).map(of).collect()
+    }
+
+    fn communicates(&self) -> Vec<f64> {
+        self.exposed(|_, _| false)
+    }
+}
+
+fn check(case: &Case, found: &Reading) -> anyhow::Result<()> {
+    let exposed = case.exposed(|rank, span| span.rank == rank && span.kind == "compute");
+    let is = |other: &[f64]| close(other, &found.exposed, TOLERANCE);
+    let given = format!("a trace of {} ranks", case.ranks);
+    Claim::close(&exposed, &found.exposed, TOLERANCE)
+        .given(&given)
+        .diagnose_if(is(&case.communicates()), "that is all communication: what runs while the rank computes is hidden")
+        .diagnose_if(
+            is(&case.exposed(|rank, span| span.rank == rank && span.kind != "communication")),
+            "the loader's thread reads ahead meanwhile, but that does not bring the training further: only computing hides communication",
+        )
+        .diagnose_if(
+            is(&case.exposed(|_, span| span.kind == "compute")),
+            "another rank's computing hides nothing: each process (pid) is a rank of its own",
+        )
+        .diagnose_if(
+            found.exposed.len() == exposed.len() && found.exposed.iter().zip(&exposed).all(|(found, right)| found >= right),
+            "two buckets may be under way at the same time, and such a moment counts once",
+        )
+        .or_fail("exposed is the time in which a rank communicates and does not compute")?;
+    check_rest(case, &given, &exposed, found)
+}
+
+fn check_rest(case: &Case, given: &str, exposed: &[f64], found: &Reading) -> anyhow::Result<()> {
+    let part = exposed.iter().sum::<f64>() / case.communicates().iter().sum::<f64>();
+    let (overlap, observed) = (100.0 * (1.0 - part), found.overlap.unwrap_or(f64::NAN));
+    let is = |other: f64| (other - observed).abs() < 0.1;
+    Claim::that(is(overlap), format!("an overlap of {overlap:.1} %"), format!("{observed:.3}"))
+        .given(given)
+        .diagnose_if(is(100.0 * part), "that is the exposed part: the overlap is the other one")
+        .diagnose_if((100.0 * observed - overlap).abs() < 0.1, "that is a part of 1, and a percentage was asked for")
+        .or_fail("the overlap is the hidden part of all time with communication, over all ranks, each moment once")?;
+    let longest = (0..case.ranks).max_by(|a, b| exposed[*a].total_cmp(&exposed[*b]));
+    Claim::that(found.straggler == case.straggler, "another rank", format!("rank {}", found.straggler))
+        .given(given)
+        .diagnose_if(
+            Some(found.straggler) == longest,
+            "this rank communicates for longest because it came first and waits: the straggler comes last, and for it the exchange is short",
+        )
+        .or_fail("the others wait for the rank that calls its all-reduces last")
+}

@@ -1,0 +1,181 @@
+//! Grades `slow_ranks`: counters of runs with each cause, on several ranks. Most are drawn; the last three are those that real runs of the
+//! lab have printed.
+
+use anyhow::Context;
+use lockstep_grading::{Claim, Inputs, Runner};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Serialize)]
+struct Counters {
+    steps: u64,
+    buckets: u64,
+    calls: u64,
+    data_ms: f64,
+    compute_ms: f64,
+    exchange_ms: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+enum Cause {
+    Logging,
+    Loader,
+    Straggler,
+}
+
+/// The cause, and the rank.
+type Found = (Cause, Option<usize>);
+
+/// A run, in times of a step's usual computing.
+struct Kind {
+    cause: Cause,
+    /// What the rank to blame takes longer for a step, from and to.
+    longer: (f64, f64),
+    /// What a step's exchange takes without waiting for a rank, from and to.
+    exchange: (f64, f64),
+}
+
+/// A rank so slow that all others together wait for longer than all compute, as if the network were to blame.
+const FAR: (f64, f64) = (3.0, 4.0);
+/// A rank that still spends most of its time with computing, whatever it is to blame for.
+const NEAR: (f64, f64) = (0.4, 0.7);
+const FAST: (f64, f64) = (0.1, 0.2);
+/// An exchange with more calls is longer than computing.
+const LOGS: (f64, f64) = (1.2, 1.6);
+/// On a slow network it is longer still, by any measure, with no more calls.
+const SLOW: (f64, f64) = (4.0, 5.0);
+
+const RUNS: [Kind; 6] = [
+    Kind { cause: Cause::Straggler, longer: FAR, exchange: FAST },
+    Kind { cause: Cause::Loader, longer: FAR, exchange: FAST },
+    Kind { cause: Cause::Logging, longer: (0.0, 0.0), exchange: LOGS },
+    Kind { cause: Cause::Loader, longer: NEAR, exchange: FAST },
+    Kind { cause: Cause::Straggler, longer: NEAR, exchange: SLOW },
+    Kind { cause: Cause::Straggler, longer: FAR, exchange: FAST },
+];
+
+/// What the lab has printed on four ranks, of which the last was slow: `scripts/record.py` runs it with each of its flags.
+const RECORDED: [(Cause, &str); 3] = [
+    (Cause::Logging, include_str!("../../../book/src/recorded/lab-11-log.txt")),
+    (Cause::Loader, include_str!("../../../book/src/recorded/lab-11-loader.txt")),
+    (Cause::Straggler, include_str!("../../../book/src/recorded/lab-11-straggler.txt")),
+];
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    let mut cases = Vec::new();
+    for kind in RUNS {
+        let ranks = random.below(4..7);
+        let rank = (kind.cause != Cause::Logging).then(|| random.below(0..ranks));
+        cases.push((draw(&mut random, ranks, &kind, rank), kind, rank));
+    }
+    for (cause, text) in RECORDED {
+        let mut counters = recorded(text).context("a recording of the lab has no counters of its ranks")?;
+        let ranks = counters.len();
+        let first = random.below(0..ranks);
+        counters.rotate_left(first); // any rank may be the slow one
+        let rank = (cause != Cause::Logging).then_some(ranks - 1 - first);
+        cases.push((counters, Kind { cause, longer: FAR, exchange: FAST }, rank));
+    }
+    let inputs: Vec<&Vec<Counters>> = cases.iter().map(|(counters, ..)| counters).collect();
+    let outputs = runner.call::<_, Found>(1, &inputs)?;
+    cases
+        .iter()
+        .enumerate()
+        .try_for_each(|(number, (counters, kind, rank))| check(counters, kind, *rank, *outputs.of(0, number)))
+}
+
+/// All ranks take as long for a step: those that have less to do wait.
+fn draw(random: &mut Inputs, ranks: usize, kind: &Kind, blamed: Option<usize>) -> Vec<Counters> {
+    let steps = 10 * random.below(10..60) as u64;
+    let buckets = random.below(2..6) as u64;
+    let a_step = random.below(20..60) as f64;
+    let mut part = |(from, to): (f64, f64)| from + (to - from) * random.below(0..1001) as f64 / 1000.0;
+    let own: Vec<(f64, f64)> = (0..ranks)
+        .map(|rank| {
+            let longer = if blamed == Some(rank) { part(kind.longer) } else { 0.0 };
+            let of = |cause: Cause| if kind.cause == cause { longer } else { 0.0 };
+            let (data, compute) = (part((0.02, 0.08)), part((0.95, 1.05)));
+            (a_step * (data + of(Cause::Loader)), a_step * (compute + of(Cause::Straggler)))
+        })
+        .collect();
+    let longest = own.iter().map(|(data, compute)| data + compute).fold(0.0, f64::max);
+    let more_calls = if kind.cause == Cause::Logging { 2 } else { 0 };
+    let exchange = a_step * part(kind.exchange);
+    let counters = own.into_iter().map(|(data, compute)| Counters {
+        steps,
+        buckets,
+        calls: steps * (buckets + more_calls),
+        data_ms: steps as f64 * data,
+        compute_ms: steps as f64 * compute,
+        exchange_ms: steps as f64 * (exchange + longest - data - compute),
+    });
+    counters.collect()
+}
+
+/// The counters of all ranks in what the lab has printed.
+fn recorded(text: &str) -> Option<Vec<Counters>> {
+    let (_, steps) = text.split_once("counted over ")?;
+    let steps: u64 = steps.split(' ').next()?.parse().ok()?;
+    let of = |rank: usize| {
+        let (_, line) = text.split_once(&format!("[rank {rank}] a step: "))?;
+        let numbers = line.lines().next()?.split(' ').filter_map(|word| word.parse().ok());
+        let [buckets, calls, data, compute, exchange] = *numbers.collect::<Vec<f64>>() else { return None };
+        let all = |a_step: f64| steps as f64 * a_step;
+        Some(Counters {
+            steps,
+            buckets: buckets as u64,
+            calls: all(calls) as u64,
+            data_ms: all(data),
+            compute_ms: all(compute),
+            exchange_ms: all(exchange),
+        })
+    };
+    let ranks: Vec<Counters> = (0..).map_while(of).collect();
+    (ranks.len() > 1).then_some(ranks)
+}
+
+fn check(counters: &[Counters], kind: &Kind, rank: Option<usize>, found: Found) -> anyhow::Result<()> {
+    let right = (kind.cause, rank);
+    let exchange = |rank: usize| counters.get(rank).map_or(0.0, |of| of.exchange_ms);
+    let longest = (0..counters.len()).max_by(|a, b| exchange(*a).total_cmp(&exchange(*b)));
+    // The right answer stays with the learner, unless it follows from the reason.
+    Claim::that(found == right, "another cause or rank", format!("{:?}, rank {:?}", found.0, found.1))
+        .given(counters.iter().enumerate().map(listed).collect::<Vec<_>>().join("; "))
+        .diagnose_if(
+            right.0 == Cause::Logging && found.0 != Cause::Logging,
+            "each step has more calls than buckets, on every rank: something else than gradients is exchanged, and all ranks stop for it",
+        )
+        .diagnose_if(
+            right.0 == Cause::Logging,
+            "every rank makes the same calls, so no single rank is to blame: the program is",
+        )
+        .diagnose_if(
+            found.0 == Cause::Logging && kind.exchange == SLOW,
+            "the exchange is long on all ranks, but there are no more calls than buckets: the network is slow, and nothing else is exchanged",
+        )
+        .diagnose_if(
+            found.0 == Cause::Logging,
+            "the exchange is long because ranks wait in it for a slow one: there are no more calls than buckets, so nothing else is exchanged",
+        )
+        .diagnose_if(
+            found.1 == longest,
+            "this rank waits for longest in the exchange, because it is done first: the one for which all wait hardly waits itself",
+        )
+        .diagnose_if(
+            found.1 == right.1 && right.0 == Cause::Loader,
+            "the rank is right, but it does not compute for longer than others: it waits for data",
+        )
+        .diagnose_if(
+            found.1 == right.1,
+            "the rank is right, but its data comes as fast as that of others: it computes for longer",
+        )
+        .or_fail("compare what each rank does while it does not wait for others: its data, and its computing")
+}
+
+fn listed((rank, of): (usize, &Counters)) -> String {
+    let Counters { steps, buckets, calls, data_ms, compute_ms, exchange_ms } = of;
+    format!(
+        "rank {rank}: {steps} steps of {buckets} buckets, {calls} calls, data {data_ms:.0} ms, compute {compute_ms:.0} ms, exchange \
+         {exchange_ms:.0} ms"
+    )
+}

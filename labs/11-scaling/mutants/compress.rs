@@ -1,0 +1,68 @@
+//! Answers to `compress`: wrong ones, and unusual right ones.
+
+use anyhow::Result;
+use c10d::{ProcessGroup, ReduceOp};
+use tch::{Kind, Tensor};
+
+fn sum_as(group: &ProcessGroup, gradient: &Tensor, kind: Kind) -> Result<Tensor> {
+    let mut sum = gradient.to_kind(kind);
+    group.all_reduce(&mut sum, ReduceOp::Sum)?;
+    Ok(sum)
+}
+
+fn ranks(group: &ProcessGroup) -> f64 {
+    group.size().get() as f64
+}
+
+/// The given program: sends 4 bytes for each number.
+pub fn whole(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
+    let mut sum = gradient.copy();
+    group.all_reduce(&mut sum, ReduceOp::Sum)?;
+    Ok(sum / ranks(group))
+}
+
+/// Divides after the sum.
+pub fn divides_last(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
+    Ok(sum_as(group, gradient, Kind::Half)?.to_kind(Kind::Float) / ranks(group))
+}
+
+/// Returns half precision.
+pub fn stays_half(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
+    sum_as(group, &(gradient / ranks(group)), Kind::Half)
+}
+
+/// Does not divide.
+pub fn sums(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
+    Ok(sum_as(group, gradient, Kind::BFloat16)?.to_kind(Kind::Float))
+}
+
+/// Takes bfloat16, which has 8 bits of mantissa.
+pub fn bfloat16(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
+    Ok(sum_as(group, &(gradient / ranks(group)), Kind::BFloat16)?.to_kind(Kind::Float))
+}
+
+/// Rounds to half precision, but sends `Float`.
+pub fn only_rounds(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
+    sum_as(group, &(gradient / ranks(group)).to_kind(Kind::Half), Kind::Float)
+}
+
+/// Does not send at all.
+pub fn own(_: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
+    Ok(gradient.to_kind(Kind::Half).to_kind(Kind::Float))
+}
+
+/// Right: gathers the halves of all ranks, and adds them up in single precision.
+pub fn gathers(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
+    let half = gradient.to_kind(Kind::Half);
+    let mut all: Vec<Tensor> = (0..group.size().get()).map(|_| half.zeros_like()).collect();
+    group.all_gather(&mut all, &half)?;
+    let sum = all.iter().fold(gradient.zeros_like(), |sum, half| sum + half.to_kind(Kind::Float));
+    Ok(sum / ranks(group))
+}
+
+/// Right: divides in half precision.
+pub fn halves_twice(group: &ProcessGroup, gradient: &Tensor) -> Result<Tensor> {
+    let mut mean = gradient.to_kind(Kind::Half) / ranks(group);
+    group.all_reduce(&mut mean, ReduceOp::Sum)?;
+    Ok(mean.to_kind(Kind::Float))
+}

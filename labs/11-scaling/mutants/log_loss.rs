@@ -1,0 +1,60 @@
+//! Answers to `log_loss`: wrong ones, and an unusual right one.
+
+use anyhow::Result;
+use c10d::{GroupOptions, ProcessGroup, Rank, ReduceOp};
+use tch::Tensor;
+
+fn over_ranks(group: &ProcessGroup, numbers: &[f64]) -> Result<Vec<f64>> {
+    let mut sums = Tensor::from_slice(numbers);
+    group.all_reduce(&mut sums, ReduceOp::Sum)?;
+    Ok(Vec::try_from(sums / group.size().get() as f64)?)
+}
+
+/// The given program: two operations in each step.
+pub fn each_step(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
+    let mut log = Vec::new();
+    for losses in losses.chunks(every) {
+        let mut sum = 0.0;
+        for loss in losses {
+            sum += over_ranks(group, &[*loss])?[0];
+            group.barrier()?;
+        }
+        log.push(sum / losses.len() as f64);
+    }
+    Ok(log)
+}
+
+/// Exchanges in each step, where the operations of the group are not counted.
+pub fn group_of_its_own(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
+    let ranks: Vec<Rank> = group.size().ranks().collect();
+    let other = group.new_group(&ranks, &GroupOptions::default())?.expect("each rank is a member");
+    // It lives until the process ends: other ranks may still wait for this one.
+    each_step(Box::leak(Box::new(other)), losses, every)
+}
+
+/// Logs the rank's own losses.
+pub fn own(_: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
+    Ok(losses.chunks(every).map(|losses| losses.iter().sum::<f64>() / losses.len() as f64).collect())
+}
+
+/// Logs the last loss of each line.
+pub fn last(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
+    losses.chunks(every).map(|losses| Ok(over_ranks(group, &losses[losses.len() - 1..])?[0])).collect()
+}
+
+/// Divides the last line, which covers fewer steps, by `every`, too.
+pub fn by_every(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
+    let line = |losses: &[f64]| Ok(over_ranks(group, &[losses.iter().sum::<f64>()])?[0] / every as f64);
+    losses.chunks(every).map(line).collect()
+}
+
+/// Leaves out the last line.
+pub fn whole_lines(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
+    let line = |losses: &[f64]| Ok(over_ranks(group, &[losses.iter().sum::<f64>()])?[0] / every as f64);
+    losses.chunks_exact(every).map(line).collect()
+}
+
+/// Right: one operation for the whole log.
+pub fn at_the_end(group: &ProcessGroup, losses: &[f64], every: usize) -> Result<Vec<f64>> {
+    over_ranks(group, &own(group, losses, every)?)
+}

@@ -1,0 +1,69 @@
+//! Answers to `slow_ranks`: wrong ones, and an unusual right one.
+
+use crate::counters::{Cause, Counters};
+
+fn most(ranks: &[Counters], of: fn(&Counters) -> f64) -> usize {
+    (0..ranks.len()).max_by(|a, b| of(&ranks[*a]).total_cmp(&of(&ranks[*b]))).unwrap_or(0)
+}
+
+fn logs(ranks: &[Counters]) -> bool {
+    ranks.iter().any(|rank| rank.calls > rank.steps * rank.buckets)
+}
+
+/// The given program: blames the rank that waits for longest.
+pub fn waits_longest(ranks: &[Counters]) -> (Cause, Option<usize>) {
+    (Cause::Straggler, Some(most(ranks, |rank| rank.exchange_ms)))
+}
+
+/// Blames the network for whatever is long in it.
+pub fn network(ranks: &[Counters]) -> (Cause, Option<usize>) {
+    let mean = |of: fn(&Counters) -> f64| ranks.iter().map(of).sum::<f64>();
+    if mean(|rank| rank.exchange_ms) > mean(|rank| rank.compute_ms) + mean(|rank| rank.data_ms) {
+        return (Cause::Logging, None);
+    }
+    own_time(ranks)
+}
+
+fn own_time(ranks: &[Counters]) -> (Cause, Option<usize>) {
+    let rank = most(ranks, |rank| rank.data_ms + rank.compute_ms);
+    let cause = if ranks[rank].data_ms > ranks[rank].compute_ms { Cause::Loader } else { Cause::Straggler };
+    (cause, Some(rank))
+}
+
+/// Takes an exchange that is long on every rank for many exchanges.
+pub fn long_exchange(ranks: &[Counters]) -> (Cause, Option<usize>) {
+    let least = ranks.iter().map(|rank| rank.exchange_ms / rank.compute_ms).fold(f64::INFINITY, f64::min);
+    if least > 1.0 { (Cause::Logging, None) } else { waits_shortest(ranks) }
+}
+
+/// Compares what the rank does with its data and with computing, not with what other ranks do.
+pub fn more_data(ranks: &[Counters]) -> (Cause, Option<usize>) {
+    if logs(ranks) { (Cause::Logging, None) } else { own_time(ranks) }
+}
+
+/// Takes a loader that starves for a slow processor.
+pub fn no_loader(ranks: &[Counters]) -> (Cause, Option<usize>) {
+    if logs(ranks) {
+        (Cause::Logging, None)
+    } else {
+        (Cause::Straggler, Some(most(ranks, |rank| rank.data_ms + rank.compute_ms)))
+    }
+}
+
+/// Always blames a rank.
+pub fn blames_one(ranks: &[Counters]) -> (Cause, Option<usize>) {
+    let rank = most(ranks, |rank| rank.data_ms + rank.compute_ms);
+    let (cause, _) = own_time(ranks);
+    (if logs(ranks) { Cause::Logging } else { cause }, Some(rank))
+}
+
+/// Right: the one who waits for the shortest, and then what it does instead.
+pub fn waits_shortest(ranks: &[Counters]) -> (Cause, Option<usize>) {
+    if logs(ranks) {
+        return (Cause::Logging, None);
+    }
+    let rank = most(ranks, |rank| -rank.exchange_ms);
+    let other = (rank + 1) % ranks.len();
+    let loads = ranks[rank].data_ms - ranks[other].data_ms > ranks[rank].compute_ms - ranks[other].compute_ms;
+    (if loads { Cause::Loader } else { Cause::Straggler }, Some(rank))
+}

@@ -1,0 +1,31 @@
+//! Task 2: who is slow?
+//!
+//! The counters are those of runs on 4 to 6 ranks that are slower than they could be, of three kinds of program: one exchanges more than
+//! gradients in each step, one has a loader that starves on one rank, one has a straggler. All ranks take the same time for a step,
+//! whoever is to blame: those that are fast wait for the others in their all-reduce. The network may be slow in any of them. The last three
+//! runs are real ones of this lab.
+
+use crate::counters::{Cause, Counters};
+
+/// Names the cause, and the rank if there is one to blame.
+pub fn slow_ranks(ranks: &[Counters]) -> (Cause, Option<usize>) {
+    // <answer>
+    //~ // The first guess of many: the rank that waits for longest.
+    //~ let slowest = (0..ranks.len()).max_by(|a, b| ranks[*a].exchange_ms.total_cmp(&ranks[*b].exchange_ms));
+    //~ (Cause::Straggler, slowest)
+    let most = |of: fn(&Counters) -> f64| {
+        let rank = (0..ranks.len()).max_by(|a, b| of(&ranks[*a]).total_cmp(&of(&ranks[*b]))).unwrap_or(0);
+        let least = ranks.iter().map(of).fold(f64::INFINITY, f64::min);
+        (of(&ranks[rank]) - least, rank)
+    };
+    let (data, starved) = most(|rank| rank.data_ms);
+    let (compute, straggler) = most(|rank| rank.compute_ms);
+    if ranks.iter().any(|rank| rank.calls > rank.steps * rank.buckets) {
+        (Cause::Logging, None)
+    } else if data > compute {
+        (Cause::Loader, Some(starved))
+    } else {
+        (Cause::Straggler, Some(straggler))
+    }
+    // </answer>
+}
