@@ -6,6 +6,7 @@
 mod falls;
 mod learning;
 mod messages;
+mod near;
 mod same_training;
 mod same_weights;
 mod samples;
@@ -16,7 +17,8 @@ use crate::report::{Doubt, Finding};
 pub(crate) use falls::loss_falls;
 pub(crate) use learning::learns;
 pub(crate) use messages::{collectives_hold, messages_arrive};
-pub(crate) use same_training::same_training;
+pub(crate) use near::loss_is_near;
+pub(crate) use same_training::{same_training, same_training_as};
 pub(crate) use same_weights::{compare as compare_weights, same_weights, same_weights_as};
 pub(crate) use samples::each_sample_once;
 

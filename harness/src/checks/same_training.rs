@@ -42,7 +42,12 @@ const WEIGHT_LIMIT: f64 = 0.1;
 /// If the sampler had to pad, the last step of an epoch contains samples that the single rank does not repeat, so only the
 /// steps before the first such step are compared, and no weights.
 pub(crate) fn same_training(many: &Evidence, one: &Evidence) -> Finding {
-    Finding::of(format!("{} train as {}", many.plan, one.plan), evidence_for(many, one))
+    same_training_as(&format!("{} train as {}", many.plan, one.plan), many, one)
+}
+
+/// The same comparison of two runs that take the same samples in each step.
+pub(crate) fn same_training_as(claim: &str, a: &Evidence, b: &Evidence) -> Finding {
+    Finding::of(claim.to_owned(), evidence_for(a, b))
 }
 
 fn evidence_for(many: &Evidence, one: &Evidence) -> Result<String, Doubt> {

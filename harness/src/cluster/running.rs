@@ -74,7 +74,7 @@ impl Cluster {
 
     /// `/proc` as the head node has it, with the processes of all nodes.
     pub(super) fn proc(&self) -> PathBuf {
-        format!("{PROC}/{}/root/proc", self.holder.pid).into()
+        Path::new(PROC).join(self.holder.pid.to_string()).join("root").join("proc")
     }
 
     /// The first process of a node, by its number on the head node; `None` while the node is lost.

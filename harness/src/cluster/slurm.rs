@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lockstep_process::Signals;
+use lockstep_process::{Listener, Signals};
 
 use super::boot::tail;
 use super::folder::Folder;
@@ -31,8 +31,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 const READY: [&str; 4] = ["idle", "mixed", "allocated", "completing"];
 /// The port on which slurmd listens (slurm.conf(5), `SlurmdPort`).
 const PORT: u16 = 6818;
-/// The number of a listening socket's state in `/proc/net/tcp`.
-const LISTENING: &str = "0A";
 /// The kernel's device behind the files that stand for GPUs: `null`.
 const NULL: [&str; 3] = ["c", "1", "3"];
 
@@ -230,17 +228,7 @@ fn is_ready(states: &BTreeMap<String, String>, node: Node) -> bool {
 /// The controller may still believe in a slurmd that was lost a moment ago.
 fn listens(cluster: &Cluster, node: Node) -> bool {
     let Some(init) = cluster.init_of(node) else { return false };
-    let tables = ["tcp", "tcp6"].map(|table| cluster.proc().join(init.pid.to_string()).join("net").join(table));
-    tables.iter().any(|table| has_listener(&fs::read_to_string(table).unwrap_or_default(), PORT))
-}
-
-/// In the text of `/proc/PID/net/tcp`: the second field is the own address with its port, the fourth the state.
-fn has_listener(table: &str, port: u16) -> bool {
-    let ending = format!(":{port:04X}");
-    table.lines().any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        fields.next().is_some_and(|own| own.ends_with(&ending)) && fields.nth(1) == Some(LISTENING)
-    })
+    Listener::seen_in(&cluster.proc().join(init.pid.to_string())).iter().any(|listener| listener.port == PORT)
 }
 
 /// A daemon that wrote its number and has ended: there is nothing to wait for.
@@ -308,12 +296,5 @@ mod tests {
             assert!(!is_ready(&states(state), Node(1)), "{state}");
         }
         assert!(!is_ready(&states("idle"), Node(2)));
-    }
-
-    #[test]
-    fn finds_a_listening_socket_by_its_port() {
-        let table = "  sl  local_address rem_address   st\n   0: 00000000:1AA2 00000000:0000 0A 00000000:00000000\n   \
-                     1: 00000000:1AA3 00000000:0000 01 00000000:00000000\n";
-        assert!(has_listener(table, 6818) && !has_listener(table, 6819) && !has_listener("", 6818));
     }
 }

@@ -91,6 +91,11 @@ pub(super) const VARIABLES: &[Variables] = &[
     Variables { names: &["PYTHON_EXEC"], by: "`lockstep run`", meaning: "the Python that runs scripts and modules" },
     Variables { names: &["GLOO_SOCKET_IFNAME"], by: "labs", meaning: "the network interface that Gloo uses" },
     Variables {
+        names: &["LOCKSTEP_BACKEND"],
+        by: "labs",
+        meaning: "what carries a group's CPU tensors: `shm`, memory that ranks on one host share; `auto`, that where it is possible and Gloo where it is not; `gloo` (if unset)",
+    },
+    Variables {
         names: &["LOCKSTEP_COMPARE_CALLS"],
         by: "labs",
         meaning: "1: the ranks of a Gloo group compare their calls, shapes and dtypes before numbers move; 0: they do not; if unset, they do in builds with debug assertions",
@@ -111,14 +116,24 @@ pub(super) const VARIABLES: &[Variables] = &[
         meaning: "entries of c10d's flight recorder; off if unset",
     },
     Variables {
+        names: &["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"],
+        by: "PyTorch, launcher",
+        meaning: "where the flight recorder of each rank is written, without the rank at the end; read after a wait in vain",
+    },
+    Variables {
         names: &["OMP_NUM_THREADS"],
         by: "labs",
         meaning: "threads of one rank's tensor operations; `lockstep run` sets 1 if it is unset and the node has several workers",
     },
     Variables {
         names: &["SLURM_JOB_ID", "SLURM_RESTART_COUNT"],
-        by: "labs",
-        meaning: "set by Slurm: which start of which job this is. A snapshot carries both, and a former start of the job saves nothing more once a later one has",
+        by: "labs, `lockstep run`",
+        meaning: "set by Slurm: which start of which job this is. A snapshot carries both, and a former start of the job saves nothing more once a later one has. The launcher reports why the job was started again",
+    },
+    Variables {
+        names: &["SLURM_JOB_END_TIME", "PBS_QUEUE"],
+        by: "`lockstep run`",
+        meaning: "set by Slurm: when the job ends, in seconds since 1970; set by PBS: the queue, whose `kill_delay` is how long workers may take to end",
     },
     Variables {
         names: &["LOCKSTEP_EVENTS"],
@@ -174,6 +189,11 @@ pub(super) const VARIABLES: &[Variables] = &[
         names: &["LOCKSTEP_AGENT"],
         by: "labs, `lockstep run`",
         meaning: "set for workers: by it the launcher finds its own, and what they started, when it is gone, and a job without a run id its own snapshots",
+    },
+    Variables {
+        names: &["LOCKSTEP_SNAPSHOT_ON", "LOCKSTEP_LAUNCHER"],
+        by: "labs",
+        meaning: "set for workers: the signals of `--snapshot-on`, and the launcher's process id. Such a signal asks for a snapshot and the end, unless the launcher or a program between the two sends it",
     },
     Variables {
         names: &["LOCKSTEP_CALL", "LOCKSTEP_ANSWERS"],

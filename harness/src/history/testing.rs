@@ -1,6 +1,6 @@
 //! Event files of fictional runs, for tests.
 
-use lockstep_events::{AgentEvent, AgentRecord, Event, Record};
+use lockstep_events::{AgentEvent, AgentRecord, Event, Record, VerdictRecord};
 
 use super::RunEvents;
 use crate::report::Timeline;
@@ -40,6 +40,19 @@ impl FakeRun {
 
     pub(crate) fn timeline(&self) -> Timeline {
         Timeline::of(&self.0)
+    }
+}
+
+/// The verdict on a rank that somebody killed.
+pub(crate) fn killed(rank: usize) -> VerdictRecord {
+    VerdictRecord {
+        rank: Some(rank),
+        host: Some("node0".into()),
+        at_fault: true,
+        cause: "somebody else killed it".into(),
+        evidence: "SIGKILL".into(),
+        advice: "ask on the node".into(),
+        rule: "killed".into(),
     }
 }
 
@@ -109,6 +122,7 @@ fn first_restart(mut run: FakeRun) -> FakeRun {
             run = run.agent(node, t, ended(0, *rank, 100 + *rank as u32, -15, true));
         }
     }
+    run = run.agent("node0", 2.25, AgentEvent::Verdict(killed(1)));
     for (node, group_rank) in [("node0", 0), ("node1", 1)] {
         run = run.agent(node, 2.31, restarting(1, 2, reason)).agent(node, 2.4, formed(1, 1, group_rank, 2));
         for rank in [2 * group_rank, 2 * group_rank + 1] {

@@ -10,10 +10,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_events::{Event, Record};
 
 use crate::exit::{Code, Refused};
+use crate::history::RunEvents;
 use crate::report::{Case, Finding, Screen, Target, Verdict, counts};
-use crate::runner::scenario::{Scenario, parse};
+use crate::runner::scenario::{RunSpec, Scenario, parse};
 use crate::runner::{ScenarioOutcome, SuiteRunner, case, figures, finish, job_runner, library, report};
 
 /// Breaks training runs on purpose, and checks that they end with the same bits as an undisturbed run
@@ -46,6 +48,9 @@ pub(crate) struct Options {
     /// Nodes that share them, each with its own agent; with several, agents, nodes, disks and networks fail, too
     #[arg(long, default_value_t = 1, requires = "soak", conflicts_with_all = ["scenarios", "all"], value_parser = clap::value_parser!(u16).range(1..=16))]
     nodes: u16,
+    /// Stop the job by signals at random moments, in place of faults, and start it again until it succeeds
+    #[arg(long, requires = "soak", conflicts_with_all = ["scenarios", "all"])]
+    stops: bool,
     /// Continue after a random scenario that failed
     #[arg(long, requires = "soak", conflicts_with_all = ["scenarios", "all"])]
     keep_going: bool,
@@ -90,6 +95,9 @@ impl Options {
 
     fn entries(&self) -> anyhow::Result<Vec<Entry>> {
         if let Some(count) = self.soak {
+            if self.stops && self.nodes > 1 {
+                return Err(Refused("--stops is for one node: leave --nodes out".into()).into());
+            }
             if !self.ranks.is_multiple_of(self.nodes) {
                 let message =
                     format!("--ranks is {} and --nodes {}: each node has equally many ranks", self.ranks, self.nodes);
@@ -114,8 +122,9 @@ impl Options {
 
     fn drawn(&self, index: u64) -> Entry {
         let (ranks, nodes) = (usize::from(self.ranks), usize::from(self.nodes));
-        let replay = format!("lockstep inject {}", soak::replay(self.seed, index, ranks, nodes));
-        Entry { scenario: soak::draw(self.seed, index, ranks, nodes), replay, seed: Some(self.seed) }
+        let series = soak::Series { seed: self.seed, ranks, nodes, stops: self.stops };
+        let replay = format!("lockstep inject {}", soak::replay(series, index));
+        Entry { scenario: soak::draw(series, index), replay, seed: Some(self.seed) }
     }
 }
 
@@ -187,6 +196,15 @@ impl Series {
     }
 }
 
+/// The number of snapshots that are not those of the usual interval. None where signals do not ask for any.
+fn asked(run: &RunSpec, events: &RunEvents) -> usize {
+    let of_signal = |record: &&Record| match &record.event {
+        Event::Snapshot { step, .. } => run.snapshot_on.is_some() && !step.is_multiple_of(run.save_every_steps),
+        _ => false,
+    };
+    events.records().filter(of_signal).count()
+}
+
 /// The totals of a series of random scenarios.
 #[derive(Default)]
 struct Soaked {
@@ -195,6 +213,8 @@ struct Soaked {
     missed: usize,
     /// How often a whole job was restarted.
     requeues: usize,
+    /// Snapshots that were saved because a signal asked for them.
+    asked: usize,
 }
 
 impl Soaked {
@@ -205,12 +225,17 @@ impl Soaked {
             self.requeues += usize::from(injection.is_requeue());
         }
         self.missed += seen.as_ref().map_or(0, |seen| seen.missed.len());
+        self.asked += seen.as_ref().map_or(0, |seen| asked(&scenario.run, &seen.events));
     }
 
     /// The number of faults of each kind.
     fn lines(&self) -> Vec<String> {
         let kinds = soak::kinds(self.scenarios.iter()).into_iter();
-        let more = [("faults of these came too late", self.missed), ("the whole job started again", self.requeues)];
+        let more = [
+            ("faults of these came too late", self.missed),
+            ("the whole job started again", self.requeues),
+            ("a signal made the job save a snapshot", self.asked),
+        ];
         let more = more.into_iter().filter(|(_, count)| *count > 0).map(|(what, count)| (what.to_owned(), count));
         kinds.chain(more).map(|(kind, count)| format!("{count:>7} × {kind}")).collect()
     }

@@ -1,6 +1,7 @@
 //! Random scenarios from a seed: each is a function of the seed and its index in the series, so that it can be replayed alone.
 
 mod nodes;
+mod stops;
 
 use std::collections::BTreeMap;
 
@@ -11,14 +12,29 @@ use crate::runner::scenario::{Expect, Fault, FaultAction, Phase, RunSpec, Scenar
 /// Steps from one snapshot to the next.
 const SAVE_EVERY: u64 = 3;
 
-/// Scenario `index` of the series for `seed`, with this many ranks on this many nodes.
-pub(crate) fn draw(seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenario {
+/// A series of random scenarios.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Series {
+    pub(crate) seed: u64,
+    pub(crate) ranks: usize,
+    pub(crate) nodes: usize,
+    /// Signals that stop the job, in place of faults; on one node.
+    pub(crate) stops: bool,
+}
+
+/// Scenario `index` of the series.
+pub(crate) fn draw(series: Series, index: u64) -> Scenario {
+    let Series { seed, ranks, nodes, stops } = series;
     // An odd factor spreads neighbours over the whole range (Knuth, TAOCP 6.4: the golden ratio times 2^64).
     let mut dice = Dice(Mt64::new(seed ^ index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15)));
-    if nodes > 1 {
-        return nodes::draw(&mut dice, seed, index, ranks, nodes);
+    let replay = replay(series, index);
+    if stops {
+        return stops::draw(&mut dice, seed, index, ranks, &replay);
     }
-    let run = spec(ranks);
+    if nodes > 1 {
+        return nodes::draw(&mut dice, seed, index, ranks, nodes, &replay);
+    }
+    let run = spec(ranks, 8);
     // Two faults at once are the least tested case of recovery.
     let count = if dice.below(3) == 0 { 2 } else { 1 };
     let mut faults: Vec<Fault> = Vec::new();
@@ -37,7 +53,7 @@ pub(crate) fn draw(seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenari
     Scenario {
         name: format!("soak-{seed}-{index}"),
         title: descriptions.join("; "),
-        shows: format!("Drawn at random: `lockstep inject {}`.", replay(seed, index, ranks, nodes)),
+        shows: format!("Drawn at random: `lockstep inject {replay}`."),
         run,
         expect,
         faults,
@@ -45,9 +61,10 @@ pub(crate) fn draw(seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenari
 }
 
 /// The arguments that repeat only this scenario.
-pub(crate) fn replay(seed: u64, index: u64, ranks: usize, nodes: usize) -> String {
+pub(crate) fn replay(Series { seed, ranks, nodes, stops }: Series, index: u64) -> String {
     let nodes = if nodes > 1 { format!(" --nodes {nodes}") } else { String::new() };
-    format!("--soak 1 --seed {seed} --skip {index} --ranks {ranks}{nodes}")
+    let stops = if stops { " --stops" } else { "" };
+    format!("--soak 1 --seed {seed} --skip {index} --ranks {ranks}{nodes}{stops}")
 }
 
 /// The number of faults of each kind, the most frequent first.
@@ -83,10 +100,10 @@ fn kind(fault: &Fault) -> String {
     format!("{who}: {}{save}", actions.join(", then "))
 }
 
-/// 2 epochs of 8 steps, whatever the number of ranks.
-fn spec(ranks: usize) -> RunSpec {
+/// 2 epochs of this many steps, whatever the number of ranks.
+fn spec(ranks: usize, steps: u64) -> RunSpec {
     let default = RunSpec::default();
-    let samples = 8 * (default.batch_size * ranks) as u64;
+    let samples = steps * (default.batch_size * ranks) as u64;
     RunSpec { ranks, epochs: 2, samples, save_every_steps: SAVE_EVERY, max_restarts: 4, ..default }
 }
 
@@ -144,7 +161,21 @@ fn is_deadly(fault: &Fault) -> bool {
 }
 
 fn fault(rank: usize, when: When, actions: Vec<FaultAction>) -> Fault {
-    Fault { who: Who::Rank(rank), when, what: What(actions), for_seconds: None, replace_after_seconds: None }
+    aimed(Who::Rank(rank), when, actions)
+}
+
+fn aimed(who: Who, when: When, actions: Vec<FaultAction>) -> Fault {
+    Fault { who, when, what: What(actions), for_seconds: None, replace_after_seconds: None }
+}
+
+/// A fault that comes some seconds after the start.
+fn by_clock(who: Who, action: FaultAction, at: f64) -> Fault {
+    aimed(who, When { after_seconds: Some(at), ..When::default() }, vec![action])
+}
+
+/// In seconds.
+fn milliseconds(count: u64) -> f64 {
+    count as f64 / 1_000.0
 }
 
 struct Dice(Mt64);
@@ -163,18 +194,22 @@ mod tests {
     use super::*;
     use crate::runner::scenario::parse;
 
+    fn faults(seed: u64, ranks: usize) -> Series {
+        Series { seed, ranks, nodes: 1, stops: false }
+    }
+
     #[test]
     fn draws_each_scenario_from_its_index_alone() {
-        assert_eq!(draw(7, 3, 2, 1), draw(7, 3, 2, 1));
-        let titles: BTreeSet<_> = (0..50).map(|index| draw(7, index, 2, 1).title).collect();
+        assert_eq!(draw(faults(7, 2), 3), draw(faults(7, 2), 3));
+        let titles: BTreeSet<_> = (0..50).map(|index| draw(faults(7, 2), index).title).collect();
         assert!(titles.len() > 40, "{titles:#?}");
-        assert_ne!(draw(8, 3, 2, 1).title, draw(7, 3, 2, 1).title);
+        assert_ne!(draw(faults(8, 2), 3).title, draw(faults(7, 2), 3).title);
     }
 
     #[test]
     fn draws_only_scenarios_that_can_be_written_and_read() {
         for index in 0..500 {
-            let scenario = draw(1, index, 1 + index as usize % 4, 1);
+            let scenario = draw(faults(1, 1 + index as usize % 4), index);
             assert_eq!(parse("x", &scenario.to_toml()).unwrap(), scenario);
             assert_eq!(scenario.outside().count(), 0, "exact faults only: a replay must be the same");
         }
@@ -182,7 +217,7 @@ mod tests {
 
     #[test]
     fn draws_every_action_saves_and_pairs() {
-        let drawn: Vec<_> = (0..500).map(|index| draw(2, index, 2, 1)).collect();
+        let drawn: Vec<_> = (0..500).map(|index| draw(faults(2, 2), index)).collect();
         let has = |action: &FaultAction| drawn.iter().any(|scenario| scenario.has(|one| one == action));
         for action in [
             FaultAction::Kill,
@@ -207,7 +242,7 @@ mod tests {
     #[test]
     fn expects_a_restart_for_each_death() {
         for index in 0..200 {
-            let scenario = draw(3, index, 2, 1);
+            let scenario = draw(faults(3, 2), index);
             let deaths = scenario.faults.iter().filter(|fault| fault.what.0 != [FaultAction::NoSpace]).count();
             let overlap = deaths == 2 && scenario.faults[0].when.save.is_some();
             let Expect { restarts, restarts_at_most, .. } = scenario.expect;

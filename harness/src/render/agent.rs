@@ -7,7 +7,7 @@
 use super::job::Job;
 use super::pieces::{self, Meeting, launch};
 use super::profile::{Profile, Rendezvous, Scheduler};
-use crate::report::quoted;
+use lockstep_launch::command::quoted;
 
 /// What schedulers differ in.
 pub(super) struct Place {

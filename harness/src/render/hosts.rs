@@ -5,7 +5,7 @@ use super::job::Job;
 use super::pieces::origin;
 use super::profile::Profile;
 
-use crate::report::quoted;
+use lockstep_launch::command::quoted;
 
 /// The script; it runs on a machine that reaches the others.
 pub(super) fn script(site: &str, profile: &Profile, job: &Job) -> String {

@@ -2,7 +2,7 @@
 
 use super::job::{Group, Job};
 use super::profile::{Container, Profile, Rendezvous};
-use crate::report::quoted;
+use lockstep_launch::command::quoted;
 
 /// What the last line of a piece goes on with, in scripts that break a long command.
 pub(super) const BREAK: &str = " \\\n  ";

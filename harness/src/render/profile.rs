@@ -322,8 +322,8 @@ mod tests {
                 Some((table, name)) => (format!("[{table}]\n{name} = {example}\n"), "container"),
                 None => (format!("{name} = {example}\n"), ""),
             };
-            let told = refusal_of_serde(&text);
-            assert!(!told.contains("unknown field") && !told.contains("invalid type"), "{of} {name}: {told}");
+            let message = refusal_of_serde(&text);
+            assert!(!message.contains("unknown field") && !message.contains("invalid type"), "{of} {name}: {message}");
         }
         let known = |text: &str| refusal_of_serde(text).matches('`').count() / 2 - 1;
         let inner = FIELDS.iter().filter(|field| field.name.contains('.')).count();
@@ -337,10 +337,10 @@ mod tests {
 
     #[test]
     fn offers_the_nearest_name_for_an_unknown_field() {
-        let told = refusal("scheduler = \"slurm\"\npartitoin = \"gpu\"\ngpu-per-node = 4\n");
-        assert!(told.contains("there is no field `gpu-per-node`: did you mean `gpus-per-node`?"), "{told}");
-        let told = refusal("scheduler = \"slurm\"\n[container]\nimag = 4\n");
-        assert!(told.contains("did you mean `container.image`?"), "{told}");
+        let message = refusal("scheduler = \"slurm\"\npartitoin = \"gpu\"\ngpu-per-node = 4\n");
+        assert!(message.contains("there is no field `gpu-per-node`: did you mean `gpus-per-node`?"), "{message}");
+        let message = refusal("scheduler = \"slurm\"\n[container]\nimag = 4\n");
+        assert!(message.contains("did you mean `container.image`?"), "{message}");
         assert!(!refusal("xyz = 1").contains("did you mean"));
         parse("site.toml", "scheduler = \"slurm\"\n[environment]\nXYZ = \"1\"\n").unwrap();
     }

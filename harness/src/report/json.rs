@@ -127,7 +127,9 @@ mod tests {
             ["findings", "log", "name", "replay", "seconds", "seed", "shows", "tables", "timeline", "verdict"];
         assert_eq!(keys(&root["cases"][0]), expected);
         let timeline = &root["cases"][0]["timeline"];
-        assert_eq!(keys(timeline), ["began", "nodes", "notes", "recoveries", "seconds"]);
+        assert_eq!(keys(timeline), ["began", "nodes", "notes", "recoveries", "seconds", "verdicts"]);
+        let expected = ["advice", "at", "at_fault", "cause", "evidence", "host", "node", "rank", "rule"];
+        assert_eq!(keys(&timeline["verdicts"][0]), expected);
         assert_eq!(keys(&timeline["nodes"][0]["rows"][0]), ["marks", "rank", "redone", "spans"]);
         let expected = ["at", "cause", "rank", "steps_lost", "time_to_detect", "time_to_next_step", "time_to_restart"];
         assert_eq!(keys(&timeline["recoveries"][0]), expected);

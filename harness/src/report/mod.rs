@@ -25,12 +25,12 @@ use std::time::{Duration, SystemTime};
 
 pub(crate) use ascii_timeline::draw as picture;
 pub(crate) use finding::{Doubt, Finding, Verdict, overall};
-pub(crate) use formatting::{command_line, count, counts, quoted, rfc3339};
+pub(crate) use formatting::{command_line, count, counts, rfc3339};
 pub(crate) use host_info::HostInfo;
 pub(crate) use screen::{Look, Screen};
 pub(crate) use table::{findings as findings_table, numbers as numbers_table};
 pub(crate) use timeline::Timeline;
-pub(crate) use write::{Target, save};
+pub(crate) use write::{Format, Target, save};
 
 /// What a command ran and found.
 #[derive(Clone, Debug)]

@@ -67,6 +67,7 @@ fn details(case: &Case, look: Look) -> String {
             table.set_constraints(headings.iter().map(whole)).add_rows(rows);
             parts.push(table.to_string());
         }
+        parts.extend(timeline.verdicts.iter().map(|judged| plain(&judged.verdict.to_string())));
         parts.extend(timeline.notes.iter().map(|note| format!("note: {}", plain(note))));
     }
     // On a terminal, the reader has just seen the output of a good run.

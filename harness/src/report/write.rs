@@ -10,17 +10,28 @@ use anyhow::Context;
 
 use super::{Look, Report, csv, html, json, junit, table};
 
-/// A file or stdout, and the format of the report there. Parsed from the command line, so that a wrong name is rejected before
-/// anything runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
-    /// `None` for stdout.
-    path: Option<PathBuf>,
-    form: Form,
+/// The formats of some kind of file.
+pub(crate) trait Format: Copy + 'static {
+    /// That of stdout.
+    const JSON: Self;
+    /// By the ending of a file's name, in lower case.
+    const ENDINGS: &'static [(&'static str, Self)];
+    /// What is said of another ending.
+    const UNKNOWN: &'static str;
 }
 
+/// A file or stdout, and the format of what is written there. Parsed from the command line, so that a wrong name is rejected before
+/// anything runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target<F = Form> {
+    /// `None` for stdout.
+    path: Option<PathBuf>,
+    pub(crate) form: F,
+}
+
+/// The formats of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+pub(crate) enum Form {
     Csv,
     Html,
     Json,
@@ -28,49 +39,63 @@ enum Form {
     Text,
 }
 
-impl FromStr for Target {
+impl Format for Form {
+    const JSON: Self = Form::Json;
+    const ENDINGS: &'static [(&'static str, Self)] = &[
+        ("csv", Form::Csv),
+        ("html", Form::Html),
+        ("htm", Form::Html),
+        ("json", Form::Json),
+        ("xml", Form::Junit),
+        ("txt", Form::Text),
+    ];
+    const UNKNOWN: &'static str =
+        "its ending does not say a form: .html (a page), .csv, .json, .xml (JUnit), .txt, or - for JSON on stdout";
+}
+
+impl<F: Format> FromStr for Target<F> {
     type Err = String;
 
     /// Set by the extension; `-` is stdout, as JSON.
     fn from_str(name: &str) -> Result<Self, String> {
         if name == "-" {
-            return Ok(Target { path: None, form: Form::Json });
+            return Ok(Target { path: None, form: F::JSON });
         }
         let path = PathBuf::from(name);
         let ending = path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
-        let form = match ending.as_str() {
-            "csv" => Form::Csv,
-            "html" | "htm" => Form::Html,
-            "json" => Form::Json,
-            "xml" => Form::Junit,
-            "txt" => Form::Text,
-            _ => return Err(
-                "its ending does not say a form: .html (a page), .csv, .json, .xml (JUnit), .txt, or - for JSON on stdout"
-                    .into(),
-            ),
-        };
+        let form = F::ENDINGS.iter().find(|(known, _)| *known == ending).ok_or(F::UNKNOWN)?.1;
         Ok(Target { path: Some(path), form })
     }
 }
 
-impl Target {
+impl<F> Target<F> {
     /// Returns true if the report goes to stdout, so that messages must go to stderr.
     pub(crate) fn is_stdout(&self) -> bool {
         self.path.is_none()
     }
+
+    /// Writes `what`, a file atomically and into a new folder if necessary.
+    ///
+    /// # Errors
+    /// The error names the file and the system's reason.
+    pub(crate) fn save(&self, what: &str, text: &str) -> anyhow::Result<()> {
+        match &self.path {
+            None => {
+                io::stdout().lock().write_all(text.as_bytes()).with_context(|| format!("cannot write {what} to stdout"))
+            }
+            Some(path) => save(path, text).with_context(|| format!("cannot write {what} to {}", path.display())),
+        }
+    }
 }
 
 impl Report {
-    /// Writes the report in the target's format. Writes a file atomically, and creates its folder if necessary.
+    /// Writes the report in the target's format.
     ///
     /// # Errors
     /// The error names the file and the system's reason.
     pub(crate) fn write(&self, target: &Target) -> anyhow::Result<()> {
         let text = self.render(target.form).context("cannot put the report into its form")?;
-        match &target.path {
-            None => io::stdout().lock().write_all(text.as_bytes()).context("cannot write the report to stdout"),
-            Some(path) => save(path, &text).with_context(|| format!("cannot write the report to {}", path.display())),
-        }
+        target.save("the report", &text)
     }
 
     /// The part of the report for a person at a terminal.

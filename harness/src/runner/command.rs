@@ -9,8 +9,8 @@ use super::job_run::{JobRunner, LAB, Launcher};
 use super::suite_runner::SuiteRunner;
 use crate::exit::Code;
 use crate::lab_run::program_beside;
-use crate::process::Signals;
 use crate::report::{Case, HostInfo, Report, Screen, Target, Verdict, command_line};
+use lockstep_process::Signals;
 
 /// Settings of all runs.
 ///

@@ -193,6 +193,8 @@ fn undisturbed(spec: &RunSpec) -> RunSpec {
         requeue_order: plain.requeue_order,
         late_seconds: plain.late_seconds,
         stop_timeout_seconds: plain.stop_timeout_seconds,
+        snapshot_on: plain.snapshot_on,
+        loader_processes: plain.loader_processes,
         timeout_seconds: plain.timeout_seconds,
         ..spec.clone()
     }

@@ -3,8 +3,8 @@
 //! Faults inside a rank happen at an exact step. Faults of agents, nodes, disks and networks happen at a time, so that they
 //! also hit the start, the rendezvous, a restart and the end, or come too late, which is not a failure.
 
-use super::{Dice, fault, replay};
-use crate::runner::scenario::{Disks, Expect, Fault, FaultAction, Phase, RunSpec, Scenario, What, When, Who};
+use super::{Dice, by_clock, fault, milliseconds};
+use crate::runner::scenario::{Disks, Expect, Fault, FaultAction, Phase, RunSpec, Scenario, When, Who};
 
 /// Steps from one snapshot to the next.
 const SAVE_EVERY: u64 = 3;
@@ -13,8 +13,9 @@ const WITHIN: u64 = 3_000;
 /// Seconds that workers may take to end if one of them ignores SIGTERM.
 const STOP_TIMEOUT: f64 = 0.5;
 
-/// Scenario `index` of the series for `seed`, with this many ranks on this many nodes.
-pub(super) fn draw(dice: &mut Dice, seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenario {
+/// Scenario `index` of the series for `seed`, with this many ranks on this many nodes. `replay` are the arguments that
+/// repeat it.
+pub(super) fn draw(dice: &mut Dice, seed: u64, index: u64, ranks: usize, nodes: usize, replay: &str) -> Scenario {
     let mut draft = Draft { run: spec(dice, ranks, nodes), faults: Vec::new(), from: 0 };
     let count = if dice.below(3) == 0 { 2 } else { 1 };
     (0..count).for_each(|_| draft.add(dice));
@@ -27,7 +28,7 @@ pub(super) fn draw(dice: &mut Dice, seed: u64, index: u64, ranks: usize, nodes: 
     Scenario {
         name: format!("soak-{seed}-{index}"),
         title: descriptions.into_iter().chain(late).collect::<Vec<_>>().join("; "),
-        shows: format!("Drawn at random: `lockstep inject {}`.", replay(seed, index, ranks, nodes)),
+        shows: format!("Drawn at random: `lockstep inject {replay}`."),
         run,
         expect,
         faults,
@@ -159,11 +160,6 @@ fn save(dice: &mut Dice, at: u64, steps: u64) -> Fault {
     fault(0, When { epoch, step, save: Some(phase), ..When::default() }, vec![action])
 }
 
-fn by_clock(who: Who, action: FaultAction, at: f64) -> Fault {
-    let when = When { after_seconds: Some(at), ..When::default() };
-    Fault { who, when, what: What(vec![action]), for_seconds: None, replace_after_seconds: None }
-}
-
 fn replaced(fault: Fault, seconds: f64) -> Fault {
     Fault { replace_after_seconds: Some(seconds), ..fault }
 }
@@ -179,18 +175,17 @@ fn order(dice: &mut Dice, nodes: usize) -> Vec<usize> {
     order
 }
 
-/// In seconds.
-fn milliseconds(count: u64) -> f64 {
-    count as f64 / 1_000.0
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::draw;
+    use super::super::Series;
     use super::*;
     use crate::runner::scenario::parse;
+
+    fn draw(seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenario {
+        super::super::draw(Series { seed, ranks, nodes, stops: false }, index)
+    }
 
     #[test]
     fn draws_only_scenarios_that_can_be_written_and_read() {

@@ -111,8 +111,8 @@ impl Script {
 
     /// Whether the job has several nodes, by what it asks for or by what it tells its launcher.
     pub(super) fn has_several_nodes(&self) -> bool {
-        let told = || self.launches().iter().any(|launch| launch.nnodes().is_some_and(|nodes| nodes > 1));
-        self.nodes().map_or_else(told, |(_, nodes)| nodes > 1)
+        let launched = || self.launches().iter().any(|launch| launch.nnodes().is_some_and(|nodes| nodes > 1));
+        self.nodes().map_or_else(launched, |(_, nodes)| nodes > 1)
     }
 
     /// The most that one of PBS's chunks asks for of a resource.

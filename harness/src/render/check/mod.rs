@@ -42,7 +42,7 @@ pub(super) fn check(files: &[PathBuf], json: bool) -> anyhow::Result<Code> {
         let text = std::fs::read(file).map_err(|error| Refused(format!("cannot read {}: {error}", file.display())))?;
         findings.extend(examine(file, &String::from_utf8_lossy(&text)));
     }
-    let text = if json { serde_json::to_string_pretty(&findings)? + "\n" } else { told(&findings, files.len()) };
+    let text = if json { serde_json::to_string_pretty(&findings)? + "\n" } else { text_of(&findings, files.len()) };
     std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write to stdout")?;
     let failed = findings.iter().any(|finding| finding.level == Level::Error);
     Ok(if failed { Code::Failure } else { Code::Success })
@@ -71,7 +71,7 @@ fn examine(file: &Path, text: &str) -> Vec<Finding> {
 }
 
 /// For people: as compilers do it, then a sum.
-fn told(findings: &[Finding], files: usize) -> String {
+fn text_of(findings: &[Finding], files: usize) -> String {
     let mut text = String::new();
     for Finding { file, line, level, rule, what, why, fix } in findings {
         text.push_str(&format!("{file}:{line}: {level}: {what} [{rule}]\n    why: {why}\n    fix: {fix}\n"));

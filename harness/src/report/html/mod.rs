@@ -8,6 +8,7 @@ pub(crate) use super::formatting::plain;
 use super::formatting::{costs, failures, instant, seconds, summary};
 use super::{Case, Finding, HostInfo, Report, Table, Verdict};
 use crate::history::Recovery;
+pub(crate) use picture::round_up;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -133,6 +134,10 @@ fn details(index: usize, case: &Case) -> Markup {
             @if let Some(timeline) = &case.timeline {
                 (picture::draw(index, timeline))
                 @if !timeline.recoveries.is_empty() { (cost(&timeline.recoveries)) }
+                @if !timeline.verdicts.is_empty() {
+                    h3 { "The launchers' verdicts" }
+                    ul { @for judged in &timeline.verdicts { li { (plain(&judged.verdict.to_string())) } } }
+                }
             }
             @for table in &case.tables { (numbers(table)) }
             @if let Some(replay) = &case.replay {
@@ -304,6 +309,7 @@ mod tests {
             }
             let Some(timeline) = &mut case.timeline else { continue };
             timeline.notes = vec![HOSTILE.into()];
+            timeline.verdicts.iter_mut().for_each(|judged| judged.verdict.cause = HOSTILE.into());
             timeline.recoveries.iter_mut().for_each(|recovery| recovery.cause = HOSTILE.into());
             for node in &mut timeline.nodes {
                 node.name = Some(HOSTILE.into());

@@ -174,14 +174,18 @@ fn axis(length: f64, height: usize) -> Markup {
     }
 }
 
+/// The least of 1, 2 and 5 times a power of ten that is not below `rough`: the step of an axis.
+pub(crate) fn round_up(rough: f64) -> f64 {
+    let power = 10_f64.powf(rough.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].map(|times| times * power).into_iter().find(|step| *step >= rough).unwrap_or(rough)
+}
+
 /// At most eight round times, starting with 0.
 fn ticks(length: f64) -> Vec<f64> {
     if length <= 0.0 {
         return vec![0.0];
     }
-    let rough = length / 7.0;
-    let magnitude = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].iter().map(|by| by * magnitude).find(|step| *step >= rough).unwrap_or(rough);
+    let step = round_up(length / 7.0);
     (0..8).map(|index| f64::from(index) * step).take_while(|tick| *tick <= length).collect()
 }
 

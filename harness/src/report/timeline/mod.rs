@@ -6,7 +6,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use lockstep_events::{AgentEvent, Event};
+use lockstep_events::{AgentEvent, Event, VerdictRecord};
 use serde::Serialize;
 
 use crate::history::{History, Recovery, RunEvents};
@@ -26,8 +26,20 @@ pub(crate) struct Timeline {
     pub(crate) nodes: Vec<Node>,
     /// The cost of each failure, ordered by time.
     pub(crate) recoveries: Vec<Recovery>,
+    /// Why ranks or launchers failed, as their launchers found, ordered by time.
+    pub(crate) verdicts: Vec<Judged>,
     /// Inconsistencies in the files, where the picture may be wrong.
     pub(crate) notes: Vec<String>,
+}
+
+/// A launcher's verdict on a failure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Judged {
+    pub(crate) at: f64,
+    /// The agent's name for its node.
+    pub(crate) node: String,
+    #[serde(flatten)]
+    pub(crate) verdict: VerdictRecord,
 }
 
 /// The ranks that one agent started.
@@ -141,6 +153,7 @@ impl Timeline {
             seconds: ended - began,
             nodes: Scene { began, ended, history: &history }.nodes(&missing),
             recoveries: history.recoveries(),
+            verdicts: verdicts(&history, began),
             notes,
         }
     }
@@ -149,6 +162,26 @@ impl Timeline {
     pub(crate) fn rows(&self) -> impl Iterator<Item = (Option<&str>, &Row)> {
         self.nodes.iter().flat_map(|node| node.rows.iter().map(|row| (node.name.as_deref(), row)))
     }
+}
+
+/// Without repetitions: of several verdicts that one agent gave in a row, the last counts, since it knew more.
+fn verdicts(history: &History<'_>, began: f64) -> Vec<Judged> {
+    let mut found: Vec<Judged> = Vec::new();
+    for (node, records) in &history.agents {
+        let mut after_another = false;
+        for (t, event) in records {
+            let AgentEvent::Verdict(verdict) = event else {
+                after_another = false;
+                continue;
+            };
+            if std::mem::replace(&mut after_another, true) {
+                found.pop();
+            }
+            found.push(Judged { at: t - began, node: (*node).to_owned(), verdict: verdict.clone() });
+        }
+    }
+    found.sort_by(|one, other| one.at.total_cmp(&other.at));
+    found
 }
 
 fn torn(events: &RunEvents) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use lockstep_contract::wish::SAVED;
 use lockstep_events::{AgentEvent, Event};
 use lockstep_process::signal_name;
 
@@ -115,6 +116,16 @@ impl Scene<'_> {
                 (MarkKind::Restarting, format!("{reason}; restarts left: {restarts_left}"))
             }
             AgentEvent::Signalled { signal } => (MarkKind::Signalled, format!("sent {}", signal_name(*signal))),
+            AgentEvent::Requeued { count, reason } => {
+                (MarkKind::Restarting, format!("start {} of the scheduler's job: {reason}", count + 1))
+            }
+            AgentEvent::TimeLimit { seconds_left, source } => (
+                MarkKind::Signalled,
+                format!("{seconds_left:.0} s before the job's end ({source}): asks for a snapshot"),
+            ),
+            AgentEvent::Finished { code } if *code == i32::from(SAVED) => {
+                (MarkKind::Finished, "the workers had saved a snapshot: exit code 75".into())
+            }
             AgentEvent::Finished { code: 0 } => (MarkKind::Finished, "the agent ended well".into()),
             AgentEvent::Finished { code } => (MarkKind::Lost, format!("the agent ended with exit code {code}")),
             _ => return None,

@@ -200,3 +200,11 @@ fn names_torn_lines() {
     assert_eq!(timeline.notes[0], "an event of rank 0 is torn (line 1): its writer was killed or its disk was full");
     assert_drawable(&timeline);
 }
+
+#[test]
+fn keeps_the_last_of_verdicts_in_a_row() {
+    let verdict = |cause: &str| AgentEvent::Verdict(VerdictRecord { cause: cause.into(), ..killed(1) });
+    let run = two_nodes().agent("node0", 9.0, verdict("unknown")).agent("node0", 9.1, verdict("elsewhere"));
+    let causes: Vec<String> = run.timeline().verdicts.into_iter().map(|judged| judged.verdict.cause).collect();
+    assert_eq!(causes, ["somebody else killed it", "elsewhere"]);
+}

@@ -60,11 +60,22 @@ impl Agent<'_> {
             Launcher::Direct => (self.program.into(), None),
         };
         let under = !matches!(self.launcher, Launcher::Direct);
-        let workers = under.then(|| self.program.into());
+        let workers = under.then(|| self.with_loaders()).into_iter().flatten();
         let flags = self.flags().into_iter().map(OsString::from);
         let arguments = self.arguments().into_iter().map(OsString::from);
         let words = prefix.iter().cloned().chain(dying_with_this(prefix, &program));
         words.chain(subcommand).chain(flags).chain(workers).chain(arguments).collect()
+    }
+
+    /// The workers' program, in place of the shell that has started processes next to it.
+    fn with_loaders(&self) -> Vec<OsString> {
+        const START: &str = "for _ in $(seq \"$1\"); do sleep 1000 & done; shift; exec \"$@\"";
+        match self.spec.loader_processes {
+            0 => vec![self.program.into()],
+            count => {
+                vec!["sh".into(), "-c".into(), START.into(), "sh".into(), count.to_string().into(), self.program.into()]
+            }
+        }
     }
 
     fn flags(&self) -> Vec<String> {
@@ -86,6 +97,7 @@ impl Agent<'_> {
         flags.push(format!("--nproc-per-node={}", spec.workers_of(self.node)));
         flags.push(format!("--max-restarts={}", spec.max_restarts));
         flags.extend(spec.stop_timeout_seconds.map(|seconds| format!("--stop-timeout={seconds}")));
+        flags.extend(spec.snapshot_on.as_ref().map(|signals| format!("--snapshot-on={signals}")));
         flags.push(format!("--log-dir={}", self.folder.logs().display()));
         flags.push("--no-python".into());
         flags
@@ -157,7 +169,7 @@ mod tests {
         let words = agent.words(&Prefix::new());
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let this = format!("/proc/{}/exe", std::process::id());
-        assert!(words[0] == this && words[1] == crate::process::DIES_WITH_PARENT, "{words:?}");
+        assert!(words[0] == this && words[1] == lockstep_process::DIES_WITH_PARENT, "{words:?}");
         // The process crate tests that form of the command.
         let begin = words.iter().position(|word| *word == "/p/lab" || word.starts_with("/x/")).unwrap_or(0);
         let begin = words.iter().skip(1).position(|word| *word == this).map_or(begin, |at| at + 1);

@@ -11,7 +11,6 @@ mod launch;
 mod nodes;
 mod output;
 mod places;
-mod ports;
 mod processes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,9 +25,9 @@ use super::scenario::{RunSpec, Scenario, Who};
 use crate::exit::Interrupted;
 use crate::history::{History, Restarts, RunEvents};
 use crate::lab_run::{Results, Weights, program_beside, read_results, read_weights};
-use crate::process::Signals;
 use crate::report::Timeline;
 use fault_schedule::{FaultSchedule, Order, Progress};
+use lockstep_process::Signals;
 use nodes::Nodes;
 
 pub(crate) use folder::RunFolder;

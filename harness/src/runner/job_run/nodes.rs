@@ -10,14 +10,13 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lockstep_process::{Deaths, Process, Signal};
+use lockstep_process::{Deaths, Listener, Process, Signal};
 use rustix::process::{getpid, set_child_subreaper};
 
 use super::folder::RunFolder;
 use super::launch::{Agent, Launcher, Prefix, Rendezvous};
 use super::output::{lines_from, tail};
 use super::places::{Disk, LINK, Network};
-use super::ports::{self, Listener};
 use super::processes::{self, MARK};
 use super::{NoRun, Scenario};
 use crate::history::RunEvents;
@@ -213,7 +212,7 @@ impl<'a> Nodes<'a> {
             return BTreeSet::new();
         }
         let live = self.agents.iter().filter(|agent| agent.status.is_none());
-        live.flat_map(|agent| ports::of(agent.process.child.id() as i32)).collect()
+        live.flat_map(|agent| Listener::of(agent.process.child.id())).collect()
     }
 
     /// Injects a fault.
@@ -317,7 +316,7 @@ impl<'a> Nodes<'a> {
     /// What is left of the run although its agents have ended, a sentence each.
     pub(super) fn leaks(&self, listeners: &BTreeSet<Listener>) -> Vec<String> {
         let processes = processes::leaked(&self.mark, &self.holders());
-        let open = ports::listening();
+        let open = Listener::all();
         let processes = processes.iter().map(|process| format!("process {} runs: {}", process.pid, process.command));
         let ports = listeners.intersection(&open).map(|listener| format!("port {} is listened on", listener.port));
         let finished = self.codes().values().all(|code| *code == Some(0));

@@ -22,6 +22,8 @@ pub(crate) enum FaultAction {
     Term,
     /// SIGSTOP: the process is alive but does nothing, like a hang.
     Stop,
+    /// SIGINT: as Ctrl-C sends it.
+    Interrupt,
     /// SIGUSR1: a wish for a snapshot.
     AskToSave,
     /// SIGUSR2: a wish for a snapshot and the end.
@@ -60,12 +62,10 @@ impl FaultAction {
     }
 
     fn act(&self) -> Option<Act> {
+        if let Some(signal) = self.signal() {
+            return Some(Act::Signal(signal));
+        }
         Some(match self {
-            FaultAction::Kill => Act::Signal(9),
-            FaultAction::Term => Act::Signal(15),
-            FaultAction::AskToSave => Act::Signal(SAVE),
-            FaultAction::AskToSaveAndEnd => Act::Signal(SAVE_AND_END),
-            FaultAction::Stop => Act::Signal(19),
             FaultAction::Segfault => Act::Signal(11),
             FaultAction::IgnoreTerm => Act::IgnoreTerm,
             FaultAction::Exit(code) => Act::Exit(*code),
@@ -73,9 +73,7 @@ impl FaultAction {
             FaultAction::TearSnapshot => Act::TearSnapshot,
             FaultAction::FlipSnapshotBit => Act::FlipSnapshotBit,
             FaultAction::NoSpace => Act::NoSpace,
-            FaultAction::DiskFull | FaultAction::ReadOnly | FaultAction::CutNetwork | FaultAction::SlowNetwork(_) => {
-                return None;
-            }
+            _ => return None,
         })
     }
 
@@ -84,6 +82,7 @@ impl FaultAction {
         match self {
             FaultAction::Kill => Some(9),
             FaultAction::Term => Some(15),
+            FaultAction::Interrupt => Some(2),
             FaultAction::AskToSave => Some(SAVE),
             FaultAction::AskToSaveAndEnd => Some(SAVE_AND_END),
             FaultAction::Stop => Some(19),
@@ -107,6 +106,7 @@ impl fmt::Display for FaultAction {
         match self {
             FaultAction::Kill => f.write_str("SIGKILL"),
             FaultAction::Term => f.write_str("SIGTERM"),
+            FaultAction::Interrupt => f.write_str("SIGINT"),
             FaultAction::AskToSave => f.write_str("SIGUSR1"),
             FaultAction::AskToSaveAndEnd => f.write_str("SIGUSR2"),
             FaultAction::Stop => f.write_str("SIGSTOP"),

@@ -66,6 +66,12 @@ pub(crate) struct RunSpec {
     /// The flag of `lockstep run`; its default if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stop_timeout_seconds: Option<f64>,
+    /// The flag of `lockstep run`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) snapshot_on: Option<String>,
+    /// How many processes each rank has next to it that only wait, as those of data loaders.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) loader_processes: usize,
     /// The number of epochs.
     pub(crate) epochs: u64,
     /// Samples in a batch of one rank.
@@ -272,6 +278,8 @@ impl Default for RunSpec {
             requeue_order: Vec::new(),
             late_seconds: 0.0,
             stop_timeout_seconds: None,
+            snapshot_on: None,
+            loader_processes: 0,
             epochs: 3,
             batch_size: 16,
             samples: 256,
@@ -301,8 +309,8 @@ impl Default for Expect {
     }
 }
 
-fn is_zero(seconds: &f64) -> bool {
-    *seconds == 0.0
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 impl From<Phase> for fault::Phase {

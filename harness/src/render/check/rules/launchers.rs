@@ -61,7 +61,7 @@ pub(super) const RULES: &[Rule] = &[
             let is_range = |launch: &Launch<'_>| launch.flag("nnodes").is_some_and(|text| text.contains(':'));
             each(
                 script,
-                |launch| launch.nnodes().is_some_and(|told| told > 1 && told != nodes) && !is_range(launch),
+                |launch| launch.nnodes().is_some_and(|named| named > 1 && named != nodes) && !is_range(launch),
                 |launch| {
                     (
                         format!("--nnodes={} in a job of {nodes} nodes", launch.flag("nnodes").unwrap_or_default()),
@@ -235,13 +235,13 @@ fn by_mpi(launch: &Launch<'_>) -> bool {
 pub(super) fn each<'a>(
     script: &'a Script,
     holds: impl Fn(&Launch<'a>) -> bool,
-    told: impl Fn(&Launch<'a>) -> (String, String),
+    describe: impl Fn(&Launch<'a>) -> (String, String),
 ) -> Vec<Hit> {
     let launches = script.launches();
     let found = launches.iter().filter(|launch| holds(launch));
     found
         .map(|launch| {
-            let (what, fix) = told(launch);
+            let (what, fix) = describe(launch);
             hit(launch.line(), what, fix)
         })
         .collect()

@@ -22,10 +22,10 @@ pub(super) const RULES: &[Rule] = &[
             let assigned = |command: &Command| {
                 command.assignments.iter().any(|(name, value)| name == "MASTER_ADDR" && names_itself(&value.text))
             };
-            let told = |command: &Command| {
+            let passed = |command: &Command| {
                 ["rdzv-endpoint", "master-addr"].iter().any(|name| command.flag(name).is_some_and(names_itself))
             };
-            let found = far.filter(|command| assigned(command) || told(command));
+            let found = far.filter(|command| assigned(command) || passed(command));
             found
                 .map(|command| hit(command.line, "each node names itself as the head node", head_node(script)))
                 .collect()
