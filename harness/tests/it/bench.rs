@@ -1,6 +1,7 @@
 //! `lockstep bench`: each bench once with its smallest numbers. What it prints, that its files hold the same, and that nothing is left
 //! of it. No test depends on a time.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use insta::assert_snapshot;
@@ -118,15 +119,10 @@ fn store_measures_each_operation_with_each_number_of_clients() {
 #[test]
 fn libtorchs_store_takes_turns_where_python_has_it() {
     let site = Site::new();
-    let mut command = bench(&site, &[&STORE[..], &ONCE[..], &["--against=python", "--report=table.txt"]].concat());
-    command.envs(std::env::var_os("LOCKSTEP_PYTHON").map(|python| ("LOCKSTEP_PYTHON", python)));
-    let ended = Running::start(command).ended().code(0);
-    if let Some((_, why)) = ended.out.split_once("not measured: ") {
-        println!("not verified here: bench store against libtorch's ({})", why.lines().next().unwrap());
-        return;
+    if against_python(&site, &STORE).is_some() {
+        assert_printed("store_against_python", &site.read("table.txt"));
+        site.assert_no_process();
     }
-    assert_printed("store_against_python", &site.read("table.txt"));
-    site.assert_no_process();
 }
 
 /// Every collective at two sizes.
@@ -137,7 +133,7 @@ fn ranks_are_built() -> bool {
     let program =
         std::path::Path::new(assert_cmd::cargo::cargo_bin!("lockstep")).with_file_name("lockstep-bench-ranks");
     if !program.is_file() {
-        println!("not verified here: bench collectives (build its ranks: cargo build -p lockstep-bench-ranks)");
+        println!("not verified here: benches of libtorch (build their ranks: cargo build -p lockstep-bench-ranks)");
     }
     program.is_file()
 }
@@ -170,38 +166,239 @@ fn pythons_collectives_take_turns_and_are_as_right() {
     if !ranks_are_built() {
         return;
     }
-    let site = Site::new();
-    let words = ["collectives", "--ranks=2", "--max-bytes=16", "--against=python", "--report=table.txt"];
-    let mut command = bench(&site, &[&words[..], &ONCE[..]].concat());
+    takes_turns_with_python(&Site::new(), &["collectives", "--ranks=2", "--max-bytes=16"]);
+}
+
+/// The samples of the first side, by case and quantity; every name is in what was printed.
+fn first_samples(site: &Site, ended: &Ended) -> BTreeMap<(String, String), f64> {
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let printed: BTreeSet<String> = words(&ended.out).into_iter().collect();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let results = json(site);
+    let measures = results["measures"].as_array().unwrap();
+    let sample = |measure: &Value| {
+        let names = (text(&measure["case"]), text(&measure["quantity"]));
+        assert!(words(&names.1).iter().all(|word| printed.contains(word)), "{names:?} in {ended}");
+        (names, measure["sides"][0]["samples"][0].as_f64().unwrap())
+    };
+    measures.iter().map(sample).collect()
+}
+
+/// Runs a bench with Python's side once. Returns `None` if there is no Python with what it needs.
+fn against_python(site: &Site, words: &[&str]) -> Option<Ended> {
+    let mut command = bench(site, &[words, &ONCE[..], &["--against=python", "--report=table.txt"]].concat());
     command.envs(std::env::var_os("LOCKSTEP_PYTHON").map(|python| ("LOCKSTEP_PYTHON", python)));
     let ended = Running::start(command).ended().code(0);
     if let Some((_, why)) = ended.out.split_once("not measured: ") {
-        println!("not verified here: bench collectives against Python's ({})", why.lines().next().unwrap());
-        return;
+        println!("not verified here: bench {} against Python ({})", words[0], why.lines().next().unwrap());
+        return None;
     }
-    let results = json(&site);
+    Some(ended)
+}
+
+/// Every side has samples. Returns false if there is no Python with what it needs.
+fn takes_turns_with_python(site: &Site, words: &[&str]) -> bool {
+    if against_python(site, words).is_none() {
+        return false;
+    }
+    let results = json(site);
     let measures = results["measures"].as_array().unwrap();
-    let sides: Vec<_> = measures.iter().map(|measure| measure["sides"].as_array().unwrap()).collect();
-    assert!(sides.iter().all(|sides| sides.len() == 2 && sides[1]["samples"][0].as_f64().unwrap() > 0.0), "{results}");
+    for measure in measures {
+        let sides = measure["sides"].as_array().unwrap();
+        assert!(sides.iter().all(|side| side["samples"][0].is_number()), "{measure}");
+    }
+    assert!(measures.iter().any(|measure| measure["sides"].as_array().unwrap().len() > 1), "{results}");
     assert!(site.read("table.txt").contains("lockstep is"));
     site.assert_no_process();
+    true
+}
+
+/// One step of each kind, with small batches.
+const DDP: [&str; 3] = ["ddp", "--batch=2", "--steps=1"];
+
+#[test]
+fn ddp_measures_the_parts_of_a_step_of_each_model() {
+    if !ranks_are_built() {
+        return;
+    }
+    let site = Site::new();
+    let ended = ended(&site, &[&DDP[..], &["--ranks=1,2"], &ONCE[..]].concat()).code(0);
+    let samples = first_samples(&site, &ended);
+    assert_eq!(samples.len(), 2 * (5 + 8));
+    for ((case, quantity), sample) in &samples {
+        let may_be_0 = ["exposed communication", "overlap", "processor time of the turn"].contains(&&**quantity);
+        assert!(may_be_0 || *sample > 0.0, "{case}: {quantity}: {sample}");
+    }
+    let step = |name: &str| samples[&("mlp, 2 ranks, 2 samples each".to_owned(), name.to_owned())];
+    // Of a single step, the parts are its own.
+    let parts: f64 = ["forward", "backward", "optimizer"].map(step).iter().sum();
+    assert!((step("step") - parts).abs() < 1e-9 * parts.max(1.0), "{samples:?}");
+    let exposed = step("exposed communication") / step("all-reduces alone");
+    assert!((step("overlap") - (1.0 - exposed)).abs() < 1e-9, "{samples:?}");
+    site.assert_no_process();
+}
+
+#[test]
+fn pythons_ddp_takes_turns_and_has_the_same_losses_and_gradients() {
+    // Sides that do not do the same work are an error of the bench. One rank, since each process of Python takes seconds to start.
+    let site = Site::new();
+    if ranks_are_built() && takes_turns_with_python(&site, &[&DDP[..], &["--ranks=1"]].concat()) {
+        assert_eq!(json(&site)["measures"][0]["sides"].as_array().unwrap().len(), 3);
+    }
+}
+
+#[test]
+fn scaling_shows_speed_ups_and_what_fits_them() {
+    if !ranks_are_built() {
+        return;
+    }
+    let site = Site::new();
+    let words = ["scaling", "--models=mlp", "--ranks=1,2,3", "--batch=2", "--steps=1", "--report=picture.svg"];
+    let ended = ended(&site, &[&words[..], &ONCE[..]].concat()).code(0);
+    let samples = first_samples(&site, &ended);
+    assert_eq!(samples.len(), 2 * (1 + 5 + 5));
+    let sample = |case: &str, quantity: &str| samples[&(format!("{case} each"), quantity.to_owned())];
+    let strong = sample("strong scaling of mlp, 2 ranks, 3 samples", "its bytes");
+    let weak = sample("weak scaling of mlp, 2 ranks, 2 samples", "its bytes");
+    // The mean of the buckets, which have all gradients.
+    let buckets = 4.0 * f64::from(784 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 * 10 + 10) / strong;
+    assert!(strong == weak && (buckets - buckets.round()).abs() < 1e-9 && buckets >= 1.0, "{buckets}");
+    for title in ["strong scaling of mlp\n", "weak scaling of mlp\n", "Amdahl's law", "the link of a ring"] {
+        assert!(ended.out.contains(&format!("\n{title}")), "{title} in {ended}");
+    }
+    // A chart for each mode.
+    let picture = site.read("picture.svg");
+    let document = roxmltree::Document::parse(&picture).unwrap();
+    assert_eq!(document.descendants().filter(|node| node.tag_name().name() == "polyline").count(), 2);
+    site.assert_no_process();
+}
+
+#[test]
+fn trace_shows_every_rank_and_its_files_have_the_same_parts() {
+    if !ranks_are_built() {
+        return;
+    }
+    let site = Site::new();
+    let words = ["trace", "--ranks=3", "--batch=1", "--steps=2", "--report=trace.json", "--report=trace.svg"];
+    let ended = ended(&site, &words).code(0);
+    for text in ["mlp on 3 ranks, 1 sample a rank", "all-reduces", "hidden", "median of 2 steps"] {
+        assert!(ended.out.contains(text), "{text} in {ended}");
+    }
+    let trace: Value = serde_json::from_str(&site.read("trace.json")).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for (rank, step) in (0..3).flat_map(|rank| (0..2).map(move |step| (rank, step))) {
+        let of = |name: &str| {
+            let same = |event: &&Value| event["pid"] == rank && event["name"] == name && event["args"]["step"] == step;
+            let event = events.iter().find(same).unwrap_or_else(|| panic!("{name} of rank {rank} in {trace}"));
+            (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap())
+        };
+        // All gradients are averaged, in several buckets.
+        let bytes = events.iter().filter(|event| event["pid"] == rank && event["args"]["step"] == step);
+        let bytes: u64 = bytes.filter_map(|event| event["args"]["bytes"].as_u64()).sum();
+        assert_eq!(bytes, 4 * (784 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 * 10 + 10));
+        let (backward, wait, first, optimizer) = (of("backward"), of("wait"), of("bucket 0"), of("optimizer"));
+        assert!(backward.0 < first.0 && wait.0 < optimizer.0 && backward.1 > 0.0 && wait.1 > 0.0, "{trace}");
+        assert!(first.0 + first.1 <= optimizer.0, "a bucket is reduced before the optimizer begins: {trace}");
+        let _bucket_of_the_rest = of("bucket 1");
+    }
+    let picture = site.read("trace.svg");
+    let document = roxmltree::Document::parse(&picture).unwrap();
+    let blocks = document.descendants().filter(|node| node.tag_name().name() == "title").count();
+    assert!(blocks >= 3 * (5 + 2) && (0..3).all(|rank| picture.contains(&format!(">rank {rank}<"))), "{picture}");
+    site.assert_no_process();
+    assert_eq!(site.leftovers(), [] as [std::path::PathBuf; 0]);
+}
+
+#[test]
+fn snapshot_shows_the_stall_in_the_foreground_and_in_the_background() {
+    if !ranks_are_built() {
+        return;
+    }
+    let site = Site::new();
+    let ended = ended(&site, &[&["snapshot", "--weights=8"], &ONCE[..]].concat()).code(0);
+    let samples = first_samples(&site, &ended);
+    assert_eq!(samples.len(), 5 + 4);
+    let sample = |case: &str, quantity: &str| samples[&(format!("8 MiB of weights, {case}"), quantity.to_owned())];
+    let file = sample("training waits", "size of the file");
+    // Weights and momentum, and a header.
+    assert!((16.0..16.1).contains(&(file / 1_048_576.0)), "{file}");
+    for quantity in ["stall of a step", "step without it", "on disk after"] {
+        assert!(sample("written in the background", quantity) > 0.0, "{samples:?}");
+    }
+    site.assert_no_process();
+    let left: Vec<_> = std::fs::read_dir(site.path(".")).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().starts_with("bench-snapshot-")), "{left:?}");
+}
+
+#[test]
+fn torchs_snapshots_take_turns_and_load_the_same_weights() {
+    let site = Site::new();
+    if ranks_are_built() && takes_turns_with_python(&site, &["snapshot", "--weights=4"]) {
+        assert_eq!(json(&site)["measures"][0]["sides"].as_array().unwrap().len(), 3);
+    }
+}
+
+#[test]
+fn loader_counts_the_photographs_of_a_folder_by_workers() {
+    if !ranks_are_built() {
+        return;
+    }
+    let site = Site::new();
+    let ended =
+        ended(&site, &[&["loader", "--photographs=4", "--workers=0,2", "--cached"], &ONCE[..]].concat()).code(0);
+    let samples = first_samples(&site, &ended);
+    assert_eq!(samples.len(), 2 * 2 * 2);
+    for case in ["0 workers, 4 photographs", "2 workers, 4 photographs", "2 workers, 4 photographs, kept decoded"] {
+        assert!(samples[&(case.to_owned(), "photographs".to_owned())] > 0.0, "{samples:?}");
+    }
+    site.assert_no_process();
+    assert_eq!(site.leftovers(), [] as [std::path::PathBuf; 0]);
+}
+
+#[test]
+fn ranks_that_fail_give_their_reason() {
+    if !ranks_are_built() {
+        return;
+    }
+    let site = Site::new();
+    std::fs::create_dir(site.path("empty")).unwrap();
+    let ended = ended(&site, &[&["loader", "--folder=empty", "--workers=0"], &ONCE[..]].concat()).code(1);
+    ended.says(&["rank 0 has ended", "found no folder"]);
+    site.assert_no_process();
+}
+
+#[test]
+fn torchvisions_loader_takes_turns_with_the_same_photographs() {
+    if ranks_are_built() {
+        takes_turns_with_python(&Site::new(), &["loader", "--photographs=4", "--workers=1"]);
+    }
+}
+
+#[test]
+fn a_python_without_torchvision_is_no_peer_of_the_loader() {
+    if !ranks_are_built() {
+        return;
+    }
+    let site = Site::new();
+    let python = site
+        .program("python", "#!/bin/sh\n[ \"$3\" = torch ] && echo 2.11.0 && exit\necho no torchvision >&2\nexit 1\n");
+    let words = [&["loader", "--photographs=3", "--workers=0", "--against=python"], &ONCE[..]].concat();
+    let mut command = bench(&site, &words);
+    command.env("LOCKSTEP_PYTHON", &python);
+    let ended = Running::start(command).ended().code(0);
+    let reason = format!("torchvision's DataLoader: {python} has no torchvision (no torchvision)");
+    assert_eq!(json(&site)["not_measured"], serde_json::json!([reason]), "{ended}");
 }
 
 #[test]
 fn torchrun_takes_turns_where_python_has_it() {
     let site = Site::new();
-    let words = [&["launch", "--ranks=1", "--against=python", "--report=table.txt"], &ONCE[..]].concat();
-    let mut command = bench(&site, &words);
-    command.envs(std::env::var_os("LOCKSTEP_PYTHON").map(|python| ("LOCKSTEP_PYTHON", python)));
-    let ended = Running::start(command).ended().code(0);
-    if let Some((_, why)) = ended.out.split_once("not measured: ") {
-        println!("not verified here: bench launch against torchrun ({})", why.lines().next().unwrap());
-        return;
+    if let Some(ended) = against_python(&site, &["launch", "--ranks=1"]) {
+        // The file is wide enough for any numbers.
+        assert_printed("launch_against_python", &site.read("table.txt"));
+        assert_holds_what_was_printed(&json(&site), &ended);
+        site.assert_no_process();
     }
-    // The file is wide enough for any numbers.
-    assert_printed("launch_against_python", &site.read("table.txt"));
-    assert_holds_what_was_printed(&json(&site), &ended);
-    site.assert_no_process();
 }
 
 #[test]
@@ -278,10 +475,14 @@ fn predict_computes_the_step_of_the_example() {
     let site = Site::new();
     let example = ended(&site, &["predict", "--example"]).code(0).out;
     site.file("cluster.toml", &example);
-    let ended = ended(&site, &["predict", "cluster.toml", "--nodes=1,2,16"]).code(0);
+    let ended = ended(&site, &["predict", "cluster.toml", "--nodes=1,2,16", "--picture=picture.svg"]).code(0);
     // Computed, so without any filter.
     let _guard = shown::plain();
     assert_snapshot!("predict", ended.out);
+    let picture = site.read("picture.svg");
+    let document = roxmltree::Document::parse(&picture).unwrap();
+    let lines = document.descendants().filter(|node| node.tag_name().name() == "polyline").count();
+    assert_eq!(lines, ended.out.matches("what rules").count(), "{picture}");
 }
 
 #[test]
@@ -294,6 +495,8 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
         &["recovery", "--ranks=1"],
         &["collectives", "--operations=all"],
         &["predict"],
+        &["predict", "cluster.toml", "--picture=picture.png"],
+        &["scaling", "--ranks=2,4"],
         &["predict", "other.json"],
         &["compare", "none.json", "other.json"],
         &["compare", "other.json", "other.json"],

@@ -94,6 +94,20 @@ impl Place {
         assert!((0..3).all(|rank| of("by-srun", rank) == of("by-launcher", 0)), "the weights have other bits");
     }
 
+    /// The script of a job of two ranks on two nodes, which queues itself again when its ranks have saved.
+    fn training(&self, name: &str, lab: &str, settings: &str) -> String {
+        let launcher = assert_cmd::cargo::cargo_bin!("lockstep").display();
+        let [snapshots, weights, out] =
+            [name.to_owned(), format!("{name}-weights"), format!("{name}.out")].map(|file| self.site.word(&file));
+        let text = format!(
+            "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --requeue --open-mode=append --output={out}\nexport {settings}\n\
+             srun {launcher} run --rdzv-conf=join_timeout=300 {lab} --samples 32 --batch-size 4 --epochs 4 --save-every-steps 100 \
+             --device cpu --snapshots {snapshots} --weights {weights}\ncode=$?\n\
+             [ $code != 75 ] || scontrol requeue $SLURM_JOB_ID\nexit $code\n"
+        );
+        self.site.file(&format!("{name}.sh"), &text)
+    }
+
     /// Nothing of any cluster is left on this machine.
     #[track_caller]
     pub(crate) fn assert_as_before(&self) {
@@ -106,8 +120,7 @@ impl Place {
     fn programs(&self, names: &[&str], script: &str) {
         fs::create_dir_all(self.site.path("bin")).unwrap();
         for name in names {
-            let path = self.site.file(&format!("bin/{name}"), &format!("#!/bin/sh\n{script}\n"));
-            fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+            self.site.program(&format!("bin/{name}"), &format!("#!/bin/sh\n{script}\n"));
         }
     }
 
@@ -444,4 +457,42 @@ fn refuses_what_cannot_be_before_anything_is_started() {
         refused.says(&["is not a folder that only you may enter"]);
     }
     place.site.assert_no_process();
+}
+
+/// As at the time limit: SIGTERM to all processes of the job's step.
+#[test]
+fn slurms_sigterm_saves_a_snapshot_and_the_job_that_is_queued_again_ends_with_the_same_bits() {
+    let place = Place::new();
+    let lab = assert_cmd::cargo::cargo_bin!("lockstep").with_file_name("lab-06-snapshot-resume");
+    if !lab.exists() {
+        println!("not verified here: {} is not built (`cargo build` builds it)", lab.display());
+        return;
+    }
+    if !place.up_with_slurm("a job that SIGTERM ends") {
+        return;
+    }
+    let lab = lab.display().to_string();
+    let whole = place.training("whole", &lab, "OMP_NUM_THREADS=1");
+    place.ok(&["exec", "ctl", "--", "sbatch", "--wait", &whole]);
+
+    // Rank 1 waits there until the signal has come.
+    let plan = r#"{"faults": [{"name": "wait", "rank": 1, "at": {"point": "step", "epoch": 1, "step": 2}, "acts": [{"signal": 19}]}]}"#;
+    let plan = place.site.file("plan.json", plan);
+    let events = place.site.word("events");
+    let settings = format!("OMP_NUM_THREADS=1 LOCKSTEP_FAULTS={plan} LOCKSTEP_EVENTS={events}");
+    let job = place.sh("ctl", &format!("sbatch --parsable {}", place.training("stopped", &lab, &settings)));
+    place.site.until("rank 1 waits", || place.site.path("plan.json.fired-wait").exists());
+    place.sh("ctl", &format!("scancel --signal=TERM {job}"));
+    place.sh("ctl", &format!("scancel --signal=CONT {job}"));
+    let completed = || place.sh("ctl", &format!("scontrol show job {job}")).contains("JobState=COMPLETED");
+    place.site.until("the second start ends well", completed);
+    let said = place.site.read("stopped.out");
+    for words in ["A signal asked for a snapshot and the end: epoch ", "start 2 of Slurm job ", "ended on SIGTERM"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let weights =
+        |name: &str, rank: u32| fs::read(place.site.path(&format!("{name}-weights/rank-{rank}.safetensors"))).unwrap();
+    assert!((0..2).all(|rank| weights("stopped", rank) == weights("whole", 0)), "the weights have other bits");
+    place.ok(&["down"]);
+    place.assert_as_before();
 }

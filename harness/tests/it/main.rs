@@ -10,6 +10,7 @@ mod help;
 mod image;
 mod learn;
 mod learn_texts;
+mod new;
 mod render;
 mod run;
 mod run_usage;

@@ -89,9 +89,12 @@ fn help_lists_each_of_torchruns_flags_and_says_which_are_not_its() {
         "snapshot-on",
         "forward-signals",
         "stop-timeout",
+        "time-limit",
+        "save-before-limit",
         "exit-barrier-timeout",
         "keep-logs",
         "prefix",
+        "stacks",
         "status",
         "dry-run",
     ] {

@@ -1,9 +1,8 @@
 //! Lab 06 without libtorch: one rank that a launcher started. It trains a number, saves it, resumes from it, injects requested
 //! faults, and writes the same files as the real one; all correct, or with the one lie that `FAKE_LAB` names.
 
-use std::collections::HashMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
@@ -14,7 +13,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-use crate::fake_spawn::LIE;
+use crate::fake_spawn::{LIE, options};
 
 /// Longer than any test waits; it only keeps processes of failed tests from running forever.
 const HANG: Duration = Duration::from_secs(600);
@@ -36,11 +35,7 @@ struct Rank {
 }
 
 pub(crate) fn main() -> ExitCode {
-    let args: Vec<String> = env::args().skip(1).collect();
-    let options: HashMap<&str, &str> = args.chunks(2).map(|pair| (&*pair[0], &*pair[1])).collect();
-    if let Some(data) = options.get("--data") {
-        assert!(Path::new(data).is_absolute() && Path::new(data).is_dir(), "got --data {data}");
-    }
+    let options = options();
     let number = |name: &str| options[name].parse::<u64>().unwrap();
     let variable = |name: &str| env::var(name).unwrap().parse::<usize>().unwrap();
     let (rank, restart, world_size) =
@@ -56,8 +51,8 @@ pub(crate) fn main() -> ExitCode {
         save_every: options.get("--save-every-steps").map_or(u64::MAX, |every| every.parse().unwrap()),
         samples,
         batch: batch as usize,
-        snapshots: options["--snapshots"].into(),
-        weights: options["--weights"].into(),
+        snapshots: (&options["--snapshots"]).into(),
+        weights: (&options["--weights"]).into(),
         faults: Armed::from_env(rank).unwrap(),
         events: EventSink::from_env(rank, restart),
     }

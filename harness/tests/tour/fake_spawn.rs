@@ -23,12 +23,18 @@ struct Run {
     weights: PathBuf,
 }
 
-pub(crate) fn main() -> ExitCode {
+/// The command line of a lab: each option has a value.
+pub(crate) fn options() -> HashMap<String, String> {
     let args: Vec<String> = env::args().skip(1).collect();
-    let options: HashMap<&str, &str> = args.chunks(2).map(|pair| (&*pair[0], &*pair[1])).collect();
+    let options: HashMap<_, _> = args.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
     if let Some(data) = options.get("--data") {
         assert!(Path::new(data).is_absolute() && Path::new(data).is_dir(), "got --data {data}");
     }
+    options
+}
+
+pub(crate) fn main() -> ExitCode {
+    let options = options();
     let number = |name: &str| options[name].parse::<u64>().unwrap();
     let run = Run {
         lie: env::var(LIE).unwrap_or_default(),
@@ -36,7 +42,7 @@ pub(crate) fn main() -> ExitCode {
         batch: number("--batch-size") as usize,
         epochs: number("--epochs"),
         samples: number("--samples"),
-        weights: options["--weights"].into(),
+        weights: (&options["--weights"]).into(),
     };
     run.start()
 }

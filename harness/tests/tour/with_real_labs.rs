@@ -12,10 +12,12 @@ use crate::site::{RESUME, SPAWN, finding, json};
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("shows_that_a_kill_changes_no_bit_of_a_real_run", real_tour),
     ("recovers_real_runs_from_random_faults", real_soak),
+    ("loses_nothing_at_stops_at_random_moments", real_stops),
     ("recovers_real_runs_of_several_nodes", real_nodes),
     ("recovers_from_every_random_scenario_that_once_failed", real_seeds),
     ("recovers_real_runs_from_damaged_snapshots_full_disks_and_a_death_on_another_node", real_disks),
     ("verifies_real_labs", real_verify),
+    ("verifies_that_what_makes_a_step_faster_does_not_change_what_it_learns", real_scaling),
     ("verifies_many_nodes_whoever_starts_them", real_many_nodes),
     ("trains_on_nodes_that_are_lost_or_cut_off_under_slurm_and_ends_with_the_same_bits", real_lost_nodes),
     ("leaves_no_rank_behind_when_it_is_killed", leaves_no_rank),
@@ -52,6 +54,12 @@ fn real_tour() {
 
 fn real_soak() {
     let Some(report) = report(&[RESUME], &["inject", "--soak", "6", "--seed", "11", "--report", "-"]) else { return };
+    assert_eq!(report["counts"]["passed"], 6, "{report:#}");
+}
+
+fn real_stops() {
+    let args = ["inject", "--soak", "6", "--stops", "--seed", "21", "--report", "-"];
+    let Some(report) = report(&[RESUME], &args) else { return };
     assert_eq!(report["counts"]["passed"], 6, "{report:#}");
 }
 
@@ -101,6 +109,14 @@ fn real_disks() {
 fn real_verify() {
     let Some(report) = report(&[SPAWN, RESUME], &["verify", "02", "06", "--report", "-"]) else { return };
     assert_eq!(report["counts"]["passed"], 2, "{report:#}");
+}
+
+fn real_scaling() {
+    let Some(report) = report(&["lab-11-scaling"], &["verify", "11", "--report", "-"]) else { return };
+    assert_eq!(report["counts"]["passed"], 1, "{report:#}");
+    for claim in ["4 passes of a quarter", "Small buckets", "with fp16", "with bf16", "with PowerSGD"] {
+        assert_eq!(finding(&report, 0, claim)["verdict"], "passed", "{claim}: {report:#}");
+    }
 }
 
 fn real_many_nodes() {

@@ -110,8 +110,8 @@ fn tells_a_placeholder_from_a_header_in_a_text_and_a_pattern_from_a_path() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("job.sh");
     fs::write(&path, text).unwrap();
-    let told = render(&["--check", path.to_str().unwrap()]).code(1).out;
-    assert!(told.contains("fix: \"$RUN\"/node/*\n"), "{told}");
+    let output = render(&["--check", path.to_str().unwrap()]).code(1).out;
+    assert!(output.contains("fix: \"$RUN\"/node/*\n"), "{output}");
 }
 
 #[test]

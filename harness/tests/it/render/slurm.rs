@@ -1,14 +1,14 @@
 //! The scripts for Slurm, submitted to the real Slurm of a cluster in namespaces.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use super::script;
 use crate::cluster::Place;
 
 /// A worker says who it is, on which node and with which arguments, in a file of the job and its rank.
-const WHO: &str = "echo \"$RANK of $WORLD_SIZE on $(hostname): $(cat \"$1\") $SITE\" >>\"$(dirname \"$0\")/$2-$RANK\"";
+const WHO: &str =
+    "#!/bin/sh\necho \"$RANK of $WORLD_SIZE on $(hostname): $(cat \"$1\") $SITE\" >>\"$(dirname \"$0\")/$2-$RANK\"";
 
 /// Renders a job called `job` for a Slurm site with these further lines of its profile; returns the script's path.
 fn write(place: &Place, job: &str, profile: &str, words: &str) -> String {
@@ -23,13 +23,6 @@ fn write(place: &Place, job: &str, profile: &str, words: &str) -> String {
     );
     let text = script(&format!("--profile {site} --time 00:10:00 --name {job} {words}"));
     place.site.file(&format!("{job}.sh"), &text)
-}
-
-/// Writes an executable file; returns its path.
-fn program(place: &Place, name: &str, text: &str) -> String {
-    let path = place.site.file(name, &format!("#!/bin/bash\n{text}\n"));
-    fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
-    path
 }
 
 /// Submits a script and waits for its end: its workers must have written `expected`, in the order of their ranks.
@@ -56,7 +49,7 @@ fn slurm_runs_scripts_for_equal_and_unequal_nodes_and_queues_one_again() {
         return;
     }
     let data = place.site.file("data", "staged");
-    let who = program(&place, "who", WHO);
+    let who = place.site.program("who", WHO);
 
     let words = format!("--nodes 2 --workers-per-node 2 --stage {data} -- {who} {{local}}/data equal");
     let path = write(&place, "equal", "", &words);
@@ -76,10 +69,9 @@ fn slurm_runs_scripts_for_equal_and_unequal_nodes_and_queues_one_again() {
 /// Slurm's signal before the time limit, sent by hand: the workers save, and the same job runs again.
 fn queues_again(place: &Place) {
     // Slurm signals every process of the job: the signal may end the worker's child before it reaches the worker.
-    let worker = program(
-        place,
+    let worker = place.site.program(
         "saves",
-        "folder=$(dirname \"$0\")\nif [ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ]; then echo resumed >>\"$folder/long-$RANK\"; exit; fi\n\
+        "#!/bin/bash\nfolder=$(dirname \"$0\")\nif [ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ]; then echo resumed >>\"$folder/long-$RANK\"; exit; fi\n\
          trap 'trap : USR2; echo saved >>\"$folder/long-$RANK\"; kill $!; exit 75' USR2\n: >\"$folder/ready-$RANK\"\n\
          while :; do sleep 1000 & wait; done",
     );
@@ -106,7 +98,7 @@ fn slurm_runs_a_script_that_starts_its_launchers_with_mpirun() {
         return;
     }
     let data = place.site.file("data", "shared");
-    let who = program(&place, "who", WHO);
+    let who = place.site.program("who", WHO);
     let start =
         "start = \"mpirun --allow-run-as-root --oversubscribe -np {nodes} --map-by ppr:1:node --bind-to none\"\n";
     let path = write(&place, "mpi", start, &format!("--nodes 2 --workers-per-node 2 -- {who} {data} mpi"));

@@ -39,6 +39,63 @@ fn signals_are_forwarded_and_the_command_exits_with_1() {
     }
 }
 
+/// Asks its child before it ends.
+const NEEDS_CHILD: &str = r#"
+import os, signal, subprocess, time
+child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def save(number, frame):
+    child.stdin.write(b"saved by the child\n"); child.stdin.flush()
+    print(child.stdout.readline().decode(), flush=True)
+    os._exit(3)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, save)
+print("up", flush=True)
+time.sleep(1000)
+"#;
+
+#[test]
+fn a_signal_reaches_a_worker_that_handles_it_and_spares_its_children() {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
+        let site = Site::new();
+        let script = site.file("needs_child.py", NEEDS_CHILD);
+        let running = site.start(&["--standalone", "--nproc-per-node=2", &script]);
+        running.await_out("up", 2);
+        running.signal(signal);
+        let ended = running.ended().code(1);
+        assert_eq!(ended.out.matches("saved by the child").count(), 2, "{ended}");
+        site.assert_no_process();
+    }
+}
+
+/// Saves on SIGTERM. A shell that waits for it has a trap, which waits until it has saved.
+const SAVES_UNDER_A_SHELL: &str = r#"
+import os, signal, time
+def save(number, frame):
+    open("saved." + os.environ["RANK"], "w").close()
+    os._exit(3)
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+time.sleep(1000)
+"#;
+
+#[test]
+fn a_signal_reaches_the_program_of_a_shell_that_has_a_trap() {
+    for trap in ["EXIT", "TERM"] {
+        let site = Site::new();
+        let script = site.file("saves.py", SAVES_UNDER_A_SHELL);
+        // The last command keeps the shell from replacing itself by the program.
+        let shell =
+            format!("trap 'until [ -e saved.$RANK ]; do sleep 0.02; done' {trap}; \"$PYTHON_EXEC\" {script}; exit 3");
+        let words = ["--standalone", "--nproc-per-node=2", "--stop-timeout=100000", "bash", "-c", &shell];
+        let running = site.start(&words);
+        running.await_out("up", 2);
+        running.signal(Signal::TERM);
+        running.ended().code(1).says(&["received SIGTERM: stopping the workers"]);
+        assert!([0, 1].iter().all(|rank| site.path(&format!("saved.{rank}")).exists()), "{trap}");
+        site.assert_no_process();
+    }
+}
+
 #[test]
 fn a_second_signal_does_not_wait_for_workers_that_ignore_the_first() {
     let site = Site::new();
@@ -182,9 +239,67 @@ fn a_second_signal_does_not_wait_for_a_snapshot() {
     running.await_out("up", 1);
     running.signal(Signal::TERM);
     running.await_err("asking the workers");
-    running.signal(Signal::TERM);
+    // What comes within two seconds is the first signal, sent again by a scheduler.
+    site.until("the second signal is handled", || {
+        running.signal(Signal::TERM);
+        running.err.now().contains("received SIGTERM: stopping the workers")
+    });
     running.ended().code(1).says(&["ended by SIGTERM"]);
     site.assert_no_process();
+}
+
+#[test]
+fn the_end_of_the_jobs_time_is_seen_coming() {
+    let site = Site::new();
+    let words = ["--standalone", "--nproc-per-node=2", "--time-limit=100000", "--save-before-limit=99999.9"];
+    let mut command = site.lockstep(&[&words[..], &["sh", "-c", SAVES]].concat());
+    command.env("LOCKSTEP_EVENTS", site.path("events"));
+    let ended = Running::start(command).ended().code(75);
+    ended.says(&[" s (--time-limit): asking the workers to save a snapshot and to end"]);
+    assert!(events(&site).contains(r#""event":"time_limit""#), "{}", events(&site));
+    site.assert_no_process();
+}
+
+/// The lines of all agents.
+fn events(site: &Site) -> String {
+    let files = std::fs::read_dir(site.path("events")).unwrap().map(|entry| entry.unwrap().path());
+    files.map(|path| std::fs::read_to_string(path).unwrap()).collect()
+}
+
+#[test]
+fn a_job_that_the_scheduler_starts_again_says_why() {
+    let site = Site::new();
+    let start = |restarts: &str, words: &[&str]| {
+        let mut command = site.lockstep(words);
+        command.env("LOCKSTEP_EVENTS", site.path("events")).env("SLURM_JOB_ID", "17");
+        command.env("SLURM_RESTART_COUNT", restarts);
+        Running::start(command)
+    };
+    let first = start("0", &["sh", "-c", SAVES]);
+    first.await_out("up", 1);
+    first.signal(Signal::USR2);
+    first.ended().code(75).never_says(&["start 1"]);
+    start("1", &["true"])
+        .ended()
+        .code(0)
+        .says(&["start 2 of Slurm job 17: the former start saved a snapshot and ended on SIGUSR2"]);
+    assert!(events(&site).contains(r#""event":"requeued","count":1,"#), "{}", events(&site));
+}
+
+/// The scheduler gives more time between SIGTERM and SIGKILL than the launcher would by itself.
+#[test]
+fn workers_get_the_grace_that_the_scheduler_gives() {
+    let site = Site::new();
+    site.program("scontrol", "#!/bin/sh\necho 'KillWait = 600 sec'\n");
+    let slow = "trap 'until [ -e go ]; do sleep 0.05; done; exit 3' TERM; echo up; while :; do sleep 0.05; done";
+    let mut command = site.lockstep(&["sh", "-c", slow]);
+    command.env("SLURM_JOB_ID", "17").env("PATH", format!("{}:{}", site.word(""), std::env::var("PATH").unwrap()));
+    let running = Running::start(command);
+    running.await_out("up", 1);
+    running.signal(Signal::TERM);
+    running.await_err("the workers have 540 s to end, as the scheduler gives 600 s (scontrol)");
+    site.file("go", "");
+    running.ended().code(1);
 }
 
 #[test]

@@ -6,14 +6,15 @@ use std::process::Stdio;
 use crate::run::site::Site;
 use crate::running::Running;
 
-/// Prints the variables of the worker that a launcher sets, in one line.
+/// Prints the variables of the worker that a launcher sets, in one line, which is one write: `python -u` writes each word of
+/// `print` by itself, and lines of two ranks mix.
 const SHOW: &str = r#"
-import os
+import os, sys
 names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK",
     "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "OMP_NUM_THREADS",
     "MASTER_ADDR", "MASTER_PORT"]
-print(*[f"{name}={os.environ.get(name)}" for name in names])
+sys.stdout.write(" ".join(f"{name}={os.environ.get(name)}" for name in names) + "\n")
 "#;
 
 #[test]
@@ -114,13 +115,13 @@ fn all_workers_of_a_node_reach_the_store_at_the_master_address() {
 
 /// Sends the first bytes of c10d's client, then requests a number and gets it.
 pub(crate) const REACH: &str = r#"
-import os, socket, struct
+import os, socket, struct, sys
 with socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), 30) as store:
     key = b"visits"
     store.sendall(bytes([0]) + struct.pack("<I", 0x3C85F7CE) + bytes([4]) + struct.pack("<Q", len(key)) + key + struct.pack("<q", 1))
     number = store.recv(8, socket.MSG_WAITALL)
     assert 1 <= struct.unpack("<q", number)[0] <= int(os.environ["WORLD_SIZE"]), number
-print("reached")
+sys.stdout.write("reached\n")
 "#;
 
 #[test]

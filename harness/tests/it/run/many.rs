@@ -11,7 +11,7 @@ const FILES: usize = 64;
 
 /// Speaks the store's protocol: increments a counter, waits until all ranks have, and only then closes its connection.
 const RANK: &str = r#"
-import os, resource, socket, struct
+import os, resource, socket, struct, sys
 def text(word): return struct.pack("<Q", len(word)) + word
 store = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
 store.sendall(b"\x00" + struct.pack("<I", 0x3C85F7CE) + b"\x04" + text(b"/here") + struct.pack("<q", 1))
@@ -19,7 +19,7 @@ here, = struct.unpack("<q", store.recv(8, socket.MSG_WAITALL))
 if here == int(os.environ["WORLD_SIZE"]): store.sendall(b"\x01" + text(b"/all") + text(b""))
 store.sendall(b"\x06" + struct.pack("<Q", 1) + text(b"/all"))
 assert store.recv(1) == b"\x00"
-print("files", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+sys.stdout.write(f"files {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}\n")
 "#;
 
 /// The command in a shell with limited open files.

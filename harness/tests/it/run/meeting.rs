@@ -18,6 +18,7 @@ fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
     let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
     let words = ["--nnodes=2", "true"];
     assert_snapshot!(Running::start(job.c10d(0, &words)).ended().code(1).failure(), @r"
+    verdict: the launcher on [host]: 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it (evidence: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s); advice: name the host by an address that all nodes reach; `ip -brief address` lists a node's own
     lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
       came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
       missing: 1 node
@@ -31,6 +32,7 @@ fn a_timeout_reports_the_nodes_that_came_and_the_missing_ones() {
          -> try `getent hosts 127.[net].1` and `nc -vz 127.[net].1:[port]` on a node that is missing
     ");
     assert_snapshot!(Running::start(job.fixed(0, &words)).ended().code(1).failure(), @r"
+    verdict: the launcher on [host]: 127.[net].1 is the loopback address (127.[net].1): nodes other than this one cannot reach it (evidence: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s); advice: name the host by an address that all nodes reach; `ip -brief address` lists a node's own
     lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
       came [seconds] s ago: node 1 ([host], 127.[net].1, node_rank 0, pid [pid])
       missing: 1 node
@@ -58,6 +60,7 @@ fn in_a_batch_job_the_command_that_starts_one_agent_per_node_is_named() {
     };
     let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "2"), ("SLURM_NNODES", "2")];
     assert_snapshot!(failure(&slurm), @r"
+    verdict: the launcher on [host]: the job has 2 nodes (SLURM_JOB_ID=7), but an agent was started on this one only: the job script runs on the first node alone (evidence: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s); advice: start one agent on each node: srun --nodes=2 --ntasks-per-node=1 lockstep run ...
     lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
       came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
       missing: 1 node
@@ -74,6 +77,7 @@ fn in_a_batch_job_the_command_that_starts_one_agent_per_node_is_named() {
     ");
     let pbs = [("PBS_JOBID", "7.server"), ("PBS_NODEFILE", &site.file("nodes", "n1\nn2\n"))];
     assert_snapshot!(failure(&pbs), @r"
+    verdict: the launcher on [host]: the job has 2 nodes (PBS_JOBID=7.server), but an agent was started on this one only: the job script runs on the first node alone (evidence: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s); advice: start one agent on each node: pbsdsh -u -- lockstep run ... (or: mpiexec -ppn 1 lockstep run ...)
     lockstep: failed: 1 of 2 nodes came to the rendezvous at 127.[net].1:[port] within [seconds] s
       came [seconds] s ago: node 1 ([host], 127.[net].1, pid [pid])
       missing: 1 node; of the batch job these have not come: n1, n2
@@ -97,8 +101,14 @@ fn a_different_job_is_refused_and_the_difference_is_named() {
     let first = Running::start(job.c10d(0, &["--nnodes=2", "sh", "-c", "exit 0"]));
     first.await_err("waiting for other nodes");
     let other = |words: &[&str]| Running::start(job.c10d(1, words)).ended().code(1);
-    assert_snapshot!(other(&["--nnodes=2", "sh", "-c", "exit 1"]).failure(), @"lockstep: failed: another job uses this rendezvous (command: ours is `sh -c exit 1`, theirs is `sh -c exit 0`); give each job its own --rdzv-id, or its own port in --rdzv-endpoint");
-    assert_snapshot!(other(&["--nnodes=3", "sh", "-c", "exit 0"]).failure(), @"lockstep: failed: another job uses this rendezvous (nnodes: ours is `3:3`, theirs is `2:2`); give each job its own --rdzv-id, or its own port in --rdzv-endpoint");
+    assert_snapshot!(other(&["--nnodes=2", "sh", "-c", "exit 1"]).failure(), @r"
+    verdict: the launcher on [host]: another job uses this rendezvous (command: ours is `sh -c exit 1`, theirs is `sh -c exit 0`) (evidence: its own message); advice: give each job its own --rdzv-id, or its own port in --rdzv-endpoint
+    lockstep: failed: another job uses this rendezvous (command: ours is `sh -c exit 1`, theirs is `sh -c exit 0`); give each job its own --rdzv-id, or its own port in --rdzv-endpoint
+    ");
+    assert_snapshot!(other(&["--nnodes=3", "sh", "-c", "exit 0"]).failure(), @r"
+    verdict: the launcher on [host]: another job uses this rendezvous (nnodes: ours is `3:3`, theirs is `2:2`) (evidence: its own message); advice: give each job its own --rdzv-id, or its own port in --rdzv-endpoint
+    lockstep: failed: another job uses this rendezvous (nnodes: ours is `3:3`, theirs is `2:2`); give each job its own --rdzv-id, or its own port in --rdzv-endpoint
+    ");
     first.signal(Signal::TERM);
     first.ended().code(1);
     site.assert_no_process();
@@ -170,7 +180,10 @@ fn a_name_without_address_and_an_address_of_another_machine_are_reported() {
     let job = Job { conf: "join_timeout=1", ..Job::new(&site) };
     let mut command: Command = site.lockstep(&["--rdzv-backend=c10d", "--local-addr=192.0.2.1", "--nnodes=1"]);
     command.arg(format!("--rdzv-endpoint={}", job.endpoint)).arg("true");
-    assert_snapshot!(Running::start(command).ended().code(1).failure(), @"error: --local-addr is 192.0.2.1, which is not an address of this machine: see `ip -brief address`");
+    assert_snapshot!(Running::start(command).ended().code(1).failure(), @r"
+    verdict: the launcher on [host]: --local-addr is 192.0.2.1, which is not an address of this machine: see `ip -brief address` (evidence: its own message); advice: the message is below; `lockstep doctor` checks a node, its network and the scheduler's settings
+    error: --local-addr is 192.0.2.1, which is not an address of this machine: see `ip -brief address`
+    ");
 }
 
 #[test]
@@ -192,7 +205,10 @@ fn workers_never_get_an_unspecified_address() {
         assert!(!["", "0.0.0.0", "::", "[::]"].contains(&address), "{words:?}: {address}");
     }
     let words = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--local-addr=0.0.0.0", "true"];
-    assert_snapshot!(site.run(&words).code(1).failure(), @"error: --local-addr is 0.0.0.0, which stands for all addresses of this machine: give the one that other nodes reach, see `ip -brief address`");
+    assert_snapshot!(site.run(&words).code(1).failure(), @r"
+    verdict: the launcher on [host]: --local-addr is 0.0.0.0, which stands for all addresses of this machine: give the one that other nodes reach, see `ip -brief address` (evidence: its own message); advice: the message is below; `lockstep doctor` checks a node, its network and the scheduler's settings
+    error: --local-addr is 0.0.0.0, which stands for all addresses of this machine: give the one that other nodes reach, see `ip -brief address`
+    ");
 }
 
 #[test]
@@ -203,6 +219,7 @@ fn a_missing_host_is_reported_after_the_join_timeout() {
     allow_duplicates! {
         for command in [job.c10d(1, &words), job.fixed(1, &words)] {
             assert_snapshot!(Running::start(command).ended().code(1).failure(), @r"
+            verdict: the launcher on [host]: 127.[net].1 means this node itself (127.[net].1), and nothing listens here (evidence: this node did not reach the rendezvous at 127.[net].1:[port]); advice: name the host by an address that all nodes reach; `ip -brief address` lists a node's own
             error: this node did not reach the rendezvous at 127.[net].1:[port]
               address that every node must reach: 127.[net].1:[port] (here: 127.[net].1)
             likely causes, the most likely first:

@@ -14,5 +14,6 @@ pub(crate) mod nodes;
 mod output;
 mod programs;
 pub(crate) mod site;
+mod stops;
 mod strangers;
 pub(crate) mod torch;

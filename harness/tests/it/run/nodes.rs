@@ -47,8 +47,8 @@ impl<'a> Job<'a> {
 
 /// Prints the worker's ranks after it has reached the store.
 const WHO: &str = r#"
-print(*[os.environ[name] for name in ("GROUP_RANK", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE",
-    "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR")])
+sys.stdout.write(" ".join(os.environ[name] for name in ("GROUP_RANK", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE",
+    "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR")) + "\n")
 "#;
 
 #[test]

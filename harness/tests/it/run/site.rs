@@ -3,6 +3,7 @@
 //! test.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -49,6 +50,13 @@ impl Site {
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
         fs::write(self.path(name), text).unwrap();
         self.word(name)
+    }
+
+    /// The same with a file that can be run.
+    pub(crate) fn program(&self, name: &str, text: &str) -> String {
+        let path = self.file(name, text);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
     }
 
     pub(crate) fn read(&self, name: &str) -> String {

@@ -51,7 +51,8 @@ def main():
     dist.all_gather(weights, mine)
     del model
     same = all(torch.equal(weights[0], other) for other in weights)
-    print("rank", rank, "of", world, "attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], "same" if same else "different")
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    sys.stdout.write(f"rank {rank} of {world} attempt {attempt} {'same' if same else 'different'}\n")
     dist.destroy_process_group()
 
 main()
@@ -70,7 +71,8 @@ pub(crate) fn start(python: &str, mut command: Command) -> Running {
 fn passes_the_local_rank_as_torchs_older_launcher_does() {
     let Some(python) = with_torch() else { return };
     let site = Site::new();
-    let script = site.file("show.py", "import os, sys\nprint(os.environ['LOCAL_RANK'], *sys.argv[1:])\n");
+    let show = "import os, sys\nsys.stdout.write(' '.join([os.environ['LOCAL_RANK'], *sys.argv[1:]]) + '\\n')\n";
+    let script = site.file("show.py", show);
     let own = start(
         &python,
         site.lockstep(&["--pass-local-rank", "--nproc-per-node=2", "--prefix=never", &script, "--lr=1"]),

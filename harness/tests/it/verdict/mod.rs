@@ -1,10 +1,13 @@
 //! The verdict: programs that fail on purpose, as the first and as a middle rank, and whom and what the report's first line names.
 //!
-//! [`bank`] has the failures, one list for each family; [`places`] those that need more than a program: several ranks, cgroups, nodes. [`torch`] has PyTorch's.
+//! [`bank`] has the failures, one list for each family; [`places`] those that need more than a program: several ranks, cgroups, nodes.
+//! [`launcher`] has those before a worker starts, [`torch`] has PyTorch's, and [`torchrun`] compares.
 
 mod bank;
+mod launcher;
 mod places;
 mod torch;
+mod torchrun;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -13,6 +16,7 @@ use crate::run::site::Site;
 use crate::running::Ended;
 
 /// A failure on purpose. All texts are a shell's; `$PYTHON_EXEC` is Python.
+#[derive(Clone, Copy)]
 pub(crate) struct Bad {
     /// Made first, in the test's folder, by a shell; where that fails, the failure cannot be made here.
     pub(crate) prepare: &'static str,
@@ -117,10 +121,21 @@ fn the_bank_has_at_least_40_failures() {
 
 #[test]
 fn nobody_is_blamed_in_50_clean_runs() {
+    run_clean(50);
+}
+
+#[test]
+#[ignore = "some minutes; run with --run-ignored all (nextest) or --ignored"]
+fn nobody_is_blamed_in_1000_clean_runs() {
+    run_clean(1000);
+}
+
+/// Runs programs that succeed, whose output looks like failures.
+fn run_clean(count: usize) {
     let next = AtomicUsize::new(0);
     let work = || {
         let site = Site::new();
-        while next.fetch_add(1, Ordering::Relaxed) < 50 {
+        while next.fetch_add(1, Ordering::Relaxed) < count {
             let noise = "echo 'Traceback (most recent call last):' >&2; echo 'MemoryError' >&2; echo Killed";
             let ended = site.run(&["--standalone", "--nproc-per-node=2", "sh", "-c", noise]).code(0);
             assert!(!ended.err.contains("verdict"), "{ended}");

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lockstep_process::Stacks;
 use rustix::process::Signal;
 
 use super::assert_verdict;
@@ -86,6 +87,116 @@ fn a_rank_that_is_stopped_is_named_instead_of_those_that_waited_for_it() {
         "stops",
         &["it is stopped by a signal (SIGSTOP, or Ctrl-Z)", "did not take part in a collective in time (1000 ms)"],
     );
+}
+
+/// Rank 0 waits in vain for rank 1, which sleeps in a function of its own.
+const SLEEPS: &str = r#"
+import os, time
+note = "sleeps." + os.environ["TORCHELASTIC_RESTART_COUNT"]
+def sleeps_for_ever():
+    open(note, "w").close()
+    time.sleep(1000)
+if os.environ["RANK"] == "1":
+    sleeps_for_ever()
+while not os.path.exists(note):
+    time.sleep(0.01)
+raise RuntimeError("[../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation to complete")
+"#;
+
+#[test]
+fn the_report_of_a_wait_in_vain_has_the_stacks_of_the_other_ranks() {
+    let title = "Where the other ranks of this node were, innermost call first:\n  rank 1";
+    let site = Site::new();
+    let script = site.file("sleeps.py", SLEEPS);
+    let logs = format!("--log-dir={}", site.word("logs"));
+    // The first attempt is restarted, so that nobody would see its stacks.
+    let ended = site.run(&["--standalone", "--nproc-per-node=2", "--max-restarts=1", &logs, &script]).code(1);
+    site.assert_no_process();
+    let taken = usize::from(Stacks::has_tool());
+    assert!((taken..=1).contains(&ended.err.matches("lockstep: provisional verdict: ").count()), "{ended}");
+    assert_eq!(ended.err.matches(title).count(), taken, "{ended}");
+    let denied = |line: &&str| ["ptrace", "not permitted", "not read in time"].iter().any(|why| line.contains(why));
+    let why = if taken == 0 { Some("no tool is installed") } else { ended.err.lines().find(denied) };
+    if let Some(why) = why {
+        println!("not verified here: stacks in a report ({})", why.trim());
+        return;
+    }
+    let (_, stacks) = ended.err.split_once(" (by ").unwrap_or_else(|| panic!("{ended}"));
+    let mut frames = stacks.lines().skip(1).take_while(|line| line.starts_with("    "));
+    assert!(frames.any(|frame| frame.contains("sleep") || frame.contains("select")), "{ended}");
+    let (_, file) = stacks.split_once("in the logs of its rank, such as ").unwrap();
+    assert!(fs::read_to_string(file.lines().next().unwrap()).unwrap().contains("main"), "{ended}");
+}
+
+/// A `gdb` that never answers, and shows that it was asked.
+const ASKED: &str = "#!/bin/sh\ntouch asked\nexec sleep 1000\n";
+
+#[test]
+fn a_signal_while_stacks_are_read_comes_after_the_failure() {
+    let site = Site::new();
+    site.program("gdb", ASKED);
+    let waits = "until [ -e up ]; do sleep 0.02; done; echo 'Timed out waiting 1000ms for recv operation to complete' >&2; exit 1";
+    // It could save, and ends by SIGKILL only, so that the launcher lives until both signals have come.
+    let other = "trap : USR1 USR2; trap '' TERM; touch up; while [ ! -e go ]; do sleep 0.02; done; exit 3";
+    let script = format!("if [ $RANK = 0 ]; then {waits}; else {other}; fi");
+    let words =
+        ["--standalone", "--nproc-per-node=2", "--snapshot-on=SIGTERM", "--stop-timeout=100000", "sh", "-c", &script];
+    let mut command = site.lockstep(&words);
+    command.env("PATH", format!("{}:{}", site.word(""), std::env::var("PATH").unwrap()));
+    let running = Running::start(command);
+    site.until("stacks are read", || site.path("asked").exists());
+    running.signal(Signal::USR1);
+    running.signal(Signal::TERM);
+    running.await_err("received SIGTERM: stopping the workers");
+    site.file("go", "");
+    let ended = running.ended().code(1).never_says(&["asking the workers"]);
+    let order = ["provisional verdict", "received SIGUSR1", "received SIGTERM"].map(|text| ended.err.find(text));
+    assert!(order.is_sorted() && order[0].is_some(), "{ended}");
+    site.assert_no_process();
+}
+
+#[test]
+fn a_node_that_others_waited_for_shows_where_its_ranks_were() {
+    let site = Site::new();
+    let job = Job::new(&site);
+    let script = site.file("sleeps.py", SLEEPS);
+    let words = ["--nnodes=2", "--max-restarts=0", "--tee=3", &script];
+    let nodes = [0, 1].map(|n| Running::start(job.c10d(n, &words))).map(|node| node.ended().code(1));
+    site.assert_no_process();
+    // Either node may have got rank 0, which has no other rank on its node.
+    let shown = nodes.iter().filter(|node| node.err.contains("Where the other ranks of this node were"));
+    let shown: Vec<_> = shown.collect();
+    assert_eq!(shown.len(), 1, "{} {}", nodes[0], nodes[1]);
+    assert!(
+        shown[0].err.contains("rank 1") && shown[0].err.contains("verdict: unknown which rank is at fault; rank 0")
+    );
+}
+
+#[test]
+fn no_stacks_are_taken_after_other_failures_or_if_nobody_wants_them() {
+    let site = Site::new();
+    let waits = site.file("sleeps.py", SLEEPS);
+    for words in [&["--stacks=never", &*waits][..], &["sh", "-c", "[ $$RANK = 0 ] && exit 3; exec sleep 1000"]] {
+        let _ = fs::remove_file(site.path("sleeps.0"));
+        let words = [&["--standalone", "--nproc-per-node=2"], words].concat();
+        site.run(&words).code(1).never_says(&["Where the other ranks"]);
+    }
+}
+
+#[test]
+fn the_verdict_is_printed_before_a_rank_that_takes_long_to_end() {
+    let site = Site::new();
+    let fails = "until [ -e up ]; do sleep 0.02; done; exit 3";
+    let takes_long = "trap '' TERM; touch up; until [ -e go ]; do sleep 0.02; done";
+    let script = format!("if [ $RANK = 0 ]; then {fails}; else {takes_long}; fi");
+    let words = ["--standalone", "--nproc-per-node=2", "--stop-timeout=100000", "sh", "-c", &script];
+    let running = Running::start(site.lockstep(&words));
+    running.await_err("provisional verdict: rank 0 on ");
+    site.file("go", "");
+    let ended = running.ended().code(1);
+    assert_eq!(ended.err.matches("provisional verdict: ").count(), 1, "{ended}");
+    assert_eq!(ended.err.matches("\nverdict: rank 0 on ").count(), 1, "{ended}");
+    site.assert_no_process();
 }
 
 /// A control group of this test in a hierarchy of version 1, within this process's own. Removed when it is dropped.

@@ -21,11 +21,49 @@ if how == "misses":
 dist.all_reduce(tensor)
 "#;
 
+/// Rank 1 does not come to a broadcast. Each rank writes its flight recorder at its end, as NCCL's watchdog does: Gloo has none.
+const RECORDED: &str = r#"
+import datetime, os, time, torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
+rank, prefix = dist.get_rank(), os.environ["TORCH_FR_DUMP_TEMP_FILE"]
+group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+dist.all_reduce(torch.ones(4), group=group)
+def leave():
+    with open(f"{prefix}{rank}.new", "wb") as file:
+        file.write(_dump_fr_trace())
+    os.rename(f"{prefix}{rank}.new", f"{prefix}{rank}")
+if rank == 1:
+    leave()
+    time.sleep(1000)
+try:
+    dist.broadcast(torch.ones(2, 5), 1, group=group)
+except RuntimeError:
+    leave()
+    while not all(os.path.exists(f"{prefix}{other}") for other in range(3)):
+        time.sleep(0.01)
+    raise
+"#;
+
+#[test]
+fn names_the_rank_that_the_flight_recorder_shows_behind_the_others() {
+    let Some(python) = with_torch() else { return };
+    let site = Site::new();
+    let script = site.file("ranks.py", RECORDED);
+    let mut command = site.lockstep(&["--standalone", "--stacks=never", "--nproc-per-node=3", &script]);
+    command.env("TORCH_FR_BUFFER_SIZE", "100").env("TORCH_FR_DUMP_TEMP_FILE", site.path("trace_"));
+    let ended = start(&python, command).ended().code(1);
+    let says =
+        ["it did not come to call 2, broadcast of [2, 5] Float, in which others waited", "flight recorder of 3 ranks"];
+    assert_verdict(&ended, 1, &says);
+    site.assert_no_process();
+}
+
 fn check(bad: usize, how: &str, says: &[&str]) {
     let Some(python) = with_torch() else { return };
     let site = Site::new();
     let script = site.file("ranks.py", RANKS);
-    let words = ["--standalone", "--nproc-per-node=3", &script, &bad.to_string(), how];
+    let words = ["--standalone", "--stacks=never", "--nproc-per-node=3", &script, &bad.to_string(), how];
     let ended = start(&python, site.lockstep(&words)).ended().code(1);
     assert_verdict(&ended, bad, says);
     site.assert_no_process();

@@ -1,0 +1,152 @@
+//! Stops of Python programs with PyTorch and with loader processes: what a signal asked for is on disk, and the next start goes on
+//! with the same bits.
+
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::run::site::Site;
+use crate::run::torch::with_torch;
+use crate::running::{Ended, Running};
+
+/// Trains with DDP and two loader processes for each rank. At the steps in `hold-<step>`, which it removes, rank 0 waits until a signal
+/// has arrived.
+const TRAINS: &str = r#"
+import os, signal, sys, time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Dataset
+from save_on_signal import SaveOnSignal, spare_loader
+STEPS, BATCH = 16, 4
+
+class Numbers(Dataset):
+    def __len__(self): return 1 << 20
+    def __getitem__(self, at): return torch.randn(4, generator=torch.Generator().manual_seed(at))
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+saver = SaveOnSignal(sys.argv[1])
+saved, first = saver.load(), 0
+if saved:
+    model.load_state_dict(saved["model"]); optimizer.load_state_dict(saved["optimizer"]); first = saved["step"]
+    print("goes on at", first, flush=True)
+order = [at for step in range(first, STEPS) for at in range((step * world + rank) * BATCH, (step * world + rank + 1) * BATCH)]
+loader = DataLoader(Numbers(), BATCH, sampler=order, num_workers=2, worker_init_fn=spare_loader)
+for step, batch in enumerate(loader, first):
+    optimizer.zero_grad(); model(batch).pow(2).mean().backward(); optimizer.step()
+    hold = f"hold-{step}"
+    if rank == 0 and os.path.exists(hold):
+        os.remove(hold)
+        print("holds at", step, flush=True)
+        while not saver.wishes: time.sleep(0.01)
+    saver.after_step(lambda: {"step": step + 1, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
+weights = [value.tolist() for value in model.state_dict().values()]
+print("final", weights, flush=True)
+os._exit(0)
+"#;
+
+struct Training<'a> {
+    site: &'a Site,
+    python: String,
+}
+
+impl Training<'_> {
+    fn start(&self, flags: &[&str], checkpoint: &str) -> Running {
+        let script = self.site.file("trains.py", TRAINS);
+        let words = [&["--standalone", "--nproc-per-node=2"], flags, &[&script, checkpoint]].concat();
+        let mut command = self.site.lockstep(&words);
+        let module = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/python");
+        command.env("PYTHON_EXEC", &self.python).env("PYTHONPATH", module);
+        Running::start(command)
+    }
+
+    /// Runs until a step at which rank 0 waits for what `stop` does.
+    fn stopped(&self, flags: &[&str], at: u32, stop: impl FnOnce(&Running)) -> Ended {
+        self.site.file(&format!("hold-{at}"), "");
+        let running = self.start(flags, "checkpoint");
+        running.await_out(&format!("holds at {at}"), 1);
+        stop(&running);
+        running.ended()
+    }
+}
+
+/// The weights that the ranks have printed.
+#[track_caller]
+fn weights(ended: &Ended) -> &str {
+    let mut found = ended.out.lines().filter_map(|line| line.split_once("final ")).map(|(_, weights)| weights);
+    let weights = found.next().unwrap_or_else(|| panic!("{ended}"));
+    assert_eq!(found.collect::<Vec<_>>(), [weights], "{ended}");
+    weights
+}
+
+#[test]
+fn a_python_program_saves_at_every_stop_and_ends_with_the_same_bits() {
+    let Some(python) = with_torch() else { return };
+    let site = Site::new();
+    let training = Training { site: &site, python };
+    let whole = training.start(&[], "none").ended().code(0);
+
+    // As a scheduler does at the time limit, also to the loader processes.
+    let all = |_: &Running| {
+        for (pid, _) in site.processes() {
+            let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM);
+        }
+    };
+    let ended = training.stopped(&["--snapshot-on=SIGTERM"], 5, all).code(75);
+    assert!(!ended.out.contains("goes on"), "{ended}");
+
+    // SIGUSR1 saves, and the job goes on.
+    let ended = training.stopped(&[], 8, |running| running.signal(Signal::USR1)).code(0);
+    assert!(ended.out.contains("goes on at 6"), "{ended}");
+    assert_eq!(weights(&ended), weights(&whole));
+    site.assert_no_process();
+    assert!(!site.path("checkpoint.partial").exists());
+}
+
+/// An emergency checkpoint that needs more batches, by a program that knows nothing of wishes. It ends on SIGTERM and SIGINT.
+const EMERGENCY: &str = r#"
+import os, signal, time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self): return 1 << 20
+    def __getitem__(self, at): return torch.tensor(at)
+
+asked = []
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda number, frame: asked.append(number))
+batches = iter(DataLoader(Numbers(), 1, num_workers=2))
+next(batches)
+print("up", flush=True)
+while True:
+    while not asked: time.sleep(0.02)
+    number = asked.pop()
+    for _ in range(8): next(batches)
+    torch.save(number, f"emergency-{number}")
+    print("saved on", signal.Signals(number).name, flush=True)
+    if number in (signal.SIGTERM, signal.SIGINT): os._exit(3)
+"#;
+
+#[test]
+fn signals_spare_the_loader_processes_that_an_emergency_checkpoint_needs() {
+    let Some(python) = with_torch() else { return };
+    let site = Site::new();
+    let script = site.file("emergency.py", EMERGENCY);
+    for [first, last] in [[Signal::USR1, Signal::TERM], [Signal::USR2, Signal::INT]] {
+        let mut command: Command = site.lockstep(&["--standalone", "--stop-timeout=1000", &script]);
+        command.env("PYTHON_EXEC", &python);
+        let running = Running::start(command);
+        running.await_out("up", 1);
+        running.signal(first);
+        running.await_out("saved on", 1);
+        running.signal(last);
+        running.ended().code(1);
+        assert!(
+            [first, last].iter().all(|one| site.path(&format!("emergency-{}", one.as_raw())).exists()),
+            "{first:?}"
+        );
+        site.assert_no_process();
+    }
+}
