@@ -19,6 +19,7 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
+import pictures  # noqa: E402
 from lib import browser, pages, shell, site  # noqa: E402
 from record import RECORDINGS  # noqa: E402
 
@@ -26,6 +27,7 @@ ROOT = pages.ROOT
 BUILT = ROOT / "target" / "book"
 BUILD_SECONDS = 120
 PHONE, WIDE = 360, 1200
+TALLEST = 16000  # px, of a picture of a page
 LIGHT, DARK = "light", "navy"  # mdBook's themes for a reader's system that prefers light or dark
 # A word that the pages certainly contain, and one that no page contains.
 WORD, NO_WORD = "reducer", "xyzzyplugh"
@@ -54,6 +56,7 @@ def main(arguments):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through all that is open
     report = Report()
     report.part(f"{len(pages.documents())} pages and READMEs", pages.faults())
+    report.part(f"{len(pictures.PICTURES)} drawings", pictures.faults())
     check_shell(report)
     program = mdbook()
     if not program:
@@ -137,6 +140,8 @@ def looks(tab, address, names):
             tab.visit(address + name, width)
             found = tab.ask(f"{script}.sideways()")
             if width == PHONE:
+                # A drawing is scaled as a whole, so its words are the same at any width.
+                found += tab.ask(f"{script}.words()")
                 found += [fault for theme in (LIGHT, DARK) for fault in tab.ask(f"{script}.drawings({json.dumps(theme)})")]
             foreign = {url for url in tab.addresses.values() if not url.startswith((address, "data:"))}
             found += tab.complaints + [f"loads {url} from elsewhere" for url in sorted(foreign)]
@@ -163,7 +168,8 @@ def photograph(tab, address, names, folder):
         for theme, width in ((LIGHT, PHONE), (DARK, PHONE), (LIGHT, WIDE), (DARK, WIDE)):
             tab.visit(address + name, width)
             tab.ask(f"localStorage.setItem('mdbook-theme', {json.dumps(theme)})")
-            tab.visit(address + name, width)
+            tall = tab.ask("document.documentElement.scrollHeight")
+            tab.visit(address + name, width, min(tall, TALLEST))
             tab.picture(folder / f"{name.removesuffix('.html').replace('/', '-')}-{theme}-{width}.png")
 
 

@@ -38,6 +38,8 @@ LAB_5 = "labs/05-collectives/src"
 LAB_3, LAB_6 = "labs/03-torchrun-env/src/main.rs", "labs/06-snapshot-resume/src/lib.rs"
 LAB_7 = "labs/07-cifar-resnet/src"
 LAB_9 = "labs/09-many-nodes"
+LAB_11 = "labs/11-scaling/src"
+SLOW_11 = "lockstep run --standalone --nproc-per-node=4 lab-11-scaling --epochs 1 --bucket-mb 0.5"
 LAB_8, SMALL_8 = "labs/08-image-folder/src", "--image-size 64 --width 16 --batch-size 8 --lr 1e-3"
 MNIST = "cargo run -q -p lab-02-spawn-ddp"
 # The launcher and the labs by name, as the set-up chapter puts them into PATH.
@@ -126,6 +128,11 @@ RECORDINGS = {
         LAB_9 + "/src/main.rs",
         4,
     ),
+    "lab-11": (TWO_RANKS + " lab-11-scaling", LAB_11, 2),
+    # The grader of task 2 reads these three.
+    "lab-11-log": (f"{SLOW_11} --log-every-step", LAB_11, 4),
+    "lab-11-loader": (f"{SLOW_11} --slow-loader 40", LAB_11, 4),
+    "lab-11-straggler": (f"{SLOW_11} --straggler 40", LAB_11, 4),
     "launcher-failed": (TWO_RANKS + " lab-03-torchrun-env --data absent", "crates/launch/src/report", 0),
     "launcher-missing-node": (
         "lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=localhost --rdzv-conf=join_timeout=5 lab-03-torchrun-env",
@@ -287,7 +294,7 @@ def places(text, temporary):
     text = re.sub(r"^(  host      : ).+$", r"\1laptop", text, flags=re.M)
     text = re.sub(r"^(node \d+: )\S+ (?=\(127\.0\.0\.1\))", r"\1laptop ", text, flags=re.M)
     text = re.sub(r"(?<=[ (])" + re.escape(os.uname().nodename) + r"(?=:\S+[,)])", "laptop", text)
-    text = re.sub(r"^(verdict: .*?rank \d+ on )" + re.escape(os.uname().nodename) + r"\b", r"\1laptop", text, flags=re.M)
+    text = re.sub(r"^((?:lockstep: provisional )?verdict: .*?(?:rank \d+|the launcher) on )" + re.escape(os.uname().nodename) + r"\b", r"\1laptop", text, flags=re.M)
     return re.sub(r"\([^\s()]+, pid (\d+)\)", r"(laptop, pid \1)", text)
 
 

@@ -14,6 +14,26 @@
     return [`scrolls sideways: ${wide.scrollWidth} px in a <${wide.localName}> of ${wide.clientWidth}${names.length ? ", for one " + names.join(", ") : ""}`];
   },
 
+  // Words of a drawing must not lie on each other, nor stick out of it.
+  words() {
+    const faults = [];
+    for (const drawing of document.querySelectorAll("main svg.drawing")) {
+      const room = drawing.viewBox.baseVal;
+      const texts = [...drawing.querySelectorAll("text")].map((e) => ({ words: e.textContent, box: e.getBBox() }));
+      for (const { words, box } of texts)
+        if (box.x < 0 || box.y < 0 || box.x + box.width > room.width || box.y + box.height > room.height) faults.push(`has a drawing that "${words}" sticks out of`);
+      texts.forEach((a, i) =>
+        texts.slice(i + 1).forEach((b) => {
+          const across = Math.min(a.box.x + a.box.width, b.box.x + b.box.width) - Math.max(a.box.x, b.box.x);
+          const down = Math.min(a.box.y + a.box.height, b.box.y + b.box.height) - Math.max(a.box.y, b.box.y);
+          // Boxes have some room above and below the letters.
+          if (across > 1 && down > 4) faults.push(`has a drawing in which "${a.words}" and "${b.words}" overlap`);
+        }),
+      );
+    }
+    return faults;
+  },
+
   // Lines and words of drawings must stand out from the page, in the theme given.
   drawings(theme) {
     const root = document.documentElement;

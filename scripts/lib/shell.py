@@ -17,6 +17,8 @@ TOOLS = set("apptainer apt-get bash cat cd chmod cmp cp diff echo export find ge
 # They start the command that follows their own options.
 CONTAINERS = {"apptainer", "podman"}
 STARTERS = {"srun", "env", "nice", "timeout", "exec"}
+# A package that the reader makes, and what it is a copy of.
+COPIES = {"my-model": "lockstep-template"}
 CARGO_OWN = set("bench build check clean clippy doc fmt insta install nextest run test".split())
 SEPARATORS = {"&&", "||", ";", "|", "&", "(", ")"}
 BEGINS = re.compile(r"(?:lockstep|cargo|scripts/\S+|lab-\d\d-\S+) ")
@@ -108,7 +110,7 @@ class DryRun:
             words = words[1:]
         if not words:
             return
-        name, arguments = words[0], words[1:]
+        name, arguments = COPIES.get(words[0], words[0]), words[1:]
         if name in ("python", "python3"):
             self.python(arguments)
         elif name == "cargo":

@@ -1,0 +1,67 @@
+"""A pen for the book's drawings: boxes, arrows and words as SVG, in the classes of book/lockstep.css, which give them the
+theme's colours. Positions are in pixels of the drawing's own width, and every drawing has a title and a text alternative."""
+
+import html
+import math
+
+
+class Drawing:
+    def __init__(self, name, width, height, title, description):
+        self.name = name
+        ids = f'{name}-title {name}-desc'
+        self.parts = [
+            f'<svg class="drawing" viewBox="0 0 {width} {height}" role="img" aria-labelledby="{ids}" xmlns="http://www.w3.org/2000/svg">',
+            f'<title id="{name}-title">{html.escape(title, quote=False)}</title>',
+            f'<desc id="{name}-desc">{html.escape(" ".join(description.split()), quote=False)}</desc>',
+        ]
+
+    def svg(self):
+        return "\n".join([*self.parts, "</svg>", ""])
+
+    def text(self, x, y, words, kind="", anchor="middle"):
+        """A line of words whose baseline is at y. Kinds: strong, faint."""
+        label = f'class="{kind}" ' if kind else ""
+        self.parts.append(f'<text {label}x="{x:g}" y="{y:g}" text-anchor="{anchor}">{html.escape(words, quote=False)}</text>')
+
+    def lines(self, x, y, words, kind="faint", anchor="middle"):
+        """Several lines of words, the first at y."""
+        for row, line in enumerate(words.split("\n")):
+            self.text(x, y + 16 * row, line, kind, anchor)
+
+    def box(self, x, y, width, height, words="", kind="cell", below=""):
+        """A box with a line of words in its middle, or two. Kinds: cell (empty), compute (grey), send and done (coloured)."""
+        self.parts.append(f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="2"></rect>')
+        middle, base = x + width / 2, y + height / 2 + 5
+        if words:
+            self.text(middle, base - 8 if below else base, words, "strong" if below else "")
+        if below:
+            self.text(middle, base + 9, below, "faint")
+
+    def line(self, *points, kind="line"):
+        """A line through points: x1, y1, x2, y2, …"""
+        pairs = list(zip(points[::2], points[1::2]))
+        self.parts.append(f'<path class="{kind}" d="M{" L".join(f"{x:g} {y:g}" for x, y in pairs)}"></path>')
+
+    def arrow(self, *points, kind="line"):
+        """A line whose last point has a head."""
+        *_, x1, y1, x2, y2 = points
+        length = math.hypot(x2 - x1, y2 - y1)
+        back = (x2 - 5 * (x2 - x1) / length, y2 - 5 * (y2 - y1) / length)
+        self.line(*points[:-2], *(round(at, 1) for at in back), kind=kind)
+        turn = round(math.degrees(math.atan2(y2 - y1, x2 - x1)), 1)
+        turned = f' transform="rotate({turn:g} {x2:g} {y2:g})"' if turn else ""
+        self.parts.append(f'<path class="head" d="M{x2:g} {y2:g} l-7 -4 v8 z"{turned}></path>')
+
+    def span(self, x1, x2, y, words):
+        """A bracket over x1 to x2, with words above it."""
+        self.line(x1, y + 4, x1, y, x2, y, x2, y + 4)
+        self.text((x1 + x2) / 2, y - 6, words, "faint")
+
+    def cross(self, x, y, size=6):
+        """A process that is killed."""
+        self.line(x - size, y - size, x + size, y + size)
+        self.line(x - size, y + size, x + size, y - size)
+
+    def diamond(self, x, y):
+        """A snapshot."""
+        self.parts.append(f'<path class="head" d="M{x:g} {y - 6:g} l6 6 l-6 6 l-6 -6 z"></path>')
