@@ -4,6 +4,7 @@ Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; prints one line "done" when
 """
 
 import os
+import sys
 from datetime import timedelta
 
 import torch
@@ -61,3 +62,6 @@ if os.environ.get("TORCH_DISTRIBUTED_DEBUG") != "DETAIL":
 dist.barrier()
 print("done")
 dist.destroy_process_group()
+# Without the interpreter's finalization, in which a thread of Gloo or autograd may still ask for the interpreter and abort.
+sys.stdout.flush()
+os._exit(0)
