@@ -8,6 +8,7 @@
 //! - [`Process`], [`Deaths`]: one child that is signalled by its descriptor, and the deaths of many in the kernel's
 //!   order.
 //! - [`proc`], [`Standstill`]: the only readers of `/proc/PID`.
+//! - [`ControlGroup`]: the control groups of this process.
 //! - [`Listener`]: listening sockets, and whose they are.
 //! - [`Stacks`]: the stacks of another process's threads.
 //! - [`find_program`]: explains why a program cannot be run.
@@ -41,6 +42,7 @@
 //! ```
 
 mod agent_id;
+mod control_group;
 mod deaths;
 mod exit;
 mod group;
@@ -62,6 +64,7 @@ mod standstill;
 mod workers;
 
 pub use agent_id::AGENT;
+pub use control_group::ControlGroup;
 pub use deaths::Deaths;
 pub use exit::{Exit, known_signal_name, signal_name, signal_number};
 pub use group::{Group, Outcome};

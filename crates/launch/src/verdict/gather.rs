@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use lockstep_contract::scheduler::{Read as Environment, job_end};
-use lockstep_process::Standstill;
+use lockstep_process::{ControlGroup, Standstill};
 use rustix::fs::{OFlags, StatVfsMountFlags, statvfs};
 
 use super::evidence::{Evidence, FileSystem, MemoryKills, Standing};
@@ -61,8 +61,7 @@ impl KernelLog {
 impl AtStart {
     /// Reads it, when the workers are started.
     pub fn now() -> Self {
-        let memory = memory_events(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup"));
-        AtStart { memory, kernel_log: open_kernel_log() }
+        AtStart { memory: memory_events(Path::new("/")), kernel_log: open_kernel_log() }
     }
 }
 
@@ -114,23 +113,11 @@ pub fn standing(workers: impl Iterator<Item = (usize, u32)>) -> Vec<Standing> {
 }
 
 /// The file with the counter `oom_kill` of this process's cgroup: `memory.events` (v2) or `memory.oom_control` (v1), and its value.
-fn memory_events(cgroups: &Path, mounts: &Path) -> Option<(PathBuf, u64)> {
-    let text = fs::read_to_string(cgroups).ok()?;
-    let candidates = text.lines().filter_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?.trim_start_matches('/'));
-        match controllers {
-            "" => Some(mounts.join(path).join("memory.events")),
-            names if names.split(',').any(|name| name == "memory") => {
-                Some(mounts.join("memory").join(path).join("memory.oom_control"))
-            }
-            _ => None,
-        }
-    });
-    let mut candidates: Vec<PathBuf> = candidates.collect();
-    // In a container the path is that of the host, and the mount shows the container's own cgroup.
-    candidates.extend([mounts.join("memory.events"), mounts.join("memory/memory.oom_control")]);
-    candidates.into_iter().find_map(|file| kills(&file).map(|count| (file, count)))
+fn memory_events(root: &Path) -> Option<(PathBuf, u64)> {
+    let groups = ControlGroup::of(root, "memory");
+    let folders = groups.iter().map(|group| &group.folder).chain(groups.iter().map(|group| &group.mount));
+    let mut files = folders.flat_map(|folder| ["memory.events", "memory.oom_control"].map(|file| folder.join(file)));
+    files.find_map(|file| kills(&file).map(|count| (file, count)))
 }
 
 fn kills(file: &Path) -> Option<u64> {
@@ -232,29 +219,31 @@ fn named_port(line: &str) -> Option<u16> {
 mod tests {
     use super::*;
 
-    fn at(folder: &Path, file: &str, text: &str) -> PathBuf {
-        let path = folder.join(file);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, text).unwrap();
+    /// Writes a file below `root`, where this process is in `group`.
+    fn counter(root: &Path, group: &str, file: &str, text: &str) -> PathBuf {
+        let path = root.join("sys/fs/cgroup").join(file);
+        for (path, text) in [(&root.join("proc/self/cgroup"), group), (&path, text)] {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
         path
     }
 
     #[test]
     fn finds_the_counter_of_kills_in_both_versions_of_cgroups() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path();
-        let cgroups = at(root, "cgroup", "4:memory:/slurm/job_7\n1:cpu:/\n0::/\n");
-        let old = at(root, "fs/memory/slurm/job_7/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
-        assert_eq!(memory_events(&cgroups, &root.join("fs")), Some((old.clone(), 3)));
-        assert_eq!(kills(&old), Some(3));
-        let cgroups = at(root, "cgroup2", "0::/job_8\n");
-        let new = at(root, "fs2/job_8/memory.events", "low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\noom_group_kill 0\n");
-        assert_eq!(memory_events(&cgroups, &root.join("fs2")), Some((new.clone(), 1)));
-        assert_eq!(kills(&new), Some(1));
+        let roots = [(); 4].map(|()| tempfile::tempdir().unwrap());
+        let [old, new, inside, none] = roots.each_ref().map(tempfile::TempDir::path);
+        let text = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n";
+        let groups = "4:memory:/slurm/job_7\n1:cpu:/\n0::/\n";
+        let file = counter(old, groups, "memory/slurm/job_7/memory.oom_control", text);
+        assert_eq!(memory_events(old), Some((file, 3)));
+        let text = "low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\noom_group_kill 0\n";
+        let file = counter(new, "0::/job_8\n", "job_8/memory.events", text);
+        assert_eq!(memory_events(new), Some((file, 1)));
         // In a container the path may not exist.
-        let inside = at(root, "fs3/memory.events", "oom_kill 0\n");
-        assert_eq!(memory_events(&cgroups, &root.join("fs3")), Some((inside, 0)));
-        assert_eq!(memory_events(&cgroups, &root.join("none")), None);
+        let file = counter(inside, "0::/job_8\n", "memory.events", "oom_kill 0\n");
+        assert_eq!(memory_events(inside), Some((file, 0)));
+        assert_eq!(memory_events(none), None);
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! Processors, memory and limits, from `/proc`, `/sys` and getrlimit(2). Control groups are read in both of the kernel's forms.
+//! Processors, memory and limits, from `/proc`, `/sys` and getrlimit(2).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lockstep_process::ControlGroup;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::sched_getaffinity;
 
@@ -68,23 +69,9 @@ fn quota(root: &Path) -> Option<f64> {
     paid.min_by(f64::total_cmp)
 }
 
-/// The folders of this process's control group and of those around it, for one controller.
+/// The folders of this process's control groups and of those around them, for one controller.
 fn groups(root: &Path, controller: &str) -> Vec<PathBuf> {
-    let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let mount = root.join("sys/fs/cgroup");
-    // hierarchy:controllers:path; version 2 has number 0 and no controllers.
-    let of_line = |line: &str| {
-        let mut parts = line.splitn(3, ':');
-        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-        let base = match controllers {
-            "" => mount.clone(),
-            list if list.split(',').any(|name| name == controller) => mount.join(controller),
-            _ => return None,
-        };
-        let inner = base.join(path.trim_start_matches('/'));
-        Some(inner.ancestors().take_while(|folder| folder.starts_with(&base)).map(Path::to_owned).collect::<Vec<_>>())
-    };
-    text.lines().filter_map(of_line).flatten().collect()
+    ControlGroup::of(root, controller).iter().flat_map(ControlGroup::around).map(Path::to_owned).collect()
 }
 
 /// The length of the kernel's list `0-3,5`.

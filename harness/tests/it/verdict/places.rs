@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lockstep_process::Stacks;
+use lockstep_process::{ControlGroup, Stacks};
 use rustix::process::Signal;
 
 use super::assert_verdict;
@@ -205,12 +205,9 @@ struct Cgroup(PathBuf);
 impl Cgroup {
     /// Prints why if there is none.
     fn new(controller: &str, what: &str) -> Option<Self> {
-        let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap();
-        let line = cgroups
-            .lines()
-            .find_map(|line| line.split_once(&format!(":{controller}:")).map(|(_, path)| path.to_owned()));
-        let own = line.map(|path| Path::new("/sys/fs/cgroup").join(controller).join(path.trim_start_matches('/')));
-        let folder = own.map(|own| own.join(format!("lockstep-test-{}", std::process::id())));
+        let own =
+            ControlGroup::of(Path::new("/"), controller).into_iter().find(|group| group.mount.ends_with(controller));
+        let folder = own.map(|own| own.folder.join(format!("lockstep-test-{}", std::process::id())));
         let made = folder.as_ref().map(fs::create_dir);
         match (folder, made) {
             (Some(folder), Some(Ok(()))) => Some(Cgroup(folder)),
