@@ -12,6 +12,7 @@
 //! - [`Listener`]: listening sockets, and whose they are.
 //! - [`Stacks`]: the stacks of another process's threads.
 //! - [`find_program`]: explains why a program cannot be run.
+//! - [`end_of_file`]: the end of what a process printed.
 //! - [`Exit`], [`signal_name`]: how a process ended, as text.
 //! - [`Signals`]: the signals that ask this process itself to end.
 //!
@@ -44,6 +45,7 @@
 mod agent_id;
 mod control_group;
 mod deaths;
+mod end_of_file;
 mod exit;
 mod group;
 mod helper;
@@ -66,6 +68,7 @@ mod workers;
 pub use agent_id::AGENT;
 pub use control_group::ControlGroup;
 pub use deaths::Deaths;
+pub use end_of_file::end_of_file;
 pub use exit::{Exit, known_signal_name, signal_name, signal_number};
 pub use group::{Group, Outcome};
 pub use helper::{HELPER, helper, helper_code, helper_main, program_beside};

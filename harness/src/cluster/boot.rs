@@ -1,13 +1,13 @@
 //! Starts machines: the head node, which holds the cluster, and a node, at first or again after it was lost.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lockstep_process::Signals;
+use lockstep_process::{Signals, end_of_file};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::folder::Folder;
@@ -22,6 +22,8 @@ use super::{network, slurm};
 const START: Duration = Duration::from_secs(60);
 /// So much of a log is shown with an error, in lines.
 const TAIL: usize = 12;
+/// The same in bytes.
+const LONGEST: u64 = 16 << 10;
 
 /// Starts the head node. The pipe is its stdin: unless it is said to be complete there, it ends as soon as the pipe is closed.
 ///
@@ -89,7 +91,8 @@ fn first_line(mut pipe: ChildStdout, deadline: Instant) -> anyhow::Result<String
 
 /// The last lines of a log, for the end of an error; nothing, if it has none.
 pub(super) fn tail(log: &Path) -> String {
-    let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let end = end_of_file(log, LONGEST).unwrap_or_default();
+    let text = String::from_utf8_lossy(&end);
     let lines: Vec<&str> = text.lines().collect();
     let last = &lines[lines.len().saturating_sub(TAIL)..];
     if last.is_empty() {
@@ -108,7 +111,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("n1.log");
         assert_eq!(tail(&log), "");
-        fs::write(&log, (1..=20).map(|line| format!("line {line}\n")).collect::<String>()).unwrap();
+        std::fs::write(&log, (1..=20).map(|line| format!("line {line}\n")).collect::<String>()).unwrap();
         let tail = tail(&log);
         assert!(tail.starts_with("\n  the end of n1.log:\n  | line 9\n") && tail.ends_with("\n  | line 20"), "{tail}");
     }

@@ -1,8 +1,8 @@
 //! The output of the ranks. It goes to files; the learner sees the last lines.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+
+use lockstep_process::end_of_file;
 
 /// The number of lines to show, over all ranks.
 const LINES: usize = 20;
@@ -21,19 +21,11 @@ pub(super) fn last_lines(folder: &Path, ranks: usize) -> Vec<String> {
 }
 
 fn of_rank(file: &Path, rank: usize, most: usize) -> Vec<String> {
-    let text = tail(file).unwrap_or_default();
+    let end = end_of_file(file, TAIL).unwrap_or_default();
+    let text = String::from_utf8_lossy(&end);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let shown = lines.iter().skip(lines.len().saturating_sub(most));
     shown.map(|line| format!("[rank {rank}] {}", printable(line))).collect()
-}
-
-fn tail(file: &Path) -> std::io::Result<String> {
-    let mut file = File::open(file)?;
-    let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
-    let mut bytes = Vec::new();
-    file.take(TAIL).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Removes control characters, which move the cursor or change colours.

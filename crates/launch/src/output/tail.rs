@@ -1,9 +1,10 @@
 //! The last lines of a stream, for the verdict on a failure and its report.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::path::Path;
+
+use lockstep_process::end_of_file;
 
 use super::lines::Lines;
 
@@ -39,16 +40,12 @@ impl Tail {
 
 /// The last lines of a file, without reading all of it.
 pub(super) fn of_file(path: &Path) -> io::Result<Tail> {
-    let mut file = File::open(path)?;
-    let begin = file.metadata()?.len().saturating_sub(BYTES as u64);
     // One more byte shows whether a line begins there.
-    file.seek(SeekFrom::Start(begin.saturating_sub(1)))?;
-    let mut end = Vec::new();
-    file.take(BYTES as u64 + 1).read_to_end(&mut end)?;
-    let whole = if begin == 0 {
-        &end[..]
-    } else {
-        &end[end.iter().position(|byte| *byte == b'\n').map_or(1, |at| at + 1).min(end.len())..]
+    let end = end_of_file(path, BYTES as u64 + 1)?;
+    let whole = match end.iter().position(|byte| *byte == b'\n') {
+        _ if end.len() <= BYTES => &end[..],
+        Some(at) => &end[at + 1..],
+        None => &end[1..],
     };
     let mut tail = Tail::default();
     let mut lines = Lines::default();

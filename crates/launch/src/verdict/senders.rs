@@ -1,11 +1,9 @@
 //! Who may have sent a signal: what the audit log says, if the node keeps one and this user may read it, and programs that kill
 //! others when memory gets short, before the kernel does.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use lockstep_process::proc;
+use lockstep_process::{end_of_file, proc};
 
 /// Where auditd writes.
 const AUDIT_LOG: &str = "/var/log/audit/audit.log";
@@ -18,8 +16,8 @@ const MEMORY_KILLERS: [&str; 5] = ["systemd-oomd", "earlyoom", "nohang", "oomd",
 
 /// The sender of this signal to a process, as the end of the audit log names it.
 pub(super) fn in_audit_log(pid: u32, signal: i32) -> Option<String> {
-    let text = end_of(Path::new(AUDIT_LOG))?;
-    text.lines().rev().find_map(|line| sender(line, pid, signal))
+    let end = end_of_file(Path::new(AUDIT_LOG), END).ok()?;
+    String::from_utf8_lossy(&end).lines().rev().find_map(|line| sender(line, pid, signal))
 }
 
 /// The programs that run here and end others when memory gets short.
@@ -27,15 +25,6 @@ pub(super) fn memory_killers() -> Vec<String> {
     let stats = proc::pids().filter_map(proc::Stat::of);
     let killers = stats.filter(|stat| MEMORY_KILLERS.contains(&stat.name.as_str()));
     killers.map(|stat| format!("{} (pid {})", stat.name, stat.pid)).collect()
-}
-
-fn end_of(path: &Path) -> Option<String> {
-    let mut file = File::open(path).ok()?;
-    let length = file.metadata().ok().filter(|about| about.is_file())?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(END))).ok()?;
-    let mut bytes = Vec::new();
-    file.take(END).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// `type=SYSCALL … syscall=62 success=yes … a0=4d2 a1=9 … pid=77 auid=1000 uid=1000 … comm="bash" …`, where `a0` is the receiver, in
@@ -80,15 +69,5 @@ mod tests {
         ] {
             assert_eq!(sender(&line, pid, signal), None, "{line}");
         }
-    }
-
-    #[test]
-    fn reads_only_the_end_of_a_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log");
-        std::fs::write(&path, [vec![b'x'; END as usize], b"\nlast".to_vec()].concat()).unwrap();
-        let text = end_of(&path).unwrap();
-        assert!(text.len() == END as usize && text.ends_with("\nlast"));
-        assert_eq!((end_of(folder.path()), end_of(&folder.path().join("none"))), (None, None));
     }
 }

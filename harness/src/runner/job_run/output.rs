@@ -1,8 +1,10 @@
 //! Reads the nodes' output from their files while they write.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
+
+use lockstep_process::end_of_file;
 
 /// The maximum number of bytes of a node's output that one call reads.
 const OUTPUT: u64 = 1 << 20;
@@ -23,15 +25,7 @@ pub(super) fn lines_from(path: &Path, read: &mut u64) -> Vec<String> {
 
 /// The end of a file, as text.
 pub(super) fn tail(path: &Path) -> String {
-    let length = fs::metadata(path).map_or(0, |data| data.len());
-    let mut text = Vec::new();
-    if let Ok(mut file) = File::open(path)
-        && file.seek(SeekFrom::Start(length.saturating_sub(OUTPUT))).is_ok()
-    {
-        // A part of the text is better than nothing.
-        let _ = file.take(OUTPUT).read_to_end(&mut text);
-    }
-    String::from_utf8_lossy(&text).into_owned()
+    String::from_utf8_lossy(&end_of_file(path, OUTPUT).unwrap_or_default()).into_owned()
 }
 
 #[cfg(test)]
@@ -44,7 +38,7 @@ mod tests {
         let (path, mut read) = (dir.path().join("x"), 0);
         assert_eq!(lines_from(&path, &mut read), Vec::<String>::new());
         for (text, expected) in [("a\nb", vec!["a"]), ("a\nbc\n", vec!["bc"]), ("a\nbc\nd\né\n", vec!["d", "é"])] {
-            fs::write(&path, text).unwrap();
+            std::fs::write(&path, text).unwrap();
             assert_eq!(lines_from(&path, &mut read), expected);
         }
         assert_eq!(tail(&path), "a\nbc\nd\né\n");
