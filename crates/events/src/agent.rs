@@ -11,7 +11,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Appender, EventsError, read_lines};
+use crate::EventsError;
+use crate::log::read_lines;
+use crate::sink::Appender;
 
 /// Something that an agent did or saw. `attempt` counts from 0 how often this agent started its workers; it names the
 /// log folder.
