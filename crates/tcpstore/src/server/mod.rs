@@ -5,7 +5,9 @@
 //! deadlines are around them.
 
 mod connection;
+mod connection_id;
 mod data;
+mod handle;
 mod holdings;
 mod listener;
 mod options;
@@ -14,195 +16,10 @@ mod shared;
 mod waiters;
 mod waits;
 
+pub use connection_id::ConnectionId;
 pub use data::{Data, Outcome, Refused};
+pub use handle::Server;
 pub use options::Options;
 pub use session::{Session, Turn, Violation};
 pub use shared::{Peer, Refusal};
 pub use waits::Waits;
-
-use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::mpsc;
-use std::thread::JoinHandle;
-use std::time::Duration;
-
-use tokio::sync::oneshot;
-
-use crate::wire::{KEY_PREFIX, Request, user_key, wire_key};
-use shared::Shared;
-
-/// A connection's id within its server. Ids are never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnectionId(pub u64);
-
-impl ConnectionId {
-    /// The process that hosts the server and needs no connection.
-    pub const HOST: Self = Self(0);
-}
-
-/// A store that serves clients until it is dropped.
-///
-/// It runs on its own threads, and its methods never wait for a peer. So synchronous and asynchronous code alike can
-/// hold and drop it. Dropping it closes the listener and every connection and joins the threads.
-///
-/// Every client that can connect can read and change everything: the protocol has no password. So bind to loopback if
-/// all ranks run on this host (`127.0.0.1:0`), otherwise to the address of the interface that the other hosts use, and
-/// to `0.0.0.0` only if you do not know that address.
-///
-/// ```
-/// use std::net::TcpListener;
-/// let listener = TcpListener::bind("127.0.0.1:0")?; // this host only, any free port
-/// let server = tcpstore::Server::start(listener, tcpstore::Options::default())?;
-/// println!("MASTER_PORT={}", server.local_addr().port());
-/// # Ok::<(), std::io::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct Server {
-    address: SocketAddr,
-    shared: Arc<Shared>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Server {
-    /// Starts serving on `listener`.
-    ///
-    /// # Errors
-    /// The operating system's error if a thread cannot be started or the socket cannot be used.
-    pub fn start(listener: std::net::TcpListener, options: Options) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        let shared = Arc::new(Shared::new(options));
-        let (stop, stopped) = oneshot::channel();
-        let (started, start) = mpsc::channel();
-        let all = Arc::clone(&shared);
-        // The runtime is dropped on its own thread: tokio forbids dropping one in asynchronous code.
-        let run = move || run(listener, all, stopped, &started);
-        let thread = std::thread::Builder::new().name("tcpstore".to_owned()).spawn(run)?;
-        start
-            .recv()
-            .unwrap_or_else(|_| Err(io::Error::other("the store's thread ended before it started to serve")))?;
-        Ok(Self { address, shared, stop: Some(stop), thread: Some(thread) })
-    }
-
-    /// The address of the listener.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The connected clients, in the order in which they connected.
-    pub fn peers(&self) -> Vec<Peer> {
-        self.shared.lock().peers()
-    }
-
-    /// The number of connected clients.
-    pub fn connections(&self) -> usize {
-        self.shared.lock().connections()
-    }
-
-    /// Watches which keys with this prefix clients wait for, without polling.
-    pub fn watch_waits(&self, prefix: &str) -> Waits {
-        Waits::new(self.shared.lock().data.watch_waits(wire_key(prefix)))
-    }
-
-    /// Bytes that the store takes: keys, values and connections.
-    pub fn bytes(&self) -> usize {
-        self.shared.lock().bytes()
-    }
-
-    /// The last connections that were closed because of their peer, oldest first (at most 32).
-    pub fn refusals(&self) -> Vec<Refusal> {
-        self.shared.lock().refusals()
-    }
-
-    /// Returns the value of a key.
-    pub fn get(&self, key: &str) -> Option<Vec<u8>> {
-        self.shared.lock().data.value(&wire_key(key)).cloned()
-    }
-
-    /// Sets a key and ends waits for it.
-    ///
-    /// # Errors
-    /// The store is full.
-    pub fn set(&self, key: &str, value: &[u8]) -> Result<(), Refused> {
-        let mut state = self.shared.lock();
-        let request = Request::Set { key: wire_key(key), value: value.to_vec() };
-        let outcome = state.data.apply(ConnectionId::HOST, request)?;
-        state.wake(&outcome.woken);
-        Ok(())
-    }
-
-    /// Returns the keys that begin with `prefix`, sorted.
-    pub fn keys(&self, prefix: &str) -> Vec<String> {
-        let state = self.shared.lock();
-        let prefix = wire_key(prefix);
-        let mut keys: Vec<String> =
-            state.data.keys().filter(|key| key.starts_with(&prefix)).map(|key| user_key(key)).collect();
-        keys.sort();
-        keys
-    }
-
-    /// Deletes the keys and queues that begin with `prefix` and returns their number. Waits continue.
-    pub fn delete_prefix(&self, prefix: &str) -> usize {
-        let prefix = wire_key(prefix);
-        self.shared.lock().data.delete_where(|key| key.starts_with(&prefix))
-    }
-
-    /// Deletes everything that does not begin with `prefix` and returns the number of keys and queues. This includes
-    /// `init/`, the counter of libtorch's `wait_for_workers`, which has no prefix. Waits continue.
-    pub fn clear_except(&self, prefix: &str) -> usize {
-        let prefix = wire_key(prefix);
-        self.shared.lock().data.delete_where(|key| !(key.starts_with(KEY_PREFIX) && key.starts_with(&prefix)))
-    }
-
-    /// Stops serving, as dropping does. When it returns, the port is free and every connection is closed.
-    pub fn shutdown(self) {
-        drop(self);
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic ended it, too
-        }
-    }
-}
-
-/// Runs the server on this thread until `stopped`. First reports whether it started.
-fn run(
-    listener: std::net::TcpListener,
-    shared: Arc<Shared>,
-    stopped: oneshot::Receiver<()>,
-    started: &mpsc::Sender<io::Result<()>>,
-) {
-    /// Limit for the worker threads to drop their tasks, which never block.
-    const END: Duration = Duration::from_secs(5);
-    let threads = shared.options.worker_threads.max(1);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(threads)
-        .thread_name("tcpstore-worker")
-        .enable_all()
-        .build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => return drop(started.send(Err(error))),
-    };
-    runtime.block_on(async {
-        let listener = tokio::net::TcpListener::from_std(listener);
-        let outcome = listener.map(|listener| listener::accept(listener, shared));
-        match outcome {
-            Ok(serving) => {
-                let _ = started.send(Ok(()));
-                tokio::select! {
-                    () = serving => {}
-                    _ = stopped => {}
-                }
-            }
-            Err(error) => drop(started.send(Err(error))),
-        }
-    });
-    runtime.shutdown_timeout(END);
-}
