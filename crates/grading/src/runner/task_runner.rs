@@ -1,0 +1,151 @@
+//! The calls of one task, and the results of all ranks.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use lockstep_contract::exercise::{Answer, Call};
+use lockstep_process::Workers;
+use rand_mt::Mt64;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::call::{CallOptions, CallResult, RunningCall};
+use super::inputs::Inputs;
+use super::outcome::{RankOutcome, died, first_finding, leak, misunderstood};
+use crate::{Finding, Options};
+
+/// Runs a learner's answer to one task.
+pub struct Runner {
+    program: PathBuf,
+    /// The name of the task, or `TASK/NAME` for one of the course's answers.
+    task: String,
+    options: Options,
+    workers: Option<Workers>,
+}
+
+/// The results of all ranks.
+#[derive(Clone, Debug)]
+pub struct Outputs<O>(Vec<Vec<O>>);
+
+impl Runner {
+    /// A runner for `task` of the learner's `program`.
+    pub fn new(program: &Path, task: &str, options: &Options) -> Self {
+        Runner { program: program.into(), task: task.into(), options: *options, workers: None }
+    }
+
+    /// Random numbers for inputs. The same seed gives the same numbers.
+    pub fn random(&self) -> Inputs {
+        Inputs(Mt64::new(self.options.seed))
+    }
+
+    /// Calls the answer on `ranks` ranks with each input in turn.
+    ///
+    /// # Errors
+    /// A [`Finding`] if a rank did not finish; failures of the machine or the course.
+    pub fn call<I: Serialize, O: DeserializeOwned>(
+        &mut self,
+        ranks: usize,
+        inputs: &[I],
+    ) -> anyhow::Result<Outputs<O>> {
+        self.call_with(&CallOptions { ranks, ..CallOptions::default() }, inputs)
+    }
+
+    /// Calls the answer with other options.
+    ///
+    /// # Errors
+    /// The errors of [`call`](Self::call).
+    pub fn call_with<I, O>(&mut self, options: &CallOptions, inputs: &[I]) -> anyhow::Result<Outputs<O>>
+    where
+        I: Serialize,
+        O: DeserializeOwned,
+    {
+        let (outcomes, printed) = self.run_checked(options, inputs)?;
+        let death = outcomes.iter().enumerate().find_map(|(rank, outcome)| match outcome {
+            RankOutcome::Died(exit) => Some(died(exit).on_rank(rank)),
+            _ => None,
+        });
+        if let Some(death) = death {
+            return Err(Finding { printed, ..death }.into());
+        }
+        outcomes.into_iter().map(|outcome| outputs(outcome, inputs.len())).collect::<anyhow::Result<_>>().map(Outputs)
+    }
+
+    /// Calls the answer where ranks are expected to die, and returns the outcome of each rank.
+    ///
+    /// # Errors
+    /// A [`Finding`] for a hang, a panic, an error or leaked processes, but not for a death.
+    pub fn outcomes<I: Serialize>(&mut self, options: &CallOptions, inputs: &[I]) -> anyhow::Result<Vec<RankOutcome>> {
+        self.run_checked(options, inputs).map(|(outcomes, _)| outcomes)
+    }
+
+    /// The outcome of each rank, and the last lines that the ranks printed.
+    fn run_checked<I: Serialize>(
+        &mut self,
+        options: &CallOptions,
+        inputs: &[I],
+    ) -> anyhow::Result<(Vec<RankOutcome>, Vec<String>)> {
+        let inputs = inputs.iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
+        let result = self.run(options, &Call { task: self.task.clone(), inputs })?;
+        if let Some(why) = result.outcomes.iter().find_map(misunderstood) {
+            bail!("the task {} does not fit its grading: {why}", self.task);
+        }
+        match result.finding.or_else(|| first_finding(&result.outcomes)).or_else(|| leak(&result.orphans)) {
+            Some(finding) => Err(Finding { printed: result.printed, ..finding }.into()),
+            None => Ok((result.outcomes, result.printed)),
+        }
+    }
+
+    fn run(&mut self, options: &CallOptions, request: &Call) -> anyhow::Result<CallResult> {
+        let folder = tempfile::Builder::new().prefix("lockstep-grade-").tempdir().context("cannot make a folder")?;
+        let ranks = options.ranks.max(1);
+        let workers = match &mut self.workers {
+            Some(workers) => workers,
+            none => none.insert(Workers::new().context("cannot start processes")?),
+        };
+        workers.register_cleanup(folder.path());
+        let call = RunningCall::new(&self.program, self.options.confined, &folder, options, request)?;
+        let pids = (0..ranks).map(|rank| workers.start(rank, call.spec(rank)?)).collect::<Result<Vec<_>, _>>();
+        let result = pids.map_err(Into::into).and_then(|pids| call.watch(workers, &pids, &self.options));
+        if result.is_err() {
+            workers.kill();
+        }
+        workers.unregister_cleanup(folder.path());
+        result.with_context(|| format!("cannot run {}", self.program.display()))
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        if let Some(workers) = self.workers.take() {
+            workers.close();
+        }
+    }
+}
+
+impl<O> Outputs<O> {
+    /// The result of `rank` for input `case`.
+    pub fn of(&self, rank: usize, case: usize) -> &O {
+        &self.0[rank][case]
+    }
+
+    /// The results of all ranks for input `case`, by rank.
+    pub fn all(&self, case: usize) -> impl Iterator<Item = &O> {
+        self.0.iter().map(move |outputs| &outputs[case])
+    }
+
+    /// The number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.0.len()
+    }
+}
+
+fn outputs<O: DeserializeOwned>(outcome: RankOutcome, inputs: usize) -> anyhow::Result<Vec<O>> {
+    match outcome {
+        RankOutcome::Answered(Answer::Done { outputs }) => {
+            anyhow::ensure!(outputs.len() == inputs, "{} results for {inputs} inputs", outputs.len());
+            let outputs: Result<_, _> = outputs.into_iter().map(serde_json::from_value).collect();
+            outputs.context("a result is not of the task's type")
+        }
+        other => bail!("a call ended with {other:?}"),
+    }
+}
