@@ -1,7 +1,4 @@
-//! Finds the scheduler's job in which this agent was started.
-
-use super::hosts::{self, HostFileError};
-use super::{mpi, pbs, slurm};
+//! The scheduler's job in which this agent was started.
 
 /// The ports at which the processes of a job meet: below Linux's ephemeral ports (32768 and up) and apart from torchrun's 29400
 /// and 29500.
@@ -79,42 +76,6 @@ fn file(path: &str) -> std::io::Result<String> {
 }
 
 impl Allocation {
-    /// Finds the job in the environment. The nodes in a host file override those of the scheduler.
-    ///
-    /// # Errors
-    /// The host file cannot be read, or is not a list of hosts.
-    pub fn find(read: &Read<'_>, hostfile: Option<&str>) -> Result<Option<Allocation>, HostFileError> {
-        let found = slurm::find(read).or_else(|| pbs::find(read)).or_else(|| mpi::find(read));
-        let Some(path) = hostfile else { return Ok(found) };
-        let text = (read.file)(path).map_err(|source| HostFileError::Unreadable { path: path.into(), source })?;
-        let hosts = hosts::read_file(path, &text)?;
-        let (scheduler, id, started) = found.map_or_else(
-            || (Scheduler::HostFile, String::new(), Started::OnEachNode { node: None }),
-            |found| (found.scheduler, found.id, found.started),
-        );
-        let started = match started {
-            // A user who lists the nodes starts the agents with a loop, in the script or elsewhere.
-            Started::ByTheScript => Started::OnEachNode { node: None },
-            other => other,
-        };
-        let from = format!("--hostfile={path}");
-        Ok(Some(Allocation { scheduler, id, nodes: (hosts.len(), from.clone()), hosts: Some((hosts, from)), started }))
-    }
-
-    /// Finds the job in this process's environment.
-    ///
-    /// # Errors
-    /// A host file that cannot be read, or that names no host.
-    pub fn here(hostfile: Option<&str>) -> Result<Option<Allocation>, HostFileError> {
-        Allocation::find(&Read::here(), hostfile)
-    }
-
-    /// The scheduler's job in this process's environment; `None` without a scheduler.
-    #[must_use]
-    pub fn batch_job() -> Option<Allocation> {
-        Allocation::here(None).ok().flatten().filter(|job| !job.id.is_empty())
-    }
-
     /// A name that no other job has, such as `SLURM_JOB_ID=17`.
     #[must_use]
     pub fn name(&self) -> String {
@@ -185,6 +146,7 @@ pub(super) fn port_of(key: &str) -> u16 {
 pub(super) mod testing {
     use std::io;
 
+    use super::super::hosts::HostFileError;
     use super::*;
 
     /// Finds a job in these variables; each file of `files` is a path and its text.

@@ -8,9 +8,11 @@
 //! MPICH 5.0).
 
 mod allocation;
+mod find;
 mod hosts;
 mod limits;
 mod mpi;
+mod names;
 mod pbs;
 mod slurm;
 mod task;

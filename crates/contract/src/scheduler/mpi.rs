@@ -2,27 +2,7 @@
 //! `MPI_LOCALNRANKS`). They number their processes, each of which is an agent here, and do not name their nodes.
 
 use super::allocation::{Allocation, Read, Scheduler, Started};
-use super::task::Names;
-
-/// Open MPI's mpirun.
-pub(super) const OPEN_MPI: Names = Names {
-    starter: "mpirun (Open MPI)",
-    rank: "OMPI_COMM_WORLD_RANK",
-    size: "OMPI_COMM_WORLD_SIZE",
-    local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
-    local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
-    pass_on: "mpirun -x MASTER_ADDR=HOST ...",
-};
-
-/// The mpiexec of MPICH and Intel MPI.
-pub(super) const HYDRA: Names = Names {
-    starter: "mpiexec (Hydra)",
-    rank: "PMI_RANK",
-    size: "PMI_SIZE",
-    local_rank: "MPI_LOCALRANKID",
-    local_size: "MPI_LOCALNRANKS",
-    pass_on: "mpiexec -genv MASTER_ADDR HOST ...",
-};
+use super::names::{HYDRA, Names, OPEN_MPI};
 
 pub(super) fn find(read: &Read<'_>) -> Option<Allocation> {
     [OPEN_MPI, HYDRA].iter().find_map(|Names { size, rank, local_size, .. }| {

@@ -4,21 +4,10 @@
 //! ranks meet; [`Task::address`] and [`Task::port`] derive it.
 
 use super::allocation::{Allocation, Read, port_of};
-use super::{mpi, slurm};
+use super::names::{Names, OPEN_MPI};
 
 /// torch's default port, for a job without an id.
 const DEFAULT_PORT: u16 = 29_500;
-
-/// The variables in which a program numbers the processes that it starts.
-pub(super) struct Names {
-    pub(super) starter: &'static str,
-    pub(super) rank: &'static str,
-    pub(super) size: &'static str,
-    pub(super) local_rank: &'static str,
-    pub(super) local_size: &'static str,
-    /// How to pass a variable to the processes.
-    pub(super) pass_on: &'static str,
-}
 
 /// A number, and the variable that it was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,29 +101,6 @@ impl std::fmt::Display for Number {
 }
 
 impl Task {
-    /// Finds this process's place; `None` if none of these programs started it. A program that `srun` or a batch script started may
-    /// start others itself, so MPI's numbers win over Slurm's.
-    ///
-    /// # Errors
-    /// The variables are incomplete, are not numbers, or contradict each other.
-    pub fn find(read: &Read<'_>) -> Result<Option<Task>, TaskError> {
-        let found = [read_task(read, &mpi::OPEN_MPI), read_task(read, &mpi::HYDRA), slurm::task(read)];
-        let incomplete = found.iter().find_map(|found| found.as_ref().err().cloned());
-        let [open_mpi, hydra, srun] = found.map(|found| found.ok().flatten());
-        if let (Some(one), Some(other)) = (&open_mpi, &hydra) {
-            one.check_equal(other)?;
-        }
-        if let (None, Some(task)) = (open_mpi.or(hydra), srun) {
-            check_pmi(read, &task)?;
-            return Ok(Some(task));
-        }
-        match (open_mpi.or(hydra), incomplete) {
-            (Some(task), _) => Ok(Some(task)),
-            (None, Some(error)) => Err(error),
-            (None, None) => Ok(None),
-        }
-    }
-
     /// The host of rank 0, and where its name is from.
     ///
     /// # Errors
@@ -158,7 +124,7 @@ impl Task {
     #[must_use]
     pub fn port(&self, read: &Read<'_>, job: Option<&Allocation>) -> (u16, String) {
         let namespace = (read.variable)("PMIX_NAMESPACE").map(|name| format!("PMIX_NAMESPACE={name}"));
-        let namespace = namespace.filter(|_| self.rank.from == mpi::OPEN_MPI.rank);
+        let namespace = namespace.filter(|_| self.rank.from == OPEN_MPI.rank);
         let job = job.filter(|job| !job.id.is_empty());
         match (job, namespace) {
             (Some(job), None) => (job.port(), job.title()),
@@ -168,11 +134,6 @@ impl Task {
             (None, Some(namespace)) => (port_of(&namespace), namespace),
             (None, None) => (DEFAULT_PORT, format!("torch's default, as {} names no job", self.starter)),
         }
-    }
-
-    fn check_equal(&self, other: &Task) -> Result<(), TaskError> {
-        let pairs = [(self.rank, other.rank), (self.size, other.size)];
-        pairs.into_iter().try_for_each(|(one, other)| check_pair(one, other))
     }
 }
 
@@ -200,23 +161,6 @@ pub(super) fn number(read: &Read<'_>, starter: &'static str, from: &'static str)
         Ok(value) => Ok(Number { value, from }),
         Err(_) => Err(TaskError::Unparsable { starter, name: from, value, expected }),
     }
-}
-
-/// `srun --mpi=pmi2` also sets Hydra's variables, without those of the node.
-fn check_pmi(read: &Read<'_>, task: &Task) -> Result<(), TaskError> {
-    for (own, name) in [(task.rank, mpi::HYDRA.rank), (task.size, mpi::HYDRA.size)] {
-        if (read.variable)(name).is_some() {
-            check_pair(own, number(read, task.starter, name)?)?;
-        }
-    }
-    Ok(())
-}
-
-fn check_pair(one: Number, other: Number) -> Result<(), TaskError> {
-    if one.value == other.value {
-        return Ok(());
-    }
-    Err(TaskError::Contradiction { one: one.to_string(), other: other.to_string() })
 }
 
 #[cfg(test)]
