@@ -1,0 +1,125 @@
+//! One rank: reads the grader's call, runs the task, and leaves the answer.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use lockstep_contract::error_file::panic_text;
+use lockstep_contract::exercise::{ANSWERS, Answer, Answers, CALL, Call};
+
+use crate::task::{Failure, Task, text};
+
+/// The beginning of `todo!()`'s message.
+const TODO: &str = "not yet implemented";
+/// The interval at which a finished rank checks whether it may end.
+const POLL: Duration = Duration::from_millis(5);
+
+/// Runs the task that the grader requests.
+pub fn main(tasks: impl IntoIterator<Item = Task>) -> ExitCode {
+    let Some((call, answers)) = requested() else {
+        eprintln!("error: only the grader can start this program: run `cargo test -p {}`", program());
+        return ExitCode::from(2);
+    };
+    let rank = std::env::var("RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
+    tch::set_num_threads(1);
+    let answer = match Call::read(&call) {
+        Ok(call) => answer(tasks, call),
+        Err(error) => Answer::Misunderstood { why: format!("cannot read {}: {error}", call.display()) },
+    };
+    if let Err(error) = answers.leave(rank, &answer) {
+        eprintln!("error: cannot leave the answer in {}: {error}", answers.0.display());
+        return ExitCode::FAILURE;
+    }
+    while !answers.dismissed() {
+        std::thread::sleep(POLL);
+    }
+    ExitCode::SUCCESS
+}
+
+fn requested() -> Option<(PathBuf, Answers)> {
+    Some((std::env::var_os(CALL)?.into(), Answers(std::env::var_os(ANSWERS)?.into())))
+}
+
+/// The name of this program, which is also the name of its package.
+fn program() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+thread_local! {
+    /// The source location of the last panic of this thread.
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+fn answer(tasks: impl IntoIterator<Item = Task>, call: Call) -> Answer {
+    let Some(task) = tasks.into_iter().find(|task| task.name == call.task) else {
+        return Answer::Misunderstood { why: format!("there is no task {}", call.task) };
+    };
+    record_panics();
+    match catch_unwind(AssertUnwindSafe(|| (task.run)(call.inputs))) {
+        Ok(Ok(outputs)) => Answer::Done { outputs },
+        Ok(Err(Failure::Answer(error))) => Answer::Failed { error: text(&error) },
+        Ok(Err(Failure::Course(why))) => Answer::Misunderstood { why },
+        Err(panic) => panicked(&*panic),
+    }
+}
+
+/// Records where this thread panics. Panics of other threads are printed as usual.
+fn record_panics() {
+    let (this, print) = (std::thread::current().id(), take_hook());
+    set_hook(Box::new(move |info| {
+        if std::thread::current().id() == this {
+            PLACE.set(info.location().map(ToString::to_string));
+        } else {
+            print(info);
+        }
+    }));
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Answer {
+    let text = panic_text(panic).unwrap_or("no message");
+    match text.strip_prefix(TODO) {
+        Some(what) => Answer::NotStarted { what: what.trim_start_matches(": ").into() },
+        None => Answer::Panicked { message: text.into(), place: PLACE.take() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn run(answer: impl Fn(i64) -> anyhow::Result<i64> + 'static, inputs: &[Value]) -> Answer {
+        super::answer([Task::new("double", answer)], Call { task: "double".into(), inputs: inputs.to_vec() })
+    }
+
+    #[test]
+    fn applies_the_function_to_each_input() {
+        assert_eq!(run(|n| Ok(2 * n), &[1.into(), 2.into()]), Answer::Done { outputs: vec![2.into(), 4.into()] });
+    }
+
+    #[test]
+    #[allow(clippy::todo)] // the learner's files contain it
+    fn distinguishes_todo_panic_and_error() {
+        let unfinished = run(|_| todo!("double it"), &[1.into()]);
+        assert_eq!(unfinished, Answer::NotStarted { what: "double it".into() });
+        let broken = run(|n| Ok([1][n as usize]), &[1.into()]);
+        assert!(
+            matches!(&broken, Answer::Panicked { message, place: Some(place) }
+            if message.contains("out of bounds") && place.contains("rank.rs")),
+            "{broken:?}"
+        );
+        assert_eq!(run(|_| anyhow::bail!("no"), &[1.into()]), Answer::Failed { error: "no".into() });
+    }
+
+    #[test]
+    fn rejects_inputs_of_another_type_and_unknown_tasks() {
+        assert!(matches!(run(Ok, &["one".into()]), Answer::Misunderstood { .. }));
+        let other = Call { task: "triple".into(), inputs: Vec::new() };
+        let answer = super::answer([Task::new("double", Ok::<i64, _>).variant("wrong")], other);
+        assert_eq!(answer, Answer::Misunderstood { why: "there is no task triple".into() });
+    }
+}
