@@ -10,8 +10,10 @@ use std::io::{self, Read};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::error::{BadSnapshot, SnapshotError};
-use super::file::{self, Checksum, Header, Meta, Snapshot};
+use super::file::{self, Checksum, Header};
+use super::meta::{Meta, Snapshot};
 use super::source;
+use super::tensor_view::kind;
 
 /// The length of a piece in bytes: two of them fit into the second level of a core's cache.
 const PIECE: usize = 1 << 18;
@@ -130,7 +132,7 @@ impl Contents {
         let meta = header.meta()?;
         let (mut model, mut optimizer) = (BTreeMap::new(), Vec::new());
         for ((name, info), bytes) in header.tensors().zip(&self.tensors) {
-            let kind = file::kind(info.dtype);
+            let kind = kind(info.dtype);
             let kind = kind.ok_or_else(|| BadSnapshot::NotOurs(format!("{name} has the dtype {:?}", info.dtype)))?;
             let size: Vec<i64> = info.shape.iter().map(|&size| size as i64).collect();
             let tensor = bytes.f_view_dtype(kind).and_then(|flat| flat.f_view(&*size)).map_err(file::not_ours)?;

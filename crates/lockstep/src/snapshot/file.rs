@@ -1,26 +1,19 @@
-//! What a snapshot holds, and the header of its file, which describes it: safetensors with a checksum.
+//! The header of a snapshot's file, which describes it: safetensors with a checksum.
 //!
 //! [`super::contents`] has the tensors' bytes.
 
-use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crc32fast::Hasher;
-use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use super::error::{BadSnapshot, SnapshotError};
 use super::fence::Attempt;
-use crate::loader::Position;
-use crate::optim::StateMeta;
-
-/// The version of the format. The checksum is independent of it: all versions have it in the same place.
-pub const SCHEMA: u32 = 1;
+use super::meta::{Meta, SCHEMA};
+use super::tensor_view::info;
 
 const SCHEMA_KEY: &str = "lockstep.schema";
 const META_KEY: &str = "lockstep.snapshot";
@@ -33,54 +26,6 @@ const UNSEALED: &str = "00000000";
 pub(super) const LENGTH: usize = 8;
 /// Maximum length of the header in the format, in bytes (`MAX_HEADER_SIZE` of the crate safetensors).
 const LONGEST_HEADER: u64 = 100_000_000;
-
-/// The description in a snapshot, besides its tensors.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Meta {
-    /// Where training continues.
-    pub position: Position,
-    /// What the order of the data depends on.
-    pub run: Run,
-    /// The world size.
-    pub world_size: usize,
-    /// The number of libtorch's intra-op threads: another number rounds sums differently.
-    pub threads: i32,
-    /// The optimizer: its kind, options and step counts.
-    pub optimizer: StateMeta,
-    /// The job that saved it, by the names of all its launchers; `None` for a process without a launcher.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub jobs: Vec<String>,
-    /// Which start of the scheduler's job saved it; `None` without a scheduler that counts them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attempt: Option<Attempt>,
-}
-
-/// Everything that determines the order of the data, and so the meaning of a position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
-    /// The seed of shuffling and of all other random choices.
-    pub seed: u64,
-    /// The length of the training set.
-    pub samples: usize,
-    /// The training set's [fingerprint](crate::data::Dataset::fingerprint).
-    pub data: u32,
-    /// Samples in a batch of one rank.
-    pub batch_size: usize,
-}
-
-/// A good snapshot, in memory.
-#[derive(Debug)]
-pub struct Snapshot {
-    /// Its description.
-    pub meta: Meta,
-    /// The model's variables, by name.
-    pub model: BTreeMap<String, Tensor>,
-    /// The optimizer's tensors, as [`State::tensors`](crate::optim::State::tensors) names them.
-    pub optimizer: Vec<(String, Tensor)>,
-    /// The program's own state, as the JSON text of [`Snapshots::save_with`](super::Snapshots::save_with); `None` in a snapshot
-    /// of [`Snapshots::save`](super::Snapshots::save).
-    pub extra: Option<String>,
-}
 
 /// The header of a complete file, parsed: its tensors follow each other without gaps, and each is as long as its shape says.
 pub(super) struct Header(Metadata);
@@ -244,98 +189,20 @@ fn header(meta: &Meta, extra: Option<&str>, infos: &[(String, TensorInfo)]) -> V
     [&(header.len() as u64).to_le_bytes()[..], &header].concat()
 }
 
-/// A tensor's bytes on the CPU, in the form that safetensors' own writer expects.
-pub(crate) struct View {
-    dtype: Dtype,
-    shape: Vec<usize>,
-    data: Vec<u8>,
-}
-
-impl View {
-    /// Copies the tensor, which the file will store under `name`.
-    ///
-    /// # Errors
-    /// The format does not support the kind of tensor, or it cannot be copied.
-    pub(crate) fn new(name: &str, tensor: &Tensor) -> Result<Self, SnapshotError> {
-        let TensorInfo { dtype, shape, data_offsets: (_, length) } = info(name, tensor)?;
-        let mut data = vec![0; length];
-        let copied = tensor.detach().f_copy_data_u8(&mut data, tensor.numel());
-        copied.map_err(|source| SnapshotError::Tensor { name: name.to_owned(), source })?;
-        Ok(View { dtype, shape, data })
-    }
-}
-
-impl safetensors::View for View {
-    fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        (&self.data).into()
-    }
-
-    fn data_len(&self) -> usize {
-        self.data.len()
-    }
-}
-
-/// Its second offset holds its length for now.
-fn info(name: &str, tensor: &Tensor) -> Result<TensorInfo, SnapshotError> {
-    let kind = tensor.kind();
-    let dtype = dtype(kind).ok_or_else(|| SnapshotError::Kind { name: name.to_owned(), kind })?;
-    let data_offsets = (0, tensor.numel() * kind.elt_size_in_bytes());
-    Ok(TensorInfo { dtype, shape: shape(tensor), data_offsets })
-}
-
-/// Dimensions are never negative.
-pub(super) fn shape(tensor: &Tensor) -> Vec<usize> {
-    tensor.size().into_iter().map(|size| size as usize).collect()
-}
-
-/// The tensor of these bytes, if libtorch has the dtype.
-pub(crate) fn tensor(dtype: Dtype, shape: &[usize], data: &[u8]) -> Option<Tensor> {
-    let size: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
-    Tensor::f_from_data_size(data, &size, kind(dtype)?).ok()
-}
-
-/// libtorch's name of a dtype, if it has it.
-pub(super) fn kind(dtype: Dtype) -> Option<Kind> {
-    KINDS.iter().find(|(_, known)| *known == dtype).map(|(kind, _)| *kind)
-}
-
-/// safetensors' name of a kind of tensor, if it has one.
-pub(super) fn dtype(kind: Kind) -> Option<Dtype> {
-    KINDS.iter().find(|(known, _)| *known == kind).map(|(_, dtype)| *dtype)
-}
-
-const KINDS: [(Kind, Dtype); 10] = [
-    (Kind::Float, Dtype::F32),
-    (Kind::Double, Dtype::F64),
-    (Kind::Half, Dtype::F16),
-    (Kind::BFloat16, Dtype::BF16),
-    (Kind::Int64, Dtype::I64),
-    (Kind::Int, Dtype::I32),
-    (Kind::Int16, Dtype::I16),
-    (Kind::Int8, Dtype::I8),
-    (Kind::Uint8, Dtype::U8),
-    (Kind::Bool, Dtype::BOOL),
-];
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
 
     use proptest::prelude::*;
-    use tch::Device;
     use tch::nn::{self, VarStore};
+    use tch::{Device, Kind};
 
     use super::super::contents::{Contents, Memory};
+    use super::super::meta::{Run, Snapshot};
+    use super::super::tensor_view::KINDS;
     use super::*;
-    use crate::optim::{Adam, AdamOptions, Optimizer, State, named_parameters};
+    use crate::loader::Position;
+    use crate::optim::{Adam, AdamOptions, Optimizer, State, StateMeta, named_parameters};
 
     fn meta(optimizer: StateMeta) -> Meta {
         let run = Run { seed: u64::MAX, samples: 50, data: 7, batch_size: 8 };

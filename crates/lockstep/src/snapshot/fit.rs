@@ -7,7 +7,8 @@ use safetensors::Dtype;
 use tch::Tensor;
 
 use super::error::{Difference, Unfit};
-use super::file::{self, Meta, Run};
+use super::meta::{Meta, Run};
+use super::tensor_view::{dtype, shape};
 
 /// The current values, to compare with the saved ones.
 pub(super) struct Here {
@@ -79,7 +80,7 @@ pub(super) fn check_model<'a>(
 
 fn shapes<'a>(tensors: impl IntoIterator<Item = (&'a String, &'a Tensor)>) -> Shapes {
     // A kind that safetensors lacks cannot be in the snapshot, so any other dtype serves for the comparison.
-    let described = |tensor: &Tensor| (file::dtype(tensor.kind()).unwrap_or(Dtype::F8_E4M3), file::shape(tensor));
+    let described = |tensor: &Tensor| (dtype(tensor.kind()).unwrap_or(Dtype::F8_E4M3), shape(tensor));
     tensors.into_iter().map(|(name, tensor)| (name.clone(), described(tensor))).collect()
 }
 

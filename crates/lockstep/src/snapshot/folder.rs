@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::contents::Contents;
 use super::error::BadSnapshot;
-use super::file::Meta;
+use super::meta::Meta;
 use super::source;
 use crate::loader::Position;
 

@@ -49,23 +49,25 @@ mod file;
 mod fit;
 mod folder;
 mod lock;
+mod meta;
 mod options;
 mod owner;
 mod resume;
 mod snapshots;
 mod source;
 mod survey;
+mod tensor_view;
 mod wishes;
 mod writer;
 
 pub use error::{BadSnapshot, SnapshotError, Unfit};
 pub use fence::Attempt;
-pub use file::{Meta, Run, SCHEMA, Snapshot};
 pub use folder::{Found, list};
+pub use meta::{Meta, Run, SCHEMA, Snapshot};
 pub use options::{OnSaveError, SaveArgs, SnapshotOptions};
 pub use snapshots::Snapshots;
 
 pub(crate) use error::listed;
-pub(crate) use file::{View, tensor};
 pub(crate) use owner::job_of;
 pub(crate) use source::{open_regular, read_safetensors, read_whole};
+pub(crate) use tensor_view::{View, tensor};

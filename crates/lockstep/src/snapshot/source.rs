@@ -13,7 +13,8 @@ use rustix::fs::OFlags;
 use super::contents::Contents;
 use super::error::BadSnapshot;
 use super::fence::Attempt;
-use super::file::{self, LENGTH, Snapshot};
+use super::file::{self, LENGTH};
+use super::meta::Snapshot;
 use super::survey::Summary;
 
 /// How many bytes of a header are read to find its owner: the metadata come first in it.
