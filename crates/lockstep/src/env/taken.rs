@@ -5,7 +5,7 @@ use std::fmt;
 
 use lockstep_contract::scheduler::{Allocation, Number, Read, Task, TaskError};
 
-use super::REQUIRED;
+use super::launch_env::REQUIRED;
 use crate::spawn::HANDSHAKE;
 
 /// A variable that no launcher set, with the value that MPI's launcher or Slurm gave it.
