@@ -88,6 +88,7 @@ mod round;
 mod state;
 mod store;
 mod tcp;
+mod transitions;
 
 #[cfg(test)]
 mod check;

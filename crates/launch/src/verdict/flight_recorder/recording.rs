@@ -1,0 +1,150 @@
+//! The recordings of ranks, and the files that have them.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::pickle;
+
+/// The variables that name the files, without the rank at their end. The first that is set counts, as in PyTorch.
+const PREFIX: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
+/// The files without them: in the cache of the user's home, and until PyTorch 2.8.
+const IN_CACHE: &str = "torch/comm_lib_trace_rank_";
+const IN_TMP: &str = "/tmp/nccl_trace_rank_";
+/// The largest file that is read, in bytes: 2,000 calls with their stacks need about 5 MB.
+const LARGEST: u64 = 32 << 20;
+
+/// As many files are read at most.
+const MOST: usize = 256;
+
+/// What each rank has recorded.
+pub type Recordings = BTreeMap<usize, Recording>;
+
+/// One rank's recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// Collectives, the oldest first.
+    pub(super) calls: Vec<Call>,
+    /// Its file.
+    pub path: PathBuf,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct Call {
+    /// Name and description.
+    pub(super) process_group: (String, String),
+    pub(super) collective_seq_id: u64,
+    /// `gloo:all_reduce`, `nccl:all_reduce`.
+    profiling_name: String,
+    #[serde(default)]
+    input_sizes: Vec<Vec<i64>>,
+    #[serde(default)]
+    input_dtypes: Vec<String>,
+    #[serde(default)]
+    is_p2p: bool,
+}
+
+impl Recording {
+    /// Reads a file's contents; `None` if it is not a recording.
+    pub fn parse(bytes: &[u8], path: &Path) -> Option<Self> {
+        let value: Value = match bytes.first() {
+            Some(b'{') => serde_json::from_slice(bytes).ok()?,
+            _ => pickle::parse(bytes).ok()?,
+        };
+        let entries = value.get("entries").cloned().unwrap_or(Value::Array(vec![]));
+        let all: Vec<Call> = serde_json::from_value(entries).ok()?;
+        Some(Recording { calls: all.into_iter().filter(|call| !call.is_p2p).collect(), path: path.to_owned() })
+    }
+
+    pub(super) fn of_group<'a>(&'a self, group: &'a str) -> impl DoubleEndedIterator<Item = &'a Call> {
+        self.calls.iter().filter(move |call| call.process_group.0 == group)
+    }
+
+    pub(super) fn last(&self, group: &str) -> Option<u64> {
+        self.of_group(group).map(|call| call.collective_seq_id).max()
+    }
+}
+
+impl std::fmt::Display for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.profiling_name.rsplit(':').next().unwrap_or_default();
+        write!(f, "call {}, {name}", self.collective_seq_id)?;
+        for (index, sizes) in self.input_sizes.iter().enumerate().take(4) {
+            let dtype = self.input_dtypes.get(index).map(|dtype| format!(" {dtype}")).unwrap_or_default();
+            write!(f, "{}{sizes:?}{dtype}", if index == 0 { " of " } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the recordings of all ranks that lie here and were written since.
+pub(in crate::verdict) fn read(since: SystemTime) -> Recordings {
+    let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+    let prefixes = match PREFIX.into_iter().find_map(variable) {
+        Some(prefix) => vec![prefix],
+        None => {
+            let home = || variable("HOME").map(|home| format!("{home}/.cache"));
+            let cache = variable("XDG_CACHE_HOME").or_else(home).map(|cache| format!("{cache}/{IN_CACHE}"));
+            cache.into_iter().chain([IN_TMP.to_owned()]).collect()
+        }
+    };
+    read_from(&prefixes, since)
+}
+
+pub(super) fn read_from(prefixes: &[String], since: SystemTime) -> Recordings {
+    let found = prefixes.iter().flat_map(|prefix| files(prefix)).take(MOST);
+    found.filter_map(|(rank, path)| Some((rank, read_one(&path, since)?))).collect()
+}
+
+/// The files with this prefix and a rank behind it.
+fn files(prefix: &str) -> Vec<(usize, PathBuf)> {
+    let (folder, begin) = prefix.rsplit_once('/').unwrap_or((".", prefix));
+    let folder = if folder.is_empty() { "/" } else { folder };
+    let rank = |path: &Path| path.file_name()?.to_str()?.strip_prefix(begin)?.parse().ok();
+    let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    paths.filter_map(|path| Some((rank(&path)?, path))).collect()
+}
+
+fn read_one(path: &Path, since: SystemTime) -> Option<Recording> {
+    let about = fs::metadata(path).ok()?;
+    // One of an earlier run may be there; opening a named pipe would wait for its writer.
+    let fits = about.is_file() && about.len() <= LARGEST && about.modified().ok()? >= since;
+    let mut bytes = Vec::new();
+    File::open(path).ok().filter(|_| fits)?.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    Recording::parse(&bytes, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_form_in_json_too_and_refuses_what_is_neither() {
+        let text = r#"{"version":"2.10","entries":[{"collective_seq_id":1,"process_group":["0","default_pg"],"profiling_name":"nccl:all_reduce","input_sizes":[[4]],"is_p2p":false},
+            {"collective_seq_id":0,"process_group":["0","default_pg"],"profiling_name":"nccl:send 0->1","is_p2p":true}]}"#;
+        let read = Recording::parse(text.as_bytes(), Path::new("x")).unwrap();
+        assert_eq!(read.calls.iter().map(Call::to_string).collect::<Vec<_>>(), ["call 1, all_reduce of [4]"]);
+        for bad in ["", "{", r#"{"entries":[{}]}"#, r#"{"entries":7}"#, "[]", "\u{80}"] {
+            assert_eq!(Recording::parse(bad.as_bytes(), Path::new("x")), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn refuses_a_recording_cut_at_any_byte() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/flight_recorder/behind/rank_1");
+        let bytes = fs::read(path).unwrap();
+        assert!((0..bytes.len()).all(|length| Recording::parse(&bytes[..length], Path::new("x")).is_none()));
+    }
+
+    #[test]
+    fn ignores_files_that_are_older_than_the_run() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/flight_recorder/behind");
+        let later = SystemTime::now() + std::time::Duration::from_secs(3600);
+        assert!(read_from(&[format!("{}/rank_", folder.display())], later).is_empty());
+    }
+}
