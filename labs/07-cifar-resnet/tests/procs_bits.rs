@@ -7,7 +7,7 @@ mod common;
 
 use std::fs;
 
-use common::{job_with, lab, new_job, quick, succeeds, tensors};
+use common::{job_with, lab, new_job, quick, tensors};
 use lockstep_contract::fault::{Act, Fault, Phase};
 use lockstep_testkit::{kill, undisturbed, while_saving};
 
@@ -65,17 +65,17 @@ fn a_run_that_is_killed_once_its_last_snapshot_has_its_name_has_its_model_too() 
     let mut job = job_with(&[while_saving(2, 0, Phase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(2, &args(&[])).succeeded());
     let model = fs::read(job.path(MODEL)).unwrap();
-    succeeds(&mut job, 2, &args(&[]));
+    job.succeeds(2, &args(&[]));
     assert!(model == job.weights(2));
 }
 
 #[test]
 fn a_finished_run_that_is_started_again_only_evaluates() {
     let mut job = new_job();
-    succeeds(&mut job, 2, &args(&[]));
+    job.succeeds(2, &args(&[]));
     let weights = job.weights(2);
     fs::remove_file(job.path(MODEL)).unwrap();
-    let again = succeeds(&mut job, 2, &args(&[]));
+    let again = job.succeeds(2, &args(&[]));
     assert!(!again.stdout().contains("[rank"), "{}", again.stdout());
     assert_eq!(again.stdout().matches("Epoch: 2, Accuracy: ").count(), 1, "{}", again.stdout());
     assert!(job.weights(2) == weights);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use common::{alone, job_with, lab, new_job, numbers, quick, succeeds, tensors, text};
+use common::{job_with, lab, new_job, numbers, quick, tensors, text};
 use lockstep::data::Split;
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Phase};
@@ -27,7 +27,7 @@ fn distance(a: &BTreeMap<String, Tensor>, b: &BTreeMap<String, Tensor>) -> f64 {
 
 fn after(world: usize, args: &[&str]) -> BTreeMap<String, Tensor> {
     let mut job = new_job();
-    succeeds(&mut job, world, args);
+    job.succeeds(world, args);
     tensors(&job, WEIGHTS)
 }
 
@@ -38,7 +38,7 @@ fn ranks_learn_together_and_end_with_the_same_weights() {
     let sizes = ["--samples", "1024", "--batch-size", "16", "--width", "16", "--lr", "0.003", "--epochs", "6"];
     let folders = ["--snapshots", "snapshots", "--weights", "weights", "--device", "cpu"];
     let seed = margin::seed(0).to_string();
-    let ended = succeeds(&mut job, 2, &[&sizes[..], &folders, &["--seed", &seed]].concat());
+    let ended = job.succeeds(2, &[&sizes[..], &folders, &["--seed", &seed]].concat());
     job.weights(2);
     let printed = ended.stdout();
     let losses = numbers(&printed, "train loss: ");
@@ -55,7 +55,7 @@ fn every_picture_counts_once_per_epoch_and_once_per_evaluation() {
     let args: Vec<&str> =
         quick(&["--epochs", "2"]).into_iter().map(|arg| if arg == "24" { "36" } else { arg }).collect();
     let mut job = new_job();
-    succeeds(&mut job, 2, &args);
+    job.succeeds(2, &args);
     let mut taken = [Vec::new(), Vec::new()];
     for (rank, events) in job.events() {
         let mut evaluated = Vec::new();
@@ -110,7 +110,7 @@ fn the_tutorials_flags_the_usual_ones_and_the_courses_mean_the_same() {
         let values = ["1", "4", "0.01", "3", "saved", "m.safetensors"];
         let given = flags.into_iter().zip(values).flat_map(|(flag, value)| [flag, value]);
         let rest = ["--samples", "24", "--width", "4", "--device", "cpu"];
-        let output = alone(&job, &given.chain(rest).collect::<Vec<_>>());
+        let output = job.alone(&given.chain(rest).collect::<Vec<_>>());
         assert!(output.status.success(), "{}", text(&output.stderr));
         fs::read(job.path("saved/m.safetensors")).unwrap()
     });
@@ -121,9 +121,9 @@ fn the_tutorials_flags_the_usual_ones_and_the_courses_mean_the_same() {
 fn accepts_local_rank_without_effect_and_rejects_a_wrong_one() {
     let mut job = new_job();
     let message = "--local-rank is accepted and of no effect";
-    let ended = succeeds(&mut job, 1, &quick(&["--epochs", "0", "--local_rank", "0"]));
+    let ended = job.succeeds(1, &quick(&["--epochs", "0", "--local_rank", "0"]));
     assert_eq!(ended.stdout().matches(message).count(), 1, "{}", ended.stdout());
-    let output = alone(&job, &quick(&["--local_rank=1"]));
+    let output = job.alone(&quick(&["--local_rank=1"]));
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("--local-rank is 1, and the environment says 0"), "{}", text(&output.stderr));
 }
@@ -137,11 +137,11 @@ fn rejects_a_model_that_is_not_a_safetensors_file_and_a_last_batch_of_one() {
         (&["--num-epochs=-1"], "--num-epochs"),
         (&["--width", "0"], "--width"),
     ] {
-        let output = alone(&job, &quick(more));
+        let output = job.alone(&quick(more));
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
     }
-    let output = alone(&job, &["--samples", "25", "--batch-size", "4", "--width", "4", "--device", "cpu"]);
+    let output = job.alone(&["--samples", "25", "--batch-size", "4", "--width", "4", "--device", "cpu"]);
     assert_eq!(output.status.code(), Some(2));
     let message =
         "a rank's 25 pictures in batches of 4 end with a batch of 1, of which batch norm can take no variance";
@@ -151,7 +151,7 @@ fn rejects_a_model_that_is_not_a_safetensors_file_and_a_last_batch_of_one() {
 #[test]
 fn resumes_from_snapshots_only_with_the_flag_and_refuses_to_start_next_to_them() {
     let job = new_job();
-    let run = |more: &[&str]| alone(&job, &quick(more));
+    let run = |more: &[&str]| job.alone(&quick(more));
     let first = run(&["--epochs", "1", "--resume"]);
     assert!(
         text(&first.stdout).contains("No snapshot in snapshots: training starts from the beginning\n"),
@@ -175,7 +175,7 @@ fn prints_the_sample_count_after_a_resume_and_no_warning_for_a_scheduled_rate() 
     let resumed = |before: &[&str], after: &[&str]| {
         let mut job = job_with(&[while_saving(0, 2, Phase::Named, &[Act::Signal(9)])]);
         assert!(!job.attempt(2, before).succeeded());
-        succeeds(&mut job, 2, after)
+        job.succeeds(2, after)
     };
     let warms_up = args(&["--lr-for-batch", "4", "--warmup-epochs", "2"]);
     let ended = resumed(&warms_up, &warms_up);
@@ -202,7 +202,7 @@ fn warns_or_stops_all_ranks_when_the_model_cannot_be_saved() {
 #[test]
 fn all_ranks_refuse_together_when_rank_0_finds_snapshots() {
     let mut job = new_job();
-    succeeds(&mut job, 2, &quick(&["--epochs", "1"]));
+    job.succeeds(2, &quick(&["--epochs", "1"]));
     // A new job in the same folder, not a restart.
     let mut fresh = new_job();
     let folder = job.path("snapshots");
@@ -225,16 +225,16 @@ fn write_data(job: &Job) {
 fn reads_files_and_explains_an_invalid_folder() {
     let job = new_job();
     write_data(&job);
-    let output = alone(&job, &quick(&["--epochs", "0", "--data", "data"]));
+    let output = job.alone(&quick(&["--epochs", "0", "--data", "data"]));
     assert!(text(&output.stdout).starts_with("30 pictures to train on, 7 to test\n"), "{output:?}");
 
     fs::write(job.path("data/data_batch_3.bin"), [1; 5000]).unwrap();
-    let output = alone(&job, &quick(&["--data", "data"]));
+    let output = job.alone(&quick(&["--data", "data"]));
     let message = "error: read data/data_batch_3.bin: expected whole records of 3073 bytes";
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).starts_with(message), "{}", text(&output.stderr));
 
-    let output = alone(&job, &quick(&["--data", "absent"]));
+    let output = job.alone(&quick(&["--data", "absent"]));
     let message = "error: find CIFAR-10's binary files in absent: that folder does not exist, check the path";
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).starts_with(message), "{}", text(&output.stderr));

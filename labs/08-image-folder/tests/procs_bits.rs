@@ -7,7 +7,7 @@ mod common;
 
 use std::fs;
 
-use common::{best, job_with, lines, new_job, quick, succeeds};
+use common::{best, job_with, lines, new_job, quick};
 use lockstep_contract::fault::{Act, Fault, Phase};
 use lockstep_testkit::{Job, kill, while_saving};
 
@@ -26,7 +26,7 @@ fn with_seed(seed: &'static str) -> Vec<&'static str> {
 /// run depend on the last bits, and so on the processor.
 fn that_gets_better() -> Vec<&'static str> {
     let gets_better = |args: &Vec<&'static str>| {
-        let ended = succeeds(&mut new_job(), 2, args);
+        let ended = new_job().succeeds(2, args);
         ended.stdout().contains("Prev best val acc")
     };
     ["5", "7", "2", "3", "0", "1", "4", "6", "8", "9"]
@@ -44,7 +44,7 @@ fn left(job: &Job, world: usize, printed: &str) -> Left {
 
 fn undisturbed(world: usize, args: &[&str]) -> Left {
     let mut job = new_job();
-    let ended = succeeds(&mut job, world, args);
+    let ended = job.succeeds(world, args);
     left(&job, world, &ended.stdout())
 }
 
@@ -101,9 +101,9 @@ fn a_torn_snapshot_costs_an_epoch_and_no_bit() {
 #[test]
 fn a_finished_run_that_is_started_again_reports_the_same() {
     let mut job = new_job();
-    let first = succeeds(&mut job, 2, &args());
+    let first = job.succeeds(2, &args());
     let first = left(&job, 2, &first.stdout());
-    let again = succeeds(&mut job, 2, &args());
+    let again = job.succeeds(2, &args());
     assert!(lines(&again.stdout(), "[rank").is_empty(), "no epoch is trained again: {}", again.stdout());
     assert!(left(&job, 2, &again.stdout()) == first);
 }
@@ -113,7 +113,7 @@ fn warns_and_continues_when_the_best_model_was_moved_away() {
     let mut job = job_with(&[kill(1, 2, 0)]);
     assert!(!job.attempt(2, &args()).succeeded());
     fs::remove_file(job.path("snapshots/best_model.safetensors")).unwrap();
-    let ended = succeeds(&mut job, 2, &args());
+    let ended = job.succeeds(2, &args());
     assert!(ended.stderr().contains("is not in snapshots/best_model.safetensors any more"), "{}", ended.stderr());
     assert_eq!(lines(&ended.stdout(), "Best model (").len(), 1);
 }

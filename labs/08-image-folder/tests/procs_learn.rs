@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{new_job, succeeds};
+use common::new_job;
 use lockstep::events::Event;
 use lockstep_testkit::margin;
 
@@ -14,7 +14,7 @@ fn two_ranks_learn_to_grade_85_percent_in_five_epochs() {
     let seed = margin::seed(0).to_string();
     let args = [&sizes[..], &["--epochs", "5", "--lr", "0.001", "--device", "cpu", "--seed", &seed]].concat();
     let mut job = new_job();
-    succeeds(&mut job, 2, &args);
+    job.succeeds(2, &args);
     let accuracies: Vec<f64> = job.events()[&0]
         .iter()
         .filter_map(|(_, event)| if let Event::Eval { accuracy, .. } = event { Some(*accuracy) } else { None })

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{alone, best, draw, draw_houses, job_with, lines, new_job, quick, succeeds, tensors};
+use common::{best, draw, draw_houses, job_with, lines, new_job, quick, tensors};
 use lockstep::events::Event;
 use lockstep::loss::CrossEntropy;
 use lockstep_testkit::{Job, kill, margin};
@@ -47,9 +47,9 @@ fn copy(from: &Path, to: &Path) {
 #[test]
 fn ranks_end_with_the_same_weights_and_every_parameter_and_buffer_has_moved() {
     let mut job = new_job();
-    succeeds(&mut job, 2, &quick(&["--epochs", "0"]));
+    job.succeeds(2, &quick(&["--epochs", "0"]));
     let before = tensors(&job, WEIGHTS);
-    let ended = succeeds(&mut job, 2, &quick(&["--epochs", "2", "--snapshots", "other"]));
+    let ended = job.succeeds(2, &quick(&["--epochs", "2", "--snapshots", "other"]));
     job.weights(2);
     let after = tensors(&job, WEIGHTS);
     assert_eq!(moved(&before, &after).len(), before.len());
@@ -64,7 +64,7 @@ fn validation_counts_every_house_once_and_its_loss_is_possible() {
     let mut job = new_job();
     let args = quick(&["--epochs", "2"]);
     let args: Vec<&str> = args.into_iter().map(|arg| if arg == "24" { "36" } else { arg }).collect();
-    succeeds(&mut job, 2, &args);
+    job.succeeds(2, &args);
     let evaluations = job.events()[&1].clone().into_iter().filter_map(|(_, event)| match event {
         Event::Eval { epoch, samples, loss, accuracy } => Some((epoch, samples, loss, accuracy)),
         _ => None,
@@ -81,9 +81,9 @@ fn validation_counts_every_house_once_and_its_loss_is_possible() {
 #[test]
 fn freezing_leaves_every_bit_but_the_heads_and_the_running_statistics() {
     let mut job = new_job();
-    succeeds(&mut job, 2, &quick(&["--epochs", "0"]));
+    job.succeeds(2, &quick(&["--epochs", "0"]));
     let before = tensors(&job, WEIGHTS);
-    let ended = succeeds(&mut job, 2, &quick(&["--epochs", "1", "--snapshots", "other", "--freeze"]));
+    let ended = job.succeeds(2, &quick(&["--epochs", "1", "--snapshots", "other", "--freeze"]));
     job.weights(2);
     let after = tensors(&job, WEIGHTS);
     let expected: Vec<&str> =
@@ -96,7 +96,7 @@ fn freezing_leaves_every_bit_but_the_heads_and_the_running_statistics() {
 #[test]
 fn starts_with_the_weights_of_a_file_and_names_what_did_not_match() {
     let mut job = new_job();
-    succeeds(&mut job, 2, &quick(&["--epochs", "1"]));
+    job.succeeds(2, &quick(&["--epochs", "1"]));
     // As if it had been trained on ImageNet: one linear layer for a thousand classes, and a layer of another width.
     let mut published = tensors(&job, WEIGHTS);
     published.retain(|name, _| !name.starts_with("fc."));
@@ -107,7 +107,7 @@ fn starts_with_the_weights_of_a_file_and_names_what_did_not_match() {
 
     let args =
         ["--epochs", "0", "--snapshots", "other", "--seed", "9", "--pretrained", "published.safetensors", "--freeze"];
-    let ended = succeeds(&mut job, 2, &quick(&args));
+    let ended = job.succeeds(2, &quick(&args));
     let after = tensors(&job, WEIGHTS);
     for (name, tensor) in published.iter().filter(|(name, _)| !name.starts_with("fc.")) {
         assert!(same(tensor, &after[name]), "{name}");
@@ -126,7 +126,7 @@ fn starts_with_the_weights_of_a_file_and_names_what_did_not_match() {
     published.insert("conv1.weight".into(), other);
     let bad: Vec<(&String, &Tensor)> = published.iter().collect();
     Tensor::write_safetensors(&bad, job.path("published.safetensors")).unwrap();
-    let output = alone(&job, &quick(&args));
+    let output = job.alone(&quick(&args));
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("conv1.weight") && message.contains("published.safetensors"), "{message}");
@@ -141,7 +141,7 @@ fn normalizing_over_all_ranks_gives_the_weights_of_one_rank_with_the_whole_batch
     };
     let [two, one] = [(2, "4"), (1, "8")].map(|(world, batch)| {
         let mut job = new_job();
-        succeeds(&mut job, world, &args(batch));
+        job.succeeds(world, &args(batch));
         tensors(&job, WEIGHTS)
     });
     let apart = |(name, tensor): (&String, &Tensor)| (tensor - &one[name]).abs().max().double_value(&[]);
@@ -154,7 +154,7 @@ fn reads_a_folder_of_photographs_and_reports_on_its_test_split_too() {
     draw_houses(&job);
     copy(&job.path("houses/Validation"), &job.path("houses/Test"));
     let args = quick(&["--epochs", "1", "--data", "houses"]);
-    let ended = succeeds(&mut job, 2, &args);
+    let ended = job.succeeds(2, &args);
     let printed = ended.stdout();
     assert_eq!(lines(&printed, "Best model (val").len(), 1, "{printed}");
     assert_eq!(lines(&printed, "Best model (test").len(), 1, "{printed}");
@@ -167,7 +167,7 @@ fn reads_a_folder_of_photographs_and_reports_on_its_test_split_too() {
 
     // A class that one split lacks would give the others' numbers another meaning.
     fs::remove_dir_all(job.path("houses/Validation/C2")).unwrap();
-    let output = alone(&job, &args);
+    let output = job.alone(&args);
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(
@@ -194,7 +194,7 @@ fn a_broken_photograph_stops_the_run_with_its_path_or_is_skipped_with_a_warning(
     assert!(ended.stderr().contains(&name), "{}", ended.stderr());
 
     let args = [&args[..], &["--on-broken-image", "skip"]].concat();
-    let ended = succeeds(&mut job, 2, &args);
+    let ended = job.succeeds(2, &args);
     assert!(ended.stderr().contains("warning: ") && ended.stderr().contains(&name), "{}", ended.stderr());
     job.weights(2);
 }
@@ -221,7 +221,7 @@ fn a_batch_of_only_broken_photographs_blocks_no_rank() {
     let sizes = ["--epochs", "2", "--batch-size", "1", "--image-size", "40", "--width", "4", "--device", "cpu"];
     let rest = ["--data", "houses", "--on-broken-image", "skip", "--weights", "weights"];
     let args = [&sizes[..], &rest].concat();
-    let ended = succeeds(&mut job, 2, &args);
+    let ended = job.succeeds(2, &args);
     job.weights(2);
     assert!(ended.stdout().contains("over 24 samples"), "{}", ended.stdout());
     let warned: BTreeSet<String> = ended.stderr().lines().map(str::to_owned).collect();
@@ -241,7 +241,7 @@ fn photographs_from_the_cache_train_the_same_weights() {
     draw_houses(&job);
     let weights = |job: &mut Job, options: &[&str]| {
         let args = [&["--epochs", "2", "--data", "houses"], options].concat();
-        succeeds(job, 2, &quick(&args));
+        job.succeeds(2, &quick(&args));
         let weights = job.weights(2);
         fs::remove_dir_all(job.path("snapshots")).unwrap();
         weights
@@ -259,7 +259,7 @@ fn warns_once_about_skipped_files_in_a_folder() {
     draw_houses(&job);
     fs::write(job.path("houses/Train/C0/notes.txt"), "").unwrap();
     fs::write(job.path("houses/Train/C0/.hidden.jpg"), "").unwrap();
-    let ended = succeeds(&mut job, 2, &quick(&["--epochs", "0", "--data", "houses"]));
+    let ended = job.succeeds(2, &quick(&["--epochs", "0", "--data", "houses"]));
     let message = "warning: passed over in houses/Train: 1 without a picture's name, 1 with a hidden name; \
                 first houses/Train/C0/notes.txt\n";
     assert_eq!(ended.stderr(), message);
@@ -269,7 +269,7 @@ fn warns_once_about_skipped_files_in_a_folder() {
 fn rejects_a_batch_without_a_variance_for_batch_norm() {
     let job = new_job();
     let args = ["--samples", "5", "--batch-size", "4", "--image-size", "32", "--width", "4", "--device", "cpu"];
-    let output = alone(&job, &args);
+    let output = job.alone(&args);
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(
@@ -286,7 +286,7 @@ fn rejects_arguments_that_would_fail_later() {
         (["--width", "0"], "--width"),
         (["--image-size", "0"], "--image-size"),
     ] {
-        let output = alone(&job, &[&["--samples", "24"][..], &more].concat());
+        let output = job.alone(&[&["--samples", "24"][..], &more].concat());
         assert_eq!(output.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&output.stderr).contains(message), "{output:?}");
     }
@@ -297,7 +297,7 @@ fn draws_every_class_for_every_split_or_fails() {
     let mut job = new_job();
     assert_eq!(draw(&job, "2").status.code(), Some(2));
     assert!(draw(&job, "8").status.success());
-    succeeds(&mut job, 1, &quick(&["--epochs", "0", "--data", "houses"]));
+    job.succeeds(1, &quick(&["--epochs", "0", "--data", "houses"]));
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn the_schedule_reduces_the_rate_after_its_patience_even_with_a_kill_in_between(
     let args: Vec<&str> = args.into_iter().map(|arg| if arg == "0.001" { "1e38" } else { arg }).collect();
     let mut job = job_with(&[kill(1, 4, 0)]);
     assert!(!job.attempt(2, &args).succeeded());
-    let ended = succeeds(&mut job, 2, &args);
+    let ended = job.succeeds(2, &args);
     let printed = ended.stdout();
     assert_eq!(lines(&printed, "learning rate").len(), 1, "{printed}");
     let at = |words: &str| printed.find(words).unwrap();

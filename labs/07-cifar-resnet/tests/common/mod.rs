@@ -4,10 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Output;
 
 use lockstep_contract::fault::Fault;
-use lockstep_testkit::{Attempt, Job, Running};
+use lockstep_testkit::Job;
 use tch::Tensor;
 
 /// The sizes of a job that takes a second: an epoch has 6 steps for 1 rank, 3 for 2, 2 for 3.
@@ -28,20 +27,6 @@ pub fn job_with(faults: &[Fault]) -> Job {
 /// The quick job's arguments and more.
 pub fn quick<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&SIZES[..], &["--snapshots", "snapshots", "--weights", "weights", "--device", "cpu"], more].concat()
-}
-
-/// One attempt that must succeed.
-pub fn succeeds(job: &mut Job, world: usize, args: &[&str]) -> Attempt {
-    let ended = job.attempt(world, args);
-    assert!(ended.succeeded(), "{}", ended.stderr());
-    ended
-}
-
-/// The output of a single process without a launcher.
-pub fn alone(job: &Job, args: &[&str]) -> Output {
-    let mut command = job.command(lab());
-    command.args(args);
-    Running::start(command).end()
 }
 
 /// The tensors of a safetensors file in the job's folder, by name.

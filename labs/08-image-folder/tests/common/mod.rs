@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Output;
 
 use lockstep_contract::fault::Fault;
-use lockstep_testkit::{Attempt, Job, Running};
+use lockstep_testkit::{Job, Running};
 use tch::Tensor;
 
 /// The sizes of a job that takes seconds: 24 houses in batches of 4, so that an epoch has 6 steps for 1 rank and 3 for 2.
@@ -30,20 +30,6 @@ pub fn job_with(faults: &[Fault]) -> Job {
 pub fn quick<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let rest = ["--lr", "0.001", "--weights", "weights", "--device", "cpu"];
     [&SIZES[..], &rest, more].concat()
-}
-
-/// One attempt that must succeed.
-pub fn succeeds(job: &mut Job, world: usize, args: &[&str]) -> Attempt {
-    let ended = job.attempt(world, args);
-    assert!(ended.succeeded(), "{}", ended.stderr());
-    ended
-}
-
-/// The output of a single process without a launcher.
-pub fn alone(job: &Job, args: &[&str]) -> Output {
-    let mut command = job.command(lab());
-    command.args(args);
-    Running::start(command).end()
 }
 
 /// Draws 24 houses for training, and others, into the folder `houses` of the job.
