@@ -13,6 +13,7 @@ mod netns;
 pub(crate) mod nodes;
 mod output;
 mod programs;
+mod saves;
 pub(crate) mod site;
 mod stops;
 mod strangers;

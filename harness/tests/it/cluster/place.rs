@@ -1,0 +1,160 @@
+//! A place for clusters, and what the tests ask of one.
+
+use std::fs;
+use std::process::Command;
+
+use crate::run::site::Site;
+use crate::running::{Ended, ended};
+
+/// A place for clusters: their folders are in the site's, and what a site's processes leave is found.
+pub(crate) struct Place {
+    pub(crate) site: Site,
+    /// What this machine shows of networks and mounts before there is a cluster.
+    before: [String; 2],
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Place { site: Site::new(), before: shown() }
+    }
+
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("lockstep"));
+        self.site.prepare(&mut command);
+        command.arg("cluster").args(words);
+        command
+    }
+
+    /// A command that must succeed. What it printed.
+    #[track_caller]
+    pub(crate) fn ok(&self, words: &[&str]) -> String {
+        self.any(words).code(0).out
+    }
+
+    pub(crate) fn any(&self, words: &[&str]) -> Ended {
+        ended(&mut self.command(words))
+    }
+
+    /// The output of a line of shell on a machine.
+    #[track_caller]
+    pub(crate) fn sh(&self, machine: &str, script: &str) -> String {
+        self.ok(&["exec", machine, "--", "sh", "-c", script]).trim().to_owned()
+    }
+
+    /// Starts a cluster; false where that cannot be.
+    #[track_caller]
+    pub(crate) fn up(&self, words: &[&str]) -> bool {
+        let up = self.any(&[&["up"], words].concat());
+        let cannot = up.status.code() == Some(2)
+            && ["does not let you make namespaces", "programs are missing"].iter().any(|why| up.err.contains(why));
+        if cannot {
+            println!("not verified here: a cluster in namespaces ({})", up.err.trim());
+            return false;
+        }
+        up.code(0);
+        true
+    }
+
+    /// Starts a cluster of two nodes under Slurm; false where that cannot be.
+    #[track_caller]
+    pub(crate) fn up_with_slurm(&self, what: &str) -> bool {
+        let up = self.any(&["up", "--nodes=2"]);
+        if !up.out.contains("under Slurm") {
+            println!("not verified here: {what} ({}{})", up.out.trim(), up.err.trim());
+            let _ = self.any(&["down"]);
+            return false;
+        }
+        up.code(0);
+        true
+    }
+
+    /// srun starts a lab's ranks without a launcher, and they train as a launcher's do.
+    #[track_caller]
+    pub(super) fn assert_srun_starts_ranks(&self) {
+        let launcher = assert_cmd::cargo::cargo_bin!("lockstep");
+        let lab = launcher.with_file_name("lab-03-torchrun-env");
+        if !lab.exists() {
+            println!("not verified here: {} is not built (`cargo build` builds it)", lab.display());
+            return;
+        }
+        let train = |start: &str, weights: &str| {
+            let (lab, weights) = (lab.display(), self.site.word(weights));
+            let args = "--samples 37 --batch-size 4 --epochs 1 --device cpu";
+            self.sh("ctl", &format!("export OMP_NUM_THREADS=1; {start} {lab} {args} --weights {weights}"))
+        };
+        train("srun --nodes=2 --ntasks=3", "by-srun");
+        train(&format!("{} run --standalone --nproc-per-node=3", launcher.display()), "by-launcher");
+        let of =
+            |folder: &str, rank: u32| fs::read(self.site.path(&format!("{folder}/rank-{rank}.safetensors"))).unwrap();
+        assert!((0..3).all(|rank| of("by-srun", rank) == of("by-launcher", 0)), "the weights have other bits");
+    }
+
+    /// The script of a job of two ranks on two nodes, which queues itself again when its ranks have saved.
+    pub(super) fn training(&self, name: &str, lab: &str, settings: &str) -> String {
+        let launcher = assert_cmd::cargo::cargo_bin!("lockstep").display();
+        let [snapshots, weights, out] =
+            [name.to_owned(), format!("{name}-weights"), format!("{name}.out")].map(|file| self.site.word(&file));
+        let text = format!(
+            "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --requeue --open-mode=append --output={out}\nexport {settings}\n\
+             srun {launcher} run --rdzv-conf=join_timeout=300 {lab} --samples 32 --batch-size 4 --epochs 4 --save-every-steps 100 \
+             --device cpu --snapshots {snapshots} --weights {weights}\ncode=$?\n\
+             [ $code != 75 ] || scontrol requeue $SLURM_JOB_ID\nexit $code\n"
+        );
+        self.site.file(&format!("{name}.sh"), &text)
+    }
+
+    /// Nothing of any cluster is left on this machine.
+    #[track_caller]
+    pub(crate) fn assert_as_before(&self) {
+        self.site.assert_no_process();
+        assert_eq!(self.site.leftovers(), [] as [std::path::PathBuf; 0]);
+        assert_eq!(shown(), self.before);
+    }
+
+    /// Makes programs of these names, for [`Place::path`].
+    pub(super) fn programs(&self, names: &[&str], script: &str) {
+        fs::create_dir_all(self.site.path("bin")).unwrap();
+        for name in names {
+            self.site.program(&format!("bin/{name}"), &format!("#!/bin/sh\n{script}\n"));
+        }
+    }
+
+    /// A `PATH` on which the site's own programs come first.
+    pub(super) fn path(&self) -> String {
+        format!("{}:{}", self.site.word("bin"), std::env::var("PATH").unwrap())
+    }
+
+    /// One machine reaches another: it is refused at once at a port that nobody listens on.
+    #[track_caller]
+    pub(super) fn assert_reaches(&self, from: &str, to: &str) {
+        let knocked = self.knock(from, to, "60");
+        assert!(knocked.status.code() == Some(1) && knocked.err.contains("Connection refused"), "{knocked}");
+    }
+
+    /// One machine gets no answer from another. A busy machine could only make this pass, not fail.
+    #[track_caller]
+    pub(super) fn assert_cut(&self, from: &str, to: &str) {
+        self.knock(from, to, "2").code(124);
+    }
+
+    /// `timeout` ends with 124 when it has ended the program.
+    fn knock(&self, from: &str, to: &str, seconds: &str) -> Ended {
+        self.any(&["exec", from, "--", "timeout", seconds, "bash", "-c", &format!("</dev/tcp/{to}/9")])
+    }
+
+    /// The faults that the status shows of a machine, and its state.
+    #[track_caller]
+    pub(super) fn status(&self, machine: &str) -> (String, Vec<String>) {
+        let status: serde_json::Value = serde_json::from_str(&self.ok(&["status", "--json"])).unwrap();
+        let found = status["machines"].as_array().unwrap().iter().find(|row| row["name"] == machine).unwrap();
+        let faults = found["faults"].as_array().unwrap().iter().map(|fault| fault.as_str().unwrap().to_owned());
+        (found["state"].as_str().unwrap().to_owned(), faults.collect())
+    }
+}
+
+/// The interfaces and the mounts of this machine. `ip` may be missing, which is the same before and after.
+fn shown() -> [String; 2] {
+    let links = Command::new("ip").args(["-brief", "link"]).output();
+    let links = links.map(|links| String::from_utf8_lossy(&links.stdout).into_owned()).unwrap_or_default();
+    [links, fs::read_to_string("/proc/self/mounts").unwrap()]
+}
