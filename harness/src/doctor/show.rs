@@ -5,9 +5,10 @@ use std::io::Write;
 use anyhow::Context;
 use comfy_table::{Attribute, Cell, Color, ColumnConstraint, Table, Width};
 
-use super::check::{Finding, Level};
+use super::check::Finding;
 use super::choice::{self, Choice};
 use super::facts::{Job, Node};
+use crate::report::Level;
 use crate::report::{Look, Screen, count};
 
 /// At most this many gaps are shown.

@@ -1,8 +1,9 @@
 //! Checks of networks with RDMA: InfiniBand, RoCE, EFA and Slingshot, and of NCCL's and libfabric's variables for them.
 
 use super::super::facts::{Adapter, AdapterPort, Node};
+use super::found::{Check, bytes, each};
 use super::variables::{is_on, setting};
-use super::{Check, Level, bytes, each};
+use crate::report::Level;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

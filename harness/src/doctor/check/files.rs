@@ -1,7 +1,8 @@
 //! Checks of the snapshot folder, of temporary files and of `/dev/shm`.
 
 use super::super::facts::{Job, Lock, Space, View};
-use super::{Check, Found, Level, MIB, bytes, each, found};
+use super::found::{Check, Found, MIB, bytes, each, found};
+use crate::report::Level;
 
 /// Less than this is as good as full.
 const FULL: u64 = 256 * MIB;

@@ -1,7 +1,8 @@
 //! Checks of NVIDIA GPUs and of the ways between them.
 
 use super::super::facts::{Gpus, Node};
-use super::{Check, Level, each, unequal};
+use super::found::{Check, each, unequal};
+use crate::report::Level;
 
 /// The oldest drivers for CUDA 12 and 13 (CUDA's release notes, table "CUDA Toolkit and Minimum Required Driver Version").
 const DRIVERS: [(&str, u32); 2] = [("+cu12", 525), ("+cu13", 580)];

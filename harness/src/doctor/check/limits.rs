@@ -1,6 +1,7 @@
 //! Checks of processors, memory and limits of a process.
 
-use super::{Check, GIB, Level, MIB, bytes, each};
+use super::found::{Check, GIB, MIB, bytes, each};
+use crate::report::Level;
 
 /// A launcher of a few workers, or a rank with its connections, needs some hundred.
 const OPEN_FILES: u64 = 1024;

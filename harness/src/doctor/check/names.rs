@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use super::super::facts::{Job, Node, Resolved};
-use super::{Check, Found, Level, each, found};
+use super::found::{Check, Found, each, found};
+use crate::report::Level;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::super::choice::{self, Choice};
 use super::super::facts::{Interface, Job, Link, Node, Outcome, User};
-use super::{Check, Found, Level, each, found};
+use super::found::{Check, Found, each, found};
+use crate::report::Level;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

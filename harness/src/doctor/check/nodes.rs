@@ -1,7 +1,8 @@
 //! Checks of the job as a whole: who did not answer, and what must be the same everywhere.
 
 use super::super::facts::{Job, Missing, Outcome, Silent};
-use super::{Check, Found, Level, found, unequal};
+use super::found::{Check, Found, found, unequal};
+use crate::report::Level;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

@@ -1,6 +1,7 @@
 //! Checks of libtorch and of containers.
 
-use super::{Check, Level, each, unequal};
+use super::found::{Check, each, unequal};
+use crate::report::Level;
 
 /// The release that the course is built for.
 const LIBTORCH: &str = "2.11";

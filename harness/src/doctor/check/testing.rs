@@ -6,7 +6,7 @@ use super::super::facts::{
     Adapter, AdapterPort, Card, Cpu, Folder, GpuPath, Interface, Job, Knock, Libtorch, Limits, Link, Lock, Memory,
     Missing, Names, Node, Outcome, Ports, Program, Resolved, Silent, Space, User, View,
 };
-use super::{GIB, MIB};
+use super::found::{GIB, MIB};
 
 /// The fault of a check, made in a healthy job of three nodes.
 pub(in super::super) type Fault = (&'static str, fn(&mut Job));

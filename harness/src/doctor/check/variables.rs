@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use super::super::facts::{Node, Resolved};
-use super::{Check, Level, each, found, unequal};
+use super::found::{Check, each, found, unequal};
+use crate::report::Level;
 
 /// Variables that may differ between nodes.
 const OWN: [&str; 7] = [

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::super::facts::{Adapter, AdapterPort, Fabric};
-use super::{entries, line, name_of};
+use super::read::{entries, line, name_of};
 
 /// Where packages and container images install NCCL's network plugins, besides `LD_LIBRARY_PATH`.
 const PLUGINS: [&str; 6] = [

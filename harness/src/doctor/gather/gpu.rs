@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockstep_launch::config::HostInfo;
 
 use super::super::facts::{Card, GpuPath, Gpus};
-use super::output;
+use super::read::output;
 
 /// One line for each card: name, driver, memory in MiB, MIG.
 const QUERY: [&str; 2] =

@@ -9,7 +9,7 @@ use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 use super::super::facts::{Interface, Resolved};
-use super::output;
+use super::read::output;
 
 /// All interfaces in the kernel's order.
 ///

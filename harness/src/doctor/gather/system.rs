@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::sched_getaffinity;
 
 use super::super::facts::{Cpu, Limits, Memory};
-use super::line;
+use super::read::line;
 
 /// Version 1 shows "no limit" as a number of pages near 2^63.
 const UNLIMITED: u64 = 1 << 60;

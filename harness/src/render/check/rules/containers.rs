@@ -1,8 +1,8 @@
 //! Containers, and programs that are built for them or for the nodes.
 
 use super::super::script::Command;
-use super::Level::{Error, Warning};
 use super::{Rule, hit};
+use crate::report::Level::{Error, Warning};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {

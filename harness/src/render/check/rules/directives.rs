@@ -1,8 +1,8 @@
 //! What the scheduler is asked for.
 
 use super::super::script::{Scheduler, Script};
-use super::Level::{Error, Warning};
 use super::{Hit, Rule, hit};
+use crate::report::Level::{Error, Warning};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {

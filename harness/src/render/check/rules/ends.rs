@@ -1,9 +1,9 @@
 //! How a job ends: time limits, signals, requeue, and what is left.
 
 use super::super::script::{Command, Scheduler, Script};
-use super::Level::{Error, Warning};
 use super::launchers::each;
 use super::{Rule, hit};
+use crate::report::Level::{Error, Warning};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {

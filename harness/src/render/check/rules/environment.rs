@@ -1,9 +1,9 @@
 //! Variables: of NCCL and others, and whether they reach the workers.
 
 use super::super::script::{Script, base};
-use super::Level::{Error, Warning};
 use super::launchers::each;
 use super::{Hit, Rule, hit};
+use crate::report::Level::{Error, Warning};
 
 /// Variables that programs read from their environment: set without `export` they do nothing.
 const READ_BY_PROGRAMS: [&str; 12] = [

@@ -2,8 +2,8 @@
 
 use super::super::facts::Launch;
 use super::super::script::{Scheduler, Script, base};
-use super::Level::{Error, Warning};
 use super::{Hit, Rule, hit, own};
+use crate::report::Level::{Error, Warning};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {

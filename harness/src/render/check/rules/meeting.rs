@@ -2,9 +2,9 @@
 
 use super::super::facts::Launch;
 use super::super::script::Command;
-use super::Level::{Error, Warning};
 use super::launchers::each;
 use super::{Hit, Rule, head_node, hit, own};
+use crate::report::Level::{Error, Warning};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {

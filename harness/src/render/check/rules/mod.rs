@@ -9,28 +9,8 @@ mod launchers;
 mod meeting;
 mod shell;
 
-use serde::Serialize;
-
 use super::script::{Scheduler, Script};
-
-/// How bad a mistake is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Level {
-    /// The job fails, hangs, or does something else than the script says.
-    Error,
-    /// It works, until it does not, or it is slow.
-    Warning,
-}
-
-impl std::fmt::Display for Level {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Level::Error => "error",
-            Level::Warning => "warning",
-        })
-    }
-}
+use crate::report::Level;
 
 /// A kind of mistake.
 pub(crate) struct Rule {

@@ -3,8 +3,8 @@
 use regex::Regex;
 
 use super::super::script::{Command, Script, base};
-use super::Level::{Error, Warning};
 use super::{Hit, Rule, hit};
+use crate::report::Level::{Error, Warning};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
