@@ -3,64 +3,11 @@
 mod answers;
 mod begin;
 mod check;
+mod labs;
 mod maintain;
 mod new;
 mod reference;
 mod variables;
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use anyhow::Context;
-use lockstep_grading::Lab;
-
-use crate::exit::Refused;
-
+pub(crate) use labs::{checkout, find, find_all, in_checkout};
 pub(crate) use maintain::Options;
-
-/// The lab of this number, folder or package: `2`, `02`, `02-spawn-ddp`, `lab-02-spawn-ddp`, `ex-02`.
-///
-/// # Errors
-/// [`Refused`], which lists the labs.
-pub(crate) fn find(text: &str) -> anyhow::Result<Lab> {
-    lockstep_labs::find(text).map_err(|error| Refused(error.to_string()).into())
-}
-
-/// The labs of these names, or all labs without names.
-///
-/// # Errors
-/// As [`find`].
-pub(crate) fn find_all(texts: &[String]) -> anyhow::Result<Vec<Lab>> {
-    if texts.is_empty() { Ok(lockstep_labs::LABS.to_vec()) } else { texts.iter().map(|text| find(text)).collect() }
-}
-
-/// The labs of these names as they are in the checkout, in the course's order; all labs without names. The checkout may contain
-/// labs that are newer than this command.
-///
-/// # Errors
-/// [`Refused`] for a name without a folder; the system's error.
-pub(crate) fn in_checkout(root: &Path, texts: &[String]) -> anyhow::Result<Vec<Lab>> {
-    let folder = root.join("labs");
-    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let mut folders: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
-    folders.retain(|folder| folder.join("lab.toml").is_file());
-    folders.sort();
-    let labs: Vec<Lab> = folders.iter().map(|folder| Lab::read(folder)).collect::<anyhow::Result<_>>()?;
-    let absent = texts.iter().find(|text| !labs.iter().any(|lab| lab.is_called(text)));
-    if let Some(text) = absent {
-        return Err(Refused(format!("no folder in {} is a lab called {text}", folder.display())).into());
-    }
-    let chosen = |lab: &Lab| texts.is_empty() || texts.iter().any(|text| lab.is_called(text));
-    Ok(labs.into_iter().filter(chosen).collect())
-}
-
-/// The checkout of the course: the one that contains the current folder, otherwise the one in which this program was built.
-///
-/// # Errors
-/// [`Refused`] when there is none.
-pub(crate) fn checkout() -> anyhow::Result<PathBuf> {
-    let begins = [std::env::current_dir().ok(), std::env::current_exe().ok()];
-    let is_one = |folder: &&Path| folder.join("Cargo.lock").is_file() && folder.join("labs").is_dir();
-    let found = begins.iter().flatten().find_map(|begin| begin.ancestors().find(is_one));
-    found.map(Into::into).ok_or_else(|| Refused("this is no checkout of the course: go to its folder".into()).into())
-}

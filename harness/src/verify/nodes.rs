@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use lockstep_process::find_program;
 
-use super::{BATCH, Series, VerifiedLab, evidence};
+use super::labs::VerifiedLab;
+use super::series::{BATCH, Series, evidence};
 use crate::checks::{each_sample_once, loss_falls, same_weights, same_weights_as};
 use crate::lab_run::Evidence;
 use crate::report::{Case, Finding, Verdict};

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{BATCH, Series, VerifiedLab, evidence, merged};
+use super::labs::VerifiedLab;
+use super::series::{BATCH, Series, evidence, merged};
 use crate::checks::{each_sample_once, loss_falls, loss_is_near, same_training, same_training_as, same_weights};
 use crate::lab_run::Evidence;
 use crate::report::{Case, Finding};

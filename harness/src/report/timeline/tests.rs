@@ -1,9 +1,10 @@
 //! The timeline of runs with all kinds of failures.
 
-use lockstep_events::{AgentEvent, Event};
+use lockstep_events::{AgentEvent, Event, VerdictRecord};
 
 use super::*;
 use crate::history::testing::*;
+use crate::history::{Recovery, RunEvents};
 
 /// `(state, from, to)` of one row's spans, times in hundredths of a second.
 fn spans(timeline: &Timeline, place: usize) -> Vec<(State, i64, i64)> {

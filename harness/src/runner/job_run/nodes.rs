@@ -13,14 +13,14 @@ use anyhow::Context;
 use lockstep_process::{Deaths, Listener, Process, Signal};
 use rustix::process::{getpid, set_child_subreaper};
 
+use super::NoRun;
 use super::folder::RunFolder;
 use super::launch::{Agent, Launcher, Prefix, Rendezvous};
 use super::output::{lines_from, tail};
 use super::places::{Disk, LINK, Network};
 use super::processes::{self, MARK};
-use super::{NoRun, Scenario};
 use crate::history::RunEvents;
-use crate::runner::scenario::{Disks, FaultAction, RunSpec, Who};
+use crate::runner::scenario::{Disks, FaultAction, RunSpec, Scenario, Who};
 
 /// OpenMP's variable for the number of threads of a process.
 const THREADS: &str = "OMP_NUM_THREADS";

@@ -1,0 +1,161 @@
+//! Starts, watches and ends the run.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use lockstep_process::Signals;
+
+use super::fault_schedule::{FaultSchedule, Order, Progress};
+use super::nodes::Nodes;
+use super::observed::{Injection, Observed, STARTED_AGAIN};
+use super::{Launcher, RunFolder};
+use crate::exit::Interrupted;
+use crate::history::RunEvents;
+use crate::lab_run::program_beside;
+use crate::runner::scenario::{RunSpec, Scenario, Who};
+
+/// How often the run is checked.
+const LOOK: Duration = Duration::from_millis(10);
+/// How often its listening ports are read.
+const PORTS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How long the other agents may run after one has ended without a replacement, before they are killed.
+const NOTICE_LIMIT: Duration = Duration::from_secs(30);
+
+/// What all runs share.
+pub(crate) struct JobRunner {
+    pub(crate) launcher: Launcher,
+    /// The lab's program.
+    pub(crate) lab: PathBuf,
+    pub(crate) signals: Signals,
+    /// Replaces the scenarios' own time limit.
+    pub(crate) timeout: Option<Duration>,
+    /// Called with every line that is printed.
+    pub(crate) listener: Option<Listener>,
+}
+
+/// Called with a printed line.
+type Listener = Box<dyn Fn(&str)>;
+
+/// Why there is no observation.
+pub(crate) enum NoRun {
+    /// This machine cannot do what the scenario needs.
+    NotHere(String),
+    /// An error, or a signal to the harness.
+    Failed(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for NoRun {
+    fn from(error: E) -> Self {
+        NoRun::Failed(error.into())
+    }
+}
+
+impl JobRunner {
+    /// Runs `scenario` in `folder`, which must not exist, under `launcher`.
+    pub(crate) fn run(&self, launcher: &Launcher, scenario: &Scenario, folder: &Path) -> Result<Observed, NoRun> {
+        let folder = RunFolder::make(folder.to_owned()).with_context(|| format!("cannot make {}", folder.display()))?;
+        let plan = scenario.plan();
+        let text = serde_json::to_vec(&plan).context("cannot write the faults")?;
+        fs::write(folder.faults(), text).context("cannot write the faults")?;
+        let program = self.program(&scenario.run)?;
+        let nodes = Nodes::start(launcher, scenario, &program, folder)?;
+        self.watch(scenario, nodes)
+    }
+
+    fn program(&self, run: &RunSpec) -> Result<PathBuf, NoRun> {
+        match (&run.program, &run.lab) {
+            (Some(program), _) => Ok(program.clone()),
+            (None, Some(lab)) => {
+                program_beside(&format!("lab-{lab}")).map_err(|error| NoRun::NotHere(error.to_string()))
+            }
+            (None, None) => Ok(self.lab.clone()),
+        }
+    }
+
+    fn watch(&self, scenario: &Scenario, mut nodes: Nodes<'_>) -> Result<Observed, NoRun> {
+        let begin = Instant::now();
+        let limit = self.timeout.unwrap_or_else(|| Duration::from_secs_f64(scenario.run.timeout_seconds));
+        let (mut schedule, mut injections, mut looked) = (FaultSchedule::new(scenario), Vec::new(), None::<Instant>);
+        let (mut listeners, mut requeues, mut missing) = (BTreeSet::new(), scenario.run.requeues, None::<Instant>);
+        let timed_out = loop {
+            nodes.wait(LOOK)?;
+            if let Some(signal) = self.signals.arrived() {
+                return Err(anyhow::Error::from(Interrupted { signal }).into());
+            }
+            let lines = nodes.new_lines();
+            if let Some(listener) = &self.listener {
+                // The name of the private folder is of no use to the reader.
+                let folder = format!("{}/", nodes.folder.path().display());
+                lines.iter().for_each(|line| listener(&line.replace(&folder, "")));
+            }
+            if !schedule.is_done() {
+                // Read only if a fault waits for it, since this loop runs a hundred times a second.
+                let steps = schedule.awaits_step().then(|| RunEvents::read(&nodes.folder.events()).last_step());
+                let progress = Progress { lines, steps: steps.flatten() };
+                let orders = schedule.due(begin.elapsed(), &progress);
+                injections.extend(orders.into_iter().map(|order| carry_out(&mut nodes, order)));
+            }
+            if looked.is_none_or(|at| at.elapsed() >= PORTS_INTERVAL) {
+                looked = Some(Instant::now());
+                listeners.extend(nodes.listeners());
+            }
+            if nodes.host_ended() {
+                // Agents that start now would wait for a host that has ended; those that run are ended, as by a batch
+                // system.
+                schedule.cancel_agent_starts();
+            }
+            if !nodes.host_ended() && !nodes.guest_failed() {
+                missing = None;
+            } else if missing.get_or_insert_with(Instant::now).elapsed() >= NOTICE_LIMIT {
+                nodes.end_others();
+            }
+            if nodes.all_ended() && nodes.failed() && requeues > 0 {
+                (requeues, missing) = (requeues - 1, None);
+                schedule.cancel_agent_starts();
+                injections.push(requeue(&mut nodes));
+            } else if nodes.all_ended() && !schedule.has_agents_to_start() {
+                break None;
+            }
+            if begin.elapsed() >= limit {
+                break Some(limit);
+            }
+        };
+        let seconds = begin.elapsed().as_secs_f64();
+        let leaks = if timed_out.is_none() { nodes.leaks(&listeners) } else { Vec::new() };
+        nodes.end();
+        let mut observed = Observed { timed_out, seconds, injections, leaks, ..Observed::gather(scenario, &nodes) };
+        let injected = |index: &usize| observed.injections.iter().any(|injection| injection.fault == Some(*index));
+        let missed = scenario.outside().map(|(index, _)| index).filter(|index| !injected(index));
+        observed.missed.extend(missed.collect::<Vec<_>>());
+        Ok(observed)
+    }
+}
+
+/// Carries out an order of the schedule.
+fn carry_out(nodes: &mut Nodes<'_>, order: Order) -> Injection {
+    let t = now();
+    let (fault, who, what, done) = match order {
+        Order::Inject { fault, who, action } => (Some(fault), who, action.to_string(), nodes.inject(who, &action)),
+        Order::Revert { who, action } => (None, who, format!("{action}: undone"), nodes.revert(who, &action)),
+        Order::Replace { node, fresh } => {
+            (None, Who::Agent(node), "an agent starts".into(), nodes.replace(node, fresh))
+        }
+    };
+    Injection { t, fault, who, what, failed: done.err() }
+}
+
+/// Starts the whole job again, as a batch system does.
+fn requeue(nodes: &mut Nodes<'_>) -> Injection {
+    let (t, done) = (now(), nodes.requeue());
+    let what = format!("{STARTED_AGAIN} on machines {:?}", nodes.machines);
+    Injection { t, fault: None, who: Who::Node(0), what, failed: done.err() }
+}
+
+/// Seconds since the Unix epoch.
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
