@@ -56,7 +56,7 @@ pub(crate) fn read<T>(lookup: &impl Fn(&str) -> Option<OsString>, body: impl FnO
     body(&Read { variable: &variable, file: &|path| std::fs::read_to_string(path) })
 }
 
-/// A launcher numbers its workers anew, but starts at least one in each task. Ranks that were set by hand, or are left over in the
+/// A launcher numbers its workers again, but starts at least one in each task. Ranks that were set by hand, or are left over in the
 /// shell, are the same in each task.
 fn check_launcher(read: &Read<'_>, task: &Task) -> Result<(), TaskError> {
     let (Some(rank), Some(world)) = (set(read, "RANK"), set(read, "WORLD_SIZE")) else { return Ok(()) };
