@@ -50,14 +50,20 @@ pub trait Optimizer {
 
     /// A copy of everything that the next step reads, except the parameters and their gradients.
     ///
+    /// # Errors
+    /// The state is divided among ranks, and this one has not gathered it.
+    ///
     /// # Panics
     /// libtorch cannot copy a tensor, which means that memory ran out or the device is lost.
-    fn state_dict(&self) -> State {
-        self.shared_state().copied()
+    fn state_dict(&self) -> Result<State> {
+        self.shared_state().map(State::copied)
     }
 
     /// As [`state_dict`](Self::state_dict), but without a copy: the next step changes its tensors.
-    fn shared_state(&self) -> State;
+    ///
+    /// # Errors
+    /// As [`state_dict`](Self::state_dict).
+    fn shared_state(&self) -> Result<State>;
 
     /// Loads a saved state: options (including the learning rates of each group), step counts and tensors.
     ///
@@ -132,10 +138,27 @@ impl<R: Rule> FusedOptimizer<R> {
     /// # Errors
     /// As [`new`](Self::new), in any group.
     pub fn with_groups(groups: Vec<ParamGroup>, options: R) -> Result<Self> {
-        options.check()?;
         params::check(&groups)?;
-        let groups = groups.into_iter().map(|group| Group::new(group, &options)).collect::<Result<_>>()?;
+        Self::of_checked(groups, &options)
+    }
+
+    /// An optimizer of groups whose parameters have been checked; a group may be empty.
+    pub(super) fn of_checked(groups: Vec<ParamGroup>, options: &R) -> Result<Self> {
+        options.check()?;
+        let groups = groups.into_iter().map(|group| Group::new(group, options)).collect::<Result<_>>()?;
         Ok(FusedOptimizer { groups })
+    }
+
+    /// The state of this optimizer's parameters, without a copy.
+    pub(super) fn local_state(&self) -> State {
+        let tensors = self.groups.iter().flat_map(Group::tensors);
+        let tensors = tensors.map(|(name, tensor)| (name, tensor.shallow_clone())).collect();
+        State::new(StateMeta { groups: self.groups.iter().map(Group::meta).collect() }, tensors)
+    }
+
+    /// The names of the state tensors of a parameter in each group.
+    pub(super) fn state_names(&self) -> impl Iterator<Item = &'static [&'static str]> {
+        self.groups.iter().map(|group| group.options.state_names())
     }
 }
 
@@ -176,10 +199,8 @@ impl<R: Rule> Optimizer for FusedOptimizer<R> {
         Ok(())
     }
 
-    fn shared_state(&self) -> State {
-        let tensors = self.groups.iter().flat_map(Group::tensors);
-        let tensors = tensors.map(|(name, tensor)| (name, tensor.shallow_clone())).collect();
-        State::new(StateMeta { groups: self.groups.iter().map(Group::meta).collect() }, tensors)
+    fn shared_state(&self) -> Result<State> {
+        Ok(self.local_state())
     }
 
     fn load_state_dict(&mut self, state: State) -> Result<()> {

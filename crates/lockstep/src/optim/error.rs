@@ -1,6 +1,9 @@
 //! Errors of an optimizer: its options, its parameters, their gradients, or a saved state.
 
+use c10d::Rank;
 use tch::{Kind, TchError};
+
+use crate::object_collectives::ObjectError;
 
 /// The result of an optimizer's operation.
 pub type Result<T, E = OptimError> = std::result::Result<T, E>;
@@ -122,6 +125,22 @@ pub enum OptimError {
         saved: Kind,
         /// The parameter's dtype.
         here: Kind,
+    },
+    /// The state is divided among ranks, and this one has not gathered it since the last step.
+    #[error("rank {rank} has only its part of the optimizer's state; call consolidate_state_dict on all ranks first")]
+    NotConsolidated {
+        /// The rank that was asked.
+        rank: Rank,
+    },
+    /// Parameters or state did not reach all ranks.
+    #[error("failed to exchange parameters or optimizer state between ranks")]
+    Group(#[source] c10d::Error),
+    /// The description of the state did not reach all ranks.
+    #[error("failed to gather the optimizer's state")]
+    State {
+        /// The failed collective.
+        #[source]
+        source: ObjectError,
     },
     /// A fused kernel failed.
     #[error("the step failed")]

@@ -29,7 +29,7 @@
 //! - Sparse gradients are an error for SGD too; a learning rate must be finite.
 //! - State is matched by parameter name, not by position, and its dtype must be the parameter's.
 //!
-//! Learning-rate schedules are in [`schedule`].
+//! [`ZeroRedundancyOptimizer`] divides the state of any of them among the ranks. Learning-rate schedules are in [`schedule`].
 //!
 //! Left out: `foreach`, `capturable`,
 //! `differentiable`, gradient scaling, closures.
@@ -43,6 +43,7 @@ pub mod schedule;
 mod sgd;
 mod slot;
 mod state;
+mod zero;
 
 pub use adam::{Adam, AdamW};
 pub use engine::{FusedOptimizer, Optimizer, Rule};
@@ -51,3 +52,4 @@ pub use options::{AdamOptions, AdamWOptions, GroupOptions, SgdOptions};
 pub use params::{ParamGroup, named_parameters};
 pub use sgd::Sgd;
 pub use state::{GroupMeta, ParamMeta, State, StateMeta};
+pub use zero::ZeroRedundancyOptimizer;

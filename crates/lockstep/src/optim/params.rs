@@ -34,6 +34,11 @@ impl ParamGroup {
         ParamGroup { params, lr: None, weight_decay: None }
     }
 
+    /// The parameters with their names.
+    pub fn params(&self) -> &[(String, Tensor)] {
+        &self.params
+    }
+
     /// Gives the group its own learning rate.
     pub fn lr(mut self, lr: f64) -> Self {
         self.lr = Some(lr);

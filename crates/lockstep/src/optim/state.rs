@@ -63,6 +63,11 @@ impl State {
         self.tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
     }
 
+    /// The same state again; both share the data of its tensors.
+    pub(super) fn shared(&self) -> Self {
+        State { meta: self.meta.clone(), tensors: self.tensors() }
+    }
+
     pub(super) fn copied(self) -> Self {
         let tensors = self.tensors.into_iter().map(|(name, tensor)| (name, tensor.copy())).collect();
         State { tensors, ..self }
@@ -101,6 +106,10 @@ impl Tensors {
             tensor.f_copy_(&saved).map(|()| tensor)
         });
         copied.map_err(OptimError::torch("copy saved optimizer state"))
+    }
+
+    pub(super) fn named(self) -> impl Iterator<Item = (String, Tensor)> {
+        self.0.into_iter()
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -28,6 +28,9 @@ pub enum SnapshotError {
         /// What does not fit.
         why: Unfit,
     },
+    /// The optimizer cannot tell its state.
+    #[error("cannot save the optimizer's state")]
+    Optimizer(#[from] OptimError),
     /// The rank that was to read the snapshots refused.
     #[error("rank {rank} refused to resume: {why}")]
     Refused {

@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn brings_back_an_optimizer_that_takes_the_same_next_step() {
         let (vs, mut one) = adam();
-        let state = one.state_dict();
+        let state = one.state_dict().unwrap();
         let described = meta(state.meta().clone());
         let tensors = state.tensors().into_iter().map(|(name, tensor)| (format!("optimizer.{name}"), tensor));
         let back = decode(&sealed(&described, &tensors.collect::<Vec<_>>())).unwrap();

@@ -275,7 +275,7 @@ impl Snapshots {
         optimizer: &impl Optimizer,
         extra: Option<&str>,
     ) -> Result<Job, SnapshotError> {
-        let state = optimizer.shared_state();
+        let state = optimizer.shared_state()?;
         let meta = Meta {
             position,
             run: self.run,

@@ -202,9 +202,9 @@ fn comparison_rejects_wrong_results() {
 fn aliases_build_the_optimizer_that_they_name() {
     let params = || parameters(Kind::Float);
     let names = [
-        Sgd::new(params(), Default::default()).unwrap().state_dict(),
-        Adam::new(params(), Default::default()).unwrap().state_dict(),
-        AdamW::new(params(), Default::default()).unwrap().state_dict(),
+        Sgd::new(params(), Default::default()).unwrap().state_dict().unwrap(),
+        Adam::new(params(), Default::default()).unwrap().state_dict().unwrap(),
+        AdamW::new(params(), Default::default()).unwrap().state_dict().unwrap(),
     ];
     assert_eq!(names.map(|state| state.meta().groups[0].options.optimizer()), ["SGD", "Adam", "AdamW"]);
 }
