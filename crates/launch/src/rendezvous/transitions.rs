@@ -148,8 +148,8 @@ impl State {
     }
 }
 
-/// The order of members: the host of the store, because the workers' store is best hosted where the address is known;
-/// then nodes that request a rank; then members of the previous round, in their order; then new nodes.
+/// The order of members: nodes that request a rank; then the host of the store, because the workers' store is best hosted where
+/// the address is known; then members of the previous round, in their order; then new nodes.
 fn place(member: &Member) -> (usize, bool, usize) {
     let insists = member.node.node_rank.unwrap_or(usize::MAX);
     (insists, !member.node.hosts_store, member.rank.unwrap_or(usize::MAX))
