@@ -44,7 +44,7 @@ def network(seed):
 
 
 def evaluate(model, test_set, device):
-    """Each rank takes a share of the samples; the sums are added."""
+    """Each rank takes a share of the samples; the sums of loss, right answers and samples are added."""
     share = range(dist.get_rank(), len(test_set), dist.get_world_size())
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     with torch.no_grad():
@@ -54,7 +54,7 @@ def evaluate(model, test_set, device):
             loss = nn.functional.cross_entropy(logits, targets, reduction="sum")
             sums += torch.stack([loss, (logits.argmax(1) == targets).sum(), torch.tensor(len(targets), device=device)])
     dist.all_reduce(sums)
-    return (sums[0] / sums[2]).item(), (sums[1] / sums[2]).item()
+    return sums
 
 
 def main():
@@ -81,9 +81,11 @@ def main():
             loss = nn.functional.cross_entropy(model(points.to(device)), targets.to(device))
             loss.backward()
             optimizer.step()
-        loss, accuracy = evaluate(model, test_set, device)
+        sums = evaluate(model, test_set, device)
+        loss, accuracy = (sums[:2] / sums[2]).tolist()
         if dist.get_rank() == 0:
             print(f"Epoch: {epoch}, Accuracy: {accuracy:.4f}, Loss: {loss:.6f}", flush=True)
+    dist.barrier()  # PyTorch 2.11 may hang if a thread of Gloo lets go of a tensor while the group ends
     dist.destroy_process_group()
 
 

@@ -8,16 +8,6 @@ use lockstep_testkit::{Job, kill, margin};
 
 const ARGS: [&str; 4] = ["--device", "cpu", "--snapshots", "snapshots"];
 
-/// Runs the program that its arguments name and ends without the interpreter's finalization, in which threads of PyTorch 2.11 now and
-/// then abort ("terminate called without an active exception").
-const TWIN: &str = r#"
-import os, runpy, sys
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-sys.stdout.flush()
-os._exit(0)
-"#;
-
 fn template() -> &'static Path {
     assert_cmd::cargo::cargo_bin!("lockstep-template")
 }
@@ -54,23 +44,14 @@ fn a_killed_run_resumes_with_the_same_numbers() {
 
 #[test]
 fn two_ranks_have_the_losses_of_two_ranks_in_python() {
-    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
-    let mut job = Job::new(template());
-    let has_torch =
-        job.command(&python).args(["-c", "import torch; assert torch.__version__ >= '2.11'"]).output().unwrap();
-    if !has_torch.status.success() {
-        println!("not verified here: the template beside its Python twin (set LOCKSTEP_PYTHON to one with PyTorch)");
-        return;
-    }
-    let script = job.path("twin.py");
-    std::fs::write(&script, TWIN).unwrap();
-    let mut torchrun = job.command(&python);
-    torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]).arg(script);
+    let Some(twin) = Job::in_python("the template and its Python twin") else { return };
+    let mut torchrun = twin.command(twin.program());
+    torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]);
     torchrun.args([concat!(env!("CARGO_MANIFEST_DIR"), "/train.py"), "--epochs", "2"]);
     let twin = lockstep_watchdog::output(torchrun);
     assert!(twin.status.success(), "{}", String::from_utf8_lossy(&twin.stderr));
     let twin = evaluations(&String::from_utf8_lossy(&twin.stdout));
-    let own = job.attempt(2, &[&ARGS[..], &["--epochs", "2"]].concat());
+    let own = Job::new(template()).attempt(2, &[&ARGS[..], &["--epochs", "2"]].concat());
     let own = evaluations(&own.stdout());
     assert_eq!((own.len(), twin.len()), (2, 2));
     for ([_, loss], [_, expected]) in own.into_iter().zip(twin) {

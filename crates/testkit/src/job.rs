@@ -21,6 +21,8 @@ pub struct Job {
     program: PathBuf,
     folder: TempDir,
     attempts: u32,
+    /// Where Python finds `sitecustomize`, in a job of Python.
+    pub(crate) python_path: Option<PathBuf>,
 }
 
 /// The results of one attempt, by rank.
@@ -29,7 +31,7 @@ pub struct Attempt(pub Vec<Output>);
 impl Job {
     /// A job whose ranks run this lab's program.
     pub fn new(program: &Path) -> Self {
-        Job { program: program.to_owned(), folder: tempfile::tempdir().unwrap(), attempts: 0 }
+        Job { program: program.to_owned(), folder: tempfile::tempdir().unwrap(), attempts: 0, python_path: None }
     }
 
     /// A job whose ranks inject these faults into themselves.
@@ -37,6 +39,11 @@ impl Job {
         let job = Self::new(program);
         fs::write(job.path("faults.json"), serde_json::to_vec(&Plan { faults: faults.to_vec() }).unwrap()).unwrap();
         job
+    }
+
+    /// The program of its ranks.
+    pub fn program(&self) -> &Path {
+        &self.program
     }
 
     /// The path of `name` in the job's folder.
@@ -50,6 +57,9 @@ impl Job {
         clear_launcher(&mut command);
         if self.path("faults.json").exists() {
             command.env(FAULTS, self.path("faults.json"));
+        }
+        if let Some(folder) = &self.python_path {
+            command.env("PYTHONPATH", folder).env("CUDA_VISIBLE_DEVICES", "");
         }
         command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo").env(events::FOLDER, self.path("events"));
         command.current_dir(self.folder.path());

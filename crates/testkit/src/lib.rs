@@ -7,6 +7,7 @@
 
 mod job;
 pub mod margin;
+pub mod python;
 mod running;
 
 pub use job::{Attempt, Job, kill, undisturbed, while_saving};

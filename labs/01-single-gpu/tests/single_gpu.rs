@@ -11,7 +11,8 @@ use std::process::{Command, Output};
 use assert_cmd::assert::{Assert, OutputAssertExt};
 use assert_cmd::cargo::cargo_bin;
 use lockstep::events::{self, Event};
-use lockstep_testkit::margin;
+use lockstep_testkit::python::assert_prints_alike;
+use lockstep_testkit::{Job, margin};
 use predicates::prelude::*;
 use safetensors::{Dtype, SafeTensors};
 use tempfile::TempDir;
@@ -227,4 +228,15 @@ fn keeps_the_last_good_checkpoint_when_the_next_cannot_be_written() {
     assert!(message.contains("failed to save a checkpoint to checkpoint.safetensors"), "{message}");
     assert_eq!(fs::read(lab.path("checkpoint.safetensors")).unwrap(), good);
     assert_eq!(names(lab.0.path()), ["checkpoint.safetensors", "events"]);
+}
+
+#[test]
+fn the_losses_are_those_of_the_python_script() {
+    let Some(twin) = Job::in_python("lab 01 and its Python script") else { return };
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/single_gpu.py");
+    let python = twin.alone(&[script, "3", "2", "--lr", "0.01", "--seed", "5"]);
+    assert!(python.status.success(), "{}", String::from_utf8_lossy(&python.stderr));
+    let own = Lab::new().run(&["3", "2", "--lr", "0.01", "--seed", "5"]);
+    let [own, python] = [own, python].map(|output| String::from_utf8(output.stdout).unwrap());
+    assert_prints_alike(&own, &python, &["Loss: "], 1e-3);
 }

@@ -9,7 +9,8 @@ use std::path::Path;
 use assert_cmd::cargo::cargo_bin;
 use common::{Lab, stderr, stdout};
 use lockstep::events::Event;
-use lockstep_testkit::margin;
+use lockstep_testkit::python::assert_prints_alike;
+use lockstep_testkit::{Job, margin};
 
 fn toy_model() -> &'static Path {
     cargo_bin!("lab-02-toy-model")
@@ -89,4 +90,14 @@ fn rejects_bad_arguments_with_exit_code_2() {
         let run = Lab::new().run(binary, &args).code(2).stdout("");
         assert!(stderr(&run).contains(named), "{}", stderr(&run));
     }
+}
+
+#[test]
+fn the_toy_models_losses_are_those_of_the_python_script() {
+    let Some(twin) = Job::in_python("lab 02 and its Python script") else { return };
+    let python = twin.alone(&[concat!(env!("CARGO_MANIFEST_DIR"), "/spawn_ddp.py"), "--nprocs", "3"]);
+    assert!(python.status.success(), "{}", String::from_utf8_lossy(&python.stderr));
+    let own = Lab::new().run(toy_model(), &["--nprocs", "3", "--device", "cpu"]).success();
+    let python = String::from_utf8(python.stdout).unwrap();
+    assert_prints_alike(&stdout(&own), &python, &["Running ", "loss "], 1e-3);
 }

@@ -7,7 +7,9 @@ use std::process::{Command, Output, Stdio};
 
 use assert_cmd::cargo::cargo_bin;
 use c10d::{Store, TcpStoreOptions};
-use lockstep_testkit::{clear_launcher, margin};
+use lockstep_testkit::python::assert_prints_alike;
+use lockstep_testkit::{Job, clear_launcher, margin};
+use tch::Tensor;
 use tempfile::TempDir;
 
 const MNIST: [&str; 8] = ["--samples", "37", "--batch-size", "4", "--epochs", "1", "--device", "cpu"];
@@ -171,4 +173,27 @@ fn pythons_torchrun_starts_both_programs() {
         assert!(printed.contains("[rank 1] Epoch 0 | Batchsize: "), "{printed}");
         assert!(program != line() || distance(&printed, 0) < 0.1, "{printed}");
     }
+}
+
+#[test]
+fn two_ranks_print_and_learn_what_two_ranks_of_the_python_script_do() {
+    let Some(mut twin) = Job::in_python("lab 03 and its Python script") else { return };
+    lockstep::data::Digits::write_idx(&twin.path("digits"), 3, 300, 75).unwrap();
+    let args = ["--data", "digits", "--epochs", "2", "--seed", "3", "--weights", "weights"];
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/torchrun_env.py");
+    let python = twin.attempt(2, &[&[script], &args[..]].concat());
+    assert!(python.succeeded(), "{}", python.stderr());
+    let mut job = Job::new(mnist());
+    let own = job.attempt(2, &[&["--samples", "300", "--device", "cpu"], &args[2..]].concat());
+    assert!(own.succeeded(), "{}", own.stderr());
+    assert_prints_alike(&own.stdout(), &python.stdout(), &["Epoch"], 1e-3);
+
+    let weights = |job: &Job| Tensor::read_safetensors(job.path("weights/rank-1.safetensors")).unwrap();
+    let (mut own, mut python) = (weights(&job), weights(&twin));
+    own.sort_by(|(one, _), (other, _)| one.cmp(other));
+    python.sort_by(|(one, _), (other, _)| one.cmp(other));
+    assert!(own.iter().map(|(name, _)| name).eq(python.iter().map(|(name, _)| name)));
+    let distances = own.iter().zip(&python).map(|((_, own), (_, python))| (own - python).abs().max().double_value(&[]));
+    // Equal to the bit where both are the same libtorch. Weights of other batches are 0.1 away.
+    margin::below("distance of the weights from Python's", distances.fold(0.0, f64::max), 1e-4);
 }

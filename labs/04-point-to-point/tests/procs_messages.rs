@@ -6,6 +6,7 @@
 use std::process::Output;
 
 use assert_cmd::cargo::cargo_bin;
+use lockstep_testkit::python::assert_prints_alike;
 use lockstep_testkit::{Job, Running};
 
 /// Short measurements: the tests do not check times.
@@ -203,4 +204,15 @@ fn pythons_torchrun_starts_the_program() {
     let output = Running::start(torchrun).end();
     assert!(output.status.success(), "{}", text(&output.stderr));
     check_results(&job, 2);
+}
+
+#[test]
+fn three_ranks_print_what_three_ranks_of_the_python_script_do() {
+    let Some(mut twin) = Job::in_python("lab 04 and its Python script") else { return };
+    let python = twin.attempt(3, &[concat!(env!("CARGO_MANIFEST_DIR"), "/point_to_point.py")]);
+    assert!(python.succeeded(), "{}", python.stderr());
+    let own = lab().attempt(3, &QUICK);
+    assert!(own.succeeded(), "{}", own.stderr());
+    let words = ["has data ", "ring: ", "start to send, then receive: "];
+    assert_prints_alike(&own.stdout(), &python.stdout(), &words, 0.0);
 }

@@ -6,7 +6,7 @@ mod common;
 
 use assert_cmd::cargo::cargo_bin;
 use common::{lab, results, text};
-use lockstep_testkit::Running;
+use lockstep_testkit::{Job, Running};
 use serde_json::{Value, json};
 
 /// All lessons except `timing`, whose numbers vary.
@@ -136,4 +136,23 @@ fn pythons_torchrun_starts_it() {
     let output = Running::start(torchrun).end();
     assert!(output.status.success(), "{}", text(&output.stderr));
     check(2, 0, &results(&job, 2));
+}
+
+#[test]
+fn every_rank_holds_what_it_holds_in_the_python_script() {
+    let Some(mut twin) = Job::in_python("lab 05 and its Python script") else { return };
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/collectives.py");
+    let python = twin.attempt(3, &[script, "--results", "results"]);
+    assert!(python.succeeded(), "{}", python.stderr());
+    let mut job = lab();
+    let own = job.attempt(3, &arguments(&[]));
+    assert!(own.succeeded(), "{}", own.stderr());
+    for (rank, (own, python)) in results(&job, 3).iter().zip(results(&twin, 3)).enumerate() {
+        let python = python.as_object().unwrap();
+        assert_eq!(python.len(), 11);
+        for (lesson, held) in python {
+            let is_result = lesson != "reduce" || rank == 0;
+            assert!(!is_result || own[lesson] == *held, "{lesson} on rank {rank}: {} and {held}", own[lesson]);
+        }
+    }
 }

@@ -7,7 +7,8 @@ mod common;
 use common::{job_with, new_job, quick, undisturbed};
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Phase};
-use lockstep_testkit::{kill, while_saving};
+use lockstep_testkit::python::assert_prints_alike;
+use lockstep_testkit::{Job, kill, while_saving};
 
 /// Kills ranks at six points, one per attempt: before the first snapshot, right after one, at the start and end of an epoch.
 fn survives_kills(world: usize) {
@@ -152,4 +153,21 @@ fn resumes_a_finished_run_with_more_epochs() {
     let three = quick("mlp", "3");
     assert!(job.attempt(2, &three).succeeded());
     assert!(job.weights(2) == undisturbed(2, &three));
+}
+
+#[test]
+fn a_resumed_python_script_prints_what_an_undisturbed_run_does() {
+    let Some(mut twin) = Job::in_python("lab 06 and its Python script") else { return };
+    lockstep::data::Digits::write_idx(&twin.path("digits"), 3, 300, 75).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/snapshot_resume.py");
+    let mut printed = String::new();
+    for epochs in ["1", "2"] {
+        let python = twin.attempt(2, &[script, "--data", "digits", "--seed", "3", "--epochs", epochs]);
+        assert!(python.succeeded(), "{}", python.stderr());
+        printed += &python.stdout();
+    }
+    assert!(printed.contains("Resuming training from snapshot at Epoch 1\n"), "{printed}");
+    let own = new_job().attempt(2, &["--samples", "300", "--seed", "3", "--epochs", "2", "--device", "cpu"]);
+    assert!(own.succeeded(), "{}", own.stderr());
+    assert_prints_alike(&own.stdout(), &printed, &["Epoch: "], 1e-3);
 }

@@ -12,6 +12,7 @@ use common::{job_with, lab, new_job, numbers, quick, tensors, text};
 use lockstep::data::Split;
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, Phase};
+use lockstep_testkit::python::assert_prints_alike;
 use lockstep_testkit::{Job, Running, margin, while_saving};
 use lockstep_vision::Objects;
 use tch::{Kind, Tensor};
@@ -256,4 +257,25 @@ fn pythons_torchrun_starts_the_lab() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("Epoch: 1, Accuracy: "), "{}", text(&output.stdout));
     job.weights(2);
+}
+
+#[test]
+fn two_ranks_have_the_losses_of_two_ranks_of_the_python_script() {
+    let Some(mut twin) = Job::in_python("lab 07 and its Python script") else { return };
+    let mut draw = twin.command(assert_cmd::cargo::cargo_bin!("lab-07-draw-objects"));
+    draw.args(["objects", "--samples", "32", "--seed", "3"]);
+    assert!(Running::start(draw).end().status.success());
+    let args = ["--epochs", "1", "--batch-size", "8", "--seed", "3", "--lr", "0.001"];
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/cifar_resnet.py");
+    let python = twin.attempt(2, &[&[script, "--data", "objects"], &args[..]].concat());
+    assert!(python.succeeded(), "{}", python.stderr());
+    let own = succeeds(&mut new_job(), 2, &[&["--samples", "32", "--device", "cpu"], &args[..]].concat());
+    // Before the first epoch, over it, and after it. A rounding that moves a number across a ReLU's zero changes what follows.
+    assert_prints_alike(&own.stdout(), &python.stdout(), &["Epoch: 0, "], 1e-3);
+    for (words, count) in [("train loss: ", 1), ("Loss: ", 2)] {
+        let [own, python] = [&own, &python].map(|ended| numbers(&ended.stdout(), words));
+        assert_eq!((own.len(), python.len()), (count, count), "{words}");
+        let alike = own.iter().zip(&python).all(|(own, python)| (own - python).abs() < 0.02);
+        assert!(alike, "{words}{own:?} and {python:?} in Python");
+    }
 }

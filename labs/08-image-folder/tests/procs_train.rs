@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use common::{best, draw, draw_houses, job_with, lines, new_job, quick, tensors};
 use lockstep::events::Event;
 use lockstep::loss::CrossEntropy;
+use lockstep_testkit::python::assert_prints_alike;
 use lockstep_testkit::{Job, kill, margin};
 use tch::Tensor;
 
@@ -313,4 +314,25 @@ fn the_schedule_reduces_the_rate_after_its_patience_even_with_a_kill_in_between(
     let at = |words: &str| printed.find(words).unwrap();
     assert!(at("(Epoch 6/8) Val loss") < at("learning rate") && at("learning rate") < at("(Epoch 7/8) Val loss"));
     assert!(job.weights(2) == lockstep_testkit::undisturbed(common::lab(), 2, &args), "the weights have other bits");
+}
+
+#[test]
+fn the_python_script_measures_the_best_model_as_the_lab_does() {
+    let Some(mut twin) = Job::in_python("lab 08 and its Python script") else { return };
+    draw_houses(&twin);
+    let (houses, best) = (twin.path("houses"), twin.path("best.safetensors"));
+    let (houses, best) = (houses.to_str().unwrap(), best.to_str().unwrap());
+    let args = ["--data", houses, "--best", best, "--batch-size", "4", "--image-size", "40"];
+    let own =
+        succeeds(&mut new_job(), 2, &[&["--epochs", "1", "--lr", "0.0001", "--device", "cpu"], &args[..]].concat());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/image_folder.py");
+    let python = twin.attempt(2, &[&[script, "--epochs", "0"], &args[..]].concat());
+    assert!(python.succeeded(), "{}", python.stderr());
+    // Two decoders and two resizers round a pixel differently.
+    let without_epoch = own.stdout().replace("(Epoch 1/1) ", "");
+    assert_prints_alike(&without_epoch, &python.stdout(), &["Best model "], 0.02);
+
+    // And it trains.
+    let python = twin.attempt(2, &[&[script, "--epochs", "1", "--lr", "0.001"], &args[..]].concat());
+    assert!(python.succeeded() && python.stdout().contains("(Epoch 1/1) Val loss: "), "{}", python.stderr());
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use lockstep::events::Event;
+use lockstep_testkit::python::assert_prints_alike;
 use lockstep_testkit::{Job, margin};
 use tch::{Kind, Tensor};
 
@@ -155,4 +156,20 @@ fn the_event_file_names_a_straggler() {
     let late =
         |(_, event): &(u32, Event)| matches!(event, Event::Late { ranks, share, .. } if *ranks == [1] && *share > 0.5);
     assert!(job.events()[&0].iter().any(late), "{:?}", job.events()[&0]);
+}
+
+#[test]
+fn passes_and_compression_learn_what_they_do_in_the_python_script() {
+    let Some(mut twin) = Job::in_python("lab 11 and its Python script") else { return };
+    lockstep::data::Digits::write_idx(&twin.path("digits"), 3, 300, 1).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scaling.py");
+    for how in [["--accumulate", "3"], ["--hook", "fp16"]] {
+        let args = [&["--seed", "3", "--epochs", "2", "--width", "32"], &how[..]].concat();
+        let python = twin.attempt(2, &[&[script, "--data", "digits"], &args[..]].concat());
+        assert!(python.succeeded(), "{}", python.stderr());
+        let own = Job::new(lab()).attempt(2, &[&["--samples", "300", "--device", "cpu"], &args[..]].concat());
+        assert!(own.succeeded(), "{}", own.stderr());
+        // An accuracy is in percent: one of 300 answers is 0.33.
+        assert_prints_alike(&own.stdout(), &python.stdout(), &["final loss "], 1e-3);
+    }
 }
