@@ -2,15 +2,18 @@
 //! ranks are there, and to its end.
 //!
 //! Each rank holds a connection to the bench. So the bench sees when a rank is there and when it has died, without polling. Agents
-//! and ranks end with the bench, however it ends.
+//! and ranks end with the bench, however it ends. [`loss`] takes a rank or a node away.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod connection;
+mod loss;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -19,12 +22,13 @@ use anyhow::{Context, ensure};
 use lockstep_process::{Exit, Process, Signal, Signals, proc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, kill_process_group};
+use rustix::process::kill_process_group;
 use tempfile::TempDir;
 
 use super::launcher::{Launcher, Shape};
-use super::rank::Hello;
 use crate::exit::Interrupted;
+
+use connection::{Connection, accepted};
 
 /// The last lines of an agent's output that an error shows.
 const LINES: usize = 8;
@@ -32,28 +36,43 @@ const LINES: usize = 8;
 const GRACE: Duration = Duration::from_secs(5);
 /// Open files of this process besides the ranks' connections and the agents.
 const OTHER_FILES: usize = 64;
+/// The socket's name in the job's folder.
+const SOCKET: &str = "ranks";
+
+/// A moment of a job: see [`Job::mark`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Mark(u64);
+
+impl Mark {
+    /// Before the first rank.
+    pub(super) const START: Mark = Mark(0);
+}
 
 /// A running job. Dropping it ends all its processes.
 pub(super) struct Job<'a> {
-    name: &'static str,
+    launcher: Launcher,
+    program: Vec<OsString>,
     shape: Shape,
-    agents: Vec<Process>,
-    /// Those of them whose end was seen: only then is it no longer waited for.
-    ended: BTreeSet<usize>,
+    restarts: usize,
+    /// Of the rendezvous of several agents.
+    port: u16,
+    agents: Vec<Agent>,
+    /// Agents that were started so far.
+    started: usize,
     listener: UnixListener,
     ranks: Vec<Connection>,
+    /// Ranks that came so far.
+    came: u64,
     signals: &'a Signals,
     patience: Duration,
     folder: TempDir,
 }
 
-/// The connection of one rank.
-struct Connection {
-    stream: UnixStream,
-    text: Vec<u8>,
-    hello: Option<Hello>,
-    /// What it said after that.
-    answers: VecDeque<String>,
+struct Agent {
+    number: usize,
+    process: Process,
+    /// Its end was seen: only then is it no longer waited for.
+    ended: bool,
 }
 
 impl<'a> Job<'a> {
@@ -69,48 +88,72 @@ impl<'a> Job<'a> {
         patience: Duration,
         signals: &'a Signals,
     ) -> anyhow::Result<Self> {
-        let files = shape.ranks + shape.agents + OTHER_FILES;
-        lockstep_process::raise_open_files(shape.ranks, files as u64)?;
-        let folder = tempfile::tempdir().context("cannot make a folder for the job")?;
-        let socket = folder.path().join("ranks");
-        let listener = UnixListener::bind(&socket).context("cannot listen for ranks")?;
-        listener.set_nonblocking(true)?;
-        let mut job = Job {
-            name: launcher.name,
-            shape,
-            agents: Vec::new(),
-            ended: BTreeSet::new(),
-            listener,
-            ranks: Vec::new(),
-            signals,
-            patience,
-            folder,
-        };
-        let port = if shape.agents == 1 { 0 } else { free_port()? };
-        for number in 0..shape.agents {
-            let mut command = launcher.command(shape, restarts, port);
-            // Ranks of one machine need not find each other by its name.
-            command.env("GLOO_SOCKET_IFNAME", "lo");
-            command.args(program).arg(&socket);
-            // torchrun leaves its folder of logs behind.
-            command.env("TMPDIR", job.folder.path()).stdin(Stdio::null()).process_group(0);
-            let output = File::create(job.output(number)).context("cannot make a file for an agent's output")?;
-            command.stdout(output.try_clone()?).stderr(output);
-            let agent = Process::start(&mut command);
-            job.agents.push(agent.with_context(|| format!("cannot start {}", command.get_program().display()))?);
-        }
+        let mut job = Self::without_agents(launcher, program, shape, restarts, patience, signals)?;
+        (0..shape.agents).try_for_each(|_| job.start_agent())?;
         Ok(job)
     }
 
-    /// Waits until all ranks are there that were started after this number of restarts or more.
+    fn without_agents(
+        launcher: &Launcher,
+        program: &[OsString],
+        shape: Shape,
+        restarts: usize,
+        patience: Duration,
+        signals: &'a Signals,
+    ) -> anyhow::Result<Self> {
+        let files = shape.ranks + shape.agents + OTHER_FILES;
+        lockstep_process::raise_open_files(shape.ranks, files as u64)?;
+        let folder = tempfile::tempdir().context("cannot make a folder for the job")?;
+        let listener = UnixListener::bind(folder.path().join(SOCKET)).context("cannot listen for ranks")?;
+        listener.set_nonblocking(true)?;
+        Ok(Job {
+            launcher: launcher.clone(),
+            program: program.into(),
+            shape,
+            restarts,
+            port: if shape.agents == 1 { 0 } else { free_port()? },
+            agents: Vec::new(),
+            started: 0,
+            listener,
+            ranks: Vec::new(),
+            came: 0,
+            signals,
+            patience,
+            folder,
+        })
+    }
+
+    fn start_agent(&mut self) -> anyhow::Result<()> {
+        let number = self.started;
+        let mut command = self.launcher.command(self.shape, self.restarts, self.port);
+        // Ranks of one machine need not find each other by its name.
+        command.env("GLOO_SOCKET_IFNAME", "lo");
+        command.args(&self.program).arg(self.folder.path().join(SOCKET));
+        // torchrun leaves its folder of logs behind.
+        command.env("TMPDIR", self.folder.path()).stdin(Stdio::null()).process_group(0);
+        let output = File::create(self.output(number)).context("cannot make a file for an agent's output")?;
+        command.stdout(output.try_clone()?).stderr(output);
+        let process = Process::start(&mut command);
+        let process = process.with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        self.agents.push(Agent { number, process, ended: false });
+        self.started += 1;
+        Ok(())
+    }
+
+    /// The ranks that come from now on are the new ones, for [`Self::until_up`] and [`Self::until_gone`].
+    pub(super) fn mark(&self) -> Mark {
+        Mark(self.came)
+    }
+
+    /// Waits until all ranks are there, and came after the mark.
     ///
     /// # Errors
     /// [`Interrupted`]; an agent has ended; ranks are missing when the time is over.
-    pub(super) fn until_up(&mut self, restart: u32) -> anyhow::Result<()> {
-        let (begun, size) = (Instant::now(), self.shape.ranks);
-        while self.up(restart).len() < size {
+    pub(super) fn until_up(&mut self, mark: Mark) -> anyhow::Result<()> {
+        let (begun, size) = (Instant::now(), self.ranks_of_agents());
+        while self.up(mark).len() < size {
             if !self.wait(begun + self.patience)? {
-                let up = self.up(restart);
+                let up = self.up(mark);
                 let missing: Vec<_> =
                     (0..size).filter(|rank| !up.contains(rank)).map(|rank| rank.to_string()).collect();
                 let (seconds, missing) = (begun.elapsed().as_secs(), missing.join(", "));
@@ -121,14 +164,13 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    /// Waits until no rank of this restart or an earlier one is left.
+    /// Waits until no rank is left that came before the mark.
     ///
     /// # Errors
     /// As [`Self::until_up`].
-    pub(super) fn until_gone(&mut self, restart: u32) -> anyhow::Result<()> {
+    pub(super) fn until_gone(&mut self, mark: Mark) -> anyhow::Result<()> {
         let begun = Instant::now();
-        let of = |rank: &&Connection| rank.hello.is_some_and(|hello| hello.restart <= restart);
-        while let Some(left) = self.ranks.iter().find(of) {
+        while let Some(left) = self.ranks.iter().find(|rank| !rank.is_after(mark)) {
             let rank = left.hello.map_or(0, |hello| hello.rank);
             let over = !self.wait(begun + self.patience)?;
             ensure!(!over, "after {} s rank {rank} still runs{}", begun.elapsed().as_secs(), self.last_lines());
@@ -143,9 +185,7 @@ impl<'a> Job<'a> {
     /// As [`Self::until_up`]; rank 0 has ended.
     pub(super) fn ask(&mut self, line: &str) -> anyhow::Result<String> {
         let begun = Instant::now();
-        let asked = writeln!(self.rank_0()?.stream, "{line}");
-        // A rank that has just ended is reported with its reason below.
-        asked.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })?;
+        self.tell(line)?;
         loop {
             if let Some(answer) = self.rank_0()?.answers.pop_front() {
                 return Ok(answer);
@@ -154,6 +194,16 @@ impl<'a> Job<'a> {
             ensure!(!over, "rank 0 has not answered after {} s{}", begun.elapsed().as_secs(), self.last_lines());
             self.all_agents_run()?;
         }
+    }
+
+    /// Sends rank 0 a line.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(super) fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+        let told = writeln!(self.rank_0()?.stream, "{line}");
+        // A rank that has just ended is reported with its reason when its answer is awaited.
+        Ok(told.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })?)
     }
 
     fn rank_0(&mut self) -> anyhow::Result<&mut Connection> {
@@ -170,35 +220,16 @@ impl<'a> Job<'a> {
     /// Waits a little until the agents have ended: one that sees a rank fail prints the reason first.
     fn let_agents_report(&mut self) -> anyhow::Result<()> {
         let until = Instant::now() + GRACE;
-        while self.ended.len() < self.agents.len() && self.wait(until)? {}
+        while self.agents.iter().any(|agent| !agent.ended) && self.wait(until)? {}
         Ok(())
-    }
-
-    /// Kills a rank as the kernel's out-of-memory killer would, and returns when that was.
-    ///
-    /// # Errors
-    /// It is not there.
-    pub(super) fn kill(&self, rank: usize) -> anyhow::Result<Instant> {
-        let mut hellos = self.ranks.iter().filter_map(|connection| connection.hello);
-        let hello = hellos.find(|hello| hello.rank == rank).with_context(|| format!("rank {rank} is not there"))?;
-        let pid = Pid::from_raw(hello.pid).context("process 0 is no rank")?;
-        let now = Instant::now();
-        // It has not ended: its connection is open, and its agent has yet to reap it.
-        rustix::process::kill_process(pid, Signal::KILL)?;
-        Ok(now)
-    }
-
-    /// The restarts before the ranks that are there now.
-    pub(super) fn restart(&self) -> u32 {
-        self.ranks.iter().filter_map(|rank| rank.hello).map(|hello| hello.restart).max().unwrap_or(0)
     }
 
     /// Resident memory of the agents, with their helpers and without ranks: bytes of each, on average.
     pub(super) fn memory(&self) -> f64 {
         let workers: BTreeSet<i32> = self.ranks.iter().filter_map(|rank| Some(rank.hello?.pid)).collect();
         let parents = parents();
-        let of_agent = |agent: &Process| {
-            let agent = agent.pid().as_raw_pid();
+        let of_agent = |agent: &Agent| {
+            let agent = agent.process.pid().as_raw_pid();
             let helpers = proc::descendants(agent, &parents);
             let all = helpers.into_iter().chain([agent]).filter(|pid| !workers.contains(pid));
             all.collect::<BTreeSet<_>>().into_iter().map(resident).sum::<u64>()
@@ -225,43 +256,45 @@ impl<'a> Job<'a> {
             let _ = rank.stream.write_all(b"\n");
         }
         let begun = Instant::now();
-        for number in 0..self.agents.len() {
-            while self.agents[number].ended()?.is_none() {
+        for place in 0..self.agents.len() {
+            while self.agents[place].process.ended()?.is_none() {
                 let over = !self.wait(begun + self.patience)?;
-                ensure!(
-                    !over,
-                    "agent {number} has not ended after {} s{}",
-                    begun.elapsed().as_secs(),
-                    self.last_lines()
-                );
+                let (number, seconds) = (self.agents[place].number, begun.elapsed().as_secs());
+                ensure!(!over, "agent {number} has not ended after {seconds} s{}", self.last_lines());
             }
         }
-        let ends: Vec<_> = self.agents.iter().map(Process::ended).collect::<io::Result<_>>()?;
-        ensure!(ends.iter().all(|end| *end == Some(Exit::Code(0))), "{} failed{}", self.name, self.last_lines());
+        let ends: Vec<_> = self.agents.iter().map(|agent| agent.process.ended()).collect::<io::Result<_>>()?;
+        let name = self.launcher.name;
+        ensure!(ends.iter().all(|end| *end == Some(Exit::Code(0))), "{name} failed{}", self.last_lines());
         Ok(())
     }
 
     fn all_agents_run(&self) -> anyhow::Result<()> {
-        for (number, agent) in self.agents.iter().enumerate() {
-            if let Some(exit) = agent.ended()? {
-                anyhow::bail!("agent {number} of {} ended too early: {exit}{}", self.name, self.last_lines());
+        for agent in &self.agents {
+            if let Some(exit) = agent.process.ended()? {
+                let (number, name) = (agent.number, self.launcher.name);
+                anyhow::bail!("agent {number} of {name} ended too early: {exit}{}", self.last_lines());
             }
         }
         Ok(())
     }
 
-    /// The ranks that are there.
-    fn up(&self, restart: u32) -> BTreeSet<usize> {
-        let hellos = self.ranks.iter().filter_map(|connection| connection.hello);
-        hellos.filter(|hello| hello.restart >= restart).map(|hello| hello.rank).collect()
+    /// The ranks of the agents that are there now.
+    fn ranks_of_agents(&self) -> usize {
+        self.shape.ranks / self.shape.agents * self.agents.len()
+    }
+
+    /// The ranks that are there and came after the mark.
+    fn up(&self, mark: Mark) -> BTreeSet<usize> {
+        let new = self.ranks.iter().filter(|rank| rank.is_after(mark));
+        new.filter_map(|rank| Some(rank.hello?.rank)).collect()
     }
 
     /// Waits until a rank comes, speaks or goes, an agent ends, or the time is over; then it returns false.
     fn wait(&mut self, until: Instant) -> anyhow::Result<bool> {
         let ready = {
             let ours = [self.listener.as_fd()].into_iter().chain(self.ranks.iter().map(|rank| rank.stream.as_fd()));
-            let agents = self.agents.iter().enumerate().filter(|(number, _)| !self.ended.contains(number));
-            let agents = agents.map(|(_, agent)| agent.as_fd());
+            let agents = self.agents.iter().filter(|agent| !agent.ended).map(|agent| agent.process.as_fd());
             let fds = ours.chain(agents).chain(self.signals.descriptors());
             let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
             let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
@@ -275,13 +308,12 @@ impl<'a> Job<'a> {
             return Err(Interrupted { signal }.into());
         }
         while let Some(stream) = accepted(&self.listener)? {
-            self.ranks.push(Connection { stream, text: Vec::new(), hello: None, answers: VecDeque::new() });
+            self.ranks.push(Connection::new(stream, self.came));
+            self.came += 1;
         }
         self.ranks.retain_mut(Connection::is_open);
-        for (number, agent) in self.agents.iter().enumerate() {
-            if agent.ended()?.is_some() {
-                self.ended.insert(number);
-            }
+        for agent in &mut self.agents {
+            agent.ended = agent.process.ended()?.is_some();
         }
         Ok(ready)
     }
@@ -293,7 +325,7 @@ impl<'a> Job<'a> {
     /// The end of what the first agent with any output printed, as the end of an error.
     fn last_lines(&self) -> String {
         let read = |agent| fs::read(self.output(agent)).unwrap_or_default();
-        let mut texts = (0..self.agents.len()).map(read).filter(|text| !text.is_empty());
+        let mut texts = (0..self.started).map(read).filter(|text| !text.is_empty());
         let text = texts.next().unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<_> = text.lines().collect();
@@ -307,48 +339,15 @@ impl Drop for Job<'_> {
         // Ranks end with their connections.
         self.ranks.clear();
         for agent in &self.agents {
-            let _ = agent.signal(Signal::TERM);
+            let _ = agent.process.signal(Signal::TERM);
         }
         let until = Instant::now() + GRACE;
         for agent in &mut self.agents {
-            agent.wait_until(until);
+            agent.process.wait_until(until);
             // It is not reaped, so its id is still its own.
-            let _ = kill_process_group(agent.pid(), Signal::KILL);
-            let _ = agent.child.wait();
+            let _ = kill_process_group(agent.process.pid(), Signal::KILL);
+            let _ = agent.process.child.wait();
         }
-    }
-}
-
-impl Connection {
-    /// Reads what the rank sends. False when it has ended.
-    fn is_open(&mut self) -> bool {
-        let mut bytes = [0; 256];
-        loop {
-            match self.stream.read(&mut bytes) {
-                Ok(0) => return false,
-                Ok(count) => self.text.extend_from_slice(&bytes[..count]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return false,
-            }
-        }
-        while let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.text.drain(..=end).collect();
-            let line = String::from_utf8_lossy(&line[..end]).into_owned();
-            match self.hello {
-                None => self.hello = Hello::parse(&line),
-                Some(_) => self.answers.push_back(line),
-            }
-        }
-        true
-    }
-}
-
-fn accepted(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
-    match listener.accept() {
-        Ok((stream, _)) => stream.set_nonblocking(true).map(|()| Some(stream)),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(error),
     }
 }
 
@@ -377,7 +376,7 @@ mod tests {
     fn failure(script: &str, patience: Duration) -> String {
         let signals = Signals::default();
         let mut job = Job::start(&fake(script), &[], SHAPE, 0, patience, &signals).unwrap();
-        format!("{:#}", job.until_up(0).unwrap_err())
+        format!("{:#}", job.until_up(Mark::START).unwrap_err())
     }
 
     #[test]

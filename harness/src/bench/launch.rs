@@ -7,7 +7,7 @@ use clap::Args;
 use lockstep_process::Signals;
 
 use super::frame::Frame;
-use super::job::Job;
+use super::job::{Job, Mark};
 use super::launcher::{Launcher, Shape, idle_rank};
 use super::machine::rank_labels;
 use super::results::Unit;
@@ -64,11 +64,7 @@ pub(super) fn launchers(frame: &Frame) -> anyhow::Result<(Vec<Launcher>, Vec<Str
 /// Every number of agents with every number of ranks.
 fn shapes(ranks: &[u16], agents: &[u16]) -> Result<Vec<Shape>, Refused> {
     let all = agents.iter().flat_map(|agents| ranks.iter().map(|ranks| (usize::from(*ranks), usize::from(*agents))));
-    let shape = |(ranks, agents): (usize, usize)| match ranks % agents {
-        0 => Ok(Shape { ranks, agents }),
-        _ => Err(Refused(format!("{agents} agents cannot share {ranks} ranks evenly: choose multiples for --ranks"))),
-    };
-    all.map(shape).collect()
+    all.map(|(ranks, agents)| Shape::of(ranks, agents)).collect()
 }
 
 fn side<'a>(launcher: Launcher, shape: Shape, patience: std::time::Duration, signals: &'a Signals) -> Contestant<'a> {
@@ -76,7 +72,7 @@ fn side<'a>(launcher: Launcher, shape: Shape, patience: std::time::Duration, sig
     let turn = move || {
         let begun = Instant::now();
         let mut job = Job::start(&launcher, &idle_rank(), shape, 0, patience, signals)?;
-        job.until_up(0)?;
+        job.until_up(Mark::START)?;
         let up = begun.elapsed();
         let memory = job.memory();
         let ending = Instant::now();

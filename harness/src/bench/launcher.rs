@@ -7,13 +7,22 @@ use lockstep_process::dying_with_parent;
 
 use super::peer::Python;
 use super::rank::RANK;
+use crate::exit::Refused;
 use crate::report::count;
+
+/// Without it, torchrun of PyTorch 2.11 gives up when a node joins a running job: the agents of the job keep the address of the ranks'
+/// store from their first round (dynamic_rendezvous.py, `next_rendezvous`), and the new one waits a minute for it in the round's keys.
+pub(super) const NOT_SHARED: &str = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE";
 
 /// A launcher with torchrun's flags.
 #[derive(Clone, Debug)]
 pub(super) struct Launcher {
     /// Its name in results.
     pub(super) name: &'static str,
+    /// How many agents may be missing.
+    spare: usize,
+    /// What `--rdzv-conf` gives, if anything.
+    conf: Option<String>,
     words: Vec<OsString>,
     /// Makes the command that starts a program.
     start: fn(&OsStr) -> Command,
@@ -30,13 +39,22 @@ pub(super) struct Shape {
 impl Launcher {
     /// `lockstep run`.
     pub(super) fn own() -> Self {
-        Launcher { name: "lockstep", words: vec![this_program(), "run".into()], start: dying_with_parent }
+        Launcher::new("lockstep", vec![this_program(), "run".into()], dying_with_parent)
     }
 
     /// torchrun.
     pub(super) fn torchrun(python: &Python) -> Self {
         let words = vec![python.program.clone().into(), "-m".into(), "torch.distributed.run".into()];
-        Launcher { name: "torchrun", words, start: dying_with_parent }
+        Launcher::new("torchrun", words, dying_with_parent)
+    }
+
+    fn new(name: &'static str, words: Vec<OsString>, start: fn(&OsStr) -> Command) -> Self {
+        Launcher { name, spare: 0, conf: None, words, start }
+    }
+
+    /// Lets jobs of several agents go on with one less. `conf` is the rendezvous's.
+    pub(super) fn elastic(self, conf: Option<String>) -> Self {
+        Launcher { spare: 1, conf, ..self }
     }
 
     /// The command of one agent of a job.
@@ -49,10 +67,26 @@ impl Launcher {
         } else {
             let endpoint = format!("--rdzv-endpoint=127.0.0.1:{port}");
             let id = format!("--rdzv-id=bench-{port}");
-            command.args([format!("--nnodes={}", shape.agents), "--rdzv-backend=c10d".into(), endpoint, id]);
+            let most = shape.agents;
+            let nodes = if self.spare == 0 { most.to_string() } else { format!("{}:{most}", most - self.spare) };
+            command.args([format!("--nnodes={nodes}"), "--rdzv-backend=c10d".into(), endpoint, id]);
+            command.args(self.conf.iter().map(|conf| format!("--rdzv-conf={conf}")));
+            if self.spare > 0 {
+                command.env(NOT_SHARED, "1");
+            }
         }
         command.arg("--no-python");
         command
+    }
+}
+
+impl Shape {
+    /// # Errors
+    /// The ranks cannot be shared evenly.
+    pub(super) fn of(ranks: usize, agents: usize) -> Result<Self, Refused> {
+        let uneven =
+            || Refused(format!("{agents} agents cannot share {ranks} ranks evenly: choose multiples for --ranks"));
+        ranks.is_multiple_of(agents).then_some(Shape { ranks, agents }).ok_or_else(uneven)
     }
 }
 
@@ -79,7 +113,7 @@ pub(super) mod testing {
     /// A launcher that is a line of shell.
     pub(in crate::bench) fn fake(script: &str) -> Launcher {
         let words = ["sh", "-c", script, "fake"].map(OsString::from).into();
-        Launcher { name: "fake", words, start: |program| Command::new(program) }
+        Launcher::new("fake", words, |program| Command::new(program))
     }
 }
 
@@ -90,11 +124,12 @@ mod tests {
 
     #[test]
     fn agents_get_the_flags_of_their_place() {
-        let words = |shape| {
-            let command = fake("").command(shape, 3, 4711);
+        let words_of = |launcher: Launcher, shape| {
+            let command = launcher.command(shape, 3, 4711);
             let words: Vec<_> = command.get_args().skip(3).map(|word| word.to_str().unwrap().to_owned()).collect();
             words.join(" ")
         };
+        let words = |shape| words_of(fake(""), shape);
         let alone = "--nproc-per-node=2 --max-restarts=3 --local-addr=127.0.0.1 --standalone --no-python";
         assert_eq!(words(Shape { ranks: 2, agents: 1 }), alone);
         assert_eq!(
@@ -102,5 +137,7 @@ mod tests {
             "--nproc-per-node=2 --max-restarts=3 --local-addr=127.0.0.1 --nnodes=4 --rdzv-backend=c10d \
              --rdzv-endpoint=127.0.0.1:4711 --rdzv-id=bench-4711 --no-python"
         );
+        let elastic = words_of(fake("").elastic(Some("last_call_timeout=1".into())), Shape { ranks: 8, agents: 4 });
+        assert!(elastic.contains("--nnodes=3:4 ") && elastic.contains("--rdzv-conf=last_call_timeout=1 "), "{elastic}");
     }
 }

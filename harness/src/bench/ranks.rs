@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::frame::Frame;
-use super::job::Job;
+use super::job::{Job, Mark};
 use super::launcher::{Launcher, Shape};
 use super::peer::Python;
 use crate::lab_run::program_beside;
@@ -33,7 +33,7 @@ const TWIN: &str = concat!(
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     pub(super) name: &'static str,
-    words: Vec<OsString>,
+    pub(super) words: Vec<OsString>,
 }
 
 /// What carries the collectives of our ranks.
@@ -157,7 +157,7 @@ impl<'a> Ranks<'a> {
 
     fn start(&self) -> anyhow::Result<Job<'a>> {
         let mut job = Job::start(&Launcher::own(), &self.program.words, self.shape, 0, self.patience, self.signals)?;
-        job.until_up(0)?;
+        job.until_up(Mark::START)?;
         Ok(job)
     }
 }

@@ -90,12 +90,37 @@ fn launch_measures_each_shape_and_every_file_has_the_same_numbers() {
 #[test]
 fn recovery_kills_a_rank_in_each_round_and_all_come_back() {
     let site = Site::new();
-    let words = ["recovery", "--ranks=2", "--rounds=2", "--warm-up=1", "--report=all.json"];
+    let words =
+        ["recovery", "--lose=worker", "--work=idle", "--ranks=2", "--rounds=2", "--warm-up=1", "--report=all.json"];
     let ended = ended(&site, &words).code(0);
     assert_printed("recovery", &ended.out);
     let results = json(&site);
     for measure in results["measures"].as_array().unwrap() {
         assert_eq!(measure["sides"][0]["samples"].as_array().unwrap().len(), 2);
+    }
+    site.await_no_process();
+    assert_eq!(site.leftovers(), [] as [std::path::PathBuf; 0]);
+}
+
+#[test]
+fn recovery_kills_a_node_and_those_left_train_with_the_next_one() {
+    if !ranks_are_built() {
+        return;
+    }
+    let site = Site::new();
+    let words =
+        ["recovery", "--work=train", "--ranks=3", "--nodes=3", "--rounds=2", "--warm-up=0", "--report=all.json"];
+    let ended = ended(&site, &words).code(0);
+    let samples = first_samples(&site, &ended);
+    assert_eq!(samples.len(), 3 + 5);
+    let sample = |case: &str, quantity: &str| samples[&(format!("3 ranks, {case}"), quantity.to_owned())];
+    let worker = ["survivors stopped", "all ranks up again", "all ranks train again"];
+    let worker = worker.map(|quantity| sample("1 agent, training", quantity));
+    let node = |quantity| sample("3 agents, training: one is lost, then another joins", quantity);
+    let lost = ["survivors stopped", "those left are up again", "those left train again"].map(node);
+    let joined = ["all up with the new node", "all train with the new node"].map(node);
+    for times in [&worker[..], &lost, &joined] {
+        assert!(times[0] > 0.0 && times.is_sorted(), "{samples:?}");
     }
     site.await_no_process();
     assert_eq!(site.leftovers(), [] as [std::path::PathBuf; 0]);
@@ -417,7 +442,15 @@ fn a_peer_that_is_not_at_hand_is_not_measured_and_the_reason_is_kept() {
 fn a_bench_that_is_stopped_keeps_its_complete_rounds_and_leaves_no_process() {
     for signal in [Signal::TERM, Signal::KILL] {
         let site = Site::new();
-        let words = ["recovery", "--ranks=2", "--rounds=1000", "--warm-up=0", "--report=all.json"];
+        let words = [
+            "recovery",
+            "--lose=worker",
+            "--work=idle",
+            "--ranks=2",
+            "--rounds=1000",
+            "--warm-up=0",
+            "--report=all.json",
+        ];
         let running = Running::start(bench(&site, &words));
         running.await_err("round 2 of 1000");
         running.signal(signal);
@@ -493,6 +526,7 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
         &["launch", "--ranks=2", "--agents=16"][..],
         &["launch", "--report=a.pdf"],
         &["recovery", "--ranks=1"],
+        &["recovery", "--ranks=3"],
         &["collectives", "--operations=all"],
         &["predict"],
         &["predict", "cluster.toml", "--picture=picture.png"],
