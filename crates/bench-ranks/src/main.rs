@@ -20,9 +20,9 @@ mod snapshots;
 mod steps;
 mod trace;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,8 +36,8 @@ use serde::Deserialize;
 /// A rank of a bench, started by `lockstep run`
 #[derive(Parser)]
 struct Args {
-    /// The bench's socket
-    socket: PathBuf,
+    /// The bench's socket: a path, or tcp:HOST:PORT:WORD, where WORD is to be sent first
+    socket: String,
     /// What carries the collectives
     #[arg(long, default_value = "gloo", value_parser = backend)]
     backend: Backend,
@@ -97,12 +97,26 @@ fn work(env: &LaunchEnv, args: &Args) -> Result<()> {
 }
 
 /// The connection to the bench.
-struct Bench(BufReader<UnixStream>);
+struct Bench(BufReader<Box<dyn Stream>>);
+
+trait Stream: Read + Write {}
+
+impl<T: Read + Write> Stream for T {}
 
 impl Bench {
-    fn connect(env: &LaunchEnv, socket: &Path) -> Result<Self> {
-        let stream = UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
+    fn connect(env: &LaunchEnv, socket: &str) -> Result<Self> {
+        let failed = || format!("cannot connect to the bench at {socket}");
+        let (stream, word): (Box<dyn Stream>, _) = match socket.strip_prefix("tcp:").and_then(|at| at.rsplit_once(':'))
+        {
+            Some((address, word)) => {
+                let stream = TcpStream::connect(address).with_context(failed)?;
+                stream.set_nodelay(true)?;
+                (Box::new(stream), Some(word))
+            }
+            None => (Box::new(UnixStream::connect(socket).with_context(failed)?), None),
+        };
         let mut bench = Bench(BufReader::new(stream));
+        word.map_or(Ok(()), |word| bench.answer(word))?;
         bench.answer(&format!("{} {} {}", env.rank, env.restart_count, std::process::id()))?;
         Ok(bench)
     }

@@ -13,7 +13,6 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -28,7 +27,7 @@ use tempfile::TempDir;
 use super::launcher::{Launcher, Shape};
 use crate::exit::Interrupted;
 
-use connection::{Connection, accepted};
+use connection::{Connection, Listener};
 
 /// The last lines of an agent's output that an error shows.
 const LINES: usize = 8;
@@ -59,7 +58,7 @@ pub(super) struct Job<'a> {
     agents: Vec<Agent>,
     /// Agents that were started so far.
     started: usize,
-    listener: UnixListener,
+    listener: Listener,
     ranks: Vec<Connection>,
     /// Ranks that came so far.
     came: u64,
@@ -89,7 +88,7 @@ impl<'a> Job<'a> {
         signals: &'a Signals,
     ) -> anyhow::Result<Self> {
         let mut job = Self::without_agents(launcher, program, shape, restarts, patience, signals)?;
-        (0..shape.agents).try_for_each(|_| job.start_agent())?;
+        (0..launcher.processes(shape)).try_for_each(|_| job.start_agent())?;
         Ok(job)
     }
 
@@ -104,8 +103,12 @@ impl<'a> Job<'a> {
         let files = shape.ranks + shape.agents + OTHER_FILES;
         lockstep_process::raise_open_files(shape.ranks, files as u64)?;
         let folder = tempfile::tempdir().context("cannot make a folder for the job")?;
-        let listener = UnixListener::bind(folder.path().join(SOCKET)).context("cannot listen for ranks")?;
-        listener.set_nonblocking(true)?;
+        let listener = if launcher.is_of_this_machine() {
+            Listener::here(&folder.path().join(SOCKET))
+        } else {
+            Listener::anywhere()
+        };
+        let listener = listener.context("cannot listen for ranks")?;
         Ok(Job {
             launcher: launcher.clone(),
             program: program.into(),
@@ -126,11 +129,12 @@ impl<'a> Job<'a> {
     fn start_agent(&mut self) -> anyhow::Result<()> {
         let number = self.started;
         let mut command = self.launcher.command(self.shape, self.restarts, self.port);
-        // Ranks of one machine need not find each other by its name.
-        command.env("GLOO_SOCKET_IFNAME", "lo");
-        command.args(&self.program).arg(self.folder.path().join(SOCKET));
-        // torchrun leaves its folder of logs behind.
-        command.env("TMPDIR", self.folder.path()).stdin(Stdio::null()).process_group(0);
+        if self.launcher.is_of_this_machine() {
+            // Ranks of one machine need not find each other by its name, and torchrun leaves its folder of logs behind.
+            command.env("GLOO_SOCKET_IFNAME", "lo").env("TMPDIR", self.folder.path());
+        }
+        command.args(&self.program).arg(self.listener.argument(&self.folder.path().join(SOCKET))?);
+        command.stdin(Stdio::null()).process_group(0);
         let output = File::create(self.output(number)).context("cannot make a file for an agent's output")?;
         command.stdout(output.try_clone()?).stderr(output);
         let process = Process::start(&mut command);
@@ -281,7 +285,7 @@ impl<'a> Job<'a> {
 
     /// The ranks of the agents that are there now.
     fn ranks_of_agents(&self) -> usize {
-        self.shape.ranks / self.shape.agents * self.agents.len()
+        self.shape.ranks / self.launcher.processes(self.shape) * self.agents.len()
     }
 
     /// The ranks that are there and came after the mark.
@@ -307,8 +311,8 @@ impl<'a> Job<'a> {
         if let Some(signal) = self.signals.arrived() {
             return Err(Interrupted { signal }.into());
         }
-        while let Some(stream) = accepted(&self.listener)? {
-            self.ranks.push(Connection::new(stream, self.came));
+        while let Some(rank) = self.listener.accepted(self.came)? {
+            self.ranks.push(rank);
             self.came += 1;
         }
         self.ranks.retain_mut(Connection::is_open);
@@ -338,7 +342,12 @@ impl Drop for Job<'_> {
     fn drop(&mut self) {
         // Ranks end with their connections.
         self.ranks.clear();
+        let until = Instant::now() + GRACE;
         for agent in &self.agents {
+            if !self.launcher.is_of_this_machine() {
+                // srun kills the agents soon after it is asked to end, and they would leave their folders behind.
+                agent.process.wait_until(until);
+            }
             let _ = agent.process.signal(Signal::TERM);
         }
         let until = Instant::now() + GRACE;

@@ -1,6 +1,7 @@
 //! Launchers with torchrun's flags, and how many ranks and agents they start.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::process::Command;
 
 use lockstep_process::dying_with_parent;
@@ -21,6 +22,8 @@ pub(super) struct Launcher {
     pub(super) name: &'static str,
     /// How many agents may be missing.
     spare: usize,
+    /// The nodes of a Slurm job on which `srun` starts an agent each.
+    hosts: Vec<String>,
     /// What `--rdzv-conf` gives, if anything.
     conf: Option<String>,
     words: Vec<OsString>,
@@ -49,7 +52,7 @@ impl Launcher {
     }
 
     fn new(name: &'static str, words: Vec<OsString>, start: fn(&OsStr) -> Command) -> Self {
-        Launcher { name, spare: 0, conf: None, words, start }
+        Launcher { name, spare: 0, hosts: vec![], conf: None, words, start }
     }
 
     /// Lets jobs of several agents go on with one less. `conf` is the rendezvous's.
@@ -57,11 +60,35 @@ impl Launcher {
         Launcher { spare: 1, conf, ..self }
     }
 
+    /// `lockstep run` on each of these nodes of a Slurm job, by `srun` from the job's script. They find each other on their own.
+    ///
+    /// # Errors
+    /// This program's path is not known; the nodes have it under the same path.
+    pub(super) fn by_srun(hosts: &[String]) -> io::Result<Self> {
+        let words = [srun(hosts), vec![std::env::current_exe()?.into(), "run".into()]].concat();
+        Ok(Launcher { hosts: hosts.into(), ..Launcher::new("lockstep", words, dying_with_parent) })
+    }
+
+    /// Returns true if all its agents are on this machine.
+    pub(super) fn is_of_this_machine(&self) -> bool {
+        self.hosts.is_empty()
+    }
+
+    /// The processes that start a job's agents: the agents themselves, or one `srun`.
+    pub(super) fn processes(&self, shape: Shape) -> usize {
+        if self.is_of_this_machine() { shape.agents } else { 1 }
+    }
+
     /// The command of one agent of a job.
     pub(super) fn command(&self, shape: Shape, restarts: usize, port: u16) -> Command {
         let mut command = (self.start)(&self.words[0]);
         command.args(&self.words[1..]).arg(format!("--nproc-per-node={}", shape.ranks / shape.agents));
-        command.args([format!("--max-restarts={restarts}"), "--local-addr=127.0.0.1".into()]);
+        command.arg(format!("--max-restarts={restarts}"));
+        if !self.is_of_this_machine() {
+            command.arg("--no-python");
+            return command;
+        }
+        command.arg("--local-addr=127.0.0.1");
         if shape.agents == 1 {
             command.arg("--standalone");
         } else {
@@ -94,6 +121,22 @@ impl std::fmt::Display for Shape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}, {}", count(self.ranks, "rank"), count(self.agents, "agent"))
     }
+}
+
+/// Starts a task on each of these nodes, next to the tasks of other steps: most of them wait for their turn.
+pub(super) fn srun(hosts: &[String]) -> Vec<OsString> {
+    let (count, list) = (hosts.len(), hosts.join(","));
+    let words = [
+        "srun".to_owned(),
+        format!("--nodes={count}"),
+        format!("--ntasks={count}"),
+        "--ntasks-per-node=1".to_owned(),
+        format!("--nodelist={list}"),
+        "--overlap".to_owned(),
+        // Otherwise all ranks of a node may share one core.
+        "--cpu-bind=none".to_owned(),
+    ];
+    words.into_iter().map(OsString::from).collect()
 }
 
 /// The program of ranks that do nothing, [`super::rank`].
@@ -137,6 +180,12 @@ mod tests {
             "--nproc-per-node=2 --max-restarts=3 --local-addr=127.0.0.1 --nnodes=4 --rdzv-backend=c10d \
              --rdzv-endpoint=127.0.0.1:4711 --rdzv-id=bench-4711 --no-python"
         );
+        let launcher = Launcher::by_srun(&["n1".into(), "n2".into()]).unwrap();
+        let command = launcher.command(Shape { ranks: 8, agents: 2 }, 0, 0);
+        let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
+        let (srun, own) = words.split_at(words.iter().position(|word| *word == "run").unwrap());
+        assert_eq!(own, ["run", "--nproc-per-node=4", "--max-restarts=0", "--no-python"]);
+        assert!(srun.contains(&"--nodes=2") && srun.contains(&"--nodelist=n1,n2"), "{srun:?}");
         let elastic = words_of(fake("").elastic(Some("last_call_timeout=1".into())), Shape { ranks: 8, agents: 4 });
         assert!(elastic.contains("--nnodes=3:4 ") && elastic.contains("--rdzv-conf=last_call_timeout=1 "), "{elastic}");
     }

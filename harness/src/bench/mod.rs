@@ -7,7 +7,7 @@
 //! - [`store`] measures stores, each a process ([`server`]).
 //! - [`collectives`] measures collectives, [`ddp`] training steps, [`snapshot`] and [`loader`] what their names say, all in [`ranks`]
 //!   that link libtorch; [`model`] fits the α–β model.
-//! - [`scaling`] measures steps by number of ranks, and fits what scales.
+//! - [`scaling`] measures steps by number of ranks, over the [`nodes`] of a Slurm job too, and fits what scales.
 //! - [`trace`] shows when each part of a step happened.
 //! - [`predict`] measures nothing: it computes a step on a cluster.
 //! - [`compare`] reads two files of results.
@@ -28,6 +28,7 @@ mod launcher;
 mod loader;
 mod machine;
 mod model;
+mod nodes;
 mod page;
 mod peer;
 mod picture;

@@ -113,6 +113,7 @@ impl Program {
 pub(super) struct Ranks<'a> {
     pub(super) name: &'static str,
     program: Program,
+    launcher: Launcher,
     shape: Shape,
     patience: Duration,
     signals: &'a Signals,
@@ -120,13 +121,24 @@ pub(super) struct Ranks<'a> {
 }
 
 impl<'a> Ranks<'a> {
-    /// Ranks that start with the first order.
+    /// Ranks of this machine that start with the first order.
     pub(super) fn new(program: &Program, ranks: usize, patience: Duration, signals: &'a Signals) -> Rc<Self> {
-        let (name, program, shape) = (program.name, program.clone(), Shape { ranks, agents: 1 });
-        Rc::new(Ranks { name, program, shape, patience, signals, job: RefCell::new(None) })
+        Self::under(&Launcher::own(), program, Shape { ranks, agents: 1 }, patience, signals)
     }
 
-    /// Those of each side.
+    /// Ranks under this launcher that start with the first order.
+    pub(super) fn under(
+        launcher: &Launcher,
+        program: &Program,
+        shape: Shape,
+        patience: Duration,
+        signals: &'a Signals,
+    ) -> Rc<Self> {
+        let (name, program, launcher) = (program.name, program.clone(), launcher.clone());
+        Rc::new(Ranks { name, program, launcher, shape, patience, signals, job: RefCell::new(None) })
+    }
+
+    /// Those of each side, on this machine.
     pub(super) fn of_each(
         programs: &[Program],
         ranks: usize,
@@ -156,7 +168,7 @@ impl<'a> Ranks<'a> {
     }
 
     fn start(&self) -> anyhow::Result<Job<'a>> {
-        let mut job = Job::start(&Launcher::own(), &self.program.words, self.shape, 0, self.patience, self.signals)?;
+        let mut job = Job::start(&self.launcher, &self.program.words, self.shape, 0, self.patience, self.signals)?;
         job.until_up(Mark::START)?;
         Ok(job)
     }

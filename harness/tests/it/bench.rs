@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
+use assert_cmd::cargo::cargo_bin;
 use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::cluster::Place;
 use crate::run::site::Site;
 use crate::running::{Ended, Running};
 use crate::shown;
@@ -298,6 +300,42 @@ fn scaling_shows_speed_ups_and_what_fits_them() {
     site.assert_no_process();
 }
 
+/// Ranks on the nodes of a job, with the real Slurm in namespaces.
+#[test]
+fn scaling_starts_its_ranks_on_the_nodes_of_a_slurm_job() {
+    let place = Place::new();
+    if !ranks_are_built() || !place.up_with_slurm("bench scaling under Slurm") {
+        return;
+    }
+    let bench =
+        format!("{} bench scaling --models=mlp --modes=weak --batch=2 --steps=1", cargo_bin!("lockstep").display());
+    let words = "--nodes=1,2 --ranks=1,2 --rounds=1 --warm-up=0 --report=all.json";
+    place.site.file("job.sh", &format!("#!/bin/sh\n{bench} {words}\n"));
+    place.sh("ctl", "sbatch --wait --nodes=2 --ntasks-per-node=1 --output=job.out job.sh");
+    let (printed, results) = (place.site.read("job.out"), json(&place.site));
+    let steps = results["measures"].as_array().unwrap().iter().filter(|measure| measure["quantity"] == "step");
+    let found: Vec<_> = steps
+        .map(|measure| {
+            assert!(measure["sides"][0]["samples"][0].as_f64().unwrap() > 0.0, "{measure}");
+            let labels: Vec<&str> = measure["labels"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            let shared = labels.contains(&"2 nodes on 1 machine: not a scaling result");
+            let place = &measure["place"];
+            let number = |value: &Value| value.as_u64().unwrap();
+            (number(&place["ranks"]), number(&place["span"]["nodes"]), number(&place["span"]["machines"]), shared)
+        })
+        .collect();
+    assert_eq!(found, [(1, 1, 1, false), (2, 1, 1, false), (2, 2, 1, true), (4, 2, 1, true)], "{printed}");
+    for text in ["4 on 2 nodes", "no: nodes", "lockstep, between"] {
+        assert!(printed.contains(text), "{text} in {printed}");
+    }
+    let each = place.any(&["exec", "ctl", "--", "sh", "-c", &format!("srun --nodes=2 {bench}")]);
+    each.code(2).says(&["srun has started this bench on each node", "run it once"]);
+    // Steps that outlive the bench would keep their ranks.
+    place.site.until("no step is left", || place.sh("ctl", "squeue --steps --noheader").is_empty());
+    place.ok(&["down"]);
+    place.assert_as_before();
+}
+
 #[test]
 fn trace_shows_every_rank_and_its_files_have_the_same_parts() {
     if !ranks_are_built() {
@@ -531,6 +569,7 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
         &["predict"],
         &["predict", "cluster.toml", "--picture=picture.png"],
         &["scaling", "--ranks=2,4"],
+        &["scaling", "--nodes=1,2"],
         &["predict", "other.json"],
         &["compare", "none.json", "other.json"],
         &["compare", "other.json", "other.json"],

@@ -1,15 +1,101 @@
-//! The bench's end of a rank's socket.
+//! The bench's end of a rank's socket: a Unix socket for ranks of this machine, TCP for those of other nodes.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use super::Mark;
 use crate::bench::rank::Hello;
 
+/// The most bytes of a first line: those of a stranger are not kept.
+const FIRST_LINE: usize = 256;
+
+/// Where ranks connect.
+pub(super) enum Listener {
+    Here(UnixListener),
+    /// Who connects must know the word.
+    Anywhere(TcpListener, String),
+}
+
+/// A rank's socket.
+pub(super) trait Stream: Read + Write + AsFd {}
+
+impl<T: Read + Write + AsFd> Stream for T {}
+
+impl Listener {
+    /// For ranks of this machine, in the folder of their job.
+    pub(super) fn here(socket: &Path) -> io::Result<Self> {
+        let listener = UnixListener::bind(socket)?;
+        listener.set_nonblocking(true)?;
+        Ok(Listener::Here(listener))
+    }
+
+    /// For ranks on other nodes.
+    pub(super) fn anywhere() -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        listener.set_nonblocking(true)?;
+        let mut bytes = [0; 16];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(Listener::Anywhere(listener, format!("{:032x}", u128::from_ne_bytes(bytes))))
+    }
+
+    /// The argument from which a rank knows it: see `crates/bench-ranks`.
+    pub(super) fn argument(&self, socket: &Path) -> io::Result<OsString> {
+        Ok(match self {
+            Listener::Here(_) => socket.into(),
+            Listener::Anywhere(listener, word) => {
+                let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                format!("tcp:{host}:{}:{word}", listener.local_addr()?.port()).into()
+            }
+        })
+    }
+
+    /// The next rank that connects; `place` ranks came before it.
+    pub(super) fn accepted(&self, place: u64) -> io::Result<Option<Connection>> {
+        let stream = match self {
+            Listener::Here(listener) => listener.accept().and_then(|(stream, _)| {
+                stream.set_nonblocking(true)?;
+                Ok(Box::new(stream) as Box<dyn Stream>)
+            }),
+            Listener::Anywhere(listener, _) => listener.accept().and_then(|(stream, _)| {
+                stream.set_nonblocking(true)?;
+                stream.set_nodelay(true)?;
+                Ok(Box::new(stream) as Box<dyn Stream>)
+            }),
+        };
+        let word = match self {
+            Listener::Here(_) => None,
+            Listener::Anywhere(_, word) => Some(word.clone()),
+        };
+        match stream {
+            Ok(stream) => {
+                Ok(Some(Connection { stream, word, place, text: Vec::new(), hello: None, answers: VecDeque::new() }))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Here(listener) => listener.as_fd(),
+            Listener::Anywhere(listener, _) => listener.as_fd(),
+        }
+    }
+}
+
 /// The connection of one rank.
 pub(super) struct Connection {
-    pub(super) stream: UnixStream,
+    pub(super) stream: Box<dyn Stream>,
+    /// The word that must come first.
+    word: Option<String>,
     /// How many ranks came before it.
     place: u64,
     text: Vec<u8>,
@@ -19,15 +105,11 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(stream: UnixStream, place: u64) -> Self {
-        Connection { stream, place, text: Vec::new(), hello: None, answers: VecDeque::new() }
-    }
-
     pub(super) fn is_after(&self, mark: Mark) -> bool {
         self.place >= mark.0
     }
 
-    /// Reads what the rank sends. False when it has ended.
+    /// Reads what the rank sends. False when it has ended, or is none of ours.
     pub(super) fn is_open(&mut self) -> bool {
         let mut bytes = [0; 256];
         loop {
@@ -42,19 +124,55 @@ impl Connection {
         while let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.text.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line[..end]).into_owned();
-            match self.hello {
-                None => self.hello = Hello::parse(&line),
-                Some(_) => self.answers.push_back(line),
+            match (self.word.take(), self.hello) {
+                (Some(word), _) if word != line => return false,
+                (Some(_), _) => {}
+                (None, None) => self.hello = Hello::parse(&line),
+                (None, Some(_)) => self.answers.push_back(line),
             }
         }
-        true
+        self.hello.is_some() || self.text.len() <= FIRST_LINE
     }
 }
 
-pub(super) fn accepted(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
-    match listener.accept() {
-        Ok((stream, _)) => stream.set_nonblocking(true).map(|()| Some(stream)),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(error),
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    /// Connects, sends this, and returns the bench's end when something has come.
+    fn sent(listener: &Listener, text: &str) -> (Connection, TcpStream) {
+        let Listener::Anywhere(tcp, _) = listener else { panic!("no TCP") };
+        let mut rank = TcpStream::connect(tcp.local_addr().unwrap()).unwrap();
+        rank.write_all(text.as_bytes()).unwrap();
+        let connection = loop {
+            if let Some(connection) = listener.accepted(0).unwrap() {
+                break connection;
+            }
+        };
+        let mut readable =
+            [rustix::event::PollFd::from_borrowed_fd(connection.stream.as_fd(), rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut readable, None).unwrap();
+        (connection, rank)
+    }
+
+    #[test]
+    fn a_rank_of_another_node_needs_the_word_of_its_argument() {
+        let listener = Listener::anywhere().unwrap();
+        let argument = listener.argument(Path::new("")).unwrap().into_string().unwrap();
+        let (start, word) = argument.rsplit_once(':').unwrap();
+        assert!(start.starts_with("tcp:") && word.len() == 32, "{argument}");
+        let (mut rank, _end) = sent(&listener, &format!("{word}\n3 0 17\n"));
+        while rank.hello.is_none() {
+            assert!(rank.is_open());
+        }
+        assert_eq!(rank.hello.map(|hello| hello.rank), Some(3));
+        for stranger in ["3 0 17\n", "GET / HTTP/1.1\r\n", &"x".repeat(2 * FIRST_LINE)] {
+            let (mut rank, _end) = sent(&listener, stranger);
+            while rank.is_open() {
+                assert!(rank.hello.is_none(), "{stranger}");
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 """The twin of crates/bench-ranks in Python, after the files with what it can do.
 
-Its last argument is the bench's socket. Before it, `--fused` asks for SGD's fused kernel instead of Python's default, and `--sync` for
+Its last argument is the bench's socket: a path, or tcp:HOST:PORT:WORD, where WORD is to be sent first. Before it, `--fused` asks for SGD's fused kernel instead of Python's default, and `--sync` for
 files that are safe on disk.
 """
 
@@ -18,14 +18,23 @@ import torch.distributed as dist
 KINDS = {"collective": collective, "pictures": pictures, "snapshot": snapshot, "step": step}  # noqa: F821, the files before this one
 
 
+def connected(address):
+    if address.startswith("tcp:"):
+        _, host, port, _ = address.split(":")
+        return socket.create_connection((host, int(port)))
+    bench = socket.socket(socket.AF_UNIX)
+    bench.connect(address)
+    return bench
+
+
 def main():
     torch.set_num_threads(1)
     # The other ranks wait for rank 0 while the bench measures something else.
     dist.init_process_group("gloo", timeout=datetime.timedelta(days=1))
     rank, world = dist.get_rank(), dist.get_world_size()
-    bench = socket.socket(socket.AF_UNIX)
-    bench.connect(sys.argv[-1])
-    lines = bench.makefile("rw")
+    lines = connected(sys.argv[-1]).makefile("rw")
+    if sys.argv[-1].startswith("tcp:"):
+        print(sys.argv[-1].split(":")[3], file=lines)
     print(rank, os.environ["TORCHELASTIC_RESTART_COUNT"], os.getpid(), file=lines, flush=True)
     while True:
         line = [lines.readline() if rank == 0 else None]
