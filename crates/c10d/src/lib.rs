@@ -17,6 +17,7 @@
 //! | `tensors`, `sizes`, `in_use` | checks before an operation gets a tensor |
 //! | `work` | [`Work`]: an operation in progress, which owns its tensors |
 //! | `reducer` | [`Reducer`]: gradient buckets for DDP |
+//! | `floats` | [`Floats`]: a tensor that is written in its own memory |
 //! | `fused` | [`fused_sgd`], [`fused_adam`]: libtorch's optimizer kernels |
 //! | `sync_batch_norm` | [`sync_batch_norm`]: batch normalization over the samples of all ranks |
 //! | `own_thread` | [`OwnThread`]: a group inside a layer |
@@ -31,6 +32,7 @@ pub mod cuda;
 mod desync_report;
 mod error;
 mod ffi;
+mod floats;
 mod fused;
 mod group;
 mod in_use;
@@ -52,6 +54,7 @@ pub use backend::Backend;
 pub use collectives::{ReduceOp, Splits};
 pub use desync_report::DesyncReport;
 pub use error::{Error, Fault, Result};
+pub use floats::Floats;
 pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};
 pub use group::{ProcessGroup, Traffic};
 pub use lockstep_contract::desync_report::{Call, RankState};

@@ -11,7 +11,7 @@ use tch::Tensor;
 use super::pixels::Normalize;
 use super::transform::{Pipeline, Transform};
 use lockstep::data::rng::KeyedRng;
-use lockstep::data::{Batch, Dataset, check_indices};
+use lockstep::data::{Batch, Dataset, Floats, check_indices};
 
 /// Keeps the random numbers of transforms apart from other streams of the same seed.
 const AUGMENT: u64 = u64::from_be_bytes(*b"augments");
@@ -194,7 +194,8 @@ impl<P: Pictures> Dataset for Transformed<P> {
 /// The tensor data of pictures of one size.
 #[derive(Default)]
 struct Stack {
-    numbers: Vec<f32>,
+    /// Of all pictures of the batch, once the first has come.
+    numbers: Option<Floats>,
     labels: Vec<i64>,
     /// Width and height.
     size: (u32, u32),
@@ -207,8 +208,7 @@ impl Stack {
         let numbers = picture.as_raw().len();
         if self.labels.is_empty() {
             self.size = size;
-            // Allocates all at once: the system provides zeroed pages without writing them.
-            self.numbers = vec![0.0; numbers * of];
+            self.numbers = Some(Floats::zeros(&[of as i64, 3, size.1.into(), size.0.into()]));
         }
         let (first, here) = (self.size, size);
         ensure!(
@@ -220,16 +220,17 @@ impl Stack {
             here.1
         );
         let begin = self.labels.len() * numbers;
-        normalize.write(picture, &mut self.numbers[begin..begin + numbers]);
+        let all = self.numbers.as_mut().map_or(&mut [][..], Floats::numbers);
+        normalize.write(picture, &mut all[begin..begin + numbers]);
         self.labels.push(label);
         Ok(())
     }
 
-    fn finish(mut self) -> Batch {
-        let (width, height) = self.size;
-        let shape = [self.labels.len() as i64, 3, height.into(), width.into()];
-        self.numbers.truncate(self.labels.len() * 3 * width as usize * height as usize);
-        Batch { inputs: Tensor::from_slice(&self.numbers).view(shape), targets: Tensor::from_slice(&self.labels) }
+    fn finish(self) -> Batch {
+        let all = self.numbers.unwrap_or_else(|| Floats::zeros(&[0, 3, 0, 0])).into_tensor();
+        // Broken pictures may be missing.
+        let inputs = all.narrow(0, 0, self.labels.len() as i64);
+        Batch { inputs, targets: Tensor::from_slice(&self.labels) }
     }
 }
 

@@ -23,6 +23,7 @@ mod subset;
 mod toy;
 pub mod whole;
 
+pub use c10d::Floats;
 pub use dataset::{Batch, Dataset, IndexOutOfRange, check_indices};
 pub use digits::Digits;
 pub use error::{DataError, kind_of};
