@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <iterator>
 
 #include <linux/futex.h>
 #include <poll.h>
@@ -158,16 +159,36 @@ void Members::throw_late(const Deadline& deadline, int rank) {
   throw Failure("Timed out waiting " + std::to_string(deadline.given.count()) + "ms for rank " + std::to_string(rank), rank);
 }
 
+uint64_t Members::progress(int rank) const {
+  const auto& of = control(rank);
+  return of.posted.load() + of.reduced.load() + of.done.load();
+}
+
 // A rank that waits for another one holds up a third, which should not name it.
 int Members::laggard(int on) const {
-  const auto progress = [&](int rank) {
-    const auto& of = control(rank);
-    return of.posted.load() + of.reduced.load() + of.done.load();
-  };
   int last = on;
   for (int rank = 0; rank < size_; ++rank)
     if (rank != rank_ && progress(rank) < progress(last)) last = rank;
   return last;
+}
+
+// A rank that has stopped may seem to wait for what has come meanwhile.
+int Members::awaited_by(int rank) const {
+  const auto from = static_cast<int>(control(rank).awaits.load()) - 1;
+  if (from < 0 || from == rank) return -1;
+  const auto& messages = of(from).queue(static_cast<size_t>(rank)).messages;
+  const auto waits = [](const Message& message) { return message.waits.load() != 0; };
+  return std::any_of(std::begin(messages), std::end(messages), waits) ? -1 : from;
+}
+
+int Members::origin(int late) const {
+  for (int steps = 0; steps < size_; ++steps) {
+    int next = awaited_by(late);
+    if (next < 0 && control(late).step.sleeper.load() != 0) next = laggard(late);
+    if (next < 0 || next == late || next == rank_) break;
+    late = next;
+  }
+  return late;
 }
 
 int Members::combining() const {
@@ -183,7 +204,11 @@ void Members::fail(int culprit) {
 }
 
 void Members::check_not_failed() const {
-  if (own().failed.load()) throw Failure("connection closed: an earlier operation of this group failed on this rank");
+  const uint32_t failed = own().failed.load();
+  if (failed == 0) return;
+  const int culprit = failed >= kCulprit ? static_cast<int>(failed - kCulprit) : -1;
+  const auto why = culprit < 0 ? "" : " because of rank " + std::to_string(culprit);
+  throw Failure("connection closed: an earlier operation of this group failed on this rank" + why, culprit);
 }
 
 void Members::abort() {

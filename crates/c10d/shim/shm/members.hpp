@@ -66,7 +66,7 @@ class Members {
     if (patience == Patience::Spin && spins_ && spin(on, reached)) return;
     sleep(own().step, static_cast<uint32_t>(on) + 1, deadline, [&](bool last) {
       if (reached()) return true;
-      if (last) throw_late(deadline, laggard(on));
+      if (last) throw_late(deadline, origin(laggard(on)));
       check_alive(on, reached);
       if (between_) between_();
       return false;
@@ -91,6 +91,7 @@ class Members {
   template <class Look>
   void wait_for_message(int from, const Deadline& deadline, Look&& look) {
     if (look(false) || (spins_ && spin(from, [&] { return look(false); }))) return;
+    const Awaiting awaiting(own().awaits, from);
     sleep(own().message, kMessages, deadline, look);
   }
 
@@ -105,6 +106,8 @@ class Members {
   bool is_lost(int rank) const { return is_gone(rank) || control(rank).failed.load() != 0; }
   bool has_left(int rank) const { return control(rank).left.load() != 0; }
   [[noreturn]] void throw_lost(int rank) const;
+  // The rank for which `late` waits, or for which that one waits, and so on: the one that holds up all of them.
+  int origin(int late) const;
   [[noreturn]] static void throw_late(const Deadline& deadline, int rank);
 
   // Ends this rank's part in the group: its own later operations fail, and those of peers that wait for it.
@@ -121,6 +124,9 @@ class Members {
  private:
   // The peer that has come least far; `on` if others have come no further.
   int laggard(int on) const;
+  uint64_t progress(int rank) const;
+  // The rank whose message `rank` waits for, if that has not come; -1 if there is none.
+  int awaited_by(int rank) const;
   // The first rank that has begun a tile and not ended it.
   int combining() const;
 
@@ -155,6 +161,13 @@ class Members {
     ~Sleeper();
     Bell& bell;
     const uint32_t on;
+  };
+
+  // Tells the others for whose message this rank waits.
+  struct Awaiting {
+    Awaiting(std::atomic<uint32_t>& word, int from) : word(word) { word.store(static_cast<uint32_t>(from + 1)); }
+    ~Awaiting() { word.store(0); }
+    std::atomic<uint32_t>& word;
   };
 
   static void pause();

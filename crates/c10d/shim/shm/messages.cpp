@@ -26,8 +26,13 @@ Messages::Messages(Members& members, bool compares)
 
 void Messages::send(const TransferPtr& message) {
   members_.check_not_failed();
+  try {
+    check_peer(message->peer);
+  } catch (const Failure& failure) {
+    members_.fail(failure.culprit); // peers that wait for this rank then learn whose fault it is
+    throw;
+  }
   std::lock_guard<std::mutex> lock(mutex_);
-  check_peer(message->peer);
   const bool waits = std::any_of(unsent_.begin(), unsent_.end(), [&](const auto& other) { return other->peer == message->peer; });
   if (!waits && push(*message)) return;
   unsent_.push_back(message);
@@ -59,8 +64,7 @@ void Messages::wait(const TransferPtr& message, const Deadline& deadline) {
       std::lock_guard<std::mutex> lock(mutex_);
       if (message->ended) return true;
       if (lost) std::rethrow_exception(lost);
-      if (last)
-        throw Failure("Timed out waiting " + std::to_string(deadline.given.count()) + "ms for " + what(*message), message->peer);
+      if (last) throw_late(*message, deadline);
       return false;
     });
   } catch (...) {
@@ -192,6 +196,14 @@ std::string Messages::what(const Transfer& message) {
   return "a message of or to rank " + std::to_string(message.peer);
 }
 
+// Names the rank that holds up the message's other rank, if there is one.
+void Messages::throw_late(const Transfer& message, const Deadline& deadline) const {
+  const int peer = message.peer;
+  const int origin = peer == kAnySource ? peer : members_.origin(peer);
+  const auto why = origin == peer ? "" : ", which waits because of rank " + std::to_string(origin);
+  throw Failure("Timed out waiting " + std::to_string(deadline.given.count()) + "ms for " + what(message) + why, origin);
+}
+
 std::exception_ptr Messages::loss(const Transfer& message) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (message.ended) return nullptr;
@@ -236,26 +248,30 @@ void Messages::monitored_barrier(Milliseconds timeout, bool wait_all) {
       receive(answer);
       wait(answer, deadline);
     } catch (const Failure& failure) {
+      members_.fail(failure.culprit);
       throw Failure("Rank " + std::to_string(members_.rank()) + " successfully reached monitoredBarrier, but received errors while " +
                     "waiting for rank 0: " + failure.what());
     }
     return;
   }
   std::string missing, why;
-  int count = 0;
+  int count = 0, first = -1;
   for (int peer = 1; peer < members_.size(); ++peer) {
     const auto arrival = token(peer);
     try {
       receive(arrival);
       wait(arrival, deadline);
     } catch (const Failure& failure) {
+      if (count == 0) first = failure.culprit;
       missing += (count++ == 0 ? "" : ", ") + std::to_string(peer);
       why = failure.what();
       if (!wait_all) break;
     }
   }
-  if (count > 0)
+  if (count > 0) {
+    members_.fail(first);
     throw Failure("[Rank 0]: Rank" + std::string(count == 1 ? " " : "s ") + missing + " failed to pass monitoredBarrier in " +
                   std::to_string(timeout.count()) + " ms: " + why);
+  }
   for (int peer = 1; peer < members_.size(); ++peer) send(token(peer));
 }

@@ -52,6 +52,7 @@ class Messages {
   std::exception_ptr loss(const Transfer& message);
   void check(const Transfer& message) const;
   void check_peer(int peer) const;
+  [[noreturn]] void throw_late(const Transfer& message, const Deadline& deadline) const;
   static std::string what(const Transfer& message);
 
   Members& members_;

@@ -81,6 +81,7 @@ struct Control {
   alignas(kLine) std::atomic<uint32_t> failed;   // an operation has failed here, so no more steps come; also says why
   std::atomic<uint32_t> left;                    // the rank leaves the group in good order
   std::atomic<uint32_t> combining;               // the rank is in a tile of an in-place sum
+  std::atomic<uint32_t> awaits;                  // the rank whose message this one waits for, plus 1
   std::atomic<int32_t> core;                     // on which the rank last published something
   Bell step, message;
   alignas(kLine) Call calls[kSlots];

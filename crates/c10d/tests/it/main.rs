@@ -55,6 +55,7 @@ mod shared_memory {
 
     mod collectives;
     mod failures;
+    mod first_cause;
     mod in_place;
     mod mismatch;
     mod p2p;
