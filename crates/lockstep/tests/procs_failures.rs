@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test may
 
 mod program;
+mod soak;
 
 use std::process::{Command, ExitCode, Output};
 use std::rc::Rc;
@@ -38,6 +39,8 @@ fn main() -> ExitCode {
             }),
             ("survivors_of_a_backward_pass_name_the_killed_rank", || survivors_name("ddp", "rank 1 did not answer")),
             ("survivors_of_a_killed_rank_leave_no_shared_memory", leaves_no_shared_memory),
+            ("survivors_name_the_lost_rank_at_a_few_moments", || survive(FEW)),
+            ("soak_at_200_moments", soak),
             ("a_lost_store_host_is_named_by_address", names_the_store),
             ("a_stopped_store_host_does_not_hold_the_others_beyond_their_deadline", survives_a_stopped_host),
             ("a_rank_that_never_starts_is_named_when_the_others_give_up", names_who_never_came),
@@ -51,7 +54,10 @@ fn main() -> ExitCode {
 fn case(name: &str) -> anyhow::Result<()> {
     match name {
         "spawned" => Ok(spawn(WORLD, &"killed".to_owned(), |env, fault| work(env, &fault))?),
-        _ => work(&LaunchEnv::from_env()?, name),
+        _ => match name.split_once(' ') {
+            Some((soak::CASE, seed)) => soak::work(&LaunchEnv::from_env()?, seed),
+            _ => work(&LaunchEnv::from_env()?, name),
+        },
     }
 }
 
@@ -168,6 +174,30 @@ fn survivors_on(backend: &'static str, case: &str, words: &str) {
         assert!(text(&output.stdout).contains("is in step"), "rank {rank} failed before the fault: {error}");
         assert!(error.contains(words), "rank {rank} does not say {words:?}: {error}");
     }
+}
+
+/// It takes half an hour: `cargo nextest run --workspace --run-ignored only soak`. `SOAK=FIRST..END` gives other seeds.
+fn soak() {
+    let seeds = std::env::var("SOAK").unwrap_or("0..200".into());
+    let (first, end) = seeds.split_once("..").expect("SOAK=FIRST..END");
+    survive(first.parse().unwrap()..end.parse().unwrap());
+}
+
+/// Moments with 2 to 4 ranks: one is killed twice, returns early, and stops.
+const FEW: [u32; 4] = [8, 1, 0, 35];
+
+/// Ranks on shared memory lose one at the moments of these seeds.
+fn survive(moments: impl IntoIterator<Item = u32>) {
+    soak::run(moments, |case, world| {
+        let (store, port) = host();
+        let command = |rank| {
+            let mut command = worker(case, rank, true, port);
+            let sizes = [("WORLD_SIZE", world), ("LOCAL_WORLD_SIZE", world)];
+            command.envs(sizes.map(|(name, value)| (name, value.to_string()))).env(BACKEND, "shm");
+            command
+        };
+        (store, (0..world).map(command).collect())
+    });
 }
 
 fn leaves_no_shared_memory() {

@@ -17,16 +17,17 @@ const CASE: &str = "LOCKSTEP_TEST_CASE";
 /// Longer than any rank takes to end.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// Runs the named case of `cases`, or the tests.
+/// Runs the named case of `cases`, or the tests. Those whose name begins with `soak` run only when they are asked for: they take minutes.
 pub(crate) fn main<const N: usize>(cases: fn(&str) -> anyhow::Result<()>, tests: [(&str, fn()); N]) -> ExitCode {
     if let Ok(case) = env::var(CASE) {
         return lockstep::exit::main(|| cases(&case));
     }
     let trial = |(name, test): (&str, fn())| {
-        Trial::test(name, move || {
+        let run = move || {
             test();
             Ok(())
-        })
+        };
+        Trial::test(name, run).with_ignored_flag(name.starts_with("soak"))
     };
     libtest_mimic::run(&Arguments::from_args(), tests.into_iter().map(trial).collect()).exit_code()
 }

@@ -1,0 +1,170 @@
+//! Ranks that share memory lose one of them at moments drawn from a seed, most of them inside collectives: it is killed, it stops, or it
+//! returns early. Every survivor names that rank, and none hangs.
+
+use std::process::{Command, Output};
+use std::rc::Rc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use c10d::{Endpoint, GroupOptions, ProcessGroup, ReduceOp, Store};
+use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, init_process_group};
+use lockstep_watchdog::scaled;
+use rand_mt::Mt;
+use rustix::process::{Signal, getpid, kill_process};
+use tch::nn::{self, VarStore};
+use tch::{Device, Kind, Tensor};
+
+use crate::program::{KillOnDrop, text};
+
+/// The test's case for a program that takes part.
+pub(crate) const CASE: &str = "soak";
+/// After this, survivors give up on a rank that has stopped.
+const TIMEOUT: Duration = Duration::from_secs(8);
+/// Calls of a rank whose peers never fail; more than any moment.
+const CALLS: u32 = 100_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Killed,
+    Stopped,
+    Returns,
+}
+
+/// When which rank is lost. As text: the case of the program.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    seed: u32,
+    world: usize,
+    victim: usize,
+    fault: Fault,
+    call: u32,
+    /// After the call's start.
+    microseconds: u64,
+}
+
+impl Moment {
+    fn draw(seed: u32) -> Self {
+        let mut random = Mt::new(seed);
+        let mut below = |n: u32| random.next_u32() % n;
+        let world = 2 + below(3) as usize;
+        Moment {
+            seed,
+            world,
+            victim: below(world as u32) as usize,
+            fault: [Fault::Killed, Fault::Stopped, Fault::Returns][below(3) as usize],
+            call: 3 + below(40),
+            microseconds: u64::from(below(3000)),
+        }
+    }
+}
+
+// ---- the program
+
+/// Calls the same collectives on all ranks, drawn from the seed, until one fails.
+pub(crate) fn work(env: &LaunchEnv, seed: &str) -> anyhow::Result<()> {
+    let moment = Moment::draw(seed.parse()?);
+    let patient = GroupOptions { endpoint: Endpoint::Interface("lo".into()), ..Default::default() };
+    // Ranks start at different times.
+    let all = init_process_group(env, Device::Cpu, &patient)?;
+    let short = GroupOptions { timeout: scaled(TIMEOUT), ..patient };
+    let group = Rc::new(all.new_group(all.members(), &short)?.context("this rank is a member")?);
+    let model = model(&group)?;
+    let mut random = Mt::new(moment.seed ^ 0x5eed);
+    for call in 0..CALLS {
+        if call == moment.call && env.rank == Rank::new(moment.victim) {
+            match moment.fault {
+                Fault::Returns => return Ok(()),
+                Fault::Killed => end_within(Signal::KILL, moment.microseconds),
+                Fault::Stopped => end_within(Signal::STOP, moment.microseconds),
+            }
+        }
+        collective(&group, &model, &mut random).with_context(|| format!("call {call}"))?;
+    }
+    bail!("no rank was lost");
+}
+
+/// Sends this process the signal after a time, most likely in the middle of a call.
+fn end_within(signal: Signal, microseconds: u64) {
+    thread::spawn(move || {
+        thread::sleep(Duration::from_micros(microseconds));
+        kill_process(getpid(), signal)
+    });
+}
+
+type Model = DistributedDataParallel<nn::Linear>;
+
+/// With buckets that are summed in place.
+fn model(group: &Rc<ProcessGroup>) -> anyhow::Result<Model> {
+    let vs = VarStore::new(Device::Cpu);
+    let net = nn::linear(vs.root(), 500, 600, Default::default());
+    Ok(DistributedDataParallel::new(net, &vs, Rc::clone(group), &DdpOptions::default())?)
+}
+
+fn collective(group: &Rc<ProcessGroup>, model: &Model, random: &mut Mt) -> c10d::Result<()> {
+    let (size, me) = (group.size().get(), group.rank().get());
+    let kind = random.next_u32() % 9;
+    let root = Rank::new(random.next_u32() as usize % size);
+    // Of one slot, and of many.
+    let numbers = [16, 400_000][random.next_u32() as usize % 2];
+    let ones = |n: i64| Tensor::ones([n], (Kind::Float, Device::Cpu));
+    let mut tensor = ones(numbers * size as i64);
+    let mut part = ones(numbers);
+    match kind {
+        0 | 1 => group.all_reduce(&mut tensor, ReduceOp::Sum),
+        2 => group.broadcast(&mut tensor, root),
+        3 => group.all_gather_into_tensor(&mut tensor, &part),
+        4 => group.reduce_scatter_tensor(&mut part, &tensor, ReduceOp::Sum),
+        5 => group.barrier(),
+        6 => group.reduce(&mut tensor, root, ReduceOp::Sum),
+        7 => {
+            // A ring of messages.
+            let sent = group.isend(part, Rank::new((me + 1) % size), 0)?;
+            group.recv(&mut ones(numbers), Rank::new((me + size - 1) % size), 0)?;
+            sent.wait().map(drop)
+        }
+        _ => {
+            let loss = model.forward(&ones(500).unsqueeze(0))?.sum(Kind::Float);
+            model.backward(&loss)
+        }
+    }
+}
+
+// ---- the test
+
+/// Loses a rank at one moment after the other. `job` returns the store and a command for each rank.
+pub(crate) fn run(seeds: impl IntoIterator<Item = u32>, job: impl Fn(&str, usize) -> (Store, Vec<Command>)) {
+    let mut wrong = vec![];
+    for moment in seeds.into_iter().map(Moment::draw) {
+        let (store, commands) = job(&format!("{CASE} {}", moment.seed), moment.world);
+        for (rank, output) in survivors(&moment, commands) {
+            let error = text(&output.stderr);
+            if output.status.code() != Some(1) || blamed(&error) != Some(moment.victim) {
+                wrong.push(format!("{moment:?}: rank {rank} ended with {:?}: {error}", output.status));
+            }
+        }
+        drop(store);
+    }
+    assert!(wrong.is_empty(), "{} survivors did not name the lost rank:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// What they printed.
+fn survivors(moment: &Moment, mut commands: Vec<Command>) -> Vec<(usize, Output)> {
+    let victim = KillOnDrop(commands.remove(moment.victim).spawn().unwrap());
+    let ranks = (0..moment.world).filter(|rank| *rank != moment.victim);
+    let started =
+        ranks.zip(commands).map(|(rank, command)| (rank, thread::spawn(|| lockstep_watchdog::output(command))));
+    let started: Vec<_> = started.collect();
+    let ended = started.into_iter().map(|(rank, output)| (rank, output.join().unwrap())).collect();
+    drop(victim);
+    ended
+}
+
+/// The rank that an error gives as the cause.
+fn blamed(error: &str) -> Option<usize> {
+    let number = |words: &str| {
+        let (_, rest) = error.split_once(words)?;
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    ["because of rank ", "closed by peer: rank ", "ms for rank ", "message of or to rank "].into_iter().find_map(number)
+}
