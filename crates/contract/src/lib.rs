@@ -18,4 +18,9 @@ pub mod fault;
 pub mod scheduler;
 pub mod wish;
 
+/// Names what carries the collectives of tensors in host memory: one of [`BACKENDS`]. An empty value counts as none.
+pub const BACKEND: &str = "LOCKSTEP_BACKEND";
+/// Shared memory if possible and Gloo otherwise; Gloo; shared memory.
+pub const BACKENDS: [&str; 3] = ["auto", "gloo", "shm"];
+
 pub use cleared::{CLEARED_VARIABLES, clear_launcher};

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use c10d::{Backend, DEFAULT_STORE_TIMEOUT, GroupOptions, ProcessGroup, Result, Store, TcpStoreOptions};
+use lockstep_contract::{BACKEND, BACKENDS};
 use lockstep_process::AGENT;
 use tch::Device;
 
@@ -86,14 +87,12 @@ fn backend_for(device: Device) -> Result<Backend> {
     }
 }
 
-/// Names the backend of tensors in host memory.
-const BACKEND: &str = "LOCKSTEP_BACKEND";
-
 fn named(name: &str) -> Result<Backend> {
     match name {
         "" => Ok(Backend::Gloo),
         _ => Backend::of_host_memory(name).ok_or_else(|| {
-            c10d::Error::bad_argument(format!("read {BACKEND}"), format!("{name:?} is none of auto, gloo and shm"))
+            let detail = format!("{name:?} is none of {}", BACKENDS.join(", "));
+            c10d::Error::bad_argument(format!("read {BACKEND}"), detail)
         }),
     }
 }
@@ -124,11 +123,9 @@ mod tests {
 
     #[test]
     fn the_backend_of_host_memory_is_gloo_or_as_named() {
-        assert_eq!(
-            ["", "gloo", "shm", "auto"].map(|name| named(name).unwrap().name()),
-            ["gloo", "gloo", "shm", "auto"]
-        );
-        assert!(named("nccl").unwrap_err().to_string().contains("\"nccl\" is none of auto, gloo and shm"));
+        assert_eq!(named("").unwrap().name(), "gloo");
+        assert_eq!(BACKENDS.map(|name| named(name).unwrap().name()), BACKENDS);
+        assert!(named("nccl").unwrap_err().to_string().contains("\"nccl\" is none of auto, gloo, shm"));
     }
 
     #[test]

@@ -137,6 +137,10 @@ pub struct Options {
     /// Signals that every worker itself gets while the job goes on [default: none; SIGUSR1 is passed on to workers that handle it]
     #[arg(long, alias = "forward_signals", value_name = "NAMES", help_heading = OWN)]
     forward_signals: Option<String>,
+    /// What carries the collectives of workers that use this project's runtime, as LOCKSTEP_BACKEND: gloo (sockets), shm (memory that
+    /// the ranks of one host share) or auto (shm if possible, else gloo) [default: LOCKSTEP_BACKEND, if that is set, else gloo]
+    #[arg(long, value_name = "NAME", help_heading = OWN)]
+    backend: Option<String>,
     /// Seconds between the request to end and SIGKILL [default: 30, or what Slurm or PBS gives if that is more]
     #[arg(long, alias = "stop_timeout", value_name = "SECONDS", allow_hyphen_values = true, help_heading = OWN)]
     stop_timeout: Option<String>,
@@ -228,6 +232,7 @@ impl Options {
             snapshot_on: pick("snapshot-on", self.snapshot_on, ""),
             forward_signals: pick("forward-signals", self.forward_signals, ""),
             virtual_local_rank: switch("virtual-local-rank", self.virtual_local_rank, env)?,
+            backend: pick("backend", self.backend, ""),
             stop_timeout: pick("stop-timeout", self.stop_timeout, "30"),
             time_limit: pick("time-limit", self.time_limit, ""),
             save_before_limit: pick("save-before-limit", self.save_before_limit, ""),

@@ -53,6 +53,8 @@ pub struct Flags {
     pub forward_signals: Given,
     /// Not torchrun's: seconds between the stop signal and SIGKILL.
     pub stop_timeout: Given,
+    /// Not torchrun's: what carries the workers' collectives; empty for what their environment says.
+    pub backend: Given,
     /// Not torchrun's: seconds from now until the job ends.
     pub time_limit: Given,
     /// Not torchrun's: seconds before that end at which the workers save a snapshot and end.

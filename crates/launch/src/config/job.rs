@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+use lockstep_contract::BACKENDS;
+
 use super::endpoint::{self, Endpoint};
 use super::error::ConfigError;
 use super::flags::Flags;
@@ -38,6 +40,8 @@ pub struct Config {
     pub signals: Signals,
     /// Each worker sees only one GPU, as its device 0.
     pub virtual_local_rank: bool,
+    /// What carries the workers' collectives, for `LOCKSTEP_BACKEND`; `None` for what the agent's environment says.
+    pub backend: Option<&'static str>,
     /// The time between the stop signal and SIGKILL.
     pub stop_timeout: Duration,
     /// The user has not chosen it, so a scheduler that gives more time is believed.
@@ -116,6 +120,7 @@ impl Config {
             logs: output(flags, host)?,
             signals,
             virtual_local_rank: flags.virtual_local_rank,
+            backend: backend(&flags.backend)?,
             stop_timeout: seconds(&flags.stop_timeout)?,
             stop_timeout_is_default: flags.stop_timeout.source == Source::Default,
             time_limit: seconds_if_given(&flags.time_limit)?,
@@ -341,6 +346,11 @@ fn seconds_if_given(given: &Given) -> Result<Option<Duration>, ConfigError> {
     if given.source == Source::Default { Ok(None) } else { seconds(given).map(Some) }
 }
 
+fn backend(given: &Given) -> Result<Option<&'static str>, ConfigError> {
+    let known = BACKENDS.map(|name| (name, Some(name)));
+    choice(given, &[&[("", None)], &known[..]].concat(), "auto, gloo or shm")
+}
+
 fn choice<T: Copy>(given: &Given, known: &[(&str, T)], expected: &'static str) -> Result<T, ConfigError> {
     let found = known.iter().find(|(name, _)| *name == given.text).map(|(_, value)| *value);
     found.ok_or_else(|| ConfigError::NotOfType { given: given.clone(), expected })
@@ -422,6 +432,7 @@ mod tests {
             "stop-timeout",
             "time-limit",
             "save-before-limit",
+            "backend",
             "status",
             "prefix",
             "start-method",

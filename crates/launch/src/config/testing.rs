@@ -74,6 +74,7 @@ pub(crate) fn flags(given: &[&str]) -> Flags {
         pass_local_rank: on("pass-local-rank"),
         snapshot_on: pick("snapshot-on", ""),
         forward_signals: pick("forward-signals", ""),
+        backend: pick("backend", ""),
         stop_timeout: pick("stop-timeout", "30"),
         time_limit: pick("time-limit", ""),
         save_before_limit: pick("save-before-limit", ""),

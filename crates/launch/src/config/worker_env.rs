@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use lockstep_contract::BACKEND;
 use lockstep_contract::wish::{LAUNCHER, SNAPSHOT_ON};
 
 use super::given::Env;
@@ -63,6 +64,7 @@ pub fn worker_env(config: &Config, place: &Placement, parent: Env<'_>) -> Vec<(O
     if limits_threads(config, parent) {
         env.push(("OMP_NUM_THREADS".into(), "1".into()));
     }
+    env.extend(config.backend.map(|name| (BACKEND.into(), name.into())));
     env.extend(wishes(config, parent));
     env.extend(local_rank(config, place, parent));
     env
@@ -187,6 +189,12 @@ mod tests {
         assert!(threads_notice(&two, &|_| None).unwrap().contains("OMP_NUM_THREADS=1 for each of the 2 workers"));
         assert_eq!(threads_notice(&two, &|_| Some("4".into())), None);
         assert_eq!(threads_notice(&config(&[]), &|_| None), None);
+    }
+
+    #[test]
+    fn names_the_backend_only_if_it_is_given() {
+        assert_eq!(env_of(&["--backend=auto"], 0, &[(BACKEND, "gloo")])[BACKEND], "auto");
+        assert!(!env_of(&[], 0, &[(BACKEND, "gloo")]).contains_key(BACKEND), "the parent's own is inherited");
     }
 
     #[test]
