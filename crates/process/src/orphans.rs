@@ -47,7 +47,7 @@ pub(super) enum Whose<'a> {
 }
 
 impl Orphan {
-    fn of(stat: &Stat) -> Self {
+    pub(super) fn of(stat: &Stat) -> Self {
         Orphan { pid: stat.pid as u32, name: stat.name.clone() }
     }
 }

@@ -174,13 +174,13 @@ pub fn has_children() -> bool {
 
 /// The children of this process.
 pub fn children() -> Vec<i32> {
-    let own = std::process::id() as i32;
-    listed_children(own).unwrap_or_else(|| children_of(own))
+    children_of(std::process::id() as i32)
 }
 
 /// The children of any process.
 pub fn children_of(parent: i32) -> Vec<i32> {
-    pids().filter(|pid| Stat::of(*pid).is_some_and(|stat| stat.parent == parent)).collect()
+    let is_child = |pid: &i32| Stat::of(*pid).is_some_and(|stat| stat.parent == parent);
+    listed_children(parent).unwrap_or_else(|| pids().filter(is_child).collect())
 }
 
 /// Reads the kernel's lists for each thread, which exist if it was built with `CONFIG_PROC_CHILDREN`.

@@ -1,6 +1,10 @@
-//! The workers of one agent: starts, watches, signals, kills and sweeps them.
+//! The workers of one agent: starts, watches and sweeps them. [`signals`] signals and kills them.
 
-use std::collections::{BTreeMap, VecDeque};
+mod signals;
+
+pub use signals::Left;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,7 +22,6 @@ use signal_hook::low_level::{pipe, unregister};
 use super::agent_id::AGENT;
 use super::kill::reap;
 use super::orphans::{self, Kin, Strangers, Swept, Whose};
-use super::proc::{Status, executable};
 use super::reaper::Reaper;
 use super::spec::{Sink, Spec, Stdin};
 use super::{Deaths, Exit, Process, parent_death, process};
@@ -28,8 +31,6 @@ const REAPER: u64 = 0;
 const CHILDREN: u64 = u64::MAX;
 /// How long a worker may take to end after a kill in [`Drop`]. One that hangs in the kernel is abandoned.
 const LAST_WAIT: Duration = Duration::from_secs(2);
-/// Shells, by the names of their files. A shell's handler does not reach the program for which it waits.
-const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ksh", "zsh", "busybox"];
 
 /// The workers of one agent, on the process's **main thread**, because the kernel kills them when the thread that
 /// started them ends. Dropping it kills all of them. Its descriptor is readable when [`next`](Self::next) may return
@@ -46,6 +47,8 @@ pub struct Workers {
     strangers: Strangers,
     own_session: i32,
     open_files: Option<u64>,
+    /// What was asked to end below shells, by process id and start time.
+    asked: BTreeSet<(i32, u64)>,
 }
 
 /// SIGCHLD, which arrives also for orphans that end on their own.
@@ -59,6 +62,8 @@ struct Worker {
     process: Process,
     started: UnixStream,
     dead: bool,
+    /// It was a shell or timeout(1) when it was asked to end.
+    wrapper: bool,
 }
 
 /// A worker's end.
@@ -92,8 +97,17 @@ impl Workers {
         let reaper = Reaper::start()?;
         deaths.add(reaper.process(), REAPER)?;
         let own_session = orphans::own_session();
-        let (reported, workers) = (VecDeque::new(), BTreeMap::new());
-        let workers = Workers { deaths, reported, children, workers, reaper, strangers, own_session, open_files: None };
+        let workers = Workers {
+            deaths,
+            reported: VecDeque::new(),
+            children,
+            workers: BTreeMap::new(),
+            reaper,
+            strangers,
+            own_session,
+            open_files: None,
+            asked: BTreeSet::new(),
+        };
         if !workers.strangers.is_empty() {
             workers.reap_dead();
         }
@@ -143,7 +157,7 @@ impl Workers {
             return Err(error);
         }
         self.reaper.worker_started(pid);
-        self.workers.insert(pid.as_raw_pid(), Worker { index, process, started, dead: false });
+        self.workers.insert(pid.as_raw_pid(), Worker { index, process, started, dead: false, wrapper: false });
         Ok(pid.as_raw_pid() as u32)
     }
 
@@ -216,50 +230,6 @@ impl Workers {
         self.workers.values().filter(|worker| !worker.dead)
     }
 
-    /// Sends a signal to every worker's process group, including what a dead worker left in it.
-    pub fn signal(&mut self, signal: Signal) {
-        for (pid, worker) in &self.workers {
-            send(*pid, worker, signal);
-        }
-    }
-
-    /// The living workers that have a handler for this signal, by index. One that has just been started has none yet.
-    pub fn that_handle(&self, signal: Signal) -> Vec<usize> {
-        let handles = |pid: i32| Status::of(pid).is_some_and(|status| status.handles(signal.as_raw()));
-        let found = self.workers.iter().filter(|(pid, worker)| !worker.dead && handles(**pid));
-        found.map(|(_, worker)| worker.index).collect()
-    }
-
-    /// Sends a signal to these workers themselves, not to the processes that they started.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub fn signal_themselves(&self, workers: &[usize], signal: Signal) -> io::Result<()> {
-        let mut named = self.living().filter(|worker| workers.contains(&worker.index));
-        named.try_for_each(|worker| worker.process.signal(signal))
-    }
-
-    /// Sends this signal, which asks for an end. A worker that handles it gets it alone: to save a checkpoint first, it may need the
-    /// processes that it started, such as data loaders. The whole process group of other workers gets it, and that of a shell even if it
-    /// has a trap: what would save is the program for which the shell waits. Stopped processes are continued, because they could not
-    /// handle it otherwise.
-    pub fn end(&mut self, signal: Signal) {
-        let handle = self.that_handle(signal);
-        for (pid, worker) in &self.workers {
-            if handle.contains(&worker.index) && !is_shell(*pid) {
-                let _ = worker.process.signal(signal);
-            } else {
-                send(*pid, worker, signal);
-            }
-        }
-        self.signal(Signal::CONT);
-    }
-
-    /// Kills every worker's process group. When that is due is the caller's decision. [`Self::next`] still reports the deaths.
-    pub fn kill(&mut self) {
-        self.signal(Signal::KILL);
-    }
-
     /// Ends and reaps everything that dead workers left behind, within this time. While some worker is alive, only what
     /// is left in the dead workers' sessions is ended, since the rest may belong to the living one; after the last
     /// death, everything is.
@@ -311,6 +281,9 @@ impl Workers {
             reap(pid);
             self.workers.remove(&pid);
             self.reaper.worker_gone(pid);
+        }
+        if self.workers.is_empty() {
+            self.asked.clear();
         }
         sweep.swept
     }
@@ -392,10 +365,6 @@ impl Drop for Children {
     fn drop(&mut self) {
         unregister(self.signal);
     }
-}
-
-fn is_shell(pid: i32) -> bool {
-    executable(pid).is_some_and(|name| SHELLS.contains(&&*name))
 }
 
 fn send(pid: i32, worker: &Worker, signal: Signal) {

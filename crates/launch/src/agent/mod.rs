@@ -2,6 +2,7 @@
 //!
 //! - [`state_machine`]: which actions follow which events; pure.
 //! - [`run`]: the loop that waits for all events and executes the actions of the state machine.
+//! - [`clearing`]: the end of what workers left behind.
 //! - [`batch_job`], [`time_limit`]: the scheduler's job: when it ends, and how long workers may take to end.
 //! - [`requeue`]: why the scheduler has started the job again.
 //! - [`signals`]: what follows a signal to the agent.
@@ -16,6 +17,7 @@
 //! - [`diagnostic_input`]: the known facts when the nodes do not meet, for [`crate::diagnose`].
 
 mod batch_job;
+mod clearing;
 mod diagnostic_input;
 mod disconnect_monitor;
 mod endpoint;

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use lockstep_events::AgentEvent;
-use lockstep_process::{Died, Orphan, Signal, Workers};
+use lockstep_process::{Died, Signal, Workers};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout};
@@ -19,13 +19,7 @@ use super::membership::{Command, Membership, News};
 use super::state_machine::{Action, Event, Outcome, Restart, StateMachine, has_saved};
 use super::waits::{self, SignalStream};
 use super::workers::{Clearing, Context, Current, Death};
-use crate::output::Outputs;
 use crate::rendezvous::{Barrier, Change};
-
-/// Time limit for reading what dead workers left in pipes and for ending the processes that they left behind.
-const CLEAR: Duration = Duration::from_secs(5);
-/// The same limit after a second signal: enough for processes that were just killed.
-const HURRY: Duration = Duration::from_millis(200);
 
 /// How long SIGKILL may take. A worker that is alive after that waits in the kernel, perhaps for ever.
 const DEATH: Duration = Duration::from_secs(10);
@@ -147,28 +141,6 @@ impl Agent<'_> {
         }
     }
 
-    /// While leftovers of the workers are awaited, only signals are handled; news of other nodes can wait.
-    async fn next_while_clearing(&mut self, clearing: Clearing) -> Option<Event> {
-        let Agent { workers, signals, current, .. } = self;
-        let verdict_at = current.verdict_at;
-        tokio::select! {
-            biased;
-            signal = signals.next() => self.note_signal(signal),
-            () = at(verdict_at) => {
-                self.say_provisional();
-                None
-            }
-            left = clear(workers, current.outputs.as_mut(), clearing) => {
-                (self.current.clearing, self.current.verdict_at) = (None, None);
-                left.iter().for_each(|left| self.say(left));
-                self.current.failures = self.current.collect_failures(&self.context);
-                self.current.judge(&self.context, self.machine.restarts_left());
-                self.current.record_verdict(&self.context);
-                Some(Event::Cleared)
-            }
-        }
-    }
-
     fn act(&mut self, action: Action) {
         match action {
             Action::Join => self.membership.send(Command::Join),
@@ -189,10 +161,7 @@ impl Agent<'_> {
             }
             Action::AskToReform(reason) => self.membership.send(Command::AskToReform(reason)),
             Action::Announce(restart) => self.announce(&restart),
-            Action::Clear => {
-                (self.current.kill_at, self.current.ask_grace_at) = (None, None);
-                self.current.clearing = Some(Clearing::Patiently);
-            }
+            Action::Clear => self.begin_clearing(),
             Action::HurryUp => {
                 self.say("not waiting for what the workers left behind");
                 self.current.clearing = Some(Clearing::Quickly);
@@ -365,27 +334,8 @@ impl Agent<'_> {
     }
 }
 
-/// Waits until nothing of the workers is left; returns messages about what could not be ended or written. After a
-/// cancellation, it can begin again.
-async fn clear(workers: &mut Workers, outputs: Option<&mut Outputs>, clearing: Clearing) -> Vec<String> {
-    let limit = if clearing == Clearing::Patiently { CLEAR } else { HURRY };
-    let left = waits::sweep(workers, limit).await.left.into_iter();
-    let mut said: Vec<String> = left
-        .map(|Orphan { name, pid }| format!("{name} (pid {pid}) that a worker left behind cannot be killed"))
-        .collect();
-    if let Some(outputs) = outputs {
-        if clearing == Clearing::Quickly && timeout(HURRY, outputs.finish(HURRY)).await.is_err() {
-            // Some process still writes, and may never stop.
-            outputs.finish(Duration::ZERO).await;
-        }
-        let failed = outputs.finish(limit).await.failed.into_iter();
-        said.extend(failed.map(|(path, why)| format!("the log {} is not complete: {why}", path.display())));
-    }
-    said
-}
-
 /// Sleeps until this time; for ever if it is `None`.
-async fn at(time: Option<Instant>) {
+pub(super) async fn at(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time.into()).await,
         None => std::future::pending().await,

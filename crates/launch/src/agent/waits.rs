@@ -5,13 +5,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::task::Poll;
 use std::time::Duration;
 
-use lockstep_process::{Died, Swept, Workers, not_ignored, signal_name};
+use lockstep_process::{Died, Left, Swept, Workers, not_ignored, signal_name};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 
 use crate::config::{Response, Signals};
+
+/// How long the readers of a program's output, such as tee(1), may take to end after it.
+const READERS: Duration = Duration::from_millis(500);
 
 /// Notifies the runtime when `workers` have something to report.
 ///
@@ -43,6 +46,21 @@ pub(super) async fn sweep(workers: &mut Workers, limit: Duration) -> Swept {
         }
     }
     workers.end_sweep(sweep)
+}
+
+/// Waits until the programs among these have ended, and then shortly for the others, which may read their output.
+pub(super) async fn ends(left: Vec<Left>) {
+    let (programs, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|left| left.handles);
+    all_end(programs).await;
+    let _ = timeout(READERS, all_end(others)).await;
+}
+
+async fn all_end(left: Vec<Left>) {
+    for Left { pidfd, .. } in left {
+        if let Ok(ended) = listen(pidfd) {
+            let _ = ended.readable().await;
+        }
+    }
 }
 
 fn listen(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {

@@ -80,6 +80,8 @@ pub(super) struct Current {
     pub(super) sent: Vec<i32>,
     /// Set while leftovers of the workers are awaited.
     pub(super) clearing: Option<Clearing>,
+    /// It was printed that a program goes on after its shell.
+    pub(super) left_said: bool,
     /// When the verdict is printed if the workers have not ended by then.
     pub(super) verdict_at: Option<Instant>,
     /// It was printed before their end.
@@ -93,6 +95,8 @@ pub(super) struct Current {
 /// How leftovers of the workers are awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clearing {
+    /// Programs that shells left behind, and that have something to do first, get the rest of the grace.
+    AfterGrace,
     /// Up to the usual time limit.
     Patiently,
     /// Briefly, because the user has asked for the end twice.

@@ -14,6 +14,7 @@ pub(crate) mod nodes;
 mod output;
 mod programs;
 mod saves;
+mod shells;
 pub(crate) mod site;
 mod stops;
 mod strangers;

@@ -1,0 +1,108 @@
+//! What happens after the last worker's end: programs that shells left behind get the rest of the grace, everything else is ended, and
+//! the output is read to its end.
+
+use std::time::Duration;
+
+use lockstep_process::{Left, Orphan, Signal, Workers, signal_name};
+use tokio::time::timeout;
+
+use super::run::{Agent, at};
+use super::state_machine::Event;
+use super::waits;
+use super::workers::Clearing;
+use crate::output::Outputs;
+
+/// Time limit for reading what dead workers left in pipes and for ending the processes that they left behind.
+const CLEAR: Duration = Duration::from_secs(5);
+/// The same limit after a second signal: enough for processes that were just killed.
+const HURRY: Duration = Duration::from_millis(200);
+
+impl Agent<'_> {
+    pub(super) fn begin_clearing(&mut self) {
+        let killed = self.current.sent.contains(&Signal::KILL.as_raw());
+        self.current.clearing = Some(if killed { Clearing::Patiently } else { Clearing::AfterGrace });
+    }
+
+    /// While leftovers of the workers are awaited, only signals are handled; news of other nodes can wait.
+    pub(super) async fn next_while_clearing(&mut self, clearing: Clearing) -> Option<Event> {
+        if clearing == Clearing::AfterGrace {
+            let left = self.workers.end_left(self.last_request());
+            if !left.is_empty() {
+                return self.next_in_grace(left).await;
+            }
+            self.current.clearing = Some(Clearing::Patiently);
+        }
+        (self.current.kill_at, self.current.ask_grace_at) = (None, None);
+        let Agent { workers, signals, current, .. } = self;
+        let verdict_at = current.verdict_at;
+        tokio::select! {
+            biased;
+            signal = signals.next() => self.note_signal(signal),
+            () = at(verdict_at) => {
+                self.say_provisional();
+                None
+            }
+            left = clear(workers, current.outputs.as_mut(), clearing) => {
+                (self.current.clearing, self.current.verdict_at) = (None, None);
+                left.iter().for_each(|left| self.say(left));
+                self.current.failures = self.current.collect_failures(&self.context);
+                self.current.judge(&self.context, self.machine.restarts_left());
+                self.current.record_verdict(&self.context);
+                Some(Event::Cleared)
+            }
+        }
+    }
+
+    /// Waits until these programs have ended, or the grace is over.
+    async fn next_in_grace(&mut self, left: Vec<Left>) -> Option<Event> {
+        if !std::mem::replace(&mut self.current.left_said, true) {
+            let programs = left.iter().filter(|left| left.handles).map(|left| &left.orphan);
+            let names: Vec<String> = programs.map(|Orphan { name, pid }| format!("{name} (pid {pid})")).collect();
+            self.limit_grace();
+            self.say(&format!(
+                "waiting for {}, which goes on after its shell because it handles {}",
+                names.join(", "),
+                signal_name(self.last_request().as_raw())
+            ));
+        }
+        let (kill_at, ask_grace_at, verdict_at) =
+            (self.current.kill_at, self.current.ask_grace_at, self.current.verdict_at);
+        tokio::select! {
+            biased;
+            signal = self.signals.next() => return self.note_signal(signal),
+            () = at(kill_at) => {
+                self.say("the grace of what the workers left behind is over");
+                self.current.clearing = Some(Clearing::Patiently);
+            }
+            () = waits::ends(left) => self.current.clearing = Some(Clearing::Patiently),
+            answer = self.batch.next() => self.note_answer(answer),
+            () = at(ask_grace_at) => self.ask_for_grace(),
+            () = at(verdict_at) => self.say_provisional(),
+        }
+        None
+    }
+
+    /// The last signal by which the workers were asked to end.
+    fn last_request(&self) -> Signal {
+        self.current.sent.last().and_then(|signal| Signal::from_named_raw(*signal)).unwrap_or(Signal::TERM)
+    }
+}
+
+/// Waits until nothing of the workers is left; returns messages about what could not be ended or written. After a
+/// cancellation, it can begin again.
+async fn clear(workers: &mut Workers, outputs: Option<&mut Outputs>, clearing: Clearing) -> Vec<String> {
+    let limit = if clearing == Clearing::Quickly { HURRY } else { CLEAR };
+    let left = waits::sweep(workers, limit).await.left.into_iter();
+    let mut said: Vec<String> = left
+        .map(|Orphan { name, pid }| format!("{name} (pid {pid}) that a worker left behind cannot be killed"))
+        .collect();
+    if let Some(outputs) = outputs {
+        if clearing == Clearing::Quickly && timeout(HURRY, outputs.finish(HURRY)).await.is_err() {
+            // Some process still writes, and may never stop.
+            outputs.finish(Duration::ZERO).await;
+        }
+        let failed = outputs.finish(limit).await.failed.into_iter();
+        said.extend(failed.map(|(path, why)| format!("the log {} is not complete: {why}", path.display())));
+    }
+    said
+}
