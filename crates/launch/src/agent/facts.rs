@@ -145,6 +145,7 @@ impl Current {
         let stands = |standing: &&Standing| self.facts.confirmed || !standing.at.in_kernel();
         Evidence {
             host: context.hostname.clone(),
+            command: command(context),
             ranks: (0..self.pids.len()).map(|worker| self.rank_of(worker)).collect(),
             returned: returned.collect(),
             standing: self.facts.standing.iter().flatten().filter(stands).cloned().collect(),
@@ -180,4 +181,11 @@ impl Current {
             message,
         })
     }
+}
+
+/// The command line of this node's first worker, which is that of the others but for numbers.
+fn command(context: &Context<'_>) -> Vec<String> {
+    let program = &context.config.program;
+    let words = std::iter::once(program.file.clone()).chain(program.args(0));
+    words.map(|word| word.to_string_lossy().into_owned()).collect()
 }

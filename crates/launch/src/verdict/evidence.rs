@@ -12,6 +12,8 @@ use super::flight_recorder::Recordings;
 pub struct Evidence {
     /// This node's name.
     pub host: String,
+    /// The command line of the workers.
+    pub command: Vec<String>,
     /// The ranks of this node's workers.
     pub ranks: Vec<usize>,
     /// Ranks that had ended with exit code 0 before the first failure.

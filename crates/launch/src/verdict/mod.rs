@@ -6,6 +6,7 @@
 //! - [`flight_recorder`]: reads PyTorch's recordings of the ranks' calls.
 //! - [`launcher`]: failures of the launcher itself, before a worker was started or between two attempts.
 //! - [`senders`]: looks for the sender of a signal.
+//! - [`time_out`]: the limit of a worker's timeout(1).
 //! - [`python`], [`native`]: read errors in a worker's output; [`case`] is one worker's end as the rules see it.
 //!
 //! The worker that ended first is often not at fault: it lost the connection to another rank, or waited for one until a deadline. Then
@@ -22,6 +23,7 @@ mod rules;
 mod senders;
 #[cfg(test)]
 mod tests;
+mod time_out;
 mod verdicts;
 
 pub use evidence::{Elsewhere, Evidence, FileSystem, MemoryKills, Standing};

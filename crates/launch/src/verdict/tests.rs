@@ -116,6 +116,31 @@ fn an_error_file_counts_before_the_output() {
 }
 
 #[test]
+fn the_limit_of_timeout_is_told_from_the_programs_own_end() {
+    let after = |seconds: u64, exitcode, line: &str| {
+        let started = at(10_000) - Duration::from_secs(seconds);
+        let death = Death { started, ..death(1, exitcode, 10_000) };
+        let command = line.split(' ').map(str::to_owned).collect();
+        verdict(&[Failure::of(death, "node0")], &Evidence { command, ..evidence() })
+    };
+    let found = after(8, 124, "timeout 7s python train.py");
+    assert_eq!(
+        (found.cause.as_str(), found.how_known.as_str()),
+        ("timeout(1) ended it at its limit of 7s", "exit code 124, 8.0 s after the start of `timeout 7s`")
+    );
+    assert_eq!(after(8, -9, "timeout -k 1 7 python").rule, "timeout");
+    assert_eq!(after(8, 137, "nice timeout -s KILL 7 python").rule, "timeout");
+    for (seconds, exitcode, line) in [
+        (6, 124, "timeout 7 python"),
+        (8, -9, "timeout 7 python"),
+        (8, 124, "python timeout 7"),
+        (8, 1, "timeout 7 python"),
+    ] {
+        assert_ne!(after(seconds, exitcode, line).rule, "timeout", "{line}");
+    }
+}
+
+#[test]
 fn a_kill_is_told_from_the_memory_killers() {
     let counted = |after| {
         let memory = Some(MemoryKills { file: "/sys/fs/cgroup/memory.events".into(), before: 2, after });

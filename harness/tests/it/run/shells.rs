@@ -122,3 +122,17 @@ fn the_grace_of_what_a_shell_left_behind_ends() {
     running.ended().code(1).says(&["not waiting for what the workers left behind"]);
     site.assert_no_process();
 }
+
+#[test]
+fn the_verdict_names_the_limit_of_timeout() {
+    let stubborn = "trap '' TERM; while :; do sleep 0.1; done";
+    for words in
+        [&["timeout", "0.3", "sleep", "1000"][..], &["env", "timeout", "-k", "0.2", "0.3", "sh", "-c", stubborn]]
+    {
+        let site = Site::new();
+        let ended = site.run(&[&["--standalone", "--no-python"], words].concat()).code(1);
+        assert!(ended.err.contains("verdict: rank 0 on "), "{ended}");
+        assert!(ended.err.contains(": timeout(1) ended it at its limit of 0.3 (evidence: "), "{ended}");
+        site.assert_no_process();
+    }
+}

@@ -1,6 +1,7 @@
-//! The machine's limits: memory, processes and threads, open files, stack, CPU time.
+//! Limits of the machine and of timeout(1): memory, time, processes and threads, open files, stack, CPU time.
 
 use super::super::case::{Case, Found};
+use super::super::time_out::TimeOut;
 use super::Class::Cause;
 use super::Rule;
 
@@ -35,6 +36,24 @@ pub(super) const RULES: &[Rule] = &[
                 "the kernel's memory killer ended it: memory was used up",
                 format!("SIGKILL, and {evidence}"),
             ))
+        },
+    },
+    Rule {
+        name: "timeout",
+        class: Cause,
+        evidence: "the worker's program is timeout(1), and it ended with 124, or by the SIGKILL of its -k or -s, after at least its limit",
+        advice: "raise the limit on timeout's command line, or leave it out: `--time-limit` of the launcher asks for a snapshot before the end",
+        example: (124, ""),
+        find: |case| {
+            let (death, found) = (&case.failure.death, TimeOut::of(&case.evidence.command)?);
+            let ran = death.at.duration_since(death.started).ok().filter(|ran| *ran >= found.limit)?;
+            let how = match (death.exitcode, case.signal()) {
+                (124, _) => "exit code 124".to_owned(),
+                (_, Some(9)) if found.kills => "SIGKILL, which it sends its whole group".to_owned(),
+                _ => return None,
+            };
+            let how = format!("{how}, {:.1} s after the start of `timeout {}`", ran.as_secs_f64(), found.text);
+            Some(Found::new(format!("timeout(1) ended it at its limit of {}", found.text), how))
         },
     },
     Rule {
