@@ -42,12 +42,13 @@ impl Status {
     pub fn update(&mut self, view: &AgentView) {
         let due = self.looked.is_none_or(|looked| view.elapsed.saturating_sub(looked) >= EVERY);
         if let Some(tail) = self.tail.as_mut().filter(|_| due) {
-            tail.poll();
+            tail.poll(view.elapsed);
             self.looked = Some(view.elapsed);
         }
         let none = Default::default();
         let progress = self.tail.as_ref().map_or(&none, Tail::progress);
-        self.bar.set_message(line(view, progress, width()));
+        let late = self.tail.as_ref().and_then(Tail::late);
+        self.bar.set_message(line(view, progress, late, width()));
     }
 
     /// Removes the status.

@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::{AgentView, Phase, Progress};
+use std::time::Duration;
 
-/// `4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · loss 0.0412 · slowest rank 3 (step 138) · 12.3 s`, in at
-/// most `width` characters: less important parts are dropped first. Epochs count from 0 as in the event files; steps
-/// are completed steps.
-pub fn line(view: &AgentView, progress: &BTreeMap<usize, Progress>, width: usize) -> String {
+use super::{AgentView, Late, Phase, Progress};
+
+/// How long it is shown who was late. While ranks stay late, they are reported again after one, two, four, … minutes.
+const LATE: Duration = Duration::from_secs(300);
+
+/// `4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · loss 0.0412 · rank 3 late: loader (45 %), 5 s ago · 12.3 s`,
+/// in at most `width` characters: less important parts are dropped first. Epochs count from 0 as in the event files;
+/// steps are completed steps.
+pub fn line(view: &AgentView, progress: &BTreeMap<usize, Progress>, late: Option<&Late>, width: usize) -> String {
     // Progress of ranks that no longer exist, or from before their restart, is outdated.
     let restart = progress.values().map(|of| of.restart).max();
     let of_now = |(rank, of): &(&usize, &Progress)| **rank < view.ranks && Some(of.restart) == restart;
@@ -19,8 +24,9 @@ pub fn line(view: &AgentView, progress: &BTreeMap<usize, Progress>, width: usize
         (1, Some(who(view))),
         (3, (view.restarts > 0).then(|| format!("restart {}/{}", view.restarts, view.max_restarts))),
         (0, position),
-        (4, loss),
-        (5, slowest),
+        (5, loss),
+        (6, slowest),
+        (4, late.filter(|_| view.phase == Phase::Running).and_then(|late| waited_for(late, view.elapsed))),
         (2, Some(format!("{:.1} s", view.elapsed.as_secs_f64()))),
     ];
     fit(parts.into_iter().filter_map(|(rank, part)| Some((rank, part?))).collect(), width)
@@ -62,6 +68,20 @@ fn training(ranks: &[(usize, &Progress)]) -> Option<[Option<String>; 3]> {
     Some([Some(format!("epoch {epoch} step {done}{of}")), loss, behind])
 }
 
+/// `rank 3 late: loader (45 %), 5 s ago`: the share of the other ranks' time that they waited.
+fn waited_for(late: &Late, now: Duration) -> Option<String> {
+    let ago = Some(now.saturating_sub(late.at)).filter(|ago| *ago < LATE)?.as_secs();
+    let percent = 100.0 * late.share;
+    let numbers: Vec<String> = late.ranks.iter().map(usize::to_string).collect();
+    let who = match &numbers[..] {
+        [] => return Some(format!("all loaders too slow ({percent:.0} %), {ago} s ago")),
+        [rank] => format!("rank {rank}"),
+        [first, second] => format!("ranks {first} and {second}"),
+        [first, ..] => format!("rank {first} and {} more", numbers.len() - 1),
+    };
+    Some(format!("{who} late: {} ({percent:.0} %), {ago} s ago", late.cause))
+}
+
 fn fit(mut parts: Vec<(u8, String)>, width: usize) -> String {
     loop {
         let text = parts.iter().map(|(_, part)| part.as_str()).collect::<Vec<_>>().join(" · ");
@@ -78,8 +98,6 @@ fn fit(mut parts: Vec<(u8, String)>, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn view() -> AgentView {
@@ -104,15 +122,15 @@ mod tests {
     #[test]
     fn shows_the_progress_and_the_slowest_rank() {
         let expected = "4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · loss 0.0412 · slowest rank 3 (step 138) · 12.3 s";
-        assert_eq!(line(&view(), &four(), 200), expected);
+        assert_eq!(line(&view(), &four(), None, 200), expected);
         let mut progress = four();
         progress.insert(1, at(1, 1, 191, f64::NAN));
-        assert!(line(&view(), &progress, 200).contains("loss NaN · slowest rank 1 (epoch 1 step 192)"));
+        assert!(line(&view(), &progress, None, 200).contains("loss NaN · slowest rank 1 (epoch 1 step 192)"));
     }
 
     #[test]
     fn drops_less_important_parts_until_it_fits() {
-        let texts = [85, 64, 63, 42, 20, 5].map(|width| line(&view(), &four(), width));
+        let texts = [85, 64, 63, 42, 20, 5].map(|width| line(&view(), &four(), None, width));
         let expected = [
             "4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · loss 0.0412 · 12.3 s",
             "4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · 12.3 s",
@@ -129,17 +147,47 @@ mod tests {
         let mut progress = four();
         progress.insert(7, at(1, 9, 9, 9.0));
         progress.insert(3, at(0, 8, 8, 8.0));
-        let text = line(&view(), &progress, 200);
+        let text = line(&view(), &progress, None, 200);
         assert!(text.contains("epoch 2 step 140/192 · loss 0.0412 · slowest rank 2 (step 139)"), "{text}");
     }
 
     #[test]
     fn shows_the_phase_if_there_is_no_step() {
         let mut view = AgentView { restarts: 0, ..view() };
-        assert_eq!(line(&view, &BTreeMap::new(), 200), "4 ranks on 2 nodes · running · 12.3 s");
+        assert_eq!(line(&view, &BTreeMap::new(), None, 200), "4 ranks on 2 nodes · running · 12.3 s");
         view.phase = Phase::Stopping;
-        assert_eq!(line(&view, &four(), 200), "4 ranks on 2 nodes · stopping the workers · 12.3 s");
+        assert_eq!(line(&view, &four(), None, 200), "4 ranks on 2 nodes · stopping the workers · 12.3 s");
         (view.phase, view.ranks) = (Phase::Forming, 0);
-        assert_eq!(line(&view, &four(), 200), "no group yet · waiting for all nodes · 12.3 s");
+        assert_eq!(line(&view, &four(), None, 200), "no group yet · waiting for all nodes · 12.3 s");
+    }
+
+    fn late(ranks: &[usize]) -> Late {
+        Late { ranks: ranks.to_vec(), cause: "loader".into(), share: 0.452, at: Duration::from_secs(7) }
+    }
+
+    #[test]
+    fn shows_who_is_late_and_why() {
+        let shown = |ranks: &[usize]| {
+            let text = line(&view(), &BTreeMap::new(), Some(&late(ranks)), 200);
+            text.replace("4 ranks on 2 nodes · restart 1/3 · running · ", "")
+        };
+        let expected = [
+            "all loaders too slow (45 %), 5 s ago · 12.3 s",
+            "rank 3 late: loader (45 %), 5 s ago · 12.3 s",
+            "ranks 1 and 3 late: loader (45 %), 5 s ago · 12.3 s",
+            "rank 0 and 2 more late: loader (45 %), 5 s ago · 12.3 s",
+        ];
+        assert_eq!([&[][..], &[3], &[1, 3], &[0, 1, 3]].map(shown), expected);
+    }
+
+    #[test]
+    fn shows_it_rather_than_the_loss_and_not_for_ever() {
+        let text = |view: &AgentView, width| line(view, &four(), Some(&late(&[3])), width);
+        let expected =
+            "4 ranks on 2 nodes · restart 1/3 · epoch 2 step 140/192 · rank 3 late: loader (45 %), 5 s ago · 12.3 s";
+        assert_eq!(text(&view(), expected.chars().count()), expected);
+        let later = |seconds| AgentView { elapsed: Duration::from_secs(seconds), ..view() };
+        assert!(text(&later(306), 200).contains("late") && !text(&later(307), 200).contains("late"));
+        assert!(!text(&AgentView { phase: Phase::Stopping, ..view() }, 200).contains("late"));
     }
 }

@@ -12,4 +12,4 @@ mod tail;
 pub use agent_view::{AgentView, Phase};
 pub use bar::Status;
 pub use line::line;
-pub use tail::{Progress, Tail};
+pub use tail::{Late, Progress, Tail};

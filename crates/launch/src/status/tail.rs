@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -29,12 +30,26 @@ pub struct Progress {
     pub loss: Option<f64>,
 }
 
+/// Ranks for which the others wait, according to rank 0's file. Without ranks, all wait for their loaders.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Late {
+    /// The late ranks.
+    pub ranks: Vec<usize>,
+    /// One word: `loader`, `computing`, `processor`, `other`.
+    pub cause: String,
+    /// The part of the others' time that is lost.
+    pub share: f64,
+    /// When it was read, by the clock of [`Tail::poll`].
+    pub at: Duration,
+}
+
 /// The event files of a folder.
 #[derive(Debug)]
 pub struct Tail {
     folder: PathBuf,
     files: BTreeMap<usize, Place>,
     progress: BTreeMap<usize, Progress>,
+    late: Option<Late>,
 }
 
 /// The position up to which a file has been read.
@@ -48,7 +63,8 @@ struct Place {
 impl Tail {
     /// Follows `folder`, which may not exist yet. Existing contents belong to another run and are ignored.
     pub fn new(folder: &Path) -> Self {
-        let mut tail = Tail { folder: folder.to_owned(), files: BTreeMap::new(), progress: BTreeMap::new() };
+        let mut tail =
+            Tail { folder: folder.to_owned(), files: BTreeMap::new(), progress: BTreeMap::new(), late: None };
         for (rank, _, length) in tail.list() {
             tail.files.insert(rank, Place { offset: length, inside: false });
         }
@@ -60,8 +76,13 @@ impl Tail {
         &self.progress
     }
 
-    /// Reads the new lines.
-    pub fn poll(&mut self) {
+    /// Who was late last, as of the last [`poll`](Self::poll), unless the ranks have started again since.
+    pub fn late(&self) -> Option<&Late> {
+        self.late.as_ref()
+    }
+
+    /// Reads the new lines. `now` is the time on any clock that goes on.
+    pub fn poll(&mut self, now: Duration) {
         for (rank, path, length) in self.list() {
             let place = self.files.entry(rank).or_default();
             if length < place.offset {
@@ -72,7 +93,14 @@ impl Tail {
                 && let Ok(bytes) = piece(&path, place, length)
             {
                 let progress = self.progress.entry(rank).or_default();
-                lines(place, &bytes).for_each(|line| progress.take(line));
+                for line in lines(place, &bytes).filter_map(|line| serde_json::from_slice::<Line>(line).ok()) {
+                    match line.event.as_str() {
+                        "late" => self.late = line.late(now),
+                        "start" => self.late = None,
+                        _ => {}
+                    }
+                    progress.take(line);
+                }
             }
         }
     }
@@ -125,11 +153,19 @@ struct Line {
     step: Option<u64>,
     steps: Option<u64>,
     loss: Option<Value>,
+    ranks: Option<Vec<usize>>,
+    cause: Option<String>,
+    share: Option<f64>,
+}
+
+impl Line {
+    fn late(&self, at: Duration) -> Option<Late> {
+        Some(Late { ranks: self.ranks.clone()?, cause: self.cause.clone()?, share: self.share?, at })
+    }
 }
 
 impl Progress {
-    fn take(&mut self, line: &[u8]) {
-        let Ok(line) = serde_json::from_slice::<Line>(line) else { return };
+    fn take(&mut self, line: Line) {
         if line.restart != self.restart || line.event == "start" {
             *self = Progress { restart: line.restart, ..Progress::default() };
         }
@@ -167,7 +203,7 @@ mod tests {
     }
 
     fn polled(tail: &mut Tail) -> Vec<(usize, Progress)> {
-        tail.poll();
+        tail.poll(Duration::ZERO);
         tail.progress().iter().map(|(rank, progress)| (*rank, *progress)).collect()
     }
 
@@ -191,6 +227,25 @@ mod tests {
         assert_eq!((progress.epoch, progress.steps), (Some(2), None));
         EventSink::open(&folder, 3, 1).unwrap().emit(&Event::Start { world_size: 4, device: "cpu".into(), pid: 1 });
         assert_eq!(polled(&mut tail), [(3, Progress { restart: 1, ..Progress::default() })]);
+    }
+
+    #[test]
+    fn knows_who_was_late_until_the_ranks_start_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tail = Tail::new(dir.path());
+        let late = |ranks: &[usize]| {
+            let (cause, message) = ("loader".into(), "rank 2 on node1 is late".into());
+            Event::Late { ranks: ranks.to_vec(), cause, share: 0.5, message }
+        };
+        let sink = EventSink::open(dir.path(), 0, 0).unwrap();
+        sink.emit(&late(&[3]));
+        sink.emit(&late(&[2]));
+        let at = Duration::from_secs(7);
+        tail.poll(at);
+        assert_eq!(tail.late(), Some(&Late { ranks: vec![2], cause: "loader".into(), share: 0.5, at }));
+        EventSink::open(dir.path(), 0, 1).unwrap().emit(&Event::Start { world_size: 4, device: "cpu".into(), pid: 1 });
+        tail.poll(at);
+        assert_eq!(tail.late(), None);
     }
 
     #[test]
