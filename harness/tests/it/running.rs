@@ -55,6 +55,11 @@ impl Running {
         self.await_in(&self.err, text, 1);
     }
 
+    /// Waits until this holds for stdout; false if it has ended before.
+    pub(crate) fn prints(&self, holds: impl Fn(&str) -> bool) -> bool {
+        self.out.until(holds).is_ok()
+    }
+
     fn await_in(&self, place: &Text, text: &str, times: usize) {
         if let Err(why) = place.until(|output| output.matches(text).count() >= times) {
             panic!("`{text}` did not come {times} times: {why}\n{}", self.output());

@@ -2,7 +2,9 @@
 //! with the same bits.
 
 use std::process::Command;
+use std::time::Duration;
 
+use rand_mt::Mt64;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::run::site::Site;
@@ -16,7 +18,7 @@ import os, signal, sys, time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 from save_on_signal import SaveOnSignal, spare_loader
-STEPS, BATCH = 16, 4
+STEPS, BATCH, paced = int(os.environ.get("STEPS", 16)), 4, "STEPS" in os.environ
 
 class Numbers(Dataset):
     def __len__(self): return 1 << 20
@@ -32,6 +34,7 @@ saved, first = saver.load(), 0
 if saved:
     model.load_state_dict(saved["model"]); optimizer.load_state_dict(saved["optimizer"]); first = saved["step"]
     print("goes on at", first, flush=True)
+if rank == 0: print("begins at", first, flush=True)
 order = [at for step in range(first, STEPS) for at in range((step * world + rank) * BATCH, (step * world + rank + 1) * BATCH)]
 loader = DataLoader(Numbers(), BATCH, sampler=order, num_workers=2, worker_init_fn=spare_loader)
 for step, batch in enumerate(loader, first):
@@ -42,6 +45,8 @@ for step, batch in enumerate(loader, first):
         print("holds at", step, flush=True)
         while not saver.wishes: time.sleep(0.01)
     saver.after_step(lambda: {"step": step + 1, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    if paced and rank == 0: print(f"step {step}.", flush=True)
+    if paced: time.sleep(0.01)
 weights = [value.tolist() for value in model.state_dict().values()]
 print("final", weights, flush=True)
 os._exit(0)
@@ -54,12 +59,16 @@ struct Training<'a> {
 
 impl Training<'_> {
     fn start(&self, flags: &[&str], checkpoint: &str) -> Running {
+        Running::start(self.command(flags, checkpoint))
+    }
+
+    fn command(&self, flags: &[&str], checkpoint: &str) -> Command {
         let script = self.site.file("trains.py", TRAINS);
         let words = [&["--standalone", "--nproc-per-node=2"], flags, &[&script, checkpoint]].concat();
         let mut command = self.site.lockstep(&words);
         let module = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/python");
         command.env("PYTHON_EXEC", &self.python).env("PYTHONPATH", module);
-        Running::start(command)
+        command
     }
 
     /// Runs until a step at which rank 0 waits for what `stop` does.
@@ -103,6 +112,137 @@ fn a_python_program_saves_at_every_stop_and_ends_with_the_same_bits() {
     assert_eq!(weights(&ended), weights(&whole));
     site.assert_no_process();
     assert!(!site.path("checkpoint.partial").exists());
+}
+
+/// Steps of a job that is stopped at random moments.
+const STEPS: u64 = 60;
+
+/// A job of steps of some milliseconds that is stopped at random moments, and started again until it succeeds.
+struct Stopped<'a> {
+    training: &'a Training<'a>,
+    checkpoint: String,
+    dice: Mt64,
+    /// Where the last start began.
+    begun: u64,
+    signals: usize,
+    starts: usize,
+    saved: usize,
+}
+
+impl Stopped<'_> {
+    /// From 0 to `end` - 1.
+    fn below(&mut self, end: u64) -> u64 {
+        self.dice.next_u64() % end
+    }
+
+    /// Starts the job and sends it up to five signals; returns how it ended. Once it trains, a wish is fulfilled.
+    fn start(&mut self, calm: bool) -> Ended {
+        let mut command = self.training.command(&["--snapshot-on=SIGTERM"], &self.checkpoint);
+        command.env("STEPS", STEPS.to_string()).env("OMP_NUM_THREADS", "1");
+        let running = Running::start(command);
+        self.starts += 1;
+        let (mut ends, mut trains) = (vec![], false);
+        for _ in 0..if calm { 0 } else { 1 + self.below(5) } {
+            if self.below(4) == 0 {
+                std::thread::sleep(Duration::from_millis(self.below(300)));
+            } else {
+                let ahead = 2 + self.below(9);
+                let seen = running.prints(|out| step(out).is_some_and(|at| at >= begin(out).unwrap_or(0) + ahead));
+                trains |= seen && ends.is_empty();
+            }
+            let wishes = [Signal::USR1, Signal::USR1, Signal::USR1, Signal::USR2, Signal::TERM, Signal::INT];
+            let signal = wishes[self.below(6) as usize];
+            if signal != Signal::USR1 {
+                ends.push(signal);
+            }
+            self.signals += 1;
+            self.send(&running, signal);
+        }
+        let ended = running.ended();
+        // A second signal that ends the job need not wait for a snapshot.
+        let wished = trains && matches!(ends[..], [Signal::USR2 | Signal::TERM]);
+        self.judge(&ended, wished);
+        ended
+    }
+
+    /// To the launcher, or to all processes, as Slurm does.
+    fn send(&mut self, running: &Running, signal: Signal) {
+        if self.below(2) == 0 {
+            return running.signal(signal);
+        }
+        for (pid, _) in self.training.site.processes() {
+            let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
+        }
+    }
+
+    fn judge(&mut self, ended: &Ended, wished: bool) {
+        self.training.site.assert_no_process();
+        let code = ended.status.code();
+        assert!([Some(0), Some(1), Some(75)].contains(&code), "{ended}");
+        assert!(!wished || code != Some(1), "a wish while it trained was not fulfilled: {ended}");
+        self.saved += usize::from(code == Some(75));
+        if let Some(begun) = begin(&ended.out) {
+            assert!(begun >= self.begun, "a snapshot is lost: it had begun at {} before\n{ended}", self.begun);
+            self.begun = begun;
+        }
+        // What was asked for in the meantime is on disk.
+        if let (Some(75), Some(done)) = (code, step(&ended.out)) {
+            self.begun = self.begun.max(done);
+        }
+    }
+}
+
+/// The step at which the job began.
+fn begin(out: &str) -> Option<u64> {
+    number_after(out, "begins at ")
+}
+
+/// The last step that is done.
+fn step(out: &str) -> Option<u64> {
+    number_after(out, "step ")
+}
+
+fn number_after(out: &str, words: &str) -> Option<u64> {
+    let (_, rest) = out.rsplit_once(words)?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Stops jobs at random moments until at least this many signals were sent.
+fn stop_python(seed: u64, signals: usize) {
+    let Some(python) = with_torch() else { return };
+    let site = Site::new();
+    let training = Training { site: &site, python };
+    let job = |number: u64, checkpoint: &str| {
+        let (training, dice) = (&training, Mt64::new(seed + number));
+        Stopped { training, checkpoint: checkpoint.into(), dice, begun: 0, signals: 0, starts: 0, saved: 0 }
+    };
+    let whole = job(0, "none").start(true).code(0);
+    let (mut jobs, [mut sent, mut starts, mut saved]) = (0, [0; 3]);
+    while sent < signals {
+        let mut job = job(jobs, &format!("checkpoint-{jobs}"));
+        let mut ended = job.start(false);
+        // A job that is stopped before it trains again and again would not end.
+        while ended.status.code() != Some(0) {
+            ended = job.start(job.starts >= 8);
+            assert!(job.starts < 12, "seed {seed}, job {jobs}: {ended}");
+        }
+        assert_eq!(weights(&ended), weights(&whole), "seed {seed}, job {jobs}");
+        (sent, starts, saved) = (sent + job.signals, starts + job.starts, saved + job.saved);
+        jobs += 1;
+        println!("seed {seed}: {sent} signals, {jobs} jobs, {starts} starts, {saved} of them ended after a snapshot");
+    }
+}
+
+#[test]
+fn a_python_job_that_is_stopped_at_random_moments_ends_with_the_same_bits() {
+    stop_python(1, 4);
+}
+
+#[test]
+#[ignore = "an hour; run with --run-ignored all (nextest) or --ignored; STOP_SEED and STOP_SIGNALS choose others"]
+fn python_jobs_that_get_500_signals_at_random_moments_end_with_the_same_bits() {
+    let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    stop_python(number("STOP_SEED", 2), number("STOP_SIGNALS", 500) as usize);
 }
 
 /// An emergency checkpoint that needs more batches, by a program that knows nothing of wishes. It ends on SIGTERM and SIGINT.
