@@ -28,7 +28,6 @@ impl Floats {
     }
 
     /// The tensor.
-    #[must_use]
     pub fn into_tensor(self) -> Tensor {
         self.0
     }
