@@ -234,11 +234,6 @@ fn stop_python(seed: u64, signals: usize) {
 }
 
 #[test]
-fn a_python_job_that_is_stopped_at_random_moments_ends_with_the_same_bits() {
-    stop_python(1, 4);
-}
-
-#[test]
 #[ignore = "an hour; run with --run-ignored all (nextest) or --ignored; STOP_SEED and STOP_SIGNALS choose others"]
 fn python_jobs_that_get_500_signals_at_random_moments_end_with_the_same_bits() {
     let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
