@@ -269,7 +269,7 @@ fn two_ranks_have_the_losses_of_two_ranks_of_the_python_script() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/cifar_resnet.py");
     let python = twin.attempt(2, &[&[script, "--data", "objects"], &args[..]].concat());
     assert!(python.succeeded(), "{}", python.stderr());
-    let own = succeeds(&mut new_job(), 2, &[&["--samples", "32", "--device", "cpu"], &args[..]].concat());
+    let own = new_job().succeeds(2, &[&["--samples", "32", "--device", "cpu"], &args[..]].concat());
     // Before the first epoch, over it, and after it. A rounding that moves a number across a ReLU's zero changes what follows.
     assert_prints_alike(&own.stdout(), &python.stdout(), &["Epoch: 0, "], 1e-3);
     for (words, count) in [("train loss: ", 1), ("Loss: ", 2)] {
