@@ -119,7 +119,7 @@ pub(super) fn case(name: &str) -> anyhow::Result<()> {
             println!("{report}");
             let Failure::Panicked { message, location: Some(at), .. } = &report.root else { panic!("{report:?}") };
             assert_eq!(message, "index 7 is out");
-            assert!(at.contains("tests/spawn.rs:"), "{at}");
+            assert!(at.contains("tests/spawn/cases.rs:"), "{at}");
             Ok(())
         }
         "exit" => {
