@@ -121,10 +121,13 @@ impl Workers {
 }
 
 impl super::Worker {
-    /// It has ended, and what it waited for may live on.
+    /// It has ended, and what it waited for may live on. Asks the system, since its death may not have been reported yet.
     fn left_programs(&self) -> bool {
-        let by_request =
-            || matches!(self.process.ended(), Ok(Some(Exit::Signal(signal))) if REQUESTS.contains(&signal));
-        self.dead && (self.wrapper || by_request())
+        match self.process.ended() {
+            Ok(Some(Exit::Signal(signal))) if REQUESTS.contains(&signal) => true,
+            Ok(Some(_)) => self.wrapper,
+            Ok(None) => false,
+            Err(_) => self.dead && self.wrapper,
+        }
     }
 }

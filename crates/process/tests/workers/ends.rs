@@ -10,6 +10,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("ends::a_worker_that_ignores_sigterm_is_killed", a_worker_that_ignores_sigterm_is_killed),
     ("ends::a_stopped_worker_receives_sigterm_and_sigkill", a_stopped_worker_receives_sigterm_and_sigkill),
     ("ends::the_whole_group_receives_sigterm", the_whole_group_receives_sigterm),
+    (
+        "ends::a_program_whose_shell_has_just_died_keeps_its_children",
+        a_program_whose_shell_has_just_died_keeps_its_children,
+    ),
 ];
 
 fn deaths_are_reported_in_their_order() {
@@ -84,5 +88,26 @@ fn the_whole_group_receives_sigterm() {
     assert_eq!(agent.ask("next"), "died 0 -15 SIGTERM");
     until_gone(&family);
     agent.ask("sweep");
+    agent.close();
+}
+
+/// The shell's death has not been reported when the program that it leaves behind is asked to end.
+fn a_program_whose_shell_has_just_died_keeps_its_children() {
+    let folder = tempfile::tempdir().unwrap();
+    // A shell under another name is a program.
+    let program = folder.path().join("program");
+    std::fs::copy("/bin/sh", &program).unwrap();
+    let mut agent = AgentProcess::launch();
+    let script = "trap \"echo saved\" TERM; sleep 1000 & echo $!; while :; do wait; done";
+    let shell = agent.start(0, &format!("{} -c '{script}'; exit $?", program.display()));
+    let child = agent.printed().parse().unwrap();
+    signal(shell, Signal::TERM);
+    until("a death", || state(shell) == Some('Z'));
+    agent.ask("end");
+    agent.expect_printed("saved");
+    assert!(lives(child));
+    assert_eq!(agent.ask("next"), "died 0 -15 SIGTERM");
+    agent.ask("sweep");
+    until_gone(&[child]);
     agent.close();
 }
