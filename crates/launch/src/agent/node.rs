@@ -104,8 +104,22 @@ fn events_folder() -> Option<PathBuf> {
 
 /// Workers get the limit of open files from `before` it was raised.
 async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<Ended> {
-    let mut signals = SignalStream::listen(&config.signals.all())?;
+    let signals = SignalStream::listen(&config.signals.all())?;
     let console = Console::of_this_process().context("cannot use stdout and stderr")?;
+    let ended = on_console(config, before, signals, console.clone()).await;
+    if ended.is_err() {
+        // The verdict on the launcher follows, and the console writes in a thread of its own.
+        console.flush(LAST_LINES);
+    }
+    ended
+}
+
+async fn on_console(
+    config: &Config,
+    before: Option<u64>,
+    mut signals: SignalStream,
+    console: Console,
+) -> anyhow::Result<Ended> {
     let hostname = hostname();
     log::to(&console);
     let (options, unread) = meet::options(config)?;
