@@ -2,6 +2,7 @@
 //!
 //! - [`error_file`]: the file that a failing worker writes for the process that started it.
 //! - [`exercise`]: the request of a grader to the ranks of a learner's program, and their answers.
+//! - [`exit`]: the exit codes of both.
 //! - [`CLEARED_VARIABLES`]: environment variables that other launchers may have set.
 //! - [`scheduler`]: what Slurm, PBS and MPI's launchers say of a job.
 //! - [`wish`]: the signals that ask for a snapshot, and the exit code of a program that has saved one and ended.
@@ -14,6 +15,7 @@ mod cleared;
 pub mod desync_report;
 pub mod error_file;
 pub mod exercise;
+pub mod exit;
 pub mod fault;
 pub mod scheduler;
 pub mod wish;

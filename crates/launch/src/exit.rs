@@ -4,21 +4,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use lockstep_contract::error_file;
+pub use lockstep_contract::exit::Code;
 use lockstep_process::signal_name;
-
-/// The command's exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Code {
-    /// Nothing failed.
-    Success = 0,
-    /// Something failed.
-    Failure = 1,
-    /// It could not start. clap exits with the same number by itself when it refuses the arguments.
-    Usage = 2,
-    /// The workers saved a snapshot and ended, as a signal asked.
-    Saved = lockstep_contract::wish::SAVED,
-}
 
 /// An error before anything was started; the command exits with [`Code::Usage`].
 #[derive(Debug, thiserror::Error)]
@@ -36,14 +23,14 @@ pub struct Interrupted {
 /// Runs the command; prints an error once, with its chain, and turns it into the exit code.
 pub fn main(run: impl FnOnce() -> anyhow::Result<Code>) -> ExitCode {
     let error = match run() {
-        Ok(code) => return ExitCode::from(code as u8),
+        Ok(code) => return ExitCode::from(code),
         Err(error) => error,
     };
     // The reader may be gone; the code reports the error too.
     let _ = writeln!(std::io::stderr(), "{}", error_file::printed(&error));
     match error.downcast_ref() {
         Some(Interrupted { signal }) => die_of(*signal),
-        None => ExitCode::from(code_of(&error) as u8),
+        None => ExitCode::from(code_of(&error)),
     }
 }
 

@@ -15,32 +15,13 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+pub use lockstep_contract::exit::Code;
 use lockstep_contract::fault::FaultError;
 
 use crate::env::{ERROR_FILE, EnvError};
 use crate::error_file;
 use crate::snapshot::SnapshotError;
 use crate::spawn::{self, SpawnError};
-
-/// The exit code of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Code {
-    /// Done.
-    Success = 0,
-    /// Something failed.
-    Failure = 1,
-    /// The request was wrong.
-    Usage = 2,
-    /// Ended as a signal asked, after a snapshot.
-    Saved = lockstep_contract::wish::SAVED,
-}
-
-impl From<Code> for ExitCode {
-    fn from(code: Code) -> Self {
-        ExitCode::from(code as u8)
-    }
-}
 
 /// An error of the caller; the program exits with [`Code::Usage`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
