@@ -107,10 +107,8 @@ async fn on_this_node(config: &Config, before: Option<u64>) -> anyhow::Result<En
     let signals = SignalStream::listen(&config.signals.all())?;
     let console = Console::of_this_process().context("cannot use stdout and stderr")?;
     let ended = on_console(config, before, signals, console.clone()).await;
-    if ended.is_err() {
-        // The verdict on the launcher follows, and the console writes in a thread of its own.
-        console.flush(LAST_LINES);
-    }
+    // It writes in a thread of its own, and the verdict on a launcher that failed follows.
+    console.flush(LAST_LINES);
     ended
 }
 
@@ -228,7 +226,6 @@ async fn end(mut agent: Agent<'_>, outcome: Outcome) -> Ended {
         workers.unregister_cleanup(&folder);
     }
     workers.close();
-    console.flush(LAST_LINES);
     ended
 }
 
