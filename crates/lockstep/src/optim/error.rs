@@ -137,11 +137,7 @@ pub enum OptimError {
     Group(#[source] c10d::Error),
     /// The description of the state did not reach all ranks.
     #[error("failed to gather the optimizer's state")]
-    State {
-        /// The failed collective.
-        #[source]
-        source: ObjectError,
-    },
+    State(#[source] ObjectError),
     /// A fused kernel failed.
     #[error("the step failed")]
     Kernel(#[source] c10d::Error),

@@ -112,7 +112,7 @@ impl<R: Rule> ZeroRedundancyOptimizer<R> {
     /// A rank is missing; memory ran out.
     pub fn consolidate_state_dict(&mut self, to: Rank) -> Result<()> {
         let mine = self.local_state();
-        let metas = all_gather_object(&self.group, mine.meta()).map_err(|source| OptimError::State { source })?;
+        let metas = all_gather_object(&self.group, mine.meta()).map_err(OptimError::State)?;
         let tensors: HashMap<String, Tensor> = mine.tensors().into_iter().collect();
         let meta = StateMeta { groups: self.whole(&metas) };
         let mut whole = Vec::new();
@@ -224,15 +224,13 @@ impl<R: Rule> Optimizer for ZeroRedundancyOptimizer<R> {
         for (position, (saved, here)) in meta.groups.iter().zip(&self.params).enumerate() {
             state::check_names(position, saved, here.iter().map(|param| param.name.as_str()))?;
         }
-        let mine = |name: &str, of: Rank| self.shared().any(|param| param.name == name && param.owner == of);
-        let me = self.group.rank();
-        let groups = meta.groups.iter().map(|group| GroupMeta {
-            options: group.options.clone(),
-            params: group.params.iter().filter(|param| mine(&param.name, me)).cloned().collect(),
+        let others = self.shared().filter(|param| param.owner != self.group.rank());
+        let others: HashSet<&str> = others.map(|param| param.name.as_str()).collect();
+        let groups = meta.groups.into_iter().map(|mut group| {
+            group.params.retain(|param| !others.contains(param.name.as_str()));
+            group
         });
         let meta = StateMeta { groups: groups.collect() };
-        let others = self.shared().filter(|param| param.owner != me);
-        let others: HashSet<&str> = others.map(|param| param.name.as_str()).collect();
         // `exp_avg.fc1.weight`: the name of a state has no dot.
         let of_others = |name: &str| name.split_once('.').is_some_and(|(_, param)| others.contains(param));
         let kept = tensors.named().filter(|(name, _)| !of_others(name)).collect();
