@@ -9,7 +9,7 @@ mod loss;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
@@ -18,7 +18,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use lockstep_process::{Exit, Process, Signal, Signals, proc};
+use lockstep_process::{Exit, Process, Signal, Signals, end_of_file, proc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::kill_process_group;
@@ -31,6 +31,8 @@ use connection::{Connection, Listener};
 
 /// The last lines of an agent's output that an error shows.
 const LINES: usize = 8;
+/// They are looked for in this many bytes at its end.
+const TAIL: u64 = 64 << 10;
 /// How long agents may take to end when they are asked to.
 const GRACE: Duration = Duration::from_secs(5);
 /// Open files of this process besides the ranks' connections and the agents.
@@ -75,24 +77,12 @@ struct Agent {
 }
 
 impl<'a> Job<'a> {
-    /// Starts the agents. The ranks are `program`, with the socket to the bench as its last argument. Each wait for the job ends after `patience`.
+    /// A job without agents yet. The ranks will be `program`, with the socket to the bench as its last argument. Each wait for the job ends
+    /// after `patience`.
     ///
     /// # Errors
     /// The system's error.
-    pub(super) fn start(
-        launcher: &Launcher,
-        program: &[OsString],
-        shape: Shape,
-        restarts: usize,
-        patience: Duration,
-        signals: &'a Signals,
-    ) -> anyhow::Result<Self> {
-        let mut job = Self::without_agents(launcher, program, shape, restarts, patience, signals)?;
-        (0..launcher.processes(shape)).try_for_each(|_| job.start_agent())?;
-        Ok(job)
-    }
-
-    fn without_agents(
+    pub(super) fn new(
         launcher: &Launcher,
         program: &[OsString],
         shape: Shape,
@@ -124,6 +114,15 @@ impl<'a> Job<'a> {
             patience,
             folder,
         })
+    }
+
+    /// Starts all agents.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(super) fn started(mut self) -> anyhow::Result<Self> {
+        (0..self.launcher.processes(self.shape)).try_for_each(|_| self.start_agent())?;
+        Ok(self)
     }
 
     fn start_agent(&mut self) -> anyhow::Result<()> {
@@ -328,7 +327,7 @@ impl<'a> Job<'a> {
 
     /// The end of what the first agent with any output printed, as the end of an error.
     fn last_lines(&self) -> String {
-        let read = |agent| fs::read(self.output(agent)).unwrap_or_default();
+        let read = |agent| end_of_file(&self.output(agent), TAIL).unwrap_or_default();
         let mut texts = (0..self.started).map(read).filter(|text| !text.is_empty());
         let text = texts.next().unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -384,7 +383,7 @@ mod tests {
 
     fn failure(script: &str, patience: Duration) -> String {
         let signals = Signals::default();
-        let mut job = Job::start(&fake(script), &[], SHAPE, 0, patience, &signals).unwrap();
+        let mut job = Job::new(&fake(script), &[], SHAPE, 0, patience, &signals).unwrap().started().unwrap();
         format!("{:#}", job.until_up(Mark::START).unwrap_err())
     }
 

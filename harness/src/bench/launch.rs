@@ -71,7 +71,7 @@ fn side<'a>(launcher: Launcher, shape: Shape, patience: std::time::Duration, sig
     let name = launcher.name;
     let turn = move || {
         let begun = Instant::now();
-        let mut job = Job::start(&launcher, &idle_rank(), shape, 0, patience, signals)?;
+        let mut job = Job::new(&launcher, &idle_rank(), shape, 0, patience, signals)?.started()?;
         job.until_up(Mark::START)?;
         let up = begun.elapsed();
         let memory = job.memory();

@@ -168,7 +168,8 @@ impl<'a> Ranks<'a> {
     }
 
     fn start(&self) -> anyhow::Result<Job<'a>> {
-        let mut job = Job::start(&self.launcher, &self.program.words, self.shape, 0, self.patience, self.signals)?;
+        let job = Job::new(&self.launcher, &self.program.words, self.shape, 0, self.patience, self.signals)?;
+        let mut job = job.started()?;
         job.until_up(Mark::START)?;
         Ok(job)
     }

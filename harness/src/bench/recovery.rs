@@ -169,7 +169,7 @@ impl<'a> Scene<'a> {
             let Scene { shape, rounds, patience, signals, .. } = self;
             let job = match &mut running {
                 Some(job) => job,
-                none => none.insert(Job::start(&launcher, &program, shape, rounds, patience, signals)?),
+                none => none.insert(Job::new(&launcher, &program, shape, rounds, patience, signals)?.started()?),
             };
             self.until_ready(job, Mark::START)?;
             self.after(job, |job| job.kill(shape.ranks - 1))
@@ -186,7 +186,10 @@ impl<'a> Scene<'a> {
             let restarts = RESTARTS * rounds;
             let job = match &mut running {
                 Some(job) => job,
-                none => none.insert(Job::start_one_by_one(&launcher, &program, shape, restarts, patience, signals)?),
+                none => {
+                    let job = Job::new(&launcher, &program, shape, restarts, patience, signals)?;
+                    none.insert(job.started_one_by_one()?)
+                }
             };
             self.until_ready(job, Mark::START)?;
             let lost = self.after(job, Job::lose_node)?;

@@ -1,44 +1,34 @@
 //! What a job loses in a bench: a rank, or a node with all that runs on it; and the node that joins later.
 
-use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use lockstep_process::{Signal, Signals, proc};
+use lockstep_process::{Signal, proc};
 use rustix::process::{Pid, kill_process};
 
 use super::{Job, parents};
-use crate::bench::launcher::{Launcher, Shape};
 
 /// Between two attempts to connect to the first agent.
 const PAUSE: Duration = Duration::from_millis(20);
 
-impl<'a> Job<'a> {
-    /// As [`Self::start`], but the first agent hosts the rendezvous, because the others start when it listens. So any other can be
+impl Job<'_> {
+    /// As [`Self::started`], but the first agent hosts the rendezvous, because the others start when it listens. So any other can be
     /// lost. Waits until all ranks are there.
     ///
     /// # Errors
     /// As [`Self::until_up`].
-    pub(in crate::bench) fn start_one_by_one(
-        launcher: &Launcher,
-        program: &[OsString],
-        shape: Shape,
-        restarts: usize,
-        patience: Duration,
-        signals: &'a Signals,
-    ) -> anyhow::Result<Self> {
-        let mut job = Self::without_agents(launcher, program, shape, restarts, patience, signals)?;
-        job.start_agent()?;
+    pub(in crate::bench) fn started_one_by_one(mut self) -> anyhow::Result<Self> {
+        self.start_agent()?;
         let begun = Instant::now();
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, job.port)).is_err() {
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
             let seconds = begun.elapsed().as_secs();
-            ensure!(begun.elapsed() < patience, "agent 0 does not listen after {seconds} s{}", job.last_lines());
-            job.wait(Instant::now() + PAUSE)?;
-            job.all_agents_run()?;
+            ensure!(begun.elapsed() < self.patience, "agent 0 does not listen after {seconds} s{}", self.last_lines());
+            self.wait(Instant::now() + PAUSE)?;
+            self.all_agents_run()?;
         }
-        (1..shape.agents).try_for_each(|_| job.start_agent())?;
-        Ok(job)
+        (1..self.shape.agents).try_for_each(|_| self.start_agent())?;
+        Ok(self)
     }
 
     /// Kills a rank as the kernel's out-of-memory killer would, and returns when that was.
