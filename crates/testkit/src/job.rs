@@ -60,6 +60,8 @@ impl Job {
         }
         if let Some(folder) = &self.python_path {
             command.env("PYTHONPATH", folder).env("CUDA_VISIBLE_DEVICES", "");
+            // With it, a line and its end are two writes, and lines of ranks with one pipe mix.
+            command.env_remove("PYTHONUNBUFFERED");
         }
         command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo").env(events::FOLDER, self.path("events"));
         command.current_dir(self.folder.path());
