@@ -12,3 +12,5 @@
 #include "reducer.cpp"
 #include "store.cpp"
 #include "sync_batch_norm.cpp"
+
+#include "amp.cpp" // after optim.cpp, whose checks it calls

@@ -142,6 +142,15 @@ pub(crate) struct AdamStep {
     pub(crate) maximize: bool,
 }
 
+/// `AutocastBefore` of `shim/amp.cpp`.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct AutocastBefore {
+    dtype: i32,
+    enabled: bool,
+    cuda: bool,
+}
+
 /// `TensorFacts` of `shim/facts.cpp`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -469,5 +478,14 @@ unsafe extern "C" {
         max_squares: *const TensorPtr,
         n_max: usize,
         step: *const AdamStep,
+    ) -> Status;
+
+    pub(crate) fn lc_autocast_enter(cuda: bool, half: bool, enabled: bool, before: *mut AutocastBefore) -> Status;
+    pub(crate) fn lc_autocast_leave(before: *const AutocastBefore) -> Status;
+    pub(crate) fn lc_unscale(
+        grads: *const TensorPtr,
+        n: usize,
+        found_inf: TensorPtr,
+        inverse_scale: TensorPtr,
     ) -> Status;
 }

@@ -18,6 +18,7 @@
 //! | `work` | [`Work`]: an operation in progress, which owns its tensors |
 //! | `reducer` | [`Reducer`]: gradient buckets for DDP |
 //! | `floats` | [`Floats`]: a tensor that is written in its own memory |
+//! | `amp` | [`autocast`], [`unscale`]: mixed precision |
 //! | `fused` | [`fused_sgd`], [`fused_adam`]: libtorch's optimizer kernels |
 //! | `sync_batch_norm` | [`sync_batch_norm`]: batch normalization over the samples of all ranks |
 //! | `own_thread` | [`OwnThread`]: a group inside a layer |
@@ -26,6 +27,7 @@
 //! | `error` | [`Error`], [`Fault`] |
 //! | `ffi` | the C boundary |
 
+mod amp;
 mod backend;
 mod collectives;
 pub mod cuda;
@@ -50,6 +52,7 @@ mod sync_batch_norm;
 mod tensors;
 mod work;
 
+pub use amp::{autocast, unscale};
 pub use backend::Backend;
 pub use collectives::{ReduceOp, Splits};
 pub use desync_report::DesyncReport;

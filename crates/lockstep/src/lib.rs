@@ -2,6 +2,7 @@
 //!
 //! Each module covers one part of a training job; `labs/` combines them.
 
+pub mod amp;
 pub mod best;
 pub mod checkpoint;
 pub mod compress;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Parser;
+use lockstep::amp::Precision;
 use lockstep::device::DeviceChoice;
 use lockstep::exit::UsageError;
 use lockstep::optim::schedule::Warmup;
@@ -61,6 +62,9 @@ pub(crate) struct Args {
     /// Normalize over the batches of all ranks instead of each rank's own
     #[arg(long)]
     pub(crate) sync_batch_norm: bool,
+    /// The type of the forward pass where half of float32 is enough (automatic mixed precision); float16 scales the loss
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) precision: Precision,
     /// A folder in which each rank saves its weights at the end
     #[arg(long)]
     pub(crate) weights: Option<PathBuf>,

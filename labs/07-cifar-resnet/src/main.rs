@@ -13,6 +13,7 @@ use std::time::Instant;
 use anyhow::Result;
 use args::Args;
 use clap::Parser;
+use lockstep::amp::GradScalerState;
 use lockstep::checkpoint::{self, ModelFile};
 use lockstep::data::Dataset;
 use lockstep::loader::{DataLoader, Position};
@@ -70,6 +71,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let schedule = args.schedule(env.world_size.get(), loader.steps())?;
     let options = SgdOptions { lr: schedule.lr(u64::MAX), momentum: 0.9, weight_decay: 1e-5, ..Default::default() };
     let mut optimizer = Sgd::new(named_parameters(&vs), options)?;
+    let mut scaler = args.precision.scaler();
     // ANCHOR_END: optimizer
 
     // ANCHOR: resume
@@ -77,7 +79,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let sets_rates = args.lr_for_batch.is_some();
     let options = SnapshotOptions { resume: args.resume, sets_rates, ..args.save.options() };
     let mut snapshots = Snapshots::new(&args.model_dir, run, options, &report);
-    let start = snapshots.resume(&vs, &mut optimizer, model.group())?;
+    let (start, saved) = snapshots.resume_with::<GradScalerState>(&vs, &mut optimizer, model.group())?;
+    saved.map_or(Ok(()), |state| scaler.load_state_dict(state))?;
     // ANCHOR_END: resume
     if args.resume && start == Position::default() {
         report.say_once(format!("No snapshot in {}: training starts from the beginning", args.model_dir.display()));
@@ -103,22 +106,28 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
                 schedule.apply(epoch * loader.steps() as u64 + step as u64, &mut optimizer);
             }
             optimizer.zero_grad();
-            let logits = model.forward(&batch.inputs)?;
-            let loss = logits.cross_entropy_for_logits(&batch.targets);
-            model.backward(&loss)?;
-            optimizer.step()?;
+            let (logits, loss) = args.precision.autocast(device, || {
+                let logits = model.forward(&batch.inputs)?;
+                let loss = logits.cross_entropy_for_logits(&batch.targets);
+                anyhow::Ok((logits, loss))
+            })??;
+            model.backward(&scaler.scale(&loss)?)?;
+            scaler.step(&mut optimizer)?;
+            scaler.update()?;
             let loss = loss.double_value(&[]);
             trained.add(&logits, &batch.targets, loss);
             report.step(epoch, step, loss, batch.len());
             let next = loader.after(from, step);
             if !next.is_start() {
-                snapshots.save_if(args.save.is_due(next), next, &vs, &optimizer, model.group())?;
+                let state = scaler.state_dict();
+                snapshots.save_if_with(args.save.is_due(next), next, &vs, &optimizer, &state, model.group())?;
             }
         }
         let trained = trained.all_reduce(model.group())?; // this also waits for the slowest rank
         report.trained_in(epoch, &trained, begun.elapsed());
         file.save(&vs, model.group())?; // before the snapshot, so that a finished run always has its model
-        snapshots.save_if(true, Position::start_of(epoch + 1), &vs, &optimizer, model.group())?;
+        let (next, state) = (Position::start_of(epoch + 1), scaler.state_dict());
+        snapshots.save_if_with(true, next, &vs, &optimizer, &state, model.group())?;
     }
     report.eval(args.num_epochs, &evaluate_with(&model, test_set, device, &evaluation)?);
     snapshots.finish()?;

@@ -49,6 +49,13 @@ fn kills_under_synchronized_batch_norm_and_a_warm_up_change_no_bit() {
 }
 
 #[test]
+fn kills_in_mixed_precision_change_no_bit() {
+    // The first steps overflow, so that the scale is another one in each.
+    survives(2, &[kill(1, 0, 1), kill(0, 1, 1)], &args(&["--precision", "float16"]));
+    survives(2, &[kill(0, 0, 2)], &args(&["--precision", "bfloat16", "--sync-batch-norm"]));
+}
+
+#[test]
 fn a_torn_snapshot_costs_some_steps_and_no_bit() {
     survives(2, &[while_saving(1, 2, Phase::Named, &[Act::TearSnapshot, Act::Signal(9)])], &args(&[]));
 }

@@ -91,6 +91,19 @@ fn two_ranks_with_synchronized_batch_norm_train_as_one_rank_with_the_double_batc
 }
 
 #[test]
+fn mixed_precision_trains_to_nearly_the_same_weights() {
+    let with = |precision| after(2, &quick(&["--epochs", "1", "--lr", "0.01", "--precision", precision]));
+    let whole = with("float32");
+    for precision in ["bfloat16", "float16"] {
+        let mixed = with(precision);
+        assert!(mixed.values().all(|tensor| tensor.kind() != Kind::BFloat16 && tensor.kind() != Kind::Half));
+        let distance = distance(&whole, &mixed);
+        assert!(distance > 0.0, "{precision} changes nothing");
+        margin::below("distance of the weights after three steps in mixed precision", distance, 0.5);
+    }
+}
+
+#[test]
 fn the_linear_scaling_rule_doubles_the_rate_of_two_ranks() {
     let scaled = after(2, &quick(&["--epochs", "1", "--lr", "0.01", "--lr-for-batch", "4", "--warmup-epochs", "0"]));
     let doubled = after(2, &quick(&["--epochs", "1", "--lr", "0.02"]));

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use c10d::{OwnThread, ProcessGroup, Result};
 use tch::nn::{Init, ModuleT, Path};
-use tch::{Tensor, no_grad};
+use tch::{Kind, Tensor, no_grad};
 
 use super::failure;
 
@@ -71,9 +71,12 @@ impl SyncBatchNorm2d {
             return Ok(inputs.batch_norm(weight, bias, mean, var, false, momentum, eps, true));
         }
         let group = self.group.get()?;
-        let normalized = c10d::sync_batch_norm(group, inputs, &self.weight, &self.bias, eps)?;
+        // Under autocast. The statistics are taken in the precision of the weights, as PyTorch does.
+        let is_half = matches!(inputs.kind(), Kind::Half | Kind::BFloat16);
+        let wide = if is_half { inputs.to_kind(self.weight.kind()) } else { inputs.shallow_clone() };
+        let normalized = c10d::sync_batch_norm(group, &wide, &self.weight, &self.bias, eps)?;
         no_grad(|| self.follow(&normalized.mean, &normalized.unbiased_var));
-        Ok(normalized.output)
+        Ok(normalized.output.to_kind(inputs.kind()))
     }
 
     /// Moves the running statistics towards the batch's.

@@ -33,6 +33,9 @@ pub trait Optimizer {
     /// libtorch fails, which means that memory ran out.
     fn zero_grad(&mut self);
 
+    /// The gradients of its parameters, by the parameters' names; those without one are left out.
+    fn grads(&self) -> Vec<(String, Tensor)>;
+
     /// The learning rate of the first group.
     fn lr(&self) -> f64;
 
@@ -179,6 +182,11 @@ impl<R: Rule> Optimizer for FusedOptimizer<R> {
             // Every parameter is a defined leaf tensor: the constructor checks it.
             c10d::clear_grad(&mut slot.param).expect("libtorch forgets the gradient of a leaf");
         }
+    }
+
+    fn grads(&self) -> Vec<(String, Tensor)> {
+        let slots = self.groups.iter().flat_map(|group| &group.slots);
+        params::with_grad(slots.map(|slot| (&slot.name, &slot.param)))
     }
 
     fn lr(&self) -> f64 {

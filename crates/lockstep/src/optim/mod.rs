@@ -31,8 +31,9 @@
 //!
 //! [`ZeroRedundancyOptimizer`] divides the state of any of them among the ranks. Learning-rate schedules are in [`schedule`].
 //!
-//! Left out: `foreach`, `capturable`,
-//! `differentiable`, gradient scaling, closures.
+//! [`GradScaler`](crate::amp::GradScaler) scales their gradients in mixed precision.
+//!
+//! Left out: `foreach`, `capturable`, `differentiable`, closures.
 
 mod adam;
 mod engine;

@@ -52,6 +52,12 @@ impl ParamGroup {
     }
 }
 
+/// The gradients of those parameters that have one, by name.
+pub(super) fn with_grad<'a>(params: impl Iterator<Item = (&'a String, &'a Tensor)>) -> Vec<(String, Tensor)> {
+    let grads = params.map(|(name, param)| (name.clone(), param.grad()));
+    grads.filter(|(_, grad)| grad.defined()).collect()
+}
+
 /// PyTorch's checks on the parameters of all groups (`Optimizer.add_param_group`), and those of the fused kernels.
 pub(super) fn check(groups: &[ParamGroup]) -> Result<()> {
     if let Some(group) = groups.iter().position(|group| group.params.is_empty()) {

@@ -191,6 +191,10 @@ impl<R: Rule> Optimizer for ZeroRedundancyOptimizer<R> {
         }
     }
 
+    fn grads(&self) -> Vec<(String, Tensor)> {
+        params::with_grad(self.shared().map(|param| (&param.name, &param.param)))
+    }
+
     fn lr(&self) -> f64 {
         self.own.lr()
     }

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // a test may
 
+mod amp;
 mod batch_norm;
 mod batch_norm_golden;
 mod best;
