@@ -63,12 +63,10 @@ build() {
 
 # compile TARGET: all programs, without the network. cargo unpacks crates, so that it needs a registry to write to.
 compile() {
-  local features=()
-  [ "$(fact backend)" = cpu ] || features=(--features nccl)
   export CARGO_HOME=/tmp/cargo CARGO_TARGET_DIR=$1
   mkdir -p "$CARGO_HOME" "$1"
   cp -a "$CONTEXT/crates" "$CARGO_HOME/registry"
-  (cd "$HOME_IN_IMAGE" && PATH=$CONTEXT/rust/bin:$PATH cargo build --locked --offline --bins --package lockstep-harness --package 'lab-*' "${features[@]}")
+  (cd "$HOME_IN_IMAGE" && PATH=$CONTEXT/rust/bin:$PATH cargo build --locked --offline --bins --package lockstep-harness --package 'lab-*')
 }
 
 # keep FROM TO: what a run needs of the checkout, of cargo's output in FROM and of libtorch.

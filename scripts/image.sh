@@ -18,7 +18,7 @@ usage: scripts/image.sh [apptainer|oci] [OPTIONS] [-- OPTIONS of apptainer, podm
 Builds an image with the labs, their launcher and libtorch, then trains two ranks in it. Without a word it takes what is installed:
 apptainer, which writes a .sif file, or else podman, buildah or docker, which write an archive in OCI's format.
 
-  --cuda        for NVIDIA GPUs, with NCCL; the checkout needs scripts/setup.sh --cuda --nccl
+  --cuda        for NVIDIA GPUs, with NCCL; the checkout needs scripts/setup.sh --cuda
   --base BASE   the system in the image: a name for a registry, or a folder or image file that is here, for which no network is needed
                 if it has g++ (default: debian:12-slim)
   --work DIR    where the context, cargo's output and the image are kept (default: target/image)

@@ -40,10 +40,10 @@ run it looks for a GPU and installs for CUDA or for the CPU.
 what to install
   --auto               look for a GPU and install for what is found
   --cpu                for the CPU only
-  --cuda               for NVIDIA GPUs
+  --cuda               for NVIDIA GPUs, with NCCL: 2.9 GB to fetch
   --slim               only what a CPU run loads: 545 MB to fetch, 1.2 GB on disk (the default for --cpu)
   --full               PyTorch with all its packages: 2.7 GB to fetch, 4.5 GB on disk (always so for --cuda)
-  --nccl               also the headers for the cargo feature nccl: 202 MB to fetch
+  --nccl               also the headers that NCCL's part is compiled with, as --cuda: 202 MB to fetch
   --python-peer        also a Python with PyTorch and torchvision, with which tests compare: 40 MB to fetch, 0.3 GB on disk
   --book-tools         also what checks the built book: mdBook, compiled into .tools, and Chromium, where root can install it
   --cluster-tools      also what tests of clusters run on, such as Slurm and Open MPI, where root can install them
@@ -137,7 +137,7 @@ recorded() {
 # Whether .libtorch holds what was requested. The record is written last, so it stands for a complete installation.
 is_satisfied() {
   [ "$FORCE" = 0 ] && [ -f "$RECORD" ] && view_is_sound || return 1
-  [ "$WANT_NCCL" = 0 ] || [ -e "$HOME_DIR/nvidia/nccl/include/nccl.h" ] || return 1
+  ! wants_headers || [ -e "$HOME_DIR/nvidia/nccl/include/nccl.h" ] || return 1
   [ "$WANT_PEER" = 0 ] || peer_is_in_place || return 1
   case $WANT in
   '') return 0 ;;
@@ -152,6 +152,11 @@ site_fits() {
   [ -f "$site" ] && [ -e "$HOME_DIR/site/torch/lib/libtorch_cpu.so" ] || return 1
   [ -z "$BACKEND" ] || [ "$BACKEND" = "$(recorded "$site" backend)" ] || return 1
   [ -z "$SIZE" ] || [ "$SIZE" = "$(recorded "$site" size)" ]
+}
+
+# Whether NCCL's part is to be compiled: with our own libtorch for CUDA, always.
+wants_headers() {
+  [ "$WANT_NCCL" = 1 ] || [ "$(recorded "$HOME_DIR/site/lockstep.txt" backend)" = cuda ]
 }
 
 # One set-up at a time in a checkout. The children inherit the lock, so the children of a killed run end first.
@@ -225,6 +230,13 @@ use_existing() {
   make_view "$WANT"
 }
 
+# For the build, which compiles the binding again when this file changes, and only then.
+say_what_is_built() {
+  local built=cpu
+  [ ! -e "$HOME_DIR/nvidia/nccl/include/nccl.h" ] || built=nccl
+  [ "$(cat "$HOME_DIR/backend" 2>/dev/null)" = "$built" ] || echo "$built" >"$HOME_DIR/backend"
+}
+
 # write_record SOURCE: last of all, in one step.
 write_record() {
   local torch=$1
@@ -285,10 +297,11 @@ install_wanted() {
     WANT=$source
     use_existing
   fi
-  if [ "$WANT_NCCL" = 1 ]; then
+  if wants_headers; then
     [ -n "${PYTHON:-}" ] || { check_python "$WANT_PYTHON" && stop_on_problems; }
     install_nccl_headers
   fi
+  say_what_is_built
   [ "$WANT_PEER" = 0 ] || install_peer
   remove_leftovers
   write_record "$source"

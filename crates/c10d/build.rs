@@ -1,5 +1,6 @@
-//! Compiles the C++ shim against the headers of the libtorch that torch-sys links. With the feature `nccl` it also
-//! builds the NCCL part as a shared library, whose bytes the crate embeds.
+//! Compiles the C++ shim against the headers of the libtorch that torch-sys links. Where libtorch has CUDA's libraries and NVIDIA's
+//! headers are there (`scripts/setup.sh --cuda`), it also builds the NCCL part as a shared library, whose bytes the crate embeds, and
+//! sets `cfg(nccl)`.
 //!
 //! It does not link libtorch: torch-sys names the libraries.
 
@@ -28,11 +29,18 @@ fn main() {
         "no libtorch headers in {}: run scripts/setup.sh",
         include.display()
     );
-    let nccl = std::env::var_os("CARGO_FEATURE_NCCL").map(|_| Nvidia::find(&libtorch));
-    shim_build(&include).files(SOURCES).compile("lockstep_c10d");
+    println!("cargo:rustc-check-cfg=cfg(nccl)");
+    // Set-up writes it when what is found here changes. A path that is missing would count as changed in every build.
+    let backend = libtorch.join("backend");
+    if backend.exists() {
+        println!("cargo:rerun-if-changed={}", backend.display());
+    }
+    let nvidia = Nvidia::find(&libtorch);
+    shim_build(&include, nvidia.is_some()).files(SOURCES).compile("lockstep_c10d");
     build_shared_memory();
-    if let Some(nvidia) = nccl {
+    if let Some(nvidia) = nvidia {
         nvidia.build_nccl(&include);
+        println!("cargo:rustc-cfg=nccl");
     }
 }
 
@@ -44,14 +52,14 @@ fn libtorch_dir() -> PathBuf {
 }
 
 /// libtorch's headers are system headers here, which silences their warnings; `shim/gloo` replaces Gloo's headers.
-fn shim_build(include: &Path) -> cc::Build {
+fn shim_build(include: &Path, with_nccl: bool) -> cc::Build {
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").pic(true).include("shim").flag("-Wno-unused-parameter").opt_level(1).debug(false);
     for dir in [include.to_path_buf(), include.join("torch/csrc/api/include")] {
         system_include(&mut build, &dir);
     }
     build.define("_GLIBCXX_USE_CXX11_ABI", "1").define("USE_DISTRIBUTED", None).define("USE_C10D_GLOO", None);
-    if std::env::var_os("CARGO_FEATURE_NCCL").is_some() {
+    if with_nccl {
         build.define("WITH_NCCL", None);
     }
     build
@@ -76,28 +84,25 @@ struct Nvidia {
 }
 
 impl Nvidia {
-    fn find(libtorch: &Path) -> Self {
+    /// All of it, or nothing.
+    fn find(libtorch: &Path) -> Option<Self> {
         let folder = libtorch.join("nvidia");
         let headers = [folder.join("nccl/include"), folder.join("cu13/include")];
-        assert!(
-            headers[0].join("nccl.h").exists() && headers[1].join("cuda_runtime_api.h").exists(),
-            "the feature nccl needs NVIDIA's headers, which are not in {}: run scripts/setup.sh --nccl",
-            folder.display()
-        );
         let cpu = libtorch.join("lib/libtorch_cpu.so").canonicalize().expect("torch-sys found libtorch_cpu.so");
         let libraries = cpu.parent().expect("a file has a folder").to_path_buf();
-        assert!(
-            libraries.join("libtorch_cuda.so").exists(),
-            "the feature nccl needs libtorch's CUDA libraries, which are not in {}: run scripts/setup.sh --cuda --nccl --force",
-            libraries.display()
-        );
-        Nvidia { headers, libraries }
+        let needed = [
+            headers[0].join("nccl.h"),
+            headers[1].join("cuda_runtime_api.h"),
+            libraries.join("libtorch_cuda.so"),
+            libraries.join("libc10_cuda.so"),
+        ];
+        needed.iter().all(|file| file.exists()).then_some(Nvidia { headers, libraries })
     }
 
     /// Builds `liblockstep_nccl.so` with every symbol resolved, so that an incompatible libtorch fails the build and
     /// not a run.
     fn build_nccl(&self, include: &Path) {
-        let mut build = shim_build(include);
+        let mut build = shim_build(include, true);
         self.headers.iter().for_each(|dir| system_include(&mut build, dir));
         // Last, so that NVIDIA's own headers of these names take precedence.
         system_include(&mut build, Path::new("shim/cuda"));

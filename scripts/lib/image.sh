@@ -23,7 +23,7 @@ check_libtorch() {
   grep -qx 'source=own' "$1/installed" ||
     die "this checkout uses a libtorch that is outside of it" "scripts/setup.sh --$BACKEND, which fetches one of its own"
   if [ "$BACKEND" = cuda ] && ! { grep -qx 'backend=cuda' "$record" && [ -e "$1/nvidia/nccl/include/nccl.h" ]; }; then
-    die "an image for CUDA needs libtorch for CUDA, and NCCL's headers" "scripts/setup.sh --cuda --nccl (2.9 GB to fetch)"
+    die "an image for CUDA needs libtorch for CUDA, and NCCL's headers" "scripts/setup.sh --cuda (2.9 GB to fetch)"
   fi
 }
 

@@ -7,7 +7,7 @@ TORCH_VERSION=2.11.0
 TORCH=("torch==$TORCH_VERSION")
 # libtorch_cpu.so of the wheel is a CUDA build's: it needs libcudart.so.13 and libcupti.so.13 even where there is no GPU.
 SLIM=("${TORCH[@]}" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
-# Headers for the cargo feature `nccl`.
+# Headers of CUDA and NCCL.
 NCCL=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-nccl-cu13==2.28.9)
 
 # install_site BACKEND SIZE: $HOME_DIR/site with the wheel of BACKEND (cpu, cuda) and SIZE (slim, full).
@@ -41,7 +41,7 @@ install_nccl_headers() {
   local partial=$HOME_DIR/headers.partial
   [ "$FORCE" = 1 ] || [ ! -e "$HOME_DIR/nvidia/nccl/include/nccl.h" ] || return 0
   start_afresh "$partial"
-  say "installing the headers of CUDA and NCCL for the cargo feature nccl (about 200 MB)"
+  say "installing the headers of CUDA and NCCL (about 200 MB)"
   pip_install "$partial" --no-deps "${NCCL[@]}"
   take_place "$partial" "$HOME_DIR/headers"
   ln -sfn headers/nvidia "$HOME_DIR/nvidia"

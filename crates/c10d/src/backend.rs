@@ -25,8 +25,8 @@ pub enum Backend {
     /// [`Backend::Gloo`]. The ranks find out together; see
     /// [`ProcessGroup::backend`](crate::ProcessGroup::backend) for the result.
     Auto,
-    /// NVIDIA's library, for tensors on one GPU, which no other rank of the group may use. Requires the cargo feature
-    /// `nccl`.
+    /// NVIDIA's library, for tensors on one GPU, which no other rank of the group may use. See
+    /// [`HAS_NCCL`](Self::HAS_NCCL).
     Nccl {
         /// The GPU's number, as in [`Device::Cuda`].
         device: usize,
@@ -34,6 +34,9 @@ pub enum Backend {
 }
 
 impl Backend {
+    /// True if this program was built for NCCL, as it is once `scripts/setup.sh` has installed libtorch for CUDA.
+    pub const HAS_NCCL: bool = cfg!(nccl);
+
     /// The name that Python uses, where it has one.
     pub fn name(self) -> &'static str {
         match self {

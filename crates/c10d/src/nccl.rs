@@ -1,19 +1,18 @@
 //! NCCL for process groups, from a small library that is embedded in the program.
 //!
-//! The library is the part of the shim that needs `libtorch_cuda.so` (`shim/nccl.cpp`, built with the cargo feature
-//! `nccl`). If it were linked, every run would load CUDA. A separate file could get lost, so the program embeds its
-//! bytes and maps them from memory when the first NCCL group is created. Without the feature, creating an NCCL group is
+//! The library is the part of the shim that needs `libtorch_cuda.so` (`shim/nccl.cpp`, built where set-up has installed libtorch for CUDA). If it were linked, every run would load CUDA. A separate file could get lost, so the program embeds its
+//! bytes and maps them from memory when the first NCCL group is created. Without it, creating an NCCL group is
 //! an error.
 //!
 //! Everything that works without a GPU (compiling, linking, loading, errors) is tested everywhere; `tests/cuda.rs`
 //! prints what a machine without a GPU could not verify.
 
-#[cfg(feature = "nccl")]
+#[cfg(nccl)]
 pub(crate) use library::{make, prepare};
-#[cfg(not(feature = "nccl"))]
+#[cfg(not(nccl))]
 pub(crate) use without::{make, prepare};
 
-#[cfg(feature = "nccl")]
+#[cfg(nccl)]
 mod library {
     use std::fs::File;
     use std::io::Write;
@@ -110,15 +109,14 @@ mod library {
     }
 }
 
-#[cfg(not(feature = "nccl"))]
+#[cfg(not(nccl))]
 mod without {
     use std::ptr::NonNull;
 
     use crate::error::{Error, Result};
     use crate::ffi::{BackendHandle, Exception, Kind, MemberConfig};
 
-    const ABSENT: &str =
-        "this program was built without NCCL: run scripts/setup.sh --nccl, then build with --features nccl";
+    const ABSENT: &str = "this program was built without NCCL: run scripts/setup.sh --cuda, then build it again";
 
     pub(crate) fn prepare(_device: usize) -> Result<()> {
         Err(Error::bad_argument("init_process_group", ABSENT))

@@ -67,8 +67,8 @@ fn loading_cuda_works_or_names_what_is_missing_and_the_process_continues() {
 #[test]
 fn nccl_works_or_names_what_is_missing_and_the_process_continues() {
     let _alone = alone();
-    let missing = if cfg!(not(feature = "nccl")) {
-        Some("built without NCCL: run scripts/setup.sh --nccl, then build with --features nccl".to_owned())
+    let missing = if !Backend::HAS_NCCL {
+        Some("built without NCCL: run scripts/setup.sh --cuda, then build it again".to_owned())
     } else if let Err(error) = cuda::load() {
         Some(error.detail().to_owned())
     } else if Cuda::device_count() == 0 {
@@ -119,7 +119,7 @@ fn nccl_refuses_a_device_that_is_not_a_gpu() {
     assert!(error.detail().contains("NCCL needs a CUDA device, not Cpu: use Gloo"), "{error}");
 }
 
-#[cfg(feature = "nccl")]
+#[cfg(nccl)]
 #[test]
 fn nccl_refuses_a_gpu_that_does_not_exist() {
     let _alone = alone();

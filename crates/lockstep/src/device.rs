@@ -52,8 +52,8 @@ impl DeviceChoice {
             return Ok(());
         }
         Err(UsageError(
-            "--device cuda: this program was built without NCCL, and Gloo's messages go through the CPU: build it with \
-             --features nccl (after scripts/setup.sh --cuda --nccl), or leave --device out"
+            "--device cuda: this program was built without NCCL, and Gloo's messages go through the CPU: build it \
+             again after scripts/setup.sh --cuda, or leave --device out"
                 .into(),
         ))
     }
@@ -96,7 +96,7 @@ mod tests {
             assert!(choice.agree_with(group).is_ok(), "{choice:?} {group:?}");
         }
         let message = DeviceChoice::Cuda.agree_with(Device::Cpu).unwrap_err().to_string();
-        assert!(message.contains("--features nccl"), "{message}");
+        assert!(message.contains("scripts/setup.sh --cuda"), "{message}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub enum JoinError {
 /// Joins the default group as the environment says, like `init_process_group(init_method="env://")`: connects to the store at
 /// `MASTER_ADDR:MASTER_PORT`, hosting it on rank 0 unless the launcher does, and waits for all ranks.
 ///
-/// The group is for tensors on `device`: over NCCL for a GPU if this crate was built with the feature `nccl`, otherwise over
+/// The group is for tensors on `device`: over NCCL for a GPU if this program was built for it ([`Backend::HAS_NCCL`]), otherwise over
 /// Gloo, which copies a GPU's tensors through host memory. For tensors in host memory `LOCKSTEP_BACKEND` may name another
 /// backend: `shm` for shared memory between ranks on one host, `auto` for that where it is possible and Gloo where it is not,
 /// `gloo`. An event says which one it is, and why.
@@ -81,7 +81,7 @@ fn attempt_prefix(env: &LaunchEnv) -> Option<String> {
 
 fn backend_for(device: Device) -> Result<Backend> {
     match device {
-        Device::Cuda(device) if cfg!(feature = "nccl") => Ok(Backend::Nccl { device }),
+        Device::Cuda(device) if Backend::HAS_NCCL => Ok(Backend::Nccl { device }),
         Device::Cpu => named(&std::env::var(BACKEND).unwrap_or_default()),
         _ => Ok(Backend::Gloo),
     }

@@ -394,8 +394,8 @@ fn the_longest_duration_does_not_expire_immediately() {
     });
 }
 
-/// With the feature `nccl` the variable stays, for a recorder that is created later.
-#[cfg(not(feature = "nccl"))]
+/// With NCCL the variable stays, for a recorder that is created later.
+#[cfg(not(nccl))]
 #[test]
 fn a_child_process_does_not_inherit_settings_of_this_process() {
     let output = std::process::Command::new("env").env_remove("RUST_BACKTRACE").output().unwrap();
