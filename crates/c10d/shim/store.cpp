@@ -160,6 +160,30 @@ Status lc_store_num_keys(const StoreHandle* store, int64_t* out) noexcept {
   return guard([&] { *out = store->store->getNumKeys(); });
 }
 
+Status lc_store_list_keys(const StoreHandle* store, Blobs** out) noexcept {
+  return guard([&] {
+    auto keys = std::make_unique<Blobs>();
+    for (const auto& key : store->store->listKeys()) keys->items.emplace_back(key.begin(), key.end());
+    *out = keys.release();
+  });
+}
+
+Status lc_store_queue_push(const StoreHandle* store, Bytes key, Bytes value) noexcept {
+  return guard([&] { store->store->queuePush(to_string(key), to_vector(value)); });
+}
+
+Status lc_store_queue_pop(const StoreHandle* store, Bytes key, bool block, Blobs** out) noexcept {
+  return guard([&] { *out = new Blobs{{store->store->queuePop(to_string(key), block)}}; });
+}
+
+Status lc_store_queue_len(const StoreHandle* store, Bytes key, int64_t* out) noexcept {
+  return guard([&] { *out = store->store->queueLen(to_string(key)); });
+}
+
+Status lc_store_set_timeout(const StoreHandle* store, int64_t timeout_ms) noexcept {
+  return guard([&] { store->store->setTimeout(std::chrono::milliseconds(timeout_ms)); });
+}
+
 int64_t lc_store_timeout_ms(const StoreHandle* store) noexcept { return store->store->getTimeout().count(); }
 
 } // extern "C"

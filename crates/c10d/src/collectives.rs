@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, GroupHandle, Status, TensorPtr, WorkHandle, pointers};
@@ -37,6 +37,18 @@ pub enum ReduceOp {
     Min = 3,
     /// The maximum.
     Max = 4,
+    /// Bit by bit, where all ranks have it; PyTorch's `BAND`. The bitwise operations are for integers, and not on NCCL.
+    BitAnd = 5,
+    /// Bit by bit, where any rank has it; `BOR`.
+    BitOr = 6,
+    /// Bit by bit, where an odd number of ranks has it; `BXOR`.
+    BitXor = 7,
+}
+
+impl ReduceOp {
+    fn is_bitwise(self) -> bool {
+        matches!(self, ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor)
+    }
 }
 
 /// The group's own timeout, as the shim encodes it.
@@ -210,6 +222,7 @@ impl ProcessGroup {
 
     fn start_all_reduce(&self, tensor: &Tensor, op: ReduceOp) -> Result<Pending> {
         const CALL: &str = "all_reduce";
+        self.check_op(CALL, op, tensor)?;
         let mut guard = Guard::new(CALL, self, Traffic::Reduction);
         guard.writes("the tensor", tensor)?;
         let call = format!("{CALL}({op:?}) of {}", describe(tensor));
@@ -223,6 +236,7 @@ impl ProcessGroup {
     fn start_reduce(&self, tensor: &Tensor, root: Rank, op: ReduceOp) -> Result<Pending> {
         const CALL: &str = "reduce";
         self.check_member(CALL, root)?;
+        self.check_op(CALL, op, tensor)?;
         let mut guard = Guard::new(CALL, self, Traffic::Reduction);
         guard.writes("the tensor", tensor)?;
         let call = format!("{CALL}({op:?}) to rank {root} of {}", describe(tensor));
@@ -296,6 +310,7 @@ impl ProcessGroup {
     fn start_reduce_scatter(&self, output: &Tensor, inputs: &[Tensor], op: ReduceOp) -> Result<Pending> {
         const CALL: &str = "reduce_scatter";
         self.check_count(CALL, "inputs", inputs.len(), self.size().get())?;
+        self.check_op(CALL, op, output)?;
         let mut guard = Guard::new(CALL, self, Traffic::Reduction);
         guard.writes("the output", output)?;
         guard.list("input", inputs, Access::Read, output)?;
@@ -310,6 +325,7 @@ impl ProcessGroup {
 
     fn start_reduce_scatter_tensor(&self, output: &Tensor, input: &Tensor, op: ReduceOp) -> Result<Pending> {
         const CALL: &str = "reduce_scatter_tensor";
+        self.check_op(CALL, op, output)?;
         let mut guard = Guard::new(CALL, self, Traffic::Reduction);
         guard.reads("the input", input)?;
         guard.writes("the output", output)?;
@@ -374,6 +390,20 @@ impl ProcessGroup {
             return Ok(());
         }
         let detail = format!("rank {rank} is outside a group of {}", self.size());
+        Err(Error::bad_argument(operation, detail).at_rank(self.rank()))
+    }
+
+    fn check_op(&self, operation: &str, op: ReduceOp, tensor: &Tensor) -> Result<()> {
+        let integers = [Kind::Uint8, Kind::Int8, Kind::Int, Kind::Int64];
+        let detail = if !op.is_bitwise() {
+            return Ok(());
+        } else if self.backend().is_nccl() {
+            format!("{op:?} is not supported by NCCL: use a Gloo group for it")
+        } else if !tensor.defined() || integers.contains(&tensor.kind()) {
+            return Ok(()); // the guard refuses a tensor that is not defined
+        } else {
+            format!("{op:?} is for integers, not for {:?}", tensor.kind())
+        };
         Err(Error::bad_argument(operation, detail).at_rank(self.rank()))
     }
 

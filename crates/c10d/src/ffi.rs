@@ -256,6 +256,16 @@ unsafe extern "C" {
         n: usize,
     ) -> Status;
     pub(crate) fn lc_store_num_keys(store: *const StoreHandle, out: *mut i64) -> Status;
+    pub(crate) fn lc_store_list_keys(store: *const StoreHandle, out: *mut *mut Blobs) -> Status;
+    pub(crate) fn lc_store_queue_push(store: *const StoreHandle, key: Bytes, value: Bytes) -> Status;
+    pub(crate) fn lc_store_queue_pop(
+        store: *const StoreHandle,
+        key: Bytes,
+        block: bool,
+        out: *mut *mut Blobs,
+    ) -> Status;
+    pub(crate) fn lc_store_queue_len(store: *const StoreHandle, key: Bytes, out: *mut i64) -> Status;
+    pub(crate) fn lc_store_set_timeout(store: *const StoreHandle, timeout_ms: i64) -> Status;
     pub(crate) fn lc_store_timeout_ms(store: *const StoreHandle) -> i64;
 
     pub(crate) fn lc_cuda_is_hooked() -> bool;

@@ -29,6 +29,7 @@
 
 mod amp;
 mod backend;
+mod coalesced;
 mod collectives;
 pub mod cuda;
 mod desync_report;
@@ -54,6 +55,7 @@ mod work;
 
 pub use amp::{autocast, unscale};
 pub use backend::Backend;
+pub use coalesced::P2pOp;
 pub use collectives::{ReduceOp, Splits};
 pub use desync_report::DesyncReport;
 pub use error::{Error, Fault, Result};

@@ -267,6 +267,46 @@ impl Store {
         Ok(usize::try_from(n).unwrap_or(0))
     }
 
+    /// The names of the keys below this store's prefix, without it. For a TCPStore only.
+    pub fn list_keys(&self) -> Result<Vec<String>> {
+        // SAFETY: the handle outlives the call; `out` may be written.
+        let keys =
+            self.call("list_keys", "", |store| ffi::blobs(|out| unsafe { ffi::lc_store_list_keys(store, out) }))?;
+        Ok(keys.into_iter().map(|key| String::from_utf8_lossy(&key).into_owned()).collect())
+    }
+
+    /// Appends a value to a queue, which is made with its first value. For a TCPStore only.
+    pub fn queue_push(&self, key: &str, value: impl AsRef<[u8]>) -> Result<()> {
+        self.call("queue_push", key, |store| {
+            // SAFETY: handle and bytes outlive the call.
+            unsafe { ffi::lc_store_queue_push(store, Bytes::new(key.as_bytes()), Bytes::new(value.as_ref())) }.check()
+        })
+    }
+
+    /// Takes the first value of a queue. If there is none, it waits for one until [`timeout`](Self::timeout). For a TCPStore only.
+    pub fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
+        self.call("queue_pop", key, |store| {
+            // SAFETY: handle and bytes outlive the call; `out` may be written.
+            ffi::blobs(|out| unsafe { ffi::lc_store_queue_pop(store, Bytes::new(key.as_bytes()), true, out) }).map(only)
+        })
+    }
+
+    /// The number of values in a queue. For a TCPStore only.
+    pub fn queue_len(&self, key: &str) -> Result<usize> {
+        let mut n = 0;
+        self.call("queue_len", key, |store| {
+            // SAFETY: handle and bytes outlive the call; `n` may be written.
+            unsafe { ffi::lc_store_queue_len(store, Bytes::new(key.as_bytes()), &mut n) }.check()
+        })?;
+        Ok(usize::try_from(n).unwrap_or(0))
+    }
+
+    /// Changes the timeout of [`Store::get`] and [`Store::queue_pop`], for all that share this connection.
+    pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
+        // SAFETY: the handle outlives the call.
+        self.call("set_timeout", "", |store| unsafe { ffi::lc_store_set_timeout(store, millis(timeout)) }.check())
+    }
+
     /// The timeout of [`Store::get`].
     pub fn timeout(&self) -> Duration {
         // SAFETY: the handle is alive as long as self.

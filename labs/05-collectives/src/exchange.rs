@@ -73,6 +73,9 @@ pub(crate) fn combine(held: &mut Tensor, other: &Tensor, op: ReduceOp) -> Result
         ReduceOp::Product => _ = held.g_mul_(other),
         ReduceOp::Min => held.copy_(&held.minimum(other)),
         ReduceOp::Max => held.copy_(&held.maximum(other)),
+        ReduceOp::BitAnd => _ = held.bitwise_and_tensor_(other),
+        ReduceOp::BitOr => _ = held.bitwise_or_tensor_(other),
+        ReduceOp::BitXor => _ = held.bitwise_xor_tensor_(other),
         ReduceOp::Avg => refuse_avg(op)?,
     }
     Ok(())

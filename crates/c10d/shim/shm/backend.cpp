@@ -145,7 +145,7 @@ std::vector<shm::Block> only(int n, int position, shm::Block block) {
 
 void set_reduction(shm::Call& call, const c10d::ReduceOp& op) {
   const auto reduction = static_cast<c10d::ReduceOp::RedOpType>(op);
-  TORCH_CHECK_VALUE(reduction <= c10d::ReduceOp::MAX, "shared memory does not support this reduction");
+  TORCH_CHECK_VALUE(reduction <= c10d::ReduceOp::BXOR, "shared memory does not support this reduction");
   TORCH_CHECK_VALUE(shm::reduces(call.type), "shared memory does not support reductions of ",
                     c10::toString(static_cast<at::ScalarType>(call.type)));
   TORCH_CHECK_VALUE(reduction != c10d::ReduceOp::AVG || c10::isFloatingType(static_cast<at::ScalarType>(call.type)),

@@ -16,7 +16,7 @@ const char* type_name(uint8_t type) {
 }
 
 const char* reduction_name(uint8_t reduction) {
-  static const char* const kNames[] = {"Sum", "Avg", "Product", "Min", "Max"};
+  static const char* const kNames[] = {"Sum", "Avg", "Product", "Min", "Max", "BitAnd", "BitOr", "BitXor"};
   return reduction < std::size(kNames) ? kNames[reduction] : "another reduction";
 }
 

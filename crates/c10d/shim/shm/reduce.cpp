@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define FOR_EACH_VECTOR_UNIT __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -36,6 +37,28 @@ struct Min {
 struct Max {
   template <class T>
   static INLINE T of(T a, T b) { return a < b ? b : a; }
+};
+// Of integers; the backend refuses floats.
+struct BitAnd {
+  template <class T>
+  static INLINE T of(T a, T b) {
+    if constexpr (std::is_integral_v<T>) return static_cast<T>(a & b);
+    else return a;
+  }
+};
+struct BitOr {
+  template <class T>
+  static INLINE T of(T a, T b) {
+    if constexpr (std::is_integral_v<T>) return static_cast<T>(a | b);
+    else return a;
+  }
+};
+struct BitXor {
+  template <class T>
+  static INLINE T of(T a, T b) {
+    if constexpr (std::is_integral_v<T>) return static_cast<T>(a ^ b);
+    else return a;
+  }
 };
 
 // ---- 16-bit floats
@@ -154,6 +177,9 @@ INLINE void widened(const Tiles<T>& of) {
   FOR_EACH_VECTOR_UNIT void name##_product(const Tiles<T>& of) { how<Product>(of); } \
   FOR_EACH_VECTOR_UNIT void name##_min(const Tiles<T>& of) { how<Min>(of); }         \
   FOR_EACH_VECTOR_UNIT void name##_max(const Tiles<T>& of) { how<Max>(of); }         \
+  FOR_EACH_VECTOR_UNIT void name##_and(const Tiles<T>& of) { how<BitAnd>(of); }      \
+  FOR_EACH_VECTOR_UNIT void name##_or(const Tiles<T>& of) { how<BitOr>(of); }        \
+  FOR_EACH_VECTOR_UNIT void name##_xor(const Tiles<T>& of) { how<BitXor>(of); }      \
   void name(Reduction op, const Tiles<T>& of) {                   \
     switch (op) {                                                 \
       case Reduction::Sum:                                        \
@@ -161,6 +187,9 @@ INLINE void widened(const Tiles<T>& of) {
       case Reduction::Product: return name##_product(of);         \
       case Reduction::Min: return name##_min(of);                 \
       case Reduction::Max: return name##_max(of);                 \
+      case Reduction::BitAnd: return name##_and(of);              \
+      case Reduction::BitOr: return name##_or(of);                \
+      case Reduction::BitXor: return name##_xor(of);              \
     }                                                             \
   }
 

@@ -10,7 +10,7 @@ namespace shm {
 enum class Type : uint8_t { U8 = 0, I8 = 1, I32 = 3, I64 = 4, F16 = 5, F32 = 6, F64 = 7, BF16 = 15 };
 
 // The numbers of c10d::ReduceOp.
-enum class Reduction : uint8_t { Sum = 0, Avg = 1, Product = 2, Min = 3, Max = 4 };
+enum class Reduction : uint8_t { Sum = 0, Avg = 1, Product = 2, Min = 3, Max = 4, BitAnd = 5, BitOr = 6, BitXor = 7 };
 
 bool reduces(uint8_t type) noexcept;
 size_t item_size(Type type) noexcept;

@@ -39,6 +39,7 @@ macro_rules! ranks_on {
 mod gloo {
     ranks_on!(c10d::Backend::Gloo);
 
+    mod coalesced;
     mod collectives;
     mod failures;
     mod mismatch;
@@ -53,6 +54,7 @@ mod gloo {
 mod shared_memory {
     ranks_on!(c10d::Backend::SharedMemory);
 
+    mod coalesced;
     mod collectives;
     mod failures;
     mod first_cause;

@@ -58,6 +58,29 @@ fn tcp_store_supports_every_call_from_host_and_client() {
 }
 
 #[test]
+fn a_tcp_store_has_queues_lists_its_keys_and_changes_its_timeout() {
+    let host = tcp_host();
+    let store = host.prefix("jobs").unwrap();
+    assert_eq!(store.queue_len("work").unwrap(), 0);
+    store.queue_push("work", "first").unwrap();
+    store.queue_push("work", [0_u8, 255]).unwrap();
+    assert_eq!(store.queue_len("work").unwrap(), 2);
+    assert_eq!(store.queue_pop("work").unwrap(), b"first");
+    assert_eq!(store.queue_pop("work").unwrap(), [0, 255]);
+    store.set("a", "1").unwrap();
+    host.set("b", "2").unwrap();
+    assert_eq!(store.list_keys().unwrap(), ["a"]);
+    let keys = host.list_keys().unwrap();
+    assert!(keys.iter().any(|key| key.ends_with("jobs/a")) && keys.contains(&"b".to_owned()), "{keys:?}");
+    store.set_timeout(Duration::from_millis(50)).unwrap();
+    let error = store.queue_pop("work").unwrap_err();
+    assert_eq!(error.fault(), Fault::Timeout, "{error}");
+    assert_eq!(store.timeout(), Duration::from_millis(50));
+    let hash = Store::hash().unwrap();
+    assert!(hash.queue_len("work").is_err() && hash.list_keys().is_err());
+}
+
+#[test]
 fn file_store_supports_the_basic_calls() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::file(&folder.path().join("store"), 1).unwrap();
