@@ -79,7 +79,7 @@ fn attempt_prefix(env: &LaunchEnv) -> Option<String> {
     (env.agent_store && env.restart_count > 0 && one_agent).then(|| format!("attempt_{}", env.restart_count))
 }
 
-fn backend_for(device: Device) -> Result<Backend> {
+pub(crate) fn backend_for(device: Device) -> Result<Backend> {
     match device {
         Device::Cuda(device) if Backend::HAS_NCCL => Ok(Backend::Nccl { device }),
         Device::Cpu => named(&std::env::var(BACKEND).unwrap_or_default()),

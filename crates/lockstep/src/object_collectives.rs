@@ -4,13 +4,16 @@
 //! If each rank decided by itself, two could decide differently, and the job would hang in the next collective. Leaves out the
 //! decisions themselves.
 
-use c10d::{ProcessGroup, Rank};
+use c10d::{ProcessGroup, Rank, Splits};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Maximum length of one message, in bytes.
 const CHUNK: usize = 64 * 1024 * 1024;
+
+/// Maximum length of a value, in bytes: 1 GiB. Nobody allocates more because another rank says so.
+const LONGEST: usize = 1 << 30;
 
 /// A value from another rank did not arrive.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +25,9 @@ pub enum ObjectError {
     /// libtorch could not copy the bytes out of their tensor.
     #[error("failed to copy the bytes that another rank sent")]
     Copy(#[from] TchError),
+    /// A rank says that its value has this length.
+    #[error("another rank announced {0} bytes, and a value may have {LONGEST}: do all ranks run the same program?")]
+    Length(i64),
     /// The bytes are not the expected value: the ranks run different programs.
     #[error("failed to read what another rank sent; do all ranks run the same program?")]
     Garbled(#[from] serde_json::Error),
@@ -41,11 +47,14 @@ pub fn broadcast_object<T: Serialize + DeserializeOwned>(
     broadcast_object_from(group, Rank::ZERO, mine)
 }
 
-/// Returns the value of rank `root` on every rank; the others pass `None`. A collective.
+/// Returns the value of rank `root` on every rank; the others pass `None`. A collective; PyTorch's `broadcast_object_list`.
+///
+/// # Errors
+/// The value did not arrive, or is longer than 1 GiB.
 ///
 /// # Panics
 /// Panics when the value cannot be written as JSON, or when `root` passes `None`.
-pub(crate) fn broadcast_object_from<T: Serialize + DeserializeOwned>(
+pub fn broadcast_object_from<T: Serialize + DeserializeOwned>(
     group: &ProcessGroup,
     root: Rank,
     mine: Option<&T>,
@@ -54,7 +63,7 @@ pub(crate) fn broadcast_object_from<T: Serialize + DeserializeOwned>(
     let text = mine.map(to_json);
     let mut length = Tensor::from(text.as_ref().map_or(0, |text| text.len() as i64)).to_device(group.device());
     group.broadcast(&mut length, root)?;
-    let length = usize::try_from(length.int64_value(&[])).unwrap_or(0);
+    let length = checked(length.int64_value(&[]))?;
     let text = broadcast_bytes_from(group, root, text.unwrap_or_else(|| vec![0; length]))?;
     Ok(serde_json::from_slice(&text)?)
 }
@@ -111,7 +120,7 @@ pub fn all_gather_object<T: Serialize + DeserializeOwned>(
     let mut lengths = Tensor::zeros([size as i64], (Kind::Int64, group.device()));
     group.all_gather_into_tensor(&mut lengths, &Tensor::from_slice(&[text.len() as i64]).to_device(group.device()))?;
     let lengths: Vec<i64> = Vec::try_from(lengths)?;
-    let lengths: Vec<usize> = lengths.into_iter().map(|length| usize::try_from(length).unwrap_or(0)).collect();
+    let lengths = lengths.into_iter().map(checked).collect::<Result<Vec<_>, _>>()?;
     let longest = lengths.iter().copied().max().unwrap_or(0);
     text.resize(longest, b' ');
     let mut all = Tensor::zeros([(size * longest) as i64], (Kind::Uint8, group.device()));
@@ -120,6 +129,104 @@ pub fn all_gather_object<T: Serialize + DeserializeOwned>(
     all.f_copy_data_u8(&mut texts, size * longest)?;
     let each = texts.chunks(longest.max(1)).zip(lengths);
     each.map(|(text, length)| Ok(serde_json::from_slice(&text[..length.min(text.len())])?)).collect()
+}
+
+/// Returns every rank's value on rank `root`, ordered by rank, and `None` on the others. A collective; PyTorch's `gather_object`.
+///
+/// # Errors
+/// A value did not arrive, or is longer than 1 GiB.
+///
+/// # Panics
+/// Panics when the value cannot be written as JSON.
+pub fn gather_object<T: Serialize + DeserializeOwned>(
+    group: &ProcessGroup,
+    root: Rank,
+    mine: &T,
+) -> Result<Option<Vec<T>>, ObjectError> {
+    let text = to_json(mine);
+    let mut lengths = Tensor::zeros([group.size().get() as i64], (Kind::Int64, group.device()));
+    group.all_gather_into_tensor(&mut lengths, &Tensor::from_slice(&[text.len() as i64]).to_device(group.device()))?;
+    let lengths = Vec::<i64>::try_from(lengths)?.into_iter().map(checked).collect::<Result<Vec<_>, _>>()?;
+    let sent = if group.rank() == root { Vec::new() } else { text.clone() };
+    let from_each = |rank: Rank| if rank == root { 0 } else { lengths[rank.get()] };
+    let received = exchange(
+        group,
+        &sent,
+        |to| if to == root { sent.len() } else { 0 },
+        |from| {
+            if group.rank() == root { from_each(from) } else { 0 }
+        },
+    )?;
+    if group.rank() != root {
+        return Ok(None);
+    }
+    let mut rest = received.as_slice();
+    let read = |rank: Rank| {
+        let (one, others) = rest.split_at(from_each(rank));
+        rest = others;
+        Ok(serde_json::from_slice(if rank == root { &text } else { one })?)
+    };
+    group.size().ranks().map(read).collect::<Result<Vec<_>, ObjectError>>().map(Some)
+}
+
+/// Returns `values[r]` of rank `root` on each rank `r`; the others pass `None`. A collective; PyTorch's `scatter_object_list`.
+///
+/// # Errors
+/// The value did not arrive, or is longer than 1 GiB.
+///
+/// # Panics
+/// Panics when a value cannot be written as JSON, and on `root` unless it passes a value for each rank.
+pub fn scatter_object<T: Serialize + DeserializeOwned>(
+    group: &ProcessGroup,
+    root: Rank,
+    values: Option<&[T]>,
+) -> Result<T, ObjectError> {
+    let size = group.size().get();
+    let texts: Vec<Vec<u8>> = if group.rank() == root {
+        let values = values.unwrap_or_default();
+        assert_eq!(values.len(), size, "rank {root} passes a value for each rank");
+        values.iter().map(to_json).collect()
+    } else {
+        Vec::new()
+    };
+    let lengths = broadcast_object_from(
+        group,
+        root,
+        (group.rank() == root).then(|| texts.iter().map(Vec::len).collect()).as_ref(),
+    )?;
+    let lengths: Vec<usize> = lengths;
+    let announced = lengths.get(group.rank().get()).copied().unwrap_or(0);
+    let mine = checked(i64::try_from(announced).unwrap_or(i64::MAX))?;
+    let received = exchange(
+        group,
+        &texts.concat(),
+        |to| texts.get(to.get()).map_or(0, Vec::len),
+        |from| if from == root { mine } else { 0 },
+    )?;
+    Ok(serde_json::from_slice(&received)?)
+}
+
+/// Sends each rank its part of `sent`, one after the other, and returns what all ranks sent here, in their order.
+fn exchange(
+    group: &ProcessGroup,
+    sent: &[u8],
+    to: impl Fn(Rank) -> usize,
+    from: impl Fn(Rank) -> usize,
+) -> Result<Vec<u8>, ObjectError> {
+    let counts = |of: &dyn Fn(Rank) -> usize| group.size().ranks().map(|rank| of(rank) as i64).collect::<Vec<_>>();
+    let splits = Splits::Sizes { input: counts(&to), output: counts(&from) };
+    let length: usize = group.size().ranks().map(&from).sum();
+    let mut received = Tensor::zeros([length as i64], (Kind::Uint8, group.device()));
+    let sent = Tensor::from_slice(sent).to_device(group.device());
+    group.all_to_all_single(&mut received, &sent, &splits)?;
+    let mut bytes = vec![0; length];
+    received.f_copy_data_u8(&mut bytes, length)?;
+    Ok(bytes)
+}
+
+/// A length that another rank sent.
+fn checked(length: i64) -> Result<usize, ObjectError> {
+    usize::try_from(length).ok().filter(|length| *length <= LONGEST).ok_or(ObjectError::Length(length))
 }
 
 fn to_json<T: Serialize>(value: &T) -> Vec<u8> {
