@@ -5,12 +5,14 @@
 //! optimizer and the data.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use c10d::{CommHook, ProcessGroup, Rank, Reducer, ReducerOptions, Result};
+use c10d::{CommHook, Error, ProcessGroup, Rank, Reducer, ReducerOptions, Result};
 use tch::nn::{ModuleT, VarStore};
 use tch::{Kind, Tensor, no_grad};
 
+use crate::join::Joining;
 use crate::nn;
 use crate::optim::named_parameters;
 
@@ -93,11 +95,17 @@ impl DdpOptions {
 pub struct DistributedDataParallel<M> {
     module: M,
     group: Rc<ProcessGroup>,
-    reducer: Reducer,
+    pub(crate) reducer: Reducer,
+    /// Trained and reduced.
+    params: Vec<Tensor>,
     buffers: Vec<Tensor>,
-    options: DdpOptions,
+    /// All that rank 0's are copied from at the start: parameters, frozen ones as well, and buffers.
+    states: Vec<Tensor>,
+    pub(crate) options: DdpOptions,
     /// False inside [`DistributedDataParallel::no_sync`] (PyTorch's `require_backward_grad_sync`).
-    reduce_gradients: Cell<bool>,
+    pub(crate) reduce_gradients: Cell<bool>,
+    /// Inside [`join`](Self::join).
+    pub(crate) joining: Cell<Option<Joining>>,
     /// False after a pass that reduced nothing: until the next one that does, each rank keeps its own buffers
     /// (`require_forward_param_sync`).
     broadcast_buffers: Cell<bool>,
@@ -110,21 +118,46 @@ impl<M> DistributedDataParallel<M> {
     /// # Errors
     /// `Mismatch` when the ranks' parameters differ in number, shape or dtype; `BadArgument` when none is trainable.
     pub fn new(module: M, vs: &VarStore, group: Rc<ProcessGroup>, options: &DdpOptions) -> Result<Self> {
-        let params = named_parameters(vs);
-        let tensors: Vec<Tensor> = params.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
-        c10d::verify_params(&group, &tensors)?;
-        let buffers = buffers(vs);
-        broadcast_states(vs, &group)?;
-        let reducer = Reducer::new(Rc::clone(&group), &params, &options.reducer())?;
+        Self::new_ignoring(module, vs, group, options, &[])
+    }
+
+    /// As [`new`](Self::new), but leaves alone the parameters and buffers of these names: each rank keeps its own, with its own
+    /// gradients. PyTorch's `_set_params_and_buffers_to_ignore_for_model`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); `BadArgument` for a name that the model does not have.
+    pub fn new_ignoring(
+        module: M,
+        vs: &VarStore,
+        group: Rc<ProcessGroup>,
+        options: &DdpOptions,
+        ignored: &[&str],
+    ) -> Result<Self> {
+        let variables = vs.variables();
+        if let Some(absent) = ignored.iter().find(|name| !variables.contains_key(**name)) {
+            let detail = format!("the model has no parameter or buffer {absent:?} to ignore");
+            return Err(Error::bad_argument("wrap a model for DDP", detail));
+        }
+        let ignored: BTreeSet<&str> = ignored.iter().copied().collect();
+        let mut named = named_parameters(vs);
+        named.retain(|(name, _)| !ignored.contains(name.as_str()));
+        let params: Vec<Tensor> = named.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
+        c10d::verify_params(&group, &params)?;
+        let (states, buffers) = (states(vs, &ignored), buffers(vs, &ignored));
+        broadcast(&group, &states, Rank::ZERO)?;
+        let reducer = Reducer::new(Rc::clone(&group), &named, &options.reducer())?;
         if let Some(hook) = options.comm_hook {
             reducer.register_comm_hook(hook)?;
         }
+        let (reduce_gradients, broadcast_buffers) = (Cell::new(true), Cell::new(true));
+        let (options, joining) = (*options, Cell::new(None));
+        let model =
+            Self { module, group, reducer, params, buffers, states, options, reduce_gradients, joining, broadcast_buffers };
         // If a step may leave out parameters, the reducer never changes its bucket layout.
         if options.fixed_buckets && !options.find_unused_parameters {
-            fix_buckets(&reducer, tensors)?;
+            model.fix_buckets()?;
         }
-        let (reduce_gradients, broadcast_buffers) = (Cell::new(true), Cell::new(true));
-        Ok(Self { module, group, reducer, buffers, options: *options, reduce_gradients, broadcast_buffers })
+        Ok(model)
     }
 
     /// The model itself, for evaluation: using it never communicates.
@@ -143,12 +176,18 @@ impl<M> DistributedDataParallel<M> {
     }
 
     /// Runs a training pass that is more than one call of the model's `forward`; `body` returns the outputs from which backward
-    /// starts. If autograd is off ([`tch::no_grad`]), no backward pass is prepared.
+    /// starts, one tensor or several. If autograd is off ([`tch::no_grad`]), no backward pass is prepared.
     ///
     /// # Errors
     /// Any failure of the broadcast of buffers, or of a layer that communicates (`SyncBatchNorm2d`).
-    pub fn forward_with(&self, body: impl FnOnce(&M) -> Tensor) -> Result<Tensor> {
-        let reduce = self.reduce_gradients.get() && c10d::grad_enabled();
+    pub fn forward_with<O: Outputs>(&self, body: impl FnOnce(&M) -> O) -> Result<O> {
+        let source = self.announce_step()?;
+        self.pass(source, body)
+    }
+
+    /// A training pass, for which the buffers are those of rank `source`.
+    pub(crate) fn pass<O: Outputs>(&self, source: Rank, body: impl FnOnce(&M) -> O) -> Result<O> {
+        let reduce = self.reduces();
         if reduce {
             self.reducer.prepare_for_forward()?;
         }
@@ -156,15 +195,20 @@ impl<M> DistributedDataParallel<M> {
             self.reducer.rebuild_buckets()?;
         }
         if self.options.broadcast_buffers && self.broadcast_buffers.get() {
-            self.sync_buffers()?;
+            broadcast(&self.group, &self.buffers, source)?;
         }
         let output = nn::failure::caught(|| body(&self.module))?;
         if reduce {
-            let outputs = if self.options.find_unused_parameters { std::slice::from_ref(&output) } else { &[] };
-            self.reducer.prepare_for_backward(outputs)?;
+            let outputs = if self.options.find_unused_parameters { output.tensors() } else { Vec::new() };
+            self.reducer.prepare_for_backward(&outputs)?;
         }
         self.broadcast_buffers.set(reduce);
         Ok(output)
+    }
+
+    /// Whether a pass begun now reduces gradients.
+    pub(crate) fn reduces(&self) -> bool {
+        self.reduce_gradients.get() && c10d::grad_enabled()
     }
 
     /// Runs backward from a loss computed from the output of [`DistributedDataParallel::forward`]. When it returns, every
@@ -174,22 +218,43 @@ impl<M> DistributedDataParallel<M> {
     /// Any failure of the gradients' all-reduce, with the ranks that are missing or in another call.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
         // Nothing is sent inside no_sync, so the ranks need not make this call in step.
-        if self.reduce_gradients.get() { self.reducer.backward(loss) } else { c10d::backward(loss) }
+        let loss = self.weighted(loss);
+        if self.reduce_gradients.get() { self.reducer.backward(&loss) } else { c10d::backward(&loss) }
     }
 
     /// Runs `body` without communication: gradients add up on each rank, and the next pass outside reduces the sum.
     pub fn no_sync<T>(&self, body: impl FnOnce() -> T) -> T {
-        let _restore = Restore { flag: &self.reduce_gradients, value: self.reduce_gradients.replace(false) };
+        let _restore = Restore::after(&self.reduce_gradients, false);
         body()
     }
 
     /// Copies rank 0's buffers to all. Training passes do this automatically. Do it once before an evaluation, since the last
     /// pass left every rank with statistics of its own batch.
     pub fn sync_buffers(&self) -> Result<()> {
-        if self.buffers.is_empty() {
-            return Ok(());
-        }
-        no_grad(|| c10d::broadcast_coalesced(&self.group, &self.buffers, BROADCAST_BYTES, Rank::ZERO))
+        broadcast(&self.group, &self.buffers, Rank::ZERO)
+    }
+
+    /// Copies all parameters and buffers of rank `source` to all.
+    pub(crate) fn sync_states(&self, source: Rank) -> Result<()> {
+        broadcast(&self.group, &self.states, source)
+    }
+
+    /// A loss of 0 of which every parameter has a gradient, of zeros, whatever the parameters are.
+    pub(crate) fn zero_loss(&self) -> Tensor {
+        let device = self.group.device();
+        let zeros = || self.params.iter().map(|param| param.sum(Kind::Float).to_device(device) * 0.0);
+        let loss = tch::with_grad(|| zeros().reduce(|sum, zero| sum + zero));
+        loss.unwrap_or_else(|| Tensor::zeros([], (Kind::Float, device)))
+    }
+
+    /// Shows the reducer every gradient once, the last parameter's first, so that it fixes its bucket layout in that order.
+    fn fix_buckets(&self) -> Result<()> {
+        self.reducer.prepare_for_forward()?;
+        let loss = self.zero_loss(); // backward starts with the most recent computation
+        self.reducer.prepare_for_backward(&[])?;
+        self.reducer.backward(&loss)?;
+        self.params.iter().try_for_each(|param| c10d::clear_grad(&mut param.shallow_clone()))?;
+        self.reducer.rebuild_buckets().map(drop)
     }
 }
 
@@ -200,24 +265,53 @@ impl<M: ModuleT> DistributedDataParallel<M> {
     }
 }
 
-/// Shows the reducer every gradient once, the last parameter's first, so that it fixes its bucket layout in that order.
-fn fix_buckets(reducer: &Reducer, mut params: Vec<Tensor>) -> Result<()> {
-    reducer.prepare_for_forward()?;
-    // Backward starts with the most recent computation. The gradients are zeros, whatever the parameters are.
-    let zeros = || params.iter().map(|param| param.sum(Kind::Float).to_device(reducer.group().device()) * 0.0);
-    let loss = tch::with_grad(|| zeros().reduce(|sum, zero| sum + zero));
-    reducer.prepare_for_backward(&[])?;
-    if let Some(loss) = loss {
-        reducer.backward(&loss)?;
+/// What a forward pass returns, and backward starts from: a tensor, or several in a tuple, a list or an option.
+pub trait Outputs {
+    /// All of its tensors.
+    fn tensors(&self) -> Vec<Tensor>;
+}
+
+impl Outputs for Tensor {
+    fn tensors(&self) -> Vec<Tensor> {
+        vec![self.shallow_clone()]
     }
-    params.iter_mut().try_for_each(c10d::clear_grad)?;
-    reducer.rebuild_buckets().map(drop)
+}
+
+impl<A: Outputs, B: Outputs> Outputs for (A, B) {
+    fn tensors(&self) -> Vec<Tensor> {
+        [self.0.tensors(), self.1.tensors()].into_iter().flatten().collect()
+    }
+}
+
+impl<A: Outputs, B: Outputs, C: Outputs> Outputs for (A, B, C) {
+    fn tensors(&self) -> Vec<Tensor> {
+        [self.0.tensors(), self.1.tensors(), self.2.tensors()].into_iter().flatten().collect()
+    }
+}
+
+impl<O: Outputs> Outputs for Vec<O> {
+    fn tensors(&self) -> Vec<Tensor> {
+        self.iter().flat_map(Outputs::tensors).collect()
+    }
+}
+
+impl<O: Outputs> Outputs for Option<O> {
+    fn tensors(&self) -> Vec<Tensor> {
+        self.iter().flat_map(Outputs::tensors).collect()
+    }
 }
 
 /// Restores a flag, even when the body panics.
-struct Restore<'a> {
+pub(crate) struct Restore<'a> {
     flag: &'a Cell<bool>,
     value: bool,
+}
+
+impl<'a> Restore<'a> {
+    /// Sets the flag until this is dropped.
+    pub(crate) fn after(flag: &'a Cell<bool>, now: bool) -> Self {
+        Restore { flag, value: flag.replace(now) }
+    }
 }
 
 impl Drop for Restore<'_> {
@@ -228,19 +322,27 @@ impl Drop for Restore<'_> {
 
 /// Copies rank 0's variables to all ranks. A collective.
 pub(crate) fn broadcast_states(vs: &VarStore, group: &ProcessGroup) -> Result<()> {
-    let states: Vec<Tensor> = states(vs);
-    no_grad(|| c10d::broadcast_coalesced(group, &states, BROADCAST_BYTES, Rank::ZERO))
+    broadcast(group, &states(vs, &BTreeSet::new()), Rank::ZERO)
 }
 
-/// Every variable, sorted by name, including frozen parameters and buffers: the starting point that all ranks share.
-fn states(vs: &VarStore) -> Vec<Tensor> {
+fn broadcast(group: &ProcessGroup, tensors: &[Tensor], source: Rank) -> Result<()> {
+    if tensors.is_empty() {
+        return Ok(());
+    }
+    no_grad(|| c10d::broadcast_coalesced(group, tensors, BROADCAST_BYTES, source))
+}
+
+/// Every variable that is not ignored, sorted by name, including frozen parameters and buffers: the starting point that all ranks
+/// share.
+fn states(vs: &VarStore, ignored: &BTreeSet<&str>) -> Vec<Tensor> {
     let mut named: Vec<(String, Tensor)> = vs.variables().into_iter().collect();
+    named.retain(|(name, _)| !ignored.contains(name.as_str()));
     named.sort_by(|(a, _), (b, _)| a.cmp(b));
     named.into_iter().map(|(_, tensor)| tensor).collect()
 }
 
 /// Variables that are not parameters, sorted by name.
-fn buffers(vs: &VarStore) -> Vec<Tensor> {
+fn buffers(vs: &VarStore, ignored: &BTreeSet<&str>) -> Vec<Tensor> {
     let parameters: Vec<usize> = vs.trainable_variables().iter().map(|p| p.data_ptr() as usize).collect();
-    states(vs).into_iter().filter(|t| !parameters.contains(&(t.data_ptr() as usize))).collect()
+    states(vs, ignored).into_iter().filter(|t| !parameters.contains(&(t.data_ptr() as usize))).collect()
 }

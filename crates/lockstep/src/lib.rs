@@ -14,6 +14,8 @@ pub mod env;
 pub mod exit;
 mod faults;
 mod group;
+mod init_method;
+mod join;
 pub mod loader;
 pub mod loss;
 pub mod measure;
@@ -40,12 +42,16 @@ pub use lockstep_contract::error_file;
 pub use lockstep_events as events;
 
 pub use best::BestModel;
-pub use ddp::{DdpOptions, DistributedDataParallel};
+pub use ddp::{DdpOptions, DistributedDataParallel, Outputs};
 pub use env::LaunchEnv;
 pub use group::{JoinError, init_process_group, init_process_group_on};
+pub use init_method::init_process_group_at;
+pub use join::JoinOptions;
 pub use mesh::{DeviceMesh, MeshError, new_subgroups};
 pub use nodes::{Node, nodes};
-pub use object_collectives::{ObjectError, all_gather_object, broadcast_object};
+pub use object_collectives::{
+    ObjectError, all_gather_object, broadcast_object, broadcast_object_from, gather_object, scatter_object,
+};
 pub use rank::{LocalRank, Rank, WorldSize};
 pub use report::Reporter;
 pub use spawn::spawn;

@@ -1,0 +1,173 @@
+//! Uneven inputs: ranks that have no more batches go along with the collectives of those that have.
+//!
+//! Without it the first rank without a batch leaves, and all others wait for it in the next all-reduce.
+
+use c10d::{Error, Rank, Result};
+use tch::{Device, Kind, Tensor};
+
+use crate::ddp::{DistributedDataParallel, Restore};
+
+/// The options of [`DistributedDataParallel::join`]; names and defaults are PyTorch's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinOptions {
+    /// Gradients are divided by the number of all ranks, as if those without inputs had gradients of 0. Otherwise by the number of
+    /// ranks that still have inputs.
+    pub divide_by_initial_world_size: bool,
+    /// All ranks fail as soon as one has no more inputs.
+    pub throw_on_early_termination: bool,
+}
+
+impl Default for JoinOptions {
+    fn default() -> Self {
+        JoinOptions { divide_by_initial_world_size: true, throw_on_early_termination: false }
+    }
+}
+
+/// A [`DistributedDataParallel::join`] under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Joining {
+    options: JoinOptions,
+    /// Ranks that take part in the step with a batch of their own.
+    active: usize,
+}
+
+/// What a rank does in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i64)]
+enum Step {
+    /// It has no more inputs.
+    Joined = 0,
+    /// A pass inside `no_sync`.
+    Local = 1,
+    /// A pass whose gradients are reduced.
+    Reduced = 2,
+}
+
+impl<M> DistributedDataParallel<M> {
+    /// Runs a training loop in which the ranks may have different numbers of batches; `torch.distributed.algorithms.Join`.
+    ///
+    /// A rank whose `body` has returned goes along with the others until the last one has, with gradients of 0. It takes no
+    /// optimizer steps meanwhile. In the end, all ranks have the parameters and buffers of the last rank that had inputs (the highest
+    /// one, if several had); optimizers' states stay as they are. Each step costs a gathering of one number more.
+    ///
+    /// Between two steps of the loop, nothing but this model may communicate: no logging of means, no `SyncBatchNorm2d`.
+    ///
+    /// ```no_run
+    /// # fn train<M: tch::nn::ModuleT>(model: &lockstep::DistributedDataParallel<M>, batches: Vec<tch::Tensor>) -> anyhow::Result<()> {
+    /// model.join(&Default::default(), || {
+    ///     for batch in &batches { // of any number
+    ///         model.backward(&model.forward(batch)?.mean(tch::Kind::Float))?;
+    ///     }
+    ///     anyhow::Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `body`, after which this rank does not go along. `BadArgument` with `find_unused_parameters`, and on all ranks if
+    /// one has no more inputs and `throw_on_early_termination` is set. Any failure of a collective.
+    pub fn join<T, E: From<Error>>(
+        &self,
+        options: &JoinOptions,
+        body: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let refuse = |why: &str| Err(E::from(Error::bad_argument("join", why).at_rank(self.group().rank())));
+        if self.options.find_unused_parameters {
+            return refuse("it does not work with find_unused_parameters");
+        }
+        if self.joining.get().is_some() {
+            return refuse("this model is in a join already");
+        }
+        let active = self.group().size().get();
+        self.joining.set(Some(Joining { options: *options, active }));
+        let _left = Left(self);
+        let result = body()?;
+        self.go_along()?;
+        Ok(result)
+    }
+
+    /// Tells the others in a join that this rank takes a step; returns the rank that has buffers for all.
+    pub(crate) fn announce_step(&self) -> Result<Rank> {
+        if self.joining.get().is_none() {
+            return Ok(Rank::ZERO);
+        }
+        let steps = self.announce(if self.reduces() { Step::Reduced } else { Step::Local })?;
+        Ok(last_active(&steps).unwrap_or(Rank::ZERO))
+    }
+
+    /// The loss as backward takes it.
+    pub(crate) fn weighted(&self, loss: &Tensor) -> Tensor {
+        match self.joining.get() {
+            Some(Joining { options, active }) if !options.divide_by_initial_world_size => {
+                loss * (self.group().size().get() as f64 / active as f64)
+            }
+            _ => loss.shallow_clone(),
+        }
+    }
+
+    /// Takes part in the steps of the others until none is left.
+    fn go_along(&self) -> Result<()> {
+        let mut last = None;
+        loop {
+            let steps = self.announce(Step::Joined)?;
+            let Some(source) = last_active(&steps) else { break };
+            last = Some(source);
+            let reduced = steps.contains(&Step::Reduced);
+            let _restore = Restore::after(&self.reduce_gradients, reduced);
+            let loss = self.pass(source, |_| self.zero_loss())?;
+            if reduced {
+                self.reducer.backward(&loss)?;
+            }
+        }
+        // Ranks that took the last step themselves have seen none after it. If all did, any rank's state is the last.
+        let seen = self.gather(last.map_or(-1, |last| last.get() as i64))?;
+        let last = seen.into_iter().max().and_then(|last| usize::try_from(last).ok());
+        self.sync_states(Rank::new(last.unwrap_or(self.group().size().get() - 1)))
+    }
+
+    /// Gathers what all ranks do.
+    fn announce(&self, step: Step) -> Result<Vec<Step>> {
+        let steps = self.gather(step as i64)?;
+        let steps: Vec<Step> = steps
+            .into_iter()
+            .map(|step| match step {
+                0 => Step::Joined,
+                1 => Step::Local,
+                _ => Step::Reduced,
+            })
+            .collect();
+        let active = steps.iter().filter(|step| **step != Step::Joined).count();
+        if let Some(joining) = self.joining.get() {
+            self.joining.set(Some(Joining { active, ..joining }));
+            let first = steps.iter().position(|step| *step == Step::Joined).filter(|_| active > 0);
+            if let Some(first) = first.filter(|_| joining.options.throw_on_early_termination) {
+                let detail = format!("rank {first} has no more inputs, and others have: give all ranks the same number");
+                return Err(Error::bad_argument("join", detail).at_rank(self.group().rank()));
+            }
+        }
+        Ok(steps)
+    }
+
+    fn gather(&self, mine: i64) -> Result<Vec<i64>> {
+        let (size, device) = (self.group().size().get(), self.group().device());
+        let mut all = Tensor::zeros([size as i64], (Kind::Int64, device));
+        self.group().all_gather_into_tensor(&mut all, &Tensor::from_slice(&[mine]).to_device(device))?;
+        let mut values = vec![0; size];
+        all.to_device(Device::Cpu).copy_data(&mut values, size);
+        Ok(values)
+    }
+}
+
+/// The highest rank that has inputs.
+fn last_active(steps: &[Step]) -> Option<Rank> {
+    steps.iter().rposition(|step| *step != Step::Joined).map(Rank::new)
+}
+
+/// Ends a join, also by an error or a panic.
+struct Left<'a, M>(&'a DistributedDataParallel<M>);
+
+impl<M> Drop for Left<'_, M> {
+    fn drop(&mut self) {
+        self.0.joining.set(None);
+    }
+}
