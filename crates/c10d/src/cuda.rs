@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ffi;
 
 const LOAD: &str = "load CUDA";
@@ -40,7 +40,7 @@ pub fn load() -> Result<()> {
 }
 
 fn failed(detail: impl Into<String>) -> Error {
-    Error::with_fault(Fault::Internal, LOAD, detail)
+    Error::with_kind(ErrorKind::Internal, LOAD, detail)
 }
 
 /// The folder of the libtorch that this process uses, with symbolic links resolved: its libraries find NVIDIA's by
@@ -105,7 +105,7 @@ mod tests {
     fn a_cpu_libtorch_is_reported_with_the_command_that_fixes_it() {
         let folder = tempfile::tempdir().unwrap();
         let error = open(folder.path()).unwrap_err();
-        assert_eq!(error.fault(), Fault::Internal);
+        assert_eq!(error.kind(), ErrorKind::Internal);
         let text = error.to_string();
         assert!(text.starts_with("load CUDA failed: the libtorch in "), "{text}");
         assert!(text.ends_with("run scripts/setup.sh --cuda --force"), "{text}");

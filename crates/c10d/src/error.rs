@@ -1,6 +1,6 @@
-//! Errors, classified by fault: who has to act.
+//! Errors and their kinds, which say who has to act.
 //!
-//! libtorch reports most faults of a peer as plain text; only this file parses it.
+//! libtorch reports most failures of a peer as plain text; only this file parses it.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use crate::Rank;
 use crate::desync_report::DesyncReport;
 use crate::ffi::{Exception, Kind};
 
-/// Who or what is at fault.
+/// The kind of an error: who has to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ErrorKind {
     /// Nothing arrived in time, and the reason is unknown.
     Timeout,
     /// A peer, or the store's host, closed its connections: it exited, was killed or is unreachable.
@@ -24,30 +24,30 @@ pub enum Fault {
     Internal,
 }
 
-impl Fault {
-    fn of(exception: &Exception) -> Fault {
+impl ErrorKind {
+    fn of(exception: &Exception) -> ErrorKind {
         let text = exception.message.to_lowercase();
         let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
         if says(&MISMATCH) {
-            Fault::Mismatch
+            ErrorKind::Mismatch
         } else if exception.kind == Kind::Timeout || says(&["timed out", "timeout"]) {
-            Fault::Timeout
+            ErrorKind::Timeout
         } else if exception.kind == Kind::Argument || says(&BAD_ARGUMENT) {
-            Fault::BadArgument
+            ErrorKind::BadArgument
         } else if exception.kind == Kind::Network || says(&PEER_GONE) {
-            Fault::PeerGone
+            ErrorKind::PeerGone
         } else {
-            Fault::Internal
+            ErrorKind::Internal
         }
     }
 
     fn words(self) -> &'static str {
         match self {
-            Fault::Timeout => "timed out",
-            Fault::PeerGone => "lost a peer",
-            Fault::Mismatch => "met different calls on different ranks",
-            Fault::BadArgument => "was given a bad argument",
-            Fault::Internal => "failed",
+            ErrorKind::Timeout => "timed out",
+            ErrorKind::PeerGone => "lost a peer",
+            ErrorKind::Mismatch => "met different calls on different ranks",
+            ErrorKind::BadArgument => "was given a bad argument",
+            ErrorKind::Internal => "failed",
         }
     }
 }
@@ -79,7 +79,7 @@ pub struct Error(Box<Inner>);
 
 #[derive(Clone, Debug)]
 struct Inner {
-    fault: Fault,
+    kind: ErrorKind,
     operation: String,
     rank: Option<Rank>,
     peer: Option<String>,
@@ -93,21 +93,21 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub(crate) fn new(operation: impl Into<String>, exception: Exception) -> Self {
-        let fault = Fault::of(&exception);
-        Self::with_fault(fault, operation, exception.message)
+        let kind = ErrorKind::of(&exception);
+        Self::with_kind(kind, operation, exception.message)
     }
 
     /// Refuses arguments on behalf of code that builds on this crate, such as a layer with unusable input. The message
     /// has the form of this crate's own: "`operation` was given a bad argument: `detail`".
     pub fn bad_argument(operation: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::with_fault(Fault::BadArgument, operation, detail)
+        Self::with_kind(ErrorKind::BadArgument, operation, detail)
     }
 
-    pub(crate) fn with_fault(fault: Fault, operation: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub(crate) fn with_kind(kind: ErrorKind, operation: impl Into<String>, detail: impl Into<String>) -> Self {
         let detail = detail.into().trim().trim_end_matches('.').to_owned();
         let operation = operation.into();
         Error(Box::new(Inner {
-            fault,
+            kind,
             operation,
             rank: None,
             peer: None,
@@ -138,28 +138,28 @@ impl Error {
         self
     }
 
-    /// Overrides the fault once it is known better.
-    pub(crate) fn with_verdict(mut self, fault: Fault) -> Self {
-        self.0.fault = fault;
+    /// Overrides the kind once it is known better.
+    pub(crate) fn with_verdict(mut self, kind: ErrorKind) -> Self {
+        self.0.kind = kind;
         self
     }
 
     /// Adds the answers of the other ranks, which may explain more than the exception: a timeout becomes a lost peer or
     /// a mismatch. A mismatch remains one even if other ranks have left since.
     pub(crate) fn with_desync_report(mut self, desync_report: DesyncReport) -> Self {
-        self.0.fault = match self.0.fault {
-            Fault::Mismatch => Fault::Mismatch,
-            _ if desync_report.shows_a_loss() => Fault::PeerGone,
-            _ if desync_report.shows_a_mismatch() => Fault::Mismatch,
-            fault => fault,
+        self.0.kind = match self.0.kind {
+            ErrorKind::Mismatch => ErrorKind::Mismatch,
+            _ if desync_report.shows_a_loss() => ErrorKind::PeerGone,
+            _ if desync_report.shows_a_mismatch() => ErrorKind::Mismatch,
+            kind => kind,
         };
         self.0.desync_report = Some(desync_report);
         self
     }
 
-    /// Who is at fault.
-    pub fn fault(&self) -> Fault {
-        self.0.fault
+    /// The kind: who has to act.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
     }
 
     /// The operation, with the shapes of its tensors.
@@ -203,7 +203,7 @@ impl fmt::Display for Error {
         if let Some(rank) = e.rank {
             write!(f, " on rank {rank}")?;
         }
-        write!(f, " {}", e.fault.words())?;
+        write!(f, " {}", e.kind.words())?;
         if !e.elapsed.is_zero() {
             write!(f, " after {:.2} s", e.elapsed.as_secs_f64())?;
         }
@@ -220,25 +220,25 @@ impl std::error::Error for Error {}
 mod tests {
     use super::*;
 
-    fn fault(kind: Kind, message: &str) -> Fault {
-        Fault::of(&Exception { kind, message: message.into() })
+    fn kind(kind: Kind, message: &str) -> ErrorKind {
+        ErrorKind::of(&Exception { kind, message: message.into() })
     }
 
     #[test]
-    fn classifies_faults_by_real_messages_of_gloo_and_c10d() {
+    fn finds_the_kind_by_real_messages_of_gloo_and_c10d() {
         let closed = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242";
-        assert_eq!(fault(Kind::Other, closed), Fault::PeerGone);
+        assert_eq!(kind(Kind::Other, closed), ErrorKind::PeerGone);
         let late = "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 500ms for recv";
-        assert_eq!(fault(Kind::Other, late), Fault::Timeout);
-        assert_eq!(fault(Kind::Store, "wait timeout after 100ms, keys: /a"), Fault::Timeout);
-        assert_eq!(fault(Kind::Argument, "ProcessGroupGloo::allreduce: invalid tensor type"), Fault::BadArgument);
-        assert_eq!(fault(Kind::Other, "Detected mismatch between collectives on ranks"), Fault::Mismatch);
-        assert_eq!(fault(Kind::Other, "something else"), Fault::Internal);
+        assert_eq!(kind(Kind::Other, late), ErrorKind::Timeout);
+        assert_eq!(kind(Kind::Store, "wait timeout after 100ms, keys: /a"), ErrorKind::Timeout);
+        assert_eq!(kind(Kind::Argument, "ProcessGroupGloo::allreduce: invalid tensor type"), ErrorKind::BadArgument);
+        assert_eq!(kind(Kind::Other, "Detected mismatch between collectives on ranks"), ErrorKind::Mismatch);
+        assert_eq!(kind(Kind::Other, "something else"), ErrorKind::Internal);
     }
 
     #[test]
     fn names_operation_peer_rank_and_time_in_that_order() {
-        let error = Error::with_fault(Fault::Timeout, "recv [4] Float", "nothing came.")
+        let error = Error::with_kind(ErrorKind::Timeout, "recv [4] Float", "nothing came.")
             .at_rank(Rank::ZERO)
             .with_peer(Some("rank 1".into()))
             .after(Duration::from_millis(1500));

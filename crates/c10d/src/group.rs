@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tch::Device;
 
 use crate::backend::{Connected, MemberConfig};
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, GroupHandle};
 use crate::options::{DebugLevel, GroupOptions};
 use crate::reporter::{Entry, Kind, Reporter};
@@ -387,12 +387,12 @@ impl Inner {
     /// Adds the reports of other ranks that may be involved in the failure: the peer of a message, otherwise all.
     pub(crate) fn explain(&self, error: Error, entry: Entry, peer: Option<Rank>) -> Error {
         match &self.job.reporter {
-            Some(reporter) if error.fault() == Fault::BadArgument || self.size == WorldSize::ONE => {
+            Some(reporter) if error.kind() == ErrorKind::BadArgument || self.size == WorldSize::ONE => {
                 reporter.leave(entry);
                 error
             }
             Some(reporter) => {
-                let why = format!("{:?}", error.fault());
+                let why = format!("{:?}", error.kind());
                 let peer = peer.and_then(|peer| self.members.get(peer.get()));
                 let asked = peer.map_or(self.members.as_slice(), std::slice::from_ref);
                 error.with_desync_report(reporter.report(entry, &why, &self.name, asked))
@@ -422,12 +422,12 @@ fn wait_for_members(member: &MemberConfig<'_>, store: &Store, size: WorldSize) -
     let begun = Instant::now();
     let keys: Vec<String> = size.ranks().map(present_key).collect();
     let waited = store.wait(&keys, member.options.timeout);
-    waited.map_err(|error| Error::with_fault(error.fault(), member.operation(), error.detail()).after(begun.elapsed()))
+    waited.map_err(|error| Error::with_kind(error.kind(), member.operation(), error.detail()).after(begun.elapsed()))
 }
 
 /// Adds the names of the ranks that never arrived to the error of an incomplete group.
 fn explain_absence(error: Error, store: &Store, size: WorldSize) -> Error {
-    if !matches!(error.fault(), Fault::Timeout | Fault::PeerGone) {
+    if !matches!(error.kind(), ErrorKind::Timeout | ErrorKind::PeerGone) {
         return error;
     }
     let absent: Vec<Rank> =
@@ -461,7 +461,7 @@ mod tests {
         announce(&store, Rank::ZERO).unwrap();
         let error =
             explain_absence(wait_for_members(&member, &store, size).unwrap_err().at_rank(Rank::ZERO), &store, size);
-        assert_eq!(error.fault(), Fault::Timeout);
+        assert_eq!(error.kind(), ErrorKind::Timeout);
         let text = error.to_string();
         assert!(text.starts_with("connect process group 0 of 3 ranks on rank 0 timed out"), "{text}");
         assert!(text.contains("never came: ranks 1, 2"), "{text}");

@@ -24,7 +24,7 @@
 //! | `own_thread` | [`OwnThread`]: a group inside a layer |
 //! | `desync_report`, `reporter` | [`DesyncReport`]: who is missing after a failure |
 //! | `pace` | who is late to collectives, and why |
-//! | `error` | [`Error`], [`Fault`] |
+//! | `error` | [`Error`], [`ErrorKind`] |
 //! | `ffi` | the C boundary |
 
 mod amp;
@@ -58,7 +58,7 @@ pub use backend::Backend;
 pub use coalesced::P2pOp;
 pub use collectives::{ReduceOp, Splits};
 pub use desync_report::DesyncReport;
-pub use error::{Error, Fault, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use floats::Floats;
 pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};
 pub use group::{ProcessGroup, Traffic};

@@ -24,7 +24,7 @@ mod library {
     use rustix::fs::{MemfdFlags, memfd_create};
 
     use crate::cuda::words;
-    use crate::error::{Error, Fault, Result};
+    use crate::error::{Error, ErrorKind, Result};
     use crate::ffi::{self, BackendHandle, Exception, Kind, MemberConfig, Status};
 
     static BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/liblockstep_nccl.so"));
@@ -37,7 +37,7 @@ mod library {
     pub(crate) fn prepare(device: usize) -> Result<()> {
         crate::cuda::load()?;
         if LIBRARY.get().is_none() {
-            let library = open().map_err(|detail| Error::with_fault(Fault::Internal, "load NCCL", detail))?;
+            let library = open().map_err(|detail| Error::with_kind(ErrorKind::Internal, "load NCCL", detail))?;
             // If two threads get here, the second library is dropped unused.
             let _ = LIBRARY.set(library);
         }

@@ -117,14 +117,14 @@ fn parse_switch(name: &str, value: &str, unset: bool) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Fault;
+    use crate::error::ErrorKind;
 
     #[test]
     fn reads_debug_levels_in_any_case_and_rejects_others() {
         assert_eq!(DebugLevel::parse("detail").unwrap(), DebugLevel::Detail);
         assert_eq!(DebugLevel::parse("").unwrap(), DebugLevel::Off);
         let error = DebugLevel::parse("VERBOSE").unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument);
+        assert_eq!(error.kind(), ErrorKind::BadArgument);
         assert!(error.to_string().contains("OFF, INFO and DETAIL"), "{error}");
     }
 

@@ -4,7 +4,7 @@
 //! gets an error from its wait. The sender does not: its part ends when its bytes are on their way. Its call succeeds,
 //! unless the message is longer than the receiver's tensor. In that case Gloo closes the connection: the receiver gets
 //! an error, at its timeout at the latest, and a sender that is still writing gets
-//! [`Fault::PeerGone`](crate::Fault::PeerGone) or a timeout. If the receiver sent a reply, each sender would have to
+//! [`ErrorKind::PeerGone`](crate::ErrorKind::PeerGone) or a timeout. If the receiver sent a reply, each sender would have to
 //! wait for the receiver's *wait*, and two ranks that send to each other before they wait for their receives, which is
 //! legal, would deadlock.
 //!

@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, Bytes, Exception, StoreHandle};
 
 /// c10d's default timeout for every blocking call of a store (Store.hpp, `kDefaultTimeout`).
@@ -373,7 +373,7 @@ fn explain_taken_port(error: Error) -> Error {
         return error;
     }
     let detail = format!("the port is taken: choose another, or 0 for any free one: {}", error.detail());
-    error.with_detail(detail).with_verdict(Fault::BadArgument)
+    error.with_detail(detail).with_verdict(ErrorKind::BadArgument)
 }
 
 /// The longest timeout that the shim gets: c10d adds it to the time of day in nanoseconds, which overflows after 292

@@ -100,8 +100,8 @@ impl<'a> Guard<'a> {
 
     fn take(&mut self, name: &str, tensor: &Tensor, access: Access) -> Result<()> {
         let facts = facts(tensor).map_err(|exception| Error::new(self.call, exception).at_rank(self.group.rank()))?;
-        if let Some(fault) = self.fault(&facts, tensor) {
-            return self.refuse(format!("{name} {fault}"));
+        if let Some(why) = self.misuse(&facts, tensor) {
+            return self.refuse(format!("{name} {why}"));
         }
         let begin = facts.address;
         let bytes = u64::try_from(facts.numel.saturating_mul(facts.item_size)).unwrap_or(0);
@@ -111,9 +111,9 @@ impl<'a> Guard<'a> {
     }
 
     /// Why the tensor is refused, as the end of a sentence.
-    fn fault(&self, facts: &ffi::TensorFacts, tensor: &Tensor) -> Option<String> {
-        if let Some(fault) = unusable(facts) {
-            return Some(fault);
+    fn misuse(&self, facts: &ffi::TensorFacts, tensor: &Tensor) -> Option<String> {
+        if let Some(why) = unusable(facts) {
+            return Some(why);
         }
         if !facts.contiguous {
             let (size, stride) = (tensor.size(), tensor.stride());
@@ -203,8 +203,8 @@ pub(crate) fn facts(tensor: &Tensor) -> Result<ffi::TensorFacts, ffi::Exception>
 pub(crate) fn check_dense(call: &str, tensors: &[Tensor]) -> Result<()> {
     for (i, tensor) in tensors.iter().enumerate() {
         let facts = facts(tensor).map_err(|exception| Error::new(call, exception))?;
-        if let Some(fault) = unusable(&facts) {
-            return Err(Error::bad_argument(call, format!("tensor {i} {fault}")));
+        if let Some(why) = unusable(&facts) {
+            return Err(Error::bad_argument(call, format!("tensor {i} {why}")));
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tch::Tensor;
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, Exception, Status, WorkHandle};
 use crate::group::Inner;
 use crate::in_use::{self, InUse};
@@ -189,7 +189,7 @@ impl Lifetime {
 
     /// An operation of the group has failed with this error.
     fn end_after(&self, error: &Error) {
-        if self.backend == Backend::Gloo && error.fault() == Fault::Timeout {
+        if self.backend == Backend::Gloo && error.kind() == ErrorKind::Timeout {
             self.endless.store(true, Ordering::Relaxed);
         }
     }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use c10d::{
-    Backend, DebugLevel, Fault, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, WorldSize, cuda,
+    Backend, DebugLevel, ErrorKind, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, WorldSize, cuda,
 };
 use common::{mapped, rank, ranks};
 use tch::{Cuda, Device, Kind, Tensor};
@@ -33,7 +33,7 @@ fn still_works() {
         let mut t = Tensor::ones([2], (Kind::Float, Device::Cpu));
         group.all_reduce(&mut t, ReduceOp::Sum).unwrap();
         let odd = group.all_reduce(&mut Tensor::zeros([1], (Kind::Int16, Device::Cpu)), ReduceOp::Sum);
-        assert_eq!(odd.unwrap_err().fault(), Fault::BadArgument);
+        assert_eq!(odd.unwrap_err().kind(), ErrorKind::BadArgument);
         t.double_value(&[1])
     });
     assert_eq!(sums, [2.0, 2.0]);
@@ -52,7 +52,7 @@ fn loading_cuda_works_or_names_what_is_missing_and_the_process_continues() {
             cuda::load().unwrap();
         }
         Err(error) => {
-            assert_eq!(error.fault(), Fault::Internal);
+            assert_eq!(error.kind(), ErrorKind::Internal);
             let text = error.to_string();
             assert!(text.starts_with("load CUDA failed: ") && text.contains(".so"), "{text}");
             assert!(text.ends_with("run scripts/setup.sh --cuda --force"), "{text}");
@@ -92,7 +92,7 @@ fn one_rank_on_a_gpu(group: &ProcessGroup) {
     let gpu = Device::Cuda(0);
     assert_eq!((group.backend(), group.device()), (Backend::Nccl { device: 0 }, gpu));
     let error = group.monitored_barrier(common::DEADLINE, false).unwrap_err();
-    assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+    assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
     let subgroup = group.new_group(&[rank(0)], &common::options()).unwrap().unwrap();
     let debug = join_nccl(&GroupOptions { debug: Some(DebugLevel::Detail), ..common::options() }).unwrap();
     assert_eq!(subgroup.backend(), group.backend());
@@ -115,7 +115,7 @@ fn one_rank_on_a_gpu(group: &ProcessGroup) {
 fn nccl_refuses_a_device_that_is_not_a_gpu() {
     let store = Store::hash().unwrap();
     let error = ProcessGroup::nccl(&store, rank(0), WorldSize::ONE, Device::Cpu, &common::options()).unwrap_err();
-    assert_eq!(error.fault(), Fault::BadArgument);
+    assert_eq!(error.kind(), ErrorKind::BadArgument);
     assert!(error.detail().contains("NCCL needs a CUDA device, not Cpu: use Gloo"), "{error}");
 }
 
@@ -130,6 +130,6 @@ fn nccl_refuses_a_gpu_that_does_not_exist() {
     let (store, beyond) = (Store::hash().unwrap(), Cuda::device_count() as usize);
     let join = ProcessGroup::nccl(&store, rank(0), WorldSize::ONE, Device::Cuda(beyond), &common::options());
     let error = join.unwrap_err();
-    assert_eq!(error.fault(), Fault::BadArgument);
+    assert_eq!(error.kind(), ErrorKind::BadArgument);
     assert!(error.detail().contains(&format!("device cuda:{beyond} is not there: libtorch sees {beyond}")), "{error}");
 }

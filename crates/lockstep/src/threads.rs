@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use c10d::{Fault, Store};
+use c10d::{ErrorKind, Store};
 
 use crate::error_file::panic_text;
 use crate::exit::UsageError;
@@ -147,7 +147,7 @@ fn root_cause(mut failures: Vec<(Rank, anyhow::Error)>) -> Option<(Rank, anyhow:
 }
 
 fn is_echo(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| cause.downcast_ref::<c10d::Error>().is_some_and(|e| e.fault() == Fault::PeerGone))
+    error.chain().any(|cause| cause.downcast_ref::<c10d::Error>().is_some_and(|e| e.kind() == ErrorKind::PeerGone))
 }
 
 #[cfg(test)]

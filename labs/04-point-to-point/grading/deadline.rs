@@ -83,16 +83,16 @@ impl Case {
             )
             .diagnose_if(
                 self.does == "leaves" && *observed == Outcome::Late,
-                "not every error is a deadline that has passed: `fault()` of this error is `PeerGone`, so the peer will never send",
+                "not every error is a deadline that has passed: `kind()` of this error is `PeerGone`, so the peer will never send",
             )
             .diagnose_if(
                 self.does == "is_late" && *observed == Outcome::Gone,
-                "a silent peer need not be gone: `fault()` of this error is `Timeout`",
+                "a silent peer need not be gone: `kind()` of this error is `Timeout`",
             )
             .diagnose_if(
                 self.does == "sends" && came,
                 "this is not the message that was sent: use the tensor that `wait_for` returns",
             )
-            .or_fail("use `fault()` of the error to distinguish the outcomes")
+            .or_fail("use `kind()` of the error to distinguish the outcomes")
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use c10d::{Fault, ProcessGroup, Rank};
+use c10d::{ErrorKind, ProcessGroup, Rank};
 use tch::{Kind, Tensor};
 
 use crate::deadline::Received;
@@ -13,9 +13,9 @@ pub fn forever(group: &ProcessGroup, from: Rank, length: i64, _: Duration) -> Re
     let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
     match group.irecv(buffer, from, 0).and_then(|work| work.wait()) {
         Ok(message) => Ok(Received::Message(message)),
-        Err(error) => match error.fault() {
-            Fault::Timeout => Ok(Received::Late),
-            Fault::PeerGone => Ok(Received::Gone),
+        Err(error) => match error.kind() {
+            ErrorKind::Timeout => Ok(Received::Late),
+            ErrorKind::PeerGone => Ok(Received::Gone),
             _ => Err(error.into()),
         },
     }

@@ -2,7 +2,7 @@
 
 use super::ranks;
 use crate::common::rank;
-use c10d::{Fault, ReduceOp, Splits};
+use c10d::{ErrorKind, ReduceOp, Splits};
 use tch::{Kind, Tensor};
 
 fn of(values: &[f32]) -> Tensor {
@@ -62,7 +62,7 @@ fn all_reduce_accepts_every_dtype_that_gloo_supports_and_refuses_others() {
         }
         for kind in [Kind::Int16, Kind::ComplexDouble] {
             let error = group.all_reduce(&mut Tensor::zeros([3], (kind, tch::Device::Cpu)), ReduceOp::Max);
-            assert_eq!(error.unwrap_err().fault(), Fault::BadArgument, "{kind:?}");
+            assert_eq!(error.unwrap_err().kind(), ErrorKind::BadArgument, "{kind:?}");
         }
     });
 }
@@ -205,12 +205,12 @@ fn wrong_counts_and_ranks_are_refused_before_anything_is_sent() {
     ranks(2, |group| {
         let mut t = of(&[0.0]);
         let outsider = group.broadcast(&mut t, rank(2)).unwrap_err();
-        assert_eq!(outsider.fault(), Fault::BadArgument);
+        assert_eq!(outsider.kind(), ErrorKind::BadArgument);
         assert_eq!(outsider.detail(), "rank 2 is outside a group of 2");
         let few = group.all_gather(&mut [], &t).unwrap_err();
         assert!(few.to_string().contains("0 outputs were given where rank"), "{few}");
         let odd = Splits::Sizes { input: vec![1], output: vec![1, 0] };
-        assert_eq!(group.all_to_all_single(&mut of(&[0.0]), &t, &odd).unwrap_err().fault(), Fault::BadArgument);
+        assert_eq!(group.all_to_all_single(&mut of(&[0.0]), &t, &odd).unwrap_err().kind(), ErrorKind::BadArgument);
         // Both ranks can still communicate.
         group.all_reduce(&mut t, ReduceOp::Sum).unwrap();
     });

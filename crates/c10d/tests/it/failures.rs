@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::ranks_with;
 use crate::common::rank;
-use c10d::{DebugLevel, Fault, GroupOptions, ProcessGroup, RankState, ReduceOp, Store, WorldSize};
+use c10d::{DebugLevel, ErrorKind, GroupOptions, ProcessGroup, RankState, ReduceOp, Store, WorldSize};
 use lockstep_watchdog::scaled;
 use tch::{Kind, Tensor};
 
@@ -28,7 +28,7 @@ fn a_rank_that_left_is_named_by_the_others() {
         Some(group.all_reduce(&mut zeros(2), ReduceOp::Sum).unwrap_err())
     });
     for error in errors.into_iter().flatten() {
-        assert_eq!(error.fault(), Fault::PeerGone, "{error}");
+        assert_eq!(error.kind(), ErrorKind::PeerGone, "{error}");
         assert!(error.to_string().contains("rank 1 has left the group after 0 finished calls"), "{error}");
         assert!(error.operation().contains("all_reduce(Sum) of [2] Float"), "{error}");
     }
@@ -64,7 +64,7 @@ fn a_rank_in_another_collective_is_named_with_both_calls() {
         }
     });
     for (me, error) in errors.iter().enumerate() {
-        assert_eq!(error.fault(), Fault::Mismatch, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
         let text = error.to_string();
         assert!(text.contains(&format!("rank {}", 1 - me)), "{text}");
         assert!(text.contains("all_reduce(Sum) of [2] Float") && text.contains("broadcast from rank 0"), "{text}");
@@ -80,7 +80,7 @@ fn a_rank_that_is_busy_elsewhere_is_reported_outside_any_collective() {
             let error = group.all_reduce(&mut zeros(1), ReduceOp::Sum).unwrap_err();
             let desync_report = error.desync_report().expect("a desync report");
             assert_eq!(desync_report.answers()[&rank(1)], Some(RankState::Between { finished: 0 }));
-            assert_eq!(error.fault(), Fault::Timeout, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
             assert!(desync_report.missing().is_empty());
             drop(done.lock().unwrap().take());
         } else {
@@ -104,7 +104,7 @@ fn a_rank_that_never_answers_is_reported_as_missing() {
         let group = super::join(&store, rank(0), world, &short()).unwrap();
         let held = silent.join().unwrap();
         let error = group.barrier().unwrap_err();
-        assert_eq!(error.fault(), Fault::PeerGone, "{error}");
+        assert_eq!(error.kind(), ErrorKind::PeerGone, "{error}");
         assert_eq!(error.desync_report().unwrap().missing(), [rank(1)]);
         assert!(error.to_string().contains("rank 1 did not answer"), "{error}");
         drop(held);
@@ -152,7 +152,7 @@ fn debug_mode_reports_mismatched_collectives_shapes_and_dtypes_with_ranks_and_ca
             if group.rank().is_zero() { all_reduce(&group) } else { other(&group) }
         });
         for error in errors {
-            assert_eq!(error.fault(), Fault::Mismatch, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
             let text = error.detail();
             assert!(words.iter().all(|word| text.contains(word)), "{text}");
             assert!(text.contains("Rank 0") && text.contains("Rank 1"), "{text}");
@@ -174,7 +174,7 @@ fn an_unknown_interface_is_a_clear_error() {
     let store = Store::hash().unwrap();
     let options = GroupOptions { endpoint: c10d::Endpoint::Interface("nosuch0".into()), ..crate::common::options() };
     let error = ProcessGroup::gloo(&store, rank(0), WorldSize::ONE, &options).unwrap_err();
-    assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+    assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
     assert!(error.to_string().contains("nosuch0"), "{error}");
 }
 
@@ -218,7 +218,7 @@ fn messages_do_not_count_as_calls_that_all_ranks_must_make() {
         }
     });
     for error in errors.into_iter().flatten() {
-        assert_eq!(error.fault(), Fault::PeerGone, "{error}");
+        assert_eq!(error.kind(), ErrorKind::PeerGone, "{error}");
         let text = error.to_string();
         assert!(text.contains("rank 1 has left the group") && text.contains("call 1, all_reduce"), "{text}");
     }

@@ -1,7 +1,7 @@
 //! The optimizer kernels on numbers that are exact in binary, and the arguments that they refuse. `lockstep` compares
 //! their results over many steps with Python's.
 
-use c10d::{AdamTensors, Fault, FusedAdam, FusedSgd, fused_adam, fused_sgd};
+use c10d::{AdamTensors, ErrorKind, FusedAdam, FusedSgd, fused_adam, fused_sgd};
 use tch::{Device, Kind, Tensor};
 
 const SGD: FusedSgd = FusedSgd {
@@ -89,7 +89,7 @@ fn accepts_an_empty_list_of_parameters() {
 fn rejects_lists_of_other_lengths_naming_them() {
     let refused = |grads: &[Tensor], buffers: &mut [Tensor], momentum| {
         let error = fused_sgd(&mut [full(2, 0.0)], grads, buffers, &FusedSgd { momentum, ..SGD }).unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument);
+        assert_eq!(error.kind(), ErrorKind::BadArgument);
         error.detail().to_owned()
     };
     assert_eq!(refused(&[], &mut [], 0.0), "0 gradients were given, 1 are needed");
@@ -124,7 +124,7 @@ fn rejects_tensors_that_the_kernels_would_read_out_of_bounds_or_out_of_order() {
     for (name, grad) in grads {
         let mut params = [matrix()];
         let error = fused_sgd(&mut params, &[grad], &mut [], &SGD).unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument, "{name}: {error}");
+        assert_eq!(error.kind(), ErrorKind::BadArgument, "{name}: {error}");
         assert!(error.detail().contains("the gradient of parameter 0 is not laid out as it"), "{name}: {error}");
         assert_eq!(values(&params[0]), [1.0; 6], "{name}");
     }
@@ -149,10 +149,10 @@ fn tensors_of_one_step_that_share_memory_are_refused() {
     let whole = full(6, 1.0);
     let mut params = [whole.narrow(0, 0, 4), whole.narrow(0, 2, 4)];
     let error = fused_sgd(&mut params, &[full(4, 1.0), full(4, 1.0)], &mut [], &SGD).unwrap_err();
-    assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+    assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
     assert!(error.detail().contains("share memory"), "{error}");
     let error = fused_sgd(&mut [full(4, 1.0)], &[Tensor::new()], &mut [], &SGD).unwrap_err();
-    assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+    assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
     assert_eq!(values(&whole), [1.0; 6], "nothing was written");
     // Gradients are only read.
     let grad = full(3, 1.0);

@@ -4,7 +4,7 @@ use super::{ranks, ranks_with};
 use crate::common::{self, rank};
 use std::time::Duration;
 
-use c10d::{Fault, GroupOptions, ProcessGroup, ReduceOp, Splits, Store, WorldSize, broadcast_coalesced, verify_params};
+use c10d::{ErrorKind, GroupOptions, ProcessGroup, ReduceOp, Splits, Store, WorldSize, broadcast_coalesced, verify_params};
 use tch::{Device, Kind, Tensor};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
@@ -60,7 +60,7 @@ fn ranks_whose_calls_differ_are_named_with_both_calls_and_stay_usable() {
             for (n, (one, other, words)) in DIFFERING.iter().enumerate() {
                 let last = group.rank().get() + 1 == world;
                 let error = if last { other(&group) } else { one(&group) }.unwrap_err();
-                assert_eq!(error.fault(), Fault::Mismatch, "{n}: {error}");
+                assert_eq!(error.kind(), ErrorKind::Mismatch, "{n}: {error}");
                 assert!(words.iter().all(|word| error.detail().contains(word)), "{n}: {error}");
                 let mut sum = ones(2);
                 group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
@@ -77,7 +77,7 @@ fn rows_that_one_rank_sends_and_another_does_not_expect_are_named() {
         let splits = if group.rank().is_zero() { mine([1, 3], [1, 2]) } else { mine([2, 2], [2, 2]) };
         let rows = if group.rank().is_zero() { (4, 3) } else { (4, 4) };
         let error = group.all_to_all_single(&mut ones(rows.1), &ones(rows.0), &splits).unwrap_err();
-        assert_eq!(error.fault(), Fault::Mismatch, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
         assert!(error.detail().contains("Rank 0 sends 3 rows to Rank 1, which expects 2"), "{error}");
         group.barrier().unwrap();
     });
@@ -97,7 +97,7 @@ fn a_message_of_an_unexpected_shape_or_dtype_is_a_mismatch() {
                 group.send(&sent(), rank(1), 0).unwrap();
             } else {
                 let error = group.recv(&mut received(), rank(0), 0).unwrap_err();
-                assert_eq!(error.fault(), Fault::Mismatch, "{error}");
+                assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
                 assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
             }
         });
@@ -117,7 +117,7 @@ fn a_buffer_that_is_too_small_is_an_error_and_not_an_abort_even_without_comparis
         group.all_reduce(&mut ones(n), ReduceOp::Sum).unwrap_err()
     });
     for error in errors {
-        assert_eq!(error.fault(), Fault::Mismatch, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
         let text = error.to_string();
         assert!(text.contains("[4] Float") && text.contains("[400000] Float"), "{text}");
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{ranks, ranks_with};
 use crate::common::rank;
-use c10d::{Fault, GroupOptions};
+use c10d::{ErrorKind, GroupOptions};
 use lockstep_watchdog::scaled;
 use tch::{Kind, Tensor};
 
@@ -80,7 +80,7 @@ fn large_messages_arrive_completely() {
 fn a_message_to_itself_or_outside_the_group_is_refused_immediately() {
     ranks(2, |group| {
         let to_self = group.send(&number(0.0), group.rank(), 0).unwrap_err();
-        assert_eq!(to_self.fault(), Fault::BadArgument);
+        assert_eq!(to_self.kind(), ErrorKind::BadArgument);
         assert!(to_self.to_string().contains("with itself"), "{to_self}");
         let outside = group.irecv(number(0.0), rank(9), 0).unwrap_err();
         assert!(outside.to_string().contains("rank 9 is outside a group of 2"), "{outside}");
@@ -97,9 +97,9 @@ fn a_late_message_is_a_timeout_and_not_a_mismatch_when_the_peer_is_in_another_ex
         group.recv(&mut buffer, rank((me + 1) % 3), 0).unwrap_err()
     });
     for error in &errors {
-        assert!(matches!(error.fault(), Fault::Timeout | Fault::PeerGone), "{error}");
+        assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::PeerGone), "{error}");
     }
-    assert!(errors.iter().any(|e| e.fault() == Fault::Timeout), "{errors:?}");
+    assert!(errors.iter().any(|e| e.kind() == ErrorKind::Timeout), "{errors:?}");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_receive_without_a_sender_times_out_and_names_the_peer() {
         group.recv(&mut number(0.0), peer, 0).unwrap_err()
     });
     for (me, error) in errors.iter().enumerate() {
-        assert!(matches!(error.fault(), Fault::Timeout | Fault::PeerGone), "{error}");
+        assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::PeerGone), "{error}");
         assert_eq!(error.peer(), Some(format!("rank {}", 1 - me).as_str()));
         assert_eq!(error.rank(), Some(rank(me)));
         assert_eq!(error.operation(), "recv [1] Float tag 0");
@@ -118,7 +118,7 @@ fn a_receive_without_a_sender_times_out_and_names_the_peer() {
         assert!(error.to_string().contains(&format!("this rank was in recv [1] Float {own}")), "{error}");
         assert!(error.to_string().contains(&format!("in recv [1] Float {theirs}")), "{error}");
     }
-    assert!(errors.iter().any(|e| e.fault() == Fault::Timeout), "{errors:?}");
+    assert!(errors.iter().any(|e| e.kind() == ErrorKind::Timeout), "{errors:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::ranks;
 use crate::common::rank;
 use c10d::{
-    CommHook, Fault, ProcessGroup, Reducer, ReducerOptions, broadcast_coalesced, bucket_assignment, clear_grad,
+    CommHook, ErrorKind, ProcessGroup, Reducer, ReducerOptions, broadcast_coalesced, bucket_assignment, clear_grad,
     verify_params,
 };
 use tch::{Kind, Tensor};
@@ -200,7 +200,7 @@ fn buckets_are_filled_in_order_and_never_mix_dtypes() {
     let tensors = [t(4, Kind::Float), t(4, Kind::Float), t(2, Kind::Double), t(4, Kind::Float)];
     assert_eq!(bucket_assignment(&tensors, &[usize::MAX >> 1]).unwrap(), [vec![0, 1, 3], vec![2]]);
     assert_eq!(bucket_assignment(&tensors, &[16]).unwrap(), [vec![0], vec![1], vec![2], vec![3]]);
-    assert_eq!(bucket_assignment(&[], &[16]).unwrap_err().fault(), Fault::BadArgument);
+    assert_eq!(bucket_assignment(&[], &[16]).unwrap_err().kind(), ErrorKind::BadArgument);
 }
 
 #[test]
@@ -216,14 +216,14 @@ fn different_shapes_are_reported_to_all_ranks() {
     });
     assert!(errors.iter().any(Option::is_some), "{errors:?}");
     for error in errors.into_iter().flatten() {
-        assert_eq!(error.fault(), Fault::Mismatch, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
     }
     ranks(2, |group| verify_params(&group, &[Tensor::zeros([2], (Kind::Float, tch::Device::Cpu))]).unwrap());
 }
 
 #[test]
 fn an_empty_list_of_parameters_is_a_bad_argument() {
-    ranks(1, |group| assert_eq!(verify_params(&group, &[]).unwrap_err().fault(), Fault::BadArgument));
+    ranks(1, |group| assert_eq!(verify_params(&group, &[]).unwrap_err().kind(), ErrorKind::BadArgument));
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn backward_on_another_thread_is_refused_and_may_outlive_the_reducer() {
         reducer.prepare_for_backward(&[]).unwrap();
         let elsewhere = |loss: Tensor| std::thread::spawn(move || c10d::backward(&loss));
         let error = elsewhere(loss(&params, &ALL, 1.0)).join().unwrap().unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+        assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
         assert!(error.detail().contains("on another thread"), "{error}");
         // The graph outlives the reducer, and then any thread may use it.
         let late = loss(&params, &ALL, 1.0);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{ranks, ranks_with};
 use crate::common::{self, rank};
-use c10d::{Fault, GroupOptions, ProcessGroup, Rank, ReduceOp, Splits, Store, broadcast_coalesced};
+use c10d::{ErrorKind, GroupOptions, ProcessGroup, Rank, ReduceOp, Splits, Store, broadcast_coalesced};
 use tch::{Device, Kind, Tensor};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
@@ -207,12 +207,12 @@ fn a_tensor_that_is_not_contiguous_is_refused_with_a_hint() {
     ranks(2, |group| {
         let matrix = Tensor::arange(12, FLOAT).reshape([3, 4]);
         let error = group.all_reduce(&mut matrix.select(1, 1), ReduceOp::Sum).unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+        assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
         assert!(error.to_string().contains("all_reduce") && error.detail().contains(".contiguous()"), "{error}");
         assert_eq!(matrix, Tensor::arange(12, FLOAT).reshape([3, 4]), "nothing was written");
         let wide = Tensor::ones([1], FLOAT).expand([1 << 20], false);
         let error = group.all_reduce(&mut wide.shallow_clone(), ReduceOp::Sum).unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+        assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
         // Both ranks can still communicate.
         group.barrier().unwrap();
     });
@@ -223,7 +223,7 @@ fn an_exchange_of_two_dtypes_is_refused() {
     ranks(2, |group| {
         let mut output = Tensor::zeros([4], (Kind::Double, Device::Cpu));
         let error = group.all_to_all_single(&mut output, &Tensor::ones([4], FLOAT), &Splits::Equal).unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+        assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
         assert!(error.detail().contains("Float") && error.detail().contains("Double"), "{error}");
         assert_eq!(output, Tensor::zeros([4], (Kind::Double, Device::Cpu)));
     });
@@ -237,13 +237,13 @@ fn splits_that_do_not_fit_their_tensor_are_refused() {
             let mut output = Tensor::zeros([4, 2], FLOAT);
             let splits = Splits::Sizes { input: sent, output: received };
             let error = group.all_to_all_single(&mut output, &input, &splits).unwrap_err();
-            assert_eq!(error.fault(), Fault::BadArgument, "{splits:?}: {error}");
+            assert_eq!(error.kind(), ErrorKind::BadArgument, "{splits:?}: {error}");
         }
         let error = group.all_to_all_single(&mut Tensor::zeros([4, 3], FLOAT), &input, &Splits::Equal).unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument, "rows of two sizes: {error}");
+        assert_eq!(error.kind(), ErrorKind::BadArgument, "rows of two sizes: {error}");
         let huge = Splits::Sizes { input: vec![i64::MAX, i64::MAX], output: vec![2, 2] };
         let error = group.all_to_all_single(&mut Tensor::zeros([4, 2], FLOAT), &input, &huge).unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+        assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
         group.barrier().unwrap();
     });
 }
@@ -254,7 +254,7 @@ fn tensors_that_share_memory_are_refused_if_one_is_written() {
         let base = Tensor::zeros([6], FLOAT);
         let same = [base.narrow(0, 0, 3), base.narrow(0, 2, 3)];
         let error = group.all_gather(&mut same.map(|t| t), &Tensor::ones([3], FLOAT)).unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+        assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
         let error = group.all_gather_into_tensor(&mut base.shallow_clone(), &base.narrow(0, 3, 3)).unwrap_err();
         assert!(error.detail().contains("memory"), "{error}");
         // Two inputs may share memory.
@@ -287,7 +287,7 @@ fn agrees_with_plain_memory(group: &ProcessGroup, operation: &Operation, layout:
             }
         }
         Err(error) => {
-            assert_eq!(error.fault(), Fault::BadArgument, "{what}: {error}");
+            assert_eq!(error.kind(), ErrorKind::BadArgument, "{what}: {error}");
             assert!(error.operation().contains(operation.name), "{what}: {error}");
             assert_ne!(layout, Layout::Plain, "{error}");
             assert_ne!(layout, Layout::Middle, "{error}");
@@ -337,7 +337,7 @@ fn memory_of_an_operation_in_progress_is_refused_to_another() {
         let alias = tensor.narrow(0, 2, 2);
         let work = group.all_reduce_async(tensor, ReduceOp::Sum).unwrap();
         let error = group.all_reduce(&mut alias.shallow_clone(), ReduceOp::Sum).unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+        assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
         assert!(error.detail().contains("in use by all_reduce(Sum) of [4] Float"), "{error}");
         drop(work.wait().unwrap());
         // It is free again, and both ranks can still communicate.

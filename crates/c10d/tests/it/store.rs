@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use c10d::{Fault, Store, TcpStoreOptions};
+use c10d::{ErrorKind, Store, TcpStoreOptions};
 
 fn tcp_host() -> Store {
     let options = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
@@ -108,7 +108,7 @@ fn dropping_a_file_store_on_a_full_disk_does_not_end_the_process() {
 fn file_store_in_a_missing_folder_is_refused_immediately() {
     let folder = tempfile::tempdir().unwrap();
     let error = Store::file(&folder.path().join("absent/store"), 1).unwrap_err();
-    assert_eq!(error.fault(), Fault::BadArgument);
+    assert_eq!(error.kind(), ErrorKind::BadArgument);
     assert!(error.to_string().contains("no folder"), "{error}");
 }
 
@@ -127,7 +127,7 @@ fn a_wait_ends_at_its_deadline_and_names_the_missing_keys() {
     for store in [Store::hash().unwrap(), tcp_host()] {
         store.set("there", "1").unwrap();
         let error = store.wait(&["there", "absent"], Duration::from_millis(50)).unwrap_err();
-        assert_eq!(error.fault(), Fault::Timeout, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
         assert!(error.to_string().contains("still missing: absent"), "{error}");
         assert!(error.elapsed() >= Duration::from_millis(50), "{error}");
     }
@@ -148,7 +148,7 @@ fn get_ends_at_the_stores_own_timeout() {
     let options = TcpStoreOptions { host_server: true, timeout, ..TcpStoreOptions::default() };
     let store = Store::tcp("127.0.0.1", 0, &options).unwrap();
     assert_eq!(store.timeout(), Duration::from_millis(50));
-    assert_eq!(store.get("never").unwrap_err().fault(), Fault::Timeout);
+    assert_eq!(store.get("never").unwrap_err().kind(), ErrorKind::Timeout);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_port_in_use_is_reported_with_its_address() {
     let port = taken.local_addr().unwrap().port();
     let options = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
     let error = Store::tcp("127.0.0.1", port, &options).unwrap_err();
-    assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+    assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
     assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
     assert!(error.detail().contains("the port is taken"), "{error}");
 }
@@ -167,7 +167,7 @@ fn connecting_to_a_missing_host_ends_at_the_deadline() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let options = TcpStoreOptions { timeout: Duration::from_millis(300), ..TcpStoreOptions::default() };
     let error = Store::tcp("127.0.0.1", free, &options).unwrap_err();
-    assert!(matches!(error.fault(), Fault::Timeout | Fault::PeerGone), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::PeerGone), "{error}");
 }
 
 #[test]
@@ -177,14 +177,14 @@ fn a_host_that_goes_away_fails_its_clients_calls() {
     client.set("k", "v").unwrap();
     drop(host);
     let error = client.get("k").unwrap_err();
-    assert_eq!(error.fault(), Fault::PeerGone, "{error}");
+    assert_eq!(error.kind(), ErrorKind::PeerGone, "{error}");
     assert!(error.peer().unwrap().contains("TCPStore at 127.0.0.1"), "{error}");
 }
 
 #[test]
 fn connecting_to_port_zero_is_refused() {
     let error = Store::tcp("127.0.0.1", 0, &TcpStoreOptions::default()).unwrap_err();
-    assert_eq!(error.fault(), Fault::BadArgument);
+    assert_eq!(error.kind(), ErrorKind::BadArgument);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn a_waiting_host_gives_up_when_a_client_is_missing() {
         ..TcpStoreOptions::default()
     };
     let error = Store::tcp("127.0.0.1", 0, &options).unwrap_err();
-    assert_eq!(error.fault(), Fault::Timeout, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
 }
 
 /// The number of open connections to the port. `/proc` lists peer and state in the third and fourth column, in

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use crate::common::{formula_tensor, ranks, values};
-use c10d::{Fault, ProcessGroup, ReduceOp};
+use c10d::{ErrorKind, ProcessGroup, ReduceOp};
 use lockstep::models::{Depth, Norm, ResNet, ResNetOptions};
 use lockstep::nn::SyncBatchNorm2d;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
@@ -168,7 +168,7 @@ fn refuses_one_value_per_channel_on_all_ranks() {
         let (inputs, ones) =
             (Tensor::ones([rows, CHANNELS], (Kind::Float, Device::Cpu)), Tensor::ones([3], (Kind::Float, Device::Cpu)));
         let error = c10d::sync_batch_norm(&group, &inputs, &ones, &ones, 1e-5).unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+        assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
         assert!(error.to_string().contains("more than 1 value per channel"), "{error}");
         let error = c10d::sync_batch_norm(&group, &ones, &ones, &ones, 1e-5).unwrap_err();
         assert!(error.to_string().contains("expected inputs of shape [n, 3"), "{error}");

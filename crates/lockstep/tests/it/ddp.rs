@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::common::{bits, formula_tensor, ranks};
-use c10d::{Fault, ProcessGroup};
+use c10d::{ErrorKind, ProcessGroup};
 use lockstep::data::{Batch, Dataset, LinearRegression};
 use lockstep::loader::DataLoader;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
@@ -280,9 +280,9 @@ fn models_of_different_shape_are_refused() {
         let net = nn::linear(vs.root(), width, 1, Default::default());
         let refused = DistributedDataParallel::new(net, &vs, Rc::clone(&group), &DdpOptions::default()).err();
         // A rank that was not refused waits for one that is gone, until that one leaves the group.
-        refused.map(|error| error.fault())
+        refused.map(|error| error.kind())
     });
-    assert!(errors.contains(&Some(Fault::Mismatch)), "{errors:?}");
+    assert!(errors.contains(&Some(ErrorKind::Mismatch)), "{errors:?}");
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn a_model_with_nothing_to_train_is_a_bad_argument() {
         let mut vs = vs;
         vs.freeze();
         let error = DistributedDataParallel::new(net, &vs, group, &DdpOptions::default()).unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument, "{error}");
+        assert_eq!(error.kind(), ErrorKind::BadArgument, "{error}");
     });
 }
 

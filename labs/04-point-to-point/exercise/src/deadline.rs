@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use c10d::{Fault, ProcessGroup, Rank};
+use c10d::{ErrorKind, ProcessGroup, Rank};
 use tch::{Kind, Tensor};
 
 /// The outcome of a receive.
@@ -23,6 +23,6 @@ pub enum Received {
 /// Receives `length` numbers from a peer, but waits no longer than `patience`. Returns all other failures as errors.
 pub fn deadline(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
     let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
-    // `Work::wait_for` takes a deadline; an error's `fault()` is its category: `Fault::Timeout`, `Fault::PeerGone`, …
+    // `Work::wait_for` takes a deadline; an error's `kind()` is its category: `ErrorKind::Timeout`, `ErrorKind::PeerGone`, …
     todo!("receive with a deadline, and distinguish late from gone")
 }

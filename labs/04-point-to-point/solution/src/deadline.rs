@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use c10d::{Fault, ProcessGroup, Rank};
+use c10d::{ErrorKind, ProcessGroup, Rank};
 use tch::{Kind, Tensor};
 
 /// The outcome of a receive.
@@ -24,15 +24,15 @@ pub enum Received {
 pub fn deadline(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
     let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
     // <answer>
-    //~ // `Work::wait_for` takes a deadline; an error's `fault()` is its category: `Fault::Timeout`, `Fault::PeerGone`, …
+    //~ // `Work::wait_for` takes a deadline; an error's `kind()` is its category: `ErrorKind::Timeout`, `ErrorKind::PeerGone`, …
     //~ todo!("receive with a deadline, and distinguish late from gone")
     // A peer that is gone may cause an error when the receive starts or in the wait.
     let received = group.irecv(buffer, from, 0).and_then(|work| work.wait_for(patience));
     match received {
         Ok(message) => Ok(Received::Message(message)),
-        Err(error) => match error.fault() {
-            Fault::Timeout => Ok(Received::Late),
-            Fault::PeerGone => Ok(Received::Gone),
+        Err(error) => match error.kind() {
+            ErrorKind::Timeout => Ok(Received::Late),
+            ErrorKind::PeerGone => Ok(Received::Gone),
             _ => Err(error.into()),
         },
     }
