@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use c10d::{
-    Backend, DebugLevel, ErrorKind, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, WorldSize, cuda,
+    Backend, DebugLevel, ErrorKind, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, WorldSize,
+    cuda,
 };
 use common::{mapped, rank, ranks};
 use tch::{Cuda, Device, Kind, Tensor};

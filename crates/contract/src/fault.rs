@@ -24,13 +24,13 @@ const SIGNALS: RangeInclusive<i32> = 1..=31;
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Faults at the same point are injected in this order.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<RankFault>,
 }
 
 /// A fault that one rank injects into itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fault {
+pub struct RankFault {
     /// Unique in the plan. It becomes part of a file name.
     pub name: String,
     /// The rank that injects it.
@@ -60,14 +60,14 @@ pub enum Point {
         /// The step in the epoch.
         step: u64,
         /// How far the save has progressed.
-        phase: Phase,
+        phase: SavePhase,
     },
 }
 
-/// How far the save of a snapshot has progressed.
+/// How far the save of a snapshot has progressed; in a plan and in a scenario's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
+#[serde(rename_all = "kebab-case")]
+pub enum SavePhase {
     /// Half of the bytes are written to the temporary file.
     HalfWritten,
     /// All bytes are written, but the file does not have its final name yet.
@@ -101,7 +101,7 @@ pub enum Act {
 #[derive(Debug, Default)]
 pub struct Armed {
     path: PathBuf,
-    faults: Vec<Fault>,
+    faults: Vec<RankFault>,
 }
 
 /// Why faults that were requested cannot be injected.
@@ -146,10 +146,10 @@ pub enum FaultError {
     },
 }
 
-impl Fault {
+impl RankFault {
     /// Why this fault could never be injected, or `None`. A test of recovery must not pass because nothing happened.
     fn misplaced(&self) -> Option<&'static str> {
-        let unnamed = matches!(self.at, Point::Save { phase: Phase::HalfWritten | Phase::Written, .. });
+        let unnamed = matches!(self.at, Point::Save { phase: SavePhase::HalfWritten | SavePhase::Written, .. });
         if self.name.is_empty() || self.name.contains('/') {
             Some("its name is empty or contains a slash, and the name becomes part of a file name")
         } else if self.acts.is_empty() {
@@ -212,7 +212,7 @@ impl Armed {
     ///
     /// # Errors
     /// [`FaultError::Note`] if that cannot be recorded; then no fault may be injected.
-    pub fn due(&self, point: &Point) -> Result<Vec<&Fault>, FaultError> {
+    pub fn due(&self, point: &Point) -> Result<Vec<&RankFault>, FaultError> {
         let mut due = Vec::new();
         for fault in self.faults.iter().filter(|fault| fault.at == *point) {
             if self.fires(fault)? {
@@ -223,7 +223,7 @@ impl Armed {
     }
 
     /// Returns true for the one process that creates the file.
-    fn fires(&self, fault: &Fault) -> Result<bool, FaultError> {
+    fn fires(&self, fault: &RankFault) -> Result<bool, FaultError> {
         let path = fired(&self.path, &fault.name);
         match OpenOptions::new().write(true).create_new(true).open(&path) {
             Ok(_) => Ok(true),
@@ -244,8 +244,8 @@ pub fn fired(plan: &Path, name: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn fault(name: &str, rank: usize, step: u64) -> Fault {
-        Fault { name: name.into(), rank, at: Point::Step { epoch: 1, step }, acts: vec![Act::Signal(9)] }
+    fn fault(name: &str, rank: usize, step: u64) -> RankFault {
+        RankFault { name: name.into(), rank, at: Point::Step { epoch: 1, step }, acts: vec![Act::Signal(9)] }
     }
 
     fn written(plan: &Plan) -> (tempfile::TempDir, PathBuf) {
@@ -279,9 +279,9 @@ mod tests {
     fn reads_every_point_and_act_back() {
         let save = |phase| Point::Save { epoch: 0, step: 8, phase };
         let acts = [Act::Exit(3), Act::Panic, Act::IgnoreTerm, Act::TearSnapshot, Act::FlipSnapshotBit, Act::NoSpace];
-        let phases = [Phase::HalfWritten, Phase::Written, Phase::Named];
+        let phases = [SavePhase::HalfWritten, SavePhase::Written, SavePhase::Named];
         let faults =
-            phases.map(|phase| Fault { name: format!("{phase:?}"), rank: 0, at: save(phase), acts: acts.to_vec() });
+            phases.map(|phase| RankFault { name: format!("{phase:?}"), rank: 0, at: save(phase), acts: acts.to_vec() });
         let plan = Plan { faults: faults.to_vec() };
         let text = serde_json::to_string(&plan).unwrap();
         assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
@@ -293,20 +293,20 @@ mod tests {
         let step = fault("a", 0, 3);
         let (no_space, elsewhere) = (vec![Act::NoSpace], "../a".to_owned());
         for (bad, words) in [
-            (Fault { acts: no_space.clone(), ..step.clone() }, "being written"),
-            (Fault { acts: no_space.clone(), at: save(Phase::Named), ..step.clone() }, "being written"),
-            (Fault { rank: 1, at: save(Phase::Written), ..step.clone() }, "only rank 0"),
-            (Fault { name: elsewhere, ..step.clone() }, "slash"),
-            (Fault { acts: Vec::new(), name: "b".into(), ..step.clone() }, "no acts"),
-            (Fault { acts: vec![Act::Signal(0)], name: "b".into(), ..step.clone() }, "from 1 to 31"),
-            (Fault { acts: vec![Act::Panic, Act::Signal(99)], name: "b".into(), ..step.clone() }, "from 1 to 31"),
-            (Fault { rank: 1, ..step.clone() }, "another fault has its name"),
+            (RankFault { acts: no_space.clone(), ..step.clone() }, "being written"),
+            (RankFault { acts: no_space.clone(), at: save(SavePhase::Named), ..step.clone() }, "being written"),
+            (RankFault { rank: 1, at: save(SavePhase::Written), ..step.clone() }, "only rank 0"),
+            (RankFault { name: elsewhere, ..step.clone() }, "slash"),
+            (RankFault { acts: Vec::new(), name: "b".into(), ..step.clone() }, "no acts"),
+            (RankFault { acts: vec![Act::Signal(0)], name: "b".into(), ..step.clone() }, "from 1 to 31"),
+            (RankFault { acts: vec![Act::Panic, Act::Signal(99)], name: "b".into(), ..step.clone() }, "from 1 to 31"),
+            (RankFault { rank: 1, ..step.clone() }, "another fault has its name"),
         ] {
             let (_dir, path) = written(&Plan { faults: vec![step.clone(), bad] });
             let error = Armed::read(&path, 0).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
-        let good = Fault { acts: no_space, at: save(Phase::Written), ..step };
+        let good = RankFault { acts: no_space, at: save(SavePhase::Written), ..step };
         let (_dir, path) = written(&Plan { faults: vec![good] });
         assert!(!Armed::read(&path, 0).unwrap().is_empty());
     }

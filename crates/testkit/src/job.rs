@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use c10d::{Store, TcpStoreOptions};
 use lockstep_contract::clear_launcher;
-use lockstep_contract::fault::{Act, FAULTS, Fault, Phase, Plan, Point};
+use lockstep_contract::fault::{Act, FAULTS, Plan, Point, RankFault, SavePhase};
 use lockstep_events::{self as events, Event};
 use tempfile::TempDir;
 
@@ -35,7 +35,7 @@ impl Job {
     }
 
     /// A job whose ranks inject these faults into themselves.
-    pub fn with(program: &Path, faults: &[Fault]) -> Self {
+    pub fn with(program: &Path, faults: &[RankFault]) -> Self {
         let job = Self::new(program);
         fs::write(job.path("faults.json"), serde_json::to_vec(&Plan { faults: faults.to_vec() }).unwrap()).unwrap();
         job
@@ -176,13 +176,13 @@ pub fn undisturbed(program: &Path, world: usize, args: &[&str]) -> Vec<u8> {
 }
 
 /// A rank kills itself after a step.
-pub fn kill(rank: usize, epoch: u64, step: u64) -> Fault {
+pub fn kill(rank: usize, epoch: u64, step: u64) -> RankFault {
     let at = Point::Step { epoch, step };
-    Fault { name: format!("kill-{rank}-{epoch}-{step}"), rank, at, acts: vec![Act::Signal(9)] }
+    RankFault { name: format!("kill-{rank}-{epoch}-{step}"), rank, at, acts: vec![Act::Signal(9)] }
 }
 
 /// Rank 0 fails while it saves the snapshot from which training would continue at `epoch` and `step`.
-pub fn while_saving(epoch: u64, step: u64, phase: Phase, acts: &[Act]) -> Fault {
+pub fn while_saving(epoch: u64, step: u64, phase: SavePhase, acts: &[Act]) -> RankFault {
     let name = format!("save-{epoch}-{step}-{phase:?}");
-    Fault { name, rank: 0, at: Point::Save { epoch, step, phase }, acts: acts.to_vec() }
+    RankFault { name, rank: 0, at: Point::Save { epoch, step, phase }, acts: acts.to_vec() }
 }

@@ -67,7 +67,7 @@ pub(crate) struct Options {
 
 /// One case, for all sides.
 #[derive(Clone, Copy)]
-struct Scene<'a> {
+struct LossCase<'a> {
     loss: Loss,
     work: Work,
     shape: Shape,
@@ -84,26 +84,26 @@ impl Options {
             let (launchers, mut not_measured) = launchers(&self.frame)?;
             let against_torchrun = launchers.len() > 1;
             let trainer = Program::own();
-            let scene = |(loss, work, shape)| Scene { loss, work, shape, rounds, patience, signals };
+            let case = |(loss, work, shape)| LossCase { loss, work, shape, rounds, patience, signals };
             let mut cases = Vec::new();
-            for scene in shapes.into_iter().map(scene) {
-                let program = match (scene.work, &trainer) {
+            for case in shapes.into_iter().map(case) {
+                let program = match (case.work, &trainer) {
                     (Work::Idle, _) => idle_rank(),
                     (Work::Train, Ok(program)) => program.words.clone(),
                     (Work::Train, Err(error)) => {
-                        not_measured.push(format!("{}: {error:#}", scene.name()));
+                        not_measured.push(format!("{}: {error:#}", case.name()));
                         continue;
                     }
                 };
-                let sides = launchers.iter().map(|launcher| match scene.loss {
-                    Loss::Worker => scene.worker(launcher.clone(), program.clone()),
-                    Loss::Node => scene.node(launcher.clone().elastic(self.rdzv_conf.clone()), program.clone()),
+                let sides = launchers.iter().map(|launcher| match case.loss {
+                    Loss::Worker => case.worker(launcher.clone(), program.clone()),
+                    Loss::Node => case.node(launcher.clone().elastic(self.rdzv_conf.clone()), program.clone()),
                 });
                 let sides = sides.collect();
                 cases.push(Case {
-                    name: scene.name(),
-                    quantities: scene.quantities(),
-                    labels: scene.labels(against_torchrun),
+                    name: case.name(),
+                    quantities: case.quantities(),
+                    labels: case.labels(against_torchrun),
                     sides,
                 });
             }
@@ -128,7 +128,7 @@ impl Options {
     }
 }
 
-impl<'a> Scene<'a> {
+impl<'a> LossCase<'a> {
     fn name(&self) -> String {
         let work = if self.work == Work::Train { ", training" } else { "" };
         let loss = if self.loss == Loss::Node { ": one is lost, then another joins" } else { "" };
@@ -166,7 +166,7 @@ impl<'a> Scene<'a> {
         let name = launcher.name;
         let mut running: Option<Job<'a>> = None;
         let turn = move || {
-            let Scene { shape, rounds, patience, signals, .. } = self;
+            let LossCase { shape, rounds, patience, signals, .. } = self;
             let job = match &mut running {
                 Some(job) => job,
                 none => none.insert(Job::new(&launcher, &program, shape, rounds, patience, signals)?.started()?),
@@ -182,7 +182,7 @@ impl<'a> Scene<'a> {
         let name = launcher.name;
         let mut running: Option<Job<'a>> = None;
         let turn = move || {
-            let Scene { shape, rounds, patience, signals, .. } = self;
+            let LossCase { shape, rounds, patience, signals, .. } = self;
             let restarts = RESTARTS * rounds;
             let job = match &mut running {
                 Some(job) => job,

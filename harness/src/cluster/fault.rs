@@ -24,11 +24,11 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Args)]
 pub(super) struct Options {
     #[command(subcommand)]
-    fault: Fault,
+    change: Change,
 }
 
 #[derive(Subcommand)]
-enum Fault {
+enum Change {
     /// Drop all packets between two machines
     Cut {
         #[arg(value_parser = str::parse::<Machine>)]
@@ -78,17 +78,17 @@ enum Fault {
 impl Options {
     pub(super) fn exec(self, name: &Name) -> anyhow::Result<Code> {
         let cluster = Cluster::open(name)?;
-        let now = self.fault.inflict(&cluster)?;
+        let now = self.change.inflict(&cluster)?;
         Screen::new(false).line(now);
         Ok(Code::Success)
     }
 }
 
-impl Fault {
+impl Change {
     /// Returns what is now so.
     fn inflict(&self, cluster: &Cluster) -> anyhow::Result<String> {
         match self {
-            Fault::Cut { one, other } => {
+            Change::Cut { one, other } => {
                 if one == other {
                     return Err(Refused(format!("a cut is between two machines, and {one} is one")).into());
                 }
@@ -97,33 +97,33 @@ impl Fault {
                 network::cut(cluster, [*one, *other])?;
                 Ok(format!("no packet passes between {one} and {other}"))
             }
-            Fault::Slow { node, rate } => {
+            Change::Slow { node, rate } => {
                 network::slow(cluster, *node, rate)?;
                 Ok(format!("the link of {node} is slow"))
             }
-            Fault::Drop { node, percent } => {
+            Change::Drop { node, percent } => {
                 network::drop_some(cluster, *node, *percent)?;
                 Ok(format!("{node} drops {percent} % of the packets that it receives"))
             }
-            Fault::Block { node, port, reject } => {
+            Change::Block { node, port, reject } => {
                 network::block(cluster, *node, *port, *reject)?;
                 Ok(format!("port {port} of {node} is {}", if *reject { "rejected" } else { "blocked" }))
             }
-            Fault::Unplug { node } => {
+            Change::Unplug { node } => {
                 cluster.root(Machine::Node(*node))?;
                 network::set_link(cluster, *node, false)?;
                 Ok(format!("{node} is unplugged"))
             }
-            Fault::Plug { node } => {
+            Change::Plug { node } => {
                 cluster.root(Machine::Node(*node))?;
                 network::set_link(cluster, *node, true)?;
                 Ok(format!("{node} is plugged in"))
             }
-            Fault::Pause { node } => pause(cluster, *node),
-            Fault::Resume { node } => resume(cluster, *node),
-            Fault::Lose { node } => lose(cluster, *node),
-            Fault::Boot { node } => boot_again(cluster, *node),
-            Fault::Heal => heal(cluster),
+            Change::Pause { node } => pause(cluster, *node),
+            Change::Resume { node } => resume(cluster, *node),
+            Change::Lose { node } => lose(cluster, *node),
+            Change::Boot { node } => boot_again(cluster, *node),
+            Change::Heal => heal(cluster),
         }
     }
 }

@@ -5,9 +5,10 @@ mod stops;
 
 use std::collections::BTreeMap;
 
+use lockstep_contract::fault::SavePhase;
 use rand_mt::Mt64;
 
-use crate::runner::scenario::{Expect, Fault, FaultAction, Phase, RunSpec, Scenario, What, When, Who};
+use crate::runner::scenario::{Expect, Fault, FaultAction, RunSpec, Scenario, What, When, Who};
 
 /// Steps from one snapshot to the next.
 const SAVE_EVERY: u64 = 3;
@@ -134,10 +135,10 @@ fn one(dice: &mut Dice, run: &RunSpec, from: u64) -> (Fault, u64) {
 /// During the save that follows step `at`.
 fn at_save(dice: &mut Dice, at: u64, steps: u64) -> Fault {
     let next = at + 1;
-    let phases = [Phase::HalfWritten, Phase::Written, Phase::Named];
+    let phases = [SavePhase::HalfWritten, SavePhase::Written, SavePhase::Named];
     let phase = phases[dice.below(3) as usize];
     let when = When { epoch: Some(next / steps), step: Some(next % steps), save: Some(phase), ..When::default() };
-    let fails = phase != Phase::Named && dice.below(4) == 0;
+    let fails = phase != SavePhase::Named && dice.below(4) == 0;
     fault(0, when, vec![if fails { FaultAction::NoSpace } else { FaultAction::Kill }])
 }
 
@@ -231,7 +232,7 @@ mod tests {
             assert!(has(&action), "{action}");
         }
         let faults: Vec<_> = drawn.iter().flat_map(|scenario| &scenario.faults).collect();
-        for phase in [Phase::HalfWritten, Phase::Written, Phase::Named] {
+        for phase in [SavePhase::HalfWritten, SavePhase::Written, SavePhase::Named] {
             assert!(faults.iter().any(|fault| fault.when.save == Some(phase)), "{phase:?}");
         }
         let pairs = drawn.iter().filter(|scenario| scenario.faults.len() == 2).count();

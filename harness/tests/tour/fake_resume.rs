@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use lockstep_contract::fault::{Act, Armed, Phase, Point};
+use lockstep_contract::fault::{Act, Armed, Point, SavePhase};
 use lockstep_events::{Event, EventSink};
 use rustix::process::{Signal, getpid, kill_process};
 use safetensors::Dtype;
@@ -164,11 +164,11 @@ impl Rank {
         let mut file = fs::File::create(&partial).unwrap();
         let text = format!("{at} {state} ");
         file.write_all(&text.as_bytes()[..text.len() / 2]).unwrap();
-        self.strike(&point(Phase::HalfWritten));
+        self.strike(&point(SavePhase::HalfWritten));
         file.write_all(&text.as_bytes()[text.len() / 2..]).unwrap();
-        self.strike(&point(Phase::Written));
+        self.strike(&point(SavePhase::Written));
         fs::rename(partial, self.snapshots.join("snapshot")).unwrap();
-        self.strike(&point(Phase::Named));
+        self.strike(&point(SavePhase::Named));
     }
 
     fn strike(&self, point: &Point) {

@@ -6,7 +6,7 @@ mod common;
 
 use common::{job_with, new_job, quick, undisturbed};
 use lockstep::events::Event;
-use lockstep_contract::fault::{Act, Phase};
+use lockstep_contract::fault::{Act, SavePhase};
 use lockstep_testkit::python::assert_prints_alike;
 use lockstep_testkit::{Job, kill, while_saving};
 
@@ -59,7 +59,7 @@ fn the_convolutional_network_survives_kills_on_three_ranks() {
 #[test]
 fn a_kill_in_any_phase_of_saving_leaves_a_good_snapshot_and_no_other_file() {
     let args = quick("mlp", "2");
-    let phases = [Phase::HalfWritten, Phase::Written, Phase::Named];
+    let phases = [SavePhase::HalfWritten, SavePhase::Written, SavePhase::Named];
     let faults = phases.map(|phase| while_saving(0, 6, phase, &[Act::Signal(9)]));
     let mut job = job_with(&faults);
     for (phase, newest) in phases.into_iter().zip(["000000-00000003", "000000-00000003", "000000-00000006"]) {
@@ -67,7 +67,7 @@ fn a_kill_in_any_phase_of_saving_leaves_a_good_snapshot_and_no_other_file() {
         let names = job.snapshots();
         let (temporary, saved): (Vec<_>, Vec<_>) = names.iter().partition(|name| name.ends_with(".partial"));
         assert_eq!(saved.last().unwrap().as_str(), format!("snapshot-{newest}.safetensors"));
-        assert_eq!(temporary.len(), usize::from(phase != Phase::Named), "{names:?}");
+        assert_eq!(temporary.len(), usize::from(phase != SavePhase::Named), "{names:?}");
     }
     assert_eq!(job.finish(2, &args), 1);
     assert_eq!(job.snapshots(), ["snapshot-000001-00000012.safetensors", "snapshot-000002-00000000.safetensors"]);
@@ -77,7 +77,7 @@ fn a_kill_in_any_phase_of_saving_leaves_a_good_snapshot_and_no_other_file() {
 /// Damages the newest snapshot right after it was saved and kills its writer.
 fn resumes_from_the_one_before(harm: Act, message: &str) {
     let args = quick("mlp", "2");
-    let mut job = job_with(&[while_saving(1, 6, Phase::Named, &[harm, Act::Signal(9)])]);
+    let mut job = job_with(&[while_saving(1, 6, SavePhase::Named, &[harm, Act::Signal(9)])]);
     assert!(!job.attempt(2, &args).succeeded());
     let resumed = job.attempt(2, &args);
     assert!(resumed.succeeded(), "{}", resumed.stderr());
@@ -111,7 +111,7 @@ fn a_snapshot_with_a_flipped_bit_is_skipped_for_the_one_before() {
 #[test]
 fn starts_from_the_beginning_when_the_only_snapshot_is_torn() {
     let args = quick("mlp", "2");
-    let mut job = job_with(&[while_saving(0, 3, Phase::Named, &[Act::TearSnapshot, Act::Signal(9)])]);
+    let mut job = job_with(&[while_saving(0, 3, SavePhase::Named, &[Act::TearSnapshot, Act::Signal(9)])]);
     assert_eq!(job.finish(2, &args), 2);
     assert!(job.weights(2) == undisturbed(2, &args), "the weights have other bits");
 }
@@ -119,7 +119,7 @@ fn starts_from_the_beginning_when_the_only_snapshot_is_torn() {
 #[test]
 fn survives_exits_and_panics() {
     let args = quick("mlp", "2");
-    let fault = |rank, act| while_saving(0, rank, Phase::Written, &[act]);
+    let fault = |rank, act| while_saving(0, rank, SavePhase::Written, &[act]);
     let mut panics = kill(1, 0, 4);
     panics.acts = vec![Act::Panic];
     let mut job = job_with(&[panics, fault(6, Act::Exit(7))]);

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use common::{job_with, lab, new_job, quick, undisturbed};
 use lockstep::data::Digits;
 use lockstep::events::Event;
-use lockstep_contract::fault::{Act, Phase};
+use lockstep_contract::fault::{Act, SavePhase};
 use lockstep_testkit::{Job, Running, kill, while_saving};
 
 /// The quick job with more arguments.
@@ -24,10 +24,10 @@ fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
 fn continues_with_a_warning_when_there_is_no_space_and_keeps_the_old_snapshot() {
     let args = with(&[]);
     let mut job = job_with(&[
-        while_saving(0, 6, Phase::HalfWritten, &[Act::NoSpace]),
-        while_saving(0, 9, Phase::Written, &[Act::NoSpace]),
-        while_saving(0, 12, Phase::HalfWritten, &[Act::NoSpace]),
-        while_saving(1, 0, Phase::HalfWritten, &[Act::Signal(9)]),
+        while_saving(0, 6, SavePhase::HalfWritten, &[Act::NoSpace]),
+        while_saving(0, 9, SavePhase::Written, &[Act::NoSpace]),
+        while_saving(0, 12, SavePhase::HalfWritten, &[Act::NoSpace]),
+        while_saving(1, 0, SavePhase::HalfWritten, &[Act::Signal(9)]),
     ]);
     let first = job.attempt(2, &args);
     assert!(!first.succeeded());
@@ -42,7 +42,7 @@ fn continues_with_a_warning_when_there_is_no_space_and_keeps_the_old_snapshot() 
 
 #[test]
 fn stops_when_there_is_no_space_if_asked_to() {
-    let mut job = job_with(&[while_saving(0, 6, Phase::Written, &[Act::NoSpace])]);
+    let mut job = job_with(&[while_saving(0, 6, SavePhase::Written, &[Act::NoSpace])]);
     let ended = job.attempt(2, &with(&["--on-save-error", "stop"]));
     let message = String::from_utf8_lossy(&ended.0[0].stderr).into_owned();
     assert_eq!(ended.0[0].status.code(), Some(1), "{message}");
@@ -118,7 +118,7 @@ fn rejects_the_snapshots_of_another_model_on_every_rank_with_both_sides_named() 
 
 #[test]
 fn rejects_another_seed_inside_an_epoch() {
-    let mut job = job_with(&[while_saving(0, 3, Phase::Named, &[Act::Signal(9)])]);
+    let mut job = job_with(&[while_saving(0, 3, SavePhase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(1, &with(&[])).succeeded());
     let ended = job.attempt(1, &with(&["--seed", "5"]));
     let refused = "the seed was 0 there and is 5 here";
@@ -128,7 +128,7 @@ fn rejects_another_seed_inside_an_epoch() {
 
 #[test]
 fn rejects_other_data_of_the_same_length_inside_an_epoch() {
-    let mut job = job_with(&[while_saving(0, 3, Phase::Named, &[Act::Signal(9)])]);
+    let mut job = job_with(&[while_saving(0, 3, SavePhase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(1, &with(&[])).succeeded());
     fs::create_dir(job.path("data")).unwrap();
     Digits::write_idx(&job.path("data"), 9, 50, 13).unwrap();
@@ -139,7 +139,7 @@ fn rejects_other_data_of_the_same_length_inside_an_epoch() {
 
 #[test]
 fn warns_of_a_learning_rate_and_a_batch_size_that_are_not_the_snapshots() {
-    let mut job = job_with(&[while_saving(0, 3, Phase::Named, &[Act::Signal(9)])]);
+    let mut job = job_with(&[while_saving(0, 3, SavePhase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(1, &with(&[])).succeeded());
     let batches_of_3: Vec<&str> =
         with(&["--lr", "0.5"]).into_iter().map(|arg| if arg == "2" { "3" } else { arg }).collect();
@@ -192,7 +192,7 @@ fn does_not_train_alone_as_one_of_several_tasks() {
 
 #[test]
 fn runs_alone_without_a_launcher_and_resumes() {
-    let job = job_with(&[while_saving(1, 3, Phase::Named, &[Act::Signal(9)])]);
+    let job = job_with(&[while_saving(1, 3, SavePhase::Named, &[Act::Signal(9)])]);
     let run = || {
         let mut command = job.command(lab());
         command.args(with(&[]));
@@ -224,7 +224,7 @@ fn waits_for_a_lock_that_outlives_its_job_and_names_the_lock() {
 /// when the second attempt, on another node, has saved and ended.
 #[test]
 fn a_former_attempt_never_writes_over_the_snapshots_of_a_later_one() {
-    let job = job_with(&[while_saving(0, 6, Phase::Written, &[Act::Signal(19)])]);
+    let job = job_with(&[while_saving(0, 6, SavePhase::Written, &[Act::Signal(19)])]);
     let attempt = |number: &str| {
         let mut command = job.command(lab());
         command.args(with(&[])).env("SLURM_JOB_ID", "17").env("SLURM_RESTART_COUNT", number);
@@ -299,7 +299,7 @@ fn taken(job: &Job, wanted: u64) -> Vec<u64> {
 
 #[test]
 fn other_world_sizes_resume_with_each_sample_once_per_epoch() {
-    let killed = |step| while_saving(0, step, Phase::Named, &[Act::Signal(9)]);
+    let killed = |step| while_saving(0, step, SavePhase::Named, &[Act::Signal(9)]);
     let (mut job, args) = (job_with(&[killed(3), killed(6)]), with(&[]));
     // 50 samples in batches of 2: 3 steps of 2 ranks are saved, then 3 of 3 ranks, and 20 samples are left to 4 ranks.
     assert!(!job.attempt(2, &args).succeeded());

@@ -9,15 +9,15 @@ use std::os::unix::process::ExitStatusExt;
 
 use common::{job_with, lab, new_job, quick, undisturbed};
 use lockstep::events::Event;
-use lockstep_contract::fault::{Act, Fault, Point};
+use lockstep_contract::fault::{Act, Point, RankFault};
 use lockstep_contract::wish::{LAUNCHER, SAVE, SAVE_AND_END, SAVED, SNAPSHOT_ON};
 use lockstep_testkit::{Attempt, Job, Running, margin};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A rank gets a signal after a step, before it looks for one.
-fn signal(rank: usize, epoch: u64, step: u64, signal: i32) -> Fault {
+fn signal(rank: usize, epoch: u64, step: u64, signal: i32) -> RankFault {
     let at = Point::Step { epoch, step };
-    Fault { name: format!("signal-{signal}-{rank}-{epoch}-{step}"), rank, at, acts: vec![Act::Signal(signal)] }
+    RankFault { name: format!("signal-{signal}-{rank}-{epoch}-{step}"), rank, at, acts: vec![Act::Signal(signal)] }
 }
 
 fn assert_saved(attempt: &Attempt) {
@@ -93,7 +93,7 @@ fn stops_at_random_steps_change_no_bit() {
     let seed = margin::seed(7);
     // 13 steps an epoch; each attempt takes 4 steps at least before the next stop.
     let mut at = 0;
-    let stops: Vec<Fault> = (0..6)
+    let stops: Vec<RankFault> = (0..6)
         .map(|stop: u64| {
             at += 4 + (seed.wrapping_mul(stop + 3).wrapping_mul(2_654_435_761) >> 7) % 3;
             signal((seed + stop) as usize % 2, at / 13, at % 13, SAVE_AND_END)

@@ -8,7 +8,7 @@ mod common;
 use std::fs;
 
 use common::{job_with, lab, new_job, quick, tensors};
-use lockstep_contract::fault::{Act, Fault, Phase};
+use lockstep_contract::fault::{Act, RankFault, SavePhase};
 use lockstep_testkit::{kill, undisturbed, while_saving};
 
 const MODEL: &str = "snapshots/resnet_distributed.safetensors";
@@ -18,7 +18,7 @@ fn args<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// Starts the job again after each fault, until it succeeds.
-fn survives(world: usize, faults: &[Fault], args: &[&str]) {
+fn survives(world: usize, faults: &[RankFault], args: &[&str]) {
     let mut job = job_with(faults);
     assert_eq!(job.finish(world, args), faults.len() + 1);
     assert_eq!(job.injected(), faults.len());
@@ -57,7 +57,7 @@ fn kills_in_mixed_precision_change_no_bit() {
 
 #[test]
 fn a_torn_snapshot_costs_some_steps_and_no_bit() {
-    survives(2, &[while_saving(1, 2, Phase::Named, &[Act::TearSnapshot, Act::Signal(9)])], &args(&[]));
+    survives(2, &[while_saving(1, 2, SavePhase::Named, &[Act::TearSnapshot, Act::Signal(9)])], &args(&[]));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn the_models_file_is_rank_0s_last_weights() {
 
 #[test]
 fn a_run_that_is_killed_once_its_last_snapshot_has_its_name_has_its_model_too() {
-    let mut job = job_with(&[while_saving(2, 0, Phase::Named, &[Act::Signal(9)])]);
+    let mut job = job_with(&[while_saving(2, 0, SavePhase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(2, &args(&[])).succeeded());
     let model = fs::read(job.path(MODEL)).unwrap();
     job.succeeds(2, &args(&[]));

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use common::{job_with, lab, new_job, numbers, quick, tensors, text};
 use lockstep::data::Split;
 use lockstep::events::Event;
-use lockstep_contract::fault::{Act, Phase};
+use lockstep_contract::fault::{Act, SavePhase};
 use lockstep_testkit::python::assert_prints_alike;
 use lockstep_testkit::{Job, Running, margin, while_saving};
 use lockstep_vision::Objects;
@@ -187,7 +187,7 @@ fn resumes_from_snapshots_only_with_the_flag_and_refuses_to_start_next_to_them()
 fn prints_the_sample_count_after_a_resume_and_no_warning_for_a_scheduled_rate() {
     let args = |more: &[&'static str]| quick(&[&["--epochs", "1", "--save-every-steps", "2"], more].concat());
     let resumed = |before: &[&str], after: &[&str]| {
-        let mut job = job_with(&[while_saving(0, 2, Phase::Named, &[Act::Signal(9)])]);
+        let mut job = job_with(&[while_saving(0, 2, SavePhase::Named, &[Act::Signal(9)])]);
         assert!(!job.attempt(2, before).succeeded());
         job.succeeds(2, after)
     };

@@ -8,7 +8,7 @@ mod common;
 use std::fs;
 
 use common::{best, job_with, lines, new_job, quick};
-use lockstep_contract::fault::{Act, Fault, Phase};
+use lockstep_contract::fault::{Act, RankFault, SavePhase};
 use lockstep_testkit::{Job, kill, while_saving};
 
 /// The results of a run: the weights, the best model, and the text of its report.
@@ -49,7 +49,7 @@ fn undisturbed(world: usize, args: &[&str]) -> Left {
 }
 
 /// Restarts the job after each fault until it succeeds. Returns the output.
-fn survives(world: usize, args: &[&str], faults: &[Fault]) -> Vec<String> {
+fn survives(world: usize, args: &[&str], faults: &[RankFault]) -> Vec<String> {
     let (mut job, mut printed) = (job_with(faults), Vec::new());
     for attempt in 0..=faults.len() {
         let ended = job.attempt(world, args);
@@ -69,7 +69,7 @@ fn survives(world: usize, args: &[&str], faults: &[Fault]) -> Vec<String> {
 }
 
 /// Kills the writer of the snapshot at the end of `epoch`, which is written right after the epoch's best model.
-fn after_the_best(epoch: u64, phase: Phase) -> Fault {
+fn after_the_best(epoch: u64, phase: SavePhase) -> RankFault {
     while_saving(epoch + 1, 0, phase, &[Act::Signal(9)])
 }
 
@@ -80,7 +80,7 @@ fn kills_of_either_of_two_ranks_change_no_bit() {
 
 #[test]
 fn kills_between_the_best_model_and_the_snapshot_change_no_bit() {
-    let faults = [Phase::HalfWritten, Phase::Written, Phase::Named].into_iter().zip(0..);
+    let faults = [SavePhase::HalfWritten, SavePhase::Written, SavePhase::Named].into_iter().zip(0..);
     let faults: Vec<_> = faults.map(|(phase, epoch)| after_the_best(epoch, phase)).collect();
     let printed = survives(2, &that_gets_better(), &faults);
     let killed = &printed[..3];
@@ -90,12 +90,16 @@ fn kills_between_the_best_model_and_the_snapshot_change_no_bit() {
 
 #[test]
 fn kills_of_a_process_alone_change_no_bit() {
-    survives(1, &args(), &[after_the_best(0, Phase::Written), kill(0, 1, 3), after_the_best(1, Phase::HalfWritten)]);
+    survives(
+        1,
+        &args(),
+        &[after_the_best(0, SavePhase::Written), kill(0, 1, 3), after_the_best(1, SavePhase::HalfWritten)],
+    );
 }
 
 #[test]
 fn a_torn_snapshot_costs_an_epoch_and_no_bit() {
-    survives(2, &args(), &[while_saving(3, 0, Phase::Named, &[Act::TearSnapshot, Act::Signal(9)])]);
+    survives(2, &args(), &[while_saving(3, 0, SavePhase::Named, &[Act::TearSnapshot, Act::Signal(9)])]);
 }
 
 #[test]

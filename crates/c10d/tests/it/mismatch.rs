@@ -4,7 +4,9 @@ use super::{ranks, ranks_with};
 use crate::common::{self, rank};
 use std::time::Duration;
 
-use c10d::{ErrorKind, GroupOptions, ProcessGroup, ReduceOp, Splits, Store, WorldSize, broadcast_coalesced, verify_params};
+use c10d::{
+    ErrorKind, GroupOptions, ProcessGroup, ReduceOp, Splits, Store, WorldSize, broadcast_coalesced, verify_params,
+};
 use tch::{Device, Kind, Tensor};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);

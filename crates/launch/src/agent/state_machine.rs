@@ -15,7 +15,7 @@
 use lockstep_contract::wish::{SAVE_AND_END, SAVED};
 use lockstep_process::Exit;
 
-use crate::status::Phase as Doing;
+use crate::status::AgentPhase;
 
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,14 +110,14 @@ pub(super) enum Outcome {
 /// The agent's state.
 #[derive(Debug)]
 pub(super) struct StateMachine {
-    phase: Phase,
+    state: AgentState,
     restarts_left: u32,
     /// A worker has ended after a snapshot, as a signal asked.
     saved: bool,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum AgentState {
     Joining,
     Running { alive: Vec<bool> },
     Stopping { alive: Vec<bool>, then: Then, killed: bool },
@@ -156,7 +156,7 @@ fn stop_signal(signal: i32) -> i32 {
 impl StateMachine {
     /// Allows `max_restarts` restarts after local failures.
     pub(super) fn new(max_restarts: u32) -> Self {
-        StateMachine { phase: Phase::Joining, restarts_left: max_restarts, saved: false }
+        StateMachine { state: AgentState::Joining, restarts_left: max_restarts, saved: false }
     }
 
     /// The number of counted restarts that are left.
@@ -167,39 +167,39 @@ impl StateMachine {
     /// Returns true if the agent itself is stopping the workers, so that their deaths are expected. Workers that save a snapshot
     /// may still fail.
     pub(super) fn is_stopping(&self) -> bool {
-        match &self.phase {
-            Phase::Stopping { then, killed, .. } => *killed || !matches!(then, Then::Save(_)),
+        match &self.state {
+            AgentState::Stopping { then, killed, .. } => *killed || !matches!(then, Then::Save(_)),
             _ => false,
         }
     }
 
     /// Returns true while workers run that nobody has asked to end.
     pub(super) fn is_running(&self) -> bool {
-        matches!(self.phase, Phase::Running { .. })
+        matches!(self.state, AgentState::Running { .. })
     }
 
     /// Returns true if this signal, which comes while the workers save a snapshot and end, is no second signal: they save because of
     /// another node's signal, or of a wish that sets no time limit.
     pub(super) fn takes_wish(&self, signal: i32) -> bool {
-        match &self.phase {
-            Phase::Stopping { then: Then::Save(None), killed: false, .. } => true,
-            Phase::Stopping { then: Then::Save(Some(SAVE_AND_END)), killed: false, .. } => signal != SAVE_AND_END,
+        match &self.state {
+            AgentState::Stopping { then: Then::Save(None), killed: false, .. } => true,
+            AgentState::Stopping { then: Then::Save(Some(SAVE_AND_END)), killed: false, .. } => signal != SAVE_AND_END,
             _ => false,
         }
     }
 
     /// Returns true while the agent waits for other nodes.
     pub(super) fn is_waiting(&self) -> bool {
-        matches!(self.phase, Phase::Joining | Phase::AtBarrier)
+        matches!(self.state, AgentState::Joining | AgentState::AtBarrier)
     }
 
-    /// The current phase, for the status.
-    pub(super) fn doing(&self) -> Doing {
-        match self.phase {
-            Phase::Joining => Doing::Forming,
-            Phase::Running { .. } => Doing::Running,
-            Phase::Stopping { .. } => Doing::Stopping,
-            Phase::Clearing { .. } | Phase::AtBarrier | Phase::Over => Doing::Ending,
+    /// The current state, for the status.
+    pub(super) fn doing(&self) -> AgentPhase {
+        match self.state {
+            AgentState::Joining => AgentPhase::Forming,
+            AgentState::Running { .. } => AgentPhase::Running,
+            AgentState::Stopping { .. } => AgentPhase::Stopping,
+            AgentState::Clearing { .. } | AgentState::AtBarrier | AgentState::Over => AgentPhase::Ending,
         }
     }
 
@@ -227,9 +227,9 @@ impl StateMachine {
     }
 
     fn formed(&mut self, workers: usize) -> Vec<Action> {
-        match self.phase {
-            Phase::Joining => {
-                self.phase = Phase::Running { alive: vec![true; workers] };
+        match self.state {
+            AgentState::Joining => {
+                self.state = AgentState::Running { alive: vec![true; workers] };
                 vec![Action::Start]
             }
             _ => vec![],
@@ -237,7 +237,7 @@ impl StateMachine {
     }
 
     fn not_started(&mut self, started: usize, why: String) -> Vec<Action> {
-        if let Phase::Running { alive } = &mut self.phase {
+        if let AgentState::Running { alive } = &mut self.state {
             alive.iter_mut().skip(started).for_each(|alive| *alive = false);
         }
         self.stop(SIGTERM, Then::Give(why))
@@ -245,8 +245,10 @@ impl StateMachine {
 
     fn died(&mut self, worker: usize, exit: &Exit) -> Vec<Action> {
         let running = self.is_running();
-        let saving = matches!(self.phase, Phase::Stopping { then: Then::Save(_), .. });
-        let (Phase::Running { alive } | Phase::Stopping { alive, .. }) = &mut self.phase else { return vec![] };
+        let saving = matches!(self.state, AgentState::Stopping { then: Then::Save(_), .. });
+        let (AgentState::Running { alive } | AgentState::Stopping { alive, .. }) = &mut self.state else {
+            return vec![];
+        };
         alive[worker] = false;
         let none_left = !alive.contains(&true);
         let saved = has_saved(exit);
@@ -263,8 +265,8 @@ impl StateMachine {
 
     /// Handles the first worker that ended after a snapshot: the others have saved too, or are about to.
     fn await_end(&mut self, none_left: bool) -> Vec<Action> {
-        if let Phase::Running { alive } = &mut self.phase {
-            self.phase = Phase::Stopping { alive: std::mem::take(alive), then: Then::Save(None), killed: false };
+        if let AgentState::Running { alive } = &mut self.state {
+            self.state = AgentState::Stopping { alive: std::mem::take(alive), then: Then::Save(None), killed: false };
         }
         if none_left { self.clear() } else { vec![Action::AwaitEnd] }
     }
@@ -291,13 +293,13 @@ impl StateMachine {
 
     fn reform(&mut self, reason: String) -> Vec<Action> {
         let mut actions = vec![Action::Announce(Restart { reason, counted: false, left: self.restarts_left })];
-        match self.phase {
-            Phase::Running { .. } => actions.extend(self.stop(SIGTERM, Then::Rejoin)),
+        match self.state {
+            AgentState::Running { .. } => actions.extend(self.stop(SIGTERM, Then::Rejoin)),
             // This node's workers have saved all that there is.
-            Phase::AtBarrier if self.saved => return self.over(Outcome::Saved, Some(Action::Leave)),
+            AgentState::AtBarrier if self.saved => return self.over(Outcome::Saved, Some(Action::Leave)),
             // The success of this node's workers was not announced yet: they run again, with the others.
-            Phase::AtBarrier => {
-                self.phase = Phase::Joining;
+            AgentState::AtBarrier => {
+                self.state = AgentState::Joining;
                 actions.push(Action::Join);
             }
             _ => return vec![],
@@ -307,14 +309,14 @@ impl StateMachine {
 
     fn save_and_end(&mut self, signal: i32) -> Vec<Action> {
         let takes = self.takes_wish(signal);
-        match &mut self.phase {
-            Phase::Running { alive } => {
+        match &mut self.state {
+            AgentState::Running { alive } => {
                 let alive = std::mem::take(alive);
-                self.phase = Phase::Stopping { alive, then: Then::Save(Some(signal)), killed: false };
+                self.state = AgentState::Stopping { alive, then: Then::Save(Some(signal)), killed: false };
                 vec![Action::AskToSave(signal)]
             }
             // The workers save already. A signal that orders the end limits the time from now on.
-            Phase::Stopping { then, .. } if takes => {
+            AgentState::Stopping { then, .. } if takes => {
                 *then = Then::Save(Some(signal));
                 if signal == SAVE_AND_END { vec![] } else { vec![Action::AwaitEnd] }
             }
@@ -323,48 +325,48 @@ impl StateMachine {
     }
 
     fn closed(&mut self, why: String) -> Vec<Action> {
-        match self.phase {
-            Phase::Joining => self.over(Outcome::Failed(why), None),
+        match self.state {
+            AgentState::Joining => self.over(Outcome::Failed(why), None),
             // The barrier has its own events.
-            Phase::AtBarrier | Phase::Over => vec![],
+            AgentState::AtBarrier | AgentState::Over => vec![],
             _ => self.stop(SIGTERM, Then::Give(why)),
         }
     }
 
     fn signalled(&mut self, signal: i32) -> Vec<Action> {
-        let ends = match &self.phase {
-            Phase::Stopping { then, .. } => matches!(then, Then::Save(_) | Then::Obey(_)),
-            Phase::Clearing { then } => *then != Then::Rejoin,
-            Phase::AtBarrier | Phase::Over => true,
-            Phase::Joining | Phase::Running { .. } => false,
+        let ends = match &self.state {
+            AgentState::Stopping { then, .. } => matches!(then, Then::Save(_) | Then::Obey(_)),
+            AgentState::Clearing { then } => *then != Then::Rejoin,
+            AgentState::AtBarrier | AgentState::Over => true,
+            AgentState::Joining | AgentState::Running { .. } => false,
         };
         // It may come several times: timeout(1) signals its child and then its group.
         if signal == SAVE_AND_END && ends {
             return vec![];
         }
-        match &mut self.phase {
-            Phase::AtBarrier if self.saved => self.over(Outcome::Saved, Some(Action::Leave)),
-            Phase::Joining | Phase::AtBarrier => self.over(Outcome::Signalled(signal), Some(Action::Leave)),
-            Phase::Stopping { then: Then::Obey(_), killed: killed @ false, .. } => {
+        match &mut self.state {
+            AgentState::AtBarrier if self.saved => self.over(Outcome::Saved, Some(Action::Leave)),
+            AgentState::Joining | AgentState::AtBarrier => self.over(Outcome::Signalled(signal), Some(Action::Leave)),
+            AgentState::Stopping { then: Then::Obey(_), killed: killed @ false, .. } => {
                 *killed = true;
                 vec![Action::Kill]
             }
-            Phase::Clearing { then: Then::Obey(_) } => vec![Action::HurryUp],
-            Phase::Over => vec![],
+            AgentState::Clearing { then: Then::Obey(_) } => vec![Action::HurryUp],
+            AgentState::Over => vec![],
             _ => self.stop(stop_signal(signal), Then::Obey(signal)),
         }
     }
 
     fn grace_over(&mut self) -> Vec<Action> {
-        match &mut self.phase {
-            Phase::Stopping { then, killed: killed @ false, .. } => {
+        match &mut self.state {
+            AgentState::Stopping { then, killed: killed @ false, .. } => {
                 *killed = true;
                 if let Then::Save(signal) = *then {
                     *then = signal.map_or(Then::Fail, Then::Obey);
                 }
                 vec![Action::Kill]
             }
-            Phase::Stopping { alive, then, .. } => {
+            AgentState::Stopping { alive, then, .. } => {
                 let stuck: Vec<usize> = (0..alive.len()).filter(|worker| alive[*worker]).collect();
                 // They may still hold devices and ports, so that nothing can be started again on this node.
                 if *then <= Then::Rejoin {
@@ -380,20 +382,20 @@ impl StateMachine {
 
     /// Stops the live workers, followed by `then`, unless a graver outcome is already pending.
     fn stop(&mut self, signal: i32, then: Then) -> Vec<Action> {
-        match &mut self.phase {
-            Phase::Running { alive } => {
+        match &mut self.state {
+            AgentState::Running { alive } => {
                 let alive = std::mem::take(alive);
                 let none_left = !alive.contains(&true);
-                self.phase = Phase::Stopping { alive, then, killed: false };
+                self.state = AgentState::Stopping { alive, then, killed: false };
                 if none_left { self.clear() } else { vec![Action::Stop(signal)] }
             }
-            Phase::Stopping { then: before, killed, .. } if then > *before => {
+            AgentState::Stopping { then: before, killed, .. } if then > *before => {
                 // Workers that were only asked to save have not been stopped yet.
                 let stops = matches!(then, Then::Obey(_)) || matches!(before, Then::Save(_));
                 *before = then;
                 if stops && !*killed { vec![Action::Stop(signal)] } else { vec![] }
             }
-            Phase::Clearing { then: before } if then > *before => {
+            AgentState::Clearing { then: before } if then > *before => {
                 *before = then;
                 vec![]
             }
@@ -402,23 +404,23 @@ impl StateMachine {
     }
 
     fn clear(&mut self) -> Vec<Action> {
-        let then = match &self.phase {
-            Phase::Stopping { then, .. } => then.clone(),
+        let then = match &self.state {
+            AgentState::Stopping { then, .. } => then.clone(),
             _ => Then::Wait,
         };
-        self.phase = Phase::Clearing { then };
+        self.state = AgentState::Clearing { then };
         vec![Action::Clear]
     }
 
     fn cleared(&mut self) -> Vec<Action> {
-        let Phase::Clearing { then } = &self.phase else { return vec![] };
+        let AgentState::Clearing { then } = &self.state else { return vec![] };
         match then.clone() {
             Then::Wait | Then::Save(_) => {
-                self.phase = Phase::AtBarrier;
+                self.state = AgentState::AtBarrier;
                 vec![Action::AwaitOthers]
             }
             Then::Rejoin => {
-                self.phase = Phase::Joining;
+                self.state = AgentState::Joining;
                 vec![Action::Join]
             }
             Then::Fail => self.over(Outcome::WorkersFailed, Some(Action::CloseJob)),
@@ -428,10 +430,10 @@ impl StateMachine {
     }
 
     fn over(&mut self, outcome: Outcome, announcement: Option<Action>) -> Vec<Action> {
-        if matches!(self.phase, Phase::Over) {
+        if matches!(self.state, AgentState::Over) {
             return vec![];
         }
-        self.phase = Phase::Over;
+        self.state = AgentState::Over;
         announcement.into_iter().chain([Action::Finish(outcome)]).collect()
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::error::Refusal;
 use super::node::{Job, Node, NodeId};
 use super::round::{RankAssignment, assign_ranks};
-use super::state::{Cause, Closing, Lost, Member, Phase, Refused, SCHEMA, State};
+use super::state::{Cause, Closing, Lost, Member, Refused, RoundPhase, SCHEMA, State};
 
 /// Number of node ids per page.
 pub(super) const PAGE: u64 = 16;
@@ -71,7 +71,7 @@ pub struct Header {
 /// The phase of a round, without its members.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // see Phase
+#[allow(missing_docs)] // see RoundPhase
 pub enum HeaderPhase {
     Gathering,
     Running,
@@ -146,7 +146,7 @@ impl View {
 impl Header {
     /// The header of `state`.
     pub(super) fn of(state: &State, pages: Option<Pages>) -> Header {
-        let expected = state.phase == Phase::Gathering && state.members.iter().any(|member| !member.arrived);
+        let expected = state.phase == RoundPhase::Gathering && state.members.iter().any(|member| !member.arrived);
         let named = state.members.iter().filter(|member| !expected || !member.arrived);
         Header {
             schema: SCHEMA,
@@ -157,10 +157,10 @@ impl Header {
             job: state.job.clone(),
             round: state.round,
             phase: match &state.phase {
-                Phase::Gathering => HeaderPhase::Gathering,
-                Phase::Running { .. } => HeaderPhase::Running,
-                Phase::Finished => HeaderPhase::Finished,
-                Phase::Closed(closing) => HeaderPhase::Closed(Box::new(closing.clone())),
+                RoundPhase::Gathering => HeaderPhase::Gathering,
+                RoundPhase::Running { .. } => HeaderPhase::Running,
+                RoundPhase::Finished => HeaderPhase::Finished,
+                RoundPhase::Closed(closing) => HeaderPhase::Closed(Box::new(closing.clone())),
             },
             cause: state.cause.clone(),
             host: state.host().cloned(),
@@ -227,7 +227,7 @@ impl Header {
 
 /// The entries of all nodes, with their ages.
 fn entries(state: &State, age: &dyn Fn(NodeId) -> Duration) -> Vec<Entry> {
-    let running = matches!(state.phase, Phase::Running { .. });
+    let running = matches!(state.phase, RoundPhase::Running { .. });
     let assign_ranks = if running { assign_ranks(state.members.iter().map(|member| &member.node)) } else { Vec::new() };
     let done: BTreeMap<NodeId, usize> = state.done().iter().enumerate().map(|(at, id)| (*id, at)).collect();
     let entry = |node: &Node, own| Entry {
@@ -289,10 +289,10 @@ pub(super) fn survey(header: &Header, pages: &[Vec<u8>]) -> Result<Survey, Refus
         job: header.job.clone(),
         round: header.round,
         phase: match &header.phase {
-            HeaderPhase::Gathering => Phase::Gathering,
-            HeaderPhase::Running => Phase::Running { done: done.into_values().collect() },
-            HeaderPhase::Finished => Phase::Finished,
-            HeaderPhase::Closed(closing) => Phase::Closed((**closing).clone()),
+            HeaderPhase::Gathering => RoundPhase::Gathering,
+            HeaderPhase::Running => RoundPhase::Running { done: done.into_values().collect() },
+            HeaderPhase::Finished => RoundPhase::Finished,
+            HeaderPhase::Closed(closing) => RoundPhase::Closed((**closing).clone()),
         },
         cause: header.cause.clone(),
         members: members.into_values().collect(),

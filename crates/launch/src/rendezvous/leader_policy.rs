@@ -12,7 +12,7 @@ use super::options::Options;
 use super::peers::Peers;
 use super::reason::Reason;
 use super::request::Request;
-use super::state::{Cause, Phase, State};
+use super::state::{Cause, RoundPhase, State};
 
 /// In a group of at most this size every write is announced.
 const SMALL: usize = 16;
@@ -141,7 +141,7 @@ impl Draft {
     fn gather(&mut self, now: Duration, options: &Options) -> (Option<Duration>, Reason) {
         let state = &self.state;
         let (came, min, max) = (state.arrived(), state.job.min_nodes, state.job.max_nodes);
-        if state.phase != Phase::Gathering {
+        if state.phase != RoundPhase::Gathering {
             return (None, Reason::Steady { round: state.round, done: state.done().len(), of: state.members.len() });
         }
         if came < state.members.len() || came < min {
@@ -176,10 +176,10 @@ impl Draft {
 
 fn mark(state: &State) -> Mark {
     let phase = match &state.phase {
-        Phase::Gathering => 0,
-        Phase::Running { .. } => 1,
-        Phase::Finished => 2,
-        Phase::Closed(_) => 3,
+        RoundPhase::Gathering => 0,
+        RoundPhase::Running { .. } => 1,
+        RoundPhase::Finished => 2,
+        RoundPhase::Closed(_) => 3,
     };
     let lost = state.lost.last().map(|lost| (lost.node.id, state.lost.len()));
     let refused = state.refused.last().map(|refused| (refused.id, state.refused.len()));

@@ -13,7 +13,7 @@ use super::leader_policy::{Draft, LeaderAction};
 use super::node::NodeId;
 use super::options::Options;
 use super::peers::Peers;
-use super::state::{Phase, State};
+use super::state::{RoundPhase, State};
 use super::store::{Store, StoreError};
 
 /// A change key that is this much older than the latest is deleted.
@@ -188,7 +188,7 @@ impl<S: Store> Task<S> {
         delete_pages(&store, &keys, oldest, &self.context.options).await?;
         let pages = Some(self.write_pages().await?);
         let bytes = Header { former: self.pages, ..Header::of(&self.draft.state, pages) }.encode();
-        if matches!(self.draft.state.phase, Phase::Running { .. }) {
+        if matches!(self.draft.state.phase, RoundPhase::Running { .. }) {
             self.members.send_replace(self.draft.state.members.iter().map(|member| member.node.id).collect());
         }
         if !self.ask(store.compare_set(&keys.state(), &self.bytes, &bytes)).await? {

@@ -107,6 +107,6 @@ pub use peers::Peers;
 pub use reason::Reason;
 pub use request::{Request, Want};
 pub use round::{RankAssignment, RankSet, Round, RoundMember};
-pub use state::{Cause, Closing, Lost, Member, Phase, Refused, RootCause, SCHEMA, State};
+pub use state::{Cause, Closing, Lost, Member, Refused, RootCause, RoundPhase, SCHEMA, State};
 pub use store::{MemoryStore, Store, StoreError};
 pub use tcp::TcpStore;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::node::{Job, Me, Node, NodeId};
-use super::state::{Cause, Closing, Phase, State};
+use super::state::{Cause, Closing, RoundPhase, State};
 
 /// A request of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ impl State {
 
     /// Returns true if node `id` is a member of the running `round` and has not succeeded yet.
     fn runs(&self, id: NodeId, round: u64) -> bool {
-        let running = matches!(self.phase, Phase::Running { .. }) && self.round == round;
+        let running = matches!(self.phase, RoundPhase::Running { .. }) && self.round == round;
         running && self.member(id).is_some() && !self.done().contains(&id)
     }
 
@@ -99,13 +99,13 @@ impl State {
         // It has taken part in a round since it sent the request: its workers may be running.
         let stale = round < self.round && given.is_none_or(|given| given + 1 < self.round);
         match &self.phase {
-            Phase::Gathering if known && stale => self,
-            Phase::Gathering => self.with(&me),
-            Phase::Running { done } if known && given == Some(self.round) && !done.contains(&me.node.id) => {
+            RoundPhase::Gathering if known && stale => self,
+            RoundPhase::Gathering => self.with(&me),
+            RoundPhase::Running { done } if known && given == Some(self.round) && !done.contains(&me.node.id) => {
                 self.restarted(me.node.id, given.unwrap_or_default(), "it joins again".to_owned()).come_back(&me)
             }
             // It already is a member, or the job is ending and no node can join.
-            Phase::Running { done } if known || !done.is_empty() => self,
+            RoundPhase::Running { done } if known || !done.is_empty() => self,
             _ => self.newcomer(&me),
         }
     }
@@ -121,7 +121,7 @@ impl State {
 
     fn come_back(self, me: &Me) -> State {
         match self.phase {
-            Phase::Gathering => self.with(me),
+            RoundPhase::Gathering => self.with(me),
             _ => self,
         }
     }
@@ -222,7 +222,7 @@ mod tests {
         let mut state = running();
         state.members[0].node.hosts_store = true;
         let state = ask(state, 1, Want::Leave { why: "SIGTERM".into() });
-        let Phase::Closed(closing) = &state.phase else { panic!("{state:?}") };
+        let RoundPhase::Closed(closing) = &state.phase else { panic!("{state:?}") };
         assert_eq!(closing.reason, "this agent hosts the store and has to leave: SIGTERM");
         assert_eq!(join(state.clone(), 3, None, None), state);
     }

@@ -26,7 +26,7 @@ pub struct State {
     /// The current round, from 0.
     pub round: u64,
     /// The phase of that round.
-    pub phase: Phase,
+    pub phase: RoundPhase,
     /// Why the round is formed.
     pub cause: Cause,
     /// The members; in the order of group ranks once the round runs.
@@ -41,7 +41,7 @@ pub struct State {
 
 /// The phase of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Phase {
+pub enum RoundPhase {
     /// Members arrive.
     Gathering,
     /// Members are fixed, and their workers run.
@@ -211,7 +211,7 @@ impl State {
     #[must_use]
     pub fn done(&self) -> &[NodeId] {
         match &self.phase {
-            Phase::Running { done } => done,
+            RoundPhase::Running { done } => done,
             _ => &[],
         }
     }
@@ -219,7 +219,7 @@ impl State {
     /// Returns true if the state can no longer change.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        matches!(self.phase, Phase::Finished | Phase::Closed(_))
+        matches!(self.phase, RoundPhase::Finished | RoundPhase::Closed(_))
     }
 }
 

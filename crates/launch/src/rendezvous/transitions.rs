@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 
 use super::node::{Job, Me, Node, NodeId};
-use super::state::{Cause, Closing, Lost, Member, Phase, Refused, State};
+use super::state::{Cause, Closing, Lost, Member, Refused, RoundPhase, State};
 
 /// How many lost nodes are kept for messages.
 const MAX_LOST: usize = 16;
@@ -22,7 +22,7 @@ impl State {
             leader: None,
             job,
             round: 0,
-            phase: Phase::Gathering,
+            phase: RoundPhase::Gathering,
             cause: Cause::Start,
             members: Vec::new(),
             waiting: Vec::new(),
@@ -52,7 +52,7 @@ impl State {
         }
         self.members.iter_mut().for_each(|member| member.arrived = false);
         self.round += 1;
-        (self.phase, self.cause) = (Phase::Gathering, cause);
+        (self.phase, self.cause) = (RoundPhase::Gathering, cause);
         self.fill()
     }
 
@@ -80,7 +80,7 @@ impl State {
         let excess = self.lost.len().saturating_sub(MAX_LOST);
         self.lost.drain(..excess);
         match (missed, &self.phase) {
-            (Some(cause), Phase::Running { .. }) => self.reformed(cause),
+            (Some(cause), RoundPhase::Running { .. }) => self.reformed(cause),
             _ => self.fill(),
         }
     }
@@ -94,16 +94,16 @@ impl State {
     pub(super) fn complete(mut self) -> State {
         self.members.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| by_name(&a.node, &b.node)));
         self.members.iter_mut().enumerate().for_each(|(at, member)| member.rank = Some(at));
-        self.phase = Phase::Running { done: Vec::new() };
+        self.phase = RoundPhase::Running { done: Vec::new() };
         self
     }
 
     /// Marks member `id` as done; finishes the job if it was the last.
     pub(super) fn succeeded(mut self, id: NodeId) -> State {
-        if let Phase::Running { done } = &mut self.phase {
+        if let RoundPhase::Running { done } = &mut self.phase {
             done.push(id);
             if done.len() == self.members.len() {
-                self.phase = Phase::Finished;
+                self.phase = RoundPhase::Finished;
             }
         }
         self
@@ -115,7 +115,7 @@ impl State {
         if let Some(root) = &mut closing.root_cause {
             root.message = shorten(&root.message);
         }
-        self.phase = Phase::Closed(closing);
+        self.phase = RoundPhase::Closed(closing);
         self
     }
 
@@ -130,7 +130,7 @@ impl State {
 
     /// Gives free places to waiting nodes, first come, first served.
     fn fill(mut self) -> State {
-        while self.phase == Phase::Gathering && self.members.len() < self.job.max_nodes {
+        while self.phase == RoundPhase::Gathering && self.members.len() < self.job.max_nodes {
             let Some(at) = self.waiting.iter().position(|node| self.rank_holder(node).is_none()) else { break };
             let node = self.waiting.remove(at);
             self.members.push(Member { node, arrived: true, rank: None });
@@ -237,7 +237,7 @@ mod tests {
     fn closes_when_a_member_is_lost_after_another_has_finished() {
         let state = gathered(&["a", "b"]).complete().succeeded(1);
         let lost = state.clone().without(vec![(2, "no heartbeat".into())], |node, why| Cause::NodeLost { node, why });
-        let Phase::Closed(closing) = &lost.phase else { panic!("{lost:?}") };
+        let RoundPhase::Closed(closing) = &lost.phase else { panic!("{lost:?}") };
         assert_eq!(
             closing.reason,
             "node 2 (b, pid 100) was lost: no heartbeat, after the workers of node 1 (a, pid 100) had already \
@@ -245,7 +245,7 @@ mod tests {
         );
         let kept = state.clone().without(vec![(1, "no heartbeat".into())], |node, why| Cause::NodeLost { node, why });
         assert_eq!(kept.done(), [1]);
-        assert_eq!(state.succeeded(2).phase, Phase::Finished);
+        assert_eq!(state.succeeded(2).phase, RoundPhase::Finished);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentView {
     /// The current phase.
-    pub phase: Phase,
+    pub phase: AgentPhase,
     /// The number of ranks in the job; 0 until a group has been formed.
     pub ranks: usize,
     /// The number of nodes in the job.
@@ -21,7 +21,7 @@ pub struct AgentView {
 
 /// The phase of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum AgentPhase {
     /// Waiting for the other nodes.
     Forming,
     /// The workers run.

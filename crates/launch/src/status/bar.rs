@@ -65,10 +65,10 @@ fn width() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Phase;
+    use super::super::AgentPhase;
     use super::*;
 
-    fn view(phase: Phase, restarts: u32) -> AgentView {
+    fn view(phase: AgentPhase, restarts: u32) -> AgentView {
         AgentView { phase, ranks: 2, nodes: 1, restarts, max_restarts: 3, elapsed: Duration::from_secs(1) }
     }
 
@@ -77,12 +77,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut status = Status::on(Some(dir.path()), ProgressDrawTarget::hidden());
         let message = |status: &Status| status.bar.message();
-        status.update(&view(Phase::Running, 0));
+        status.update(&view(AgentPhase::Running, 0));
         let sink = lockstep_events::EventSink::open(dir.path(), 0, 0).unwrap();
         sink.emit(&lockstep_events::Event::Step { epoch: 0, step: 6, loss: 0.5, samples: 1 });
-        status.update(&AgentView { elapsed: Duration::from_millis(1249), ..view(Phase::Running, 0) });
+        status.update(&AgentView { elapsed: Duration::from_millis(1249), ..view(AgentPhase::Running, 0) });
         assert!(!message(&status).contains("epoch"), "{}", message(&status));
-        status.update(&AgentView { elapsed: Duration::from_millis(1250), ..view(Phase::Running, 0) });
+        status.update(&AgentView { elapsed: Duration::from_millis(1250), ..view(AgentPhase::Running, 0) });
         assert!(message(&status).contains("epoch 0 step 7 · loss 0.5000"), "{}", message(&status));
         status.finish();
     }

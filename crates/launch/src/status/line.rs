@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use std::time::Duration;
 
-use super::{AgentView, Late, Phase, Progress};
+use super::{AgentPhase, AgentView, Late, Progress};
 
 /// How long it is shown who was late. While ranks stay late, they are reported again after one, two, four, … minutes.
 const LATE: Duration = Duration::from_secs(300);
@@ -17,7 +17,7 @@ pub fn line(view: &AgentView, progress: &BTreeMap<usize, Progress>, late: Option
     let restart = progress.values().map(|of| of.restart).max();
     let of_now = |(rank, of): &(&usize, &Progress)| **rank < view.ranks && Some(of.restart) == restart;
     let ranks: Vec<(usize, &Progress)> = progress.iter().filter(of_now).map(|(rank, of)| (*rank, of)).collect();
-    let steps = if view.phase == Phase::Running { training(&ranks) } else { None };
+    let steps = if view.phase == AgentPhase::Running { training(&ranks) } else { None };
     let [position, loss, slowest] = steps.unwrap_or_else(|| [Some(phase(view.phase).to_owned()), None, None]);
     // In the order of display, each with its priority: the highest number is dropped first.
     let parts = [
@@ -26,7 +26,7 @@ pub fn line(view: &AgentView, progress: &BTreeMap<usize, Progress>, late: Option
         (0, position),
         (5, loss),
         (6, slowest),
-        (4, late.filter(|_| view.phase == Phase::Running).and_then(|late| waited_for(late, view.elapsed))),
+        (4, late.filter(|_| view.phase == AgentPhase::Running).and_then(|late| waited_for(late, view.elapsed))),
         (2, Some(format!("{:.1} s", view.elapsed.as_secs_f64()))),
     ];
     fit(parts.into_iter().filter_map(|(rank, part)| Some((rank, part?))).collect(), width)
@@ -40,12 +40,12 @@ fn who(view: &AgentView) -> String {
     }
 }
 
-fn phase(phase: Phase) -> &'static str {
+fn phase(phase: AgentPhase) -> &'static str {
     match phase {
-        Phase::Forming => "waiting for all nodes",
-        Phase::Running => "running",
-        Phase::Stopping => "stopping the workers",
-        Phase::Ending => "all workers have ended",
+        AgentPhase::Forming => "waiting for all nodes",
+        AgentPhase::Running => "running",
+        AgentPhase::Stopping => "stopping the workers",
+        AgentPhase::Ending => "all workers have ended",
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
 
     fn view() -> AgentView {
         let elapsed = Duration::from_millis(12_340);
-        AgentView { phase: Phase::Running, ranks: 4, nodes: 2, restarts: 1, max_restarts: 3, elapsed }
+        AgentView { phase: AgentPhase::Running, ranks: 4, nodes: 2, restarts: 1, max_restarts: 3, elapsed }
     }
 
     fn at(restart: u32, epoch: u64, step: u64, loss: f64) -> Progress {
@@ -155,9 +155,9 @@ mod tests {
     fn shows_the_phase_if_there_is_no_step() {
         let mut view = AgentView { restarts: 0, ..view() };
         assert_eq!(line(&view, &BTreeMap::new(), None, 200), "4 ranks on 2 nodes · running · 12.3 s");
-        view.phase = Phase::Stopping;
+        view.phase = AgentPhase::Stopping;
         assert_eq!(line(&view, &four(), None, 200), "4 ranks on 2 nodes · stopping the workers · 12.3 s");
-        (view.phase, view.ranks) = (Phase::Forming, 0);
+        (view.phase, view.ranks) = (AgentPhase::Forming, 0);
         assert_eq!(line(&view, &four(), None, 200), "no group yet · waiting for all nodes · 12.3 s");
     }
 
@@ -188,6 +188,6 @@ mod tests {
         assert_eq!(text(&view(), expected.chars().count()), expected);
         let later = |seconds| AgentView { elapsed: Duration::from_secs(seconds), ..view() };
         assert!(text(&later(306), 200).contains("late") && !text(&later(307), 200).contains("late"));
-        assert!(!text(&AgentView { phase: Phase::Stopping, ..view() }, 200).contains("late"));
+        assert!(!text(&AgentView { phase: AgentPhase::Stopping, ..view() }, 200).contains("late"));
     }
 }

@@ -9,7 +9,7 @@ mod bar;
 mod line;
 mod tail;
 
-pub use agent_view::{AgentView, Phase};
+pub use agent_view::{AgentPhase, AgentView};
 pub use bar::Status;
 pub use line::line;
 pub use tail::{Late, Progress, Tail};

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use lockstep_contract::fault::{Phase, Point};
+use lockstep_contract::fault::{Point, SavePhase};
 use tempfile::NamedTempFile;
 
 use super::contents::Contents;
@@ -61,10 +61,10 @@ impl Job {
         let partial = self.temporary()?;
         self.fill(partial.as_file())?;
         partial.as_file().sync_all()?;
-        self.inject_faults(Phase::Written)?;
+        self.inject_faults(SavePhase::Written)?;
         let _open = self.name(partial, path)?;
         File::open(&self.folder)?.sync_all()?;
-        self.inject_faults(Phase::Named)
+        self.inject_faults(SavePhase::Named)
     }
 
     /// Sums the bytes as it writes them, so the checksum comes last.
@@ -76,7 +76,7 @@ impl Job {
             partial.write_all(first)?;
             written += piece.len() as u64;
             if before > 0 && written >= half {
-                self.inject_faults(Phase::HalfWritten)?;
+                self.inject_faults(SavePhase::HalfWritten)?;
             }
             partial.write_all(second)
         })?;
@@ -132,7 +132,7 @@ impl Job {
         }
     }
 
-    fn inject_faults(&self, phase: Phase) -> io::Result<()> {
+    fn inject_faults(&self, phase: SavePhase) -> io::Result<()> {
         if !self.report.has_faults() {
             return Ok(());
         }

@@ -59,7 +59,7 @@ pub(super) enum Status {
 pub(super) struct StateMachine {
     alive: BTreeSet<Rank>,
     deaths: Vec<Death>,
-    phase: Phase,
+    phase: RunPhase,
     started: Instant,
     timeout: Option<Duration>,
     timed_out: bool,
@@ -67,7 +67,7 @@ pub(super) struct StateMachine {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum RunPhase {
     Running,
     /// SIGTERM was sent; SIGKILL follows at this time.
     Terminating(Instant),
@@ -78,7 +78,7 @@ enum Phase {
 struct Death {
     rank: Rank,
     ending: Ending,
-    phase: Phase,
+    phase: RunPhase,
 }
 
 impl StateMachine {
@@ -87,7 +87,7 @@ impl StateMachine {
         StateMachine {
             alive,
             deaths: Vec::new(),
-            phase: Phase::Running,
+            phase: RunPhase::Running,
             started: now,
             timeout,
             timed_out: false,
@@ -98,8 +98,8 @@ impl StateMachine {
     /// When [`Event::DeadlinePassed`] is due; `None` if there is no limit.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Running => self.timeout.and_then(|timeout| self.started.checked_add(timeout)),
-            Phase::Terminating(until) | Phase::Killing(until) => Some(until),
+            RunPhase::Running => self.timeout.and_then(|timeout| self.started.checked_add(timeout)),
+            RunPhase::Terminating(until) | RunPhase::Killing(until) => Some(until),
         }
     }
 
@@ -119,7 +119,7 @@ impl StateMachine {
         }
         if self.alive.is_empty() {
             Action::Finish
-        } else if failed && self.phase == Phase::Running {
+        } else if failed && self.phase == RunPhase::Running {
             self.terminate(now)
         } else {
             Action::Wait
@@ -128,20 +128,20 @@ impl StateMachine {
 
     fn deadline_passed(&mut self, now: Instant) -> Action {
         match self.phase {
-            Phase::Running => {
+            RunPhase::Running => {
                 self.timed_out = true;
                 self.terminate(now)
             }
-            Phase::Terminating(_) => {
-                self.phase = Phase::Killing(now + KILL_LIMIT);
+            RunPhase::Terminating(_) => {
+                self.phase = RunPhase::Killing(now + KILL_LIMIT);
                 Action::Signal(Signal::KILL, self.living())
             }
-            Phase::Killing(_) => Action::Finish,
+            RunPhase::Killing(_) => Action::Finish,
         }
     }
 
     fn terminate(&mut self, now: Instant) -> Action {
-        self.phase = Phase::Terminating(now.checked_add(self.grace).unwrap_or(now));
+        self.phase = RunPhase::Terminating(now.checked_add(self.grace).unwrap_or(now));
         Action::Signal(Signal::TERM, self.living())
     }
 
@@ -203,8 +203,10 @@ impl Death {
             return None;
         }
         match (self.phase, &self.ending.status) {
-            (Phase::Running, _) => None,
-            (Phase::Killing(_), Status::Signal(signal)) if *signal == Signal::KILL.as_raw() => Some(StoppedBy::Sigkill),
+            (RunPhase::Running, _) => None,
+            (RunPhase::Killing(_), Status::Signal(signal)) if *signal == Signal::KILL.as_raw() => {
+                Some(StoppedBy::Sigkill)
+            }
             (_, Status::Signal(signal)) if *signal != Signal::TERM.as_raw() => None,
             // It caught SIGTERM and exited with a code of its own, or did not catch it.
             _ => Some(StoppedBy::Sigterm),
@@ -216,7 +218,7 @@ impl Death {
         let record = self.ending.record.as_ref()?;
         match self.ending.status {
             Status::Signal(signal) if signal == Signal::ABORT.as_raw() => Some(record),
-            Status::Signal(_) if self.phase == Phase::Running => None,
+            Status::Signal(_) if self.phase == RunPhase::Running => None,
             Status::Signal(signal) if signal != Signal::TERM.as_raw() && signal != Signal::KILL.as_raw() => None,
             _ => Some(record),
         }

@@ -19,7 +19,7 @@ const DEADLINE: Duration = Duration::from_secs(600);
 struct Watched {
     log: Mutex<Log>,
     changed: Condvar,
-    fault: Option<Fault>,
+    fault: Option<BadItem>,
     /// If true, an even step waits until the next odd one is loaded.
     odd_steps_first: bool,
 }
@@ -32,7 +32,7 @@ struct Log {
 }
 
 #[derive(Clone, Copy)]
-enum Fault {
+enum BadItem {
     Error(usize),
     Panic(usize),
     Size(usize),
@@ -72,9 +72,9 @@ impl Dataset for Watched {
         }
         let mut size = indices.len() as i64;
         match self.fault {
-            Some(Fault::Error(at)) if indices.contains(&at) => bail!("file {at}.png is torn"),
-            Some(Fault::Panic(at)) if indices.contains(&at) => panic!("no file {at}.png"),
-            Some(Fault::Size(at)) if indices.contains(&at) => size -= 1,
+            Some(BadItem::Error(at)) if indices.contains(&at) => bail!("file {at}.png is torn"),
+            Some(BadItem::Panic(at)) if indices.contains(&at) => panic!("no file {at}.png"),
+            Some(BadItem::Size(at)) if indices.contains(&at) => size -= 1,
             _ => {}
         }
         self.note(|log| _ = log.made.insert(step));
@@ -156,7 +156,7 @@ fn joins_its_workers_when_dropped_half_way() {
 
 #[test]
 fn joins_its_workers_at_the_end_and_after_an_error() {
-    for fault in [None, Some(Fault::Error(9)), Some(Fault::Panic(9))] {
+    for fault in [None, Some(BadItem::Error(9)), Some(BadItem::Panic(9))] {
         let set = Arc::new(Watched { fault, ..Watched::default() });
         let mut epoch = loader(&set, 1).workers(3).epoch(0);
         assert!(epoch.by_ref().count() > 0);
@@ -168,18 +168,18 @@ fn joins_its_workers_at_the_end_and_after_an_error() {
 
 #[test]
 fn reports_an_error_at_its_place_in_the_order() {
-    expect_fault_at_step_3(Fault::Error(7), "file 7.png is torn");
+    expect_fault_at_step_3(BadItem::Error(7), "file 7.png is torn");
 }
 
 #[test]
 fn reports_a_panic_at_its_place_in_the_order() {
-    expect_fault_at_step_3(Fault::Panic(7), "the data set panicked: no file 7.png");
+    expect_fault_at_step_3(BadItem::Panic(7), "the data set panicked: no file 7.png");
 }
 
 #[test]
 fn rejects_a_batch_of_another_size() {
     expect_fault_at_step_3(
-        Fault::Size(7),
+        BadItem::Size(7),
         "the data set answered inputs of shape [1, 2] and targets of shape [2] where dimension 0 of both must be 2",
     );
 }
@@ -215,12 +215,12 @@ impl Sampler for Miscounted {
 
 #[test]
 fn lists_a_few_samples_of_a_large_batch_that_failed() {
-    let set = Arc::new(Watched { fault: Some(Fault::Error(17)), ..Watched::default() });
+    let set = Arc::new(Watched { fault: Some(BadItem::Error(17)), ..Watched::default() });
     let error = loader(&set, 20).epoch(0).next().unwrap().unwrap_err().to_string();
     assert_eq!(error, "failed to load step 0 of epoch 0 (samples 0, 1, 2, 3, 4, 5, 6, 7 and 12 more)");
 }
 
-fn expect_fault_at_step_3(fault: Fault, cause: &str) {
+fn expect_fault_at_step_3(fault: BadItem, cause: &str) {
     for workers in [0, 1, 3] {
         let set = Arc::new(Watched { fault: Some(fault), ..Watched::default() });
         let mut epoch = loader(&set, 2).workers(workers).epoch(5);

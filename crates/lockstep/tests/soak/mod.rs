@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(8);
 const CALLS: u32 = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum Loss {
     Killed,
     Stopped,
     Returns,
@@ -37,7 +37,7 @@ struct Moment {
     seed: u32,
     world: usize,
     victim: usize,
-    fault: Fault,
+    loss: Loss,
     call: u32,
     /// After the call's start.
     microseconds: u64,
@@ -52,7 +52,7 @@ impl Moment {
             seed,
             world,
             victim: below(world as u32) as usize,
-            fault: [Fault::Killed, Fault::Stopped, Fault::Returns][below(3) as usize],
+            loss: [Loss::Killed, Loss::Stopped, Loss::Returns][below(3) as usize],
             call: 3 + below(40),
             microseconds: u64::from(below(3000)),
         }
@@ -73,10 +73,10 @@ pub(crate) fn work(env: &LaunchEnv, seed: &str) -> anyhow::Result<()> {
     let mut random = Mt::new(moment.seed ^ 0x5eed);
     for call in 0..CALLS {
         if call == moment.call && env.rank == Rank::new(moment.victim) {
-            match moment.fault {
-                Fault::Returns => return Ok(()),
-                Fault::Killed => end_within(Signal::KILL, moment.microseconds),
-                Fault::Stopped => end_within(Signal::STOP, moment.microseconds),
+            match moment.loss {
+                Loss::Returns => return Ok(()),
+                Loss::Killed => end_within(Signal::KILL, moment.microseconds),
+                Loss::Stopped => end_within(Signal::STOP, moment.microseconds),
             }
         }
         collective(&group, &model, &mut random).with_context(|| format!("call {call}"))?;

@@ -9,7 +9,7 @@ use super::super::facts::{
 use super::found::{GIB, MIB};
 
 /// The fault of a check, made in a healthy job of three nodes.
-pub(in super::super) type Fault = (&'static str, fn(&mut Job));
+pub(in super::super) type FaultCase = (&'static str, fn(&mut Job));
 
 pub(in super::super) fn interface(name: &str, address: &str) -> Interface {
     let addresses = vec![address.parse().unwrap()];
@@ -155,7 +155,7 @@ fn efa(job: &mut Job) {
     job.nodes.iter_mut().for_each(|node| node.fabric.efa = true);
 }
 
-pub(in super::super) const FAULTS: &[Fault] = &[
+pub(in super::super) const FAULTS: &[FaultCase] = &[
     ("node-silent", |job| silent(job, Missing::Facts, Outcome::TimedOut(6))),
     ("node-stopped", |job| silent(job, Missing::Results, Outcome::Refused)),
     ("head-unreachable", |job| silent(job, Missing::Head, Outcome::Failed("no route to host".into()))),

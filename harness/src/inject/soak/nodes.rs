@@ -3,8 +3,10 @@
 //! Faults inside a rank happen at an exact step. Faults of agents, nodes, disks and networks happen at a time, so that they
 //! also hit the start, the rendezvous, a restart and the end, or come too late, which is not a failure.
 
+use lockstep_contract::fault::SavePhase;
+
 use super::{Dice, by_clock, fault, milliseconds};
-use crate::runner::scenario::{Disks, Expect, Fault, FaultAction, Phase, RunSpec, Scenario, When, Who};
+use crate::runner::scenario::{Disks, Expect, Fault, FaultAction, RunSpec, Scenario, When, Who};
 
 /// Steps from one snapshot to the next.
 const SAVE_EVERY: u64 = 3;
@@ -152,10 +154,10 @@ fn save(dice: &mut Dice, at: u64, steps: u64) -> Fault {
     let saved = |step: u64| step % steps + 1 == steps || (step % steps + 1).is_multiple_of(SAVE_EVERY);
     // The last step is followed by a save, too.
     let at = (at..).find(|step| saved(*step)).unwrap_or(at);
-    let phases = [Phase::HalfWritten, Phase::Written, Phase::Named];
+    let phases = [SavePhase::HalfWritten, SavePhase::Written, SavePhase::Named];
     let phase = phases[dice.below(3) as usize];
     let (epoch, step) = (Some((at + 1) / steps), Some((at + 1) % steps));
-    let fails = phase != Phase::Named && dice.below(4) == 0;
+    let fails = phase != SavePhase::Named && dice.below(4) == 0;
     let action = if fails { FaultAction::NoSpace } else { FaultAction::Kill };
     fault(0, When { epoch, step, save: Some(phase), ..When::default() }, vec![action])
 }

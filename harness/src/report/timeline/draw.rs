@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use lockstep_events::{AgentEvent, Event};
 
-use super::rows::Scene;
+use super::rows::RowContext;
 use super::{Judged, Timeline};
 use crate::history::{History, RunEvents};
 
@@ -22,7 +22,7 @@ impl Timeline {
         Timeline {
             began,
             seconds: ended - began,
-            nodes: Scene { began, ended, history: &history }.nodes(&missing),
+            nodes: RowContext { began, ended, history: &history }.nodes(&missing),
             recoveries: history.recoveries(),
             verdicts: verdicts(&history, began),
             notes,

@@ -17,14 +17,14 @@ const STANDSTILL: (f64, f64) = (1.0, 10.0);
 type FirstDone = BTreeMap<(u64, u64), Generation>;
 
 /// The data that all rows share.
-pub(super) struct Scene<'a> {
+pub(super) struct RowContext<'a> {
     /// The times of the first and the last record, in seconds since the Unix epoch.
     pub(super) began: f64,
     pub(super) ended: f64,
     pub(super) history: &'a History<'a>,
 }
 
-impl Scene<'_> {
+impl RowContext<'_> {
     /// All nodes with their rows; `missing` ranks never started and have empty ones.
     pub(super) fn nodes(&self, missing: &[usize]) -> Vec<Node> {
         let mut places: BTreeMap<(Option<&str>, usize), Vec<&Attempt<'_>>> = BTreeMap::new();
@@ -77,7 +77,7 @@ impl Scene<'_> {
         let mut row = Row { rank, spans: vec![], marks: vec![], redone: vec![] };
         for (index, attempt) in attempts.iter().enumerate() {
             let next = attempts.get(index + 1).map(|attempt| attempt.first());
-            let mut pen = Pen { scene: self, row: &mut row, number: index as u32 };
+            let mut pen = Pen { context: self, row: &mut row, number: index as u32 };
             pen.attempt(attempt, next, pause);
             pen.redone(attempt, first_done);
         }
@@ -136,7 +136,7 @@ impl Scene<'_> {
 
 /// Draws one attempt after the other onto a row.
 struct Pen<'a> {
-    scene: &'a Scene<'a>,
+    context: &'a RowContext<'a>,
     row: &'a mut Row,
     number: u32,
 }
@@ -201,14 +201,14 @@ impl Pen<'_> {
         if state == State::Dead {
             self.put(end, MarkKind::Died, detail.clone());
         }
-        let until = next.unwrap_or(self.scene.ended).max(end);
-        let restart = attempt.node.and_then(|node| self.scene.restart(node, end, until)).unwrap_or(until);
+        let until = next.unwrap_or(self.context.ended).max(end);
+        let restart = attempt.node.and_then(|node| self.context.restart(node, end, until)).unwrap_or(until);
         self.span(end, restart, state, detail);
         self.span(restart, until, State::Restarting, "waits to be started again".into());
     }
 
     fn redone(&mut self, attempt: &Attempt<'_>, first_done: &FirstDone) {
-        let began = self.scene.began;
+        let began = self.context.began;
         let mut last = attempt.first();
         let mut open: Option<Redone> = None;
         for (t, event) in &attempt.records {
@@ -226,13 +226,13 @@ impl Pen<'_> {
     }
 
     fn span(&mut self, from: f64, to: f64, state: State, detail: String) {
-        let began = self.scene.began;
+        let began = self.context.began;
         if to > from {
             self.row.spans.push(Span { from: from - began, to: to - began, state, attempt: self.number, detail });
         }
     }
 
     fn put(&mut self, t: f64, kind: MarkKind, detail: String) {
-        self.row.marks.push(Mark { at: t - self.scene.began, kind, detail });
+        self.row.marks.push(Mark { at: t - self.context.began, kind, detail });
     }
 }

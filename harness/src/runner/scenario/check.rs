@@ -1,8 +1,9 @@
 //! Finds contradictions in a scenario: each flaw with its place. Pure.
 
+use lockstep_contract::fault::SavePhase;
 use regex::Regex;
 
-use super::{Expect, Fault, FaultAction, Phase, RunSpec, Scenario, When, Who};
+use super::{Expect, Fault, FaultAction, RunSpec, Scenario, When, Who};
 
 /// A contradiction.
 #[derive(Debug, PartialEq)]
@@ -177,7 +178,8 @@ fn action_flaw(fault: &Fault, action: &FaultAction) -> Option<String> {
         let node = matches!(fault.who, Who::Node(_));
         return (!node).then(|| format!("\"{action}\" meets a node: who = {{ node = 0 }}"));
     }
-    if *action == FaultAction::NoSpace && !matches!(fault.when.save, Some(Phase::HalfWritten | Phase::Written)) {
+    if *action == FaultAction::NoSpace && !matches!(fault.when.save, Some(SavePhase::HalfWritten | SavePhase::Written))
+    {
         return Some(
             "\"no-space\" meets a snapshot that is being written: when = { save = \"written\", epoch = 1, step = 4 }"
                 .into(),

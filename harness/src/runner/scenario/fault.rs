@@ -1,6 +1,6 @@
 //! A fault of a scenario: its target, its moment, and what happens.
 
-use lockstep_contract::fault;
+use lockstep_contract::fault::{self, SavePhase};
 use serde::{Deserialize, Serialize};
 
 use super::{FaultAction, What};
@@ -47,7 +47,7 @@ pub(crate) struct When {
     pub(crate) step: Option<u64>,
     /// While that snapshot is being saved, at this phase.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) save: Option<Phase>,
+    pub(crate) save: Option<SavePhase>,
     /// This long after the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) after_seconds: Option<f64>,
@@ -56,24 +56,12 @@ pub(crate) struct When {
     pub(crate) log_line: Option<String>,
 }
 
-/// The phase of saving a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Phase {
-    /// Half of the bytes are written.
-    HalfWritten,
-    /// All bytes are written, but the file is not renamed yet.
-    Written,
-    /// The file is renamed.
-    Named,
-}
-
 impl Fault {
     /// The fault in the form that its rank injects into itself; `None` if the harness must inject it.
-    pub(crate) fn inside(&self, index: usize) -> Option<fault::Fault> {
+    pub(crate) fn inside(&self, index: usize) -> Option<fault::RankFault> {
         let (Who::Rank(rank), Some(at)) = (self.who, self.when.point()) else { return None };
         let acts = self.what.0.iter().map(FaultAction::acts).collect::<Option<Vec<_>>>()?;
-        Some(fault::Fault { name: format!("fault-{index}"), rank, at, acts: acts.concat() })
+        Some(fault::RankFault { name: format!("fault-{index}"), rank, at, acts: acts.concat() })
     }
 }
 
@@ -82,19 +70,9 @@ impl When {
     pub(crate) fn point(&self) -> Option<fault::Point> {
         let (epoch, step) = (self.epoch?, self.step?);
         Some(match self.save {
-            Some(phase) => fault::Point::Save { epoch, step, phase: phase.into() },
+            Some(phase) => fault::Point::Save { epoch, step, phase },
             None => fault::Point::Step { epoch, step },
         })
-    }
-}
-
-impl From<Phase> for fault::Phase {
-    fn from(phase: Phase) -> Self {
-        match phase {
-            Phase::HalfWritten => fault::Phase::HalfWritten,
-            Phase::Written => fault::Phase::Written,
-            Phase::Named => fault::Phase::Named,
-        }
     }
 }
 
@@ -112,11 +90,15 @@ impl std::fmt::Display for When {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (epoch, step) = (self.epoch.unwrap_or_default(), self.step.unwrap_or_default());
         match (self.save, self.after_seconds, &self.log_line) {
-            (Some(Phase::HalfWritten), ..) => {
+            (Some(SavePhase::HalfWritten), ..) => {
                 write!(f, "with half of the snapshot for epoch {epoch}, step {step} written")
             }
-            (Some(Phase::Written), ..) => write!(f, "before the snapshot for epoch {epoch}, step {step} has its name"),
-            (Some(Phase::Named), ..) => write!(f, "right after the snapshot for epoch {epoch}, step {step} was saved"),
+            (Some(SavePhase::Written), ..) => {
+                write!(f, "before the snapshot for epoch {epoch}, step {step} has its name")
+            }
+            (Some(SavePhase::Named), ..) => {
+                write!(f, "right after the snapshot for epoch {epoch}, step {step} was saved")
+            }
             (_, Some(seconds), _) => write!(f, "{seconds} s after the start"),
             (.., Some(line)) => write!(f, "at a line like {line:?}"),
             _ => write!(f, "after step {step} of epoch {epoch}"),
@@ -141,14 +123,14 @@ mod tests {
     #[test]
     fn leaves_exact_points_of_a_rank_to_the_rank_and_the_rest_to_the_harness() {
         let point = When { epoch: Some(1), step: Some(3), ..When::default() };
-        let save = When { save: Some(Phase::Written), ..point.clone() };
+        let save = When { save: Some(SavePhase::Written), ..point.clone() };
         let timed = When { after_seconds: Some(0.5), ..When::default() };
         let inside = |who, when: &When, actions: &[FaultAction]| fault(who, when.clone(), actions).inside(7);
         let exact = inside(Who::Rank(1), &point, &[FaultAction::FlipSnapshotBit, FaultAction::Kill]).unwrap();
         assert_eq!((exact.rank, &*exact.name), (1, "fault-7"));
         assert_eq!(exact.acts, [fault::Act::FlipSnapshotBit, fault::Act::Signal(9)]);
         assert_eq!(exact.at, fault::Point::Step { epoch: 1, step: 3 });
-        let phase = fault::Phase::Written;
+        let phase = SavePhase::Written;
         let at = inside(Who::Rank(0), &save, &[FaultAction::Kill]).unwrap().at;
         assert_eq!(at, fault::Point::Save { epoch: 1, step: 3, phase });
         let twice = inside(Who::Rank(1), &point, &[FaultAction::Segfault]).unwrap();

@@ -9,7 +9,7 @@ mod fault_action;
 mod parse;
 mod spec;
 
-pub(crate) use fault::{Fault, Phase, When, Who};
+pub(crate) use fault::{Fault, When, Who};
 pub(crate) use fault_action::{FaultAction, What};
 pub(crate) use parse::parse;
 pub(crate) use spec::{Disks, Expect, RunSpec, Scenario};

@@ -58,7 +58,9 @@ fn place(text: &str, byte: usize) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Expect, Fault, FaultAction, Phase, RunSpec, What, When, Who};
+    use lockstep_contract::fault::SavePhase;
+
+    use super::super::{Expect, Fault, FaultAction, RunSpec, What, When, Who};
     use super::*;
 
     const HEAD: &str = "name = \"a\"\ntitle = \"b\"\nshows = \"c\"\n";
@@ -81,7 +83,7 @@ mod tests {
             RunSpec { ranks: 4, nodes: 2, max_restarts: 1, args: vec!["--x".into()], ..RunSpec::default() }
         );
         assert_eq!(scenario.expect, Expect { restarts: Some(1), same_weights: Some(false), ..Expect::default() });
-        let when = When { epoch: Some(1), step: Some(4), save: Some(Phase::HalfWritten), ..When::default() };
+        let when = When { epoch: Some(1), step: Some(4), save: Some(SavePhase::HalfWritten), ..When::default() };
         let what = What(vec![FaultAction::TearSnapshot, FaultAction::Exit(7)]);
         let first = Fault { who: Who::Rank(0), when, what, for_seconds: None, replace_after_seconds: None };
         assert_eq!(scenario.faults[0], first);

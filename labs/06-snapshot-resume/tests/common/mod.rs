@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use lockstep_contract::fault::Fault;
+use lockstep_contract::fault::RankFault;
 use lockstep_testkit::Job;
 
 /// The arguments of a job that takes a second. An epoch has 25 steps for 1 rank, 13 for 2, 9 for 3, 7 for 4; a snapshot is saved
@@ -23,7 +23,7 @@ pub fn new_job() -> Job {
     Job::new(lab())
 }
 
-pub fn job_with(faults: &[Fault]) -> Job {
+pub fn job_with(faults: &[RankFault]) -> Job {
     Job::with(lab(), faults)
 }
 

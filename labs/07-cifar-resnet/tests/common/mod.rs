@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use lockstep_contract::fault::Fault;
+use lockstep_contract::fault::RankFault;
 use lockstep_testkit::Job;
 use tch::Tensor;
 
@@ -20,7 +20,7 @@ pub fn new_job() -> Job {
     Job::new(lab())
 }
 
-pub fn job_with(faults: &[Fault]) -> Job {
+pub fn job_with(faults: &[RankFault]) -> Job {
     Job::with(lab(), faults)
 }
 

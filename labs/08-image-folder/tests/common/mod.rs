@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use lockstep_contract::fault::Fault;
+use lockstep_contract::fault::RankFault;
 use lockstep_testkit::{Job, Running};
 use tch::Tensor;
 
@@ -22,7 +22,7 @@ pub fn new_job() -> Job {
     Job::new(lab())
 }
 
-pub fn job_with(faults: &[Fault]) -> Job {
+pub fn job_with(faults: &[RankFault]) -> Job {
     Job::with(lab(), faults)
 }
 

@@ -85,9 +85,12 @@ impl World {
         if let Some(before) = &self.store {
             lawful(before, &next)?;
         }
-        let runs =
-            self.store.as_ref().filter(|state| matches!(state.phase, Phase::Running { .. })).map(|state| state.round);
-        if matches!(next.phase, Phase::Running { .. }) && runs != Some(next.round) {
+        let runs = self
+            .store
+            .as_ref()
+            .filter(|state| matches!(state.phase, RoundPhase::Running { .. }))
+            .map(|state| state.round);
+        if matches!(next.phase, RoundPhase::Running { .. }) && runs != Some(next.round) {
             self.begins(&next)?;
         }
         self.store = Some(Rc::new(next));

@@ -68,7 +68,7 @@ pub(super) fn lawful(before: &State, next: &State) -> Result<(), String> {
     if next.round < before.round {
         return Err(format!("round {} follows {}", next.round, before.round));
     }
-    if !before.done().is_empty() && next.phase == Phase::Gathering {
+    if !before.done().is_empty() && next.phase == RoundPhase::Gathering {
         return Err("a round gathers though some have finished already".to_owned());
     }
     let back = |node: &&Node| before.node(node.id).is_none() && before.lost.iter().any(|lost| lost.node.id == node.id);
@@ -77,7 +77,7 @@ pub(super) fn lawful(before: &State, next: &State) -> Result<(), String> {
     }
     let order = |state: &State| state.members.iter().map(|member| member.node.id).collect::<Vec<_>>();
     match (&before.phase, &next.phase) {
-        (Phase::Running { .. }, Phase::Running { .. })
+        (RoundPhase::Running { .. }, RoundPhase::Running { .. })
             if before.round == next.round && order(before) != order(next) =>
         {
             Err("the members of a running round changed".to_owned())

@@ -140,7 +140,7 @@ fn unsettled(world: &World) -> Option<String> {
         return Some(format!("{} is alive and not a member", out.me.node));
     }
     if up.len() < min && !ending {
-        return (state.phase != Phase::Gathering).then(|| format!("{} nodes cannot run", up.len()));
+        return (state.phase != RoundPhase::Gathering).then(|| format!("{} nodes cannot run", up.len()));
     }
     let ids: Vec<NodeId> = state.members.iter().map(|member| member.node.id).collect();
     let runs = up.iter().filter(|agent| agent.runs.as_ref() == Some(&(state.round, ids.clone()))).count();
@@ -150,7 +150,7 @@ fn unsettled(world: &World) -> Option<String> {
 
 /// For a world in which the agents have recovered: once every running agent's workers succeed, the job ends for all.
 fn succeeds(world: &World) -> Result<(), String> {
-    let enough = world.store.as_ref().is_some_and(|state| matches!(state.phase, Phase::Running { .. }));
+    let enough = world.store.as_ref().is_some_and(|state| matches!(state.phase, RoundPhase::Running { .. }));
     if !enough {
         return Ok(());
     }
@@ -274,7 +274,7 @@ leads! {
     opens_what_is_closed: |draft, lead, _| {
         let over = *lead == LeaderAction::End && draft.state.is_final();
         over.then(|| {
-            draft.state.phase = Phase::Gathering;
+            draft.state.phase = RoundPhase::Gathering;
             LeaderAction::Write { news: true }
         })
     };
