@@ -3,41 +3,23 @@
 use anyhow::{Context, Result};
 use c10d::{ProcessGroup, Rank, ReduceOp, Splits};
 use lockstep::measure::{Repeats, time};
+use lockstep_contract::bench::{CollectiveAnswer, CollectiveOrder};
 use lockstep_cost::Collective;
-use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor, no_grad};
 
 /// Batches of one turn: those that are not timed, and those that are.
 const WARM_UP: usize = 1;
 const TIMED: usize = 5;
 
-/// What the bench asks for.
-#[derive(Deserialize)]
-pub(crate) struct Order {
-    /// A collective's name.
-    operation: String,
-    /// Sizes as [`Collective::size`] makes them.
-    bytes: Vec<u64>,
-}
-
-/// What rank 0 answers: for each size, in their order.
-#[derive(Serialize)]
-pub(crate) struct Answer {
-    /// Seconds of one operation: the median of the batches, each as long as its slowest rank took.
-    seconds: Vec<f64>,
-    /// Elements that were not as they should be, on all ranks.
-    wrong: Vec<i64>,
-}
-
 /// Every rank calls this with the same order.
-pub(crate) fn run(group: &ProcessGroup, order: &Order) -> Result<Answer> {
+pub(crate) fn run(group: &ProcessGroup, order: &CollectiveOrder) -> Result<CollectiveAnswer> {
     let name = &order.operation;
     let collective = Collective::named(name).with_context(|| format!("there is no collective {name:?}"))?;
-    let mut answer = Answer { seconds: Vec::new(), wrong: Vec::new() };
+    let mut answer = CollectiveAnswer { seconds: Vec::new(), wrong: Vec::new() };
     for &bytes in &order.bytes {
         let mut tensors = Tensors::new(group, collective, bytes);
         tensors.call(group)?;
-        answer.wrong.push(tensors.wrong(group)?);
+        answer.wrong.push(tensors.wrong(group)?.unsigned_abs());
         tensors.clear();
         let repeats = Repeats { warm_up: WARM_UP, timed: TIMED, ..Repeats::for_bytes(bytes) };
         answer.seconds.push(time(group, &repeats, || tensors.call(group))?.median * 1e-6);

@@ -3,7 +3,7 @@
 //!
 //! The bench and each rank share a socket. A rank reports itself there: its rank, the restarts before it, and its process id. Then rank
 //! 0 reads orders, a line of JSON each, passes them on to all ranks, and answers with a line of JSON. When the bench closes the socket,
-//! all ranks end. `harness/src/bench/twins` has the same in Python.
+//! all ranks end. `lockstep_contract::bench` defines what is said. `harness/src/bench/twins` has the same in Python.
 
 mod collectives;
 // What criterion's benches measure.
@@ -31,7 +31,7 @@ use anyhow::{Context, Result};
 use c10d::{Backend, DebugLevel, GroupOptions};
 use clap::Parser;
 use lockstep::{LaunchEnv, broadcast_object, exit, init_process_group_on};
-use serde::Deserialize;
+use lockstep_contract::bench::{Hello, Order};
 
 /// A rank of a bench, started by `lockstep run`
 #[derive(Parser)]
@@ -41,18 +41,6 @@ struct Args {
     /// What carries the collectives
     #[arg(long, default_value = "gloo", value_parser = backend)]
     backend: Backend,
-}
-
-/// What the bench asks for, as `{"step": {…}}`.
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Order {
-    Collective(collectives::Order),
-    Draw(pictures::Draw),
-    Pictures(pictures::Order),
-    Snapshot(snapshots::Order),
-    Step(steps::Order),
-    Trace(steps::Order),
 }
 
 fn main() -> ExitCode {
@@ -117,7 +105,8 @@ impl Bench {
         };
         let mut bench = Bench(BufReader::new(stream));
         word.map_or(Ok(()), |word| bench.answer(word))?;
-        bench.answer(&format!("{} {} {}", env.rank, env.restart_count, std::process::id()))?;
+        let (rank, restart) = (env.rank.get(), env.restart_count);
+        bench.answer(&Hello { rank, restart, pid: std::process::id() as i32 }.to_string())?;
         Ok(bench)
     }
 

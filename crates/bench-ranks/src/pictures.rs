@@ -9,46 +9,14 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use lockstep::data::Dataset;
 use lockstep::loader::DataLoader;
+use lockstep_contract::bench::{DrawAnswer, DrawOrder, PicturesAnswer, PicturesOrder};
 use lockstep_vision::DecodedCache;
-use serde::{Deserialize, Serialize};
 use tch::Kind;
 
 use crate::photographs::{self, BATCH};
 
-/// What the bench asks for first: photographs.
-#[derive(Deserialize)]
-pub(crate) struct Draw {
-    folder: PathBuf,
-    count: usize,
-}
-
-/// Where they are.
-#[derive(Serialize)]
-pub(crate) struct Drawn {
-    folder: PathBuf,
-}
-
-/// A pass over the photographs of a folder.
-#[derive(Deserialize)]
-pub(crate) struct Order {
-    /// It has a folder for each class.
-    folder: PathBuf,
-    /// Threads that load.
-    workers: usize,
-    /// The folder of decoded photographs, if they are kept.
-    cache: Option<PathBuf>,
-}
-
-#[derive(Serialize)]
-pub(crate) struct Answer {
-    seconds: f64,
-    photographs: usize,
-    /// Of the first batch's absolute values, without AutoAugment: it is the same on all sides if they do the same work.
-    mean: f64,
-}
-
-pub(crate) fn draw(order: &Draw) -> Result<Drawn> {
-    Ok(Drawn { folder: photographs::draw(&order.folder, order.count)? })
+pub(crate) fn draw(order: &DrawOrder) -> Result<DrawAnswer> {
+    Ok(DrawAnswer { folder: photographs::draw(&order.folder, order.count)? })
 }
 
 /// The loaders that were asked for so far, by folder, workers, and whether decoded photographs are kept.
@@ -63,17 +31,17 @@ struct Loader {
 }
 
 impl Loaders {
-    pub(crate) fn run(&mut self, order: &Order) -> Result<Answer> {
+    pub(crate) fn run(&mut self, order: &PicturesOrder) -> Result<PicturesAnswer> {
         let loader = match self.0.entry((order.folder.clone(), order.workers, order.cache.is_some())) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(place) => place.insert(Loader::open(order)?),
         };
-        Ok(Answer { seconds: loader.pass()?, photographs: loader.photographs, mean: loader.mean })
+        Ok(PicturesAnswer { seconds: loader.pass()?, photographs: loader.photographs, mean: loader.mean })
     }
 }
 
 impl Loader {
-    fn open(order: &Order) -> Result<Self> {
+    fn open(order: &PicturesOrder) -> Result<Self> {
         let cache = order.cache.as_deref();
         if cache.is_some() {
             // Photographs that were drawn a moment ago are not kept.

@@ -10,7 +10,7 @@ use lockstep::measure::Spread;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::snapshot::{OnSaveError, Run, SnapshotOptions, Snapshots, list};
 use lockstep::{LaunchEnv, Reporter};
-use serde::{Deserialize, Serialize};
+use lockstep_contract::bench::{SnapshotAnswer, SnapshotOrder};
 use tch::nn::VarStore;
 use tch::{Device, Kind, Tensor};
 
@@ -23,36 +23,6 @@ const BATCH: i64 = 16;
 const PLAIN: usize = 5;
 /// A writer in the background that is not done after this number of steps never will be.
 const MOST_STEPS: usize = 100_000;
-
-/// What the bench asks for.
-#[derive(Deserialize)]
-pub(crate) struct Order {
-    /// Of the snapshots.
-    folder: PathBuf,
-    /// Layers of the model: 4 MiB of weights each, and 4 MiB of momentum.
-    layers: i64,
-    /// Whether a thread writes while training goes on.
-    background: bool,
-}
-
-/// What rank 0 answers, in seconds.
-#[derive(Serialize)]
-pub(crate) struct Answer {
-    /// A step without a snapshot.
-    plain: f64,
-    /// What the snapshot adds to its step.
-    stall: f64,
-    /// What later steps lose to the writer in the background.
-    lost: f64,
-    /// From the beginning of the save until it is on disk.
-    written: f64,
-    /// Until model and optimizer have it again.
-    loaded: f64,
-    /// Of the file.
-    bytes: u64,
-    /// Of the absolute weights after loading: it is the same on all sides if they saved and loaded the same.
-    sum: f64,
-}
 
 /// A model that is saved, and its place in training.
 pub(crate) struct Saver {
@@ -95,7 +65,7 @@ impl Saver {
         Ok(Spread::of(&times).map_or(0.0, |spread| spread.median))
     }
 
-    fn snapshots(&self, order: &Order) -> Snapshots {
+    fn snapshots(&self, order: &SnapshotOrder) -> Snapshots {
         let options = SnapshotOptions {
             background: order.background,
             on_error: OnSaveError::Stop,
@@ -106,7 +76,7 @@ impl Saver {
         Snapshots::new(&order.folder, run, options, &self.report)
     }
 
-    fn measure(&mut self, group: &ProcessGroup, order: &Order) -> Result<Answer> {
+    fn measure(&mut self, group: &ProcessGroup, order: &SnapshotOrder) -> Result<SnapshotAnswer> {
         let plain = self.plain()?;
         let mut snapshots = self.snapshots(order);
         self.epoch += 1;
@@ -126,7 +96,7 @@ impl Saver {
         ensure!(found == position, "the snapshot of {position:?} was saved, and that of {found:?} was loaded");
         let sums =
             self.vs.trainable_variables().into_iter().map(|layer| layer.abs().sum(Kind::Double).double_value(&[]));
-        Ok(Answer { plain, stall, lost, written, loaded, bytes, sum: sums.sum() })
+        Ok(SnapshotAnswer { plain, stall, lost, written, loaded, bytes, sum: sums.sum() })
     }
 
     /// Trains until the snapshot is there; what its steps take more than plain ones.
@@ -151,10 +121,15 @@ fn newest(folder: &Path) -> Result<Option<(u64, u64)>> {
 }
 
 /// The model is made when the first order comes, or one with another number of layers.
-pub(crate) fn run(saver: &mut Option<Saver>, env: &LaunchEnv, group: &ProcessGroup, order: &Order) -> Result<Answer> {
+pub(crate) fn run(
+    saver: &mut Option<Saver>,
+    env: &LaunchEnv,
+    group: &ProcessGroup,
+    order: &SnapshotOrder,
+) -> Result<SnapshotAnswer> {
     let saver = match saver {
-        Some(saver) if saver.layers == order.layers => saver,
-        none => none.insert(Saver::new(env, order.layers)?),
+        Some(saver) if saver.layers == i64::from(order.layers) => saver,
+        none => none.insert(Saver::new(env, i64::from(order.layers))?),
     };
     saver.measure(group, order)
 }

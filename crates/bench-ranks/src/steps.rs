@@ -15,7 +15,7 @@ use lockstep::models::Norm;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::results::numbers;
 use lockstep::{DdpOptions, DistributedDataParallel};
-use serde::{Deserialize, Serialize};
+use lockstep_contract::bench::{Model, StepAnswer, StepOrder};
 use tch::nn::{ModuleT, VarStore};
 use tch::{Device, Kind, Tensor};
 
@@ -26,58 +26,18 @@ const WARM_UP: usize = 2;
 /// Channels of the ResNet's first stage.
 const WIDTH: i64 = 16;
 
-/// What the bench asks for.
-#[derive(Deserialize)]
-pub(crate) struct Order {
-    pub(crate) model: Model,
-    /// Samples in a rank's batch.
-    pub(crate) batch: i64,
-    /// Steps, or threes of them.
-    pub(crate) steps: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Model {
-    Mlp,
-    Resnet,
-}
-
-/// What rank 0 answers: medians over the steps, in seconds, of each step's mean over the ranks.
-#[derive(Serialize)]
-pub(crate) struct Answer {
-    step: f64,
-    forward: f64,
-    backward: f64,
-    /// Clearing gradients is part of it.
-    optimizer: f64,
-    /// The backward pass without communication.
-    backward_alone: f64,
-    /// The all-reduces of all buckets, started at once.
-    all_reduces: f64,
-    /// One of them, when each waits for the one before: the mean of all buckets.
-    one_all_reduce: f64,
-    /// Of the gradients.
-    bytes: u64,
-    buckets: usize,
-    /// Of this rank's batch.
-    loss: f64,
-    /// The norm of all gradients together, after a step with communication.
-    gradient: f64,
-}
-
 /// The models that were asked for so far, by their kind and batch.
 #[derive(Default)]
-pub(crate) struct Trainers(BTreeMap<(Model, i64), Trainer>);
+pub(crate) struct Trainers(BTreeMap<(Model, u32), Trainer>);
 
 impl Trainers {
     /// Every rank calls this with the same order.
-    pub(crate) fn run(&mut self, group: &Rc<ProcessGroup>, order: &Order) -> Result<Answer> {
-        self.of(group, order.model, order.batch)?.measure(order.steps)
+    pub(crate) fn run(&mut self, group: &Rc<ProcessGroup>, order: &StepOrder) -> Result<StepAnswer> {
+        self.of(group, order.model, order.batch)?.measure(order.steps as usize)
     }
 
     /// The trainer of a model; if it is new, it takes its first steps.
-    fn of(&mut self, group: &Rc<ProcessGroup>, model: Model, batch: i64) -> Result<&mut Trainer> {
+    fn of(&mut self, group: &Rc<ProcessGroup>, model: Model, batch: u32) -> Result<&mut Trainer> {
         Ok(match self.0.entry((model, batch)) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(place) => {
@@ -123,8 +83,8 @@ impl Marks {
 }
 
 impl Trainer {
-    pub(crate) fn new(group: Rc<ProcessGroup>, model: Model, batch: i64) -> Result<Self> {
-        let (vs, rank) = (VarStore::new(Device::Cpu), group.rank().get() as i64);
+    pub(crate) fn new(group: Rc<ProcessGroup>, model: Model, batch: u32) -> Result<Self> {
+        let (vs, rank, batch) = (VarStore::new(Device::Cpu), group.rank().get() as i64, i64::from(batch));
         let (net, (inputs, targets)): (Box<dyn ModuleT>, _) = match model {
             Model::Mlp => (Box::new(mlp::network(&vs)), mlp::batch(rank, batch)),
             Model::Resnet => (Box::new(resnet::network(&vs, Norm::Batch, WIDTH)), resnet::batch(rank, batch)),
@@ -159,14 +119,14 @@ impl Trainer {
         Ok([step, forward, backward, optimizer, self.backward_alone()?])
     }
 
-    fn measure(&mut self, steps: usize) -> Result<Answer> {
+    fn measure(&mut self, steps: usize) -> Result<StepAnswer> {
         let rows = (0..steps).map(|_| self.three()).collect::<Result<Vec<_>>>()?;
         let [step, forward, backward, optimizer, backward_alone] = medians(self.ddp.group(), &rows)?;
         let (_, loss) = self.step()?;
         let gradient = self.gradient();
         let sizes = self.ddp.reducer().bucket_numels()?;
         let (at_once, in_turn) = all_reduces(self.ddp.group(), &sizes, steps)?;
-        Ok(Answer {
+        Ok(StepAnswer {
             step,
             forward,
             backward,
@@ -175,7 +135,7 @@ impl Trainer {
             all_reduces: at_once,
             one_all_reduce: in_turn / sizes.len() as f64,
             bytes: 4 * sizes.iter().sum::<usize>() as u64,
-            buckets: sizes.len(),
+            buckets: sizes.len() as u32,
             loss: loss.double_value(&[]),
             gradient,
         })

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use anyhow::ensure;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use lockstep_contract::bench::{CollectiveAnswer, CollectiveOrder, Order};
 use lockstep_cost::Collective;
-use serde::{Deserialize, Serialize};
 
 use super::frame::Frame;
 use super::machine::rank_labels;
@@ -82,40 +82,23 @@ fn quantity(operation: Collective, bytes: u64, ranks: usize) -> Quantity {
     Quantity { moved: (bytes > 0).then(|| (bytes, operation.bus_factor(ranks))), ..Quantity::new(&name, Unit::Seconds) }
 }
 
-/// What the ranks are asked, and what they answer: see `crates/bench-ranks`.
-#[derive(Serialize)]
-struct Order<'a> {
-    operation: &'static str,
-    bytes: &'a [u64],
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    seconds: Vec<f64>,
-    wrong: Vec<u64>,
-}
-
-impl Answer {
-    /// The seconds, if all is there and right.
-    fn checked(self, sizes: &[u64]) -> anyhow::Result<Vec<f64>> {
-        ensure!(self.seconds.len() == sizes.len() && self.wrong.len() == sizes.len(), "rank 0 left sizes out");
-        let wrong = self.wrong.iter().zip(sizes).find(|(wrong, _)| **wrong > 0);
-        ensure!(
-            wrong.is_none(),
-            "wrong results: {} elements of {} bytes",
-            wrong.map_or(0, |wrong| *wrong.0),
-            wrong.map_or(0, |wrong| *wrong.1)
-        );
-        Ok(self.seconds)
-    }
+/// The seconds, if all is there and right.
+fn checked(answer: CollectiveAnswer, sizes: &[u64]) -> anyhow::Result<Vec<f64>> {
+    ensure!(answer.seconds.len() == sizes.len() && answer.wrong.len() == sizes.len(), "rank 0 left sizes out");
+    let wrong = answer.wrong.iter().zip(sizes).find(|(wrong, _)| **wrong > 0);
+    ensure!(
+        wrong.is_none(),
+        "wrong results: {} elements of {} bytes",
+        wrong.map_or(0, |wrong| *wrong.0),
+        wrong.map_or(0, |wrong| *wrong.1)
+    );
+    Ok(answer.seconds)
 }
 
 fn side<'a>(ranks: Rc<Ranks<'a>>, operation: Collective, sizes: &[u64]) -> Contestant<'a> {
     let (name, sizes) = (ranks.name, sizes.to_vec());
-    let turn = move || {
-        let order = Order { operation: operation.name(), bytes: &sizes };
-        ranks.ask::<Answer>("collective", order)?.checked(&sizes)
-    };
+    let order = Order::Collective(CollectiveOrder { operation: operation.name().to_owned(), bytes: sizes.clone() });
+    let turn = move || checked(ranks.ask(&order)?, &sizes);
     Contestant { name, turn: Box::new(turn) }
 }
 
@@ -133,10 +116,10 @@ mod tests {
 
     #[test]
     fn wrong_results_are_no_results() {
-        let answer = |wrong: &[u64]| Answer { seconds: vec![1e-3, 2e-3], wrong: wrong.into() };
-        assert_eq!(answer(&[0, 0]).checked(&[4, 16]).unwrap(), [1e-3, 2e-3]);
-        let error = answer(&[0, 3]).checked(&[4, 16]).unwrap_err().to_string();
+        let answer = |wrong: &[u64]| CollectiveAnswer { seconds: vec![1e-3, 2e-3], wrong: wrong.into() };
+        assert_eq!(checked(answer(&[0, 0]), &[4, 16]).unwrap(), [1e-3, 2e-3]);
+        let error = checked(answer(&[0, 3]), &[4, 16]).unwrap_err().to_string();
         assert_eq!(error, "wrong results: 3 elements of 16 bytes");
-        assert!(answer(&[0]).checked(&[4, 16]).is_err());
+        assert!(checked(answer(&[0]), &[4, 16]).is_err());
     }
 }

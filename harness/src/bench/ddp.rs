@@ -8,8 +8,9 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 
 use anyhow::ensure;
-use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use lockstep_contract::bench::{Model, Order, StepAnswer, StepOrder};
 
 use super::frame::Frame;
 use super::machine::rank_labels;
@@ -22,21 +23,25 @@ use crate::report::{HostInfo, count};
 /// Rounding differs between kernels.
 const TOLERANCE: f64 = 1e-4;
 
-/// A network that the ranks have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Model {
-    /// Linear layers 784-1024-1024-10: 1.86 million parameters
-    Mlp,
-    /// ResNet-18 of width 16 on pictures of 32 x 32: 0.70 million parameters, and batch norms
-    Resnet,
+/// The value of an option that names models.
+pub(super) fn model() -> impl TypedValueParser<Value = Model> {
+    let value = |model: Model| PossibleValue::new(model.name()).help(network(model));
+    PossibleValuesParser::new(Model::ALL.map(value))
+        .try_map(|name| Model::ALL.into_iter().find(|model| model.name() == name).ok_or("no such model"))
+}
+
+fn network(model: Model) -> &'static str {
+    match model {
+        Model::Mlp => "Linear layers 784-1024-1024-10: 1.86 million parameters",
+        Model::Resnet => "ResNet-18 of width 16 on pictures of 32 x 32: 0.70 million parameters, and batch norms",
+    }
 }
 
 /// Measures a step under DDP: forward, backward, optimizer, and the communication that the backward pass does not hide
 #[derive(Args)]
 pub(crate) struct Options {
     /// Models: a list
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_values = ["mlp", "resnet"])]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_values = ["mlp", "resnet"], value_parser = model())]
     models: Vec<Model>,
     /// Ranks: a list; each is a process of one thread on this machine
     #[arg(long, value_name = "COUNT,…", value_delimiter = ',', default_values_t = [2], value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -62,12 +67,12 @@ impl Options {
             for ranks in self.ranks.iter().copied().map(usize::from) {
                 let jobs = Ranks::of_each(&programs, ranks, patience, signals);
                 plan.cases.extend(self.models.iter().map(|model| {
-                    let order = Order { model: *model, batch: self.batch, steps: self.steps };
+                    let order = StepOrder { model: *model, batch: self.batch, steps: self.steps };
                     Case {
                         name: case(*model, ranks, self.batch),
                         quantities: quantities(ranks),
                         labels: rank_labels(ranks, cores),
-                        sides: sides_of(&jobs, order, move |step, time| step.values(ranks, time)),
+                        sides: sides_of(&jobs, order, move |step, time| values(step, ranks, time)),
                     }
                 }));
             }
@@ -99,64 +104,20 @@ pub(super) fn case(model: Model, ranks: usize, batch: u32) -> String {
     format!("{}, {}, {} each", model.name(), count(ranks, "rank"), count(batch as usize, "sample"))
 }
 
-/// What the ranks are asked: see `crates/bench-ranks`.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Order {
-    pub(super) model: Model,
-    pub(super) batch: u32,
-    pub(super) steps: u32,
+/// Seconds of communication that the backward pass does not hide.
+pub(super) fn exposed(step: &StepAnswer) -> f64 {
+    step.backward - step.backward_alone
 }
 
-/// What they answer: medians of the steps in seconds, each the mean of all ranks where nothing else is said.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) struct Step {
-    pub(super) step: f64,
-    forward: f64,
-    backward: f64,
-    optimizer: f64,
-    /// The backward pass without communication.
-    backward_alone: f64,
-    /// All buckets reduced at once, with nothing else to do: of the slowest rank, for which the others wait.
-    pub(super) all_reduces: f64,
-    /// One of them, when each waits for the one before: the mean of all buckets.
-    pub(super) one_all_reduce: f64,
-    /// Bytes of the gradients.
-    bytes: u64,
-    buckets: u32,
-    /// Of rank 0, before and after the averaging: they show that all sides did the same work.
-    loss: f64,
-    gradient: f64,
+/// The part of the communication that costs the step nothing.
+fn overlap(step: &StepAnswer) -> f64 {
+    1.0 - exposed(step) / step.all_reduces
 }
 
-impl Step {
-    pub(super) fn exposed(&self) -> f64 {
-        self.backward - self.backward_alone
-    }
-
-    /// Bytes of one all-reduce: the mean of all buckets.
-    pub(super) fn bucket(&self) -> f64 {
-        self.bytes as f64 / f64::from(self.buckets)
-    }
-
-    /// The part of the communication that costs the step nothing.
-    fn overlap(&self) -> f64 {
-        1.0 - self.exposed() / self.all_reduces
-    }
-
-    fn values(&self, ranks: usize, processor_time: f64) -> Vec<f64> {
-        let parts = [self.step, self.forward, self.backward, self.optimizer, processor_time];
-        let exchange = [self.exposed(), self.all_reduces, self.overlap()];
-        if ranks > 1 { [&parts[..], &exchange].concat() } else { parts.into() }
-    }
-}
-
-impl Model {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Model::Mlp => "mlp",
-            Model::Resnet => "resnet",
-        }
-    }
+fn values(step: &StepAnswer, ranks: usize, processor_time: f64) -> Vec<f64> {
+    let parts = [step.step, step.forward, step.backward, step.optimizer, processor_time];
+    let exchange = [exposed(step), step.all_reduces, overlap(step)];
+    if ranks > 1 { [&parts[..], &exchange].concat() } else { parts.into() }
 }
 
 /// The loss and the gradient's norm that all sides of a case must have.
@@ -166,7 +127,7 @@ struct SameWork(OnceCell<[f64; 2]>);
 impl SameWork {
     /// # Errors
     /// They differ from those of the side that was first.
-    fn check(&self, step: &Step) -> anyhow::Result<()> {
+    fn check(&self, step: &StepAnswer) -> anyhow::Result<()> {
         let found = [step.loss, step.gradient];
         let first = self.0.get_or_init(|| found);
         for (what, found, first) in [("loss", found[0], first[0]), ("norm of the gradient", found[1], first[1])] {
@@ -180,8 +141,8 @@ impl SameWork {
 /// A side for each job, all of which do the same work; `values` makes them of a step and of a turn's processor time.
 pub(super) fn sides_of<'a>(
     jobs: &[Rc<Ranks<'a>>],
-    order: Order,
-    values: impl Fn(&Step, f64) -> Vec<f64> + Clone + 'a,
+    order: StepOrder,
+    values: impl Fn(&StepAnswer, f64) -> Vec<f64> + Clone + 'a,
 ) -> Vec<Contestant<'a>> {
     let same = Rc::new(SameWork::default());
     let side = |job: &Rc<Ranks<'a>>| {
@@ -191,10 +152,10 @@ pub(super) fn sides_of<'a>(
         let turn = move || {
             if !std::mem::replace(&mut ready, true) {
                 // The ranks make the model, which is no part of any step.
-                job.ask::<Step>("step", Order { steps: 1, ..order })?;
+                job.ask::<StepAnswer>(&Order::Step(StepOrder { steps: 1, ..order }))?;
             }
             let before = job.processor_time();
-            let step: Step = job.ask("step", order)?;
+            let step: StepAnswer = job.ask(&Order::Step(order))?;
             same.check(&step)?;
             Ok(values(&step, job.processor_time() - before))
         };
@@ -207,8 +168,8 @@ pub(super) fn sides_of<'a>(
 mod tests {
     use super::*;
 
-    fn step(backward: f64, loss: f64) -> Step {
-        Step {
+    fn step(backward: f64, loss: f64) -> StepAnswer {
+        StepAnswer {
             step: 0.1,
             forward: 0.03,
             backward,
@@ -225,11 +186,10 @@ mod tests {
 
     #[test]
     fn overlap_is_what_the_backward_pass_hides() {
-        let all = |backward| step(backward, 1.0).overlap();
+        let all = |backward| overlap(&step(backward, 1.0));
         assert!((all(0.05) - 1.0).abs() < 1e-12 && all(0.07).abs() < 1e-12 && (all(0.06) - 0.5).abs() < 1e-12);
-        assert_eq!(step(0.06, 1.0).values(2, 1.0).len(), quantities(2).len());
-        assert_eq!(step(0.06, 1.0).values(1, 1.0).len(), quantities(1).len());
-        assert_eq!(step(0.06, 1.0).bucket(), 4.0);
+        assert_eq!(values(&step(0.06, 1.0), 2, 1.0).len(), quantities(2).len());
+        assert_eq!(values(&step(0.06, 1.0), 1, 1.0).len(), quantities(1).len());
     }
 
     #[test]

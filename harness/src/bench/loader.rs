@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use lockstep_contract::bench::{DrawAnswer, DrawOrder, Order, PicturesAnswer, PicturesOrder};
 use lockstep_process::Signals;
-use serde::Deserialize;
-use serde_json::json;
 use tempfile::TempDir;
 
 use super::frame::Frame;
@@ -78,13 +77,12 @@ impl Options {
 
     /// The photographs, drawn by our program if none are given.
     fn folder(&self, ours: &Ranks<'_>, drawn: &TempDir) -> anyhow::Result<PathBuf> {
-        #[derive(Deserialize)]
-        struct Drawn {
-            folder: PathBuf,
-        }
         match &self.folder {
             Some(folder) => std::path::absolute(folder).context("cannot find the working folder"),
-            None => Ok(ours.ask::<Drawn>("draw", json!({"folder": drawn.path(), "count": self.photographs}))?.folder),
+            None => {
+                let order = DrawOrder { folder: drawn.path().into(), count: self.photographs as usize };
+                Ok(ours.ask::<DrawAnswer>(&Order::Draw(order))?.folder)
+            }
         }
     }
 }
@@ -99,25 +97,16 @@ fn quantities() -> Vec<Quantity> {
     vec![Quantity::new("photographs", PerSecond), Quantity::new("processor time of a photograph", Seconds)]
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
-struct Pass {
-    seconds: f64,
-    photographs: usize,
-    mean: f64,
-}
-
-impl Pass {
-    /// # Errors
-    /// The sides did not load the same pictures.
-    fn same_as(&self, other: &Pass) -> anyhow::Result<()> {
-        let (ours, theirs) = ((self.photographs, self.mean), (other.photographs, other.mean));
-        let same = ours.0 == theirs.0 && (ours.1 - theirs.1).abs() <= TOLERANCE;
-        ensure!(
-            same,
-            "number and mean of the photographs are {ours:?}, and {theirs:?} where they were first: not the same work"
-        );
-        Ok(())
-    }
+/// # Errors
+/// The sides did not load the same pictures.
+fn same_work(one: &PicturesAnswer, other: &PicturesAnswer) -> anyhow::Result<()> {
+    let (ours, theirs) = ((one.photographs, one.mean), (other.photographs, other.mean));
+    let same = ours.0 == theirs.0 && (ours.1 - theirs.1).abs() <= TOLERANCE;
+    ensure!(
+        same,
+        "number and mean of the photographs are {ours:?}, and {theirs:?} where they were first: not the same work"
+    );
+    Ok(())
 }
 
 /// Each side has a process of its own for each case, so that the workers of another case have no part in its processor time.
@@ -129,19 +118,20 @@ fn sides<'a>(
     patience: Duration,
     signals: &'a Signals,
 ) -> Vec<Contestant<'a>> {
-    let first: Rc<OnceCell<Pass>> = Rc::default();
+    let first: Rc<OnceCell<PicturesAnswer>> = Rc::default();
     let side = |program: &Program| {
         let job = Ranks::new(program, 1, patience, signals);
-        let (first, order) = (Rc::clone(&first), json!({"folder": folder, "workers": workers, "cache": cache}));
+        let order = PicturesOrder { folder: folder.into(), workers, cache: cache.map(Path::to_owned) };
+        let (first, order) = (Rc::clone(&first), Order::Pictures(order));
         let mut ready = false;
         let turn = move || {
             if !std::mem::replace(&mut ready, true) {
                 // Its workers start, and read the files for the first time.
-                job.ask::<Pass>("pictures", &order)?;
+                job.ask::<PicturesAnswer>(&order)?;
             }
             let before = job.processor_time();
-            let pass: Pass = job.ask("pictures", &order)?;
-            pass.same_as(first.get_or_init(|| pass))?;
+            let pass: PicturesAnswer = job.ask(&order)?;
+            same_work(&pass, first.get_or_init(|| pass))?;
             let each = pass.photographs as f64;
             Ok(vec![each / pass.seconds, (job.processor_time() - before) / each])
         };
@@ -156,10 +146,11 @@ mod tests {
 
     #[test]
     fn sides_that_load_other_pictures_did_not_do_the_same_work() {
-        let pass = |photographs, mean| Pass { seconds: 1.0, photographs, mean };
-        assert!(pass(8, 1.0).same_as(&pass(8, 1.001)).is_ok());
-        assert!(pass(8, 1.0).same_as(&pass(8, 1.01)).unwrap_err().to_string().ends_with("not the same work"));
-        assert!(pass(8, 1.0).same_as(&pass(9, 1.0)).is_err());
-        assert!(pass(8, f64::NAN).same_as(&pass(8, 1.0)).is_err());
+        let pass = |photographs, mean| PicturesAnswer { seconds: 1.0, photographs, mean };
+        let compared = |one: (usize, f64), other: (usize, f64)| same_work(&pass(one.0, one.1), &pass(other.0, other.1));
+        assert!(compared((8, 1.0), (8, 1.001)).is_ok());
+        assert!(compared((8, 1.0), (8, 1.01)).unwrap_err().to_string().ends_with("not the same work"));
+        assert!(compared((8, 1.0), (9, 1.0)).is_err());
+        assert!(compared((8, f64::NAN), (8, 1.0)).is_err());
     }
 }

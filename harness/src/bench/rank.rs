@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_contract::bench::Hello;
 use tcpstore::Client;
 
 use crate::exit::Code;
@@ -24,15 +25,6 @@ pub(crate) struct Rank {
     socket: PathBuf,
 }
 
-/// A rank's report of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hello {
-    pub(super) rank: usize,
-    /// Restarts before it.
-    pub(super) restart: u32,
-    pub(super) pid: i32,
-}
-
 impl Rank {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let hello = Hello {
@@ -46,7 +38,7 @@ impl Rank {
         let socket = &self.socket;
         let mut bench = UnixStream::connect(socket)
             .with_context(|| format!("cannot connect to the bench at {}", socket.display()))?;
-        bench.write_all(hello.line().as_bytes())?;
+        writeln!(bench, "{hello}")?;
         // The bench sends a byte, or is gone; either is the end.
         let _ = bench.read(&mut [0]);
         Ok(Code::Success)
@@ -56,36 +48,4 @@ impl Rank {
 fn variable<T: std::str::FromStr>(name: &str) -> anyhow::Result<T> {
     let value = std::env::var(name).with_context(|| format!("{name} is not set: a launcher starts this program"))?;
     value.parse().ok().with_context(|| format!("{name} is {value:?}, not a number"))
-}
-
-impl Hello {
-    fn line(self) -> String {
-        format!("{} {} {}\n", self.rank, self.restart, self.pid)
-    }
-
-    /// Parses a line without its end.
-    pub(super) fn parse(line: &str) -> Option<Self> {
-        let mut words = line.split(' ');
-        let hello = Hello {
-            rank: words.next()?.parse().ok()?,
-            restart: words.next()?.parse().ok()?,
-            pid: words.next()?.parse().ok()?,
-        };
-        words.next().is_none().then_some(hello)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_report_reads_back_and_a_part_of_it_does_not() {
-        let hello = Hello { rank: 12, restart: 3, pid: 4711 };
-        let line = hello.line();
-        assert_eq!(Hello::parse(line.trim_end()), Some(hello));
-        for bad in ["", "12", "12 3", "12 3 ", "12 3 x", "12 3 4 5", "-1 3 4"] {
-            assert_eq!(Hello::parse(bad), None, "{bad:?}");
-        }
-    }
 }

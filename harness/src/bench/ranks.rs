@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use lockstep_contract::bench::Order;
 use lockstep_process::Signals;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::frame::Frame;
@@ -148,17 +148,17 @@ impl<'a> Ranks<'a> {
         programs.iter().map(|program| Ranks::new(program, ranks, patience, signals)).collect()
     }
 
-    /// Sends an order of this kind and waits for rank 0's answer.
+    /// Sends an order and waits for rank 0's answer.
     ///
     /// # Errors
     /// The ranks did not start or ended; the answer is none.
-    pub(super) fn ask<A: DeserializeOwned>(&self, kind: &str, order: impl Serialize) -> anyhow::Result<A> {
+    pub(super) fn ask<A: DeserializeOwned>(&self, order: &Order) -> anyhow::Result<A> {
         let mut running = self.job.borrow_mut();
         let job = match &mut *running {
             Some(job) => job,
             none => none.insert(self.start()?),
         };
-        let line = job.ask(&serde_json::json!({ kind: order }).to_string())?;
+        let line = job.ask(&serde_json::to_string(order)?)?;
         serde_json::from_str(&line).with_context(|| format!("rank 0 answered {line:?}"))
     }
 

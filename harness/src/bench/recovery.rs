@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use lockstep_contract::bench::{Model, Order, StepAnswer, StepOrder};
 use lockstep_process::Signals;
 
-use super::ddp::{Model, Order, Step};
 use super::frame::Frame;
 use super::job::{Job, Mark};
 use super::launch::launchers;
@@ -224,7 +224,7 @@ impl<'a> LossCase<'a> {
         job.until_up(mark)?;
         if self.work == Work::Train {
             one_step(job)?;
-            job.tell(&steps(u32::MAX))?;
+            job.tell(&steps(u32::MAX)?)?;
         }
         Ok(())
     }
@@ -232,14 +232,14 @@ impl<'a> LossCase<'a> {
 
 /// Waits until all ranks have taken a step together.
 fn one_step(job: &mut Job<'_>) -> anyhow::Result<()> {
-    let answer = job.ask(&steps(1))?;
-    serde_json::from_str::<Step>(&answer)?;
+    let answer = job.ask(&steps(1)?)?;
+    serde_json::from_str::<StepAnswer>(&answer)?;
     Ok(())
 }
 
 /// The order to take as many steps.
-fn steps(steps: u32) -> String {
-    serde_json::json!({ "step": Order { model: Model::Mlp, batch: 8, steps } }).to_string()
+fn steps(steps: u32) -> serde_json::Result<String> {
+    serde_json::to_string(&Order::Step(StepOrder { model: Model::Mlp, batch: 8, steps }))
 }
 
 #[cfg(test)]

@@ -9,10 +9,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use clap::{Args, ValueEnum};
+use lockstep_contract::bench::{Model, StepAnswer, StepOrder};
 use lockstep_contract::scheduler::Allocation;
 use serde::{Deserialize, Serialize};
 
-use super::ddp::{Model, Order, Step, case, programs, sides_of};
+use super::ddp::{case, exposed, model, programs, sides_of};
 use super::frame::Frame;
 use super::launcher::{Launcher, Shape};
 use super::machine::rank_labels;
@@ -56,7 +57,7 @@ pub(super) struct Place {
 #[derive(Args)]
 pub(crate) struct Options {
     /// Models: a list
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_values = ["mlp", "resnet"])]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_values = ["mlp", "resnet"], value_parser = model())]
     models: Vec<Model>,
     /// Ranks: a list with 1; each is a process of one thread. By default 1, 2, 4, … up to this machine's cores, and 2 at least; with
     /// --nodes those of each node, by default 1
@@ -102,7 +103,7 @@ impl Options {
                 let both = self.models.iter().flat_map(|model| self.modes.iter().map(move |mode| (*model, *mode)));
                 for (model, mode) in both {
                     let batch = if mode == Mode::Strong { share } else { self.batch };
-                    let order = Order { model, batch, steps: self.steps };
+                    let order = StepOrder { model, batch, steps: self.steps };
                     let place = Place { mode, model: model.name().to_owned(), ranks, span };
                     let on = span.map_or_else(String::new, |span| format!(" on {}", count(span.nodes, "node")));
                     let mut labels = rank_labels(ranks, span.map_or(cores, |span| span.cores));
@@ -190,9 +191,10 @@ fn quantities(place: &Place) -> Vec<Quantity> {
     if place.ranks > 1 { step.chain(exchange).collect() } else { step.collect() }
 }
 
-fn sides<'a>(jobs: &[Rc<Ranks<'a>>], order: Order, ranks: usize) -> Vec<Contestant<'a>> {
-    sides_of(jobs, order, move |step: &Step, _| {
-        let exchange = [step.exposed(), step.all_reduces, step.one_all_reduce, step.bucket()];
+fn sides<'a>(jobs: &[Rc<Ranks<'a>>], order: StepOrder, ranks: usize) -> Vec<Contestant<'a>> {
+    sides_of(jobs, order, move |step: &StepAnswer, _| {
+        let bucket = step.bytes as f64 / f64::from(step.buckets);
+        let exchange = [exposed(step), step.all_reduces, step.one_all_reduce, bucket];
         if ranks > 1 { [&[step.step][..], &exchange].concat() } else { vec![step.step] }
     })
 }

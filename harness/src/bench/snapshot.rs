@@ -9,9 +9,8 @@ use std::rc::Rc;
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use lockstep_contract::bench::{Order, SnapshotAnswer, SnapshotOrder};
 use lockstep_process::Signals;
-use serde::Deserialize;
-use serde_json::json;
 use tempfile::TempDir;
 
 use super::frame::Frame;
@@ -97,25 +96,11 @@ fn quantities(mode: Mode) -> Vec<Quantity> {
     stall.into_iter().chain(rest).collect()
 }
 
-/// What the ranks answer: see `crates/bench-ranks`.
-#[derive(Clone, Copy, Debug, Deserialize)]
-struct Answer {
-    plain: f64,
-    stall: f64,
-    lost: f64,
-    written: f64,
-    loaded: f64,
-    bytes: u64,
-    sum: f64,
-}
-
-impl Answer {
-    fn values(&self, mode: Mode) -> Vec<f64> {
-        let size = self.bytes as f64;
-        match mode {
-            Mode::Foreground => vec![self.stall, self.plain, size / self.written, size, self.loaded],
-            Mode::Background => vec![self.stall, self.plain, self.lost, self.written],
-        }
+fn values(answer: &SnapshotAnswer, mode: Mode) -> Vec<f64> {
+    let size = answer.bytes as f64;
+    match mode {
+        Mode::Foreground => vec![answer.stall, answer.plain, size / answer.written, size, answer.loaded],
+        Mode::Background => vec![answer.stall, answer.plain, answer.lost, answer.written],
     }
 }
 
@@ -124,13 +109,13 @@ fn sides<'a>(jobs: &[Rc<Ranks<'a>>], folder: &TempDir, layers: u32, mode: Mode) 
     let side = |job: &Rc<Ranks<'a>>| {
         let (job, first, name) = (Rc::clone(job), Rc::clone(&first), job.name);
         let folder = folder.path().join(format!("{name}-{mode:?}"));
-        let order = json!({"folder": folder, "layers": layers, "background": mode == Mode::Background});
+        let order = Order::Snapshot(SnapshotOrder { folder, layers, background: mode == Mode::Background });
         let turn = move || {
-            let answer: Answer = job.ask("snapshot", &order)?;
+            let answer: SnapshotAnswer = job.ask(&order)?;
             let expected = *first.get_or_init(|| answer.sum);
             let same = (answer.sum / expected - 1.0).abs() <= TOLERANCE;
             ensure!(same, "the loaded weights' sum is {}, and {expected} where it was first", answer.sum);
-            Ok(answer.values(mode))
+            Ok(values(&answer, mode))
         };
         Contestant { name, turn: Box::new(turn) }
     };
@@ -144,9 +129,9 @@ mod tests {
     #[test]
     fn every_quantity_has_its_value() {
         let answer =
-            Answer { plain: 0.1, stall: 0.5, lost: 0.2, written: 2.0, loaded: 0.3, bytes: 8_000_000, sum: 1.0 };
+            SnapshotAnswer { plain: 0.1, stall: 0.5, lost: 0.2, written: 2.0, loaded: 0.3, bytes: 8_000_000, sum: 1.0 };
         for mode in [Mode::Foreground, Mode::Background] {
-            let (names, values) = (quantities(mode), answer.values(mode));
+            let (names, values) = (quantities(mode), values(&answer, mode));
             let shown: Vec<_> = names.iter().zip(&values).map(|(name, value)| name.unit.show(*value)).collect();
             assert_eq!(names.len(), values.len());
             match mode {

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_contract::bench::{Model, Order, StepOrder, TraceAnswer, TracedStep};
 use lockstep_process::Signals;
-use serde::Deserialize;
 
-use super::ddp::{Model, Order};
+use super::ddp::model;
 use super::machine::{State, rank_labels};
 use super::ranks::{Program, Ranks};
 use super::results::Unit;
@@ -29,7 +29,7 @@ use crate::report::{HostInfo, Screen, Table, count, save};
 #[derive(Args)]
 pub(crate) struct Options {
     /// The model
-    #[arg(long, value_name = "NAME", default_value = "mlp")]
+    #[arg(long, value_name = "NAME", default_value = "mlp", value_parser = model())]
     model: Model,
     /// Ranks; each is a process of one thread on this machine
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
@@ -67,35 +67,6 @@ impl FromStr for File {
     }
 }
 
-/// What the ranks answer: see `crates/bench-ranks`.
-#[derive(Debug, Deserialize)]
-struct Timeline {
-    /// The steps of each rank.
-    ranks: Vec<Vec<Step>>,
-}
-
-/// When the parts of a step began, and its end, in microseconds of the system's clock.
-#[derive(Clone, Debug, Deserialize)]
-struct Step {
-    /// Clearing the gradients.
-    begun: f64,
-    forward: f64,
-    backward: f64,
-    /// Also the end of the backward pass.
-    optimizer: f64,
-    ended: f64,
-    buckets: Vec<Bucket>,
-}
-
-/// An all-reduce.
-#[derive(Clone, Debug, Deserialize)]
-struct Bucket {
-    bucket: usize,
-    bytes: u64,
-    started: f64,
-    ended: f64,
-}
-
 impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (ranks, screen, machine) = (usize::from(self.ranks), Screen::new(false), HostInfo::here());
@@ -105,15 +76,15 @@ impl Options {
         let notes = state.labels(machine.cores).into_iter().chain(rank_labels(ranks, machine.cores));
         notes.for_each(|note| screen.line(format!("note: {note}")));
         let job = Ranks::new(&Program::own()?, ranks, Duration::from_secs(self.timeout), &signals);
-        let order = Order { model: self.model, batch: self.batch, steps: self.steps };
-        let timeline: Timeline = job.ask("trace", order)?;
+        let order = StepOrder { model: self.model, batch: self.batch, steps: self.steps };
+        let timeline: TraceAnswer = job.ask(&Order::Trace(order))?;
         let title = format!(
             "{} on {}, {} a rank",
             self.model.name(),
             count(ranks, "rank"),
             count(self.batch as usize, "sample")
         );
-        let table = timeline.table(&title);
+        let table = table(&timeline, &title);
         screen.line(format!("\n{}\n{}", table.title, whole_but_last(&table, screen.look())));
         let steps = count(self.steps as usize, "step");
         screen.line(format!(
@@ -126,7 +97,7 @@ impl Options {
 }
 
 impl File {
-    fn write(&self, timeline: &Timeline, title: &str) -> anyhow::Result<()> {
+    fn write(&self, timeline: &TraceAnswer, title: &str) -> anyhow::Result<()> {
         let (path, text) = match self {
             File::Events(path) => (path, events::json(timeline)?),
             File::Picture(path) => (path, timeline::picture(timeline, title)),
@@ -135,79 +106,76 @@ impl File {
     }
 }
 
-impl Timeline {
-    /// A row for each rank.
-    fn table(&self, title: &str) -> Table {
-        let headings = ["rank", "step", "forward", "backward", "waits", "optimizer", "all-reduces", "hidden", "last"];
-        let rows = self.ranks.iter().enumerate().map(|(rank, steps)| {
-            let time = |of: fn(&Step) -> f64| Unit::Seconds.show(1e-6 * median(steps.iter().map(of)));
-            let hidden = Unit::Share.show(median(steps.iter().map(Step::hidden)));
-            let parts = [
-                time(|step| step.ended - step.begun),
-                time(|step| step.backward - step.forward),
-                time(|step| step.optimizer - step.backward),
-                time(Step::waits),
-                time(|step| step.forward - step.begun + step.ended - step.optimizer),
-                time(|step| length(&step.reducing(f64::INFINITY))),
-            ];
-            let last = format!("{}/{}", self.was_last(rank), steps.len());
-            std::iter::once(rank.to_string()).chain(parts).chain([hidden, last]).collect()
-        });
-        Table { title: title.to_owned(), headings: headings.map(str::to_owned).into(), rows: rows.collect() }
-    }
-
-    /// In how many steps this rank's gradients were complete after those of all others: the others waited for it.
-    fn was_last(&self, rank: usize) -> usize {
-        let complete = |rank: usize, step: usize| self.ranks[rank].get(step).and_then(Step::complete);
-        let latest = |step: &usize| {
-            let all = (0..self.ranks.len()).filter_map(|rank| Some((rank, complete(rank, *step)?)));
-            all.max_by(|one, other| one.1.total_cmp(&other.1)).map(|(rank, _)| rank)
-        };
-        (0..self.ranks[rank].len()).filter(|step| latest(step) == Some(rank)).count()
-    }
+/// A row for each rank.
+fn table(timeline: &TraceAnswer, title: &str) -> Table {
+    let headings = ["rank", "step", "forward", "backward", "waits", "optimizer", "all-reduces", "hidden", "last"];
+    let rows = timeline.ranks.iter().enumerate().map(|(rank, steps)| {
+        let time = |of: fn(&TracedStep) -> f64| Unit::Seconds.show(1e-6 * median(steps.iter().map(of)));
+        let hidden = Unit::Share.show(median(steps.iter().map(hidden)));
+        let parts = [
+            time(|step| step.ended - step.begun),
+            time(|step| step.backward - step.forward),
+            time(|step| step.optimizer - step.backward),
+            time(waits),
+            time(|step| step.forward - step.begun + step.ended - step.optimizer),
+            time(|step| length(&reducing(step, f64::INFINITY))),
+        ];
+        let last = format!("{}/{}", was_last(timeline, rank), steps.len());
+        std::iter::once(rank.to_string()).chain(parts).chain([hidden, last]).collect()
+    });
+    Table { title: title.to_owned(), headings: headings.map(str::to_owned).into(), rows: rows.collect() }
 }
 
-impl Step {
-    /// When all gradients were there: the last bucket began.
-    fn complete(&self) -> Option<f64> {
-        self.buckets.iter().map(|bucket| bucket.started).max_by(f64::total_cmp)
-    }
+/// In how many steps this rank's gradients were complete after those of all others: the others waited for it.
+fn was_last(timeline: &TraceAnswer, rank: usize) -> usize {
+    let ranks = &timeline.ranks;
+    let complete = |rank: usize, step: usize| ranks[rank].get(step).and_then(complete);
+    let latest = |step: &usize| {
+        let all = (0..ranks.len()).filter_map(|rank| Some((rank, complete(rank, *step)?)));
+        all.max_by(|one, other| one.1.total_cmp(&other.1)).map(|(rank, _)| rank)
+    };
+    (0..ranks[rank].len()).filter(|step| latest(step) == Some(rank)).count()
+}
 
-    fn waits(&self) -> f64 {
-        self.complete().map_or(0.0, |complete| self.optimizer - complete)
-    }
+/// When all gradients were there: the last bucket began.
+fn complete(step: &TracedStep) -> Option<f64> {
+    step.buckets.iter().map(|bucket| bucket.started).max_by(f64::total_cmp)
+}
 
-    /// The part of the time of all-reduces in which the rank still computed gradients.
-    fn hidden(&self) -> f64 {
-        let until = self.complete().unwrap_or(self.optimizer);
-        length(&self.reducing(until)) / length(&self.reducing(f64::INFINITY))
-    }
+fn waits(step: &TracedStep) -> f64 {
+    complete(step).map_or(0.0, |complete| step.optimizer - complete)
+}
 
-    /// The intervals before `until` in which buckets are reduced, in order and apart from each other.
-    fn reducing(&self, until: f64) -> Vec<(f64, f64)> {
-        let mut all: Vec<_> = self.buckets.iter().map(|bucket| (bucket.started, bucket.ended.min(until))).collect();
-        all.retain(|(from, to)| from < to);
-        all.sort_by(|one, other| one.0.total_cmp(&other.0));
-        all.into_iter().fold(Vec::new(), |mut apart: Vec<(f64, f64)>, (from, to)| {
-            match apart.last_mut() {
-                Some(last) if from <= last.1 => last.1 = last.1.max(to),
-                _ => apart.push((from, to)),
-            }
-            apart
-        })
-    }
+/// The part of the time of all-reduces in which the rank still computed gradients.
+fn hidden(step: &TracedStep) -> f64 {
+    let until = complete(step).unwrap_or(step.optimizer);
+    length(&reducing(step, until)) / length(&reducing(step, f64::INFINITY))
+}
 
-    /// The parts of the rank's own thread, in order: name, begin, end. Waiting is the end of the backward pass.
-    fn parts(&self) -> Vec<(&'static str, f64, f64)> {
-        let complete = self.complete().unwrap_or(self.optimizer);
-        vec![
-            ("clear gradients", self.begun, self.forward),
-            ("forward", self.forward, self.backward),
-            ("backward", self.backward, complete),
-            ("wait", complete, self.optimizer),
-            ("optimizer", self.optimizer, self.ended),
-        ]
-    }
+/// The intervals before `until` in which buckets are reduced, in order and apart from each other.
+fn reducing(step: &TracedStep, until: f64) -> Vec<(f64, f64)> {
+    let mut all: Vec<_> = step.buckets.iter().map(|bucket| (bucket.started, bucket.ended.min(until))).collect();
+    all.retain(|(from, to)| from < to);
+    all.sort_by(|one, other| one.0.total_cmp(&other.0));
+    all.into_iter().fold(Vec::new(), |mut apart: Vec<(f64, f64)>, (from, to)| {
+        match apart.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => apart.push((from, to)),
+        }
+        apart
+    })
+}
+
+/// The parts of the rank's own thread, in order: name, begin, end. Waiting is the end of the backward pass.
+fn parts(step: &TracedStep) -> Vec<(&'static str, f64, f64)> {
+    let complete = complete(step).unwrap_or(step.optimizer);
+    vec![
+        ("clear gradients", step.begun, step.forward),
+        ("forward", step.forward, step.backward),
+        ("backward", step.backward, complete),
+        ("wait", complete, step.optimizer),
+        ("optimizer", step.optimizer, step.ended),
+    ]
 }
 
 fn length(intervals: &[(f64, f64)]) -> f64 {
@@ -220,12 +188,14 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 #[cfg(test)]
 mod testing {
+    use lockstep_contract::bench::TracedBucket;
+
     use super::*;
 
     /// Two ranks and one step, in microseconds: rank 1 is slower by 1 ms, and reduces two buckets.
-    pub(super) fn sample() -> Timeline {
-        let bucket = |bucket, bytes, started, ended| Bucket { bucket, bytes, started, ended };
-        let step = |late: f64| Step {
+    pub(super) fn sample() -> TraceAnswer {
+        let bucket = |bucket, bytes, started, ended| TracedBucket { bucket, bytes, started, ended };
+        let step = |late: f64| TracedStep {
             begun: 1e15,
             forward: 1e15 + 100.0,
             backward: 1e15 + 3000.0,
@@ -236,18 +206,20 @@ mod testing {
                 bucket(1, 4 << 20, 1e15 + 7000.0 + late, 1e15 + 11_000.0),
             ],
         };
-        Timeline { ranks: vec![vec![step(0.0)], vec![step(1000.0)]] }
+        TraceAnswer { ranks: vec![vec![step(0.0)], vec![step(1000.0)]] }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use lockstep_contract::bench::TracedBucket;
+
     use super::testing::sample;
     use super::*;
 
     #[test]
     fn shows_parts_of_each_rank_and_who_was_last() {
-        let table = sample().table("mlp");
+        let table = table(&sample(), "mlp");
         let row = |rank: usize| table.rows[rank].iter().map(String::as_str).collect::<Vec<_>>();
         assert_eq!(row(0), ["0", "13.0 ms", "2.90 ms", "9.00 ms", "5.00 ms", "1.10 ms", "6.00 ms", "33.3 %", "0/1"]);
         assert_eq!(row(1), ["1", "13.0 ms", "2.90 ms", "9.00 ms", "4.00 ms", "1.10 ms", "5.00 ms", "40.0 %", "1/1"]);
@@ -256,13 +228,13 @@ mod tests {
     #[test]
     fn adds_up_intervals_that_overlap_once() {
         let mut step = sample().ranks[0][0].clone();
-        let bucket = |started: f64, ended: f64| Bucket { bucket: 0, bytes: 1, started, ended };
+        let bucket = |started: f64, ended: f64| TracedBucket { bucket: 0, bytes: 1, started, ended };
         step.buckets =
             vec![bucket(5.0, 9.0), bucket(1.0, 3.0), bucket(6.0, 7.0), bucket(8.0, 12.0), bucket(20.0, 20.0)];
-        assert_eq!(step.reducing(f64::INFINITY), [(1.0, 3.0), (5.0, 12.0)]);
-        assert_eq!((step.reducing(6.0), length(&step.reducing(6.0))), (vec![(1.0, 3.0), (5.0, 6.0)], 3.0));
+        assert_eq!(reducing(&step, f64::INFINITY), [(1.0, 3.0), (5.0, 12.0)]);
+        assert_eq!((reducing(&step, 6.0), length(&reducing(&step, 6.0))), (vec![(1.0, 3.0), (5.0, 6.0)], 3.0));
         let one_after_the_other = |parts: Vec<(&str, f64, f64)>| parts.windows(2).all(|pair| pair[0].2 == pair[1].1);
-        assert!(one_after_the_other(sample().ranks[1][0].parts()));
+        assert!(one_after_the_other(parts(&sample().ranks[1][0])));
     }
 
     #[test]

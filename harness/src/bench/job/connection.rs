@@ -9,8 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+use lockstep_contract::bench::Hello;
+
 use super::Mark;
-use crate::bench::rank::Hello;
 
 /// The most bytes of a first line: those of a stranger are not kept.
 const FIRST_LINE: usize = 256;

@@ -4,15 +4,16 @@
 //! Source: "Trace Event Format", docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 
 use anyhow::Context;
+use lockstep_contract::bench::{TraceAnswer, TracedStep};
 use serde_json::{Value, json};
 
-use super::{Step, Timeline};
+use super::parts;
 
 /// The thread of training; a bucket's is one more than its number.
 const TRAINING: usize = 0;
 
 /// The file.
-pub(super) fn json(timeline: &Timeline) -> anyhow::Result<String> {
+pub(super) fn json(timeline: &TraceAnswer) -> anyhow::Result<String> {
     let begun = timeline.ranks.iter().flatten().map(|step| step.begun).fold(f64::INFINITY, f64::min);
     let events: Vec<Value> = timeline
         .ranks
@@ -29,7 +30,7 @@ pub(super) fn json(timeline: &Timeline) -> anyhow::Result<String> {
 }
 
 /// The names of a rank's threads.
-fn names(rank: usize, steps: &[Step]) -> Vec<Value> {
+fn names(rank: usize, steps: &[TracedStep]) -> Vec<Value> {
     let name = |what: &str, thread: usize, name: String| json!({"ph": "M", "name": what, "pid": rank, "tid": thread, "args": {"name": name}});
     let buckets = steps.iter().flat_map(|step| &step.buckets).map(|bucket| bucket.bucket + 1).max().unwrap_or(0);
     let threads = (0..buckets).map(|bucket| name("thread_name", bucket + 1, format!("all-reduce of bucket {bucket}")));
@@ -39,11 +40,10 @@ fn names(rank: usize, steps: &[Step]) -> Vec<Value> {
         .collect()
 }
 
-fn of_step(rank: usize, number: usize, step: &Step, begun: f64) -> Vec<Value> {
+fn of_step(rank: usize, number: usize, step: &TracedStep, begun: f64) -> Vec<Value> {
     let event = |name: String, thread: usize, from: f64, to: f64, args: Value| json!({"ph": "X", "name": name, "pid": rank, "tid": thread, "ts": from - begun, "dur": to - from, "args": args});
     let whole = event(format!("step {number}"), TRAINING, step.begun, step.ended, json!({}));
-    let parts = step
-        .parts()
+    let parts = parts(step)
         .into_iter()
         .map(|(name, from, to)| event(name.to_owned(), TRAINING, from, to, json!({"step": number})));
     let buckets = step.buckets.iter().map(|bucket| {

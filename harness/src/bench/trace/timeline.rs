@@ -1,10 +1,11 @@
 //! The picture of a timeline: the last step, a lane for the training of each rank, and below it a lane for each of its buckets.
 
+use lockstep_contract::bench::{TraceAnswer, TracedStep};
 use maud::{Markup, html};
 
 use super::super::drawing::{COLOURS, MARGIN, WIDTH, column, frame, stacked, title};
 use super::super::results::Unit;
-use super::{Step, Timeline};
+use super::parts;
 use crate::report::html::round_up;
 
 /// In pixels: the words at the left, the title, a lane, the room below a rank, and the axis.
@@ -21,12 +22,12 @@ const GREY: &str = "#b4bcc6";
 const TICKS: f64 = 8.0;
 
 /// A file of its own.
-pub(super) fn picture(timeline: &Timeline, of: &str) -> String {
-    let steps: Vec<&Step> = timeline.ranks.iter().filter_map(|steps| steps.last()).collect();
+pub(super) fn picture(timeline: &TraceAnswer, of: &str) -> String {
+    let steps: Vec<&TracedStep> = timeline.ranks.iter().filter_map(|steps| steps.last()).collect();
     let begun = steps.iter().map(|step| step.begun).fold(f64::INFINITY, f64::min);
     let ended = steps.iter().map(|step| step.ended).fold(0.0, f64::max);
     let scale = Scale { begun, width: (ended - begun).max(1.0) };
-    let lanes_of = |step: &Step| LANE * (1.0 + step.buckets.len() as f64) + ROOM;
+    let lanes_of = |step: &TracedStep| LANE * (1.0 + step.buckets.len() as f64) + ROOM;
     let height = TITLE + steps.iter().map(|step| lanes_of(step)).sum::<f64>() + AXIS;
     let tops = stacked(TITLE, steps.iter().map(|step| (lanes_of(step), step)));
     let content = html! {
@@ -62,10 +63,10 @@ impl Scale {
 }
 
 /// The lanes of one rank.
-fn lanes(rank: usize, step: &Step, top: f64, scale: &Scale) -> Markup {
+fn lanes(rank: usize, step: &TracedStep, top: f64, scale: &Scale) -> Markup {
     html! {
         text x=(MARGIN) y=(top + 16.0) font-weight="bold" { (format!("rank {rank}")) }
-        @for (name, from, to) in step.parts() { (block(name, (from, to), top, colour(name), scale)) }
+        @for (name, from, to) in parts(step) { (block(name, (from, to), top, colour(name), scale)) }
         @for (bucket, line) in step.buckets.iter().zip(1_u32..) {
             @let y = top + LANE * f64::from(line);
             text x=(MARGIN + 12.0) y=(y + 16.0) font-size="11" { (format!("bucket {}", bucket.bucket)) }

@@ -1,0 +1,264 @@
+//! What `lockstep bench` asks of its ranks, and what they answer: lines of text on the socket between them.
+//!
+//! A rank that connects sends its [`Hello`]. Then rank 0 gets one [`Order`] after another, a line of JSON each, and answers each with
+//! a line of JSON. The ranks are `crates/bench-ranks` and, in Python, `harness/src/bench/twins`.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// A rank's report of itself: three numbers in a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The rank.
+    pub rank: usize,
+    /// Restarts of the job before it.
+    pub restart: u32,
+    /// Its process id.
+    pub pid: i32,
+}
+
+/// An order, as `{"step": {…}}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// To time a collective: [`CollectiveAnswer`].
+    Collective(CollectiveOrder),
+    /// To draw photographs: [`DrawAnswer`].
+    Draw(DrawOrder),
+    /// To load photographs: [`PicturesAnswer`].
+    Pictures(PicturesOrder),
+    /// To save a snapshot between two steps and load it: [`SnapshotAnswer`].
+    Snapshot(SnapshotOrder),
+    /// To time training steps: [`StepAnswer`].
+    Step(StepOrder),
+    /// To note when each part of each step begins: [`TraceAnswer`].
+    Trace(StepOrder),
+}
+
+/// A collective at several sizes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CollectiveOrder {
+    /// Its name.
+    pub operation: String,
+    /// Sizes that the ranks can share evenly.
+    pub bytes: Vec<u64>,
+}
+
+/// For each size, in their order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CollectiveAnswer {
+    /// Seconds of one operation: the median of several batches, each as long as its slowest rank took.
+    pub seconds: Vec<f64>,
+    /// Elements that were not as they should be, on all ranks.
+    pub wrong: Vec<u64>,
+}
+
+/// The network of a training step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Model {
+    /// Linear layers.
+    Mlp,
+    /// Convolutions and batch norms.
+    Resnet,
+}
+
+/// Steps under DDP.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepOrder {
+    /// The network.
+    pub model: Model,
+    /// Samples in a rank's batch.
+    pub batch: u32,
+    /// Of [`Order::Step`] threes of steps: one that is not timed, one with communication, one without.
+    pub steps: u32,
+}
+
+/// Medians of the steps in seconds, each the mean of all ranks where nothing else is said.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepAnswer {
+    /// The whole step.
+    pub step: f64,
+    /// The forward pass and the loss.
+    pub forward: f64,
+    /// The backward pass with communication.
+    pub backward: f64,
+    /// The optimizer's step, and clearing gradients.
+    pub optimizer: f64,
+    /// The backward pass without communication.
+    pub backward_alone: f64,
+    /// All buckets reduced at once, with nothing else to do: of the slowest rank, for which the others wait.
+    pub all_reduces: f64,
+    /// One of them, when each waits for the one before: the mean of all buckets.
+    pub one_all_reduce: f64,
+    /// Bytes of the gradients.
+    pub bytes: u64,
+    /// The number of buckets.
+    pub buckets: u32,
+    /// Of rank 0's batch.
+    pub loss: f64,
+    /// The norm of all gradients together, after a step with communication.
+    pub gradient: f64,
+}
+
+/// Photographs for [`Order::Pictures`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DrawOrder {
+    /// An empty folder.
+    pub folder: PathBuf,
+    /// How many.
+    pub count: usize,
+}
+
+/// Where they are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DrawAnswer {
+    /// A folder with one folder for each class.
+    pub folder: PathBuf,
+}
+
+/// A pass over photographs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PicturesOrder {
+    /// A folder with one folder for each class.
+    pub folder: PathBuf,
+    /// Threads that load, or processes in Python.
+    pub workers: usize,
+    /// The folder of decoded photographs, if they are kept.
+    pub cache: Option<PathBuf>,
+}
+
+/// A pass.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PicturesAnswer {
+    /// How long it took.
+    pub seconds: f64,
+    /// How many came.
+    pub photographs: usize,
+    /// Of the first batch's absolute values, without augmentation: it is the same on all sides if they do the same work.
+    pub mean: f64,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SnapshotOrder {
+    /// The folder of the snapshots.
+    pub folder: PathBuf,
+    /// Layers of the model: 4 MiB of weights each, and 4 MiB of momentum.
+    pub layers: u32,
+    /// Whether a thread writes while training goes on.
+    pub background: bool,
+}
+
+/// Seconds, where nothing else is said.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SnapshotAnswer {
+    /// A step without a snapshot.
+    pub plain: f64,
+    /// What the snapshot adds to its step.
+    pub stall: f64,
+    /// What later steps lose to the writer in the background.
+    pub lost: f64,
+    /// From the beginning of the save until it is on disk.
+    pub written: f64,
+    /// Until model and optimizer have it again.
+    pub loaded: f64,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Of the absolute weights after loading: it is the same on all sides if they saved and loaded the same.
+    pub sum: f64,
+}
+
+/// The steps of each rank.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TraceAnswer {
+    /// By rank.
+    pub ranks: Vec<Vec<TracedStep>>,
+}
+
+/// When the parts of a step began, and its end, in microseconds since 1970 by the system's clock.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TracedStep {
+    /// Clearing the gradients.
+    pub begun: f64,
+    /// The forward pass.
+    pub forward: f64,
+    /// The backward pass.
+    pub backward: f64,
+    /// The optimizer; also the end of the backward pass.
+    pub optimizer: f64,
+    /// The end.
+    pub ended: f64,
+    /// The all-reduces.
+    pub buckets: Vec<TracedBucket>,
+}
+
+/// A bucket's all-reduce, in microseconds since 1970.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TracedBucket {
+    /// The bucket's number.
+    pub bucket: usize,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The beginning.
+    pub started: f64,
+    /// The end.
+    pub ended: f64,
+}
+
+impl Model {
+    /// All of them.
+    pub const ALL: [Model; 2] = [Model::Mlp, Model::Resnet];
+
+    /// The name in orders.
+    pub fn name(self) -> &'static str {
+        match self {
+            Model::Mlp => "mlp",
+            Model::Resnet => "resnet",
+        }
+    }
+}
+
+impl Hello {
+    /// Parses a line without its end.
+    pub fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let hello = Hello {
+            rank: words.next()?.parse().ok()?,
+            restart: words.next()?.parse().ok()?,
+            pid: words.next()?.parse().ok()?,
+        };
+        words.next().is_none().then_some(hello)
+    }
+}
+
+impl fmt::Display for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.rank, self.restart, self.pid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_reads_back_and_a_part_of_it_does_not() {
+        let hello = Hello { rank: 12, restart: 3, pid: 4711 };
+        assert_eq!((hello.to_string().as_str(), Hello::parse("12 3 4711")), ("12 3 4711", Some(hello)));
+        for bad in ["", "12", "12 3", "12 3 ", "12 3 x", "12 3 4 5", "-1 3 4"] {
+            assert_eq!(Hello::parse(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_order_is_the_line_that_python_reads() {
+        let order = Order::Step(StepOrder { model: Model::Resnet, batch: 8, steps: 2 });
+        assert_eq!(serde_json::to_string(&order).unwrap(), r#"{"step":{"model":"resnet","batch":8,"steps":2}}"#);
+        for model in Model::ALL {
+            assert_eq!(serde_json::to_value(model).unwrap(), model.name());
+        }
+    }
+}
