@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use lockstep_launch::report::{Death, Failure, Report, propagate_error};
+use lockstep_testkit::python::python_with;
 
 /// Prints torch's report of two failures, then writes its copy of the root cause. Arguments: the program's name, the
 /// error file of rank 3, the exit code and pid of both, the time of the other's death, the path of the copy.
@@ -22,18 +23,6 @@ print(ChildFailedError(name, {3: root, 2: other}).format_msg().strip())
 os.environ['TORCHELASTIC_ERROR_FILE'] = copy
 get_error_handler().dump_error_file(error_file, 1)
 ";
-
-/// LOCKSTEP_PYTHON, otherwise `python3`, if it has torch.
-fn torch() -> Option<PathBuf> {
-    let python = std::env::var_os("LOCKSTEP_PYTHON").map_or_else(|| "python3".into(), PathBuf::from);
-    let look = "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)";
-    let there = Command::new(&python).args(["-c", look]).output();
-    if there.is_ok_and(|output| output.status.success()) {
-        return Some(python);
-    }
-    println!("not verified here: equality with torch's own report; set LOCKSTEP_PYTHON to a Python with torch 2.11");
-    None
-}
 
 fn failure(rank: usize, exitcode: i32, at: SystemTime, error_file: PathBuf, host: &str) -> Failure {
     let death = Death {
@@ -57,7 +46,7 @@ fn json(path: &Path) -> serde_json::Value {
 
 #[test]
 fn reports_what_torch_reports_line_by_line() {
-    let Some(python) = torch() else { return };
+    let Some(python) = python_with(&[], "equality with torch's own report") else { return };
     let dir = tempfile::tempdir().unwrap();
     let [error_file, theirs, ours] = ["error.json", "theirs.json", "ours.json"].map(|name| dir.path().join(name));
     let content = r#"{"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File \"x.py\", line 3\nValueError: nö", "timestamp": "1763635203"}}}"#;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use c10d::{Store, TcpStoreOptions};
 use lockstep_contract::clear_launcher;
 use lockstep_contract::fault::{Act, FAULTS, Plan, Point, RankFault, SavePhase};
 use lockstep_events::{self as events, Event};
@@ -79,8 +79,9 @@ impl Job {
     /// Starts all ranks and waits until all have ended. Once one is killed, the others are killed, too: a launcher does
     /// not wait until they notice, either.
     pub fn attempt(&mut self, world: usize, args: &[&str]) -> Attempt {
-        let store = Store::tcp("127.0.0.1", 0, &TcpStoreOptions { host_server: true, ..Default::default() }).unwrap();
-        let port = store.port().unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let store = tcpstore::Server::start(listener, tcpstore::Options::default()).unwrap();
+        let port = store.local_addr().port();
         let command = |rank: usize| {
             let numbers = [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", world), ("LOCAL_WORLD_SIZE", world)];
             let mut command = self.command(&self.program);

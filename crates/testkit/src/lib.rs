@@ -1,5 +1,5 @@
-//! Support for the labs' tests: jobs in private folders, whose ranks are started directly and restarted after a fault,
-//! as a launcher would do.
+//! Support for tests, without libtorch: jobs in private folders, whose ranks are started directly and restarted after a fault, as a
+//! launcher would do; and Python's PyTorch, to compare with.
 //!
 //! System errors are panics, as usual in tests. Not here: launchers, and what each lab promises.
 

@@ -1,16 +1,30 @@
-//! Jobs whose ranks run a lab's Python script, to compare with those of the lab's program.
+//! Python's PyTorch in tests, and jobs whose ranks run a lab's Python script, to compare with those of the lab's program.
 
 use std::fs;
 use std::process::Command;
 
 use crate::Job;
 
-/// Fails without what the scripts import. It reads versions only: to import them takes seconds.
+/// Fails without PyTorch and the packages in the arguments. It reads versions only: to import them takes seconds.
 const CHECK: &str = r#"
+import sys
 from importlib.metadata import version
-version("safetensors"), version("torchvision")
+[version(package) for package in sys.argv[1:]]
 assert [int(part) for part in version("torch").split(".")[:2]] >= [2, 11]
 "#;
+
+/// The Python of `LOCKSTEP_PYTHON`, otherwise `python3`, if it has PyTorch 2.11 and these packages. Without them it prints that `what`
+/// is not verified.
+pub fn python_with(packages: &[&str], what: &str) -> Option<String> {
+    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
+    let check = Command::new(&python).args(["-c", CHECK]).args(packages).output();
+    if check.is_ok_and(|output| output.status.success()) {
+        return Some(python);
+    }
+    let needed: String = packages.iter().map(|package| format!(" and {package}")).collect();
+    println!("not verified here: {what} (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11{needed})");
+    None
+}
 
 /// Ends each process of Python without the end of its groups and the interpreter's finalization, in which PyTorch 2.11 now and then
 /// hangs or aborts: a thread of Gloo that lets go of a tensor waits for the interpreter, which waits for the thread. Python imports
@@ -33,18 +47,20 @@ impl Job {
     /// A job whose program is a Python with PyTorch 2.11, torchvision and safetensors, on the CPU: its first argument is a script.
     /// Without such a Python it prints that `what` is not verified.
     pub fn in_python(what: &str) -> Option<Self> {
-        let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
-        let check = Command::new(&python).args(["-c", CHECK]).output();
-        if !check.is_ok_and(|output| output.status.success()) {
-            println!(
-                "not verified here: {what} (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11, torchvision and safetensors)"
-            );
-            return None;
-        }
+        let python = python_with(&["torchvision", "safetensors"], what)?;
         let mut job = Job::new(python.as_ref());
         fs::write(job.path("sitecustomize.py"), SITECUSTOMIZE).unwrap();
         job.python_path = Some(job.path(""));
         Some(job)
+    }
+
+    /// A command that starts the job's program on two ranks under Python's torchrun, with these further flags. Without such a Python
+    /// it prints that `what` is not verified.
+    pub fn under_torchrun(&self, what: &str, flags: &[&str]) -> Option<Command> {
+        let mut torchrun = self.command(python_with(&[], what)?);
+        torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]).args(flags);
+        torchrun.arg("--no-python").arg(self.program());
+        Some(torchrun)
     }
 }
 

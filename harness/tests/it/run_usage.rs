@@ -1,9 +1,9 @@
 //! `lockstep run` from outside, without starting anything: usage, help, variables, and dry runs.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use insta::assert_snapshot;
+use lockstep_testkit::python::python_with;
 use tempfile::TempDir;
 
 use crate::running::ended;
@@ -245,19 +245,6 @@ fn says_once_that_workers_get_one_thread_each_and_what_has_no_effect() {
     assert_eq!(quiet, "");
 }
 
-/// A Python with torch: LOCKSTEP_PYTHON, otherwise `python3`; `None` is printed.
-fn torch() -> Option<PathBuf> {
-    let python = std::env::var_os("LOCKSTEP_PYTHON").map_or_else(|| "python3".into(), PathBuf::from);
-    let there = Command::new(&python)
-        .args(["-c", "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)"])
-        .output();
-    if there.is_ok_and(|output| output.status.success()) {
-        return Some(python);
-    }
-    println!("not verified here: equality with torchrun's own parser; set LOCKSTEP_PYTHON to a Python with torch 2.11");
-    None
-}
-
 /// Reads command lines, one a line with tabs between the words, and prints torchrun's exit code before any worker starts (0: it
 /// would start).
 const TORCHRUNS_JUDGEMENT: &str = r"
@@ -277,7 +264,7 @@ for line in sys.stdin.read().splitlines():
 
 #[test]
 fn ends_with_the_codes_that_torchrun_ends_with() {
-    let Some(python) = torch() else { return };
+    let Some(python) = python_with(&[], "equality with torchrun's own parser") else { return };
     let lines = [
         "true",
         "--bogus\ttrue",
@@ -331,7 +318,7 @@ fn ends_with_the_codes_that_torchrun_ends_with() {
 
 #[test]
 fn knows_every_flag_that_torchrun_knows() {
-    let Some(python) = torch() else { return };
+    let Some(python) = python_with(&[], "equality with torchrun's own parser") else { return };
     let list = "from torch.distributed import run\nfor a in run.get_args_parser()._actions: print(*a.option_strings)";
     let answer = Command::new(python).args(["-c", list]).output().unwrap();
     let listed = String::from_utf8(answer.stdout).unwrap();

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use assert_cmd::cargo::cargo_bin;
 use c10d::{Store, TcpStoreOptions};
-use lockstep_testkit::python::assert_prints_alike;
+use lockstep_testkit::python::{assert_prints_alike, python_with};
 use lockstep_testkit::{Job, clear_launcher, margin};
 use tch::Tensor;
 use tempfile::TempDir;
@@ -156,12 +156,7 @@ fn ranks_from_mpirun_refuse_one_that_is_left_over_in_the_shell() {
 
 #[test]
 fn pythons_torchrun_starts_both_programs() {
-    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
-    let check = Command::new(&python).args(["-c", "import torch.distributed.run"]).stderr(Stdio::null()).status();
-    if !check.is_ok_and(|status| status.success()) {
-        println!("not verified here: the labs under torchrun (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11)");
-        return;
-    }
+    let Some(python) = python_with(&[], "lab 03 under torchrun") else { return };
     for (program, args) in [(mnist(), &MNIST[..]), (line(), &LINE[..])] {
         let folder = tempfile::tempdir().unwrap();
         let mut torchrun = command(&python, &folder);

@@ -191,16 +191,9 @@ fn rejects_a_number_of_ranks_that_contradicts_the_launcher() {
 
 #[test]
 fn pythons_torchrun_starts_the_program() {
-    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
     let job = lab();
-    let check = job.command(&python).args(["-c", "import torch.distributed.run"]).status();
-    if !check.is_ok_and(|status| status.success()) {
-        println!("not verified here: lab 04 under torchrun (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11)");
-        return;
-    }
-    let mut torchrun = job.command(&python);
-    torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]);
-    torchrun.arg(cargo_bin!("lab-04-point-to-point")).args(QUICK);
+    let Some(mut torchrun) = job.under_torchrun("lab 04 under torchrun", &[]) else { return };
+    torchrun.args(QUICK);
     let output = Running::start(torchrun).end();
     assert!(output.status.success(), "{}", text(&output.stderr));
     check_results(&job, 2);

@@ -4,7 +4,6 @@
 
 mod common;
 
-use assert_cmd::cargo::cargo_bin;
 use common::{lab, results, text};
 use lockstep_testkit::{Job, Running};
 use serde_json::{Value, json};
@@ -123,16 +122,9 @@ fn every_collective_leaves_the_same_numbers_on_ranks_that_are_processes() {
 
 #[test]
 fn pythons_torchrun_starts_it() {
-    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
     let job = lab();
-    let there = job.command(&python).args(["-c", "import torch.distributed.run"]).status();
-    if !there.is_ok_and(|status| status.success()) {
-        println!("not verified here: lab 05 under torchrun (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11)");
-        return;
-    }
-    let mut torchrun = job.command(&python);
-    torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]);
-    torchrun.arg(cargo_bin!("lab-05-collectives")).args(arguments(&[]));
+    let Some(mut torchrun) = job.under_torchrun("lab 05 under torchrun", &[]) else { return };
+    torchrun.args(arguments(&[]));
     let output = Running::start(torchrun).end();
     assert!(output.status.success(), "{}", text(&output.stderr));
     check(2, 0, &results(&job, 2));

@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use common::{job_with, lab, new_job, quick, undisturbed};
 use lockstep::data::Digits;
@@ -319,16 +319,9 @@ fn other_world_sizes_resume_with_each_sample_once_per_epoch() {
 
 #[test]
 fn pythons_torchrun_restarts_the_lab_and_no_bit_changes() {
-    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
-    let check = Command::new(&python).args(["-c", "import torch.distributed.run"]).stderr(Stdio::null()).status();
-    if !check.is_ok_and(|status| status.success()) {
-        println!("not verified here: the lab under torchrun (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11)");
-        return;
-    }
     let job = job_with(&[kill(1, 0, 4), kill(0, 1, 7)]);
-    let mut torchrun = job.command(&python);
-    torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]);
-    torchrun.arg("--no-python").arg(lab()).args(with(&[]));
+    let Some(mut torchrun) = job.under_torchrun("lab 06 under torchrun", &["--max-restarts=2"]) else { return };
+    torchrun.args(with(&[]));
     let output = Running::start(torchrun).end();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(job.injected(), 2);

@@ -6,7 +6,6 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::{Command, Stdio};
 
 use common::{job_with, lab, new_job, numbers, quick, tensors, text};
 use lockstep::data::Split;
@@ -256,16 +255,9 @@ fn reads_files_and_explains_an_invalid_folder() {
 
 #[test]
 fn pythons_torchrun_starts_the_lab() {
-    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
-    let check = Command::new(&python).args(["-c", "import torch.distributed.run"]).stderr(Stdio::null()).status();
-    if !check.is_ok_and(|status| status.success()) {
-        println!("not verified here: the lab under torchrun (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11)");
-        return;
-    }
     let job = new_job();
-    let mut torchrun = job.command(&python);
-    torchrun.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]);
-    torchrun.arg(lab()).args(quick(&["--num_epochs", "1"]));
+    let Some(mut torchrun) = job.under_torchrun("lab 07 under torchrun", &[]) else { return };
+    torchrun.args(quick(&["--num_epochs", "1"]));
     let output = Running::start(torchrun).end();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("Epoch: 1, Accuracy: "), "{}", text(&output.stdout));

@@ -13,19 +13,8 @@ use c10d::{
     broadcast_coalesced, verify_params,
 };
 use lockstep_process::KillOnDrop;
+use lockstep_testkit::python::python_with;
 use tch::{Device, Kind, Tensor};
-
-/// A Python with the right version of PyTorch, if there is one.
-fn python() -> Option<String> {
-    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
-    let check =
-        "import torch, torch.distributed as d; assert torch.__version__.startswith('2.11.') and d.is_gloo_available()";
-    let works = Command::new(&python).args(["-c", check]).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
-    if !works {
-        println!("not verified here: no Python with PyTorch 2.11 (set LOCKSTEP_PYTHON to one)");
-    }
-    works.then_some(python)
-}
 
 fn start(python: &str, rank: usize, port: u16, debug: &str) -> Command {
     let mut command = Command::new(python);
@@ -109,7 +98,7 @@ fn options() -> GroupOptions {
 }
 
 fn joins(python_rank: usize, debug: DebugLevel) {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with(&[], "a group of Rust and Python") else { return };
     let host = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
     let store = Store::tcp("127.0.0.1", 0, &host).unwrap();
     let word = if debug == DebugLevel::Detail { "DETAIL" } else { "OFF" };
@@ -136,7 +125,7 @@ fn debug_mode_compares_calls_across_the_languages() {
 
 #[test]
 fn a_rust_rank_joins_a_store_that_python_hosts() {
-    let Some(python) = python() else { return };
+    let Some(python) = python_with(&[], "a group of Rust and Python") else { return };
     let folder = tempfile::tempdir().unwrap();
     let port_file = folder.path().join("port");
     let mut command = start(&python, 0, 0, "OFF");

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::common::bits;
 use lockstep::models::{Depth, Head, ResNet, ResNetOptions};
 use lockstep::pretrained::{self, BadFile, LoadOptions, Loaded, PretrainedError, Weights};
+use lockstep_testkit::python::python_with;
 use serde::Deserialize;
 use tch::nn::{self, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
@@ -285,14 +286,7 @@ fn names_several_dtypes_that_were_converted() {
 /// Uses random weights, since real ones are large and copyrighted; names, shapes and formats are torchvision's.
 #[test]
 fn takes_every_variable_of_torchvisions_resnet18() {
-    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
-    let check = Command::new(&python).args(["-c", "import torchvision"]).stderr(Stdio::null()).status();
-    if !check.is_ok_and(|status| status.success()) {
-        println!(
-            "not verified here: torchvision's resnet18 (set LOCKSTEP_PYTHON to one that has torch and torchvision)"
-        );
-        return;
-    }
+    let Some(python) = python_with(&["torchvision"], "torchvision's resnet18") else { return };
     let folder = tempfile::tempdir().unwrap();
     let script = r#"
 import sys, torch, torchvision

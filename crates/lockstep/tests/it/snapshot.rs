@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{bits, ranks};
@@ -13,6 +13,7 @@ use lockstep::optim::schedule::{PlateauOptions, PlateauState, ReduceLrOnPlateau}
 use lockstep::optim::{Adam, AdamOptions, OptimError, Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::snapshot::{self, OnSaveError, Run, Snapshot, SnapshotError, SnapshotOptions, Snapshots, Unfit};
 use lockstep::{LaunchEnv, Reporter};
+use lockstep_testkit::python::python_with;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tch::nn::{self, ModuleT, VarStore};
@@ -359,12 +360,7 @@ fn keeps_as_many_as_asked_and_reads_back_what_it_says() {
 
 #[test]
 fn is_read_by_pythons_safetensors_with_its_checksum() {
-    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".into());
-    let check = Command::new(&python).args(["-c", "import safetensors.torch"]).stderr(Stdio::null()).status();
-    if !check.is_ok_and(|status| status.success()) {
-        println!("not verified here: snapshots in Python (set LOCKSTEP_PYTHON to one that has torch and safetensors)");
-        return;
-    }
+    let Some(python) = python_with(&["safetensors"], "snapshots in Python") else { return };
     let folder = tempfile::tempdir().unwrap();
     let vs = save_adam(folder.path());
     let script = r#"

@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::process::{ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-use crate::support::{LONG, client_at, python_with_torch, server};
+use lockstep_testkit::python::python_with;
+
+use crate::support::{LONG, client_at, server};
 use lockstep_process::KillOnDrop;
 use tcpstore::{Kind, Options};
 
@@ -101,7 +103,7 @@ print("done")
 
 #[test]
 fn pytorchs_client_does_every_operation_on_our_server() {
-    let Some(python) = python_with_torch("PyTorch's client on our server") else { return };
+    let Some(python) = python_with(&[], "PyTorch's client on our server") else { return };
     let server = server(Options::default());
     let mut client = Python::start(&python, EVERY_OPERATION, &[server.local_addr().port().to_string()]);
     assert_eq!(client.line(), "done");
@@ -127,7 +129,7 @@ print("done")
 
 #[test]
 fn pytorchs_workers_meet_on_our_server() {
-    let Some(python) = python_with_torch("PyTorch's workers on our server") else { return };
+    let Some(python) = python_with(&[], "PyTorch's workers on our server") else { return };
     let server = server(Options::default());
     let port = server.local_addr().port().to_string();
     let start = |rank: i32| Python::start(&python, WAITS_FOR_WORKERS, &[port.clone(), rank.to_string()]);
@@ -152,7 +154,7 @@ assert store.queue_pop("for python") == b"item"
 
 #[tokio::test]
 async fn our_client_does_every_operation_on_pytorchs_server() {
-    let Some(python) = python_with_torch("our client on PyTorch's server") else { return };
+    let Some(python) = python_with(&[], "our client on PyTorch's server") else { return };
     let mut server = Python::start(&python, SERVER, &[]);
     let address: SocketAddr = format!("127.0.0.1:{}", server.line()).parse().unwrap();
     let client = client_at(address).await;

@@ -1,8 +1,7 @@
-//! Helpers for tests: a server, a raw connection to it, random messages, and a Python with PyTorch.
+//! Helpers for tests: a server, a raw connection to it and random messages.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::process::Command;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -152,15 +151,4 @@ pub(crate) fn any_reply() -> impl Strategy<Value = (Expect, Reply)> {
             .prop_map(|(before, value)| (Expect::Popped, Reply::Popped { before, value: Some(value) })),
         prop::collection::vec(any_key(), 0..5).prop_map(|keys| (Expect::Keys, Reply::Keys(keys))),
     ]
-}
-
-/// A Python with PyTorch: `$LOCKSTEP_PYTHON`, else `python3`. Prints a line if there is none.
-pub(crate) fn python_with_torch(what: &str) -> Option<String> {
-    let python = std::env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let probe = Command::new(&python).args(["-c", "import torch.distributed"]).output();
-    if probe.is_ok_and(|probe| probe.status.success()) {
-        return Some(python);
-    }
-    println!("not verified here: {what} ({python} has no PyTorch; set LOCKSTEP_PYTHON)");
-    None
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lockstep::data::{DataError, Dataset};
+use lockstep_testkit::python::python_with;
 use lockstep_vision::folder::{ImageFolder, Splits, Why};
 use lockstep_vision::{Normalize, OnBroken, Pictures, Pipeline, Resize, RgbImage, Transformed};
 use tempfile::TempDir;
@@ -93,14 +94,9 @@ fn agrees_with_torchvision_on_classes_and_samples() {
                   s = d.ImageFolder(sys.argv[1])\n\
                   print(','.join(s.classes))\n\
                   for p, c in s.samples: print(f'{os.path.relpath(p, sys.argv[1])} {c}')";
-    let python = std::env::var_os("LOCKSTEP_PYTHON").unwrap_or_else(|| "python3".into());
-    let output = Command::new(python).args(["-c", script]).arg(folder.path()).output();
-    let Some(output) = output.ok().filter(|output| output.status.success()) else {
-        println!(
-            "not verified here: equality with torchvision's ImageFolder; set LOCKSTEP_PYTHON to a Python with torchvision"
-        );
-        return;
-    };
+    let Some(python) = python_with(&["torchvision"], "equality with torchvision's ImageFolder") else { return };
+    let output = Command::new(python).args(["-c", script]).arg(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let set = ImageFolder::open(folder.path()).unwrap();
     let ours = names(&set).into_iter().map(|(name, class)| format!("{name} {class}\n"));
     let ours = format!("{}\n{}", set.classes().join(","), ours.collect::<String>());

@@ -1,26 +1,18 @@
 //! Python's PyTorch under `lockstep run`, with unchanged scripts. Python is LOCKSTEP_PYTHON, otherwise python3; if that
 //! has no torch, the tests print that this was not verified.
 
-use std::env;
 use std::process::Command;
 
+use lockstep_testkit::python::python_with;
 use serde_json::Value;
 
 use crate::run::nodes::Job;
-use crate::run::site::{Site, python};
+use crate::run::site::Site;
 use crate::running::Running;
 
 /// The Python with torch, if there is one.
 pub(crate) fn with_torch() -> Option<String> {
-    let python = env::var("LOCKSTEP_PYTHON").unwrap_or_else(|_| python().to_owned());
-    let has = Command::new(&python).args(["-c", "import torch.distributed.elastic"]).output();
-    let has = has.is_ok_and(|output| output.status.success());
-    if !has {
-        println!(
-            "not verified here: Python's PyTorch under lockstep run (no torch in {python}; LOCKSTEP_PYTHON names another)"
-        );
-    }
-    has.then_some(python)
+    python_with(&[], "Python's PyTorch under lockstep run")
 }
 
 /// Trains with DDP; all ranks end with the same weights. If an argument names a file, rank 1 fails once and records
