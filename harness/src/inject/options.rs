@@ -10,9 +10,8 @@ use clap::Args;
 use super::series::{Entry, Series};
 use super::soak;
 use crate::exit::{Code, Refused};
-use crate::report::Target;
 use crate::runner::scenario::{Scenario, parse};
-use crate::runner::{SuiteRunner, job_runner, library};
+use crate::runner::{SeriesOptions, SuiteRunner, job_runner, library};
 
 /// Breaks training runs on purpose, and checks that they end with the same bits as an undisturbed run
 #[derive(Args)]
@@ -50,18 +49,11 @@ pub(crate) struct Options {
     /// Continue after a random scenario that failed
     #[arg(long, requires = "soak", conflicts_with_all = ["scenarios", "all"])]
     keep_going: bool,
-    /// Keep the files of all runs in this folder, which must be new or empty; those of failed runs are always kept
-    #[arg(long, value_name = "DIR")]
-    keep: Option<PathBuf>,
     /// Time limit of one run in seconds, instead of the scenarios' own
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
-    /// Another launcher with torchrun's flags, in place of `lockstep run`
-    #[arg(long, value_name = "PROGRAM")]
-    launcher: Option<PathBuf>,
-    /// Write a report: a page (.html), .json, JUnit's .xml, .txt, or JSON on stdout (-); may be repeated
-    #[arg(long = "report", value_name = "FILE")]
-    reports: Vec<Target>,
+    #[command(flatten)]
+    series: SeriesOptions,
 }
 
 impl Options {
@@ -75,10 +67,10 @@ impl Options {
         let entries = self.entries()?;
         let needs_lab =
             entries.iter().any(|entry| entry.scenario.run.program.is_none() && entry.scenario.run.lab.is_none());
-        let runner = job_runner(self.launcher.clone(), self.timeout.map(Duration::from_secs), needs_lab)?;
-        let stdout_is_taken = self.reports.iter().any(Target::is_stdout);
-        let suite = SuiteRunner::open(runner, self.keep.as_deref())?;
-        Series::new(stdout_is_taken, suite).run(entries, self.soak.map(|_| self.keep_going), &self.reports)
+        let runner = job_runner(self.series.launcher.clone(), self.timeout.map(Duration::from_secs), needs_lab)?;
+        let suite = SuiteRunner::open(runner, self.series.keep.as_deref())?;
+        let series = Series::new(self.series.takes_stdout(), suite);
+        series.run(entries, self.soak.map(|_| self.keep_going), &self.series.reports)
     }
 
     fn entries(&self) -> anyhow::Result<Vec<Entry>> {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use clap::Args;
 
 use super::job_run::{JobRunner, LAB, Launcher};
 use super::suite_runner::SuiteRunner;
@@ -11,6 +12,27 @@ use crate::exit::Code;
 use crate::lab_run::program_beside;
 use crate::report::{Case, HostInfo, Report, Screen, Target, Verdict, command_line};
 use lockstep_process::Signals;
+
+/// The options of a command that runs a series of jobs.
+#[derive(Args)]
+pub(crate) struct SeriesOptions {
+    /// Keep the files of all runs in this folder, which must be new or empty; those of failed runs are always kept
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keep: Option<PathBuf>,
+    /// Another launcher with torchrun's flags, in place of `lockstep run`
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) launcher: Option<PathBuf>,
+    /// Write a report: a page (.html), .json, JUnit's .xml, .txt, or JSON on stdout (-); may be repeated
+    #[arg(long = "report", value_name = "FILE")]
+    pub(crate) reports: Vec<Target>,
+}
+
+impl SeriesOptions {
+    /// Returns true if a report goes to stdout.
+    pub(crate) fn takes_stdout(&self) -> bool {
+        self.reports.iter().any(Target::is_stdout)
+    }
+}
 
 /// Settings of all runs.
 ///

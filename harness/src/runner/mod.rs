@@ -14,6 +14,6 @@ pub(crate) mod scenario;
 mod suite_runner;
 
 pub(crate) use case::{case, figures};
-pub(crate) use command::{finish, job_runner, report};
+pub(crate) use command::{SeriesOptions, finish, job_runner, report};
 pub(crate) use job_run::{Launcher, Observed};
 pub(crate) use suite_runner::{ScenarioOutcome, SuiteRunner};

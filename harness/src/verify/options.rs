@@ -1,6 +1,5 @@
 //! The command: its options, and what it does.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
@@ -9,8 +8,8 @@ use super::labs::VerifiedLab;
 use super::series::Series;
 use crate::exit::{Code, Refused};
 use crate::lab_run::program_beside;
-use crate::report::{Case, Screen, Target, counts};
-use crate::runner::{SuiteRunner, finish, job_runner, report};
+use crate::report::{Case, Screen, counts};
+use crate::runner::{SeriesOptions, SuiteRunner, finish, job_runner, report};
 
 /// Runs the labs and checks what each promises
 #[derive(Args)]
@@ -21,18 +20,11 @@ pub(crate) struct Options {
     /// Ranks of the runs with several
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
     nprocs: u16,
-    /// Keep the files of all runs in this folder, which must be new or empty; those of failed runs are always kept
-    #[arg(long, value_name = "DIR")]
-    keep: Option<PathBuf>,
     /// Time limit of one run in seconds
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
-    /// Another launcher with torchrun's flags, in place of `lockstep run`
-    #[arg(long, value_name = "PROGRAM")]
-    launcher: Option<PathBuf>,
-    /// Write a report: a page (.html), .json, JUnit's .xml, .txt, or JSON on stdout (-); may be repeated
-    #[arg(long = "report", value_name = "FILE")]
-    reports: Vec<Target>,
+    #[command(flatten)]
+    series: SeriesOptions,
 }
 
 impl Options {
@@ -48,14 +40,14 @@ impl Options {
             })?;
         }
         let (begin, started) = (Instant::now(), SystemTime::now());
-        let runner = job_runner(self.launcher.clone(), Some(Duration::from_secs(self.timeout)), false)?;
+        let runner = job_runner(self.series.launcher.clone(), Some(Duration::from_secs(self.timeout)), false)?;
         let launcher = runner.launcher.clone();
-        let suite = SuiteRunner::open(runner, self.keep.as_deref())?;
+        let suite = SuiteRunner::open(runner, self.series.keep.as_deref())?;
         let mut series = Series {
             suite,
             launcher,
             ranks: usize::from(self.nprocs),
-            screen: Screen::new(self.reports.iter().any(Target::is_stdout)),
+            screen: Screen::new(self.series.takes_stdout()),
         };
         let cases = programs.into_iter().map(|(program, lab)| series.verify(&lab, program));
         let cases = cases.collect::<anyhow::Result<Vec<_>>>()?;
@@ -63,6 +55,6 @@ impl Options {
         let report = report("Lockstep verify", started, begin.elapsed(), cases);
         let verdicts: Vec<_> = report.cases.iter().map(Case::verdict).collect();
         screen.line(format!("labs: {} in {:.1} s", counts(&verdicts), report.took.as_secs_f64()));
-        finish(&screen, suite, &report, &self.reports)
+        finish(&screen, suite, &report, &self.series.reports)
     }
 }
