@@ -15,10 +15,12 @@ mod log_dir;
 mod logs;
 mod nodes;
 mod program;
+mod rendezvous;
 mod signals;
 mod template;
 #[cfg(test)]
 pub(crate) mod testing;
+mod values;
 mod worker_env;
 
 pub use endpoint::{DEFAULT_PORT, Endpoint};
@@ -26,10 +28,11 @@ pub use error::ConfigError;
 pub use flags::{Flags, path, switch};
 pub use given::{Env, Given, Source, variable};
 pub use host::{Gpus, HostInfo};
-pub use job::{Backend, Config, Rendezvous, StatusWhen};
+pub use job::{Config, StatusWhen};
 pub use log_dir::{Attempt, LogDir, LogDirError};
 pub use logs::{LogBase, Logs, PrefixWhen, Route, Routes, Std, Streams};
 pub use nodes::Nodes;
 pub use program::{Program, ProgramError};
+pub use rendezvous::{Backend, Rendezvous};
 pub use signals::{Response, Signals, name as signal_name};
 pub use worker_env::{Placement, threads_notice, worker_env};
