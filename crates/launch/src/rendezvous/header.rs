@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::Refusal;
 use super::node::{Job, Node, NodeId};
-use super::round::{RankAssignment, assign_ranks};
+use super::ranks::{RankAssignment, assign_ranks};
 use super::state::{Cause, Closing, Lost, Member, Refused, RoundPhase, SCHEMA, State};
 
 /// Number of node ids per page.
