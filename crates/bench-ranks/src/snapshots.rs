@@ -1,6 +1,6 @@
 //! A snapshot between two training steps: what it costs the step, how long it takes until it is on disk, and to read it again.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};

@@ -1,7 +1,7 @@
 //! The command: its options, and the scenarios that they select.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use lockstep_process::{Left, Orphan, Signal, Workers, signal_name};
 use tokio::time::timeout;
 
-use super::run::{Agent, at};
+use super::state::Agent;
 use super::state_machine::Event;
-use super::waits;
+use super::waits::{self, at};
 use super::workers::Clearing;
 use crate::output::Outputs;
 

@@ -13,7 +13,6 @@ use tcpstore::{Client, ClientOptions, Error, Kind, Server};
 use tokio::time::{Instant, timeout};
 
 use super::master::{Master, host_on};
-use super::node::hostname;
 
 /// How long to wait for a missing store before the first message, and between messages.
 const QUIET: Duration = Duration::from_secs(5);
@@ -191,4 +190,9 @@ pub(super) async fn name_for(interface: IpAddr, hostname: &str) -> String {
     let leads_there =
         found.is_ok_and(|found| found.is_ok_and(|found| found.iter().any(|address| address.ip() == interface)));
     if leads_there { hostname.to_owned() } else { interface.to_string() }
+}
+
+/// The name of this machine.
+pub(super) fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -1,32 +1,22 @@
 //! The facts for the verdict on a failure, collected when they can be seen: before the workers start, at the first failure, and when
 //! all workers have ended.
 
-use std::time::Duration;
-
-use lockstep_events::AgentEvent;
-use lockstep_process::Standstill;
-
-use super::workers::{Context, Current};
-use crate::rendezvous::{Closing, RootCause};
-use crate::report::{Failure, first_failure};
-use crate::verdict::{self, AtStart, Class, Elsewhere, Evidence, LaunchFailure, Standing, Verdict};
-
-/// A node whose worker failed by itself has ended the job by then, unless its workers take long to end.
-const PATIENCE: Duration = Duration::from_millis(1500);
+use crate::rendezvous::Closing;
+use crate::verdict::{AtStart, Elsewhere, Evidence, LaunchFailure, Standing, Verdict};
 
 /// What was seen in the current attempt.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    at_start: AtStart,
+    pub(super) at_start: AtStart,
     /// Workers that stood still at the first failure. Those in the kernel may only have waited for a disk, unless they
     /// still do when they are killed.
-    standing: Option<Vec<Standing>>,
+    pub(super) standing: Option<Vec<Standing>>,
     /// Set then.
-    confirmed: bool,
+    pub(super) confirmed: bool,
     /// Another node's verdict, which ended the job.
     pub(super) elsewhere: Option<Elsewhere>,
     /// This node's own, once all workers have ended; `None` if none of them failed.
-    evidence: Option<Evidence>,
+    pub(super) evidence: Option<Evidence>,
     /// The verdict, once all workers have ended.
     pub(super) verdict: Option<Verdict>,
     /// The stacks of the workers that were alive when one had waited in vain, for the report.
@@ -60,132 +50,4 @@ impl Facts {
             message: root.message.clone(),
         });
     }
-}
-
-impl Current {
-    /// At the first failure: looks at the workers that are alive.
-    pub(super) fn look_at_living(&mut self) {
-        if self.facts.standing.is_none() {
-            let dead = |worker: usize| self.deaths.iter().any(|death| death.died.index == worker);
-            let living = self.pids.iter().enumerate().filter(|(worker, _)| !dead(*worker));
-            let standing = verdict::standing(living.map(|(worker, pid)| (self.rank_of(worker), *pid)));
-            self.facts.standing = Some(standing);
-        }
-    }
-
-    /// When workers are killed, because they have not ended: looks again at those that waited in the kernel.
-    pub(super) fn look_again(&mut self) {
-        let waits = |pid: u32| Standstill::of(pid as i32).is_some_and(|at| at.in_kernel());
-        if let Some(standing) = &mut self.facts.standing {
-            standing.retain(|standing| !standing.at.in_kernel() || waits(standing.pid));
-            self.facts.confirmed = true;
-        }
-    }
-
-    /// A worker that SIGKILL has not ended, and where it stands.
-    pub(super) fn describe_stuck(&self, worker: usize) -> String {
-        let pid = self.pids.get(worker).copied().unwrap_or_default();
-        let at = Standstill::of(pid as i32).map_or_else(|| "why is not known".to_owned(), |at| at.to_string());
-        let rank = self.rank_of(worker);
-        format!("rank {rank} (local rank {worker}, pid {pid}) cannot be killed and is given up: {at}")
-    }
-
-    /// When all workers have ended: gathers the evidence and makes the verdict. Before a restart only what takes no time is gathered.
-    pub(super) fn judge(&mut self, context: &Context<'_>, restarts_left: u32) {
-        let search = restarts_left == 0;
-        self.facts.evidence =
-            first_failure(&self.failures).map(|first| self.evidence(context, &self.failures, first, search));
-        self.decide();
-    }
-
-    /// Makes the verdict from the evidence and from what another node has said.
-    pub(super) fn decide(&mut self) {
-        let elsewhere = self.facts.elsewhere.clone();
-        self.facts.verdict = match (first_failure(&self.failures), &mut self.facts.evidence) {
-            (Some(first), Some(evidence)) => {
-                evidence.elsewhere = elsewhere;
-                verdict::judge(&self.failures, first, evidence)
-            }
-            _ => elsewhere.as_ref().map(Verdict::from),
-        };
-    }
-
-    /// Writes the verdict into the event file.
-    pub(super) fn record_verdict(&self, context: &Context<'_>) {
-        if let Some(verdict) = &self.facts.verdict {
-            context.events.emit(&AgentEvent::Verdict(verdict.record()));
-        }
-    }
-
-    /// The verdict as far as it is known while other workers are alive.
-    pub(super) fn provisional(&self, context: &Context<'_>) -> Option<Verdict> {
-        let failures = self.collect_failures(context);
-        let first = first_failure(&failures)?;
-        verdict::judge(&failures, first, &self.evidence(context, &failures, first, false))
-    }
-
-    /// Prints the verdict before the report, which comes when all workers have ended: once in an attempt.
-    pub(super) fn say_provisional(&mut self, context: &Context<'_>, verdict: Option<Verdict>) {
-        self.verdict_at = None;
-        if let Some(verdict) = verdict.filter(|_| !std::mem::replace(&mut self.verdict_said, true)) {
-            context.say(&format!("provisional {verdict}"));
-        }
-    }
-
-    fn evidence(&self, context: &Context<'_>, failures: &[Failure], first: usize, search: bool) -> Evidence {
-        let master_port = self.formed.as_ref().map(|(_, master)| master.port);
-        let seen = self.seen(context, failures[first].death.rank);
-        verdict::gather(&self.facts.at_start, failures, master_port, search, seen)
-    }
-
-    /// What this agent itself has seen of the workers, when this rank was the first that failed.
-    fn seen(&self, context: &Context<'_>, first_rank: usize) -> Evidence {
-        let before = self.deaths.iter().take_while(|death| self.rank_of(death.died.index) != first_rank);
-        let returned = before.filter(|death| death.died.exit.success()).map(|death| self.rank_of(death.died.index));
-        let stands = |standing: &&Standing| self.facts.confirmed || !standing.at.in_kernel();
-        Evidence {
-            host: context.hostname.clone(),
-            command: command(context),
-            ranks: (0..self.pids.len()).map(|worker| self.rank_of(worker)).collect(),
-            returned: returned.collect(),
-            standing: self.facts.standing.iter().flatten().filter(stands).cloned().collect(),
-            elsewhere: self.facts.elsewhere.clone(),
-            ..Evidence::default()
-        }
-    }
-
-    /// How long to wait for another node's verdict before this node ends the job: only if this node's own failure is a
-    /// consequence.
-    pub(super) fn patience(&self, context: &Context<'_>) -> Duration {
-        let seeks = self.facts.verdict.as_ref().is_some_and(|verdict| verdict.class.is_consequence());
-        if seeks && context.config.nodes.max > 1 { PATIENCE } else { Duration::ZERO }
-    }
-
-    /// The description of the failed worker that other nodes receive.
-    pub(super) fn root_cause(&self, host: &str) -> Option<RootCause> {
-        let verdict = self.facts.verdict.as_ref();
-        let blamed =
-            verdict.and_then(|verdict| self.failures.iter().find(|failure| failure.death.rank == verdict.rank));
-        let failure = blamed.or(self.failures.first())?;
-        let message = match verdict.filter(|verdict| verdict.class != Class::Unknown) {
-            Some(verdict) if verdict.rank == failure.death.rank => verdict.message(),
-            Some(verdict) => format!("rank {}: {}", verdict.rank, verdict.message()),
-            None => failure.traceback().lines().last().unwrap_or_default().to_owned(),
-        };
-        Some(RootCause {
-            rank: failure.death.rank,
-            local_rank: failure.death.local_rank,
-            host: host.to_owned(),
-            pid: failure.death.pid,
-            exit_code: failure.death.exitcode,
-            message,
-        })
-    }
-}
-
-/// The command line of this node's first worker, which is that of the others but for numbers.
-fn command(context: &Context<'_>) -> Vec<String> {
-    let program = &context.config.program;
-    let words = std::iter::once(program.file.clone()).chain(program.args(0));
-    words.map(|word| word.to_string_lossy().into_owned()).collect()
 }

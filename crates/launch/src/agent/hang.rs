@@ -15,7 +15,7 @@ use lockstep_process::{Signals, Stacks};
 use tokio::sync::mpsc as channel;
 use tokio::time::{Instant, timeout_at};
 
-use super::run::Agent;
+use super::state::Agent;
 use super::workers::{Context, Current};
 use crate::config::Response;
 use crate::report::Failure;

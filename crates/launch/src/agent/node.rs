@@ -12,9 +12,10 @@ use lockstep_process::{Workers, find_program, raise_open_files, signal_name};
 
 use super::batch_job::BatchJob;
 use super::disconnect_monitor::DisconnectMonitor;
+use super::endpoint::hostname;
 use super::live_status::LiveStatus;
 use super::membership::{Limits, Membership};
-use super::run::Agent;
+use super::state::Agent;
 use super::state_machine::{Outcome, StateMachine};
 use super::waits::{self, SignalStream};
 use super::workers::{self, Context, Current};
@@ -75,11 +76,6 @@ fn start(config: &Config) -> anyhow::Result<Ended> {
     // A name service that does not answer must not delay the exit.
     runtime.shutdown_background();
     ended
-}
-
-/// The name of this machine.
-pub(super) fn hostname() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// A signal ended the launcher before there was a job.

@@ -1,24 +1,17 @@
 //! The agent's event loop: waits for everything that can happen in one place, turns it into an event, and carries out
 //! the actions that the state machine returns. The decisions are in [`super::state_machine`].
 
-use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use lockstep_events::AgentEvent;
-use lockstep_process::{Died, Signal, Workers};
-use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
-use tokio::time::{sleep_until, timeout};
+use lockstep_process::{Died, Signal};
+use tokio::time::timeout;
 
-use super::batch_job::BatchJob;
-use super::diagnostic_input;
-use super::disconnect_monitor::DisconnectMonitor;
-use super::live_status::LiveStatus;
-use super::membership::{Command, Membership, News};
-use super::state_machine::{Action, Event, Outcome, Restart, StateMachine, has_saved};
-use super::waits::{self, SignalStream};
-use super::workers::{Clearing, Context, Current, Death};
+use super::membership::{Command, News};
+use super::state::Agent;
+use super::state_machine::{Action, Event, Outcome, Restart, has_saved};
+use super::waits::{self, at};
+use super::workers::{Clearing, Death};
 use crate::rendezvous::{Barrier, Change};
 
 /// How long SIGKILL may take. A worker that is alive after that waits in the kernel, perhaps for ever.
@@ -26,36 +19,6 @@ const DEATH: Duration = Duration::from_secs(10);
 
 /// How long the rendezvous may wait for the same thing before the agent prints it.
 const QUIET: Duration = Duration::from_secs(3);
-
-/// Everything that the loop needs.
-pub(super) struct Agent<'a> {
-    pub(super) context: Context<'a>,
-    pub(super) machine: StateMachine,
-    pub(super) workers: Workers,
-    /// Readable when `workers` have something to report.
-    pub(super) ready: AsyncFd<OwnedFd>,
-    pub(super) membership: Membership,
-    /// The scheduler's job, if any.
-    pub(super) batch: BatchJob,
-    /// Only where this agent hosts the store.
-    pub(super) disconnect_monitor: Option<DisconnectMonitor>,
-    pub(super) signals: SignalStream,
-    /// What is known about the rendezvous endpoint, for error messages.
-    pub(super) diagnostic_input: diagnostic_input::DiagnosticInput,
-    /// Only on a terminal.
-    pub(super) status: Option<LiveStatus>,
-    /// What the rendezvous waits for, as text.
-    pub(super) reasons: watch::Receiver<String>,
-    /// When the reason is printed, unless it has changed by then.
-    pub(super) say_reason_at: Option<Instant>,
-    pub(super) current: Current,
-    /// An event that is already known and handled next.
-    pub(super) pending: Option<Event>,
-    /// Signals that came while stacks were read; they are handled after the death that was looked into.
-    pub(super) held: VecDeque<i32>,
-    /// The last signal that asked for the end, and when it came first.
-    pub(super) asked: Option<(i32, Instant)>,
-}
 
 impl Agent<'_> {
     /// Runs the job on this node until it ends.
@@ -327,18 +290,6 @@ impl Agent<'_> {
         let round = self.current.formed.as_ref().map(|(round, _)| round);
         let status = self.status.as_mut()?;
         Some(status.show(&self.machine, self.context.config.max_restarts, round))
-    }
-
-    pub(super) fn say(&self, line: &str) {
-        self.context.say(line);
-    }
-}
-
-/// Sleeps until this time; for ever if it is `None`.
-pub(super) async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time.into()).await,
-        None => std::future::pending().await,
     }
 }
 

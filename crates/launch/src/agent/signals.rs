@@ -6,7 +6,7 @@ use lockstep_contract::wish::{REPETITION, SAVE_AND_END};
 use lockstep_events::AgentEvent;
 use lockstep_process::{Signal, signal_name};
 
-use super::run::Agent;
+use super::state::Agent;
 use super::state_machine::Event;
 use crate::config::Response;
 

@@ -3,13 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockstep_process::{Died, Left, Swept, Workers, not_ignored, signal_name};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{sleep_until, timeout, timeout_at};
 
 use crate::config::{Response, Signals};
 
@@ -107,6 +107,14 @@ impl SignalStream {
                 return signal;
             }
         }
+    }
+}
+
+/// Sleeps until this time; for ever if it is `None`.
+pub(super) async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }
 

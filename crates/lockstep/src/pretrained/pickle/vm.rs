@@ -5,6 +5,7 @@ mod objects;
 use std::collections::HashMap;
 
 use super::atoms::{bytes, integer, number, text};
+use super::globals;
 use super::reader::Reader;
 use super::value::{Id, Pickle, Value};
 use crate::pretrained::error::BadFile;
