@@ -17,10 +17,10 @@ use tch::Device;
 use crate::backend::{Connected, MemberConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, GroupHandle};
+use crate::operation::Lifetime;
 use crate::options::{DebugLevel, GroupOptions};
 use crate::reporter::{Entry, Kind, Reporter};
-use crate::work::Lifetime;
-use crate::{Backend, Rank, Store, WorldSize};
+use crate::{Backend, Rank, Store, WorldSize, in_use};
 
 /// How long a rank that panics waits until its group has been freed.
 const GIVE_UP: Duration = Duration::from_secs(1);
@@ -129,6 +129,7 @@ unsafe impl Send for Freed {}
 
 impl Freed {
     fn free(self, lifetime: &Lifetime, give_up: bool) {
+        in_use::end_abandoned(lifetime);
         if lifetime.is_endless() {
             return;
         }

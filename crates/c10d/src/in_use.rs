@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::work::{Abandoned, Lifetime};
+use crate::operation::{Abandoned, Lifetime};
 
 /// How an operation uses a range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +72,12 @@ fn forget_what_is_over() {
     drop(over);
 }
 
-/// Waits for the dropped operations of a group that is about to be freed. Their memory stays in the table until they
+/// Waits for the dropped operations of a group that is about to be freed, except on NCCL. Their memory stays in the table until they
 /// end.
 pub(crate) fn end_abandoned(group: &Lifetime) {
+    if group.is_nccl() {
+        return;
+    }
     let next = || {
         let of_group = |entry: &mut Entry| {
             let operation = entry.abandoned.take_if(|operation| operation.is_of(group))?;

@@ -15,6 +15,7 @@
 //! | `cuda`, `nccl` | loading libtorch's CUDA libraries and the shim's NCCL part on demand |
 //! | `collectives`, `p2p` | a group's operations |
 //! | `tensors`, `sizes`, `in_use` | checks before an operation gets a tensor |
+//! | `operation` | libtorch's handle of an operation, and how long its group lives |
 //! | `work` | [`Work`]: an operation in progress, which owns its tensors |
 //! | `reducer` | [`Reducer`]: gradient buckets for DDP |
 //! | `floats` | [`Floats`]: a tensor that is written in its own memory |
@@ -40,6 +41,7 @@ mod fused;
 mod group;
 mod in_use;
 mod nccl;
+mod operation;
 mod options;
 mod own_thread;
 mod p2p;

@@ -1,19 +1,18 @@
 //! Work: an operation in progress that owns its tensors until `wait` returns them.
 
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tch::Tensor;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::ffi::{self, Exception, Status, WorkHandle};
 use crate::group::Inner;
-use crate::in_use::{self, InUse};
+use crate::in_use::InUse;
+use crate::operation::{Abandoned, Handle, Lifetime};
 use crate::reporter::{Entry, Kind};
-use crate::{Backend, Rank, pace};
+use crate::{Rank, pace};
 
 /// A group's operation from start to end: the facts for an error message, and the entry in the rank's report.
 #[derive(Debug)]
@@ -128,123 +127,8 @@ impl Drop for Running {
         if let Some((handle, memory)) = self.take()
             && self.kind == Kind::Collective
         {
-            memory.until_over(Abandoned { handle: Some(handle), group: self.group.clone() });
+            memory.until_over(Abandoned::new(handle, self.group.clone()));
         }
-    }
-}
-
-/// A collective whose `Work` has been dropped.
-#[derive(Debug)]
-pub(crate) struct Abandoned {
-    handle: Option<Handle>,
-    group: Lifetime,
-}
-
-impl Abandoned {
-    pub(crate) fn is_over(&self) -> bool {
-        self.handle.as_ref().is_none_or(Handle::is_completed)
-    }
-
-    pub(crate) fn is_of(&self, group: &Lifetime) -> bool {
-        self.group == *group
-    }
-
-    /// Waits for the operation, up to its own timeout.
-    pub(crate) fn end(mut self) {
-        self.wait(None);
-    }
-
-    /// The memory of a failed operation is never freed: Gloo's thread may still use it.
-    fn wait(&mut self, timeout: Option<Duration>) {
-        if let Some(handle) = self.handle.take()
-            && let Err(exception) = handle.wait(timeout)
-        {
-            self.group.end_after(&Error::new(String::new(), exception));
-            std::mem::forget(handle);
-        }
-    }
-}
-
-impl Drop for Abandoned {
-    /// The operation has ended, so the wait returns immediately.
-    fn drop(&mut self) {
-        self.wait(Some(Duration::from_millis(1)));
-    }
-}
-
-/// Whether a group may be freed when it has no users; shared with its dropped operations.
-///
-/// After a timeout Gloo has closed all connections, but its thread may still use memory that belongs to the group. Such
-/// a group lives until the process exits.
-#[derive(Clone, Debug)]
-pub(crate) struct Lifetime {
-    endless: Arc<AtomicBool>,
-    backend: Backend,
-}
-
-impl Lifetime {
-    pub(crate) fn new(backend: Backend) -> Self {
-        Lifetime { endless: Arc::default(), backend }
-    }
-
-    /// An operation of the group has failed with this error.
-    fn end_after(&self, error: &Error) {
-        if self.backend == Backend::Gloo && error.kind() == ErrorKind::Timeout {
-            self.endless.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Waits for the dropped operations of the group, and returns true if the group must not be freed.
-    pub(crate) fn is_endless(&self) -> bool {
-        if !self.backend.is_nccl() {
-            in_use::end_abandoned(self);
-        }
-        self.endless.load(Ordering::Relaxed)
-    }
-}
-
-impl PartialEq for Lifetime {
-    /// Two handles are equal if they belong to the same group.
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.endless, &other.endless)
-    }
-}
-
-#[derive(Debug)]
-struct Handle(NonNull<WorkHandle>);
-
-// SAFETY: c10d::Work guards its state with a mutex and may be waited for from any thread; the handle has one owner.
-unsafe impl Send for Handle {}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        // SAFETY: the handle came from the shim and is freed once; c10d keeps everything that an unfinished operation needs.
-        unsafe { ffi::lc_work_free(self.0.as_ptr()) };
-    }
-}
-
-impl Handle {
-    fn wait(&self, timeout: Option<Duration>) -> Result<(), Exception> {
-        let timeout_ms = timeout.map_or(0, crate::store::millis);
-        // SAFETY: the handle is alive, and only its one owner waits.
-        unsafe { ffi::lc_work_wait(self.0.as_ptr(), timeout_ms) }.check()
-    }
-
-    /// The rank that sent the message, after a successful wait.
-    fn source(&self) -> Result<usize, Exception> {
-        let mut source = -1;
-        // SAFETY: the handle is alive and `source` may be written.
-        unsafe { ffi::lc_work_source_rank(self.0.as_ptr(), &mut source) }.check()?;
-        let unknown = || Exception { kind: ffi::Kind::Other, message: format!("a message came from rank {source}") };
-        usize::try_from(source).map_err(|_| unknown())
-    }
-
-    /// Handles without a status (Gloo's sends and receives) are queried by waiting.
-    fn is_completed(&self) -> bool {
-        let mut completed = false;
-        // SAFETY: the handle is alive and `completed` may be written.
-        let status = unsafe { ffi::lc_work_is_completed(self.0.as_ptr(), &mut completed) };
-        status.check().is_ok() && completed
     }
 }
 
@@ -288,7 +172,7 @@ impl Pending {
         match result.is_err() {
             // The wait expired before the operation ended, so the operation continues.
             true if running.kind == Kind::Collective && !handle.is_completed() => {
-                memory.until_over(Abandoned { handle: Some(handle), group: running.group.clone() })
+                memory.until_over(Abandoned::new(handle, running.group.clone()))
             }
             true => std::mem::forget(handle),
             false => drop(memory),
