@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use lockstep_contract::scheduler::Task;
 
+use super::taken::REQUIRED;
 use super::{EnvError, Taken, read, taken};
 use crate::{LocalRank, Rank, WorldSize};
 
@@ -16,9 +17,6 @@ pub const LAUNCHER_VARIABLES: [&str; 3] = ["RANK", "WORLD_SIZE", "TORCHELASTIC_R
 
 /// The variables in which Slurm (sbatch(1)), Open MPI (mpirun(1)) and MPICH's Hydra pass the number of a job's processes.
 const TASKS: [&str; 3] = ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
-
-pub(super) const REQUIRED: [&str; 6] =
-    ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
 
 /// A worker's place in its job, as `lockstep run`, torchrun or [`crate::spawn()`] pass it.
 ///

@@ -5,8 +5,11 @@ use std::fmt;
 
 use lockstep_contract::scheduler::{Allocation, Number, Read, Task, TaskError};
 
-use super::launch_env::REQUIRED;
 use crate::spawn::HANDSHAKE;
+
+/// What every launcher sets.
+pub(super) const REQUIRED: [&str; 6] =
+    ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
 
 /// A variable that no launcher set, with the value that MPI's launcher or Slurm gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,11 @@
 //! of a seed are the same bytes on every machine.
 
 use super::glyphs::{Glyph, Stroke};
-use super::set::{PIXELS, SIDE};
 use crate::data::rng::KeyedRng;
+
+/// Pixels along each side of a picture, as in MNIST.
+pub const SIDE: usize = 28;
+pub(super) const PIXELS: usize = SIDE * SIDE;
 
 /// The number of line segments that approximate the curve between two points of a stroke.
 const PIECES: usize = 6;

@@ -7,4 +7,5 @@ mod draw;
 mod glyphs;
 mod set;
 
-pub use set::{Digits, SIDE};
+pub use draw::SIDE;
+pub use set::Digits;

@@ -4,13 +4,10 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::{draw, glyphs};
+use super::draw::{self, PIXELS, SIDE};
+use super::glyphs;
 use crate::data::mnist::{Mnist, Split};
 use crate::data::rng::KeyedRng;
-
-/// Pixels along each side of a picture, as in MNIST.
-pub const SIDE: usize = 28;
-pub(super) const PIXELS: usize = SIDE * SIDE;
 
 /// Keep the random streams of labels and pictures apart.
 const LABELS: u64 = u64::from_be_bytes(*b"dglabels");
