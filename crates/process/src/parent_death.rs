@@ -26,7 +26,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
 
-use super::{agent_id, helper, open_files, program};
+use super::{agent_id, helper_command, open_files, program};
 
 /// The name of the subcommand.
 pub const DIES_WITH_PARENT: &str = "dies-with-parent";
@@ -54,7 +54,7 @@ pub fn die_with_parent(parent: i32) -> io::Result<bool> {
 }
 
 fn command(form: String, program: &OsStr) -> Command {
-    let mut command = helper::command();
+    let mut command = helper_command::command();
     command.arg(DIES_WITH_PARENT).arg(getpid().as_raw_pid().to_string()).arg(form).arg(program);
     command
 }

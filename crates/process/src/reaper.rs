@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal};
 
 use super::Process;
 use super::agent_id::AgentId;
-use super::helper;
+use super::helper_command;
 use super::proc::Stat;
 
 /// The name of the subcommand.
@@ -181,7 +181,7 @@ fn spawn(id: AgentId, messages: &[Message]) -> io::Result<(Process, UnixStream)>
     ours.set_nonblocking(true)?;
     let bytes: Vec<u8> = messages.iter().flat_map(Message::to_bytes).collect();
     (&ours).write_all(&bytes)?;
-    let mut command = helper::command();
+    let mut command = helper_command::command();
     command.arg0("job-reaper").arg(REAPER).arg(id.to_string()).stdin(OwnedFd::from(theirs));
     Ok((Process::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?, ours))
 }
