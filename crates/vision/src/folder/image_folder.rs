@@ -2,12 +2,12 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{DecodedCache, decode, walk};
+use super::walk::{self, Sample, Skipped};
+use super::{DecodedCache, decode};
 use crate::{Pictures, RgbImage};
 use lockstep::data::DataError;
 
@@ -19,48 +19,6 @@ pub struct ImageFolder {
     samples: Vec<Sample>,
     skipped: Vec<Skipped>,
     cache: Option<Arc<DecodedCache>>,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct Sample {
-    pub(super) path: PathBuf,
-    pub(super) class: usize,
-    /// The file's length when the folder was opened.
-    pub(super) bytes: u64,
-}
-
-/// A file or folder that was skipped.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Skipped {
-    /// Its path.
-    pub path: PathBuf,
-    /// The reason.
-    pub why: Why,
-}
-
-/// Why a file or folder is not a sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Why {
-    /// Its name begins with a dot.
-    Hidden,
-    /// A file next to the class folders.
-    OutsideOfClasses,
-    /// Its name has the extension of a picture format that torchvision reads but this crate does not.
-    OtherFormat,
-    /// Its name does not have a picture's extension.
-    NotAPicture,
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Why::Hidden => "with a hidden name",
-            Why::OutsideOfClasses => "next to the class folders",
-            Why::OtherFormat => "of a format that is not read here",
-            Why::NotAPicture => "without a picture's name",
-        })
-    }
 }
 
 impl ImageFolder {

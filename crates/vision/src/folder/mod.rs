@@ -20,5 +20,6 @@ mod walk;
 
 pub use cache::DecodedCache;
 pub use decode::{MAX_BYTES, MAX_PIXELS, decode};
-pub use image_folder::{ImageFolder, Skipped, Why};
+pub use image_folder::ImageFolder;
 pub use splits::Splits;
+pub use walk::{Skipped, Why};

@@ -1,7 +1,9 @@
 //! The surroundings of a thing: two surfaces that meet at a horizon, blotches, and the light.
 
-use super::things::Colour;
 use lockstep::data::rng::KeyedRng;
+
+/// Red, green and blue, 0 to 255.
+pub(super) type Colour = [u8; 3];
 
 /// A kind of surroundings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

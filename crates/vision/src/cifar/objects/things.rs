@@ -4,7 +4,7 @@
 
 use Paint::{Body, Dark, Glass, Light, Trim};
 
-use super::scene::Theme;
+use super::scene::{Colour, Theme};
 
 /// The colour of a part.
 #[derive(Clone, Copy)]
@@ -32,8 +32,6 @@ use Outline::{Area, Oval};
 
 pub(super) type Part = (Paint, Outline);
 pub(super) type View = &'static [Part];
-/// Red, green and blue, 0 to 255.
-pub(super) type Colour = [u8; 3];
 
 /// A kind of things.
 pub(super) struct Thing {
