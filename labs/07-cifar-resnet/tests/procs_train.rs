@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::fs;
 
-use common::{job_with, lab, new_job, numbers, quick, tensors, text};
+use common::{job_with, new_job, numbers, quick, tensors, text};
 use lockstep::data::Split;
 use lockstep::events::Event;
 use lockstep_contract::fault::{Act, SavePhase};
