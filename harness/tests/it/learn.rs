@@ -162,28 +162,6 @@ fn prints_the_compilers_first_error() {
 }
 
 #[test]
-fn reports_a_class_with_each_submission() {
-    let checkout = Checkout::new();
-    let Some(program) = answers() else { return };
-    checkout.cargo(Ok(&program));
-    let solution = repository().join("labs/02-spawn-ddp/solution/src");
-    copy(&solution, &checkout.path("class/ann/ex-02/src"));
-    copy(&solution, &checkout.path("class/bob/labs/02-spawn-ddp/exercise/src"));
-    fs::remove_file(checkout.path("class/bob/labs/02-spawn-ddp/exercise/src/shard.rs")).unwrap();
-    fs::create_dir_all(checkout.path("class/eve")).unwrap();
-    let reports = ["csv", "json", "xml", "html"].map(|ending| format!("report.{ending}"));
-    let mut args = vec!["grade", "02", "--class", "class"];
-    reports.iter().for_each(|report| args.extend(["--report", report]));
-    let output = checkout.run(&args).code(1).out;
-    assert!(output.contains("✓ shard") && output.contains("✗ shard") && output.contains("eve"), "{output}");
-    let read = |report: &str| fs::read_to_string(checkout.path(report)).unwrap();
-    let rows = read("report.csv");
-    assert!(rows.contains("ann/02,passed,shard") && rows.contains("bob/02,FAILED,shard"), "{rows}");
-    assert!(rows.contains("cannot read src/shard.rs") && rows.contains("bob/02,passed,average"), "{rows}");
-    assert!(reports.iter().all(|report| read(report).contains("eve")));
-}
-
-#[test]
 fn bounds_what_a_hostile_answer_does() {
     let checkout = Checkout::new();
     let outside = checkout.path("outside");

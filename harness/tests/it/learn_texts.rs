@@ -54,16 +54,19 @@ fn shows_a_passed_task_and_one_whose_program_ends_without_an_answer() {
 }
 
 #[test]
-fn shows_the_table_of_a_class() {
+fn shows_the_table_of_a_class_and_reports_each_submission() {
     let checkout = Checkout::new();
     let Some(program) = answers() else { return };
     checkout.cargo(Ok(&program));
     let solution = crate::learn::repository().join("labs/02-spawn-ddp/solution/src");
     crate::learn::copy(&solution, &checkout.path("class/ann/ex-02/src"));
-    crate::learn::copy(&solution, &checkout.path("class/bob/ex-02/src"));
-    fs::remove_file(checkout.path("class/bob/ex-02/src/shard.rs")).unwrap();
+    crate::learn::copy(&solution, &checkout.path("class/bob/labs/02-spawn-ddp/exercise/src"));
+    fs::remove_file(checkout.path("class/bob/labs/02-spawn-ddp/exercise/src/shard.rs")).unwrap();
     fs::create_dir_all(checkout.path("class/eve")).unwrap();
-    let out = checkout.run(&["grade", "02", "--class", "class", "--seed", "7"]).code(1).out;
+    let reports = ["csv", "json", "xml", "html"].map(|ending| format!("report.{ending}"));
+    let mut args = vec!["grade", "02", "--class", "class", "--seed", "7"];
+    reports.iter().for_each(|report| args.extend(["--report", report]));
+    let out = checkout.run(&args).code(1).out;
     // The last line ends with the time. A kernel without Landlock causes a warning.
     let lines = out.lines().filter(|line| !line.starts_with("warning: "));
     let mut table: Vec<&str> = lines.collect();
@@ -71,4 +74,9 @@ fn shows_the_table_of_a_class() {
     table.extend(counts);
     let _guard = filtered(None);
     insta::assert_snapshot!("grade_class", table.join("\n"));
+    let read = |report: &str| fs::read_to_string(checkout.path(report)).unwrap();
+    let rows = read("report.csv");
+    assert!(rows.contains("ann/02,passed,shard") && rows.contains("bob/02,FAILED,shard"), "{rows}");
+    assert!(rows.contains("cannot read src/shard.rs") && rows.contains("bob/02,passed,average"), "{rows}");
+    assert!(reports.iter().all(|report| read(report).contains("eve")));
 }
