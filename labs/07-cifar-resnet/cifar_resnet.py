@@ -65,7 +65,7 @@ class Cifar(Dataset):
         return normalize(picture / 255, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)), self.labels[index]
 
     def crop_and_flip(self, picture, index):
-        """RandomCrop(32, padding=4) and RandomHorizontalFlip(), drawn anew in each epoch and the same after a resume."""
+        """RandomCrop(32, padding=4) and RandomHorizontalFlip(), drawn again in each epoch and the same after a resume."""
         rng = KeyedRng(self.seed, int.from_bytes(b"augments"), self.epoch, index)
         top, left = rng.below(9), rng.below(9)
         picture = F.pad(picture, (4, 4, 4, 4))[:, top : top + 32, left : left + 32]

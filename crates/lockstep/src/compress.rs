@@ -129,7 +129,7 @@ impl Matrix {
     }
 }
 
-/// The rows and columns of a parameter as a matrix; (0, 0) if it is none.
+/// The rows and columns of a parameter as a matrix; (0, 0) if it has none.
 fn sides(parameter: &Tensor) -> (i64, i64) {
     match parameter.size()[..] {
         [n, _, ..] if n > 0 => (n, parameter.numel() as i64 / n),

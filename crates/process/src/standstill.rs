@@ -1,4 +1,4 @@
-//! Why a process stands still: it is stopped, traced, or waits in the kernel so that not even SIGKILL ends it.
+//! Why a process makes no progress: it is stopped, traced, or waits in the kernel so that not even SIGKILL ends it.
 
 use std::fmt;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::proc::{Stat, Status, threads};
 
-/// Why a process stands still.
+/// Why a process makes no progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standstill {
     /// `T`, `t` or `D`, as in proc_pid_stat(5).

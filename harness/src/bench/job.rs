@@ -204,9 +204,9 @@ impl<'a> Job<'a> {
     /// # Errors
     /// It is not there.
     pub(super) fn tell(&mut self, line: &str) -> anyhow::Result<()> {
-        let told = writeln!(self.rank_0()?.stream, "{line}");
+        let sent = writeln!(self.rank_0()?.stream, "{line}");
         // A rank that has just ended is reported with its reason when its answer is awaited.
-        Ok(told.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })?)
+        Ok(sent.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })?)
     }
 
     fn rank_0(&mut self) -> anyhow::Result<&mut Connection> {

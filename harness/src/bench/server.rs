@@ -26,7 +26,7 @@ print(store.port, flush=True)
 sys.stdin.read()
 ";
 /// libtorch asks for the host name of each client that connects, on the thread that serves all clients. Where no name server answers,
-/// the store stands still meanwhile: for a second, not for ten (resolv.conf(5)).
+/// the store is blocked meanwhile: for a second, not for ten (resolv.conf(5)).
 const QUICK_NAMES: &str = "timeout:1 attempts:1";
 /// How long a server may take to end when its standard input is closed.
 const GRACE: Duration = Duration::from_secs(5);

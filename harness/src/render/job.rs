@@ -26,7 +26,7 @@ pub(crate) struct Wish {
     /// What the job is called [default: the program's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// An array of so many tasks, numbered from 0; Slurm and PBS
+    /// An array of this many tasks, numbered from 0; Slurm and PBS
     #[arg(long, value_name = "TASKS", value_parser = clap::value_parser!(u32).range(1..))]
     array: Option<u32>,
     /// Copy this file or folder to each node's own disk first, and unpack it if it is a tar archive; may be repeated

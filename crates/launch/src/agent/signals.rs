@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether `signal` repeats `last`, which came so many milliseconds before.
+    /// Returns true if `signal` repeats `last`, which came this many milliseconds earlier.
     fn after(last: Signal, millis: u64, signal: Signal, response: Response) -> bool {
         let at = Instant::now();
         repeats(Some((last.as_raw(), at)), signal.as_raw(), response, at + Duration::from_millis(millis))

@@ -40,7 +40,7 @@ pub struct Evidence {
     pub elsewhere: Option<Elsewhere>,
 }
 
-/// A worker that stands still.
+/// A worker that makes no progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// Its rank.

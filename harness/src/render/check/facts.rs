@@ -24,7 +24,7 @@ impl Launch<'_> {
         flag(self.words, name)
     }
 
-    /// Whether it has this switch.
+    /// Returns true if it has this switch.
     pub(super) fn has(&self, name: &str) -> bool {
         self.words
             .iter()
@@ -109,7 +109,7 @@ impl Script {
         Some((line, chunks.iter().map(count).sum()))
     }
 
-    /// Whether the job has several nodes, by what it asks for or by what it tells its launcher.
+    /// Returns true if the job has several nodes, by what it asks for or by what it tells its launcher.
     pub(super) fn has_several_nodes(&self) -> bool {
         let launched = || self.launches().iter().any(|launch| launch.nnodes().is_some_and(|nodes| nodes > 1));
         self.nodes().map_or_else(launched, |(_, nodes)| nodes > 1)
@@ -139,7 +139,7 @@ impl Script {
         slurm.or_else(|| Some((self.select()?.0, self.chunk("mpiprocs")?)))
     }
 
-    /// Whether it is meant for GPUs: it says so to the launcher, to a container or to NCCL, or loads CUDA.
+    /// Returns true if it is meant for GPUs: it says so to the launcher, to a container or to NCCL, or loads CUDA.
     pub(super) fn is_for_gpus(&self) -> bool {
         self.launches().iter().any(|launch| launch.workers() == Some("gpu"))
             || self.gpus().is_some()

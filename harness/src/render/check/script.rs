@@ -65,7 +65,7 @@ impl Command {
         flag(&self.words, name)
     }
 
-    /// Whether a flag is there, with a value or without.
+    /// Returns true if a flag is there, with a value or without.
     pub(super) fn has(&self, name: &str) -> bool {
         self.words.iter().any(|word| key(&word.text).0 == name)
     }
