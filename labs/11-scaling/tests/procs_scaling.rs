@@ -148,7 +148,8 @@ fn compressed_gradients_are_smaller_and_the_model_learns_nearly_the_same() {
 #[test]
 fn the_event_file_names_a_straggler() {
     let mut job = Job::new(lab());
-    let steps = ["--samples", "1600", "--epochs", "1", "--batch-size", "8", "--width", "32", "--device", "cpu"];
+    // 75 steps of 200 ms at least: a finding comes after about 10 s.
+    let steps = ["--samples", "1200", "--epochs", "1", "--batch-size", "8", "--width", "32", "--device", "cpu"];
     let ended = job.attempt(2, &[&steps[..], &["--straggler", "200"]].concat());
     assert!(ended.succeeded(), "{}", ended.stderr());
     assert!(ended.stderr().contains("warning: rank 1 on "), "{}", ended.stderr());

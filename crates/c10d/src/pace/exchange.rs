@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -13,8 +14,14 @@ use super::watch::{Reading, Watch};
 use crate::error::Result;
 use crate::{Rank, Store, WorldSize};
 
-/// How often a rank publishes its sums.
-const EVERY: Duration = Duration::from_secs(1);
+/// How often a rank publishes its sums, in milliseconds.
+static PERIOD: AtomicU64 = AtomicU64::new(1000);
+
+/// From now on, ranks of this process that join a job publish their sums this often, instead of once a second, and an interval that is
+/// compared is as much shorter.
+pub fn publish_every(period: Duration) {
+    PERIOD.store(u64::try_from(period.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
 
 /// The value of a rank's key.
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,6 +35,7 @@ struct Published {
 pub(crate) struct Exchange {
     clock: Arc<Clock>,
     host: String,
+    period: Duration,
     due: Instant,
     key: String,
     /// Only on rank 0.
@@ -42,13 +50,15 @@ struct Collects {
 }
 
 impl Exchange {
-    /// Of the rank whose training thread `clock` measures. Nothing is sent before a second has passed.
+    /// Of the rank whose training thread `clock` measures. Nothing is sent before a period has passed.
     pub(crate) fn new(clock: Arc<Clock>, rank: Rank, world: WorldSize) -> Self {
-        let collects = || Collects { keys: world.ranks().map(key).collect(), watch: Watch::default() };
+        let period = Duration::from_millis(PERIOD.load(Ordering::Relaxed));
+        let collects = || Collects { keys: world.ranks().map(key).collect(), watch: Watch::new(period) };
         Exchange {
             clock,
             host: String::new(),
-            due: Instant::now() + EVERY,
+            period,
+            due: Instant::now() + period,
             key: key(rank),
             collects: rank.is_zero().then(collects),
         }
@@ -63,7 +73,7 @@ impl Exchange {
         if now < self.due {
             return Ok(());
         }
-        self.due = now + EVERY;
+        self.due = now + self.period;
         if self.host.is_empty() {
             self.host = hostname();
         }

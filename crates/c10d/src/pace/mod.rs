@@ -15,6 +15,7 @@ mod listener;
 mod watch;
 
 pub use clock::{Timed, loading};
+pub use exchange::publish_every;
 pub use judge::{Cause, Finding};
 pub use listener::listen;
 

@@ -1,10 +1,12 @@
 //! From interval to interval: what holds for a while is reported, at most once in a while, and once more at the end.
 
+use std::time::Duration;
+
 use super::clock::Sums;
 use super::judge::{Finding, Span, judge};
 
-/// An interval has at least this many seconds on each rank: those of three publications.
-const SECONDS: f64 = 2.5;
+/// An interval has at least this many periods on each rank: those of three publications.
+const PERIODS: f64 = 2.5;
 /// And this many waits, since one that straddles its end counts for the wrong one.
 const WAITS: u64 = 8;
 /// The same ranks must be late in this many intervals in a row.
@@ -16,8 +18,10 @@ const AGAIN: f64 = 60.0;
 pub(super) type Reading = Vec<Span>;
 
 /// Compares the ranks' sums as they grow.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Watch {
+    /// The least time of an interval, in seconds.
+    least: f64,
     /// The start of the current interval.
     from: Option<Reading>,
     intervals: usize,
@@ -45,6 +49,11 @@ struct Reported {
 }
 
 impl Watch {
+    /// Sums come once in a period.
+    pub(super) fn new(period: Duration) -> Self {
+        Watch { least: PERIODS * period.as_secs_f64(), from: None, intervals: 0, streak: None, reported: Vec::new() }
+    }
+
     /// Takes the ranks' sums so far; returns what to report now.
     pub(super) fn take(&mut self, now: Reading) -> Option<Finding> {
         let Some(from) = self.from.take().filter(|from| from.len() == now.len()) else {
@@ -52,7 +61,7 @@ impl Watch {
             return None;
         };
         let interval = since(&now, &from);
-        if interval.iter().any(|span| span.sums.wall < SECONDS || span.sums.waits < WAITS) {
+        if interval.iter().any(|span| span.sums.wall < self.least || span.sums.waits < WAITS) {
             self.from = Some(from);
             return None;
         }
@@ -173,7 +182,7 @@ mod tests {
     impl Job {
         fn of(ranks: usize) -> Self {
             let zero = Span { host: "node1".into(), sums: Sums::default() };
-            let mut job = Job { watch: Watch::default(), sums: vec![zero; ranks] };
+            let mut job = Job { watch: Watch::new(Duration::from_secs(1)), sums: vec![zero; ranks] };
             assert_eq!(job.watch.take(job.sums.clone()), None);
             job
         }

@@ -1,4 +1,4 @@
-//! Late ranks, with ranks that really wait: one sleeps 200 ms before each collective, the others do nothing.
+//! Late ranks, with ranks that really wait: one sleeps 100 ms before each collective, the others do nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,10 +9,14 @@ use c10d::pace::{self, Cause, Finding};
 use c10d::{ProcessGroup, ReduceOp};
 use tch::Tensor;
 
+/// A quarter of the usual one, so that a finding comes as much sooner.
+const PERIOD: Duration = Duration::from_millis(250);
+
 /// Runs until something was found, so that its time does not matter: a missing finding ends at the group's timeout.
 fn found_by(world: usize, step: impl Fn(&ProcessGroup) + Send + Sync) -> (Finding, Vec<String>) {
     let (stop, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new((None, Vec::new()))));
     let (found, lines) = (Arc::clone(&stop), Arc::clone(&heard));
+    pace::publish_every(PERIOD);
     pace::listen(move |line, finding| {
         let (first, lines) = &mut *lines.lock().unwrap();
         *first = first.take().or(finding.cloned());
@@ -35,7 +39,7 @@ fn found_by(world: usize, step: impl Fn(&ProcessGroup) + Send + Sync) -> (Findin
 fn names_a_rank_that_sleeps_before_each_collective() {
     let (finding, lines) = found_by(3, |group| {
         if group.rank().get() == 1 {
-            std::thread::sleep(Duration::from_millis(200));
+            std::thread::sleep(Duration::from_millis(100));
         }
     });
     assert_eq!((finding.ranks.as_slice(), finding.cause), (&[1][..], Cause::Other), "{finding}");

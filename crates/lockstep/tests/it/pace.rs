@@ -1,4 +1,4 @@
-//! Late loaders: on one rank, or on all, each batch takes 200 ms.
+//! Late loaders: on one rank, or on all, each batch takes 100 ms.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,6 +12,9 @@ use lockstep::sampler::SequentialSampler;
 use tch::Tensor;
 
 use crate::common::ranks;
+
+/// A quarter of the usual one, so that a finding comes as much sooner.
+const PERIOD: Duration = Duration::from_millis(250);
 
 /// Each batch takes this long.
 struct Slow(Duration);
@@ -32,6 +35,7 @@ impl Dataset for Slow {
 fn found_with(of_rank: impl Fn(usize) -> Duration + Send + Sync) -> Finding {
     let (stop, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
     let (found, first) = (Arc::clone(&stop), Arc::clone(&heard));
+    pace::publish_every(PERIOD);
     pace::listen(move |_, finding| {
         let mut first = first.lock().unwrap();
         *first = first.take().or(finding.cloned());
@@ -54,13 +58,13 @@ fn found_with(of_rank: impl Fn(usize) -> Duration + Send + Sync) -> Finding {
 
 #[test]
 fn names_the_rank_whose_loader_is_slow() {
-    let finding = found_with(|rank| Duration::from_millis(if rank == 2 { 200 } else { 0 }));
+    let finding = found_with(|rank| Duration::from_millis(if rank == 2 { 100 } else { 0 }));
     assert_eq!((finding.ranks.as_slice(), finding.cause), (&[2][..], Cause::Loader), "{finding}");
 }
 
 #[test]
 fn says_that_the_loaders_of_all_ranks_are_slow() {
-    let finding = found_with(|_| Duration::from_millis(200));
+    let finding = found_with(|_| Duration::from_millis(100));
     assert!(finding.ranks.is_empty(), "{finding}");
     assert!(finding.share > 0.5, "{finding}");
 }
