@@ -39,7 +39,7 @@ fn main() -> ExitCode {
             }),
             ("survivors_of_a_backward_pass_name_the_killed_rank", || survivors_name("ddp", "rank 1 did not answer")),
             ("survivors_of_a_killed_rank_leave_no_shared_memory", leaves_no_shared_memory),
-            ("survivors_name_the_lost_rank_at_a_few_moments", || survive(FEW)),
+            ("survivors_name_the_lost_rank_at_a_few_moments", survive_a_few),
             ("soak_at_200_moments", soak),
             ("a_lost_store_host_is_named_by_address", names_the_store),
             ("a_stopped_store_host_does_not_hold_the_others_beyond_their_deadline", survives_a_stopped_host),
@@ -156,9 +156,13 @@ fn free_port() -> u16 {
     (first..32_000).chain(20_000..first).find(is_free).expect("a free port")
 }
 
-/// On every backend.
+/// On every backend, at once: the survivors spend their time on waits that expire.
 fn survivors_name(case: &str, words: &str) {
-    ["gloo", "shm"].into_iter().for_each(|backend| survivors_on(backend, case, words));
+    thread::scope(|scope| {
+        for backend in ["gloo", "shm"] {
+            scope.spawn(move || survivors_on(backend, case, words));
+        }
+    });
 }
 
 fn survivors_on(backend: &'static str, case: &str, words: &str) {
@@ -185,6 +189,15 @@ fn soak() {
 
 /// Moments with 2 to 4 ranks: one is killed twice, returns early, and stops.
 const FEW: [u32; 4] = [8, 1, 0, 35];
+
+/// Two at a time.
+fn survive_a_few() {
+    thread::scope(|scope| {
+        for seeds in FEW.chunks(2) {
+            scope.spawn(|| survive(seeds.iter().copied()));
+        }
+    });
+}
 
 /// Ranks on shared memory lose one at the moments of these seeds.
 fn survive(moments: impl IntoIterator<Item = u32>) {
