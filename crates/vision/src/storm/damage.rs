@@ -1,8 +1,7 @@
 //! The storm's damage: marks on a house that still stands (C2), or the remains of one that collapsed (C4).
 
 use super::house::{self, House, Roof, rectangle};
-use super::paint::{Canvas, Colour, Point, Shape, View, clouds, noise, shade};
-use super::scene::octagon;
+use super::paint::{Canvas, Colour, Point, Shape, View, clouds, noise, octagon, shade};
 use lockstep::data::rng::KeyedRng;
 
 const TARPS: [Colour; 5] =

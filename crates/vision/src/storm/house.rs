@@ -1,7 +1,6 @@
 //! A house: its shape and colours, and how it is painted when undamaged. Its width is 1, its base is at 0, up is negative.
 
-use super::paint::{Canvas, Colour, Point, Shape, View, mix, noise, shade};
-use super::scene::tiles;
+use super::paint::{Canvas, Colour, Point, Shape, View, mix, noise, shade, tiles};
 use lockstep::data::rng::KeyedRng;
 
 const WALLS: [Colour; 8] = [

@@ -198,3 +198,17 @@ pub(super) fn speck(seed: u32, column: i32, row: i32) -> f32 {
     hash = (hash ^ (hash >> 13)).wrapping_mul(0xC2B2_AE35);
     ((hash ^ (hash >> 16)) >> 8) as f32 / 16_777_216.0
 }
+
+/// An approximate ellipse; its edge is rough anyway.
+pub(super) fn octagon((x, y): Point, width: f32, height: f32) -> [Point; 8] {
+    const C: f32 = 0.707;
+    [(1.0, 0.0), (C, C), (0.0, 1.0), (-C, C), (-1.0, 0.0), (-C, -C), (0.0, -1.0), (C, -C)]
+        .map(|(dx, dy)| (x + dx * width, y + dy * height))
+}
+
+/// A different brightness for each cell of a grid with this many columns and rows per unit.
+pub(super) fn tiles(seed: u32, x: f32, y: f32, (columns, rows): (f32, f32)) -> f32 {
+    let row = (y * rows).floor();
+    let shifted = x * columns + if (row * 0.5).floor() * 2.0 == row { 0.0 } else { 0.5 };
+    speck(seed, shifted.floor() as i32, row as i32)
+}

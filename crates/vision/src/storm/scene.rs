@@ -7,7 +7,7 @@ use image::RgbImage;
 
 use super::damage::{self, Damage};
 use super::house::{self, House};
-use super::paint::{Canvas, Colour, Point, Shape, View, clouds, mix, noise, shade, speck};
+use super::paint::{Canvas, Colour, Point, Shape, View, clouds, mix, noise, octagon, shade};
 use lockstep::data::rng::KeyedRng;
 
 /// The horizon, from the centre downwards, in heights of the picture.
@@ -144,18 +144,4 @@ fn develop(canvas: &Canvas, rng: &mut KeyedRng) -> RgbImage {
         let dark = 1.0 - corners * (x * x + y * y);
         std::array::from_fn(|c| (colour[c] * gains[c] * dark - 0.45) * contrast + 0.45 + lift)
     })
-}
-
-/// An approximate ellipse; its edge is rough anyway.
-pub(super) fn octagon((x, y): Point, width: f32, height: f32) -> [Point; 8] {
-    const C: f32 = 0.707;
-    [(1.0, 0.0), (C, C), (0.0, 1.0), (-C, C), (-1.0, 0.0), (-C, -C), (0.0, -1.0), (C, -C)]
-        .map(|(dx, dy)| (x + dx * width, y + dy * height))
-}
-
-/// A different brightness for each cell of a grid with this many columns and rows per unit.
-pub(super) fn tiles(seed: u32, x: f32, y: f32, (columns, rows): (f32, f32)) -> f32 {
-    let row = (y * rows).floor();
-    let shifted = x * columns + if (row * 0.5).floor() * 2.0 == row { 0.0 } else { 0.5 };
-    speck(seed, shifted.floor() as i32, row as i32)
 }
