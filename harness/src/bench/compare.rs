@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::results::{Measure, Results, Side, digits};
+use super::results::{self, Measure, Results, Side, digits};
 use super::shown;
 use super::statistics::{Ratio, Spread};
 use crate::exit::{Code, Refused};
@@ -85,7 +85,7 @@ fn row(before: &Measure, after: &Measure) -> Vec<String> {
     };
     let ratio = Ratio::unpaired(&after_samples, &before_samples);
     let verdict = ratio.as_ref().map_or("–", |ratio| after.unit.word(ratio.shown()));
-    let ratio = ratio.as_ref().map_or_else(|| "–".to_owned(), shown::ratio);
+    let ratio = ratio.as_ref().map_or_else(|| "–".to_owned(), results::ratio);
     vec![after.case.clone(), what, median(&before_samples), median(&after_samples), ratio, verdict.to_owned()]
 }
 

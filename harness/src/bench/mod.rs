@@ -7,7 +7,7 @@
 //! - [`store`] measures stores, each a process ([`server`]).
 //! - [`collectives`] measures collectives, [`ddp`] training steps, [`snapshot`] and [`loader`] what their names say, all in [`ranks`]
 //!   that link libtorch; [`model`] fits the α–β model.
-//! - [`scaling`] measures steps by number of ranks, over the [`nodes`] of a Slurm job too, and fits what scales.
+//! - [`scaling`] measures steps by number of ranks, over the [`nodes`] of a Slurm job too, and [`speed_up`] fits what scales.
 //! - [`trace`] shows when each part of a step happened.
 //! - [`predict`] measures nothing: it computes a step on a cluster.
 //! - [`compare`] reads two files of results.
@@ -32,6 +32,7 @@ mod nodes;
 mod page;
 mod peer;
 mod picture;
+mod place;
 mod predict;
 mod rank;
 mod ranks;
@@ -42,6 +43,7 @@ mod scaling;
 mod server;
 mod shown;
 mod snapshot;
+mod speed_up;
 mod statistics;
 mod store;
 mod trace;

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::results::Results;
-use super::{model, picture, scaling, shown};
+use super::{model, picture, shown, speed_up};
 use crate::report::html::{command, fact, machine, numbers, page, plain};
 
 /// The page.
@@ -16,7 +16,7 @@ pub(super) fn render(results: &Results) -> String {
                 (head(&title, results))
                 @for table in shown::tables(results) { section { (numbers(&table)) } }
                 @if let Some(table) = model::table(results) { section { (numbers(&table)) } }
-                @for table in scaling::tables(results) { section { (numbers(&table)) } }
+                @for table in speed_up::tables(results) { section { (numbers(&table)) } }
             @if !results.not_measured.is_empty() { (not_measured(&results.not_measured)) }
                 section { h3 { "Every round" } (picture::draw(results)) }
             }

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use super::drawing::{Axis, COLOURS, MARGIN, WIDTH, column, dot, extent, frame, stacked, title};
 use super::results::{Measure, Results, Side, Unit};
 use super::statistics::Spread;
-use super::{chart, curve, scaling};
+use super::{chart, curve, speed_up};
 use crate::report::html::{plain, round_up};
 
 /// In pixels: the width of the words at the left; heights of a panel's title, of a line, and of an axis.
@@ -34,7 +34,7 @@ pub(super) fn file(results: &Results) -> String {
 pub(super) fn draw(results: &Results) -> Markup {
     let panels = panels(&results.measures);
     let curves: Vec<&[Measure]> = curves(&results.measures).collect();
-    let charts = scaling::charts(results);
+    let charts = speed_up::charts(results);
     let strips = MARGIN + panels.iter().map(Panel::height).sum::<f64>();
     let below = strips + curve::HEIGHT * curves.len() as f64;
     let height = below + chart::HEIGHT * charts.len() as f64;

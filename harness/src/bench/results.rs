@@ -7,8 +7,8 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::machine::State;
-use super::scaling::Place;
-use super::statistics::Shown;
+use super::place::Place;
+use super::statistics::{Ratio, Shown};
 use crate::checks::grouped;
 use crate::exit::Refused;
 use crate::report::HostInfo;
@@ -205,6 +205,12 @@ impl Unit {
             (Shown::More, Unit::Bytes | Unit::Share) => "more",
         }
     }
+}
+
+/// `0.08 (0.07–0.09)`.
+pub(super) fn ratio(ratio: &Ratio) -> String {
+    let [median, low, high] = [ratio.median, ratio.low, ratio.high].map(digits);
+    format!("{median} ({low}–{high})")
 }
 
 /// Three digits, more only before the decimal point; two of a value below 0.1.

@@ -6,8 +6,8 @@ use std::io::{Write, stderr};
 use anyhow::Context;
 
 use super::machine::State;
+use super::place::Place;
 use super::results::{Measure, Results, Side, Unit};
-use super::scaling::Place;
 
 /// What is measured: cases, and what this machine cannot measure.
 #[derive(Default)]

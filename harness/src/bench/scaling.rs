@@ -1,57 +1,26 @@
 //! `lockstep bench scaling`: how a training step under DDP scales with the number of ranks, for the same work and for work that grows.
 //!
 //! Strong scaling: all ranks together have the samples that one rank had. Weak: each has as many as one rank had. The tables of speed-up
-//! and of what was fitted are made from the results ([`tables`]), so that a file of results has them too.
-
-mod tables;
+//! and of what was fitted are made from the results ([`super::speed_up`]), so that a file of results has them too.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use lockstep_contract::bench::{Model, StepAnswer, StepOrder};
 use lockstep_contract::scheduler::Allocation;
-use serde::{Deserialize, Serialize};
 
 use super::ddp::{case, exposed, model, programs, sides_of};
 use super::frame::Frame;
 use super::launcher::{Launcher, Shape};
 use super::machine::rank_labels;
 use super::nodes::{Nodes, Span, numbers};
+use super::place::{ALONE, BUCKET, EXPOSED, Mode, ONE, Place, STEP};
 use super::ranks::{Backends, Ranks};
 use super::results::Unit::{Bytes, Seconds};
 use super::rounds::{Case, Contestant, Plan, Quantity};
 use crate::exit::{Code, Refused};
 use crate::report::{HostInfo, count};
-
-pub(super) use tables::{charts, tables};
-
-const STEP: &str = "step";
-const EXPOSED: &str = "exposed communication";
-const ALONE: &str = "all-reduces alone";
-const ONE: &str = "one all-reduce";
-const BUCKET: &str = "its bytes";
-
-/// What grows with the number of ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Mode {
-    /// Nothing: the same samples are shared by more ranks
-    Strong,
-    /// The samples: each rank has as many
-    Weak,
-}
-
-/// Where a measure belongs in the tables of scaling.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct Place {
-    mode: Mode,
-    model: String,
-    ranks: usize,
-    /// In a Slurm job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    span: Option<Span>,
-}
 
 /// Measures how a step scales, strongly and weakly: speed-up, efficiency, and the serial part and the link that fit them
 #[derive(Args)]
@@ -131,15 +100,6 @@ impl Options {
             .iter()
             .flat_map(|number| of_each.iter().map(move |each| (number * each, Some(nodes.span(*number)))));
         Ok(points.collect())
-    }
-}
-
-impl Mode {
-    fn name(self) -> &'static str {
-        match self {
-            Mode::Strong => "strong",
-            Mode::Weak => "weak",
-        }
     }
 }
 

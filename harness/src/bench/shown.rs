@@ -2,9 +2,9 @@
 
 use comfy_table::ColumnConstraint;
 
-use super::results::{Measure, Results, Side, digits};
+use super::results::{Measure, Results, Side, digits, ratio};
 use super::statistics::{Ratio, Spread};
-use super::{model, scaling};
+use super::{model, speed_up};
 use crate::report::{Look, Table, count, numbers_table};
 
 /// What a reader must know before the numbers: the machine, its load, and what makes it doubtful.
@@ -24,7 +24,7 @@ pub(super) fn results(results: &Results, look: Look) -> String {
     let tables = tables(results).into_iter().map(|table| format!("\n{}\n{}", table.title, whole_numbers(&table, look)));
     let not_measured = results.not_measured.iter().map(|what| format!("\nnot measured: {what}"));
     let model = model::table(results).map(|table| format!("\n{}\n{}", table.title, whole_but_last(&table, look)));
-    let scaling = scaling::tables(results).into_iter();
+    let scaling = speed_up::tables(results).into_iter();
     let scaling = scaling.map(|table| format!("\n{}\n{}", table.title, whole_numbers(&table, look)));
     let parts: Vec<String> = tables.chain(model).chain(scaling).chain(not_measured).collect();
     format!("{}\n{}", parts.join("\n"), method(results))
@@ -125,12 +125,6 @@ fn rates(measure: &Measure, side: &Side) -> Option<String> {
 fn spread(measure: &Measure, samples: &[f64]) -> String {
     let Some(Spread { lower, median, upper }) = Spread::of(samples) else { return "–".into() };
     measure.unit.show_with(median, [lower, upper])
-}
-
-/// `0.08 (0.07–0.09)`.
-pub(super) fn ratio(ratio: &Ratio) -> String {
-    let [median, low, high] = [ratio.median, ratio.low, ratio.high].map(digits);
-    format!("{median} ({low}–{high})")
 }
 
 #[cfg(test)]

@@ -7,11 +7,12 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lockstep_process::{Signals, end_of_file};
+use lockstep_process::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::folder::Folder;
 use super::init::{INIT, READY};
+use super::log::tail;
 use super::means::{self, NAMESPACES, USER_NAMESPACE};
 use super::process::{PROC, Process};
 use super::running::{Cluster, HOLDER, node_file};
@@ -20,10 +21,6 @@ use super::{network, slurm};
 
 /// How long a machine's first process may take to be ready: it mounts a few file systems.
 const START: Duration = Duration::from_secs(60);
-/// So much of a log is shown with an error, in lines.
-const TAIL: usize = 12;
-/// The same in bytes.
-const LONGEST: u64 = 16 << 10;
 
 /// Starts the head node. The pipe is its stdin: unless it is said to be complete there, it ends as soon as the pipe is closed.
 ///
@@ -87,32 +84,4 @@ fn first_line(mut pipe: ChildStdout, deadline: Instant) -> anyhow::Result<String
         line.extend(byte);
     }
     Ok(String::from_utf8_lossy(&line).into_owned())
-}
-
-/// The last lines of a log, for the end of an error; nothing, if it has none.
-pub(super) fn tail(log: &Path) -> String {
-    let end = end_of_file(log, LONGEST).unwrap_or_default();
-    let text = String::from_utf8_lossy(&end);
-    let lines: Vec<&str> = text.lines().collect();
-    let last = &lines[lines.len().saturating_sub(TAIL)..];
-    if last.is_empty() {
-        return String::new();
-    }
-    let name = log.file_name().unwrap_or_default().to_string_lossy();
-    format!("\n  the end of {name}:{}", last.iter().map(|line| format!("\n  | {line}")).collect::<String>())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shows_the_end_of_a_log_and_nothing_of_an_empty_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = dir.path().join("n1.log");
-        assert_eq!(tail(&log), "");
-        std::fs::write(&log, (1..=20).map(|line| format!("line {line}\n")).collect::<String>()).unwrap();
-        let tail = tail(&log);
-        assert!(tail.starts_with("\n  the end of n1.log:\n  | line 9\n") && tail.ends_with("\n  | line 20"), "{tail}");
-    }
 }

@@ -11,6 +11,7 @@ mod exec;
 mod fault;
 mod folder;
 mod init;
+mod log;
 mod means;
 mod network;
 mod process;

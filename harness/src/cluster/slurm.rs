@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use lockstep_process::{Listener, Signals};
 
-use super::boot::tail;
 use super::folder::Folder;
+use super::log::tail;
 use super::process::{Process, check, wait_for};
 use super::running::Cluster;
 use super::spec::{Machine, Node, Spec};
