@@ -311,7 +311,7 @@ fn scaling_starts_its_ranks_on_the_nodes_of_a_slurm_job() {
         format!("{} bench scaling --models=mlp --modes=weak --batch=2 --steps=1", cargo_bin!("lockstep").display());
     let words = "--nodes=1,2 --ranks=1,2 --rounds=1 --warm-up=0 --report=all.json";
     place.site.file("job.sh", &format!("#!/bin/sh\n{bench} {words}\n"));
-    place.sh("ctl", "sbatch --wait --nodes=2 --ntasks-per-node=1 --output=job.out job.sh");
+    place.batch(&["--nodes=2", "--ntasks-per-node=1", "--output=job.out", "job.sh"]).code(0);
     let (printed, results) = (place.site.read("job.out"), json(&place.site));
     let steps = results["measures"].as_array().unwrap().iter().filter(|measure| measure["quantity"] == "step");
     let found: Vec<_> = steps

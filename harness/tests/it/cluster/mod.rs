@@ -193,8 +193,8 @@ fn a_cluster_of_slurm_takes_jobs_while_nodes_are_cut_lost_and_booted() {
     let script = place
         .site
         .file("job.sh", "#!/bin/sh\nsrun sh -c 'echo $SLURM_PROCID on $(hostname) has $CUDA_VISIBLE_DEVICES'\n");
-    place
-        .sh("ctl", &format!("sbatch --wait --nodes=2 --ntasks-per-node=1 --gpus-per-node=2 --output=job.out {script}"));
+    let words = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=2", "--output=job.out", &script];
+    place.batch(&words).code(0);
     let mut lines: Vec<String> = place.site.read("job.out").lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["0 on n1 has 0,1", "1 on n2 has 0,1"]);
@@ -323,7 +323,7 @@ fn slurms_sigterm_saves_a_snapshot_and_the_job_that_is_queued_again_ends_with_th
     }
     let lab = lab.display().to_string();
     let whole = place.training("whole", &lab, "OMP_NUM_THREADS=1");
-    place.ok(&["exec", "ctl", "--", "sbatch", "--wait", &whole]);
+    place.batch(&[&whole]).code(0);
 
     // Rank 1 waits there until the signal has come.
     let plan = r#"{"faults": [{"name": "wait", "rank": 1, "at": {"point": "step", "epoch": 1, "step": 2}, "acts": [{"signal": 19}]}]}"#;

@@ -6,6 +6,11 @@ use std::process::Command;
 use crate::run::site::Site;
 use crate::running::{Ended, ended};
 
+/// Submits a batch job, waits for its end, and fails if it has failed. `sbatch --wait` looks after 2 s, and then ever more rarely.
+const BATCH: &str = "job=$(sbatch --parsable \"$@\") || exit
+while scontrol show job \"$job\" | grep -qE 'JobState=(PENDING|CONFIGURING|RUNNING|COMPLETING)'; do sleep 0.1; done
+! scontrol show job \"$job\" | grep JobState= | grep -v JobState=COMPLETED";
+
 /// A place for clusters: their folders are in the site's, and what a site's processes leave is found.
 pub(crate) struct Place {
     pub(crate) site: Site,
@@ -39,6 +44,11 @@ impl Place {
     #[track_caller]
     pub(crate) fn sh(&self, machine: &str, script: &str) -> String {
         self.ok(&["exec", machine, "--", "sh", "-c", script]).trim().to_owned()
+    }
+
+    /// Runs a batch job on the head node with these words of sbatch(1), to its end.
+    pub(crate) fn batch(&self, words: &[&str]) -> Ended {
+        self.any(&[&["exec", "ctl", "--", "sh", "-c", BATCH, "batch"], words].concat())
     }
 
     /// Starts a cluster; false where that cannot be.

@@ -28,7 +28,7 @@ fn write(place: &Place, job: &str, profile: &str, words: &str) -> String {
 /// Submits a script and waits for its end: its workers must have written `expected`, in the order of their ranks.
 #[track_caller]
 fn assert_says(place: &Place, job: &str, path: &str, expected: &[&str]) {
-    let ended = place.any(&["exec", "ctl", "--", "sbatch", "--wait", path]);
+    let ended = place.batch(&[path]);
     assert!(ended.status.success(), "{ended}\n{}", outputs(place, job));
     let said: Vec<String> = (0..expected.len()).map(|rank| place.site.read(&format!("{job}-{rank}"))).collect();
     assert_eq!(said.iter().map(|line| line.trim()).collect::<Vec<_>>(), expected, "{job}: {}", outputs(place, job));

@@ -285,17 +285,15 @@ fn a_signal_before_the_workers_start_ends_the_command() {
     let site = Site::new();
     let address = site.address(0);
     let endpoint = format!("--rdzv-endpoint={address}:{}", site.free_port(&address));
-    let words = ["--nnodes=2", "--rdzv-backend=c10d", &endpoint, "true"];
-    let running = site.start(&words);
-    running.await_err("waiting for other nodes");
-    running.signal(Signal::TERM);
-    running.ended().code(1).says(&["SIGTERM"]);
+    let meets = site.start(&["--nnodes=2", "--rdzv-backend=c10d", &endpoint, "true"]);
     let [port, address] = site.master();
-    let words = ["--nnodes=2", "--node-rank=1", &port, &address, "true"];
-    let running = site.start(&words);
-    running.await_err("waiting for the rendezvous");
-    running.signal(Signal::INT);
-    running.ended().code(1).says(&["stopped by SIGINT"]);
+    let looks = site.start(&["--nnodes=2", "--node-rank=1", &port, &address, "true"]);
+    meets.await_err("waiting for other nodes");
+    meets.signal(Signal::TERM);
+    meets.ended().code(1).says(&["SIGTERM"]);
+    looks.await_err("waiting for the rendezvous");
+    looks.signal(Signal::INT);
+    looks.ended().code(1).says(&["stopped by SIGINT"]);
     site.assert_no_process();
     assert_eq!(site.leftovers().len(), 0);
 }
