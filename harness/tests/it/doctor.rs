@@ -265,7 +265,7 @@ fn names_nodes_that_are_cut_paused_or_never_came_within_the_deadline() {
         ward.fault("heal");
         ward.fault("cut n1 n2");
         let [first, second] =
-            ["n1", "n2"].map(|node| ward.start(node, &["n1", "n2"], "", "--deadline=4")).map(Running::ended);
+            ["n1", "n2"].map(|node| ward.start(node, &["n1", "n2"], "", "--deadline=10")).map(Running::ended);
         let (first, second) = (Report::read(first.code(1)), Report::read(second.code(1)));
         first.assert_found("node-silent", &["n2"]);
         assert!(first.errors()[0]["evidence"].as_str().unwrap().ends_with("10.88.0.2: no answer within 1 s"));
@@ -273,7 +273,7 @@ fn names_nodes_that_are_cut_paused_or_never_came_within_the_deadline() {
         ward.fault("heal");
     }
     ward.fault("pause n3");
-    let report = Report::read(ward.start("n1", &["n1", "n3"], "", "--deadline=4").ended().code(1));
+    let report = Report::read(ward.start("n1", &["n1", "n3"], "", "--deadline=10").ended().code(1));
     report.assert_found("node-silent", &["n3"]);
     let evidence = report.errors()[0]["evidence"].as_str().unwrap().to_owned();
     assert!(evidence.ends_with("10.88.0.3: connection refused"), "its kernel answers: {evidence}");
