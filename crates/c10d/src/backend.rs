@@ -96,7 +96,7 @@ impl Backend {
         let raw = member.raw(&store, &members)?;
         let fail = |exception| Error::new(member.operation(), exception).after(begun.elapsed());
         let (interface, host) = member.options.endpoint.bytes();
-        let (backend, chosen, why_not_memory) = match self {
+        let (backend, chosen, why) = match self {
             Backend::SharedMemory | Backend::Auto => self.share_memory(member, &store, &raw, compares, &fail)?,
             Backend::Gloo => (connect_gloo(member, &store, &raw, compares, &fail)?, self, None),
             Backend::Nccl { device } => (Handle(nccl::make(&raw, device).map_err(fail)?), self, None),
@@ -109,7 +109,7 @@ impl Backend {
         let (group_store, handle) = (member.store.as_ptr(), backend.0.as_ptr());
         // SAFETY: as above; the group takes its own references to store and backend.
         let group = ffi::made(|out| unsafe { ffi::lc_group_new(group_store, &raw, handle, out) }).map_err(fail)?;
-        Ok(Connected { group, backend: chosen, why_not_memory })
+        Ok(Connected { group, backend: chosen, why })
     }
 
     /// Connects through shared memory; if the ranks cannot, through Gloo or not at all.
@@ -131,7 +131,7 @@ impl Backend {
             let why = ffi::blobs(made).map_err(fail)?;
             if let Some(handle) = NonNull::new(out).map(Handle) {
                 guard(&handle, false).map_err(fail)?;
-                return Ok((handle, Backend::SharedMemory, None));
+                return Ok((handle, Backend::SharedMemory, or_gloo.then(|| ONE_HOST.to_owned())));
             }
             String::from_utf8_lossy(&why.concat()).into_owned()
         };
@@ -149,13 +149,16 @@ impl Backend {
     }
 }
 
+/// Why [`Backend::Auto`] chooses shared memory.
+const ONE_HOST: &str = "all ranks are on one host";
+
 /// A group that is connected.
 pub(crate) struct Connected {
     pub(crate) group: NonNull<GroupHandle>,
     /// Never [`Backend::Auto`].
     pub(crate) backend: Backend,
-    /// Why [`Backend::Auto`] chose Gloo.
-    pub(crate) why_not_memory: Option<String>,
+    /// Why [`Backend::Auto`] chose it.
+    pub(crate) why: Option<String>,
 }
 
 fn connect_gloo(

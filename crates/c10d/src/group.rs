@@ -45,7 +45,7 @@ pub(crate) struct Inner {
     /// As the caller asked for it; subgroups ask for the same.
     asked: Backend,
     backend: Backend,
-    why_not_memory: Option<String>,
+    why_backend: Option<String>,
     /// The members' ranks in the whole job, in group order.
     members: Vec<Rank>,
     job: Arc<Job>,
@@ -268,10 +268,10 @@ impl ProcessGroup {
             .and_then(|()| if waits { wait_for_members(&member, &own, size) } else { Ok(()) })
             .and_then(|()| asked.connect(&member, debug == DebugLevel::Detail, compares))
             .map_err(|error| explain_absence(error.at_rank(rank), &own, size))?;
-        let Connected { group, backend, why_not_memory } = connected;
+        let Connected { group, backend, why } = connected;
         let handle = Handle { group, lifetime: Lifetime::new(backend) };
         let options = options.clone();
-        let inner = Inner { handle, name, rank, size, asked, backend, why_not_memory, members, job, options, debug };
+        let inner = Inner { handle, name, rank, size, asked, backend, why_backend: why, members, job, options, debug };
         Ok(ProcessGroup { inner: Arc::new(inner), not_sync: PhantomData })
     }
 
@@ -300,9 +300,9 @@ impl ProcessGroup {
         self.inner.backend
     }
 
-    /// Why [`Backend::Auto`] chose Gloo for this group, if it did.
-    pub fn why_not_shared_memory(&self) -> Option<&str> {
-        self.inner.why_not_memory.as_deref()
+    /// Why [`Backend::Auto`] chose this group's backend. `None` if the program named it.
+    pub fn why_backend(&self) -> Option<&str> {
+        self.inner.why_backend.as_deref()
     }
 
     /// The device of the tensors in its operations.

@@ -27,9 +27,9 @@ pub enum JoinError {
 /// `MASTER_ADDR:MASTER_PORT`, hosting it on rank 0 unless the launcher does, and waits for all ranks.
 ///
 /// The group is for tensors on `device`: over NCCL for a GPU if this program was built for it ([`Backend::HAS_NCCL`]), otherwise over
-/// Gloo, which copies a GPU's tensors through host memory. For tensors in host memory `LOCKSTEP_BACKEND` may name another
-/// backend: `shm` for shared memory between ranks on one host, `auto` for that where it is possible and Gloo where it is not,
-/// `gloo`. An event says which one it is, and why.
+/// Gloo, which copies a GPU's tensors through host memory. For tensors in host memory the ranks choose ([`Backend::Auto`]): shared
+/// memory if all of them are on one host, Gloo if not; `LOCKSTEP_BACKEND` may name one, `shm` or `gloo`. An event says which
+/// one it is, and why.
 ///
 /// Without a launcher, rank 0 prints to stderr what was taken from MPI's launcher or Slurm ([`LaunchEnv::source`]).
 ///
@@ -62,7 +62,7 @@ pub fn init_process_group_on(
         None => store,
     };
     let group = ProcessGroup::new(backend, &store, env.rank, env.world_size, options)?;
-    let (backend, reason) = (group.backend().name().to_owned(), group.why_not_shared_memory().map(str::to_owned));
+    let (backend, reason) = (group.backend().name().to_owned(), group.why_backend().map(str::to_owned));
     let joined = Event::Group { world_size: env.world_size.get(), backend, reason };
     EventSink::from_env(env.rank.get(), env.restart_count).emit(&joined);
     Ok(group)
@@ -89,7 +89,7 @@ pub(crate) fn backend_for(device: Device) -> Result<Backend> {
 
 fn named(name: &str) -> Result<Backend> {
     match name {
-        "" => Ok(Backend::Gloo),
+        "" => Ok(Backend::Auto),
         _ => Backend::of_host_memory(name).ok_or_else(|| {
             let detail = format!("{name:?} is none of {}", BACKENDS.join(", "));
             c10d::Error::bad_argument(format!("read {BACKEND}"), detail)
@@ -122,8 +122,8 @@ mod tests {
     use crate::WorldSize;
 
     #[test]
-    fn the_backend_of_host_memory_is_gloo_or_as_named() {
-        assert_eq!(named("").unwrap().name(), "gloo");
+    fn the_ranks_choose_the_backend_of_host_memory_unless_it_is_named() {
+        assert_eq!(named("").unwrap().name(), "auto");
         assert_eq!(BACKENDS.map(|name| named(name).unwrap().name()), BACKENDS);
         assert!(named("nccl").unwrap_err().to_string().contains("\"nccl\" is none of auto, gloo, shm"));
     }

@@ -1,5 +1,6 @@
 //! How the surviving ranks of a real job learn that one died or left the common sequence of calls. Each is a separate process
-//! without a launcher that could stop the others, so every survivor has to find out by itself.
+//! without a launcher that could stop the others, so every survivor has to find out by itself. Also what ranks do that cannot share
+//! memory.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -13,10 +14,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use c10d::{Endpoint, GroupOptions, ReduceOp, Store, TcpStoreOptions};
+use lockstep::events::{self, Event};
 use lockstep::optim::named_parameters;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, init_process_group, spawn};
 use lockstep_watchdog::scaled;
-use program::{KillOnDrop, finish, program, text};
+use program::{KillOnDrop, finish, program, program_after, text};
 use rustix::process::{Signal, getpid, kill_process};
 use tch::nn::{self, VarStore};
 use tch::{Device, Kind, Tensor};
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
             }),
             ("survivors_of_a_backward_pass_name_the_killed_rank", || survivors_name("ddp", "rank 1 did not answer")),
             ("survivors_of_a_killed_rank_leave_no_shared_memory", leaves_no_shared_memory),
+            ("ranks_that_cannot_share_memory_use_gloo_and_their_events_say_why", chooses),
             ("survivors_name_the_lost_rank_at_a_few_moments", survive_a_few),
             ("soak_at_200_moments", soak),
             ("a_lost_store_host_is_named_by_address", names_the_store),
@@ -79,7 +82,7 @@ fn work(env: &LaunchEnv, fault: &str) -> anyhow::Result<()> {
             "panics" => panic!("a bug in rank 1"),
             "returns" => return Ok(()),
             "strays" => group.broadcast(&mut t, Rank::ZERO)?,
-            "store" | "stopped" => {}
+            "store" | "stopped" | "nothing" => {}
             other => anyhow::bail!("no fault {other:?}"),
         }
     }
@@ -130,7 +133,10 @@ fn job_on(backend: &'static str, case: &str, ranks: &[usize], agent_store: bool,
 }
 
 fn worker(case: &str, rank: usize, agent_store: bool, port: u16) -> Command {
-    let mut command = program(case);
+    of_rank(program(case), rank, agent_store, port)
+}
+
+fn of_rank(mut command: Command, rank: usize, agent_store: bool, port: u16) -> Command {
     command
         .envs(
             [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", WORLD), ("LOCAL_WORLD_SIZE", WORLD)]
@@ -225,6 +231,33 @@ fn leaves_no_shared_memory() {
     assert_eq!(files().difference(&before).find(ours), None);
 }
 
+/// A limit of file sizes leaves no room for a rank's memory file.
+fn chooses() {
+    for (prelude, chosen, why) in [
+        (":", "shm", "all ranks are on one host"),
+        ("ulimit -f 64", "gloo", "rank 1: a limit of file sizes: File too large"),
+    ] {
+        let ((_store, port), folder) = (host(), tempfile::tempdir().unwrap());
+        let start = |rank: usize| {
+            let mut command =
+                of_rank(program_after(if rank == 1 { prelude } else { ":" }, "nothing"), rank, true, port);
+            command.env(events::FOLDER, folder.path()).env_remove(BACKEND);
+            thread::spawn(|| finish(command))
+        };
+        let ranks: Vec<_> = (0..WORLD).map(start).collect();
+        for rank in ranks {
+            let output = rank.join().unwrap();
+            assert!(output.status.success(), "{}", text(&output.stderr));
+        }
+        let logs = events::read_folder(folder.path()).unwrap();
+        assert_eq!(logs.len(), WORLD);
+        for log in logs.values() {
+            let expected = Event::Group { world_size: WORLD, backend: chosen.into(), reason: Some(why.into()) };
+            assert!(log.records.iter().any(|record| record.event == expected), "{:?}", log.records);
+        }
+    }
+}
+
 fn names_the_store() {
     // Rank 0 hosts the store, so the others must know the port beforehand.
     let port = free_port();
@@ -248,11 +281,13 @@ fn survives_a_stopped_host() {
 }
 
 fn names_who_never_came() {
-    let (_store, port) = host();
-    for output in job("returns", &[0, 2], true, port) {
-        let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(error.contains("never came: rank 1"), "{error}");
+    for backend in ["gloo", "auto"] {
+        let (_store, port) = host();
+        for output in job_on(backend, "returns", &[0, 2], true, port) {
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{error}");
+            assert!(error.contains("never came: rank 1"), "{error}");
+        }
     }
 }
 

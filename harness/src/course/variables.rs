@@ -93,7 +93,7 @@ pub(super) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_BACKEND"],
         by: "labs",
-        meaning: "what carries a group's CPU tensors: `shm`, memory that ranks on one host share; `auto`, that where it is possible and Gloo where it is not; `gloo` (if unset). `lockstep run --backend` sets it",
+        meaning: "what carries a group's CPU tensors: `shm`, memory that ranks on one host share; `gloo`, sockets; `auto` (if unset), memory where it is possible and Gloo where it is not. `lockstep run --backend` sets it",
     },
     Variables {
         names: &["LOCKSTEP_COMPARE_CALLS"],

@@ -128,8 +128,9 @@ fn ranks_that_may_choose_share_memory_unless_one_talks_through_gloo_only() {
             });
             let group = join(Backend::Auto, 0);
             assert_eq!(group.backend(), chosen);
-            let why = group.why_not_shared_memory();
-            assert_eq!(why.is_some_and(|why| why.contains("rank 1")), chosen == Backend::Gloo, "{why:?}");
+            let why = group.why_backend().unwrap();
+            assert_eq!(why.contains("rank 1"), chosen == Backend::Gloo, "{why}");
+            assert_eq!(why.contains("one host"), chosen == Backend::SharedMemory, "{why}");
             group.barrier().unwrap();
             theirs.join().unwrap();
         });

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::{DEADLINE, rank};
 use c10d::{
-    DebugLevel, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, TcpStoreOptions, WorldSize,
-    broadcast_coalesced, verify_params,
+    Backend, DebugLevel, GroupOptions, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Store, TcpStoreOptions,
+    WorldSize, broadcast_coalesced, verify_params,
 };
 use lockstep_process::KillOnDrop;
 use lockstep_testkit::python::python_with;
@@ -97,30 +97,41 @@ fn options() -> GroupOptions {
     GroupOptions { timeout: DEADLINE, ..crate::common::options() }
 }
 
-fn joins(python_rank: usize, debug: DebugLevel) {
+fn joins(python_rank: usize, debug: DebugLevel, backend: Backend) {
     let Some(python) = python_with(&[], "a group of Rust and Python") else { return };
     let host = TcpStoreOptions { host_server: true, ..TcpStoreOptions::default() };
     let store = Store::tcp("127.0.0.1", 0, &host).unwrap();
     let word = if debug == DebugLevel::Detail { "DETAIL" } else { "OFF" };
     let child = KillOnDrop(start(&python, python_rank, store.port().unwrap(), word).spawn().unwrap());
     let options = GroupOptions { debug: Some(debug), ..options() };
-    converse(ProcessGroup::gloo(&store, rank(1 - python_rank), WorldSize::new(2).unwrap(), &options).unwrap());
+    let world = WorldSize::new(2).unwrap();
+    let group = ProcessGroup::new(backend, &store, rank(1 - python_rank), world, &options).unwrap();
+    assert_eq!(group.backend(), Backend::Gloo);
+    let why = format!("rank {python_rank} is another program, which talks through Gloo only");
+    assert_eq!(group.why_backend(), (backend == Backend::Auto).then_some(why.as_str()));
+    converse(group);
     finish(child);
 }
 
 #[test]
 fn a_rust_rank_0_and_a_python_rank_1_reduce_in_one_group() {
-    joins(1, DebugLevel::Off);
+    joins(1, DebugLevel::Off, Backend::Gloo);
 }
 
 #[test]
 fn a_python_rank_0_and_a_rust_rank_1_reduce_in_one_group() {
-    joins(0, DebugLevel::Off);
+    joins(0, DebugLevel::Off, Backend::Gloo);
 }
 
 #[test]
 fn debug_mode_compares_calls_across_the_languages() {
-    joins(1, DebugLevel::Detail);
+    joins(1, DebugLevel::Detail, Backend::Gloo);
+}
+
+#[test]
+fn a_rust_rank_that_may_choose_uses_gloo_with_a_python_rank() {
+    joins(1, DebugLevel::Off, Backend::Auto);
+    joins(0, DebugLevel::Detail, Backend::Auto);
 }
 
 #[test]
