@@ -26,6 +26,7 @@ constexpr Milliseconds kSlice{100};
 constexpr size_t kName = 32;
 constexpr const char* kYes = "yes";
 constexpr const char* kYesAndCompares = "yes, and compares calls";
+constexpr const char* kGivesUp = "gives up because another rank does";
 
 std::string place_key(int rank) { return "lockstep/memory/" + std::to_string(rank); }
 std::string answer_key(int rank) { return "lockstep/mapped/" + std::to_string(rank); }
@@ -123,14 +124,16 @@ void send_greeting(int socket, int rank, const std::string& name, int file) {
   if (::sendmsg(socket, &parcel.message, MSG_NOSIGNAL) != kGreetingBytes) refuse("passing a memory file");
 }
 
-void wait_readable(int socket, const Deadline& deadline) {
+// Calls `look` whenever nothing has come for a while.
+void wait_readable(int socket, const Deadline& deadline, const std::function<void()>& look = [] {}) {
   pollfd one{socket, POLLIN, 0};
   for (;;) {
-    const auto left = std::chrono::duration_cast<Milliseconds>(deadline.at - Clock::now()).count();
-    if (left <= 0) throw Failure("Timed out waiting " + std::to_string(deadline.given.count()) + "ms for a rank's memory");
-    const int ready = ::poll(&one, 1, static_cast<int>(std::min<int64_t>(left, 60000)));
+    const auto left = std::chrono::duration_cast<Milliseconds>(deadline.at - Clock::now());
+    if (left.count() <= 0) throw Failure("Timed out waiting " + std::to_string(deadline.given.count()) + "ms for a rank's memory");
+    const int ready = ::poll(&one, 1, static_cast<int>(std::min(left, kSlice).count()));
     if (ready > 0) return;
     if (ready < 0 && errno != EINTR) refuse("poll");
+    look();
   }
 }
 
@@ -231,8 +234,14 @@ struct Meeting {
     }
   }
 
+  // A rank that cannot connect does not come, but answers.
+  void check_nobody_gave_up() {
+    for (int peer = rank + 1; peer < size; ++peer)
+      if (sockets[peer].fd < 0 && keys.wait({answer_key(peer)}, Milliseconds(1))) throw Failure(kGivesUp);
+  }
+
   void accept(const Deadline& deadline, int own) {
-    wait_readable(listener.fd, deadline);
+    wait_readable(listener.fd, deadline, [this] { check_nobody_gave_up(); });
     Socket socket(::accept4(listener.fd, nullptr, nullptr, SOCK_CLOEXEC));
     if (socket.fd < 0) refuse("accept");
     check_user(socket.fd);
@@ -307,7 +316,8 @@ Met shm::meet(Keys& keys, int rank, int size, bool compares, Milliseconds timeou
   for (int peer = 0; peer < size; ++peer) {
     const auto& answer = answers[peer];
     if (answer == kYes) all_compare = false;
-    else if (answer != kYesAndCompares) return no("rank " + std::to_string(peer) + ": " + answer);
+    else if (answer != kYesAndCompares && (answer != kGivesUp || reason.empty())) reason = "rank " + std::to_string(peer) + ": " + answer;
   }
+  if (!reason.empty()) return no(std::move(reason));
   return {all_compare, meeting.members(), ""};
 }

@@ -154,3 +154,29 @@ fn a_rank_that_gives_up_is_named_and_later_calls_fail_at_once() {
         }
     });
 }
+
+/// Rank 1 finds the socket of a rank 0 that is dead, as after a restart on the same store.
+#[test]
+fn a_rank_that_waits_for_one_that_cannot_connect_uses_gloo_as_it_does() {
+    let (store, world) = (Store::hash().unwrap(), WorldSize::new(2).unwrap());
+    let keys = store.prefix("default_pg").unwrap().prefix("0/").unwrap().prefix("cpu/").unwrap();
+    let join = |of| {
+        let group = ProcessGroup::new(Backend::Auto, &store, rank(of), world, &common::options()).unwrap();
+        assert_eq!(group.backend(), Backend::Gloo);
+        assert!(
+            group.why_backend().unwrap().starts_with("rank 1: connecting to rank 0: "),
+            "{:?}",
+            group.why_backend()
+        );
+        group.barrier().unwrap();
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| join(1));
+        let theirs = String::from_utf8(keys.get("lockstep/memory/1").unwrap()).unwrap();
+        let (host, name) = theirs.rsplit_once(' ').unwrap();
+        keys.set("lockstep/memory/0", format!("{host} {}", "0".repeat(name.len()))).unwrap();
+        keys.get("lockstep/mapped/1").unwrap();
+        join(0);
+        other.join().unwrap();
+    });
+}
