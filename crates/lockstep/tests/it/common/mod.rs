@@ -1,15 +1,19 @@
-//! Ranks as threads of the test's own process, over real Gloo connections on loopback.
+//! Ranks as threads of the test's own process, over real Gloo connections on loopback or real shared memory.
 #![allow(unreachable_pub)]
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use c10d::{Endpoint, GroupOptions, ProcessGroup, Store, WorldSize};
+use c10d::{Backend, Endpoint, GroupOptions, ProcessGroup, Store, WorldSize};
 use tch::Tensor;
 
-/// Runs `body` once per rank and returns the results in rank order.
+/// Runs `body` once per rank, over Gloo, and returns the results in rank order.
 pub fn ranks<T: Send>(world: usize, body: impl Fn(Rc<ProcessGroup>) -> T + Send + Sync) -> Vec<T> {
+    ranks_on(Backend::Gloo, world, body)
+}
+
+pub fn ranks_on<T: Send>(backend: Backend, world: usize, body: impl Fn(Rc<ProcessGroup>) -> T + Send + Sync) -> Vec<T> {
     let store = Arc::new(Store::hash().unwrap());
     let world = WorldSize::new(world).unwrap();
     let options = GroupOptions {
@@ -22,7 +26,7 @@ pub fn ranks<T: Send>(world: usize, body: impl Fn(Rc<ProcessGroup>) -> T + Send 
             .ranks()
             .map(|rank| {
                 let (store, body, options) = (Arc::clone(&store), &body, &options);
-                scope.spawn(move || body(Rc::new(ProcessGroup::gloo(&store, rank, world, options).unwrap())))
+                scope.spawn(move || body(Rc::new(ProcessGroup::new(backend, &store, rank, world, options).unwrap())))
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
