@@ -85,7 +85,7 @@ macro_rules! opaque {
         }
     )*};
 }
-opaque!(StoreHandle, BackendHandle, GroupHandle, WorkHandle, ReducerHandle, Blobs);
+opaque!(StoreHandle, BackendHandle, GroupHandle, ArrivalsHandle, WorkHandle, ReducerHandle, Blobs);
 
 /// `shim::MemberConfig`.
 #[repr(C)]
@@ -303,6 +303,15 @@ unsafe extern "C" {
     pub(crate) fn lc_group_free(group: *mut GroupHandle, give_up: bool);
     pub(crate) fn lc_group_traffic(group: *const GroupHandle, calls: *mut u64, bytes: *mut u64) -> bool;
     pub(crate) fn lc_group_since_last_call(group: *const GroupHandle) -> i64;
+    pub(crate) fn lc_group_arrivals(group: *const GroupHandle) -> *mut ArrivalsHandle;
+    pub(crate) fn lc_arrivals_read(
+        arrivals: *const ArrivalsHandle,
+        seconds: *mut f64,
+        n: usize,
+        now_for: *mut i32,
+        now_seconds: *mut f64,
+    ) -> bool;
+    pub(crate) fn lc_arrivals_free(arrivals: *mut ArrivalsHandle);
 
     pub(crate) fn lc_broadcast(
         group: *mut GroupHandle,

@@ -19,6 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, GroupHandle};
 use crate::operation::Lifetime;
 use crate::options::{DebugLevel, GroupOptions};
+use crate::pace::Arrivals;
 use crate::reporter::{Entry, Kind, Reporter};
 use crate::{Backend, Rank, Store, WorldSize, in_use};
 
@@ -270,6 +271,11 @@ impl ProcessGroup {
             .map_err(|error| explain_absence(error.at_rank(rank), &own, size))?;
         let Connected { group, backend, why } = connected;
         let handle = Handle { group, lifetime: Lifetime::new(backend) };
+        // SAFETY: the group is alive.
+        let arrivals = unsafe { Arrivals::of(handle.group.as_ptr(), size) };
+        if let Some((reporter, arrivals)) = job.reporter.as_ref().zip(arrivals).filter(|_| name == "0") {
+            reporter.attach(arrivals);
+        }
         let options = options.clone();
         let inner = Inner { handle, name, rank, size, asked, backend, why_backend: why, members, job, options, debug };
         Ok(ProcessGroup { inner: Arc::new(inner), not_sync: PhantomData })
@@ -327,6 +333,13 @@ impl ProcessGroup {
         // SAFETY: the group is alive, and both numbers are written before the call returns.
         let is_counted = unsafe { ffi::lc_group_traffic(self.as_ptr(), &mut traffic.calls, &mut traffic.bytes) };
         is_counted.then_some(traffic)
+    }
+
+    /// How long this rank has waited for each rank in the group's collectives. `None` unless the ranks share memory, where each
+    /// sees when the others arrive.
+    pub fn waited_for(&self) -> Option<Vec<Duration>> {
+        // SAFETY: the group is alive as long as self.
+        unsafe { Arrivals::of(self.as_ptr(), self.size()) }?.waited()
     }
 
     /// The time since the last operation was called; `None` on NCCL.

@@ -14,7 +14,7 @@ use lockstep_contract::desync_report::{ASKED, Call, RankState, answer_key, farew
 
 use crate::desync_report::{DesyncReport, PATIENCE};
 use crate::error::Result;
-use crate::pace::{Clock, Exchange};
+use crate::pace::{Arrivals, Clock, Exchange};
 use crate::{Rank, Store, WorldSize};
 
 /// How often the answering thread looks for a request.
@@ -97,6 +97,8 @@ pub(crate) struct Reporter {
     rank: Rank,
     store: Arc<Store>,
     shared: Arc<Shared>,
+    /// Of the thread that started it, if there are other ranks.
+    clock: Option<Arc<Clock>>,
 }
 
 impl Reporter {
@@ -104,9 +106,10 @@ impl Reporter {
     pub(crate) fn start(store: &Store, rank: Rank, world: WorldSize) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let (own, theirs) = (Arc::new(store.clone_later()?), store.try_clone()?);
-        if world.get() > 1 {
+        let clock = (world.get() > 1).then(Clock::of_this_thread);
+        if let Some(clock) = &clock {
             let shared = Arc::clone(&shared);
-            let mut exchange = Exchange::new(Clock::of_this_thread(), rank, world);
+            let mut exchange = Exchange::new(Arc::clone(clock), rank, world);
             std::thread::spawn(move || {
                 answer_until_stopped(&theirs, rank, &shared, &mut exchange);
                 drop(theirs);
@@ -117,7 +120,14 @@ impl Reporter {
         } else {
             shared.note().deaf = true;
         }
-        Ok(Reporter { rank, store: own, shared })
+        Ok(Reporter { rank, store: own, shared, clock })
+    }
+
+    /// From now on the rank's pace includes for whom it waits in the default group.
+    pub(crate) fn attach(&self, arrivals: Arrivals) {
+        if let Some(clock) = &self.clock {
+            clock.attach(arrivals);
+        }
     }
 
     /// Records that the rank enters an operation of a group.

@@ -49,8 +49,16 @@ pub enum Event {
     /// Something went wrong.
     Fault { message: String },
     /// The others wait for these ranks in their collectives, for this part of their time, because of `cause`: `loader`, `computing`,
-    /// `processor`, `other`. Without ranks: all wait for their loaders. Written by rank 0.
-    Late { ranks: Vec<usize>, cause: String, share: f64, message: String },
+    /// `processor`, `other`. Without ranks: all wait for their loaders. Written by rank 0. Where ranks share memory, `waited` says
+    /// how many seconds each rank waited for these.
+    Late {
+        ranks: Vec<usize>,
+        cause: String,
+        share: f64,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        waited: Vec<f64>,
+        message: String,
+    },
     /// The process is about to exit.
     Exit { code: i32 },
     /// An event of a newer version, whose kind this version does not know. Only read, never written.

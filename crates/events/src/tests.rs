@@ -21,7 +21,13 @@ fn one_of_each() -> Vec<Event> {
         Event::Resume { epoch: 1, step: 64, path: text() },
         Event::Collective { op: "all_reduce".into(), bytes: 4, seconds: 1e-3 },
         Event::Fault { message: text() },
-        Event::Late { ranks: vec![2], cause: "loader".into(), share: 0.5, message: text() },
+        Event::Late {
+            ranks: vec![2],
+            cause: "loader".into(),
+            share: 0.5,
+            waited: vec![4.5, 5.0, 0.0],
+            message: text(),
+        },
         Event::Exit { code: -9 },
     ]
 }

@@ -86,9 +86,9 @@ impl Reporter {
 
     fn late(&self, line: &str, finding: Option<&Finding>) {
         self.shared.progress.eprintln(format!("warning: {line}"));
-        if let Some(Finding { ranks, cause, share, .. }) = finding {
-            let (ranks, cause, message) = (ranks.clone(), cause.word().to_owned(), line.to_owned());
-            self.emit(&Event::Late { ranks, cause, share: *share, message });
+        if let Some(Finding { ranks, cause, share, waited, .. }) = finding {
+            let (ranks, waited, message) = (ranks.clone(), waited.clone(), line.to_owned());
+            self.emit(&Event::Late { ranks, cause: cause.word().to_owned(), share: *share, waited, message });
         }
     }
 

@@ -170,6 +170,7 @@ class SharedMemory : public c10d::Backend {
   void abort() override { members().abort(); }
 
   const std::shared_ptr<shm::Arena>& arena() const { return post_->members->arena(); }
+  const std::shared_ptr<Post>& post() const { return post_; }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& o) override {
     const auto root = static_cast<int>(o.rootRank);
@@ -436,6 +437,13 @@ class BucketsIn {
   BucketsIn& operator=(const BucketsIn&) = delete;
 };
 
+// ---- waits
+
+// What outlives the group, so that another thread may read it at any time.
+struct ArrivalsHandle {
+  std::weak_ptr<Post> post;
+};
+
 // ---- the store
 
 struct StoreKeys : shm::Keys {
@@ -483,6 +491,30 @@ Status lc_backend_shared_memory(const MemberConfig* config, bool or_gloo, bool c
     *out = new BackendHandle{memory, c10d::ProcessGroup::BackendType::CUSTOM, {c10::DeviceType::CPU}, {}, {}, {}};
   });
 }
+
+// How long the group's collectives have waited for whom; null unless it shares memory.
+ArrivalsHandle* lc_group_arrivals(const GroupHandle* group) noexcept {
+  const auto* memory = dynamic_cast<const SharedMemory*>(group->backend.get());
+  return memory == nullptr ? nullptr : new (std::nothrow) ArrivalsHandle{memory->post()};
+}
+
+// `seconds` has room for `n` ranks. The wait under way is for rank `*now_for`, or -1. False if the group is gone.
+bool lc_arrivals_read(const ArrivalsHandle* arrivals, double* seconds, size_t n, int32_t* now_for, double* now_seconds) noexcept {
+  const auto post = arrivals->post.lock();
+  if (!post) return false;
+  bool read = false;
+  (void)guard([&] {
+    const auto waits = post->members->waits();
+    if (waits.seconds.size() != n) return;
+    std::copy(waits.seconds.begin(), waits.seconds.end(), seconds);
+    *now_for = waits.now_for;
+    *now_seconds = waits.now_seconds;
+    read = true;
+  });
+  return read;
+}
+
+void lc_arrivals_free(ArrivalsHandle* arrivals) noexcept { delete arrivals; }
 
 // What the calling thread starts next, it also waits for. Only a hint.
 void lc_caller_waits(bool waits) noexcept { caller_waits = waits; }

@@ -22,6 +22,8 @@ namespace {
 // `failed` says: for no rank's fault 1, otherwise this plus the rank.
 constexpr uint32_t kCulprit = 2;
 
+int64_t nanoseconds(Clock::duration time) { return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count(); }
+
 size_t cores() {
   cpu_set_t set;
   if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
@@ -43,6 +45,7 @@ Members::Members(int rank, std::shared_ptr<Arena> own, std::vector<std::unique_p
       peers_(std::move(peers)),
       sockets_(std::move(sockets)),
       gone_(new std::atomic<bool>[peers_.size()]()),
+      waited_(new std::atomic<int64_t>[peers_.size()]()),
       spins_(static_cast<size_t>(size_) <= cores()),
       stop_(::eventfd(0, EFD_CLOEXEC)) {
   if (stop_ < 0) {
@@ -139,6 +142,32 @@ Members::Sleeper::Sleeper(Bell& bell, uint32_t on) : bell(bell), on(on) {
 Members::Sleeper::~Sleeper() {
   if (on == kMessages) bell.sleeper.fetch_sub(1);
   else bell.sleeper.store(0);
+}
+
+// ---- waits
+
+Members::Waiting::Waiting(Members& members, int on) : members(members), on(on), begun(Clock::now()) {
+  members.waits_on_.store(on);
+  members.waits_since_.store(nanoseconds(begun.time_since_epoch()));
+}
+
+Members::Waiting::~Waiting() {
+  members.waits_since_.store(0);
+  if (on != members.rank_) members.waited_[on].fetch_add(nanoseconds(Clock::now() - begun), std::memory_order_relaxed);
+}
+
+// A wait that ends meanwhile is none.
+Waits Members::waits() const {
+  Waits all;
+  for (int rank = 0; rank < size_; ++rank) all.seconds.push_back(1e-9 * static_cast<double>(waited_[rank].load(std::memory_order_relaxed)));
+  const int64_t since = waits_since_.load();
+  if (since == 0) return all;
+  const int on = waits_on_.load();
+  const int late = on == rank_ ? combining() : origin(laggard(on));
+  if (late == rank_ || waits_since_.load() != since) return all;
+  all.now_for = late;
+  all.now_seconds = 1e-9 * static_cast<double>(nanoseconds(Clock::now().time_since_epoch()) - since);
+  return all;
 }
 
 // ---- failures

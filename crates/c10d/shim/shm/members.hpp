@@ -36,6 +36,13 @@ struct Deadline {
   static Deadline in(Milliseconds time);
 };
 
+// How long a rank has waited in collectives, and for whom.
+struct Waits {
+  std::vector<double> seconds; // for each rank, by waits that have ended
+  int now_for = -1;            // the rank that holds up a wait under way; -1 if there is none
+  double now_seconds = 0;      // how long that has taken
+};
+
 // The kind of wait: a thread that the caller waits for spins first.
 enum class Patience { Spin, Sleep };
 
@@ -63,6 +70,7 @@ class Members {
   template <class Reached>
   void wait(int on, Reached&& reached, const Deadline& deadline, Patience patience) {
     if (reached()) return;
+    const Waiting waiting(*this, on);
     if (patience == Patience::Spin && spins_ && spin(on, reached)) return;
     sleep(own().step, static_cast<uint32_t>(on) + 1, deadline, [&](bool last) {
       if (reached()) return true;
@@ -76,7 +84,9 @@ class Members {
   // As `wait`, for what any rank may write.
   template <class Reached>
   void wait_any(Reached&& reached, const Deadline& deadline, Patience patience) {
-    if (reached() || (patience == Patience::Spin && spins_ && spin(-1, reached))) return;
+    if (reached()) return;
+    const Waiting waiting(*this, combining());
+    if (patience == Patience::Spin && spins_ && spin(-1, reached)) return;
     sleep(own().step, kAnyRank, deadline, [&](bool last) {
       if (reached()) return true;
       if (last) throw_late(deadline, combining());
@@ -109,6 +119,9 @@ class Members {
   // The rank for which `late` waits, or for which that one waits, and so on: the one that holds up all of them.
   int origin(int late) const;
   [[noreturn]] static void throw_late(const Deadline& deadline, int rank);
+
+  // May be called by any thread.
+  Waits waits() const;
 
   // Ends this rank's part in the group: its own later operations fail, and those of peers that wait for it.
   // They name the culprit, if known.
@@ -163,6 +176,15 @@ class Members {
     const uint32_t on;
   };
 
+  // Counts a wait for a rank in a collective, where only one thread at a time is. This rank itself stands for nobody in particular.
+  struct Waiting {
+    Waiting(Members& members, int on);
+    ~Waiting();
+    Members& members;
+    const int on;
+    const Clock::time_point begun;
+  };
+
   // Tells the others for whose message this rank waits.
   struct Awaiting {
     Awaiting(std::atomic<uint32_t>& word, int from) : word(word) { word.store(static_cast<uint32_t>(from + 1)); }
@@ -183,6 +205,9 @@ class Members {
   const std::vector<std::unique_ptr<Segment>> peers_;
   std::vector<int> sockets_;
   std::unique_ptr<std::atomic<bool>[]> gone_;
+  std::unique_ptr<std::atomic<int64_t>[]> waited_; // nanoseconds in waits for each rank that have ended
+  std::atomic<int> waits_on_{-1};                  // the rank of the wait under way
+  std::atomic<int64_t> waits_since_{0};            // its begin, in nanoseconds of the clock; 0 if there is none
   std::atomic<bool> aborted_{false};
   bool spins_;
   std::function<void()> between_;

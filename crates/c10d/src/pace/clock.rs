@@ -4,11 +4,13 @@ use std::cell::RefCell;
 use std::fs;
 use std::ops::Sub;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+
+use super::arrivals::{Arrivals, Waits};
 
 thread_local! {
     static CLOCK: RefCell<Option<Arc<Clock>>> = const { RefCell::new(None) };
@@ -58,6 +60,8 @@ pub(crate) struct Clock {
     loading: AtomicU64,
     /// What the kernel's scheduler says of the thread (Documentation/scheduler/sched-stats.rst).
     schedstat: Option<PathBuf>,
+    /// Of the job's default group, if its ranks share memory.
+    arrivals: OnceLock<Arrivals>,
 }
 
 impl Clock {
@@ -70,6 +74,7 @@ impl Clock {
             waits: AtomicU64::new(0),
             loading: AtomicU64::new(0),
             schedstat: schedstat.map(|thread| Path::new("/proc").join(thread).join("schedstat")),
+            arrivals: OnceLock::new(),
         });
         CLOCK.set(Some(Arc::clone(&clock)));
         clock
@@ -86,6 +91,17 @@ impl Clock {
             running,
             queued,
         }
+    }
+
+    /// From now on also reads for whom the rank waits.
+    pub(crate) fn attach(&self, arrivals: Arrivals) {
+        // A job has one default group.
+        let _ = self.arrivals.set(arrivals);
+    }
+
+    /// For whom the rank has waited so far.
+    pub(super) fn waits(&self) -> Waits {
+        self.arrivals.get().and_then(Arrivals::read).unwrap_or_default()
     }
 
     fn add(&self, what: What, time: Duration) {

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::arrivals::Waits;
 use super::clock::{Clock, Sums};
 use super::judge::Span;
 use super::listener::say;
+use super::stall::Stalls;
 use super::watch::{Reading, Watch};
 use crate::error::Result;
 use crate::{Rank, Store, WorldSize};
@@ -28,6 +30,7 @@ pub fn publish_every(period: Duration) {
 struct Published {
     host: String,
     sums: Sums,
+    waits: Waits,
 }
 
 /// A rank's part of the exchange.
@@ -47,13 +50,18 @@ struct Collects {
     /// In rank order.
     keys: Vec<String>,
     watch: Watch,
+    stalls: Stalls,
 }
 
 impl Exchange {
     /// Of the rank whose training thread `clock` measures. Nothing is sent before a period has passed.
     pub(crate) fn new(clock: Arc<Clock>, rank: Rank, world: WorldSize) -> Self {
         let period = Duration::from_millis(PERIOD.load(Ordering::Relaxed));
-        let collects = || Collects { keys: world.ranks().map(key).collect(), watch: Watch::new(period) };
+        let collects = || Collects {
+            keys: world.ranks().map(key).collect(),
+            watch: Watch::new(period),
+            stalls: Stalls::default(),
+        };
         Exchange {
             clock,
             host: String::new(),
@@ -77,7 +85,7 @@ impl Exchange {
         if self.host.is_empty() {
             self.host = hostname();
         }
-        let own = Published { host: self.host.clone(), sums: self.clock.sums() };
+        let own = Published { host: self.host.clone(), sums: self.clock.sums(), waits: self.clock.waits() };
         // Strings and numbers always have a JSON form.
         store.set(&self.key, serde_json::to_vec(&own).unwrap_or_default())?;
         match &mut self.collects {
@@ -100,16 +108,17 @@ impl Collects {
         }
         let values = store.multi_get(&self.keys)?;
         let spans: Option<Reading> = values.iter().map(|value| span(value)).collect();
-        if let Some(finding) = spans.and_then(|spans| self.watch.take(spans)) {
-            say(&finding.to_string(), Some(&finding));
+        if let Some(spans) = spans {
+            let findings = self.stalls.take(&spans).into_iter().chain(self.watch.take(spans));
+            findings.for_each(|finding| say(&finding.to_string(), Some(&finding)));
         }
         Ok(())
     }
 }
 
 fn span(value: &[u8]) -> Option<Span> {
-    let Published { host, sums } = serde_json::from_slice(value).ok()?;
-    Some(Span { host, sums })
+    let Published { host, sums, waits } = serde_json::from_slice(value).ok()?;
+    Some(Span { host, sums, waits })
 }
 
 fn key(rank: Rank) -> String {

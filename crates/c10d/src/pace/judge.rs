@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::arrivals::Waits;
 use super::clock::Sums;
 
 /// A late rank waits for less than this part of what the median rank waits for.
@@ -18,6 +19,7 @@ const CROWDED: f64 = 0.05;
 pub(super) struct Span {
     pub(super) host: String,
     pub(super) sums: Sums,
+    pub(super) waits: Waits,
 }
 
 /// Ranks for which the others wait, or all ranks, which wait for their loaders.
@@ -35,6 +37,10 @@ pub struct Finding {
     pub times: f64,
     /// The length of the interval, in seconds.
     pub seconds: f64,
+    /// How many seconds of it each rank waited for the late ones; empty unless the ranks share memory.
+    pub waited: Vec<f64>,
+    /// The interval is one wait of all others, which had not ended when this was found.
+    pub goes_on: bool,
 }
 
 /// What a late rank does while the others wait for it.
@@ -58,6 +64,15 @@ impl Cause {
             Cause::Computing => "computing",
             Cause::Processor => "processor",
             Cause::Other => "other",
+        }
+    }
+
+    /// Of one rank, while others wait for it.
+    fn now(self) -> &'static str {
+        match self {
+            Cause::Computing => "it computes",
+            Cause::Processor => "it waits for a processor",
+            Cause::Loader | Cause::Other => "`lockstep stacks` shows where it is",
         }
     }
 
@@ -90,6 +105,10 @@ impl fmt::Display for Finding {
         }
         let (who, [is, it, its]) =
             (self.who(), if self.ranks.len() == 1 { ["is", "it", "it"] } else { ["are", "them", "each"] });
+        if self.goes_on {
+            let now = self.cause.now();
+            return write!(f, "{who} {is} late: the other ranks have been waiting for {it} for {seconds:.0} s; {now}");
+        }
         write!(f, "{who} {is} late: the other ranks waited for {it} for {percent:.0} % of the last {seconds:.0} s; ")?;
         match self.times {
             times if times > 100.0 => write!(f, "{its} took more than 100 times")?,
@@ -129,8 +148,13 @@ pub(super) fn judge(ranks: &[Span]) -> Option<Finding> {
     let lost = fast.waited - slow.waited;
     if late.is_empty() || lost < MUCH {
         let share = median(shares.iter().map(|share| share.loading));
-        let starve = Finding { ranks: vec![], hosts: vec![], cause: Cause::Loader, share, times: 1.0, seconds };
+        let (ranks, hosts, waited, cause) = (vec![], vec![], vec![], Cause::Loader);
+        let starve = Finding { ranks, hosts, cause, share, times: 1.0, seconds, waited, goes_on: false };
         return (share >= STARVES).then_some(starve);
+    }
+    let waited = waited_for(ranks, &late);
+    if waited.iter().sum::<f64>() < waited_for(ranks, &others).iter().sum::<f64>() {
+        return None;
     }
     let cause = cause(&slow, &fast);
     if cause == Cause::Processor && fast.queued >= CROWDED {
@@ -138,7 +162,15 @@ pub(super) fn judge(ranks: &[Span]) -> Option<Finding> {
     }
     let hosts = late.iter().map(|&rank| ranks[rank].host.clone()).collect();
     let times = (1.0 - slow.waited) / (1.0 - fast.waited).max(f64::EPSILON);
-    Some(Finding { ranks: late, hosts, cause, share: lost, times, seconds })
+    Some(Finding { ranks: late, hosts, cause, share: lost, times, seconds, waited, goes_on: false })
+}
+
+/// How many seconds each rank waited for these; empty if the arrivals of a rank are not known.
+fn waited_for(ranks: &[Span], these: &[usize]) -> Vec<f64> {
+    if ranks.iter().any(|rank| rank.waits.seconds.len() != ranks.len()) {
+        return Vec::new();
+    }
+    ranks.iter().map(|rank| these.iter().map(|&other| rank.waits.seconds[other]).sum()).collect()
 }
 
 /// The first that explains half of the difference. The order matters: a loader without workers computes, and a computing thread may
@@ -199,7 +231,7 @@ pub(super) mod tests {
     /// A rank's 10 s: seconds of waiting, loading, running on a processor and waiting for one.
     pub(in crate::pace) fn span([waited, loading, running, queued]: [f64; 4]) -> Span {
         let sums = Sums { wall: 10.0, waited, waits: 100, loading, running, queued };
-        Span { host: "node1".into(), sums }
+        Span { host: "node1".into(), sums, waits: Waits::default() }
     }
 
     fn judged(ranks: &[[f64; 4]]) -> Option<(Vec<usize>, Cause)> {
@@ -227,6 +259,18 @@ pub(super) mod tests {
         let (fast, slow) = ([5.0, 0.0, 5.0, 0.0], [0.2, 0.0, 9.8, 0.0]);
         assert_eq!(judged(&[fast, fast, slow, slow]), Some((vec![2, 3], Cause::Computing)));
         assert_eq!(judged(&[fast, slow, slow, slow]), None);
+    }
+
+    #[test]
+    fn where_arrivals_are_known_names_only_ranks_for_which_others_waited() {
+        let with = |waits: [[f64; 3]; 3]| {
+            let mut ranks = [[6.0, 0.0, 4.0, 0.0], [6.0, 0.0, 4.0, 0.0], [0.0, 0.0, 10.0, 0.0]].map(span);
+            ranks.iter_mut().zip(waits).for_each(|(rank, seconds)| rank.waits.seconds = seconds.into());
+            judge(&ranks).map(|finding| (finding.ranks, finding.waited))
+        };
+        let late = with([[0.0, 0.1, 5.8], [0.2, 0.0, 5.7], [0.0; 3]]);
+        assert_eq!(late, Some((vec![2], vec![5.8, 5.7, 0.0])));
+        assert_eq!(with([[0.0, 4.0, 1.0], [5.0, 0.0, 1.0], [0.0; 3]]), None);
     }
 
     #[test]

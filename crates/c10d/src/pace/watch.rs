@@ -160,7 +160,7 @@ fn includes(ranks: &[usize], part: &[usize]) -> bool {
 fn since(now: &Reading, from: &Reading) -> Reading {
     let span = |(now, from): (&Span, &Span)| -> Span {
         let sums: Sums = now.sums - from.sums;
-        Span { host: now.host.clone(), sums }
+        Span { host: now.host.clone(), sums, waits: now.waits.since(&from.waits) }
     };
     now.iter().zip(from).map(span).collect()
 }
@@ -181,7 +181,7 @@ mod tests {
 
     impl Job {
         fn of(ranks: usize) -> Self {
-            let zero = Span { host: "node1".into(), sums: Sums::default() };
+            let zero = Span { host: "node1".into(), sums: Sums::default(), waits: Default::default() };
             let mut job = Job { watch: Watch::new(Duration::from_secs(1)), sums: vec![zero; ranks] };
             assert_eq!(job.watch.take(job.sums.clone()), None);
             job

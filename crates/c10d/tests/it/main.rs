@@ -54,6 +54,7 @@ mod gloo {
 mod shared_memory {
     ranks_on!(c10d::Backend::SharedMemory);
 
+    mod arrivals;
     mod coalesced;
     mod collectives;
     mod failures;

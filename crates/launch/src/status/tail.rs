@@ -235,7 +235,7 @@ mod tests {
         let mut tail = Tail::new(dir.path());
         let late = |ranks: &[usize]| {
             let (cause, message) = ("loader".into(), "rank 2 on node1 is late".into());
-            Event::Late { ranks: ranks.to_vec(), cause, share: 0.5, message }
+            Event::Late { ranks: ranks.to_vec(), cause, share: 0.5, waited: vec![], message }
         };
         let sink = EventSink::open(dir.path(), 0, 0).unwrap();
         sink.emit(&late(&[3]));
