@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 
 use c10d::ProcessGroup;
 use lockstep::LaunchEnv;
+use lockstep::events::{self, Event};
 use lockstep_exercise::{Task, numbers, tensor};
 use tch::Tensor;
 
 use crate::download::Download;
 use crate::epochs::Sampler;
+use crate::job::{Job, Seen, Settings};
 
 /// Inputs: samples, world size, rank.
 pub fn shard(answer: fn(usize, usize, usize) -> Vec<usize>) -> Task {
@@ -56,4 +58,23 @@ pub fn prepare(answer: fn(&ProcessGroup, &Path, &Download) -> anyhow::Result<Str
         fs::write(done(own), "")?;
         Ok((download.count(), read?))
     })
+}
+
+/// Inputs: the settings. Results: the sizes of the groups that this rank has joined, and what it has done.
+pub fn distributed(answer: fn(&LaunchEnv, &Job) -> anyhow::Result<()>) -> Task {
+    Task::new("distributed", move |settings: Settings| {
+        let (env, job) = (LaunchEnv::from_env()?, Job::new(settings));
+        answer(&env, &job)?;
+        let seen: Seen = job.seen().clone();
+        Ok((groups(env.rank.get())?, seen))
+    })
+}
+
+/// The sizes of the groups that a rank has joined, by its events.
+fn groups(rank: usize) -> anyhow::Result<Vec<usize>> {
+    let folder = PathBuf::from(std::env::var_os(events::FOLDER).unwrap_or_default());
+    let file = folder.join(format!("rank-{rank}.jsonl"));
+    let records = if file.exists() { events::read(&file)?.records } else { Vec::new() };
+    let size = |event: &Event| if let Event::Group { world_size, .. } = event { Some(*world_size) } else { None };
+    Ok(records.iter().filter_map(|record| size(&record.event)).collect())
 }

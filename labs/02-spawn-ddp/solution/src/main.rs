@@ -1,6 +1,7 @@
 //! All answers of the course: its own, wrong ones that must get their diagnosis, and unusual right ones that must pass.
 
 mod average;
+mod distributed;
 mod epochs;
 mod line;
 mod prepare;
@@ -8,6 +9,8 @@ mod shard;
 
 #[path = "../../given/download.rs"]
 mod download;
+#[path = "../../given/job.rs"]
+mod job;
 #[path = "../../given/tasks.rs"]
 mod tasks;
 
@@ -15,6 +18,7 @@ mod tasks;
 #[path = "../../mutants"]
 mod mutants {
     pub mod average;
+    pub mod distributed;
     pub mod epochs;
     pub mod line;
     pub mod prepare;
@@ -26,6 +30,7 @@ mod mutants {
 #[path = "../../grading"]
 mod grading {
     mod average;
+    mod distributed;
     mod epochs;
     mod line;
     mod prepare;
