@@ -4,11 +4,15 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use c10d::{GroupOptions, Rank};
+use lockstep::broadcast_object;
 use lockstep_exercise::Task;
 use rustix::process::{Resource, Rlimit, setrlimit};
+use serde::{Deserialize, Serialize};
 
 use crate::disk::notes;
 use crate::job::{Job, Killed};
+use crate::ranks::{Run, Settings, Snapshot, Step};
 
 /// Inputs: epochs, steps per epoch, steps between snapshots, and for each run the steps until the kill.
 pub fn next_step(answer: fn(&mut Job) -> Result<(), Killed>) -> Task {
@@ -67,4 +71,47 @@ pub fn whole(answer: fn(&Path, &[u8]) -> std::io::Result<()>) -> Task {
 /// Inputs: the folder.
 pub fn newest(answer: fn(&Path) -> std::io::Result<Option<PathBuf>>) -> Task {
     Task::new("newest", move |folder: PathBuf| Ok(answer(&folder)?))
+}
+
+/// A job and its starts: the number of ranks, and the steps until the stop.
+#[derive(Deserialize)]
+struct Starts {
+    #[serde(flatten)]
+    settings: Settings,
+    starts: Vec<(usize, Option<usize>)>,
+}
+
+/// This rank's steps and the snapshot's numbers for each start, and each epoch's order.
+#[derive(Default, Serialize)]
+struct Done {
+    starts: Vec<Vec<Step>>,
+    snapshots: Vec<Option<Vec<u64>>>,
+    orders: Vec<Vec<usize>>,
+}
+
+/// Inputs: the settings, and the starts, each on the first ranks. Results: what was done in each.
+pub fn reshard(answer: fn(&mut Run) -> anyhow::Result<()>) -> Task {
+    Task::in_group("reshard", move |group, Starts { settings, starts }: Starts| {
+        let (mut last, mut done) = (Snapshot::default(), Done::default());
+        for (ranks, until_stop) in starts {
+            let members: Vec<Rank> = (0..ranks).map(Rank::new).collect();
+            let part = group.new_group(&members, &GroupOptions::default())?;
+            let mut steps = Vec::new();
+            if let Some(part) = part {
+                // As the job's group, it lives until the process ends: others may wait for this rank, and must not lose it as a peer.
+                let part = Box::leak(Box::new(part));
+                let mut run = Run::new(settings, part, last.numbers.clone(), until_stop);
+                let ended = answer(&mut run);
+                if !run.was_stopped() {
+                    ended?;
+                }
+                done.orders = (0..settings.epochs).map(|epoch| run.order(epoch)).collect();
+                (last, steps) = run.end();
+            }
+            last = broadcast_object(group, group.rank().is_zero().then_some(&last))?;
+            done.starts.push(steps);
+            done.snapshots.push(last.numbers.clone());
+        }
+        Ok(done)
+    })
 }

@@ -3,6 +3,7 @@
 mod newest;
 mod next_step;
 mod order;
+mod reshard;
 mod state;
 mod whole;
 
@@ -12,6 +13,8 @@ mod disk;
 mod files;
 #[path = "../../given/job.rs"]
 mod job;
+#[path = "../../given/ranks.rs"]
+mod ranks;
 #[path = "../../given/tasks.rs"]
 mod tasks;
 
@@ -22,5 +25,6 @@ fn main() -> std::process::ExitCode {
         tasks::order(order::order),
         tasks::whole(whole::whole),
         tasks::newest(newest::newest),
+        tasks::reshard(reshard::reshard),
     ])
 }

@@ -3,6 +3,7 @@
 mod newest;
 mod next_step;
 mod order;
+mod reshard;
 mod state;
 mod whole;
 
@@ -12,6 +13,8 @@ mod disk;
 mod files;
 #[path = "../../given/job.rs"]
 mod job;
+#[path = "../../given/ranks.rs"]
+mod ranks;
 #[path = "../../given/tasks.rs"]
 mod tasks;
 
@@ -21,6 +24,7 @@ mod mutants {
     pub mod newest;
     pub mod next_step;
     pub mod order;
+    pub mod reshard;
     pub mod state;
     pub mod whole;
 }
@@ -32,6 +36,7 @@ mod grading {
     mod newest;
     mod next_step;
     mod order;
+    mod reshard;
     mod state;
     mod whole;
 }

@@ -1,0 +1,220 @@
+//! Grades `reshard`: jobs that are stopped and started again on other numbers of ranks must visit each sample once an epoch.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use lockstep_grading::{Claim, Finding, Runner, Verdict, explain};
+use serde::{Deserialize, Serialize};
+
+/// The processes, of which a start uses the first ones.
+const RANKS: usize = 3;
+const EPOCHS: u64 = 2;
+const DIVIDE: &str =
+    "what is left of an epoch must be divided among the ranks of this start, not among those that saved";
+
+/// The number of ranks of a start, and after how many steps it is stopped.
+type Start = (usize, Option<usize>);
+
+#[derive(Serialize)]
+struct Case {
+    epochs: u64,
+    samples: usize,
+    batch_size: usize,
+    seed: u64,
+    starts: Vec<Start>,
+}
+
+/// What a rank did in a start: epochs and samples of its steps that are in the model.
+type Steps = Vec<(u64, Vec<usize>)>;
+
+#[derive(Deserialize)]
+struct Done {
+    /// Each start; nothing where this rank had no part in it.
+    starts: Vec<Steps>,
+    /// The numbers in the snapshot after each start.
+    snapshots: Vec<Option<Vec<u64>>>,
+    /// The order of all samples in each epoch.
+    orders: Vec<Vec<usize>>,
+}
+
+pub(crate) fn grade(runner: &mut Runner) -> Result<()> {
+    let mut random = runner.random();
+    let mut seed = || random.below(1..1000) as u64;
+    let seeds = [seed(), seed(), seed()];
+    let batch = random.below(2..5);
+    let case = |which: usize, samples: usize, starts: Vec<Start>| Case {
+        epochs: EPOCHS,
+        samples,
+        batch_size: batch,
+        seed: seeds[which],
+        starts,
+    };
+    let (first, second) = (random.below(2..4), random.below(1..3));
+    // Enough for the mistakes to begin within the epoch, and no whole number of batches.
+    let rest = first * batch + random.below(1..batch);
+    // Three ranks take an epoch of these in equal shares, and two the rest of it after 6 batches.
+    let even = 6 * (batch + 2);
+    let cases = [
+        case(0, (2 * first + 3 * second) * batch + rest, vec![(2, Some(first)), (3, Some(second)), (1, None)]),
+        case(1, even, vec![(3, Some((even / 3).div_ceil(batch) + 2)), (2, None)]),
+        case(2, even, vec![(2, Some((even / 2).div_ceil(batch))), (3, Some(0)), (3, None)]),
+    ];
+    let outputs = runner.call::<_, Done>(RANKS, &cases).map_err(|error| explain(error, why))?;
+    cases.iter().enumerate().try_for_each(|(number, case)| {
+        let ranks: Vec<&Done> = outputs.all(number).collect();
+        Job { case, ranks }.check()
+    })
+}
+
+struct Job<'a> {
+    case: &'a Case,
+    ranks: Vec<&'a Done>,
+}
+
+impl Job<'_> {
+    /// The samples of an epoch that a start has taken, on all ranks.
+    fn taken(&self, start: usize, epoch: u64) -> Vec<usize> {
+        let of_rank = |done: &&Done| -> Vec<usize> {
+            done.starts[start].iter().filter(|(of, _)| *of == epoch).flat_map(|(_, samples)| samples.clone()).collect()
+        };
+        self.ranks.iter().flat_map(of_rank).collect()
+    }
+
+    fn check(&self) -> Result<()> {
+        (0..self.case.starts.len()).try_for_each(|start| self.check_together(start))?;
+        (0..EPOCHS).try_for_each(|epoch| self.check_epoch(epoch))
+    }
+
+    /// In a step, all ranks of a start are in the same epoch.
+    fn check_together(&self, start: usize) -> Result<()> {
+        let ranks = &self.ranks[..self.case.starts[start].0];
+        let epochs = |done: &&Done| -> Vec<u64> { done.starts[start].iter().map(|(epoch, _)| *epoch).collect() };
+        let epochs: Vec<Vec<u64>> = ranks.iter().map(epochs).collect();
+        Claim::that(
+            epochs.windows(2).all(|pair| pair[0] == pair[1]),
+            "all ranks in the same epoch in each step",
+            format!("epochs of the steps, by rank: {epochs:?}"),
+        )
+        .given(self.given())
+        .verdict(Verdict::RanksDisagree)
+        .or_fail(format!("some ranks are in the next epoch while others have samples left: {DIVIDE}"))
+    }
+
+    fn check_epoch(&self, epoch: u64) -> Result<()> {
+        let mut counts: BTreeMap<usize, usize> = (0..self.case.samples).map(|sample| (sample, 0)).collect();
+        for start in 0..self.case.starts.len() {
+            self.taken(start, epoch).into_iter().for_each(|sample| *counts.entry(sample).or_default() += 1);
+        }
+        let twice = counts.values().filter(|count| **count > 1).count();
+        let never = counts.values().filter(|count| **count == 0).count();
+        let claim = Claim::that(
+            twice == 0 && never == 0,
+            format!("each of {} samples once in epoch {epoch}", self.case.samples),
+            format!("{twice} samples twice or more, {never} not at all"),
+        )
+        .given(self.given());
+        let claim = match self.why(epoch) {
+            Some(diagnosis) => claim.diagnose_if(true, diagnosis),
+            None => claim,
+        };
+        claim.or_fail(
+            "an epoch that is resumed on another number of ranks must visit the samples that are left, each once",
+        )
+    }
+
+    fn given(&self) -> String {
+        let one = |(ranks, stop): &Start| match stop {
+            Some(stop) => format!("{ranks} ranks, stopped after {stop} steps"),
+            None => format!("{ranks} ranks to the end"),
+        };
+        let starts: Vec<String> = self.case.starts.iter().map(one).collect();
+        let Case { samples, batch_size, .. } = self.case;
+        format!(
+            "{EPOCHS} epochs of {samples} samples, batches of {batch_size} on each rank; {}",
+            starts.join("; then ")
+        )
+    }
+
+    /// What happened where a start went on with this epoch.
+    fn why(&self, epoch: u64) -> Option<String> {
+        let order = &self.ranks[0].orders[epoch as usize];
+        let place = |sample: &usize| order.iter().position(|of| of == sample);
+        let (mut before, mut steps, mut of_rank) = (0, 0, 0);
+        for (start, (ranks, _)) in self.case.starts.iter().enumerate() {
+            let own = self.taken(start, epoch);
+            let begin = own.iter().filter_map(place).min();
+            let went_on = start > 0 && (before > 0 || self.ended_before(start, epoch));
+            if went_on && before < order.len() {
+                let numbers = self.ranks[0].snapshots[start - 1].clone().unwrap_or_default();
+                let saved = format!("the snapshot holds {numbers:?}");
+                match begin {
+                    None => {
+                        return Some(format!(
+                            "{} samples of epoch {epoch} were left, and no rank took them: a snapshot in the middle of an epoch must say \
+                             how much of it is done ({saved})",
+                            order.len() - before
+                        ));
+                    }
+                    Some(begin) if begin == before => {}
+                    Some(0) => {
+                        return Some(format!(
+                            "epoch {epoch} begins again, though {before} of its samples were already trained ({saved})"
+                        ));
+                    }
+                    Some(begin) if begin == steps * self.case.batch_size * ranks => {
+                        return Some(format!(
+                            "the snapshot counts steps, and a step has another number of samples on another number of ranks: {steps} steps \
+                             had taken {before} samples, and {ranks} ranks go on with sample {begin} of the order. Count the samples that \
+                             all ranks together have taken"
+                        ));
+                    }
+                    Some(begin) if begin == of_rank => {
+                        return Some(format!(
+                            "the snapshot counts the samples of one rank, {of_rank}; all ranks together had taken {before} of epoch {epoch}"
+                        ));
+                    }
+                    Some(begin) => {
+                        return Some(format!(
+                            "epoch {epoch} goes on with sample {begin} of its order, and {before} were trained before ({saved}). It may have \
+                             been stopped more than once, each time on another number of ranks"
+                        ));
+                    }
+                }
+            } else if before == 0 && begin.is_some_and(|begin| begin > 0) {
+                return Some(format!(
+                    "epoch {epoch} does not begin with the first sample of its order: only the resumed epoch begins in the middle"
+                ));
+            }
+            let mut places: Vec<usize> = own.iter().filter_map(place).collect();
+            places.sort_unstable();
+            if !places.is_empty() && !places.iter().copied().eq(before..before + places.len()) {
+                return Some(if places.last().is_some_and(|last| last - before >= places.len()) {
+                    format!(
+                        "what {ranks} ranks have taken of epoch {epoch} is not the next part of its order, so that no number tells the next \
+                         start what is left: in each step the ranks take neighbours in the order, one each"
+                    )
+                } else {
+                    format!("{ranks} ranks visit some samples of epoch {epoch} twice")
+                });
+            }
+            before += own.len();
+            let own_steps = self.ranks[0].starts[start].iter().filter(|(of, _)| *of == epoch);
+            own_steps.for_each(|(_, samples)| (steps, of_rank) = (steps + 1, of_rank + samples.len()));
+        }
+        let left = order.len().saturating_sub(before);
+        (left > 0).then(|| {
+            format!("the last {left} samples of epoch {epoch} are left out: the last step of an epoch may have fewer samples than `batch_size`")
+        })
+    }
+
+    /// Returns true if an earlier start has ended in this epoch.
+    fn ended_before(&self, start: usize, epoch: u64) -> bool {
+        (0..start).any(|earlier| !self.taken(earlier, epoch).is_empty())
+    }
+}
+
+/// Explains why ranks did not finish.
+fn why(finding: &Finding) -> Option<String> {
+    (finding.verdict == Verdict::Hang)
+        .then(|| format!("some ranks have a step left when the others have none, and wait for them: {DIVIDE}"))
+}
