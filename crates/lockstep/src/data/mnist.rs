@@ -2,36 +2,20 @@
 //!
 //! `digits` draws digits when there are no files; `idx` implements the file format.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tch::Tensor;
 
 use super::idx::{Idx, Kind};
 use super::{Batch, DataError, Dataset, check_indices};
+use lockstep_datafiles::mnist::{check, find};
+
+pub use lockstep_datafiles::Split;
 
 /// The mean of MNIST's training pixels, as fractions of white. PyTorch's examples and the tutorials use this value.
 pub const MEAN: f32 = 0.1307;
 /// The standard deviation of MNIST's training pixels, as a fraction of white; from the same sources.
 pub const STD: f32 = 0.3081;
-
-/// Training or test samples.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Split {
-    /// The samples to train on: the files whose names begin with `train`.
-    Train,
-    /// The held-out samples: the files whose names begin with `t10k`.
-    Test,
-}
-
-impl Split {
-    /// The first part of its files' names.
-    pub fn prefix(self) -> &'static str {
-        match self {
-            Self::Train => "train",
-            Self::Test => "t10k",
-        }
-    }
-}
 
 /// Grey pictures of digits with their labels, in memory, one byte a pixel.
 ///
@@ -51,22 +35,8 @@ impl Mnist {
     /// # Errors
     /// Fails when the counts differ, the bytes are not complete images, or a label is above 9.
     pub fn new(images: Vec<u8>, labels: Vec<u8>, rows: usize, columns: usize) -> Result<Self, DataError> {
-        let pixels = rows.checked_mul(columns).filter(|&pixels| pixels > 0 && images.len().is_multiple_of(pixels));
-        let Some(pixels) = pixels else {
-            let operation = format!("read images of {rows} x {columns} pixels from {} bytes", images.len());
-            return Err(DataError::new(operation).hint("the bytes must be whole images of 1 pixel or more"));
-        };
-        if images.len() / pixels != labels.len() {
-            let operation = format!("pair {} images with {} labels", images.len() / pixels, labels.len());
-            return Err(DataError::new(operation).hint("the files are of different sets, get both again"));
-        }
-        match labels.iter().position(|&label| label > 9) {
-            Some(index) => Err(DataError::new(format!("read label {index}"))
-                .expected("a digit from 0 to 9")
-                .found(labels[index].to_string())
-                .hint("the file is not MNIST's labels")),
-            None => Ok(Self { images, labels, rows, columns }),
-        }
+        check(&images, &labels, rows, columns)?;
+        Ok(Self { images, labels, rows, columns })
     }
 
     /// Reads the images and labels of `split` from `dir`: `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or `t10k-…`.
@@ -154,26 +124,6 @@ static NORMALISED: [f32; 256] = {
     }
     table
 };
-
-/// The first of a file's usual names that exists in `dir`.
-fn find(dir: &Path, split: Split, what: &str, dimensions: u8) -> Result<PathBuf, DataError> {
-    let prefix = split.prefix();
-    let names: Vec<String> = ["", ".gz"]
-        .into_iter()
-        .flat_map(|end| ["-", "."].map(|dot| format!("{prefix}-{what}{dot}idx{dimensions}-ubyte{end}")))
-        .collect();
-    if let Some(name) = names.iter().find(|name| dir.join(name).exists()) {
-        return Ok(dir.join(name));
-    }
-    let inner = ["mnist", "MNIST/raw", "raw"].map(|inner| dir.join(inner));
-    let hint: String = match inner.iter().find(|inner| names.iter().any(|name| inner.join(name).exists())) {
-        _ if !dir.is_dir() => "that folder does not exist, check the path".into(),
-        Some(inner) => format!("it lies in {}, give that folder", inner.display()),
-        None => "give the folder that holds the four files of MNIST".into(),
-    };
-    let found = format!("none of {}", names.join(", "));
-    Err(DataError::new(format!("find the {prefix} {what} in")).at(dir).found(found).hint(hint))
-}
 
 #[cfg(test)]
 mod tests {

@@ -13,20 +13,17 @@
 
 mod dataset;
 pub mod digits;
-mod error;
-pub mod idx;
 pub mod mnist;
 mod regression;
 pub mod rng;
 mod source;
 mod subset;
 mod toy;
-pub mod whole;
 
 pub use c10d::Floats;
 pub use dataset::{Batch, Dataset, IndexOutOfRange, check_indices};
 pub use digits::Digits;
-pub use error::{DataError, kind_of};
+pub use lockstep_datafiles::{DataError, idx, kind_of, whole};
 pub use mnist::{Mnist, Split};
 pub use regression::LinearRegression;
 pub use source::{mnist_or_drawn, real_data_dir};

@@ -3,12 +3,11 @@
 //! [`Cifar10`] is the data set from either source; [`Objects`] draws one when there are no files. Leaves out decoding and
 //! augmenting into tensors ([`crate::Transformed`]), and Python's pickles, which are programs rather than data.
 
-mod file;
-mod find;
 mod objects;
 mod set;
 #[cfg(test)]
 mod tests;
 
+pub use lockstep_datafiles::cifar::{CLASSES, RECORD, SIDE};
 pub use objects::Objects;
-pub use set::{CLASSES, Cifar10, RECORD, SIDE};
+pub use set::Cifar10;

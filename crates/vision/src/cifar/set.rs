@@ -4,19 +4,9 @@ use std::path::Path;
 
 use image::RgbImage;
 
-use super::{file, find};
 use crate::Pictures;
 use lockstep::data::{DataError, Split};
-
-/// Pixels along each side of a picture.
-pub const SIDE: usize = 32;
-/// Pixels of a picture.
-pub(super) const PIXELS: usize = SIDE * SIDE;
-/// Bytes of a record: the label, then the red, green and blue planes, each row by row.
-pub const RECORD: usize = 1 + 3 * PIXELS;
-/// The ten classes in the order of their labels, as in `batches.meta.txt`.
-pub const CLASSES: [&str; 10] =
-    ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
+use lockstep_datafiles::cifar::{self, CLASSES, PIXELS, RECORD, SIDE};
 
 /// Colour pictures of 32 × 32 pixels with their labels, in memory, in the layout of the files.
 ///
@@ -27,7 +17,7 @@ pub const CLASSES: [&str; 10] =
 /// use lockstep::data::Split;
 /// use lockstep_vision::{Cifar10, Objects};
 /// # fn main() -> Result<(), lockstep::data::DataError> {
-/// let folder = tempfile::tempdir().expect("a folder");
+/// let folder = tempcifar::tempdir().expect("a folder");
 /// Objects::new(7, Split::Test).first(20).write_bin(folder.path(), Split::Test)?;
 /// let set = Cifar10::from_dir(folder.path(), Split::Test)?;
 /// assert_eq!((set.count(), set.picture(0).dimensions()), (20, (32, 32)));
@@ -45,7 +35,7 @@ impl Cifar10 {
     /// # Errors
     /// Fails when there are no records, the last one is incomplete, or a label is above 9.
     pub fn new(records: Vec<u8>) -> Result<Self, DataError> {
-        file::check(&records)?;
+        cifar::check(&records)?;
         Ok(Self { records, classes: CLASSES.map(str::to_owned).into() })
     }
 
@@ -56,12 +46,12 @@ impl Cifar10 {
     /// Fails when the files are missing (the message says what is there instead and what to download), truncated, or not
     /// CIFAR-10's.
     pub fn from_dir(dir: &Path, split: Split) -> Result<Self, DataError> {
-        let folder = find::folder(dir)?;
+        let folder = cifar::folder(dir)?;
         let mut records = Vec::new();
-        for path in find::batches(&folder, split)? {
-            records.append(&mut file::read(&path)?);
+        for path in cifar::batches(&folder, split)? {
+            records.append(&mut cifar::read(&path)?);
         }
-        Ok(Self { records, classes: file::read_classes(&folder)? })
+        Ok(Self { records, classes: cifar::read_classes(&folder)? })
     }
 
     /// Writes the set under CIFAR-10's file names to `dir`, which must exist: five files for training, one for testing, and the
@@ -70,16 +60,16 @@ impl Cifar10 {
     /// # Errors
     /// Fails when a file cannot be written, or when there are fewer training pictures than files.
     pub fn write_bin(&self, dir: &Path, split: Split) -> Result<(), DataError> {
-        let names = find::names(split);
+        let names = cifar::names(split);
         if self.count() < names.len() {
             let operation = format!("write {} pictures to {} files", self.count(), names.len());
             return Err(DataError::new(operation).hint("each file needs one at least"));
         }
         for (part, name) in names.iter().enumerate() {
             let at = |part: usize| self.count() * part / names.len() * RECORD;
-            file::write(&dir.join(name), &self.records[at(part)..at(part + 1)])?;
+            cifar::write(&dir.join(name), &self.records[at(part)..at(part + 1)])?;
         }
-        file::write(&dir.join(find::CLASSES_FILE), format!("{}\n", self.classes.join("\n")).as_bytes())
+        cifar::write(&dir.join(cifar::CLASSES_FILE), format!("{}\n", self.classes.join("\n")).as_bytes())
     }
 
     /// The number of pictures.

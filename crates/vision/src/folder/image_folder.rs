@@ -6,10 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::walk::{self, Sample, Skipped};
-use super::{DecodedCache, decode};
+use super::DecodedCache;
 use crate::{Pictures, RgbImage};
 use lockstep::data::DataError;
+use lockstep_datafiles::folder::{Found, Sample, Skipped, walk};
 
 /// Labelled pictures in files: one folder per class.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ impl ImageFolder {
     /// Fails when there is no class folder, a class has no pictures, something cannot be read, symbolic links form a loop, or
     /// the folder holds `Train` and `Validation` instead of classes (use [`Splits::open`](super::Splits::open) for those).
     pub fn open(dir: &Path) -> Result<Self, DataError> {
-        let walk::Found { classes, samples, skipped } = walk::walk(dir)?;
+        let Found { classes, samples, skipped } = walk(dir)?;
         Ok(Self { root: dir.into(), classes, samples, skipped, cache: None })
     }
 
@@ -91,7 +91,7 @@ impl Pictures for ImageFolder {
     /// Reads and decodes the file: see [`decode`](super::decode). The error is a [`DataError`].
     fn picture(&self, index: usize) -> anyhow::Result<RgbImage> {
         let path = &self.samples[index].path;
-        Ok(self.cache.as_ref().map_or_else(|| decode::read(path), |cache| cache.picture(path))?)
+        Ok(self.cache.as_ref().map_or_else(|| lockstep_decode::read(path), |cache| cache.picture(path))?)
     }
 
     /// Covers the classes' names and each file's relative path, class and length. The pictures are not read, so that even a

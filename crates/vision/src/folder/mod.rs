@@ -1,6 +1,6 @@
 //! Photographs in a folder per class, as torchvision's `ImageFolder` reads them, with additional checks.
 //!
-//! `walk` finds the samples, `decode` decodes a file to pixels, [`DecodedCache`] keeps these, [`Splits`] finds `Train` and `Validation`. Other modules
+//! `lockstep-datafiles` finds the samples, `lockstep-decode` decodes a file to pixels, [`DecodedCache`] keeps these, [`Splits`] finds `Train` and `Validation`. Other modules
 //! transform pictures and turn them into tensors.
 //!
 //! As in torchvision (`torchvision/datasets/folder.py`), the folders of the root are the classes, sorted by name. All files
@@ -13,13 +13,11 @@
 //! [`ImageFolder::skipped`] lists what was skipped, and [`ImageFolder::skip_summary`] summarises it in a sentence.
 
 mod cache;
-mod decode;
 mod image_folder;
 mod splits;
-mod walk;
 
 pub use cache::DecodedCache;
-pub use decode::{MAX_BYTES, MAX_PIXELS, decode};
 pub use image_folder::ImageFolder;
+pub use lockstep_datafiles::folder::{Skipped, Why};
+pub use lockstep_decode::{MAX_BYTES, MAX_PIXELS, decode};
 pub use splits::Splits;
-pub use walk::{Skipped, Why};

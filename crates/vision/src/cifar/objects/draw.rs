@@ -5,8 +5,8 @@
 
 use super::scene::{Scene, Theme, blend, varied};
 use super::things::{Outline, Paint, THINGS, Thing, View};
-use crate::cifar::set::{PIXELS, RECORD, SIDE};
 use lockstep::data::rng::KeyedRng;
+use lockstep_datafiles::cifar::{PIXELS, RECORD, SIDE};
 
 /// Samples per pixel along each side, for soft edges.
 const FINE: usize = 2;

@@ -16,8 +16,7 @@ use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
 use super::guess::guess;
-use crate::data::error::{DataError, kind_of};
-use crate::data::whole;
+use crate::{DataError, kind_of, whole};
 
 /// Maximum number of data bytes to read or write: 1 GiB. MNIST's training images have 47 MB, EMNIST's largest set has 547 MB.
 pub const MAX_BYTES: u64 = 1 << 30;

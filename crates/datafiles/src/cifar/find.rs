@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep::data::{DataError, Split};
+use crate::{DataError, Split};
 
 /// The folder in the published archive.
 const FOLDER: &str = "cifar-10-batches-bin";
 /// The file with the names of the classes.
-pub(super) const CLASSES_FILE: &str = "batches.meta.txt";
+pub const CLASSES_FILE: &str = "batches.meta.txt";
 const TRAIN: [&str; 5] =
     ["data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"];
 const TEST: [&str; 1] = ["test_batch.bin"];
@@ -33,7 +33,7 @@ const INSTEAD: [(&str, &str); 8] = [
 ];
 
 /// The names of the files of a split.
-pub(super) fn names(split: Split) -> &'static [&'static str] {
+pub fn names(split: Split) -> &'static [&'static str] {
     match split {
         Split::Train => &TRAIN,
         Split::Test => &TEST,
@@ -41,14 +41,20 @@ pub(super) fn names(split: Split) -> &'static [&'static str] {
 }
 
 /// `dir`, or the folder in it that holds the files.
-pub(super) fn folder(dir: &Path) -> Result<PathBuf, DataError> {
+///
+/// # Errors
+/// Neither does; the message says what is there instead and what to download.
+pub fn folder(dir: &Path) -> Result<PathBuf, DataError> {
     let inner = dir.join(FOLDER);
     let found = [dir, &inner].into_iter().find(|folder| holds_any(folder));
     found.map(Path::to_owned).ok_or_else(|| DataError::new("find CIFAR-10's binary files in").at(dir).hint(hint(dir)))
 }
 
 /// The files of a split in `folder`, at least one.
-pub(super) fn batches(folder: &Path, split: Split) -> Result<Vec<PathBuf>, DataError> {
+///
+/// # Errors
+/// One is missing before others.
+pub fn batches(folder: &Path, split: Split) -> Result<Vec<PathBuf>, DataError> {
     let there = |name: &&&str| folder.join(name).exists();
     let names = names(split);
     let count = names.iter().take_while(|name| there(name)).count();

@@ -21,8 +21,8 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use lockstep::data::DataError;
-use lockstep::error_file::panic_text;
+use lockstep_contract::error_file::panic_text;
+use lockstep_datafiles::DataError;
 
 /// Maximum size of a file: 256 MiB. Photographs have a few megabytes.
 pub const MAX_BYTES: u64 = 256 << 20;
@@ -69,7 +69,10 @@ pub fn decode(bytes: &[u8]) -> Result<RgbImage, DataError> {
 }
 
 /// Reads and decodes a file of at most [`MAX_BYTES`].
-pub(super) fn read(path: &Path) -> Result<RgbImage, DataError> {
+///
+/// # Errors
+/// As [`decode`]; the file cannot be read, or is larger.
+pub fn read(path: &Path) -> Result<RgbImage, DataError> {
     let fail = |source| {
         let hint = "check that the file is still there and that this user may read it";
         refuse("", "", hint).at(path).because(source)

@@ -3,7 +3,6 @@
 //! Does not read the pictures; `decode` does.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +12,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 
 use super::splits::are_splits;
-use lockstep::data::{DataError, kind_of};
+use super::{Sample, Skipped, Why};
+use crate::{DataError, kind_of};
 
 /// The extensions of pictures, ignoring case.
 const PICTURES: [&str; 3] = ["jpg", "jpeg", "png"];
@@ -22,57 +22,22 @@ const OTHER_PICTURES: [&str; 6] = ["ppm", "bmp", "pgm", "tif", "tiff", "webp"];
 /// How many names an error message lists before it gives only a count.
 const LISTED: usize = 6;
 
-#[derive(Debug, Clone)]
-pub(super) struct Sample {
-    pub(super) path: PathBuf,
-    pub(super) class: usize,
-    /// The file's length when the folder was opened.
-    pub(super) bytes: u64,
-}
-
-/// A file or folder that was skipped.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Skipped {
-    /// Its path.
-    pub path: PathBuf,
-    /// The reason.
-    pub why: Why,
-}
-
-/// Why a file or folder is not a sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Why {
-    /// Its name begins with a dot.
-    Hidden,
-    /// A file next to the class folders.
-    OutsideOfClasses,
-    /// Its name has the extension of a picture format that torchvision reads but this crate does not.
-    OtherFormat,
-    /// Its name does not have a picture's extension.
-    NotAPicture,
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Why::Hidden => "with a hidden name",
-            Why::OutsideOfClasses => "next to the class folders",
-            Why::OtherFormat => "of a format that is not read here",
-            Why::NotAPicture => "without a picture's name",
-        })
-    }
-}
-
 /// The contents of a folder of pictures.
-pub(super) struct Found {
-    pub(super) classes: Vec<String>,
-    pub(super) samples: Vec<Sample>,
-    pub(super) skipped: Vec<Skipped>,
+#[derive(Debug)]
+pub struct Found {
+    /// The names of the classes, sorted.
+    pub classes: Vec<String>,
+    /// The pictures, class by class.
+    pub samples: Vec<Sample>,
+    /// What is no sample.
+    pub skipped: Vec<Skipped>,
 }
 
 /// Walks `root`: its folders are the classes, sorted by name; every file below them with a picture's extension is a sample.
-pub(super) fn walk(root: &Path) -> Result<Found, DataError> {
+///
+/// # Errors
+/// There is no class folder, a class has no pictures, something cannot be read, or links form a loop.
+pub fn walk(root: &Path) -> Result<Found, DataError> {
     let mut skipped = Vec::new();
     let classes = classes(root, &mut skipped)?;
     let mut samples = Vec::new();

@@ -6,8 +6,7 @@ use std::path::Path;
 
 use super::find::CLASSES_FILE;
 use super::{CLASSES, RECORD};
-use lockstep::data::whole;
-use lockstep::data::{DataError, kind_of};
+use crate::{DataError, kind_of, whole};
 
 /// Maximum size of a file with records: 1 GiB. The published ones have 30,730,000 bytes.
 const MAX_BYTES: u64 = 1 << 30;
@@ -27,7 +26,10 @@ const IMPOSTORS: [(&[u8], &str, &str); 5] = [
 ];
 
 /// The records of a file, all of them checked.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
+///
+/// # Errors
+/// As [`check`]; the file cannot be read.
+pub fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     let records = bytes(path, MAX_BYTES)?;
     check(&records).map_err(|mut error| {
         error.operation = "read".into();
@@ -37,7 +39,10 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
 }
 
 /// Returns an error unless these are one or more complete records with valid labels.
-pub(super) fn check(records: &[u8]) -> Result<(), DataError> {
+///
+/// # Errors
+/// What is there instead, and what to do.
+pub fn check(records: &[u8]) -> Result<(), DataError> {
     let refuse = |expected: String, found: &str, hint: &str| {
         Err(DataError::new("read CIFAR-10's records").expected(expected).found(found).hint(hint))
     };
@@ -70,7 +75,10 @@ pub(super) fn check(records: &[u8]) -> Result<(), DataError> {
 }
 
 /// The names of the classes in `folder`; CIFAR-10's own if there is no file with names.
-pub(super) fn read_classes(folder: &Path) -> Result<Vec<String>, DataError> {
+///
+/// # Errors
+/// The file does not hold ten names.
+pub fn read_classes(folder: &Path) -> Result<Vec<String>, DataError> {
     let path = folder.join(CLASSES_FILE);
     if !path.exists() {
         return Ok(CLASSES.map(str::to_owned).into());
@@ -85,7 +93,10 @@ pub(super) fn read_classes(folder: &Path) -> Result<Vec<String>, DataError> {
 }
 
 /// Writes a file atomically.
-pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
     whole::write(path, |out| out.write_all(bytes)).map_err(|source| DataError::unwritable(path, source))
 }
 

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::file::product;
 use super::*;
-use crate::data::DataError;
+use crate::DataError;
 
 /// Writes `bytes` as a file and reads it as `kind`.
 fn read_bytes(bytes: &[u8], kind: Kind) -> Result<Idx, DataError> {
