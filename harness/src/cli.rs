@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::exit::Code;
-use crate::{bench, cluster, course, doctor, inject, learn, new, render, stacks, tour, verify};
+use crate::{bench, cluster, course, data, doctor, inject, learn, new, render, stacks, tour, verify};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
@@ -30,6 +30,7 @@ enum Command {
     Solution(learn::Solution),
     Watch(learn::Watch),
     New(new::Options),
+    Data(data::Options),
     Cluster(cluster::Options),
     Course(course::Options),
     #[command(name = bench::RANK, hide = true)]
@@ -61,6 +62,7 @@ impl Cli {
             Command::Solution(options) => options.exec(),
             Command::Watch(options) => options.exec(),
             Command::New(options) => options.exec(),
+            Command::Data(options) => options.exec(),
             Command::Cluster(options) => options.exec(),
             Command::ClusterInit(init) => init.exec(),
             Command::Course(options) => options.exec(),

@@ -6,6 +6,7 @@ mod checks;
 mod cli;
 mod cluster;
 mod course;
+mod data;
 mod doctor;
 mod exit;
 mod history;

@@ -5,6 +5,7 @@
 
 mod bench;
 mod cluster;
+mod data;
 mod doctor;
 mod help;
 mod image;

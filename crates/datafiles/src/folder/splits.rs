@@ -56,7 +56,8 @@ fn need(dir: &Path, folders: &[String], split: &'static str, names: &[&str]) -> 
     let found = || if folders.is_empty() { "no folder".into() } else { format!("the folders {}", folders.join(", ")) };
     find(dir, folders, split, names)?.ok_or_else(|| {
         let error = DataError::new(format!("find the {split} pictures in")).at(dir).found(found());
-        error.expected(format!("a folder called {} (in any case)", names.join(" or ")))
+        let error = error.expected(format!("a folder called {} (in any case)", names.join(" or ")));
+        error.hint("add it, or rename the folder that is meant")
     })
 }
 

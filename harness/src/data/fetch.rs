@@ -1,0 +1,169 @@
+//! `lockstep data fetch`: downloads one file by curl, continues a download that was cut off, and compares SHA-256.
+//!
+//! Only from the address that the user gives: no address is built in.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use sha2::{Digest, Sha256};
+
+use crate::exit::{Code, Refused};
+
+/// curl(1): the server cannot send a part of the file, or has nothing after this part.
+const NO_PART: [i32; 2] = [33, 22];
+
+/// Download a file from an address that you give; continues where it was cut off
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The address, http or https
+    #[arg(value_name = "URL", value_parser = address)]
+    url: String,
+    /// The file to write; by default the last part of the address, in this folder
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// The SHA-256 that the file must have, 64 hex digits
+    #[arg(long, value_name = "HEX", value_parser = sum)]
+    sha256: Option<String>,
+}
+
+impl Options {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let file = self.out.clone().map_or_else(|| name_of(&self.url), Ok)?;
+        if file.exists() {
+            return self.there(&file);
+        }
+        let part = PathBuf::from(format!("{}.part", file.display()));
+        let is_whole = |sum: &String| part.exists() && digest(&part).is_ok_and(|found| found == *sum);
+        if !self.sha256.as_ref().is_some_and(is_whole) {
+            self.download(&part)?;
+        }
+        let found = digest(&part)?;
+        if let Some(expected) = self.sha256.filter(|expected| *expected != found) {
+            fs::remove_file(&part).with_context(|| format!("cannot remove {}", part.display()))?;
+            bail!(
+                "{} has the SHA-256 {found}, and not {expected}: it is another file, or was damaged on its way. It is removed; check the \
+                 address, and fetch it again",
+                self.url
+            );
+        }
+        fs::rename(&part, &file).with_context(|| format!("cannot rename {} to {}", part.display(), file.display()))?;
+        say(&file, &found)
+    }
+
+    /// The file is there already.
+    fn there(&self, file: &Path) -> anyhow::Result<Code> {
+        let found = digest(file)?;
+        match &self.sha256 {
+            Some(expected) if *expected != found => Err(Refused(format!(
+                "{} exists and has the SHA-256 {found}, not {expected}: remove it, or give another --out",
+                file.display()
+            ))
+            .into()),
+            Some(_) => say(file, &found),
+            None => Err(Refused(format!(
+                "{} exists: give --sha256 to check it, or remove it to fetch it again",
+                file.display()
+            ))
+            .into()),
+        }
+    }
+
+    fn download(&self, part: &Path) -> anyhow::Result<()> {
+        let mut code = self.curl(part, true)?;
+        if code.is_some_and(|code| NO_PART.contains(&code)) && part.exists() {
+            eprintln!("the server does not continue {}: it is fetched from its beginning", part.display());
+            fs::remove_file(part).with_context(|| format!("cannot remove {}", part.display()))?;
+            code = self.curl(part, false)?;
+        }
+        match code {
+            Some(0) => Ok(()),
+            Some(code) => bail!(
+                "cannot fetch {}: curl ended with code {code}, see above. What has come is in {}; the same command continues it",
+                self.url,
+                part.display()
+            ),
+            None => bail!("curl was ended by a signal; the same command continues {}", part.display()),
+        }
+    }
+
+    /// Runs curl, which gives up when less than a byte a second comes for a minute.
+    fn curl(&self, part: &Path, go_on: bool) -> anyhow::Result<Option<i32>> {
+        let mut curl = Command::new("curl");
+        curl.args(["--fail", "--location", "--proto", "=http,https", "--silent", "--show-error"]);
+        curl.args(["--connect-timeout", "30", "--speed-limit", "1", "--speed-time", "60", "--retry", "2"]);
+        if go_on {
+            curl.args(["--continue-at", "-"]);
+        }
+        match curl.arg("--output").arg(part).arg("--").arg(&self.url).status() {
+            Ok(status) => Ok(status.code()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Refused(
+                "the program curl is not installed: install it, or download the file by other means".into(),
+            )
+            .into()),
+            Err(error) => Err(error).context("cannot start curl"),
+        }
+    }
+}
+
+fn say(file: &Path, sum: &str) -> anyhow::Result<Code> {
+    writeln!(io::stdout().lock(), "{}: whole, SHA-256 {sum}", file.display()).context("cannot write to stdout")?;
+    Ok(Code::Success)
+}
+
+fn address(text: &str) -> Result<String, String> {
+    let known = ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
+    if known { Ok(text.into()) } else { Err("give an address that begins with http:// or https://".into()) }
+}
+
+fn sum(text: &str) -> Result<String, String> {
+    let hex = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if hex { Ok(text.to_ascii_lowercase()) } else { Err("a SHA-256 has 64 hex digits".into()) }
+}
+
+/// The last part of an address's path.
+fn name_of(url: &str) -> anyhow::Result<PathBuf> {
+    let path = url.split(['?', '#']).next().unwrap_or(url).splitn(4, '/').nth(3).unwrap_or("");
+    match path.rsplit('/').next() {
+        Some(name) if !name.is_empty() && name != "." && name != ".." => Ok(PathBuf::from(name)),
+        _ => Err(Refused(format!("{url} has no file name at its end: give --out FILE")).into()),
+    }
+}
+
+fn digest(path: &Path) -> anyhow::Result<String> {
+    let read = || -> io::Result<String> {
+        let (mut file, mut sum, mut bytes) = (File::open(path)?, Sha256::new(), vec![0; 1 << 16]);
+        loop {
+            match file.read(&mut bytes)? {
+                0 => return Ok(sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+                count => sum.update(&bytes[..count]),
+            }
+        }
+    };
+    read().with_context(|| format!("cannot read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_the_name_from_the_address() {
+        let name = |url| name_of(url).ok().map(|name| name.display().to_string());
+        assert_eq!(name("https://a.org/b/c.gz?d=e/f").as_deref(), Some("c.gz"));
+        for url in ["https://a.org", "https://a.org/", "https://a.org/..", "http://a.org/b/#c"] {
+            assert_eq!(name(url), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn computes_the_sum_of_the_standard_s_example() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "abc").unwrap();
+        let sum = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(digest(file.path()).unwrap(), sum);
+    }
+}

@@ -1,0 +1,105 @@
+//! `lockstep data prepare`: all drawn data sets once on a folder that a class shares, checked, and readable by everybody.
+
+use std::fs::{self, File, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use rustix::fs::{FlockOperation, flock};
+
+use super::check;
+use super::make::Drawn;
+use crate::exit::{Code, Refused};
+
+/// Make and check the labs' data sets once on a folder that a class shares
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The folder. Data sets that are in it already, such as mnist or cifar-10-batches-bin, are checked and made readable, too
+    folder: PathBuf,
+    /// Pictures to draw for training, in each set; by default as many as each lab draws for itself
+    #[arg(long)]
+    samples: Option<u32>,
+    /// Seed of the pictures
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+impl Options {
+    pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let folder = &self.folder;
+        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        let lock = folder.join(".preparing");
+        let lock = File::create(&lock).with_context(|| format!("cannot write to {}", folder.display()))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| Refused(format!("another `lockstep data prepare` is at work in {}", folder.display())))?;
+        for set in Drawn::value_variants() {
+            self.draw(*set)?;
+        }
+        let (mut out, mut code) = (std::io::stdout().lock(), Code::Success);
+        for set in folders(folder)? {
+            let found = check::check(&set, None);
+            if !found.faults.is_empty() {
+                code = Code::Failure;
+            }
+            share(&set)?;
+            write!(out, "{}", found.text()).context("cannot write to stdout")?;
+        }
+        share_one(folder)?;
+        writeln!(
+            out,
+            "all accounts of this machine can read it: give a lab `--data {}/digits`, for example",
+            folder.display()
+        )
+        .context("cannot write to stdout")?;
+        Ok(code)
+    }
+
+    /// Draws a set, unless it is there. It gets its name when it is complete.
+    fn draw(&self, set: Drawn) -> anyhow::Result<()> {
+        let to = self.folder.join(set.folder());
+        if to.exists() {
+            return Ok(());
+        }
+        eprintln!("drawing {}", to.display());
+        let unfinished = tempfile::Builder::new().prefix(".drawing-").tempdir_in(&self.folder)?;
+        set.draw(unfinished.path(), self.samples, self.seed)?;
+        let made = unfinished.keep();
+        fs::rename(&made, &to).with_context(|| format!("cannot rename {} to {}", made.display(), to.display()))
+    }
+}
+
+/// The folders in a folder, without hidden ones, sorted.
+fn folders(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
+    let shown = |path: &PathBuf| !path.file_name().unwrap_or_default().to_string_lossy().starts_with('.');
+    let mut folders: Vec<PathBuf> =
+        entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir() && shown(path)).collect();
+    folders.sort();
+    Ok(folders)
+}
+
+/// Lets everybody read all below `path`, and nobody write more than before. Does not follow links.
+fn share(path: &Path) -> anyhow::Result<()> {
+    share_one(path)?;
+    if path.is_dir() {
+        for entry in fs::read_dir(path).with_context(|| format!("cannot list {}", path.display()))? {
+            let entry = entry.with_context(|| format!("cannot list {}", path.display()))?;
+            if !entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+                share(&entry.path())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn share_one(path: &Path) -> anyhow::Result<()> {
+    let mode = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.permissions().mode();
+    let shared = mode | if path.is_dir() { 0o555 } else { 0o444 };
+    if shared == mode {
+        return Ok(());
+    }
+    let set = fs::set_permissions(path, Permissions::from_mode(shared));
+    set.with_context(|| format!("cannot let everybody read {}", path.display()))
+}

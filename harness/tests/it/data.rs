@@ -1,0 +1,413 @@
+//! `lockstep data` as a user meets it: good and bad files of each layout, a page of pictures, downloads that are cut off, and a shared
+//! folder.
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+
+use assert_cmd::cargo::cargo_bin;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use insta::assert_snapshot;
+use tempfile::TempDir;
+
+use crate::running::{Ended, ended};
+use crate::shown::filtered;
+
+/// Bytes of a CIFAR-10 record.
+const RECORD: usize = 3073;
+
+fn lockstep(words: &[&str], folder: &Path) -> Ended {
+    let mut command = Command::new(cargo_bin!("lockstep"));
+    ended(command.arg("data").args(words).current_dir(folder).env_remove("http_proxy").env("no_proxy", "127.0.0.1"))
+}
+
+/// What `lockstep data check` prints about a folder, after a headline.
+fn checked(about: &str, path: &Path, code: i32) -> String {
+    format!("--- {about}\n{}\n", lockstep(&["check", path.to_str().unwrap()], path.parent().unwrap()).code(code).out)
+}
+
+fn idx(dims: &[u32], bytes: &[u8]) -> Vec<u8> {
+    let sizes: Vec<u8> = dims.iter().flat_map(|dim| dim.to_be_bytes()).collect();
+    [&[0, 0, 8, dims.len() as u8], &sizes[..], bytes].concat()
+}
+
+fn zipped(bytes: &[u8]) -> Vec<u8> {
+    let mut gz = GzEncoder::new(Vec::new(), Compression::fast());
+    gz.write_all(bytes).unwrap();
+    gz.finish().unwrap()
+}
+
+/// MNIST's four files, with pictures of 2 x 3 pixels.
+fn mnist(dir: &Path) {
+    fs::create_dir_all(dir).unwrap();
+    for (split, count) in [("train", 20), ("t10k", 5)] {
+        let labels: Vec<u8> = (0..count).map(|index| index % 10).collect();
+        let images: Vec<u8> = (0..count * 6).collect();
+        fs::write(dir.join(format!("{split}-images-idx3-ubyte.gz")), zipped(&idx(&[count.into(), 2, 3], &images)))
+            .unwrap();
+        fs::write(dir.join(format!("{split}-labels-idx1-ubyte")), idx(&[count.into()], &labels)).unwrap();
+    }
+}
+
+fn cifar(dir: &Path) {
+    fs::create_dir_all(dir).unwrap();
+    let records = |count: u8| (0..count).flat_map(|label| [vec![label % 10], vec![label * 9; RECORD - 1]].concat());
+    fs::write(dir.join("data_batch_1.bin"), records(12).collect::<Vec<u8>>()).unwrap();
+    fs::write(dir.join("test_batch.bin"), records(10).collect::<Vec<u8>>()).unwrap();
+}
+
+/// Folders of PNG files.
+fn pictures(dir: &Path) {
+    for (split, count) in [("Train", 3), ("Validation", 1)] {
+        for (class, grey) in [("intact", 50), ("destroyed", 200)] {
+            let folder = dir.join(split).join(class);
+            fs::create_dir_all(&folder).unwrap();
+            for number in 0..count {
+                image::RgbImage::from_pixel(40, 30, image::Rgb([grey; 3]))
+                    .save(folder.join(format!("{number}.png")))
+                    .unwrap();
+            }
+        }
+    }
+}
+
+fn with(make: fn(&Path), change: impl FnOnce(&Path)) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    make(&folder.path().join("set"));
+    change(&folder.path().join("set"));
+    folder
+}
+
+/// The output for a set with each of these changes.
+fn each(make: fn(&Path), changes: &[(&str, fn(&Path), i32)]) -> String {
+    let one = |(about, change, code): &(&str, fn(&Path), i32)| {
+        let folder = with(make, change);
+        let text = checked(about, &folder.path().join("set"), *code);
+        text.replace(folder.path().to_str().unwrap(), "[folder]")
+    };
+    changes.iter().map(one).collect()
+}
+
+#[test]
+fn checks_mnist_files() {
+    let _filtered = filtered(None);
+    let text = each(
+        mnist,
+        &[
+            ("whole", |_| (), 0),
+            ("a file is missing", |dir| fs::remove_file(dir.join("t10k-labels-idx1-ubyte")).unwrap(), 1),
+            (
+                "labels are cut off",
+                |dir| {
+                    let path = dir.join("train-labels-idx1-ubyte");
+                    let bytes = fs::read(&path).unwrap();
+                    fs::write(&path, &bytes[..bytes.len() - 3]).unwrap();
+                },
+                1,
+            ),
+            (
+                "the gzip file is cut off",
+                |dir| {
+                    let path = dir.join("train-images-idx3-ubyte.gz");
+                    let bytes = fs::read(&path).unwrap();
+                    fs::write(&path, &bytes[..bytes.len() - 10]).unwrap();
+                },
+                1,
+            ),
+            ("a web page", |dir| fs::write(dir.join("train-labels-idx1-ubyte"), "<!DOCTYPE html><p>404").unwrap(), 1),
+            (
+                "swapped",
+                |dir| {
+                    fs::copy(dir.join("train-labels-idx1-ubyte"), dir.join("train-images-idx3-ubyte")).unwrap();
+                },
+                1,
+            ),
+            (
+                "labels of another set",
+                |dir| {
+                    fs::copy(dir.join("t10k-labels-idx1-ubyte"), dir.join("train-labels-idx1-ubyte")).unwrap();
+                },
+                1,
+            ),
+            (
+                "a label is no digit",
+                |dir| fs::write(dir.join("t10k-labels-idx1-ubyte"), idx(&[5], &[1, 2, 3, 4, 26])).unwrap(),
+                1,
+            ),
+        ],
+    );
+    assert_snapshot!("data_check_mnist", text);
+}
+
+#[test]
+fn checks_cifar_10_files() {
+    let _filtered = filtered(None);
+    let text = each(
+        cifar,
+        &[
+            ("whole", |_| (), 0),
+            (
+                "cut off",
+                |dir| {
+                    let path = dir.join("data_batch_1.bin");
+                    let bytes = fs::read(&path).unwrap();
+                    fs::write(&path, &bytes[..bytes.len() - 100]).unwrap();
+                },
+                1,
+            ),
+            ("CIFAR-100's records", |dir| fs::write(dir.join("test_batch.bin"), vec![0; 5 * (RECORD + 1)]).unwrap(), 1),
+            ("a label is too large", |dir| fs::write(dir.join("test_batch.bin"), vec![77; RECORD]).unwrap(), 1),
+            ("a gap", |dir| fs::rename(dir.join("data_batch_1.bin"), dir.join("data_batch_2.bin")).unwrap(), 1),
+            (
+                "the version for Python",
+                |dir| {
+                    fs::remove_dir_all(dir).unwrap();
+                    fs::create_dir_all(dir.join("cifar-10-batches-py")).unwrap();
+                },
+                1,
+            ),
+            (
+                "still packed",
+                |dir| {
+                    fs::remove_dir_all(dir).unwrap();
+                    fs::create_dir(dir).unwrap();
+                    fs::write(dir.join("cifar-10-binary.tar.gz"), "").unwrap();
+                },
+                1,
+            ),
+        ],
+    );
+    assert_snapshot!("data_check_cifar", text);
+}
+
+#[test]
+fn checks_folders_of_pictures() {
+    let _filtered = filtered(None);
+    let text = each(
+        pictures,
+        &[
+            ("whole", |_| (), 0),
+            (
+                "pictures that cannot be decoded",
+                |dir| {
+                    let bytes = fs::read(dir.join("Train/intact/0.png")).unwrap();
+                    fs::write(dir.join("Train/intact/0.png"), &bytes[..bytes.len() / 2]).unwrap();
+                    fs::write(dir.join("Train/intact/1.png"), "<html>not found</html>").unwrap();
+                    fs::write(dir.join("Train/destroyed/2.png"), "").unwrap();
+                },
+                1,
+            ),
+            (
+                "files that are not read",
+                |dir| {
+                    fs::write(dir.join("Train/intact/notes.txt"), "").unwrap();
+                    fs::write(dir.join("Train/intact/photo.tiff"), "").unwrap();
+                    fs::write(dir.join("Train/intact/._0.png"), "").unwrap();
+                },
+                0,
+            ),
+            (
+                "another class",
+                |dir| fs::rename(dir.join("Validation/intact"), dir.join("Validation/whole")).unwrap(),
+                1,
+            ),
+            (
+                "a class without pictures",
+                |dir| fs::rename(dir.join("Validation/intact/0.png"), dir.join("Validation/intact/0.bmp")).unwrap(),
+                1,
+            ),
+            ("no validation", |dir| fs::remove_dir_all(dir.join("Validation")).unwrap(), 1),
+            (
+                "nothing",
+                |dir| {
+                    fs::remove_dir_all(dir).unwrap();
+                    fs::create_dir(dir).unwrap();
+                },
+                1,
+            ),
+        ],
+    );
+    assert_snapshot!("data_check_folders", text);
+}
+
+#[test]
+fn checks_single_files_and_refuses_what_it_does_not_know() {
+    let folder = with(mnist, cifar);
+    let check = |name: &str, code: i32| lockstep(&["check", name], &folder.path().join("set")).code(code);
+    assert_eq!(
+        check("train-images-idx3-ubyte.gz", 0).out,
+        "train-images-idx3-ubyte.gz: an IDX file of bytes [20, 2, 3]\nno fault found\n"
+    );
+    assert_eq!(check("test_batch.bin", 0).out, "test_batch.bin: 10 records of CIFAR-10\nno fault found\n");
+    fs::write(folder.path().join("set/what"), "").unwrap();
+    check("what", 2).says(&["cannot tell by its name", "-ubyte.gz, .bin"]);
+    check("nowhere", 2).says(&["cannot read nowhere"]);
+}
+
+#[test]
+fn shows_the_first_pictures_of_each_class_on_a_page() {
+    let folder = with(pictures, |dir| fs::write(dir.join("Train/intact/0.png"), "").unwrap());
+    let shown = lockstep(&["look", "set", "--each", "2", "--out", "page.html"], folder.path()).code(0);
+    assert_eq!(
+        shown.out,
+        "Train: destroyed 3, intact 3\nValidation: destroyed 1, intact 1\nthe pictures are in page.html\n"
+    );
+    let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
+    assert_eq!(page.matches("<img src=\"data:image/png;base64,").count(), 5, "2 + 1 of Train, 1 + 1 of Validation");
+    assert!(page.contains("0.png: damaged") && page.contains("destroyed: 3"), "{page}");
+    let folder = with(mnist, |_| ());
+    lockstep(&["look", "set"], folder.path()).code(0);
+    assert_eq!(fs::read_to_string(folder.path().join("data.html")).unwrap().matches("<img ").count(), 25);
+    lockstep(&["look", "."], folder.path()).code(1).says(&["cannot find"]);
+}
+
+/// A server on a free port that answers each connection by the next of these functions, and then ends.
+fn serve(answers: Vec<fn(&mut TcpStream, Option<usize>)>) -> (String, thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}/a/set.bin?x=1", listener.local_addr().unwrap());
+    let thread = thread::spawn(move || {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut from = None;
+            for line in BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok) {
+                if let Some(range) = line.to_ascii_lowercase().strip_prefix("range: bytes=") {
+                    from = range.trim_end_matches('-').parse().ok();
+                }
+                if line.is_empty() {
+                    break;
+                }
+            }
+            answer(&mut stream, from);
+        }
+    });
+    (address, thread)
+}
+
+const BODY: &[u8] = b"0123456789";
+/// Of the ten digits.
+const SUM: &str = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882";
+
+fn send(stream: &mut TcpStream, head: &str, body: &[u8]) {
+    stream.write_all(format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
+    stream.write_all(body).unwrap();
+}
+
+fn half(stream: &mut TcpStream, _: Option<usize>) {
+    send(stream, "200 OK\r\nContent-Length: 10", &BODY[..4]);
+}
+
+fn rest(stream: &mut TcpStream, from: Option<usize>) {
+    assert_eq!(from, Some(4), "the second request asks for what is missing");
+    send(stream, "206 Partial Content\r\nContent-Length: 6\r\nContent-Range: bytes 4-9/10", &BODY[4..]);
+}
+
+fn all(stream: &mut TcpStream, _: Option<usize>) {
+    send(stream, "200 OK\r\nContent-Length: 10", BODY);
+}
+
+fn missing(stream: &mut TcpStream, _: Option<usize>) {
+    send(stream, "404 Not Found\r\nContent-Length: 0", b"");
+}
+
+#[test]
+fn a_download_goes_on_where_it_was_cut_off() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        eprintln!("not verified here: there is no curl");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (url, server) = serve(vec![half, rest]);
+    let fetch = |words: &[&str]| lockstep(&[&["fetch", &url], words].concat(), folder.path());
+    fetch(&["--sha256", SUM]).code(1).says(&["the same command continues it"]);
+    assert_eq!(fs::read(folder.path().join("set.bin.part")).unwrap(), &BODY[..4]);
+    let done = fetch(&["--sha256", &SUM.to_uppercase()]).code(0);
+    assert_eq!(done.out, format!("set.bin: whole, SHA-256 {SUM}\n"));
+    server.join().unwrap();
+    assert_eq!(fs::read(folder.path().join("set.bin")).unwrap(), BODY);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    // The server has ended: what is there is checked without it.
+    fetch(&["--sha256", SUM]).code(0);
+    fetch(&["--sha256", &SUM.replace('8', "9")]).code(2).says(&["remove it, or give another --out"]);
+    fetch(&[]).code(2).says(&["give --sha256 to check it"]);
+}
+
+#[test]
+fn a_download_begins_again_where_it_cannot_go_on_and_refuses_another_file() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        eprintln!("not verified here: there is no curl");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (url, server) = serve(vec![half, all, all, all, missing]);
+    let fetch = |words: &[&str]| lockstep(&[&["fetch", &url], words].concat(), folder.path());
+    fetch(&["--sha256", SUM]).code(1);
+    fetch(&["--sha256", SUM]).code(0).says(&["fetched from its beginning"]);
+    let other = "0".repeat(64);
+    fetch(&["--out", "other", "--sha256", &other]).code(1).says(&["it is another file, or was damaged", SUM]);
+    assert!(!folder.path().join("other").exists() && !folder.path().join("other.part").exists());
+    fetch(&["--out", "third"]).code(1).says(&["cannot fetch", "404"]);
+    server.join().unwrap();
+    fetch(&["--sha256", "12"]).code(2).says(&["64 hex digits"]);
+    lockstep(&["fetch", "ftp://a.org/b"], folder.path()).code(2).says(&["http:// or https://"]);
+    lockstep(&["fetch", "https://a.org"], folder.path()).code(2).says(&["give --out FILE"]);
+}
+
+/// `lockstep` with programs next to it that copy these sets instead of drawing them.
+fn with_fake_labs(makes: [fn(&Path); 3]) -> TempDir {
+    let real = cargo_bin!("lockstep");
+    let folder = tempfile::tempdir_in(real.parent().unwrap()).unwrap();
+    fs::hard_link(real, folder.path().join("lockstep")).unwrap();
+    for (name, make) in ["lab-02-draw-digits", "lab-07-draw-objects", "lab-08-draw-houses"].into_iter().zip(makes) {
+        let (program, set) = (folder.path().join(name), folder.path().join(format!("{name}-set")));
+        make(&set);
+        let script =
+            format!("#!/bin/sh\necho drawn >> {name}-log\nmkdir -p \"$1\" && cp -r {}/. \"$1\"\n", set.display());
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn prepares_a_shared_folder_once_and_lets_everybody_read_it() {
+    let programs = with_fake_labs([mnist, cifar, pictures]);
+    let prepare = || {
+        let mut command = Command::new(programs.path().join("lockstep"));
+        ended(command.args(["data", "prepare", "class"]).current_dir(programs.path()))
+    };
+    let first = prepare().code(0).out;
+    let _filtered = filtered(None);
+    assert_snapshot!("data_prepare", first);
+    let mine = programs.path().join("class/mnist");
+    mnist(&mine);
+    fs::set_permissions(mine.join("train-labels-idx1-ubyte"), Permissions::from_mode(0o600)).unwrap();
+    let second = prepare().code(0).out;
+    assert!(second.contains("MNIST's files in class/mnist\n"), "{second}");
+    let mode = fs::metadata(mine.join("train-labels-idx1-ubyte")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
+    let drawn = fs::read_to_string(programs.path().join("lab-02-draw-digits-log")).unwrap();
+    assert_eq!(drawn, "drawn\n", "the second run draws nothing");
+    fs::write(mine.join("train-labels-idx1-ubyte"), "").unwrap();
+    let third = prepare().code(1).out;
+    assert!(third.contains("fault: ") && third.contains("an empty file"), "{third}");
+}
+
+#[test]
+fn makes_one_set_and_checks_it() {
+    let programs = with_fake_labs([mnist, cifar, |dir| fs::create_dir(dir).unwrap()]);
+    let make = |words: &[&str]| {
+        let mut command = Command::new(programs.path().join("lockstep"));
+        ended(command.args(["data", "make"]).args(words).current_dir(programs.path()))
+    };
+    let made = make(&["digits", "here/digits"]).code(0).out;
+    assert!(made.ends_with("no fault found\n"), "{made}");
+    // A set that is not right is not passed on in silence.
+    make(&["houses", "here/houses"]).code(1);
+    fs::remove_file(programs.path().join("lab-07-draw-objects")).unwrap();
+    make(&["objects", "here/objects"]).code(2).says(&["build it with `cargo build`"]);
+}
