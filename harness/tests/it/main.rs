@@ -7,6 +7,7 @@ mod bench;
 mod cluster;
 mod data;
 mod doctor;
+mod features;
 mod help;
 mod image;
 mod learn;
