@@ -129,10 +129,9 @@ pub struct Right {
 
 /// A lab has no such task.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("there is no task {name} in the exercise of {chapter}: there are {names}")]
+#[error("there is no task {name} in this lab: there are {names}")]
 pub struct NoSuchTask {
     name: String,
-    chapter: String,
     names: String,
 }
 
@@ -216,7 +215,7 @@ impl Tasks {
     pub fn find(&self, name: &str) -> Result<&Task, NoSuchTask> {
         let names = || self.tasks.iter().map(|task| &*task.name).collect::<Vec<_>>().join(", ");
         let found = self.tasks.iter().find(|task| task.name == name);
-        found.ok_or_else(|| NoSuchTask { name: name.into(), chapter: self.chapter.clone(), names: names() })
+        found.ok_or_else(|| NoSuchTask { name: name.into(), names: names() })
     }
 }
 

@@ -58,16 +58,24 @@ impl Progress {
         progress.write(&file(folder))
     }
 
-    /// Removes a lab's tasks from the progress of the checkout that contains `folder`.
+    /// Removes a lab's tasks, or one of them, from the progress of the checkout that contains `folder`. Returns those that were passed.
     ///
     /// # Errors
     /// The errors of [`record`](Self::record).
-    pub fn forget(folder: &Path, lab: &str) -> anyhow::Result<()> {
+    pub fn forget(folder: &Path, lab: &str, task: Option<&str>) -> anyhow::Result<Vec<String>> {
         let mut progress = Self::read(folder)?;
-        match progress.0.remove(lab) {
-            Some(_) => progress.write(&file(folder)),
-            None => Ok(()),
+        let Some(passed) = progress.0.get_mut(lab) else { return Ok(Vec::new()) };
+        let (gone, kept) =
+            std::mem::take(passed).into_iter().partition(|(name, _)| task.is_none_or(|task| task == name));
+        let gone: BTreeMap<String, Passed> = gone;
+        *passed = kept;
+        if passed.is_empty() {
+            progress.0.remove(lab);
         }
+        if !gone.is_empty() {
+            progress.write(&file(folder))?;
+        }
+        Ok(gone.into_keys().collect())
     }
 
     fn write(&self, file: &Path) -> anyhow::Result<()> {
@@ -101,7 +109,11 @@ mod tests {
         let read = Progress::read(root.path()).unwrap();
         assert_eq!(read.of("02", "shard").unwrap().seed, 7);
         assert!(read.of("02", "other").is_none() && read.of("03", "shard").is_none());
-        Progress::forget(&exercise, "02").unwrap();
+        assert!(Progress::forget(&exercise, "02", Some("other")).unwrap().is_empty());
+        assert_eq!(Progress::forget(&exercise, "02", Some("shard")).unwrap(), ["shard"]);
+        let left = Progress::read(root.path()).unwrap();
+        assert!(left.of("02", "shard").is_none() && left.of("02", "average").is_some());
+        assert_eq!(Progress::forget(&exercise, "02", None).unwrap(), ["average"]);
         assert_eq!(Progress::read(root.path()).unwrap(), Progress::default());
     }
 

@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 use crate::exercise::{Lab, Task, Tasks};
 use crate::{Finding, Verdict};
 
-/// The width of a line, in columns.
+/// The width of a line, in columns, where it is not that of a terminal; and the least and greatest of a terminal's that are used.
 const WIDTH: usize = 100;
+const NARROWEST: usize = 40;
+const WIDEST: usize = 140;
 /// The column at which texts begin.
 const INDENT: usize = 12;
 
@@ -28,10 +30,10 @@ pub(crate) fn failed(lab: &Lab, tasks: &Tasks, task: &Task, finding: &Finding, s
     lines.push(("replay", format!("cargo test -p {package} -- {name} --seed {seed}")));
     lines.push(("read", format!("book/src/{}, \"{}\"", tasks.chapter, task.section)));
     lines.push(("hint", format!("lockstep hint {number} {name}")));
-    let mut last = "";
+    let (mut last, width) = ("", width());
     for (field, words) in lines {
         let field = if field == last { "" } else { field };
-        for (row, line) in wrapped(&words).into_iter().enumerate() {
+        for (row, line) in wrapped(&words, width).into_iter().enumerate() {
             let field = if row == 0 { field } else { "" };
             let line = format!("  {field:<width$}{line}", width = INDENT - 2);
             let _ = writeln!(text, "{}", line.trim_end());
@@ -47,11 +49,17 @@ fn place(tasks: &Tasks, task: &Task) -> String {
     format!("task {number} of {}, {}", tasks.tasks.len(), task.name)
 }
 
-/// Breaks the text into lines at spaces.
-fn wrapped(text: &str) -> Vec<String> {
+/// The width of the terminal that shows stdout.
+fn width() -> usize {
+    let terminal = rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
+    terminal.filter(|width| *width > 0).map_or(WIDTH, |width| width.clamp(NARROWEST, WIDEST))
+}
+
+/// Breaks the text at spaces, into lines that are this wide with their indent.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
-        let line = lines.last_mut().filter(|line| line.is_empty() || line.len() + 1 + word.len() <= WIDTH - INDENT);
+        let line = lines.last_mut().filter(|line| line.is_empty() || line.len() + 1 + word.len() <= width - INDENT);
         match line {
             Some(line) if line.is_empty() => line.push_str(word),
             Some(line) => {
@@ -71,8 +79,9 @@ mod tests {
     #[test]
     fn breaks_lines_at_spaces_and_keeps_long_words() {
         let text = format!("{} {} b", "a".repeat(80), "c".repeat(120));
-        let lengths: Vec<usize> = wrapped(&text).iter().map(String::len).collect();
+        let lengths: Vec<usize> = wrapped(&text, 100).iter().map(String::len).collect();
         assert_eq!(lengths, [80, 120, 1]);
-        assert_eq!(wrapped(""), [""]);
+        assert_eq!(wrapped("", 100), [""]);
+        assert_eq!(wrapped("one two three", 20), ["one two", "three"]);
     }
 }

@@ -11,7 +11,7 @@ use crate::course::{checkout, find_all};
 use crate::exit::Code;
 use crate::report::Screen;
 
-/// Shows which tasks of the exercises are done
+/// Shows how many tasks of each exercise are done, and which is next; for labs that you name, each task
 #[derive(Args)]
 pub(crate) struct Options {
     /// Labs by number or name [default: all]
@@ -23,18 +23,34 @@ impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (root, screen) = (checkout()?, Screen::new(false));
         let progress = Progress::read(&root)?;
-        let mut table = screen.look().table(&["lab", "task", "what", "how far"]);
-        let (mut done, mut all) = (0, 0);
+        let heads: &[&str] =
+            if self.labs.is_empty() { &["lab", "done", "next"] } else { &["lab", "task", "what", "how far"] };
+        let mut table = screen.look().table(heads);
+        let (mut done, mut all, mut next) = (0, 0, None);
         for lab in find_all(&self.labs)? {
-            for task in lab.tasks()?.tasks {
-                let passed = progress.of(lab.number(), &task.name);
-                (done, all) = (done + usize::from(passed.is_some()), all + 1);
-                let far = passed.map_or_else(|| begun(&root, &lab, &task).into(), |passed| format!("✓ {}", passed.at));
-                table.add_row([lab.number(), &task.name, &task.title, &far]);
+            let tasks = lab.tasks()?.tasks;
+            let open: Vec<&Task> =
+                tasks.iter().filter(|task| progress.of(lab.number(), &task.name).is_none()).collect();
+            (done, all) = (done + tasks.len() - open.len(), all + tasks.len());
+            let first = open.first().map(|task| task.name.clone());
+            if self.labs.is_empty() {
+                let far = format!("{} of {}", tasks.len() - open.len(), tasks.len());
+                table.add_row([lab.number(), &far, first.as_deref().unwrap_or("✓")]);
+            } else {
+                for task in &tasks {
+                    let passed = progress.of(lab.number(), &task.name);
+                    let far =
+                        passed.map_or_else(|| begun(&root, &lab, task).into(), |passed| format!("✓ {}", passed.at));
+                    table.add_row([lab.number(), &task.name, &task.title, &far]);
+                }
             }
+            next = next.or_else(|| Some((lab.package(), first?)));
         }
         screen.line(table);
         screen.line(format!("{done} of {all} tasks are done"));
+        if let Some((package, task)) = next {
+            screen.line(format!("next: cargo test -p {package} -- {task}"));
+        }
         Ok(Code::Success)
     }
 }

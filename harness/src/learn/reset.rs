@@ -7,27 +7,48 @@ use anyhow::Context;
 use chrono::Local;
 use clap::Args;
 use lockstep_grading::Lab;
+use lockstep_grading::exercise::Task;
 use lockstep_grading::package;
 use lockstep_grading::progress::Progress;
 
 use crate::course::{checkout, find};
-use crate::exit::Code;
+use crate::exit::{Code, Refused};
 
-/// Restores an exercise to its original state; keeps a copy of your files
+/// Restores an exercise, or one task of it, to its original state; keeps a copy of your files
 #[derive(Args)]
 pub(crate) struct Options {
     /// The lab, by number or name
     lab: String,
+    /// One task; by default all tasks of the lab
+    task: Option<String>,
 }
 
 impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         let (root, lab) = (checkout()?, find(&self.lab)?);
+        let tasks = lab.tasks()?;
+        let file = match &self.task {
+            Some(name) => Some(tasks.find(name).map(Task::file).map_err(|error| Refused(error.to_string()))?),
+            None => None,
+        };
         let given = package::files(&root, &lab)?;
         let kept = back_up(&root, &lab)?;
-        package::write(&root, &lab, &given)?;
-        Progress::forget(&root, lab.number())?;
-        println!("labs/{}/exercise is as it was given", lab.name);
+        let what = match &file {
+            Some(file) => {
+                let text = given.get(file).with_context(|| format!("the solution has no {}", file.display()))?;
+                package::write_file(&lab.exercise(&root).join(file), text)?;
+                format!("exercise/{}", file.display())
+            }
+            None => {
+                package::write(&root, &lab, &given)?;
+                "exercise".to_owned()
+            }
+        };
+        let gone = Progress::forget(&root, lab.number(), self.task.as_deref())?;
+        println!("labs/{}/{what} is as it was given", lab.name);
+        if !gone.is_empty() {
+            println!("no longer recorded as done: {}", gone.join(", "));
+        }
         if let Some(kept) = kept {
             println!("what stood there is kept in {}", kept.display());
         }

@@ -123,10 +123,29 @@ fn reset_keeps_a_copy_of_the_previous_files() {
     assert_eq!(fs::read_to_string(checkout.shard()).unwrap(), given);
     let kept = output.lines().find_map(|line| line.split_once("kept in ")).unwrap().1;
     assert_eq!(fs::read_to_string(Path::new(kept).join("src/shard.rs")).unwrap(), "mine");
-    assert!(checkout.run(&["progress"]).code(0).out.contains("0 of "));
+    assert!(output.contains("no longer recorded as done: shard"), "{output}");
+    let progress = checkout.run(&["progress"]).code(0).out;
+    assert!(progress.contains("0 of ") && progress.contains("next: cargo test -p ex-01 -- "), "{progress}");
     // Twice within a second: neither copy is lost.
     checkout.run(&["reset", "02"]).code(0);
     assert_eq!(fs::read_dir(checkout.path("backups")).unwrap().count(), 2);
+}
+
+#[test]
+fn reset_restores_one_task_alone() {
+    let checkout = Checkout::new();
+    let average = checkout.path("labs/02-spawn-ddp/exercise/src/average.rs");
+    fs::write(checkout.shard(), "mine").unwrap();
+    fs::write(&average, "mine").unwrap();
+    let passed = "at = \"today\"\nseed = 1\n";
+    fs::write(checkout.path("progress.toml"), format!("[02.shard]\n{passed}[02.average]\n{passed}")).unwrap();
+    let output = checkout.run(&["reset", "02", "average"]).code(0).out;
+    assert!(output.contains("exercise/src/average.rs is as it was given"), "{output}");
+    assert!(fs::read_to_string(&average).unwrap().contains("todo!"));
+    assert_eq!(fs::read_to_string(checkout.shard()).unwrap(), "mine");
+    let progress = checkout.run(&["progress", "02"]).code(0).out;
+    assert!(progress.contains("1 of ") && progress.contains("next: cargo test -p ex-02 -- average"), "{progress}");
+    assert!(checkout.run(&["reset", "02", "nothing"]).code(2).err.contains("no task nothing"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -24,6 +24,8 @@ const POLL: Duration = Duration::from_millis(5);
 const MEASURE: Duration = Duration::from_millis(100);
 /// How long to wait for further outcomes once a rank has failed: another rank may report the cause, such as a `todo!()`.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
+/// After this time a line tells that ranks are waited for, if a person looks.
+const SILENT: Duration = Duration::from_secs(3);
 /// How long ranks may take to end after they were dismissed or killed.
 const END: Duration = Duration::from_secs(5);
 
@@ -128,6 +130,7 @@ impl<'a> RunningCall<'a> {
         let mut outcomes: Vec<Option<RankOutcome>> = vec![None; self.ranks];
         let mut failed: Option<Moment> = None;
         let (mut finding, mut detector) = (None, HangDetector::new(begin));
+        let mut silent = std::io::stderr().is_terminal();
         while outcomes.iter().any(Option::is_none) && finding.is_none() {
             self.collect(&mut outcomes, workers)?;
             let now = Instant::now();
@@ -139,6 +142,10 @@ impl<'a> RunningCall<'a> {
                 if now.is_later(AFTER_FAILURE, *failed.get_or_insert(now)) {
                     break;
                 }
+            }
+            if silent && now - begin >= SILENT {
+                silent = false;
+                eprintln!("waiting for ranks: {} of {} have not finished", busy.len(), self.ranks);
             }
             if now - measured >= MEASURE {
                 (measured, finding) = (now, limits.bounds.broken(self.folder));
