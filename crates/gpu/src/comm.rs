@@ -1,0 +1,315 @@
+//! NCCL's communicators and their operations.
+//!
+//! An operation returns when it is in its stream. Errors of other ranks come later, by [`Comm::check`]; an operation that does not match
+//! those of the other ranks never ends, unless [`Comm::abort`] ends it.
+
+use std::ffi::{c_char, c_int};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
+
+use crate::error::{Error, Result, nccl};
+use crate::{Buffer, Gpu, Stream, library};
+
+/// What the ranks of one communicator have in common. One rank makes it, the others get its bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct UniqueId([u8; UniqueId::BYTES]);
+
+/// How elements of ranks are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// The sum.
+    Sum,
+    /// The mean.
+    Avg,
+    /// The largest.
+    Max,
+    /// The smallest.
+    Min,
+}
+
+/// One rank's communicator. Dropped, it is aborted: wait for its streams before.
+pub struct Comm {
+    /// Taken out when the communicator ends.
+    handle: Mutex<Option<Handle>>,
+    gpu: Gpu,
+    rank: usize,
+    size: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Handle(ncclComm_t);
+
+// SAFETY: NCCL lets any thread use a communicator, one at a time; `Comm` has a lock for that.
+unsafe impl Send for Handle {}
+
+impl UniqueId {
+    /// The number of its bytes.
+    pub const BYTES: usize = 128;
+
+    /// A new one. The process that makes it serves the others while they join.
+    ///
+    /// # Errors
+    /// Those of [`open`](crate::open), and NCCL's.
+    pub fn new() -> Result<Self> {
+        library::open()?;
+        let mut id = ncclUniqueId { internal: [0; Self::BYTES] };
+        // SAFETY: the result may be written.
+        nccl("ncclGetUniqueId", unsafe { sys::ncclGetUniqueId(&mut id) })?;
+        Ok(UniqueId(id.internal.map(|byte| byte as u8)))
+    }
+
+    /// Its bytes, to send to the other ranks.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The id of these bytes. `None` if there are more or fewer than [`UniqueId::BYTES`].
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(UniqueId)
+    }
+
+    fn raw(&self) -> ncclUniqueId {
+        ncclUniqueId { internal: self.0.map(|byte| byte as c_char) }
+    }
+}
+
+impl std::fmt::Debug for UniqueId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "UniqueId({:02x?}…)", &self.0[..4])
+    }
+}
+
+/// Runs calls of any communicators as one: they are issued together when `calls` has returned, and their order does not matter.
+///
+/// # Errors
+/// Those of `calls`, and NCCL's.
+pub fn group<R>(calls: impl FnOnce() -> Result<R>) -> Result<R> {
+    library::open()?;
+    // SAFETY: takes nothing; ended below, whatever the calls return.
+    nccl("ncclGroupStart", unsafe { sys::ncclGroupStart() })?;
+    /// Ends the group, even if the calls panic: NCCL keeps it for the thread.
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            // SAFETY: takes nothing. Only after a panic, so the result has nowhere to go.
+            let _ = unsafe { sys::ncclGroupEnd() };
+        }
+    }
+    let end = End;
+    let result = calls();
+    std::mem::forget(end);
+    // SAFETY: takes nothing.
+    let ended = nccl("ncclGroupEnd", unsafe { sys::ncclGroupEnd() });
+    let result = result?;
+    ended.map(|()| result)
+}
+
+impl Comm {
+    /// Joins as one of `size` ranks, on a device of its own. Waits for all of them.
+    ///
+    /// # Errors
+    /// NCCL's.
+    pub fn join(gpu: &Gpu, id: &UniqueId, rank: usize, size: usize) -> Result<Self> {
+        gpu.bind()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the result may be written. No group is open: `group` takes no communicators that are to be made.
+        let result = unsafe { sys::ncclCommInitRank(&mut handle, number(size), id.raw(), number(rank)) };
+        nccl("ncclCommInitRank", result)?;
+        Ok(Comm::new(handle, gpu, rank, size))
+    }
+
+    /// One process for all: a communicator for each of these devices, with ranks in their order.
+    ///
+    /// # Errors
+    /// NCCL's.
+    pub fn all(gpus: &[Gpu]) -> Result<Vec<Self>> {
+        library::open()?;
+        let devices: Vec<c_int> = gpus.iter().map(|gpu| number(gpu.ordinal())).collect();
+        let mut handles = vec![std::ptr::null_mut(); gpus.len()];
+        // SAFETY: as many results and devices as the count says.
+        let result = unsafe { sys::ncclCommInitAll(handles.as_mut_ptr(), number(gpus.len()), devices.as_ptr()) };
+        nccl("ncclCommInitAll", result)?;
+        let each = handles.into_iter().zip(gpus).enumerate();
+        Ok(each.map(|(rank, (handle, gpu))| Comm::new(handle, gpu, rank, gpus.len())).collect())
+    }
+
+    fn new(handle: ncclComm_t, gpu: &Gpu, rank: usize, size: usize) -> Self {
+        Comm { handle: Mutex::new(Some(Handle(handle))), gpu: gpu.clone(), rank, size }
+    }
+
+    /// The rank in it.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Its device.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Combines the elements of all ranks, in place.
+    ///
+    /// # Errors
+    /// NCCL's.
+    pub fn all_reduce(&self, buffer: &Buffer, how: Reduction, stream: &Stream) -> Result<()> {
+        let (at, len) = (buffer.address(), buffer.len());
+        // SAFETY: in place; the buffer has this many elements, and is freed only after the work on its device.
+        self.issue("ncclAllReduce", |comm| unsafe {
+            sys::ncclAllReduce(at as _, at as _, len, FLOAT, operation(how), comm, stream.handle().cast())
+        })
+    }
+
+    /// Replaces the elements by those of `root`.
+    ///
+    /// # Errors
+    /// NCCL's.
+    pub fn broadcast(&self, buffer: &Buffer, root: usize, stream: &Stream) -> Result<()> {
+        let (at, len) = (buffer.address(), buffer.len());
+        // SAFETY: as in `all_reduce`.
+        self.issue("ncclBroadcast", |comm| unsafe {
+            sys::ncclBroadcast(at as _, at as _, len, FLOAT, number(root), comm, stream.handle().cast())
+        })
+    }
+
+    /// Combines `from` of all ranks. Rank r gets the r-th part, as long as `to`.
+    ///
+    /// # Errors
+    /// NCCL's. [`Error::Nccl`] if `from` is not as long as the parts of all ranks.
+    pub fn reduce_scatter(&self, from: &Buffer, to: &Buffer, how: Reduction, stream: &Stream) -> Result<()> {
+        self.lengths("ncclReduceScatter", from, to)?;
+        // SAFETY: as in `all_reduce`; `from` has as many elements as all ranks get.
+        self.issue("ncclReduceScatter", |comm| unsafe {
+            let (from, to, len) = (from.address() as _, to.address() as _, to.len());
+            sys::ncclReduceScatter(from, to, len, FLOAT, operation(how), comm, stream.handle().cast())
+        })
+    }
+
+    /// Puts the elements of all ranks behind each other, on every rank.
+    ///
+    /// # Errors
+    /// NCCL's. [`Error::Nccl`] if `to` is not as long as the parts of all ranks.
+    pub fn all_gather(&self, from: &Buffer, to: &Buffer, stream: &Stream) -> Result<()> {
+        self.lengths("ncclAllGather", to, from)?;
+        // SAFETY: as in `all_reduce`; `to` has as many elements as all ranks send.
+        self.issue("ncclAllGather", |comm| unsafe {
+            let (from, to, len) = (from.address() as _, to.address() as _, from.len());
+            sys::ncclAllGather(from, to, len, FLOAT, comm, stream.handle().cast())
+        })
+    }
+
+    /// Sends elements to a rank, which has to receive as many.
+    ///
+    /// # Errors
+    /// NCCL's.
+    pub fn send(&self, buffer: &Buffer, to: usize, stream: &Stream) -> Result<()> {
+        // SAFETY: as in `all_reduce`.
+        self.issue("ncclSend", |comm| unsafe {
+            sys::ncclSend(buffer.address() as _, buffer.len(), FLOAT, number(to), comm, stream.handle().cast())
+        })
+    }
+
+    /// Receives elements from a rank, which has to send as many.
+    ///
+    /// # Errors
+    /// NCCL's.
+    pub fn recv(&self, buffer: &Buffer, from: usize, stream: &Stream) -> Result<()> {
+        // SAFETY: as in `all_reduce`.
+        self.issue("ncclRecv", |comm| unsafe {
+            sys::ncclRecv(buffer.address() as _, buffer.len(), FLOAT, number(from), comm, stream.handle().cast())
+        })
+    }
+
+    /// A communicator of the ranks with the same color, ordered by key. All ranks call it. `None` without a color.
+    ///
+    /// # Errors
+    /// NCCL's.
+    pub fn split(&self, color: Option<u32>, key: usize) -> Result<Option<Comm>> {
+        /// `NCCL_SPLIT_NOCOLOR` of nccl.h.
+        const NO_COLOR: c_int = -1;
+        let color = color.map_or(NO_COLOR, |color| number(color as usize));
+        let mut handle = std::ptr::null_mut();
+        self.issue("ncclCommSplit", |comm| {
+            // SAFETY: the result may be written; without a configuration the parent's counts.
+            unsafe { sys::ncclCommSplit(comm, color, number(key), &mut handle, std::ptr::null_mut()) }
+        })?;
+        if handle.is_null() {
+            return Ok(None);
+        }
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: a communicator that was just made, and results that may be written.
+        unsafe {
+            nccl("ncclCommUserRank", sys::ncclCommUserRank(handle, &mut rank))?;
+            nccl("ncclCommCount", sys::ncclCommCount(handle, &mut size))?;
+        }
+        Ok(Some(Comm::new(handle, &self.gpu, rank as usize, size as usize)))
+    }
+
+    /// An error of this communicator's work since it was made, such as a rank whose process has ended. Does not wait.
+    ///
+    /// # Errors
+    /// That error.
+    pub fn check(&self) -> Result<()> {
+        let mut found = sys::ncclResult_t::ncclSuccess;
+        // SAFETY: the result may be written.
+        self.issue("ncclCommGetAsyncError", |comm| unsafe { sys::ncclCommGetAsyncError(comm, &mut found) })?;
+        nccl("an operation of the communicator", found)
+    }
+
+    /// Ends the communicator and operations that have not ended, without the other ranks. What they have written is not defined.
+    /// Another thread can call it while one waits for a stream.
+    ///
+    /// # Errors
+    /// NCCL's. None if it has ended already.
+    pub fn abort(&self) -> Result<()> {
+        let Some(Handle(comm)) = self.lock().take() else { return Ok(()) };
+        // SAFETY: taken out above, so that nobody uses it again.
+        nccl("ncclCommAbort", unsafe { sys::ncclCommAbort(comm) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Handle>> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn issue(&self, call: &'static str, issue: impl FnOnce(ncclComm_t) -> sys::ncclResult_t) -> Result<()> {
+        self.gpu.bind()?;
+        let handle = self.lock();
+        let Some(Handle(comm)) = *handle else { return Err(Error::Aborted { call }) };
+        nccl(call, issue(comm))
+    }
+
+    fn lengths(&self, call: &'static str, whole: &Buffer, part: &Buffer) -> Result<()> {
+        if whole.len() == part.len() * self.size {
+            return Ok(());
+        }
+        let text = format!("{} elements are not {} of each of {} ranks", whole.len(), part.len(), self.size);
+        Err(Error::Nccl { call, text, detail: None })
+    }
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        let _ = self.abort();
+    }
+}
+
+const FLOAT: ncclDataType_t = ncclDataType_t::ncclFloat32;
+
+fn operation(how: Reduction) -> ncclRedOp_t {
+    match how {
+        Reduction::Sum => ncclRedOp_t::ncclSum,
+        Reduction::Avg => ncclRedOp_t::ncclAvg,
+        Reduction::Max => ncclRedOp_t::ncclMax,
+        Reduction::Min => ncclRedOp_t::ncclMin,
+    }
+}
+
+/// Ranks, devices and keys are far below this limit; NCCL refuses what is not.
+fn number(number: usize) -> c_int {
+    c_int::try_from(number).unwrap_or(c_int::MAX)
+}

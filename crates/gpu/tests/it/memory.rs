@@ -1,0 +1,79 @@
+//! Devices, memory, and errors that surface later.
+
+use lockstep_gpu::{Gpu, Kind, Tier};
+
+use crate::{gpus, kind};
+
+#[test]
+fn a_simulated_device_says_so_wherever_it_is_named() {
+    let Some(gpus) = gpus(1) else { return };
+    let simulated = kind() == Kind::Simulated;
+    assert_eq!(gpus[0].name().contains("simulated"), simulated);
+    assert_eq!(format!("{:?}", gpus[0]).starts_with("simulated GPU 0"), simulated);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error_of_cuda() {
+    let Some(_) = gpus(1) else { return };
+    let error = Gpu::open(Gpu::count().unwrap()).err().unwrap();
+    assert!(error.is_cuda("CUDA_ERROR_INVALID_DEVICE"), "{error}");
+}
+
+#[test]
+fn memory_is_counted_limited_and_given_back() {
+    let Some(gpus) = gpus(1) else { return };
+    let (free, total) = gpus[0].memory().unwrap();
+    assert!(free <= total && total > 0);
+    let error = gpus[0].buffer(total / 2).err().unwrap();
+    assert!(error.is_cuda("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
+    // A refused allocation is no error that stays.
+    let buffers: Vec<_> = (0..3).map(|_| gpus[0].buffer(1 << 20).unwrap()).collect();
+    assert!(gpus[0].memory().unwrap().0 < free);
+    drop(buffers);
+    assert!(gpus[0].buffer(1).is_ok());
+}
+
+#[test]
+fn kernels_change_the_elements_that_they_are_given() {
+    let Some(gpus) = gpus(1) else { return };
+    let stream = gpus[0].stream().unwrap();
+    // More than one block, and not a multiple of its threads.
+    let elements: Vec<f32> = (0..1000).map(|number| number as f32).collect();
+    let (one, other) = (stream.upload(&elements).unwrap(), gpus[0].buffer(1000).unwrap());
+    stream.fill(&other, 0.5).unwrap();
+    stream.scale(&one, 2.0).unwrap();
+    stream.add(&one, &other).unwrap();
+    let expected: Vec<f32> = elements.iter().map(|element| 2.0 * element + 0.5).collect();
+    assert_eq!(stream.download(&one).unwrap(), expected);
+    assert_eq!(stream.download(&other).unwrap(), [0.5; 1000]);
+}
+
+/// The last two devices: in a process with other tests, nothing else uses them.
+#[test]
+fn an_error_of_a_kernel_surfaces_later_and_stays() {
+    let Some(gpus) = gpus(4) else { return };
+    let (one, other) = (&gpus[3], &gpus[2]);
+    let stream = one.stream().unwrap();
+    let (own, far) = (stream.upload(&[1.0]).unwrap(), other.buffer(1).unwrap());
+    // Memory of another device, to which nothing has given access: the launch itself succeeds.
+    stream.add(&own, &far).unwrap();
+    let error = stream.synchronize().unwrap_err();
+    assert!(error.is_cuda("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
+    let again = one.buffer(1).err().unwrap();
+    assert!(again.is_cuda("CUDA_ERROR_ILLEGAL_ADDRESS"), "{again}");
+    // Another device has a context of its own.
+    assert!(other.buffer(1).is_ok());
+}
+
+#[test]
+fn the_topology_is_the_same_in_both_directions() {
+    let Some(gpus) = gpus(4) else { return };
+    let peers = |one: usize, other: usize| gpus[one].peer(&gpus[other]).unwrap();
+    for (one, other) in [(0, 1), (0, 2), (1, 3), (2, 3)] {
+        assert_eq!(peers(one, other), peers(other, one));
+    }
+    if kind() == Kind::Simulated {
+        let found = [(0, 1), (2, 3), (0, 2)].map(|(one, other)| (peers(one, other).access, peers(one, other).tier));
+        assert_eq!(found, [(true, Some(Tier::NvLink)), (true, Some(Tier::NvLink)), (false, Some(Tier::Phb))]);
+    }
+}

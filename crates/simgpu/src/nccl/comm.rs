@@ -1,0 +1,214 @@
+//! A communicator, as one rank has it.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::io;
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use super::refuse;
+use super::wire::{self, Call, Kind, Reply, Request, UniqueId};
+use crate::codes::Nccl;
+use crate::{options, streams, world};
+
+pub(crate) struct Comm {
+    pub(super) rank: u32,
+    pub(super) size: u32,
+    pub(super) device: usize,
+    port: u16,
+    connection: TcpStream,
+    /// Frames are sent one after another.
+    sending: Mutex<()>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    joined: bool,
+    refused: Option<String>,
+    answers: HashMap<u64, Vec<u8>>,
+    last_call: u64,
+    /// What `ncclCommGetAsyncError` gives.
+    error: Option<Nccl>,
+    aborted: bool,
+    /// The stream and the number of the last operation that was issued.
+    last: Option<(u64, u64)>,
+}
+
+type Comms = Mutex<HashMap<usize, Arc<Comm>>>;
+
+fn comms() -> MutexGuard<'static, HashMap<usize, Arc<Comm>>> {
+    static COMMS: OnceLock<Comms> = OnceLock::new();
+    COMMS.get_or_init(Comms::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unknown() -> Nccl {
+    refuse(Nccl::INVALID_ARGUMENT, "there is no such communicator: it was destroyed or aborted")
+}
+
+pub(super) fn get(handle: *mut c_void) -> Result<Arc<Comm>, Nccl> {
+    comms().get(&(handle as usize)).cloned().ok_or_else(unknown)
+}
+
+pub(super) fn take(handle: *mut c_void) -> Result<Arc<Comm>, Nccl> {
+    comms().remove(&(handle as usize)).ok_or_else(unknown)
+}
+
+pub(super) fn add(comm: Arc<Comm>) -> *mut c_void {
+    let handle = world::lock().handle() as usize;
+    comms().insert(handle, comm);
+    handle as *mut c_void
+}
+
+impl Comm {
+    /// Joins the communicator of a unique id, and waits for all its ranks.
+    pub(super) fn join(id: &UniqueId, rank: u32, size: u32, device: usize) -> Result<Arc<Self>, Nccl> {
+        let (port, token) =
+            id.parts().ok_or_else(|| refuse(Nccl::INVALID_ARGUMENT, "these bytes are no unique id of ncclGetUniqueId"))?;
+        Comm::connect(port, token, (rank, size), device)
+    }
+
+    fn connect(port: u16, token: u64, (rank, size): (u32, u32), device: usize) -> Result<Arc<Self>, Nccl> {
+        let failed = |error: io::Error| refuse(Nccl::SYSTEM_ERROR, format!("who made the unique id is not there: {error}"));
+        let connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(failed)?;
+        let _ = connection.set_nodelay(true);
+        let (sending, state, changed) = (Mutex::default(), Mutex::default(), Condvar::new());
+        let comm = Arc::new(Comm { rank, size, device, port, connection, sending, state, changed });
+        let physical = world::lock().devices.get(device).map_or(0, |device| device.physical as u32);
+        let reader = Arc::clone(&comm);
+        thread::Builder::new().name("nccl answers".into()).spawn(move || reader.read()).map_err(failed)?;
+        let process = std::process::id();
+        comm.send(&Request::Join { token, rank, size, process, device: physical }).map_err(failed)?;
+        let state = comm.wait_until(|state| state.joined || state.refused.is_some() || state.error.is_some());
+        let why = match state {
+            Some(state) if state.joined => return Ok(Arc::clone(&comm)),
+            Some(State { refused: Some(why), .. }) => return Err(refuse(Nccl::INVALID_USAGE, why)),
+            Some(_) => "who made the unique id has ended".to_owned(),
+            None => format!("not all of {size} ranks came within {} s", options::get().deadline.as_secs()),
+        };
+        comm.abort();
+        Err(refuse(Nccl::REMOTE_ERROR, why))
+    }
+
+    /// Takes what the hub sends until the connection ends.
+    fn read(&self) {
+        while let Some(reply) = wire::receive(&self.connection).ok().and_then(|bytes| Reply::decode(&bytes)) {
+            let mut state = self.state();
+            match reply {
+                Reply::Joined => state.joined = true,
+                Reply::Refused(why) => state.refused = Some(why),
+                Reply::Answer { number, data } => drop(state.answers.insert(number, data)),
+                Reply::Lost { .. } => drop(state.error.get_or_insert(Nccl::REMOTE_ERROR)),
+            }
+            self.changed.notify_all();
+        }
+        let mut state = self.state();
+        if !state.aborted {
+            state.error.get_or_insert(Nccl::REMOTE_ERROR);
+        }
+        self.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `is` holds. None if the device's deadline passes before.
+    fn wait_until(&self, is: impl Fn(&State) -> bool) -> Option<State> {
+        let begun = Instant::now();
+        let mut state = self.state();
+        while !is(&state) {
+            let left = options::get().deadline.checked_sub(begun.elapsed()).filter(|left| !left.is_zero())?;
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Some(state.copy())
+    }
+
+    fn send(&self, request: &Request) -> io::Result<()> {
+        let _one = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        wire::send(&self.connection, &request.encode())
+    }
+
+    /// Sends calls and waits for their answers, in their order. None if the communicator is aborted before, or never answers.
+    pub(super) fn ask(&self, mut calls: Vec<Call>) -> Option<Vec<Vec<u8>>> {
+        let numbers: Vec<u64> = {
+            let mut state = self.state();
+            calls
+                .iter_mut()
+                .map(|call| {
+                    state.last_call += 1;
+                    call.number = state.last_call;
+                    call.number
+                })
+                .collect()
+        };
+        for call in calls {
+            if self.send(&Request::Call(call)).is_err() {
+                self.state().error.get_or_insert(Nccl::REMOTE_ERROR);
+            }
+        }
+        let all = |state: &State| state.aborted || numbers.iter().all(|number| state.answers.contains_key(number));
+        self.wait_until(all)?;
+        let mut state = self.state();
+        numbers.iter().map(|number| state.answers.remove(number)).collect()
+    }
+
+    /// A new communicator of the ranks with this color. None without a color.
+    pub(super) fn split(&self, color: i32, key: i32) -> Result<Option<Arc<Self>>, Nccl> {
+        let (kind, dtype, op, data) = (Kind::Split, 0, 0, Vec::new());
+        let call = Call { number: 0, kind, dtype, op, other: color as u32, count: i64::from(key) as u64, data };
+        let answers = self.ask(vec![call]).ok_or_else(|| refuse(Nccl::REMOTE_ERROR, "the communicator was aborted"))?;
+        let place = wire::split_answer(&answers[0]);
+        place.map(|(token, rank, size)| Comm::connect(self.port, token, (rank, size), self.device)).transpose()
+    }
+
+    pub(super) fn abort(&self) {
+        self.state().aborted = true;
+        self.changed.notify_all();
+        let _ = self.send(&Request::Leave);
+        let _ = self.connection.shutdown(Shutdown::Both);
+    }
+
+    pub(super) fn error(&self) -> Nccl {
+        let (last, error) = {
+            let state = self.state();
+            (state.last, state.error)
+        };
+        // Who asks waits for the communicator's work.
+        if let Some((stream, number)) = last {
+            world::call().want(stream, number);
+        }
+        error.unwrap_or(Nccl::SUCCESS)
+    }
+
+    pub(super) fn fail(&self, error: Nccl) {
+        self.state().error.get_or_insert(error);
+    }
+
+    /// The last operation that was issued, and then this one.
+    pub(super) fn follow(&self, place: (u64, u64)) {
+        self.state().last = Some(place);
+    }
+
+    pub(super) fn last(&self) -> Option<(u64, u64)> {
+        self.state().last
+    }
+
+    /// Waits for all operations that were issued.
+    pub(super) fn finish(&self) -> Result<(), Nccl> {
+        let Some((stream, number)) = self.last() else { return Ok(()) };
+        let waited = streams::wait_for(world::call(), stream, number).map(|_| ());
+        waited.map_err(|error| refuse(Nccl::UNHANDLED_CUDA_ERROR, format!("CUDA's error {}", error.0)))
+    }
+}
+
+impl State {
+    /// What a waiting thread looks at, without the answers.
+    fn copy(&self) -> State {
+        let State { joined, last_call, error, aborted, last, .. } = *self;
+        State { joined, refused: self.refused.clone(), answers: HashMap::new(), last_call, error, aborted, last }
+    }
+}

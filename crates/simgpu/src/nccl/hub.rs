@@ -1,0 +1,288 @@
+//! The hub: joins the ranks of a communicator and answers their operations.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use super::reduce;
+use super::wire::{self, Call, Kind, Reply, Request, UniqueId};
+
+/// The communicators of this process's unique ids, by their tokens.
+#[derive(Default)]
+struct Hub {
+    last_token: u64,
+    groups: HashMap<u64, Group>,
+}
+
+struct Group {
+    members: Vec<Option<Member>>,
+    /// All ranks have joined. A unique id is good for one communicator.
+    complete: bool,
+    /// Two ranks have sent operations that do not match: none of the ones behind them is answered.
+    stuck: bool,
+    /// The tokens that a split gives, in turn.
+    sends: HashMap<(u32, u32), VecDeque<Call>>,
+    recvs: HashMap<(u32, u32), VecDeque<Call>>,
+}
+
+struct Member {
+    connection: Arc<TcpStream>,
+    process: u32,
+    device: u32,
+    collectives: VecDeque<Call>,
+}
+
+type Shared = Arc<Mutex<Hub>>;
+
+/// A new unique id of this process's hub, which starts with the first.
+pub(super) fn new_id() -> io::Result<UniqueId> {
+    static HUB: OnceLock<io::Result<(u16, Shared)>> = OnceLock::new();
+    let (port, hub) = HUB.get_or_init(start).as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
+    let mut hub = lock(hub);
+    Ok(UniqueId::new(*port, hub.token()))
+}
+
+fn lock(hub: &Mutex<Hub>) -> std::sync::MutexGuard<'_, Hub> {
+    hub.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn start() -> io::Result<(u16, Shared)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let port = listener.local_addr()?.port();
+    let hub = Shared::default();
+    let served = Arc::clone(&hub);
+    thread::Builder::new().name("nccl hub".into()).spawn(move || {
+        for connection in listener.incoming().flatten() {
+            let hub = Arc::clone(&served);
+            // Without a thread the connection is closed, which its rank reports.
+            let _ = thread::Builder::new().name("nccl rank".into()).spawn(move || serve(&hub, connection));
+        }
+    })?;
+    Ok((port, hub))
+}
+
+/// One rank of one communicator, from its first word to its last.
+fn serve(hub: &Mutex<Hub>, connection: TcpStream) {
+    let _ = connection.set_nodelay(true);
+    let connection = Arc::new(connection);
+    let next = || wire::receive(&connection).ok().and_then(|bytes| Request::decode(&bytes));
+    let Some(Request::Join { token, rank, size, process, device }) = next() else { return };
+    let member = Member { connection: Arc::clone(&connection), process, device, collectives: VecDeque::new() };
+    if let Err(why) = lock(hub).join(token, rank, size, member) {
+        let _ = wire::send(&connection, &Reply::Refused(why).encode());
+        return;
+    }
+    let left = loop {
+        match next() {
+            Some(Request::Call(call)) => lock(hub).call(token, rank, call),
+            Some(Request::Leave) => break true,
+            _ => break false,
+        }
+    };
+    lock(hub).leave(token, rank, left);
+}
+
+impl Hub {
+    fn token(&mut self) -> u64 {
+        self.last_token += 1;
+        self.last_token
+    }
+
+    fn join(&mut self, token: u64, rank: u32, size: u32, member: Member) -> Result<(), String> {
+        if token > self.last_token || rank >= size {
+            return Err(format!("this unique id is not of this process, or rank {rank} not below {size}"));
+        }
+        let group = self.groups.entry(token).or_insert_with(|| Group::new(size));
+        if group.complete {
+            return Err("this unique id has been used: each communicator needs one of its own".into());
+        }
+        if group.members.len() != size as usize {
+            return Err(format!("rank {rank} says {size} ranks, others say {}", group.members.len()));
+        }
+        let place = &mut group.members[rank as usize];
+        if place.is_some() {
+            return Err(format!("there are two ranks {rank}"));
+        }
+        *place = Some(member);
+        if group.members.iter().all(Option::is_some) {
+            group.complete = true;
+            let reply = group.twice().map_or(Reply::Joined, Reply::Refused);
+            group.tell_all(|_| Some(reply.clone()));
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, token: u64, rank: u32, orderly: bool) {
+        let Some(group) = self.groups.get_mut(&token) else { return };
+        group.members[rank as usize] = None;
+        if !orderly {
+            group.tell_all(|_| Some(Reply::Lost { rank }));
+        }
+    }
+
+    fn call(&mut self, token: u64, rank: u32, call: Call) {
+        let Some(group) = self.groups.get_mut(&token) else { return };
+        match call.kind {
+            Kind::Send => group.sends.entry((rank, call.other)).or_default().push_back(call),
+            Kind::Recv => group.recvs.entry((call.other, rank)).or_default().push_back(call),
+            _ => {
+                if let Some(member) = &mut group.members[rank as usize] {
+                    member.collectives.push_back(call);
+                }
+            }
+        }
+        group.messages();
+        while let Some(calls) = group.next_collective() {
+            let answers = match calls[0].kind {
+                Kind::Split => split(&calls, |_| {
+                    self.last_token += 1;
+                    self.last_token
+                }),
+                _ => answers(&calls),
+            };
+            group.tell_all(|rank| {
+                Some(Reply::Answer { number: calls[rank].number, data: answers[rank].clone() })
+            });
+        }
+    }
+}
+
+impl Group {
+    fn new(size: u32) -> Self {
+        let members = (0..size).map(|_| None).collect();
+        Group { members, complete: false, stuck: false, sends: HashMap::new(), recvs: HashMap::new() }
+    }
+
+    /// Two ranks on one device, which NCCL refuses.
+    fn twice(&self) -> Option<String> {
+        let device = |rank: usize| self.members[rank].as_ref().map(|member| member.device);
+        let pairs = (0..self.members.len()).flat_map(|one| (0..one).map(move |other| (other, one)));
+        let (one, other) = pairs.into_iter().find(|(one, other)| device(*one) == device(*other))?;
+        Some(format!("duplicate GPU detected: rank {one} and rank {other} are both on device {}", device(one)?))
+    }
+
+    /// Those of other processes first: when this one has its answer, it may end.
+    fn tell_all(&self, reply: impl Fn(usize) -> Option<Reply>) {
+        let mut present: Vec<(usize, &Member)> =
+            self.members.iter().enumerate().filter_map(|(rank, member)| Some((rank, member.as_ref()?))).collect();
+        present.sort_by_key(|(_, member)| member.process == std::process::id());
+        for (rank, member) in present {
+            if let Some(reply) = reply(rank) {
+                // Its own thread notices a connection that has ended.
+                let _ = wire::send(&member.connection, &reply.encode());
+            }
+        }
+    }
+
+    /// The next operation of all ranks, if all have sent it.
+    fn next_collective(&mut self) -> Option<Vec<Call>> {
+        let fronts: Option<Vec<&Call>> = self.members.iter().map(|member| member.as_ref()?.collectives.front()).collect();
+        let fronts = fronts.filter(|_| !self.stuck)?;
+        let what = |call: &Call| match call.kind {
+            Kind::Split => (Kind::Split, 0, 0, 0, 0),
+            kind => (kind, call.dtype, call.op, call.other, call.count),
+        };
+        if fronts.iter().any(|call| what(call) != what(fronts[0])) {
+            self.stuck = true;
+            return None;
+        }
+        self.members.iter_mut().map(|member| member.as_mut()?.collectives.pop_front()).collect()
+    }
+
+    /// Answers sends and receives that have met. Those of unequal lengths wait, and those behind them.
+    fn messages(&mut self) {
+        for ((from, to), sends) in &mut self.sends {
+            let Some(recvs) = self.recvs.get_mut(&(*from, *to)) else { continue };
+            while let (Some(send), Some(recv)) = (sends.front(), recvs.front())
+                && (send.count, send.dtype) == (recv.count, recv.dtype)
+            {
+                let (Some(send), Some(recv)) = (sends.pop_front(), recvs.pop_front()) else { break };
+                for (rank, number, data) in [(*to, recv.number, send.data), (*from, send.number, Vec::new())] {
+                    if let Some(member) = &self.members[rank as usize] {
+                        let _ = wire::send(&member.connection, &Reply::Answer { number, data }.encode());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Each rank's result of a collective.
+fn answers(calls: &[Call]) -> Vec<Vec<u8>> {
+    let Call { kind, dtype, op, other, .. } = calls[0];
+    let data: Vec<Vec<u8>> = calls.iter().map(|call| call.data.clone()).collect();
+    let to_all = |result: Vec<u8>| vec![result; calls.len()];
+    let to_root = |result: Vec<u8>| (0..calls.len()).map(|rank| if rank == other as usize { result.clone() } else { Vec::new() }).collect();
+    match kind {
+        Kind::AllReduce => to_all(reduce::all(&data, dtype, op)),
+        Kind::Reduce => to_root(reduce::all(&data, dtype, op)),
+        Kind::Broadcast => to_all(data[other as usize].clone()),
+        Kind::AllGather => to_all(data.concat()),
+        _ => {
+            let result = reduce::all(&data, dtype, op);
+            let each = (result.len() / calls.len()).max(1);
+            let mut parts: Vec<Vec<u8>> = result.chunks(each).map(<[u8]>::to_vec).collect();
+            parts.resize(calls.len(), Vec::new());
+            parts
+        }
+    }
+}
+
+/// Each rank's new token, rank and size. Ranks of one color are together, by key and then by rank.
+fn split(calls: &[Call], mut token: impl FnMut(u32) -> u64) -> Vec<Vec<u8>> {
+    let mut ranks: Vec<usize> = (0..calls.len()).collect();
+    ranks.sort_by_key(|rank| (calls[*rank].other as i32, calls[*rank].count as i64, *rank));
+    let mut found = vec![Vec::new(); calls.len()];
+    for together in ranks.chunk_by(|one, other| calls[*one].other == calls[*other].other) {
+        let color = calls[together[0]].other;
+        if color as i32 == super::NO_COLOR {
+            continue;
+        }
+        let token = token(color);
+        for (new, rank) in together.iter().enumerate() {
+            let size = together.len() as u32;
+            found[*rank] = [&token.to_le_bytes()[..], &(new as u32).to_le_bytes(), &size.to_le_bytes()].concat();
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(kind: Kind, other: u32, count: u64, data: &[i32]) -> Call {
+        let data = data.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Call { number: 0, kind, dtype: 2, op: 0, other, count, data }
+    }
+
+    fn numbers(data: &[Vec<u8>]) -> Vec<Vec<i32>> {
+        let each = |bytes: &Vec<u8>| bytes.chunks(4).map(|four| i32::from_le_bytes(four.try_into().unwrap())).collect();
+        data.iter().map(each).collect()
+    }
+
+    #[test]
+    fn collectives_give_each_rank_its_part() {
+        let of = |kind| numbers(&answers(&[call(kind, 1, 2, &[1, 2]), call(kind, 1, 2, &[10, 20])]));
+        assert_eq!(of(Kind::AllReduce), [[11, 22], [11, 22]]);
+        assert_eq!(of(Kind::Reduce), [vec![], vec![11, 22]]);
+        assert_eq!(of(Kind::Broadcast), [[10, 20], [10, 20]]);
+        assert_eq!(of(Kind::AllGather), [[1, 2, 10, 20], [1, 2, 10, 20]]);
+        assert_eq!(of(Kind::ReduceScatter), [[11], [22]]);
+    }
+
+    #[test]
+    fn a_split_orders_by_key_and_leaves_out_who_has_no_color() {
+        let keys = [(0_i32, 5), (-1, 0), (0, 3), (7, 0)];
+        let calls = keys.map(|(color, key)| call(Kind::Split, color as u32, key, &[]));
+        let mut last = 0;
+        let found = split(&calls, |_| {
+            last += 1;
+            last
+        });
+        let found: Vec<_> = found.iter().map(|data| wire::split_answer(data)).collect();
+        assert_eq!(found, [Some((1, 1, 2)), None, Some((1, 0, 2)), Some((2, 0, 1))]);
+    }
+}
