@@ -354,6 +354,34 @@ def the_slow_rank_waits_least():
     return d
 
 
+def two_streams_and_an_event():
+    d = Drawing(
+        "two-streams-and-an-event", 712, 250, "A kernel and a collective on two streams, with events and without",
+        """Two streams over time, twice. Above, with events: the compute stream runs backward of layer 0, then of layer 1; the
+        communication stream waits for the end of backward 0 and then all-reduces layer 0 while backward 1 runs; the optimizer waits for the
+        all-reduces. Below, without events: the all-reduce of layer 0 begins before backward 0 has ended and averages what was in the buffer
+        before, and the optimizer begins before the all-reduces have ended.""",
+    )
+    for y, title, kernels, collectives in (
+        (18, "with events", ((130, "backward 0"), (250, "backward 1"), (530, "optimizer")), ((256, "all-reduce 0"), (392, "all-reduce 1"))),
+        (142, "without", ((130, "backward 0"), (250, "backward 1"), (370, "optimizer")), ((130, "all-reduce 0"), (266, "all-reduce 1"))),
+    ):
+        d.text(8, y + 6, title, "strong", "start")
+        d.text(8, y + 34, "compute", anchor="start")
+        d.text(8, y + 78, "communication", anchor="start")
+        for x, words in kernels:
+            d.box(x, y + 14, 114, 30, words, "compute")
+        for x, words in collectives:
+            d.box(x, y + 58, 130, 30, words, "send")
+    d.arrow(244, 62, 262, 76)
+    d.arrow(364, 62, 398, 76)
+    d.arrow(522, 84, 540, 62)
+    d.text(660, 52, "right", "faint", "start")
+    d.text(500, 176, "reads what is not averaged yet", "faint", "start")
+    d.text(412, 220, "averages what was there before", "faint", "start")
+    return d
+
+
 def a_worker_dies():
     d = Drawing(
         "a-worker-dies", 712, 214, "What the launcher does when a worker dies",
@@ -385,6 +413,7 @@ def a_worker_dies():
 PICTURES = (
     a_killed_rank, the_training_step, shares_of_an_epoch, process_trees, ranks_on_two_nodes, who_waits_for_whom, eight_collectives,
     a_snapshot_is_saved, batch_norm_over_ranks, who_loads_what, nodes_and_store, the_slow_rank_waits_least, a_worker_dies,
+    two_streams_and_an_event,
 )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ LAB_5 = "labs/05-collectives/src"
 LAB_3, LAB_6 = "labs/03-torchrun-env/src/main.rs", "labs/06-snapshot-resume/src/lib.rs"
 LAB_7 = "labs/07-cifar-resnet/src"
 LAB_9 = "labs/09-many-nodes"
+LAB_10 = "labs/10-nccl/src"
 LAB_11 = "labs/11-scaling/src"
 SLOW_11 = "lockstep run --standalone --nproc-per-node=4 lab-11-scaling --epochs 1 --bucket-mb 0.5"
 LAB_8, SMALL_8 = "labs/08-image-folder/src", "--image-size 64 --width 16 --batch-size 8 --lr 1e-3"
@@ -128,6 +129,8 @@ RECORDINGS = {
         LAB_9 + "/src/main.rs",
         4,
     ),
+    "lab-10": ("LOCKSTEP_GPU=simulated " + TWO_RANKS + " lab-10-nccl", LAB_10, 2),
+    "lab-10-alone": ("LOCKSTEP_GPU=simulated lab-10-nccl", LAB_10, 1),
     "lab-11": (TWO_RANKS + " lab-11-scaling", LAB_11, 2),
     # The grader of task 2 reads these three.
     "lab-11-log": (f"{SLOW_11} --log-every-step", LAB_11, 4),

@@ -201,6 +201,16 @@ pub(super) const VARIABLES: &[Variables] = &[
         meaning: "set by the grader for ranks of a learner's program: the file that says what is asked, and the folder for answers",
     },
     Variables {
+        names: &["LOCKSTEP_GPU"],
+        by: "lab 10",
+        meaning: "`simulated` takes the course's simulated device in place of GPUs and NVIDIA's libraries; `real`, the default, takes these",
+    },
+    Variables {
+        names: &["LOCKSTEP_GPU_COUNT", "LOCKSTEP_GPU_MEMORY", "LOCKSTEP_GPU_SEED", "LOCKSTEP_GPU_DEADLINE"],
+        by: "the simulated device",
+        meaning: "the number of devices (4); the memory of each in MiB (256); a number from which the delay of each operation is drawn, without which work starts when it is asked for; the seconds after which a wait gives up (300)",
+    },
+    Variables {
         names: &["XDG_RUNTIME_DIR"],
         by: "`lockstep cluster`",
         meaning: "the folder in which clusters keep their files; if unset, the one for temporary files",

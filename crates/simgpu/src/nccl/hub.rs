@@ -22,7 +22,7 @@ struct Group {
     complete: bool,
     /// Two ranks have sent operations that do not match: none of the ones behind them is answered.
     stuck: bool,
-    /// The tokens that a split gives, in turn.
+    /// Messages by sender and receiver that have not met.
     sends: HashMap<(u32, u32), VecDeque<Call>>,
     recvs: HashMap<(u32, u32), VecDeque<Call>>,
 }
@@ -91,7 +91,7 @@ impl Hub {
     }
 
     fn join(&mut self, token: u64, rank: u32, size: u32, member: Member) -> Result<(), String> {
-        if token > self.last_token || rank >= size {
+        if token == 0 || token > self.last_token || rank >= size {
             return Err(format!("this unique id is not of this process, or rank {rank} not below {size}"));
         }
         let group = self.groups.entry(token).or_insert_with(|| Group::new(size));

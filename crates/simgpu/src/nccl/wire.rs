@@ -9,7 +9,7 @@ const MAGIC: [u8; 12] = *b"lockstep sim";
 /// `NCCL_UNIQUE_ID_BYTES`.
 const ID_BYTES: usize = 128;
 
-/// `ncclUniqueId`: the hub's port, and a number that it gives once.
+/// `ncclUniqueId`: the hub's port, and a number that it gives once. As in NCCL's, there are zeros among the bytes.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct UniqueId([u8; ID_BYTES]);
@@ -19,7 +19,7 @@ impl UniqueId {
         let mut bytes = [0; ID_BYTES];
         bytes[..12].copy_from_slice(&MAGIC);
         bytes[12..14].copy_from_slice(&port.to_le_bytes());
-        bytes[14..22].copy_from_slice(&token.to_le_bytes());
+        bytes[14..22].copy_from_slice(&token.to_be_bytes());
         UniqueId(bytes)
     }
 
@@ -28,7 +28,7 @@ impl UniqueId {
         let mut reader = Reader(&self.0[12..]);
         (self.0[..12] == MAGIC).then_some(())?;
         let port = u16::from_le_bytes(reader.take()?);
-        Some((port, reader.u64()?))
+        Some((port, u64::from_be_bytes(reader.take()?)))
     }
 }
 

@@ -1,0 +1,138 @@
+//! A backward pass of several layers whose gradients are to be averaged while it goes on. You do not change this file.
+//!
+//! There are two streams: kernels run on one, collectives on the other. Each method puts work into a stream and returns; none waits for
+//! it. Kernels are short here. On a GPU the backward pass of a layer takes as long as many kernels.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use lockstep_gpu::{Buffer, Comm, Event, Reduction, Stream, host_waits};
+use serde::Serialize;
+
+use crate::job::Job;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The stream of the kernels.
+    Compute,
+    /// The stream of the collectives.
+    Communication,
+}
+
+/// The pass that you give work to.
+pub struct Pass {
+    layers: Vec<Layer>,
+    compute: Stream,
+    communication: Stream,
+    /// The all-reduces that each stream comes after.
+    after: [RefCell<BTreeSet<usize>>; 2],
+    exposed: Cell<bool>,
+    waits: u64,
+    // Last: it is aborted before buffers wait for the device.
+    comm: Comm,
+}
+
+struct Layer {
+    gradient: Buffer,
+    /// What the backward pass adds to the gradient.
+    part: Buffer,
+    weight: Buffer,
+}
+
+/// A place in one of the two streams.
+pub struct Place {
+    event: Event,
+    after: BTreeSet<usize>,
+}
+
+/// What the grader sees.
+#[derive(Serialize)]
+pub struct Seen {
+    weights: Vec<f32>,
+    /// A layer's backward pass had to wait for an all-reduce.
+    exposed: bool,
+    /// How often the host waited.
+    waits: u64,
+}
+
+impl Pass {
+    /// A pass of layers with these gradients before it, and these parts that it adds.
+    pub fn new(job: &Job, name: &str, layers: &[(f32, f32)]) -> Result<Self> {
+        let comm = job.comm(name)?;
+        let (compute, communication) = (job.gpu.stream()?, job.gpu.stream()?);
+        let layer = |(before, part): &(f32, f32)| -> Result<Layer> {
+            let all = |number: f32| compute.upload(&[number; 64]);
+            Ok(Layer { gradient: all(*before)?, part: all(*part)?, weight: all(0.0)? })
+        };
+        let layers = layers.iter().map(layer).collect::<Result<_>>()?;
+        let after = [RefCell::default(), RefCell::default()];
+        Ok(Pass { layers, compute, communication, after, exposed: Cell::new(false), waits: host_waits(), comm })
+    }
+
+    /// The layers, in the order of the backward pass.
+    pub fn layers(&self) -> std::ops::Range<usize> {
+        0..self.layers.len()
+    }
+
+    /// Puts the backward pass of a layer into the compute stream: a kernel that adds to its gradient.
+    pub fn backward(&self, layer: usize) -> Result<()> {
+        if !self.set(Side::Compute).borrow().is_empty() {
+            self.exposed.set(true);
+        }
+        let Layer { gradient, part, .. } = &self.layers[layer];
+        Ok(self.compute.add(gradient, part)?)
+    }
+
+    /// Puts the all-reduce of a layer's gradient into the communication stream.
+    pub fn all_reduce(&self, layer: usize) -> Result<()> {
+        self.comm.all_reduce(&self.layers[layer].gradient, Reduction::Avg, &self.communication)?;
+        self.set(Side::Communication).borrow_mut().insert(layer);
+        Ok(())
+    }
+
+    /// Puts the optimizer's step for a layer into the compute stream: a kernel that adds the gradient to the weight.
+    pub fn optimizer(&self, layer: usize) -> Result<()> {
+        let Layer { gradient, weight, .. } = &self.layers[layer];
+        Ok(self.compute.add(weight, gradient)?)
+    }
+
+    /// Marks the place after all work that a stream has so far.
+    pub fn record(&self, side: Side) -> Result<Place> {
+        Ok(Place { event: self.stream(side).record()?, after: self.set(side).borrow().clone() })
+    }
+
+    /// Makes later work of a stream wait for a place.
+    pub fn wait(&self, side: Side, place: &Place) -> Result<()> {
+        self.set(side).borrow_mut().extend(&place.after);
+        Ok(self.stream(side).wait(&place.event)?)
+    }
+
+    /// Makes the host wait for all work of a stream.
+    pub fn synchronize(&self, side: Side) -> Result<()> {
+        if side == Side::Communication {
+            let done = self.set(side).borrow().clone();
+            self.set(Side::Compute).borrow_mut().extend(done);
+        }
+        Ok(self.stream(side).synchronize()?)
+    }
+
+    /// Ends the pass. The simulated device starts what is asked for, so the stream that is asked first is ahead of the other.
+    pub fn end(self, first: Side) -> Result<Seen> {
+        let waits = host_waits() - self.waits;
+        self.stream(first).synchronize()?;
+        let weight = |layer: &Layer| Ok(self.compute.download(&layer.weight)?[0]);
+        let weights = self.layers.iter().map(weight).collect::<Result<_>>()?;
+        // The other ranks may still need this one's part.
+        self.communication.synchronize()?;
+        Ok(Seen { weights, exposed: self.exposed.get(), waits })
+    }
+
+    fn stream(&self, side: Side) -> &Stream {
+        if side == Side::Compute { &self.compute } else { &self.communication }
+    }
+
+    fn set(&self, side: Side) -> &RefCell<BTreeSet<usize>> {
+        &self.after[side as usize]
+    }
+}

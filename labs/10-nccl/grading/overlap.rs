@@ -1,0 +1,74 @@
+//! Grades `overlap`: two passes of three layers on two ranks, one with each stream ahead of the other.
+
+use lockstep_grading::{Claim, Runner};
+use serde::Deserialize;
+
+use super::device;
+
+const RANKS: usize = 2;
+const LAYERS: usize = 3;
+
+/// A gradient before the backward pass, and what that adds.
+type Layer = (f32, f32);
+
+#[derive(Deserialize)]
+struct Seen {
+    weights: Vec<f32>,
+    exposed: bool,
+    waits: u64,
+}
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    // Rank 1's are larger, so that no mean is a rank's own; halves of whole numbers are exact.
+    let mut number = |rank: usize| (random.below(1..40) + 100 * rank) as f32;
+    let layers: Vec<Vec<Layer>> = (0..RANKS).map(|rank| (0..LAYERS).map(|_| (number(rank), number(rank))).collect()).collect();
+    let cases = [true, false].map(|communication_first| (&layers, communication_first));
+    let outputs = runner.call_with::<_, Seen>(&device::simulated(RANKS), &cases)?;
+    for case in 0..cases.len() {
+        for (rank, seen) in outputs.all(case).enumerate() {
+            check(rank, &layers, seen)?;
+        }
+    }
+    for case in 0..cases.len() {
+        for (rank, seen) in outputs.all(case).enumerate() {
+            check_overlap(rank, seen)?;
+        }
+    }
+    Ok(())
+}
+
+fn check(rank: usize, layers: &[Vec<Layer>], seen: &Seen) -> anyhow::Result<()> {
+    let each = |of: &dyn Fn(usize) -> f32| (0..LAYERS).map(of).collect::<Vec<f32>>();
+    let mean = |layer: usize, of: fn(Layer) -> f32| layers.iter().map(|rank| of(rank[layer])).sum::<f32>() / RANKS as f32;
+    let expected = each(&|layer| mean(layer, |(before, part)| before + part));
+    let own = each(&|layer| layers[rank][layer].0 + layers[rank][layer].1);
+    let overtaken = |layer: usize| mean(layer, |(before, _)| before) + layers[rank][layer].1;
+    Claim::equal(&expected[..], &seen.weights[..])
+        .on_rank(rank)
+        .given(format!("gradients of {LAYERS} layers on {RANKS} ranks, before the backward pass and what it adds: {layers:?}"))
+        .diagnose_if(
+            seen.weights == own,
+            "these are the rank's own gradients: the optimizer's step came before the all-reduce. The compute stream has to wait for a \
+             place in the communication stream",
+        )
+        .diagnose_if(
+            (0..LAYERS).any(|layer| seen.weights[layer] == overtaken(layer)),
+            "the all-reduce averaged what was in the buffer before the backward pass added to it: the communication stream has to wait \
+             for a place that was recorded after that kernel",
+        )
+        .or_fail("these are not the averaged gradients")
+}
+
+fn check_overlap(rank: usize, seen: &Seen) -> anyhow::Result<()> {
+    Claim::that(seen.waits == 0, "the host never waits", format!("it waited {} times", seen.waits))
+        .on_rank(rank)
+        .or_fail(
+            "the weights are right, but the host waited for the device: it could not give it more work meanwhile. An event makes one \
+             stream wait for the other, and the host goes on",
+        )?;
+    Claim::that(!seen.exposed, "no backward pass waits for an all-reduce", "one does").on_rank(rank).or_fail(
+        "the weights are right, but a layer's backward pass waits for an all-reduce of the layer before: nothing overlaps. Only the \
+         optimizer's step needs the averages",
+    )
+}

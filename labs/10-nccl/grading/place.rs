@@ -1,0 +1,134 @@
+//! Grades `place`: machines of six GPUs on which neither the numbers nor the nearest neighbour give the fastest ring.
+
+use lockstep_grading::{Claim, Inputs, Runner};
+use serde::Serialize;
+
+/// In the order of speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+enum Way {
+    Nv,
+    Pix,
+    Phb,
+    Sys,
+}
+
+const WAYS: [Way; 4] = [Way::Nv, Way::Pix, Way::Phb, Way::Sys];
+const GPUS: usize = 6;
+const CASES: usize = 4;
+
+#[derive(Serialize)]
+struct Machine {
+    ways: Vec<Vec<Way>>,
+}
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    let machines: Vec<Machine> = (0..CASES).map(|_| draw(&mut random)).collect();
+    let outputs = runner.call::<_, Vec<usize>>(1, &machines)?;
+    machines.iter().enumerate().try_for_each(|(number, machine)| check(machine, outputs.of(0, number)))
+}
+
+/// A machine on which the mistakes that people make are seen.
+fn draw(random: &mut Inputs) -> Machine {
+    loop {
+        let mut ways = vec![vec![Way::Nv; GPUS]; GPUS];
+        for one in 0..GPUS {
+            for other in 0..one {
+                let way = WAYS[random.below(0..WAYS.len())];
+                (ways[one][other], ways[other][one]) = (way, way);
+            }
+        }
+        let machine = Machine { ways };
+        let best = machine.best();
+        let shows = |order: &[usize]| machine.hops(order) > best;
+        // An open chain of the best hops must not happen to close well either, whichever of them is found first.
+        let chain = machine.all().map(|order| machine.chain(&order)).min();
+        let chains = || machine.all().filter(|order| Some(machine.chain(order)) == chain);
+        let by_number: Vec<usize> = (0..GPUS).collect();
+        if shows(&by_number) && shows(&machine.nearest()) && chains().all(|order| shows(&order)) {
+            return machine;
+        }
+    }
+}
+
+impl Machine {
+    /// The slowest first.
+    fn sorted(mut hops: Vec<Way>) -> Vec<Way> {
+        hops.sort_by(|one, other| other.cmp(one));
+        hops
+    }
+
+    fn hops(&self, order: &[usize]) -> Vec<Way> {
+        Machine::sorted((0..GPUS).map(|at| self.ways[order[at]][order[(at + 1) % GPUS]]).collect())
+    }
+
+    fn fastest_first(&self, order: &[usize]) -> Vec<Way> {
+        let mut hops = self.hops(order);
+        hops.reverse();
+        hops
+    }
+
+    fn chain(&self, order: &[usize]) -> Vec<Way> {
+        Machine::sorted(order.windows(2).map(|pair| self.ways[pair[0]][pair[1]]).collect())
+    }
+
+    fn best(&self) -> Vec<Way> {
+        self.all().filter(|order| order[0] == 0).map(|order| self.hops(&order)).min().unwrap_or_default()
+    }
+
+    fn nearest(&self) -> Vec<usize> {
+        let mut order = vec![0];
+        while order.len() < GPUS {
+            let last = order[order.len() - 1];
+            order.extend((0..GPUS).filter(|gpu| !order.contains(gpu)).min_by_key(|gpu| self.ways[last][*gpu]));
+        }
+        order
+    }
+
+    /// All orders of the GPUs.
+    fn all(&self) -> impl Iterator<Item = Vec<usize>> {
+        (0..(1..=GPUS).product::<usize>()).map(|mut number| {
+            let mut left: Vec<usize> = (0..GPUS).collect();
+            (1..=GPUS)
+                .rev()
+                .map(|count| {
+                    let gpu = left.remove(number % count);
+                    number /= count;
+                    gpu
+                })
+                .collect()
+        })
+    }
+}
+
+fn check(machine: &Machine, found: &[usize]) -> anyhow::Result<()> {
+    let rows: Vec<String> = machine.ways.iter().enumerate().map(|(gpu, row)| format!("{gpu}: {row:?}")).collect();
+    let mut sorted = found.to_vec();
+    sorted.sort_unstable();
+    let all = sorted.iter().copied().eq(0..GPUS);
+    let best = machine.best();
+    let given = format!("ways from each GPU to the others: {}", rows.join("; "));
+    Claim::that(all, format!("each of {GPUS} GPUs once"), format!("{found:?}")).given(&*given).or_fail(
+        "each rank needs a GPU of its own: NCCL refuses two ranks of a communicator on one device",
+    )?;
+    let hops = machine.hops(found);
+    Claim::that(hops == best, format!("a ring with the hops {best:?}"), format!("{found:?}, with the hops {hops:?}"))
+        .given(given)
+        .diagnose_if(
+            found.iter().copied().eq(0..GPUS),
+            "the GPUs are in the order of their numbers, which say nothing about the ways between them",
+        )
+        .diagnose_if(
+            found == machine.nearest(),
+            "each step took the nearest GPU that was left: the last ones are then far from each other, and from the first",
+        )
+        .diagnose_if(
+            Some(machine.chain(found)) == machine.all().map(|order| machine.chain(&order)).min(),
+            "from rank to rank the ways are the best, but the ring closes: the hop from the last rank to the first is slow",
+        )
+        .diagnose_if(
+            machine.all().map(|order| machine.fastest_first(&order)).max() == Some(machine.fastest_first(found)),
+            "these are the slowest ways: NV is faster than PIX, PIX than PHB, PHB than SYS",
+        )
+        .or_fail("another order has fewer of the slowest hops")
+}

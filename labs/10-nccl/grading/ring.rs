@@ -1,0 +1,41 @@
+//! Grades `ring`: rings of 3 and of 4 ranks.
+
+use lockstep_grading::{Claim, Runner, Verdict, explain};
+
+use super::device;
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    for ranks in [3, 4] {
+        // Elements of different ranks are never equal, and none is 0.
+        let of_rank = |rank: usize| -> Vec<f32> { (0..4).map(|_| (100 * (rank + 1) + random.below(0..100)) as f32).collect() };
+        let elements: Vec<Vec<f32>> = (0..ranks).map(of_rank).collect();
+        let outputs = runner.call_with::<_, Vec<f32>>(&device::simulated(ranks), &[&elements]).map_err(explained)?;
+        for (rank, found) in outputs.all(0).enumerate() {
+            check(rank, &elements, found)?;
+        }
+    }
+    Ok(())
+}
+
+fn explained(error: anyhow::Error) -> anyhow::Error {
+    explain(error, |finding| {
+        (finding.verdict == Verdict::Hang).then(|| {
+            "every stream is in a send that waits for its receive, and that receive is behind the send of the next rank's stream: a \
+             cycle. Calls between the begin and the end of one group are one operation, in which no call waits for another"
+                .into()
+        })
+    })
+}
+
+fn check(rank: usize, elements: &[Vec<f32>], found: &[f32]) -> anyhow::Result<()> {
+    let ranks = elements.len();
+    let of = |owner: usize| found == &elements[owner % ranks][..];
+    Claim::equal(&elements[(rank + ranks - 1) % ranks][..], found)
+        .on_rank(rank)
+        .given(format!("the elements of {ranks} ranks: {elements:?}"))
+        .diagnose_if(of(rank), "these are the rank's own elements: the peer of both calls was the rank itself")
+        .diagnose_if(of(rank + 1), "these are the next rank's elements: the ring goes the other way round")
+        .diagnose_if(found.iter().all(|element| *element == 0.0), "nothing has arrived: was the receive issued?")
+        .or_fail("these are not the previous rank's elements")
+}

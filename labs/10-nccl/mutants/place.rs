@@ -1,0 +1,94 @@
+//! Answers to `place`: wrong ones, and an unusual right one.
+
+use crate::machine::{Machine, Way};
+
+/// Takes them by their numbers.
+pub fn by_number(machine: &Machine) -> Vec<usize> {
+    (0..machine.ways.len()).collect()
+}
+
+/// Goes on to the nearest GPU that is left.
+pub fn nearest(machine: &Machine) -> Vec<usize> {
+    let mut order = vec![0];
+    while order.len() < machine.ways.len() {
+        let last = order[order.len() - 1];
+        let left = (0..machine.ways.len()).filter(|gpu| !order.contains(gpu));
+        order.extend(left.min_by_key(|gpu| machine.ways[last][*gpu]));
+    }
+    order
+}
+
+fn best(machine: &Machine, order: &mut Vec<usize>, hops: &dyn Fn(&[usize]) -> Vec<Way>) -> (Vec<Way>, Vec<usize>) {
+    let count = machine.ways.len();
+    if order.len() == count {
+        return (hops(order), order.clone());
+    }
+    let mut found: Option<(Vec<Way>, Vec<usize>)> = None;
+    for gpu in (0..count).filter(|gpu| !order.contains(gpu)).collect::<Vec<_>>() {
+        order.push(gpu);
+        let other = best(machine, order, hops);
+        order.pop();
+        if found.as_ref().is_none_or(|found| other.0 < found.0) {
+            found = Some(other);
+        }
+    }
+    found.unwrap_or_default()
+}
+
+/// Forgets that the ring closes.
+pub fn open_end(machine: &Machine) -> Vec<usize> {
+    let hops = |order: &[usize]| {
+        let mut hops: Vec<Way> = order.windows(2).map(|pair| machine.ways[pair[0]][pair[1]]).collect();
+        hops.sort_by(|one, other| other.cmp(one));
+        hops
+    };
+    let starts = (0..machine.ways.len()).map(|gpu| best(machine, &mut vec![gpu], &hops));
+    starts.min().map(|(_, order)| order).unwrap_or_default()
+}
+
+/// Takes the slowest ways.
+pub fn slowest(machine: &Machine) -> Vec<usize> {
+    let hops = |order: &[usize]| {
+        let mut hops: Vec<Way> =
+            (0..order.len()).map(|at| machine.ways[order[at]][order[(at + 1) % order.len()]]).collect();
+        hops.sort();
+        let slow = |way: &Way| [Way::Sys, Way::Node, Way::Phb, Way::Pxb, Way::Pix, Way::Nv][*way as usize];
+        hops.iter().map(slow).collect()
+    };
+    best(machine, &mut vec![0], &hops).1
+}
+
+/// Leaves a GPU out and gives another to two ranks.
+pub fn twice(machine: &Machine) -> Vec<usize> {
+    let mut order = nearest(machine);
+    order[1] = order[0];
+    order
+}
+
+/// Right: weights in place of lists, and the shortest way through each set of GPUs (Held and Karp, 1962).
+pub fn held_karp(machine: &Machine) -> Vec<usize> {
+    let count = machine.ways.len();
+    // A hop of one kind costs more than all hops of faster kinds together.
+    let cost = |one: usize, other: usize| 100_u64.pow(machine.ways[one][other] as u32);
+    let full = (1_usize << count) - 1;
+    // For each set of GPUs with GPU 0 and each last one of it: the cost, and the way.
+    let mut best: Vec<Vec<Option<(u64, Vec<usize>)>>> = vec![vec![None; count]; full + 1];
+    best[1][0] = Some((0, vec![0]));
+    for set in 1..=full {
+        for last in 0..count {
+            let Some((so_far, way)) = best[set][last].clone() else { continue };
+            for next in (0..count).filter(|gpu| set & (1 << gpu) == 0) {
+                let total = so_far + cost(last, next);
+                let place = &mut best[set | (1 << next)][next];
+                if place.as_ref().is_none_or(|(other, _)| total < *other) {
+                    *place = Some((total, [&way[..], &[next]].concat()));
+                }
+            }
+        }
+    }
+    let closed = best[full].iter().enumerate().filter_map(|(last, found)| {
+        let (total, way) = found.as_ref()?;
+        Some((total + cost(last, 0), way.clone()))
+    });
+    closed.min().map(|(_, way)| way).unwrap_or_default()
+}
