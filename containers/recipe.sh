@@ -77,6 +77,8 @@ keep() {
   for program in "$1"/lockstep "$1"/lockstep-agent "$1"/lockstep-helper "$1"/lab-*; do
     if [ -x "$program" ] && [ -f "$program" ]; then strip --strip-debug -o "$2/$PROGRAMS/${program##*/}" "$program"; fi
   done
+  # The simulated device of lab 10.
+  strip --strip-unneeded -o "$2/$PROGRAMS/libsimgpu.so" "$1/deps/libsimgpu.so"
   keep_libtorch "$HOME_IN_IMAGE/.libtorch" "$2/.libtorch"
   # Many users read the image; nobody else than root writes to it.
   chmod -R u=rwX,go=rX "$2"

@@ -13,7 +13,11 @@ const THREADS: u32 = 256;
 macro_rules! kernel {
     ($name:literal, $second:literal, $body:literal) => {
         concat!(
-            ".visible .entry ", $name, "(.param .u64 x, .param ", $second, " second, .param .u64 n)\n{\n",
+            ".visible .entry ",
+            $name,
+            "(.param .u64 x, .param ",
+            $second,
+            " second, .param .u64 n)\n{\n",
             ".reg .pred %p<2>;\n.reg .b32 %r<4>;\n.reg .b64 %d<8>;\n.reg .f32 %f<4>;\n",
             "ld.param.u64 %d1, [x];\nld.param.u64 %d2, [n];\n",
             "mov.u32 %r1, %ctaid.x;\nmov.u32 %r2, %ntid.x;\nmov.u32 %r3, %tid.x;\n",
@@ -106,7 +110,19 @@ impl Stream {
         // which both buffers have; they are freed only after the work on their device.
         let result = unsafe {
             let (extra, none) = (std::ptr::null_mut(), 0);
-            sys::cuLaunchKernel(function, blocks, 1, 1, THREADS, 1, 1, none, self.handle(), arguments.as_mut_ptr(), extra)
+            sys::cuLaunchKernel(
+                function,
+                blocks,
+                1,
+                1,
+                THREADS,
+                1,
+                1,
+                none,
+                self.handle(),
+                arguments.as_mut_ptr(),
+                extra,
+            )
         };
         cuda("cuLaunchKernel", result)
     }

@@ -45,7 +45,8 @@ struct Loaded {
     kind: Kind,
     /// Where NVML's functions are, if it is there.
     nvml: Option<Library>,
-    _others: Vec<Library>,
+    /// With their files: the loader knows a library by its path, and a closed file's number is given again.
+    _others: Vec<(Library, File)>,
 }
 
 static LOADED: OnceLock<Result<Loaded>> = OnceLock::new();
@@ -90,13 +91,21 @@ fn real() -> Result<Loaded> {
     // SAFETY: loads NVIDIA's libraries, whose initializers are made for that.
     let (cuda, nccl) = unsafe { (cudarc::driver::sys::is_culib_present(), cudarc::nccl::sys::is_culib_present()) };
     let missing = |what: &str, why: &str| {
-        Err(Error::Library(format!("{what} is not there: {why}, or set {GPU}={SIMULATED} for the course's simulated device")))
+        Err(Error::Library(format!(
+            "{what} is not there: {why}, or set {GPU}={SIMULATED} for the course's simulated device"
+        )))
     };
     if !cuda {
-        return missing("libcuda.so, NVIDIA's driver,", "this machine has no GPU, or no driver for it (nvidia-smi tells)");
+        return missing(
+            "libcuda.so, NVIDIA's driver,",
+            "this machine has no GPU, or no driver for it (nvidia-smi tells)",
+        );
     }
     if !nccl {
-        return missing("libnccl.so", "install NCCL, or put a link of this name to PyTorch's libnccl.so.2 into LD_LIBRARY_PATH");
+        return missing(
+            "libnccl.so",
+            "install NCCL, or put a link of this name to PyTorch's libnccl.so.2 into LD_LIBRARY_PATH",
+        );
     }
     // SAFETY: NVIDIA's library, as above. Without it only the topology is unknown.
     let nvml = unsafe { Library::open(Some("libnvidia-ml.so.1"), RTLD_NOW | RTLD_LOCAL) }.ok();
@@ -113,9 +122,10 @@ fn simulated() -> Result<Loaded> {
         let memory = memfd_create(*name, MemfdFlags::CLOEXEC).map_err(|error| failed(name, &error))?;
         let mut file = File::from(memory);
         file.write_all(bytes).map_err(|error| failed(name, &error))?;
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         // SAFETY: an empty library of this crate's build.
-        unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| failed(name, &error))
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| failed(name, &error))?;
+        Ok((library, file))
     });
     Ok(Loaded { kind: Kind::Simulated, _others: others.collect::<Result<_>>()?, nvml: Some(device) })
 }

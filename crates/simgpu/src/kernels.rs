@@ -59,7 +59,11 @@ impl Kernel {
         let (x, n) = unsafe { (first.cast::<u64>().read_unaligned(), third.cast::<u64>().read_unaligned()) };
         // SAFETY: of `add` it is a pointer, of the others a float.
         let (y, value) = unsafe {
-            if name == "add" { (second.cast::<u64>().read_unaligned(), 0.0) } else { (0, second.cast::<f32>().read_unaligned()) }
+            if name == "add" {
+                (second.cast::<u64>().read_unaligned(), 0.0)
+            } else {
+                (0, second.cast::<f32>().read_unaligned())
+            }
         };
         Ok(match name {
             "fill" => Kernel::Fill { x, value, n },

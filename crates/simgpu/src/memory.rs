@@ -76,7 +76,9 @@ impl World {
     /// The device whose memory this is.
     pub(crate) fn owner(&self, address: u64, bytes: u64) -> Option<usize> {
         let holds = |allocation: &Allocation| allocation.holds(address, bytes);
-        self.devices.iter().position(|device| device.allocations.range(..=address).next_back().is_some_and(|(_, it)| holds(it)))
+        self.devices
+            .iter()
+            .position(|device| device.allocations.range(..=address).next_back().is_some_and(|(_, it)| holds(it)))
     }
 
     pub(crate) fn is_pinned(&self, address: u64, bytes: u64) -> bool {

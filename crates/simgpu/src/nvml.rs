@@ -46,7 +46,8 @@ unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(id: *const c_char, device:
     }
     // SAFETY: NVML's contract: a string.
     let id = unsafe { CStr::from_ptr(id) }.to_string_lossy();
-    let Some(found) = options::get().devices.iter().find(|physical| bus_id(**physical).eq_ignore_ascii_case(&id)) else {
+    let Some(found) = options::get().devices.iter().find(|physical| bus_id(**physical).eq_ignore_ascii_case(&id))
+    else {
         return NOT_FOUND;
     };
     // SAFETY: NVML's contract: a handle to write.
@@ -55,8 +56,14 @@ unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(id: *const c_char, device:
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceGetTopologyCommonAncestor(one: *mut c_void, other: *mut c_void, level: *mut c_uint) -> c_int {
-    let (Some(one), Some(other), false) = (physical(one), physical(other), level.is_null()) else { return INVALID_ARGUMENT };
+unsafe extern "C" fn nvmlDeviceGetTopologyCommonAncestor(
+    one: *mut c_void,
+    other: *mut c_void,
+    level: *mut c_uint,
+) -> c_int {
+    let (Some(one), Some(other), false) = (physical(one), physical(other), level.is_null()) else {
+        return INVALID_ARGUMENT;
+    };
     let found = match (one == other, one / 4 == other / 4) {
         (true, _) => INTERNAL,
         (_, true) => HOST_BRIDGE,
@@ -68,8 +75,15 @@ unsafe extern "C" fn nvmlDeviceGetTopologyCommonAncestor(one: *mut c_void, other
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceGetP2PStatus(one: *mut c_void, other: *mut c_void, index: c_uint, status: *mut c_uint) -> c_int {
-    let (Some(one), Some(other), false) = (physical(one), physical(other), status.is_null()) else { return INVALID_ARGUMENT };
+unsafe extern "C" fn nvmlDeviceGetP2PStatus(
+    one: *mut c_void,
+    other: *mut c_void,
+    index: c_uint,
+    status: *mut c_uint,
+) -> c_int {
+    let (Some(one), Some(other), false) = (physical(one), physical(other), status.is_null()) else {
+        return INVALID_ARGUMENT;
+    };
     let found = if index == NVLINK && are_linked(one, other) { P2P_OK } else { P2P_NOT_SUPPORTED };
     // SAFETY: NVML's contract: a status to write.
     unsafe { status.write(found) };

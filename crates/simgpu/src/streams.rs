@@ -27,13 +27,32 @@ pub(crate) struct Stream {
 
 pub(crate) enum Operation {
     Kernel(Launch),
-    Set { address: u64, value: u8, bytes: u64 },
+    Set {
+        address: u64,
+        value: u8,
+        bytes: u64,
+    },
     /// Bytes that were taken from the host when the copy was issued.
-    Upload { to: u64, data: Vec<u8> },
+    Upload {
+        to: u64,
+        data: Vec<u8>,
+    },
     /// Bytes of pinned memory, which are read when the stream comes to it.
-    UploadPinned { to: u64, from: u64, bytes: u64 },
-    Download { to: u64, from: u64, bytes: u64 },
-    Copy { to: u64, from: u64, bytes: u64 },
+    UploadPinned {
+        to: u64,
+        from: u64,
+        bytes: u64,
+    },
+    Download {
+        to: u64,
+        from: u64,
+        bytes: u64,
+    },
+    Copy {
+        to: u64,
+        from: u64,
+        bytes: u64,
+    },
     Record(u64),
     /// Waits until a stream has come this far.
     WaitFor(u64, u64),
@@ -185,11 +204,13 @@ fn perform(world: Guard, device: usize, place: (u64, u64), operation: Operation)
     let result = match operation {
         Operation::WaitFor(stream, number) => {
             world.want(stream, number);
-            return world::wait_until(world, "an event", |world| world.is_done(stream, number)).unwrap_or_else(|error| {
-                let mut world = world::lock();
-                world.fail(device, error);
-                world
-            });
+            return world::wait_until(world, "an event", |world| world.is_done(stream, number)).unwrap_or_else(
+                |error| {
+                    let mut world = world::lock();
+                    world.fail(device, error);
+                    world
+                },
+            );
         }
         Operation::Exchange(exchange) => {
             drop(world);

@@ -22,6 +22,8 @@ pub enum Side {
 
 /// The pass that you give work to.
 pub struct Pass {
+    // First, so that it is aborted before buffers wait for the device.
+    comm: Comm,
     layers: Vec<Layer>,
     compute: Stream,
     communication: Stream,
@@ -29,8 +31,6 @@ pub struct Pass {
     after: [RefCell<BTreeSet<usize>>; 2],
     exposed: Cell<bool>,
     waits: u64,
-    // Last: it is aborted before buffers wait for the device.
-    comm: Comm,
 }
 
 struct Layer {
@@ -67,7 +67,7 @@ impl Pass {
         };
         let layers = layers.iter().map(layer).collect::<Result<_>>()?;
         let after = [RefCell::default(), RefCell::default()];
-        Ok(Pass { layers, compute, communication, after, exposed: Cell::new(false), waits: host_waits(), comm })
+        Ok(Pass { comm, layers, compute, communication, after, exposed: Cell::new(false), waits: host_waits() })
     }
 
     /// The layers, in the order of the backward pass.

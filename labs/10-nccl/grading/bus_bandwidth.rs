@@ -56,7 +56,9 @@ fn check(case: &Measured, found: &Bandwidth) -> anyhow::Result<()> {
     };
     let found = (found.algorithm.unwrap_or(f64::NAN), found.bus.unwrap_or(f64::NAN));
     let near = |found: f64, right: f64| (found / right - 1.0).abs() <= TOLERANCE;
-    let is = |size: f64, factor: f64, unit: f64| near(found.0, size / seconds / unit) && near(found.1, factor * size / seconds / unit);
+    let is = |size: f64, factor: f64, unit: f64| {
+        near(found.0, size / seconds / unit) && near(found.1, factor * size / seconds / unit)
+    };
     let shown = |(algorithm, bus): (f64, f64)| format!("algorithm {algorithm:.3} GB/s, bus {bus:.3} GB/s");
     let right = size / seconds / 1e9;
     Claim::that(is(size, factor, 1e9), shown((right, right * factor)), shown(found))

@@ -18,7 +18,9 @@ type Result = (Ended, f32, f32);
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     // Where the operation ends, patience is far longer than any machine takes.
-    for (does, patience, expected) in [("same", 60_000, Ended::Done), ("late", 60_000, Ended::Done), ("another", 300, Ended::Aborted)] {
+    for (does, patience, expected) in
+        [("same", 60_000, Ended::Done), ("late", 60_000, Ended::Done), ("another", 300, Ended::Aborted)]
+    {
         let given = format!("{}, a patience of {patience} ms", words(does));
         let outputs = runner.call_with::<_, Result>(&device::simulated(RANKS), &[(does, patience)]);
         let outputs = outputs.map_err(|error| explained(error, &given))?;

@@ -22,7 +22,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     // Rank 1's are larger, so that no mean is a rank's own; halves of whole numbers are exact.
     let mut number = |rank: usize| (random.below(1..40) + 100 * rank) as f32;
-    let layers: Vec<Vec<Layer>> = (0..RANKS).map(|rank| (0..LAYERS).map(|_| (number(rank), number(rank))).collect()).collect();
+    let layers: Vec<Vec<Layer>> =
+        (0..RANKS).map(|rank| (0..LAYERS).map(|_| (number(rank), number(rank))).collect()).collect();
     let cases = [true, false].map(|communication_first| (&layers, communication_first));
     let outputs = runner.call_with::<_, Seen>(&device::simulated(RANKS), &cases)?;
     for case in 0..cases.len() {
@@ -40,7 +41,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 
 fn check(rank: usize, layers: &[Vec<Layer>], seen: &Seen) -> anyhow::Result<()> {
     let each = |of: &dyn Fn(usize) -> f32| (0..LAYERS).map(of).collect::<Vec<f32>>();
-    let mean = |layer: usize, of: fn(Layer) -> f32| layers.iter().map(|rank| of(rank[layer])).sum::<f32>() / RANKS as f32;
+    let mean =
+        |layer: usize, of: fn(Layer) -> f32| layers.iter().map(|rank| of(rank[layer])).sum::<f32>() / RANKS as f32;
     let expected = each(&|layer| mean(layer, |(before, part)| before + part));
     let own = each(&|layer| layers[rank][layer].0 + layers[rank][layer].1);
     let overtaken = |layer: usize| mean(layer, |(before, _)| before) + layers[rank][layer].1;

@@ -108,9 +108,9 @@ fn check(machine: &Machine, found: &[usize]) -> anyhow::Result<()> {
     let all = sorted.iter().copied().eq(0..GPUS);
     let best = machine.best();
     let given = format!("ways from each GPU to the others: {}", rows.join("; "));
-    Claim::that(all, format!("each of {GPUS} GPUs once"), format!("{found:?}")).given(&*given).or_fail(
-        "each rank needs a GPU of its own: NCCL refuses two ranks of a communicator on one device",
-    )?;
+    Claim::that(all, format!("each of {GPUS} GPUs once"), format!("{found:?}"))
+        .given(&*given)
+        .or_fail("each rank needs a GPU of its own: NCCL refuses two ranks of a communicator on one device")?;
     let hops = machine.hops(found);
     Claim::that(hops == best, format!("a ring with the hops {best:?}"), format!("{found:?}, with the hops {hops:?}"))
         .given(given)

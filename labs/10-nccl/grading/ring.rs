@@ -8,7 +8,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     for ranks in [3, 4] {
         // Elements of different ranks are never equal, and none is 0.
-        let of_rank = |rank: usize| -> Vec<f32> { (0..4).map(|_| (100 * (rank + 1) + random.below(0..100)) as f32).collect() };
+        let of_rank =
+            |rank: usize| -> Vec<f32> { (0..4).map(|_| (100 * (rank + 1) + random.below(0..100)) as f32).collect() };
         let elements: Vec<Vec<f32>> = (0..ranks).map(of_rank).collect();
         let outputs = runner.call_with::<_, Vec<f32>>(&device::simulated(ranks), &[&elements]).map_err(explained)?;
         for (rank, found) in outputs.all(0).enumerate() {

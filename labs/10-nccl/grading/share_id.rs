@@ -22,7 +22,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 }
 
 fn explained(error: anyhow::Error) -> anyhow::Error {
-    explain(error, |finding| match finding.verdict {
+    explain(error, |finding| {
+        match finding.verdict {
         Verdict::Hang => Some(
             "ranks wait in ncclCommInitRank for others that never come: they have joined with other ids. One rank makes the id, and \
              every rank, that one too, joins with what is in the store"
@@ -37,5 +38,6 @@ fn explained(error: anyhow::Error) -> anyhow::Error {
             "the id arrived in part: it is 128 bytes of any value, zeros among them, so it cannot travel as a text that a zero ends".into(),
         ),
         _ => None,
+    }
     })
 }

@@ -12,7 +12,10 @@ const SMALLEST: usize = 4 << 10;
 // ANCHOR: bandwidth
 pub(crate) fn show(job: &Job, comm: &Comm, max_bytes: usize, repeats: usize) -> Result<()> {
     let stream = job.gpu.stream()?;
-    job.say(format_args!("{:>10} {:>10} {:>11} {:>10}   all-reduce on {}s", "bytes", "µs", "algbw GB/s", "busbw GB/s", job.kind));
+    job.say(format_args!(
+        "{:>10} {:>10} {:>11} {:>10}   all-reduce on {}s",
+        "bytes", "µs", "algbw GB/s", "busbw GB/s", job.kind
+    ));
     let sizes = std::iter::successors(Some(SMALLEST), |bytes| Some(bytes * 4)).take_while(|bytes| *bytes <= max_bytes);
     for bytes in sizes {
         let buffer = stream.upload(&vec![1.0; bytes / size_of::<f32>()])?;

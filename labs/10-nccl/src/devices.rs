@@ -8,7 +8,14 @@ pub(crate) fn show(kind: Kind, gpus: &[Gpu]) -> Result<()> {
     println!("{} {kind}s", gpus.len());
     for gpu in gpus {
         let (free, total) = gpu.memory()?;
-        println!("device {}: {} at {}, {} of {} MiB free", gpu.ordinal(), gpu.name(), gpu.bus_id(), free >> 20, total >> 20);
+        println!(
+            "device {}: {} at {}, {} of {} MiB free",
+            gpu.ordinal(),
+            gpu.name(),
+            gpu.bus_id(),
+            free >> 20,
+            total >> 20
+        );
     }
     for one in gpus {
         let ways = gpus.iter().map(|other| {

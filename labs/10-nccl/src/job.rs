@@ -23,7 +23,9 @@ impl Job {
     pub(crate) fn new(env: &LaunchEnv, kind: Kind) -> Result<Self> {
         let (there, ranks) = (Gpu::count()?, env.local_world_size.get());
         if ranks > there {
-            bail!("{ranks} ranks on this node but {there} {kind}s: start --nproc-per-node={there}, NCCL refuses two ranks on one device");
+            bail!(
+                "{ranks} ranks on this node but {there} {kind}s: start --nproc-per-node={there}, NCCL refuses two ranks on one device"
+            );
         }
         let hosts = env.rank.is_zero() && !env.agent_store;
         let wait_for = Some(env.world_size.get());

@@ -56,7 +56,12 @@ fn alone(kind: Kind) -> Result<()> {
     let each = || comms.iter().zip(&buffers).zip(&streams);
     group(|| each().try_for_each(|((comm, buffer), stream)| comm.all_reduce(buffer, Reduction::Sum, stream)))?;
     for ((comm, buffer), stream) in each() {
-        println!("rank {} on device {}: the sum of all ranks is {}", comm.rank(), comm.gpu().ordinal(), stream.download(buffer)?[0]);
+        println!(
+            "rank {} on device {}: the sum of all ranks is {}",
+            comm.rank(),
+            comm.gpu().ordinal(),
+            stream.download(buffer)?[0]
+        );
     }
     Ok(())
 }

@@ -9,10 +9,10 @@ use crate::gpus;
 
 /// One rank: its communicator, a stream, and a buffer.
 struct Rank {
+    // First, so that it is aborted before the buffer waits for the device.
+    comm: Comm,
     buffer: Buffer,
     stream: Stream,
-    // Last, so that it is aborted before the buffer waits for the device.
-    comm: Comm,
 }
 
 fn ranks(count: usize, elements: impl Fn(usize) -> Vec<f32>) -> Option<Vec<Rank>> {
@@ -46,7 +46,8 @@ fn reduce_scatter_and_all_gather_are_the_halves_of_an_all_reduce() {
     let Some(ranks) = ranks(2, |rank| vec![1.0 + rank as f32, 10.0, 20.0, 30.0]) else { return };
     let parts: Vec<Buffer> = ranks.iter().map(|rank| rank.comm.gpu().buffer(2).unwrap()).collect();
     let each = || ranks.iter().zip(&parts);
-    group(|| each().try_for_each(|(it, part)| it.comm.reduce_scatter(&it.buffer, part, Reduction::Sum, &it.stream))).unwrap();
+    group(|| each().try_for_each(|(it, part)| it.comm.reduce_scatter(&it.buffer, part, Reduction::Sum, &it.stream)))
+        .unwrap();
     assert_eq!(ranks[1].stream.download(&parts[1]).unwrap(), [40.0, 60.0]);
     group(|| each().try_for_each(|(it, part)| it.comm.all_gather(part, &it.buffer, &it.stream))).unwrap();
     assert_eq!(contents(&ranks), [[3.0, 20.0, 40.0, 60.0], [3.0, 20.0, 40.0, 60.0]]);
@@ -66,7 +67,8 @@ fn grouped_sends_and_receives_go_around_a_ring() {
         })
     })
     .unwrap();
-    let found: Vec<f32> = ranks.iter().zip(&incoming).map(|(it, incoming)| it.stream.download(incoming).unwrap()[0]).collect();
+    let found: Vec<f32> =
+        ranks.iter().zip(&incoming).map(|(it, incoming)| it.stream.download(incoming).unwrap()[0]).collect();
     assert_eq!(found, [2.0, 0.0, 1.0]);
 }
 

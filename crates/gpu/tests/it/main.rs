@@ -6,7 +6,10 @@
 mod comms;
 mod memory;
 mod procs_comms;
+mod procs_errors;
 mod streams;
+
+use std::process::{Child, Command, Stdio};
 
 use lockstep_gpu::{Gpu, Kind, open_or};
 
@@ -24,4 +27,11 @@ fn gpus(count: usize) -> Option<Vec<Gpu>> {
 /// The kind of device that the tests run on.
 fn kind() -> Kind {
     open_or(Kind::Simulated).unwrap()
+}
+
+/// Starts this program once more for one test, with a variable that tells it what it is.
+fn start_again(test: &str, name: &str, value: &str) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env(name, value);
+    command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap()
 }

@@ -48,23 +48,6 @@ fn kernels_change_the_elements_that_they_are_given() {
     assert_eq!(stream.download(&other).unwrap(), [0.5; 1000]);
 }
 
-/// The last two devices: in a process with other tests, nothing else uses them.
-#[test]
-fn an_error_of_a_kernel_surfaces_later_and_stays() {
-    let Some(gpus) = gpus(4) else { return };
-    let (one, other) = (&gpus[3], &gpus[2]);
-    let stream = one.stream().unwrap();
-    let (own, far) = (stream.upload(&[1.0]).unwrap(), other.buffer(1).unwrap());
-    // Memory of another device, to which nothing has given access: the launch itself succeeds.
-    stream.add(&own, &far).unwrap();
-    let error = stream.synchronize().unwrap_err();
-    assert!(error.is_cuda("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
-    let again = one.buffer(1).err().unwrap();
-    assert!(again.is_cuda("CUDA_ERROR_ILLEGAL_ADDRESS"), "{again}");
-    // Another device has a context of its own.
-    assert!(other.buffer(1).is_ok());
-}
-
 #[test]
 fn the_topology_is_the_same_in_both_directions() {
     let Some(gpus) = gpus(4) else { return };

@@ -1,25 +1,24 @@
 //! Communicators between processes: the test starts itself once more for the second rank.
 
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 
 use lockstep_gpu::{Comm, Gpu, Kind, Reduction, UniqueId};
 
-use crate::{gpus, kind};
+use crate::{gpus, kind, start_again};
 
 const ID: &str = "LOCKSTEP_TEST_UNIQUE_ID";
 
 /// Starts this program for one test, with the unique id in its environment.
 fn second_rank(test: &str, id: &UniqueId) -> Child {
     let hex: String = id.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &format!("procs_comms::{test}"), "--nocapture"]).env(ID, hex);
-    command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap()
+    start_again(&format!("procs_comms::{test}"), ID, &hex)
 }
 
 /// The id, in the process of the second rank.
 fn given() -> Option<UniqueId> {
     let hex = std::env::var(ID).ok()?;
-    let bytes: Vec<u8> = (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect();
+    let bytes: Vec<u8> =
+        (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect();
     UniqueId::from_bytes(&bytes)
 }
 

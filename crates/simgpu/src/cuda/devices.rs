@@ -54,7 +54,9 @@ unsafe extern "C" fn cuDeviceGet(device: *mut c_int, number: c_int) -> Cuda {
 unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: c_int) -> Cuda {
     let world = world::call();
     // SAFETY: room of the caller's.
-    ordinal(&world, device).and_then(|it| unsafe { give_text(name, len, &format!("{DEVICE_NAME} {}", world.devices[it].physical)) }).into()
+    ordinal(&world, device)
+        .and_then(|it| unsafe { give_text(name, len, &format!("{DEVICE_NAME} {}", world.devices[it].physical)) })
+        .into()
 }
 
 #[unsafe(no_mangle)]

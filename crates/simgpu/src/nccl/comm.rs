@@ -66,13 +66,15 @@ pub(super) fn add(comm: Arc<Comm>) -> *mut c_void {
 impl Comm {
     /// Joins the communicator of a unique id, and waits for all its ranks.
     pub(super) fn join(id: &UniqueId, rank: u32, size: u32, device: usize) -> Result<Arc<Self>, Nccl> {
-        let (port, token) =
-            id.parts().ok_or_else(|| refuse(Nccl::INVALID_ARGUMENT, "these bytes are no unique id of ncclGetUniqueId"))?;
+        let (port, token) = id
+            .parts()
+            .ok_or_else(|| refuse(Nccl::INVALID_ARGUMENT, "these bytes are no unique id of ncclGetUniqueId"))?;
         Comm::connect(port, token, (rank, size), device)
     }
 
     fn connect(port: u16, token: u64, (rank, size): (u32, u32), device: usize) -> Result<Arc<Self>, Nccl> {
-        let failed = |error: io::Error| refuse(Nccl::SYSTEM_ERROR, format!("who made the unique id is not there: {error}"));
+        let failed =
+            |error: io::Error| refuse(Nccl::SYSTEM_ERROR, format!("who made the unique id is not there: {error}"));
         let connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(failed)?;
         let _ = connection.set_nodelay(true);
         let (sending, state, changed) = (Mutex::default(), Mutex::default(), Condvar::new());

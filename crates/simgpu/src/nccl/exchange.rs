@@ -57,7 +57,9 @@ impl Exchange {
         let calls = parts.iter().map(read).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let Some(answers) = comm.ask(calls) else { return Ok(()) };
         let mut world = world::lock();
-        let write = |(part, data): (&Part, Vec<u8>)| if data.is_empty() { Ok(()) } else { world.write(device, part.recv, &data) };
+        let write = |(part, data): (&Part, Vec<u8>)| {
+            if data.is_empty() { Ok(()) } else { world.write(device, part.recv, &data) }
+        };
         parts.iter().zip(answers).try_for_each(write).map_err(failed)
     }
 }

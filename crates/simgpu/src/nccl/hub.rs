@@ -39,7 +39,8 @@ type Shared = Arc<Mutex<Hub>>;
 /// A new unique id of this process's hub, which starts with the first.
 pub(super) fn new_id() -> io::Result<UniqueId> {
     static HUB: OnceLock<io::Result<(u16, Shared)>> = OnceLock::new();
-    let (port, hub) = HUB.get_or_init(start).as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
+    let (port, hub) =
+        HUB.get_or_init(start).as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
     let mut hub = lock(hub);
     Ok(UniqueId::new(*port, hub.token()))
 }
@@ -142,9 +143,7 @@ impl Hub {
                 }),
                 _ => answers(&calls),
             };
-            group.tell_all(|rank| {
-                Some(Reply::Answer { number: calls[rank].number, data: answers[rank].clone() })
-            });
+            group.tell_all(|rank| Some(Reply::Answer { number: calls[rank].number, data: answers[rank].clone() }));
         }
     }
 }
@@ -178,7 +177,8 @@ impl Group {
 
     /// The next operation of all ranks, if all have sent it.
     fn next_collective(&mut self) -> Option<Vec<Call>> {
-        let fronts: Option<Vec<&Call>> = self.members.iter().map(|member| member.as_ref()?.collectives.front()).collect();
+        let fronts: Option<Vec<&Call>> =
+            self.members.iter().map(|member| member.as_ref()?.collectives.front()).collect();
         let fronts = fronts.filter(|_| !self.stuck)?;
         let what = |call: &Call| match call.kind {
             Kind::Split => (Kind::Split, 0, 0, 0, 0),
@@ -199,8 +199,13 @@ impl Group {
                 && (send.count, send.dtype) == (recv.count, recv.dtype)
             {
                 let (Some(send), Some(recv)) = (sends.pop_front(), recvs.pop_front()) else { break };
-                for (rank, number, data) in [(*to, recv.number, send.data), (*from, send.number, Vec::new())] {
-                    if let Some(member) = &self.members[rank as usize] {
+                let replies = [(*to, recv.number, send.data), (*from, send.number, Vec::new())];
+                let mut replies =
+                    replies.map(|(rank, number, data)| (self.members[rank as usize].as_ref(), number, data));
+                // As in `tell_all`.
+                replies.sort_by_key(|(member, ..)| member.is_some_and(|member| member.process == std::process::id()));
+                for (member, number, data) in replies {
+                    if let Some(member) = member {
                         let _ = wire::send(&member.connection, &Reply::Answer { number, data }.encode());
                     }
                 }
@@ -214,7 +219,9 @@ fn answers(calls: &[Call]) -> Vec<Vec<u8>> {
     let Call { kind, dtype, op, other, .. } = calls[0];
     let data: Vec<Vec<u8>> = calls.iter().map(|call| call.data.clone()).collect();
     let to_all = |result: Vec<u8>| vec![result; calls.len()];
-    let to_root = |result: Vec<u8>| (0..calls.len()).map(|rank| if rank == other as usize { result.clone() } else { Vec::new() }).collect();
+    let to_root = |result: Vec<u8>| {
+        (0..calls.len()).map(|rank| if rank == other as usize { result.clone() } else { Vec::new() }).collect()
+    };
     match kind {
         Kind::AllReduce => to_all(reduce::all(&data, dtype, op)),
         Kind::Reduce => to_root(reduce::all(&data, dtype, op)),

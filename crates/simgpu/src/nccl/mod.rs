@@ -79,7 +79,13 @@ unsafe extern "C" fn ncclCommInitRank(to: *mut *mut c_void, size: c_int, id: Uni
 
 /// The configuration is ignored: it tells NCCL what to use, and there is nothing to choose from here.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommInitRankConfig(to: *mut *mut c_void, size: c_int, id: UniqueId, rank: c_int, _config: *mut c_void) -> Nccl {
+unsafe extern "C" fn ncclCommInitRankConfig(
+    to: *mut *mut c_void,
+    size: c_int,
+    id: UniqueId,
+    rank: c_int,
+    _config: *mut c_void,
+) -> Nccl {
     // SAFETY: NCCL's contract, passed on.
     unsafe { ncclCommInitRank(to, size, id, rank) }
 }
@@ -108,7 +114,13 @@ unsafe extern "C" fn ncclCommInitAll(to: *mut *mut c_void, size: c_int, devices:
 
 /// All ranks of the communicator call it. Waits for the operations before it.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommSplit(handle: *mut c_void, color: c_int, key: c_int, to: *mut *mut c_void, _config: *mut c_void) -> Nccl {
+unsafe extern "C" fn ncclCommSplit(
+    handle: *mut c_void,
+    color: c_int,
+    key: c_int,
+    to: *mut *mut c_void,
+    _config: *mut c_void,
+) -> Nccl {
     let split = || {
         let comm = comm::get(handle)?;
         if color < NO_COLOR || to.is_null() {
@@ -192,11 +204,20 @@ extern "C" fn ncclGroupEnd() -> Nccl {
 }
 
 /// Checks an operation's arguments and issues it, or keeps it for the end of the group.
-fn operation(kind: Kind, buffers: (u64, u64), count: usize, kinds: (u32, u32), other: c_int, comm: *mut c_void, stream: *mut c_void) -> Nccl {
+fn operation(
+    kind: Kind,
+    buffers: (u64, u64),
+    count: usize,
+    kinds: (u32, u32),
+    other: c_int,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> Nccl {
     let (dtype, op) = kinds;
     let issue = || {
         let comm = comm::get(comm)?;
-        let size = reduce::size(dtype).ok_or_else(|| refuse(Nccl::INVALID_ARGUMENT, format!("it has no data type {dtype}")))?;
+        let size = reduce::size(dtype)
+            .ok_or_else(|| refuse(Nccl::INVALID_ARGUMENT, format!("it has no data type {dtype}")))?;
         if !reduce::knows(op) {
             return Err(refuse(Nccl::INVALID_ARGUMENT, format!("it has no reduction {op}")));
         }
@@ -204,7 +225,8 @@ fn operation(kind: Kind, buffers: (u64, u64), count: usize, kinds: (u32, u32), o
             return Err(refuse(Nccl::INVALID_ARGUMENT, format!("rank {other} of {}", comm.size)));
         }
         let stream = world::call().stream_of(stream as u64, Some(comm.device));
-        let stream = stream.map_err(|error: Cuda| refuse(Nccl::UNHANDLED_CUDA_ERROR, format!("CUDA's error {}", error.0)))?;
+        let stream =
+            stream.map_err(|error: Cuda| refuse(Nccl::UNHANDLED_CUDA_ERROR, format!("CUDA's error {}", error.0)))?;
         let (send, recv) = buffers;
         let part = Part { kind, send, recv, count: count as u64, size, dtype, op, other: other as u32 };
         group::issue(Arc::clone(&comm), part, stream)
@@ -215,32 +237,79 @@ fn operation(kind: Kind, buffers: (u64, u64), count: usize, kinds: (u32, u32), o
 const NONE: u32 = 0;
 
 #[unsafe(no_mangle)]
-extern "C" fn ncclAllReduce(from: u64, to: u64, count: usize, dtype: u32, op: u32, comm: *mut c_void, stream: *mut c_void) -> Nccl {
+extern "C" fn ncclAllReduce(
+    from: u64,
+    to: u64,
+    count: usize,
+    dtype: u32,
+    op: u32,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> Nccl {
     operation(Kind::AllReduce, (from, to), count, (dtype, op), 0, comm, stream)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ncclReduce(from: u64, to: u64, count: usize, dtype: u32, op: u32, root: c_int, comm: *mut c_void, stream: *mut c_void) -> Nccl {
+extern "C" fn ncclReduce(
+    from: u64,
+    to: u64,
+    count: usize,
+    dtype: u32,
+    op: u32,
+    root: c_int,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> Nccl {
     operation(Kind::Reduce, (from, to), count, (dtype, op), root, comm, stream)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ncclBroadcast(from: u64, to: u64, count: usize, dtype: u32, root: c_int, comm: *mut c_void, stream: *mut c_void) -> Nccl {
+extern "C" fn ncclBroadcast(
+    from: u64,
+    to: u64,
+    count: usize,
+    dtype: u32,
+    root: c_int,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> Nccl {
     operation(Kind::Broadcast, (from, to), count, (dtype, NONE), root, comm, stream)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ncclReduceScatter(from: u64, to: u64, count: usize, dtype: u32, op: u32, comm: *mut c_void, stream: *mut c_void) -> Nccl {
+extern "C" fn ncclReduceScatter(
+    from: u64,
+    to: u64,
+    count: usize,
+    dtype: u32,
+    op: u32,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> Nccl {
     operation(Kind::ReduceScatter, (from, to), count, (dtype, op), 0, comm, stream)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ncclAllGather(from: u64, to: u64, count: usize, dtype: u32, comm: *mut c_void, stream: *mut c_void) -> Nccl {
+extern "C" fn ncclAllGather(
+    from: u64,
+    to: u64,
+    count: usize,
+    dtype: u32,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> Nccl {
     operation(Kind::AllGather, (from, to), count, (dtype, NONE), 0, comm, stream)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ncclSend(from: u64, count: usize, dtype: u32, peer: c_int, comm: *mut c_void, stream: *mut c_void) -> Nccl {
+extern "C" fn ncclSend(
+    from: u64,
+    count: usize,
+    dtype: u32,
+    peer: c_int,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> Nccl {
     operation(Kind::Send, (from, 0), count, (dtype, NONE), peer, comm, stream)
 }
 

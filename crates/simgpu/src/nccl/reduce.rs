@@ -64,7 +64,10 @@ mod tests {
 
     #[test]
     fn combines_elements_in_all_ways() {
-        let data: Vec<Vec<u8>> = [[1.0_f32, 8.0], [5.0, -2.0]].iter().map(|two| two.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
+        let data: Vec<Vec<u8>> = [[1.0_f32, 8.0], [5.0, -2.0]]
+            .iter()
+            .map(|two| two.iter().flat_map(|x| x.to_le_bytes()).collect())
+            .collect();
         let found = |op| -> Vec<f32> {
             let bytes = all(&data, FLOAT32, op);
             bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()

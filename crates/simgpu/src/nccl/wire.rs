@@ -62,7 +62,13 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Request {
     /// A rank joins a communicator, with its process and its device on the machine.
-    Join { token: u64, rank: u32, size: u32, process: u32, device: u32 },
+    Join {
+        token: u64,
+        rank: u32,
+        size: u32,
+        process: u32,
+        device: u32,
+    },
     Call(Call),
     /// The rank leaves. The end of a connection without this word is the end of its process.
     Leave,
@@ -89,9 +95,14 @@ pub(super) enum Reply {
     Joined,
     /// The rank cannot join.
     Refused(String),
-    Answer { number: u64, data: Vec<u8> },
+    Answer {
+        number: u64,
+        data: Vec<u8>,
+    },
     /// Another rank's process has ended.
-    Lost { rank: u32 },
+    Lost {
+        rank: u32,
+    },
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -124,12 +135,20 @@ impl Request {
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
             Request::Join { token, rank, size, process, device } => {
-                let numbers: Vec<u8> = [rank, size, process, device].iter().flat_map(|number| number.to_le_bytes()).collect();
+                let numbers: Vec<u8> =
+                    [rank, size, process, device].iter().flat_map(|number| number.to_le_bytes()).collect();
                 joined(&[&[0], &token.to_le_bytes(), &numbers])
             }
             Request::Call(call) => {
-                let numbers: Vec<u8> = [call.dtype, call.op, call.other].iter().flat_map(|number| number.to_le_bytes()).collect();
-                joined(&[&[1, call.kind as u8], &call.number.to_le_bytes(), &numbers, &call.count.to_le_bytes(), &call.data])
+                let numbers: Vec<u8> =
+                    [call.dtype, call.op, call.other].iter().flat_map(|number| number.to_le_bytes()).collect();
+                joined(&[
+                    &[1, call.kind as u8],
+                    &call.number.to_le_bytes(),
+                    &numbers,
+                    &call.count.to_le_bytes(),
+                    &call.data,
+                ])
             }
             Request::Leave => vec![2],
         }
@@ -214,7 +233,11 @@ mod tests {
     #[test]
     fn requests_and_replies_arrive_as_they_were_sent_and_never_in_part() {
         let call = Call { number: 7, kind: Kind::AllGather, dtype: 7, op: 1, other: 2, count: 3, data: vec![1, 2, 3] };
-        let requests = [Request::Join { token: u64::MAX, rank: 1, size: 2, process: 3, device: 4 }, Request::Call(call), Request::Leave];
+        let requests = [
+            Request::Join { token: u64::MAX, rank: 1, size: 2, process: 3, device: 4 },
+            Request::Call(call),
+            Request::Leave,
+        ];
         for request in requests {
             let bytes = request.encode();
             assert_eq!(Request::decode(&bytes), Some(request.clone()));

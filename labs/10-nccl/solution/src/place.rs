@@ -9,36 +9,32 @@ use crate::machine::{Machine, Way};
 pub fn place(machine: &Machine) -> Vec<usize> {
     // <answer>
     //~ todo!("try the orders of the GPUs; the ring closes at its end")
-    let mut best: Option<(Vec<Way>, Vec<usize>)> = None;
+    /// The hops of a ring, the slowest first.
+    fn hops(machine: &Machine, order: &[usize]) -> Vec<Way> {
+        let next = |at: usize| order[(at + 1) % order.len()];
+        let mut hops: Vec<Way> = (0..order.len()).map(|at| machine.ways[order[at]][next(at)]).collect();
+        hops.sort_by(|one, other| other.cmp(one));
+        hops
+    }
+    fn try_all(machine: &Machine, order: &mut Vec<usize>, best: &mut Option<(Vec<Way>, Vec<usize>)>) {
+        if order.len() == machine.ways.len() {
+            let hops = hops(machine, order);
+            if best.as_ref().is_none_or(|(least, _)| hops < *least) {
+                *best = Some((hops, order.clone()));
+            }
+            return;
+        }
+        for gpu in 0..machine.ways.len() {
+            if !order.contains(&gpu) {
+                order.push(gpu);
+                try_all(machine, order, best);
+                order.pop();
+            }
+        }
+    }
+    let mut best = None;
     // A ring has no beginning: GPU 0 is rank 0's.
     try_all(machine, &mut vec![0], &mut best);
     best.map(|(_, order)| order).unwrap_or_default()
     // </answer>
 }
-
-// <answer>
-/// The hops of a ring, the slowest first.
-fn hops(machine: &Machine, order: &[usize]) -> Vec<Way> {
-    let next = |at: usize| order[(at + 1) % order.len()];
-    let mut hops: Vec<Way> = (0..order.len()).map(|at| machine.ways[order[at]][next(at)]).collect();
-    hops.sort_by(|one, other| other.cmp(one));
-    hops
-}
-
-fn try_all(machine: &Machine, order: &mut Vec<usize>, best: &mut Option<(Vec<Way>, Vec<usize>)>) {
-    if order.len() == machine.ways.len() {
-        let hops = hops(machine, order);
-        if best.as_ref().is_none_or(|(least, _)| hops < *least) {
-            *best = Some((hops, order.clone()));
-        }
-        return;
-    }
-    for gpu in 0..machine.ways.len() {
-        if !order.contains(&gpu) {
-            order.push(gpu);
-            try_all(machine, order, best);
-            order.pop();
-        }
-    }
-}
-// </answer>
