@@ -26,6 +26,7 @@ pub mod nn;
 mod nodes;
 mod object_collectives;
 pub mod optim;
+pub mod parallel;
 pub mod pretrained;
 pub mod progress;
 mod rank;
