@@ -3,6 +3,7 @@
 
 #include "shm/backend.cpp"
 
+#include "autograd.cpp"
 #include "facts.cpp"
 #include "gloo_events.cpp"
 #include "group.cpp"

@@ -2,7 +2,7 @@
 //!
 //! Not here: the meaning of arguments and failures, which the modules above define.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
 use tch::Tensor;
@@ -10,6 +10,9 @@ use torch_sys::C_tensor;
 
 /// A pointer to a tensor that the callee borrows.
 pub(crate) type TensorPtr = *const C_tensor;
+
+/// `Body` of `shim/autograd.cpp`.
+pub(crate) type CheckpointBody = unsafe extern "C" fn(*mut c_void, *mut C_tensor, *mut c_char, usize) -> *mut C_tensor;
 
 /// The class of a caught C++ exception; the numbers are those of `shim::Kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -473,6 +476,21 @@ unsafe extern "C" {
         weight: TensorPtr,
         bias: TensorPtr,
         eps: f64,
+        out: *mut *mut C_tensor,
+    ) -> Status;
+    pub(crate) fn lc_paired(
+        group: *mut GroupHandle,
+        input: TensorPtr,
+        forward: i64,
+        backward: i64,
+        dim: i64,
+        out: *mut *mut C_tensor,
+    ) -> Status;
+    pub(crate) fn lc_checkpoint(
+        input: TensorPtr,
+        body: CheckpointBody,
+        free: unsafe extern "C" fn(*mut c_void),
+        data: *mut c_void,
         out: *mut *mut C_tensor,
     ) -> Status;
     pub(crate) fn lc_backward(loss: TensorPtr) -> Status;

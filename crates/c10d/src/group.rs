@@ -387,6 +387,12 @@ impl Inner {
         self.job.reporter.as_ref().map(|reporter| reporter.enter(&self.name, operation, kind))
     }
 
+    pub(crate) fn wait(&self, entry: Entry) {
+        if let Some(reporter) = &self.job.reporter {
+            reporter.wait(entry);
+        }
+    }
+
     pub(crate) fn leave(&self, entry: Entry) {
         if let Some(reporter) = &self.job.reporter {
             reporter.leave(entry);

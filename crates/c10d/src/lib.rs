@@ -1,8 +1,8 @@
 //! Safe Rust bindings of libtorch's distributed engine, c10d: stores, process groups over Gloo and NCCL, work handles,
-//! the DDP reducer. Also the fused optimizer kernels, which tch lacks, and batch normalization over all ranks.
+//! the DDP reducer. Also the fused optimizer kernels, which tch lacks, batch normalization over all ranks, and collectives with a gradient.
 //!
-//! Two things are its own: that normalization, which PyTorch implements in Python, and a backend in shared memory for
-//! ranks on one host (`shim/shm/`). Otherwise it neither computes nor communicates. A C++ shim (`shim/`) exports
+//! These are its own: that normalization and those gradients, which PyTorch implements in Python, and a backend in shared
+//! memory for ranks on one host (`shim/shm/`). Otherwise it neither computes nor communicates. A C++ shim (`shim/`) exports
 //! libtorch's classes, and this crate adds ownership, types and errors. It is the only crate of the project with unsafe
 //! code.
 //!
@@ -22,6 +22,7 @@
 //! | `amp` | [`autocast`], [`unscale`]: mixed precision |
 //! | `fused` | [`fused_sgd`], [`fused_adam`]: libtorch's optimizer kernels |
 //! | `sync_batch_norm` | [`sync_batch_norm`]: batch normalization over the samples of all ranks |
+//! | `autograd` | [`exchange`]: a collective and its gradient; [`checkpoint`]: a function computed again in the backward pass |
 //! | `own_thread` | [`OwnThread`]: a group inside a layer |
 //! | `desync_report`, `reporter` | [`DesyncReport`]: who is missing after a failure |
 //! | `pace` | who is late to collectives, and why |
@@ -29,6 +30,7 @@
 //! | `ffi` | the C boundary |
 
 mod amp;
+mod autograd;
 mod backend;
 mod coalesced;
 mod collectives;
@@ -56,6 +58,7 @@ mod tensors;
 mod work;
 
 pub use amp::{autocast, unscale};
+pub use autograd::{Exchange, backward_over, checkpoint, exchange};
 pub use backend::Backend;
 pub use coalesced::P2pOp;
 pub use collectives::{ReduceOp, Splits};

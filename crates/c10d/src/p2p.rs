@@ -36,6 +36,16 @@ impl ProcessGroup {
         self.start_recv("recv", tensor, Some(from), tag)?.wait(None)
     }
 
+    /// As [`ProcessGroup::isend`]; desync reports and errors add what the message is for.
+    pub fn isend_for(&self, purpose: &str, tensor: Tensor, to: Rank, tag: u16) -> Result<Work<Tensor>> {
+        Ok(Work::new(self.start_send(&format!("isend ({purpose})"), &tensor, to, tag)?, tensor))
+    }
+
+    /// As [`ProcessGroup::recv`]; desync reports and errors add what the message is for.
+    pub fn recv_for(&self, purpose: &str, tensor: &mut Tensor, from: Rank, tag: u16) -> Result<()> {
+        self.start_recv(&format!("recv ({purpose})"), tensor, Some(from), tag)?.wait(None)
+    }
+
     /// Receives from the first rank that sends with this tag, and returns that rank.
     pub fn recv_any(&self, tensor: &mut Tensor, tag: u16) -> Result<Rank> {
         self.start_recv("recv_any", tensor, None, tag)?.wait_with_source()

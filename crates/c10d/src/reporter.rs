@@ -5,7 +5,7 @@
 //! the rank is blocked in a collective. A rank that is dead or stopped does not answer. The cost is one `check` per
 //! rank and poll interval. The same thread publishes the rank's pace ([`crate::pace`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,6 +29,8 @@ struct Note {
     issued: BTreeMap<String, u64>,
     finished: u64,
     open: BTreeMap<u64, Call>,
+    /// Those of the open operations whose end the rank waits for.
+    waiting: BTreeSet<u64>,
     next_entry: u64,
     failed: Option<(Call, String)>,
     /// Groups that the rank leaves, with farewells that are not in the store yet.
@@ -46,14 +48,15 @@ struct Note {
 pub(crate) struct Entry(u64);
 
 impl Note {
-    /// A failure without a later call is the most informative state; otherwise the oldest open operation is where the
-    /// rank is blocked.
+    /// A failure without a later call is the most informative state; otherwise the rank is blocked in what it waits for, or in the
+    /// oldest open operation.
     fn state(&self) -> RankState {
         if let Some((call, why)) = &self.failed {
             return RankState::Failed { call: call.clone(), why: why.clone() };
         }
-        match self.open.first_key_value() {
-            Some((_, call)) => RankState::In(call.clone()),
+        let waiting = self.waiting.first().and_then(|entry| self.open.get(entry));
+        match waiting.or_else(|| self.open.values().next()) {
+            Some(call) => RankState::In(call.clone()),
             None => RankState::Between { finished: self.finished },
         }
     }
@@ -145,10 +148,16 @@ impl Reporter {
         Entry(entry)
     }
 
+    /// Records that the rank waits for the operation's end.
+    pub(crate) fn wait(&self, entry: Entry) {
+        self.shared.note().waiting.insert(entry.0);
+    }
+
     /// Records that the operation has finished. Earlier failures are cleared, since the rank continues.
     pub(crate) fn leave(&self, entry: Entry) {
         let mut note = self.shared.note();
         note.open.remove(&entry.0);
+        note.waiting.remove(&entry.0);
         note.finished += 1;
         note.failed = None;
     }
@@ -172,6 +181,7 @@ impl Reporter {
     pub(crate) fn report(&self, entry: Entry, why: &str, group: &str, members: &[Rank]) -> DesyncReport {
         let own = {
             let mut note = self.shared.note();
+            note.waiting.remove(&entry.0);
             match note.open.remove(&entry.0) {
                 Some(call) => {
                     note.failed = Some((call.clone(), why.to_owned()));

@@ -165,6 +165,9 @@ impl Pending {
         let Some((handle, memory)) = running.take() else {
             return call.end(Err(Exception { kind: ffi::Kind::Other, message: "it was waited for before".into() }));
         };
+        if let Some(entry) = call.entry {
+            call.group.wait(entry);
+        }
         let result = {
             let _waiting = pace::waiting();
             wait(&handle)

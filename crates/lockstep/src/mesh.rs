@@ -2,6 +2,8 @@
 //!
 //! Leaves out slices of several dimensions.
 
+use std::rc::Rc;
+
 use c10d::{GroupOptions, ProcessGroup, Rank};
 
 /// A grid of ranks; `torch.distributed.device_mesh.init_device_mesh`.
@@ -28,7 +30,7 @@ pub struct DeviceMesh {
 struct Dimension {
     name: String,
     /// This rank's line along the dimension.
-    group: ProcessGroup,
+    group: Rc<ProcessGroup>,
 }
 
 /// A mesh that cannot be, or a dimension that it has not.
@@ -79,7 +81,7 @@ impl DeviceMesh {
             let name = dimensions[at].0.to_owned();
             let group = line_of(world, &lines(dimensions, at), options);
             group
-                .map(|group| Dimension { name: name.clone(), group })
+                .map(|group| Dimension { name: name.clone(), group: Rc::new(group) })
                 .map_err(|source| MeshError::Group { name, source })
         };
         Ok(DeviceMesh { dimensions: (0..dimensions.len()).map(along).collect::<Result<_, _>>()? })
@@ -89,7 +91,7 @@ impl DeviceMesh {
     ///
     /// # Errors
     /// The mesh has no such dimension.
-    pub fn group(&self, name: &str) -> Result<&ProcessGroup, MeshError> {
+    pub fn group(&self, name: &str) -> Result<&Rc<ProcessGroup>, MeshError> {
         let found = self.dimensions.iter().find(|dimension| dimension.name == name);
         found.map(|dimension| &dimension.group).ok_or_else(|| {
             let known: Vec<_> = self.dimensions.iter().map(|dimension| dimension.name.as_str()).collect();

@@ -7,6 +7,7 @@
 #![allow(clippy::duplicate_mod)] // once for each backend
 
 #[path = "../common/mod.rs"]
+mod checkpoint;
 mod common;
 mod fused;
 mod procs_python;

@@ -1,3 +1,21 @@
 //! Ways to divide one model's training over ranks other than by whole copies, each small enough to read.
 //!
-//! Data parallelism by whole copies is [`crate::Ddp`]; its optimizer states divided over ranks, `optim`'s `ZeroRedundancyOptimizer`.
+//! - [`mappings`], and the layers of [`tensor`]: parts of each layer on each rank;
+//! - [`Schedule`] and [`Pipeline`]: whole layers on each rank;
+//! - [`c10d::checkpoint`]: fewer activations, computed twice.
+//!
+//! Data parallelism by whole copies is [`DistributedDataParallel`](crate::DistributedDataParallel); with the optimizer's states
+//! divided, [`ZeroRedundancyOptimizer`](crate::optim::ZeroRedundancyOptimizer). [`DeviceMesh`](crate::DeviceMesh) combines them.
+
+mod gradients;
+pub mod mappings;
+mod pipeline;
+mod schedule;
+pub mod tensor;
+
+pub use gradients::average_gradients;
+pub use pipeline::{Activations, Pipeline, PipelineError, StepReport};
+pub use schedule::{Action, Schedule, ScheduleError, Slot};
+pub use tensor::{
+    ColumnParallelLinear, ParallelMlp, RowParallelLinear, VocabParallelEmbedding, vocab_parallel_cross_entropy,
+};

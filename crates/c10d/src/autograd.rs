@@ -1,0 +1,145 @@
+//! Collectives that autograd differentiates, and functions that it computes again in the backward pass: what a model that is
+//! divided over ranks needs of C++. Which pair belongs where is for the layers to say (`lockstep::parallel`).
+
+use std::any::Any;
+use std::ffi::{c_char, c_void};
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+use crate::error::{Error, Result};
+use crate::work::Call;
+use crate::{ProcessGroup, ffi, pace};
+
+/// What the ranks of a group do with a tensor of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exchange {
+    /// Each keeps its own; nothing is sent.
+    Identity = 0,
+    /// Each gets the sum.
+    AllReduce = 1,
+    /// Each gets the tensors of all, one after another along a dimension.
+    AllGather = 2,
+    /// Each gets its part of the sum.
+    ReduceScatter = 3,
+    /// Each keeps its part of its own; nothing is sent.
+    OwnPart = 4,
+}
+
+/// Does `forward` with `input` now, and `backward` with the gradient in the backward pass; parts are equal and along `dim`.
+///
+/// `input` has the same shape on all ranks. The backward pass can be differentiated only once and belongs on the group's thread:
+/// run it by [`backward_over`].
+///
+/// # Errors
+/// `BadArgument` for a dimension that `input` has not, or that cannot be divided; any failure of the collective, with the state
+/// of the other ranks.
+pub fn exchange(
+    group: &ProcessGroup,
+    input: &Tensor,
+    forward: Exchange,
+    backward: Exchange,
+    dim: usize,
+) -> Result<Tensor> {
+    let operation = format!("{forward:?} of {:?} {:?}", input.size(), input.kind());
+    let communicates = !matches!(forward, Exchange::Identity | Exchange::OwnPart);
+    let call = if communicates { Call::collective } else { Call::local }(group.inner(), operation);
+    let _waiting = communicates.then(pace::waiting);
+    let mut out = ptr::null_mut();
+    // SAFETY: the group is alive, the tensor is borrowed for the call, and one pointer is written.
+    let status = unsafe {
+        ffi::lc_paired(group.as_ptr(), input.as_ptr(), forward as i64, backward as i64, dim as i64, &mut out)
+    };
+    call.end(status.check())?;
+    // SAFETY: the call succeeded, so it is a new tensor that belongs to this caller; tch frees it.
+    Ok(unsafe { Tensor::from_ptr(out) })
+}
+
+/// Runs backward from a scalar through layers that communicate over `group`, all ranks at the same point: a failure names the
+/// state of the other ranks, which [`backward`](crate::backward) does not.
+///
+/// # Errors
+/// Any failure of a collective in the pass.
+pub fn backward_over(group: &ProcessGroup, loss: &Tensor) -> Result<()> {
+    let call = Call::collective(group.inner(), "backward through layers that communicate".into());
+    // SAFETY: the tensor is borrowed for the call.
+    call.end(unsafe { ffi::lc_backward(loss.as_ptr()) }.check())
+}
+
+type Body = Box<dyn Fn(&Tensor) -> Tensor + Send>;
+
+/// `body(input)`, of which only `input` is kept for the backward pass: that runs `body` a second time, with the same random
+/// numbers, and so trades time for the memory of the activations inside; `torch.utils.checkpoint.checkpoint`.
+///
+/// `body` computes the same each time from `input` and from parameters that it owns handles to (a layer in an `Arc<Mutex<_>>`,
+/// or clones of the tensors). It may communicate, if all ranks have the same checkpoints. The backward pass inside is a pass of its own:
+/// `torch.autograd.grad` and DDP's `find_unused_parameters` do not see into it, as with `use_reentrant=True` in Python.
+///
+/// Random numbers are those of the generator of `input`'s device. Other threads that draw from the CPU's meanwhile get the
+/// same numbers twice.
+///
+/// # Errors
+/// `body` panicked, with the panic's text; here, or in the call that runs backward.
+pub fn checkpoint(input: &Tensor, body: impl Fn(&Tensor) -> Tensor + Send + 'static) -> Result<Tensor> {
+    let begun = Instant::now();
+    let body: Mutex<Body> = Mutex::new(Box::new(body));
+    let data = Box::into_raw(Box::new(body)).cast::<c_void>();
+    let mut out = ptr::null_mut();
+    // SAFETY: the tensor is borrowed for the call; `data` belongs to the callee from here on, which passes it to these
+    // functions alone and frees it once.
+    let status = unsafe { ffi::lc_checkpoint(input.as_ptr(), call_body, free_body, data, &mut out) };
+    status.check().map_err(|exception| Error::new("checkpoint", exception).after(begun.elapsed()))?;
+    // SAFETY: the call succeeded, so it is a new tensor that belongs to this caller; tch frees it.
+    Ok(unsafe { Tensor::from_ptr(out) })
+}
+
+/// # Safety
+/// `data` is that of [`checkpoint`] and not yet freed, `input` a tensor that becomes the callee's, and `why` has room for
+/// `capacity` bytes.
+unsafe extern "C" fn call_body(
+    data: *mut c_void,
+    input: *mut C_tensor,
+    why: *mut c_char,
+    capacity: usize,
+) -> *mut C_tensor {
+    // SAFETY: the input belongs to this call; tch frees it.
+    let input = unsafe { Tensor::from_ptr(input) };
+    // SAFETY: `checkpoint` made it, and the shim frees it after its last call.
+    let body = unsafe { &*data.cast::<Mutex<Body>>() };
+    let run = move || body.lock().unwrap_or_else(PoisonError::into_inner)(&input);
+    match catch_unwind(AssertUnwindSafe(run)) {
+        // The caller frees it.
+        Ok(output) => ManuallyDrop::new(output).as_mut_ptr(),
+        Err(panic) => {
+            let text = text_of(panic.as_ref());
+            let text = &text.as_bytes()[..text.len().min(capacity.saturating_sub(1))];
+            // SAFETY: `why` has room for more than these bytes.
+            unsafe {
+                ptr::copy_nonoverlapping(text.as_ptr(), why.cast(), text.len());
+                *why.add(text.len()) = 0;
+            }
+            ptr::null_mut()
+        }
+    }
+}
+
+/// # Safety
+/// `data` is that of [`checkpoint`], and this its only release.
+unsafe extern "C" fn free_body(data: *mut c_void) {
+    // SAFETY: `checkpoint` made it by `Box::into_raw`.
+    let body = unsafe { Box::from_raw(data.cast::<Mutex<Body>>()) };
+    // What the closure owns may panic when it is dropped, and no panic may cross into C++.
+    let _ = catch_unwind(AssertUnwindSafe(move || drop(body)));
+}
+
+/// A panic's text, or the error of a layer that failed.
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    text.or_else(|| panic.downcast_ref::<Error>().map(Error::to_string)).unwrap_or_else(|| "a panic".to_owned())
+}

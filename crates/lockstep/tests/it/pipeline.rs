@@ -1,0 +1,229 @@
+//! Pipelines against one rank on the whole batch: the same gradients by any schedule, the messages of the theory, and failures that
+//! name their place in the schedule; alone and as copies on a mesh, with tensor parallelism next to them.
+
+use std::rc::Rc;
+
+use crate::common::{formula_tensor, ranks};
+use c10d::{ProcessGroup, Traffic};
+use lockstep::optim::named_parameters;
+use lockstep::parallel::{
+    Action, Activations, ColumnParallelLinear, ParallelMlp, Pipeline, RowParallelLinear, Schedule, StepReport,
+    average_gradients,
+};
+use lockstep::{DdpOptions, DeviceMesh, DistributedDataParallel};
+use tch::nn::{Module, VarStore};
+use tch::{Device, Kind, Tensor};
+
+const LAYERS: usize = 12; // can be divided by 2, 3 and 4
+const FEATURES: i64 = 6;
+const MICRO_BATCHES: usize = 4;
+const SAMPLES: i64 = 8;
+
+fn weight(layer: usize, kind: Kind) -> Tensor {
+    formula_tensor(&[FEATURES, FEATURES], layer as i64 + 1, 0.6).to_kind(kind)
+}
+
+fn inputs(kind: Kind) -> Tensor {
+    formula_tensor(&[SAMPLES, FEATURES], 50, 1.0).to_kind(kind)
+}
+
+fn loss(outputs: &Tensor, targets: &Tensor) -> Tensor {
+    (outputs - targets).square().mean(None::<Kind>)
+}
+
+fn targets(kind: Kind) -> Tensor {
+    formula_tensor(&[SAMPLES, FEATURES], 51, 1.0).to_kind(kind)
+}
+
+/// Consecutive layers tanh(x Wᵀ), as variables.
+fn layers(vs: &VarStore, which: impl Iterator<Item = usize>) -> Vec<Tensor> {
+    which.map(|layer| vs.root().var_copy(&format!("{layer:02}"), &weight(layer, vs.kind()))).collect()
+}
+
+fn forward(layers: &[Tensor], inputs: &Tensor) -> Tensor {
+    layers.iter().fold(inputs.shallow_clone(), |x, weight| x.matmul(&weight.tr()).tanh())
+}
+
+fn store(kind: Kind) -> VarStore {
+    let mut vs = VarStore::new(Device::Cpu);
+    vs.set_kind(kind);
+    vs
+}
+
+/// The loss on the whole batch and the gradient of each layer, on one rank.
+fn whole(kind: Kind) -> (f64, Vec<Tensor>) {
+    let vs = store(kind);
+    let all = layers(&vs, 0..LAYERS);
+    let loss = loss(&forward(&all, &inputs(kind)), &targets(kind));
+    loss.backward();
+    (loss.double_value(&[]), all.iter().map(Tensor::grad).collect())
+}
+
+/// This rank's stage of the pipeline on samples of this copy: its parameters, with gradients, and the report.
+fn run(
+    group: &Rc<ProcessGroup>,
+    schedule: Schedule,
+    (kind, copies, copy): (Kind, usize, usize),
+    recompute: bool,
+) -> (Vec<(String, Tensor)>, StepReport) {
+    let each = LAYERS / group.size().get();
+    let first = each * group.rank().get();
+    let vs = store(kind);
+    let layers = layers(&vs, first..first + each);
+    let micro = schedule.micro_batches() as i64;
+    let mine = |all: Tensor| all.chunk(copies as i64, 0)[copy].chunk(micro, 0);
+    let (inputs, targets) = (mine(inputs(kind)), mine(targets(kind)));
+    let received = Activations { size: vec![SAMPLES / copies as i64 / micro, FEATURES], kind };
+    let pipeline = Pipeline::new(Rc::clone(group), schedule, received).unwrap();
+    let stage = |x: &Tensor| {
+        if !recompute {
+            return forward(&layers, x);
+        }
+        let layers: Vec<_> = layers.iter().map(Tensor::shallow_clone).collect();
+        c10d::checkpoint(x, move |x| forward(&layers, x)).unwrap()
+    };
+    let report = pipeline.step(|m| inputs[m].shallow_clone(), stage, |m, outputs| loss(outputs, &targets[m])).unwrap();
+    (named_parameters(&vs), report)
+}
+
+/// The largest difference of a stage's gradients, and of the loss if this is the last stage, from one rank's.
+fn difference(group: &ProcessGroup, params: &[(String, Tensor)], loss: Option<f64>, kind: Kind) -> f64 {
+    let (expected, grads) = whole(kind);
+    let first = params.len() * group.rank().get();
+    let of = |(at, (_, param)): (usize, &(String, Tensor))| {
+        (param.grad() - &grads[first + at]).abs().max().double_value(&[])
+    };
+    let loss = loss.map_or(0.0, |loss| (loss - expected).abs());
+    params.iter().enumerate().map(of).fold(loss, f64::max)
+}
+
+fn schedules(stages: usize) -> [Schedule; 2] {
+    [Schedule::gpipe(stages, MICRO_BATCHES), Schedule::one_f_one_b(stages, MICRO_BATCHES)]
+}
+
+#[test]
+fn a_pipeline_equals_one_rank_to_1e_10_by_any_schedule_and_recomputed() {
+    for world in [1, 2, 3, 4] {
+        for (schedule, recompute) in schedules(world).into_iter().flat_map(|schedule| [(schedule.clone(), false), (schedule, true)]) {
+            let differences = ranks(world, |group| {
+                let (params, report) = run(&group, schedule.clone(), (Kind::Double, 1, 0), recompute);
+                assert_eq!(report.loss.is_some(), group.rank().get() + 1 == world);
+                assert_eq!(report.peak, schedule.peak(group.rank().get()));
+                difference(&group, &params, report.loss, Kind::Double)
+            });
+            assert!(differences.iter().all(|difference| *difference < 1e-10), "{world} ranks: {differences:?}");
+        }
+    }
+}
+
+#[test]
+fn a_pipeline_equals_one_rank_to_1e_6_in_single_precision() {
+    for world in [2, 3, 4] {
+        let differences = ranks(world, |group| {
+            let (params, report) = run(&group, Schedule::one_f_one_b(world, MICRO_BATCHES), (Kind::Float, 1, 0), false);
+            difference(&group, &params, report.loss, Kind::Float)
+        });
+        println!("{world} ranks: {differences:?}");
+        assert!(differences.iter().all(|difference| *difference < 1e-6), "{world} ranks: {differences:?}");
+    }
+}
+
+#[test]
+fn each_stage_sends_its_activations_and_gradients_once_a_micro_batch() {
+    for world in [2, 3, 4] {
+        for schedule in schedules(world) {
+            let sent = ranks(world, |group| {
+                drop(run(&group, schedule.clone(), (Kind::Double, 1, 0), false));
+                group.traffic().unwrap()
+            });
+            let batch = (SAMPLES * FEATURES * 8) as u64;
+            for (rank, sent) in sent.into_iter().enumerate() {
+                let neighbours = u64::from(rank > 0) + u64::from(rank + 1 < world);
+                let expected = Traffic { calls: neighbours * MICRO_BATCHES as u64, bytes: neighbours * batch };
+                assert_eq!(sent, expected, "rank {rank} of {world}");
+            }
+        }
+    }
+}
+
+#[test]
+fn copies_of_a_pipeline_on_a_mesh_equal_one_rank() {
+    let differences = ranks(4, |world| {
+        let mesh = DeviceMesh::new(&world, &[("data", 2), ("pipeline", 2)], world.options()).unwrap();
+        let (data, stages) = (mesh.group("data").unwrap(), mesh.group("pipeline").unwrap());
+        let schedule = Schedule::one_f_one_b(2, 2);
+        let (params, _) = run(stages, schedule, (Kind::Double, 2, data.rank().get()), false);
+        let before = data.traffic().unwrap();
+        average_gradients(data, &params).unwrap();
+        let bytes = (LAYERS / 2) as u64 * (FEATURES * FEATURES * 8) as u64;
+        assert_eq!(data.traffic().unwrap() - before, Traffic { calls: 1, bytes });
+        difference(stages, &params, None, Kind::Double)
+    });
+    assert!(differences.iter().all(|difference| *difference < 1e-10), "{differences:?}");
+}
+
+#[test]
+fn ddp_of_divided_layers_on_a_mesh_equals_one_rank() {
+    let [weight1, weight2] = [weight(0, Kind::Double), weight(1, Kind::Double)].map(|w| w.set_requires_grad(true));
+    let bias = || Tensor::zeros([FEATURES], (Kind::Double, Device::Cpu));
+    let block = |x: &Tensor| x.linear(&weight1, Some(&bias())).gelu("none").linear(&weight2, Some(&bias()));
+    loss(&block(&inputs(Kind::Double)), &targets(Kind::Double)).backward();
+    let expected: Vec<Vec<f64>> = [(&weight1, 0), (&weight2, 1)]
+        .into_iter()
+        .flat_map(|(weight, dim)| weight.grad().chunk(2, dim))
+        .map(|part| Vec::try_from(part.flatten(0, -1)).unwrap())
+        .collect();
+    let differences = ranks(4, |world| {
+        let mesh = DeviceMesh::new(&world, &[("data", 2), ("tensor", 2)], world.options()).unwrap();
+        let (data, tensor) = (mesh.group("data").unwrap(), mesh.group("tensor").unwrap());
+        let vs = store(Kind::Double);
+        let fc1 = ColumnParallelLinear::new(&(vs.root() / "fc1"), &weight(0, Kind::Double), &bias(), tensor).unwrap();
+        let fc2 = RowParallelLinear::new(&(vs.root() / "fc2"), &weight(1, Kind::Double), &bias(), tensor).unwrap();
+        let ddp = DistributedDataParallel::new(ParallelMlp::new(fc1, fc2), &vs, Rc::clone(data), &DdpOptions::default());
+        let ddp = ddp.unwrap();
+        let mine = |all: Tensor| all.chunk(2, 0)[data.rank().get()].shallow_clone();
+        let outputs = ddp.forward_with(|block| block.forward(&mine(inputs(Kind::Double)))).unwrap();
+        ddp.backward(&loss(&outputs, &mine(targets(Kind::Double)))).unwrap();
+        let variables = vs.variables();
+        let difference = |name: &str, expected: &[f64]| {
+            let part = Tensor::from_slice(expected).reshape_as(&variables[name]);
+            (variables[name].grad() - part).abs().max().double_value(&[])
+        };
+        let part = tensor.rank().get();
+        difference("fc1.weight", &expected[part]).max(difference("fc2.weight", &expected[2 + part]))
+    });
+    assert!(differences.iter().all(|difference| *difference < 1e-10), "{differences:?}");
+}
+
+#[test]
+fn a_lost_stage_is_named_with_the_place_in_the_schedule() {
+    let errors = ranks(2, |group| {
+        let schedule = Schedule::gpipe(2, 2);
+        let received = Activations { size: vec![2, 3], kind: Kind::Float };
+        let pipeline = Pipeline::new(Rc::clone(&group), schedule, received).unwrap();
+        if group.rank().get() == 1 {
+            // Receives one micro-batch and leaves.
+            let mut activations = Tensor::zeros([2, 3], (Kind::Float, Device::Cpu));
+            group.recv(&mut activations, c10d::Rank::ZERO, 0).unwrap();
+            return None;
+        }
+        let weight = Tensor::ones([3, 3], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        let input = |_| Tensor::ones([2, 3], (Kind::Float, Device::Cpu));
+        let error = pipeline.step(input, |x| x.matmul(&weight), |_, _| unreachable!()).unwrap_err();
+        assert_eq!((error.stage, error.position, error.action), (0, 2, Action::Backward(1)));
+        Some((error.to_string(), error.source.to_string()))
+    });
+    let (error, cause) = errors[0].clone().unwrap();
+    assert_eq!(error, "stage 0 of 2 failed in B1, action 3 of 4");
+    assert!(cause.contains("recv (gradient of micro-batch 1)"), "{cause}");
+    assert!(cause.contains("rank 1 has left"), "{cause}");
+}
+
+#[test]
+fn refuses_a_schedule_for_another_number_of_ranks() {
+    ranks(1, |group| {
+        let received = Activations { size: vec![1], kind: Kind::Float };
+        let error = Pipeline::new(group, Schedule::gpipe(2, 2), received).unwrap_err();
+        assert!(error.to_string().contains("a schedule of 2 stages on 1 ranks"), "{error}");
+    });
+}
