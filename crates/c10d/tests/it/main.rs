@@ -6,8 +6,8 @@
 #![allow(clippy::unwrap_used)] // a panic fails the test
 #![allow(clippy::duplicate_mod)] // once for each backend
 
-#[path = "../common/mod.rs"]
 mod checkpoint;
+#[path = "../common/mod.rs"]
 mod common;
 mod fused;
 mod procs_python;

@@ -13,8 +13,11 @@ thread_local! {
     static CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `body`, in which layers may fail with [`raise`].
-pub(crate) fn caught<T>(body: impl FnOnce() -> T) -> Result<T> {
+/// Runs `body`, a forward pass whose layers may fail with [`raise`].
+///
+/// # Errors
+/// The failure of the first layer that fails.
+pub fn caught<T>(body: impl FnOnce() -> T) -> Result<T> {
     let before = CATCHING.replace(true);
     // After a failed forward pass, only the model may be in an inconsistent state, and nothing uses it.
     let outcome = catch_unwind(AssertUnwindSafe(|| keeping_grad_mode(body)));
@@ -30,8 +33,11 @@ fn keeping_grad_mode<T>(body: impl FnOnce() -> T) -> T {
     if recording { tch::with_grad(body) } else { body() }
 }
 
-/// Ends a layer's forward pass with `error`.
-pub(crate) fn raise(error: Error) -> ! {
+/// Ends a layer's forward pass with `error`, which [`caught`] returns; for layers whose `forward` has no error of its own.
+///
+/// # Panics
+/// Panics with the error's text where nobody catches it.
+pub fn raise(error: Error) -> ! {
     if CATCHING.get() {
         // Not a panic, so that the hook that prints panics and records them for a launcher does not run.
         resume_unwind(Box::new(error))

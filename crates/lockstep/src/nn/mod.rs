@@ -5,4 +5,5 @@ pub(crate) mod failure;
 mod sync_batch_norm;
 
 pub use batch_norm::BatchNorm2d;
+pub use failure::{caught, raise};
 pub use sync_batch_norm::{SyncBatchNorm2d, SyncBatchNormOptions};

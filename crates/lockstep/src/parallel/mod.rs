@@ -10,12 +10,11 @@
 mod gradients;
 pub mod mappings;
 mod pipeline;
-mod schedule;
 pub mod tensor;
 
 pub use gradients::average_gradients;
 pub use pipeline::{Activations, Pipeline, PipelineError, StepReport};
-pub use schedule::{Action, Schedule, ScheduleError, Slot};
+pub use lockstep_cost::{Action, Schedule, ScheduleError, Slot};
 pub use tensor::{
     ColumnParallelLinear, ParallelMlp, RowParallelLinear, VocabParallelEmbedding, vocab_parallel_cross_entropy,
 };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use c10d::{Error, ProcessGroup, Rank, Work};
 use tch::{Kind, Tensor};
 
-use super::schedule::{Action, Schedule};
+use super::{Action, Schedule};
 use crate::nn::failure;
 
 /// What a stage receives for each micro-batch.
@@ -257,7 +257,7 @@ impl Step<'_> {
         let position = |action: Action| of_neighbour.iter().position(|other| *other == action);
         let over = |sent: &mut Sent| sent.to == from && position(sent.received_in) <= position(action);
         for sent in self.sent.extract_if(.., over) {
-            sent.work.wait()?;
+            drop(sent.work.wait()?);
         }
         Ok(tensor)
     }

@@ -27,7 +27,7 @@ fn weights(kind: Kind) -> Vec<Tensor> {
 
 fn tokens(salt: i64) -> Tensor {
     let count = TOKENS.iter().product();
-    ((Tensor::arange(count, (Kind::Int64, Device::Cpu)) * 7 + salt) % VOCABULARY).reshape(TOKENS)
+    (Tensor::arange(count, (Kind::Int64, Device::Cpu)) * 7 + salt).remainder(VOCABULARY).reshape(TOKENS)
 }
 
 /// The loss, and the gradient of each weight, on one rank.

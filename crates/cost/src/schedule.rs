@@ -1,5 +1,5 @@
 //! Schedules of a pipeline: which stage works on which micro-batch when, as data. A schedule is checked and drawn here, without a
-//! rank, and carried out by [`Pipeline`](super::Pipeline).
+//! rank; `lockstep::parallel::Pipeline` carries it out.
 //!
 //! Leaves out interleaved schedules, in which a rank has several stages, and those that divide the backward pass in two.
 //!

@@ -1,0 +1,74 @@
+//! The command line: the scheme, and the sizes of model and step.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+/// Train a small transformer on characters, divided over the ranks in one of several ways
+#[derive(Parser)]
+pub(crate) struct Args {
+    /// How the training is divided over the ranks
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) scheme: Scheme,
+    /// Steps to train
+    #[arg(long, default_value_t = 20)]
+    pub(crate) steps: u64,
+    /// Sequences in a step, of all ranks together
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(i64).range(1..=4096))]
+    pub(crate) batch_size: i64,
+    /// Micro-batches into which a pipeline divides them
+    #[arg(long, default_value = "4")]
+    pub(crate) micro_batches: NonZeroUsize,
+    /// The order of a pipeline's passes
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) schedule: Order,
+    /// Compute the activations of each block a second time in the backward pass instead of keeping them
+    #[arg(long)]
+    pub(crate) recompute: bool,
+    /// Threads of the scheme `threads`
+    #[arg(long, default_value = "2")]
+    pub(crate) replicas: NonZeroUsize,
+    /// Blocks of the transformer
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(i64).range(1..=64))]
+    pub(crate) blocks: i64,
+    /// Learning rate of Adam
+    #[arg(long, default_value_t = 0.003)]
+    pub(crate) lr: f64,
+    /// Double precision
+    #[arg(long)]
+    pub(crate) double: bool,
+    /// A text file; without one, sentences are made
+    #[arg(long)]
+    pub(crate) data: Option<PathBuf>,
+    /// Seed of sentences, batches and initial weights
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+}
+
+/// What each rank has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scheme {
+    /// The whole model, and a share of the batch
+    #[default]
+    Ddp,
+    /// As ddp, and a share of the optimizer's states
+    Zero,
+    /// A part of each layer, and the whole batch
+    Tensor,
+    /// Some of the blocks
+    Pipeline,
+    /// One process with a copy of the model on each of some threads, as DataParallel has it
+    Threads,
+}
+
+/// A schedule of `lockstep::parallel`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// One forward, one backward
+    #[default]
+    #[value(name = "1f1b")]
+    OneFOneB,
+    /// All forward, then all backward
+    Gpipe,
+}

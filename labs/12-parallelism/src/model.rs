@@ -1,0 +1,215 @@
+//! A transformer on characters: whole, with a part of each layer on each rank, or some of its blocks.
+//!
+//! Source: Vaswani and others, "Attention Is All You Need" (2017), with the normalization before each part, as in GPT-2.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use c10d::ProcessGroup;
+use lockstep::nn::raise;
+use lockstep::parallel::{
+    ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding, vocab_parallel_cross_entropy,
+};
+use tch::nn::{Linear, Module, Path};
+use tch::{Kind, Tensor};
+
+use crate::text::{CONTEXT, VOCABULARY};
+
+/// Numbers for each character.
+const FEATURES: i64 = 48;
+/// Attention heads: 12 can be divided by 2, 3 and 4.
+const HEADS: i64 = 12;
+const INNER: i64 = 4 * FEATURES;
+
+/// The whole model's initial weights, by name.
+pub(crate) type Weights = BTreeMap<String, Tensor>;
+
+/// Draws the weights of the whole model; the same on every rank.
+pub(crate) fn draw(blocks: i64, seed: u64, kind: Kind) -> Weights {
+    tch::manual_seed(seed as i64);
+    let mut weights = Weights::new();
+    let mut add = |name: String, size: &[i64], deviation: f64| {
+        // Drawn in double precision, so that both precisions begin with nearly the same weights.
+        let drawn = Tensor::randn(size, (Kind::Double, tch::Device::Cpu)) * deviation;
+        weights.insert(name, drawn.to_kind(kind));
+    };
+    add("embedding".into(), &[VOCABULARY, FEATURES], 0.1);
+    add("positions".into(), &[CONTEXT, FEATURES], 0.1);
+    add("head".into(), &[VOCABULARY, FEATURES], 0.1);
+    for block in 0..blocks {
+        let layers = [
+            ("qkv", [3 * FEATURES, FEATURES]),
+            ("out", [FEATURES, FEATURES]),
+            ("fc1", [INNER, FEATURES]),
+            ("fc2", [FEATURES, INNER]),
+        ];
+        for (layer, size) in layers {
+            add(format!("{block}-{layer}"), &size, 0.1);
+        }
+    }
+    weights
+}
+
+/// What this rank computes of the model.
+pub(crate) struct Transformer {
+    embedding: Option<(Box<dyn Module>, Tensor)>,
+    // Shared with the graph, which computes a block again if the activations are not kept.
+    blocks: Vec<Arc<Mutex<Block>>>,
+    head: Option<Box<dyn Module>>,
+    recompute: bool,
+    tensor: Option<Rc<ProcessGroup>>,
+}
+
+// ANCHOR: layers
+/// Makes layers: whole, or this rank's part of each.
+pub(crate) struct Layers<'a> {
+    pub(crate) vs: Path<'a>,
+    pub(crate) weights: &'a Weights,
+    pub(crate) tensor: Option<&'a Rc<ProcessGroup>>,
+}
+
+impl Layers<'_> {
+    /// A layer whose outputs are divided.
+    fn column(&self, name: &str) -> Result<Box<dyn Module>> {
+        let (vs, weight, bias) = self.linear(name);
+        Ok(match self.tensor {
+            Some(group) => Box::new(ColumnParallelLinear::new(&vs, weight, &bias, group)?),
+            None => Box::new(whole(&vs, weight, &bias)),
+        })
+    }
+
+    /// A layer whose inputs are divided.
+    fn row(&self, name: &str) -> Result<Box<dyn Module>> {
+        let (vs, weight, bias) = self.linear(name);
+        Ok(match self.tensor {
+            Some(group) => Box::new(RowParallelLinear::new(&vs, weight, &bias, group)?),
+            None => Box::new(whole(&vs, weight, &bias)),
+        })
+    }
+
+    /// A layer's variables, its weight and a bias of zeros.
+    fn linear(&self, name: &str) -> (Path<'_>, &Tensor, Tensor) {
+        let weight = &self.weights[name];
+        let bias = Tensor::zeros([weight.size()[0]], (weight.kind(), weight.device()));
+        (&self.vs / name, weight, bias)
+    }
+
+    fn embedding(&self) -> Result<Box<dyn Module>> {
+        let (vs, weight) = (&self.vs / "embedding", &self.weights["embedding"]);
+        Ok(match self.tensor {
+            Some(group) => Box::new(VocabParallelEmbedding::new(&vs, weight, group)?),
+            None => {
+                let weight = vs.var_copy("weight", weight);
+                Box::new(tch::nn::func(move |indices| Tensor::embedding(&weight, indices, -1, false, false)))
+            }
+        })
+    }
+}
+// ANCHOR_END: layers
+
+fn whole(vs: &Path<'_>, weight: &Tensor, bias: &Tensor) -> Linear {
+    Linear { ws: vs.var_copy("weight", weight), bs: Some(vs.var_copy("bias", bias)) }
+}
+
+impl Transformer {
+    /// The blocks `which`, of `all`; the embedding belongs to the first block, the head to the last.
+    pub(crate) fn new(layers: &Layers<'_>, which: Range<i64>, all: i64, recompute: bool) -> Result<Self> {
+        let embedding = match which.start {
+            0 => Some((layers.embedding()?, layers.vs.var_copy("positions", &layers.weights["positions"]))),
+            _ => None,
+        };
+        let head = if which.end == all { Some(layers.column("head")?) } else { None };
+        let blocks = which.map(|number| Ok(Arc::new(Mutex::new(Block::new(layers, number)?))));
+        let blocks = blocks.collect::<Result<_>>()?;
+        Ok(Transformer { embedding, blocks, head, recompute, tensor: layers.tensor.cloned() })
+    }
+
+    /// Characters `[n, CONTEXT]` to activations `[n, CONTEXT, FEATURES]`, and these to logits `[n, CONTEXT, VOCABULARY]`: the part of
+    /// that way which this rank has. With a part of each layer, the logits are those of a part of the vocabulary.
+    pub(crate) fn forward(&self, inputs: &Tensor) -> Tensor {
+        let start = match &self.embedding {
+            Some((embedding, positions)) => embedding.forward(inputs) + positions,
+            None => inputs.shallow_clone(),
+        };
+        let end = self.blocks.iter().fold(start, |x, block| {
+            if !self.recompute {
+                return locked(block, &x);
+            }
+            let block = Arc::clone(block);
+            c10d::checkpoint(&x, move |x| locked(&block, x)).unwrap_or_else(|error| raise(error))
+        });
+        match &self.head {
+            Some(head) => head.forward(&normalized(&end)),
+            None => end,
+        }
+    }
+
+    /// The mean cross-entropy of the whole model's outputs.
+    pub(crate) fn loss(&self, logits: &Tensor, targets: &Tensor) -> Tensor {
+        let (logits, targets) = (logits.flatten(0, 1), targets.flatten(0, 1));
+        match &self.tensor {
+            Some(group) => {
+                vocab_parallel_cross_entropy(group, &logits, &targets).unwrap_or_else(|error| raise(error))
+            }
+            None => logits.cross_entropy_for_logits(&targets),
+        }
+    }
+
+    /// Shape of what a stage receives for `n` sequences.
+    pub(crate) fn activations(n: i64) -> Vec<i64> {
+        vec![n, CONTEXT, FEATURES]
+    }
+}
+
+fn locked(block: &Mutex<Block>, x: &Tensor) -> Tensor {
+    block.lock().unwrap_or_else(PoisonError::into_inner).forward(x)
+}
+
+/// Layer normalization without parameters.
+fn normalized(x: &Tensor) -> Tensor {
+    x.layer_norm([FEATURES], None::<Tensor>, None::<Tensor>, 1e-5, false)
+}
+
+// ANCHOR: block
+/// Attention, then two layers. Of each pair of layers, the first divides its outputs and the second its inputs.
+struct Block {
+    qkv: Box<dyn Module>,
+    out: Box<dyn Module>,
+    fc1: Box<dyn Module>,
+    fc2: Box<dyn Module>,
+}
+
+impl Block {
+    fn new(layers: &Layers<'_>, number: i64) -> Result<Self> {
+        let name = |layer| format!("{number}-{layer}");
+        Ok(Block {
+            qkv: layers.column(&name("qkv"))?,
+            out: layers.row(&name("out"))?,
+            fc1: layers.column(&name("fc1"))?,
+            fc2: layers.row(&name("fc2"))?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let x = x + self.out.forward(&attention(&self.qkv.forward(&normalized(x))));
+        let inner = self.fc1.forward(&normalized(&x)).gelu("none");
+        x + self.fc2.forward(&inner)
+    }
+}
+
+/// Queries, keys and values of this rank's heads, `[n, t, heads · 3 · d]`, to what each character attends to, `[n, t, heads · d]`. The
+/// numbers of a head stand next to each other, so that to divide the layer's outputs divides the heads.
+fn attention(qkv: &Tensor) -> Tensor {
+    const WIDTH: i64 = FEATURES / HEADS;
+    let (n, t) = (qkv.size()[0], qkv.size()[1]);
+    let by_head = qkv.view([n, t, -1, 3, WIDTH]).permute([3, 0, 2, 1, 4]);
+    let (queries, keys, values) = (by_head.get(0), by_head.get(1), by_head.get(2));
+    let scores = queries.matmul(&keys.transpose(-2, -1)) / (WIDTH as f64).sqrt();
+    let later = Tensor::ones([t, t], (Kind::Bool, qkv.device())).triu(1);
+    let weights = scores.masked_fill(&later, f64::NEG_INFINITY).softmax(-1, None::<Kind>);
+    weights.matmul(&values).transpose(1, 2).reshape([n, t, -1])
+}
+// ANCHOR_END: block
