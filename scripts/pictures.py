@@ -410,10 +410,97 @@ def a_worker_dies():
     return d
 
 
+def who_holds_what():
+    d = Drawing(
+        "who-holds-what", 712, 250, "What two ranks hold in four schemes",
+        """Parameters, gradients and optimizer states of a model of four layers, on two ranks. With DDP both ranks hold all of them. With
+        ZeRO's first stage both hold all parameters and gradients, and each half of the states. With tensor parallelism each rank holds half
+        of every layer: the upper half is rank 0's, the lower half rank 1's. In a pipeline rank 0 holds the first two layers and rank 1 the
+        last two. The batch: in DDP and ZeRO each rank has half of it, with tensor parallelism both have all of it, and through a pipeline it
+        goes in micro-batches.""",
+    )
+    schemes = (("DDP", "half the batch each"), ("ZeRO, stage 1", "half the batch each"), ("tensor", "the whole batch each"),
+               ("pipeline", "micro-batches in turn"))  # fmt: skip
+    for column, (scheme, batch) in enumerate(schemes):
+        left = 96 + 156 * column
+        d.text(left + 62, 20, scheme, "strong")
+        for rank in range(2):
+            for row in range(3):
+                y = 34 + 94 * rank + 28 * row
+                for layer in range(4):
+                    x = left + 32 * layer
+                    d.box(x, y, 28, 22)
+                    mine = {"tensor": True, "pipeline": layer // 2 == rank}.get(scheme, True)
+                    if scheme.startswith("ZeRO") and row == 2:
+                        mine = layer % 2 == rank
+                    if mine:
+                        half = scheme == "tensor"
+                        d.box(x, y + (11 if half and rank == 1 else 0), 28, 11 if half else 22, "", "done")
+        d.text(left + 62, 240, batch, "faint")
+    for rank in range(2):
+        for row, what in enumerate(("parameters", "gradients", "states")):
+            d.text(8, 50 + 94 * rank + 28 * row, what, "faint", "start")
+    d.text(704, 50, "0", "strong", "end")
+    d.text(704, 144, "1", "strong", "end")
+    return d
+
+
+def column_then_row():
+    d = Drawing(
+        "column-then-row", 712, 190, "Two layers on two ranks with one all-reduce",
+        """Both ranks begin with the same inputs x. Each has half of the outputs of the first layer, and computes them whole, so it can apply the
+        ReLU alone. These are half of the inputs of the second layer: each rank multiplies them by its columns of the second weight and gets
+        a summand of the outputs. One all-reduce adds up the summands, and both ranks have y.""",
+    )
+    d.box(8, 70, 60, 40, "x")
+    for rank, y in enumerate((24, 116)):
+        d.text(100, y - 6, f"rank {rank}", "strong", "start")
+        d.box(100, y, 120, 40, "half of W₁'s rows", "compute")
+        d.box(240, y, 96, 40, "half of h", "done", "whole sums")
+        d.box(356, y, 140, 40, "half of W₂'s columns", "compute")
+        d.box(516, y, 76, 40, "a summand")
+        for x in (220, 336, 496):
+            d.arrow(x, y + 20, x + 20, y + 20)
+        d.arrow(68, 90, 100, y + 20)
+        d.arrow(592, y + 20, 622, 90)
+    d.box(622, 70, 82, 40, "y", "send", "all-reduce")
+    d.text(288, 94, "ReLU, nothing is sent", "faint")
+    return d
+
+
+def a_pipeline_is_filled():
+    d = Drawing(
+        "a-pipeline-is-filled", 712, 290, "GPipe and 1F1B on three stages with four micro-batches",
+        """Two tables over time, with a row for each of three stages and a column for each unit of time, of which there are twelve. GPipe: stage 0
+        does F0 to F3, waits for four units, then does B3 to B0; the stages after it do the same, one and two units later. 1F1B: stage 0 does
+        F0 to F2, waits for two units, then B0, F3, B1, a wait, B2, a wait, B3; the last stage does F0, B0, F1, B1 and so on without a wait. Both
+        take twelve units, and each stage waits in four of them: a third. With GPipe stage 0 holds four micro-batches at once, with 1F1B
+        three.""",
+    )
+    tables = (
+        ("GPipe", ("F0 F1 F2 F3 . . . . B3 B2 B1 B0", ". F0 F1 F2 F3 . . B3 B2 B1 B0 .", ". . F0 F1 F2 F3 B3 B2 B1 B0 . ."), (4, 4, 4)),
+        ("1F1B", ("F0 F1 F2 . . B0 F3 B1 . B2 . B3", ". F0 F1 . B0 F2 B1 F3 B2 . B3 .", ". . F0 B0 F1 B1 F2 B2 F3 B3 . ."), (3, 2, 1)),
+    )
+    for number, (name, rows, held) in enumerate(tables):
+        top = 30 + 132 * number
+        d.text(8, top - 10, name, "strong", "start")
+        for stage, row in enumerate(rows):
+            y = top + 32 * stage
+            d.text(8, y + 19, f"stage {stage}", "", "start")
+            for place, action in enumerate(row.split()):
+                kind = {"F": "compute", "B": "done"}.get(action[0], "cell")
+                d.box(70 + 44 * place, y, 42, 28, "" if action == "." else action, kind)
+            d.text(608, y + 19, f"holds {held[stage]}", "faint", "start")
+    d.arrow(70, 276, 598, 276)
+    d.text(608, 280, "time", "faint", "start")
+    return d
+
+
 PICTURES = (
     a_killed_rank, the_training_step, shares_of_an_epoch, process_trees, ranks_on_two_nodes, who_waits_for_whom, eight_collectives,
     a_snapshot_is_saved, batch_norm_over_ranks, who_loads_what, nodes_and_store, the_slow_rank_waits_least, a_worker_dies,
     two_streams_and_an_event,
+    who_holds_what, column_then_row, a_pipeline_is_filled,
 )  # fmt: skip
 
 

@@ -40,6 +40,7 @@ LAB_7 = "labs/07-cifar-resnet/src"
 LAB_9 = "labs/09-many-nodes"
 LAB_10 = "labs/10-nccl/src"
 LAB_11 = "labs/11-scaling/src"
+LAB_12 = "labs/12-parallelism/src"
 SLOW_11 = "lockstep run --standalone --nproc-per-node=4 lab-11-scaling --epochs 1 --bucket-mb 0.5"
 LAB_8, SMALL_8 = "labs/08-image-folder/src", "--image-size 64 --width 16 --batch-size 8 --lr 1e-3"
 MNIST = "cargo run -q -p lab-02-spawn-ddp"
@@ -136,6 +137,9 @@ RECORDINGS = {
     "lab-11-log": (f"{SLOW_11} --log-every-step", LAB_11, 4),
     "lab-11-loader": (f"{SLOW_11} --slow-loader 40", LAB_11, 4),
     "lab-11-straggler": (f"{SLOW_11} --straggler 40", LAB_11, 4),
+    "lab-12-ddp": (TWO_RANKS + " lab-12-parallelism --scheme ddp --steps 4", LAB_12, 2),
+    "lab-12-tensor": (TWO_RANKS + " lab-12-parallelism --scheme tensor --steps 4", LAB_12, 2),
+    "lab-12-pipeline": (TWO_RANKS + " lab-12-parallelism --scheme pipeline --steps 4", LAB_12, 2),
     "launcher-failed": (TWO_RANKS + " lab-03-torchrun-env --data absent", "crates/launch/src/report", 0),
     "launcher-missing-node": (
         "lockstep run --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=localhost --rdzv-conf=join_timeout=5 lab-03-torchrun-env",

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use c10d::ProcessGroup;
+use lockstep::loss::CrossEntropy;
 use lockstep::nn::raise;
 use lockstep::parallel::{
     ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding, vocab_parallel_cross_entropy,
@@ -76,7 +77,7 @@ impl Layers<'_> {
     fn column(&self, name: &str) -> Result<Box<dyn Module>> {
         let (vs, weight, bias) = self.linear(name);
         Ok(match self.tensor {
-            Some(group) => Box::new(ColumnParallelLinear::new(&vs, weight, &bias, group)?),
+            Some(group) => Box::new(ColumnParallelLinear::new(&vs, weight, Some(&bias), group)?),
             None => Box::new(whole(&vs, weight, &bias)),
         })
     }
@@ -85,7 +86,7 @@ impl Layers<'_> {
     fn row(&self, name: &str) -> Result<Box<dyn Module>> {
         let (vs, weight, bias) = self.linear(name);
         Ok(match self.tensor {
-            Some(group) => Box::new(RowParallelLinear::new(&vs, weight, &bias, group)?),
+            Some(group) => Box::new(RowParallelLinear::new(&vs, weight, Some(&bias), group)?),
             None => Box::new(whole(&vs, weight, &bias)),
         })
     }
@@ -154,7 +155,7 @@ impl Transformer {
             Some(group) => {
                 vocab_parallel_cross_entropy(group, &logits, &targets).unwrap_or_else(|error| raise(error))
             }
-            None => logits.cross_entropy_for_logits(&targets),
+            None => CrossEntropy { label_smoothing: 0.0 }.loss(&logits, &targets),
         }
     }
 

@@ -28,19 +28,19 @@ pub struct ColumnParallelLinear {
     /// `[out / p, in]`
     weight: Tensor,
     /// `[out / p]`
-    bias: Tensor,
+    bias: Option<Tensor>,
     group: Group,
     sequence: Option<usize>,
 }
 
 impl ColumnParallelLinear {
-    /// Keeps this rank's part of the `weight` `[out, in]` and `bias` `[out]` of the whole layer, as variables of these names.
+    /// Keeps this rank's part of the `weight` `[out, in]` and the `bias` `[out]`, if any, of the whole layer, as variables of these names.
     ///
     /// # Errors
     /// `BadArgument` if `out` is not a multiple of the number of ranks.
-    pub fn new(vs: &Path<'_>, weight: &Tensor, bias: &Tensor, group: &Rc<ProcessGroup>) -> Result<Self> {
+    pub fn new(vs: &Path<'_>, weight: &Tensor, bias: Option<&Tensor>, group: &Rc<ProcessGroup>) -> Result<Self> {
         let weight = vs.var_copy("weight", &part_of(group, weight, 0)?);
-        let bias = vs.var_copy("bias", &part_of(group, bias, 0)?);
+        let bias = bias.map(|bias| Ok(vs.var_copy("bias", &part_of(group, bias, 0)?))).transpose()?;
         Ok(ColumnParallelLinear { weight, bias, group: OwnThread::new(Rc::clone(group)), sequence: None })
     }
 
@@ -59,7 +59,7 @@ impl ColumnParallelLinear {
             Some(dim) => all_gather(group, inputs, dim)?,
             None => copy_to_ranks(group, inputs)?,
         };
-        Ok(whole.linear(&self.weight, Some(&self.bias)))
+        Ok(whole.linear(&self.weight, self.bias.as_ref()))
     }
 }
 
@@ -69,19 +69,19 @@ pub struct RowParallelLinear {
     /// `[out, in / p]`
     weight: Tensor,
     /// `[out]`, on every rank, and added once, after the sum.
-    bias: Tensor,
+    bias: Option<Tensor>,
     group: Group,
     sequence: Option<usize>,
 }
 
 impl RowParallelLinear {
-    /// Keeps this rank's part of the `weight` `[out, in]` of the whole layer, and the `bias` `[out]`, as variables of these names.
+    /// Keeps this rank's part of the `weight` `[out, in]` of the whole layer, and the `bias` `[out]`, if any, as variables of these names.
     ///
     /// # Errors
     /// `BadArgument` if `in` is not a multiple of the number of ranks.
-    pub fn new(vs: &Path<'_>, weight: &Tensor, bias: &Tensor, group: &Rc<ProcessGroup>) -> Result<Self> {
+    pub fn new(vs: &Path<'_>, weight: &Tensor, bias: Option<&Tensor>, group: &Rc<ProcessGroup>) -> Result<Self> {
         let weight = vs.var_copy("weight", &part_of(group, weight, 1)?);
-        let bias = vs.var_copy("bias", bias);
+        let bias = bias.map(|bias| vs.var_copy("bias", bias));
         Ok(RowParallelLinear { weight, bias, group: OwnThread::new(Rc::clone(group)), sequence: None })
     }
 
@@ -97,10 +97,12 @@ impl RowParallelLinear {
     pub fn try_forward(&self, inputs: &Tensor) -> Result<Tensor> {
         let group = self.group.get()?;
         let summand = inputs.linear(&self.weight, None::<Tensor>);
-        match self.sequence {
+        match (self.sequence, &self.bias) {
             // Each rank adds the bias to its part only, so the bias' gradient is a sum over the ranks.
-            Some(dim) => Ok(reduce_scatter(group, &summand, dim)? + copy_to_ranks(group, &self.bias)?),
-            None => Ok(sum_over_ranks(group, &summand)? + &self.bias),
+            (Some(dim), Some(bias)) => Ok(reduce_scatter(group, &summand, dim)? + copy_to_ranks(group, bias)?),
+            (Some(dim), None) => reduce_scatter(group, &summand, dim),
+            (None, Some(bias)) => Ok(sum_over_ranks(group, &summand)? + bias),
+            (None, None) => sum_over_ranks(group, &summand),
         }
     }
 }

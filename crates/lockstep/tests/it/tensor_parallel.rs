@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use crate::common::{formula_tensor, ranks};
 use c10d::{Fault, ProcessGroup, Traffic};
+use lockstep::loss::CrossEntropy;
 use lockstep::parallel::{
     ColumnParallelLinear, ParallelMlp, RowParallelLinear, VocabParallelEmbedding, mappings, vocab_parallel_cross_entropy,
 };
@@ -26,7 +27,7 @@ fn weights(kind: Kind) -> Vec<Tensor> {
 }
 
 fn tokens(salt: i64) -> Tensor {
-    let count = TOKENS.iter().product();
+    let count = TOKENS[0] * TOKENS[1];
     (Tensor::arange(count, (Kind::Int64, Device::Cpu)) * 7 + salt).remainder(VOCABULARY).reshape(TOKENS)
 }
 
@@ -37,7 +38,8 @@ fn whole(kind: Kind) -> (f64, Vec<Tensor>) {
     let embedded = Tensor::embedding(embedding, &tokens(0), -1, false, false);
     let block = embedded.linear(weight1, Some(bias1)).gelu("none").linear(weight2, Some(bias2));
     let logits = (embedded + block).reshape([-1, FEATURES]).linear(output, None::<Tensor>);
-    let loss = logits.cross_entropy_for_logits(&tokens(3).flatten(0, -1));
+    // `cross_entropy_for_logits` computes in single precision.
+    let loss = CrossEntropy { label_smoothing: 0.0 }.loss(&logits, &tokens(3).flatten(0, -1));
     loss.backward();
     (loss.double_value(&[]), weights.iter().map(Tensor::grad).collect())
 }
@@ -49,15 +51,14 @@ fn divided(group: &Rc<ProcessGroup>, kind: Kind, by_sequence: bool) -> f64 {
     let (root, whole_weights) = (vs.root(), weights(kind));
     let [embedding, weight1, bias1, weight2, bias2, output] = &whole_weights[..] else { unreachable!() };
     let embedding = VocabParallelEmbedding::new(&(&root / "embedding"), embedding, group).unwrap();
-    let fc1 = ColumnParallelLinear::new(&(&root / "fc1"), weight1, bias1, group).unwrap();
-    let fc2 = RowParallelLinear::new(&(&root / "fc2"), weight2, bias2, group).unwrap();
+    let fc1 = ColumnParallelLinear::new(&(&root / "fc1"), weight1, Some(bias1), group).unwrap();
+    let fc2 = RowParallelLinear::new(&(&root / "fc2"), weight2, Some(bias2), group).unwrap();
     let block = if by_sequence {
         ParallelMlp::new(fc1.gathering(0), fc2.scattering(0))
     } else {
         ParallelMlp::new(fc1, fc2)
     };
-    let zeros = Tensor::zeros([VOCABULARY], (kind, Device::Cpu));
-    let head = ColumnParallelLinear::new(&(&root / "head"), output, &zeros, group).unwrap();
+    let head = ColumnParallelLinear::new(&(&root / "head"), output, None, group).unwrap();
 
     let embedded = embedding.try_forward(&tokens(0)).unwrap();
     let hidden = if by_sequence {
@@ -126,8 +127,8 @@ fn a_block_sends_one_all_reduce_each_way_and_by_sequence_a_gather_and_a_scatter(
             let mut vs = VarStore::new(Device::Cpu);
             vs.set_kind(Kind::Double);
             let weights = weights(Kind::Double);
-            let fc1 = |name: &str| ColumnParallelLinear::new(&(vs.root() / name), &weights[1], &weights[2], &group).unwrap();
-            let fc2 = |name: &str| RowParallelLinear::new(&(vs.root() / name), &weights[3], &weights[4], &group).unwrap();
+            let fc1 = |name: &str| ColumnParallelLinear::new(&(vs.root() / name), &weights[1], Some(&weights[2]), &group).unwrap();
+            let fc2 = |name: &str| RowParallelLinear::new(&(vs.root() / name), &weights[3], Some(&weights[4]), &group).unwrap();
             let input = formula_tensor(&[TOKENS[0], TOKENS[1], FEATURES], 9, 1.0).to_kind(Kind::Double);
             let input = input.set_requires_grad(true);
 

@@ -1,0 +1,43 @@
+//! A model, the ways to divide its training, and what each rank then has. You do not change this file.
+
+use serde::{Deserialize, Serialize};
+
+/// Blocks of two layers without biases, x + relu(x W₁ᵀ) W₂ᵀ, in single precision (4 bytes for each number). The first block's inputs are
+/// those of an embedding, which also needs their gradient.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Model {
+    /// Blocks; a multiple of the number of ranks.
+    pub blocks: u64,
+    /// Inputs and outputs of a block, f. W₁ is `[4 f, f]`, W₂ is `[f, 4 f]`.
+    pub features: u64,
+    /// Rows of a step's batch, of all ranks together.
+    pub rows: u64,
+}
+
+/// How the training is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheme {
+    /// A whole model on each rank; gradients are averaged.
+    Ddp,
+    /// As `Ddp`, but a rank has the optimizer's states of its share of the parameters, updates these, and sends them to the others.
+    Zero,
+    /// Each rank has a part of each layer: column, then row.
+    Tensor,
+    /// Each rank has some of the blocks; rank 0 the first ones. The batch is divided into micro-batches.
+    Pipeline,
+}
+
+/// What one rank holds after a step of Adam, and what it passes to its group in a step: an all-reduce or a broadcast of n bytes counts n on
+/// each rank, a message n on its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Bytes {
+    /// Of parameters.
+    pub parameters: u64,
+    /// Of gradients.
+    pub gradients: u64,
+    /// Of the optimizer's states.
+    pub states: u64,
+    /// Passed to the group in a step.
+    pub sent: u64,
+}

@@ -1,0 +1,121 @@
+//! Grades `column_row`: the outputs, the operations and bytes, and how much of each weight a rank takes; on 2 and 3 ranks.
+
+use lockstep_grading::{Claim, Numbers, Runner, close};
+use serde::Deserialize;
+
+const TOLERANCE: f64 = 1e-9;
+
+#[derive(Deserialize)]
+struct Divided {
+    outputs: Numbers,
+    taken: [i64; 2],
+    calls: u64,
+    bytes: u64,
+}
+
+/// Both layers on one rank.
+struct Case {
+    ranks: usize,
+    n: usize,
+    f: usize,
+    h: usize,
+    x: Vec<f64>,
+    first: Vec<f64>,
+    second: Vec<f64>,
+}
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    for ranks in [2, 3] {
+        let (n, f, h) = (random.below(2..5), ranks * random.below(1..3), ranks * random.below(2..4));
+        let (x, first, second) = (random.numbers(n * f), random.numbers(h * f), random.numbers(f * h));
+        let case = Case { ranks, n, f, h, x, first, second };
+        let outputs = runner.call::<_, Divided>(ranks, &[([n, f, h], &case.x, &case.first, &case.second)])?;
+        for (rank, found) in outputs.all(0).enumerate() {
+            case.check(rank, found)?;
+        }
+    }
+    Ok(())
+}
+
+impl Case {
+    /// The summand of y that comes from some outputs of the first layer, through the second's columns `shift` places on.
+    fn summand(&self, inner: std::ops::Range<usize>, shift: usize) -> Vec<f64> {
+        let mut y = vec![0.0; self.n * self.f];
+        for row in 0..self.n {
+            for k in inner.clone() {
+                let hidden: f64 = (0..self.f).map(|i| self.x[row * self.f + i] * self.first[k * self.f + i]).sum();
+                let column = (k + shift) % self.h;
+                (0..self.f).for_each(|o| y[row * self.f + o] += hidden.max(0.0) * self.second[o * self.h + column]);
+            }
+        }
+        y
+    }
+
+    /// With the ReLU of each rank's summand of the first layer.
+    fn relu_of_parts(&self) -> Vec<f64> {
+        let (mut y, part) = (vec![0.0; self.n * self.f], self.f / self.ranks);
+        for row in 0..self.n {
+            for k in 0..self.h {
+                let of = |rank: usize| -> f64 {
+                    let inputs = rank * part..(rank + 1) * part;
+                    inputs.map(|i| self.x[row * self.f + i] * self.first[k * self.f + i]).sum::<f64>().max(0.0)
+                };
+                let hidden: f64 = (0..self.ranks).map(of).sum();
+                (0..self.f).for_each(|o| y[row * self.f + o] += hidden * self.second[o * self.h + k]);
+            }
+        }
+        y
+    }
+
+    fn check(&self, rank: usize, found: &Divided) -> anyhow::Result<()> {
+        let part = self.h / self.ranks;
+        let given = format!("n = {}, f = {}, h = {} on {} ranks", self.n, self.f, self.h, self.ranks);
+        let is = |other: &[f64]| close(other, &found.outputs, TOLERANCE);
+        Claim::close(&self.summand(0..self.h, 0), &found.outputs, TOLERANCE)
+            .on_rank(rank)
+            .given(&given)
+            .diagnose_if(
+                is(&self.summand(rank * part..(rank + 1) * part, 0)),
+                "this is the rank's own summand of y: the sum over all ranks is missing",
+            )
+            .diagnose_if(
+                is(&self.relu_of_parts()),
+                "the ReLU was applied to each rank's summand of the first layer: it must see whole sums, and the ReLU of a sum is not the sum \
+                 of ReLUs",
+            )
+            .diagnose_if(
+                is(&self.summand(0..self.h, part)),
+                "a rank's columns of the second weight must be those of the outputs that it has of the first",
+            )
+            .or_fail("this is not relu(x W₁ᵀ) W₂ᵀ")?;
+        let all = (self.f * self.h) as i64;
+        Claim::equal(&[all / self.ranks as i64; 2], &found.taken)
+            .on_rank(rank)
+            .given(&given)
+            .diagnose_if(
+                found.taken == [all; 2],
+                "the outputs are right, but each rank took both weights whole: they would not fit",
+            )
+            .or_fail("the outputs are right, but this rank took more than its share of a weight")?;
+        let bytes = (self.n * self.f * 8) as u64;
+        Claim::that(
+            (found.calls, found.bytes) == (1, bytes),
+            format!("1 operation with {bytes} bytes"),
+            format!("{} operations with {} bytes", found.calls, found.bytes),
+        )
+        .on_rank(rank)
+        .given(given)
+        .diagnose_if(
+            found.bytes == (self.n * part * 8 + self.n * self.f / self.ranks * 8) as u64,
+            "the outputs are right, but the first layer's were gathered: a second layer that is divided by its inputs needs only those \
+             that the rank has",
+        )
+        .diagnose_if(
+            found.calls == 2,
+            "the outputs are right, but with two exchanges: divided by inputs, the first layer gives summands, which must be added before the \
+             ReLU. Divide it by outputs",
+        )
+        .or_fail("the outputs are right, but a single all-reduce of n·f numbers is enough")
+    }
+}

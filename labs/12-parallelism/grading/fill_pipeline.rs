@@ -1,0 +1,88 @@
+//! Grades `fill_pipeline`: whether the table is a schedule, how many micro-batches each stage holds, how long it takes, and the bubble.
+
+use lockstep_cost::{Action, Schedule, ScheduleError};
+use lockstep_grading::{Claim, Finding, Runner, Verdict};
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    let stages = random.below(3..5);
+    let cases = [(stages, stages + random.below(2..6)), (2, random.below(3..6)), (1, 2), (4, 3)];
+    let outputs = runner.call::<_, (Vec<Vec<String>>, f64)>(1, &cases)?;
+    for (number, case) in cases.into_iter().enumerate() {
+        let (table, bubble) = outputs.of(0, number);
+        check(case, table, *bubble)?;
+    }
+    Ok(())
+}
+
+fn action(text: &str) -> anyhow::Result<Action> {
+    let number = text[1..].parse()?;
+    Ok(if text.starts_with('F') { Action::Forward(number) } else { Action::Backward(number) })
+}
+
+fn check((stages, micro_batches): (usize, usize), table: &[Vec<String>], bubble: f64) -> anyhow::Result<()> {
+    let given = format!("{stages} stages, {micro_batches} micro-batches");
+    let rows: Vec<Vec<Action>> =
+        table.iter().map(|row| row.iter().map(|text| action(text)).collect()).collect::<anyhow::Result<_>>()?;
+    let schedule = Schedule::new(rows).map_err(|error| {
+        let why = match error {
+            ScheduleError::Deadlock { .. } => {
+                format!("{error}. Messages come in the order in which the neighbour sends them")
+            }
+            _ => error.to_string(),
+        };
+        Finding::new(Verdict::WrongValue, why).given(&given)
+    })?;
+    Claim::equal(&(stages, micro_batches), &(schedule.stages(), schedule.micro_batches()))
+        .given(&given)
+        .or_fail("the table has another number of stages or micro-batches")?;
+    check_peaks(&given, &schedule)?;
+    check_waits(&given, &schedule)?;
+    let expected = schedule.bubble(1, 1);
+    Claim::close(&[expected], &[bubble], 1e-9)
+        .given(given)
+        .diagnose_if(
+            (bubble - (stages - 1) as f64 / micro_batches as f64).abs() < 1e-9,
+            "this is the time of waiting divided by that of work: the bubble is its share of the whole time, of which work is the rest",
+        )
+        .or_fail("the table is right. A stage works in 2·m units of time and waits in 2·(p − 1)")
+}
+
+/// The least bubble is (p − 1) / (m + p − 1).
+fn check_waits(given: &str, schedule: &Schedule) -> anyhow::Result<()> {
+    let (stages, micro_batches) = (schedule.stages(), schedule.micro_batches());
+    let least = (stages - 1) as f64 / (micro_batches + stages - 1) as f64;
+    let found = schedule.bubble(1, 1);
+    let at_once = |stage: usize| schedule.actions(stage).get(1) == Some(&Action::Backward(0));
+    Claim::that(found < least + 1e-9, format!("a bubble of {least:.3}"), format!("{found:.3}\n{schedule}"))
+        .given(given)
+        .diagnose_if(
+            stages > 1 && at_once(0),
+            "stage 0 waits for the first gradient after a single forward pass, and meanwhile the others have no work: begin with a forward pass \
+             for each stage that follows",
+        )
+        .or_fail("the stages wait longer than they must")
+}
+
+fn check_peaks(given: &str, schedule: &Schedule) -> anyhow::Result<()> {
+    let (stages, micro_batches) = (schedule.stages(), schedule.micro_batches());
+    let peaks: Vec<usize> = (0..stages).map(|stage| schedule.peak(stage)).collect();
+    let limits: Vec<usize> = (0..stages).map(|stage| (stages - stage).min(micro_batches)).collect();
+    let all_are = |peak: usize| peaks.iter().all(|found| *found == peak);
+    Claim::that(
+        peaks.iter().zip(&limits).all(|(peak, limit)| peak <= limit),
+        format!("at most {limits:?} micro-batches at once, by stage"),
+        format!("{peaks:?}"),
+    )
+    .given(given)
+    .diagnose_if(
+        all_are(micro_batches) && micro_batches > stages,
+        "it takes no longer than it must, but each stage holds the activations of all micro-batches at once: the first backward pass of a \
+         stage comes when the last stage has had its own",
+    )
+    .diagnose_if(
+        all_are(stages.min(micro_batches)),
+        "all stages begin with as many forward passes as the first: stage s needs only one for each stage after it",
+    )
+    .or_fail("a stage begins with more forward passes than there are stages after it: it holds activations without being done earlier")
+}

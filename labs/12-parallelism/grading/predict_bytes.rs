@@ -1,0 +1,87 @@
+//! Grades `predict_bytes`: what was predicted against what the same ranks then counted, in each scheme, on 2 and 3 ranks.
+
+use lockstep_grading::{Claim, Runner};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Serialize)]
+struct Model {
+    blocks: u64,
+    features: u64,
+    rows: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Scheme {
+    Ddp,
+    Zero,
+    Tensor,
+    Pipeline,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+struct Bytes {
+    parameters: u64,
+    gradients: u64,
+    states: u64,
+    sent: u64,
+}
+
+pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
+    let mut random = runner.random();
+    for ranks in [3, 2] {
+        let blocks = (ranks * random.below(1..3)) as u64;
+        let features = (ranks * random.below(3..6)) as u64;
+        // Fewer than the numbers of a weight, so that the schemes differ.
+        let rows = (2 * ranks * random.below(1..3)) as u64;
+        let model = Model { blocks, features, rows };
+        let cases = [Scheme::Ddp, Scheme::Zero, Scheme::Tensor, Scheme::Pipeline].map(|scheme| (model, scheme));
+        let outputs = runner.call::<_, (Bytes, Bytes)>(ranks, &cases)?;
+        for (number, (model, scheme)) in cases.into_iter().enumerate() {
+            for (rank, (predicted, counted)) in outputs.all(number).enumerate() {
+                check(model, scheme, (ranks, rank), *predicted, *counted)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check(
+    model: Model,
+    scheme: Scheme,
+    (ranks, rank): (usize, usize),
+    predicted: Bytes,
+    counted: Bytes,
+) -> anyhow::Result<()> {
+    let Model { blocks, features, rows } = model;
+    let is = |scheme_is: Scheme, wrong: Bytes| scheme == scheme_is && predicted == wrong;
+    let ranks = ranks as u64;
+    Claim::that(predicted == counted, format!("counted: {counted:?}"), format!("predicted: {predicted:?}"))
+        .on_rank(rank)
+        .given(format!("{scheme:?} on {ranks} ranks, {blocks} blocks of {features} features, {rows} rows"))
+        .diagnose_if(
+            predicted == Bytes { states: counted.states / 2, ..counted },
+            "Adam keeps two numbers for each parameter: the means of its gradients and of their squares",
+        )
+        .diagnose_if(
+            scheme == Scheme::Zero && predicted.parameters < counted.parameters,
+            "this optimizer divides its states only, ZeRO's first stage: parameters and gradients stay whole on each rank",
+        )
+        .diagnose_if(
+            is(Scheme::Zero, Bytes { sent: counted.sent / 2, ..counted }),
+            "the gradients are averaged, and then the others need the parameters that a rank has updated",
+        )
+        .diagnose_if(
+            is(Scheme::Tensor, Bytes { sent: counted.sent / 2, ..counted }),
+            "a block has one all-reduce forward, of its outputs, and one backward, of the gradient of its inputs",
+        )
+        .diagnose_if(
+            is(Scheme::Ddp, Bytes { sent: 2 * (ranks - 1) * counted.sent / ranks, ..counted }),
+            "this is what a ring carries for it; an all-reduce of n bytes counts n here, however it is done",
+        )
+        .diagnose_if(
+            is(Scheme::Pipeline, Bytes { sent: 2 * rows * features * 4, ..counted }),
+            "the last stage sends no activations, and the first no gradient: each has one neighbour",
+        )
+        .or_fail("the prediction is not what was counted")
+}

@@ -1,0 +1,79 @@
+//! Answers to `predict_bytes`: wrong ones, and an unusual right one.
+
+use crate::division::{Bytes, Model, Scheme};
+
+fn right(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let all = model.blocks * 8 * model.features * model.features * 4;
+    let activations = model.rows * model.features * 4;
+    let part = all / ranks;
+    let neighbours = u64::from(rank > 0) + u64::from(rank + 1 < ranks);
+    match scheme {
+        Scheme::Ddp => Bytes { parameters: all, gradients: all, states: 2 * all, sent: all },
+        Scheme::Zero => Bytes { parameters: all, gradients: all, states: 2 * part, sent: 2 * all },
+        Scheme::Tensor => {
+            Bytes { parameters: part, gradients: part, states: 2 * part, sent: 2 * model.blocks * activations }
+        }
+        Scheme::Pipeline => {
+            Bytes { parameters: part, gradients: part, states: 2 * part, sent: neighbours * activations }
+        }
+    }
+}
+
+/// One number of state for each parameter.
+pub fn one_state(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let bytes = right(model, scheme, ranks, rank);
+    Bytes { states: bytes.states / 2, ..bytes }
+}
+
+/// ZeRO divides gradients and parameters, too.
+pub fn zero_divides_all(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let bytes = right(model, scheme, ranks, rank);
+    match scheme {
+        Scheme::Zero => Bytes { parameters: bytes.parameters / ranks, gradients: bytes.gradients / ranks, ..bytes },
+        _ => bytes,
+    }
+}
+
+/// Nobody sends the updated parameters.
+pub fn zero_sends_gradients(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let bytes = right(model, scheme, ranks, rank);
+    if scheme == Scheme::Zero { Bytes { sent: bytes.sent / 2, ..bytes } } else { bytes }
+}
+
+/// Forgets the backward pass.
+pub fn forward_only(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let bytes = right(model, scheme, ranks, rank);
+    if scheme == Scheme::Tensor { Bytes { sent: bytes.sent / 2, ..bytes } } else { bytes }
+}
+
+/// Counts what a ring carries.
+pub fn of_the_ring(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let bytes = right(model, scheme, ranks, rank);
+    if scheme == Scheme::Ddp { Bytes { sent: 2 * (ranks - 1) * bytes.sent / ranks, ..bytes } } else { bytes }
+}
+
+/// Every stage has two neighbours.
+pub fn two_neighbours(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let bytes = right(model, scheme, ranks, rank);
+    let both = 2 * model.rows * model.features * 4;
+    if scheme == Scheme::Pipeline { Bytes { sent: both, ..bytes } } else { bytes }
+}
+
+/// Right: adds up what every layer has and every exchange sends.
+pub fn adds_up(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
+    let Model { blocks, features, rows } = *model;
+    let layers = (0..blocks).flat_map(|_| [4 * features * features; 2]);
+    let parameters: u64 = layers.map(|numbers| numbers * 4).sum();
+    let held = |divided: bool| if divided { parameters / ranks } else { parameters };
+    let whole = matches!(scheme, Scheme::Ddp | Scheme::Zero);
+    let output = rows * features * 4;
+    let sent = match scheme {
+        Scheme::Ddp => parameters,
+        Scheme::Zero => parameters + parameters,
+        Scheme::Tensor => (0..blocks).map(|_| output + output).sum(),
+        Scheme::Pipeline => {
+            [rank + 1 < ranks, rank > 0].iter().filter(|has_neighbour| **has_neighbour).map(|_| output).sum()
+        }
+    };
+    Bytes { parameters: held(!whole), gradients: held(!whole), states: 2 * held(scheme != Scheme::Ddp), sent }
+}
