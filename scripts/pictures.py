@@ -412,7 +412,7 @@ def a_worker_dies():
 
 def who_holds_what():
     d = Drawing(
-        "who-holds-what", 712, 250, "What two ranks hold in four schemes",
+        "who-holds-what", 712, 262, "What two ranks hold in four schemes",
         """Parameters, gradients and optimizer states of a model of four layers, on two ranks. With DDP both ranks hold all of them. With
         ZeRO's first stage both hold all parameters and gradients, and each half of the states. With tensor parallelism each rank holds half
         of every layer: the upper half is rank 0's, the lower half rank 1's. In a pipeline rank 0 holds the first two layers and rank 1 the
@@ -426,7 +426,7 @@ def who_holds_what():
         d.text(left + 62, 20, scheme, "strong")
         for rank in range(2):
             for row in range(3):
-                y = 34 + 94 * rank + 28 * row
+                y = 34 + 108 * rank + 28 * row
                 for layer in range(4):
                     x = left + 32 * layer
                     d.box(x, y, 28, 22)
@@ -436,12 +436,11 @@ def who_holds_what():
                     if mine:
                         half = scheme == "tensor"
                         d.box(x, y + (11 if half and rank == 1 else 0), 28, 11 if half else 22, "", "done")
-        d.text(left + 62, 240, batch, "faint")
+        d.text(left + 62, 252, batch, "faint")
     for rank in range(2):
         for row, what in enumerate(("parameters", "gradients", "states")):
-            d.text(8, 50 + 94 * rank + 28 * row, what, "faint", "start")
-    d.text(704, 50, "0", "strong", "end")
-    d.text(704, 144, "1", "strong", "end")
+            d.text(8, 50 + 108 * rank + 28 * row, what, "faint", "start")
+        d.text(8, 20 + 114 * rank, f"rank {rank}", "strong", "start")
     return d
 
 

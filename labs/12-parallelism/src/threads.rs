@@ -38,7 +38,7 @@ impl Threads {
             )?;
             let mine = named_parameters(&own);
             // A layer begins with a bias of zeros; this one continues.
-            tch::no_grad(|| mine.iter().zip(&copies).for_each(|((_, to), (_, from))| drop(to.shallow_clone().copy_(from))));
+            tch::no_grad(|| mine.iter().zip(&copies).for_each(|((_, to), (_, from))| to.shallow_clone().copy_(from)));
             let loss = model.loss(&model.forward(&part.inputs), &part.targets);
             c10d::backward(&loss)?;
             Ok((loss.double_value(&[]), mine.iter().map(|(_, param)| param.grad()).collect()))

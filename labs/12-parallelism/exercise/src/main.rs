@@ -1,0 +1,22 @@
+//! Calls the answers with the grader's inputs. You do not change this file: each task has its own file next to it.
+
+mod column_row;
+mod fill_pipeline;
+mod predict_bytes;
+
+#[path = "../../given/count.rs"]
+mod count;
+#[path = "../../given/division.rs"]
+mod division;
+#[path = "../../given/layer.rs"]
+mod layer;
+#[path = "../../given/tasks.rs"]
+mod tasks;
+
+fn main() -> std::process::ExitCode {
+    lockstep_exercise::main([
+        tasks::column_row(column_row::column_row),
+        tasks::fill_pipeline(fill_pipeline::fill_pipeline),
+        tasks::predict_bytes(predict_bytes::predict_bytes),
+    ])
+}
