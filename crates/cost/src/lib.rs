@@ -4,16 +4,19 @@
 //! - [`Collective`]: what each collective must move, so that times of different sizes and numbers of ranks can be compared.
 //! - [`Amdahl`], [`Gustafson`]: what part of a step more ranks do not divide; fitted to measured times.
 //! - [`Schedule`]: which stage of a pipeline works on which micro-batch when, and its bubble.
+//! - [`Layout`]: what a rank holds, and what a step takes, if copies, layers and blocks are divided.
 //! - [`Prediction`]: what a training step takes on a cluster, and what rules it.
 
 mod alpha_beta;
 mod collective;
+mod layout;
 mod scaling;
 mod schedule;
 mod step;
 
 pub use alpha_beta::{AlphaBeta, FitError};
 pub use collective::Collective;
+pub use layout::{Cluster, Job, Layout};
 pub use scaling::{AllReduce, Amdahl, Gustafson};
 pub use schedule::{Action, Schedule, ScheduleError, Slot};
 pub use step::{Bound, Compute, Exchange, Link, Prediction, Sizes};

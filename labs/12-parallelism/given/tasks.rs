@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use c10d::ProcessGroup;
-use lockstep::parallel::Action;
+use lockstep::parallel::{Action, Cluster, Job, Layout, Link};
 use lockstep_exercise::{Task, numbers, tensor};
 use serde::Serialize;
 use tch::Tensor;
@@ -56,5 +56,19 @@ pub fn predict_bytes(answer: fn(&Model, Scheme, u64, u64) -> Bytes) -> Task {
         let all: Vec<_> = group.size().ranks().collect();
         let own = group.new_group(&all, group.options())?.context("every rank is a member")?;
         Ok((predicted, count(&Rc::new(own), scheme, model)?))
+    })
+}
+
+/// Inputs: a job's blocks, heads and micro-batches, a cluster's nodes and ranks on each; the job's parameters, activations, kept bytes and
+/// seconds, and a rank's memory; latency and bandwidth of both links. Results: data, tensor, pipeline.
+pub fn choose_layout(answer: fn(&Job, &Cluster) -> Option<Layout>) -> Task {
+    type Inputs = ([usize; 5], [f64; 5], [[f64; 2]; 2]);
+    Task::new("choose_layout", move |(whole, numbers, links): Inputs| {
+        let [blocks, heads, micro_batches, nodes, per_node] = whole;
+        let [parameters, activations, kept, compute, memory] = numbers;
+        let [inside, between] = links.map(|[latency, bandwidth]| Link { latency, bandwidth });
+        let job = Job { blocks, heads, parameters, activations, kept, compute, micro_batches };
+        let layout = answer(&job, &Cluster { nodes, per_node, memory, inside, between });
+        Ok(layout.map(|layout| [layout.data, layout.tensor, layout.pipeline]))
     })
 }

@@ -50,9 +50,12 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
         sent = group.traffic().unwrap_or_default() - before;
         report.say_once(format!("step {step} loss {loss:.12}"));
     }
-    if let Some(step) = &training.report {
-        let (peak, bubble) = (step.peak, 100.0 * step.bubble());
-        report.say(format!("held activations of {peak} micro-batches at once; {bubble:.0} % of the last step was no computing"));
+    if let Some((step, bubble)) = &training.report {
+        let (peak, measured, bubble) = (step.peak, 100.0 * step.bubble(), 100.0 * bubble);
+        report.say(format!(
+            "held activations of {peak} micro-batches at once; {measured:.0} % of the last step was no computing, \
+             {bubble:.0} % by the schedule alone"
+        ));
     }
     report.say(held(&training, sent)?);
     Ok(())

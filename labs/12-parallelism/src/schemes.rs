@@ -21,8 +21,8 @@ pub(crate) struct Training {
     group: Rc<ProcessGroup>,
     optimizer: Updates,
     how: How,
-    /// A pipeline's last step.
-    pub(crate) report: Option<StepReport>,
+    /// A pipeline's last step, and the bubble of its schedule.
+    pub(crate) report: Option<(StepReport, f64)>,
 }
 
 /// Who updates the parameters.
@@ -127,7 +127,7 @@ impl Training {
                     |number, logits| stage.loss(logits, &micro[number].targets),
                 )?;
                 let loss = report.loss.unwrap_or(0.0);
-                self.report = Some(report);
+                self.report = Some((report, pipeline.schedule().bubble(1, 1)));
                 self.sum_over_ranks(loss)?
             }
             How::Threads(threads) => threads.step(&self.vs, batch)?,

@@ -2,6 +2,7 @@
 //!
 //! - [`mappings`], and the layers of [`tensor`]: parts of each layer on each rank;
 //! - [`Schedule`] and [`Pipeline`]: whole layers on each rank;
+//! - [`Layout`]: what a rank would hold, and what a step would take;
 //! - [`c10d::checkpoint`]: fewer activations, computed twice.
 //!
 //! Data parallelism by whole copies is [`DistributedDataParallel`](crate::DistributedDataParallel); with the optimizer's states
@@ -14,7 +15,7 @@ pub mod tensor;
 
 pub use gradients::average_gradients;
 pub use pipeline::{Activations, Pipeline, PipelineError, StepReport};
-pub use lockstep_cost::{Action, Schedule, ScheduleError, Slot};
+pub use lockstep_cost::{Action, Cluster, Job, Layout, Link, Schedule, ScheduleError, Slot};
 pub use tensor::{
     ColumnParallelLinear, ParallelMlp, RowParallelLinear, VocabParallelEmbedding, vocab_parallel_cross_entropy,
 };

@@ -1,5 +1,6 @@
 //! All answers of the course: its own, wrong ones that must get their diagnosis, and unusual right ones that must pass.
 
+mod choose_layout;
 mod column_row;
 mod fill_pipeline;
 mod predict_bytes;
@@ -16,6 +17,7 @@ mod tasks;
 #[allow(clippy::all)] // wrong answers break its rules on purpose
 #[path = "../../mutants"]
 mod mutants {
+    pub mod choose_layout;
     pub mod column_row;
     pub mod fill_pipeline;
     pub mod predict_bytes;
@@ -25,6 +27,7 @@ mod mutants {
 #[cfg(any())]
 #[path = "../../grading"]
 mod grading {
+    mod choose_layout;
     mod column_row;
     mod fill_pipeline;
     mod predict_bytes;

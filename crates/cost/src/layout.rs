@@ -1,0 +1,180 @@
+//! A transformer's training step on a cluster for each way to divide it: copies of the data, parts of the layers, stages of a pipeline.
+//!
+//! The model, for d copies, t parts of each layer and s stages, V bytes of activations between two blocks for the whole batch, and m micro-batches
+//! in each copy:
+//!
+//! - A rank holds 16 bytes for each parameter that it has (single precision, Adam), and what its blocks keep for the backward pass, for as many
+//!   micro-batches as 1F1B holds on the first stage: s, or m if that is less.
+//! - A block has four all-reduces of V/(d·m) bytes for each micro-batch over t ranks, which nothing hides (Shoeybi and others,
+//!   "Megatron-LM", 2019).
+//! - A pipeline takes (m + s − 1)/m times as long, and sends V/(d·m) bytes twice for each unit of that (Narayanan and others, "Efficient
+//!   Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2021).
+//! - Copies average their gradients, 4 bytes for each parameter of a rank, in one all-reduce at the end.
+//!
+//! Ranks are laid out with the parts of a layer next to each other, then the stages, then the copies. A group whose ranks are on one node uses
+//! its links, any other the links between nodes. What it leaves out: overlap, sharded states, and ranks that wait for each other's data.
+
+use crate::Link;
+
+/// Bytes for each parameter: itself, its gradient, and Adam's two means, in single precision.
+const HELD: f64 = 16.0;
+/// Bytes of a gradient.
+const GRADIENT: f64 = 4.0;
+
+/// Nodes of equal ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cluster {
+    /// Nodes.
+    pub nodes: usize,
+    /// Ranks on each.
+    pub per_node: usize,
+    /// Bytes of memory that a rank has.
+    pub memory: f64,
+    /// Between ranks of one node.
+    pub inside: Link,
+    /// Between nodes.
+    pub between: Link,
+}
+
+/// A transformer and a training step of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Job {
+    /// Blocks.
+    pub blocks: usize,
+    /// Attention heads of a block.
+    pub heads: usize,
+    /// Parameters.
+    pub parameters: f64,
+    /// Bytes of activations between two blocks, for the whole batch.
+    pub activations: f64,
+    /// Bytes of activations that a block keeps for its backward pass, for the whole batch.
+    pub kept: f64,
+    /// Seconds that the step takes on one rank, if it fits.
+    pub compute: f64,
+    /// Micro-batches into which each copy divides its share of the batch.
+    pub micro_batches: usize,
+}
+
+/// How many ranks divide what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Copies, which divide the batch.
+    pub data: usize,
+    /// Parts of each layer.
+    pub tensor: usize,
+    /// Stages of a pipeline.
+    pub pipeline: usize,
+}
+
+impl Cluster {
+    /// All ranks.
+    pub fn ranks(&self) -> usize {
+        self.nodes * self.per_node
+    }
+
+    /// The link of a group that spans so many neighbouring ranks.
+    fn link(&self, span: usize) -> Link {
+        if span <= self.per_node { self.inside } else { self.between }
+    }
+}
+
+impl Layout {
+    /// The ranks that it takes.
+    pub fn ranks(&self) -> usize {
+        self.data * self.tensor * self.pipeline
+    }
+
+    /// Returns true if the heads can be divided into parts and the blocks into stages of equal size.
+    pub fn divides(&self, job: &Job) -> bool {
+        job.heads.is_multiple_of(self.tensor) && job.blocks.is_multiple_of(self.pipeline)
+    }
+
+    /// Bytes that a rank of the first stage holds.
+    pub fn memory(&self, job: &Job) -> f64 {
+        let parts = (self.tensor * self.pipeline) as f64;
+        let held = self.pipeline.min(job.micro_batches) as f64 / job.micro_batches as f64;
+        HELD * job.parameters / parts + job.kept * job.blocks as f64 / parts / self.data as f64 * held
+    }
+
+    /// Seconds of a step.
+    pub fn step(&self, job: &Job, cluster: &Cluster) -> f64 {
+        let (blocks, micro) = (job.blocks as f64 / self.pipeline as f64, job.micro_batches as f64);
+        let message = job.activations / self.data as f64 / micro;
+        let exchange = cluster.link(self.tensor).all_reduce(self.tensor, message);
+        let busy = job.compute / self.ranks() as f64 + blocks * micro * 4.0 * exchange;
+        let turns = micro + self.pipeline as f64 - 1.0;
+        let stages = if self.pipeline > 1 {
+            let link = cluster.link(self.tensor * self.pipeline);
+            2.0 * turns * (link.latency + message / link.bandwidth)
+        } else {
+            0.0
+        };
+        let gradients = GRADIENT * job.parameters / (self.tensor * self.pipeline) as f64;
+        busy * turns / micro + stages + cluster.link(self.ranks()).all_reduce(self.data, gradients)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAST: Link = Link { latency: 0.0, bandwidth: 100e9 };
+    const SLOW: Link = Link { latency: 0.0, bandwidth: 1e9 };
+    const CLUSTER: Cluster = Cluster { nodes: 2, per_node: 2, memory: 40e9, inside: FAST, between: SLOW };
+    const JOB: Job = Job {
+        blocks: 10,
+        heads: 12,
+        parameters: 1e9,
+        activations: 1e9,
+        kept: 4e9,
+        compute: 4.0,
+        micro_batches: 4,
+    };
+
+    fn layout(data: usize, tensor: usize, pipeline: usize) -> Layout {
+        Layout { data, tensor, pipeline }
+    }
+
+    fn close(found: f64, expected: f64) {
+        assert!((found - expected).abs() < 1e-9 * expected, "{found}, not {expected}");
+    }
+
+    /// 16 GB for the parameters, and 10 blocks that keep 4 GB for all rows.
+    #[test]
+    fn a_rank_holds_its_parameters_and_what_its_blocks_keep() {
+        close(layout(1, 1, 1).memory(&JOB), 16e9 + 10e9); // of one micro-batch
+        close(layout(4, 1, 1).memory(&JOB), 16e9 + 2.5e9);
+        close(layout(1, 4, 1).memory(&JOB), 4e9 + 2.5e9);
+        close(layout(1, 1, 2).memory(&JOB), 8e9 + 10e9); // half of the blocks, of two micro-batches
+        close(layout(1, 1, 8).memory(&JOB), 2e9 + 5e9); // never more than all four
+    }
+
+    #[test]
+    fn copies_wait_for_their_gradients_over_the_slowest_link() {
+        // 2 · 3/4 · 4 GB at 1 GB/s.
+        close(layout(4, 1, 1).step(&JOB, &CLUSTER), 1.0 + 6.0);
+        let one_node = Cluster { nodes: 1, per_node: 4, ..CLUSTER };
+        close(layout(4, 1, 1).step(&JOB, &one_node), 1.0 + 0.06);
+    }
+
+    #[test]
+    fn parts_of_a_layer_exchange_activations_four_times_a_block() {
+        // 10 blocks · 4 all-reduces of 1 GB: on two neighbours half of it each way.
+        close(layout(1, 2, 1).step(&JOB, &CLUSTER), 2.0 + 0.4);
+        // On four ranks over the network, 1.5 GB each.
+        close(layout(1, 4, 1).step(&JOB, &CLUSTER), 1.0 + 60.0);
+    }
+
+    #[test]
+    fn stages_wait_for_each_other_and_send_little() {
+        // (4 + 3) / 4 of 1 s, and 2 · 7 messages of 0.25 GB.
+        close(layout(1, 1, 4).step(&JOB, &CLUSTER), 1.75 + 3.5);
+        close(layout(1, 1, 2).step(&JOB, &CLUSTER), 2.0 * 1.25 + 10.0 * 0.0025);
+    }
+
+    #[test]
+    fn heads_and_blocks_are_divided_equally() {
+        assert!(layout(1, 4, 5).divides(&JOB));
+        assert!(!layout(1, 8, 1).divides(&JOB) && !layout(1, 1, 4).divides(&JOB));
+    }
+}
