@@ -31,6 +31,18 @@ pub enum Exchange {
     OwnPart = 4,
 }
 
+impl Exchange {
+    fn name(self) -> &'static str {
+        match self {
+            Exchange::Identity => "identity",
+            Exchange::AllReduce => "all_reduce",
+            Exchange::AllGather => "all_gather",
+            Exchange::ReduceScatter => "reduce_scatter",
+            Exchange::OwnPart => "own part",
+        }
+    }
+}
+
 /// Does `forward` with `input` now, and `backward` with the gradient in the backward pass; parts are equal and along `dim`.
 ///
 /// `input` has the same shape on all ranks. The backward pass can be differentiated only once and belongs on the group's thread:
@@ -46,7 +58,7 @@ pub fn exchange(
     backward: Exchange,
     dim: usize,
 ) -> Result<Tensor> {
-    let operation = format!("{forward:?} of {:?} {:?}", input.size(), input.kind());
+    let operation = format!("{} of {:?} {:?} in a layer", forward.name(), input.size(), input.kind());
     let communicates = !matches!(forward, Exchange::Identity | Exchange::OwnPart);
     let call = if communicates { Call::collective } else { Call::local }(group.inner(), operation);
     let _waiting = communicates.then(pace::waiting);

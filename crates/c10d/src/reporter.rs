@@ -304,3 +304,18 @@ fn answer(store: &Store, rank: Rank, now: &RankState, answered: i64) -> Result<i
     }
     Ok(rounds)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_is_in_what_it_waits_for_and_otherwise_in_its_oldest_operation() {
+        let call = |operation: &str| Call { group: "0".to_owned(), number: None, operation: operation.to_owned() };
+        let mut note = Note::default();
+        note.open.extend([(0, call("isend")), (1, call("recv"))]);
+        assert_eq!(note.state(), RankState::In(call("isend")));
+        note.waiting.insert(1);
+        assert_eq!(note.state(), RankState::In(call("recv")));
+    }
+}
