@@ -13,9 +13,11 @@ BIN=$ROOT/target/debug
 
 # What is packed: programs, and programs of tests by package and name.
 PROGRAMS=(lockstep lockstep-agent lockstep-helper lab-01-single-gpu lab-02-toy-model lab-05-collectives lab-06-snapshot-resume
-  lab-07-cifar-resnet lab-07-draw-objects)
-TESTS=(c10d:cuda lockstep:it)
+  lab-07-cifar-resnet lab-07-draw-objects lab-10-nccl)
+TESTS=(c10d:cuda lockstep:it lockstep-gpu:it)
 LARGEST=64 # MiB
+# What an error says where there is no GPU.
+NO_GPU='load CUDA failed|no CUDA device|no GPU|NVIDIA.s driver|NVIDIA driver|cannot train on a GPU|CUDA_ERROR_NO_DEVICE'
 
 usage() {
   cat <<'END'
@@ -63,13 +65,14 @@ pack_programs() {
   [ -e "$HOME_DIR/nvidia/nccl/include/nccl.h" ] || die "this checkout has no headers of NCCL, so its programs would be built without it" "scripts/setup.sh --nccl"
   TREE=$(mktemp -d)
   trap 'rm -rf "$TREE"' EXIT
-  mkdir -p "$TREE/scripts/lib" "$TREE/target/debug" "$TREE/target/tests"
+  mkdir -p "$TREE/scripts/lib" "$TREE/target/debug/deps"
   (cd "$ROOT" && cargo build) >&2
   for file in "${PROGRAMS[@]}"; do strip -o "$TREE/target/debug/$file" "$BIN/$file"; done
   for test in "${TESTS[@]}"; do
     file=$(built_test "${test%:*}" "${test#*:}")
-    strip -o "$TREE/target/tests/${test/:/-}" "$file"
+    strip -o "$TREE/target/debug/${test/:/-}" "$file"
   done
+  strip --strip-unneeded -o "$TREE/target/debug/deps/libsimgpu.so" "$BIN/deps/libsimgpu.so"
   cp "${BASH_SOURCE[0]}" "$TREE/scripts"
   cp "$LIB"/{say,view}.sh "$TREE/scripts/lib"
   (cd "$ROOT" && cp --parents labs/*/*.py "$TREE")
@@ -107,6 +110,9 @@ check() {
   step 120 "lab 07 has the losses of Python's DDP, and its time" beside_python
   step 60 "an NCCL group of one rank" tests c10d-cuda
   step 60 "an NCCL group of two ranks" two_ranks
+  step 60 "the simulated device behaves as documented" simulated_device
+  step 60 "real devices behave as the simulated one" real_device
+  step 60 "lab 10, in one process" lab_10
   step 90 "autocast and gradient scaler have Python's values" tests lockstep-it amp::
   step 60 "batch norm over all ranks" tests lockstep-it batch_norm
 
@@ -121,7 +127,7 @@ step() {
   shift 2
   if [ "$(type -t "$1")" = function ]; then
     # shellcheck disable=SC2163 # the function that it names
-    export -f "$1" ranks tests trained in_work launch
+    export -f "$1" ranks tests trained in_work launch with_nccl
     # shellcheck disable=SC2016 # the other shell expands it
     (export PYTHON BIN WORK ROOT GPUS HOME_DIR LIB && timeout -k 5 "$limit" bash -euo pipefail -c '. "$LIB/say.sh"; . "$LIB/view.sh"; "$@"' _ "$@") >"$log" 2>&1 || rc=$?
   else
@@ -147,8 +153,8 @@ verdict() {
     fi
   elif [ "$1" = 124 ] || [ "$1" = 137 ]; then
     echo "FAILED: no end after $2 s"
-  elif [ "$GPUS" = 0 ] && grep -qiE 'load CUDA failed|no CUDA device|no GPU|NVIDIA driver|cannot train on a GPU' "$3"; then
-    echo "needs a GPU: $(grep -iE 'load CUDA failed|no CUDA device|no GPU|NVIDIA driver|cannot train on a GPU' "$3" | tail -n 1 | cut -c 1-160 | sed 's/^ *//')"
+  elif [ "$GPUS" = 0 ] && grep -qiE "$NO_GPU" "$3"; then
+    echo "needs a GPU: $(grep -iE "$NO_GPU" "$3" | tail -n 1 | cut -c 1-160 | sed 's/^ *//')"
   else
     echo "FAILED: exit code $1: $({ grep -m 1 -E '^(error|.*Error|.*panicked)' "$3" || grep -v '^ *$' "$3" | tail -n 1; } | cut -c 1-160)"
   fi
@@ -239,9 +245,25 @@ two_ranks() {
   "$BIN/lockstep" run --standalone --nproc-per-node=2 "$BIN/lab-05-collectives" --device cuda --results results
 }
 
+# cudarc asks for libnccl.so; PyTorch's wheel has libnccl.so.2.
+with_nccl() {
+  local torch nccl
+  torch=$("$PYTHON" -c 'import torch, os; print(os.path.dirname(torch.__file__))')
+  nccl=$(find "$torch/lib" "$torch"/../nvidia/*/lib -maxdepth 1 -name libnccl.so.2 -print -quit 2>/dev/null) || true
+  mkdir -p "$WORK/libraries"
+  [ -z "$nccl" ] || ln -sf "$(realpath "$nccl")" "$WORK/libraries/libnccl.so"
+  LD_LIBRARY_PATH="$WORK/libraries:$torch/lib:${LD_LIBRARY_PATH:-}" "$@"
+}
+
+simulated_device() { LOCKSTEP_GPU=simulated tests lockstep-gpu-it; }
+
+real_device() { LOCKSTEP_GPU=real with_nccl tests lockstep-gpu-it; }
+
+lab_10() { LOCKSTEP_GPU=real with_nccl "$BIN/lab-10-nccl"; }
+
 # tests PROGRAM [FILTER]
 tests() {
-  local program=$ROOT/target/tests/$1
+  local program=$BIN/$1
   [ -x "$program" ] || { echo "not verified here: $1 is packed by --pack only" && return; }
   "$program" --test-threads 1 --nocapture "${@:2}"
 }

@@ -267,7 +267,7 @@ impl Store {
         Ok(usize::try_from(n).unwrap_or(0))
     }
 
-    /// The names of the keys below this store's prefix, without it. For a TCPStore only.
+    /// The names of the keys below this store's prefix, without it. A FileStore does not support it.
     pub fn list_keys(&self) -> Result<Vec<String>> {
         // SAFETY: the handle outlives the call; `out` may be written.
         let keys =
@@ -275,7 +275,7 @@ impl Store {
         Ok(keys.into_iter().map(|key| String::from_utf8_lossy(&key).into_owned()).collect())
     }
 
-    /// Appends a value to a queue, which is made with its first value. For a TCPStore only.
+    /// Appends a value to a queue, which is made with its first value. A FileStore does not support it.
     pub fn queue_push(&self, key: &str, value: impl AsRef<[u8]>) -> Result<()> {
         self.call("queue_push", key, |store| {
             // SAFETY: handle and bytes outlive the call.
@@ -283,7 +283,7 @@ impl Store {
         })
     }
 
-    /// Takes the first value of a queue. If there is none, it waits for one until [`timeout`](Self::timeout). For a TCPStore only.
+    /// Takes the first value of a queue. If there is none, it waits for one until [`timeout`](Self::timeout). A FileStore does not support it.
     pub fn queue_pop(&self, key: &str) -> Result<Vec<u8>> {
         self.call("queue_pop", key, |store| {
             // SAFETY: handle and bytes outlive the call; `out` may be written.
@@ -291,7 +291,7 @@ impl Store {
         })
     }
 
-    /// The number of values in a queue. For a TCPStore only.
+    /// The number of values in a queue. A FileStore does not support it.
     pub fn queue_len(&self, key: &str) -> Result<usize> {
         let mut n = 0;
         self.call("queue_len", key, |store| {

@@ -121,15 +121,8 @@ mod tests {
     const FAST: Link = Link { latency: 0.0, bandwidth: 100e9 };
     const SLOW: Link = Link { latency: 0.0, bandwidth: 1e9 };
     const CLUSTER: Cluster = Cluster { nodes: 2, per_node: 2, memory: 40e9, inside: FAST, between: SLOW };
-    const JOB: Job = Job {
-        blocks: 10,
-        heads: 12,
-        parameters: 1e9,
-        activations: 1e9,
-        kept: 4e9,
-        compute: 4.0,
-        micro_batches: 4,
-    };
+    const JOB: Job =
+        Job { blocks: 10, heads: 12, parameters: 1e9, activations: 1e9, kept: 4e9, compute: 4.0, micro_batches: 4 };
 
     fn layout(data: usize, tensor: usize, pipeline: usize) -> Layout {
         Layout { data, tensor, pipeline }

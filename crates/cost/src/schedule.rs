@@ -110,7 +110,8 @@ impl Schedule {
             if let Some(&action) = actions.iter().find(|action| !done.insert(**action)) {
                 return Err(ScheduleError::Twice { stage, action });
             }
-            let all = (0..micro_batches).flat_map(|micro_batch| [Action::Forward(micro_batch), Action::Backward(micro_batch)]);
+            let all = (0..micro_batches)
+                .flat_map(|micro_batch| [Action::Forward(micro_batch), Action::Backward(micro_batch)]);
             if let Some(action) = all.into_iter().find(|action| !done.contains(action)) {
                 return Err(ScheduleError::Missing { stage, action });
             }
@@ -189,7 +190,11 @@ impl Schedule {
             Action::Forward(_) => end(stage - 1, action),
             Action::Backward(micro_batch) => {
                 let own = end(stage, Action::Forward(micro_batch))?;
-                if stage + 1 == self.stages.len() { Some(own) } else { end(stage + 1, action).map(|next| next.max(own)) }
+                if stage + 1 == self.stages.len() {
+                    Some(own)
+                } else {
+                    end(stage + 1, action).map(|next| next.max(own))
+                }
             }
         }
     }
@@ -276,8 +281,10 @@ mod tests {
         let fewer = vec![vec![Forward(0), Backward(0)], vec![Forward(0)]];
         assert_eq!(Schedule::new(fewer), Err(ScheduleError::Missing { stage: 1, action: Backward(0) }));
         // Stage 0 waits for B0 before F1; stage 1 waits for F1 before B0.
-        let crossed =
-            vec![vec![Forward(0), Backward(0), Forward(1), Backward(1)], vec![Forward(0), Forward(1), Backward(1), Backward(0)]];
+        let crossed = vec![
+            vec![Forward(0), Backward(0), Forward(1), Backward(1)],
+            vec![Forward(0), Forward(1), Backward(1), Backward(0)],
+        ];
         assert_eq!(Schedule::new(crossed), Err(ScheduleError::Deadlock { stage: 0, action: Backward(0) }));
         let backward_first = vec![vec![Backward(0), Forward(0)]];
         assert_eq!(Schedule::new(backward_first), Err(ScheduleError::Deadlock { stage: 0, action: Backward(0) }));

@@ -124,7 +124,8 @@ fn simulated() -> Result<Loaded> {
         file.write_all(bytes).map_err(|error| failed(name, &error))?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         // SAFETY: an empty library of this crate's build.
-        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| failed(name, &error))?;
+        let library =
+            unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| failed(name, &error))?;
         Ok((library, file))
     });
     Ok(Loaded { kind: Kind::Simulated, _others: others.collect::<Result<_>>()?, nvml: Some(device) })

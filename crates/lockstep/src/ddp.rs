@@ -151,8 +151,18 @@ impl<M> DistributedDataParallel<M> {
         }
         let (reduce_gradients, broadcast_buffers) = (Cell::new(true), Cell::new(true));
         let (options, joining) = (*options, Cell::new(None));
-        let model =
-            Self { module, group, reducer, params, buffers, states, options, reduce_gradients, joining, broadcast_buffers };
+        let model = Self {
+            module,
+            group,
+            reducer,
+            params,
+            buffers,
+            states,
+            options,
+            reduce_gradients,
+            joining,
+            broadcast_buffers,
+        };
         // If a step may leave out parameters, the reducer never changes its bucket layout.
         if options.fixed_buckets && !options.find_unused_parameters {
             model.fix_buckets()?;
@@ -253,8 +263,13 @@ impl<M> DistributedDataParallel<M> {
         let loss = self.zero_loss(); // backward starts with the most recent computation
         self.reducer.prepare_for_backward(&[])?;
         self.reducer.backward(&loss)?;
-        self.params.iter().try_for_each(|param| c10d::clear_grad(&mut param.shallow_clone()))?;
+        self.clear_grads()?;
         self.reducer.rebuild_buckets().map(drop)
+    }
+
+    /// Forgets the gradients of all parameters.
+    pub(crate) fn clear_grads(&self) -> Result<()> {
+        self.params.iter().try_for_each(|param| c10d::clear_grad(&mut param.shallow_clone()))
     }
 }
 

@@ -66,12 +66,8 @@ impl<M> DistributedDataParallel<M> {
     /// # Errors
     /// Those of `body`, after which this rank does not go along. `BadArgument` with `find_unused_parameters`, and on all ranks if
     /// one has no more inputs and `throw_on_early_termination` is set. Any failure of a collective.
-    pub fn join<T, E: From<Error>>(
-        &self,
-        options: &JoinOptions,
-        body: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, E> {
-        let refuse = |why: &str| Err(E::from(Error::bad_argument("join", why).at_rank(self.group().rank())));
+    pub fn join<T, E: From<Error>>(&self, options: &JoinOptions, body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let refuse = |why: &str| Err(E::from(Error::bad_argument("join", why)));
         if self.options.find_unused_parameters {
             return refuse("it does not work with find_unused_parameters");
         }
@@ -116,6 +112,7 @@ impl<M> DistributedDataParallel<M> {
             let _restore = Restore::after(&self.reduce_gradients, reduced);
             let loss = self.pass(source, |_| self.zero_loss())?;
             if reduced {
+                self.clear_grads()?; // backward would add to those of this rank's last step
                 self.reducer.backward(&loss)?;
             }
         }
@@ -141,8 +138,9 @@ impl<M> DistributedDataParallel<M> {
             self.joining.set(Some(Joining { active, ..joining }));
             let first = steps.iter().position(|step| *step == Step::Joined).filter(|_| active > 0);
             if let Some(first) = first.filter(|_| joining.options.throw_on_early_termination) {
-                let detail = format!("rank {first} has no more inputs, and others have: give all ranks the same number");
-                return Err(Error::bad_argument("join", detail).at_rank(self.group().rank()));
+                let detail =
+                    format!("rank {first} has no more inputs, and others have: give all ranks the same number");
+                return Err(Error::bad_argument("join", detail));
             }
         }
         Ok(steps)

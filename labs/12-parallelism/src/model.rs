@@ -152,9 +152,7 @@ impl Transformer {
     pub(crate) fn loss(&self, logits: &Tensor, targets: &Tensor) -> Tensor {
         let (logits, targets) = (logits.flatten(0, 1), targets.flatten(0, 1));
         match &self.tensor {
-            Some(group) => {
-                vocab_parallel_cross_entropy(group, &logits, &targets).unwrap_or_else(|error| raise(error))
-            }
+            Some(group) => vocab_parallel_cross_entropy(group, &logits, &targets).unwrap_or_else(|error| raise(error)),
             None => CrossEntropy { label_smoothing: 0.0 }.loss(&logits, &targets),
         }
     }

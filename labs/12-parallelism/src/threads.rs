@@ -45,7 +45,10 @@ impl Threads {
         };
         let done: Vec<_> = thread::scope(|scope| {
             let threads: Vec<_> = parts.into_iter().map(|part| scope.spawn(|| replica(part))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
         });
         let (mut sum, share) = (0.0, 1.0 / self.replicas as f64);
         for replica in done {

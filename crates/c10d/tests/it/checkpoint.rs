@@ -92,9 +92,13 @@ fn a_panic_inside_is_an_error_in_either_pass() {
 #[test]
 fn another_shape_in_the_backward_pass_is_an_error() {
     let calls = AtomicUsize::new(0);
-    let output = checkpoint(&leaf(0.1), move |x| {
-        if calls.fetch_add(1, Ordering::Relaxed) == 0 { x * 2.0 } else { x.sum(Kind::Float) }
-    });
+    let output =
+        checkpoint(
+            &leaf(0.1),
+            move |x| {
+                if calls.fetch_add(1, Ordering::Relaxed) == 0 { x * 2.0 } else { x.sum(Kind::Float) }
+            },
+        );
     let error = backward(&output.unwrap().sum(Kind::Float)).unwrap_err();
     assert!(error.to_string().contains("returned a tensor of shape"), "{error}");
 }

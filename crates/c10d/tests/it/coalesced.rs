@@ -2,7 +2,7 @@
 
 use super::ranks;
 use crate::common::{options, rank};
-use c10d::{Backend, Fault, P2pOp, ReduceOp};
+use c10d::{Backend, ErrorKind, P2pOp, ReduceOp};
 use tch::{Device, Kind, Tensor};
 
 fn numbered(shape: &[i64], from: i64) -> Tensor {
@@ -116,7 +116,7 @@ fn bitwise_operations_are_for_integers() {
             }
             for kind in [Kind::Float, Kind::Half] {
                 let error = group.all_reduce(&mut Tensor::ones([2], (kind, Device::Cpu)), ReduceOp::BitOr).unwrap_err();
-                assert_eq!(error.fault(), Fault::BadArgument);
+                assert_eq!(error.kind(), ErrorKind::BadArgument);
                 assert!(error.to_string().contains("BitOr is for integers"), "{error}");
             }
             group.barrier().unwrap();
@@ -148,7 +148,7 @@ fn lists_that_do_not_fit_are_refused_before_anything_is_sent() {
         ];
         for (result, named) in refused {
             let error = result.unwrap_err();
-            assert_eq!(error.fault(), Fault::BadArgument);
+            assert_eq!(error.kind(), ErrorKind::BadArgument);
             assert!(error.to_string().contains(named), "{error}");
         }
         assert!(group.batch_isend_irecv(Vec::new()).unwrap().is_empty());

@@ -14,8 +14,8 @@ mod pipeline;
 pub mod tensor;
 
 pub use gradients::average_gradients;
-pub use pipeline::{Activations, Pipeline, PipelineError, StepReport};
 pub use lockstep_cost::{Action, Cluster, Job, Layout, Link, Schedule, ScheduleError, Slot};
+pub use pipeline::{Activations, Pipeline, PipelineError, StepReport};
 pub use tensor::{
     ColumnParallelLinear, ParallelMlp, RowParallelLinear, VocabParallelEmbedding, vocab_parallel_cross_entropy,
 };

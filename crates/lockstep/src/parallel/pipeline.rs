@@ -141,14 +141,17 @@ impl Pipeline {
         loss: impl Fn(usize, &Tensor) -> Tensor,
     ) -> Result<StepReport, PipelineError> {
         let (stage, actions) = (self.group.rank().get(), self.schedule.actions(self.group.rank().get()));
-        let mut step = Step { pipeline: self, begun: Instant::now(), held: HashMap::new(), sent: Vec::new(), losses: Vec::new() };
+        let mut step =
+            Step { pipeline: self, begun: Instant::now(), held: HashMap::new(), sent: Vec::new(), losses: Vec::new() };
         let (mut spans, mut peak) = (Vec::new(), 0);
         for (position, &action) in actions.iter().enumerate() {
             let done = match action {
                 Action::Forward(micro_batch) => step.forward(micro_batch, &input, &forward, &loss),
                 Action::Backward(micro_batch) => step.backward(micro_batch),
             };
-            let done = done.and_then(|span| if position + 1 == actions.len() { step.wait_for_sent().map(|()| span) } else { Ok(span) });
+            let done = done.and_then(|span| {
+                if position + 1 == actions.len() { step.wait_for_sent().map(|()| span) } else { Ok(span) }
+            });
             let (begin, end) = done.map_err(|source| {
                 let (stages, actions) = (self.schedule.stages(), actions.len());
                 PipelineError { stage, stages, action, position, actions, source }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::common::{formula_tensor, ranks, values};
-use c10d::Fault;
+use c10d::ErrorKind;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::{DdpOptions, DistributedDataParallel, JoinOptions};
 use tch::nn::{self, Module, VarStore};
@@ -72,7 +72,7 @@ fn ranks_with_fewer_batches_go_along_and_all_end_with_the_last_ranks_weights() {
                         model.backward(&loss(&output))?;
                         optimizer.step().unwrap();
                     }
-                    c10d::Result::Ok(steps[mine])
+                    Ok::<_, c10d::Error>(steps[mine])
                 });
                 assert_eq!(trained.unwrap(), steps[mine]);
                 weights(&vs)
@@ -97,7 +97,7 @@ fn passes_that_reduce_nothing_may_be_uneven_too() {
                 };
                 if step % 2 == 0 { model.no_sync(pass) } else { pass() }?;
             }
-            c10d::Result::Ok(())
+            Ok::<_, c10d::Error>(())
         });
         joined.unwrap();
         model.group().barrier().unwrap(); // nobody waits in another call
@@ -119,7 +119,7 @@ fn all_ranks_fail_if_one_has_no_more_inputs_where_that_is_asked_for() {
             Ok(())
         });
         let error = joined.unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument);
+        assert_eq!(error.kind(), ErrorKind::BadArgument);
         assert!(error.to_string().contains("rank 1 has no more inputs"), "{error}");
     });
 }
@@ -133,7 +133,7 @@ fn an_error_of_the_loop_ends_the_join_and_a_join_inside_a_join_is_refused() {
         assert_eq!(failed.unwrap_err().to_string(), "no such file");
         let nested: c10d::Result<()> = model.join(&Default::default(), || model.join(&Default::default(), || Ok(())));
         assert!(nested.unwrap_err().to_string().contains("in a join already"));
-        model.join(&Default::default(), || c10d::Result::Ok(())).unwrap();
+        model.join(&Default::default(), || Ok::<_, c10d::Error>(())).unwrap();
     });
 }
 

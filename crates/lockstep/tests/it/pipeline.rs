@@ -104,7 +104,9 @@ fn schedules(stages: usize) -> [Schedule; 2] {
 #[test]
 fn a_pipeline_equals_one_rank_to_1e_10_by_any_schedule_and_recomputed() {
     for world in [1, 2, 3, 4] {
-        for (schedule, recompute) in schedules(world).into_iter().flat_map(|schedule| [(schedule.clone(), false), (schedule, true)]) {
+        for (schedule, recompute) in
+            schedules(world).into_iter().flat_map(|schedule| [(schedule.clone(), false), (schedule, true)])
+        {
             let differences = ranks(world, |group| {
                 let (params, report) = run(&group, schedule.clone(), (Kind::Double, 1, 0), recompute);
                 assert_eq!(report.loss.is_some(), group.rank().get() + 1 == world);
@@ -178,7 +180,8 @@ fn ddp_of_divided_layers_on_a_mesh_equals_one_rank() {
         let vs = store(Kind::Double);
         let fc1 = ColumnParallelLinear::new(&(vs.root() / "fc1"), &weight(0, Kind::Double), None, tensor).unwrap();
         let fc2 = RowParallelLinear::new(&(vs.root() / "fc2"), &weight(1, Kind::Double), None, tensor).unwrap();
-        let ddp = DistributedDataParallel::new(ParallelMlp::new(fc1, fc2), &vs, Rc::clone(data), &DdpOptions::default());
+        let ddp =
+            DistributedDataParallel::new(ParallelMlp::new(fc1, fc2), &vs, Rc::clone(data), &DdpOptions::default());
         let ddp = ddp.unwrap();
         let mine = |all: Tensor| all.chunk(2, 0)[data.rank().get()].shallow_clone();
         let outputs = ddp.forward_with(|block| block.forward(&mine(inputs(Kind::Double)))).unwrap();

@@ -3,10 +3,11 @@
 use std::rc::Rc;
 
 use crate::common::{formula_tensor, ranks};
-use c10d::{Fault, ProcessGroup, Traffic};
+use c10d::{ErrorKind, ProcessGroup, Traffic};
 use lockstep::loss::CrossEntropy;
 use lockstep::parallel::{
-    ColumnParallelLinear, ParallelMlp, RowParallelLinear, VocabParallelEmbedding, mappings, vocab_parallel_cross_entropy,
+    ColumnParallelLinear, ParallelMlp, RowParallelLinear, VocabParallelEmbedding, mappings,
+    vocab_parallel_cross_entropy,
 };
 use tch::nn::VarStore;
 use tch::{Device, Kind, Tensor};
@@ -19,9 +20,14 @@ const TOKENS: [i64; 2] = [12, 2];
 
 /// The whole model's weights: embedding, first layer, second layer, output.
 fn weights(kind: Kind) -> Vec<Tensor> {
-    let shapes: [&[i64]; 6] = [&[VOCABULARY, FEATURES], &[INNER, FEATURES], &[INNER], &[FEATURES, INNER], &[FEATURES], &[
-        VOCABULARY, FEATURES,
-    ]];
+    let shapes: [&[i64]; 6] = [
+        &[VOCABULARY, FEATURES],
+        &[INNER, FEATURES],
+        &[INNER],
+        &[FEATURES, INNER],
+        &[FEATURES],
+        &[VOCABULARY, FEATURES],
+    ];
     let weight = |(salt, shape): (usize, &&[i64])| formula_tensor(shape, salt as i64 + 1, 0.3).to_kind(kind);
     shapes.iter().enumerate().map(weight).collect()
 }
@@ -53,11 +59,8 @@ fn divided(group: &Rc<ProcessGroup>, kind: Kind, by_sequence: bool) -> f64 {
     let embedding = VocabParallelEmbedding::new(&(&root / "embedding"), embedding, group).unwrap();
     let fc1 = ColumnParallelLinear::new(&(&root / "fc1"), weight1, Some(bias1), group).unwrap();
     let fc2 = RowParallelLinear::new(&(&root / "fc2"), weight2, Some(bias2), group).unwrap();
-    let block = if by_sequence {
-        ParallelMlp::new(fc1.gathering(0), fc2.scattering(0))
-    } else {
-        ParallelMlp::new(fc1, fc2)
-    };
+    let block =
+        if by_sequence { ParallelMlp::new(fc1.gathering(0), fc2.scattering(0)) } else { ParallelMlp::new(fc1, fc2) };
     let head = ColumnParallelLinear::new(&(&root / "head"), output, None, group).unwrap();
 
     let embedded = embedding.try_forward(&tokens(0)).unwrap();
@@ -127,8 +130,12 @@ fn a_block_sends_one_all_reduce_each_way_and_by_sequence_a_gather_and_a_scatter(
             let mut vs = VarStore::new(Device::Cpu);
             vs.set_kind(Kind::Double);
             let weights = weights(Kind::Double);
-            let fc1 = |name: &str| ColumnParallelLinear::new(&(vs.root() / name), &weights[1], Some(&weights[2]), &group).unwrap();
-            let fc2 = |name: &str| RowParallelLinear::new(&(vs.root() / name), &weights[3], Some(&weights[4]), &group).unwrap();
+            let fc1 = |name: &str| {
+                ColumnParallelLinear::new(&(vs.root() / name), &weights[1], Some(&weights[2]), &group).unwrap()
+            };
+            let fc2 = |name: &str| {
+                RowParallelLinear::new(&(vs.root() / name), &weights[3], Some(&weights[4]), &group).unwrap()
+            };
             let input = formula_tensor(&[TOKENS[0], TOKENS[1], FEATURES], 9, 1.0).to_kind(Kind::Double);
             let input = input.set_requires_grad(true);
 
@@ -173,8 +180,11 @@ fn refuses_what_cannot_be_divided() {
         let vs = VarStore::new(Device::Cpu);
         let odd = Tensor::zeros([5, 3], (Kind::Float, Device::Cpu));
         let error = VocabParallelEmbedding::new(&vs.root(), &odd, &group).unwrap_err();
-        assert_eq!(error.fault(), Fault::BadArgument);
-        assert!(error.to_string().contains("dimension 0 of a weight of shape [5, 3] cannot be divided into 2"), "{error}");
+        assert_eq!(error.kind(), ErrorKind::BadArgument);
+        assert!(
+            error.to_string().contains("dimension 0 of a weight of shape [5, 3] cannot be divided into 2"),
+            "{error}"
+        );
         let error = mappings::reduce_scatter(&group, &odd, 0).unwrap_err();
         assert!(error.to_string().contains("cannot be divided into 2 equal parts"), "{error}");
         let error = mappings::all_gather(&group, &odd, 2).unwrap_err();

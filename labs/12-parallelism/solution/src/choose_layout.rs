@@ -16,8 +16,7 @@ pub fn choose_layout(job: &Job, cluster: &Cluster) -> Option<Layout> {
     for data in 1..=ranks {
         for tensor in 1..=ranks / data {
             let layout = Layout { data, tensor, pipeline: ranks / data / tensor };
-            let fits =
-                layout.ranks() == ranks && layout.divides(job) && layout.memory(job) <= cluster.memory;
+            let fits = layout.ranks() == ranks && layout.divides(job) && layout.memory(job) <= cluster.memory;
             if fits && best.is_none_or(|best| layout.step(job, cluster) < best.step(job, cluster)) {
                 best = Some(layout);
             }
