@@ -22,6 +22,7 @@ use lockstep::rng::seed_step;
 use lockstep::sampler::DistributedSampler;
 use lockstep::snapshot::{Run, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, exit, init_process_group};
+use tch::Device;
 use tch::nn::{ModuleT, Path, SequentialT, VarStore, linear, seq_t};
 
 use points::Spirals;
@@ -85,8 +86,9 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     // ANCHOR_END: share
 
     tch::manual_seed(args.seed as i64);
-    let vs = VarStore::new(device);
+    let mut vs = VarStore::new(Device::Cpu);
     let net = network(&vs.root());
+    vs.set_device(device);
     let options = SgdOptions { lr: args.lr, momentum: 0.9, ..Default::default() };
     let mut optimizer = Sgd::new(named_parameters(&vs), options)?;
     // ANCHOR: wrap

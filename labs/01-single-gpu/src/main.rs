@@ -68,8 +68,9 @@ impl Trainer {
     fn new(args: &Args) -> Result<Self> {
         let device = args.device.pick(LocalRank::new(0), WorldSize::ONE)?;
         tch::manual_seed(args.seed as i64);
-        let vs = VarStore::new(device);
+        let mut vs = VarStore::new(Device::Cpu);
         let model = nn::linear(vs.root(), Toy::FEATURES as i64, 1, Default::default());
+        vs.set_device(device);
         let optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: args.lr, ..Default::default() })?;
         let data = Arc::new(Toy::new(args.seed, Toy::TUTORIAL_LEN));
         let sampler = Arc::new(RandomSampler::new(data.len()).seed(args.seed));

@@ -20,6 +20,7 @@ use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::DistributedSampler;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group, spawn};
 use serde::{Deserialize, Serialize};
+use tch::Device;
 use tch::nn::VarStore;
 
 /// Train MNIST on several processes of one machine
@@ -74,8 +75,9 @@ fn train(env: &LaunchEnv, args: Args) -> Result<()> {
     let (train_set, test_set) = mnist_or_drawn(args.data.as_deref(), args.seed, train_digits, test_digits)?;
 
     tch::manual_seed(args.seed as i64);
-    let vs = VarStore::new(device);
+    let mut vs = VarStore::new(Device::Cpu);
     let net = ConvNet::new(&vs.root());
+    vs.set_device(device);
     let options = SgdOptions { lr: args.lr, momentum: 0.9, ..Default::default() };
     let mut optimizer = Sgd::new(named_parameters(&vs), options)?;
     let model = DistributedDataParallel::new(net, &vs, group, &DdpOptions::default())?;

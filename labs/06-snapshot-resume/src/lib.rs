@@ -18,6 +18,7 @@ use lockstep::rng::seed_step;
 use lockstep::sampler::DistributedSampler;
 use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint};
+use tch::Device;
 use tch::nn::VarStore;
 
 pub use args::Args;
@@ -35,8 +36,9 @@ pub fn train(env: &LaunchEnv, group: ProcessGroup, args: &Args) -> Result<VarSto
     let data = train_set.fingerprint()?;
 
     tch::manual_seed(args.seed as i64);
-    let vs = VarStore::new(device);
+    let mut vs = VarStore::new(Device::Cpu);
     let net = args.model.build(&vs.root());
+    vs.set_device(device);
     let options = SgdOptions { lr: args.lr, momentum: 0.9, ..Default::default() };
     let mut optimizer = Sgd::new(named_parameters(&vs), options)?;
     let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };

@@ -25,6 +25,7 @@ use lockstep::sampler::{DistributedSampler, Sampler};
 use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, exit, init_process_group};
 use lockstep_vision::{Normalize, Pictures, Pipeline, RandomCrop, RandomHorizontalFlip, Transformed, cifar_or_drawn};
+use tch::Device;
 use tch::nn::VarStore;
 
 fn main() -> ExitCode {
@@ -54,10 +55,11 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
 
     // ANCHOR: model
     tch::manual_seed(args.random_seed as i64);
-    let vs = VarStore::new(device);
+    let mut vs = VarStore::new(Device::Cpu);
     let norm = if args.sync_batch_norm { Norm::Sync(Rc::clone(&group)) } else { Norm::Batch };
     let options = ResNetOptions { width: args.width, norm, ..ResNetOptions::new(classes as i64) };
     let net = ResNet::new(&vs.root(), Depth::Eighteen, &options);
+    vs.set_device(device);
     let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
     let model = DistributedDataParallel::new(net, &vs, group, &fixed)?;
     // ANCHOR_END: model

@@ -26,6 +26,7 @@ use lockstep::sampler::DistributedSampler;
 use lockstep::snapshot::{Run, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
 use lockstep_vision::{AutoAugment, Normalize, Pipeline, Resize, Transformed, houses_or_drawn};
+use tch::Device;
 use tch::nn::VarStore;
 
 fn main() -> ExitCode {
@@ -59,10 +60,11 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
 
     // ANCHOR: model
     tch::manual_seed(args.seed as i64);
-    let mut vs = VarStore::new(device);
+    let mut vs = VarStore::new(Device::Cpu);
     let norm = if args.sync_batch_norm { Norm::Sync(Rc::clone(&group)) } else { Norm::Batch };
     let options = ResNetOptions { classes: classes.len() as i64, width: args.width, head: Head::TwoLayers, norm };
     let net = ResNet::new(&vs.root(), Depth::ThirtyFour, &options);
+    vs.set_device(device);
     let parameters = count_trainable(&vs);
     if let Some(file) = args.pretrained.as_ref().filter(|_| env.rank.is_zero()) {
         // The head is new. The other ranks get all weights from this one when DDP is created.

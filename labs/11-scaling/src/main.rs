@@ -24,7 +24,7 @@ use lockstep::metrics::Evaluation;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::DistributedSampler;
 use lockstep::{DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
-use tch::Tensor;
+use tch::{Device, Tensor};
 use tch::nn::{self, ModuleT, VarStore};
 
 fn main() -> ExitCode {
@@ -48,8 +48,9 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let (train_set, _) = mnist_or_drawn(args.data.as_deref(), args.seed, args.samples.get(), 1)?;
 
     tch::manual_seed(args.seed as i64);
-    let vs = VarStore::new(device);
+    let mut vs = VarStore::new(Device::Cpu);
     let net = net(&vs.root(), args.width);
+    vs.set_device(device);
     let model = DistributedDataParallel::new(net, &vs, Rc::clone(&group), &args.ddp())?;
     let compression = args.compression().map(|how| CompressedAverage::new(Rc::clone(&group), &vs, how, args.seed));
     let mut compression = compression.transpose()?;

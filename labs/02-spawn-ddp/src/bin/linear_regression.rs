@@ -14,7 +14,7 @@ use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::DistributedSampler;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, exit, init_process_group, spawn};
 use serde::{Deserialize, Serialize};
-use tch::Reduction;
+use tch::{Device, Reduction};
 use tch::nn::{self, VarStore};
 
 /// Fit a line on several processes
@@ -60,8 +60,9 @@ fn train(env: &LaunchEnv, args: Args) -> Result<()> {
     let loader = DataLoader::new(data.clone(), Arc::clone(&sampler), batch_size)?;
 
     tch::manual_seed(args.seed as i64);
-    let vs = VarStore::new(device);
+    let mut vs = VarStore::new(Device::Cpu);
     let line = nn::linear(vs.root(), 3, 1, Default::default());
+    vs.set_device(device);
     let mut optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: args.lr, ..Default::default() })?;
     let model = DistributedDataParallel::new(line, &vs, group, &DdpOptions::default())?;
     let report = Reporter::new(env, device)?;

@@ -13,7 +13,7 @@ use lockstep::models::ToyModel;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, exit, init_process_group, spawn};
 use tch::nn::VarStore;
-use tch::{Kind, Reduction, Tensor};
+use tch::{Device, Kind, Reduction, Tensor};
 
 /// Run one DDP step of a toy model on several processes
 #[derive(Parser)]
@@ -41,8 +41,10 @@ fn demo_basic(env: &LaunchEnv, device: DeviceChoice) -> Result<()> {
 
     // Each rank starts with different weights and data. The constructor replaces the weights by rank 0's.
     tch::manual_seed(env.rank.get() as i64);
-    let vs = VarStore::new(device);
-    let model = DistributedDataParallel::new(ToyModel::new(&vs.root()), &vs, group, &DdpOptions::default())?;
+    let mut vs = VarStore::new(Device::Cpu);
+    let net = ToyModel::new(&vs.root());
+    vs.set_device(device);
+    let model = DistributedDataParallel::new(net, &vs, group, &DdpOptions::default())?;
     let mut optimizer = Sgd::new(named_parameters(&vs), SgdOptions::default())?;
 
     optimizer.zero_grad();

@@ -13,7 +13,7 @@ use lockstep::loader::DataLoader;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::DistributedSampler;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, exit, init_process_group};
-use tch::Reduction;
+use tch::{Device, Reduction};
 use tch::nn::{self, VarStore};
 
 /// Fit a line on the ranks that a launcher starts: lockstep run --standalone --nproc-per-node=2 PROGRAM
@@ -56,8 +56,9 @@ fn train(env: &LaunchEnv, args: Args) -> Result<()> {
     let loader = DataLoader::new(data.clone(), Arc::clone(&sampler), batch_size)?;
 
     tch::manual_seed(args.seed as i64);
-    let vs = VarStore::new(device);
+    let mut vs = VarStore::new(Device::Cpu);
     let line = nn::linear(vs.root(), 3, 1, Default::default());
+    vs.set_device(device);
     let mut optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: args.lr, ..Default::default() })?;
     let model = DistributedDataParallel::new(line, &vs, group, &DdpOptions::default())?;
     let report = Reporter::new(env, device)?;
