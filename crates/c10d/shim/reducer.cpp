@@ -239,6 +239,14 @@ Status lc_reducer_bucket_numels(ReducerHandle* reducer, int64_t* numels, size_t 
   });
 }
 
+// The memory of a bucket's flat gradient; null if there is no bucket of this number.
+Status lc_reducer_bucket_storage(ReducerHandle* reducer, size_t bucket, StorageHandle** out, uint64_t* id) noexcept {
+  return guard([&] {
+    const auto buckets = reducer->reducer->get_grad_buckets(/*return_zero_tensors=*/false);
+    *out = bucket < buckets.size() ? to_storage(buckets[bucket].getBuffer(), id) : nullptr;
+  });
+}
+
 Status lc_verify_params(GroupHandle* group, const at::Tensor* const* params, size_t n) noexcept {
   return guard([&] {
     const CallerWaits hint;

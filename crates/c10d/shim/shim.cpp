@@ -8,6 +8,7 @@
 #include "gloo_events.cpp"
 #include "group.cpp"
 #include "guarded.cpp"
+#include "hooks.cpp"
 #include "optim.cpp"
 #include "process.cpp"
 #include "reducer.cpp"

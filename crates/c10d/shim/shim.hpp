@@ -85,6 +85,16 @@ struct WorkHandle {
   c10::intrusive_ptr<c10d::Work> work;
 };
 
+// The memory of tensors, which it does not keep alive.
+struct StorageHandle {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+};
+
+inline StorageHandle* to_storage(const at::Tensor& tensor, uint64_t* id) {
+  *id = reinterpret_cast<uint64_t>(tensor.storage().unsafeGetStorageImpl());
+  return new StorageHandle{tensor.storage().getWeakStorageImpl()};
+}
+
 // Byte strings that belong to the caller: lc_blobs_free.
 struct Blobs {
   std::vector<std::vector<uint8_t>> items;

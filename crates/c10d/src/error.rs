@@ -103,6 +103,14 @@ impl Error {
         Self::with_kind(ErrorKind::BadArgument, operation, detail)
     }
 
+    /// A failure of libtorch in code that builds on this crate.
+    pub fn of_torch(operation: impl Into<String>, error: &tch::TchError) -> Self {
+        let text = error.to_string();
+        // What follows is where in libtorch.
+        let message = text.split("\nException raised from").next().unwrap_or(&text).to_owned();
+        Self::new(operation, Exception { kind: Kind::Other, message })
+    }
+
     pub(crate) fn with_kind(kind: ErrorKind, operation: impl Into<String>, detail: impl Into<String>) -> Self {
         let detail = detail.into().trim().trim_end_matches('.').to_owned();
         let operation = operation.into();

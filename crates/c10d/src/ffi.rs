@@ -88,7 +88,7 @@ macro_rules! opaque {
         }
     )*};
 }
-opaque!(StoreHandle, BackendHandle, GroupHandle, ArrivalsHandle, WorkHandle, ReducerHandle, Blobs);
+opaque!(StoreHandle, BackendHandle, GroupHandle, ArrivalsHandle, WorkHandle, ReducerHandle, StorageHandle, Blobs);
 
 /// `shim::MemberConfig`.
 #[repr(C)]
@@ -174,6 +174,12 @@ pub(crate) struct TensorFacts {
     pub(crate) numel: i64,
     pub(crate) address: u64,
 }
+
+/// The functions of Rust that `shim/hooks.cpp` calls.
+pub(crate) type PackCall = unsafe extern "C" fn(*const C_tensor, *mut *mut c_void, *mut c_char, usize) -> bool;
+pub(crate) type UnpackCall = unsafe extern "C" fn(*const c_void, *mut c_char, usize) -> *mut C_tensor;
+pub(crate) type HookCall = unsafe extern "C" fn(*const c_void, *mut c_char, usize) -> bool;
+pub(crate) type FreeCall = unsafe extern "C" fn(*mut c_void);
 
 /// Pointers to tensors that stay borrowed during the call.
 pub(crate) fn pointers(tensors: &[Tensor]) -> Vec<TensorPtr> {
@@ -462,6 +468,12 @@ unsafe extern "C" {
         capacity: usize,
         n: *mut usize,
     ) -> Status;
+    pub(crate) fn lc_reducer_bucket_storage(
+        reducer: *mut ReducerHandle,
+        bucket: usize,
+        out: *mut *mut StorageHandle,
+        id: *mut u64,
+    ) -> Status;
     pub(crate) fn lc_verify_params(group: *mut GroupHandle, params: *const TensorPtr, n: usize) -> Status;
     pub(crate) fn lc_broadcast_coalesced(
         group: *mut GroupHandle,
@@ -496,6 +508,14 @@ unsafe extern "C" {
     pub(crate) fn lc_backward(loss: TensorPtr) -> Status;
     pub(crate) fn lc_grad_enabled() -> bool;
     pub(crate) fn lc_grad_to_none(tensor: TensorPtr) -> Status;
+    pub(crate) fn lc_grad_add(tensor: TensorPtr, grad: TensorPtr) -> Status;
+    pub(crate) fn lc_saved_tensors_init(pack: PackCall, unpack: UnpackCall, free: FreeCall) -> Status;
+    pub(crate) fn lc_saved_tensors_hook(on: bool) -> bool;
+    pub(crate) fn lc_gradient_hook(tensor: TensorPtr, call: HookCall, free: FreeCall, data: *mut c_void) -> Status;
+
+    pub(crate) fn lc_storage_of(tensor: TensorPtr, out: *mut *mut StorageHandle, id: *mut u64) -> Status;
+    pub(crate) fn lc_storage_bytes(handle: *const StorageHandle) -> u64;
+    pub(crate) fn lc_storage_free(handle: *mut StorageHandle);
 
     pub(crate) fn lc_fused_sgd(
         params: *const TensorPtr,

@@ -18,6 +18,8 @@
 //! | `operation` | libtorch's handle of an operation, and how long its group lives |
 //! | `work` | [`Work`]: an operation in progress, which owns its tensors |
 //! | `reducer` | [`Reducer`]: gradient buckets for DDP |
+//! | `hooks` | [`with_saved_tensors`], [`on_gradient`]: what autograd tells to Rust |
+//! | `storage` | [`Storage`]: the memory of a tensor, and whether it is freed |
 //! | `floats` | [`Floats`]: a tensor that is written in its own memory |
 //! | `amp` | [`autocast`], [`unscale`]: mixed precision |
 //! | `fused` | [`fused_sgd`], [`fused_adam`]: libtorch's optimizer kernels |
@@ -41,6 +43,7 @@ mod ffi;
 mod floats;
 mod fused;
 mod group;
+mod hooks;
 mod in_use;
 mod nccl;
 mod operation;
@@ -52,6 +55,7 @@ mod rank;
 mod reducer;
 mod reporter;
 mod sizes;
+mod storage;
 mod store;
 mod sync_batch_norm;
 mod tensors;
@@ -67,6 +71,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use floats::Floats;
 pub use fused::{AdamTensors, FusedAdam, FusedSgd, fused_adam, fused_sgd};
 pub use group::{ProcessGroup, Traffic};
+pub use hooks::{Pack, Unpack, add_grad, on_gradient, with_saved_tensors};
 pub use lockstep_contract::desync_report::{Call, RankState};
 pub use options::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions};
 pub use own_thread::OwnThread;
@@ -75,6 +80,7 @@ pub use reducer::{
     BucketTime, CommHook, Reducer, ReducerOptions, backward, broadcast_coalesced, bucket_assignment, clear_grad,
     grad_enabled, verify_params,
 };
+pub use storage::{Storage, storage_bytes};
 pub use store::{DEFAULT_STORE_TIMEOUT, Store, TcpStoreOptions};
 pub use sync_batch_norm::{SyncBatchNorm, sync_batch_norm};
 pub use work::{Receiving, Work};

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{self, Bytes, ReducerHandle, Status, pointers};
 use crate::tensors::check_dense;
 use crate::work::Call;
-use crate::{ProcessGroup, Rank, pace};
+use crate::{ProcessGroup, Rank, Storage, pace};
 
 /// Built-in ways to communicate a bucket; the numbers are c10d's (default_comm_hooks.hpp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,6 +184,21 @@ impl Reducer {
             unsafe { ffi::lc_reducer_bucket_numels(self.handle.as_ptr(), list, capacity, n) }
         })?;
         Ok(numels.into_iter().map(|numel| usize::try_from(numel).unwrap_or(0)).collect())
+    }
+
+    /// The memory of the buckets. With `gradient_as_bucket_view` the gradients lie in it.
+    pub fn bucket_storages(&self) -> Result<Vec<Storage>> {
+        let mut storages = Vec::new();
+        loop {
+            // SAFETY: the handle is alive as long as self; both values may be written.
+            let found = Storage::made(|handle, id| unsafe {
+                ffi::lc_reducer_bucket_storage(self.handle.as_ptr(), storages.len(), handle, id)
+            });
+            match found.map_err(|exception| Error::new("list buckets", exception))? {
+                Some(storage) => storages.push(storage),
+                None => return Ok(storages),
+            }
+        }
     }
 
     /// The group over which gradients are reduced.

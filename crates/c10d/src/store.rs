@@ -267,7 +267,7 @@ impl Store {
         Ok(usize::try_from(n).unwrap_or(0))
     }
 
-    /// The names of the keys below this store's prefix, without it. A FileStore does not support it.
+    /// The names of the keys below this store's prefix, without it.
     pub fn list_keys(&self) -> Result<Vec<String>> {
         // SAFETY: the handle outlives the call; `out` may be written.
         let keys =
