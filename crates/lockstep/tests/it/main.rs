@@ -13,6 +13,7 @@ mod data_digits;
 mod data_real_mnist;
 mod ddp;
 mod ddp_golden;
+mod fully_shard;
 mod init_method;
 mod join;
 mod loader;
