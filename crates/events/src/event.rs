@@ -59,6 +59,8 @@ pub enum Event {
         waited: Vec<f64>,
         message: String,
     },
+    /// The memory of this rank by kind, counted, and what it has passed to its group's operations so far.
+    Memory { parameters: u64, gradients: u64, optimizer: u64, activations: u64, buckets: u64, sent: u64 },
     /// The process is about to exit.
     Exit { code: i32 },
     /// An event of a newer version, whose kind this version does not know. Only read, never written.
@@ -94,14 +96,28 @@ impl Event {
             Event::Collective { .. } => "collective",
             Event::Fault { .. } => "fault",
             Event::Late { .. } => "late",
+            Event::Memory { .. } => "memory",
             Event::Exit { .. } => "exit",
             Event::Other { kind, .. } => kind,
         }
     }
 }
 
-pub(crate) const KINDS: [&str; 12] =
-    ["start", "group", "epoch", "step", "eval", "samples", "snapshot", "resume", "collective", "fault", "late", "exit"];
+pub(crate) const KINDS: [&str; 13] = [
+    "start",
+    "group",
+    "epoch",
+    "step",
+    "eval",
+    "samples",
+    "snapshot",
+    "resume",
+    "collective",
+    "fault",
+    "late",
+    "memory",
+    "exit",
+];
 
 #[derive(Deserialize)]
 struct Head {

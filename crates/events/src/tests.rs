@@ -28,6 +28,7 @@ fn one_of_each() -> Vec<Event> {
             waited: vec![4.5, 5.0, 0.0],
             message: text(),
         },
+        Event::Memory { parameters: 1, gradients: 2, optimizer: 3, activations: 4, buckets: 5, sent: 6 },
         Event::Exit { code: -9 },
     ]
 }

@@ -19,6 +19,7 @@ mod join;
 pub mod loader;
 pub mod loss;
 pub mod measure;
+pub mod memory;
 mod mesh;
 pub mod metrics;
 pub mod models;

@@ -14,6 +14,7 @@ use tch::Device;
 
 use crate::events::{Event, EventSink};
 use crate::loader::{DataLoader, Position};
+use crate::memory::MemoryBytes;
 use crate::metrics::Evaluation;
 use crate::progress::{self, Progress, Tag};
 use crate::sampler::Sampler;
@@ -141,6 +142,13 @@ impl Reporter {
     /// of all ranks together. No event contains that rate, since it differs from run to run.
     pub fn trained_in(&self, epoch: u64, all: &Evaluation, time: Duration) {
         self.say_once(progress::speed_line(epoch, all, time));
+    }
+
+    /// The memory of this rank by kind; every rank prints its own.
+    pub fn memory(&self, bytes: &MemoryBytes) {
+        self.say(format!("memory {bytes}"));
+        let MemoryBytes { parameters, gradients, optimizer, activations, buckets, sent } = *bytes;
+        self.emit(&Event::Memory { parameters, gradients, optimizer, activations, buckets, sent });
     }
 
     fn emit_eval(&self, epoch: u64, all: &Evaluation) {

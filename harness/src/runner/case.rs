@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::memory;
 use super::scenario::Scenario;
 use super::suite_runner::ScenarioOutcome;
 use crate::checks::counted;
@@ -23,7 +24,7 @@ pub(crate) fn case(outcome: &ScenarioOutcome, replay: Option<String>, seed: Opti
         seed,
         replay,
         timeline: seen.map(|seen| seen.timeline.clone()),
-        tables: Vec::new(),
+        tables: seen.and_then(|seen| memory::table(&seen.events)).into_iter().collect(),
         log: lines[lines.len().saturating_sub(LINES)..].to_vec(),
     }
 }

@@ -10,6 +10,7 @@ mod command;
 pub(crate) mod expectations;
 pub(crate) mod job_run;
 pub(crate) mod library;
+mod memory;
 pub(crate) mod scenario;
 mod suite_runner;
 

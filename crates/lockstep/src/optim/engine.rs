@@ -68,6 +68,12 @@ pub trait Optimizer {
     /// As [`state_dict`](Self::state_dict).
     fn shared_state(&self) -> Result<State>;
 
+    /// The bytes of the state tensors that this rank keeps, without its counts of steps.
+    fn state_bytes(&self) -> u64 {
+        let tensors = self.shared_state().map(|state| state.tensors()).unwrap_or_default();
+        c10d::storage_bytes(tensors.iter().map(|(_, tensor)| tensor))
+    }
+
     /// Loads a saved state: options (including the learning rates of each group), step counts and tensors.
     ///
     /// As in PyTorch, the saved options replace those given to the constructor. Parameters are matched by name within their

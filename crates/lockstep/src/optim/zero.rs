@@ -211,6 +211,10 @@ impl<R: Rule> Optimizer for ZeroRedundancyOptimizer<R> {
         self.own.set_group_lr(group, lr)
     }
 
+    fn state_bytes(&self) -> u64 {
+        self.own.state_bytes()
+    }
+
     /// The consolidated state.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ mod init_method;
 mod join;
 mod loader;
 mod loader_workers;
+mod memory;
 mod mesh;
 mod object_collectives;
 mod optim;
