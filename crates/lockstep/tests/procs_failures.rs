@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)] // a test may
 
 mod program;
+mod sharded;
 mod soak;
 
 use std::process::{Command, ExitCode, Output};
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
             ("ranks_that_cannot_share_memory_use_gloo_and_their_events_say_why", chooses),
             ("survivors_name_the_lost_rank_at_a_few_moments", survive_a_few),
             ("soak_at_200_moments", soak),
+            ("a_sharded_run_ends_with_the_same_bits_when_ranks_are_killed", sharded::ends_with_the_same_bits),
             ("a_lost_store_host_is_named_by_address", names_the_store),
             ("a_stopped_store_host_does_not_hold_the_others_beyond_their_deadline", survives_a_stopped_host),
             ("a_rank_that_never_starts_is_named_when_the_others_give_up", names_who_never_came),
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
 fn case(name: &str) -> anyhow::Result<()> {
     match name {
         "spawned" => Ok(spawn(WORLD, &"killed".to_owned(), |env, fault| work(env, &fault))?),
+        sharded::CASE => sharded::work(&LaunchEnv::from_env()?),
         _ => match name.split_once(' ') {
             Some((soak::CASE, seed)) => soak::work(&LaunchEnv::from_env()?, seed),
             _ => work(&LaunchEnv::from_env()?, name),

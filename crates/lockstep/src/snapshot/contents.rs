@@ -4,13 +4,14 @@
 //!
 //! [`super::file`] interprets the header.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::error::{BadSnapshot, SnapshotError};
-use super::file::{self, Checksum, Header};
+use super::file::{self, Checksum, Header, LENGTH};
 use super::meta::{Meta, Snapshot};
 use super::source;
 use super::tensor_view::kind;
@@ -126,16 +127,42 @@ impl Contents {
         Header::parse(&self.header)?.meta()
     }
 
+    /// The program's own state.
+    pub(super) fn extra(&self) -> Result<Option<String>, BadSnapshot> {
+        Ok(Header::parse(&self.header)?.extra())
+    }
+
+    /// The checksum that the header has.
+    pub(super) fn checksum(&self) -> Option<String> {
+        file::identity(self.header.get(LENGTH..).unwrap_or_default()).0
+    }
+
+    /// Writes the checksum to the header, as a file has it.
+    pub(super) fn sealed(mut self) -> io::Result<Self> {
+        let (place, digits) = self.pieces(|_| Ok(()))?.digits();
+        self.header[place..place + digits.len()].copy_from_slice(digits.as_bytes());
+        Ok(self)
+    }
+
+    /// The tensors with their names in the file; they share the memory of these.
+    pub(super) fn named(&self) -> Result<Vec<(String, Tensor)>, BadSnapshot> {
+        let header = Header::parse(&self.header)?;
+        let named = header.tensors().zip(&self.tensors).map(|((name, info), bytes)| {
+            let kind = kind(info.dtype);
+            let kind = kind.ok_or_else(|| BadSnapshot::NotOurs(format!("{name} has the dtype {:?}", info.dtype)))?;
+            let size: Vec<i64> = info.shape.iter().map(|&size| size as i64).collect();
+            let tensor = bytes.f_view_dtype(kind).and_then(|flat| flat.f_view(&*size)).map_err(file::not_ours)?;
+            Ok((name, tensor))
+        });
+        named.collect()
+    }
+
     /// The snapshot, with tensors that share the memory of these.
     pub(super) fn snapshot(&self) -> Result<Snapshot, BadSnapshot> {
         let header = Header::parse(&self.header)?;
         let meta = header.meta()?;
         let (mut model, mut optimizer) = (BTreeMap::new(), Vec::new());
-        for ((name, info), bytes) in header.tensors().zip(&self.tensors) {
-            let kind = kind(info.dtype);
-            let kind = kind.ok_or_else(|| BadSnapshot::NotOurs(format!("{name} has the dtype {:?}", info.dtype)))?;
-            let size: Vec<i64> = info.shape.iter().map(|&size| size as i64).collect();
-            let tensor = bytes.f_view_dtype(kind).and_then(|flat| flat.f_view(&*size)).map_err(file::not_ours)?;
+        for (name, tensor) in self.named()? {
             match name.split_once('.') {
                 Some(("model", name)) => drop(model.insert(name.to_owned(), tensor)),
                 Some(("optimizer", name)) => optimizer.push((name.to_owned(), tensor)),
@@ -144,6 +171,12 @@ impl Contents {
         }
         Ok(Snapshot { meta, model, optimizer, extra: header.extra() })
     }
+}
+
+/// Sorts tensors, which have their names in the file, as the file has them: wide elements first, so that each begins at a multiple of
+/// its width.
+pub(super) fn sort(tensors: &mut [(String, Tensor)]) {
+    tensors.sort_by_cached_key(|(name, tensor)| (Reverse(tensor.kind().elt_size_in_bytes()), name.clone()));
 }
 
 /// The bytes of a tensor as a one-dimensional tensor on the CPU.

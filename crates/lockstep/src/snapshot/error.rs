@@ -107,6 +107,14 @@ pub enum SnapshotError {
         /// The system's reason.
         source: io::Error,
     },
+    /// A rank could not write its part, or rank 0 the index.
+    #[error("rank {rank} failed to save its part of the snapshot: {why}")]
+    Part {
+        /// The rank that failed.
+        rank: Rank,
+        /// Its reason.
+        why: String,
+    },
     /// The writer thread panicked: a bug.
     #[error("the thread that writes the snapshot {} panicked: {message}", path.display())]
     Panic {
@@ -170,6 +178,14 @@ pub enum BadSnapshot {
     /// It was not written by this module, or its header is damaged.
     #[error("it is no snapshot, or its header is damaged: {0}")]
     NotOurs(String),
+    /// It is an index, and a file that it lists is bad.
+    #[error("its part {file} is bad: {why}")]
+    Part {
+        /// The file, in the same folder.
+        file: String,
+        /// What is wrong with it.
+        why: Box<BadSnapshot>,
+    },
     /// It is complete, but in another version of the format.
     #[error("it has schema {found:?}, and this program reads {here}; use the program that wrote it, or another folder")]
     Schema {

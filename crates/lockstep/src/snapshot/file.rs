@@ -33,7 +33,12 @@ pub(super) struct Header(Metadata);
 impl Header {
     /// Parses `start`, the length and the header.
     pub(super) fn parse(start: &[u8]) -> Result<Self, BadSnapshot> {
-        serde_json::from_slice(start.get(LENGTH..).unwrap_or_default()).map(Header).map_err(not_ours)
+        Self::of_json(start.get(LENGTH..).unwrap_or_default())
+    }
+
+    /// Parses the header without its length.
+    pub(super) fn of_json(header: &[u8]) -> Result<Self, BadSnapshot> {
+        serde_json::from_slice(header).map(Header).map_err(not_ours)
     }
 
     /// The names of all tensors, in the order of their bytes, with their shapes.
@@ -214,6 +219,7 @@ mod tests {
             optimizer,
             jobs: Vec::new(),
             attempt: None,
+            sharded: None,
         }
     }
 

@@ -114,6 +114,7 @@ mod tests {
             optimizer: StateMeta { groups: Vec::new() },
             jobs: Vec::new(),
             attempt: None,
+            sharded: None,
         }
     }
 

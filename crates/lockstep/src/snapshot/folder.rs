@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::contents::Contents;
 use super::error::BadSnapshot;
 use super::meta::Meta;
-use super::source;
+use super::{parts, source};
 use crate::loader::Position;
 
 const PREFIX: &str = "snapshot-";
@@ -69,7 +69,7 @@ pub(super) fn make(folder: &Path) -> io::Result<()> {
 
 /// Reads and checks the file at `path`.
 pub(super) fn read(path: &Path) -> Result<Good, BadSnapshot> {
-    let contents = source::contents(path)?;
+    let contents = parts::read(path)?;
     Ok(Good { path: path.to_owned(), meta: contents.meta()?, contents })
 }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::fence::Attempt;
+use super::parts::Sharded;
 use crate::loader::Position;
 use crate::optim::StateMeta;
 
@@ -31,6 +32,9 @@ pub struct Meta {
     /// Which start of the scheduler's job saved it; `None` without a scheduler that counts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<Attempt>,
+    /// What this file is of a sharded snapshot; `None` if it has everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharded: Option<Sharded>,
 }
 
 /// Everything that determines the order of the data, and so the meaning of a position.

@@ -23,6 +23,9 @@
 //! newest good snapshot is read where it is and sent to all, so that all ranks resume from the same one, or none does. This
 //! also works if each node has its own disk and the job was requeued in another order.
 //!
+//! **Sharded** ([`Snapshots::save_sharded`]): a fully sharded model has a file of each rank, with its parts of the tensors, and an
+//! index, which has the name of a snapshot and is written last.
+//!
 //! **Signals** ([`Snapshots::save_if`]): SIGUSR1 asks for a snapshot after the next step, SIGUSR2 for one and the end of the run. It is
 //! enough that one rank receives them; all ranks act after the same step. SIGTERM is such a wish, too, if the launcher says so
 //! (`end_signals.rs`).
@@ -52,7 +55,9 @@ mod lock;
 mod meta;
 mod options;
 mod owner;
+mod parts;
 mod resume;
+mod sharded;
 mod snapshots;
 mod source;
 mod survey;
@@ -65,6 +70,7 @@ pub use fence::Attempt;
 pub use folder::{Found, list};
 pub use meta::{Meta, Run, SCHEMA, Snapshot};
 pub use options::{OnSaveError, SaveArgs, SnapshotOptions};
+pub use parts::{PartFile, Sharded};
 pub use snapshots::Snapshots;
 
 pub(crate) use error::listed;

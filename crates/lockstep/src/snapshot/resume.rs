@@ -1,5 +1,6 @@
 //! Resuming: all ranks exchange their nodes' surveys, one snapshot is chosen, and the rank that has it sends it to all.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::iter;
 use std::path::{Path, PathBuf};
@@ -47,7 +48,7 @@ impl Snapshots {
         optimizer: &mut impl Optimizer,
         group: &ProcessGroup,
     ) -> Result<Position, SnapshotError> {
-        self.resume_reading(vs, optimizer, group, &|_| Ok(())).map(|(position, _)| position)
+        self.resume_reading(&mut Whole { vs, optimizer }, group, &|_| Ok(())).map(|(position, _)| position)
     }
 
     /// As [`resume`](Self::resume), and also returns the saved state of the program; `None` if training starts from the
@@ -63,21 +64,21 @@ impl Snapshots {
         group: &ProcessGroup,
     ) -> Result<(Position, Option<E>), SnapshotError> {
         let read = |saved: Option<&str>| saved.map(extra::decode).transpose();
-        self.resume_reading(vs, optimizer, group, &read).map(|(position, extra)| (position, extra.flatten()))
+        let target = &mut Whole { vs, optimizer };
+        self.resume_reading(target, group, &read).map(|(position, extra)| (position, extra.flatten()))
     }
 
     /// Both kinds of resume; `read` converts the saved state to their result, before anything is changed.
-    fn resume_reading<T>(
+    pub(super) fn resume_reading<T>(
         &mut self,
-        vs: &VarStore,
-        optimizer: &mut impl Optimizer,
+        target: &mut dyn Target,
         group: &ProcessGroup,
         read: Read<'_, T>,
     ) -> Result<(Position, Option<T>), SnapshotError> {
         let surveys = self.surveys(group)?;
         let mut other_schema = None;
         for candidate in self.choose(&surveys)? {
-            match self.try_one(&candidate, vs, optimizer, group, read)? {
+            match self.try_one(&candidate, target, group, read)? {
                 Tried::Taken(position, path, extra) => {
                     choice::note(&candidate, &surveys).into_iter().for_each(|note| self.report.warn_once(note));
                     self.report_resume(position, &path);
@@ -138,13 +139,12 @@ impl Snapshots {
     fn try_one<T>(
         &mut self,
         candidate: &Candidate,
-        vs: &VarStore,
-        optimizer: &mut impl Optimizer,
+        target: &mut dyn Target,
         group: &ProcessGroup,
         read: Read<'_, T>,
     ) -> Result<Tried<T>, SnapshotError> {
         let reader = Rank::new(candidate.rank);
-        let found = (group.rank() == reader).then(|| self.read(candidate, vs, optimizer, read));
+        let found = (group.rank() == reader).then(|| self.read(candidate, target, read));
         let decision = object_collectives::broadcast_object_from(group, reader, found.as_ref().map(decide).as_ref())?;
         let found = found.transpose()?;
         let refused = |why| SnapshotError::Refused { rank: reader, why };
@@ -159,7 +159,7 @@ impl Snapshots {
                 let (contents, taken_over) = good.map(|(good, extra)| (good.contents, (good.meta, extra))).unzip();
                 let path = PathBuf::from(path);
                 let contents = share(&path, contents, length, group, reader)?;
-                let (meta, extra) = taken_over.map_or_else(|| take_over(&path, &contents, vs, optimizer, read), Ok)?;
+                let (meta, extra) = taken_over.map_or_else(|| take_over(&path, &contents, target, read), Ok)?;
                 Ok(Tried::Taken(meta.position, path, extra))
             }
         }
@@ -169,8 +169,7 @@ impl Snapshots {
     fn read<T>(
         &mut self,
         candidate: &Candidate,
-        vs: &VarStore,
-        optimizer: &mut impl Optimizer,
+        target: &mut dyn Target,
         read: Read<'_, T>,
     ) -> Result<Found<T>, SnapshotError> {
         let at = Position { epoch: candidate.sighting.epoch, step: candidate.sighting.step, samples: 0 };
@@ -182,9 +181,9 @@ impl Snapshots {
         let here = Here { run: self.run, world_size: self.report.world_size().get(), threads: tch::get_num_threads() };
         let unfit = |why| SnapshotError::Unfit { path: good.path.clone(), why };
         let notes = fit::check_run(&good.meta, &here).map_err(unfit)?;
-        let built_with = optimizer.group_lrs();
-        let (_, extra) = take_over(&good.path, &good.contents, vs, optimizer, read)?;
-        let rates = fit::replaced_rates(&built_with, &optimizer.group_lrs());
+        let built_with = target.rates();
+        let (_, extra) = take_over(&good.path, &good.contents, target, read)?;
+        let rates = fit::replaced_rates(&built_with, &target.rates());
         let rates = rates.into_iter().filter(|_| !self.options.sets_rates);
         notes.into_iter().chain(rates).for_each(|note| self.report.warn(note));
         Ok(Found::Good(good, extra))
@@ -198,9 +197,9 @@ impl Snapshots {
                 self.foreign.insert(path.clone());
                 return Some(SnapshotError::Unfit { path, why: Unfit::Schema(bad) });
             }
-            BadSnapshot::Torn { .. } | BadSnapshot::Damaged { .. } => drop(self.bad.insert(path)),
-            BadSnapshot::Unreadable(_) | BadSnapshot::NotOurs(_) => drop(self.foreign.insert(path)),
-        }
+            BadSnapshot::Torn { .. } | BadSnapshot::Damaged { .. } | BadSnapshot::Part { .. } => self.bad.insert(path),
+            BadSnapshot::Unreadable(_) | BadSnapshot::NotOurs(_) => self.foreign.insert(path),
+        };
         None
     }
 
@@ -275,31 +274,61 @@ fn share(
     Ok(contents)
 }
 
-/// Loads the contents of the file at `path` into model and optimizer, or leaves both unchanged.
+/// Loads the contents of the file at `path`, or leaves the target unchanged.
 fn take_over<T>(
     path: &Path,
     contents: &Contents,
-    vs: &VarStore,
-    optimizer: &mut impl Optimizer,
+    target: &mut dyn Target,
     read: Read<'_, T>,
 ) -> Result<(Meta, T), SnapshotError> {
     let unfit = |why| SnapshotError::Unfit { path: path.to_owned(), why };
     let snapshot = contents.snapshot().map_err(|bad| unfit(Unfit::Schema(bad)))?;
     let extra = read(snapshot.extra.as_deref()).map_err(unfit)?;
-    let variables = vs.variables();
-    fit::check_model(&snapshot.model, &variables).map_err(unfit)?;
     let state = State::new(snapshot.meta.optimizer.clone(), snapshot.optimizer);
-    optimizer.load_state_dict(state).map_err(|error| unfit(error.into()))?;
-    for (name, saved) in snapshot.model {
-        // Every name exists: this was checked before.
-        let Some(mut variable) = variables.get(&name).map(Tensor::shallow_clone) else { continue };
-        tch::no_grad(|| variable.f_copy_(&saved)).map_err(|source| SnapshotError::Tensor { name, source })?;
-    }
+    target.load(path, snapshot.model, state)?;
     Ok((snapshot.meta, extra))
 }
 
+/// A model and an optimizer into which a snapshot is loaded.
+pub(super) trait Target {
+    /// The optimizer's learning rates.
+    fn rates(&self) -> Vec<f64>;
+
+    /// Loads the variables and the state from the file at `path`, or leaves both unchanged.
+    fn load(&mut self, path: &Path, model: BTreeMap<String, Tensor>, state: State) -> Result<(), SnapshotError>;
+}
+
+/// Those of a rank that has all of them.
+struct Whole<'a, O> {
+    vs: &'a VarStore,
+    optimizer: &'a mut O,
+}
+
+impl<O: Optimizer> Target for Whole<'_, O> {
+    fn rates(&self) -> Vec<f64> {
+        self.optimizer.group_lrs()
+    }
+
+    fn load(&mut self, path: &Path, model: BTreeMap<String, Tensor>, state: State) -> Result<(), SnapshotError> {
+        let unfit = |why| SnapshotError::Unfit { path: path.to_owned(), why };
+        let variables = self.vs.variables();
+        fit::check_model(&model, &variables).map_err(unfit)?;
+        self.optimizer.load_state_dict(state).map_err(|error| unfit(error.into()))?;
+        model.into_iter().try_for_each(|(name, saved)| {
+            // Every name exists: this was checked before.
+            let variable = variables.get(&name).map(Tensor::shallow_clone);
+            variable.map_or(Ok(()), |variable| copy(name, variable, &saved))
+        })
+    }
+}
+
+/// Copies saved values into a variable.
+pub(super) fn copy(name: String, mut variable: Tensor, saved: &Tensor) -> Result<(), SnapshotError> {
+    tch::no_grad(|| variable.f_copy_(saved)).map_err(|source| SnapshotError::Tensor { name, source })
+}
+
 /// The error and its causes in one line: the other ranks receive text.
-fn with_causes(error: &SnapshotError) -> String {
+pub(super) fn with_causes(error: &SnapshotError) -> String {
     let causes = iter::successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |message, cause| format!("{message}: {cause}"))
 }

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tch::Tensor;
 use tch::nn::VarStore;
 
-use super::contents::{Contents, Memory};
+use super::contents::{self, Contents, Memory};
 use super::error::SnapshotError;
 use super::extra;
 use super::fence::{Attempt, TakenOver};
@@ -21,7 +21,7 @@ use super::lock::{self, Claim};
 use super::meta::{Meta, Run};
 use super::options::{OnSaveError, SnapshotOptions};
 use super::wishes::{Wish, Wishes};
-use super::writer::Job;
+use super::writer::{Job, handle_failure};
 use crate::Reporter;
 use crate::error_file::panic_text;
 use crate::loader::Position;
@@ -200,10 +200,21 @@ impl Snapshots {
         extra: impl FnOnce() -> Result<Option<String>, SnapshotError>,
         group: &ProcessGroup,
     ) -> Result<(), SnapshotError> {
+        self.save_if_wished(due, position, group, |this| this.save_all(position, vs, optimizer, extra))
+    }
+
+    /// Calls `save` if a snapshot is `due` or a signal has asked for one, and ends the run if it asked for that.
+    pub(super) fn save_if_wished(
+        &mut self,
+        due: bool,
+        position: Position,
+        group: &ProcessGroup,
+        save: impl FnOnce(&mut Self) -> Result<(), SnapshotError>,
+    ) -> Result<(), SnapshotError> {
         let agree = |wishes: &mut Wishes| wishes.agree(group).map_err(SnapshotError::Agreement);
         let wish = self.wishes.as_mut().map_or(Ok(None), agree)?;
         if due || wish.is_some() {
-            self.save_all(position, vs, optimizer, extra)?;
+            save(self)?;
         }
         let Position { epoch, step, .. } = position;
         match wish {
@@ -260,7 +271,7 @@ impl Snapshots {
         self.wait_for_writer()
     }
 
-    fn wait_for_writer(&mut self) -> Result<(), SnapshotError> {
+    pub(super) fn wait_for_writer(&mut self) -> Result<(), SnapshotError> {
         let Some(Pending { path, thread }) = self.pending.take() else { return Ok(()) };
         thread.join().unwrap_or_else(|panic| {
             let message = panic_text(&*panic).unwrap_or("no message").to_owned();
@@ -276,7 +287,13 @@ impl Snapshots {
         extra: Option<&str>,
     ) -> Result<Job, SnapshotError> {
         let state = optimizer.shared_state()?;
-        let meta = Meta {
+        let memory = if self.options.background { Memory::Copied } else { Memory::Shared };
+        let contents = Contents::new(&self.meta(position, &state), extra, &tensors(vs, &state), memory)?;
+        Ok(self.job_of(position, contents))
+    }
+
+    pub(super) fn meta(&self, position: Position, state: &State) -> Meta {
+        Meta {
             position,
             run: self.run,
             world_size: self.report.world_size().get(),
@@ -284,12 +301,14 @@ impl Snapshots {
             optimizer: state.meta().clone(),
             jobs: self.jobs.iter().cloned().collect(),
             attempt: self.attempt.clone(),
-        };
+            sharded: None,
+        }
+    }
+
+    pub(super) fn job_of(&self, position: Position, contents: Contents) -> Job {
         let (folder, keep, report) = (self.folder.clone(), self.options.keep.get(), self.report.clone());
-        let memory = if self.options.background { Memory::Copied } else { Memory::Shared };
-        let contents = Contents::new(&meta, extra, &tensors(vs, &state), memory)?;
         let (bad, foreign, attempt) = (self.bad.clone(), self.foreign.clone(), self.attempt.clone());
-        Ok(Job { folder, position, contents, keep, bad, foreign, attempt, report })
+        Job { folder, position, contents, keep, bad, foreign, attempt, report, parts: 0 }
     }
 
     /// Ensures that no other job saves into the folder while this exists.
@@ -309,7 +328,11 @@ impl Snapshots {
     /// Returns true if a former attempt of this job has saved in the folder.
     fn follows(&self) -> Result<bool, SnapshotError> {
         let Some(own) = &self.attempt else { return Ok(false) };
-        let latest = own.check(&self.folder).map_err(|over| taken_over(self.folder.clone(), over))?;
+        let latest = own.check(&self.folder).map_err(|TakenOver { own, later }| SnapshotError::TakenOver {
+            folder: self.folder.clone(),
+            own,
+            later,
+        })?;
         Ok(latest.is_some_and(|latest| latest < own.number))
     }
 
@@ -357,34 +380,11 @@ impl Drop for Snapshots {
     }
 }
 
-/// Handles a failed save according to the options: an error, or a warning.
-fn handle_failure(
-    written: std::io::Result<()>,
-    path: PathBuf,
-    stop: bool,
-    report: &Reporter,
-) -> Result<(), SnapshotError> {
-    let Err(source) = written else { return Ok(()) };
-    if let Some(over) = source.get_ref().and_then(|inner| inner.downcast_ref::<TakenOver>()) {
-        return Err(taken_over(path.parent().unwrap_or(&path).to_owned(), *over));
-    }
-    let error = SnapshotError::Save { path, source };
-    if stop {
-        return Err(error);
-    }
-    report.warn(format!("{:#}; training goes on", anyhow::Error::from(error)));
-    Ok(())
-}
-
-fn taken_over(folder: PathBuf, TakenOver { own, later }: TakenOver) -> SnapshotError {
-    SnapshotError::TakenOver { folder, own, later }
-}
-
-/// All tensors with their names in the file: wide elements first, so that each tensor begins at a multiple of its width.
+/// All tensors with their names in the file, in its order.
 fn tensors(vs: &VarStore, state: &State) -> Vec<(String, Tensor)> {
     let model = vs.variables().into_iter().map(|(name, tensor)| (format!("model.{name}"), tensor));
     let optimizer = state.tensors().into_iter().map(|(name, tensor)| (format!("optimizer.{name}"), tensor));
     let mut all: Vec<(String, Tensor)> = model.chain(optimizer).collect();
-    all.sort_by_cached_key(|(name, tensor)| (std::cmp::Reverse(tensor.kind().elt_size_in_bytes()), name.clone()));
+    contents::sort(&mut all);
     all
 }

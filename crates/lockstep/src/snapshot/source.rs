@@ -13,8 +13,9 @@ use rustix::fs::OFlags;
 use super::contents::Contents;
 use super::error::BadSnapshot;
 use super::fence::Attempt;
-use super::file::{self, LENGTH};
-use super::meta::Snapshot;
+use super::file::{self, Header, LENGTH};
+use super::meta::{Meta, Snapshot};
+use super::parts;
 use super::survey::Summary;
 
 /// How many bytes of a header are read to find its owner: the metadata come first in it.
@@ -26,7 +27,7 @@ impl Snapshot {
     /// # Errors
     /// [`BadSnapshot`] says what is wrong with it.
     pub fn read(path: &Path) -> Result<Self, BadSnapshot> {
-        contents(path)?.snapshot()
+        parts::read(path)?.snapshot()
     }
 }
 
@@ -75,6 +76,11 @@ pub(super) fn summary(path: &Path) -> Result<Summary, BadSnapshot> {
     let (bytes, header) = header(path)?;
     let (checksum, jobs) = file::identity(&header);
     Ok(Summary { bytes, checksum, jobs })
+}
+
+/// The description in the header of the file at `path`; the tensors are not read.
+pub(super) fn meta(path: &Path) -> Result<Meta, BadSnapshot> {
+    Header::of_json(&header(path)?.1)?.meta()
 }
 
 /// The attempt that wrote the file at `path`; `None` if its header does not say.

@@ -11,8 +11,10 @@ use lockstep_contract::fault::{Point, SavePhase};
 use tempfile::NamedTempFile;
 
 use super::contents::Contents;
-use super::fence::Attempt;
+use super::error::SnapshotError;
+use super::fence::{Attempt, TakenOver};
 use super::folder::{self, TEMPORARY};
+use super::parts::{self, PartFile};
 use super::source;
 use crate::Reporter;
 use crate::events::Event;
@@ -29,6 +31,8 @@ pub(super) struct Job {
     pub(super) foreign: BTreeSet<PathBuf>,
     pub(super) attempt: Option<Attempt>,
     pub(super) report: Reporter,
+    /// The bytes of the parts, if this is an index.
+    pub(super) parts: u64,
 }
 
 impl Job {
@@ -45,7 +49,7 @@ impl Job {
         let path = self.path();
         self.write(&path)?;
         let Position { epoch, step, .. } = self.position;
-        let (bytes, seconds) = (self.contents.bytes(), begun.elapsed().as_secs_f64());
+        let (bytes, seconds) = (self.contents.bytes() + self.parts, begun.elapsed().as_secs_f64());
         let shown = path.display().to_string();
         self.report.emit(&Event::Snapshot { epoch, step: step as u64, path: shown, bytes, seconds });
         // Before an epoch's first step, the trained epoch is the previous one.
@@ -67,8 +71,28 @@ impl Job {
         self.inject_faults(SavePhase::Named)
     }
 
-    /// Sums the bytes as it writes them, so the checksum comes last.
-    fn fill(&self, mut partial: &File) -> io::Result<()> {
+    /// Writes it as the part of `rank` of `ranks`, under a name that the checksum ends.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub(super) fn run_as_part(self, rank: usize, ranks: usize) -> io::Result<PartFile> {
+        folder::make(&self.folder)?;
+        let partial = self.temporary()?;
+        let checksum = self.fill(partial.as_file())?;
+        partial.as_file().sync_all()?;
+        self.inject_faults(Phase::Written)?;
+        let file = parts::name_of(self.position, rank, ranks, &checksum);
+        let path = self.folder.join(&file);
+        self.check_place(&path)?;
+        // A file of that name has these bytes.
+        let _open = partial.persist(&path).map_err(|error| error.error)?;
+        File::open(&self.folder)?.sync_all()?;
+        self.inject_faults(Phase::Named)?;
+        Ok(PartFile { file, bytes: self.contents.bytes() })
+    }
+
+    /// Sums the bytes as it writes them, so the checksum comes last. Returns its digits.
+    fn fill(&self, mut partial: &File) -> io::Result<String> {
         let (mut written, half) = (0, self.contents.bytes() / 2);
         let checksum = self.contents.pieces(|piece| {
             let before = half.saturating_sub(written).min(piece.len() as u64) as usize;
@@ -81,7 +105,8 @@ impl Job {
             partial.write_all(second)
         })?;
         let (place, digits) = checksum.digits();
-        partial.write_all_at(digits.as_bytes(), place as u64)
+        partial.write_all_at(digits.as_bytes(), place as u64)?;
+        Ok(digits)
     }
 
     /// Gives the file its name, unless a later attempt of the job has saved. A file that appears under the name in between is looked
@@ -151,5 +176,33 @@ impl Job {
         for path in folder::superfluous(found, self.position, self.keep, &bad, &foreign) {
             let _ = fs::remove_file(path);
         }
+        for path in parts::unlisted(&self.folder, self.position) {
+            let _ = fs::remove_file(path);
+        }
     }
+}
+
+/// Handles a failed save according to the options: an error, or a warning.
+pub(super) fn handle_failure(
+    written: io::Result<()>,
+    path: PathBuf,
+    stop: bool,
+    report: &Reporter,
+) -> Result<(), SnapshotError> {
+    let Err(source) = written else { return Ok(()) };
+    if let Some(error) = taken_over(&path, &source) {
+        return Err(error);
+    }
+    let error = SnapshotError::Save { path, source };
+    if stop {
+        return Err(error);
+    }
+    report.warn(format!("{:#}; training goes on", anyhow::Error::from(error)));
+    Ok(())
+}
+
+/// The error if a write of `path` failed because a later attempt of the job saves there.
+pub(super) fn taken_over(path: &Path, source: &io::Error) -> Option<SnapshotError> {
+    let TakenOver { own, later } = *source.get_ref()?.downcast_ref::<TakenOver>()?;
+    Some(SnapshotError::TakenOver { folder: path.parent().unwrap_or(path).to_owned(), own, later })
 }

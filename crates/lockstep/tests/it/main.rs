@@ -34,5 +34,6 @@ mod sampler_golden;
 mod schedule_golden;
 mod snapshot;
 mod snapshot_nodes;
+mod snapshot_sharded;
 mod tensor_parallel;
 mod zero;

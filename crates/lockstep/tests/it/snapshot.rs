@@ -44,7 +44,7 @@ fn step(net: &nn::Sequential, optimizer: &mut impl Optimizer) {
     optimizer.step().unwrap();
 }
 
-fn reporter(group: &ProcessGroup) -> Reporter {
+pub(crate) fn reporter(group: &ProcessGroup) -> Reporter {
     let variables = BTreeMap::from([
         ("RANK", group.rank().to_string()),
         ("LOCAL_RANK", group.rank().to_string()),
