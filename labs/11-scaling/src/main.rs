@@ -24,8 +24,8 @@ use lockstep::metrics::Evaluation;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::DistributedSampler;
 use lockstep::{DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
-use tch::{Device, Tensor};
 use tch::nn::{self, ModuleT, VarStore};
+use tch::{Device, Tensor};
 
 fn main() -> ExitCode {
     exit::main(|| {

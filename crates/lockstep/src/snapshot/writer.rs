@@ -80,14 +80,14 @@ impl Job {
         let partial = self.temporary()?;
         let checksum = self.fill(partial.as_file())?;
         partial.as_file().sync_all()?;
-        self.inject_faults(Phase::Written)?;
+        self.inject_faults(SavePhase::Written)?;
         let file = parts::name_of(self.position, rank, ranks, &checksum);
         let path = self.folder.join(&file);
         self.check_place(&path)?;
         // A file of that name has these bytes.
         let _open = partial.persist(&path).map_err(|error| error.error)?;
         File::open(&self.folder)?.sync_all()?;
-        self.inject_faults(Phase::Named)?;
+        self.inject_faults(SavePhase::Named)?;
         Ok(PartFile { file, bytes: self.contents.bytes() })
     }
 

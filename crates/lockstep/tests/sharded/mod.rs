@@ -12,7 +12,7 @@ use lockstep::optim::{AdamW, AdamWOptions, Optimizer};
 use lockstep::parallel::{FullyShard, FullyShardOptions};
 use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
 use lockstep::{LaunchEnv, Reporter, checkpoint, init_process_group};
-use lockstep_contract::fault::{Act, Phase};
+use lockstep_contract::fault::{Act, SavePhase};
 use lockstep_events::Event;
 use lockstep_testkit::{Job, kill, undisturbed, while_saving};
 use tch::nn::{self, Module, VarStore};
@@ -72,8 +72,8 @@ pub(crate) fn ends_with_the_same_bits() {
     let at_save = |step, phase| while_saving(0, step, phase, &[Act::Signal(9)]);
     let plans = [
         vec![kill(1, 0, 2)],
-        vec![at_save(3, Phase::HalfWritten), at_save(4, Phase::Written)],
-        vec![at_save(2, Phase::Named), kill(2, 0, 4)],
+        vec![at_save(3, SavePhase::HalfWritten), at_save(4, SavePhase::Written)],
+        vec![at_save(2, SavePhase::Named), kill(2, 0, 4)],
     ];
     for faults in plans {
         let mut job = Job::with(&program, &faults);

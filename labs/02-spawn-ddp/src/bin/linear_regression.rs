@@ -14,8 +14,8 @@ use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::DistributedSampler;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, exit, init_process_group, spawn};
 use serde::{Deserialize, Serialize};
-use tch::{Device, Reduction};
 use tch::nn::{self, VarStore};
+use tch::{Device, Reduction};
 
 /// Fit a line on several processes
 #[derive(Parser, Serialize, Deserialize)]

@@ -13,8 +13,8 @@ use lockstep::loader::DataLoader;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::sampler::DistributedSampler;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, exit, init_process_group};
-use tch::{Device, Reduction};
 use tch::nn::{self, VarStore};
+use tch::{Device, Reduction};
 
 /// Fit a line on the ranks that a launcher starts: lockstep run --standalone --nproc-per-node=2 PROGRAM
 #[derive(Parser)]
