@@ -188,6 +188,7 @@ fn undisturbed(spec: &RunSpec) -> RunSpec {
         keep: plain.keep,
         nodes: plain.nodes,
         workers: plain.workers,
+        sockets: spec.over_sockets(),
         disks: plain.disks,
         requeues: plain.requeues,
         requeue_order: plain.requeue_order,
@@ -249,6 +250,9 @@ mod tests {
         ] {
             assert_ne!(undisturbed(&other), undisturbed(&RunSpec::default()));
         }
+        let four = |nodes| RunSpec { ranks: 4, nodes, ..RunSpec::default() };
+        assert_eq!(undisturbed(&four(2)), undisturbed(&four(4)));
+        assert_ne!(undisturbed(&four(2)), undisturbed(&four(1)), "the sums of four ranks in memory have other bits");
     }
 
     #[test]

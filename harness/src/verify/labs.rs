@@ -67,6 +67,7 @@ impl VerifiedLab {
         let run = RunSpec {
             program: Some(program),
             ranks: plan.ranks,
+            sockets: self.verify.checks == Checks::Nodes,
             epochs: plan.epochs,
             batch_size: plan.batch,
             samples: plan.sizes.train,

@@ -10,6 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use lockstep_contract::BACKEND;
 use lockstep_process::{Deaths, Listener, Process, Signal};
 use rustix::process::{getpid, set_child_subreaper};
 
@@ -121,6 +122,9 @@ impl<'a> Nodes<'a> {
         if std::env::var_os(THREADS).is_none() {
             // Another number of threads sums in another order; launchers choose it by the number of workers of a node.
             command.env(THREADS, "1");
+        }
+        if spec.over_sockets() && std::env::var_os(BACKEND).is_none() {
+            command.env(BACKEND, "gloo");
         }
         if self.network.is_some() {
             // The host's interface does not exist there.

@@ -42,6 +42,9 @@ pub(crate) struct RunSpec {
     /// The number of ranks of each node; if empty, all nodes have equally many.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) workers: Vec<usize>,
+    /// The ranks do not share memory, so that they sum as the same ranks on several hosts do.
+    #[serde(skip)]
+    pub(crate) sockets: bool,
     /// Where each node stores its snapshots.
     pub(crate) disks: Disks,
     /// The flag of `lockstep run`.
@@ -159,6 +162,12 @@ impl RunSpec {
         self.workers.get(node).copied().unwrap_or(self.ranks / self.nodes)
     }
 
+    /// Returns true if the ranks must not share memory. Sums of three or more ranks have other bits there than over sockets, and
+    /// a run on several nodes is compared with one on a single node.
+    pub(crate) fn over_sockets(&self) -> bool {
+        self.sockets || (self.nodes > 1 && self.ranks > 2)
+    }
+
     /// The number of steps per epoch of a lab.
     pub(crate) fn steps_per_epoch(&self) -> u64 {
         self.samples.div_ceil(self.ranks as u64).div_ceil(self.batch_size as u64)
@@ -181,6 +190,7 @@ impl Default for RunSpec {
             ranks: 2,
             nodes: 1,
             workers: Vec::new(),
+            sockets: false,
             disks: Disks::Shared,
             max_restarts: 3,
             requeues: 0,
