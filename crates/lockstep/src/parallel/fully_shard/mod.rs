@@ -139,6 +139,15 @@ impl FullyShard {
         Ok(result)
     }
 
+    /// Frees the parameters of all units; needed only with `reshard_after_forward` off, between a forward pass that no backward pass
+    /// follows and the next step of the optimizer, which the next forward pass would otherwise not see.
+    ///
+    /// # Errors
+    /// An all-gather that was on the way failed.
+    pub fn reshard(&self) -> Result<()> {
+        self.passes.units().iter().try_for_each(Unit::reshard)
+    }
+
     /// For an optimizer: this rank's part of each parameter, with its name, unit by unit. A part is one-dimensional, and empty
     /// where this rank has nothing of the parameter.
     pub fn named_parameters(&self) -> Vec<(String, Tensor)> {

@@ -32,10 +32,10 @@ pub(super) struct Unit {
 enum Whole {
     #[default]
     Freed,
-    /// On the way, with what is sent and the version of this rank's part.
-    Gathering(Work<Tensor>, Tensor, i64),
+    /// On the way, with what is sent.
+    Gathering(Work<Tensor>, Tensor),
     /// `[length of the vector]`, in the dtype of computing.
-    Gathered(Tensor, i64),
+    Gathered(Tensor),
 }
 
 /// The whole gradients of this rank's own samples.
@@ -103,12 +103,9 @@ impl Unit {
     /// Starts the all-gather, unless the whole vector is there or on the way.
     pub(super) fn start_gather(&self) -> Result<()> {
         let flat = &self.flat;
-        // Every step of an optimizer counts the version up.
-        let version = flat.part().internal_version();
         let mut whole = self.whole.borrow_mut();
-        match &*whole {
-            Whole::Gathering(_, _, of) | Whole::Gathered(_, of) if *of == version => return Ok(()),
-            _ => *whole = Whole::Freed,
+        if !matches!(*whole, Whole::Freed) {
+            return Ok(());
         }
         let (own, all) = no_grad(|| {
             let own = flat.part().f_to_kind(self.compute)?;
@@ -117,7 +114,7 @@ impl Unit {
         .map_err(|error| self.torch("gather", &error))?;
         self.gathered.borrow_mut().extend(Storage::of(&all));
         let work = self.group.all_gather_into_tensor_async(all, own.shallow_clone())?;
-        *whole = Whole::Gathering(work, own, version);
+        *whole = Whole::Gathering(work, own);
         Ok(())
     }
 
@@ -125,12 +122,12 @@ impl Unit {
     pub(super) fn whole(&self) -> Result<Tensor> {
         self.start_gather()?;
         let mut whole = self.whole.borrow_mut();
-        let (vector, version) = match std::mem::take(&mut *whole) {
-            Whole::Gathering(work, _sent, version) => (work.wait()?, version),
-            Whole::Gathered(vector, version) => (vector, version),
+        let vector = match std::mem::take(&mut *whole) {
+            Whole::Gathering(work, _sent) => work.wait()?,
+            Whole::Gathered(vector) => vector,
             Whole::Freed => return Err(Error::bad_argument("gather a unit", "it was freed meanwhile")),
         };
-        *whole = Whole::Gathered(vector.shallow_clone(), version);
+        *whole = Whole::Gathered(vector.shallow_clone());
         Ok(vector)
     }
 
@@ -140,7 +137,7 @@ impl Unit {
 
     /// Lets go of the whole vector: it is freed with the last tensor that lies in it.
     pub(super) fn reshard(&self) -> Result<()> {
-        if let Whole::Gathering(work, _sent, _) = self.whole.take() {
+        if let Whole::Gathering(work, _sent) = self.whole.take() {
             // Nothing may read this rank's part when the optimizer changes it.
             drop(work.wait()?);
         }
