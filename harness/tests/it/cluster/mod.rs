@@ -174,7 +174,7 @@ fn two_clusters_next_to_each_other_do_not_meet_and_each_ends_with_its_holder() {
     let pid = i32::try_from(holder["pid"].as_i64().unwrap()).unwrap();
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     assert!(!left.ended().status.success());
-    place.site.until("the holder is gone", || !place.any(&["--name=one", "status"]).status.success());
+    place.site.until("the holder is gone", || place.any(&["--name=one", "status"]).status.code() == Some(2));
     place.any(&["--name=one", "status"]).code(2).says(&["the cluster `one` has ended", "lockstep cluster down"]);
     place.ok(&["--name=one", "down"]);
     assert_eq!(place.ok(&["--name=two", "exec", "n1", "--", "hostname"]), "n1\n");
