@@ -7,7 +7,7 @@ use c10d::{ProcessGroup, Traffic};
 use lockstep::optim::{Adam, AdamOptions, Optimizer, ZeroRedundancyOptimizer, named_parameters};
 use lockstep::parallel::{Activations, ColumnParallelLinear, ParallelMlp, Pipeline, RowParallelLinear, Schedule};
 use lockstep::{DdpOptions, DistributedDataParallel};
-use tch::nn::{Module, Path, VarStore};
+use tch::nn::{Path, VarStore};
 use tch::{Device, Kind, Tensor};
 
 use crate::division::{Bytes, Model, Scheme};
