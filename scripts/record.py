@@ -308,9 +308,11 @@ def places(text, temporary):
 
 
 def first_event(folder, rank):
-    """A rank's start event; nothing for programs that write no events."""
+    """A rank's start event; nothing for programs that write none."""
     path = pathlib.Path(folder) / f"rank-{rank}.jsonl"
-    return json.loads(path.read_text().splitlines()[0]) if path.exists() else None
+    events = (json.loads(line) for line in path.read_text().splitlines()) if path.exists() else ()
+    # A rank that has joined a group says so before it starts to train.
+    return next((event for event in events if "device" in event), None)
 
 
 def digest(source):
