@@ -40,8 +40,7 @@ pub(crate) fn count(group: &Rc<ProcessGroup>, scheme: Scheme, model: Model) -> R
             Box::new(move || {
                 let mut x = rows(all);
                 for block in &blocks {
-                    let outputs = block.try_forward(&x)?;
-                    x = x + outputs;
+                    x = &x + block.try_forward(&x)?;
                 }
                 Ok(c10d::backward(&x.sum(Kind::Float))?)
             })

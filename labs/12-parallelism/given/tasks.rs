@@ -40,8 +40,11 @@ pub fn column_row(answer: Answer) -> Task {
     })
 }
 
+/// What each stage does.
+type Table = Vec<Vec<Action>>;
+
 /// Inputs: stages and micro-batches. Results: the table, as `F0` and `B0`, and the bubble.
-pub fn fill_pipeline(answer: fn(usize, usize) -> Result<(Vec<Vec<Action>>, f64)>) -> Task {
+pub fn fill_pipeline(answer: fn(usize, usize) -> Result<(Table, f64)>) -> Task {
     Task::new("fill_pipeline", move |(stages, micro_batches): (usize, usize)| {
         let (table, bubble) = answer(stages, micro_batches)?;
         let text = |actions: Vec<Action>| actions.iter().map(Action::to_string).collect::<Vec<_>>();
