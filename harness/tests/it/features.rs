@@ -1,8 +1,9 @@
 //! What set-up has compiled serves the first plain cargo command: each lab and exercise asks for all crates with the features that they
 //! have in the whole workspace. Otherwise libtorch's binding would be compiled once more, for minutes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::HashSet;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::process::Command;
 
@@ -10,18 +11,19 @@ use serde::Deserialize;
 
 use crate::running::ended;
 
+/// All that a cargo command compiles or runs.
 #[derive(Deserialize)]
 struct Graph {
     units: Vec<Unit>,
 }
 
-/// What cargo compiles or runs.
 #[derive(Deserialize)]
 struct Unit {
     pkg_id: String,
     target: Target,
     mode: String,
-    features: BTreeSet<String>,
+    features: Vec<String>,
+    dependencies: Vec<Dependency>,
 }
 
 #[derive(Deserialize)]
@@ -30,38 +32,62 @@ struct Target {
     kind: Vec<String>,
 }
 
-/// Package, target and mode.
-type Key = (String, String, String);
-
-/// The features of all that `cargo build` with these words compiles.
-fn units(words: &[&str]) -> BTreeMap<Key, BTreeSet<BTreeSet<String>>> {
-    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    // The list is an unstable option of the pinned toolchain; nothing is compiled.
-    cargo.args(["build", "--offline", "--unit-graph", "-Z", "unstable-options"]).args(words);
-    let graph = ended(cargo.env("RUSTC_BOOTSTRAP", "1").current_dir(checkout)).code(0).out;
-    let mut units: BTreeMap<Key, BTreeSet<BTreeSet<String>>> = BTreeMap::new();
-    for Unit { pkg_id, target: Target { name, kind }, mode, features } in
-        serde_json::from_str::<Graph>(&graph).unwrap().units
-    {
-        units.entry((pkg_id, format!("{name} {kind:?}"), mode)).or_default().insert(features);
-    }
-    units
+#[derive(Deserialize)]
+struct Dependency {
+    index: usize,
 }
 
-/// The units that both compile, with different features.
-fn twice(of: &[&str], than: &BTreeMap<Key, BTreeSet<BTreeSet<String>>>) -> Vec<String> {
-    let differs = |(key, features): (Key, BTreeSet<_>)| {
-        let other = than.get(&key)?;
-        (!features.is_subset(other)).then(|| format!("{}: {features:?}, elsewhere {other:?}", key.0))
-    };
-    units(of).into_iter().filter_map(differs).collect()
+/// What is compiled: package, target and mode.
+type What<'a> = (&'a str, &'a str, &'a [String], &'a str);
+
+impl Graph {
+    /// Of `cargo build` with these words.
+    fn of(words: &[&str]) -> Self {
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        // The list is an unstable option of the pinned toolchain; nothing is compiled.
+        cargo.args(["build", "--offline", "--unit-graph", "-Z", "unstable-options"]).args(words);
+        let printed = ended(cargo.env("RUSTC_BOOTSTRAP", "1").current_dir(checkout)).code(0).out;
+        serde_json::from_str(&printed).unwrap()
+    }
+
+    fn what(&self, index: usize) -> What<'_> {
+        let Unit { pkg_id, target, mode, .. } = &self.units[index];
+        (pkg_id, &target.name, &target.kind, mode)
+    }
+
+    /// A number for each unit: equal if it and all that it depends on have the same features.
+    fn signatures(&self) -> Vec<u64> {
+        let mut known = vec![None; self.units.len()];
+        (0..self.units.len()).map(|index| self.signature(index, &mut known)).collect()
+    }
+
+    fn signature(&self, index: usize, known: &mut Vec<Option<u64>>) -> u64 {
+        if let Some(signature) = known[index] {
+            return signature;
+        }
+        let unit = &self.units[index];
+        let mut below: Vec<u64> = unit.dependencies.iter().map(|on| self.signature(on.index, known)).collect();
+        below.sort_unstable();
+        let mut hasher = DefaultHasher::new();
+        (self.what(index), &unit.features, below).hash(&mut hasher);
+        *known[index].insert(hasher.finish())
+    }
+}
+
+/// What `part` compiles again after `whole`: with other features, or because something below it has other features.
+fn twice(part: &Graph, whole: &Graph) -> Vec<String> {
+    let there: HashSet<u64> = whole.signatures().into_iter().collect();
+    let same: HashSet<What<'_>> = (0..whole.units.len()).map(|index| whole.what(index)).collect();
+    let signatures = part.signatures();
+    let again = |index: &usize| !there.contains(&signatures[*index]) && same.contains(&part.what(*index));
+    (0..part.units.len()).filter(again).map(|index| format!("{:?}", part.what(index))).collect()
 }
 
 #[test]
 fn a_lab_or_an_exercise_alone_compiles_nothing_twice() {
-    let (all, tour) = (units(&[]), units(&["-p", "lockstep-harness", "-p", "lab-06-snapshot-resume"]));
-    assert!(all.len() > 100 && tour.len() > 100, "{} and {} units", all.len(), tour.len());
+    let (all, tour) = (Graph::of(&[]), Graph::of(&["-p", "lockstep-harness", "-p", "lab-06-snapshot-resume"]));
+    assert!(all.units.len() > 100 && tour.units.len() > 100);
     let labs = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("labs");
     let folders = fs::read_dir(labs).unwrap().map(|entry| entry.unwrap());
     let names: Vec<String> = folders
@@ -72,9 +98,10 @@ fn a_lab_or_an_exercise_alone_compiles_nothing_twice() {
     for name in names {
         let number = name.split('-').next().unwrap();
         for package in [format!("lab-{name}"), format!("ex-{number}")] {
+            let part = Graph::of(&["-p", &package]);
             for (whole, what) in [(&all, "cargo build"), (&tour, "scripts/run.sh")] {
-                let twice = twice(&["-p", &package], whole);
-                assert!(twice.is_empty(), "{package} after {what}:\n{}", twice.join("\n"));
+                let twice = twice(&part, whole);
+                assert!(twice.is_empty(), "{package} after {what} compiles again:\n{}", twice.join("\n"));
             }
         }
     }
