@@ -304,14 +304,15 @@ impl Run<'_> {
 
     fn check_checkpoint(&self, reference: &Trained) -> Result<()> {
         let saves: Vec<usize> = self.seen().map(|seen| seen.saves).collect();
-        Claim::that(saves.iter().sum::<usize>() == 1, "one save", format!("saves by rank: {saves:?}"))
+        let saving = saves.iter().filter(|count| **count > 0).count();
+        Claim::that(saving == 1, "one rank saves", format!("saves by rank: {saves:?}"))
             .given(self.given())
             .diagnose_if(
-                saves.iter().all(|count| *count > 0),
+                saving == self.ranks(),
                 "every rank saves, and all write to the same file at the same time: their weights are equal, so that one rank is enough",
             )
-            .diagnose_if(saves.iter().all(|count| *count == 0), "no rank saves: use `job.save`")
-            .or_fail("the checkpoint is saved more than once")?;
+            .diagnose_if(saving == 0, "no rank saves: use `job.save`")
+            .or_fail("several ranks save, and all write to the same file at the same time")?;
         let last = reference.before.last().map_or(&[][..], Vec::as_slice);
         for (rank, seen) in self.seen().enumerate() {
             Claim::that(
