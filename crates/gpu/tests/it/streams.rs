@@ -36,8 +36,8 @@ fn an_event_orders_two_streams_without_the_host() {
 #[test]
 fn without_an_event_the_simulated_device_gives_wrong_data_each_time() {
     let Some(gpus) = gpus(1) else { return };
-    if kind() == Kind::Real {
-        return println!("not verified here: on a GPU a race may end well");
+    if kind() == Kind::Real || std::env::var_os("LOCKSTEP_GPU_SEED").is_some() {
+        return println!("not verified here: on a GPU, or with delays of a seed, a race may end well");
     }
     for _ in 0..20 {
         let (one, other) = (gpus[0].stream().unwrap(), gpus[0].stream().unwrap());

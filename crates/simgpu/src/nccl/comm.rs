@@ -18,6 +18,7 @@ pub(crate) struct Comm {
     pub(super) size: u32,
     pub(super) device: usize,
     port: u16,
+    token: u64,
     connection: TcpStream,
     /// Frames are sent one after another.
     sending: Mutex<()>,
@@ -78,7 +79,7 @@ impl Comm {
         let connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(failed)?;
         let _ = connection.set_nodelay(true);
         let (sending, state, changed) = (Mutex::default(), Mutex::default(), Condvar::new());
-        let comm = Arc::new(Comm { rank, size, device, port, connection, sending, state, changed });
+        let comm = Arc::new(Comm { rank, size, device, port, token, connection, sending, state, changed });
         let physical = world::lock().devices.get(device).map_or(0, |device| device.physical as u32);
         let reader = Arc::clone(&comm);
         thread::Builder::new().name("nccl answers".into()).spawn(move || reader.read()).map_err(failed)?;
@@ -134,8 +135,17 @@ impl Comm {
         wire::send(&self.connection, &request.encode())
     }
 
+    /// Asks for what this process has issued for other ranks of the communicator: this rank waits for them.
+    fn want_others(&self) {
+        let is_other = |other: &&Arc<Comm>| (other.port, other.token) == (self.port, self.token);
+        let places: Vec<(u64, u64)> = comms().values().filter(is_other).filter_map(|other| other.last()).collect();
+        let mut world = world::lock();
+        places.into_iter().for_each(|(stream, number)| world.want(stream, number));
+    }
+
     /// Sends calls and waits for their answers, in their order. None if the communicator is aborted before, or never answers.
     pub(super) fn ask(&self, mut calls: Vec<Call>) -> Option<Vec<Vec<u8>>> {
+        self.want_others();
         let numbers: Vec<u64> = {
             let mut state = self.state();
             calls
