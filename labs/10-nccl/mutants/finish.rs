@@ -35,18 +35,6 @@ pub fn at_once(comm: &Comm, done: &Event, _: Duration) -> Result<Ended> {
     Ok(Ended::Aborted)
 }
 
-/// Trusts NCCL to report an operation that does not match.
-pub fn trusts_errors(comm: &Comm, done: &Event, _: Duration) -> Result<Ended> {
-    while !done.is_done()? {
-        if comm.check().is_err() {
-            comm.abort()?;
-            return Ok(Ended::Aborted);
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(Ended::Done)
-}
-
 /// Takes the end of an aborted operation for its success.
 pub fn aborted_is_done(comm: &Comm, done: &Event, patience: Duration) -> Result<Ended> {
     let begun = Instant::now();

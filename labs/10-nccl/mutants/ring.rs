@@ -16,14 +16,6 @@ pub fn ungrouped(comm: &Comm, own: &Buffer, incoming: &Buffer, stream: &Stream) 
     Ok(())
 }
 
-/// Puts each call into a group of its own.
-pub fn two_groups(comm: &Comm, own: &Buffer, incoming: &Buffer, stream: &Stream) -> Result<()> {
-    let (next, previous) = neighbours(comm);
-    group(|| comm.send(own, next, stream))?;
-    group(|| comm.recv(incoming, previous, stream))?;
-    Ok(())
-}
-
 /// Goes around the other way.
 pub fn backwards(comm: &Comm, own: &Buffer, incoming: &Buffer, stream: &Stream) -> Result<()> {
     let (next, previous) = neighbours(comm);

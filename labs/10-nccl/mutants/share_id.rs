@@ -33,16 +33,6 @@ pub fn as_text(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
     parsed(&bytes)
 }
 
-/// Rank 0 keeps another id than it sends.
-pub fn two_ids(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
-    let key = format!("id {number}");
-    if rank == 0 {
-        store.set(&key, UniqueId::new()?.bytes())?;
-        return Ok(UniqueId::new()?);
-    }
-    parsed(&store.get(&key)?)
-}
-
 /// Right: each rank makes an id, and the first in the store counts.
 pub fn first_counts(store: &Store, _: usize, number: usize) -> Result<UniqueId> {
     let id = UniqueId::new()?;
