@@ -1,22 +1,23 @@
 //! Streams and events.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::Cell;
 
 use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
 
 use crate::error::{Result, cuda};
 use crate::{Buffer, Gpu};
 
-/// Waits of the host for a device, by this process.
-static WAITS: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    static WAITS: Cell<u64> = const { Cell::new(0) };
+}
 
-/// The number of times that this process has waited for a device: `synchronize`, uploads and downloads.
+/// The number of times that this thread has waited for a device: `synchronize`, uploads and downloads.
 pub fn host_waits() -> u64 {
-    WAITS.load(Ordering::Relaxed)
+    WAITS.get()
 }
 
 pub(crate) fn count_wait() {
-    WAITS.fetch_add(1, Ordering::Relaxed);
+    WAITS.set(WAITS.get() + 1);
 }
 
 /// A queue of work for a device. Work on one stream runs in order; nothing orders two streams but an [`Event`].

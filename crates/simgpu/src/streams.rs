@@ -220,10 +220,14 @@ fn perform(world: Guard, device: usize, place: (u64, u64), operation: Operation)
         }
         Operation::Kernel(launch) => launch.run(&mut world, device),
         Operation::Set { address, value, bytes } => world.write(device, address, &vec![value; bytes as usize]),
-        Operation::Upload { to, data } => Ok(world.write_any(to, &data)),
+        Operation::Upload { to, data } => {
+            world.write_any(to, &data);
+            Ok(())
+        }
         Operation::UploadPinned { to, from, bytes } => {
             let data = pinned(&world, from, bytes);
-            Ok(world.write_any(to, &data))
+            world.write_any(to, &data);
+            Ok(())
         }
         Operation::Download { to, from, bytes } => {
             let data = world.read_any(from, bytes);
@@ -234,9 +238,13 @@ fn perform(world: Guard, device: usize, place: (u64, u64), operation: Operation)
         }
         Operation::Copy { to, from, bytes } => {
             let data = world.read_any(from, bytes);
-            Ok(world.write_any(to, &data))
+            world.write_any(to, &data);
+            Ok(())
         }
-        Operation::Record(event) => Ok(world.reach(event, place)),
+        Operation::Record(event) => {
+            world.reach(event, place);
+            Ok(())
+        }
     };
     if let Err(error) = result {
         world.fail(device, error);

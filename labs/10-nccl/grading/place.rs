@@ -32,11 +32,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 fn draw(random: &mut Inputs) -> Machine {
     loop {
         let mut ways = vec![vec![Way::Nv; GPUS]; GPUS];
-        for one in 0..GPUS {
-            for other in 0..one {
-                let way = WAYS[random.below(0..WAYS.len())];
-                (ways[one][other], ways[other][one]) = (way, way);
-            }
+        for (one, other) in (0..GPUS).flat_map(|one| (0..one).map(move |other| (one, other))) {
+            let way = WAYS[random.below(0..WAYS.len())];
+            (ways[one][other], ways[other][one]) = (way, way);
         }
         let machine = Machine { ways };
         let best = machine.best();

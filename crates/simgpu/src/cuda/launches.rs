@@ -55,6 +55,7 @@ unsafe extern "C" fn cuModuleGetFunction(to: *mut *mut c_void, module: *mut c_vo
 }
 
 #[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)] // CUDA's signature
 unsafe extern "C" fn cuLaunchKernel(
     function: *mut c_void,
     grid_x: c_uint,
