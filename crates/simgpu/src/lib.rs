@@ -7,9 +7,9 @@
 //! - **errors of kernels** surface at a later call and stay with the context;
 //! - **communicators**, between processes and within one: operations that do not match wait until the communicator is aborted.
 //!
-//! Work that nobody has asked for yet is late. By default a stream starts only what a wait, a query, an event or another rank of the process asks for (or after
-//! [`PATIENCE`] without any call), so a missing event gives the same wrong data in each run. With `LOCKSTEP_GPU_SEED` each operation
-//! starts by itself after a delay that is drawn from the seed.
+//! Work that nobody has asked for yet is late. By default a stream starts only what a wait, a query, an event or another rank of the
+//! process asks for (or all of it, after [`PATIENCE`] without any call), so a missing event gives the same wrong data in each run. With
+//! `LOCKSTEP_GPU_SEED` each operation starts by itself after a delay that is drawn from the seed.
 //!
 //! Not here: speed. No time that passes on this device says anything about a GPU.
 
