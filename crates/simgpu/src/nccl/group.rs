@@ -24,6 +24,9 @@ pub(super) struct Join {
     pub(super) to: usize,
 }
 
+/// Calls with their streams.
+type Parts = Vec<(Part, u64)>;
+
 #[derive(Default)]
 struct Group {
     depth: u32,
@@ -94,7 +97,7 @@ pub(super) fn end() -> Result<(), Nccl> {
     if !group.joins.is_empty() {
         join_all(group.joins)?;
     }
-    let mut together: Vec<(Arc<Comm>, Vec<(Part, u64)>)> = Vec::new();
+    let mut together: Vec<(Arc<Comm>, Parts)> = Vec::new();
     for (comm, part, stream) in group.parts {
         match together.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &comm)) {
             Some((_, parts)) => parts.push((part, stream)),
@@ -106,7 +109,7 @@ pub(super) fn end() -> Result<(), Nccl> {
 
 /// Issues parts of one communicator on the first of their streams. The others wait for it, and it for them; and all of it for what the
 /// communicator was given before, on whatever stream.
-fn enqueue(comm: Arc<Comm>, parts: Vec<(Part, u64)>) -> Result<(), Nccl> {
+fn enqueue(comm: Arc<Comm>, parts: Parts) -> Result<(), Nccl> {
     let first = parts[0].1;
     let others: Vec<u64> = parts.iter().map(|(_, stream)| *stream).filter(|stream| *stream != first).collect();
     let parts = parts.into_iter().map(|(part, _)| part).collect();
