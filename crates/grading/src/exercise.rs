@@ -68,6 +68,8 @@ pub enum Checks {
     Nodes,
     /// Several ranks train as one rank does, in one pass of a step or several; with compressed gradients nearly so.
     Scaling,
+    /// Several ranks end without an error, and leave nothing behind; the lab's own tests compare what they computed.
+    Ends,
     /// Messages between ranks arrive, between processes and between threads.
     Messages,
     /// Each collective leaves the right result on each rank, between processes and between threads.

@@ -48,6 +48,7 @@ impl Series {
             Checks::Training => self.prove_training(lab, program),
             Checks::Nodes => self.prove_nodes(lab, program),
             Checks::Scaling => self.prove_scaling(lab, program),
+            Checks::Ends => Ok(self.run_lab(lab, lab.plan(self.ranks, BATCH), program)?.1),
             Checks::Messages => self.prove_messages(lab, program, messages_arrive),
             Checks::Collectives => self.prove_messages(lab, program, collectives_hold),
         }
