@@ -354,7 +354,7 @@ fn why(finding: &Finding) -> Option<String> {
         )),
         Verdict::Crash => {
             let met = finding.diagnosis.split_once("Detected mismatch between collectives. ").map(|(_, calls)| calls);
-            let alone = || Some(finding.diagnosis.split_once(" lost a peer")?.0.rsplit(": ").next()?);
+            let alone = || finding.diagnosis.split_once(" lost a peer")?.0.rsplit(": ").next();
             met.or_else(alone).map(|calls| format!("{NOT_ALL} ({calls})"))
         }
         Verdict::Hang => Some(NOT_ALL.to_owned()),

@@ -3,6 +3,8 @@
 //! The tests run on the simulated device, and with `LOCKSTEP_GPU=real` on GPUs. What needs more GPUs than there are prints "not verified
 //! here".
 
+#![allow(clippy::unwrap_used)] // a test may
+
 mod comms;
 mod memory;
 mod procs_comms;
