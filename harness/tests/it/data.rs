@@ -83,9 +83,12 @@ fn with(make: fn(&Path), change: impl FnOnce(&Path)) -> TempDir {
     folder
 }
 
+/// What is done to a good set, how the output calls it, and the exit code of a check after it.
+type Change = (&'static str, fn(&Path), i32);
+
 /// The output for a set with each of these changes.
-fn each(make: fn(&Path), changes: &[(&str, fn(&Path), i32)]) -> String {
-    let one = |(about, change, code): &(&str, fn(&Path), i32)| {
+fn each(make: fn(&Path), changes: &[Change]) -> String {
+    let one = |(about, change, code): &Change| {
         let folder = with(make, change);
         let text = checked(about, &folder.path().join("set"), *code);
         text.replace(folder.path().to_str().unwrap(), "[folder]")

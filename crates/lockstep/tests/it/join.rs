@@ -168,7 +168,7 @@ fn parameters_that_are_ignored_stay_each_ranks_own() {
         let mine = group.rank().get();
         let (vs, net) = model();
         let mut bias = vs.variables()["bias"].shallow_clone();
-        no_grad(|| bias.fill_(mine as f64));
+        let _ = no_grad(|| bias.fill_(mine as f64));
         let group_of = Rc::clone(&group);
         let model = DistributedDataParallel::new_ignoring(net, &vs, group, &DdpOptions::default(), &["bias"]).unwrap();
         assert_eq!(values(&bias.detach()), [mine as f64; 2], "it is not copied at the start");
