@@ -211,7 +211,9 @@ fn gives_each_parameter_to_the_rank_that_pytorch_gives_it_to() {
                 ParamGroup::new(sizes.iter().enumerate().map(|(index, size)| (name(at, index), zeros(size))).collect())
             };
             let groups = sizes.iter().enumerate().map(params).collect();
-            let optimizer = ZeroRedundancyOptimizer::with_groups(groups, SgdOptions::default(), group).unwrap();
+            let optimizer =
+                ZeroRedundancyOptimizer::with_groups(groups, SgdOptions::default(), Rc::clone(&group)).unwrap();
+            group.barrier().unwrap(); // a rank that left at once could close connections that others still make
             let of = optimizer.partition();
             of.into_iter().map(|names| names.into_iter().map(str::to_owned).collect::<Vec<_>>()).collect::<Vec<_>>()
         });
