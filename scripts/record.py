@@ -66,7 +66,7 @@ RECORDINGS = {
     "error-data": (MNIST + " -- --data absent", LAB_2, 2),
     "error-killed": (MNIST + " -- --epochs 1000", LAB_2, 2, (1, "[rank 1] Epoch 1 ")),
     "error-roll-call": (
-        "LOCKSTEP_COMPARE_CALLS=0 " + MNIST + " --example rank_0_evaluates",
+        "LOCKSTEP_BACKEND=gloo LOCKSTEP_COMPARE_CALLS=0 " + MNIST + " --example rank_0_evaluates",
         "labs/02-spawn-ddp/examples/rank_0_evaluates.rs",
         2,
     ),

@@ -163,8 +163,8 @@ impl ProcessGroup {
     /// have no tags. NCCL's flight recorder is off unless `TORCH_FR_BUFFER_SIZE` is set.
     ///
     /// # Errors
-    /// As [`ProcessGroup::gloo`]; `BadArgument` for a device that does not exist or a build without the cargo feature
-    /// `nccl`, `Internal` for missing CUDA libraries ([`cuda::load`](crate::cuda::load)).
+    /// As [`ProcessGroup::gloo`]; `BadArgument` for a device that does not exist or a build without NCCL
+    /// ([`Backend::HAS_NCCL`]), `Internal` for missing CUDA libraries ([`cuda::load`](crate::cuda::load)).
     pub fn nccl(store: &Store, rank: Rank, size: WorldSize, device: Device, options: &GroupOptions) -> Result<Self> {
         let Device::Cuda(device) = device else {
             let detail = format!("NCCL needs a CUDA device, not {device:?}: use Gloo for the CPU");
@@ -236,7 +236,7 @@ impl ProcessGroup {
         let mut all = parts.concat();
         all.sort_unstable();
         if let Some(twice) = all.windows(2).find(|pair| pair[0] == pair[1]) {
-            let detail = format!("rank {} is in two of the parts", twice[0]);
+            let detail = format!("rank {} occurs twice in the parts", twice[0]);
             return Err(Error::bad_argument("split_group", detail).at_rank(self.rank()));
         }
         let mut own = None;

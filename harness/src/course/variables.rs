@@ -98,7 +98,7 @@ pub(super) const VARIABLES: &[Variables] = &[
     Variables {
         names: &["LOCKSTEP_COMPARE_CALLS"],
         by: "labs",
-        meaning: "1: the ranks of a Gloo group compare their calls, shapes and dtypes before numbers move; 0: they do not; if unset, they do in builds with debug assertions",
+        meaning: "1: the ranks of a Gloo group compare their calls, shapes and dtypes before numbers move; 0: they do not; if unset, they do in builds with debug assertions. Ranks that share memory always compare",
     },
     Variables {
         names: &["TORCH_DISTRIBUTED_DEBUG"],

@@ -5,15 +5,21 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use clap::Args;
 
 use crate::exit::{Code, Refused};
 
-/// curl(1): the server cannot send a part of the file, or has nothing after this part.
-const NO_PART: [i32; 2] = [33, 22];
+/// How curl(1) ended: with this exit code, and with the server's last status, 0 if it has not answered.
+type End = (Option<i32>, u16);
+
+/// Whether the server cannot send a part of the file (curl's code 33), or has nothing after this part (HTTP's 416). Other statuses
+/// above 399, which curl's code 22 stands for too, say nothing of the part.
+fn has_no_part((code, status): End) -> bool {
+    code == Some(33) || (code == Some(22) && status == 416)
+}
 
 /// Download a file from an address that you give; continues where it was cut off
 #[derive(Args)]
@@ -36,13 +42,20 @@ impl Options {
             return self.there(&file);
         }
         let part = PathBuf::from(format!("{}.part", file.display()));
+        let from = PathBuf::from(format!("{}.part-from", file.display()));
+        // What came from another address is no part of this file.
+        if part.exists() && fs::read_to_string(&from).ok().as_deref() != Some(&*self.url) {
+            fs::remove_file(&part).with_context(|| format!("cannot remove {}", part.display()))?;
+        }
+        fs::write(&from, &self.url).with_context(|| format!("cannot write {}", from.display()))?;
         let is_whole = |sum: &String| part.exists() && digest(&part).is_ok_and(|found| found == *sum);
         if !self.sha256.as_ref().is_some_and(is_whole) {
             self.download(&part)?;
         }
         let found = digest(&part)?;
+        let compared = self.sha256.is_some();
         if let Some(expected) = self.sha256.filter(|expected| *expected != found) {
-            fs::remove_file(&part).with_context(|| format!("cannot remove {}", part.display()))?;
+            [&part, &from].into_iter().try_for_each(fs::remove_file).context("cannot remove what has come")?;
             bail!(
                 "{} has the SHA-256 {found}, and not {expected}: it is another file, or was damaged on its way. It is removed; check the \
                  address, and fetch it again",
@@ -50,7 +63,8 @@ impl Options {
             );
         }
         fs::rename(&part, &file).with_context(|| format!("cannot rename {} to {}", part.display(), file.display()))?;
-        say(&file, &found)
+        fs::remove_file(&from).with_context(|| format!("cannot remove {}", from.display()))?;
+        say(&file, &found, compared)
     }
 
     /// The file is there already.
@@ -62,7 +76,7 @@ impl Options {
                 file.display()
             ))
             .into()),
-            Some(_) => say(file, &found),
+            Some(_) => say(file, &found, true),
             None => Err(Refused(format!(
                 "{} exists: give --sha256 to check it, or remove it to fetch it again",
                 file.display()
@@ -72,13 +86,13 @@ impl Options {
     }
 
     fn download(&self, part: &Path) -> anyhow::Result<()> {
-        let mut code = self.curl(part, true)?;
-        if code.is_some_and(|code| NO_PART.contains(&code)) && part.exists() {
+        let mut end = self.curl(part, true)?;
+        if has_no_part(end) && part.exists() {
             eprintln!("the server does not continue {}: it is fetched from its beginning", part.display());
             fs::remove_file(part).with_context(|| format!("cannot remove {}", part.display()))?;
-            code = self.curl(part, false)?;
+            end = self.curl(part, false)?;
         }
-        match code {
+        match end.0 {
             Some(0) => Ok(()),
             Some(code) => bail!(
                 "cannot fetch {}: curl ended with code {code}, see above. What has come is in {}; the same command continues it",
@@ -90,15 +104,16 @@ impl Options {
     }
 
     /// Runs curl, which gives up when less than a byte a second comes for a minute.
-    fn curl(&self, part: &Path, go_on: bool) -> anyhow::Result<Option<i32>> {
+    fn curl(&self, part: &Path, go_on: bool) -> anyhow::Result<End> {
         let mut curl = Command::new("curl");
-        curl.args(["--fail", "--location", "--proto", "=http,https", "--silent", "--show-error"]);
+        curl.args(["--fail", "--location", "--proto", "=http,https", "--silent", "--show-error", "--globoff"]);
+        curl.args(["--write-out", "%{http_code}"]).stderr(Stdio::inherit());
         curl.args(["--connect-timeout", "30", "--speed-limit", "1", "--speed-time", "60", "--retry", "2"]);
         if go_on {
             curl.args(["--continue-at", "-"]);
         }
-        match curl.arg("--output").arg(part).arg("--").arg(&self.url).status() {
-            Ok(status) => Ok(status.code()),
+        match curl.arg("--output").arg(part).arg("--").arg(&self.url).output() {
+            Ok(output) => Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).trim().parse().unwrap_or(0))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Refused(
                 "the program curl is not installed: install it, or download the file by other means".into(),
             )
@@ -108,8 +123,10 @@ impl Options {
     }
 }
 
-fn say(file: &Path, sum: &str) -> anyhow::Result<Code> {
-    writeln!(io::stdout().lock(), "{}: whole, SHA-256 {sum}", file.display()).context("cannot write to stdout")?;
+/// `compared`: with a sum that the user has given.
+fn say(file: &Path, sum: &str, compared: bool) -> anyhow::Result<Code> {
+    let whole = if compared { "whole" } else { "as the server sent it, compared with nothing" };
+    writeln!(io::stdout().lock(), "{}: {whole}, SHA-256 {sum}", file.display()).context("cannot write to stdout")?;
     Ok(Code::Success)
 }
 

@@ -1,5 +1,6 @@
 //! `lockstep data make`: draws the labs' data sets as files, by the labs' own programs.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -41,7 +42,7 @@ impl Options {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
         self.set.draw(&self.folder, self.samples, self.seed)?;
         let found = check::check(&self.folder, None);
-        print!("{}", found.text());
+        io::stdout().lock().write_all(found.text().as_bytes()).context("cannot write to stdout")?;
         Ok(if found.faults.is_empty() { Code::Success } else { Code::Failure })
     }
 }

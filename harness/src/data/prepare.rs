@@ -16,7 +16,7 @@ use crate::exit::{Code, Refused};
 /// Make and check the labs' data sets once on a folder that a class shares
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The folder. Data sets that are in it already, such as mnist or cifar-10-batches-bin, are checked and made readable, too
+    /// The folder. Data sets that are in it already, such as mnist or cifar-10-batches-bin, are checked and, without a fault, made readable, too
     folder: PathBuf,
     /// Pictures to draw for training, in each set; by default as many as each lab draws for itself
     #[arg(long)]
@@ -40,19 +40,28 @@ impl Options {
         let (mut out, mut code) = (std::io::stdout().lock(), Code::Success);
         for set in folders(folder)? {
             let found = check::check(&set, None);
+            // What is no data set, and what a link leads to, may not be meant for everybody.
             if !found.faults.is_empty() {
                 code = Code::Failure;
+            } else if !set.is_symlink() {
+                share(&set)?;
             }
-            share(&set)?;
             write!(out, "{}", found.text()).context("cannot write to stdout")?;
         }
         share_one(folder)?;
-        writeln!(
-            out,
-            "all accounts of this machine can read it: give a lab `--data {}/digits`, for example",
-            folder.display()
-        )
-        .context("cannot write to stdout")?;
+        let told = match closed_above(folder) {
+            Some(closed) => writeln!(
+                out,
+                "other accounts cannot read it: {} lets nobody else in (chmod o+x {0})",
+                closed.display()
+            ),
+            None => writeln!(
+                out,
+                "all accounts of this machine can read it: give a lab `--data {}/digits`, for example",
+                folder.display()
+            ),
+        };
+        told.context("cannot write to stdout")?;
         Ok(code)
     }
 
@@ -68,6 +77,13 @@ impl Options {
         let made = unfinished.keep();
         fs::rename(&made, &to).with_context(|| format!("cannot rename {} to {}", made.display(), to.display()))
     }
+}
+
+/// A folder above this one that other accounts may not pass.
+fn closed_above(folder: &Path) -> Option<PathBuf> {
+    let folder = folder.canonicalize().ok()?;
+    let is_closed = |path: &&Path| fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o001 == 0);
+    folder.ancestors().find(is_closed).map(Path::to_path_buf)
 }
 
 /// The folders in a folder, without hidden ones, sorted.

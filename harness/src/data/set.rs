@@ -137,14 +137,12 @@ fn cifar_part(folder: &Path, split: Split) -> Result<Part, DataError> {
 }
 
 fn folders(dir: &Path) -> Vec<Result<Part, DataError>> {
-    if !SplitFolders::are_in(dir) {
-        return vec![folder_part(dir)];
-    }
     match SplitFolders::find(dir) {
         Ok(SplitFolders { train, validation, test }) => {
             [Some(train), Some(validation), test].iter().flatten().map(|folder| folder_part(folder)).collect()
         }
-        Err(fault) => vec![Err(fault)],
+        Err(fault) if SplitFolders::are_in(dir) => vec![Err(fault)],
+        Err(_) => vec![folder_part(dir)],
     }
 }
 

@@ -152,8 +152,11 @@ pub(super) fn judge(ranks: &[Span]) -> Option<Finding> {
         let starve = Finding { ranks, hosts, cause, share, times: 1.0, seconds, waited, goes_on: false };
         return (share >= STARVES).then_some(starve);
     }
+    // Arrivals are known of the default group's collectives alone: they speak against it only where most of the waiting was there.
     let waited = waited_for(ranks, &late);
-    if waited.iter().sum::<f64>() < waited_for(ranks, &others).iter().sum::<f64>() {
+    let (for_late, for_others) = (waited.iter().sum::<f64>(), waited_for(ranks, &others).iter().sum::<f64>());
+    let all: f64 = ranks.iter().map(|rank| rank.sums.waited).sum();
+    if for_late < for_others && for_late + for_others > all / 2.0 {
         return None;
     }
     let cause = cause(&slow, &fast);

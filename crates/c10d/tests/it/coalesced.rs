@@ -167,7 +167,7 @@ fn a_group_can_be_split_and_a_subgroup_can_have_a_backend_of_its_own() {
         let due = [Some(vec![rank(0), rank(3)]), Some(vec![rank(1)]), None, Some(vec![rank(0), rank(3)])];
         assert_eq!(members, due[mine]);
         let twice = group.split_group(&[vec![rank(1)], vec![rank(2), rank(1)]], &options()).unwrap_err();
-        assert!(twice.to_string().contains("rank 1 is in two of the parts"), "{twice}");
+        assert!(twice.to_string().contains("rank 1 occurs twice in the parts"), "{twice}");
 
         let other = if group.backend() == Backend::Gloo { Backend::SharedMemory } else { Backend::Gloo };
         let pair = group.new_group_on(other, &[rank(0), rank(1)], &options()).unwrap();

@@ -17,7 +17,7 @@ use lockstep_datafiles::cifar::{self, CLASSES, PIXELS, RECORD, SIDE};
 /// use lockstep::data::Split;
 /// use lockstep_vision::{Cifar10, Objects};
 /// # fn main() -> Result<(), lockstep::data::DataError> {
-/// let folder = tempcifar::tempdir().expect("a folder");
+/// let folder = tempfile::tempdir().expect("a folder");
 /// Objects::new(7, Split::Test).first(20).write_bin(folder.path(), Split::Test)?;
 /// let set = Cifar10::from_dir(folder.path(), Split::Test)?;
 /// assert_eq!((set.count(), set.picture(0).dimensions()), (20, (32, 32)));

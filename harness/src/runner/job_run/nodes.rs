@@ -123,7 +123,7 @@ impl<'a> Nodes<'a> {
             // Another number of threads sums in another order; launchers choose it by the number of workers of a node.
             command.env(THREADS, "1");
         }
-        if spec.over_sockets() && std::env::var_os(BACKEND).is_none() {
+        if spec.over_sockets() {
             command.env(BACKEND, "gloo");
         }
         if self.network.is_some() {

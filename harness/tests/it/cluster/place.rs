@@ -8,8 +8,11 @@ use crate::running::{Ended, ended};
 
 /// Submits a batch job, waits for its end, and fails if it has failed. `sbatch --wait` looks after 2 s, and then ever more rarely.
 const BATCH: &str = "job=$(sbatch --parsable \"$@\") || exit
-while scontrol show job \"$job\" | grep -qE 'JobState=(PENDING|CONFIGURING|RUNNING|COMPLETING)'; do sleep 0.1; done
-! scontrol show job \"$job\" | grep JobState= | grep -v JobState=COMPLETED";
+state() { scontrol show job \"$job\" | sed -n 's/.*JobState=\\([A-Z_]*\\).*/\\1/p'; }
+for _ in $(seq 6000); do
+  case $(state) in '' | PENDING | CONFIGURING | RUNNING | COMPLETING) sleep 0.1 ;; *) break ;; esac
+done
+[ \"$(state)\" = COMPLETED ]";
 
 /// A place for clusters: their folders are in the site's, and what a site's processes leave is found.
 pub(crate) struct Place {
