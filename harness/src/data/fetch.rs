@@ -113,7 +113,9 @@ impl Options {
             curl.args(["--continue-at", "-"]);
         }
         match curl.arg("--output").arg(part).arg("--").arg(&self.url).output() {
-            Ok(output) => Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).trim().parse().unwrap_or(0))),
+            Ok(output) => {
+                Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).trim().parse().unwrap_or(0)))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Refused(
                 "the program curl is not installed: install it, or download the file by other means".into(),
             )

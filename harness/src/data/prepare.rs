@@ -50,11 +50,9 @@ impl Options {
         }
         share_one(folder)?;
         let told = match closed_above(folder) {
-            Some(closed) => writeln!(
-                out,
-                "other accounts cannot read it: {} lets nobody else in (chmod o+x {0})",
-                closed.display()
-            ),
+            Some(closed) => {
+                writeln!(out, "other accounts cannot read it: {} lets nobody else in (chmod o+x {0})", closed.display())
+            }
             None => writeln!(
                 out,
                 "all accounts of this machine can read it: give a lab `--data {}/digits`, for example",
