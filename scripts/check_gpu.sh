@@ -14,8 +14,9 @@ BIN=$ROOT/target/debug
 # What is packed: programs, and programs of tests by package and name.
 PROGRAMS=(lockstep lockstep-agent lockstep-helper lab-01-single-gpu lab-02-toy-model lab-05-collectives lab-06-snapshot-resume
   lab-07-cifar-resnet lab-07-draw-objects lab-10-nccl)
-TESTS=(c10d:cuda lockstep:it lockstep-gpu:it)
+TESTS=(c10d:cuda lockstep-gpu:it)
 LARGEST=64 # MiB
+LONGEST=570 # seconds
 # What an error says where there is no GPU.
 NO_GPU='load CUDA failed|no CUDA device|no GPU|NVIDIA.s driver|NVIDIA driver|cannot train on a GPU|CUDA_ERROR_NO_DEVICE'
 
@@ -91,7 +92,10 @@ built_test() {
 # ---- checking
 
 check() {
-  local report=$1 begun=$SECONDS
+  local report=$1
+  REPORT=$(realpath -m "$report")
+  # Steps run in folders of their own.
+  case $PYTHON in */*) PYTHON=$(cd "$(dirname "$PYTHON")" && pwd)/${PYTHON##*/} ;; esac
   WORK=$(mktemp -d)
   trap 'rm -rf "$WORK"' EXIT
   ROWS=$WORK/rows FAILED=0 GPUS=0
@@ -113,18 +117,17 @@ check() {
   step 60 "the simulated device behaves as documented" simulated_device
   step 60 "real devices behave as the simulated one" real_device
   step 60 "lab 10, in one process" lab_10
-  step 90 "autocast and gradient scaler have Python's values" tests lockstep-it amp::
-  step 60 "batch norm over all ranks" tests lockstep-it batch_norm
 
-  write_report "$report" $((SECONDS - begun))
   say "$report has the details"
   [ "$FAILED" = 0 ]
 }
 
-# step SECONDS NAME COMMAND...: runs a step and notes its verdict. A function runs in this script, again, under the deadline.
+# step SECONDS NAME COMMAND...: runs a step and notes its verdict. All steps together have ten minutes. A function runs in this script, again, under the deadline.
 step() {
   local limit=$1 name=$2 log=$WORK/log begun=$SECONDS rc=0 verdict
   shift 2
+  if [ "$limit" -gt $((LONGEST - SECONDS)) ]; then limit=$((LONGEST - SECONDS)); fi
+  if [ "$limit" -lt 5 ]; then limit=5; fi
   if [ "$(type -t "$1")" = function ]; then
     # shellcheck disable=SC2163 # the function that it names
     export -f "$1" ranks tests trained in_work launch with_nccl
@@ -139,6 +142,7 @@ step() {
   printf '%s\t%s\t%s s\n' "$name" "$verdict" $((SECONDS - begun)) >>"$ROWS"
   cp "$log" "$WORK/log-$(wc -l <"$ROWS")"
   printf '%-60s %s\n' "$name" "$verdict"
+  write_report "$REPORT" "$SECONDS"
 }
 
 # verdict RC LIMIT LOG. Without a GPU, a step may end with an error that says so, and with nothing else.
@@ -146,8 +150,9 @@ verdict() {
   local note
   note=$(grep -m 1 'result: ' "$3" | sed 's/.*result: //') || true
   if [ "$1" = 0 ]; then
-    if grep -q '^not verified here' "$3"; then
-      echo "not verified here: $(sed -n 's/^not verified here: //p' "$3" | sort -u | head -n 3 | paste -sd ';')"
+    # A test's name stands before what it prints.
+    if grep -q 'not verified here: ' "$3"; then
+      echo "not verified here: $(sed -n 's/.*not verified here: //p' "$3" | sort -u | head -n 3 | paste -sd ';')"
     else
       echo "passed${note:+: $note}"
     fi
@@ -182,12 +187,13 @@ END
 # In a checkout, what set-up has installed stays, unless it is the slim one.
 find_libtorch() {
   local torch
-  if [ -e "$HOME_DIR/installed" ]; then
+  if [ -e "$HOME_DIR/installed" ] && ! grep -qx 'size=slim' "$HOME_DIR/site/lockstep.txt" 2>/dev/null; then
     echo "result: that of the checkout, $(libtorch_version "$HOME_DIR/site/torch" 2>/dev/null || true)"
     return
   fi
   torch=$("$PYTHON" -c 'import torch, os; print(os.path.dirname(torch.__file__))')
   mkdir -p "$HOME_DIR"
+  rm -f "$HOME_DIR/installed" # set-up makes its own view again
   make_view "$torch"
   echo "result: $torch"
 }

@@ -185,7 +185,9 @@ check_machine() {
 disk_needed() {
   local kind=$SIZE
   [ -d "$ROOT/target/debug" ] || kind+=-built
-  echo $((DISK[$kind] + 500 * WANT_NCCL))
+  local headers=0
+  if [ "$WANT_NCCL" = 1 ] || [ "$BACKEND" = cuda ]; then headers=500; fi
+  echo $((DISK[$kind] + headers))
 }
 
 install_own() {

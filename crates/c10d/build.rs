@@ -31,9 +31,9 @@ fn main() {
     );
     println!("cargo:rustc-check-cfg=cfg(nccl)");
     // Set-up writes it when what is found here changes. A path that is missing would count as changed in every build.
-    let backend = libtorch.join("backend");
-    if backend.exists() {
-        println!("cargo:rerun-if-changed={}", backend.display());
+    let written = ["backend", "installed"].map(|file| libtorch.join(file));
+    if let Some(file) = written.iter().find(|file| file.exists()) {
+        println!("cargo:rerun-if-changed={}", file.display());
     }
     let nvidia = Nvidia::find(&libtorch);
     shim_build(&include, nvidia.is_some()).files(SOURCES).compile("lockstep_c10d");
